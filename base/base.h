@@ -1,0 +1,16 @@
+/* base.h - the face of the base room: what every other room may include. */
+#ifndef WEFT_BASE_H
+#define WEFT_BASE_H
+
+#include "base/weft_assert.h"
+#include "base/completion.h"
+#include "base/config.h"
+#include "base/env.h"
+#include "base/event_ring.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "base/net.h"
+#include "weft/status.h"
+#include "weft/types.h"
+
+#endif

@@ -1,0 +1,44 @@
+/* config.h - one table of every option: name, type, unit, default, range, help.
+ * Values come, later over earlier, from: the default, an INI file (WEFT_CONFIG), the environment
+ * (transport.lanes -> WEFT_TRANSPORT_LANES), and the caller (option struct or --set name=value). A bad
+ * value names the option, the value, where it came from and the allowed range; nothing is clamped. */
+#ifndef WEFT_BASE_CONFIG_H
+#define WEFT_BASE_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/env.h"
+#include "weft/status.h"
+
+enum weft_option_type { WEFT_OPTION_TEXT, WEFT_OPTION_U64, WEFT_OPTION_BYTES, WEFT_OPTION_DURATION, WEFT_OPTION_BOOL };
+
+struct weft_option {
+    const char *name;         /* "room.name", lower case, underscores */
+    enum weft_option_type type;
+    const char *unit;         /* "bytes", "ms", "" ; durations and bytes accept suffixes (5s, 4MiB) */
+    const char *default_text; /* parsed as any other value */
+    uint64_t min, max;        /* of numbers; durations in nanoseconds */
+    const char *help;         /* one sentence: what it does and what happens at the limit */
+};
+
+/* The table, ending with a NULL name (base/options.c). */
+extern const struct weft_option weft_option_table[];
+
+struct weft_config;
+/* Defaults, then WEFT_CONFIG's file, then the environment. The reason of a failure in *error. */
+enum weft_status weft_config_load(struct weft_env *env, struct weft_config **config_out, struct weft_error *error);
+void weft_config_free(struct weft_config *config);
+enum weft_status weft_config_read_file(struct weft_config *config, const char *path, struct weft_error *error);
+/* `where` names the source in messages ("--set", "weft_session_options"). */
+enum weft_status weft_config_set(struct weft_config *config, const char *name, const char *value,
+                                 const char *where, struct weft_error *error);
+/* Getters assert that the option exists and has that type: a wrong name is our own bug. */
+const char *weft_config_text(const struct weft_config *config, const char *name);
+uint64_t weft_config_u64(const struct weft_config *config, const char *name); /* U64, BYTES, DURATION (ns) */
+bool weft_config_bool(const struct weft_config *config, const char *name);
+/* Table for `--help-options`: name, default, unit, help. */
+void weft_config_print(const struct weft_config *config, FILE *out);
+
+#endif

@@ -1,0 +1,39 @@
+/* weft/types.h - element types and reductions: the vocabulary all rooms and users share.
+ * Values are pinned: they travel on the wire and in files. */
+#ifndef WEFT_TYPES_H
+#define WEFT_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum weft_dtype {
+    WEFT_F32 = 1,
+    WEFT_F16 = 2,  /* IEEE binary16, as uint16_t bits */
+    WEFT_BF16 = 3, /* upper half of binary32, as uint16_t bits */
+    WEFT_I64 = 4,
+};
+
+enum weft_op {
+    WEFT_SUM = 1,
+    WEFT_AVG = 2, /* sum, then one multiplication by 1/ranks (floats) or truncating division (i64) */
+};
+
+/* weft_dtype_bytes() - bytes of one element; 0 for a value that is no dtype. */
+size_t weft_dtype_bytes(enum weft_dtype dtype);
+
+/* weft_dtype_name() - "f32", "bf16" ...; "?" for a value that is no dtype. */
+const char *weft_dtype_name(enum weft_dtype dtype);
+
+/* weft_dtype_parse() - the reverse of the name; 0 when there is none. */
+enum weft_dtype weft_dtype_parse(const char *name);
+
+const char *weft_op_name(enum weft_op op);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

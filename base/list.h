@@ -1,0 +1,40 @@
+/* list.h - the one intrusive doubly linked list, and container_of. A node is in one list at a time;
+ * an initialised or removed node points at itself. */
+#ifndef WEFT_BASE_LIST_H
+#define WEFT_BASE_LIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct weft_list {
+    struct weft_list *next, *prev;
+};
+
+#define weft_container_of(pointer, type, member) \
+    ((type *)((char *)(pointer) - offsetof(type, member)))
+
+static inline void weft_list_init(struct weft_list *node) { node->next = node->prev = node; }
+static inline bool weft_list_empty(const struct weft_list *head) { return head->next == head; }
+static inline void weft_list_insert_before(struct weft_list *at, struct weft_list *node)
+{
+    node->next = at;
+    node->prev = at->prev;
+    at->prev->next = node;
+    at->prev = node;
+}
+static inline void weft_list_append(struct weft_list *head, struct weft_list *node)
+{
+    weft_list_insert_before(head, node);
+}
+static inline void weft_list_remove(struct weft_list *node)
+{
+    node->prev->next = node->next;
+    node->next->prev = node->prev;
+    weft_list_init(node);
+}
+#define weft_list_first(head, type, member) weft_container_of((head)->next, type, member)
+/* Safe against removal of the current node. */
+#define weft_list_foreach(node, spare, head) \
+    for ((node) = (head)->next, (spare) = (node)->next; (node) != (head); (node) = (spare), (spare) = (node)->next)
+
+#endif

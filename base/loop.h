@@ -1,0 +1,87 @@
+/* loop.h - one engine's heart: pollables, timers and a mailbox, stepped by one thread at a time.
+ *
+ * A loop is *owned*: weft_loop_step, _wait, _run, timers and pollables are for the thread that holds
+ * it (weft_loop_hold; asserted). The engine's own thread normally holds it inside weft_loop_run; the
+ * baton (weft_loop_take / weft_loop_give) lets a caller that waits for a request drive the engine
+ * instead. weft_loop_post is for any thread.
+ *
+ * The loop knows pollables and timers only. Real time: a step polls all pollables, then due timers,
+ * then mail; when nothing happened it spins a few microseconds, arms the pollables and sleeps in
+ * epoll until a descriptor, a post or the next timer. Virtual time (the simulator): the caller steps
+ * the loop until it answers 0 and then moves its clock to weft_loop_next_timer_ns(). */
+#ifndef WEFT_BASE_LOOP_H
+#define WEFT_BASE_LOOP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/env.h"
+#include "base/list.h"
+#include "weft/status.h"
+
+struct weft_loop;
+
+struct weft_timer {
+    void (*fn)(struct weft_timer *timer); /* may restart the timer; runs on the owner's thread */
+    uint64_t deadline_ns;                 /* on the env's clock */
+    size_t heap_index;                    /* SIZE_MAX: not running */
+};
+
+struct weft_pollable {
+    int fd; /* readable when there may be work; -1: the pollable is never slept on (must be polled) */
+    /* Do up to `budget` pieces of work, never block; returns how many were done. */
+    int (*progress)(struct weft_pollable *pollable, int budget);
+    /* Before sleeping: WEFT_OK when `fd` will become readable for anything that happens from now on,
+     * WEFT_ERR_AGAIN when there is work already (poll again). NULL: a plain level-triggered fd. */
+    enum weft_status (*arm)(struct weft_pollable *pollable);
+    struct weft_list link;
+};
+
+/* One letter to another thread's loop; memory belongs to the sender until fn has run. */
+struct weft_mail {
+    void (*fn)(struct weft_mail *mail); /* runs on the owner's thread, once per post */
+    struct weft_mail *next;
+};
+
+struct weft_loop_options {
+    size_t size;            /* sizeof(struct weft_loop_options) */
+    uint32_t spin_us;       /* polling before sleep; default 20, 0: sleep at once */
+    bool virtual_time;      /* no descriptors: weft_loop_wait is not allowed; default false */
+};
+void weft_loop_options_init(struct weft_loop_options *options);
+
+enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_options *options,
+                                  struct weft_loop **loop_out);
+void weft_loop_free(struct weft_loop *loop); /* NULL is fine; timers and pollables are dropped, not called */
+
+struct weft_env *weft_loop_env(struct weft_loop *loop);
+
+void weft_timer_init(struct weft_timer *timer, void (*fn)(struct weft_timer *));
+/* (Re)start: runs once when the clock reaches deadline_ns. WEFT_ERR_NO_MEMORY leaves it stopped. */
+enum weft_status weft_timer_start(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns);
+void weft_timer_stop(struct weft_loop *loop, struct weft_timer *timer); /* fine when not running */
+bool weft_timer_running(const struct weft_timer *timer);
+
+enum weft_status weft_loop_add(struct weft_loop *loop, struct weft_pollable *pollable);
+void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable);
+
+/* Any thread. Letters run in the order posted by one thread. A post makes a system call only when
+ * the owner sleeps. Posting to a loop that is being freed is the caller's bug. */
+void weft_loop_post(struct weft_loop *loop, struct weft_mail *mail);
+
+/* One round, never blocks: pollables, due timers, mail. Returns pieces of work done. */
+int weft_loop_step(struct weft_loop *loop);
+
+/* Step until `*done` is true or the clock passes until_ns; sleeps when idle. `done` may be set by a
+ * callback on this thread (or by a letter). Returns WEFT_OK, or WEFT_ERR_DEADLINE. */
+enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64_t until_ns);
+
+/* Run until weft_loop_stop (any thread). */
+void weft_loop_run(struct weft_loop *loop);
+void weft_loop_stop(struct weft_loop *loop);
+
+/* The earliest running timer, or WEFT_NEVER. */
+uint64_t weft_loop_next_timer_ns(struct weft_loop *loop);
+
+#endif

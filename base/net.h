@@ -1,0 +1,74 @@
+/* net.h - control-plane sockets: framed messages and HTTP over libevent. Never the data path.
+ *
+ * A `weft_net` is one libevent base with its own thread (or stepped by the caller in tests). All
+ * callbacks run on that thread. A frame is a 4-byte little-endian length and that many bytes, length
+ * bounded by frame_bytes_max; a longer one closes the connection with WEFT_ERR_MALFORMED. Frames that
+ * wait to be sent are bounded too (send_bytes_max): a slow peer is closed, it blocks nobody. */
+#ifndef WEFT_BASE_NET_H
+#define WEFT_BASE_NET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/env.h"
+#include "base/loop.h"
+#include "weft/status.h"
+
+struct weft_net;
+struct weft_net_listener;
+struct weft_net_connection;
+
+struct weft_net_handler {
+    /* A new connection was accepted, or an outgoing one is established. */
+    void (*opened)(void *context, struct weft_net_connection *connection);
+    /* One whole frame; `bytes` are valid during the call. */
+    void (*frame)(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes);
+    /* The connection is gone (peer closed or died, refused, too slow, malformed, or closed here); its
+     * memory is valid until this returns. Called exactly once per connection. */
+    void (*closed)(void *context, struct weft_net_connection *connection, enum weft_status reason, const char *text);
+};
+
+struct weft_net_http_reply {
+    int code;                 /* 200, 404, ... */
+    const char *content_type;
+    char *body;               /* allocated with the env; net frees it */
+    size_t body_bytes;
+};
+
+enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out);
+/* Starts the thread. */
+enum weft_status weft_net_start(struct weft_net *net);
+/* Stops and joins the thread, closes everything (closed callbacks run), frees. NULL is fine. */
+void weft_net_free(struct weft_net *net);
+/* Tests without a thread: run callbacks for at most timeout_ms. */
+void weft_net_step(struct weft_net *net, int timeout_ms);
+
+/* Any thread: run mail->fn on the net's thread. */
+void weft_net_post(struct weft_net *net, struct weft_mail *mail);
+
+/* A periodic timer on the net's thread; first call after period. Net thread, or before start. */
+enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context);
+
+/* host:port, port 0 picks a free one; the real one is written to *port_out. Net thread or before start.
+ * WEFT_ERR_EXISTS: the port is in use (text says which). */
+enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_t port, const struct weft_net_handler *handler,
+                                 void *context, uint16_t *port_out, struct weft_net_listener **listener_out,
+                                 struct weft_error *error);
+/* Never blocks: opened or closed follows. Retries refused connections until deadline_ns. */
+enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16_t port, const struct weft_net_handler *handler,
+                                  void *context, uint64_t deadline_ns, struct weft_net_connection **connection_out);
+/* Net thread. Copies the bytes. WEFT_ERR_CLOSED, WEFT_ERR_LIMIT (peer too slow; it is being closed). */
+enum weft_status weft_net_send(struct weft_net_connection *connection, const void *data, size_t bytes);
+/* Net thread: flush what was sent, then close; `closed` follows. */
+void weft_net_close(struct weft_net_connection *connection);
+void weft_net_set_context(struct weft_net_connection *connection, void *context);
+void *weft_net_context(struct weft_net_connection *connection);
+const char *weft_net_peer_name(struct weft_net_connection *connection); /* "127.0.0.1:4711" */
+
+/* HTTP GET server: fn answers each path. Net thread or before start. */
+enum weft_status weft_net_http(struct weft_net *net, const char *host, uint16_t port,
+                               void (*fn)(void *context, const char *path, struct weft_net_http_reply *reply),
+                               void *context, uint16_t *port_out, struct weft_error *error);
+
+#endif

@@ -1,0 +1,206 @@
+/* weft/weft.h - moves gradients: parameter-server shards and all-reduce behind one set of calls.
+ *
+ * What a trainer needs, in the order it needs it:
+ *
+ *     struct weft_session *session;
+ *     weft_init(NULL, &session);                          // joins the job that `weft run` started
+ *     struct weft_tensor_options o;
+ *     weft_tensor_options_init(&o);
+ *     o.name = "fc1"; o.dim_count = 2; o.dims[0] = 1024; o.dims[1] = 784;
+ *     o.optimizer = "sgd:momentum=0.9";                   // "" or "none": you get the mean gradient
+ *     o.mode = WEFT_MODE_SERVER;  o.codec = "powersgd:rank=4";
+ *     weft_declare(session, &o, &tensor);
+ *     weft_tensor_init(tensor, weights);                  // rank 0's weights reach everybody
+ *     for (step = 1; ...; step++) {
+ *         weft_step_begin(session, &(struct weft_step){.step = step, .lr = lr, .weight = 1});
+ *         ... backward of the last layer ...
+ *         weft_push_pull(tensor, grad, weights, &request);     // starts moving, returns at once
+ *         ... backward of the layer before, more push_pull ...
+ *         weft_wait(&request, 0);                              // weights are those of the next step
+ *         weft_step_end(session);
+ *     }
+ *     weft_finalize(session);
+ *
+ * The same lines train through shards or through all-reduce, dense or compressed: mode and codec are
+ * options of the tensor. With the same seed the two dense modes give the same weights, bit for bit.
+ *
+ * Rules for all calls:
+ *   - Errors are a status (weft/status.h) and a sentence, weft_error_text(): who, which operation, what to do.
+ *   - Nothing hangs: every wait has a deadline (options.deadline_ms, default 300 s), and a lost peer ends it
+ *     at once.  Nothing exits, no signal handler is installed, no SIGPIPE is raised.
+ *   - Buffers passed to a starting call are borrowed until its request completes. After an error status an
+ *     output buffer's contents are undefined unless said otherwise.
+ *   - Calls on one session may come from any one thread at a time unless marked "any thread".
+ *   - After fork() the child may only call weft_finalize (frees, tells nobody); all else answers WEFT_ERR_FORKED.
+ *   - Several sessions per process are fine. */
+#ifndef WEFT_WEFT_H
+#define WEFT_WEFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "weft/status.h"
+#include "weft/types.h"
+
+#if defined(__GNUC__)
+#define WEFT_API __attribute__((visibility("default")))
+#else
+#define WEFT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_VERSION_MAJOR 0
+#define WEFT_VERSION_MINOR 1
+#define WEFT_VERSION_PATCH 0
+/* "0.1.0", of the library that is loaded. Any thread. */
+WEFT_API const char *weft_version(void);
+
+/* ---- 1. Session ------------------------------------------------------------------------------- */
+
+struct weft_session; /* opaque; made by weft_init, freed by weft_finalize */
+
+/* All fields have defaults; 0 or NULL takes the environment, then the default. `weft run` sets the environment. */
+struct weft_options {
+    size_t size;              /* sizeof(struct weft_options), set by weft_options_init */
+    const char *coordinator;  /* "host:port"; WEFT_COORDINATOR; required by one or the other */
+    const char *job;          /* WEFT_JOB; default "weft" */
+    const char *secret;       /* WEFT_SECRET, or the content of the file WEFT_SECRET_FILE; default none */
+    int rank;                 /* WEFT_RANK; default -1: any free one */
+    uint64_t deadline_ms;     /* WEFT_DEADLINE_MS; of every wait and operation; default 300,000 */
+    const char *lanes;        /* WEFT_TRANSPORT_LANES; "tcp" or "shm"; default "tcp" */
+    const char *devices;      /* WEFT_TRANSPORT_DEVICES; default "lo" */
+};
+WEFT_API void weft_options_init(struct weft_options *options);
+
+/* weft_init() - join the job; returns when all workers and shards are there (blocks, up to the deadline).
+ * options may be NULL. On failure *session_out is untouched and weft_error_text(NULL) has the reason (of this thread). */
+WEFT_API enum weft_status weft_init(const struct weft_options *options, struct weft_session **session_out);
+
+/* weft_finalize() - leave the job in order and free the session, its tensors and buffers. Open requests complete
+ * with WEFT_ERR_CLOSED. Blocks for at most 5 s. NULL is fine. WEFT_ERR_BUSY never: it always frees. */
+WEFT_API enum weft_status weft_finalize(struct weft_session *session);
+
+WEFT_API uint32_t weft_rank(const struct weft_session *session);   /* 0..ranks-1; any thread */
+WEFT_API uint32_t weft_ranks(const struct weft_session *session);  /* workers in the job */
+WEFT_API uint32_t weft_shards(const struct weft_session *session); /* 0: no servers, all-reduce only */
+
+/* weft_error_text() - the sentence of the last error of this session (NULL: of weft_init on this thread);
+ * "" when there was none. Valid until the next failing call. */
+WEFT_API const char *weft_error_text(const struct weft_session *session);
+
+/* ---- 2. Tensors and steps ----------------------------------------------------------------------- */
+
+enum weft_mode {
+    WEFT_MODE_SERVER = 1,     /* pushed to shards; dense: the optimiser runs there and weights come back */
+    WEFT_MODE_ALL_REDUCE = 2, /* reduced among the workers; the optimiser runs here */
+};
+
+struct weft_tensor; /* opaque; owned by the session */
+
+struct weft_tensor_options {
+    size_t size;             /* sizeof(struct weft_tensor_options) */
+    const char *name;        /* unique in the job, 1..255 bytes; required */
+    uint32_t dim_count;      /* 1..8 */
+    uint64_t dims[8];        /* row-major shape */
+    enum weft_dtype dtype;   /* default WEFT_F32, the only one with an optimiser or codec in this version */
+    enum weft_mode mode;     /* default: SERVER when there are shards, else ALL_REDUCE */
+    const char *codec;       /* default "dense"; "f16", "bf16", "powersgd:rank=4", "topk:ratio=0.01" */
+    const char *optimizer;   /* default "none"; "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1" */
+    uint64_t chunk_bytes;    /* default 4 MiB: cut size of dense tensors over the shards */
+};
+WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
+
+/* weft_declare() - make a tensor known; every worker declares the same tensors in the same order. Blocks until all
+ * have (up to the deadline). WEFT_ERR_MISMATCH names the rank and the field that differs. */
+WEFT_API enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *options,
+                                       struct weft_tensor **tensor_out);
+
+/* weft_tensor_init() - give the tensor its first weights: rank 0's `weights` (elems,) are installed at the shards and
+ * broadcast; on return every rank's buffer holds them. Collective, blocking. Needed before a push_pull with an optimiser. */
+WEFT_API enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights);
+
+struct weft_step {
+    uint64_t step;  /* 1, 2, 3 ...: one more than the last; equal on all ranks */
+    float lr;       /* learning rate; equal on all ranks, disagreement is WEFT_ERR_MISMATCH */
+    float weight;   /* this rank's sample weight, > 0; the mean is sum(weight*grad) / sum(weight) */
+};
+/* weft_step_begin() - open a step. Does not wait for the others. */
+WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *step);
+/* weft_step_end() - wait for every request of the step, commit codec state, check that all ranks took the same step.
+ * On an error the step's codec state is given back (abandoned) and the session tells what happened. */
+WEFT_API enum weft_status weft_step_end(struct weft_session *session);
+
+/* Caller-embeddable: no allocation per operation. Zero it once ({0}) before first use; its memory must stay until
+ * weft_wait or weft_test has answered for it. */
+struct weft_request {
+    uint64_t opaque[24];
+};
+
+/* weft_push_pull() - start one round: contribute grad (elems,), get the result in out (elems,).
+ *   optimizer "none": out = weighted mean of the gradients (out may equal grad);
+ *   with an optimiser:  out = the new weights; in codec or all-reduce modes out must still hold the weights of the
+ *                       step before (the library updates them in place).
+ * Does not block. WEFT_IN_PROGRESS; WEFT_ERR_STATE outside a step or when this tensor's last request is still open. */
+WEFT_API enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request);
+
+/* Server mode, the two halves: push contributes and completes when the shard has it; pull fetches the result of
+ * the tensor's latest closed step into out. Dense codec only. */
+WEFT_API enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct weft_request *request);
+WEFT_API enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_request *request);
+
+/* weft_wait() - until the request is done; timeout_ms 0: the session's deadline. A timeout leaves the operation running
+ * (WEFT_ERR_DEADLINE, the text names whom it waits for; wait again or finalize). A request never started: WEFT_OK. */
+WEFT_API enum weft_status weft_wait(struct weft_request *request, uint64_t timeout_ms);
+/* weft_test() - WEFT_IN_PROGRESS, or the final status. Never blocks. */
+WEFT_API enum weft_status weft_test(struct weft_request *request);
+
+/* ---- 3. Collectives on plain buffers --------------------------------------------------------------
+ * All ranks call the same operations in the same order with the same count, dtype, op (else WEFT_ERR_MISMATCH on both
+ * sides). Non-blocking; in place is in == out (all_gather: in == out + rank*count; reduce_scatter: out == in + rank*count). */
+WEFT_API enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                          enum weft_dtype dtype, enum weft_op op, struct weft_request *request);
+/* in (ranks*count,), out (count,): rank r gets the reduced piece r. */
+WEFT_API enum weft_status weft_reduce_scatter(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                              enum weft_dtype dtype, enum weft_op op, struct weft_request *request);
+/* in (count,), out (ranks*count,). */
+WEFT_API enum weft_status weft_all_gather(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                          enum weft_dtype dtype, struct weft_request *request);
+WEFT_API enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype,
+                                         uint32_t root, struct weft_request *request);
+WEFT_API enum weft_status weft_barrier(struct weft_session *session, struct weft_request *request);
+
+/* Which plan the next all_reduce, reduce_scatter, all_gather use: "auto" (default), "direct", "ring". Same on all ranks. */
+WEFT_API enum weft_status weft_set_plan(struct weft_session *session, const char *plan);
+
+/* ---- 4. Memory, statistics, recorder --------------------------------------------------------------- */
+
+/* weft_alloc() - memory (zeroed, 64-byte aligned, pre-touched) that transports can use best. NULL when there is none. */
+WEFT_API void *weft_alloc(struct weft_session *session, size_t bytes);
+WEFT_API void weft_free(struct weft_session *session, void *memory);
+
+struct weft_stats {
+    size_t size;                     /* in: sizeof(struct weft_stats) */
+    uint64_t sent_bytes;             /* at the transport, headers included */
+    uint64_t received_bytes;
+    uint64_t steps;                  /* ended with WEFT_OK */
+    uint64_t step_ns;                /* summed time between step_begin and the end of step_end */
+    uint64_t exposed_ns;             /* of that, time spent waiting inside weft calls */
+    uint64_t encode_ns;              /* time in codecs and optimiser on the engine */
+    uint64_t requests;               /* completed */
+};
+WEFT_API enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out);
+
+/* weft_dump_events() - the flight recorder as JSON, or as a Perfetto trace when the path ends in ".perfetto.json". */
+WEFT_API enum weft_status weft_dump_events(struct weft_session *session, const char *path);
+
+/* weft_abort() - end the job for everybody, now: every rank's waits end with WEFT_ERR_ABORTED and this text. Any thread. */
+WEFT_API enum weft_status weft_abort(struct weft_session *session, const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,149 @@
+/* collective.h - groups, plans and non-blocking collectives over any transport.
+ *
+ *   plan      pure: (algorithm, rank, ranks, count, chunk) -> steps through a cursor; no network, no memory
+ *   step      one interpreter runs a plan over a transport, several chunks in flight
+ *   group     ranks 0..size-1 = endpoint ids; operations are numbered by the order posted, the same on all ranks
+ *
+ * Single thread: everything here is called by the owner of the group's loop. Nothing blocks; completions
+ * run from the loop, never from inside the posting call. All memory a posted operation needs is taken at
+ * post; a step allocates nothing.
+ *
+ * Every message carries the group's header (group, epoch, sequence, kind, count, dtype, op, root, plan,
+ * chunk): a rank that called differently is found and named (WEFT_ERR_MISMATCH on both sides). */
+#ifndef WEFT_COLLECTIVE_H
+#define WEFT_COLLECTIVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/base.h"
+#include "compress/compress.h"
+#include "transport/transport.h"
+
+/* ---- plans (collective/plan_*.c; proved in tests/collective for 1..130 ranks) ---- */
+
+/* Pinned: on the wire. */
+enum weft_plan_id {
+    WEFT_PLAN_AUTO = 0,
+    WEFT_PLAN_DIRECT = 1, /* all_reduce, reduce_scatter, all_gather, broadcast, barrier; reproducible (T) */
+    WEFT_PLAN_RING = 2,   /* all_reduce, reduce_scatter, all_gather; deterministic */
+};
+
+enum weft_coll_kind {
+    WEFT_COLL_ALL_REDUCE = 1,
+    WEFT_COLL_REDUCE_SCATTER = 2,
+    WEFT_COLL_ALL_GATHER = 3,
+    WEFT_COLL_BROADCAST = 4,
+    WEFT_COLL_BARRIER = 5,
+    WEFT_COLL_ALL_GATHER_BYTES = 6, /* all_gather of unequal pieces: used by sparse and compressed all_reduce */
+};
+
+/* One step. Offsets and counts are elements of the operation's *work vector* (see weft_plan). */
+enum weft_action_kind {
+    WEFT_ACTION_SEND = 1,   /* work[offset, offset+count) (or, from_input, the input) to peer; needs `after` done */
+    WEFT_ACTION_RECV = 2,   /* into work[offset..) */
+    WEFT_ACTION_RECV_FOLD = 3, /* receive a contribution and fold it with the others of `fold` by the plan's tree */
+    WEFT_ACTION_RECV_SUM = 4,  /* receive and add: work = received + work (ring order, declared by the plan) */
+    WEFT_ACTION_COPY = 5,   /* work[offset..) = input[offset_in..) */
+    WEFT_ACTION_FINISH = 6, /* scale work[offset..) for AVG; no-op for SUM */
+    WEFT_ACTION_DONE = 7,
+};
+
+struct weft_action {
+    enum weft_action_kind kind;
+    uint32_t peer;          /* rank in the group */
+    uint32_t message;       /* number of the message between this pair of ranks within the operation: equal on both sides */
+    uint64_t offset, count; /* elements */
+    uint32_t depends;       /* how many steps back (0: none) the step lies that this one waits for */
+    bool from_input;
+};
+
+struct weft_plan_args {
+    enum weft_plan_id plan;
+    enum weft_coll_kind kind;
+    uint32_t rank, ranks, root;
+    uint64_t count;       /* all_reduce, broadcast: elements; reduce_scatter, all_gather: elements of one rank's piece */
+    uint64_t chunk_elems; /* cut size of a message, > 0 */
+};
+
+struct weft_plan_cursor {
+    struct weft_plan_args args;
+    uint64_t state[6]; /* the plan's own few words */
+};
+
+void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_args *args);
+/* The next step of this rank; after the last one WEFT_ACTION_DONE for ever. Pure: no clock, no memory. */
+void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_out);
+bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
+bool weft_plan_reproducible(enum weft_plan_id plan); /* evaluates T */
+const char *weft_plan_name(enum weft_plan_id plan);
+enum weft_plan_id weft_plan_parse(const char *name); /* AUTO for unknown: check the name first */
+
+/* ---- groups ---- */
+struct weft_group;
+struct weft_group_options {
+    size_t size;                     /* sizeof(struct weft_group_options) */
+    struct weft_transport *transport;/* borrowed; peers connected already */
+    struct weft_loop *loop;          /* borrowed; carries the deadlines */
+    struct weft_event_ring *events;  /* borrowed, may be NULL */
+    uint32_t rank, ranks;
+    const uint32_t *endpoint_ids;    /* (ranks,) copied */
+    uint32_t group_id;               /* 24 bits, distinct per transport */
+    uint32_t epoch;                  /* of the membership */
+    size_t chunk_bytes;              /* default 1 MiB */
+    uint32_t inflight_max;           /* messages in flight per operation, default 16 */
+    uint32_t operations_max;         /* posted at once, default 1,024: more answer WEFT_ERR_AGAIN */
+    uint64_t deadline_ns;            /* default of an operation, default 300 s */
+    /* Names a rank in error texts: "rank 3 (host b, pid 41)"; may be NULL. */
+    void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
+    void *describe_context;
+};
+void weft_group_options_init(struct weft_group_options *options);
+enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options, struct weft_group **group_out,
+                                   struct weft_error *error);
+/* Posted operations complete with WEFT_ERR_CLOSED (from this call). NULL is fine. */
+void weft_group_free(struct weft_group *group);
+uint32_t weft_group_rank(const struct weft_group *group);
+uint32_t weft_group_ranks(const struct weft_group *group);
+/* Every posted operation ends with `status`, every later one is refused with it; text kept for the errors. */
+void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text);
+
+/* ---- operations ---- */
+struct weft_coll_args {
+    enum weft_coll_kind kind;
+    const void *in;        /* all_reduce (count,); reduce_scatter (ranks*count,); all_gather (count,); broadcast: ignored */
+    void *out;             /* all_reduce (count,); reduce_scatter (count,); all_gather (ranks*count,); broadcast (count,)
+                              in place: all_reduce in == out; all_gather in == out + rank*count; reduce_scatter out == in + rank*count */
+    uint64_t count;        /* ALL_GATHER_BYTES: bytes of this rank's piece */
+    enum weft_dtype dtype;
+    enum weft_op op;
+    uint32_t root;
+    bool reproducible;     /* take only plans that evaluate T */
+    enum weft_plan_id plan;/* WEFT_PLAN_AUTO: chosen by ranks and size */
+    uint64_t deadline_ns;  /* relative to the post; 0: the group's */
+    /* ALL_GATHER_BYTES: out has room for ranks*piece_bytes_max, piece r starts at r*piece_bytes_max; lengths are written here */
+    uint64_t piece_bytes_max;
+    uint64_t *piece_bytes_out; /* (ranks,) */
+};
+
+struct weft_coll; /* one posted operation; valid until its `done` has returned */
+typedef void (*weft_coll_done_fn)(void *context, enum weft_status status, const char *text);
+
+/* WEFT_IN_PROGRESS: done runs exactly once, later, from the loop (also for one rank). Errors: nothing posted. */
+enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
+                                struct weft_coll **coll_out, struct weft_error *error);
+/* done runs with WEFT_ERR_CANCELLED unless it is already finishing. The other ranks are not told. */
+void weft_coll_cancel(struct weft_coll *coll);
+uint64_t weft_coll_sequence(const struct weft_coll *coll);
+enum weft_plan_id weft_coll_plan(const struct weft_coll *coll);
+
+/* All-reduce of a gradient through a codec: the rounds of compress.h run over this group.
+ * grad (elems,) f32 is borrowed until done; out (elems,) may equal grad. Result: the sum over ranks of grad_scale*grad
+ * (+ residuals), times result_scale. `codec` is borrowed; commit or abandon is the caller's, after done. */
+enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec, const struct weft_codec_spec *resolved,
+                                            const struct weft_shape *shape, const float *grad, float grad_scale, float *out,
+                                            float result_scale, uint64_t deadline_ns, weft_coll_done_fn done, void *context,
+                                            struct weft_error *error);
+
+#endif

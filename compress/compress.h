@@ -1,0 +1,130 @@
+/* compress.h - codecs: what a gradient becomes on the wire, and the memory (residual) that makes it right.
+ *
+ * A codec works in *rounds*. In round k every worker encodes a contribution, the contributions are
+ * combined into one aggregate (by a shard, or by an all-reduce), and every worker takes the aggregate in:
+ *
+ *     worker:   encode(0) -> bytes ... take(0, aggregate) -> encode(1) -> ... take(last) -> finish(mean)
+ *     combiner: add(rank 0), add(rank 1) ... close -> aggregate
+ *
+ *   dense, f16, bf16   one round, elements                       combined by the fold T
+ *   topk               one round, index blocks + values          combined as a sparse union, in T's order
+ *   powersgd           two rounds: P = M Q; then, against the orthogonalised sum P^, Q = M^T P^
+ *                      combined by the fold T; orthogonalisation happens once, in the combiner of round 0
+ *
+ * The aggregate is always the SUM over workers (P^ of round 0 is a basis and has no scale); finish
+ * multiplies by `scale` (1/ranks or 1/sum of weights), so the same bytes serve every averaging rule.
+ * Bits: given the same contributions in the same rank order, every combiner gives the same bytes, and
+ * every worker the same gradient, whatever moved the bytes.
+ *
+ * State is transactional: encode of a step works on shadow state; weft_codec_commit at the end of the step
+ * makes it real; weft_codec_abandon restores the state before the step (the worker's contribution is back:
+ * the gradient itself is not kept, the caller computes it again). encode(k) called twice in one step gives the same
+ * bytes again: a retry never encodes twice. A non-finite gradient: encode(0) answers WEFT_ERR_INVALID,
+ * state untouched.
+ *
+ * Nothing here does I/O or reads a clock; one codec object is used by one thread at a time. */
+#ifndef WEFT_COMPRESS_H
+#define WEFT_COMPRESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/base.h"
+
+#define WEFT_TENSOR_DIMS_MAX 8
+#define WEFT_CODEC_ROUNDS_MAX 2
+
+/* Pinned: on the wire. */
+enum weft_codec_id {
+    WEFT_CODEC_DENSE = 0, /* f32 */
+    WEFT_CODEC_F16 = 1,
+    WEFT_CODEC_BF16 = 2,
+    WEFT_CODEC_POWERSGD = 3,
+    WEFT_CODEC_TOPK = 4,
+};
+
+/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,min_ratio=2,seed=1", "topk:ratio=0.01". */
+struct weft_codec_spec {
+    enum weft_codec_id id;
+    uint32_t rank;        /* powersgd, 1..64, default 4 */
+    double min_ratio;     /* powersgd: compress iff (rows+cols)*rank*min_ratio < rows*cols; default 2 */
+    uint64_t seed;        /* powersgd: of the first Q, the same on every rank; default 1 */
+    double ratio;         /* topk: kept share of elements, 0 < ratio <= 1, default 0.01; k = clamp(ceil(n*ratio),1,n) */
+    uint64_t min_count;   /* topk: tensors with fewer elements go dense; default 1024 */
+};
+/* Unknown names, options, values: WEFT_ERR_INVALID and a sentence that lists what is allowed. */
+enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out, struct weft_error *error);
+/* The canonical text (equal specs give equal text); `out` of 96 bytes is enough. */
+void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes);
+
+/* Shape of a tensor, row-major. A matrix view for low rank: rows = dims[0], cols = the rest. */
+struct weft_shape {
+    uint32_t dim_count;
+    uint64_t dims[WEFT_TENSOR_DIMS_MAX];
+};
+uint64_t weft_shape_elems(const struct weft_shape *shape); /* product; 0 on overflow or a zero dimension */
+
+/* What the spec really does to this shape: small and 1-D tensors become WEFT_CODEC_DENSE. All ranks and
+ * shards call this with the same arguments and get the same answer. */
+struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, const struct weft_shape *shape);
+
+uint32_t weft_codec_rounds(const struct weft_codec_spec *spec);
+/* Upper bounds, never underestimates: of one contribution, and of an aggregate over `ranks`. */
+size_t weft_codec_contribution_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round);
+size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, uint32_t ranks);
+
+/* ---- the worker's side ---- */
+struct weft_codec;
+enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                                   struct weft_codec **codec_out);
+void weft_codec_free(struct weft_codec *codec);
+
+/* encode(round): round 0 reads grad (elems,) f32, multiplied by `grad_scale` (the sample weight; 1 leaves it
+ * untouched), adds the residual; later rounds read what take() left (grad is ignored, may be NULL). Writes the contribution
+ * into out (>= contribution_bytes_max), its length to *bytes_out. */
+enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                                   void *out, size_t *bytes_out);
+/* take(round): the aggregate of that round, UNTRUSTED bytes: WEFT_ERR_MALFORMED leaves everything as it was. */
+enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks);
+/* After the last take: out (elems,) f32 = decoded sum * scale. */
+enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out);
+void weft_codec_commit(struct weft_codec *codec);
+void weft_codec_abandon(struct weft_codec *codec);
+/* sqrt(sum of squares) of the residual: a live metric; 0 for codecs without one. */
+double weft_codec_residual_norm(const struct weft_codec *codec);
+
+/* ---- the combiner's side: a shard, or the owner step of an all-reduce ---- */
+struct weft_combiner;
+enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                                      uint32_t ranks, struct weft_combiner **combiner_out);
+void weft_combiner_free(struct weft_combiner *combiner);
+/* Start round `round`; forgets an unfinished one. */
+void weft_combiner_begin(struct weft_combiner *combiner, uint32_t round);
+/* Contributions in rank order 0,1,2...; UNTRUSTED bytes: WEFT_ERR_MALFORMED adds nothing. Does not keep `data`. */
+enum weft_status weft_combiner_add(struct weft_combiner *combiner, const void *data, size_t bytes);
+/* The aggregate; *data_out is valid until the next begin. WEFT_ERR_STATE unless all ranks were added. */
+enum weft_status weft_combiner_close(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out);
+/* After the last round's close: the decoded sum * scale (elems,), bit-equal to what every worker's finish gives. */
+enum weft_status weft_combiner_finish(struct weft_combiner *combiner, float scale, float *out);
+
+/* How an all-reduce may combine a round without a combiner in the middle. */
+enum weft_combine_kind {
+    WEFT_COMBINE_SUM_F32 = 1, /* contributions are f32 vectors of equal length: all_reduce sum by T, then
+                                 weft_codec_sum_to_aggregate on every rank */
+    WEFT_COMBINE_GATHER = 2,  /* all_gather the contributions, then a local combiner */
+};
+enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spec, uint32_t round);
+/* In place: turn the f32 sum of the contributions into the aggregate a combiner would have given (PowerSGD round 0:
+ * orthogonalise; else nothing). Deterministic, same bits on every rank. */
+void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, float *sum);
+
+/* ---- index coding (compress/index_block.c): sorted indices in blocks of 65,536, documented in docs/wire.md ---- */
+size_t weft_index_bytes_max(uint64_t elem_count, uint64_t index_count);
+size_t weft_index_encode(const uint32_t *indices, uint64_t index_count, uint64_t elem_count, uint8_t *out);
+/* UNTRUSTED: checks every bound; rising order guaranteed in the result. *consumed_out: bytes used. */
+enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out,
+                                   uint64_t index_count_max, uint64_t *index_count_out, size_t *consumed_out);
+
+#endif

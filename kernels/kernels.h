@@ -1,0 +1,120 @@
+/* kernels.h - element-wise arithmetic and small dense linear algebra on host memory.
+ *
+ * One table of function pointers, filled once at start with the fastest variant this CPU has.
+ * `scalar/` is the specification: every other variant gives the same bits on every input (random,
+ * NaN, Inf, denormal, any length, any alignment to one element), which tests/kernels checks.
+ *
+ * Rules that make bits equal everywhere (DESIGN 2):
+ *   - no contraction of a*b+c, no fast-math, no flush to zero;
+ *   - every horizontal sum (dot, norm, Gram) uses ONE order: 16 lanes, lane j takes elements
+ *     j, j+16, j+32 ... in order; then lanes fold 8+8, 4+4, 2+2, 1+1 (lane j += lane j+half);
+ *   - casts round to nearest even, keep denormals and Inf, quiet NaN keeping sign and top payload.
+ *
+ * Shapes: `count` elements, contiguous. Matrices are row-major, element (i,j) at i*cols + j.
+ * No function allocates, blocks, fails or keeps a pointer. in/out ranges are equal or disjoint. */
+#ifndef WEFT_KERNELS_H
+#define WEFT_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "weft/types.h"
+
+/* Hyper-parameters of one optimiser step; learning rate travels with the step. */
+struct weft_sgd {
+    float lr;
+    float momentum;     /* 0: plain SGD, velocity may be NULL */
+    float weight_decay; /* L2, added to the gradient: g + wd*w; 0: none */
+    bool nesterov;
+};
+
+struct weft_kernels {
+    const char *name; /* "scalar", "avx2" */
+
+    /* sum: out[i] = a[i] + b[i], in this operand order. out may equal a or b. */
+    void (*sum_f32)(float *out, const float *a, const float *b, size_t count);
+    void (*sum_i64)(int64_t *out, const int64_t *a, const int64_t *b, size_t count); /* wraps */
+
+    /* scale: out[i] = in[i] * factor. out may equal in. */
+    void (*scale_f32)(float *out, const float *in, float factor, size_t count);
+
+    /* cast between f32 and the 16-bit floats (bits in uint16_t). */
+    void (*cast_f32_f16)(uint16_t *out, const float *in, size_t count);
+    void (*cast_f16_f32)(float *out, const uint16_t *in, size_t count);
+    void (*cast_f32_bf16)(uint16_t *out, const float *in, size_t count);
+    void (*cast_bf16_f32)(float *out, const uint16_t *in, size_t count);
+
+    /* SGD with momentum, in this order of single operations (each rounded):
+     *   g = grad*grad_scale;  if wd: g = g + wd*w;  if momentum: v = momentum*v + g, and
+     *   g = nesterov ? g + momentum*v : v;   w = w - lr*g.
+     * velocity (count,) is NULL exactly when momentum is 0. */
+    void (*sgd_f32)(float *weights, float *velocity, const float *grad, float grad_scale,
+                    const struct weft_sgd *sgd, size_t count);
+
+    /* dot in the fixed 16-lane order; f32 inputs widened, accumulated in f64. */
+    double (*dot_f32)(const float *a, const float *b, size_t count);
+
+    /* true when every element is finite. */
+    bool (*finite_f32)(const float *in, size_t count);
+
+    /* PowerSGD products; M (rows, cols), P (rows, rank), Q (cols, rank), rank <= 64.
+     *   matmul:    P = M Q         each P(i,r): lanes over cols in the fixed 16-lane order, f32
+     *   matmul_t:  Q = M^T P       each Q(j,r): sum over i = 0..rows-1 in order, f32
+     *   outer:     out = P Q^T     each out(i,j): sum over r in order, f32 */
+    void (*matmul_f32)(float *p, const float *m, const float *q, size_t rows, size_t cols,
+                       size_t rank);
+    void (*matmul_t_f32)(float *q, const float *m, const float *p, size_t rows, size_t cols,
+                         size_t rank);
+    void (*outer_f32)(float *out, const float *p, const float *q, size_t rows, size_t cols,
+                      size_t rank);
+};
+
+/* weft_kernels() - the table for this CPU (environment WEFT_KERNELS=scalar|avx2 overrides; an
+ * unknown or unavailable name falls back to the best one). Any thread; never NULL; same pointer for life. */
+const struct weft_kernels *weft_kernels(void);
+
+/* weft_kernels_by_name() - one variant, or NULL when this CPU or build does not have it. */
+const struct weft_kernels *weft_kernels_by_name(const char *name);
+
+/* weft_orthogonalise() - replace P (rows, rank) by an orthonormal basis of its column space.
+ * Column by column, in place, twice-projected Gram-Schmidt with f64 dots in the fixed order. A column
+ * whose norm after projection falls below rows*eps_f32 of its norm before (or is zero, or not finite)
+ * is set to zero and counted: rank-deficient, zero and duplicate columns never give NaN.
+ * Returns the number of columns kept. `dropped` (rank,) may be NULL; true where a column was zeroed.
+ * Source: Vogels et al. 2019 (PowerSGD), section 3; "twice is enough", Giraud et al. 2005. */
+size_t weft_orthogonalise(float *p, size_t rows, size_t rank, bool *dropped);
+
+/* weft_select_top() - the k largest |x| of x (count,), ties to the smaller index, NaN largest of all.
+ * Writes k indices in rising order. `scratch` (count,) uint32. 1 <= k <= count < 2^32. Exact and
+ * deterministic: radix select on the bit pattern of |x|. */
+void weft_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k,
+                     uint32_t *scratch);
+
+/* ---- The one tree of sums, T (DESIGN 5) --------------------------------------------------------
+ * T(a,b) over rank indices: one rank is its contribution; else T(a,a+h) + T(a+h,b), h the largest
+ * power of two below b-a. Fed in rank order it is a binary counter of partials: at most
+ * log2(ranks)+1 buffers live at once. Both the shard and every reproducible plan fold by it. */
+struct weft_fold {
+    size_t count;                /* f32 elements of one contribution */
+    uint32_t added;              /* ranks folded so far */
+    uint32_t depth;              /* live partials */
+    float *partials[33];         /* borrowed buffers, oldest (left) first */
+    uint32_t spans[33];          /* ranks each one covers */
+};
+
+void weft_fold_init(struct weft_fold *fold, size_t count);
+
+/* weft_fold_add() - fold in the contribution of the next rank, held in `buffer` (count,) f32.
+ * The fold borrows `buffer` as a partial until it is merged. Buffers it no longer needs are handed
+ * back through freed_out (up to 32); returns how many. */
+uint32_t weft_fold_add(struct weft_fold *fold, float *buffer, float *freed_out[32]);
+
+/* weft_fold_finish() - merge what is left and return the buffer that holds the sum (NULL when nothing
+ * was added); other buffers come back through freed_out as above, count in *freed_count_out. */
+float *weft_fold_finish(struct weft_fold *fold, float *freed_out[32], uint32_t *freed_count_out);
+
+/* weft_fold_slots() - buffers a fold of `ranks` needs at once, the one being added included. */
+uint32_t weft_fold_slots(uint32_t ranks);
+
+#endif

@@ -1,0 +1,79 @@
+/* proto.h - what client and server say to each other: the fixed data header, the control messages
+ * (control.proto through protobuf-c), versions, limits and the job secret's proofs. docs/wire.md is the
+ * specification; tests/proto has an independent slow decoder of it.
+ *
+ * Sans I/O: functions here turn structs into bytes and bytes into checked structs. Everything decoded is
+ * hostile until it has passed the checks here. */
+#ifndef WEFT_PROTO_H
+#define WEFT_PROTO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/base.h"
+#include "proto/control.pb-c.h"
+#include "proto/wire_limits.h"
+
+/* Raised when an old reader would misread. A peer of another wire version is refused in words. */
+#define WEFT_WIRE_VERSION 1
+#define WEFT_WIRE_MAGIC 0x31465457u /* "WTF1" as little-endian bytes: W T F 1 */
+
+enum weft_wire_kind {
+    WEFT_WIRE_PUSH_PULL = 1, /* worker -> shard: contribution; wants the round's result */
+    WEFT_WIRE_PUSH = 2,      /* contribution; answered by a RESULT without payload */
+    WEFT_WIRE_PULL = 3,      /* no payload; wants the result of round `step` (0: the initial weights) */
+    WEFT_WIRE_INIT = 4,      /* rank 0 -> shard: initial weights of a chunk (step 0) */
+    WEFT_WIRE_RESULT = 5,    /* shard -> worker: status; payload when status is WEFT_OK and data was wanted */
+};
+
+/* The header of every data message between worker and shard; WEFT_WIRE_HEADER_BYTES on the wire, little
+ * endian, offsets in docs/wire.md. Identity of a push: (job, incarnation, tensor, chunk, step). */
+struct weft_wire_header {
+    uint8_t kind;          /* enum weft_wire_kind */
+    uint8_t codec;         /* enum weft_codec_id of the payload */
+    uint8_t dtype;         /* of dense payloads */
+    uint8_t round;         /* of the codec */
+    int32_t status;        /* RESULT: enum weft_status */
+    uint64_t job;
+    uint64_t incarnation;  /* of the worker */
+    uint32_t worker;       /* rank */
+    uint32_t epoch;
+    uint32_t tensor;
+    uint32_t chunk;
+    uint64_t step;
+    uint64_t payload_bytes;
+    float lr;              /* step_begin's; equal on all workers, disagreement is diagnosed */
+    float weight;          /* sample weight of this worker in this step, > 0 */
+    float weight_sum;      /* RESULT: sum over workers (compressed modes scale by 1/weight_sum) */
+    uint32_t text_bytes;   /* RESULT with an error: bytes of a sentence that follow the header, <= 128 */
+};
+#define WEFT_WIRE_HEADER_BYTES 88
+
+/* Checks nothing: our own bug if a field is out of range (asserted). */
+void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WIRE_HEADER_BYTES]);
+/* WEFT_ERR_MALFORMED, WEFT_ERR_VERSION; header_out untouched then. Length, magic, version, checksum, kind, limits. */
+enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft_wire_header *header_out);
+
+/* Control: one message per frame. */
+/* Packs into memory of env (free with weft_free_bytes). */
+enum weft_status weft_control_pack(struct weft_env *env, const Weft__Control__Control *message, uint8_t **data_out, size_t *bytes_out);
+/* Decodes and checks every limit; free with weft_control_free. */
+enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, size_t bytes, Weft__Control__Control **message_out);
+void weft_control_free(struct weft_env *env, Weft__Control__Control *message);
+
+/* proof = HMAC-SHA256(secret, purpose | 0 | nonce | 0 | job | 0 | name). `purpose` keeps the two directions apart. */
+#define WEFT_PROOF_BYTES 32
+#define WEFT_NONCE_BYTES 16
+enum weft_status weft_proof_make(const char *secret, const char *purpose, const uint8_t nonce[WEFT_NONCE_BYTES], const char *job,
+                                 const char *name, uint8_t proof_out[WEFT_PROOF_BYTES]);
+bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PROOF_BYTES]); /* constant time */
+
+/* The mode of a tensor; pinned, equal to enum weft_mode of weft.h. */
+enum weft_wire_mode { WEFT_WIRE_MODE_SERVER = 1, WEFT_WIRE_MODE_ALL_REDUCE = 2 };
+
+/* Text spec of an optimiser: "none", "sgd", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1" (lr comes with the step). */
+struct weft_optimizer_spec { bool enabled; float momentum; float weight_decay; bool nesterov; };
+enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer_spec *spec_out, struct weft_error *error);
+
+#endif

@@ -1,0 +1,18 @@
+/* wire_limits.h - the bound of everything that comes from another process. Exceeding one is
+ * WEFT_ERR_MALFORMED (hostile or broken) at the decoder, or a clear sentence at the caller. */
+#ifndef WEFT_PROTO_LIMITS_H
+#define WEFT_PROTO_LIMITS_H
+
+#define WEFT_LIMIT_WORKERS 4096u
+#define WEFT_LIMIT_SHARDS 1024u
+#define WEFT_LIMIT_ENGINES 64u            /* endpoints of one member */
+#define WEFT_LIMIT_TENSORS 65536u
+#define WEFT_LIMIT_CHUNKS 65536u          /* of one tensor */
+#define WEFT_LIMIT_TENSOR_ELEMS (1ull << 32)
+#define WEFT_LIMIT_NAME_BYTES 255u
+#define WEFT_LIMIT_TEXT_BYTES 1000u
+#define WEFT_LIMIT_ADDRESS_BYTES 4096u
+#define WEFT_LIMIT_FRAME_BYTES (64u << 20)
+#define WEFT_LIMIT_STATUS_BYTES (4u << 20)
+
+#endif
