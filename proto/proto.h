@@ -49,20 +49,32 @@ struct weft_wire_header {
     uint32_t text_bytes;   /* RESULT with an error: bytes of a sentence that follow the header, <= 128 */
 };
 #define WEFT_WIRE_HEADER_BYTES 88
+/* Header and sentence travel together in the transport's header of one message. */
+#define WEFT_WIRE_HEADER_BYTES_MAX (WEFT_WIRE_HEADER_BYTES + WEFT_LIMIT_RESULT_TEXT_BYTES)
 
-/* Checks nothing: our own bug if a field is out of range (asserted). */
+/* Our own bug if a count, index or kind is out of range (asserted). The caller puts text_bytes bytes of text behind it. */
 void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WIRE_HEADER_BYTES]);
-/* WEFT_ERR_MALFORMED, WEFT_ERR_VERSION; header_out untouched then. Length, magic, version, checksum, kind, limits. */
+/* `bytes` is the whole of what came: header and text. WEFT_ERR_MALFORMED (length, magic, checksum, kind, limits, a
+ * non-finite lr or weight), WEFT_ERR_VERSION; header_out untouched then. The text (text_bytes, not terminated) is at
+ * data + WEFT_WIRE_HEADER_BYTES; it is not covered by the checksum and may hold any bytes: weft_wire_text cleans it. */
 enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft_wire_header *header_out);
+/* The sentence of a decoded RESULT as a terminated string, unprintable bytes as '?'; "" when there is none. */
+void weft_wire_text(const uint8_t *data, const struct weft_wire_header *header, char out[WEFT_LIMIT_RESULT_TEXT_BYTES + 1]);
 
 /* Control: one message per frame. */
-/* Packs into memory of env (free with weft_free_bytes). */
+/* Packs into memory of env (free with weft_free_bytes). WEFT_ERR_LIMIT when the message breaks a limit of
+ * wire_limits.h (its reader would refuse it), WEFT_ERR_NO_MEMORY. */
 enum weft_status weft_control_pack(struct weft_env *env, const Weft__Control__Control *message, uint8_t **data_out, size_t *bytes_out);
-/* Decodes and checks every limit; free with weft_control_free. */
+/* Decodes and checks every limit; exactly one body is set; names hold no control characters, in texts they are
+ * replaced by '?'. Free with weft_control_free. WEFT_ERR_MALFORMED (also when decoding would take far more memory than
+ * an honest message of that length), WEFT_ERR_NO_MEMORY is not told apart from it. */
 enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, size_t bytes, Weft__Control__Control **message_out);
 void weft_control_free(struct weft_env *env, Weft__Control__Control *message);
 
-/* proof = HMAC-SHA256(secret, purpose | 0 | nonce | 0 | job | 0 | name). `purpose` keeps the two directions apart. */
+/* proof = HMAC-SHA256(secret, purpose | 0 | nonce | 0 | job | 0 | name). `purpose` keeps the two directions apart.
+ * WEFT_ERR_INVALID for a name or job longer than its limit, WEFT_ERR_INTERNAL when OpenSSL refuses. */
+#define WEFT_PROOF_JOIN "weft-join"       /* member -> coordinator, over Challenge.nonce */
+#define WEFT_PROOF_WELCOME "weft-welcome" /* coordinator -> member, over Hello.nonce */
 #define WEFT_PROOF_BYTES 32
 #define WEFT_NONCE_BYTES 16
 enum weft_status weft_proof_make(const char *secret, const char *purpose, const uint8_t nonce[WEFT_NONCE_BYTES], const char *job,
@@ -72,7 +84,10 @@ bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PRO
 /* The mode of a tensor; pinned, equal to enum weft_mode of weft.h. */
 enum weft_wire_mode { WEFT_WIRE_MODE_SERVER = 1, WEFT_WIRE_MODE_ALL_REDUCE = 2 };
 
-/* Text spec of an optimiser: "none", "sgd", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1" (lr comes with the step). */
+/* "0.1.0": the release of this build, for Challenge and Hello. */
+const char *weft_proto_release(void);
+
+/* Text spec of an optimiser: "" is "none"; "none", "sgd", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1" (lr comes with the step). */
 struct weft_optimizer_spec { bool enabled; float momentum; float weight_decay; bool nesterov; };
 enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer_spec *spec_out, struct weft_error *error);
 

@@ -1,0 +1,241 @@
+/* control.c - control messages: pack, unpack, and the door where every limit is checked.
+ *
+ *     frame -> protobuf-c (env's memory, with a budget) -> check_control -> a message that may be trusted
+ *              in its shape: counts, lengths, ranges. Whether it makes sense now is the coordinator's question.
+ *
+ * The same check runs before packing, so a value that the other side would refuse is found where it was made.
+ *
+ * Protobuf expands: two bytes of frame can ask for a struct of 120. An honest message expands about
+ * tenfold, so decoding gets DECODE_FACTOR times the frame plus a base, and a frame that wants more is
+ * malformed. Only this room sees protobuf-c's functions; others use its structs. */
+#include <string.h>
+
+#include "proto/proto.h"
+#include "proto/wire_limits.h"
+
+#define DECODE_FACTOR 40u
+#define DECODE_BASE_BYTES (64u << 10)
+
+typedef Weft__Control__Control Control;
+
+/* ---- memory ---- */
+
+struct decode_memory {
+    struct weft_env *env;
+    size_t left_bytes;
+};
+
+static void *decode_alloc(void *context, size_t bytes)
+{
+    struct decode_memory *memory = context;
+    if (bytes > memory->left_bytes) return NULL;
+    memory->left_bytes -= bytes;
+    return weft_alloc_bytes(memory->env, bytes ? bytes : 1);
+}
+
+/* Freed bytes are not given back to the budget: it bounds the work as well as the memory. */
+static void decode_free(void *context, void *block)
+{
+    struct decode_memory *memory = context;
+    weft_free_bytes(memory->env, block);
+}
+
+/* ---- checks of parts ---- */
+
+static bool name_ok(const char *name, size_t bytes_min)
+{
+    if (!name) return false;
+    size_t bytes = strnlen(name, WEFT_LIMIT_NAME_BYTES + 1);
+    if (bytes < bytes_min || bytes > WEFT_LIMIT_NAME_BYTES) return false;
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+        if (*c < 0x20 || *c == 0x7f) return false;
+    return true;
+}
+
+static bool text_ok(const char *text)
+{
+    return text && strnlen(text, WEFT_LIMIT_TEXT_BYTES + 1) <= WEFT_LIMIT_TEXT_BYTES;
+}
+
+static bool proof_ok(const ProtobufCBinaryData *proof) { return proof->len == 0 || proof->len == WEFT_PROOF_BYTES; }
+
+static bool addresses_ok(size_t count, const ProtobufCBinaryData *addresses)
+{
+    if (count == 0 || count > WEFT_LIMIT_ENGINES) return false;
+    for (size_t i = 0; i < count; i++)
+        if (addresses[i].len == 0 || addresses[i].len > WEFT_LIMIT_ADDRESS_BYTES) return false;
+    return true;
+}
+
+/* Elements of a shape, 0 when it is none or too large. */
+static uint64_t dims_elems(size_t count, const uint64_t *dims)
+{
+    uint64_t elems = 1;
+    if (count == 0 || count > WEFT_LIMIT_DIMS) return 0;
+    for (size_t i = 0; i < count; i++) {
+        if (dims[i] == 0 || dims[i] > WEFT_LIMIT_TENSOR_ELEMS / elems) return 0;
+        elems *= dims[i];
+    }
+    return elems;
+}
+
+/* ---- checks of bodies ---- */
+
+/* A hello or challenge of another wire version must come through as far as its version, so that it can be
+ * refused in words: only lengths are checked then. */
+static bool challenge_ok(const Weft__Control__Challenge *challenge)
+{
+    if (!name_ok(challenge->weft_version, 0)) return false;
+    return challenge->wire_version != WEFT_WIRE_VERSION || challenge->nonce.len == WEFT_NONCE_BYTES;
+}
+
+static bool hello_ok(const Weft__Control__Hello *hello)
+{
+    if (!name_ok(hello->weft_version, 0) || !name_ok(hello->job, 0) || !name_ok(hello->name, 0) || !name_ok(hello->host, 0))
+        return false;
+    if (hello->wire_version != WEFT_WIRE_VERSION) return true;
+    if (hello->role < WEFT__CONTROL__ROLE__ROLE_WORKER || hello->role > WEFT__CONTROL__ROLE__ROLE_OBSERVER) return false;
+    if (hello->name[0] == 0 || hello->job[0] == 0) return false;
+    if (hello->wanted_index < -1 || hello->wanted_index >= (int64_t)WEFT_LIMIT_WORKERS) return false;
+    return hello->endpoints <= WEFT_LIMIT_ENGINES && proof_ok(&hello->proof) && hello->nonce.len == WEFT_NONCE_BYTES;
+}
+
+static bool welcome_ok(const Weft__Control__Welcome *welcome)
+{
+    return welcome->index < WEFT_LIMIT_WORKERS && welcome->workers <= WEFT_LIMIT_WORKERS &&
+           welcome->shards <= WEFT_LIMIT_SHARDS && welcome->endpoint_first < WEFT_LIMIT_ENDPOINTS &&
+           proof_ok(&welcome->proof);
+}
+
+static bool member_ok(const Weft__Control__Member *member)
+{
+    if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER && member->role != WEFT__CONTROL__ROLE__ROLE_SHARD) return false;
+    return member->index < WEFT_LIMIT_WORKERS && name_ok(member->name, 1) && name_ok(member->host, 0) &&
+           member->endpoint_first < WEFT_LIMIT_ENDPOINTS && addresses_ok(member->n_addresses, member->addresses);
+}
+
+static bool roster_ok(const Weft__Control__Roster *roster)
+{
+    if (roster->n_members == 0 || roster->n_members > WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS) return false;
+    for (size_t i = 0; i < roster->n_members; i++)
+        if (!member_ok(roster->members[i])) return false;
+    return true;
+}
+
+static bool declare_ok(const Weft__Control__Declare *declare)
+{
+    if (declare->ordinal >= WEFT_LIMIT_TENSORS || !name_ok(declare->name, 1)) return false;
+    if (declare->dtype > WEFT_I64 || weft_dtype_bytes((enum weft_dtype)declare->dtype) == 0) return false;
+    if (dims_elems(declare->n_dims, declare->dims) == 0) return false;
+    if (!name_ok(declare->codec, 0) || !name_ok(declare->optimizer, 0)) return false;
+    if (declare->mode != WEFT_WIRE_MODE_SERVER && declare->mode != WEFT_WIRE_MODE_ALL_REDUCE) return false;
+    return declare->chunk_bytes >= WEFT_LIMIT_CHUNK_BYTES_MIN && declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;
+}
+
+/* Chunks cover the tensor: one after the other, none empty, ending at its end. All-reduce tensors have none. */
+static bool declared_ok(const Weft__Control__Declared *declared)
+{
+    const Weft__Control__Declare *declare = declared->declare;
+    if (!declare || !declare_ok(declare) || declared->tensor != declare->ordinal) return false;
+    if (declare->mode == WEFT_WIRE_MODE_ALL_REDUCE) return declared->n_chunks == 0;
+    if (declared->n_chunks == 0 || declared->n_chunks > WEFT_LIMIT_CHUNKS) return false;
+    uint64_t elems = dims_elems(declare->n_dims, declare->dims), end = 0;
+    for (size_t i = 0; i < declared->n_chunks; i++) {
+        const Weft__Control__Chunk *chunk = declared->chunks[i];
+        if (chunk->offset != end || chunk->count == 0 || chunk->count > elems - end) return false;
+        if (chunk->endpoint >= WEFT_LIMIT_ENDPOINTS) return false;
+        end += chunk->count;
+    }
+    return end == elems;
+}
+
+static bool weight_hash_ok(const Weft__Control__WeightHash *hash)
+{
+    return hash->tensor < WEFT_LIMIT_TENSORS && hash->worker < WEFT_LIMIT_WORKERS;
+}
+
+static bool control_ok(const Control *message)
+{
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_CHALLENGE: return challenge_ok(message->challenge);
+    case WEFT__CONTROL__CONTROL__BODY_HELLO: return hello_ok(message->hello);
+    case WEFT__CONTROL__CONTROL__BODY_WELCOME: return welcome_ok(message->welcome);
+    case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS:
+        return addresses_ok(message->endpoints->n_addresses, message->endpoints->addresses);
+    case WEFT__CONTROL__CONTROL__BODY_ROSTER: return roster_ok(message->roster);
+    case WEFT__CONTROL__CONTROL__BODY_READY: return true;
+    case WEFT__CONTROL__CONTROL__BODY_GO: return true;
+    case WEFT__CONTROL__CONTROL__BODY_DECLARE: return declare_ok(message->declare);
+    case WEFT__CONTROL__CONTROL__BODY_DECLARED: return declared_ok(message->declared);
+    case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK: return message->declared_ok->tensor < WEFT_LIMIT_TENSORS;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return true;
+    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: return text_ok(message->member_lost->text);
+    case WEFT__CONTROL__CONTROL__BODY_ABORT:
+        return message->abort->status < 0 && message->abort->status >= -99 && text_ok(message->abort->text);
+    case WEFT__CONTROL__CONTROL__BODY_LEAVE: return text_ok(message->leave->text);
+    case WEFT__CONTROL__CONTROL__BODY_FINISHED: return text_ok(message->finished->text);
+    case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: return weight_hash_ok(message->weight_hash);
+    case WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST: return true;
+    case WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY:
+        return message->status_reply->json && strnlen(message->status_reply->json, WEFT_LIMIT_STATUS_BYTES + 1) <= WEFT_LIMIT_STATUS_BYTES;
+    case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
+    default: return false;
+    }
+}
+
+/* ---- the face ---- */
+
+/* Free texts end in logs and on terminals: no peer may write escape sequences or extra lines there. */
+static void clean_text(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
+}
+
+static void clean_texts(Control *message)
+{
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: clean_text(message->member_lost->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_ABORT: clean_text(message->abort->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_LEAVE: clean_text(message->leave->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_FINISHED: clean_text(message->finished->text); break;
+    default: break;
+    }
+}
+
+enum weft_status weft_control_pack(struct weft_env *env, const Control *message, uint8_t **data_out, size_t *bytes_out)
+{
+    if (!control_ok(message)) return WEFT_ERR_LIMIT;
+    size_t bytes = weft__control__control__get_packed_size(message);
+    if (bytes > WEFT_LIMIT_FRAME_BYTES) return WEFT_ERR_LIMIT;
+    uint8_t *data = weft_alloc_bytes(env, bytes ? bytes : 1);
+    if (!data) return WEFT_ERR_NO_MEMORY;
+    *bytes_out = weft__control__control__pack(message, data);
+    *data_out = data;
+    WEFT_ASSERT(*bytes_out == bytes);
+    return WEFT_OK;
+}
+
+enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, size_t bytes, Control **message_out)
+{
+    if (bytes == 0 || bytes > WEFT_LIMIT_FRAME_BYTES) return WEFT_ERR_MALFORMED;
+    struct decode_memory memory = {.env = env, .left_bytes = DECODE_BASE_BYTES + bytes * DECODE_FACTOR};
+    ProtobufCAllocator allocator = {.alloc = decode_alloc, .free = decode_free, .allocator_data = &memory};
+    Control *message = weft__control__control__unpack(&allocator, bytes, data);
+    if (!message) return WEFT_ERR_MALFORMED;
+    if (!control_ok(message)) {
+        weft__control__control__free_unpacked(message, &allocator);
+        return WEFT_ERR_MALFORMED;
+    }
+    clean_texts(message);
+    *message_out = message;
+    return WEFT_OK;
+}
+
+void weft_control_free(struct weft_env *env, Control *message)
+{
+    if (!message) return;
+    struct decode_memory memory = {.env = env};
+    ProtobufCAllocator allocator = {.alloc = decode_alloc, .free = decode_free, .allocator_data = &memory};
+    weft__control__control__free_unpacked(message, &allocator);
+}

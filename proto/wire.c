@@ -1,0 +1,179 @@
+/* wire.c - the fixed header of every data message between worker and shard.
+ *
+ *     0 magic  4 version  6 kind codec dtype round  10 zero  12 status  16 job  24 incarnation
+ *    32 worker  36 epoch  40 tensor  44 chunk  48 step  56 payload_bytes
+ *    64 lr  68 weight  72 weight_sum  76 text_bytes  80 zero  84 checksum            (88 bytes)
+ *
+ * Fields are written one by one, little endian, so neither padding nor the host's byte order reaches the
+ * wire; docs/wire.md is the specification. The checksum is xxh32 (seed 0) of the 84 bytes before it. It
+ * catches software that mixes up buffers, not an attacker: that is the job secret's task.
+ *
+ * decode() is the door: what passes it has every count and index within wire_limits.h. Whether tensor,
+ * chunk, step and length fit this job is the shard engine's question. */
+#include <math.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "proto/proto.h"
+#include "proto/wire_limits.h"
+
+enum {
+    AT_MAGIC = 0,
+    AT_VERSION = 4,
+    AT_KIND = 6,
+    AT_CODEC = 7,
+    AT_DTYPE = 8,
+    AT_ROUND = 9,
+    AT_ZERO16 = 10,
+    AT_STATUS = 12,
+    AT_JOB = 16,
+    AT_INCARNATION = 24,
+    AT_WORKER = 32,
+    AT_EPOCH = 36,
+    AT_TENSOR = 40,
+    AT_CHUNK = 44,
+    AT_STEP = 48,
+    AT_PAYLOAD_BYTES = 56,
+    AT_LR = 64,
+    AT_WEIGHT = 68,
+    AT_WEIGHT_SUM = 72,
+    AT_TEXT_BYTES = 76,
+    AT_ZERO32 = 80,
+    AT_CHECKSUM = 84,
+    AT_END = 88,
+};
+_Static_assert(AT_END == WEFT_WIRE_HEADER_BYTES, "the layout and the face agree");
+_Static_assert(AT_CHECKSUM + 4 == AT_END, "the checksum is last");
+_Static_assert(sizeof(float) == 4, "floats travel as IEEE binary32");
+
+static void put16(uint8_t *out, uint16_t value)
+{
+    out[0] = (uint8_t)value;
+    out[1] = (uint8_t)(value >> 8);
+}
+
+static void put32(uint8_t *out, uint32_t value)
+{
+    put16(out, (uint16_t)value);
+    put16(out + 2, (uint16_t)(value >> 16));
+}
+
+static void put64(uint8_t *out, uint64_t value)
+{
+    put32(out, (uint32_t)value);
+    put32(out + 4, (uint32_t)(value >> 32));
+}
+
+static void put_float(uint8_t *out, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put32(out, bits);
+}
+
+static uint16_t get16(const uint8_t *data) { return (uint16_t)(data[0] | data[1] << 8); }
+static uint32_t get32(const uint8_t *data) { return get16(data) | (uint32_t)get16(data + 2) << 16; }
+static uint64_t get64(const uint8_t *data) { return get32(data) | (uint64_t)get32(data + 4) << 32; }
+
+static float get_float(const uint8_t *data)
+{
+    uint32_t bits = get32(data);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* The one statement of what a header may say; encode asserts it, decode answers by it. Floats are left out:
+ * they are the user's numbers, and no user may reach an assertion. */
+static bool header_in_limits(const struct weft_wire_header *header)
+{
+    if (header->kind < WEFT_WIRE_PUSH_PULL || header->kind > WEFT_WIRE_RESULT) return false;
+    if (header->codec > WEFT_LIMIT_CODEC_ID || header->round > WEFT_LIMIT_ROUND) return false;
+    if (header->dtype > WEFT_I64) return false;
+    if (header->worker >= WEFT_LIMIT_WORKERS || header->tensor >= WEFT_LIMIT_TENSORS) return false;
+    if (header->chunk >= WEFT_LIMIT_CHUNKS || header->payload_bytes > WEFT_LIMIT_PAYLOAD_BYTES) return false;
+    if (header->status > 0 || header->status < -99) return false;
+    if (header->kind != WEFT_WIRE_RESULT && header->status != 0) return false;
+    if (header->kind == WEFT_WIRE_PULL && header->payload_bytes != 0) return false;
+    if (header->status < 0 && header->payload_bytes != 0) return false;
+    if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES) return false;
+    return header->text_bytes == 0 || header->status < 0;
+}
+
+static bool floats_usable(const struct weft_wire_header *header)
+{
+    bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
+    if (!isfinite(header->lr) || !isfinite(header->weight) || !isfinite(header->weight_sum)) return false;
+    return !contributes || header->weight > 0;
+}
+
+void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WIRE_HEADER_BYTES])
+{
+    WEFT_ASSERT(header_in_limits(header));
+    put32(out + AT_MAGIC, WEFT_WIRE_MAGIC);
+    put16(out + AT_VERSION, WEFT_WIRE_VERSION);
+    out[AT_KIND] = header->kind;
+    out[AT_CODEC] = header->codec;
+    out[AT_DTYPE] = header->dtype;
+    out[AT_ROUND] = header->round;
+    put16(out + AT_ZERO16, 0);
+    put32(out + AT_STATUS, (uint32_t)header->status);
+    put64(out + AT_JOB, header->job);
+    put64(out + AT_INCARNATION, header->incarnation);
+    put32(out + AT_WORKER, header->worker);
+    put32(out + AT_EPOCH, header->epoch);
+    put32(out + AT_TENSOR, header->tensor);
+    put32(out + AT_CHUNK, header->chunk);
+    put64(out + AT_STEP, header->step);
+    put64(out + AT_PAYLOAD_BYTES, header->payload_bytes);
+    put_float(out + AT_LR, header->lr);
+    put_float(out + AT_WEIGHT, header->weight);
+    put_float(out + AT_WEIGHT_SUM, header->weight_sum);
+    put32(out + AT_TEXT_BYTES, header->text_bytes);
+    put32(out + AT_ZERO32, 0);
+    put32(out + AT_CHECKSUM, XXH32(out, AT_CHECKSUM, 0));
+}
+
+enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft_wire_header *header_out)
+{
+    if (bytes < WEFT_WIRE_HEADER_BYTES || bytes > WEFT_WIRE_HEADER_BYTES_MAX) return WEFT_ERR_MALFORMED;
+    if (get32(data + AT_MAGIC) != WEFT_WIRE_MAGIC) return WEFT_ERR_MALFORMED;
+    /* Before the checksum: another version may keep it elsewhere. */
+    if (get16(data + AT_VERSION) != WEFT_WIRE_VERSION) return WEFT_ERR_VERSION;
+    if (get32(data + AT_CHECKSUM) != XXH32(data, AT_CHECKSUM, 0)) return WEFT_ERR_MALFORMED;
+    if (get16(data + AT_ZERO16) != 0 || get32(data + AT_ZERO32) != 0) return WEFT_ERR_MALFORMED;
+
+    struct weft_wire_header header = {
+        .kind = data[AT_KIND],
+        .codec = data[AT_CODEC],
+        .dtype = data[AT_DTYPE],
+        .round = data[AT_ROUND],
+        .status = (int32_t)get32(data + AT_STATUS),
+        .job = get64(data + AT_JOB),
+        .incarnation = get64(data + AT_INCARNATION),
+        .worker = get32(data + AT_WORKER),
+        .epoch = get32(data + AT_EPOCH),
+        .tensor = get32(data + AT_TENSOR),
+        .chunk = get32(data + AT_CHUNK),
+        .step = get64(data + AT_STEP),
+        .payload_bytes = get64(data + AT_PAYLOAD_BYTES),
+        .lr = get_float(data + AT_LR),
+        .weight = get_float(data + AT_WEIGHT),
+        .weight_sum = get_float(data + AT_WEIGHT_SUM),
+        .text_bytes = get32(data + AT_TEXT_BYTES),
+    };
+    if (!header_in_limits(&header) || !floats_usable(&header)) return WEFT_ERR_MALFORMED;
+    if (bytes != WEFT_WIRE_HEADER_BYTES + (size_t)header.text_bytes) return WEFT_ERR_MALFORMED;
+    *header_out = header;
+    return WEFT_OK;
+}
+
+void weft_wire_text(const uint8_t *data, const struct weft_wire_header *header, char out[WEFT_LIMIT_RESULT_TEXT_BYTES + 1])
+{
+    WEFT_ASSERT(header->text_bytes <= WEFT_LIMIT_RESULT_TEXT_BYTES);
+    for (uint32_t i = 0; i < header->text_bytes; i++) {
+        uint8_t byte = data[WEFT_WIRE_HEADER_BYTES + i];
+        out[i] = byte < 0x20 || byte == 0x7f ? '?' : (char)byte;
+    }
+    out[header->text_bytes] = 0;
+}
