@@ -81,6 +81,9 @@ enum weft_status weft_proof_make(const char *secret, const char *purpose, const 
                                  const char *name, uint8_t proof_out[WEFT_PROOF_BYTES]);
 bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PROOF_BYTES]); /* constant time */
 
+/* xxh3-64 of f32 weights as they lie in memory: compared between shard and workers (control WeightHash). */
+uint64_t weft_weight_hash(const void *weights, size_t bytes);
+
 /* The mode of a tensor; pinned, equal to enum weft_mode of weft.h. */
 enum weft_wire_mode { WEFT_WIRE_MODE_SERVER = 1, WEFT_WIRE_MODE_ALL_REDUCE = 2 };
 

@@ -1,0 +1,13 @@
+/* hash.c - the weight hash: xxh3-64 of the bytes of a tensor's f32 weights.
+ *
+ * In compressed server modes the shard and every worker apply the same optimiser step to their own copy of
+ * the weights. Equal bits give equal hashes; a different hash is proof that a copy has gone its own way
+ * (WEFT_ERR_DIVERGED). The bytes are hashed as they lie in memory, little endian, without padding. */
+#include <xxhash.h>
+
+#include "proto/proto.h"
+
+uint64_t weft_weight_hash(const void *weights, size_t bytes)
+{
+    return XXH3_64bits(weights, bytes);
+}
