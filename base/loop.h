@@ -1,9 +1,11 @@
 /* loop.h - one engine's heart: pollables, timers and a mailbox, stepped by one thread at a time.
  *
- * A loop is *owned*: weft_loop_step, _wait, _run, timers and pollables are for the thread that holds
- * it (weft_loop_hold; asserted). The engine's own thread normally holds it inside weft_loop_run; the
- * baton (weft_loop_take / weft_loop_give) lets a caller that waits for a request drive the engine
- * instead. weft_loop_post is for any thread.
+ * A loop has one *holder* at a time: weft_loop_step, _wait, _run, timers and pollables are for the
+ * thread that holds it (asserted). The engine's own thread holds it inside weft_loop_run; a caller
+ * that waits for a request may take it over (the baton: weft_loop_take / weft_loop_give) and drive
+ * the engine itself, meanwhile the engine's thread parks. While nobody holds it (before the engine
+ * starts, in a test) any one thread may use it like a plain object. weft_loop_post and _stop are for
+ * any thread.
  *
  * The loop knows pollables and timers only. Real time: a step polls all pollables, then due timers,
  * then mail; when nothing happened it spins a few microseconds, arms the pollables and sleeps in
@@ -29,11 +31,12 @@ struct weft_timer {
 };
 
 struct weft_pollable {
-    int fd; /* readable when there may be work; -1: the pollable is never slept on (must be polled) */
+    int fd; /* readable when there may be work; -1: none, a sleeping loop wakes every millisecond to poll it */
     /* Do up to `budget` pieces of work, never block; returns how many were done. */
     int (*progress)(struct weft_pollable *pollable, int budget);
     /* Before sleeping: WEFT_OK when `fd` will become readable for anything that happens from now on,
-     * WEFT_ERR_AGAIN when there is work already (poll again). NULL: a plain level-triggered fd. */
+     * WEFT_ERR_AGAIN when there is work already (poll again; any other error counts as this one, and
+     * progress reports it). NULL: a plain level-triggered fd. */
     enum weft_status (*arm)(struct weft_pollable *pollable);
     struct weft_list link;
 };
@@ -70,16 +73,24 @@ void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable);
  * the owner sleeps. Posting to a loop that is being freed is the caller's bug. */
 void weft_loop_post(struct weft_loop *loop, struct weft_mail *mail);
 
-/* One round, never blocks: pollables, due timers, mail. Returns pieces of work done. */
+/* One round, never blocks: pollables, due timers, mail. Returns pieces of work done. Not from inside
+ * a callback of the same loop (asserted). */
 int weft_loop_step(struct weft_loop *loop);
 
-/* Step until `*done` is true or the clock passes until_ns; sleeps when idle. `done` may be set by a
- * callback on this thread (or by a letter). Returns WEFT_OK, or WEFT_ERR_DEADLINE. */
+/* Step until `*done` is true or the clock passes until_ns (at least one step); sleeps when idle.
+ * `done` is set by a callback on this thread (a letter, a timer, a pollable). Returns WEFT_OK, or
+ * WEFT_ERR_DEADLINE. Not with virtual_time. */
 enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64_t until_ns);
 
-/* Run until weft_loop_stop (any thread). */
+/* Hold the loop and run it until weft_loop_stop (any thread; also before the run began). */
 void weft_loop_run(struct weft_loop *loop);
 void weft_loop_stop(struct weft_loop *loop);
+
+/* The baton. take: wait until this thread holds the loop, at most until until_ns (then
+ * WEFT_ERR_DEADLINE and nothing is held). The thread in weft_loop_run gives way after its current
+ * step; another taker keeps it until its give. give: only by the thread that took it. */
+enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns);
+void weft_loop_give(struct weft_loop *loop);
 
 /* The earliest running timer, or WEFT_NEVER. */
 uint64_t weft_loop_next_timer_ns(struct weft_loop *loop);

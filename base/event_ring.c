@@ -1,0 +1,182 @@
+/* event_ring.c - the flight recorder's memory and its two dumps.
+ *
+ *     writer (engine thread)           reader (any thread)
+ *     slot.sequence = odd              before = slot.sequence  -> must be the even number expected
+ *     slot.words    = event            copy words
+ *     slot.sequence = even             slot.sequence == before -> the copy is whole
+ *
+ * A slot is a sequence lock: event n lives in slot n % capacity and is whole while the sequence is
+ * 2n + 2. The event travels as relaxed atomic words, so a torn read is defined behaviour that the
+ * sequence check throws away. The writer never waits for a reader. */
+#include "base/event_ring.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define EVENT_WORDS ((sizeof(struct weft_event) + 7) / 8)
+
+struct slot {
+    _Atomic uint64_t sequence;
+    _Atomic uint64_t words[EVENT_WORDS];
+};
+
+struct weft_event_ring {
+    struct weft_env *env;
+    _Atomic uint64_t count; /* events ever added */
+    uint32_t capacity;
+    struct slot slots[];
+};
+
+enum weft_status weft_event_ring_create(struct weft_env *env, uint32_t capacity, struct weft_event_ring **ring_out)
+{
+    if (capacity == 0) return WEFT_ERR_INVALID;
+    size_t bytes;
+    if (__builtin_mul_overflow((size_t)capacity, sizeof(struct slot), &bytes)) return WEFT_ERR_INVALID;
+    struct weft_event_ring *ring = weft_alloc_zero(env, sizeof *ring + bytes);
+    if (!ring) return WEFT_ERR_NO_MEMORY;
+    ring->env = env;
+    ring->capacity = capacity;
+    *ring_out = ring;
+    return WEFT_OK;
+}
+
+void weft_event_ring_free(struct weft_event_ring *ring)
+{
+    if (ring) weft_free_bytes(ring->env, ring);
+}
+
+void weft_event_ring_add(struct weft_event_ring *ring, const char *name, enum weft_event_phase phase,
+                         uint64_t id, uint32_t peer, uint64_t bytes, enum weft_status status)
+{
+    if (!ring) return;
+    struct weft_event event;
+    memset(&event, 0, sizeof event); /* padding is copied too */
+    event.time_ns = weft_now_ns(ring->env);
+    event.name = name;
+    event.phase = (uint8_t)phase;
+    event.status = (int16_t)status;
+    event.peer = peer;
+    event.id = id;
+    event.bytes = bytes;
+    uint64_t words[EVENT_WORDS] = {0};
+    memcpy(words, &event, sizeof event);
+
+    uint64_t number = atomic_load_explicit(&ring->count, memory_order_relaxed);
+    struct slot *slot = &ring->slots[number % ring->capacity];
+    atomic_store_explicit(&slot->sequence, 2 * number + 1, memory_order_relaxed);
+    /* Release on each word, not a fence: a reader that sees a new word sees the odd sequence too,
+     * and the thread sanitizer understands it. On x86 both are plain stores. */
+    for (size_t i = 0; i < EVENT_WORDS; i++)
+        atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
+    atomic_store_explicit(&slot->sequence, 2 * number + 2, memory_order_release);
+    atomic_store_explicit(&ring->count, number + 1, memory_order_release);
+}
+
+/* Copy event `number`; false when it is being overwritten or already is. */
+static bool read_event(struct weft_event_ring *ring, uint64_t number, struct weft_event *event_out)
+{
+    struct slot *slot = &ring->slots[number % ring->capacity];
+    uint64_t words[EVENT_WORDS];
+    if (atomic_load_explicit(&slot->sequence, memory_order_acquire) != 2 * number + 2) return false;
+    for (size_t i = 0; i < EVENT_WORDS; i++)
+        words[i] = atomic_load_explicit(&slot->words[i], memory_order_acquire);
+    if (atomic_load_explicit(&slot->sequence, memory_order_relaxed) != 2 * number + 2) return false;
+    memcpy(event_out, words, sizeof *event_out);
+    return true;
+}
+
+static void print_text(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        if (*at == '"' || *at == '\\') fprintf(out, "\\%c", *at);
+        else if (*at < 0x20) fprintf(out, "\\u%04x", *at);
+        else fputc(*at, out);
+    }
+    fputc('"', out);
+}
+
+static const char *phase_name(unsigned phase)
+{
+    switch (phase) {
+    case WEFT_EVENT_BEGIN: return "begin";
+    case WEFT_EVENT_END: return "end";
+    default: return "mark";
+    }
+}
+
+static void print_peer(FILE *out, uint32_t peer)
+{
+    if (peer != UINT32_MAX) fprintf(out, ",\"peer\":%" PRIu32, peer);
+}
+
+static void print_flight_event(FILE *out, const struct weft_event *event, int pid)
+{
+    fprintf(out, "{\"time_ns\":%" PRIu64 ",\"name\":", event->time_ns);
+    print_text(out, event->name);
+    fprintf(out, ",\"phase\":\"%s\",\"id\":%" PRIu64 ",\"bytes\":%" PRIu64, phase_name(event->phase), event->id,
+            event->bytes);
+    print_peer(out, event->peer);
+    if (event->phase == WEFT_EVENT_END)
+        fprintf(out, ",\"status\":\"%s\"", weft_status_name((enum weft_status)event->status));
+    fputc('}', out);
+}
+
+/* The Trace Event Format that ui.perfetto.dev reads. Operations overlap, so a BEGIN and its END are
+ * asynchronous events ("b", "e") paired by name and id. */
+static void print_trace_event(FILE *out, const struct weft_event *event, int pid)
+{
+    const char *kind = event->phase == WEFT_EVENT_BEGIN ? "b" : event->phase == WEFT_EVENT_END ? "e" : "i";
+    fputs("{\"name\":", out);
+    print_text(out, event->name);
+    fprintf(out, ",\"cat\":\"weft\",\"ph\":\"%s\",\"ts\":%" PRIu64 ".%03u,\"pid\":%d,\"tid\":1", kind,
+            event->time_ns / 1000, (unsigned)(event->time_ns % 1000), pid);
+    if (event->phase == WEFT_EVENT_MARK) fputs(",\"s\":\"p\"", out);
+    else fprintf(out, ",\"id\":\"0x%" PRIx64 "\"", event->id);
+    fprintf(out, ",\"args\":{\"bytes\":%" PRIu64, event->bytes);
+    print_peer(out, event->peer);
+    if (event->phase == WEFT_EVENT_END)
+        fprintf(out, ",\"status\":\"%s\"", weft_status_name((enum weft_status)event->status));
+    fputs("}}", out);
+}
+
+static void print_events(struct weft_event_ring *ring, FILE *out, bool first, int pid,
+                         void (*print)(FILE *, const struct weft_event *, int))
+{
+    uint64_t end = atomic_load_explicit(&ring->count, memory_order_acquire);
+    uint64_t start = end > ring->capacity ? end - ring->capacity : 0;
+    for (uint64_t number = start; number < end; number++) {
+        struct weft_event event;
+        if (!read_event(ring, number, &event)) continue;
+        fputs(first ? "\n" : ",\n", out);
+        first = false;
+        print(out, &event, pid);
+    }
+}
+
+static enum weft_status finish(FILE *out)
+{
+    return fflush(out) != 0 || ferror(out) ? WEFT_ERR_IO : WEFT_OK;
+}
+
+enum weft_status weft_event_ring_dump_json(struct weft_event_ring *ring, const char *engine, FILE *out)
+{
+    uint64_t count = atomic_load_explicit(&ring->count, memory_order_acquire);
+    fputs("{\"engine\":", out);
+    print_text(out, engine);
+    fprintf(out, ",\"capacity\":%" PRIu32 ",\"added\":%" PRIu64 ",\"events\":[", ring->capacity, count);
+    print_events(ring, out, true, 0, print_flight_event);
+    fputs("\n]}\n", out);
+    return finish(out);
+}
+
+enum weft_status weft_event_ring_dump_perfetto(struct weft_event_ring *ring, const char *engine, int pid, FILE *out)
+{
+    fprintf(out, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":", pid);
+    print_text(out, engine);
+    fputs("}}", out);
+    print_events(ring, out, false, pid, print_trace_event);
+    fputs("\n]}\n", out);
+    return finish(out);
+}

@@ -1,0 +1,500 @@
+/* test_loop.c - timers, mailbox, pollables, sleeping and the baton of base/loop.h. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "tests/lib/check.h"
+
+static struct weft_loop *new_loop(uint32_t spin_us)
+{
+    struct weft_loop_options options;
+    struct weft_loop *loop;
+    weft_loop_options_init(&options);
+    options.spin_us = spin_us;
+    assert_int_equal(weft_loop_create(weft_env_system(), &options, &loop), WEFT_OK);
+    return loop;
+}
+
+static uint64_t soon(uint64_t ns)
+{
+    return weft_now_ns(weft_env_system()) + ns;
+}
+
+/* --- timers, on a clock of the test's own --- */
+
+struct manual_env {
+    struct weft_env env;
+    uint64_t now_ns;
+};
+
+static uint64_t manual_now(struct weft_env *env)
+{
+    return ((struct manual_env *)env)->now_ns;
+}
+
+static struct weft_loop *new_virtual_loop(struct manual_env *manual)
+{
+    struct weft_loop_options options;
+    struct weft_loop *loop;
+    manual->env = *weft_env_system();
+    manual->env.now_ns = manual_now;
+    manual->now_ns = 0;
+    weft_loop_options_init(&options);
+    options.virtual_time = true;
+    assert_int_equal(weft_loop_create(&manual->env, &options, &loop), WEFT_OK);
+    return loop;
+}
+
+#define TIMERS 500
+static struct { struct weft_timer timer; int calls; } timers[TIMERS];
+static int fired[TIMERS * 4], fired_count;
+
+static void note(struct weft_timer *timer)
+{
+    int index = (int)(weft_container_of(timer, __typeof__(timers[0]), timer) - timers);
+    timers[index].calls++;
+    fired[fired_count++] = index;
+}
+
+static void timers_run_in_order(void **state)
+{
+    struct manual_env manual;
+    struct weft_loop *loop = new_virtual_loop(&manual);
+    unsigned seed = 7;
+    fired_count = 0;
+    for (int i = 0; i < TIMERS; i++) {
+        timers[i].calls = 0;
+        weft_timer_init(&timers[i].timer, note);
+        assert_false(weft_timer_running(&timers[i].timer));
+        assert_int_equal(weft_timer_start(loop, &timers[i].timer, (uint64_t)rand_r(&seed) % 50), WEFT_OK);
+    }
+    for (int i = 0; i < TIMERS; i += 3) weft_timer_stop(loop, &timers[i].timer);
+    for (int i = 0; i < TIMERS; i += 7) /* a restart counts as a new start among equals */
+        assert_int_equal(weft_timer_start(loop, &timers[i].timer, 25), WEFT_OK);
+    while (weft_loop_next_timer_ns(loop) != WEFT_NEVER) {
+        manual.now_ns = weft_loop_next_timer_ns(loop);
+        assert_true(weft_loop_step(loop) > 0);
+    }
+    for (int i = 1; i < fired_count; i++) {
+        struct weft_timer *a = &timers[fired[i - 1]].timer, *b = &timers[fired[i]].timer;
+        assert_true(a->deadline_ns <= b->deadline_ns);
+        if (a->deadline_ns != b->deadline_ns) continue;
+        bool a_again = fired[i - 1] % 7 == 0, b_again = fired[i] % 7 == 0;
+        assert_true(a_again < b_again || (a_again == b_again && fired[i - 1] < fired[i]));
+    }
+    for (int i = 0; i < TIMERS; i++) {
+        assert_int_equal(timers[i].calls, i % 3 != 0 || i % 7 == 0);
+        assert_false(weft_timer_running(&timers[i].timer));
+    }
+    weft_loop_free(loop);
+}
+
+static struct weft_loop *chain_loop;
+static struct weft_timer chain[3];
+static int chain_calls[3];
+
+static void chain_fn(struct weft_timer *timer)
+{
+    int index = (int)(timer - chain);
+    chain_calls[index]++;
+    if (index == 0) {
+        weft_timer_stop(chain_loop, &chain[1]);                 /* due as well: must not run */
+        assert_int_equal(weft_timer_start(chain_loop, timer, 0), WEFT_OK); /* always due */
+    }
+}
+
+static void timers_change_inside_callbacks(void **state)
+{
+    struct manual_env manual;
+    struct weft_loop *loop = new_virtual_loop(&manual);
+    chain_loop = loop;
+    memset(chain_calls, 0, sizeof chain_calls);
+    for (int i = 0; i < 3; i++) {
+        weft_timer_init(&chain[i], chain_fn);
+        assert_int_equal(weft_timer_start(loop, &chain[i], (uint64_t)i), WEFT_OK);
+    }
+    manual.now_ns = 10;
+    assert_true(weft_loop_step(loop) > 0); /* ends although timer 0 is always due */
+    assert_true(chain_calls[0] >= 1 && chain_calls[0] <= 3);
+    assert_int_equal(chain_calls[1], 0);
+    weft_timer_stop(loop, &chain[0]);
+    weft_loop_step(loop);
+    assert_int_equal(chain_calls[2], 1);
+    assert_int_equal(weft_timer_start(loop, &chain[1], 11), WEFT_OK);
+    assert_int_equal(weft_loop_step(loop), 0);
+    weft_loop_free(loop);
+    assert_false(weft_timer_running(&chain[1])); /* dropped, not called */
+    assert_int_equal(chain_calls[1], 0);
+}
+
+/* --- mailbox --- */
+
+#define SENDERS 4
+#define LETTERS 25000
+
+struct letter {
+    struct weft_mail mail;
+    int sender, number;
+};
+
+static struct {
+    struct weft_loop *loop;
+    struct letter *letters[SENDERS];
+    int next[SENDERS], total;
+    bool done, ordered;
+} post_office;
+
+static void receive(struct weft_mail *mail)
+{
+    struct letter *letter = weft_container_of(mail, struct letter, mail);
+    if (letter->number != post_office.next[letter->sender]++) post_office.ordered = false;
+    if (++post_office.total == SENDERS * LETTERS) post_office.done = true;
+}
+
+static void *send_letters(void *argument)
+{
+    int sender = (int)(intptr_t)argument;
+    for (int i = 0; i < LETTERS; i++) weft_loop_post(post_office.loop, &post_office.letters[sender][i].mail);
+    return NULL;
+}
+
+static void letters_arrive_once_and_in_order(void **state)
+{
+    pthread_t threads[SENDERS];
+    memset(&post_office, 0, sizeof post_office);
+    post_office.ordered = true;
+    post_office.loop = new_loop(0); /* sleeps at every chance: the race between post and sleep */
+    for (int sender = 0; sender < SENDERS; sender++) {
+        post_office.letters[sender] = calloc(LETTERS, sizeof(struct letter));
+        assert_non_null(post_office.letters[sender]);
+        for (int i = 0; i < LETTERS; i++)
+            post_office.letters[sender][i] = (struct letter){{receive, NULL}, sender, i};
+    }
+    for (intptr_t i = 0; i < SENDERS; i++) assert_int_equal(pthread_create(&threads[i], NULL, send_letters, (void *)i), 0);
+    assert_int_equal(weft_loop_wait(post_office.loop, &post_office.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+    for (int i = 0; i < SENDERS; i++) pthread_join(threads[i], NULL);
+    assert_true(post_office.ordered);
+    assert_int_equal(post_office.total, SENDERS * LETTERS);
+    weft_loop_free(post_office.loop);
+    for (int i = 0; i < SENDERS; i++) free(post_office.letters[i]);
+}
+
+/* Two loops on two threads throw one letter to and fro: every throw finds the other side asleep or
+ * falling asleep, so a lost wake-up ends in the deadline. */
+static struct {
+    struct weft_loop *loops[2];
+    struct weft_mail mail;
+    int throws;
+    bool done[2];
+} rally;
+
+static void catch_and_throw(struct weft_mail *mail)
+{
+    int side = ++rally.throws % 2;
+    if (rally.throws >= 2000) {
+        rally.done[1 - side] = true;
+        if (rally.throws >= 2001) return;
+    }
+    weft_loop_post(rally.loops[side], mail);
+}
+
+static void *play(void *argument)
+{
+    enum weft_status status = weft_loop_wait(rally.loops[1], &rally.done[1], soon(WEFT_SECONDS(60)));
+    return (void *)(intptr_t)status;
+}
+
+static void no_wake_up_is_lost(void **state)
+{
+    pthread_t thread;
+    void *result;
+    memset(&rally, 0, sizeof rally);
+    rally.mail.fn = catch_and_throw;
+    for (int i = 0; i < 2; i++) rally.loops[i] = new_loop(0);
+    assert_int_equal(pthread_create(&thread, NULL, play, NULL), 0);
+    weft_loop_post(rally.loops[0], &rally.mail);
+    assert_int_equal(weft_loop_wait(rally.loops[0], &rally.done[0], soon(WEFT_SECONDS(60))), WEFT_OK);
+    pthread_join(thread, &result);
+    assert_int_equal((intptr_t)result, WEFT_OK);
+    for (int i = 0; i < 2; i++) weft_loop_free(rally.loops[i]);
+}
+
+/* --- waiting --- */
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+static void wait_ends_at_its_deadline_and_uses_no_cpu(void **state)
+{
+    struct weft_loop *loop = new_loop(20);
+    bool never = false;
+    uint64_t until = soon(WEFT_MS(300)), cpu = cpu_ns();
+    assert_int_equal(weft_loop_wait(loop, &never, until), WEFT_ERR_DEADLINE);
+    assert_true(weft_now_ns(weft_env_system()) >= until);
+    /* A loop that polled through would have used hundreds of milliseconds. */
+    assert_true(cpu_ns() - cpu < WEFT_MS(100));
+    assert_int_equal(weft_loop_wait(loop, &never, 0), WEFT_ERR_DEADLINE);
+    never = true;
+    assert_int_equal(weft_loop_wait(loop, &never, 0), WEFT_OK);
+    weft_loop_free(loop);
+}
+
+static bool timer_done;
+static void set_done(struct weft_timer *timer)
+{
+    timer_done = true;
+}
+
+static void wait_wakes_for_a_timer(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct weft_timer timer;
+    timer_done = false;
+    weft_timer_init(&timer, set_done);
+    uint64_t deadline = soon(WEFT_MS(20));
+    assert_int_equal(weft_timer_start(loop, &timer, deadline), WEFT_OK);
+    assert_int_equal(weft_loop_wait(loop, &timer_done, WEFT_NEVER), WEFT_OK);
+    assert_true(weft_now_ns(weft_env_system()) >= deadline);
+    weft_loop_free(loop);
+}
+
+/* --- pollables --- */
+
+struct probe {
+    struct weft_pollable pollable;
+    struct weft_loop *loop;
+    struct probe *removes; /* taken out of the loop in progress */
+    int polls, arms, pending, refuse;
+    bool done;
+};
+
+static int probe_progress(struct weft_pollable *pollable, int budget)
+{
+    struct probe *probe = weft_container_of(pollable, struct probe, pollable);
+    uint64_t ignored;
+    probe->polls++;
+    if (probe->removes) {
+        weft_loop_remove(probe->loop, &probe->removes->pollable);
+        probe->removes = NULL;
+    }
+    if (pollable->fd >= 0 && read(pollable->fd, &ignored, sizeof ignored) == (ssize_t)sizeof ignored) probe->done = true;
+    if (probe->pending == 0) return 0;
+    int work = probe->pending < budget ? probe->pending : budget;
+    probe->pending -= work;
+    if (probe->pending == 0) probe->done = true;
+    return work;
+}
+
+static enum weft_status probe_arm(struct weft_pollable *pollable)
+{
+    struct probe *probe = weft_container_of(pollable, struct probe, pollable);
+    probe->arms++;
+    if (probe->refuse > 0) { /* work came in between the last poll and arm: no descriptor will tell */
+        if (--probe->refuse == 0) probe->pending = 1;
+        return WEFT_ERR_AGAIN;
+    }
+    return WEFT_OK;
+}
+
+static struct probe new_probe(struct weft_loop *loop)
+{
+    struct probe probe = {.loop = loop};
+    probe.pollable.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    probe.pollable.progress = probe_progress;
+    probe.pollable.arm = probe_arm;
+    assert_true(probe.pollable.fd >= 0);
+    return probe;
+}
+
+static void *write_later(void *argument)
+{
+    struct probe *probe = argument;
+    uint64_t one = 1;
+    assert_int_equal(write(probe->pollable.fd, &one, sizeof one), sizeof one);
+    return NULL;
+}
+
+static void pollables_are_armed_before_sleep(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct probe probe = new_probe(loop);
+    assert_int_equal(weft_loop_add(loop, &probe.pollable), WEFT_OK);
+    assert_int_equal(weft_loop_add(loop, &(struct weft_pollable){.fd = probe.pollable.fd}), WEFT_ERR_EXISTS);
+
+    /* AGAIN from arm: the loop polls again instead of sleeping until the far deadline. */
+    probe.refuse = 3;
+    assert_int_equal(weft_loop_wait(loop, &probe.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+    assert_int_equal(probe.arms, 3);
+
+    /* OK from arm: it sleeps until the descriptor is readable. */
+    pthread_t thread;
+    probe.done = false;
+    assert_int_equal(pthread_create(&thread, NULL, write_later, &probe), 0);
+    assert_int_equal(weft_loop_wait(loop, &probe.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+    pthread_join(thread, NULL);
+
+    /* More work than one step's budget. */
+    probe.pending = 1000;
+    int work = weft_loop_step(loop);
+    assert_true(work > 0 && work < 1000);
+    weft_loop_remove(loop, &probe.pollable);
+    int polls = probe.polls;
+    weft_loop_step(loop);
+    assert_int_equal(probe.polls, polls);
+    close(probe.pollable.fd);
+    weft_loop_free(loop);
+}
+
+static void pollables_leave_inside_progress(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct probe probes[3];
+    for (int i = 0; i < 3; i++) {
+        probes[i] = new_probe(loop);
+        assert_int_equal(weft_loop_add(loop, &probes[i].pollable), WEFT_OK);
+    }
+    probes[0].removes = &probes[1]; /* the next one in the round */
+    weft_loop_step(loop);
+    assert_int_equal(probes[1].polls, 0);
+    assert_int_equal(probes[2].polls, 1);
+    probes[2].removes = &probes[2]; /* itself */
+    weft_loop_step(loop);
+    weft_loop_step(loop);
+    assert_int_equal(probes[0].polls, 3);
+    assert_int_equal(probes[2].polls, 2);
+    weft_loop_free(loop);
+    for (int i = 0; i < 3; i++) close(probes[i].pollable.fd);
+}
+
+static void a_pollable_without_descriptor_is_polled(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct probe probe = {.loop = loop, .pollable = {.fd = -1, .progress = probe_progress}};
+    assert_int_equal(weft_loop_add(loop, &probe.pollable), WEFT_OK);
+    bool never = false;
+    assert_int_equal(weft_loop_wait(loop, &never, soon(WEFT_MS(30))), WEFT_ERR_DEADLINE);
+    assert_true(probe.polls >= 2);
+    weft_loop_remove(loop, &probe.pollable);
+    weft_loop_free(loop);
+}
+
+/* --- the engine's thread and the baton --- */
+
+static void *engine(void *argument)
+{
+    weft_loop_run(argument);
+    return NULL;
+}
+
+static void run_ends_by_stop(void **state)
+{
+    for (int round = 0; round < 50; round++) {
+        struct weft_loop *loop = new_loop(round % 2 ? 20 : 0);
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, engine, loop), 0);
+        weft_loop_stop(loop); /* before, while or after it begins to sleep */
+        pthread_join(thread, NULL);
+        weft_loop_free(loop);
+    }
+}
+
+#define TAKERS 3
+#define ROUNDS 400
+static struct {
+    struct weft_loop *loop;
+    int guarded;  /* not atomic: only the holder may touch it */
+    int inside;   /* not atomic either */
+} shared;
+
+struct knock {
+    struct weft_mail mail;
+    bool done;
+};
+
+static void knock_fn(struct weft_mail *mail)
+{
+    struct knock *knock = weft_container_of(mail, struct knock, mail);
+    assert_int_equal(shared.inside++, 0);
+    shared.guarded++;
+    shared.inside--;
+    knock->done = true;
+}
+
+static void *take_and_drive(void *argument)
+{
+    unsigned seed = (unsigned)(intptr_t)argument;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct knock knock = {{knock_fn, NULL}, false};
+        weft_loop_post(shared.loop, &knock.mail);
+        if (rand_r(&seed) % 3 == 0) sched_yield();
+        assert_int_equal(weft_loop_take(shared.loop, WEFT_NEVER), WEFT_OK);
+        assert_int_equal(shared.inside++, 0);
+        shared.guarded++;
+        shared.inside--;
+        /* Whoever held the loop meanwhile may have run the letter; else this thread does. */
+        assert_int_equal(weft_loop_wait(shared.loop, &knock.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+        weft_loop_give(shared.loop);
+    }
+    return NULL;
+}
+
+static void the_baton_goes_round(void **state)
+{
+    pthread_t runner, threads[TAKERS];
+    shared.loop = new_loop(0);
+    shared.guarded = shared.inside = 0;
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    for (intptr_t i = 0; i < TAKERS; i++) assert_int_equal(pthread_create(&threads[i], NULL, take_and_drive, (void *)(i + 1)), 0);
+    for (int i = 0; i < TAKERS; i++) pthread_join(threads[i], NULL);
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    assert_int_equal(shared.guarded, TAKERS * ROUNDS * 2);
+    weft_loop_free(shared.loop);
+}
+
+static void *take_with_deadline(void *argument)
+{
+    enum weft_status status = weft_loop_take(argument, soon(WEFT_MS(10)));
+    return (void *)(intptr_t)status;
+}
+
+static void take_ends_at_its_deadline(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    pthread_t thread;
+    void *status;
+    assert_int_equal(weft_loop_take(loop, WEFT_NEVER), WEFT_OK);
+    assert_int_equal(pthread_create(&thread, NULL, take_with_deadline, loop), 0);
+    pthread_join(thread, &status);
+    assert_int_equal((intptr_t)status, WEFT_ERR_DEADLINE);
+    weft_loop_give(loop);
+    weft_loop_free(loop);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(timers_run_in_order),
+        cmocka_unit_test(timers_change_inside_callbacks),
+        cmocka_unit_test(letters_arrive_once_and_in_order),
+        cmocka_unit_test(no_wake_up_is_lost),
+        cmocka_unit_test(wait_ends_at_its_deadline_and_uses_no_cpu),
+        cmocka_unit_test(wait_wakes_for_a_timer),
+        cmocka_unit_test(pollables_are_armed_before_sleep),
+        cmocka_unit_test(pollables_leave_inside_progress),
+        cmocka_unit_test(a_pollable_without_descriptor_is_polled),
+        cmocka_unit_test(run_ends_by_stop),
+        cmocka_unit_test(the_baton_goes_round),
+        cmocka_unit_test(take_ends_at_its_deadline),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
