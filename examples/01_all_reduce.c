@@ -1,0 +1,46 @@
+/* 01_all_reduce.c - the sum of a vector over all workers.
+ *
+ *     weft run -n 3 -- build/examples/01_all_reduce
+ *
+ * To notice: the same call works in place; weft_wait is the only place that blocks, and between the
+ * start and the wait the program may compute. Every call answers a status, and
+ * weft_error_text has the sentence that goes with it. */
+#include <stdio.h>
+#include <weft/weft.h>
+
+static int fail(struct weft_session *session, const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, weft_error_text(session));
+    weft_finalize(session);
+    return 1;
+}
+
+int main(void)
+{
+    struct weft_session *session = NULL;
+    if (weft_init(NULL, &session) < 0) return fail(NULL, "joining the job");
+    uint32_t rank = weft_rank(session), ranks = weft_ranks(session);
+
+    enum { COUNT = 1000 };
+    float *values = weft_alloc(session, COUNT * sizeof(float));
+    if (!values) return fail(session, "memory");
+    for (int i = 0; i < COUNT; i++) values[i] = (float)((int)rank + i);
+
+    struct weft_request request = {{0}};
+    if (weft_all_reduce(session, values, values, COUNT, WEFT_F32, WEFT_SUM, &request) < 0) return fail(session, "all_reduce");
+    /* ... here the trainer would compute ... */
+    if (weft_wait(&request, 0) < 0) return fail(session, "all_reduce");
+
+    /* sum over r of (r + i) = ranks * i + ranks * (ranks - 1) / 2 */
+    for (int i = 0; i < COUNT; i++) {
+        float expected = (float)(ranks * (uint32_t)i + ranks * (ranks - 1) / 2);
+        if (values[i] == expected) continue;
+        fprintf(stderr, "element %d is %g, not %g\n", i, (double)values[i], (double)expected);
+        weft_finalize(session);
+        return 1;
+    }
+    printf("rank %u of %u: element 10 is %g on every worker\n", rank, ranks, (double)values[10]);
+    weft_free(session, values);
+    weft_finalize(session);
+    return 0;
+}

@@ -1,0 +1,26 @@
+/* batches.h - which images are whose: one shuffled endless stream, cut over the workers.
+ *
+ * The order of images depends on the seed alone. Step s of a job with R workers and B images each reads
+ * positions [s*B*R, (s+1)*B*R) of the stream, worker r the r-th B of them: so 2 workers with 128 images
+ * and 4 workers with 64 see the same images in the same steps, and every batch is full. */
+#ifndef FASHION_MNIST_BATCHES_H
+#define FASHION_MNIST_BATCHES_H
+
+#include <stdint.h>
+
+#include "idx.h"
+
+struct batches {
+    const struct dataset *dataset; /* borrowed */
+    uint64_t seed, epoch;          /* epoch whose order is in `order`; UINT64_MAX: none yet */
+    uint32_t *order;               /* owned: (dataset->count,) */
+};
+
+bool batches_create(struct batches *batches, const struct dataset *dataset, uint64_t seed);
+void batches_free(struct batches *batches);
+/* Images at stream positions [first, first + count): x (count, IMAGE_PIXELS), labels (count,). */
+void batches_fill(struct batches *batches, uint64_t first, uint32_t count, float *x, uint8_t *labels);
+/* Images of the data set as they lie, normalised in the same way. */
+void images_fill(const struct dataset *dataset, uint32_t first, uint32_t count, float *x);
+
+#endif

@@ -1,0 +1,398 @@
+/* trainer.c - data-parallel training through weft; the only file here that knows weft.
+ *
+ * One step:
+ *
+ *     weft_step_begin
+ *       forward, loss
+ *       backward of the last layer  -> weft_push_pull of its gradients starts and travels ...
+ *       backward of the layer before, under which they travel -> weft_push_pull ...
+ *     wait for all, weft_step_end      the weights are now those of the next step
+ *
+ * Whether the gradients go through shards or are reduced among the workers, dense or compressed, is
+ * said in two options of the tensors (declare_tensor) and nowhere else. Everything that must be equal on
+ * all workers (when to stop, when to evaluate) is either computed from the step number or agreed
+ * by a collective, so no worker waits for one that has left. */
+#include <cblas.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <weft/weft.h>
+
+#include "batches.h"
+#include "idx.h"
+#include "mlp.h"
+#include "options.h"
+#include "report.h"
+
+enum { LAYERS = 3, TENSORS = 2 * LAYERS, EVAL_BATCH = 500 };
+
+struct tensor {
+    struct weft_tensor *weft;
+    float *weights, *grad; /* owned, by weft_alloc */
+    uint64_t count;
+    struct weft_request request;
+};
+
+struct trainer {
+    struct trainer_options options;
+    struct weft_session *session;
+    uint32_t rank, ranks;
+    struct dataset train, test;
+    struct batches batches;
+    struct mlp mlp;
+    struct tensor tensors[TENSORS]; /* weights of layer 0, bias of layer 0, weights of layer 1 ... */
+    float *x;
+    uint8_t *labels;
+    uint64_t steps, step;       /* planned; done */
+    uint32_t eval_every;
+    double seconds;             /* of training */
+    double loss_sum;            /* since the last evaluation, of steps and means over this worker's batches */
+    uint64_t loss_steps;
+    int64_t vote;               /* 1: this worker's time is up; summed over all in place */
+    struct weft_request vote_request;
+    struct report report;       /* rank 0 */
+    FILE *hashes;
+};
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Says what weft said. Every failing weft call ends the run through here. */
+static bool fail(struct trainer *trainer, const char *what, enum weft_status status)
+{
+    const char *text = weft_error_text(trainer->session);
+    if (!text || !*text) text = weft_status_text(status);
+    if (trainer->session) {
+        fprintf(stderr, "fashion_mnist: rank %u, step %" PRIu64 ", %s: %s\n", trainer->rank, trainer->step + 1, what, text);
+    } else {
+        fprintf(stderr, "fashion_mnist: %s: %s\n", what, text);
+    }
+    if (trainer->rank == 0 && trainer->session) report_abandon(&trainer->report, text);
+    return false;
+}
+
+#define TRY(trainer, what, call)                                     \
+    do {                                                             \
+        enum weft_status status_ = (call);                           \
+        if (status_ < 0) return fail(trainer, what, status_);        \
+    } while (0)
+
+static bool wait_request(struct trainer *trainer, const char *what, struct weft_request *request)
+{
+    TRY(trainer, what, weft_wait(request, 0));
+    return true;
+}
+
+/* ---- set-up ---- */
+
+static bool declare_tensor(struct trainer *trainer, uint32_t layer_index, bool bias)
+{
+    struct mlp_layer *layer = &trainer->mlp.layers[layer_index];
+    struct tensor *tensor = &trainer->tensors[2 * layer_index + bias];
+    const struct trainer_options *options = &trainer->options;
+    char name[32], optimizer[96];
+    snprintf(name, sizeof(name), "fc%u.%s", layer_index + 1, bias ? "bias" : "weight");
+    snprintf(optimizer, sizeof(optimizer), "sgd:momentum=%g,weight_decay=%g,nesterov=%d", options->momentum,
+             options->weight_decay, options->momentum > 0);
+
+    struct weft_tensor_options declared;
+    weft_tensor_options_init(&declared);
+    declared.name = name;
+    declared.dim_count = bias ? 1 : 2;
+    declared.dims[0] = layer->out;
+    if (!bias) declared.dims[1] = layer->in;
+    if (options->mode) declared.mode = strcmp(options->mode, "server") == 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
+    declared.codec = options->codec;
+    declared.optimizer = optimizer;
+    if (options->chunk_bytes) declared.chunk_bytes = options->chunk_bytes;
+    TRY(trainer, name, weft_declare(trainer->session, &declared, &tensor->weft));
+
+    tensor->count = bias ? layer->out : (uint64_t)layer->out * layer->in;
+    tensor->weights = weft_alloc(trainer->session, tensor->count * sizeof(float));
+    tensor->grad = weft_alloc(trainer->session, tensor->count * sizeof(float));
+    if (!tensor->weights || !tensor->grad) return fail(trainer, name, WEFT_ERR_NO_MEMORY);
+    if (bias) {
+        layer->bias = tensor->weights;
+        layer->bias_grad = tensor->grad;
+    } else {
+        layer->weights = tensor->weights;
+        layer->weights_grad = tensor->grad;
+    }
+    return true;
+}
+
+/* Joins the job, declares every tensor and gives all workers rank 0's first weights. */
+static bool join(struct trainer *trainer)
+{
+    TRY(trainer, "joining the job", weft_init(NULL, &trainer->session));
+    trainer->rank = weft_rank(trainer->session);
+    trainer->ranks = weft_ranks(trainer->session);
+    const struct trainer_options *options = &trainer->options;
+    if (trainer->rank == 0 && !report_open(&trainer->report, options->csv, options->json)) {
+        weft_abort(trainer->session, "rank 0 cannot write its report file");
+        return false;
+    }
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        if (!declare_tensor(trainer, l, false) || !declare_tensor(trainer, l, true)) return false;
+    }
+    mlp_init(&trainer->mlp, options->seed);
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        TRY(trainer, "first weights", weft_tensor_init(trainer->tensors[t].weft, trainer->tensors[t].weights));
+    }
+    return true;
+}
+
+static bool prepare(struct trainer *trainer)
+{
+    char error[1400];
+    const struct trainer_options *options = &trainer->options;
+    if (!dataset_load(&trainer->train, options->data, "train", error, sizeof(error)) ||
+        !dataset_load(&trainer->test, options->data, "t10k", error, sizeof(error))) {
+        fprintf(stderr, "fashion_mnist: %s\n", error);
+        return false;
+    }
+    uint32_t rows = options->batch > EVAL_BATCH ? options->batch : EVAL_BATCH;
+    const uint32_t sizes[LAYERS + 1] = {IMAGE_PIXELS, options->hidden, options->hidden, CLASS_COUNT};
+    trainer->x = malloc((size_t)rows * IMAGE_PIXELS * sizeof(float));
+    trainer->labels = malloc(rows);
+    if (!trainer->x || !trainer->labels || !mlp_create(&trainer->mlp, sizes, LAYERS, rows) ||
+        !batches_create(&trainer->batches, &trainer->train, options->seed)) {
+        fprintf(stderr, "fashion_mnist: out of memory for a batch of %u images; make --batch smaller\n", rows);
+        return false;
+    }
+    return true;
+}
+
+/* ---- measuring ---- */
+
+/* FNV-1a over the bits of all weights, eight bytes at a time: equal hashes, equal weights. */
+static uint64_t hash_weights(const struct trainer *trainer)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        const struct tensor *tensor = &trainer->tensors[t];
+        uint64_t bytes = tensor->count * sizeof(float);
+        for (uint64_t i = 0; i + 8 <= bytes; i += 8) {
+            uint64_t word;
+            memcpy(&word, (const char *)tensor->weights + i, 8);
+            hash = (hash ^ word) * 0x100000001b3u;
+            hash ^= hash >> 29;
+        }
+        if (bytes % 8) {
+            uint32_t half;
+            memcpy(&half, tensor->weights + tensor->count - 1, 4);
+            hash = (hash ^ half) * 0x100000001b3u;
+        }
+    }
+    return hash;
+}
+
+/* All workers together: each takes its part of the test images, the counts are summed by an all-reduce. */
+static bool evaluate(struct trainer *trainer)
+{
+    enum { CORRECT, TEST_LOSS, TRAIN_LOSS, SENT, RECEIVED, VALUES };
+    const uint32_t count = trainer->test.count;
+    uint32_t first = (uint32_t)((uint64_t)count * trainer->rank / trainer->ranks);
+    uint32_t end = (uint32_t)((uint64_t)count * (trainer->rank + 1) / trainer->ranks);
+    uint64_t correct_all = 0;
+    double loss = 0;
+    for (uint32_t at = first; at < end; at += EVAL_BATCH) {
+        uint32_t piece = end - at < EVAL_BATCH ? end - at : EVAL_BATCH, correct = 0;
+        images_fill(&trainer->test, at, piece, trainer->x);
+        mlp_forward(&trainer->mlp, trainer->x, piece);
+        loss += mlp_loss(&trainer->mlp, trainer->test.labels + at, piece, false, &correct);
+        correct_all += correct;
+    }
+    struct weft_stats stats = {.size = sizeof(stats)};
+    TRY(trainer, "statistics", weft_stats_get(trainer->session, &stats));
+    double train_loss = trainer->loss_steps ? trainer->loss_sum / (double)trainer->loss_steps : 0;
+    int64_t values[VALUES] = {(int64_t)correct_all, llround(loss * 1e6), llround(train_loss * 1e6), (int64_t)stats.sent_bytes,
+                              (int64_t)stats.received_bytes};
+    struct weft_request request = {{0}};
+    TRY(trainer, "evaluation", weft_all_reduce(trainer->session, values, values, VALUES, WEFT_I64, WEFT_SUM, &request));
+    if (!wait_request(trainer, "evaluation", &request)) return false;
+
+    trainer->loss_sum = 0;
+    trainer->loss_steps = 0;
+    if (trainer->rank != 0) return true;
+    report_add(&trainer->report, &(struct measurement){
+        .step = trainer->step,
+        .epoch = (double)trainer->step * trainer->options.batch * trainer->ranks / trainer->train.count,
+        .seconds = trainer->seconds,
+        .sent_bytes = (double)values[SENT] / trainer->ranks,
+        .received_bytes = (double)values[RECEIVED] / trainer->ranks,
+        .train_loss = (double)values[TRAIN_LOSS] * 1e-6 / trainer->ranks,
+        .test_loss = (double)values[TEST_LOSS] * 1e-6 / count,
+        .accuracy = (double)values[CORRECT] / count,
+    });
+    return true;
+}
+
+/* ---- training ---- */
+
+/* Rises linearly over the warm-up, then falls by a half cosine. A function of the step: equal on all ranks. */
+static float learning_rate(const struct trainer *trainer, uint64_t step)
+{
+    const struct trainer_options *options = &trainer->options;
+    double warm = options->warmup * (double)trainer->steps, at = (double)step;
+    if (at < warm) return (float)(options->lr * (at + 1) / (warm + 1));
+    double done = warm < (double)trainer->steps ? (at - warm) / ((double)trainer->steps - warm) : 1;
+    double share = options->lr_final + (1 - options->lr_final) * 0.5 * (1 + cos(acos(-1.0) * done));
+    return (float)(options->lr * share);
+}
+
+static bool start_push_pull(struct trainer *trainer, uint32_t index)
+{
+    struct tensor *tensor = &trainer->tensors[index];
+    TRY(trainer, "push_pull", weft_push_pull(tensor->weft, tensor->grad, tensor->weights, &tensor->request));
+    return true;
+}
+
+/* One step; *stop_out: somebody's time is up (all workers learn it in the same step). */
+static bool train_step(struct trainer *trainer, double started, bool *stop_out)
+{
+    const struct trainer_options *options = &trainer->options;
+    uint64_t first = (trainer->step * trainer->ranks + trainer->rank) * options->batch;
+    batches_fill(&trainer->batches, first, options->batch, trainer->x, trainer->labels);
+    struct weft_step step = {.step = trainer->step + 1, .lr = learning_rate(trainer, trainer->step), .weight = 1};
+    TRY(trainer, "step_begin", weft_step_begin(trainer->session, &step));
+
+    if (options->seconds > 0) { /* travels under the forward pass */
+        trainer->vote = trainer->seconds + (now_seconds() - started) >= options->seconds;
+        TRY(trainer, "vote", weft_all_reduce(trainer->session, &trainer->vote, &trainer->vote, 1, WEFT_I64, WEFT_SUM,
+                                             &trainer->vote_request));
+    }
+    mlp_forward(&trainer->mlp, trainer->x, options->batch);
+    double loss = mlp_loss(&trainer->mlp, trainer->labels, options->batch, true, NULL) / options->batch;
+    if (!isfinite(loss)) {
+        char text[120];
+        snprintf(text, sizeof(text), "the loss of rank %u is not finite in step %" PRIu64 "; make --lr smaller", trainer->rank, step.step);
+        fprintf(stderr, "fashion_mnist: %s\n", text);
+        weft_abort(trainer->session, text);
+        return false;
+    }
+    trainer->loss_sum += loss;
+    trainer->loss_steps++;
+    for (uint32_t l = LAYERS; l-- > 0;) {
+        mlp_backward(&trainer->mlp, l, trainer->x, options->batch);
+        if (!start_push_pull(trainer, 2 * l) || !start_push_pull(trainer, 2 * l + 1)) return false;
+    }
+    for (uint32_t t = TENSORS; t-- > 0;) {
+        if (!wait_request(trainer, "push_pull", &trainer->tensors[t].request)) return false;
+    }
+    if (options->seconds > 0 && !wait_request(trainer, "vote", &trainer->vote_request)) return false;
+    *stop_out = options->seconds > 0 && trainer->vote > 0;
+    TRY(trainer, "step_end", weft_step_end(trainer->session));
+    trainer->step++;
+    if (trainer->rank == 0) report_progress(&trainer->report, trainer->step, trainer->steps, trainer->seconds, loss);
+    return true;
+}
+
+/* Steps until the plan or the time is done, with evaluations between. */
+static bool train(struct trainer *trainer)
+{
+    const struct trainer_options *options = &trainer->options;
+    double images = options->epochs * trainer->train.count;
+    uint64_t images_per_step = (uint64_t)options->batch * trainer->ranks;
+    trainer->steps = options->steps ? options->steps : (uint64_t)(images / (double)images_per_step);
+    if (trainer->steps == 0) trainer->steps = 1;
+    trainer->eval_every = options->eval_every ? options->eval_every : (uint32_t)(trainer->train.count / images_per_step / 4 + 1);
+
+    double started = now_seconds();
+    bool stop = false;
+    if (!evaluate(trainer)) return false;
+    started = now_seconds();
+    while (!stop && trainer->step < trainer->steps) {
+        if (!train_step(trainer, started, &stop)) return false;
+        if (trainer->hashes) {
+            double before = now_seconds();
+            fprintf(trainer->hashes, "%" PRIu64 " %016" PRIx64 "\n", trainer->step, hash_weights(trainer));
+            started += now_seconds() - before;
+        }
+        if (trainer->step % trainer->eval_every != 0 && !stop && trainer->step < trainer->steps) continue;
+        trainer->seconds += now_seconds() - started;
+        if (!evaluate(trainer)) return false;
+        started = now_seconds();
+    }
+    return true;
+}
+
+/* Compares the workers' weights, then prints and writes the summary. */
+static bool finish(struct trainer *trainer)
+{
+    int64_t *hashes = calloc(trainer->ranks, sizeof(*hashes));
+    if (!hashes) return fail(trainer, "summary", WEFT_ERR_NO_MEMORY);
+    int64_t own = (int64_t)hash_weights(trainer);
+    struct weft_request request = {{0}};
+    enum weft_status status = weft_all_gather(trainer->session, &own, hashes, 1, WEFT_I64, &request);
+    if (status >= 0) status = weft_wait(&request, 0);
+    bool equal = true;
+    for (uint32_t r = 0; r < trainer->ranks; r++) equal = equal && hashes[r] == own;
+    free(hashes);
+    if (status < 0) return fail(trainer, "comparing the weights", status);
+    if (!equal) fprintf(stderr, "fashion_mnist: rank %u: the workers ended with different weights\n", trainer->rank);
+    if (trainer->rank != 0) return equal;
+
+    struct weft_stats stats = {.size = sizeof(stats)};
+    TRY(trainer, "statistics", weft_stats_get(trainer->session, &stats));
+    const struct trainer_options *options = &trainer->options;
+    uint32_t shards = weft_shards(trainer->session);
+    double images = (double)trainer->step * options->batch * trainer->ranks;
+    struct summary summary = {
+        .mode = options->mode ? options->mode : shards > 0 ? "server" : "all_reduce",
+        .codec = options->codec, .workers = trainer->ranks, .shards = shards, .batch = options->batch, .seed = options->seed,
+        .steps = trainer->step, .steps_planned = trainer->steps, .seconds = trainer->seconds,
+        .images_per_second = trainer->seconds > 0 ? images / trainer->seconds : 0,
+        .exposed_share = stats.step_ns ? (double)stats.exposed_ns / (double)stats.step_ns : 0,
+        .weight_hash = (uint64_t)own,
+    };
+    return report_close(&trainer->report, &summary) && equal;
+}
+
+static void leave(struct trainer *trainer)
+{
+    for (uint32_t t = 0; trainer->session && t < TENSORS; t++) {
+        weft_free(trainer->session, trainer->tensors[t].weights);
+        weft_free(trainer->session, trainer->tensors[t].grad);
+    }
+    weft_finalize(trainer->session);
+    if (trainer->hashes) fclose(trainer->hashes);
+    mlp_free(&trainer->mlp);
+    batches_free(&trainer->batches);
+    dataset_free(&trainer->train);
+    dataset_free(&trainer->test);
+    free(trainer->x);
+    free(trainer->labels);
+}
+
+static bool open_hashes(struct trainer *trainer)
+{
+    if (!trainer->options.hash_steps) return true;
+    char path[1024];
+    snprintf(path, sizeof(path), "%s.%u", trainer->options.hash_steps, trainer->rank);
+    trainer->hashes = fopen(path, "w");
+    if (!trainer->hashes) {
+        fprintf(stderr, "fashion_mnist: cannot write %s\n", path);
+        weft_abort(trainer->session, "a worker cannot write its file of hashes");
+    }
+    return trainer->hashes != NULL;
+}
+
+int main(int argc, char **argv)
+{
+    static struct trainer trainer;
+    int answer = trainer_options_parse(&trainer.options, argc, argv);
+    if (answer != 0) return answer - 1;
+    openblas_set_num_threads(1); /* one core a worker: the job decides how many workers a host has */
+
+    bool fine = prepare(&trainer) && join(&trainer) && open_hashes(&trainer) && train(&trainer) && finish(&trainer);
+    leave(&trainer);
+    return fine ? 0 : 1;
+}
