@@ -51,6 +51,7 @@ struct weft_shard_engine_options {
     struct weft_transport *transport; /* borrowed */
     struct weft_loop *loop;           /* borrowed */
     struct weft_event_ring *events;   /* borrowed, may be NULL */
+    uint32_t endpoint;                /* the transport's id: chunks of this endpoint are ours */
     uint64_t job;
     uint32_t epoch, workers;
     const uint32_t *worker_endpoints; /* (workers,) copied */
@@ -62,6 +63,8 @@ struct weft_shard_engine_options {
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env, const struct weft_shard_engine_options *options,
                                           struct weft_shard_engine **out, struct weft_error *error);
+/* After weft_transport_close and drained (nothing in flight reads or writes the engine's memory any more), before
+ * weft_transport_free. NULL is fine. */
 void weft_shard_engine_free(struct weft_shard_engine *engine);
 /* Memory for the chunks of a tensor that this engine owns (endpoint == the transport's id). Loop's thread. */
 enum weft_status weft_shard_engine_declare(struct weft_shard_engine *engine, const Weft__Control__Declared *declared, struct weft_error *error);
