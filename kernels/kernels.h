@@ -6,11 +6,16 @@
  *
  * Rules that make bits equal everywhere (DESIGN 2):
  *   - no contraction of a*b+c, no fast-math, no flush to zero;
- *   - every horizontal sum (dot, norm, Gram) uses ONE order: 16 lanes, lane j takes elements
- *     j, j+16, j+32 ... in order; then lanes fold 8+8, 4+4, 2+2, 1+1 (lane j += lane j+half);
+ *   - every horizontal sum (dot, norm, matmul) uses ONE order: 16 lanes, lane j takes elements
+ *     j, j+16, j+32 ... in order, starting from +0; then lanes fold 8+8, 4+4, 2+2, 1+1
+ *     (lane j += lane j+half);
+ *   - a NaN that arithmetic produces (sum, scale, sgd, dot, products) is stored as the canonical one,
+ *     0x7fc00000: which operand's payload survives is the compiler's choice, so nobody may see it;
  *   - casts round to nearest even, keep denormals and Inf, quiet NaN keeping sign and top payload.
  *
- * Shapes: `count` elements, contiguous. Matrices are row-major, element (i,j) at i*cols + j.
+ * Shapes: `count` elements, contiguous. Matrices are row-major, element (i,j) at i*cols + j. Low-rank
+ * factors are stored *rank-major*, one contiguous vector per rank: P is (rank, rows), Q is (rank, cols);
+ * every product then runs over contiguous memory and a column of P is a plain vector.
  * No function allocates, blocks, fails or keeps a pointer. in/out ranges are equal or disjoint. */
 #ifndef WEFT_KERNELS_H
 #define WEFT_KERNELS_H
@@ -58,16 +63,23 @@ struct weft_kernels {
     /* true when every element is finite. */
     bool (*finite_f32)(const float *in, size_t count);
 
-    /* PowerSGD products; M (rows, cols), P (rows, rank), Q (cols, rank), rank <= 64.
-     *   matmul:    P = M Q         each P(i,r): lanes over cols in the fixed 16-lane order, f32
-     *   matmul_t:  Q = M^T P       each Q(j,r): sum over i = 0..rows-1 in order, f32
-     *   outer:     out = P Q^T     each out(i,j): sum over r in order, f32 */
-    void (*matmul_f32)(float *p, const float *m, const float *q, size_t rows, size_t cols,
+    /* bits of the largest |x| (0 for none): a float pattern without its sign; >= 0x7f800000: not all are finite. */
+    uint32_t (*max_abs_bits_f32)(const float *in, size_t count);
+
+    /* Error feedback: out[i] = a[i]*factor + b[i] (two roundings); returns max_abs_bits of out. out may equal b. */
+    uint32_t (*scale_add_f32)(float *out, const float *a, float factor, const float *b, size_t count);
+
+    /* PowerSGD products; M (rows, cols), P (rank, rows), Q (rank, cols), rank <= 64.
+     *   matmul:     P = M Q         P(r,i): dot of row i of M and row r of Q in the fixed 16-lane order, f32
+     *   matmul_t:   Q = M^T P       Q(r,j): from +0, sum over i = 0..rows-1 in order, f32
+     *   outer:      out = P^T Q     out(i,j): the r = 0 product, then plus r = 1, 2, ... in order, f32
+     *   outer_sub:  m = m - P^T Q   the outer sum first, then one subtraction: the low-rank residual
+     * p_stride: elements between two ranks of P (>= rows): a caller may work on a band of rows. */
+    void (*matmul_f32)(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
                        size_t rank);
-    void (*matmul_t_f32)(float *q, const float *m, const float *p, size_t rows, size_t cols,
-                         size_t rank);
-    void (*outer_f32)(float *out, const float *p, const float *q, size_t rows, size_t cols,
-                      size_t rank);
+    void (*matmul_t_f32)(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
+    void (*outer_f32)(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
+    void (*outer_sub_f32)(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
 };
 
 /* weft_kernels() - the table for this CPU (environment WEFT_KERNELS=scalar|avx2 overrides; an
@@ -77,19 +89,32 @@ const struct weft_kernels *weft_kernels(void);
 /* weft_kernels_by_name() - one variant, or NULL when this CPU or build does not have it. */
 const struct weft_kernels *weft_kernels_by_name(const char *name);
 
-/* weft_orthogonalise() - replace P (rows, rank) by an orthonormal basis of its column space.
- * Column by column, in place, twice-projected Gram-Schmidt with f64 dots in the fixed order. A column
- * whose norm after projection falls below rows*eps_f32 of its norm before (or is zero, or not finite)
- * is set to zero and counted: rank-deficient, zero and duplicate columns never give NaN.
- * Returns the number of columns kept. `dropped` (rank,) may be NULL; true where a column was zeroed.
+/* weft_orthogonalise() - replace P (rank, rows), rank-major, by an orthonormal basis of its vectors' span.
+ * Vector by vector, in place: scaled by a power of two (so 1e-40 and 1e30 are alike), then twice-projected
+ * Gram-Schmidt with f64 dots in the fixed order. A vector whose norm after projection falls below
+ * 32*sqrt(rows)*eps_f32 of its norm before (or is zero, or not finite) is set to zero and counted:
+ * rank-deficient, zero and duplicate columns never give NaN. Norm ratios below that are rounding noise of
+ * the product that made P.
+ * Returns the number of vectors kept. `dropped` (rank,) may be NULL; true where a vector was zeroed.
  * Source: Vogels et al. 2019 (PowerSGD), section 3; "twice is enough", Giraud et al. 2005. */
 size_t weft_orthogonalise(float *p, size_t rows, size_t rank, bool *dropped);
 
-/* weft_select_top() - the k largest |x| of x (count,), ties to the smaller index, NaN largest of all.
- * Writes k indices in rising order. `scratch` (count,) uint32. 1 <= k <= count < 2^32. Exact and
+/* weft_select_top() - the k largest |x| of x (count,) by bit pattern (so NaN above Inf), ties to the smaller
+ * index. Writes k indices in rising order. `scratch` (count,) uint32. 1 <= k <= count < 2^32. Exact and
  * deterministic: radix select on the bit pattern of |x|. */
 void weft_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k,
                      uint32_t *scratch);
+
+/* The same in two halves, so that the first pass can ride on the pass that produces x:
+ * begin; count every part of x once, in any order; then finish reads x once more. */
+#define WEFT_SELECT_BUCKETS 4096
+struct weft_select {
+    uint32_t buckets[2][WEFT_SELECT_BUCKETS]; /* counts by the top 12 bits of |x|; two, against store stalls */
+};
+void weft_select_begin(struct weft_select *select);
+void weft_select_count(struct weft_select *select, const float *part, size_t count);
+void weft_select_finish(const struct weft_select *select, uint32_t *indices_out, const float *x, size_t count,
+                        size_t k, uint32_t *scratch);
 
 /* ---- The one tree of sums, T (DESIGN 5) --------------------------------------------------------
  * T(a,b) over rank indices: one rank is its contribution; else T(a,a+h) + T(a+h,b), h the largest

@@ -1,0 +1,78 @@
+/* dispatch.c - one table of kernels per instruction set, and the choice among them.
+ *
+ * The choice is made once, from what the CPU and the operating system can do, and never changes: callers
+ * may keep the pointer. All tables give the same bits, so the environment variable WEFT_KERNELS is for
+ * measuring and for bisecting a suspicion, not for correctness. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "kernels/scalar/scalar.h"
+
+#ifdef WEFT_KERNELS_AVX2
+#include <cpuid.h>
+
+#include "kernels/avx2/avx2.h"
+#endif
+
+const struct weft_kernels weft_kernels_scalar = {
+    .name = "scalar",
+    .sum_f32 = weft_scalar_sum_f32,
+    .sum_i64 = weft_scalar_sum_i64,
+    .scale_f32 = weft_scalar_scale_f32,
+    .cast_f32_f16 = weft_scalar_cast_f32_f16,
+    .cast_f16_f32 = weft_scalar_cast_f16_f32,
+    .cast_f32_bf16 = weft_scalar_cast_f32_bf16,
+    .cast_bf16_f32 = weft_scalar_cast_bf16_f32,
+    .sgd_f32 = weft_scalar_sgd_f32,
+    .dot_f32 = weft_scalar_dot_f32,
+    .finite_f32 = weft_scalar_finite_f32,
+    .max_abs_bits_f32 = weft_scalar_max_abs_bits_f32,
+    .scale_add_f32 = weft_scalar_scale_add_f32,
+    .matmul_f32 = weft_scalar_matmul_f32,
+    .matmul_t_f32 = weft_scalar_matmul_t_f32,
+    .outer_f32 = weft_scalar_outer_f32,
+    .outer_sub_f32 = weft_scalar_outer_sub_f32,
+};
+
+#ifdef WEFT_KERNELS_AVX2
+static bool cpu_has_avx2_f16c(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    if (!__builtin_cpu_supports("avx2")) return false; /* asks the operating system too */
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
+}
+#endif
+
+const struct weft_kernels *weft_kernels_by_name(const char *name)
+{
+    if (strcmp(name, "scalar") == 0) return &weft_kernels_scalar;
+#ifdef WEFT_KERNELS_AVX2
+    if (strcmp(name, "avx2") == 0) return cpu_has_avx2_f16c() ? &weft_kernels_avx2 : NULL;
+#endif
+    return NULL;
+}
+
+static const struct weft_kernels *choose(void)
+{
+    static const char *const best_first[] = {"avx2", "scalar"};
+    const char *wanted = getenv("WEFT_KERNELS");
+    const struct weft_kernels *table = wanted ? weft_kernels_by_name(wanted) : NULL;
+    for (size_t i = 0; !table; i++)
+        table = weft_kernels_by_name(best_first[i]);
+    return table;
+}
+
+const struct weft_kernels *weft_kernels(void)
+{
+    static _Atomic(const struct weft_kernels *) chosen;
+    const struct weft_kernels *table = atomic_load_explicit(&chosen, memory_order_acquire);
+    if (!table) {
+        const struct weft_kernels *none = NULL;
+        table = choose();
+        /* Two first callers may both choose; the first to store wins, so the pointer is one for life. */
+        if (!atomic_compare_exchange_strong(&chosen, &none, table)) table = none;
+    }
+    return table;
+}

@@ -1,0 +1,68 @@
+/* elementwise.c - the specification of sum, scale, error-feedback add, finiteness and the optimiser step.
+ *
+ * Plain loops, one rounding per written operation, each NaN stored canonical (float_bits.h). The compiler
+ * may vectorise them (no operation here depends on another element), it may not reassociate or contract. */
+#include "kernels/float_bits.h"
+#include "kernels/scalar/scalar.h"
+
+void weft_scalar_sum_f32(float *out, const float *a, const float *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = canonical(a[i] + b[i]);
+}
+
+void weft_scalar_sum_i64(int64_t *out, const int64_t *a, const int64_t *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = (int64_t)((uint64_t)a[i] + (uint64_t)b[i]);
+}
+
+void weft_scalar_scale_f32(float *out, const float *in, float factor, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = canonical(in[i] * factor);
+}
+
+uint32_t weft_scalar_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count)
+{
+    uint32_t max_bits = 0;
+    for (size_t i = 0; i < count; i++) {
+        float sum = canonical(a[i] * factor + b[i]);
+        uint32_t bits = float_bits(sum) & FLOAT_ABS;
+        out[i] = sum;
+        max_bits = bits > max_bits ? bits : max_bits;
+    }
+    return max_bits;
+}
+
+/* Without the sign, the bit patterns of floats order like their values, NaN above Inf. */
+uint32_t weft_scalar_max_abs_bits_f32(const float *in, size_t count)
+{
+    uint32_t max_bits = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = float_bits(in[i]) & FLOAT_ABS;
+        max_bits = bits > max_bits ? bits : max_bits;
+    }
+    return max_bits;
+}
+
+bool weft_scalar_finite_f32(const float *in, size_t count)
+{
+    return weft_scalar_max_abs_bits_f32(in, count) < FLOAT_INF;
+}
+
+void weft_scalar_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale,
+                         const struct weft_sgd *sgd, size_t count)
+{
+    const float lr = sgd->lr, momentum = sgd->momentum, decay = sgd->weight_decay;
+    for (size_t i = 0; i < count; i++) {
+        float g = grad[i] * grad_scale;
+        if (decay != 0.0f) g = g + decay * weights[i];
+        if (momentum != 0.0f) {
+            float v = canonical(momentum * velocity[i] + g);
+            velocity[i] = v;
+            g = sgd->nesterov ? g + momentum * v : v;
+        }
+        weights[i] = canonical(weights[i] - lr * g);
+    }
+}

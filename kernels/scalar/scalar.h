@@ -1,0 +1,32 @@
+/* scalar.h - the scalar kernels by name, for the dispatch table and for variants that reuse one of them
+ * where a fast version would gain nothing. Private to the kernels room. */
+#ifndef WEFT_KERNELS_SCALAR_H
+#define WEFT_KERNELS_SCALAR_H
+
+#include "kernels/kernels.h"
+
+extern const struct weft_kernels weft_kernels_scalar;
+
+void weft_scalar_sum_f32(float *out, const float *a, const float *b, size_t count);
+void weft_scalar_sum_i64(int64_t *out, const int64_t *a, const int64_t *b, size_t count);
+void weft_scalar_scale_f32(float *out, const float *in, float factor, size_t count);
+uint32_t weft_scalar_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
+uint32_t weft_scalar_max_abs_bits_f32(const float *in, size_t count);
+bool weft_scalar_finite_f32(const float *in, size_t count);
+
+void weft_scalar_cast_f32_f16(uint16_t *out, const float *in, size_t count);
+void weft_scalar_cast_f16_f32(float *out, const uint16_t *in, size_t count);
+void weft_scalar_cast_f32_bf16(uint16_t *out, const float *in, size_t count);
+void weft_scalar_cast_bf16_f32(float *out, const uint16_t *in, size_t count);
+
+void weft_scalar_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale,
+                         const struct weft_sgd *sgd, size_t count);
+
+double weft_scalar_dot_f32(const float *a, const float *b, size_t count);
+void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
+                            size_t rank);
+void weft_scalar_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
+void weft_scalar_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
+void weft_scalar_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
+
+#endif

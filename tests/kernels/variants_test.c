@@ -1,0 +1,249 @@
+/* variants_test.c - every fast kernel gives the bits of the scalar one: random, NaN, Inf, denormal and zero
+ * inputs, lengths around every vector width, starts misaligned by one element. The outputs carry guard
+ * elements on both sides: a kernel that writes one too many is found here. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "kernels/kernels.h"
+#include "tests/kernels/sample.h"
+
+enum { COUNT_MAX = 1100, SHIFT_MAX = 3, GUARD = 8, ROOM = COUNT_MAX + SHIFT_MAX + 2 * GUARD };
+
+static const size_t counts[] = {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 127, 129, 255, 1000, 1024, 1037};
+
+struct arena {
+    float a[ROOM], b[ROOM], fast[ROOM], slow[ROOM], fast_second[ROOM], slow_second[ROOM];
+    uint16_t halves[ROOM], fast_half[ROOM], slow_half[ROOM];
+    int64_t whole[ROOM], fast_whole[ROOM], slow_whole[ROOM];
+};
+static struct arena arena;
+
+static const struct weft_kernels *scalar;
+
+static void report(const char *variant, const char *kernel, size_t count, size_t shift, int kind, uint64_t seed)
+{
+    fprintf(stderr, "%s %s differs from scalar: count %zu, start %zu, input kind %d; replay: WEFT_TEST_SEED=%llu\n",
+            variant, kernel, count, shift, kind, (unsigned long long)seed);
+}
+
+#define SAME(kernel, fast_array, slow_array)                                             \
+    do {                                                                                 \
+        if (memcmp(fast_array, slow_array, sizeof fast_array) != 0) {                    \
+            report(fast->name, kernel, count, shift, kind, seed);                        \
+            fail();                                                                      \
+        }                                                                                \
+    } while (0)
+
+static void fill(struct sample *sample, int kind)
+{
+    sample_fill(sample, (enum sample_kind)kind, arena.a, ROOM);
+    sample_fill(sample, (enum sample_kind)kind, arena.b, ROOM);
+    sample_fill(sample, (enum sample_kind)kind, arena.fast, ROOM);
+    sample_fill(sample, (enum sample_kind)kind, arena.fast_second, ROOM);
+    for (size_t i = 0; i < ROOM; i++) {
+        arena.halves[i] = (uint16_t)sample_u64(sample);
+        arena.whole[i] = (int64_t)sample_u64(sample);
+        arena.fast_whole[i] = (int64_t)sample_u64(sample);
+        arena.fast_half[i] = 0x5555;
+    }
+    memcpy(arena.slow, arena.fast, sizeof arena.slow);
+    memcpy(arena.slow_second, arena.fast_second, sizeof arena.slow_second);
+    memcpy(arena.slow_whole, arena.fast_whole, sizeof arena.slow_whole);
+    memcpy(arena.slow_half, arena.fast_half, sizeof arena.slow_half);
+}
+
+static void check_elementwise(const struct weft_kernels *fast, struct sample *sample, size_t count, size_t shift,
+                              int kind, uint64_t seed)
+{
+    const size_t at = GUARD + shift;
+    const float *a = arena.a + at, *b = arena.b + at;
+    float *f = arena.fast + at, *s = arena.slow + at;
+    const float factor = kind == SAMPLE_WILD ? sample_wild(sample) : sample_normal(sample);
+
+    fast->sum_f32(f, a, b, count);
+    scalar->sum_f32(s, a, b, count);
+    SAME("sum_f32", arena.fast, arena.slow);
+    fast->sum_f32(f, f, b, count);
+    scalar->sum_f32(s, s, b, count);
+    SAME("sum_f32 in place", arena.fast, arena.slow);
+    fast->sum_i64(arena.fast_whole + at, arena.fast_whole + at, arena.whole + at, count);
+    scalar->sum_i64(arena.slow_whole + at, arena.slow_whole + at, arena.whole + at, count);
+    SAME("sum_i64", arena.fast_whole, arena.slow_whole);
+    fast->scale_f32(f, a, factor, count);
+    scalar->scale_f32(s, a, factor, count);
+    SAME("scale_f32", arena.fast, arena.slow);
+    assert_int_equal(fast->scale_add_f32(f, a, factor, b, count), scalar->scale_add_f32(s, a, factor, b, count));
+    SAME("scale_add_f32", arena.fast, arena.slow);
+    assert_int_equal(fast->max_abs_bits_f32(a, count), scalar->max_abs_bits_f32(a, count));
+    assert_int_equal(fast->finite_f32(a, count), scalar->finite_f32(a, count));
+    const double fast_dot = fast->dot_f32(a, b, count), slow_dot = scalar->dot_f32(a, b, count);
+    assert_memory_equal(&fast_dot, &slow_dot, sizeof fast_dot);
+}
+
+static void check_casts(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
+{
+    const size_t at = GUARD + shift;
+    fast->cast_f32_f16(arena.fast_half + at, arena.a + at, count);
+    scalar->cast_f32_f16(arena.slow_half + at, arena.a + at, count);
+    SAME("cast_f32_f16", arena.fast_half, arena.slow_half);
+    fast->cast_f32_bf16(arena.fast_half + at, arena.a + at, count);
+    scalar->cast_f32_bf16(arena.slow_half + at, arena.a + at, count);
+    SAME("cast_f32_bf16", arena.fast_half, arena.slow_half);
+    fast->cast_f16_f32(arena.fast + at, arena.halves + at, count);
+    scalar->cast_f16_f32(arena.slow + at, arena.halves + at, count);
+    SAME("cast_f16_f32", arena.fast, arena.slow);
+    fast->cast_bf16_f32(arena.fast + at, arena.halves + at, count);
+    scalar->cast_bf16_f32(arena.slow + at, arena.halves + at, count);
+    SAME("cast_bf16_f32", arena.fast, arena.slow);
+}
+
+static void check_sgd(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
+{
+    static const struct weft_sgd steps[] = {
+        {.lr = 0.1f},
+        {.lr = 0.1f, .weight_decay = 1e-4f},
+        {.lr = 0.01f, .momentum = 0.9f},
+        {.lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-2f},
+        {.lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-2f, .nesterov = true},
+        {.lr = 3e38f, .momentum = 3e38f, .nesterov = true},
+    };
+    const size_t at = GUARD + shift;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        const bool velocity = steps[i].momentum != 0.0f;
+        fast->sgd_f32(arena.fast + at, velocity ? arena.fast_second + at : NULL, arena.a + at, 0.25f, &steps[i], count);
+        scalar->sgd_f32(arena.slow + at, velocity ? arena.slow_second + at : NULL, arena.a + at, 0.25f, &steps[i], count);
+        SAME("sgd_f32 weights", arena.fast, arena.slow);
+        SAME("sgd_f32 velocity", arena.fast_second, arena.slow_second);
+    }
+}
+
+static void each_variant(void (*check)(const struct weft_kernels *fast))
+{
+    static const char *const names[] = {"scalar", "avx2"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (weft_kernels_by_name(names[i])) check(weft_kernels_by_name(names[i]));
+}
+
+static void vectors_of(const struct weft_kernels *fast)
+{
+    const uint64_t seed = sample_seed(1);
+    struct sample sample = {seed};
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
+        for (size_t shift = 0; shift <= SHIFT_MAX; shift++)
+            for (int kind = 0; kind < SAMPLE_KINDS; kind++) {
+                fill(&sample, kind);
+                check_elementwise(fast, &sample, counts[c], shift, kind, seed);
+                check_casts(fast, counts[c], shift, kind, seed);
+                check_sgd(fast, counts[c], shift, kind, seed);
+            }
+}
+
+static void test_vectors(void **state)
+{
+    each_variant(vectors_of);
+}
+
+enum { MATRIX_MAX = 80 * 80, FACTOR_MAX = 64 * 80 };
+static float matrix[MATRIX_MAX + 4], p_in[FACTOR_MAX + 4], q_in[FACTOR_MAX + 4];
+static float fast_out[MATRIX_MAX + 4], slow_out[MATRIX_MAX + 4];
+
+static void compare_product(const struct weft_kernels *fast, const char *kernel, size_t rows, size_t cols, size_t rank,
+                            uint64_t seed)
+{
+    if (memcmp(fast_out, slow_out, sizeof fast_out) == 0) return;
+    fprintf(stderr, "%s %s differs from scalar: %zu x %zu rank %zu; replay: WEFT_TEST_SEED=%llu\n", fast->name, kernel,
+            rows, cols, rank, (unsigned long long)seed);
+    fail();
+}
+
+static void products_of(const struct weft_kernels *fast)
+{
+    static const size_t sizes[] = {1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 64, 79};
+    static const size_t ranks[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 64};
+    enum { SIZES = sizeof sizes / sizeof sizes[0], RANKS = sizeof ranks / sizeof ranks[0] };
+    const uint64_t seed = sample_seed(2);
+    struct sample sample = {seed};
+
+    for (size_t a = 0; a < SIZES; a++)
+        for (size_t b = 0; b < SIZES; b++)
+            for (size_t c = 0; c < RANKS; c++) {
+                const size_t rows = sizes[a], cols = sizes[b], rank = ranks[c], shift = (a + b + c) % 2;
+                const enum sample_kind kind = (enum sample_kind)((a + b) % SAMPLE_KINDS);
+                const float *m = matrix + shift, *p = p_in + shift, *q = q_in + shift;
+                float *f = fast_out + shift, *s = slow_out + shift;
+                sample_fill(&sample, kind, matrix, MATRIX_MAX + 4);
+                sample_fill(&sample, kind, p_in, FACTOR_MAX + 4);
+                sample_fill(&sample, kind, q_in, FACTOR_MAX + 4);
+                memcpy(fast_out, matrix, sizeof fast_out);
+                memcpy(slow_out, matrix, sizeof slow_out);
+
+                fast->outer_sub_f32(f, p, q, rows, cols, rank);
+                scalar->outer_sub_f32(s, p, q, rows, cols, rank);
+                compare_product(fast, "outer_sub_f32", rows, cols, rank, seed);
+                fast->outer_f32(f, p, q, rows, cols, rank);
+                scalar->outer_f32(s, p, q, rows, cols, rank);
+                compare_product(fast, "outer_f32", rows, cols, rank, seed);
+                fast->matmul_f32(f, rows + 1, m, q, rows, cols, rank);
+                scalar->matmul_f32(s, rows + 1, m, q, rows, cols, rank);
+                compare_product(fast, "matmul_f32", rows, cols, rank, seed);
+                fast->matmul_t_f32(f, m, p, rows, cols, rank);
+                scalar->matmul_t_f32(s, m, p, rows, cols, rank);
+                compare_product(fast, "matmul_t_f32", rows, cols, rank, seed);
+            }
+}
+
+static void test_products(void **state)
+{
+    each_variant(products_of);
+}
+
+/* The scalar table itself against the written definition: 16 lanes, then 8+8, 4+4, 2+2, 1+1; NaN canonical. */
+static void test_definitions(void **state)
+{
+    struct sample sample = {sample_seed(3)};
+    float a[75], b[75], lanes[16] = {0}, p[1];
+    sample_fill(&sample, SAMPLE_NORMAL, a, 75);
+    sample_fill(&sample, SAMPLE_NORMAL, b, 75);
+    for (int i = 0; i < 75; i++)
+        lanes[i % 16] = lanes[i % 16] + a[i] * b[i];
+    const float eight[8] = {lanes[0] + lanes[8], lanes[1] + lanes[9], lanes[2] + lanes[10], lanes[3] + lanes[11],
+                            lanes[4] + lanes[12], lanes[5] + lanes[13], lanes[6] + lanes[14], lanes[7] + lanes[15]};
+    const float four[4] = {eight[0] + eight[4], eight[1] + eight[5], eight[2] + eight[6], eight[3] + eight[7]};
+    const float expected = (four[0] + four[2]) + (four[1] + four[3]);
+    scalar->matmul_f32(p, 1, a, b, 1, 75, 1);
+    assert_int_equal(sample_bits(p[0]), sample_bits(expected));
+
+    const float payload = sample_from_bits(0xffc12345), infinite = INFINITY;
+    scalar->sum_f32(p, &payload, &a[0], 1);
+    assert_int_equal(sample_bits(p[0]), 0x7fc00000);
+    scalar->scale_f32(p, &infinite, 0.0f, 1);
+    assert_int_equal(sample_bits(p[0]), 0x7fc00000);
+
+    /* lr 0.5, momentum 0.5, decay 2: g = 1*2 + 2*3 = 8; v = 0.5*4 + 8 = 10; nesterov g = 8 + 5; w = 3 - 6.5 */
+    float weight = 3.0f, velocity = 4.0f;
+    const float grad = 1.0f;
+    const struct weft_sgd sgd = {.lr = 0.5f, .momentum = 0.5f, .weight_decay = 2.0f, .nesterov = true};
+    scalar->sgd_f32(&weight, &velocity, &grad, 2.0f, &sgd, 1);
+    assert_true(velocity == 10.0f && weight == -3.5f);
+}
+
+static void test_choice(void **state)
+{
+    assert_ptr_equal(weft_kernels(), weft_kernels());
+    assert_string_equal(weft_kernels_by_name("scalar")->name, "scalar");
+    assert_null(weft_kernels_by_name("abacus"));
+}
+
+int main(void)
+{
+    scalar = weft_kernels_by_name("scalar");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_definitions),
+        cmocka_unit_test(test_choice),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
