@@ -34,7 +34,7 @@ struct weft_env {
 };
 
 /* The process's real env: CLOCK_MONOTONIC, getrandom, aligned malloc, log lines to stderr as
- * "2026-11-21 10:00:00.123 warn transport: text" (level from WEFT_LOG=error|warn|info|debug|trace,
+ * "2026-11-21 10:00:00.123 warn transport: text" (level from WEFT_LOG_LEVEL=error|warn|info|debug|trace,
  * default warn). Shared and never freed; a caller that wants another sink or level copies it. */
 struct weft_env *weft_env_system(void);
 

@@ -79,10 +79,10 @@ static pthread_once_t system_env_once = PTHREAD_ONCE_INIT;
 
 static void system_env_setup(void)
 {
-    const char *level = getenv("WEFT_LOG");
+    const char *level = getenv("WEFT_LOG_LEVEL");
     if (level && !weft_log_level_parse(level, &system_env.log_level))
         weft_log(&system_env, WEFT_LOG_WARN, "base",
-                 "WEFT_LOG is \"%s\", not error, warn, info, debug or trace; using warn", level);
+                 "WEFT_LOG_LEVEL is \"%s\", not error, warn, info, debug or trace; using warn", level);
 }
 
 struct weft_env *weft_env_system(void)

@@ -1,0 +1,56 @@
+/* options.c - the table of every option of weft: the one place where an option is declared.
+ * An option that nothing reads does not belong here (the tidy test looks), and code that asks for
+ * one that is not here fails an assertion at its first call. */
+#include "base/config.h"
+
+#define TEXT(name_, default_, help_) {name_, WEFT_OPTION_TEXT, "", default_, 0, 0, help_, NULL}
+#define CHOICE(name_, default_, choices_, help_) {name_, WEFT_OPTION_TEXT, "", default_, 0, 0, help_, choices_}
+#define COUNT(name_, default_, min_, max_, help_) {name_, WEFT_OPTION_U64, "", default_, min_, max_, help_, NULL}
+#define BYTES(name_, default_, min_, max_, help_) \
+    {name_, WEFT_OPTION_BYTES, "bytes", default_, min_, max_, help_, NULL}
+#define DURATION(name_, default_, min_, max_, help_) \
+    {name_, WEFT_OPTION_DURATION, "ms", default_, min_, max_, help_, NULL}
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+
+const struct weft_option weft_option_table[] = {
+    TEXT("job.name", "default", "Name of the job; processes of another job are refused."),
+    TEXT("job.secret_file", "",
+         "File with the job's secret; without one listeners bind to loopback and peers are not challenged."),
+
+    TEXT("client.coordinator", "", "Where the coordinator listens, as host:port; a session needs one."),
+    COUNT("client.rank", "0", 0, 65535, "Rank of this process in its job, counted from 0."),
+    DURATION("client.deadline", "300s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
+             "Longest wait of an operation; then it ends with an error that names the late process."),
+    BYTES("client.chunk_bytes", "4MiB", 4 * KIB, GIB,
+          "Size of the chunks a tensor is cut into; each lives on one shard."),
+
+    CHOICE("transport.backend", "ucx", "ucx|sim", "Which transport moves the data."),
+    TEXT("transport.lanes", "tcp", "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),
+    TEXT("transport.devices", "lo", "Network devices to use, as UCX_NET_DEVICES has them."),
+    BYTES("transport.eager_bytes", "8KiB", 0, MIB, "Messages up to this size are sent at once, without a handshake."),
+    TEXT("transport.wrap", "", "Wrappers around the transport for tests, such as fault:...; empty for none."),
+
+    BYTES("collective.chunk_bytes", "1MiB", 4 * KIB, GIB, "Size of the pieces a collective keeps in flight."),
+    CHOICE("collective.plan", "auto", "auto|direct|ring", "Algorithm of all-reduce; auto chooses by size."),
+    COUNT("collective.inflight", "16", 1, 1024, "Pieces of one collective in flight at once."),
+
+    COUNT("server.engines", "1", 1, 64, "Shard engines (threads) of one server."),
+    BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,
+          "Receive memory of one engine; workers wait for credit when it is used up."),
+    TEXT("server.listen", "127.0.0.1", "Address the server listens on; another than loopback needs job.secret_file."),
+    COUNT("server.port", "0", 0, 65535, "Control port of the coordinator; 0 takes a free one."),
+    COUNT("server.http_port", "0", 0, 65535, "Port of /metrics, /healthz and /status; 0 takes a free one."),
+    DURATION("server.heartbeat", "30s", WEFT_MS(10), WEFT_SECONDS(3600),
+             "A process that has been silent for this long is taken for lost."),
+    COUNT("server.hash_every", "50", 0, 1000000,
+          "Steps between comparisons of the weight hash in compressed modes; 0 never compares."),
+
+    CHOICE("log.level", "warn", "error|warn|info|debug|trace", "How much goes to the log on standard error."),
+    COUNT("events.capacity", "4096", 1, 1 << 24, "Events that each engine's flight recorder keeps."),
+    TEXT("events.dump_dir", "", "Directory for flight recorder dumps after a failure; empty writes none."),
+
+    {NULL, WEFT_OPTION_TEXT, NULL, NULL, 0, 0, NULL, NULL},
+};
