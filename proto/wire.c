@@ -12,8 +12,8 @@
  * chunk, step and length fit this job is the shard engine's question. */
 #include <math.h>
 #include <string.h>
-#include <xxhash.h>
 
+#include "proto/hash.h"
 #include "proto/proto.h"
 #include "proto/wire_limits.h"
 
@@ -131,7 +131,7 @@ void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WI
     put_float(out + AT_WEIGHT_SUM, header->weight_sum);
     put32(out + AT_TEXT_BYTES, header->text_bytes);
     put32(out + AT_ZERO32, 0);
-    put32(out + AT_CHECKSUM, XXH32(out, AT_CHECKSUM, 0));
+    put32(out + AT_CHECKSUM, wire_checksum(out, AT_CHECKSUM));
 }
 
 enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft_wire_header *header_out)
@@ -140,7 +140,7 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
     if (get32(data + AT_MAGIC) != WEFT_WIRE_MAGIC) return WEFT_ERR_MALFORMED;
     /* Before the checksum: another version may keep it elsewhere. */
     if (get16(data + AT_VERSION) != WEFT_WIRE_VERSION) return WEFT_ERR_VERSION;
-    if (get32(data + AT_CHECKSUM) != XXH32(data, AT_CHECKSUM, 0)) return WEFT_ERR_MALFORMED;
+    if (get32(data + AT_CHECKSUM) != wire_checksum(data, AT_CHECKSUM)) return WEFT_ERR_MALFORMED;
     if (get16(data + AT_ZERO16) != 0 || get32(data + AT_ZERO32) != 0) return WEFT_ERR_MALFORMED;
 
     struct weft_wire_header header = {

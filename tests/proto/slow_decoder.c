@@ -1,0 +1,226 @@
+#include "tests/proto/slow_decoder.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- section 1 ---- */
+
+static uint64_t little_endian(const uint8_t *data, unsigned at, unsigned bytes)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < bytes; i++) value += (uint64_t)data[at + i] << (8 * i);
+    return value;
+}
+
+static uint32_t rotl(uint32_t x, int r) { return x << r | x >> (32 - r); }
+
+/* xxHash's own specification, XXH32, seed 0. */
+uint32_t slow_xxh32(const uint8_t *data, size_t bytes)
+{
+    const uint32_t p1 = 2654435761u, p2 = 2246822519u, p3 = 3266489917u, p4 = 668265263u, p5 = 374761393u;
+    uint32_t acc = p5;
+    size_t at = 0;
+    if (bytes >= 16) {
+        uint32_t lane[4] = {p1 + p2, p2, 0, 0u - p1};
+        for (; at + 16 <= bytes; at += 16)
+            for (unsigned i = 0; i < 4; i++)
+                lane[i] = rotl(lane[i] + (uint32_t)little_endian(data, (unsigned)at + 4 * i, 4) * p2, 13) * p1;
+        acc = rotl(lane[0], 1) + rotl(lane[1], 7) + rotl(lane[2], 12) + rotl(lane[3], 18);
+    }
+    acc += (uint32_t)bytes;
+    for (; at + 4 <= bytes; at += 4) acc = rotl(acc + (uint32_t)little_endian(data, (unsigned)at, 4) * p3, 17) * p4;
+    for (; at < bytes; at++) acc = rotl(acc + data[at] * p5, 11) * p1;
+    acc = (acc ^ acc >> 15) * p2;
+    acc = (acc ^ acc >> 13) * p3;
+    return acc ^ acc >> 16;
+}
+
+static bool finite_bits(uint32_t bits) { return (bits >> 23 & 0xff) != 0xff; }
+static bool positive_bits(uint32_t bits) { return bits >> 31 == 0 && bits != 0; }
+
+int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *out)
+{
+    if (bytes < 88 || bytes > 216) return -1;
+    if (memcmp(data, "WTF1", 4) != 0) return -1;
+    if (little_endian(data, 4, 2) != 1) return -2;
+    if (little_endian(data, 84, 4) != slow_xxh32(data, 84)) return -1;
+    if (little_endian(data, 10, 2) || little_endian(data, 80, 4)) return -1;
+    struct slow_header h;
+    h.kind = data[6];
+    h.codec = data[7];
+    h.dtype = data[8];
+    h.round = data[9];
+    h.status = (int64_t)little_endian(data, 12, 4);
+    if (h.status >= 1ll << 31) h.status -= 1ll << 32;
+    h.job = little_endian(data, 16, 8);
+    h.incarnation = little_endian(data, 24, 8);
+    h.worker = little_endian(data, 32, 4);
+    h.epoch = little_endian(data, 36, 4);
+    h.tensor = little_endian(data, 40, 4);
+    h.chunk = little_endian(data, 44, 4);
+    h.step = little_endian(data, 48, 8);
+    h.payload_bytes = little_endian(data, 56, 8);
+    h.lr_bits = (uint32_t)little_endian(data, 64, 4);
+    h.weight_bits = (uint32_t)little_endian(data, 68, 4);
+    h.weight_sum_bits = (uint32_t)little_endian(data, 72, 4);
+    h.text_bytes = little_endian(data, 76, 4);
+
+    if (h.kind < 1 || h.kind > 5 || h.codec > 15 || h.dtype > 4 || h.round > 3) return -1;
+    if (h.status > 0 || h.status < -99) return -1;
+    if (h.worker >= 4096 || h.tensor >= 65536 || h.chunk >= 65536 || h.payload_bytes > 1ull << 36) return -1;
+    if (!finite_bits(h.lr_bits) || !finite_bits(h.weight_bits) || !finite_bits(h.weight_sum_bits)) return -1;
+    if (h.kind <= 2 && !positive_bits(h.weight_bits)) return -1;
+    if (h.kind <= 4 && h.status != 0) return -1;
+    if (h.payload_bytes && (h.kind == 3 || h.status < 0)) return -1;
+    if (h.text_bytes > 128 || (h.text_bytes && h.status >= 0)) return -1;
+    if (bytes != 88 + h.text_bytes) return -1;
+    *out = h;
+    return 0;
+}
+
+/* ---- section 2 ---- */
+
+enum type { NONE, U32, U64, S32, BOOL, ENUM, TEXT, NAME, BYTES, U64_REPEATED, BYTES_REPEATED, PART, PART_REPEATED };
+struct field {
+    int number;
+    const char *name;
+    enum type type;
+    const struct field *part;
+};
+
+static const struct field challenge[] = {{1, "wire_version", U32}, {2, "nonce", BYTES}, {3, "weft_version", NAME}, {4, "auth_required", BOOL}, {0}};
+static const struct field hello[] = {{1, "wire_version", U32}, {2, "weft_version", NAME}, {3, "job", NAME}, {4, "role", ENUM}, {5, "name", NAME},
+    {6, "wanted_index", S32}, {7, "host", NAME}, {8, "pid", U64}, {9, "proof", BYTES}, {10, "nonce", BYTES}, {11, "endpoints", U32}, {0}};
+static const struct field welcome[] = {{1, "member", U32}, {2, "index", U32}, {3, "incarnation", U64}, {4, "transport_nonce", U64}, {5, "workers", U32},
+    {6, "shards", U32}, {7, "endpoint_first", U32}, {8, "proof", BYTES}, {9, "job_id", U64}, {10, "heartbeat_ns", U64}, {0}};
+static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
+static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3, "index", U32}, {4, "name", NAME}, {5, "host", NAME},
+    {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64}, {0}};
+static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {0}};
+static const struct field epoch_only[] = {{1, "epoch", U32}, {0}};
+static const struct field declare[] = {{1, "ordinal", U32}, {2, "name", NAME}, {3, "dtype", U32}, {4, "dims", U64_REPEATED}, {5, "codec", NAME},
+    {6, "optimizer", NAME}, {7, "mode", U32}, {8, "chunk_bytes", U64}, {0}};
+static const struct field chunk[] = {{1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {0}};
+static const struct field declared[] = {{1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
+static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
+static const struct field heartbeat[] = {{1, "time_ns", U64}, {0}};
+static const struct field member_lost[] = {{1, "member", U32}, {2, "text", TEXT}, {0}};
+static const struct field abort_[] = {{1, "status", S32}, {2, "text", TEXT}, {0}};
+static const struct field text_only[] = {{1, "text", TEXT}, {0}};
+static const struct field weight_hash[] = {{1, "tensor", U32}, {2, "step", U64}, {3, "hash", U64}, {4, "worker", U32}, {0}};
+static const struct field nothing[] = {{0}};
+static const struct field status_reply[] = {{1, "json", BYTES}, {0}};
+static const struct field bodies[] = {{1, "challenge", PART, challenge}, {2, "hello", PART, hello}, {3, "welcome", PART, welcome},
+    {4, "endpoints", PART, endpoints}, {5, "roster", PART, roster}, {6, "ready", PART, epoch_only}, {7, "go", PART, epoch_only},
+    {8, "declare", PART, declare}, {9, "declared", PART, declared}, {10, "declared_ok", PART, tensor_only}, {11, "heartbeat", PART, heartbeat},
+    {12, "member_lost", PART, member_lost}, {13, "abort", PART, abort_}, {14, "leave", PART, text_only}, {15, "finished", PART, text_only},
+    {16, "weight_hash", PART, weight_hash}, {17, "status_request", PART, nothing}, {18, "status_reply", PART, status_reply}, {0}};
+
+struct writer {
+    char *out;
+    size_t used, room;
+};
+
+static void say(struct writer *writer, int indent, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    for (int i = 0; i < indent && writer->used + 1 < writer->room; i++) writer->out[writer->used++] = ' ';
+    int n = vsnprintf(writer->out + writer->used, writer->room - writer->used, format, args);
+    va_end(args);
+    writer->used = writer->used + (size_t)n < writer->room ? writer->used + (size_t)n : writer->room - 1;
+}
+
+struct reader {
+    const uint8_t *data;
+    size_t bytes, at;
+};
+
+static bool varint(struct reader *reader, uint64_t *value_out)
+{
+    uint64_t value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+        if (reader->at == reader->bytes) return false;
+        uint8_t byte = reader->data[reader->at++];
+        if (shift < 64) value |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80)) {
+            *value_out = value;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool length(struct reader *reader, struct reader *inside)
+{
+    uint64_t bytes;
+    if (!varint(reader, &bytes) || bytes > reader->bytes - reader->at) return false;
+    *inside = (struct reader){reader->data + reader->at, (size_t)bytes, 0};
+    reader->at += (size_t)bytes;
+    return true;
+}
+
+static bool message(struct reader reader, const struct field *fields, int indent, struct writer *writer);
+
+static bool one(struct reader *reader, int wire, const struct field *field, int indent, struct writer *writer)
+{
+    uint64_t value;
+    struct reader inside;
+    bool is_varint = field->type >= U32 && field->type <= ENUM;
+    if (is_varint || (field->type == U64_REPEATED && wire == 0)) {
+        if (wire != 0 || !varint(reader, &value)) return false;
+        if (field->type == S32) say(writer, indent, "%s %d\n", field->name, (int)((uint32_t)value >> 1 ^ (0u - ((uint32_t)value & 1u))));
+        else if (field->type == U32 || field->type == ENUM) say(writer, indent, "%s %u\n", field->name, (unsigned)value);
+        else say(writer, indent, "%s %llu\n", field->name, (unsigned long long)value);
+        return true;
+    }
+    if (wire != 2 || !length(reader, &inside)) return false;
+    switch (field->type) {
+    case U64_REPEATED:
+        while (inside.at < inside.bytes) {
+            if (!varint(&inside, &value)) return false;
+            say(writer, indent, "%s %llu\n", field->name, (unsigned long long)value);
+        }
+        return true;
+    case TEXT:
+    case NAME:
+        say(writer, indent, "%s \"", field->name);
+        for (size_t i = 0; i < inside.bytes; i++) {
+            bool unprintable = inside.data[i] < 0x20 || inside.data[i] == 0x7f;
+            if (unprintable && field->type == NAME) return false;
+            say(writer, 0, "%c", unprintable ? '?' : inside.data[i]);
+        }
+        say(writer, 0, "\"\n");
+        return true;
+    case BYTES:
+    case BYTES_REPEATED:
+        say(writer, indent, "%s ", field->name);
+        for (size_t i = 0; i < inside.bytes; i++) say(writer, 0, "%02x", inside.data[i]);
+        say(writer, 0, "\n");
+        return true;
+    default:
+        say(writer, indent, "%s\n", field->name);
+        return message(inside, field->part, indent + 2, writer);
+    }
+}
+
+static bool message(struct reader reader, const struct field *fields, int indent, struct writer *writer)
+{
+    while (reader.at < reader.bytes) {
+        uint64_t key;
+        if (!varint(&reader, &key)) return false;
+        const struct field *field = fields;
+        while (field->number && (uint64_t)field->number != key >> 3) field++;
+        if (!field->number) return false; /* the tests write no unknown fields */
+        if (!one(&reader, (int)(key & 7), field, indent, writer)) return false;
+    }
+    return true;
+}
+
+bool slow_control_decode(const uint8_t *data, size_t bytes, char *out, size_t out_bytes)
+{
+    struct writer writer = {out, 0, out_bytes};
+    out[0] = 0;
+    return bytes > 0 && message((struct reader){data, bytes, 0}, bodies, 0, &writer) && out[0] != 0;
+}

@@ -1,0 +1,86 @@
+/* test_auth.c - proofs: a published HMAC-SHA256 value, every input matters, comparison; and the optimiser spec. */
+#include <string.h>
+
+#include "proto/proto.h"
+#include "tests/lib/check.h"
+
+static const uint8_t nonce[WEFT_NONCE_BYTES] = "0123456789abcdef";
+
+static void make(const char *secret, const char *purpose, const uint8_t *with, const char *job, const char *name, uint8_t *out)
+{
+    assert_int_equal(weft_proof_make(secret, purpose, with, job, name, out), WEFT_OK);
+}
+
+/* python3: hmac.new(b"s3cret", b"weft-join\0" + b"0123456789abcdef" + b"\0job\0rank 0", "sha256").hexdigest() */
+static void known_value(void **state)
+{
+    static const uint8_t expected[WEFT_PROOF_BYTES] = {0x4e, 0x79, 0x4a, 0xfd, 0xc7, 0xe2, 0xa8, 0x6a, 0x7e, 0x54, 0xf5, 0xa1, 0x8f, 0x53, 0x1d, 0x37,
+        0xcc, 0x0c, 0x65, 0xee, 0x23, 0x0e, 0x86, 0xbc, 0x9b, 0x80, 0xda, 0x4d, 0x6c, 0xad, 0xc7, 0x43};
+    uint8_t proof[WEFT_PROOF_BYTES];
+    make("s3cret", WEFT_PROOF_JOIN, nonce, "job", "rank 0", proof);
+    assert_memory_equal(proof, expected, sizeof expected);
+}
+
+static void every_input_matters(void **state)
+{
+    uint8_t proof[WEFT_PROOF_BYTES], other[WEFT_PROOF_BYTES], other_nonce[WEFT_NONCE_BYTES];
+    memcpy(other_nonce, nonce, sizeof other_nonce);
+    other_nonce[15] ^= 1;
+    make("s", WEFT_PROOF_JOIN, nonce, "job", "name", proof);
+    assert_true(weft_proof_check(proof, sizeof proof, proof));
+    make("t", WEFT_PROOF_JOIN, nonce, "job", "name", other);
+    assert_false(weft_proof_check(other, sizeof other, proof));
+    make("s", WEFT_PROOF_WELCOME, nonce, "job", "name", other);
+    assert_false(weft_proof_check(other, sizeof other, proof));
+    make("s", WEFT_PROOF_JOIN, other_nonce, "job", "name", other);
+    assert_false(weft_proof_check(other, sizeof other, proof));
+    make("s", WEFT_PROOF_JOIN, nonce, "jobn", "ame", other);
+    assert_false(weft_proof_check(other, sizeof other, proof));
+    make("s", WEFT_PROOF_JOIN, nonce, "job", "", other);
+    assert_false(weft_proof_check(other, sizeof other, proof));
+    assert_false(weft_proof_check(proof, 0, proof));
+    assert_false(weft_proof_check(proof, 31, proof));
+    char longer[WEFT_LIMIT_NAME_BYTES + 2];
+    memset(longer, 'n', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    assert_int_equal(weft_proof_make("s", WEFT_PROOF_JOIN, nonce, "job", longer, other), WEFT_ERR_INVALID);
+}
+
+static void optimizer_accepts(void **state)
+{
+    struct weft_optimizer_spec spec;
+    assert_int_equal(weft_optimizer_parse("", &spec, NULL), WEFT_OK);
+    assert_false(spec.enabled);
+    assert_int_equal(weft_optimizer_parse("none", &spec, NULL), WEFT_OK);
+    assert_false(spec.enabled);
+    assert_int_equal(weft_optimizer_parse("sgd", &spec, NULL), WEFT_OK);
+    assert_true(spec.enabled && spec.momentum == 0 && spec.weight_decay == 0 && !spec.nesterov);
+    assert_int_equal(weft_optimizer_parse("sgd:nesterov=1,momentum=0.9,weight_decay=1e-4", &spec, NULL), WEFT_OK);
+    assert_true(spec.enabled && spec.momentum == 0.9f && spec.weight_decay == 1e-4f && spec.nesterov);
+}
+
+static void optimizer_refuses(void **state)
+{
+    static const char *const bad[] = {"adam", "sgd:", "sgd,", "sgdx", "none:momentum=1", "sgd:momentum", "sgd:momentum=", "sgd:momentum=1",
+        "sgd:momentum=0.99999999999", "sgd:momentum=-0.1", "sgd:momentum=nan", "sgd:momentum=0x1p-1", "sgd:momentum=0.9,momentum=0.9",
+        "sgd:momentum=0.9,", "sgd:momentum=0.9 ", "sgd:nesterov=1", "sgd:momentum=0.5,nesterov=2", "sgd:weight_decay=inf",
+        "sgd:lr=0.1", "sgd:momentum=0.9.1", "sgd:momentum=0,9"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct weft_optimizer_spec spec = {.weight_decay = 7};
+        struct weft_error error = {0};
+        if (weft_optimizer_parse(bad[i], &spec, &error) != WEFT_ERR_INVALID) fail_msg("'%s' was accepted", bad[i]);
+        assert_true(spec.weight_decay == 7 && error.text[0] != 0);
+    }
+    struct weft_error error = {0};
+    struct weft_optimizer_spec spec;
+    weft_optimizer_parse("sgd:lr=0.1", &spec, &error);
+    assert_string_equal(error.text, "optimizer option 'lr=0.1' is not known: give 'none', 'sgd' or "
+                                    "'sgd:momentum=0.9,weight_decay=1e-4,nesterov=1'");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(known_value), cmocka_unit_test(every_input_matters),
+        cmocka_unit_test(optimizer_accepts), cmocka_unit_test(optimizer_refuses)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

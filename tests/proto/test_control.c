@@ -1,0 +1,332 @@
+/* test_control.c - control messages: each body against the slow decoder's reading, limits, hostile bytes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/proto.h"
+#include "tests/proto/slow_decoder.h"
+#include "tests/lib/check.h"
+
+#define BIN(text) ((ProtobufCBinaryData){sizeof(text) - 1, (uint8_t *)(text)})
+#define NONCE BIN("0123456789abcdef")
+
+typedef Weft__Control__Control Control;
+
+/* One honest sample of each body, and what docs/wire.md makes of its bytes. */
+struct samples {
+    Weft__Control__Challenge challenge;
+    Weft__Control__Hello hello;
+    Weft__Control__Welcome welcome;
+    Weft__Control__Endpoints endpoints;
+    Weft__Control__Member member[2], *members[2];
+    Weft__Control__Roster roster;
+    Weft__Control__Ready ready;
+    Weft__Control__Go go;
+    Weft__Control__Declare declare;
+    Weft__Control__Chunk chunk[2], *chunks[2];
+    Weft__Control__Declared declared;
+    Weft__Control__DeclaredOk declared_ok;
+    Weft__Control__Heartbeat heartbeat;
+    Weft__Control__MemberLost member_lost;
+    Weft__Control__Abort abort;
+    Weft__Control__Leave leave;
+    Weft__Control__Finished finished;
+    Weft__Control__WeightHash weight_hash;
+    Weft__Control__StatusRequest status_request;
+    Weft__Control__StatusReply status_reply;
+    ProtobufCBinaryData addresses[2];
+    uint64_t dims[2];
+};
+
+#define BODIES 18
+static const char *const readings[BODIES + 1] = {"",
+    "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  auth_required 1\n",
+    "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, pid 41)\"\n  wanted_index -1\n"
+    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n",
+    "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  shards 1\n"
+    "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n",
+    "endpoints\n  addresses 6162\n  addresses 00ff\n",
+    "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n"
+    "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n",
+    "ready\n  epoch 1\n", "go\n  epoch 200\n",
+    "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
+    "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
+    "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
+    "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
+    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n",
+    "abort\n  status -62\n  text \"shapes differ\"\n", "leave\n  text \"done\"\n", "finished\n",
+    "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n", "status_request\n", "status_reply\n  json 7b7d\n"};
+
+static void fill(struct samples *s)
+{
+    memset(s, 0, sizeof *s);
+    s->addresses[0] = BIN("ab");
+    s->addresses[1] = (ProtobufCBinaryData){2, (uint8_t *)"\0\xff"};
+    s->dims[0] = 1024, s->dims[1] = 784;
+    weft__control__challenge__init(&s->challenge);
+    s->challenge.wire_version = WEFT_WIRE_VERSION, s->challenge.nonce = NONCE;
+    s->challenge.weft_version = (char *)"0.1.0", s->challenge.auth_required = 1;
+    weft__control__hello__init(&s->hello);
+    s->hello.wire_version = WEFT_WIRE_VERSION, s->hello.weft_version = (char *)"0.1.0", s->hello.job = (char *)"mnist";
+    s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)", s->hello.wanted_index = -1;
+    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2;
+    weft__control__welcome__init(&s->welcome);
+    s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX, s->welcome.transport_nonce = 9;
+    s->welcome.workers = 2, s->welcome.shards = 1, s->welcome.endpoint_first = 4, s->welcome.job_id = 300;
+    s->welcome.heartbeat_ns = WEFT_SECONDS(30);
+    weft__control__endpoints__init(&s->endpoints);
+    s->endpoints.n_addresses = 2, s->endpoints.addresses = s->addresses;
+    for (int i = 0; i < 2; i++) weft__control__member__init(&s->member[i]), s->members[i] = &s->member[i];
+    s->member[0].role = WEFT__CONTROL__ROLE__ROLE_SHARD, s->member[0].name = (char *)"shard 0", s->member[0].host = (char *)"h";
+    s->member[0].incarnation = 5, s->member[0].n_addresses = 2, s->member[0].addresses = s->addresses;
+    s->member[1].member = 1, s->member[1].role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member[1].index = 1, s->member[1].pid = 7;
+    s->member[1].name = (char *)"rank 1", s->member[1].endpoint_first = 2, s->member[1].n_addresses = 1, s->member[1].addresses = s->addresses;
+    weft__control__roster__init(&s->roster);
+    s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members;
+    weft__control__ready__init(&s->ready), s->ready.epoch = 1;
+    weft__control__go__init(&s->go), s->go.epoch = 200;
+    weft__control__declare__init(&s->declare);
+    s->declare.ordinal = 3, s->declare.name = (char *)"fc1", s->declare.dtype = WEFT_F32, s->declare.n_dims = 2, s->declare.dims = s->dims;
+    s->declare.codec = (char *)"dense", s->declare.optimizer = (char *)"sgd", s->declare.mode = 1, s->declare.chunk_bytes = 4 << 20;
+    for (int i = 0; i < 2; i++) weft__control__chunk__init(&s->chunk[i]), s->chunks[i] = &s->chunk[i];
+    s->chunk[0].count = 800000, s->chunk[0].endpoint = 7;
+    s->chunk[1].offset = 800000, s->chunk[1].count = 1024 * 784 - 800000, s->chunk[1].endpoint = 8;
+    weft__control__declared__init(&s->declared);
+    s->declared.tensor = 3, s->declared.declare = &s->declare, s->declared.n_chunks = 2, s->declared.chunks = s->chunks;
+    weft__control__declared_ok__init(&s->declared_ok), s->declared_ok.tensor = 3;
+    weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012;
+    weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2, s->member_lost.text = (char *)"rank 2 lost";
+    weft__control__abort__init(&s->abort), s->abort.status = WEFT_ERR_MISMATCH, s->abort.text = (char *)"shapes differ";
+    weft__control__leave__init(&s->leave), s->leave.text = (char *)"done";
+    weft__control__finished__init(&s->finished);
+    weft__control__weight_hash__init(&s->weight_hash);
+    s->weight_hash.tensor = 1, s->weight_hash.step = 50, s->weight_hash.hash = 12297829382473034410ull, s->weight_hash.worker = 1;
+    weft__control__status_request__init(&s->status_request);
+    weft__control__status_reply__init(&s->status_reply), s->status_reply.json = (char *)"{}";
+}
+
+static Control wrap(struct samples *s, int body)
+{
+    void *const bodies[BODIES + 1] = {NULL, &s->challenge, &s->hello, &s->welcome, &s->endpoints, &s->roster, &s->ready, &s->go, &s->declare,
+        &s->declared, &s->declared_ok, &s->heartbeat, &s->member_lost, &s->abort, &s->leave, &s->finished, &s->weight_hash,
+        &s->status_request, &s->status_reply};
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = (Weft__Control__Control__BodyCase)body;
+    message.challenge = bodies[body]; /* the union's pointers share their place */
+    return message;
+}
+
+static size_t pack(const Control *message, uint8_t *out, size_t room)
+{
+    uint8_t *data;
+    size_t bytes;
+    assert_int_equal(weft_control_pack(weft_env_system(), message, &data, &bytes), WEFT_OK);
+    assert_true(bytes <= room);
+    memcpy(out, data, bytes);
+    weft_free_bytes(weft_env_system(), data);
+    return bytes;
+}
+
+static void every_body(void **state)
+{
+    struct samples s;
+    fill(&s);
+    for (int body = 1; body <= BODIES; body++) {
+        uint8_t data[2048], again[2048];
+        char text[4096];
+        Control message = wrap(&s, body), *unpacked;
+        size_t bytes = pack(&message, data, sizeof data);
+        assert_true(slow_control_decode(data, bytes, text, sizeof text));
+        assert_string_equal(text, readings[body]);
+        assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
+        assert_int_equal(unpacked->body_case, body);
+        assert_int_equal(pack(unpacked, again, sizeof again), bytes);
+        assert_memory_equal(again, data, bytes);
+        weft_control_free(weft_env_system(), unpacked);
+    }
+}
+
+/* Both doors: what pack refuses must also be refused when it comes from outside (packed by protobuf itself). */
+static void refused(struct samples *s, int body, const char *what)
+{
+    static uint8_t data[8 << 20];
+    Control message = wrap(s, body), *unpacked;
+    uint8_t *packed;
+    size_t bytes;
+    if (weft_control_pack(weft_env_system(), &message, &packed, &bytes) != WEFT_ERR_LIMIT) fail_msg("packed: %s", what);
+    bytes = protobuf_c_message_get_packed_size(&message.base);
+    assert_true(bytes <= sizeof data);
+    protobuf_c_message_pack(&message.base, data);
+    if (weft_control_unpack(weft_env_system(), data, bytes, &unpacked) != WEFT_ERR_MALFORMED) fail_msg("unpacked: %s", what);
+    fill(s);
+}
+
+#define REFUSED(body, change) (change, refused(&s, body, #change))
+
+static void limits(void **state)
+{
+    struct samples s;
+    static char text_1001[1002], name_256[257], json[(4 << 20) + 2];
+    static ProtobufCBinaryData many[WEFT_LIMIT_ENGINES + 1];
+    static uint8_t big[WEFT_LIMIT_ADDRESS_BYTES + 1];
+    static uint64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1}, huge[2] = {1ull << 33, 1ull << 32}, zero[2] = {4, 0};
+    memset(text_1001, 't', 1001), memset(name_256, 'n', 256), memset(json, ' ', sizeof json - 1);
+    for (size_t i = 0; i < sizeof many / sizeof many[0]; i++) many[i] = BIN("a");
+    fill(&s);
+    REFUSED(1, s.challenge.nonce.len = 15);
+    REFUSED(1, s.challenge.weft_version = name_256);
+    REFUSED(2, s.hello.job = (char *)"");
+    REFUSED(2, s.hello.name = (char *)"");
+    REFUSED(2, s.hello.name = name_256);
+    REFUSED(2, s.hello.name = (char *)"a\nb");
+    REFUSED(2, s.hello.host = (char *)"\033[2J");
+    REFUSED(2, s.hello.role = (Weft__Control__Role)0);
+    REFUSED(2, s.hello.role = (Weft__Control__Role)4);
+    REFUSED(2, s.hello.wanted_index = -2);
+    REFUSED(2, s.hello.wanted_index = (int32_t)WEFT_LIMIT_WORKERS);
+    REFUSED(2, s.hello.proof = BIN("short"));
+    REFUSED(2, s.hello.nonce.len = 0);
+    REFUSED(2, s.hello.endpoints = WEFT_LIMIT_ENGINES + 1);
+    REFUSED(3, s.welcome.workers = WEFT_LIMIT_WORKERS + 1);
+    REFUSED(3, s.welcome.endpoint_first = WEFT_LIMIT_ENDPOINTS);
+    REFUSED(4, s.endpoints.n_addresses = 0);
+    REFUSED(4, (s.endpoints.addresses = many, s.endpoints.n_addresses = WEFT_LIMIT_ENGINES + 1));
+    REFUSED(4, s.addresses[0].len = 0);
+    REFUSED(4, s.addresses[1] = ((ProtobufCBinaryData){sizeof big, big}));
+    REFUSED(5, s.roster.n_members = 0);
+    REFUSED(5, s.member[1].role = WEFT__CONTROL__ROLE__ROLE_OBSERVER);
+    REFUSED(5, s.member[0].n_addresses = 0);
+    REFUSED(8, s.declare.ordinal = WEFT_LIMIT_TENSORS);
+    REFUSED(8, s.declare.name = (char *)"");
+    REFUSED(8, s.declare.dtype = 0);
+    REFUSED(8, s.declare.dtype = 5);
+    REFUSED(8, s.declare.n_dims = 0);
+    REFUSED(8, (s.declare.dims = nine, s.declare.n_dims = 9));
+    REFUSED(8, s.declare.dims = huge);
+    REFUSED(8, s.declare.dims = zero);
+    REFUSED(8, s.declare.codec = name_256);
+    REFUSED(8, s.declare.mode = 3);
+    REFUSED(8, s.declare.chunk_bytes = 1023);
+    REFUSED(9, s.declared.tensor = 4);
+    REFUSED(9, s.declared.declare = NULL);
+    REFUSED(9, s.declared.n_chunks = 1);
+    REFUSED(9, s.declared.n_chunks = 0);
+    REFUSED(9, s.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE);
+    REFUSED(9, s.chunk[1].offset = 0);
+    REFUSED(9, s.chunk[1].count++);
+    REFUSED(9, s.chunk[0].count = UINT64_MAX);
+    REFUSED(9, s.chunk[1].count = 0);
+    REFUSED(9, s.chunk[0].endpoint = WEFT_LIMIT_ENDPOINTS);
+    REFUSED(10, s.declared_ok.tensor = WEFT_LIMIT_TENSORS);
+    REFUSED(12, s.member_lost.text = text_1001);
+    REFUSED(13, s.abort.status = 0);
+    REFUSED(13, s.abort.status = -100);
+    REFUSED(16, s.weight_hash.worker = WEFT_LIMIT_WORKERS);
+    REFUSED(18, s.status_reply.json = json);
+}
+
+static void other_versions_can_be_refused_in_words(void **state)
+{
+    struct samples s;
+    uint8_t data[2048];
+    Control *unpacked;
+    fill(&s);
+    s.hello.wire_version = 2, s.hello.nonce.len = 0, s.hello.role = (Weft__Control__Role)9, s.hello.wanted_index = -7;
+    Control message = wrap(&s, 2);
+    size_t bytes = pack(&message, data, sizeof data);
+    assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
+    assert_int_equal(unpacked->hello->wire_version, 2);
+    weft_control_free(weft_env_system(), unpacked);
+}
+
+static void texts_are_cleaned(void **state)
+{
+    struct samples s;
+    uint8_t data[2048];
+    Control *unpacked;
+    fill(&s);
+    s.abort.text = (char *)"a\n\033[1mb";
+    Control message = wrap(&s, 13);
+    size_t bytes = pack(&message, data, sizeof data);
+    assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
+    assert_string_equal(unpacked->abort->text, "a??[1mb");
+    weft_control_free(weft_env_system(), unpacked);
+}
+
+/* 4 MiB of empty members ask for a hundred times as much: refused within the budget, not granted. */
+static void expansion_is_bounded(void **state)
+{
+    size_t inner = 4u << 20, bytes = 0;
+    uint8_t *data = malloc(inner + 16);
+    Control *unpacked;
+    data[bytes++] = 5 << 3 | 2; /* Control.roster */
+    for (size_t left = inner; left; left >>= 7) data[bytes++] = (uint8_t)((left & 0x7f) | (left >> 7 ? 0x80 : 0));
+    for (size_t i = 0; i < inner; i += 2) data[bytes++] = 2 << 3 | 2, data[bytes++] = 0; /* Roster.members, empty */
+    assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_ERR_MALFORMED);
+    free(data);
+}
+
+static void mutations(void **state)
+{
+    const char *given = getenv("WEFT_TEST_SEED");
+    unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : 1;
+    print_message("replay: WEFT_TEST_SEED=%u\n", seed);
+    struct samples s;
+    fill(&s);
+    for (int body = 1; body <= BODIES; body++) {
+        uint8_t data[2048], mutant[2048];
+        Control message = wrap(&s, body), *unpacked;
+        size_t bytes = pack(&message, data, sizeof data);
+        for (int i = 0; i < 1500; i++) {
+            memcpy(mutant, data, bytes);
+            size_t length = i % 3 ? bytes : (size_t)rand_r(&seed) % (bytes + 1);
+            for (int flips = rand_r(&seed) % 4; flips >= 0; flips--) mutant[(size_t)rand_r(&seed) % bytes] ^= (uint8_t)(1u << rand_r(&seed) % 8);
+            uint8_t *exact = malloc(length + 1); /* so that the address sanitizer sees one byte too far */
+            memcpy(exact, mutant, length);
+            if (weft_control_unpack(weft_env_system(), exact, length, &unpacked) == WEFT_OK) {
+                uint8_t *again;
+                size_t again_bytes;
+                assert_int_equal(weft_control_pack(weft_env_system(), unpacked, &again, &again_bytes), WEFT_OK);
+                weft_free_bytes(weft_env_system(), again);
+                weft_control_free(weft_env_system(), unpacked);
+            }
+            free(exact);
+        }
+    }
+    Control *unpacked;
+    assert_int_equal(weft_control_unpack(weft_env_system(), (const uint8_t *)"", 0, &unpacked), WEFT_ERR_MALFORMED);
+}
+
+/* Fail the Nth allocation: a clean status and no leak (the sanitizer build looks). */
+static int allocations_left;
+static void *failing_alloc(struct weft_env *env, size_t bytes)
+{
+    return allocations_left-- > 0 ? weft_env_system()->alloc(env, bytes) : NULL;
+}
+
+static void allocation_failures(void **state)
+{
+    struct weft_env env = *weft_env_system();
+    env.alloc = failing_alloc;
+    struct samples s;
+    fill(&s);
+    uint8_t data[2048], *packed;
+    Control message = wrap(&s, 9), *unpacked;
+    size_t bytes = pack(&message, data, sizeof data);
+    for (int n = 0;; n++) {
+        allocations_left = n;
+        if (weft_control_unpack(&env, data, bytes, &unpacked) == WEFT_OK) break;
+        assert_true(n < 1000);
+    }
+    weft_control_free(&env, unpacked);
+    allocations_left = 0;
+    assert_int_equal(weft_control_pack(&env, &message, &packed, &bytes), WEFT_ERR_NO_MEMORY);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_body), cmocka_unit_test(limits),
+        cmocka_unit_test(other_versions_can_be_refused_in_words), cmocka_unit_test(texts_are_cleaned),
+        cmocka_unit_test(expansion_is_bounded), cmocka_unit_test(mutations), cmocka_unit_test(allocation_failures)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
