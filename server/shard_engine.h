@@ -1,0 +1,289 @@
+/* shard_engine.h - what the files of one shard engine share; nobody else includes it.
+ *
+ *     transport handler            shard_request.c   every check of an untrusted header, then push / pull / init
+ *        | push                    shard_round.c     one round of one chunk: wait, collect, fold, close, drop
+ *        | memory                  shard_slots.c     the bounded receive memory rounds are opened from
+ *        | pull, init              shard_pull.c      weights out, first weights in
+ *        v result                  shard_reply.c     RESULT messages, a fixed number in flight
+ *     tables                       shard_table.c     tensors and chunks made at declare
+ *     life, deadlines, failure     shard_engine.c
+ *     weight hashes                shard_hash.c
+ *
+ * Words (docs/glossary.md): a *contribution* is what one worker pushes in one round; a *round* of a chunk
+ * takes one contribution of every worker; a dense step has one round, a codec's step as many as the codec.
+ *
+ * One thread: everything here runs on the owner of the engine's loop. After declare nothing allocates. */
+#ifndef WEFT_SERVER_SHARD_ENGINE_H
+#define WEFT_SERVER_SHARD_ENGINE_H
+
+#include "compress/compress.h"
+#include "kernels/kernels.h"
+#include "server/server.h"
+
+#define SHARD_TEXT_BYTES 129 /* 128 bytes of a RESULT's sentence and the terminator */
+
+struct shard_chunk;
+
+/* ---- receive memory (shard_slots.c) ---- */
+
+/* One address-ordered free list over one block of memory taken at create. */
+struct shard_arena {
+    uint8_t *memory; /* owned */
+    size_t bytes;
+    size_t used_bytes, peak_bytes;
+    struct shard_span *free_spans;
+};
+enum weft_status shard_arena_init(struct shard_arena *arena, struct weft_env *env, size_t bytes);
+void shard_arena_fini(struct shard_arena *arena, struct weft_env *env);
+void *shard_arena_reserve(struct shard_arena *arena, size_t bytes); /* NULL: not now */
+void shard_arena_release(struct shard_arena *arena, void *memory, size_t bytes);
+
+/* Room for one contribution: this head, then the payload's bytes. Lives in a round's block. */
+struct shard_slot {
+    struct weft_completion completion;
+    struct shard_chunk *chunk;
+    struct shard_slot *next_free;
+    size_t payload_bytes;
+    uint32_t worker;
+};
+#define SHARD_SLOT_HEAD_BYTES 64
+_Static_assert(sizeof(struct shard_slot) <= SHARD_SLOT_HEAD_BYTES, "a slot's head fits its cache line");
+static inline void *shard_slot_data(struct shard_slot *slot) { return (uint8_t *)slot + SHARD_SLOT_HEAD_BYTES; }
+static inline struct shard_slot *shard_slot_of(void *data)
+{
+    return (struct shard_slot *)(void *)((uint8_t *)data - SHARD_SLOT_HEAD_BYTES);
+}
+
+/* The slots of one open round: a block of the arena. */
+struct shard_slots {
+    void *block;
+    size_t block_bytes;
+    uint32_t count, used;
+    struct shard_slot *free_slots;
+};
+/* Bytes the arena must have for one round of `slot_count` contributions of at most payload_bytes. */
+size_t shard_slots_bytes(uint32_t slot_count, size_t payload_bytes);
+bool shard_slots_open(struct shard_slots *slots, struct shard_arena *arena, uint32_t slot_count, size_t payload_bytes);
+void shard_slots_close(struct shard_slots *slots, struct shard_arena *arena);
+struct shard_slot *shard_slots_take(struct shard_slots *slots); /* one must be free */
+void shard_slots_give(struct shard_slots *slots, struct shard_slot *slot);
+
+/* ---- tables (shard_table.c) ---- */
+
+/* Where one worker's contribution to the chunk's present round stands. */
+enum shard_part_state {
+    SHARD_PART_NONE = 0,      /* not arrived */
+    SHARD_PART_WAITING = 1,   /* announced; the payload is still with the worker */
+    SHARD_PART_RECEIVING = 2, /* on its way into a slot */
+    SHARD_PART_HELD = 3,      /* in a slot, waits for the ranks before it */
+    SHARD_PART_FOLDED = 4,    /* in the sum */
+};
+
+/* What a worker is still to be told about the chunk. */
+enum shard_answer {
+    SHARD_ANSWER_NONE = 0,
+    SHARD_ANSWER_ACK = 1,   /* the last result's step and status, no payload */
+    SHARD_ANSWER_DATA = 2,  /* the last result */
+    SHARD_ANSWER_ERROR = 3, /* the chunk's last error */
+};
+
+/* One worker's standing with one chunk. */
+struct shard_part {
+    struct weft_arrival *arrival; /* WAITING: the announced contribution */
+    struct weft_arrival *pull;    /* a PULL that waits for its step, or NULL; in engine->pulls */
+    struct shard_slot *slot;      /* RECEIVING, HELD */
+    uint64_t pull_since_ns;
+    uint64_t applied_step;        /* watermark: no contribution of this step or an older one is ever folded again */
+    float weight;
+    uint8_t state;                /* enum shard_part_state */
+    uint8_t want;                 /* enum shard_answer at the close of the present round */
+    uint8_t answer;               /* enum shard_answer to be sent now */
+    bool owed;                    /* has not heard of the chunk's last error, and will when it comes */
+};
+
+enum shard_phase {
+    SHARD_PHASE_IDLE = 0,       /* no contribution of the next round has arrived */
+    SHARD_PHASE_INSTALLING = 1, /* INIT: the first weights are being received */
+    SHARD_PHASE_WAITING = 2,    /* contributions are announced; no receive memory yet */
+    SHARD_PHASE_COLLECTING = 3, /* receive memory is reserved; contributions are received and folded */
+    SHARD_PHASE_CLOSING = 4,    /* all folded; the result before is still being sent */
+    SHARD_PHASE_DRAINING = 5,   /* dropped; receives in flight must end before the memory is free */
+};
+
+struct shard_chunk {
+    struct shard_tensor *tensor;
+    uint32_t index;
+    uint64_t offset, count; /* elements */
+
+    float *values;    /* (count,) owned; weights with an optimiser; else the last mean (step 0: the first weights) */
+    float *velocity;  /* (count,) owned; NULL without momentum */
+    bool initialised; /* values hold first weights or something later */
+    uint64_t closed_step;
+
+    /* The result of the round closed last, and who still reads it. */
+    uint64_t result_step;
+    uint8_t result_round;
+    bool result_answerable; /* a duplicate may be answered from it */
+    const void *result_data;
+    size_t result_bytes;
+    float result_lr, result_weight_sum;
+    uint32_t sends;         /* sends in flight that read values or the aggregate */
+    uint32_t answers;       /* parts whose answer is not sent yet */
+    uint32_t answer_cursor;
+
+    /* The round that collects: step closed_step + 1. */
+    uint8_t phase; /* enum shard_phase; written by shard_round_enter alone */
+    uint8_t round;
+    float lr;
+    uint32_t lr_worker;
+    uint32_t arrived, receiving; /* parts not NONE; parts RECEIVING */
+    uint32_t next;               /* lowest rank that is not folded */
+    bool starved;                /* a contribution was not received for want of a slot */
+    uint64_t first_ns;
+    struct shard_slots slots;
+    struct weft_fold fold;
+    struct weft_completion install;
+
+    /* The last error of the chunk. */
+    enum weft_status error_status;
+    uint64_t error_step;
+    uint8_t error_round;
+    uint32_t owed_count;
+    char error_text[SHARD_TEXT_BYTES];
+
+    struct weft_list waiting_link;   /* engine->waiting: phase WAITING */
+    struct weft_list round_link;     /* engine->rounds: WAITING, COLLECTING, CLOSING; oldest first */
+    struct weft_list answering_link; /* engine->answering: answers > 0 */
+    struct shard_part *parts;        /* (workers,) owned */
+};
+
+struct shard_tensor {
+    struct weft_shard_engine *engine;
+    uint32_t id;
+    char name[WEFT_LIMIT_NAME_BYTES + 1];
+    struct weft_shape shape;
+    struct weft_codec_spec codec; /* resolved */
+    uint32_t rounds;
+    struct weft_optimizer_spec optimizer;
+    struct weft_combiner *combiner; /* owned; NULL: dense */
+    uint32_t chunk_count;           /* ours */
+    struct shard_chunk *chunks;     /* owned, by rising index */
+    uint64_t hash_step[2];          /* 0: none */
+    uint64_t hash[2];
+};
+
+/* ---- the engine ---- */
+
+/* One RESULT on its way. */
+struct shard_reply {
+    struct weft_completion completion;
+    struct weft_shard_engine *engine;
+    struct shard_chunk *chunk; /* whose memory it reads; NULL: none */
+    struct shard_reply *next_free;
+};
+
+struct shard_worker {
+    uint32_t endpoint;
+    uint64_t incarnation;
+    bool lost; /* logged once */
+};
+
+struct weft_shard_engine {
+    struct weft_env *env;
+    struct weft_transport *transport;
+    struct weft_loop *loop;
+    struct weft_event_ring *events;
+    const struct weft_kernels *kernels;
+    uint64_t job;
+    uint32_t endpoint, epoch, workers;
+    struct shard_worker *worker; /* (workers,) owned */
+    uint64_t round_deadline_ns;
+    uint32_t hash_every;
+
+    struct shard_tensor **tensors; /* (tensor_capacity,) by id, NULL where we own nothing; owned */
+    uint32_t tensor_capacity;
+    float *scratch; /* (scratch_count,) owned; a decoded codec step on its way into the optimiser */
+    uint64_t scratch_count;
+
+    struct shard_arena arena;
+    struct weft_list waiting;   /* chunks that want receive memory, in the order they came */
+    struct weft_list rounds;    /* chunks with a round, by its first contribution */
+    struct weft_list answering; /* chunks with answers to send */
+    struct weft_list pulls;     /* arrivals: pulls that wait for their step, oldest first */
+    struct weft_list deferred;  /* arrivals to be handled again from the start when something has moved */
+    bool accept_again;          /* a receive was answered AGAIN: try again */
+
+    struct shard_reply *replies; /* (reply_count,) owned */
+    struct shard_reply *free_replies;
+    uint32_t replies_in_flight;
+    bool blocked;    /* no reply or no send was to be had: stop pumping until something moves */
+    bool pumping, pump_again;
+
+    struct weft_timer deadline_timer, retry_timer;
+
+    enum weft_status failed; /* WEFT_OK, or why nothing is served any more */
+    char failed_text[SHARD_TEXT_BYTES];
+    struct weft_shard_engine_stats stats;
+};
+
+/* shard_table.c */
+enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__Control__Declared *declared, struct weft_error *error);
+void shard_table_free(struct weft_shard_engine *engine);
+struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id);   /* NULL: not ours */
+struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t index);       /* NULL: not ours */
+static inline bool shard_tensor_is_dense(const struct shard_tensor *tensor) { return tensor->codec.id == WEFT_CODEC_DENSE; }
+/* The longest contribution to a round, and the slots without which a round cannot run. */
+size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round);
+uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk);
+
+/* shard_request.c */
+void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival *arrival);
+void shard_request_arrived(void *context, struct weft_arrival *arrival);
+
+/* shard_round.c */
+void shard_round_push(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival);
+void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase);
+/* After INSTALLING or DRAINING: go on with what has arrived meanwhile. */
+void shard_round_resume(struct shard_chunk *chunk);
+/* The round is over without a result: its contributors hear `status` and `text` now, the others when they come. */
+void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text);
+/* The result's readers have become fewer: close or fold what waited for them. */
+void shard_round_result_released(struct shard_chunk *chunk);
+/* Give memory to the rounds that wait for it; receive what may be received. */
+void shard_round_open_waiting(struct weft_shard_engine *engine);
+void shard_round_fill(struct shard_chunk *chunk);
+/* "rank 1, 4 and 7" of the parts without a contribution; "" when none. */
+void shard_round_missing(const struct shard_chunk *chunk, char *out, size_t out_bytes);
+static inline bool shard_result_busy(const struct shard_chunk *chunk) { return chunk->sends > 0 || chunk->answers > 0; }
+
+/* shard_pull.c */
+void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival);
+void shard_pull_answer_waiting(struct shard_chunk *chunk); /* after a close or an install */
+void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival);
+
+/* shard_reply.c */
+enum weft_status shard_reply_init(struct weft_shard_engine *engine, uint32_t count);
+void shard_reply_fini(struct weft_shard_engine *engine);
+/* Answer a request at once and end its arrival; when that is not possible now, the request is deferred whole. */
+void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *arrival, const struct weft_wire_header *header,
+                        enum weft_status status, const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* The same with the chunk's last result (a duplicate), or with its values (a pull). true: answered; false: deferred. */
+bool shard_reply_result(struct shard_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *header,
+                        enum shard_answer answer);
+bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *header);
+/* Note what a worker is to be told; the pump sends it. */
+void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_answer answer);
+void shard_reply_pump(struct weft_shard_engine *engine);
+void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival);
+
+/* shard_hash.c */
+void shard_hash_step(struct shard_chunk *chunk);
+
+/* shard_engine.c */
+void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker);
+/* Something moved (memory, a reply, a send): serve what waited for it. */
+void shard_engine_moved(struct weft_shard_engine *engine);
+void shard_engine_retry_soon(struct weft_shard_engine *engine);
+void shard_engine_watch_deadlines(struct weft_shard_engine *engine);
+
+#endif

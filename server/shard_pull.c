@@ -1,0 +1,136 @@
+/* shard_pull.c - weights out (PULL) and first weights in (INIT).
+ *
+ * A PULL names the step whose result it wants at least; it is answered from the chunk's values as soon as
+ * that step is closed, at once when it is closed already. One pull per worker and chunk may wait. While a
+ * round only waits for readers of the old values (phase CLOSING) a new pull waits for the new ones: a
+ * stream of pulls cannot keep a round from closing.
+ *
+ * INIT is received straight into the values: there is no older copy worth keeping before the first step.
+ * It is allowed until the first contribution of step 1 has come, and may be repeated (a lost answer). */
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/shard_engine.h"
+
+/* Do the values answer a pull of `step`? */
+static bool pull_ready(const struct shard_chunk *chunk, uint64_t step)
+{
+    if (chunk->phase == SHARD_PHASE_CLOSING || chunk->phase == SHARD_PHASE_INSTALLING) return false;
+    return chunk->closed_step >= step && (chunk->closed_step > 0 || chunk->initialised);
+}
+
+void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    struct shard_part *part = &chunk->parts[header->worker];
+    bool values_follow = shard_tensor_is_dense(tensor) || tensor->optimizer.enabled;
+    if (!values_follow && (header->step > 0 || chunk->closed_step > 0)) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_UNSUPPORTED,
+                           "tensor '%.40s' has a codec and no optimizer: there is nothing to pull after step 0", tensor->name);
+        return;
+    }
+    if (header->step > chunk->closed_step + 1) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE, "pull of step %" PRIu64 " of tensor '%.40s', which stands at %" PRIu64,
+                           header->step, tensor->name, chunk->closed_step);
+        return;
+    }
+    if (pull_ready(chunk, header->step)) {
+        if (shard_reply_values(chunk, arrival, header)) engine->stats.pulls++;
+        return;
+    }
+    if (part->pull) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE, "rank %u pulls chunk %u of tensor '%.40s' twice at once",
+                           header->worker, chunk->index, tensor->name);
+        return;
+    }
+    part->pull = arrival;
+    part->pull_since_ns = weft_now_ns(engine->env);
+    weft_list_append(&engine->pulls, &arrival->link);
+    shard_engine_watch_deadlines(engine);
+}
+
+void shard_pull_answer_waiting(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (weft_list_empty(&engine->pulls)) return;
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct weft_arrival *arrival = chunk->parts[worker].pull;
+        if (!arrival) continue;
+        chunk->parts[worker].pull = NULL;
+        weft_list_remove(&arrival->link);
+        shard_reply_defer(engine, arrival); /* handled again by the next pump, which follows */
+    }
+}
+
+/* ---- INIT ---- */
+
+static void installed(struct weft_completion *completion, enum weft_status status)
+{
+    struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, install);
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    WEFT_ASSERT(chunk->phase == SHARD_PHASE_INSTALLING);
+    chunk->initialised = status == WEFT_OK;
+    if (status == WEFT_OK && engine->failed == WEFT_OK) {
+        chunk->result_step = 0;
+        chunk->result_round = 0;
+        chunk->result_bytes = 0;
+        chunk->result_lr = chunk->result_weight_sum = 0;
+        engine->stats.received_bytes += chunk->count * sizeof(float);
+        shard_reply_note(chunk, 0, SHARD_ANSWER_ACK);
+    } else if (status == WEFT_OK) {
+        chunk->error_status = engine->failed;
+        chunk->error_step = 0;
+        chunk->error_round = 0;
+        memcpy(chunk->error_text, engine->failed_text, sizeof chunk->error_text);
+        shard_reply_note(chunk, 0, SHARD_ANSWER_ERROR);
+    } else {
+        weft_log(engine->env, WEFT_LOG_WARN, "server", "first weights of tensor '%s' chunk %u did not arrive: %s",
+                 chunk->tensor->name, chunk->index, weft_status_text(status));
+        if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
+    }
+    shard_round_resume(chunk);
+    if (!chunk->initialised && chunk->tensor->optimizer.enabled && chunk->arrived > 0)
+        shard_round_drop(chunk, WEFT_ERR_STATE, "the tensor's first weights did not arrive");
+    if (chunk->initialised) shard_pull_answer_waiting(chunk);
+    shard_engine_moved(engine);
+}
+
+void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    if (header->worker != 0 || header->step != 0 || header->codec != WEFT_CODEC_DENSE || header->dtype != WEFT_F32) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID, "first weights come from rank 0, as step 0, dense f32");
+        return;
+    }
+    if (arrival->payload_bytes != chunk->count * sizeof(float)) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MALFORMED, "first weights of tensor '%.30s' chunk %u have %zu bytes, not %" PRIu64,
+                           tensor->name, chunk->index, arrival->payload_bytes, chunk->count * sizeof(float));
+        return;
+    }
+    if (chunk->closed_step > 0 || chunk->arrived > 0) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE, "first weights of tensor '%.40s' after its training has begun", tensor->name);
+        return;
+    }
+    /* Somebody still reads the values, or they are being written: later. */
+    if (shard_result_busy(chunk) || chunk->phase != SHARD_PHASE_IDLE) {
+        shard_reply_defer(engine, arrival);
+        return;
+    }
+    shard_round_enter(chunk, SHARD_PHASE_INSTALLING);
+    weft_completion_init(&chunk->install, 1, installed);
+    enum weft_status status = weft_transport_accept(engine->transport, arrival, chunk->values, chunk->count * sizeof(float), &chunk->install);
+    if (status >= 0) {
+        chunk->initialised = false;
+        return;
+    }
+    shard_round_enter(chunk, SHARD_PHASE_IDLE);
+    if (status == WEFT_ERR_AGAIN) {
+        shard_reply_defer(engine, arrival);
+        shard_engine_retry_soon(engine);
+        return;
+    }
+    weft_transport_discard(engine->transport, arrival);
+    if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
+}

@@ -1,0 +1,108 @@
+/* shard_request.c - the door of a shard engine: every message of the push channel, untrusted until checked here.
+ *
+ * Order of the checks: is it a header at all; is it from the worker it names; is it of this job, epoch and
+ * incarnation; do we serve at all; do we know the chunk; is the payload what the header says and what the
+ * chunk allows. A message that is not a request of its sender is dropped and counted (an answer would only
+ * confuse a third); every other failure is answered with a status and a sentence.
+ *
+ * Nothing of the payload has been received by then: the transport holds it at the worker. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "server/shard_engine.h"
+
+static bool is_request(uint8_t kind)
+{
+    return kind == WEFT_WIRE_PUSH_PULL || kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PULL || kind == WEFT_WIRE_INIT;
+}
+
+static void drop(struct weft_shard_engine *engine, struct weft_arrival *arrival, const char *why)
+{
+    engine->stats.refused++;
+    weft_log(engine->env, WEFT_LOG_DEBUG, "server", "message of endpoint %u dropped: %s", arrival->peer_id, why);
+    weft_transport_discard(engine->transport, arrival);
+}
+
+/* Codec, round and length of a contribution. */
+static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    bool dense = shard_tensor_is_dense(tensor);
+    if (header->codec != tensor->codec.id || (dense && header->dtype != WEFT_F32)) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH, "rank %u pushes tensor '%.40s' with codec %u dtype %u, not %u",
+                           header->worker, tensor->name, header->codec, header->dtype, (unsigned)tensor->codec.id);
+        return false;
+    }
+    if (header->round >= tensor->rounds || header->step == 0) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID, "tensor '%.40s' has no step %" PRIu64 " round %u", tensor->name,
+                           header->step, header->round);
+        return false;
+    }
+    size_t most = shard_chunk_contribution_bytes(chunk, header->round);
+    if (arrival->payload_bytes > most || (dense && arrival->payload_bytes != most)) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MALFORMED, "rank %u pushes %zu bytes of tensor '%.30s' chunk %u, which has %s%zu",
+                           header->worker, arrival->payload_bytes, tensor->name, chunk->index, dense ? "" : "at most ", most);
+        return false;
+    }
+    return true;
+}
+
+static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+{
+    switch ((enum weft_wire_kind)header->kind) {
+    case WEFT_WIRE_PULL:
+        shard_pull_request(chunk, header, arrival);
+        return;
+    case WEFT_WIRE_INIT:
+        shard_install_request(chunk, header, arrival);
+        return;
+    case WEFT_WIRE_PUSH_PULL:
+    case WEFT_WIRE_PUSH:
+        if (contribution_fits(chunk, header, arrival)) shard_round_push(chunk, header, arrival);
+        return;
+    case WEFT_WIRE_RESULT:
+        break;
+    }
+    WEFT_ASSERT(!"a request kind that is_request lets through");
+}
+
+void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival *arrival)
+{
+    struct weft_wire_header header;
+    if (weft_wire_decode(arrival->header, arrival->header_bytes, &header) < 0 || !is_request(header.kind)) {
+        drop(engine, arrival, "not a request header of this version");
+        return;
+    }
+    if (header.worker >= engine->workers || engine->worker[header.worker].endpoint != arrival->peer_id) {
+        drop(engine, arrival, "its header names another worker");
+        return;
+    }
+    if (header.job != engine->job || header.epoch != engine->epoch || header.incarnation != engine->worker[header.worker].incarnation) {
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_STALE, "rank %u speaks for another job, epoch (%u, here %u) or incarnation",
+                           header.worker, header.epoch, engine->epoch);
+        return;
+    }
+    if (engine->failed < 0) {
+        shard_reply_refuse(engine, arrival, &header, engine->failed, "%s", engine->failed_text);
+        return;
+    }
+    struct shard_tensor *tensor = shard_table_tensor(engine, header.tensor);
+    struct shard_chunk *chunk = tensor ? shard_table_chunk(tensor, header.chunk) : NULL;
+    if (!chunk) {
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_NOT_FOUND, "tensor %u chunk %u is not on this shard", header.tensor, header.chunk);
+        return;
+    }
+    if (header.payload_bytes != arrival->payload_bytes) {
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_MALFORMED, "header announces %" PRIu64 " bytes, the message has %zu",
+                           header.payload_bytes, arrival->payload_bytes);
+        return;
+    }
+    dispatch(chunk, &header, arrival);
+}
+
+void shard_request_arrived(void *context, struct weft_arrival *arrival)
+{
+    weft_list_init(&arrival->link);
+    shard_request_handle(context, arrival);
+}

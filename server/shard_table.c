@@ -1,0 +1,209 @@
+/* shard_table.c - tensors and chunks of one engine, made when the coordinator declares them.
+ *
+ * A declaration lists every chunk of a tensor and the endpoint that owns it. The engine takes its own: all
+ * memory a chunk will ever need (values, velocity, one small record per worker, a codec's combiner) is
+ * taken here, so that the data path allocates nothing. What does not fit is refused here, in words.
+ *
+ * Dense tensors are cut anywhere. A codec encodes a whole tensor, so its one chunk covers all elements. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/shard_engine.h"
+
+struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id)
+{
+    return id < engine->tensor_capacity ? engine->tensors[id] : NULL;
+}
+
+struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t index)
+{
+    uint32_t low = 0, high = tensor->chunk_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (tensor->chunks[middle].index < index) low = middle + 1;
+        else high = middle;
+    }
+    return low < tensor->chunk_count && tensor->chunks[low].index == index ? &tensor->chunks[low] : NULL;
+}
+
+size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round)
+{
+    const struct shard_tensor *tensor = chunk->tensor;
+    if (shard_tensor_is_dense(tensor)) return chunk->count * sizeof(float);
+    return weft_codec_contribution_bytes_max(&tensor->codec, &tensor->shape, round);
+}
+
+/* A dense round keeps partial sums in its slots; a combiner copies what it is given. */
+uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk)
+{
+    return shard_tensor_is_dense(chunk->tensor) ? weft_fold_slots(chunk->tensor->engine->workers) : 1;
+}
+
+/* ---- declare ---- */
+
+static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft__Control__Declare *declare, struct weft_error *error)
+{
+    snprintf(tensor->name, sizeof tensor->name, "%s", declare->name);
+    if (declare->mode != WEFT_WIRE_MODE_SERVER)
+        return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' is not of server mode", tensor->name);
+    if (declare->dtype != WEFT_F32)
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "tensor '%s' is %s: shards serve f32 only", tensor->name,
+                              weft_dtype_name((enum weft_dtype)declare->dtype));
+    if (declare->n_dims < 1 || declare->n_dims > WEFT_TENSOR_DIMS_MAX)
+        return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has %zu dimensions, allowed are 1 to %d", tensor->name,
+                              declare->n_dims, WEFT_TENSOR_DIMS_MAX);
+    tensor->shape.dim_count = (uint32_t)declare->n_dims;
+    for (size_t i = 0; i < declare->n_dims; i++) tensor->shape.dims[i] = declare->dims[i];
+    uint64_t elems = weft_shape_elems(&tensor->shape);
+    if (elems == 0 || elems > WEFT_LIMIT_TENSOR_ELEMS)
+        return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has no elements or too many", tensor->name);
+
+    struct weft_codec_spec codec;
+    WEFT_TRY(weft_codec_parse(declare->codec[0] ? declare->codec : "dense", &codec, error));
+    tensor->codec = weft_codec_resolve(&codec, &tensor->shape);
+    tensor->rounds = weft_codec_rounds(&tensor->codec);
+    WEFT_ASSERT(tensor->rounds >= 1 && tensor->rounds <= WEFT_CODEC_ROUNDS_MAX);
+    return weft_optimizer_parse(declare->optimizer, &tensor->optimizer, error);
+}
+
+static enum weft_status chunk_check(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk, size_t chunks,
+                                    struct weft_error *error)
+{
+    uint64_t elems = weft_shape_elems(&tensor->shape);
+    if (chunk->count == 0 || chunk->count > elems || chunk->offset > elems - chunk->count)
+        return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' lies outside its elements", tensor->name);
+    if (!shard_tensor_is_dense(tensor) && (chunks != 1 || chunk->count != elems))
+        return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has a codec and must be one chunk, not %zu", tensor->name, chunks);
+    return WEFT_OK;
+}
+
+static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error *error)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    weft_list_init(&chunk->waiting_link);
+    weft_list_init(&chunk->round_link);
+    weft_list_init(&chunk->answering_link);
+
+    for (uint8_t round = 0; round < tensor->rounds; round++) {
+        size_t needed = shard_slots_bytes(shard_chunk_slots_min(chunk), shard_chunk_contribution_bytes(chunk, round));
+        if (needed > engine->arena.bytes)
+            return weft_error_set(error, WEFT_ERR_LIMIT,
+                                  "a chunk of tensor '%s' needs %zu bytes of receive memory for %u workers, the shard has %zu: raise "
+                                  "the shard's receive memory or lower chunk_bytes",
+                                  tensor->name, needed, engine->workers, engine->arena.bytes);
+    }
+    chunk->values = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
+    chunk->parts = weft_alloc_zero(engine->env, engine->workers * sizeof *chunk->parts);
+    if (tensor->optimizer.enabled && tensor->optimizer.momentum != 0)
+        chunk->velocity = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
+    if (!chunk->values || !chunk->parts || (tensor->optimizer.enabled && tensor->optimizer.momentum != 0 && !chunk->velocity))
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a chunk of %llu elements of tensor '%s'",
+                              (unsigned long long)chunk->count, tensor->name);
+    return WEFT_OK;
+}
+
+static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Control__Declared *declared, struct weft_error *error)
+{
+    struct weft_shard_engine *engine = tensor->engine;
+    uint32_t own_id = engine->endpoint, own = 0;
+    for (size_t i = 0; i < declared->n_chunks; i++) {
+        WEFT_TRY(chunk_check(tensor, declared->chunks[i], declared->n_chunks, error));
+        own += declared->chunks[i]->endpoint == own_id;
+    }
+    if (own == 0) return WEFT_OK;
+    tensor->chunks = weft_alloc_zero(engine->env, own * sizeof *tensor->chunks);
+    if (!tensor->chunks) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %u chunks of tensor '%s'", own, tensor->name);
+    for (size_t i = 0; i < declared->n_chunks; i++) {
+        if (declared->chunks[i]->endpoint != own_id) continue;
+        struct shard_chunk *chunk = &tensor->chunks[tensor->chunk_count++];
+        chunk->tensor = tensor;
+        chunk->index = (uint32_t)i;
+        chunk->offset = declared->chunks[i]->offset;
+        chunk->count = declared->chunks[i]->count;
+        WEFT_TRY(chunk_make(chunk, error));
+    }
+    if (shard_tensor_is_dense(tensor)) return WEFT_OK;
+    enum weft_status status = weft_combiner_create(engine->env, &tensor->codec, &tensor->shape, engine->workers, &tensor->combiner);
+    if (status < 0) return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name, weft_status_text(status));
+    return WEFT_OK;
+}
+
+static enum weft_status scratch_grow(struct weft_shard_engine *engine, uint64_t count)
+{
+    if (count <= engine->scratch_count) return WEFT_OK;
+    float *scratch = weft_alloc_array(engine->env, count, sizeof(float));
+    if (!scratch) return WEFT_ERR_NO_MEMORY;
+    weft_free_bytes(engine->env, engine->scratch);
+    engine->scratch = scratch;
+    engine->scratch_count = count;
+    return WEFT_OK;
+}
+
+static enum weft_status capacity_grow(struct weft_shard_engine *engine, uint32_t id)
+{
+    if (id < engine->tensor_capacity) return WEFT_OK;
+    uint32_t capacity = engine->tensor_capacity ? engine->tensor_capacity : 64;
+    while (capacity <= id) capacity *= 2;
+    struct shard_tensor **tensors = weft_alloc_zero(engine->env, capacity * sizeof *tensors);
+    if (!tensors) return WEFT_ERR_NO_MEMORY;
+    if (engine->tensor_capacity) memcpy(tensors, engine->tensors, engine->tensor_capacity * sizeof *tensors);
+    weft_free_bytes(engine->env, engine->tensors);
+    engine->tensors = tensors;
+    engine->tensor_capacity = capacity;
+    return WEFT_OK;
+}
+
+static void tensor_free(struct shard_tensor *tensor)
+{
+    struct weft_env *env = tensor->engine->env;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        weft_free_bytes(env, tensor->chunks[i].values);
+        weft_free_bytes(env, tensor->chunks[i].velocity);
+        weft_free_bytes(env, tensor->chunks[i].parts);
+    }
+    weft_free_bytes(env, tensor->chunks);
+    weft_combiner_free(tensor->combiner);
+    weft_free_bytes(env, tensor);
+}
+
+enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__Control__Declared *declared, struct weft_error *error)
+{
+    if (!declared->declare || declared->tensor >= WEFT_LIMIT_TENSORS || declared->n_chunks < 1 ||
+        declared->n_chunks > WEFT_LIMIT_CHUNKS)
+        return weft_error_set(error, WEFT_ERR_INVALID, "a declaration of tensor %u without content or beyond the limits", declared->tensor);
+    if (shard_table_tensor(engine, declared->tensor))
+        return weft_error_set(error, WEFT_ERR_EXISTS, "tensor %u is declared already", declared->tensor);
+    if (capacity_grow(engine, declared->tensor) < 0)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the table of tensors");
+    struct shard_tensor *tensor = weft_alloc_zero(engine->env, sizeof *tensor);
+    if (!tensor) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for tensor %u", declared->tensor);
+    tensor->engine = engine;
+    tensor->id = declared->tensor;
+
+    enum weft_status status = tensor_describe(tensor, declared->declare, error);
+    if (status == WEFT_OK) status = chunks_make(tensor, declared, error);
+    if (status == WEFT_OK && tensor->combiner && tensor->optimizer.enabled) {
+        status = scratch_grow(engine, weft_shape_elems(&tensor->shape));
+        if (status < 0) weft_error_set(error, status, "no memory to decode tensor '%s'", tensor->name);
+    }
+    if (status < 0 || tensor->chunk_count == 0) {
+        tensor_free(tensor);
+        return status;
+    }
+    engine->tensors[tensor->id] = tensor;
+    engine->stats.chunks += tensor->chunk_count;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) engine->stats.weights_bytes += tensor->chunks[i].count * sizeof(float);
+    return WEFT_OK;
+}
+
+void shard_table_free(struct weft_shard_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->tensor_capacity; i++)
+        if (engine->tensors[i]) tensor_free(engine->tensors[i]);
+    weft_free_bytes(engine->env, engine->tensors);
+    weft_free_bytes(engine->env, engine->scratch);
+    engine->tensors = NULL;
+    engine->scratch = NULL;
+    engine->tensor_capacity = 0;
+}
