@@ -1,0 +1,179 @@
+#include "tests/transport/net.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+bool op_inside_call;
+int op_order;
+
+uint64_t net_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+bool net_is_sim(const struct flavour *flavour) { return strstr(flavour->backend, "sim") != NULL; }
+
+struct failed_context {
+    struct net *net;
+    int index;
+};
+static struct failed_context failed_contexts[NET_MAX];
+
+static void peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    struct failed_context *at = context;
+    assert_false(op_inside_call);
+    at->net->failed_count[at->index]++;
+    at->net->failed_id[at->index] = peer_id;
+    at->net->failed_status[at->index] = status;
+    snprintf(at->net->failed_text[at->index], sizeof at->net->failed_text[0], "%s", text);
+}
+
+static void open_one(struct net *net, int index)
+{
+    const struct flavour *flavour = net->flavour;
+    struct weft_env *env = weft_env_system();
+    struct weft_transport_options options;
+    weft_transport_options_init(&options);
+    options.backend = flavour->backend;
+    options.id = 100 + (uint32_t)index;
+    options.nonce = 0x1234567890abcdefull;
+    options.eager_bytes_max = NET_EAGER;
+    if (flavour->lanes) options.lanes = flavour->lanes;
+    options.wrap = flavour->wrap;
+    options.peer_failed = peer_failed;
+    failed_contexts[index] = (struct failed_context){net, index};
+    options.peer_failed_context = &failed_contexts[index];
+    if (net->sim) {
+        options.sim = net->sim;
+        options.sim_host = (uint32_t)index;
+        env = weft_sim_env(net->sim, (uint32_t)index);
+        struct weft_loop_options loop_options;
+        weft_loop_options_init(&loop_options);
+        loop_options.virtual_time = true;
+        assert_int_equal(weft_loop_create(env, &loop_options, &net->loops[index]), WEFT_OK);
+        assert_int_equal(weft_sim_add(net->sim, (uint32_t)index, net->loops[index]), WEFT_OK);
+    }
+    struct weft_error error = {0};
+    enum weft_status status = weft_transport_open(env, &options, &net->transports[index], &error);
+    if (status < 0) fail_msg("open %s: %s", flavour->backend, error.text);
+    if (net->loops[index]) assert_int_equal(weft_transport_attach(net->transports[index], net->loops[index]), WEFT_OK);
+}
+
+void net_open(struct net *net, const struct flavour *flavour, int count)
+{
+    memset(net, 0, sizeof *net);
+    net->flavour = flavour;
+    net->count = count;
+    op_inside_call = false;
+    if (net_is_sim(flavour)) {
+        struct weft_sim_options options;
+        weft_sim_options_init(&options);
+        options.host_count = (uint32_t)count;
+        options.seed = 11;
+        assert_int_equal(weft_sim_create(weft_env_system(), &options, &net->sim), WEFT_OK);
+    }
+    for (int i = 0; i < count; i++) open_one(net, i);
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < count; k++) {
+            const void *blob;
+            size_t bytes;
+            assert_int_equal(weft_transport_address(net->transports[k], &blob, &bytes), WEFT_OK);
+            assert_int_equal(weft_transport_connect(net->transports[i], 100 + (uint32_t)k, blob, bytes, &net->peers[i][k]), WEFT_OK);
+        }
+    }
+}
+
+void net_pump(struct net *net)
+{
+    if (net->sim) weft_sim_run(net->sim, NULL, weft_sim_now_ns(net->sim) + 2000);
+    for (int i = 0; i < net->count; i++) {
+        if (net->transports[i] && (!net->sim || !net->loops[i])) weft_transport_progress(net->transports[i], 64);
+    }
+}
+
+void net_drop(struct net *net, int index)
+{
+    weft_transport_close(net->transports[index]);
+    if (net->loops[index]) {
+        weft_sim_remove(net->sim, net->loops[index]);
+        weft_loop_free(net->loops[index]);
+        net->loops[index] = NULL;
+    }
+    PUMP_UNTIL(net, weft_transport_drained(net->transports[index]));
+    weft_transport_free(net->transports[index]);
+    net->transports[index] = NULL;
+}
+
+void net_close(struct net *net)
+{
+    for (int i = 0; i < net->count; i++) {
+        if (net->transports[i]) weft_transport_close(net->transports[i]);
+    }
+    for (int i = 0; i < net->count; i++) {
+        if (net->transports[i]) net_drop(net, i);
+    }
+    weft_sim_free(net->sim);
+}
+
+static void op_done(struct weft_completion *completion, enum weft_status status)
+{
+    struct op *op = weft_container_of(completion, struct op, completion);
+    if (op_inside_call) fail_msg("a completion ran inside the call that started it");
+    op->fired++;
+    op->status = status;
+    op->order = ++op_order;
+}
+
+void op_init(struct op *op)
+{
+    memset(op, 0, sizeof *op);
+    weft_completion_init(&op->completion, 1, op_done);
+}
+
+enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, const char *header, const void *payload, size_t bytes)
+{
+    struct weft_message message = {
+        .tag = tag,
+        .header = header,
+        .header_bytes = header ? (uint32_t)strlen(header) : 0,
+        .payload = payload,
+        .payload_bytes = bytes,
+    };
+    op_init(op);
+    op_inside_call = true;
+    enum weft_status status = weft_transport_send(peer, &message, &op->completion);
+    op_inside_call = false;
+    return status;
+}
+
+enum weft_status op_recv(struct op *op, struct weft_transport *transport, uint32_t peer_id, uint64_t tag, void *buffer, size_t bytes)
+{
+    op_init(op);
+    op->receive.completion = &op->completion;
+    op->receive.buffer = buffer;
+    op->receive.buffer_bytes = bytes;
+    op_inside_call = true;
+    enum weft_status status = weft_transport_recv(transport, peer_id, tag, &op->receive);
+    op_inside_call = false;
+    return status;
+}
+
+void fill(void *memory, size_t bytes, uint32_t seed)
+{
+    unsigned char *at = memory;
+    for (size_t i = 0; i < bytes; i++) at[i] = (unsigned char)((i * 2654435761u + seed * 40503u) >> 13);
+}
+
+bool filled(const void *memory, size_t bytes, uint32_t seed)
+{
+    const unsigned char *at = memory;
+    for (size_t i = 0; i < bytes; i++) {
+        if (at[i] != (unsigned char)((i * 2654435761u + seed * 40503u) >> 13)) return false;
+    }
+    return true;
+}

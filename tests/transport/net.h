@@ -1,0 +1,73 @@
+/* net.h - a few endpoints of one backend in this process, connected all to all, for the conformance
+ * suite. Real backends are progressed in turn; simulated ones live in a weft_sim with a loop each. */
+#ifndef WEFT_TESTS_TRANSPORT_NET_H
+#define WEFT_TESTS_TRANSPORT_NET_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "transport/transport.h"
+
+enum { NET_MAX = 4, NET_EAGER = 8192 };
+
+struct flavour {
+    const char *name;    /* of the test group */
+    const char *backend; /* as in the options */
+    const char *lanes;
+    const char *wrap;
+};
+
+struct net {
+    const struct flavour *flavour;
+    int count;
+    struct weft_sim *sim;
+    struct weft_loop *loops[NET_MAX];
+    struct weft_transport *transports[NET_MAX];
+    struct weft_peer *peers[NET_MAX][NET_MAX]; /* [from][to] */
+    int failed_count[NET_MAX];                 /* peer_failed calls at each */
+    uint32_t failed_id[NET_MAX];
+    enum weft_status failed_status[NET_MAX];
+    char failed_text[NET_MAX][200];
+};
+
+/* Ids are 100, 101, ... (id 100 + index). */
+void net_open(struct net *net, const struct flavour *flavour, int count);
+void net_close(struct net *net);
+void net_drop(struct net *net, int index); /* close, drain and free one endpoint */
+void net_pump(struct net *net);
+bool net_is_sim(const struct flavour *flavour);
+uint64_t net_now_ns(void);
+
+/* Pump until the expression is true; a minute of real time is a failure, not a measurement. */
+#define PUMP_UNTIL(net, expression)                                                                   \
+    do {                                                                                              \
+        uint64_t limit_ns_ = net_now_ns() + WEFT_SECONDS(60);                                         \
+        while (!(expression)) {                                                                       \
+            net_pump(net);                                                                            \
+            if (net_now_ns() > limit_ns_) fail_msg("%s: never true: %s", (net)->flavour->name, #expression); \
+        }                                                                                             \
+    } while (0)
+
+/* One operation under test: counts how often its completion ran and refuses to run inside a call. */
+struct op {
+    struct weft_completion completion;
+    struct weft_receive receive;
+    int fired;
+    enum weft_status status;
+    int order; /* its number among all completions */
+};
+extern bool op_inside_call;
+extern int op_order;
+
+void op_init(struct op *op);
+enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, const char *header, const void *payload, size_t bytes);
+enum weft_status op_recv(struct op *op, struct weft_transport *transport, uint32_t peer_id, uint64_t tag, void *buffer, size_t bytes);
+
+void fill(void *memory, size_t bytes, uint32_t seed);
+bool filled(const void *memory, size_t bytes, uint32_t seed);
+
+#endif

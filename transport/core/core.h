@@ -1,0 +1,146 @@
+/* core.h - what the core and the backends of this room say to each other.
+ *
+ * The core keeps everything that is the same for every backend: the peers, which posted receive meets
+ * which arrival, when completions run, and how a lost peer is reported. A backend only moves bytes.
+ *
+ *      owner ── weft_transport_send ─► core ── ops->send ─► backend ═══ wire ═══ backend ── core_arrived ─► core
+ *                                                                                              │ posted receive?
+ *      completion ◄── core (progress) ◄── core_finish ◄── backend ◄── ops->accept / discard ◄──┘ handler? else kept
+ *
+ * Rules for a backend
+ *   - An operation that answered WEFT_IN_PROGRESS ends with exactly one core_finish. The core runs the
+ *     completion later, from progress: so core_finish may be called from anywhere, ops->send included.
+ *   - core_arrived, core_peer_lost: from ops->progress only. Messages of one peer arrive in the order sent.
+ *   - An arrival embeds all memory its acceptance needs: ops->accept cannot be out of memory; what goes
+ *     wrong afterwards is the status of its completion.
+ *   - ops->accept and ops->discard end an arrival: the core forgets it before it calls them. */
+#ifndef WEFT_TRANSPORT_CORE_H
+#define WEFT_TRANSPORT_CORE_H
+
+#include "transport/transport.h"
+
+/* The tail of one operation. Embedded in the backend's own record of it. */
+struct core_done {
+    struct weft_list link;
+    struct weft_peer *peer;
+    struct weft_completion *completion;
+    enum weft_status status;
+    /* Give the record back, just before the completion runs; NULL: nothing to do. */
+    void (*recycle)(struct weft_transport *transport, struct core_done *done);
+};
+
+enum core_arrival_state {
+    CORE_ARRIVAL_EARLY = 1,  /* from an endpoint that is not connected here yet */
+    CORE_ARRIVAL_UNEXPECTED, /* waits for a receive */
+    CORE_ARRIVAL_HELD,       /* given to a handler, not ended yet */
+    CORE_ARRIVAL_ENDED,      /* accepted or discarded: the backend's alone */
+};
+
+/* Every backend's arrival starts with this. The backend fills `face`, the core the rest. */
+struct core_arrival {
+    struct weft_arrival face; /* first: callers hold a pointer to it */
+    struct weft_peer *peer;
+    enum core_arrival_state state;
+    struct weft_list of_peer; /* in peer->arrivals until ended, in the order arrived */
+};
+
+struct weft_peer {
+    struct weft_transport *transport;
+    uint32_t id;
+    bool connected;           /* false: known only by what it sent, see CORE_ARRIVAL_EARLY */
+    bool early;               /* connected, but early arrivals wait for the next progress */
+    enum weft_status status;  /* WEFT_OK, or why it is lost */
+    char text[200];
+    uint32_t operations;      /* sends and accepts in flight */
+    struct weft_peer *next;   /* in its hash bucket */
+    struct weft_list link;    /* in transport->peers, in the order met */
+    struct weft_list failing; /* in transport->failing until peer_failed has been called */
+    struct weft_list arrivals;
+    void *backend;
+};
+
+enum { CORE_MATCH_BUCKETS = 512, CORE_CHANNELS = 256 };
+
+/* Bounds of what strangers with the right nonce may leave here before they are connected. */
+enum { CORE_EARLY_PEERS_MAX = 4096, CORE_EARLY_ARRIVALS_MAX = 16384 };
+
+struct weft_transport {
+    struct weft_env *env;
+    const struct weft_transport_ops *ops;
+    void *backend;
+    char name[64]; /* a backend may make it more precise while it opens */
+
+    uint32_t id;
+    uint64_t nonce;
+    size_t eager_bytes_max;
+    void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
+    void *peer_failed_context;
+
+    struct weft_peer **peer_buckets;
+    uint32_t peer_bucket_count, peer_count, early_peer_count, early_arrival_count;
+    struct weft_list peers, failing;
+
+    struct weft_list posted[CORE_MATCH_BUCKETS];     /* struct weft_receive */
+    struct weft_list unexpected[CORE_MATCH_BUCKETS]; /* struct weft_arrival */
+    struct {
+        weft_arrival_fn fn;
+        void *context;
+    } handlers[CORE_CHANNELS];
+
+    struct weft_list done;  /* struct core_done */
+    struct weft_list ended; /* struct weft_receive that ends without a backend; state holds the status */
+    bool rescan;            /* a handler or a peer is new: arrivals that wait may have a taker */
+    bool progressing, closed;
+
+    struct weft_loop *loop; /* while attached */
+    struct weft_pollable pollable;
+    struct weft_timer wake;
+    uint64_t wake_ns;
+
+    struct weft_transport_stats stats;
+};
+
+/* ---- for backends ---- */
+
+/* One operation is over. */
+void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status);
+/* A message of `peer_id` with the right nonce was announced; `face` is filled. Takes the arrival, always. */
+void core_arrived(struct weft_transport *transport, struct core_arrival *arrival);
+/* As weft_transport_fail_peer. `peer` may be one that is lost already: then nothing happens. */
+void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text);
+static inline void core_refused(struct weft_transport *transport) { transport->stats.refused_count++; }
+/* The backend has work at that time (and no descriptor that would say so): the loop looks again then. */
+void core_wake_at(struct weft_transport *transport, uint64_t time_ns);
+/* A small keyed scramble of the job's nonce: address blobs carry it in the open, messages the nonce itself. */
+uint32_t core_nonce_hash(uint64_t nonce);
+
+/* ---- inside the core ---- */
+
+/* peers.c */
+enum weft_status core_peers_init(struct weft_transport *transport);
+void core_peers_free(struct weft_transport *transport);
+struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer_id); /* connected or not */
+struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_id);  /* NULL: no memory */
+void core_peer_remove(struct weft_transport *transport, struct weft_peer *peer);
+int core_peers_report(struct weft_transport *transport);
+
+/* match.c */
+void core_match_init(struct weft_transport *transport);
+bool core_match_posted(struct weft_transport *transport, struct core_arrival *arrival);
+struct core_arrival *core_match_unexpected(struct weft_transport *transport, uint32_t peer_id, uint64_t tag);
+void core_match_post(struct weft_transport *transport, struct weft_receive *receive);
+void core_match_keep(struct weft_transport *transport, struct core_arrival *arrival);
+void core_receive_meet(struct weft_transport *transport, struct weft_receive *receive, struct core_arrival *arrival);
+/* End every posted receive of the peer (NULL: of all). */
+void core_match_end_posted(struct weft_transport *transport, const struct weft_peer *peer, enum weft_status status);
+/* Let go of every arrival of the peer: those held become lost, the others are discarded. */
+void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer);
+void core_arrivals_rescan(struct weft_transport *transport);
+void core_discard(struct weft_transport *transport, struct core_arrival *arrival);
+int core_match_deliver(struct weft_transport *transport, int budget);
+
+/* backends.c: by "ucx", "sim", "fault:...", "delay:..."; NULL: unknown or not in this build. */
+const struct weft_transport_ops *core_backend_find(const char *name);
+const char *core_backend_names(void);
+
+#endif

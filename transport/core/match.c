@@ -1,0 +1,269 @@
+/* match.c - which posted receive meets which arrival.
+ *
+ * Two hash tables over (peer, tag): receives that wait for a message and messages that wait for a
+ * receive. At most one of the two holds entries for a key. A bucket is a list in the order of posting
+ * (or arriving), and the first entry of the key wins: that is the promise of order per (peer, tag).
+ *
+ * An arrival without a receive goes to its channel's handler; without one it stays "unexpected". When
+ * a handler is set or an early peer gets connected, what waits is looked at again from progress. */
+#include <string.h>
+
+#include "transport/core/core.h"
+
+/* weft_receive.state: below 0 it has ended with that status and its completion waits for progress. */
+enum receive_state { RECEIVE_POSTED = 1, RECEIVE_MATCHED = 2 };
+
+static uint32_t bucket_of(uint32_t peer_id, uint64_t tag)
+{
+    uint64_t mixed = (tag ^ (uint64_t)peer_id * 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull;
+    return (uint32_t)(mixed >> 40) & (CORE_MATCH_BUCKETS - 1);
+}
+
+void core_match_init(struct weft_transport *transport)
+{
+    for (uint32_t i = 0; i < CORE_MATCH_BUCKETS; i++) {
+        weft_list_init(&transport->posted[i]);
+        weft_list_init(&transport->unexpected[i]);
+    }
+    weft_list_init(&transport->done);
+    weft_list_init(&transport->ended);
+}
+
+static void receive_end(struct weft_transport *transport, struct weft_receive *receive, enum weft_status status)
+{
+    WEFT_ASSERT(status < 0);
+    receive->state = status;
+    weft_list_append(&transport->ended, &receive->link);
+}
+
+void core_match_post(struct weft_transport *transport, struct weft_receive *receive)
+{
+    receive->state = RECEIVE_POSTED;
+    weft_list_append(&transport->posted[bucket_of(receive->peer_id, receive->tag)], &receive->link);
+}
+
+void core_match_keep(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    arrival->state = CORE_ARRIVAL_UNEXPECTED;
+    transport->stats.unexpected_count++;
+    weft_list_append(&transport->unexpected[bucket_of(arrival->face.peer_id, arrival->face.tag)], &arrival->face.link);
+}
+
+/* The receive and the message have found each other: fill the one, move the other. */
+void core_receive_meet(struct weft_transport *transport, struct weft_receive *receive, struct core_arrival *arrival)
+{
+    struct weft_arrival *face = &arrival->face;
+    receive->payload_bytes = face->payload_bytes;
+    receive->header_bytes = face->header_bytes;
+    memcpy(receive->header, face->header, face->header_bytes);
+    if (face->payload_bytes > receive->buffer_bytes) {
+        core_discard(transport, arrival);
+        receive_end(transport, receive, WEFT_ERR_TRUNCATED);
+        return;
+    }
+    receive->state = RECEIVE_MATCHED;
+    enum weft_status status = weft_transport_accept(transport, face, receive->buffer, receive->buffer_bytes, receive->completion);
+    WEFT_ASSERT(status == WEFT_IN_PROGRESS);
+}
+
+/* Give the arrival to the first receive posted for it. */
+bool core_match_posted(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    uint32_t peer_id = arrival->face.peer_id;
+    uint64_t tag = arrival->face.tag;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->posted[bucket_of(peer_id, tag)]) {
+        struct weft_receive *receive = weft_container_of(node, struct weft_receive, link);
+        if (receive->tag != tag || receive->peer_id != peer_id) continue;
+        weft_list_remove(node);
+        core_receive_meet(transport, receive, arrival);
+        return true;
+    }
+    return false;
+}
+
+struct core_arrival *core_match_unexpected(struct weft_transport *transport, uint32_t peer_id, uint64_t tag)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->unexpected[bucket_of(peer_id, tag)]) {
+        struct core_arrival *arrival = weft_container_of(node, struct core_arrival, face.link);
+        if (arrival->face.tag != tag || arrival->face.peer_id != peer_id) continue;
+        weft_list_remove(node);
+        return arrival;
+    }
+    return NULL;
+}
+
+void core_match_end_posted(struct weft_transport *transport, const struct weft_peer *peer, enum weft_status status)
+{
+    for (uint32_t i = 0; i < CORE_MATCH_BUCKETS; i++) {
+        struct weft_list *node, *spare;
+        weft_list_foreach(node, spare, &transport->posted[i]) {
+            struct weft_receive *receive = weft_container_of(node, struct weft_receive, link);
+            if (peer && receive->peer_id != peer->id) continue;
+            weft_list_remove(node);
+            receive_end(transport, receive, status);
+        }
+    }
+}
+
+void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive)
+{
+    if (receive->state != RECEIVE_POSTED) return;
+    weft_list_remove(&receive->link);
+    receive_end(transport, receive, WEFT_ERR_CANCELLED);
+}
+
+/* Run the completions of receives that ended without a backend. */
+int core_match_deliver(struct weft_transport *transport, int budget)
+{
+    int count = 0;
+    while (count < budget && !weft_list_empty(&transport->ended)) {
+        struct weft_receive *receive = weft_list_first(&transport->ended, struct weft_receive, link);
+        weft_list_remove(&receive->link);
+        count++;
+        weft_completion_finish(receive->completion, (enum weft_status)receive->state);
+    }
+    return count;
+}
+
+/* ---- arrivals ---- */
+
+/* Take it out of every list of the core: from here on it is the backend's. */
+static void arrival_end(struct core_arrival *arrival)
+{
+    WEFT_ASSERT(arrival->state != CORE_ARRIVAL_ENDED);
+    if (arrival->state == CORE_ARRIVAL_EARLY) arrival->peer->transport->early_arrival_count--;
+    arrival->state = CORE_ARRIVAL_ENDED;
+    weft_list_remove(&arrival->of_peer);
+}
+
+void core_discard(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    arrival_end(arrival);
+    transport->ops->discard(transport, &arrival->face);
+}
+
+void weft_transport_discard(struct weft_transport *transport, struct weft_arrival *face)
+{
+    struct core_arrival *arrival = weft_container_of(face, struct core_arrival, face);
+    WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD);
+    core_discard(transport, arrival);
+}
+
+enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, size_t buffer_bytes,
+                                       struct weft_completion *completion)
+{
+    struct core_arrival *arrival = weft_container_of(face, struct core_arrival, face);
+    WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD || arrival->state == CORE_ARRIVAL_UNEXPECTED);
+    WEFT_ASSERT(completion);
+    if (transport->closed) return WEFT_ERR_CLOSED;
+    if (face->lost) return WEFT_ERR_PEER_LOST;
+    if (buffer_bytes < face->payload_bytes) return WEFT_ERR_TRUNCATED;
+    if (!buffer && face->payload_bytes > 0) return WEFT_ERR_INVALID;
+    struct weft_peer *peer = arrival->peer;
+    size_t payload_bytes = face->payload_bytes;
+    arrival_end(arrival);
+    enum weft_status status = transport->ops->accept(transport, face, buffer, completion);
+    WEFT_ASSERT(status == WEFT_IN_PROGRESS);
+    peer->operations++;
+    transport->stats.received_bytes += payload_bytes;
+    transport->stats.received_payload_bytes += payload_bytes;
+    return WEFT_IN_PROGRESS;
+}
+
+/* To the receive that waits for it, to the handler of its channel, or into the unexpected. */
+static void arrival_dispatch(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    arrival->state = CORE_ARRIVAL_UNEXPECTED;
+    if (core_match_posted(transport, arrival)) return;
+    uint8_t channel = (uint8_t)(arrival->face.tag >> 56);
+    if (transport->handlers[channel].fn) {
+        arrival->state = CORE_ARRIVAL_HELD;
+        transport->handlers[channel].fn(transport->handlers[channel].context, &arrival->face);
+        return;
+    }
+    core_match_keep(transport, arrival);
+}
+
+/* A message from an endpoint that is not connected here (yet): keep it, within bounds. */
+static struct weft_peer *early_peer(struct weft_transport *transport, struct weft_peer *known, uint32_t peer_id)
+{
+    if (transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) return NULL;
+    if (known) return known;
+    if (transport->early_peer_count >= CORE_EARLY_PEERS_MAX) return NULL;
+    struct weft_peer *peer = core_peer_add(transport, peer_id);
+    if (peer) transport->early_peer_count++;
+    return peer;
+}
+
+void core_arrived(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    struct weft_arrival *face = &arrival->face;
+    WEFT_ASSERT(face->header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
+    weft_list_init(&face->link);
+    weft_list_init(&arrival->of_peer);
+    face->lost = false;
+    struct weft_peer *peer = core_peer_find(transport, face->peer_id);
+    bool early = !peer || !peer->connected || peer->early;
+    if (early && (!peer || !peer->connected)) peer = early_peer(transport, peer, face->peer_id);
+    if (!peer || peer->status < 0 || transport->closed) {
+        if (!peer) core_refused(transport);
+        arrival->state = CORE_ARRIVAL_ENDED;
+        transport->ops->discard(transport, face);
+        return;
+    }
+    arrival->peer = peer;
+    weft_list_append(&peer->arrivals, &arrival->of_peer);
+    transport->stats.received_count++;
+    transport->stats.received_bytes += face->header_bytes;
+    if (early) {
+        arrival->state = CORE_ARRIVAL_EARLY;
+        transport->early_arrival_count++;
+        return;
+    }
+    arrival_dispatch(transport, arrival);
+}
+
+void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &peer->arrivals) {
+        struct core_arrival *arrival = weft_container_of(node, struct core_arrival, of_peer);
+        if (arrival->state == CORE_ARRIVAL_HELD) {
+            arrival->face.lost = true;
+            continue;
+        }
+        if (arrival->state == CORE_ARRIVAL_UNEXPECTED) weft_list_remove(&arrival->face.link);
+        core_discard(transport, arrival);
+    }
+}
+
+/* The first arrival of the peer that has a taker now; dispatching may change any list, so one at a time. */
+static struct core_arrival *arrival_with_taker(struct weft_transport *transport, struct weft_peer *peer)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &peer->arrivals) {
+        struct core_arrival *arrival = weft_container_of(node, struct core_arrival, of_peer);
+        if (arrival->state == CORE_ARRIVAL_EARLY) return arrival;
+        if (arrival->state == CORE_ARRIVAL_UNEXPECTED && transport->handlers[arrival->face.tag >> 56].fn) return arrival;
+    }
+    return NULL;
+}
+
+void core_arrivals_rescan(struct weft_transport *transport)
+{
+    transport->rescan = false;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->peers) {
+        struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
+        if (!peer->connected || peer->status < 0) continue;
+        struct core_arrival *arrival;
+        while ((arrival = arrival_with_taker(transport, peer))) {
+            if (arrival->state == CORE_ARRIVAL_EARLY) transport->early_arrival_count--;
+            else weft_list_remove(&arrival->face.link);
+            arrival_dispatch(transport, arrival);
+        }
+        peer->early = false;
+    }
+}

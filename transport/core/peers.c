@@ -1,0 +1,169 @@
+/* peers.c - the endpoints one endpoint knows, by id, and how it learns that one is lost.
+ *
+ * A peer enters the table when it is connected, or *early*: its first message may overtake our own
+ * connect, because both sides are told of each other by a third. Early peers carry the right nonce (the
+ * backend has checked), are bounded in number, and their messages wait for the connect.
+ *
+ * Losing a peer has two halves. At once: posted receives end, waiting arrivals go, the backend gets
+ * disconnect. Later, from progress, when the last operation with the peer has completed: peer_failed,
+ * once. So nobody above ever sees "peer lost" while one of its buffers is still in use. */
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/core/core.h"
+
+enum { FIRST_BUCKETS = 64 };
+
+static uint32_t bucket_of(uint32_t peer_id, uint32_t bucket_count)
+{
+    return (peer_id * 2654435761u) >> 7 & (bucket_count - 1);
+}
+
+enum weft_status core_peers_init(struct weft_transport *transport)
+{
+    weft_list_init(&transport->peers);
+    weft_list_init(&transport->failing);
+    transport->peer_buckets = weft_alloc_zero(transport->env, FIRST_BUCKETS * sizeof(struct weft_peer *));
+    if (!transport->peer_buckets) return WEFT_ERR_NO_MEMORY;
+    transport->peer_bucket_count = FIRST_BUCKETS;
+    return WEFT_OK;
+}
+
+void core_peers_free(struct weft_transport *transport)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->peers) {
+        weft_free_bytes(transport->env, weft_container_of(node, struct weft_peer, link));
+    }
+    weft_free_bytes(transport->env, transport->peer_buckets);
+}
+
+struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer_id)
+{
+    struct weft_peer *peer = transport->peer_buckets[bucket_of(peer_id, transport->peer_bucket_count)];
+    while (peer && peer->id != peer_id) peer = peer->next;
+    return peer;
+}
+
+/* Twice the buckets; without memory for them the chains just grow longer. */
+static void buckets_grow(struct weft_transport *transport)
+{
+    uint32_t bucket_count = transport->peer_bucket_count * 2;
+    struct weft_peer **buckets = weft_alloc_zero(transport->env, bucket_count * sizeof(struct weft_peer *));
+    if (!buckets) return;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->peers) {
+        struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
+        uint32_t bucket = bucket_of(peer->id, bucket_count);
+        peer->next = buckets[bucket];
+        buckets[bucket] = peer;
+    }
+    weft_free_bytes(transport->env, transport->peer_buckets);
+    transport->peer_buckets = buckets;
+    transport->peer_bucket_count = bucket_count;
+}
+
+struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_id)
+{
+    struct weft_peer *peer = weft_alloc_zero(transport->env, sizeof *peer);
+    if (!peer) return NULL;
+    if (transport->peer_count >= transport->peer_bucket_count) buckets_grow(transport);
+    peer->transport = transport;
+    peer->id = peer_id;
+    peer->status = WEFT_OK;
+    weft_list_init(&peer->failing);
+    weft_list_init(&peer->arrivals);
+    weft_list_append(&transport->peers, &peer->link);
+    uint32_t bucket = bucket_of(peer_id, transport->peer_bucket_count);
+    peer->next = transport->peer_buckets[bucket];
+    transport->peer_buckets[bucket] = peer;
+    transport->peer_count++;
+    return peer;
+}
+
+void core_peer_remove(struct weft_transport *transport, struct weft_peer *peer)
+{
+    WEFT_ASSERT(weft_list_empty(&peer->arrivals));
+    WEFT_ASSERT(peer->operations == 0);
+    struct weft_peer **at = &transport->peer_buckets[bucket_of(peer->id, transport->peer_bucket_count)];
+    while (*at != peer) at = &(*at)->next;
+    *at = peer->next;
+    weft_list_remove(&peer->link);
+    transport->peer_count--;
+    weft_free_bytes(transport->env, peer);
+}
+
+enum weft_status weft_transport_connect(struct weft_transport *transport, uint32_t peer_id, const void *blob, size_t bytes,
+                                        struct weft_peer **peer_out)
+{
+    WEFT_ASSERT(transport && peer_out);
+    if (transport->closed) return WEFT_ERR_CLOSED;
+    if (!blob || bytes == 0 || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX) return WEFT_ERR_MALFORMED;
+    struct weft_peer *peer = core_peer_find(transport, peer_id);
+    if (peer && peer->connected) return WEFT_ERR_EXISTS;
+    bool fresh = !peer;
+    if (fresh && !(peer = core_peer_add(transport, peer_id))) return WEFT_ERR_NO_MEMORY;
+    enum weft_status status = transport->ops->connect(transport, peer, blob, bytes);
+    if (status < 0) {
+        if (fresh) core_peer_remove(transport, peer);
+        return status;
+    }
+    peer->connected = true;
+    if (!fresh) {
+        transport->early_peer_count--;
+        peer->early = true;
+        transport->rescan = true;
+    }
+    *peer_out = peer;
+    return WEFT_OK;
+}
+
+struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t peer_id)
+{
+    struct weft_peer *peer = core_peer_find(transport, peer_id);
+    return peer && peer->connected ? peer : NULL;
+}
+
+uint32_t weft_peer_id(const struct weft_peer *peer) { return peer->id; }
+enum weft_status weft_peer_status(const struct weft_peer *peer) { return peer->status; }
+
+void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text)
+{
+    if (transport->closed || !peer->connected || peer->status < 0) return;
+    peer->status = status < 0 ? status : WEFT_ERR_PEER_LOST;
+    snprintf(peer->text, sizeof peer->text, "%s", text && text[0] ? text : "the connection to the peer is gone");
+    weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id, peer->id, peer->text);
+    core_match_end_posted(transport, peer, peer->status);
+    core_arrivals_drop(transport, peer);
+    weft_list_append(&transport->failing, &peer->failing);
+    transport->ops->disconnect(transport, peer, peer->status);
+}
+
+void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    struct weft_peer *peer = core_peer_find(transport, peer_id);
+    if (peer) core_peer_lost(transport, peer, status, text);
+}
+
+/* Call peer_failed for every lost peer whose operations have all completed. */
+int core_peers_report(struct weft_transport *transport)
+{
+    int count = 0;
+    bool again = true;
+    while (again) { /* the callback may fail further peers: start over after each */
+        again = false;
+        struct weft_list *node, *spare;
+        weft_list_foreach(node, spare, &transport->failing) {
+            struct weft_peer *peer = weft_container_of(node, struct weft_peer, failing);
+            if (peer->operations > 0) continue;
+            weft_list_remove(node);
+            count++;
+            if (transport->peer_failed) {
+                transport->peer_failed(transport->peer_failed_context, peer->id, peer->status, peer->text);
+            }
+            again = true;
+            break;
+        }
+    }
+    return count;
+}

@@ -1,0 +1,257 @@
+/* transport.c - one endpoint's life and its heartbeat; see core.h for the drawing.
+ *
+ * Progress does four things in a fixed order: completions that are due, the backend's own work, the
+ * completions that came of it, and reports of lost peers. User callbacks run from nowhere else, so no
+ * call of the face can re-enter its caller. */
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/core/core.h"
+
+void weft_transport_options_init(struct weft_transport_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    options->eager_bytes_max = 8192;
+    options->lanes = "tcp";
+    options->devices = "lo";
+}
+
+uint32_t core_nonce_hash(uint64_t nonce)
+{
+    nonce ^= nonce >> 33;
+    nonce *= 0xff51afd7ed558ccdull;
+    nonce ^= nonce >> 33;
+    nonce *= 0xc4ceb9fe1a85ec53ull;
+    return (uint32_t)(nonce >> 32);
+}
+
+static int pollable_progress(struct weft_pollable *pollable, int budget)
+{
+    return weft_transport_progress(weft_container_of(pollable, struct weft_transport, pollable), budget);
+}
+
+static enum weft_status pollable_arm(struct weft_pollable *pollable)
+{
+    struct weft_transport *transport = weft_container_of(pollable, struct weft_transport, pollable);
+    if (!weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended) || transport->rescan) return WEFT_ERR_AGAIN;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->failing) {
+        if (weft_container_of(node, struct weft_peer, failing)->operations == 0) return WEFT_ERR_AGAIN;
+    }
+    return transport->ops->arm(transport);
+}
+
+static void wake_due(struct weft_timer *timer)
+{
+    struct weft_transport *transport = weft_container_of(timer, struct weft_transport, wake);
+    transport->wake_ns = WEFT_NEVER;
+    weft_transport_progress(transport, 64);
+}
+
+enum weft_status weft_transport_open(struct weft_env *env, const struct weft_transport_options *options,
+                                     struct weft_transport **transport_out, struct weft_error *error)
+{
+    WEFT_ASSERT(env && options && transport_out);
+    if (options->size != sizeof *options) {
+        return weft_error_set(error, WEFT_ERR_INVALID, "transport options have size %zu, this build expects %zu: call weft_transport_options_init",
+                              options->size, sizeof *options);
+    }
+    const struct weft_transport_ops *ops = options->backend ? core_backend_find(options->backend) : NULL;
+    if (!ops) {
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "transport backend \"%s\" is unknown: this build has %s, each also behind fault: or delay:",
+                              options->backend ? options->backend : "", core_backend_names());
+    }
+    struct weft_transport *transport = weft_alloc_zero(env, sizeof *transport);
+    if (!transport) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a transport endpoint");
+    transport->env = env;
+    transport->ops = ops;
+    snprintf(transport->name, sizeof transport->name, "%s", options->backend);
+    transport->id = options->id;
+    transport->nonce = options->nonce;
+    transport->eager_bytes_max = options->eager_bytes_max;
+    transport->peer_failed = options->peer_failed;
+    transport->peer_failed_context = options->peer_failed_context;
+    core_match_init(transport);
+    weft_list_init(&transport->pollable.link);
+    weft_timer_init(&transport->wake, wake_due);
+    transport->wake_ns = WEFT_NEVER;
+    if (core_peers_init(transport) < 0) {
+        weft_free_bytes(env, transport);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a transport endpoint");
+    }
+    enum weft_status status = ops->open(transport, options, error);
+    if (status < 0) {
+        core_peers_free(transport);
+        weft_free_bytes(env, transport);
+        return weft_error_set(error, status, "transport backend \"%s\" could not be opened", options->backend);
+    }
+    *transport_out = transport;
+    return WEFT_OK;
+}
+
+/* Out of the loop: the loop may be freed before the transport. */
+static void detach(struct weft_transport *transport)
+{
+    if (!transport->loop) return;
+    weft_timer_stop(transport->loop, &transport->wake);
+    weft_loop_remove(transport->loop, &transport->pollable);
+    transport->loop = NULL;
+}
+
+void weft_transport_close(struct weft_transport *transport)
+{
+    if (transport->closed) return;
+    detach(transport);
+    core_match_end_posted(transport, NULL, WEFT_ERR_CLOSED);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->peers) {
+        core_arrivals_drop(transport, weft_container_of(node, struct weft_peer, link));
+    }
+    transport->closed = true;
+    transport->ops->close(transport);
+}
+
+bool weft_transport_drained(struct weft_transport *transport)
+{
+    return transport->closed && weft_list_empty(&transport->done) && weft_list_empty(&transport->ended) &&
+           transport->ops->drained(transport);
+}
+
+void weft_transport_free(struct weft_transport *transport)
+{
+    if (!transport) return;
+    WEFT_ASSERT(!transport->progressing);
+    weft_transport_close(transport);
+    transport->ops->free(transport);
+    core_peers_free(transport);
+    weft_free_bytes(transport->env, transport);
+}
+
+enum weft_status weft_transport_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+{
+    if (transport->closed) return WEFT_ERR_CLOSED;
+    return transport->ops->address(transport, blob_out, bytes_out);
+}
+
+enum weft_status weft_transport_send(struct weft_peer *peer, const struct weft_message *message, struct weft_completion *completion)
+{
+    struct weft_transport *transport = peer->transport;
+    WEFT_ASSERT(completion && completion->count > 0);
+    if (transport->closed) return WEFT_ERR_CLOSED;
+    if (peer->status < 0) return peer->status;
+    if (message->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX) return WEFT_ERR_INVALID;
+    if (message->header_bytes > 0 && !message->header) return WEFT_ERR_INVALID;
+    if (message->payload_bytes > 0 && !message->payload) return WEFT_ERR_INVALID;
+    enum weft_status status = transport->ops->send(transport, peer, message, completion);
+    if (status != WEFT_IN_PROGRESS) {
+        WEFT_ASSERT(status < 0);
+        return status;
+    }
+    peer->operations++;
+    transport->stats.sent_count++;
+    transport->stats.sent_bytes += message->header_bytes + message->payload_bytes;
+    transport->stats.sent_payload_bytes += message->payload_bytes;
+    return WEFT_IN_PROGRESS;
+}
+
+enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t peer_id, uint64_t tag, struct weft_receive *receive)
+{
+    WEFT_ASSERT(receive->completion && receive->completion->count > 0);
+    if (transport->closed) return WEFT_ERR_CLOSED;
+    if (receive->buffer_bytes > 0 && !receive->buffer) return WEFT_ERR_INVALID;
+    struct weft_peer *peer = weft_transport_peer(transport, peer_id);
+    if (!peer) return WEFT_ERR_NOT_FOUND;
+    if (peer->status < 0) return peer->status;
+    receive->peer_id = peer_id;
+    receive->tag = tag;
+    receive->payload_bytes = 0;
+    receive->header_bytes = 0;
+    receive->backend = NULL;
+    weft_list_init(&receive->link);
+    struct core_arrival *arrival = core_match_unexpected(transport, peer_id, tag);
+    if (arrival) core_receive_meet(transport, receive, arrival);
+    else core_match_post(transport, receive);
+    return WEFT_IN_PROGRESS;
+}
+
+void weft_transport_handler(struct weft_transport *transport, uint8_t channel, weft_arrival_fn fn, void *context)
+{
+    transport->handlers[channel].fn = fn;
+    transport->handlers[channel].context = context;
+    if (fn) transport->rescan = true;
+}
+
+void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status)
+{
+    done->status = status;
+    weft_list_append(&transport->done, &done->link);
+}
+
+static int deliver(struct weft_transport *transport, int budget)
+{
+    int count = core_match_deliver(transport, budget);
+    while (count < budget && !weft_list_empty(&transport->done)) {
+        struct core_done *done = weft_list_first(&transport->done, struct core_done, link);
+        struct weft_completion *completion = done->completion;
+        enum weft_status status = done->status;
+        weft_list_remove(&done->link);
+        WEFT_ASSERT(done->peer->operations > 0);
+        done->peer->operations--;
+        if (done->recycle) done->recycle(transport, done);
+        count++;
+        weft_completion_finish(completion, status);
+    }
+    return count;
+}
+
+int weft_transport_progress(struct weft_transport *transport, int budget)
+{
+    WEFT_ASSERT(!transport->progressing); /* a callback of this endpoint must not progress it */
+    transport->progressing = true;
+    int count = deliver(transport, budget);
+    if (transport->rescan) {
+        core_arrivals_rescan(transport);
+        count++;
+    }
+    if (count < budget) count += transport->ops->progress(transport, budget - count);
+    if (count < budget) count += deliver(transport, budget - count);
+    if (!transport->closed) count += core_peers_report(transport);
+    transport->progressing = false;
+    return count;
+}
+
+enum weft_status weft_transport_attach(struct weft_transport *transport, struct weft_loop *loop)
+{
+    if (transport->closed) return WEFT_ERR_CLOSED;
+    if (transport->loop) return WEFT_ERR_EXISTS;
+    transport->pollable.fd = transport->ops->fd(transport);
+    transport->pollable.progress = pollable_progress;
+    transport->pollable.arm = pollable_arm;
+    WEFT_TRY(weft_loop_add(loop, &transport->pollable));
+    transport->loop = loop;
+    if (transport->wake_ns != WEFT_NEVER) {
+        uint64_t wake_ns = transport->wake_ns;
+        transport->wake_ns = WEFT_NEVER;
+        core_wake_at(transport, wake_ns);
+    }
+    return WEFT_OK;
+}
+
+void core_wake_at(struct weft_transport *transport, uint64_t time_ns)
+{
+    if (transport->closed || time_ns >= transport->wake_ns) return;
+    transport->wake_ns = time_ns;
+    if (!transport->loop) return;
+    if (weft_timer_start(transport->loop, &transport->wake, time_ns) < 0) {
+        transport->wake_ns = WEFT_NEVER; /* no memory for a timer: whoever progresses next asks again */
+    }
+}
+
+void weft_transport_stats(const struct weft_transport *transport, struct weft_transport_stats *stats_out)
+{
+    *stats_out = transport->stats;
+}
+
+const char *weft_transport_name(const struct weft_transport *transport) { return transport->name; }
+struct weft_env *weft_transport_env(struct weft_transport *transport) { return transport->env; }

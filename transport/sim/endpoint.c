@@ -1,0 +1,313 @@
+/* endpoint.c - the simulator as a transport backend; the executable meaning of the contract. */
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/sim/sim.h"
+#include "transport/sim/sim_ops.h"
+
+enum { ADDRESS_MAGIC = 0x4d495357, ADDRESS_VERSION = 1, SENDING_MAX = 4096 };
+
+static struct sim_endpoint *endpoint_of(struct weft_transport *transport) { return transport->backend; }
+
+/* magic u32 | version u32 | nonce hash u32 | id u32 | host u32 | serial u32 */
+static void address_write(struct sim_endpoint *endpoint, uint64_t nonce)
+{
+    uint32_t words[6] = {ADDRESS_MAGIC, ADDRESS_VERSION, core_nonce_hash(nonce), endpoint->id, endpoint->host->index, endpoint->serial};
+    memcpy(endpoint->address, words, sizeof words);
+}
+
+/* Look for peers that closed or died and report them; runs in progress. */
+static void look_fire(struct weft_sim *sim, struct sim_due *due)
+{
+    struct sim_endpoint *endpoint = weft_container_of(due, struct sim_endpoint, look);
+    endpoint->must_look = true;
+    sim_host_ready(endpoint->host);
+}
+
+static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
+{
+    endpoint->must_look = false;
+    int count = 0;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->peers) {
+        struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
+        struct sim_peer *known = peer->backend;
+        if (!known || peer->status < 0) continue;
+        struct sim_endpoint *remote = known->remote;
+        char text[120];
+        if (remote->host->death_known) {
+            snprintf(text, sizeof text, "host %u of endpoint %u died", remote->host->index, remote->id);
+        } else if (remote->gone_known) {
+            snprintf(text, sizeof text, "endpoint %u on host %u closed", remote->id, remote->host->index);
+        } else {
+            continue;
+        }
+        core_peer_lost(transport, peer, WEFT_ERR_PEER_LOST, text);
+        count++;
+    }
+    return count;
+}
+
+/* This endpoint closed some time ago: now the others learn of it. */
+static void notice_fire(struct weft_sim *sim, struct sim_due *due)
+{
+    struct sim_endpoint *endpoint = weft_container_of(due, struct sim_endpoint, notice);
+    endpoint->gone_known = true;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &sim->endpoints) {
+        struct sim_endpoint *other = weft_container_of(node, struct sim_endpoint, link);
+        if (other == endpoint || !other->transport || other->look.index != SIM_IDLE) continue;
+        sim_schedule(sim, &other->look, sim->now_ns);
+    }
+}
+
+/* Room for one more endpoint in the table and for its two nodes in the heap. */
+static bool reserve(struct weft_sim *sim)
+{
+    if (sim->endpoint_count == sim->endpoint_capacity) {
+        uint32_t capacity = sim->endpoint_capacity ? sim->endpoint_capacity * 2 : 64;
+        struct sim_endpoint **table = weft_alloc_array(sim->env, capacity, sizeof *table);
+        if (!table) return false;
+        if (sim->endpoint_count > 0) memcpy(table, sim->endpoint_table, sim->endpoint_count * sizeof *table);
+        weft_free_bytes(sim->env, sim->endpoint_table);
+        sim->endpoint_table = table;
+        sim->endpoint_capacity = capacity;
+    }
+    return sim_heap_reserve(&sim->events, sim->env, 2);
+}
+
+static enum weft_status sim_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
+{
+    struct weft_sim *sim = options->sim;
+    if (!sim) return weft_error_set(error, WEFT_ERR_INVALID, "transport backend \"sim\" needs options.sim");
+    if (options->sim_host >= sim->options.host_count) {
+        return weft_error_set(error, WEFT_ERR_INVALID, "sim host %u is out of range: the simulation has %u hosts", options->sim_host,
+                              sim->options.host_count);
+    }
+    struct sim_endpoint *endpoint = weft_alloc_zero(sim->env, sizeof *endpoint);
+    if (!endpoint) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
+    if (!reserve(sim)) {
+        weft_free_bytes(sim->env, endpoint);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
+    }
+    endpoint->sim = sim;
+    endpoint->host = &sim->hosts[options->sim_host];
+    endpoint->transport = transport;
+    endpoint->id = options->id;
+    endpoint->serial = sim->endpoint_count++;
+    sim->endpoint_table[endpoint->serial] = endpoint;
+    weft_list_init(&endpoint->sending);
+    weft_list_init(&endpoint->receiving);
+    weft_list_init(&endpoint->inbox);
+    endpoint->look = (struct sim_due){.index = SIM_IDLE, .fire = look_fire};
+    endpoint->notice = (struct sim_due){.index = SIM_IDLE, .fire = notice_fire};
+    weft_list_append(&sim->endpoints, &endpoint->link);
+    address_write(endpoint, options->nonce);
+    transport->backend = endpoint;
+    return WEFT_OK;
+}
+
+static enum weft_status sim_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+{
+    *blob_out = endpoint_of(transport)->address;
+    *bytes_out = sizeof endpoint_of(transport)->address;
+    return WEFT_OK;
+}
+
+static enum weft_status sim_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
+{
+    struct sim_endpoint *endpoint = endpoint_of(transport);
+    struct weft_sim *sim = endpoint->sim;
+    uint32_t words[6];
+    if (bytes != sizeof words) return WEFT_ERR_MALFORMED;
+    memcpy(words, blob, sizeof words);
+    if (words[0] != ADDRESS_MAGIC) return WEFT_ERR_MALFORMED;
+    if (words[1] != ADDRESS_VERSION) return WEFT_ERR_VERSION;
+    if (words[2] != core_nonce_hash(transport->nonce)) return WEFT_ERR_AUTH;
+    if (words[3] != peer->id || words[4] >= sim->options.host_count) return WEFT_ERR_MALFORMED;
+    if (words[5] >= sim->endpoint_count) return WEFT_ERR_MALFORMED;
+    struct sim_endpoint *remote = sim->endpoint_table[words[5]];
+    if (remote->id != peer->id || remote->host->index != words[4]) return WEFT_ERR_MALFORMED;
+    struct sim_peer *known = weft_alloc_zero(transport->env, sizeof *known);
+    if (!known) return WEFT_ERR_NO_MEMORY;
+    known->remote = remote;
+    peer->backend = known;
+    if ((remote->gone_known || remote->host->death_known) && endpoint->look.index == SIM_IDLE) {
+        sim_schedule(sim, &endpoint->look, sim->now_ns + sim->options.latency_ns);
+    }
+    return WEFT_OK;
+}
+
+static void recycle_send(struct weft_transport *transport, struct core_done *done)
+{
+    sim_message_release(weft_container_of(done, struct sim_message, send_done));
+}
+
+static void recycle_receive(struct weft_transport *transport, struct core_done *done)
+{
+    sim_message_release(weft_container_of(done, struct sim_message, receive_done));
+}
+
+static enum weft_status sim_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *sent,
+                                 struct weft_completion *completion)
+{
+    struct sim_endpoint *endpoint = endpoint_of(transport);
+    struct weft_sim *sim = endpoint->sim;
+    struct sim_peer *known = peer->backend;
+    if (endpoint->sending_count >= SENDING_MAX) return WEFT_ERR_AGAIN;
+    bool eager = sent->payload_bytes <= transport->eager_bytes_max;
+    struct sim_message *message = weft_alloc_zero(sim->env, sizeof *message + (eager ? sent->payload_bytes : 0));
+    if (!message) return WEFT_ERR_NO_MEMORY;
+    if (!sim_heap_reserve(&sim->events, sim->env, 2)) {
+        weft_free_bytes(sim->env, message);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    struct weft_arrival *face = &message->arrival.face;
+    face->peer_id = endpoint->id;
+    face->tag = sent->tag;
+    face->payload_bytes = sent->payload_bytes;
+    face->header_bytes = sent->header_bytes;
+    if (sent->header_bytes > 0) memcpy(face->header, sent->header, sent->header_bytes);
+    message->eager = eager;
+    message->payload = sent->payload;
+    if (eager && sent->payload_bytes > 0) {
+        memcpy(message->copy, sent->payload, sent->payload_bytes);
+        message->payload = message->copy;
+    }
+    message->travel.index = message->sent.index = SIM_IDLE;
+    message->send_done = (struct core_done){.peer = peer, .completion = completion, .recycle = recycle_send};
+    message->source = endpoint;
+    message->sink = known->remote;
+    message->nonce = transport->nonce;
+    message->send_live = true;
+    message->refs = 1;
+    weft_list_append(&sim->messages, &message->all);
+    weft_list_append(&endpoint->sending, &message->of_source);
+    weft_list_init(&message->of_sink);
+    weft_list_init(&message->waiting);
+    endpoint->sending_count++;
+    sim_message_start(message, known);
+    return WEFT_IN_PROGRESS;
+}
+
+static enum weft_status sim_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+                                   struct weft_completion *completion)
+{
+    struct sim_message *message = weft_container_of(face, struct sim_message, arrival.face);
+    message->buffer = buffer;
+    message->receive_done = (struct core_done){.peer = message->arrival.peer, .completion = completion, .recycle = recycle_receive};
+    sim_message_accept(message);
+    return WEFT_IN_PROGRESS;
+}
+
+static void sim_discard(struct weft_transport *transport, struct weft_arrival *face)
+{
+    sim_message_discard(weft_container_of(face, struct sim_message, arrival.face));
+}
+
+/* End what is in flight with the remote endpoint (NULL: with all). */
+static void end_operations(struct sim_endpoint *endpoint, const struct sim_endpoint *remote, enum weft_status status)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->sending) {
+        struct sim_message *message = weft_container_of(node, struct sim_message, of_source);
+        if (!remote || message->sink == remote) sim_message_end_send(message, status);
+    }
+    weft_list_foreach(node, spare, &endpoint->receiving) {
+        struct sim_message *message = weft_container_of(node, struct sim_message, of_sink);
+        if (!remote || message->source == remote) sim_message_end_receive(message, status);
+    }
+}
+
+static void sim_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
+{
+    struct sim_peer *known = peer->backend;
+    end_operations(endpoint_of(transport), known->remote, status);
+}
+
+static int sim_progress(struct weft_transport *transport, int budget)
+{
+    struct sim_endpoint *endpoint = endpoint_of(transport);
+    int count = endpoint->must_look ? look(transport, endpoint) : 0;
+    while (count < budget && !weft_list_empty(&endpoint->inbox)) {
+        struct sim_message *message = weft_list_first(&endpoint->inbox, struct sim_message, waiting);
+        weft_list_remove(&message->waiting);
+        count++;
+        if (message->nonce != transport->nonce) {
+            core_refused(transport);
+            sim_message_release(message);
+            continue;
+        }
+        message->receive_live = true; /* takes over the inbox's reference */
+        weft_list_append(&endpoint->receiving, &message->of_sink);
+        core_arrived(transport, &message->arrival);
+    }
+    return count;
+}
+
+static void sim_close(struct weft_transport *transport)
+{
+    struct sim_endpoint *endpoint = endpoint_of(transport);
+    struct weft_sim *sim = endpoint->sim;
+    end_operations(endpoint, NULL, WEFT_ERR_CLOSED);
+    while (!weft_list_empty(&endpoint->inbox)) {
+        struct sim_message *message = weft_list_first(&endpoint->inbox, struct sim_message, waiting);
+        weft_list_remove(&message->waiting);
+        sim_message_release(message);
+    }
+    endpoint->closed = true;
+    uint64_t notice_ns = sim->now_ns + sim->options.latency_ns;
+    if (notice_ns < endpoint->last_delivery_ns) notice_ns = endpoint->last_delivery_ns; /* after what it has sent */
+    if (!endpoint->host->dead) sim_schedule(sim, &endpoint->notice, notice_ns);
+}
+
+static bool sim_drained(struct weft_transport *transport)
+{
+    return weft_list_empty(&endpoint_of(transport)->sending);
+}
+
+static void sim_free(struct weft_transport *transport)
+{
+    struct sim_endpoint *endpoint = endpoint_of(transport);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->receiving) { /* held by a handler and never ended */
+        struct sim_message *message = weft_container_of(node, struct sim_message, of_sink);
+        message->receive_live = false;
+        weft_list_remove(node);
+        sim_message_release(message);
+    }
+    while (!weft_list_empty(&transport->done)) { /* given up on: nobody will run these */
+        struct core_done *done = weft_list_first(&transport->done, struct core_done, link);
+        weft_list_remove(&done->link);
+        done->recycle(transport, done);
+    }
+    weft_list_foreach(node, spare, &transport->peers) {
+        weft_free_bytes(transport->env, weft_container_of(node, struct weft_peer, link)->backend);
+    }
+    endpoint->transport = NULL;
+}
+
+static enum weft_status sim_arm(struct weft_transport *transport)
+{
+    struct sim_endpoint *endpoint = endpoint_of(transport);
+    return endpoint->must_look || !weft_list_empty(&endpoint->inbox) ? WEFT_ERR_AGAIN : WEFT_OK;
+}
+
+static int sim_fd(struct weft_transport *transport) { return -1; }
+
+const struct weft_transport_ops sim_transport_ops = {
+    .name = "sim",
+    .open = sim_open,
+    .close = sim_close,
+    .drained = sim_drained,
+    .free = sim_free,
+    .address = sim_address,
+    .connect = sim_connect,
+    .disconnect = sim_disconnect,
+    .send = sim_send,
+    .accept = sim_accept,
+    .discard = sim_discard,
+    .progress = sim_progress,
+    .arm = sim_arm,
+    .fd = sim_fd,
+};

@@ -1,0 +1,353 @@
+/* sim.c - the world of the simulator: hosts, clocks, faults, and the run that moves time.
+ *
+ * A run repeats: step every loop of every *ready* host until all of them are quiet, then move the clock
+ * to the next event or timer, whatever is first. A host is ready when something happened to it: a
+ * message, a finished operation, a due timer, or (at the start of a run, when the caller may have done
+ * anything) always. So an idle host costs nothing, however many there are.
+ *
+ * All loops of one host are stepped together: they may post to each other. A post to a loop of another
+ * host is seen when that host is stepped next, at the latest when the simulation would otherwise be idle. */
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/sim/sim.h"
+
+enum { STEPS_PER_TURN = 4096, TURNS_PER_INSTANT = 1000000 };
+
+void weft_sim_options_init(struct weft_sim_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    options->seed = 1;
+    options->host_count = 1;
+    options->latency_ns = 5000;
+    options->jitter_ns = 1000;
+    options->bytes_per_second = 12500000000ull;
+    options->detect_ns = WEFT_MS(100);
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014): any state is a good state. */
+uint64_t sim_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+/* ---- the env of a host ---- */
+
+static struct sim_host *host_of(struct weft_env *env) { return env->context; }
+static uint64_t host_now_ns(struct weft_env *env) { return host_of(env)->sim->now_ns; }
+static uint64_t host_random_u64(struct weft_env *env) { return sim_random(&host_of(env)->random); }
+static void *host_alloc(struct weft_env *env, size_t bytes) { return weft_alloc_bytes(host_of(env)->sim->env, bytes); }
+static void host_free(struct weft_env *env, void *memory) { weft_free_bytes(host_of(env)->sim->env, memory); }
+
+static void host_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+{
+    struct sim_host *host = host_of(env);
+    weft_log(host->sim->env, level, room, "[%.6f s host %u] %s", (double)host->sim->now_ns / 1e9, host->index, text);
+}
+
+static void kill_fire(struct weft_sim *sim, struct sim_due *due)
+{
+    weft_sim_kill(sim, weft_container_of(due, struct sim_host, kill_due)->index);
+}
+
+/* A death becomes known: each endpoint looks a little later, not all at the same instant. */
+static void death_fire(struct weft_sim *sim, struct sim_due *due)
+{
+    weft_container_of(due, struct sim_host, notice_due)->death_known = true;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &sim->endpoints) {
+        struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
+        if (!endpoint->transport || endpoint->look.index != SIM_IDLE) continue;
+        sim_schedule(sim, &endpoint->look, sim->now_ns + sim_random(&sim->random) % (sim->options.detect_ns / 8 + 1));
+    }
+}
+
+static void host_init(struct weft_sim *sim, uint32_t index)
+{
+    struct sim_host *host = &sim->hosts[index];
+    host->sim = sim;
+    host->index = index;
+    host->slow = 1;
+    host->random = sim->options.seed * 0x9e3779b97f4a7c15ull + index + 1;
+    host->env = (struct weft_env){
+        .now_ns = host_now_ns,
+        .random_u64 = host_random_u64,
+        .alloc = host_alloc,
+        .free = host_free,
+        .log = host_log,
+        .log_level = sim->env->log_level,
+        .context = host,
+    };
+    host->kill_due = (struct sim_due){.index = SIM_IDLE, .fire = kill_fire};
+    host->notice_due = (struct sim_due){.index = SIM_IDLE, .fire = death_fire};
+    weft_list_init(&host->loops);
+    weft_list_init(&host->ready);
+}
+
+enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_options *options, struct weft_sim **sim_out)
+{
+    if (options->size != sizeof *options || options->host_count == 0 || options->host_count > 65536) return WEFT_ERR_INVALID;
+    struct weft_sim *sim = weft_alloc_zero(env, sizeof *sim);
+    if (!sim) return WEFT_ERR_NO_MEMORY;
+    sim->env = env;
+    sim->options = *options;
+    sim->random = options->seed;
+    weft_list_init(&sim->ready);
+    weft_list_init(&sim->endpoints);
+    weft_list_init(&sim->messages);
+    weft_list_init(&sim->stalled);
+    size_t host_count = options->host_count;
+    sim->hosts = weft_alloc_zero(env, host_count * sizeof *sim->hosts);
+    sim->cut = weft_alloc_zero(env, host_count * host_count);
+    if (!sim->hosts || !sim->cut || !sim_heap_reserve(&sim->events, env, 2 * host_count)) {
+        weft_sim_free(sim);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < options->host_count; i++) host_init(sim, i);
+    *sim_out = sim;
+    return WEFT_OK;
+}
+
+void weft_sim_free(struct weft_sim *sim)
+{
+    if (!sim) return;
+    struct weft_env *env = sim->env;
+    struct weft_list *node, *spare;
+    for (uint32_t i = 0; sim->hosts && i < sim->options.host_count; i++) {
+        if (!sim->hosts[i].sim) break;
+        weft_list_foreach(node, spare, &sim->hosts[i].loops) weft_free_bytes(env, weft_container_of(node, struct sim_loop, link));
+    }
+    weft_list_foreach(node, spare, &sim->messages) weft_free_bytes(env, weft_container_of(node, struct sim_message, all));
+    weft_list_foreach(node, spare, &sim->endpoints) {
+        struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
+        WEFT_ASSERT(!endpoint->transport); /* free the endpoints first */
+        weft_free_bytes(env, endpoint);
+    }
+    weft_free_bytes(env, sim->endpoint_table);
+    weft_free_bytes(env, sim->events.nodes);
+    weft_free_bytes(env, sim->timers.nodes);
+    weft_free_bytes(env, sim->hosts);
+    weft_free_bytes(env, sim->cut);
+    weft_free_bytes(env, sim);
+}
+
+struct weft_env *weft_sim_env(struct weft_sim *sim, uint32_t host)
+{
+    WEFT_ASSERT(host < sim->options.host_count);
+    return &sim->hosts[host].env;
+}
+
+uint64_t weft_sim_now_ns(const struct weft_sim *sim) { return sim->now_ns; }
+uint64_t weft_sim_event_count(const struct weft_sim *sim) { return sim->event_count; }
+
+void sim_schedule(struct weft_sim *sim, struct sim_due *due, uint64_t time_ns)
+{
+    due->time_ns = time_ns < sim->now_ns ? sim->now_ns : time_ns;
+    due->order = sim->order++;
+    sim_heap_push(&sim->events, due);
+}
+
+void sim_host_ready(struct sim_host *host)
+{
+    if (host->dead || !weft_list_empty(&host->ready)) return;
+    weft_list_append(&host->sim->ready, &host->ready);
+}
+
+/* ---- loops ---- */
+
+enum weft_status weft_sim_add(struct weft_sim *sim, uint32_t host_index, struct weft_loop *loop)
+{
+    if (host_index >= sim->options.host_count) return WEFT_ERR_INVALID;
+    struct sim_host *host = &sim->hosts[host_index];
+    if (host->dead) return WEFT_ERR_STATE;
+    struct sim_loop *entry = weft_alloc_zero(sim->env, sizeof *entry);
+    if (!entry || !sim_heap_reserve(&sim->timers, sim->env, 1)) {
+        weft_free_bytes(sim->env, entry);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    entry->loop = loop;
+    entry->host = host;
+    entry->timer.index = SIM_IDLE;
+    weft_list_append(&host->loops, &entry->link);
+    sim_host_ready(host);
+    return WEFT_OK;
+}
+
+/* The host may be in the middle of stepping its loops: the entry is emptied now and freed by host_timers. */
+void weft_sim_remove(struct weft_sim *sim, struct weft_loop *loop)
+{
+    for (uint32_t i = 0; i < sim->options.host_count; i++) {
+        struct weft_list *node, *spare;
+        weft_list_foreach(node, spare, &sim->hosts[i].loops) {
+            struct sim_loop *entry = weft_container_of(node, struct sim_loop, link);
+            if (entry->loop != loop) continue;
+            entry->loop = NULL;
+            sim_host_ready(&sim->hosts[i]);
+        }
+    }
+}
+
+/* ---- faults ---- */
+
+void weft_sim_kill(struct weft_sim *sim, uint32_t host_index)
+{
+    WEFT_ASSERT(host_index < sim->options.host_count);
+    struct sim_host *host = &sim->hosts[host_index];
+    if (host->dead) return;
+    host->dead = true;
+    host->killed_ns = sim->now_ns;
+    weft_list_remove(&host->ready);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &host->loops) {
+        struct sim_loop *entry = weft_container_of(node, struct sim_loop, link);
+        if (entry->timer.index != SIM_IDLE) sim_heap_remove(&sim->timers, &entry->timer);
+    }
+    if (host->kill_due.index != SIM_IDLE) sim_heap_remove(&sim->events, &host->kill_due);
+    sim_schedule(sim, &host->notice_due, sim->now_ns + sim->options.detect_ns);
+}
+
+void weft_sim_kill_at(struct weft_sim *sim, uint32_t host_index, uint64_t time_ns)
+{
+    WEFT_ASSERT(host_index < sim->options.host_count);
+    struct sim_host *host = &sim->hosts[host_index];
+    if (host->dead) return;
+    if (host->kill_due.index != SIM_IDLE) sim_heap_remove(&sim->events, &host->kill_due);
+    sim_schedule(sim, &host->kill_due, time_ns);
+}
+
+void weft_sim_slow(struct weft_sim *sim, uint32_t host, uint32_t factor)
+{
+    WEFT_ASSERT(host < sim->options.host_count);
+    sim->hosts[host].slow = factor > 0 ? factor : 1;
+}
+
+void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, bool cut)
+{
+    uint32_t hosts = sim->options.host_count;
+    WEFT_ASSERT(host_a < hosts && host_b < hosts);
+    sim->cut[(size_t)host_a * hosts + host_b] = sim->cut[(size_t)host_b * hosts + host_a] = cut;
+    if (cut) return;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &sim->stalled) {
+        struct sim_message *message = weft_container_of(node, struct sim_message, waiting);
+        if (!sim_is_cut(sim, message->source->host, message->sink->host)) sim_message_heal(message);
+    }
+}
+
+/* ---- the run ---- */
+
+/* Step all loops of a host until none has work. True: it is quiet; false: it used up its turn. */
+static bool host_step(struct weft_sim *sim, struct sim_host *host, const bool *done, bool *worked)
+{
+    for (int turn = 0; turn < STEPS_PER_TURN; turn++) {
+        int work = 0;
+        struct weft_list *node, *spare;
+        weft_list_foreach(node, spare, &host->loops) {
+            struct sim_loop *entry = weft_container_of(node, struct sim_loop, link);
+            if (entry->loop) work += weft_loop_step(entry->loop);
+            if (host->dead) return true;
+        }
+        if (work == 0) return true;
+        *worked = true;
+        if (done && *done) return false;
+    }
+    return false;
+}
+
+/* Note when each loop wants to be woken next, and forget the loops that were removed. */
+static void host_timers(struct weft_sim *sim, struct sim_host *host)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &host->loops) {
+        struct sim_loop *entry = weft_container_of(node, struct sim_loop, link);
+        uint64_t next_ns = entry->loop ? weft_loop_next_timer_ns(entry->loop) : WEFT_NEVER;
+        if (entry->timer.index != SIM_IDLE) {
+            if (entry->timer.time_ns == next_ns) continue;
+            sim_heap_remove(&sim->timers, &entry->timer);
+        }
+        if (!entry->loop) {
+            sim_heap_unreserve(&sim->timers, 1);
+            weft_list_remove(&entry->link);
+            weft_free_bytes(sim->env, entry);
+            continue;
+        }
+        if (next_ns == WEFT_NEVER) continue;
+        entry->timer.time_ns = next_ns;
+        entry->timer.order = sim->order++;
+        sim_heap_push(&sim->timers, &entry->timer);
+    }
+}
+
+static void all_ready(struct weft_sim *sim)
+{
+    for (uint32_t i = 0; i < sim->options.host_count; i++) {
+        if (!weft_list_empty(&sim->hosts[i].loops)) sim_host_ready(&sim->hosts[i]);
+    }
+}
+
+/* Move the clock to `time_ns` and let happen what is due by then. */
+static void fire_due(struct weft_sim *sim, uint64_t time_ns)
+{
+    if (sim->now_ns < time_ns) sim->now_ns = time_ns;
+    while (sim->events.count > 0 && sim->events.nodes[0]->time_ns <= sim->now_ns) {
+        struct sim_due *due = sim_heap_pop(&sim->events);
+        sim->event_count++;
+        due->fire(sim, due);
+    }
+    while (sim->timers.count > 0 && sim->timers.nodes[0]->time_ns <= sim->now_ns) {
+        struct sim_due *due = sim_heap_pop(&sim->timers);
+        sim->event_count++;
+        sim_host_ready(weft_container_of(due, struct sim_loop, timer)->host);
+    }
+}
+
+/* Step ready hosts until there are none. WEFT_IN_PROGRESS: all quiet. */
+static enum weft_status step_ready(struct weft_sim *sim, const bool *done, bool *worked, uint64_t *turns)
+{
+    while (!weft_list_empty(&sim->ready)) {
+        struct sim_host *host = weft_list_first(&sim->ready, struct sim_host, ready);
+        weft_list_remove(&host->ready);
+        bool quiet = host_step(sim, host, done, worked);
+        if (!host->dead) host_timers(sim, host);
+        if (!quiet) sim_host_ready(host);
+        if (done && *done) return WEFT_OK;
+        if (++*turns > TURNS_PER_INSTANT) {
+            weft_log(sim->env, WEFT_LOG_ERROR, "transport", "the simulation does not get beyond %.9f s: host %u never stops working",
+                     (double)sim->now_ns / 1e9, host->index);
+            return WEFT_ERR_STATE;
+        }
+    }
+    return done && *done ? WEFT_OK : WEFT_IN_PROGRESS;
+}
+
+enum weft_status weft_sim_run(struct weft_sim *sim, const bool *done, uint64_t until_ns)
+{
+    all_ready(sim);
+    bool worked = false, asked_all = false;
+    uint64_t turns = 0;
+    for (;;) {
+        enum weft_status status = step_ready(sim, done, &worked, &turns);
+        if (status != WEFT_IN_PROGRESS) return status;
+        uint64_t next_ns = WEFT_NEVER;
+        if (sim->events.count > 0) next_ns = sim->events.nodes[0]->time_ns;
+        if (sim->timers.count > 0 && sim->timers.nodes[0]->time_ns < next_ns) next_ns = sim->timers.nodes[0]->time_ns;
+        if (next_ns == WEFT_NEVER) {
+            if (asked_all && !worked) return WEFT_ERR_STATE;
+            all_ready(sim); /* somebody may have been posted to from another host */
+            asked_all = true;
+            worked = false;
+            continue;
+        }
+        asked_all = false;
+        if (next_ns > until_ns) {
+            if (sim->now_ns < until_ns) sim->now_ns = until_ns;
+            return WEFT_ERR_DEADLINE;
+        }
+        if (next_ns > sim->now_ns) turns = 0;
+        fire_due(sim, next_ns);
+    }
+}

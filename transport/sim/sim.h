@@ -1,0 +1,139 @@
+/* sim.h - inside the simulator: one thread, one clock, one heap of things that will happen.
+ *
+ *   heap.c       what happens next: intrusive nodes ordered by (time, order of scheduling)
+ *   wire.c       when a message arrives: latency, jitter, two link queues per host; its phases
+ *   endpoint.c   the simulator as a transport backend
+ *   sim.c        hosts, their env, their loops, faults, and the run that moves time
+ *
+ * A message is one struct for its whole life, shared by both ends and by the heap, counted by `refs`:
+ *
+ *   eager        ANNOUNCE (payload inside) ──► sink            source done when its bytes have left
+ *   rendezvous   ANNOUNCE ──► sink, ACCEPT ──► source, DATA ──► sink (copied buffer to buffer), FINISH ──► source
+ *                                   or DISCARD ──► source
+ *
+ * `send_live` and `receive_live` say whether the owner at that end still lends his buffer. An end that
+ * closes, loses the peer or dies only clears its flag: whatever is still under way then finds nothing to
+ * touch. Equal seeds give equal runs: nothing here depends on addresses, real time or hash order.
+ *
+ * Heap room is reserved when a node comes into being (memory may be refused only there, as a status),
+ * so scheduling itself cannot fail. */
+#ifndef WEFT_TRANSPORT_SIM_H
+#define WEFT_TRANSPORT_SIM_H
+
+#include "transport/core/core.h"
+
+struct weft_sim;
+
+struct sim_due {
+    uint64_t time_ns;
+    uint64_t order;
+    size_t index; /* in the heap; SIM_IDLE: not there */
+    void (*fire)(struct weft_sim *sim, struct sim_due *due);
+};
+#define SIM_IDLE SIZE_MAX
+
+struct sim_heap {
+    struct sim_due **nodes;
+    size_t count, capacity, reserved;
+};
+
+bool sim_heap_reserve(struct sim_heap *heap, struct weft_env *env, size_t nodes);
+static inline void sim_heap_unreserve(struct sim_heap *heap, size_t nodes) { heap->reserved -= nodes; }
+void sim_heap_push(struct sim_heap *heap, struct sim_due *due);
+struct sim_due *sim_heap_pop(struct sim_heap *heap);
+void sim_heap_remove(struct sim_heap *heap, struct sim_due *due);
+
+struct sim_loop {
+    struct weft_loop *loop;
+    struct sim_host *host;
+    struct sim_due timer; /* its earliest timer */
+    struct weft_list link;
+};
+
+struct sim_host {
+    struct weft_env env;
+    struct weft_sim *sim;
+    uint32_t index;
+    uint64_t random;
+    uint32_t slow;
+    uint64_t egress_free_ns, ingress_free_ns; /* when its link has room again */
+    bool dead, death_known;
+    uint64_t killed_ns;
+    struct sim_due kill_due, notice_due;
+    struct weft_list loops;
+    struct weft_list ready; /* in sim->ready while it must be stepped */
+};
+
+struct sim_endpoint {
+    struct weft_sim *sim;
+    struct sim_host *host;
+    struct weft_transport *transport; /* NULL once freed; this record stays until the simulation ends */
+    uint32_t id, serial;
+    bool closed, gone_known;
+    uint32_t sending_count;
+    struct weft_list sending, receiving; /* struct sim_message */
+    struct weft_list inbox;              /* announced, waiting for progress */
+    struct sim_due look;                 /* look which peers are gone */
+    struct sim_due notice;               /* the others learn that this one closed */
+    bool must_look;
+    uint64_t last_delivery_ns;
+    struct weft_list link;               /* in sim->endpoints */
+    uint8_t address[24];
+};
+
+struct sim_peer {
+    struct sim_endpoint *remote;
+    uint64_t last_delivery_ns; /* announcements of one pair keep their order */
+};
+
+enum sim_phase { SIM_ANNOUNCE = 1, SIM_ACCEPT, SIM_DATA, SIM_FINISH, SIM_DISCARD };
+
+struct sim_message {
+    struct core_arrival arrival; /* first */
+    struct sim_due travel, sent;
+    struct core_done send_done, receive_done;
+    struct sim_endpoint *source, *sink;
+    enum sim_phase phase;
+    bool eager, send_live, receive_live, accepted;
+    int refs;
+    uint64_t nonce;
+    uint64_t depart_ns;      /* when the announcement has left its host */
+    const void *payload;     /* the sender's buffer, or `copy` */
+    void *buffer;            /* the receiver's */
+    struct weft_list all;    /* in sim->messages */
+    struct weft_list of_source, of_sink, waiting; /* sending; receiving; inbox or stalled */
+    unsigned char copy[];
+};
+
+struct weft_sim {
+    struct weft_env *env;
+    struct weft_sim_options options;
+    uint64_t now_ns, order, event_count, random;
+    struct sim_heap events, timers;
+    struct sim_host *hosts;
+    uint8_t *cut; /* (hosts, hosts) */
+    struct weft_list ready;
+    struct weft_list endpoints, messages, stalled;
+    struct sim_endpoint **endpoint_table; /* by serial */
+    uint32_t endpoint_count, endpoint_capacity;
+};
+
+/* sim.c */
+void sim_host_ready(struct sim_host *host);
+void sim_schedule(struct weft_sim *sim, struct sim_due *due, uint64_t time_ns);
+uint64_t sim_random(uint64_t *state);
+static inline bool sim_is_cut(const struct weft_sim *sim, const struct sim_host *a, const struct sim_host *b)
+{
+    return sim->cut[(size_t)a->index * sim->options.host_count + b->index] != 0;
+}
+
+/* wire.c */
+void sim_message_start(struct sim_message *message, struct sim_peer *peer);
+void sim_message_accept(struct sim_message *message);
+void sim_message_discard(struct sim_message *message);
+void sim_message_release(struct sim_message *message);
+void sim_message_end_send(struct sim_message *message, enum weft_status status);
+void sim_message_end_receive(struct sim_message *message, enum weft_status status);
+void sim_message_heal(struct sim_message *message);
+
+#endif

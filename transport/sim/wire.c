@@ -1,0 +1,179 @@
+/* wire.c - how long a message is under way, and what happens when a phase of it arrives.
+ *
+ * Between two hosts: the sender's link sends one message after the other at its rate, the latency (and
+ * a random jitter) follows, and the receiver's link takes one after the other; the first bytes go on
+ * while the last are still being sent (cut-through). On one host there is no link, only a tenth of the
+ * latency. A cut pair of hosts loses nothing: what would arrive waits until the cut heals, as under a
+ * retransmitting protocol; deadlines above must notice. */
+#include <string.h>
+
+#include "transport/sim/sim.h"
+
+enum { ANNOUNCE_BYTES = 64, CONTROL_BYTES = 32 }; /* what framing costs on the link */
+
+static uint64_t link_ns(const struct sim_host *host, uint64_t bytes)
+{
+    uint64_t rate = host->sim->options.bytes_per_second;
+    if (rate == 0) return 0;
+    return (uint64_t)((double)bytes * 1e9 / (double)rate) * host->slow;
+}
+
+static uint64_t random_below(struct weft_sim *sim, uint64_t bound)
+{
+    return bound ? sim_random(&sim->random) % bound : 0;
+}
+
+/* When `bytes` that leave now are there; *depart_out: when the last of them has left. */
+static uint64_t arrival_time(struct weft_sim *sim, struct sim_host *from, struct sim_host *to, uint64_t bytes, uint64_t *depart_out)
+{
+    const struct weft_sim_options *options = &sim->options;
+    if (from == to) {
+        *depart_out = sim->now_ns;
+        return sim->now_ns + options->latency_ns / 10 + random_below(sim, options->jitter_ns / 10 + 1);
+    }
+    uint64_t start = sim->now_ns > from->egress_free_ns ? sim->now_ns : from->egress_free_ns;
+    *depart_out = from->egress_free_ns = start + link_ns(from, bytes);
+    uint64_t first = start + options->latency_ns + random_below(sim, options->jitter_ns + 1);
+    if (first < to->ingress_free_ns) first = to->ingress_free_ns;
+    uint64_t slower = link_ns(from, bytes) > link_ns(to, bytes) ? link_ns(from, bytes) : link_ns(to, bytes);
+    to->ingress_free_ns = first + link_ns(to, bytes);
+    return first + slower;
+}
+
+static void message_travel(struct sim_message *message, enum sim_phase phase, struct sim_endpoint *from, struct sim_endpoint *to,
+                           uint64_t bytes, struct sim_peer *order)
+{
+    struct weft_sim *sim = from->sim;
+    uint64_t time_ns = arrival_time(sim, from->host, to->host, bytes, &message->depart_ns);
+    if (order) {
+        if (time_ns < order->last_delivery_ns) time_ns = order->last_delivery_ns;
+        order->last_delivery_ns = time_ns;
+    }
+    if (from->last_delivery_ns < time_ns) from->last_delivery_ns = time_ns;
+    message->phase = phase;
+    message->refs++;
+    sim_schedule(sim, &message->travel, time_ns);
+}
+
+void sim_message_release(struct sim_message *message)
+{
+    if (--message->refs > 0) return;
+    struct weft_sim *sim = message->source->sim;
+    WEFT_ASSERT(!message->send_live && !message->receive_live);
+    weft_list_remove(&message->all);
+    sim_heap_unreserve(&sim->events, 2);
+    weft_free_bytes(sim->env, message);
+}
+
+/* The send is over for its owner; the completion runs from his progress. */
+void sim_message_end_send(struct sim_message *message, enum weft_status status)
+{
+    if (!message->send_live) return;
+    message->send_live = false;
+    weft_list_remove(&message->of_source);
+    message->source->sending_count--;
+    core_finish(message->source->transport, &message->send_done, status);
+    sim_host_ready(message->source->host);
+}
+
+void sim_message_end_receive(struct sim_message *message, enum weft_status status)
+{
+    if (!message->receive_live || !message->accepted) return;
+    message->receive_live = false;
+    message->buffer = NULL;
+    weft_list_remove(&message->of_sink);
+    core_finish(message->sink->transport, &message->receive_done, status);
+    sim_host_ready(message->sink->host);
+}
+
+static void sent_fire(struct weft_sim *sim, struct sim_due *due)
+{
+    struct sim_message *message = weft_container_of(due, struct sim_message, sent);
+    if (!message->source->host->dead) sim_message_end_send(message, WEFT_OK);
+    sim_message_release(message);
+}
+
+/* The payload is there: from the sender's buffer to the receiver's, if both still lend them. */
+static void data_arrived(struct sim_message *message)
+{
+    if (!message->receive_live || message->sink->host->dead) return;
+    if (!message->send_live || message->source->host->dead) return;
+    if (message->arrival.face.payload_bytes > 0) memcpy(message->buffer, message->payload, message->arrival.face.payload_bytes);
+    sim_message_end_receive(message, WEFT_OK);
+    message_travel(message, SIM_FINISH, message->sink, message->source, CONTROL_BYTES, NULL);
+}
+
+static void announce_arrived(struct sim_message *message)
+{
+    struct sim_endpoint *source = message->source, *sink = message->sink;
+    if (sink->closed || sink->host->dead) return;
+    if (source->host->dead && message->depart_ns > source->host->killed_ns) return;
+    message->refs++; /* of the inbox */
+    weft_list_append(&sink->inbox, &message->waiting);
+    sim_host_ready(sink->host);
+}
+
+static void accept_arrived(struct sim_message *message)
+{
+    if (!message->send_live || message->source->host->dead) return;
+    message_travel(message, SIM_DATA, message->source, message->sink, message->arrival.face.payload_bytes, NULL);
+}
+
+static void travel_fire(struct weft_sim *sim, struct sim_due *due)
+{
+    struct sim_message *message = weft_container_of(due, struct sim_message, travel);
+    if (sim_is_cut(sim, message->source->host, message->sink->host)) {
+        weft_list_append(&sim->stalled, &message->waiting);
+        return; /* its reference stays with the list */
+    }
+    switch (message->phase) {
+    case SIM_ANNOUNCE: announce_arrived(message); break;
+    case SIM_ACCEPT: accept_arrived(message); break;
+    case SIM_DATA: data_arrived(message); break;
+    case SIM_FINISH:
+    case SIM_DISCARD:
+        if (!message->source->host->dead) sim_message_end_send(message, WEFT_OK);
+        break;
+    }
+    sim_message_release(message);
+}
+
+/* A stalled message goes on after a heal; in the order stalled, which is the order of arrival. */
+void sim_message_heal(struct sim_message *message)
+{
+    struct weft_sim *sim = message->source->sim;
+    weft_list_remove(&message->waiting);
+    sim_schedule(sim, &message->travel, sim->now_ns + sim->options.latency_ns);
+}
+
+/* A new message, filled by the endpoint, leaves. */
+void sim_message_start(struct sim_message *message, struct sim_peer *peer)
+{
+    message->travel.fire = travel_fire;
+    message->sent.fire = sent_fire;
+    uint64_t bytes = ANNOUNCE_BYTES + message->arrival.face.header_bytes;
+    if (message->eager) bytes += message->arrival.face.payload_bytes;
+    message_travel(message, SIM_ANNOUNCE, message->source, message->sink, bytes, peer);
+    if (!message->eager) return;
+    message->refs++;
+    sim_schedule(message->source->sim, &message->sent, message->depart_ns);
+}
+
+void sim_message_accept(struct sim_message *message)
+{
+    message->accepted = true;
+    if (!message->eager) {
+        message_travel(message, SIM_ACCEPT, message->sink, message->source, CONTROL_BYTES, NULL);
+        return;
+    }
+    if (message->arrival.face.payload_bytes > 0) memcpy(message->buffer, message->payload, message->arrival.face.payload_bytes);
+    sim_message_end_receive(message, WEFT_OK);
+}
+
+void sim_message_discard(struct sim_message *message)
+{
+    message->receive_live = false;
+    weft_list_remove(&message->of_sink);
+    if (!message->eager) message_travel(message, SIM_DISCARD, message->sink, message->source, CONTROL_BYTES, NULL);
+    sim_message_release(message);
+}
