@@ -1,0 +1,78 @@
+/* codec.c - the worker's face: the order of calls within a step, for every codec alike.
+ *
+ *     done:  0 --encode(0)--> 1 --take(0)--> 2 --encode(1)--> 3 --take(1)--> 4 --finish--> 4 --commit--> 0
+ *            ^                                                                               |
+ *            +---------------------------------- abandon, from anywhere ---------------------+
+ *
+ * A codec writes to shadow state only until commit, so abandon has nothing to undo but this counter. */
+#include "compress/codec.h"
+
+enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                                   struct weft_codec **codec_out)
+{
+    const uint64_t elems = weft_shape_elems(shape);
+    struct weft_codec *codec;
+    if (elems == 0 || elems > SIZE_MAX / 16) return WEFT_ERR_INVALID;
+    switch (resolved->id) {
+    case WEFT_CODEC_DENSE:
+    case WEFT_CODEC_F16:
+    case WEFT_CODEC_BF16: codec = cast_codec_create(env, resolved, shape); break;
+    default: return WEFT_ERR_UNSUPPORTED;
+    }
+    if (!codec) return WEFT_ERR_NO_MEMORY;
+    codec->env = env;
+    codec->spec = *resolved;
+    codec->shape = *shape;
+    codec->elems = (size_t)elems;
+    codec->rounds = weft_codec_rounds(resolved);
+    codec->done = 0;
+    *codec_out = codec;
+    return WEFT_OK;
+}
+
+void weft_codec_free(struct weft_codec *codec)
+{
+    if (codec) codec->ops->free(codec);
+}
+
+enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                                   void *out, size_t *bytes_out)
+{
+    if (round >= codec->rounds || codec->done < 2 * round) return WEFT_ERR_STATE;
+    if (codec->done > 2 * round) return codec->ops->encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    WEFT_TRY(codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out));
+    codec->done = 2 * round + 1;
+    return WEFT_OK;
+}
+
+enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+{
+    if (round >= codec->rounds || codec->done != 2 * round + 1) return WEFT_ERR_STATE;
+    WEFT_TRY(codec->ops->take(codec, round, aggregate, bytes, ranks));
+    codec->done = 2 * round + 2;
+    return WEFT_OK;
+}
+
+enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out)
+{
+    if (codec->done != 2 * codec->rounds) return WEFT_ERR_STATE;
+    codec->ops->finish(codec, scale, out);
+    return WEFT_OK;
+}
+
+void weft_codec_commit(struct weft_codec *codec)
+{
+    WEFT_ASSERT(codec->done == 0 || codec->done == 2 * codec->rounds);
+    if (codec->done != 0 && codec->ops->commit) codec->ops->commit(codec);
+    codec->done = 0;
+}
+
+void weft_codec_abandon(struct weft_codec *codec)
+{
+    codec->done = 0;
+}
+
+double weft_codec_residual_norm(const struct weft_codec *codec)
+{
+    return codec->ops->residual_norm ? codec->ops->residual_norm(codec) : 0.0;
+}

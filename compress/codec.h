@@ -1,0 +1,82 @@
+/* codec.h - what the files of this room share: the worker's and the combiner's objects as tables of functions,
+ * and the decoders both sides use (one decoder is why both sides give the same bits). Private to the room.
+ *
+ *     codec.c      the worker's face: order of calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c
+ *     combiner.c   the combiner's face: order of calls, then ->ops   fold_combiner.c, union_combiner.c
+ *
+ * The faces check the order of calls, so an implementation may rely on it: encode(k) of an ops table is
+ * called once per step and round, except where a codec says that it wants to be asked again. */
+#ifndef WEFT_COMPRESS_CODEC_H
+#define WEFT_COMPRESS_CODEC_H
+
+#include "compress/compress.h"
+
+/* ---- worker ---- */
+struct codec_ops {
+    enum weft_status (*encode)(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                               void *out, size_t *bytes_out);
+    /* The bytes of an encode(round) that was done before in this step, again. */
+    enum weft_status (*encode_again)(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                                     void *out, size_t *bytes_out);
+    enum weft_status (*take)(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
+                             uint32_t ranks);
+    void (*finish)(struct weft_codec *codec, float scale, float *out);
+    void (*commit)(struct weft_codec *codec);   /* NULL: no state */
+    double (*residual_norm)(const struct weft_codec *codec); /* NULL: no residual */
+    void (*free)(struct weft_codec *codec);     /* of a half-built one too */
+};
+
+/* First member of every worker codec. */
+struct weft_codec {
+    const struct codec_ops *ops;
+    struct weft_env *env;
+    struct weft_codec_spec spec;
+    struct weft_shape shape;
+    size_t elems;
+    uint32_t rounds;
+    uint32_t done; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */
+};
+
+/* Each takes memory and fills in all but the common members; NULL when there is no memory. */
+struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
+
+/* ---- combiner ---- */
+struct combiner_ops {
+    void (*begin)(struct weft_combiner *combiner);
+    enum weft_status (*add)(struct weft_combiner *combiner, const void *data, size_t bytes);
+    void (*close)(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out);
+    void (*finish)(struct weft_combiner *combiner, float scale, float *out);
+    void (*free)(struct weft_combiner *combiner);
+};
+
+/* First member of every combiner. */
+struct weft_combiner {
+    const struct combiner_ops *ops;
+    struct weft_env *env;
+    struct weft_codec_spec spec;
+    struct weft_shape shape;
+    size_t elems;
+    uint32_t ranks, rounds;
+    uint32_t round, added;
+    bool open;             /* between begin and close */
+    uint32_t closed_count; /* rounds closed, 0.. */
+};
+
+struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                           const struct weft_shape *shape, uint32_t ranks);
+
+/* ---- dense, f16, bf16: elements (cast_format.c) ---- */
+size_t cast_bytes(enum weft_codec_id id, size_t count);
+/* False when an element is not finite: `out` is then undefined. */
+bool cast_pack(enum weft_codec_id id, void *out, const float *in, float factor, size_t count);
+/* A sum, already bounded by nothing: Inf and NaN are carried as such. */
+void cast_pack_sum(enum weft_codec_id id, void *out, const float *in, size_t count);
+bool cast_well_formed(enum weft_codec_id id, const void *data, size_t bytes, size_t count);
+void cast_unpack(enum weft_codec_id id, float *out, const void *data, float factor, size_t count);
+
+/* ---- shapes ---- */
+size_t matrix_rows(const struct weft_shape *shape);
+size_t matrix_cols(const struct weft_shape *shape);
+size_t topk_count(const struct weft_codec_spec *spec, size_t elems);
+
+#endif

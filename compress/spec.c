@@ -1,0 +1,260 @@
+/* spec.c - codec specs: text in, text out, and what a spec means for one shape.
+ *
+ * Every rank and shard parses the same text and resolves it against the same shape, and must come to the same
+ * answer; so nothing here may depend on locale, machine or build. Numbers are decimal with at most 15
+ * significant digits, which a double holds exactly enough to give the same text back. */
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "compress/codec.h"
+
+enum { RANK_MAX = 64, DIGITS_MAX = 15 };
+
+static const char *const codec_names[] = {
+    [WEFT_CODEC_DENSE] = "dense",       [WEFT_CODEC_F16] = "f16",   [WEFT_CODEC_BF16] = "bf16",
+    [WEFT_CODEC_POWERSGD] = "powersgd", [WEFT_CODEC_TOPK] = "topk",
+};
+enum { CODEC_COUNT = sizeof codec_names / sizeof codec_names[0] };
+
+static struct weft_codec_spec default_spec(enum weft_codec_id id)
+{
+    struct weft_codec_spec spec = {.id = id};
+    if (id == WEFT_CODEC_POWERSGD) {
+        spec.rank = 4;
+        spec.min_ratio = 2.0;
+        spec.seed = 1;
+    }
+    if (id == WEFT_CODEC_TOPK) {
+        spec.ratio = 0.01;
+        spec.min_count = 1024;
+    }
+    return spec;
+}
+
+/* ---- numbers, without the locale ---- */
+
+static bool parse_whole(const char *text, size_t length, uint64_t *value_out)
+{
+    uint64_t value = 0;
+    if (length == 0) return false;
+    for (size_t i = 0; i < length; i++) {
+        const unsigned digit = (unsigned char)text[i] - '0';
+        if (digit > 9 || value > (UINT64_MAX - digit) / 10) return false;
+        value = value * 10 + digit;
+    }
+    *value_out = value;
+    return true;
+}
+
+/* [digits][.digits][e[+-]digits]: an integer below 10^15 times or over a power of ten up to 10^22, both exact
+ * in a double, so the one operation rounds correctly. */
+static bool parse_decimal(const char *text, size_t length, double *value_out)
+{
+    uint64_t mantissa = 0;
+    int digits = 0, exponent = 0;
+    bool point = false, any = false;
+    size_t i = 0;
+    for (; i < length && (isdigit((unsigned char)text[i]) || (text[i] == '.' && !point)); i++) {
+        if (text[i] == '.') {
+            point = true;
+            continue;
+        }
+        any = true;
+        if (mantissa > 0 || text[i] != '0') digits++;
+        if (digits > DIGITS_MAX) return false;
+        mantissa = mantissa * 10 + (uint64_t)(text[i] - '0');
+        exponent -= point;
+    }
+    if (!any) return false;
+    if (i < length) {
+        uint64_t written;
+        bool negative;
+        if (text[i] != 'e' && text[i] != 'E') return false;
+        i++;
+        negative = i < length && text[i] == '-';
+        if (i < length && (text[i] == '-' || text[i] == '+')) i++;
+        if (!parse_whole(text + i, length - i, &written) || written > 40) return false;
+        exponent += negative ? -(int)written : (int)written;
+    }
+    if (exponent < -22 || exponent > 22) return false;
+    double power = 1.0;
+    for (int p = 0; p < (exponent < 0 ? -exponent : exponent); p++)
+        power *= 10.0;
+    *value_out = exponent < 0 ? (double)mantissa / power : (double)mantissa * power;
+    return true;
+}
+
+/* The shortest decimal that parses to the same double. */
+static void format_decimal(double value, char *out, size_t out_bytes)
+{
+    for (int precision = 1; precision <= DIGITS_MAX; precision++) {
+        double back;
+        snprintf(out, out_bytes, "%.*g", precision, value);
+        for (char *c = out; *c; c++)
+            if (*c == ',') *c = '.'; /* a locale with a decimal comma */
+        if (parse_decimal(out, strlen(out), &back) && back == value) return;
+    }
+}
+
+/* ---- parse ---- */
+
+/* One "name=value"; false when the value is out of range, *known_out tells whether the name is an option. */
+static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t name_length, const char *value,
+                         size_t value_length, bool *known_out)
+{
+    uint64_t whole;
+    double decimal;
+    const bool low_rank = spec->id == WEFT_CODEC_POWERSGD, sparse = spec->id == WEFT_CODEC_TOPK;
+#define IS(text) (name_length == strlen(text) && memcmp(name, text, name_length) == 0)
+    *known_out = true;
+    if (low_rank && IS("rank")) {
+        if (!parse_whole(value, value_length, &whole) || whole < 1 || whole > RANK_MAX) return false;
+        spec->rank = (uint32_t)whole;
+    } else if (low_rank && IS("min_ratio")) {
+        if (!parse_decimal(value, value_length, &decimal) || decimal < 1.0 || decimal > 1e6) return false;
+        spec->min_ratio = decimal;
+    } else if (low_rank && IS("seed")) {
+        if (!parse_whole(value, value_length, &spec->seed)) return false;
+    } else if (sparse && IS("ratio")) {
+        if (!parse_decimal(value, value_length, &decimal) || !(decimal > 0.0 && decimal <= 1.0)) return false;
+        spec->ratio = decimal;
+    } else if (sparse && IS("min_count")) {
+        if (!parse_whole(value, value_length, &spec->min_count)) return false;
+    } else {
+        *known_out = false;
+    }
+#undef IS
+    return *known_out;
+}
+
+static const char *options_of(enum weft_codec_id id)
+{
+    if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, min_ratio=1..1000000, seed=0..18446744073709551615";
+    if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, min_count=0..18446744073709551615";
+    return "none";
+}
+
+enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out, struct weft_error *error)
+{
+    const size_t name_length = strcspn(text, ":");
+    struct weft_codec_spec spec;
+    int id = 0;
+    while (id < CODEC_COUNT && (strlen(codec_names[id]) != name_length || memcmp(codec_names[id], text, name_length) != 0))
+        id++;
+    if (id == CODEC_COUNT)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "codec \"%.*s\" is unknown; use dense, f16, bf16, powersgd or topk, for example \"powersgd:rank=4\"",
+                              (int)(name_length < 60 ? name_length : 60), text);
+    spec = default_spec((enum weft_codec_id)id);
+
+    const char *at = text + name_length;
+    while (*at != '\0') { /* at a ':' or ',' */
+        const char *option = at + 1;
+        const size_t length = strcspn(option, ","), key = strcspn(option, "=,");
+        bool known = false;
+        if (key >= length || !parse_option(&spec, option, key, option + key + 1, length - key - 1, &known))
+            return weft_error_set(error, WEFT_ERR_INVALID, "codec \"%s\": %s \"%.*s\"; options of it: %s", codec_names[id],
+                                  known ? "bad value in" : "unknown option", (int)(length < 60 ? length : 60), option,
+                                  options_of(spec.id));
+        at = option + length;
+    }
+    *spec_out = spec;
+    return WEFT_OK;
+}
+
+void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes)
+{
+    char number[32];
+    WEFT_ASSERT((unsigned)spec->id < CODEC_COUNT);
+    switch (spec->id) {
+    case WEFT_CODEC_POWERSGD:
+        format_decimal(spec->min_ratio, number, sizeof number);
+        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 ",min_ratio=%s,seed=%" PRIu64, spec->rank, number, spec->seed);
+        break;
+    case WEFT_CODEC_TOPK:
+        format_decimal(spec->ratio, number, sizeof number);
+        snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64, number, spec->min_count);
+        break;
+    default: snprintf(out, out_bytes, "%s", codec_names[spec->id]); break;
+    }
+}
+
+/* ---- shapes ---- */
+
+uint64_t weft_shape_elems(const struct weft_shape *shape)
+{
+    uint64_t elems = 1;
+    if (shape->dim_count == 0 || shape->dim_count > WEFT_TENSOR_DIMS_MAX) return 0;
+    for (uint32_t d = 0; d < shape->dim_count; d++) {
+        if (shape->dims[d] == 0 || elems > UINT64_MAX / shape->dims[d]) return 0;
+        elems *= shape->dims[d];
+    }
+    return elems;
+}
+
+size_t matrix_rows(const struct weft_shape *shape)
+{
+    return shape->dims[0];
+}
+
+size_t matrix_cols(const struct weft_shape *shape)
+{
+    return weft_shape_elems(shape) / shape->dims[0];
+}
+
+size_t topk_count(const struct weft_codec_spec *spec, size_t elems)
+{
+    const double wanted = ceil((double)elems * spec->ratio);
+    if (!(wanted >= 1.0)) return 1;
+    return wanted >= (double)elems ? elems : (size_t)wanted;
+}
+
+struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, const struct weft_shape *shape)
+{
+    const uint64_t elems = weft_shape_elems(shape);
+    bool worth = true;
+    if (elems == 0) {
+        worth = false;
+    } else if (spec->id == WEFT_CODEC_POWERSGD) {
+        const double rows = (double)matrix_rows(shape), cols = (double)matrix_cols(shape);
+        worth = shape->dim_count >= 2 && (rows + cols) * spec->rank * spec->min_ratio < rows * cols;
+    } else if (spec->id == WEFT_CODEC_TOPK) {
+        worth = elems >= spec->min_count && elems <= UINT32_MAX; /* indices are 32 bits */
+    }
+    return worth ? *spec : default_spec(WEFT_CODEC_DENSE);
+}
+
+uint32_t weft_codec_rounds(const struct weft_codec_spec *spec)
+{
+    return spec->id == WEFT_CODEC_POWERSGD ? 2 : 1;
+}
+
+/* ---- sizes ---- */
+
+static size_t elements_bytes(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
+{
+    if (spec->id == WEFT_CODEC_POWERSGD)
+        return spec->rank * (round == 0 ? matrix_rows(shape) : matrix_cols(shape)) * sizeof(float);
+    return cast_bytes(spec->id, weft_shape_elems(shape));
+}
+
+size_t weft_codec_contribution_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
+{
+    return weft_codec_aggregate_bytes_max(spec, shape, round, 1);
+}
+
+size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round,
+                                      uint32_t ranks)
+{
+    if (spec->id != WEFT_CODEC_TOPK) return elements_bytes(spec, shape, round);
+    const uint64_t elems = weft_shape_elems(shape), one = topk_count(spec, elems);
+    const uint64_t all = one > elems / ranks ? elems : one * ranks; /* the union of all ranks' indices */
+    return weft_index_bytes_max(elems, all) + all * sizeof(float);
+}
+
+enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spec, uint32_t round)
+{
+    return spec->id == WEFT_CODEC_DENSE || spec->id == WEFT_CODEC_POWERSGD ? WEFT_COMBINE_SUM_F32 : WEFT_COMBINE_GATHER;
+}

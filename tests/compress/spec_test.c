@@ -1,0 +1,93 @@
+/* spec_test.c - codec specs: what is read, refused, printed, and what a spec becomes for a shape. */
+#include "tests/compress/compress_fixture.h"
+
+static void test_defaults_and_text(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"dense", "dense"},
+        {"f16", "f16"},
+        {"bf16", "bf16"},
+        {"powersgd", "powersgd:rank=4,min_ratio=2,seed=1"},
+        {"powersgd:rank=2", "powersgd:rank=2,min_ratio=2,seed=1"},
+        {"powersgd:seed=18446744073709551615,min_ratio=1.50,rank=64", "powersgd:rank=64,min_ratio=1.5,seed=18446744073709551615"},
+        {"topk", "topk:ratio=0.01,min_count=1024"},
+        {"topk:ratio=1e-3,min_count=0", "topk:ratio=0.001,min_count=0"},
+        {"topk:ratio=.25", "topk:ratio=0.25,min_count=1024"},
+        {"topk:ratio=0.000012345", "topk:ratio=1.2345e-05,min_count=1024"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        char text[96];
+        struct weft_codec_spec spec = spec_of(pairs[i][0]), again;
+        weft_codec_format(&spec, text, sizeof text);
+        assert_string_equal(text, pairs[i][1]);
+        again = spec_of(text);
+        assert_memory_equal(&again, &spec, sizeof spec);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    static const char *const bad[] = {
+        "", "Dense", "dens", "dense:", "dense:rank=1", "powersgd:", "powersgd:rank", "powersgd:rank=", "powersgd:rank=0",
+        "powersgd:rank=65", "powersgd:rank=4x", "powersgd:rank=-1", "powersgd:rank=4,", "powersgd:ratio=0.1",
+        "powersgd:min_ratio=0.5", "powersgd:min_ratio=1e7", "powersgd:min_ratio=nan", "powersgd:seed=18446744073709551616",
+        "topk:ratio=0", "topk:ratio=1.01", "topk:ratio=-0.1", "topk:ratio=0,01", "topk:ratio=1e-99", "topk:ratio=.",
+        "topk:ratio=1e", "topk:rank=4", "topk:min_count=1.5", "topk:ratio=0.1234567890123456789", "topk ", "topk:ratio=0.1 ",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct weft_codec_spec spec = {.rank = 77};
+        struct weft_error error = {0};
+        if (weft_codec_parse(bad[i], &spec, &error) != WEFT_ERR_INVALID) fail_msg("accepted \"%s\"", bad[i]);
+        assert_int_equal(spec.rank, 77); /* written only on success */
+        assert_true(strlen(error.text) > 20);
+    }
+}
+
+static void test_resolve(void **state)
+{
+    struct weft_codec_spec spec = spec_of("powersgd:rank=4,min_ratio=2");
+    /* (rows + cols) * rank * min_ratio < rows * cols, strictly: 16 x 16 gives 32 * 8 == 256. */
+    const struct { struct weft_shape shape; enum weft_codec_id id; } cases[] = {
+        {shape_of(16, 16), WEFT_CODEC_DENSE},
+        {shape_of(16, 17), WEFT_CODEC_POWERSGD},
+        {shape_of(1024, 784), WEFT_CODEC_POWERSGD},
+        {shape_of(10, 1024), WEFT_CODEC_POWERSGD},
+        {shape_of(8, 100000), WEFT_CODEC_DENSE},
+        {shape_of(1024, 0), WEFT_CODEC_DENSE},
+        {{.dim_count = 4, .dims = {64, 32, 3, 3}}, WEFT_CODEC_POWERSGD},
+        {{.dim_count = 0}, WEFT_CODEC_DENSE},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(weft_codec_resolve(&spec, &cases[i].shape).id, cases[i].id);
+
+    struct weft_shape small = shape_of(1023, 0), large = shape_of(1024, 0);
+    spec = spec_of("topk");
+    assert_int_equal(weft_codec_resolve(&spec, &small).id, WEFT_CODEC_DENSE);
+    assert_int_equal(weft_codec_resolve(&spec, &large).id, WEFT_CODEC_TOPK);
+    large.dims[0] = (uint64_t)1 << 32;
+    assert_int_equal(weft_codec_resolve(&spec, &large).id, WEFT_CODEC_DENSE);
+}
+
+static void test_shape(void **state)
+{
+    const struct weft_shape zero = {.dim_count = 2, .dims = {3, 0}}, none = {.dim_count = 0},
+                            many = {.dim_count = 9, .dims = {1, 1, 1, 1, 1, 1, 1, 1}},
+                            overflow = {.dim_count = 2, .dims = {(uint64_t)1 << 33, (uint64_t)1 << 33}},
+                            good = {.dim_count = 3, .dims = {2, 3, 5}};
+    assert_int_equal(weft_shape_elems(&zero), 0);
+    assert_int_equal(weft_shape_elems(&none), 0);
+    assert_int_equal(weft_shape_elems(&many), 0);
+    assert_int_equal(weft_shape_elems(&overflow), 0);
+    assert_int_equal(weft_shape_elems(&good), 30);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_and_text),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_resolve),
+        cmocka_unit_test(test_shape),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
