@@ -26,7 +26,7 @@
 /* Pinned: on the wire. */
 enum weft_plan_id {
     WEFT_PLAN_AUTO = 0,
-    WEFT_PLAN_DIRECT = 1, /* all_reduce, reduce_scatter, all_gather, broadcast, barrier; reproducible (T) */
+    WEFT_PLAN_DIRECT = 1, /* everything; reproducible (evaluates T) */
     WEFT_PLAN_RING = 2,   /* all_reduce, reduce_scatter, all_gather; deterministic */
 };
 
@@ -38,38 +38,47 @@ enum weft_coll_kind {
     WEFT_COLL_BARRIER = 5,
     WEFT_COLL_ALL_GATHER_BYTES = 6, /* all_gather of unequal pieces: used by sparse and compressed all_reduce */
 };
+const char *weft_coll_kind_name(enum weft_coll_kind kind); /* "all_reduce"; "?" for none; static text */
 
-/* One step. Offsets and counts are elements of the operation's *work vector* (see weft_plan). */
+/* One step. `offset_in` counts elements of the input vector, `offset` of the output vector. */
 enum weft_action_kind {
-    WEFT_ACTION_SEND = 1,   /* work[offset, offset+count) (or, from_input, the input) to peer; needs `after` done */
-    WEFT_ACTION_RECV = 2,   /* into work[offset..) */
-    WEFT_ACTION_RECV_FOLD = 3, /* receive a contribution and fold it with the others of `fold` by the plan's tree */
-    WEFT_ACTION_RECV_SUM = 4,  /* receive and add: work = received + work (ring order, declared by the plan) */
-    WEFT_ACTION_COPY = 5,   /* work[offset..) = input[offset_in..) */
-    WEFT_ACTION_FINISH = 6, /* scale work[offset..) for AVG; no-op for SUM */
+    WEFT_ACTION_NONE = 0,      /* an empty place (a slice without elements): nothing to do, but it waits for `depends` too */
+    WEFT_ACTION_SEND = 1,      /* `count` elements of `place` to peer; count 0: a message without payload */
+    WEFT_ACTION_RECV = 2,      /* into output[offset..) */
+    WEFT_ACTION_RECV_FOLD = 3, /* peer's contribution to the fold in `area` */
+    WEFT_ACTION_FOLD = 4,      /* output[offset..) = T over all ranks' contributions in `area`, own one from input[offset_in..) */
+    WEFT_ACTION_RECV_SUM = 5,  /* into `area`; then received + input[offset_in..) stays there or, if `last`, goes to output[offset..) */
+    WEFT_ACTION_COPY = 6,      /* output[offset..) = input[offset_in..) */
     WEFT_ACTION_DONE = 7,
 };
+enum weft_place { WEFT_PLACE_INPUT = 1, WEFT_PLACE_OUTPUT = 2, WEFT_PLACE_AREA = 3 };
 
 struct weft_action {
     enum weft_action_kind kind;
+    enum weft_place place;  /* of a SEND: INPUT uses offset_in, OUTPUT uses offset, AREA uses area */
     uint32_t peer;          /* rank in the group */
     uint32_t message;       /* number of the message between this pair of ranks within the operation: equal on both sides */
-    uint64_t offset, count; /* elements */
-    uint32_t depends;       /* how many steps back (0: none) the step lies that this one waits for */
-    bool from_input;
+    uint32_t area;          /* scratch: a fold of all ranks (direct) or one chunk (ring) */
+    bool last;              /* the sum is complete here: FOLD, COPY of one rank, the last RECV_SUM; AVG scales now */
+    uint64_t offset_in, offset, count; /* elements */
+    uint64_t depends;       /* how many steps back (0: none) the step lies that must be over before this one starts */
 };
 
 struct weft_plan_args {
-    enum weft_plan_id plan;
+    enum weft_plan_id plan; /* not AUTO */
     enum weft_coll_kind kind;
     uint32_t rank, ranks, root;
     uint64_t count;       /* all_reduce, broadcast: elements; reduce_scatter, all_gather: elements of one rank's piece */
     uint64_t chunk_elems; /* cut size of a message, > 0 */
+    uint32_t lanes;       /* ring: chunks of one slice that travel together, > 0 */
 };
 
+/* A plan is a function from a step's number to the step; the cursor only counts. Steps of one rank may
+ * overlap freely except for `depends`; messages from one rank to another leave in the order of the steps
+ * (and their receives are posted in it). Any window of >= 2 steps, oldest first, runs without deadlock. */
 struct weft_plan_cursor {
     struct weft_plan_args args;
-    uint64_t state[6]; /* the plan's own few words */
+    uint64_t next;
 };
 
 void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_args *args);
@@ -77,8 +86,13 @@ void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_arg
 void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_out);
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
 bool weft_plan_reproducible(enum weft_plan_id plan); /* evaluates T */
+uint32_t weft_plan_areas(const struct weft_plan_args *args); /* steps name areas 0 .. this - 1 */
+/* Elements before slice `index` of the output's owner cut: slice i is [first(i), first(i+1)). */
+uint64_t weft_plan_slice_first(const struct weft_plan_args *args, uint32_t index);
 const char *weft_plan_name(enum weft_plan_id plan);
 enum weft_plan_id weft_plan_parse(const char *name); /* AUTO for unknown: check the name first */
+/* What AUTO means for this call: a pure function of what all ranks share (collective/choose.c). */
+enum weft_plan_id weft_plan_choose(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes, bool reproducible);
 
 /* ---- groups ---- */
 struct weft_group;

@@ -1,0 +1,21 @@
+/* plan_barrier.c - dissemination: in round t signal rank + 2^t and hear from rank - 2^t.
+ *
+ * Round 0 is the greeting that opens every plan. A rank starts round t only when it has heard all rounds
+ * before, so after round t it knows that 2^(t+1) ranks have arrived: done in ceil(log2(ranks)) rounds for
+ * any number of ranks.
+ * Source: Hensgen, Finkel, Manber, IJPP 1988. */
+#include "collective/plan.h"
+
+bool plan_barrier_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
+{
+    uint64_t round = index / 2 + 1;
+    if (round >= 32 || 1ull << round >= args->ranks) return false;
+    bool sends = index % 2 == 0;
+    uint32_t distance = 1u << round;
+    action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
+    action->place = WEFT_PLACE_INPUT;
+    action->peer = sends ? plan_ahead(args, distance) : plan_behind(args, distance);
+    action->message = (uint32_t)round;
+    action->depends = sends ? 1 : 2; /* both wait for what was to be heard in the round before */
+    return true;
+}

@@ -1,0 +1,138 @@
+/* plan_direct.c - all pairs: slice i of everybody goes straight to rank i, which folds and hands out.
+ *
+ *     contribute (C)  r -> r+s: chunk c of slice r+s       s = 1 .. ranks-1, so that at each s every rank
+ *     fold       (F)  T over ranks 0..ranks-1, rounded once      sends to one and receives from one
+ *     result     (R)  r -> r+s: chunk c of slice r
+ *
+ *     all_reduce      C0 | C1 F0 R0 | C2 F1 R1 | ... | F(k-1) R(k-1)
+ *     reduce_scatter  C0 | C1 F0    | C2 F1    | ... | F(k-1)
+ *     all_gather           K0 R0    | K1 R1    | ...               K: the copy of the own chunk
+ *
+ * The contributions of the next chunk travel while this one is folded and handed out; two fold areas
+ * alternate. Order: every element of every slice evaluates T (reproducible), so the cut does not show.
+ *
+ * No deadlock: order all messages by (phase as above, s); sender and receiver walk them in this order, a
+ * send before the receive of the same key. The least unfinished message has its send first, and its
+ * receive at most second, among what its two ranks have still to do: a window of two steps suffices.
+ *
+ * Per rank: 2(ranks-1) messages a chunk; bytes 2(ranks-1)/ranks of the vector each way. */
+#include "collective/plan.h"
+
+struct layout {
+    uint64_t chunks;
+    uint64_t contribute; /* steps of one C */
+    uint64_t result;     /* steps of one R */
+    uint64_t group;      /* steps of one group C F R */
+};
+
+static struct layout layout_of(const struct weft_plan_args *args)
+{
+    uint64_t pairs = 2ull * (args->ranks - 1);
+    bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER;
+    struct layout layout = {
+        .chunks = plan_chunks(args),
+        .contribute = sums ? pairs : 0,
+        .result = args->kind == WEFT_COLL_REDUCE_SCATTER ? 0 : pairs,
+    };
+    layout.group = layout.contribute + 1 + layout.result;
+    return layout;
+}
+
+static uint64_t contribute_at(const struct layout *layout, uint64_t chunk)
+{
+    return chunk == 0 ? 0 : layout->contribute + (chunk - 1) * layout->group;
+}
+
+static uint64_t fold_at(const struct layout *layout, uint64_t chunk)
+{
+    return layout->contribute + chunk * layout->group + (chunk + 1 < layout->chunks ? layout->contribute : 0);
+}
+
+static bool all_gather(const struct weft_plan_args *args)
+{
+    return args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_ALL_GATHER_BYTES;
+}
+
+static void contribute_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t chunk, uint64_t place,
+                            struct weft_action *action)
+{
+    uint32_t distance = (uint32_t)(place / 2) + 1;
+    bool sends = place % 2 == 0;
+    uint32_t peer = sends ? plan_ahead(args, distance) : plan_behind(args, distance);
+    uint32_t slice = sends ? peer : args->rank;
+    struct plan_part part = plan_part_of(args, slice, chunk);
+    if (part.count == 0) return;
+    action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV_FOLD;
+    action->place = WEFT_PLACE_INPUT;
+    action->peer = peer;
+    action->message = (uint32_t)(2 * chunk + 1);
+    action->area = chunk & 1;
+    action->offset_in = plan_slice_in(args, slice) + part.first;
+    action->count = part.count;
+    if (!sends && chunk >= 2) action->depends = contribute_at(layout, chunk) + place - fold_at(layout, chunk - 2);
+}
+
+static void fold_step(const struct weft_plan_args *args, uint64_t chunk, struct weft_action *action)
+{
+    struct plan_part part = plan_part_of(args, args->rank, chunk);
+    if (part.count == 0) return;
+    action->kind = all_gather(args) ? WEFT_ACTION_COPY : WEFT_ACTION_FOLD;
+    action->area = chunk & 1;
+    action->last = !all_gather(args);
+    action->offset_in = plan_slice_in(args, args->rank) + part.first;
+    action->offset = plan_slice_out(args, args->rank) + part.first;
+    action->count = part.count;
+}
+
+static void result_step(const struct weft_plan_args *args, uint64_t chunk, uint64_t place, struct weft_action *action)
+{
+    uint32_t distance = (uint32_t)(place / 2) + 1;
+    bool sends = place % 2 == 0;
+    uint32_t peer = sends ? plan_ahead(args, distance) : plan_behind(args, distance);
+    uint32_t slice = sends ? args->rank : peer;
+    struct plan_part part = plan_part_of(args, slice, chunk);
+    if (part.count == 0) return;
+    action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
+    action->place = all_gather(args) ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
+    action->peer = peer;
+    action->message = (uint32_t)(2 * chunk + 2);
+    action->offset_in = part.first;
+    action->offset = plan_slice_out(args, slice) + part.first;
+    action->count = part.count;
+    if (sends && !all_gather(args)) action->depends = place + 1;
+}
+
+bool plan_direct_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
+{
+    struct layout layout = layout_of(args);
+    if (layout.chunks == 0) return false;
+    if (index < layout.contribute) {
+        contribute_step(args, &layout, 0, index, action);
+        return true;
+    }
+    index -= layout.contribute;
+    uint64_t chunk = index / layout.group;
+    if (chunk > layout.chunks - 1) chunk = layout.chunks - 1;
+    index -= chunk * layout.group;
+    if (chunk + 1 < layout.chunks) {
+        if (index < layout.contribute) {
+            contribute_step(args, &layout, chunk + 1, index, action);
+            return true;
+        }
+        index -= layout.contribute;
+    }
+    if (index == 0) {
+        fold_step(args, chunk, action);
+        return true;
+    }
+    index -= 1;
+    if (index >= layout.result) return false;
+    result_step(args, chunk, index, action);
+    return true;
+}
+
+uint32_t plan_direct_areas(const struct weft_plan_args *args)
+{
+    uint64_t chunks = plan_chunks(args);
+    return chunks > 2 ? 2 : (uint32_t)chunks;
+}

@@ -1,0 +1,27 @@
+/* plan_model.h - runs the plans of all ranks without a network, on symbols instead of numbers.
+ *
+ * An element is a 64-bit hash of the expression that made it: leaf(rank, element) or sum(left, right), not
+ * commutative, not associative. So one equality says which contributions are in a sum, each exactly once,
+ * and in which order.
+ *
+ * Messages are strict rendezvous: a send is over only when its receive is posted, and the n-th send of a
+ * pair meets the n-th receive. With a window of two steps that is the least help a transport can give;
+ * finishing one message never prevents another, so if this one schedule ends, every schedule does. */
+#ifndef WEFT_TESTS_PLAN_MODEL_H
+#define WEFT_TESTS_PLAN_MODEL_H
+
+#include "collective/collective.h"
+
+struct plan_case {
+    enum weft_plan_id plan;
+    enum weft_coll_kind kind;
+    uint32_t ranks, root;
+    uint64_t count, chunk_elems;
+    uint32_t lanes, window;
+    bool in_place;
+};
+
+/* Runs the case and checks it; on a fault writes one sentence and returns false. */
+bool plan_model_run(const struct plan_case *plan_case, char *why, size_t why_bytes);
+
+#endif

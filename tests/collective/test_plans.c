@@ -1,0 +1,160 @@
+/* test_plans.c - every plan, proved without a network for 1..130 ranks (and some large numbers).
+ *
+ * For each case the model (plan_model.h) shows: every element gets each rank's contribution exactly once
+ * and in the declared order; every send meets a receive of equal number and length; nothing waits for
+ * ever with a window of two steps; scratch areas are never overwritten while in use. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/collective/plan_model.h"
+
+static uint32_t ranks_max = 130; /* --ranks N */
+static bool thorough;            /* --thorough: every count for every number of ranks */
+
+static void prove(const struct plan_case *c)
+{
+    char why[256];
+    if (plan_model_run(c, why, sizeof why)) return;
+    print_error("plan %s, %s, ranks %u, root %u, count %llu, chunk %llu, lanes %u, window %u%s: %s\n", weft_plan_name(c->plan),
+                weft_coll_kind_name(c->kind), c->ranks, c->root, (unsigned long long)c->count, (unsigned long long)c->chunk_elems,
+                c->lanes, c->window, c->in_place ? ", in place" : "", why);
+    fail();
+}
+
+/* Counts around the edges: none, one, fewer than ranks, not divisible, several chunks with a short last one. */
+static void prove_vector_kind(enum weft_plan_id plan, enum weft_coll_kind kind)
+{
+    for (uint32_t p = 1; p <= ranks_max; p++) {
+        bool whole = kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_BROADCAST;
+        uint64_t counts[] = {0, 1, p / 2, p + 1, 3ull * p + p / 3, 7ull * p + 5};
+        uint64_t pieces[] = {0, 1, 2, 5};
+        size_t n = whole ? 6 : 4;
+        for (size_t i = 0; i < n; i++) {
+            bool few = p > (thorough ? 72 : 12);
+            if (few && i != p % n) continue; /* a different count for each p */
+            uint64_t count = whole ? counts[i] : pieces[i];
+            uint64_t chunk = i == 5 ? 3 : i == 3 ? 2 : i == 4 ? 1 + p % 3 : 1;
+            struct plan_case c = {.plan = plan, .kind = kind, .ranks = p, .root = p / 3, .count = count, .chunk_elems = chunk,
+                                  .lanes = 1 + p % 3, .window = p % 2 || few ? 2 : 16};
+            if (!few || p % 3) prove(&c);
+            c.in_place = kind != WEFT_COLL_BROADCAST && !(few && p % 3);
+            c.lanes = 2;
+            c.window = p % 2 && !few ? 16 : 3;
+            if (c.in_place) prove(&c);
+        }
+    }
+}
+
+static void direct_all_reduce(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_ALL_REDUCE); }
+static void direct_reduce_scatter(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_REDUCE_SCATTER); }
+static void direct_all_gather(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_ALL_GATHER); }
+static void direct_all_gather_bytes(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_ALL_GATHER_BYTES); }
+static void ring_all_reduce(void **state) { prove_vector_kind(WEFT_PLAN_RING, WEFT_COLL_ALL_REDUCE); }
+static void ring_reduce_scatter(void **state) { prove_vector_kind(WEFT_PLAN_RING, WEFT_COLL_REDUCE_SCATTER); }
+static void ring_all_gather(void **state) { prove_vector_kind(WEFT_PLAN_RING, WEFT_COLL_ALL_GATHER); }
+static void broadcast(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_BROADCAST); }
+
+static void broadcast_any_root(void **state)
+{
+    for (uint32_t p = 1; p <= 33; p++)
+        for (uint32_t root = 0; root < p; root++)
+            prove(&(struct plan_case){.plan = WEFT_PLAN_DIRECT, .kind = WEFT_COLL_BROADCAST, .ranks = p, .root = root, .count = 7,
+                                      .chunk_elems = 2, .lanes = 1, .window = 2 + root % 3});
+}
+
+static void barrier(void **state)
+{
+    for (uint32_t p = 1; p <= ranks_max; p++)
+        prove(&(struct plan_case){.plan = WEFT_PLAN_DIRECT, .kind = WEFT_COLL_BARRIER, .ranks = p, .chunk_elems = 1, .lanes = 1, .window = 2});
+}
+
+/* A barrier lets nobody through before all have come: hold one rank's plan back and look what the others can finish. */
+static void barrier_holds(void **state)
+{
+    for (uint32_t p = 2; p <= 70; p++) {
+        /* heard[r]: set of ranks whose arrival r knows of; dissemination must make it everybody. */
+        uint8_t heard[70][70];
+        memset(heard, 0, sizeof heard);
+        for (uint32_t r = 0; r < p; r++) heard[r][r] = 1;
+        struct weft_plan_cursor cursors[70];
+        for (uint32_t r = 0; r < p; r++)
+            weft_plan_begin(&cursors[r], &(struct weft_plan_args){.plan = WEFT_PLAN_DIRECT, .kind = WEFT_COLL_BARRIER, .rank = r,
+                                                                   .ranks = p, .chunk_elems = 1, .lanes = 1});
+        for (bool more = true; more;) {
+            uint8_t before[70][70];
+            memcpy(before, heard, sizeof heard);
+            for (uint32_t r = 0; r < p; r++) {
+                struct weft_action send, recv;
+                weft_plan_next(&cursors[r], &send);
+                weft_plan_next(&cursors[r], &recv);
+                more = send.kind == WEFT_ACTION_SEND;
+                if (!more) continue;
+                for (uint32_t q = 0; q < p; q++) heard[r][q] |= before[recv.peer][q];
+            }
+        }
+        for (uint32_t r = 0; r < p; r++)
+            for (uint32_t q = 0; q < p; q++) assert_int_equal(heard[r][q], 1);
+    }
+}
+
+static void large(void **state)
+{
+    static const uint32_t sizes[] = {257, 509, 512, 1021};
+    for (size_t i = 0; i < (thorough ? 4 : 1); i++) {
+        uint32_t p = sizes[i];
+        for (int plan = WEFT_PLAN_DIRECT; plan <= WEFT_PLAN_RING; plan++)
+            prove(&(struct plan_case){.plan = plan, .kind = WEFT_COLL_ALL_REDUCE, .ranks = p, .count = p + p / 2, .chunk_elems = 1 + i,
+                                      .lanes = 1, .window = 2});
+    }
+}
+
+/* Very long vectors: only the arithmetic of the cut can be looked at, and that slices tile the vector. */
+static void huge_counts(void **state)
+{
+    static const uint64_t counts[] = {1ull << 40, (1ull << 40) + 12345, (1ull << 47) + 1};
+    for (size_t i = 0; i < 3; i++)
+        for (uint32_t p = 1; p <= 4096; p = p * 3 + 1) {
+            struct weft_plan_args args = {.plan = WEFT_PLAN_RING, .kind = WEFT_COLL_ALL_REDUCE, .ranks = p, .count = counts[i],
+                                          .chunk_elems = 1 << 18, .lanes = 4};
+            assert_int_equal(weft_plan_slice_first(&args, 0), 0);
+            assert_true(weft_plan_slice_first(&args, p) == counts[i]);
+            for (uint32_t s = 0; s < p; s++) {
+                uint64_t length = weft_plan_slice_first(&args, s + 1) - weft_plan_slice_first(&args, s);
+                assert_true(length == counts[i] / p || length == counts[i] / p + 1);
+            }
+        }
+}
+
+static void names_and_choice(void **state)
+{
+    assert_int_equal(weft_plan_parse("ring"), WEFT_PLAN_RING);
+    assert_int_equal(weft_plan_parse("direct"), WEFT_PLAN_DIRECT);
+    assert_int_equal(weft_plan_parse("nothing"), WEFT_PLAN_AUTO);
+    assert_string_equal(weft_plan_name(WEFT_PLAN_RING), "ring");
+    assert_int_equal(weft_plan_choose(WEFT_COLL_ALL_REDUCE, 8, 1ull << 30, true), WEFT_PLAN_DIRECT);
+    assert_int_equal(weft_plan_choose(WEFT_COLL_ALL_REDUCE, 8, 1ull << 30, false), WEFT_PLAN_RING);
+    assert_int_equal(weft_plan_choose(WEFT_COLL_ALL_REDUCE, 8, 1024, false), WEFT_PLAN_DIRECT);
+    assert_int_equal(weft_plan_choose(WEFT_COLL_BROADCAST, 8, 1ull << 30, false), WEFT_PLAN_DIRECT);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--thorough") == 0) thorough = true;
+        else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) ranks_max = (uint32_t)atoi(argv[++i]);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(direct_all_reduce), cmocka_unit_test(direct_reduce_scatter), cmocka_unit_test(direct_all_gather),
+        cmocka_unit_test(direct_all_gather_bytes), cmocka_unit_test(ring_all_reduce), cmocka_unit_test(ring_reduce_scatter),
+        cmocka_unit_test(ring_all_gather), cmocka_unit_test(broadcast), cmocka_unit_test(broadcast_any_root),
+        cmocka_unit_test(barrier), cmocka_unit_test(barrier_holds), cmocka_unit_test(large), cmocka_unit_test(huge_counts),
+        cmocka_unit_test(names_and_choice),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
