@@ -1,0 +1,18 @@
+/* bench.h - `weft bench`: measures what users of the C API get, through the C API alone.
+ *
+ *   bench.c          the command line: which benchmark, launch or take part
+ *   bench_options    sizes, type, operation, plan, lanes ...
+ *   bench_pattern    inputs whose sums are known exactly, and the check of every element
+ *   bench_job        session, timed loop, agreement of the ranks: what all benchmarks share
+ *   bench_report     the table (nccl-tests' columns) and the JSON rows
+ *   bench_chart      `weft bench plot` and `weft bench compare`, over tools/benchlib */
+#ifndef WEFT_TOOLS_BENCH_H
+#define WEFT_TOOLS_BENCH_H
+
+/* argv[0] is "bench". Returns the exit status: 0, 1 (failed, or a result was wrong), 2 (usage). */
+int weft_bench_main(int argc, char **argv);
+
+int weft_bench_plot_main(int argc, char **argv);
+int weft_bench_compare_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,224 @@
+/* bench_chart.c - `weft bench plot` and `weft bench compare`: the benchmark library from the shell.
+ *
+ * plot draws columns of CSV files as an SVG chart; compare runs two commands in turn and prints the
+ * median ratio with its noise band. */
+#include <getopt.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/bench.h"
+#include "tools/benchlib/chart.h"
+#include "tools/benchlib/csv.h"
+#include "tools/benchlib/interleave.h"
+#include "tools/benchlib/samples.h"
+
+enum { SERIES_MAX = 16, PAIRS_MAX = 1000 };
+
+/* ---- plot ---- */
+
+enum { P_TITLE = 256, P_SUBTITLE, P_X, P_Y, P_XLABEL, P_YLABEL, P_XSCALE, P_YSCALE, P_XLOG, P_YLOG, P_XMIN, P_XMAX, P_YMIN, P_YMAX };
+
+static const struct option plot_options[] = {
+    {"title", required_argument, NULL, P_TITLE},   {"subtitle", required_argument, NULL, P_SUBTITLE},
+    {"x", required_argument, NULL, P_X},           {"y", required_argument, NULL, P_Y},
+    {"x-label", required_argument, NULL, P_XLABEL}, {"y-label", required_argument, NULL, P_YLABEL},
+    {"x-scale", required_argument, NULL, P_XSCALE}, {"y-scale", required_argument, NULL, P_YSCALE},
+    {"x-log", no_argument, NULL, P_XLOG},          {"y-log", no_argument, NULL, P_YLOG},
+    {"x-min", required_argument, NULL, P_XMIN},    {"x-max", required_argument, NULL, P_XMAX},
+    {"y-min", required_argument, NULL, P_YMIN},    {"y-max", required_argument, NULL, P_YMAX},
+    {"output", required_argument, NULL, 'o'},      {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static const char plot_help[] =
+    "usage: weft bench plot --x COLUMN --y COLUMN [options] -o FILE.svg NAME=FILE.csv[,color=N][,dashed] ...\n\n"
+    "Draws two columns of each CSV file as a line.\n\n"
+    "  --title, --subtitle TEXT           above the chart\n"
+    "  --x, --y COLUMN                    by the names in the first line of the files\n"
+    "  --x-label, --y-label TEXT          of the axes (default: the column)\n"
+    "  --x-scale, --y-scale FACTOR        multiplied with every value (1e-6: bytes to MB)\n"
+    "  --x-log, --y-log                   logarithmic axis\n"
+    "  --x-min, --x-max, --y-min, --y-max VALUE   ends of the axes (default: from the data)\n"
+    "  -o, --output FILE                  the SVG (default: standard output)\n";
+
+struct plot {
+    struct bench_chart chart;
+    struct bench_series series[SERIES_MAX];
+    struct bench_points points[SERIES_MAX];
+    char names[SERIES_MAX][64];
+    const char *x, *y, *output;
+    double x_scale, y_scale;
+};
+
+static bool plot_number(const char *text, double *out)
+{
+    char *end = NULL;
+    *out = strtod(text, &end);
+    if (end != text && !*end && isfinite(*out)) return true;
+    fprintf(stderr, "weft bench plot: '%s' is not a number\n", text);
+    return false;
+}
+
+static bool plot_option(struct plot *plot, int found, const char *text)
+{
+    struct bench_chart *chart = &plot->chart;
+    switch (found) {
+    case P_TITLE: chart->title = text; return true;
+    case P_SUBTITLE: chart->subtitle = text; return true;
+    case P_X: plot->x = text; return true;
+    case P_Y: plot->y = text; return true;
+    case P_XLABEL: chart->x.label = text; return true;
+    case P_YLABEL: chart->y.label = text; return true;
+    case P_XLOG: chart->x.log = true; return true;
+    case P_YLOG: chart->y.log = true; return true;
+    case P_XSCALE: return plot_number(text, &plot->x_scale);
+    case P_YSCALE: return plot_number(text, &plot->y_scale);
+    case P_XMIN: return plot_number(text, &chart->x.min);
+    case P_XMAX: return plot_number(text, &chart->x.max);
+    case P_YMIN: return plot_number(text, &chart->y.min);
+    case P_YMAX: return plot_number(text, &chart->y.max);
+    default: plot->output = text; return true;
+    }
+}
+
+/* NAME=FILE[,color=N][,dashed] */
+static bool plot_series(struct plot *plot, const char *text)
+{
+    size_t index = plot->chart.series_count;
+    const char *equals = strchr(text, '=');
+    if (!equals || index == SERIES_MAX) {
+        fprintf(stderr, "weft bench plot: %s '%s'\n", equals ? "too many files, 16 fit on a chart:" : "expected NAME=FILE.csv, not", text);
+        return false;
+    }
+    struct bench_series *series = &plot->series[index];
+    *series = (struct bench_series){.name = plot->names[index], .color = (unsigned)index};
+    snprintf(plot->names[index], sizeof(plot->names[index]), "%.*s", (int)(equals - text), text);
+    char *copy = strdup(equals + 1), error[512] = "out of memory";
+    char *rest = copy, *path = copy ? strsep(&rest, ",") : NULL;
+    bool fine = path != NULL;
+    for (char *word; fine && (word = strsep(&rest, ","));) {
+        if (strcmp(word, "dashed") == 0) series->dashed = true;
+        else if (sscanf(word, "color=%u", &series->color) != 1) fine = false;
+        if (!fine) snprintf(error, sizeof(error), "'%s' in '%s': expected color=N or dashed", word, text);
+    }
+    fine = fine && bench_csv_read(path, plot->x, plot->y, &plot->points[index], error, sizeof(error));
+    free(copy);
+    if (!fine) {
+        fprintf(stderr, "weft bench plot: %s\n", error);
+        return false;
+    }
+    struct bench_points *points = &plot->points[index];
+    for (size_t i = 0; i < points->count; i++) {
+        points->x[i] *= plot->x_scale;
+        points->y[i] *= plot->y_scale;
+    }
+    series->x = points->x;
+    series->y = points->y;
+    series->count = points->count;
+    plot->chart.series_count++;
+    return true;
+}
+
+static int plot_write(struct plot *plot)
+{
+    struct bench_chart *chart = &plot->chart;
+    if (!chart->x.label) chart->x.label = plot->x;
+    if (!chart->y.label) chart->y.label = plot->y;
+    FILE *out = plot->output ? fopen(plot->output, "w") : stdout;
+    if (!out) {
+        fprintf(stderr, "weft bench plot: cannot write %s\n", plot->output);
+        return 1;
+    }
+    bool fine = bench_chart_write(chart, out);
+    if (out != stdout) fine = fclose(out) == 0 && fine;
+    if (!fine) fprintf(stderr, "weft bench plot: nothing to draw, or %s cannot be written\n", plot->output ? plot->output : "the output");
+    return fine ? 0 : 1;
+}
+
+int weft_bench_plot_main(int argc, char **argv)
+{
+    static struct plot plot;
+    plot = (struct plot){.chart = {.title = "", .x = {.min = NAN, .max = NAN}, .y = {.min = NAN, .max = NAN}, .series = plot.series},
+                         .x_scale = 1, .y_scale = 1};
+    int found;
+    optind = 1;
+    while ((found = getopt_long(argc, argv, "o:h", plot_options, NULL)) != -1) {
+        if (found == 'h') return fputs(plot_help, stdout), 0;
+        if (found == '?' || !plot_option(&plot, found, optarg)) return 2;
+    }
+    if (!plot.x || !plot.y || optind == argc) {
+        fprintf(stderr, "weft bench plot: needs --x, --y and at least one NAME=FILE.csv; see --help\n");
+        return 2;
+    }
+    bool fine = true;
+    for (; fine && optind < argc; optind++) fine = plot_series(&plot, argv[optind]);
+    int status = fine ? plot_write(&plot) : 1;
+    for (size_t i = 0; i < SERIES_MAX; i++) bench_points_free(&plot.points[i]);
+    return status;
+}
+
+/* ---- compare ---- */
+
+static const char compare_help[] =
+    "usage: weft bench compare [options] COMMAND_A COMMAND_B\n\n"
+    "Runs the two shell commands in turn, A B A B ..., and prints the median of the ratios B / A with the range\n"
+    "of their middle half. A difference inside that range is no difference.\n\n"
+    "  --key NAME    the measurement is this number of the last JSON line a command prints (time_us, busbw_GBps)\n"
+    "                (default: the seconds the command took)\n"
+    "  --pairs N     (default 7)\n"
+    "  --json        one JSON object instead of the sentence\n";
+
+static const struct option compare_options[] = {
+    {"key", required_argument, NULL, 'k'}, {"pairs", required_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},      {NULL, 0, NULL, 0},
+};
+
+static void print_comparison(bool json, const char *key, const struct bench_ratio *ratio, double *a, double *b, size_t pairs)
+{
+    struct bench_summary sa = bench_summarise(a, pairs), sb = bench_summarise(b, pairs);
+    if (json) {
+        json_t *object = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f}", "key", key, "pairs", (json_int_t)ratio->pairs, "a_median", sa.p50,
+                                   "b_median", sb.p50, "ratio", ratio->median, "ratio_low", ratio->low, "ratio_high", ratio->high);
+        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
+        putchar('\n');
+        json_decref(object);
+        return;
+    }
+    bool inside = ratio->low <= 1 && ratio->high >= 1;
+    printf("%s: A %g, B %g (medians of %zu)\nB / A = %.3f, middle half %.3f to %.3f%s\n", key, sa.p50, sb.p50, ratio->pairs, ratio->median,
+           ratio->low, ratio->high, inside ? ": no difference beyond the noise" : "");
+}
+
+int weft_bench_compare_main(int argc, char **argv)
+{
+    const char *key = NULL;
+    unsigned long pairs = 7;
+    bool json = false;
+    int found;
+    optind = 1;
+    while ((found = getopt_long(argc, argv, "h", compare_options, NULL)) != -1) {
+        if (found == 'h') return fputs(compare_help, stdout), 0;
+        if (found == '?') return 2;
+        if (found == 'k') key = optarg;
+        if (found == 'j') json = true;
+        if (found == 'p') pairs = strtoul(optarg, NULL, 10);
+    }
+    if (argc - optind != 2 || pairs < 1 || pairs > PAIRS_MAX) {
+        fprintf(stderr, "weft bench compare: needs two commands and 1 to %d pairs; see --help\n", PAIRS_MAX);
+        return 2;
+    }
+    double *values = calloc(3 * pairs, sizeof(*values));
+    char error[512] = "out of memory";
+    bool fine = values && bench_interleave(argv[optind], argv[optind + 1], key, pairs, values, values + pairs, error, sizeof(error));
+    if (fine) {
+        struct bench_ratio ratio = bench_compare(values, values + pairs, pairs, values + 2 * pairs);
+        print_comparison(json, key ? key : "seconds", &ratio, values, values + pairs, pairs);
+    } else {
+        fprintf(stderr, "weft bench compare: %s\n", error);
+    }
+    free(values);
+    return fine ? 0 : 1;
+}

@@ -1,0 +1,10 @@
+/* bench_job.h - one rank of a benchmark: session, buffers, timed loops, and what the ranks agree on. */
+#ifndef WEFT_TOOLS_BENCH_JOB_H
+#define WEFT_TOOLS_BENCH_JOB_H
+
+#include "tools/bench_options.h"
+
+/* Joins the job of the environment, runs the sweep, prints on rank 0. Returns the exit status. */
+int bench_job_run(const struct bench_options *options);
+
+#endif

@@ -1,0 +1,30 @@
+/* samples.h - what repeated measurements say: percentiles, and a ratio with the noise it comes with.
+ *
+ * Machines are noisy and slow spells last for seconds, so two programs are compared interleaved
+ * (A B A B ...): each pair ran under nearly the same conditions and gives one ratio. The median of
+ * the ratios is the answer; the noise band is where the middle half of the ratios lies. A difference inside
+ * the band is no difference. */
+#ifndef WEFT_BENCHLIB_SAMPLES_H
+#define WEFT_BENCHLIB_SAMPLES_H
+
+#include <stddef.h>
+
+struct bench_summary {
+    size_t count;
+    double mean, min, p25, p50, p75, p90, p99, max;
+};
+
+/* Sorts `values` in place. All zero for no values. Percentiles by linear interpolation between ranks. */
+struct bench_summary bench_summarise(double *values, size_t count);
+/* p in 0..1 of values sorted in rising order, count > 0. */
+double bench_percentile(const double *sorted, size_t count, double p);
+
+struct bench_ratio {
+    size_t pairs;
+    double median, low, high; /* of b/a; low..high: 25th to 75th percentile */
+};
+
+/* Ratios of paired measurements b[i]/a[i]; `scratch` (count,). Pairs with a[i] <= 0 are left out. */
+struct bench_ratio bench_compare(const double *a, const double *b, size_t count, double *scratch);
+
+#endif
