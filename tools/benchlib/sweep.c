@@ -10,7 +10,7 @@
 
 bool bench_size_parse(const char *text, uint64_t *bytes_out)
 {
-    if (*text < '0' || *text > '9') return false;
+    if (*text < '0' || *text > '9' || text[1] == 'x' || text[1] == 'X') return false; /* strtod knows more than we want */
     char *end = NULL;
     double value = strtod(text, &end); /* 1.5M is fine */
     uint64_t unit = 1;
