@@ -11,9 +11,6 @@
  * holder does not sleep or the poster makes the eventfd readable, and epoll is level-triggered.
  * The same holds for the stop flag and for the number of threads that wait for the baton.
  *
- * The mailbox is a stack that the holder empties with one exchange and turns around: nodes are never
- * popped one by one, so the stack has no ABA problem.
- *
  * The baton: `holder` says who may touch the loop, changed under `mutex`. A taker counts itself in
  * `takers` and wakes the loop; the running engine thread sees the count between two steps, gives the
  * loop away and parks until no taker is left. */
@@ -28,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/mailbox.h"
 #include "base/timer_heap.h"
 #include "base/weft_assert.h"
 
@@ -46,8 +44,8 @@ struct weft_loop {
     int epoll_fd, event_fd; /* -1 with virtual_time */
     bool have_pwait2;       /* epoll_pwait2 (Linux 5.11) answers */
 
-    _Atomic(struct weft_mail *) mail; /* newest first */
-    atomic_bool sleeping;             /* the holder is, or is about to be, in epoll */
+    struct mailbox mail;
+    atomic_bool sleeping; /* the holder is, or is about to be, in epoll */
     atomic_bool stop;
     atomic_uint takers; /* threads inside weft_loop_take */
 
@@ -282,33 +280,8 @@ static void wake(struct weft_loop *loop)
 
 void weft_loop_post(struct weft_loop *loop, struct weft_mail *mail)
 {
-    struct weft_mail *head = atomic_load_explicit(&loop->mail, memory_order_relaxed);
-    do {
-        mail->next = head;
-    } while (!atomic_compare_exchange_weak_explicit(&loop->mail, &head, mail, memory_order_seq_cst,
-                                                    memory_order_relaxed));
+    mailbox_push(&loop->mail, mail);
     wake(loop);
-}
-
-static int run_mail(struct weft_loop *loop)
-{
-    if (!atomic_load_explicit(&loop->mail, memory_order_relaxed)) return 0;
-    struct weft_mail *newest = atomic_exchange_explicit(&loop->mail, NULL, memory_order_acquire);
-    struct weft_mail *oldest = NULL;
-    while (newest) {
-        struct weft_mail *next = newest->next;
-        newest->next = oldest;
-        oldest = newest;
-        newest = next;
-    }
-    int work = 0;
-    while (oldest) {
-        struct weft_mail *next = oldest->next; /* fn may free or post the letter again */
-        oldest->fn(oldest);
-        oldest = next;
-        work++;
-    }
-    return work;
 }
 
 /* --- stepping and sleeping --- */
@@ -320,7 +293,7 @@ int weft_loop_step(struct weft_loop *loop)
     loop->stepping = true;
     int work = run_pollables(loop);
     work += run_timers(loop);
-    work += run_mail(loop);
+    work += mailbox_run(&loop->mail);
     loop->stepping = false;
     return work;
 }
@@ -365,7 +338,7 @@ static void idle(struct weft_loop *loop, uint64_t until_ns, bool is_runner)
     atomic_store_explicit(&loop->sleeping, true, memory_order_seq_cst);
     bool wanted = is_runner && (atomic_load_explicit(&loop->stop, memory_order_seq_cst) ||
                                 atomic_load_explicit(&loop->takers, memory_order_seq_cst) > 0);
-    if (!wanted && !atomic_load_explicit(&loop->mail, memory_order_seq_cst)) sleep_in_epoll(loop, timeout_ns);
+    if (!wanted && mailbox_empty(&loop->mail)) sleep_in_epoll(loop, timeout_ns);
     atomic_store_explicit(&loop->sleeping, false, memory_order_relaxed);
 }
 

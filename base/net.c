@@ -1,0 +1,243 @@
+/* net.c - the control plane's event base: its thread, its mailbox, its timers.
+ *
+ *     net.c             base, thread, letters, tickers, life
+ *     net_connection.c  framed connections, outgoing ones with retry
+ *     net_listener.c    accepting
+ *     net_http.c        GET server
+ *     net_socket.c      addresses
+ *
+ * One thread at a time uses the libevent base, so libevent's own locking (a switch for the whole
+ * process, which belongs to the trainer we live in) is not needed: other threads only push a letter
+ * and write an eventfd. For the same reason no signal handler is set: the net's thread runs with all
+ * signals blocked, and a SIGPIPE of a write on a closed socket ends there unseen. */
+#include "base/net.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <event2/dns.h>
+
+#include "base/net_internal.h"
+
+/* How long weft_net_free waits for its peers to take the last frames. */
+#define GOODBYE_MS 300
+
+/* --- letters --- */
+
+void weft_net_post(struct weft_net *net, struct weft_mail *mail)
+{
+    mailbox_push(&net->mail, mail);
+    if (atomic_exchange(&net->woken, true)) return;
+    uint64_t one = 1;
+    while (write(net->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
+}
+
+static void on_mail(evutil_socket_t fd, short what, void *argument)
+{
+    struct weft_net *net = argument;
+    uint64_t wakes;
+    if (read(fd, &wakes, sizeof wakes) < 0) return; /* EAGAIN: nothing was posted */
+    /* An exchange, not a store: it reads the poster's `true` and so sees the letter pushed before. */
+    atomic_exchange(&net->woken, false);
+    mailbox_run(&net->mail);
+    if (net->stopping) event_base_loopbreak(net->base);
+}
+
+/* --- tickers --- */
+
+static void on_tick(evutil_socket_t fd, short what, void *argument)
+{
+    struct net_ticker *ticker = argument;
+    ticker->fn(ticker->context);
+}
+
+enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context)
+{
+    net_assert_thread(net);
+    struct net_ticker *ticker = weft_alloc_zero(net->env, sizeof *ticker);
+    if (!ticker) return WEFT_ERR_NO_MEMORY;
+    ticker->fn = fn;
+    ticker->context = context;
+    ticker->event = event_new(net->base, -1, EV_PERSIST, on_tick, ticker);
+    struct timeval period = net_timeval(period_ns < 1000 ? 1000 : period_ns);
+    if (!ticker->event || event_add(ticker->event, &period) != 0) {
+        if (ticker->event) event_free(ticker->event);
+        weft_free_bytes(net->env, ticker);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_list_append(&net->tickers, &ticker->link);
+    return WEFT_OK;
+}
+
+/* --- life --- */
+
+static void on_step_over(evutil_socket_t fd, short what, void *argument)
+{
+}
+
+static enum weft_status open_base(struct weft_net *net)
+{
+    net->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (net->event_fd < 0) return errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT;
+    struct event_config *config = event_config_new();
+    if (!config) return WEFT_ERR_NO_MEMORY;
+    event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK);
+    event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER);
+    net->base = event_base_new_with_config(config);
+    event_config_free(config);
+    if (!net->base) return errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_NO_MEMORY;
+    net->mail_event = event_new(net->base, net->event_fd, EV_READ | EV_PERSIST, on_mail, net);
+    net->step_event = event_new(net->base, -1, 0, on_step_over, net);
+    if (!net->mail_event || !net->step_event || event_add(net->mail_event, NULL) != 0) return WEFT_ERR_NO_MEMORY;
+    return WEFT_OK;
+}
+
+enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out)
+{
+    struct weft_net *net = weft_alloc_zero(env, sizeof *net);
+    if (!net) return WEFT_ERR_NO_MEMORY;
+    net->env = env;
+    net->event_fd = -1;
+    weft_list_init(&net->connections);
+    weft_list_init(&net->listeners);
+    weft_list_init(&net->tickers);
+    enum weft_status status = open_base(net);
+    if (status < 0) {
+        weft_log(env, WEFT_LOG_ERROR, "base", "cannot start control networking: %s",
+                 status == WEFT_ERR_LIMIT ? "too many open files; raise ulimit -n" : "out of memory");
+        weft_net_free(net);
+        return status;
+    }
+    *net_out = net;
+    return WEFT_OK;
+}
+
+static void *net_thread(void *argument)
+{
+    struct weft_net *net = argument;
+    atomic_store(&net->owner, pthread_self());
+    event_base_loop(net->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    return NULL;
+}
+
+enum weft_status weft_net_start(struct weft_net *net)
+{
+    WEFT_ASSERT(!net->started);
+    sigset_t all, before;
+    sigfillset(&all);
+    /* The new thread inherits the mask: no signal of the trainer's is ever handled on it. */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    net->started = true;
+    int rc = pthread_create(&net->thread, NULL, net_thread, net);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc == 0) return WEFT_OK;
+    net->started = false;
+    return rc == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT;
+}
+
+/* Writing on a broken socket from a thread that is not ours: block SIGPIPE for the time and take one
+ * that we caused off the thread's list again. */
+struct sigpipe_guard {
+    sigset_t before;
+    bool was_pending;
+};
+
+static void sigpipe_hold(struct sigpipe_guard *guard)
+{
+    sigset_t pending, sigpipe;
+    sigemptyset(&sigpipe);
+    sigaddset(&sigpipe, SIGPIPE);
+    sigpending(&pending);
+    guard->was_pending = sigismember(&pending, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &sigpipe, &guard->before);
+}
+
+static void sigpipe_release(struct sigpipe_guard *guard)
+{
+    sigset_t sigpipe;
+    sigemptyset(&sigpipe);
+    sigaddset(&sigpipe, SIGPIPE);
+    if (!guard->was_pending) sigtimedwait(&sigpipe, NULL, &(struct timespec){0});
+    pthread_sigmask(SIG_SETMASK, &guard->before, NULL);
+}
+
+void weft_net_step(struct weft_net *net, int timeout_ms)
+{
+    WEFT_ASSERT(!net->started);
+    struct sigpipe_guard guard;
+    struct timeval timeout = net_timeval(WEFT_MS(timeout_ms > 0 ? timeout_ms : 0));
+    sigpipe_hold(&guard);
+    event_add(net->step_event, &timeout);
+    event_base_loop(net->base, EVLOOP_ONCE);
+    event_del(net->step_event);
+    sigpipe_release(&guard);
+}
+
+struct stop_letter {
+    struct weft_mail mail;
+    struct weft_net *net;
+};
+
+static void on_stop(struct weft_mail *mail)
+{
+    weft_container_of(mail, struct stop_letter, mail)->net->stopping = true;
+}
+
+static void stop_thread(struct weft_net *net)
+{
+    struct stop_letter letter = {{on_stop, NULL}, net};
+    WEFT_ASSERT(!pthread_equal(pthread_self(), atomic_load(&net->owner)));
+    weft_net_post(net, &letter.mail);
+    pthread_join(net->thread, NULL);
+    net->started = false; /* from here on this thread is the net thread */
+}
+
+static void free_tickers(struct weft_net *net)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &net->tickers) {
+        struct net_ticker *ticker = weft_container_of(node, struct net_ticker, link);
+        event_free(ticker->event);
+        weft_free_bytes(net->env, ticker);
+    }
+}
+
+/* Let last frames leave: close every connection gently and give the peers a moment to follow. */
+static void say_goodbye(struct weft_net *net)
+{
+    struct weft_list *node, *spare;
+    if (weft_list_empty(&net->connections)) return;
+    weft_list_foreach(node, spare, &net->connections) weft_net_close((struct weft_net_connection *)(void *)node);
+    struct timeval limit = net_timeval(WEFT_MS(GOODBYE_MS));
+    event_add(net->step_event, &limit);
+    while (!weft_list_empty(&net->connections) && event_pending(net->step_event, EV_TIMEOUT, NULL))
+        event_base_loop(net->base, EVLOOP_ONCE);
+    event_del(net->step_event);
+}
+
+void weft_net_free(struct weft_net *net)
+{
+    if (!net) return;
+    struct sigpipe_guard guard;
+    sigpipe_hold(&guard);
+    if (net->started) stop_thread(net);
+    mailbox_run(&net->mail);
+    net->freeing = true; /* so that each round below ends a connection and none is added */
+    say_goodbye(net);
+    while (!weft_list_empty(&net->connections))
+        net_connection_kill((struct weft_net_connection *)(void *)net->connections.next);
+    while (!weft_list_empty(&net->listeners))
+        net_listener_free((struct weft_net_listener *)(void *)net->listeners.next);
+    mailbox_run(&net->mail); /* what the closed callbacks posted */
+    net_http_free(net);
+    free_tickers(net);
+    if (net->dns) evdns_base_free(net->dns, 0);
+    if (net->mail_event) event_free(net->mail_event);
+    if (net->step_event) event_free(net->step_event);
+    if (net->base) event_base_free(net->base);
+    if (net->event_fd >= 0) close(net->event_fd);
+    sigpipe_release(&guard);
+    weft_free_bytes(net->env, net);
+}
