@@ -109,8 +109,9 @@ static bool room_for(const struct shard_chunk *chunk, uint32_t rank)
 {
     const struct shard_slots *slots = &chunk->slots;
     if (slots->count >= chunk->tensor->engine->workers) return true;
-    uint32_t behind = slots->used - partials(chunk, chunk->next);
     if (rank == chunk->next) return true;
+    if (slots->used == slots->count) return false; /* all before it are in slots and will be folded soon */
+    uint32_t behind = slots->used - partials(chunk, chunk->next);
     for (uint32_t k = chunk->next; k < rank; k++) {
         if (in_slot(&chunk->parts[k])) behind--;
         else if (partials(chunk, k) + 1 + behind + 1 > slots->count) return false;

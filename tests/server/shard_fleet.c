@@ -1,0 +1,665 @@
+/* shard_fleet.c - the fleet itself: hosts, engines, workers that speak the wire protocol, and training. */
+#include "shard_fleet.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FLEET_NONCE 77u
+#define FLEET_LONG_NS WEFT_SECONDS(1000)
+
+static uint64_t next_random(struct fleet *fleet)
+{
+    fleet->random = fleet_mix(fleet->random);
+    return fleet->random;
+}
+
+static uint64_t incarnation_of(uint32_t rank)
+{
+    return 1000 + rank;
+}
+
+/* ---- requests ---- */
+
+static void request_finish(struct fleet_request *request, enum weft_status status)
+{
+    struct fleet_request **link = &request->worker->open;
+    while (*link && *link != request) link = &(*link)->next;
+    if (*link) *link = request->next;
+    request->open = false;
+    request->done = true;
+    request->status = status;
+}
+
+static void training_result(struct fleet_request *request);
+
+static void request_ended(struct fleet_request *request, enum weft_status status)
+{
+    if (!request->open) return;
+    request_finish(request, status);
+    if (request->timed) training_result(request);
+}
+
+static void request_sent(struct weft_completion *completion, enum weft_status status)
+{
+    struct fleet_request *request = weft_container_of(completion, struct fleet_request, sent);
+    request->sending = false;
+    free(request->payload);
+    request->payload = NULL;
+    if (status < 0) request_ended(request, status);
+}
+
+static void request_received(struct weft_completion *completion, enum weft_status status)
+{
+    struct fleet_request *request = weft_container_of(completion, struct fleet_request, received);
+    request_ended(request, status < 0 ? status : (enum weft_status)request->result.status);
+}
+
+/* The worker's handler of RESULT: by tensor, chunk, step and round to the open request. */
+static void result_arrived(void *context, struct weft_arrival *arrival)
+{
+    struct fleet_worker *worker = context;
+    struct weft_wire_header header;
+    struct fleet_request *request = worker->open;
+    bool readable = weft_wire_decode(arrival->header, arrival->header_bytes, &header) == WEFT_OK && header.kind == WEFT_WIRE_RESULT;
+    for (; readable && request; request = request->next) {
+        const struct weft_wire_header *asked = &request->header;
+        bool step_fits = asked->kind == WEFT_WIRE_PULL && header.status == WEFT_OK ? header.step >= asked->step : header.step == asked->step;
+        if (asked->tensor == header.tensor && asked->chunk == header.chunk && step_fits && asked->round == header.round &&
+            request->received.count == 0)
+            break;
+    }
+    if (!readable || !request) {
+        worker->unexpected++;
+        weft_transport_discard(worker->transport, arrival);
+        return;
+    }
+    request->result = header;
+    weft_wire_text(arrival->header, &header, request->text);
+    if (arrival->payload_bytes == 0) {
+        weft_transport_discard(worker->transport, arrival);
+        request_ended(request, (enum weft_status)header.status);
+        return;
+    }
+    free(request->out);
+    request->out = malloc(arrival->payload_bytes);
+    request->out_bytes = arrival->payload_bytes;
+    weft_completion_init(&request->received, 1, request_received);
+    enum weft_status status =
+        weft_transport_accept(worker->transport, arrival, request->out, arrival->payload_bytes, &request->received);
+    if (status < 0) {
+        weft_transport_discard(worker->transport, arrival);
+        request_ended(request, status);
+    }
+}
+
+void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet_request *request, const void *header,
+                    uint32_t header_bytes, const void *payload, size_t bytes)
+{
+    struct fleet_worker *worker = &fleet->worker[rank];
+    request->worker = worker;
+    request->open = true;
+    request->done = false;
+    request->text[0] = 0;
+    memset(&request->result, 0, sizeof request->result);
+    request->received.count = 0;
+    request->next = worker->open;
+    worker->open = request;
+    request->payload = bytes ? malloc(bytes) : NULL;
+    if (bytes) memcpy(request->payload, payload, bytes);
+    request->payload_bytes = bytes;
+    struct weft_message message = {
+        .tag = WEFT_TAG(WEFT_CHANNEL_PUSH, rank),
+        .header = header,
+        .header_bytes = header_bytes,
+        .payload = request->payload,
+        .payload_bytes = bytes,
+    };
+    weft_completion_init(&request->sent, 1, request_sent);
+    request->sending = true;
+    enum weft_status status =
+        weft_transport_send(weft_transport_peer(worker->transport, fleet->shard[shard].endpoint), &message, &request->sent);
+    if (status >= 0) return;
+    request->sending = false;
+    free(request->payload);
+    request->payload = NULL;
+    request_ended(request, status);
+}
+
+void fleet_send(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet_request *request, const struct weft_wire_header *header,
+                const void *payload, size_t bytes)
+{
+    uint8_t encoded[WEFT_WIRE_HEADER_BYTES];
+    weft_wire_encode(header, encoded);
+    request->header = *header;
+    fleet_send_raw(fleet, rank, shard, request, encoded, sizeof encoded, payload, bytes);
+}
+
+void fleet_request_free(struct fleet *fleet, struct fleet_request *request)
+{
+    (void)fleet;
+    free(request->out);
+    request->out = NULL;
+}
+
+struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum weft_wire_kind kind, uint64_t step)
+{
+    const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    bool contributes = kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PUSH_PULL;
+    return (struct weft_wire_header){
+        .kind = (uint8_t)kind,
+        .codec = (uint8_t)(contributes ? fleet->codec[chunk->tensor].id : WEFT_CODEC_DENSE),
+        .dtype = WEFT_F32,
+        .job = FLEET_JOB,
+        .incarnation = incarnation_of(rank),
+        .worker = rank,
+        .epoch = FLEET_EPOCH,
+        .tensor = chunk->tensor,
+        .chunk = chunk->index,
+        .step = step,
+        .payload_bytes = kind == WEFT_WIRE_PULL ? 0 : chunk->count * sizeof(float),
+        .lr = contributes ? fleet_lr(step) : 0,
+        .weight = contributes ? fleet_weight(fleet, rank, step) : 0,
+    };
+}
+
+/* grad * weight of one chunk, as a client makes it. */
+static float *dense_contribution(struct fleet *fleet, uint32_t rank, const struct fleet_chunk *chunk, uint64_t step)
+{
+    float *grad = malloc(weft_shape_elems(&fleet->shape[chunk->tensor]) * sizeof(float));
+    float weight = fleet_weight(fleet, rank, step);
+    fleet_gradient(fleet, rank, chunk->tensor, step, grad);
+    memmove(grad, grad + chunk->offset, chunk->count * sizeof(float));
+    if (weight != 1.0f)
+        for (uint64_t i = 0; i < chunk->count; i++) grad[i] *= weight;
+    return grad;
+}
+
+void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum weft_wire_kind kind, uint64_t step,
+                struct fleet_request *request)
+{
+    const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    struct weft_wire_header header = fleet_header(fleet, rank, chunk_number, kind, step);
+    float *grad = dense_contribution(fleet, rank, chunk, step);
+    fleet_send(fleet, rank, chunk->shard, request, &header, grad, chunk->count * sizeof(float));
+    free(grad);
+}
+
+/* ---- making it ---- */
+
+static void shard_saw_death(void *context, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    struct fleet_shard *shard = context;
+    struct fleet *fleet = shard->fleet;
+    if (!fleet->options.coordinate) return;
+    char reason[64];
+    snprintf(reason, sizeof reason, "rank %u is lost", peer_id - 100);
+    weft_shard_engine_fail(shard->engine, WEFT_ERR_PEER_LOST, reason);
+}
+
+static void worker_ends(struct fleet_worker *worker, enum weft_status status, const char *text)
+{
+    if (worker->finished) return;
+    worker->finished = true;
+    worker->failure = status;
+    snprintf(worker->failure_text, sizeof worker->failure_text, "%s", text);
+    WEFT_ASSERT(worker->fleet->training > 0);
+    if (--worker->fleet->training == 0) worker->fleet->done = true;
+}
+
+static void worker_saw_death(void *context, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    struct fleet_worker *worker = context;
+    uint32_t shard = peer_id - 1;
+    worker->lost[shard] = true;
+    /* As a client: what it had asked of the lost one will not be answered. */
+    for (struct fleet_request *request = worker->open, *next; request; request = next) {
+        next = request->next;
+        if (request->sending || request->received.count > 0) continue;
+        uint32_t owner = UINT32_MAX;
+        for (uint32_t c = 0; c < worker->fleet->chunk_count; c++)
+            if (worker->fleet->chunk[c].tensor == request->header.tensor && worker->fleet->chunk[c].index == request->header.chunk)
+                owner = worker->fleet->chunk[c].shard;
+        if (owner == shard) request_ended(request, WEFT_ERR_PEER_LOST);
+    }
+}
+
+static void endpoint_open(struct fleet *fleet, uint32_t host, uint32_t id, struct weft_env **env, struct weft_loop **loop,
+                          struct weft_transport **transport, void (*peer_failed)(void *, uint32_t, enum weft_status, const char *), void *context)
+{
+    struct weft_loop_options loop_options;
+    struct weft_transport_options options;
+    struct weft_error error = {0};
+    *env = weft_sim_env(fleet->sim, host);
+    weft_loop_options_init(&loop_options);
+    loop_options.virtual_time = true;
+    enum weft_status status = weft_loop_create(*env, &loop_options, loop);
+    WEFT_ASSERT(status == WEFT_OK);
+    status = weft_sim_add(fleet->sim, host, *loop);
+    WEFT_ASSERT(status == WEFT_OK);
+    weft_transport_options_init(&options);
+    options.backend = "sim";
+    options.id = id;
+    options.nonce = FLEET_NONCE;
+    options.eager_bytes_max = 1024; /* small tensors travel eagerly, chunks wait for a buffer */
+    options.sim = fleet->sim;
+    options.sim_host = host;
+    options.peer_failed = peer_failed;
+    options.peer_failed_context = context;
+    status = weft_transport_open(*env, &options, transport, &error);
+    if (status < 0) fprintf(stderr, "%s\n", error.text);
+    WEFT_ASSERT(status == WEFT_OK);
+    status = weft_transport_attach(*transport, *loop);
+    WEFT_ASSERT(status == WEFT_OK);
+}
+
+static void connect_pair(struct weft_transport *a, uint32_t a_id, struct weft_transport *b, uint32_t b_id)
+{
+    const void *blob;
+    size_t bytes;
+    struct weft_peer *peer;
+    enum weft_status status = weft_transport_address(b, &blob, &bytes);
+    if (status == WEFT_OK) status = weft_transport_connect(a, b_id, blob, bytes, &peer);
+    WEFT_ASSERT(status == WEFT_OK);
+    status = weft_transport_address(a, &blob, &bytes);
+    if (status == WEFT_OK) status = weft_transport_connect(b, a_id, blob, bytes, &peer);
+    WEFT_ASSERT(status == WEFT_OK);
+}
+
+static void engine_create(struct fleet_shard *shard)
+{
+    struct fleet *fleet = shard->fleet;
+    struct weft_shard_engine_options options;
+    struct weft_error error = {0};
+    uint32_t endpoints[FLEET_WORKERS_MAX];
+    uint64_t incarnations[FLEET_WORKERS_MAX];
+    for (uint32_t w = 0; w < fleet->options.workers; w++) {
+        endpoints[w] = 100 + w;
+        incarnations[w] = incarnation_of(w);
+    }
+    weft_shard_engine_options_init(&options);
+    options.transport = shard->transport;
+    options.loop = shard->loop;
+    options.endpoint = shard->endpoint;
+    options.job = FLEET_JOB;
+    options.epoch = FLEET_EPOCH;
+    options.workers = fleet->options.workers;
+    options.worker_endpoints = endpoints;
+    options.worker_incarnations = incarnations;
+    options.receive_bytes_max = fleet->options.receive_bytes_max ? fleet->options.receive_bytes_max : 4u << 20;
+    if (fleet->options.round_deadline_ns) options.round_deadline_ns = fleet->options.round_deadline_ns;
+    options.hash_every = fleet->options.hash_every;
+    enum weft_status status = weft_shard_engine_create(shard->env, &options, &shard->engine, &error);
+    if (status < 0) fprintf(stderr, "%s\n", error.text);
+    WEFT_ASSERT(status == WEFT_OK);
+}
+
+/* Cut a tensor and give the chunks to the shards in turn. */
+static void declare(struct fleet *fleet, uint32_t tensor)
+{
+    const struct fleet_tensor_spec *spec = &fleet->options.tensors[tensor];
+    uint64_t elems = weft_shape_elems(&fleet->shape[tensor]);
+    uint64_t cut = spec->chunk_elems && fleet->codec[tensor].id == WEFT_CODEC_DENSE ? spec->chunk_elems : elems;
+    Weft__Control__Chunk chunks[FLEET_CHUNKS_MAX], *chunk_list[FLEET_CHUNKS_MAX];
+    size_t count = 0;
+    for (uint64_t offset = 0; offset < elems; offset += cut, count++) {
+        WEFT_ASSERT(fleet->chunk_count < FLEET_CHUNKS_MAX);
+        uint32_t shard = fleet->chunk_count % fleet->options.shards;
+        uint64_t length = elems - offset < cut ? elems - offset : cut;
+        fleet->chunk[fleet->chunk_count++] =
+            (struct fleet_chunk){.tensor = tensor, .index = (uint32_t)count, .shard = shard, .offset = offset, .count = length};
+        weft__control__chunk__init(&chunks[count]);
+        chunks[count].offset = offset;
+        chunks[count].count = length;
+        chunks[count].endpoint = fleet->shard[shard].endpoint;
+        chunk_list[count] = &chunks[count];
+    }
+    Weft__Control__Declare declare_message = WEFT__CONTROL__DECLARE__INIT;
+    declare_message.ordinal = tensor;
+    declare_message.name = (char *)(uintptr_t)spec->name;
+    declare_message.dtype = WEFT_F32;
+    declare_message.n_dims = spec->dim_count;
+    declare_message.dims = (uint64_t *)(uintptr_t)spec->dims;
+    declare_message.codec = (char *)(uintptr_t)spec->codec;
+    declare_message.optimizer = (char *)(uintptr_t)spec->optimizer;
+    declare_message.mode = WEFT_WIRE_MODE_SERVER;
+    Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
+    declared.tensor = tensor;
+    declared.declare = &declare_message;
+    declared.n_chunks = count;
+    declared.chunks = chunk_list;
+    for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        struct weft_error error = {0};
+        enum weft_status status = weft_shard_engine_declare(fleet->shard[s].engine, &declared, &error);
+        if (status < 0) fprintf(stderr, "%s\n", error.text);
+        WEFT_ASSERT(status == WEFT_OK);
+    }
+}
+
+static void tensors_resolve(struct fleet *fleet)
+{
+    for (uint32_t t = 0; t < fleet->options.tensor_count; t++) {
+        const struct fleet_tensor_spec *spec = &fleet->options.tensors[t];
+        struct weft_codec_spec codec;
+        fleet->shape[t].dim_count = spec->dim_count;
+        memcpy(fleet->shape[t].dims, spec->dims, sizeof spec->dims);
+        enum weft_status status = weft_codec_parse(spec->codec, &codec, NULL);
+        WEFT_ASSERT(status == WEFT_OK);
+        fleet->codec[t] = weft_codec_resolve(&codec, &fleet->shape[t]);
+        status = weft_optimizer_parse(spec->optimizer, &fleet->optimizer[t], NULL);
+        WEFT_ASSERT(status == WEFT_OK);
+    }
+}
+
+static void request_timer(struct weft_timer *timer);
+
+struct fleet *fleet_create(const struct fleet_options *options)
+{
+    struct fleet *fleet = calloc(1, sizeof *fleet);
+    WEFT_ASSERT(options->shards <= FLEET_SHARDS_MAX && options->workers <= FLEET_WORKERS_MAX && options->tensor_count <= FLEET_TENSORS_MAX);
+    fleet->options = *options;
+    fleet->random = fleet_mix(options->seed);
+    struct weft_sim_options sim_options;
+    weft_sim_options_init(&sim_options);
+    sim_options.seed = options->seed;
+    sim_options.host_count = options->shards + options->workers;
+    enum weft_status status = weft_sim_create(weft_env_system(), &sim_options, &fleet->sim);
+    WEFT_ASSERT(status == WEFT_OK);
+
+    tensors_resolve(fleet);
+    for (uint32_t s = 0; s < options->shards; s++) {
+        struct fleet_shard *shard = &fleet->shard[s];
+        shard->fleet = fleet;
+        shard->host = s;
+        shard->endpoint = 1 + s;
+        endpoint_open(fleet, shard->host, shard->endpoint, &shard->env, &shard->loop, &shard->transport, shard_saw_death, shard);
+        engine_create(shard);
+    }
+    for (uint32_t w = 0; w < options->workers; w++) {
+        struct fleet_worker *worker = &fleet->worker[w];
+        worker->fleet = fleet;
+        worker->rank = w;
+        worker->host = options->shards + w;
+        worker->endpoint = 100 + w;
+        endpoint_open(fleet, worker->host, worker->endpoint, &worker->env, &worker->loop, &worker->transport, worker_saw_death, worker);
+        weft_transport_handler(worker->transport, WEFT_CHANNEL_RESULT, result_arrived, worker);
+        for (uint32_t s = 0; s < options->shards; s++)
+            connect_pair(worker->transport, worker->endpoint, fleet->shard[s].transport, fleet->shard[s].endpoint);
+    }
+    for (uint32_t t = 0; t < options->tensor_count; t++) declare(fleet, t);
+    fleet->reference = reference_create(fleet);
+    for (uint32_t w = 0; w < options->workers; w++) {
+        for (uint32_t t = 0; t < options->tensor_count; t++) {
+            if (fleet->codec[t].id == WEFT_CODEC_DENSE) continue;
+            status = weft_codec_create(weft_env_system(), &fleet->codec[t], &fleet->shape[t], &fleet->worker[w].codec[t]);
+            WEFT_ASSERT(status == WEFT_OK);
+            fleet->worker[w].weights[t] = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
+            fleet_first_weights(fleet, t, fleet->worker[w].weights[t]);
+        }
+        for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+            fleet->worker[w].request[c].worker = &fleet->worker[w];
+            fleet->worker[w].request[c].chunk_number = c;
+            weft_timer_init(&fleet->worker[w].request[c].timer, request_timer);
+        }
+    }
+    return fleet;
+}
+
+static void endpoint_close(struct weft_transport *transport)
+{
+    weft_transport_close(transport);
+    for (int i = 0; i < 1000 && !weft_transport_drained(transport); i++) weft_transport_progress(transport, 64);
+}
+
+void fleet_free(struct fleet *fleet)
+{
+    if (!fleet) return;
+    for (uint32_t w = 0; w < fleet->options.workers; w++) {
+        for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+            weft_timer_stop(fleet->worker[w].loop, &fleet->worker[w].request[c].timer);
+            fleet->worker[w].request[c].timed = false;
+        }
+        fleet->worker[w].finished = true;
+        endpoint_close(fleet->worker[w].transport);
+    }
+    for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        struct fleet_shard *shard = &fleet->shard[s];
+        endpoint_close(shard->transport);
+        weft_shard_engine_free(shard->engine);
+        weft_sim_remove(fleet->sim, shard->loop);
+        weft_transport_free(shard->transport);
+        weft_loop_free(shard->loop);
+    }
+    for (uint32_t w = 0; w < fleet->options.workers; w++) {
+        struct fleet_worker *worker = &fleet->worker[w];
+        weft_sim_remove(fleet->sim, worker->loop);
+        weft_transport_free(worker->transport);
+        weft_loop_free(worker->loop);
+        for (uint32_t t = 0; t < fleet->options.tensor_count; t++) {
+            if (worker->codec[t]) weft_codec_free(worker->codec[t]);
+            free(worker->weights[t]);
+        }
+        for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+            free(worker->request[c].payload);
+            fleet_request_free(fleet, &worker->request[c]);
+        }
+    }
+    reference_free(fleet->reference);
+    weft_sim_free(fleet->sim);
+    free(fleet);
+}
+
+/* ---- running it ---- */
+
+bool fleet_await(struct fleet *fleet, struct fleet_request *request)
+{
+    if (request->done) return true;
+    weft_sim_run(fleet->sim, &request->done, weft_sim_now_ns(fleet->sim) + FLEET_LONG_NS);
+    return request->done;
+}
+
+void fleet_settle(struct fleet *fleet, uint64_t ns)
+{
+    bool never = false;
+    weft_sim_run(fleet->sim, &never, weft_sim_now_ns(fleet->sim) + ns);
+}
+
+void fleet_kill_worker(struct fleet *fleet, uint32_t rank)
+{
+    struct fleet_worker *worker = &fleet->worker[rank];
+    if (worker->killed) return;
+    worker->killed = true;
+    weft_sim_kill(fleet->sim, worker->host);
+    if (fleet->training > 0) worker_ends(worker, WEFT_ERR_CLOSED, "killed");
+}
+
+void fleet_kill_shard(struct fleet *fleet, uint32_t shard)
+{
+    fleet->shard[shard].killed = true;
+    weft_sim_kill(fleet->sim, fleet->shard[shard].host);
+}
+
+void fleet_install(struct fleet *fleet)
+{
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct fleet_chunk *chunk = &fleet->chunk[c];
+        struct weft_wire_header header = fleet_header(fleet, 0, c, WEFT_WIRE_INIT, 0);
+        float *weights = malloc(weft_shape_elems(&fleet->shape[chunk->tensor]) * sizeof(float));
+        fleet_first_weights(fleet, chunk->tensor, weights);
+        fleet_send(fleet, 0, chunk->shard, &fleet->worker[0].request[c], &header, weights + chunk->offset, chunk->count * sizeof(float));
+        free(weights);
+    }
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        bool answered = fleet_await(fleet, &fleet->worker[0].request[c]);
+        WEFT_ASSERT(answered && fleet->worker[0].request[c].status == WEFT_OK);
+    }
+}
+
+/* ---- training ---- */
+
+struct spare_message {
+    struct weft_completion sent;
+    uint8_t payload[];
+};
+
+static void spare_sent(struct weft_completion *completion, enum weft_status status)
+{
+    free(weft_container_of(completion, struct spare_message, sent));
+}
+
+/* The same message once more, as after a retry; nobody waits for an answer of its own. */
+static void send_again(struct fleet *fleet, uint32_t rank, const struct fleet_chunk *chunk, const struct weft_wire_header *header,
+                       const void *payload, size_t bytes)
+{
+    struct spare_message *spare = malloc(sizeof *spare + bytes);
+    uint8_t encoded[WEFT_WIRE_HEADER_BYTES];
+    weft_wire_encode(header, encoded);
+    memcpy(spare->payload, payload, bytes);
+    weft_completion_init(&spare->sent, 1, spare_sent);
+    struct weft_message message = {
+        .tag = WEFT_TAG(WEFT_CHANNEL_PUSH, rank),
+        .header = encoded,
+        .header_bytes = sizeof encoded,
+        .payload = spare->payload,
+        .payload_bytes = bytes,
+    };
+    struct weft_peer *peer = weft_transport_peer(fleet->worker[rank].transport, fleet->shard[chunk->shard].endpoint);
+    if (weft_transport_send(peer, &message, &spare->sent) < 0) free(spare);
+    else fleet->repeats++;
+}
+
+static bool percent(struct fleet *fleet, uint32_t share)
+{
+    return share > 0 && next_random(fleet) % 100 < share;
+}
+
+static void training_push(struct fleet_request *request, uint8_t round)
+{
+    struct fleet_worker *worker = request->worker;
+    struct fleet *fleet = worker->fleet;
+    const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
+    uint32_t t = chunk->tensor;
+    struct weft_wire_header header = fleet_header(fleet, worker->rank, request->chunk_number, WEFT_WIRE_PUSH_PULL, worker->step);
+    void *payload;
+    size_t bytes;
+    header.round = round;
+    if (fleet->codec[t].id == WEFT_CODEC_DENSE) {
+        payload = dense_contribution(fleet, worker->rank, chunk, worker->step);
+        bytes = chunk->count * sizeof(float);
+    } else {
+        float *grad = malloc(chunk->count * sizeof(float));
+        fleet_gradient(fleet, worker->rank, t, worker->step, grad);
+        payload = malloc(weft_codec_contribution_bytes_max(&fleet->codec[t], &fleet->shape[t], round));
+        enum weft_status status = weft_codec_encode(worker->codec[t], round, grad, header.weight, payload, &bytes);
+        WEFT_ASSERT(status == WEFT_OK);
+        free(grad);
+    }
+    header.payload_bytes = bytes;
+    fleet_send(fleet, worker->rank, chunk->shard, request, &header, payload, bytes);
+    if (percent(fleet, fleet->options.repeat_percent)) send_again(fleet, worker->rank, chunk, &header, payload, bytes);
+    if (worker->step > 1 && percent(fleet, fleet->options.repeat_percent)) {
+        header.step -= 1 + next_random(fleet) % (worker->step - 1);
+        header.lr = fleet_lr(header.step);
+        send_again(fleet, worker->rank, chunk, &header, payload, bytes);
+    }
+    free(payload);
+}
+
+static void request_timer(struct weft_timer *timer)
+{
+    struct fleet_request *request = weft_container_of(timer, struct fleet_request, timer);
+    if (!request->worker->finished) training_push(request, 0);
+}
+
+static void training_step(struct fleet_worker *worker)
+{
+    struct fleet *fleet = worker->fleet;
+    worker->step++;
+    worker->left = fleet->chunk_count;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        uint64_t at = weft_now_ns(worker->env) + (fleet->options.think_ns ? next_random(fleet) % fleet->options.think_ns : 0);
+        worker->request[c].timed = true;
+        enum weft_status status = weft_timer_start(worker->loop, &worker->request[c].timer, at);
+        WEFT_ASSERT(status == WEFT_OK);
+    }
+}
+
+static bool codec_result(struct fleet_request *request)
+{
+    struct fleet_worker *worker = request->worker;
+    struct fleet *fleet = worker->fleet;
+    const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
+    uint32_t t = chunk->tensor, round = request->header.round;
+    size_t bytes;
+    const void *expected = reference_aggregate(fleet->reference, t, worker->step, round, &bytes);
+    if (bytes != request->out_bytes || memcmp(expected, request->out, bytes) != 0) fleet->wrong++;
+    if (weft_codec_take(worker->codec[t], round, request->out, request->out_bytes, fleet->options.workers) < 0) fleet->wrong++;
+    if (round + 1 < weft_codec_rounds(&fleet->codec[t])) {
+        training_push(request, (uint8_t)(round + 1));
+        return false;
+    }
+    float *grad = malloc(chunk->count * sizeof(float));
+    if (weft_codec_finish(worker->codec[t], (float)(1.0 / (double)request->result.weight_sum), grad) < 0) fleet->wrong++;
+    weft_codec_commit(worker->codec[t]);
+    free(grad);
+    return true;
+}
+
+static void training_result(struct fleet_request *request)
+{
+    struct fleet_worker *worker = request->worker;
+    struct fleet *fleet = worker->fleet;
+    if (worker->finished) return;
+    if (request->status < 0) {
+        for (uint32_t c = 0; c < fleet->chunk_count; c++) weft_timer_stop(worker->loop, &worker->request[c].timer);
+        worker_ends(worker, request->status, request->text);
+        return;
+    }
+    const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
+    if (fleet->codec[chunk->tensor].id == WEFT_CODEC_DENSE) {
+        const float *expected = reference_values(fleet->reference, chunk->tensor, worker->step) + chunk->offset;
+        if (request->out_bytes != chunk->count * sizeof(float) || memcmp(expected, request->out, request->out_bytes) != 0) fleet->wrong++;
+    } else if (!codec_result(request)) {
+        return;
+    }
+    if (--worker->left > 0) return;
+    if (worker->step == worker->last_step) worker_ends(worker, WEFT_OK, "");
+    else training_step(worker);
+}
+
+bool fleet_train(struct fleet *fleet, uint64_t first, uint64_t last)
+{
+    fleet->done = false;
+    fleet->training = 0;
+    for (uint32_t w = 0; w < fleet->options.workers; w++) {
+        struct fleet_worker *worker = &fleet->worker[w];
+        if (worker->killed) continue;
+        worker->finished = false;
+        worker->step = first - 1;
+        worker->last_step = last;
+        fleet->training++;
+        training_step(worker);
+    }
+    weft_sim_run(fleet->sim, &fleet->done, weft_sim_now_ns(fleet->sim) + FLEET_LONG_NS);
+    return fleet->done;
+}
+
+struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number)
+{
+    const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    struct shard_tensor *tensor = shard_table_tensor(fleet->shard[chunk->shard].engine, chunk->tensor);
+    return shard_table_chunk(tensor, chunk->index);
+}
+
+uint32_t fleet_wrong_values(struct fleet *fleet)
+{
+    uint32_t wrong = 0;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct fleet_chunk *chunk = &fleet->chunk[c];
+        const struct shard_chunk *real = fleet_shard_chunk(fleet, c);
+        if (fleet->shard[chunk->shard].killed || !real->initialised) continue;
+        const float *expected = reference_values(fleet->reference, chunk->tensor, real->closed_step) + chunk->offset;
+        wrong += memcmp(expected, real->values, chunk->count * sizeof(float)) != 0;
+    }
+    return wrong;
+}

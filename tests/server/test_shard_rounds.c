@@ -1,0 +1,136 @@
+/* test_shard_rounds.c - whole training steps through shard engines, every result compared bit for bit. */
+#include "shard_check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct fleet_tensor_spec dense_tensors[] = {
+    {.name = "fc1", .codec = "dense", .optimizer = "sgd:momentum=0.9,weight_decay=1e-4", .dim_count = 2, .dims = {33, 29}, .chunk_elems = 300},
+    {.name = "bias", .codec = "dense", .optimizer = "sgd:momentum=0.9,nesterov=1", .dim_count = 1, .dims = {37}},
+    {.name = "plain", .codec = "dense", .optimizer = "sgd", .dim_count = 1, .dims = {1000}, .chunk_elems = 512},
+    {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {700}, .chunk_elems = 256},
+};
+
+static void train_and_check(struct fleet_options *options, uint64_t steps)
+{
+    struct fleet *fleet = fleet_create(options);
+    fleet_install(fleet);
+    bool ended = fleet_train(fleet, 1, steps);
+    for (uint32_t w = 0; w < options->workers; w++) {
+        if (fleet->worker[w].failure < 0)
+            printf("shards %u workers %u: rank %u at step %llu: %s\n", options->shards, options->workers, w,
+                   (unsigned long long)fleet->worker[w].step, fleet->worker[w].failure_text);
+        assert_int_equal(fleet->worker[w].failure, WEFT_OK);
+    }
+    assert_true(ended);
+    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet_wrong_values(fleet), 0);
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    for (uint32_t s = 0; s < options->shards; s++) {
+        struct weft_shard_engine_stats stats;
+        weft_shard_engine_stats(fleet->shard[s].engine, &stats);
+        assert_int_equal(stats.receive_bytes_used, 0);
+        assert_true(stats.receive_bytes_peak <= (options->receive_bytes_max ? options->receive_bytes_max : 4u << 20));
+        assert_true(weft_list_empty(&fleet->shard[s].engine->deferred));
+        assert_int_equal(fleet->shard[s].engine->replies_in_flight, 0);
+    }
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
+        assert_int_equal(chunk->closed_step, steps);
+        for (uint32_t w = 0; w < options->workers; w++) assert_int_equal(chunk->parts[w].applied_step, steps);
+    }
+    fleet_free(fleet);
+}
+
+static void dense_matches_reference(void **state)
+{
+    for (uint32_t workers = 1; workers <= 8; workers++) {
+        struct fleet_options options = {
+            .seed = workers, .shards = 1 + workers % 3, .workers = workers, .tensors = dense_tensors, .tensor_count = 4, .weighted = workers % 2};
+        train_and_check(&options, 4);
+    }
+}
+
+/* Memory for one round of the largest chunk only, pushes in any order. */
+static void tiny_memory_any_order(void **state)
+{
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        uint32_t workers = 2 + (uint32_t)(seed % 7);
+        size_t least = shard_slots_bytes(weft_fold_slots(workers), 512 * sizeof(float));
+        struct fleet_options options = {.seed = seed, .shards = 2, .workers = workers, .receive_bytes_max = least < 4096 ? 4096 : least,
+            .tensors = dense_tensors, .tensor_count = 4, .think_ns = 200000, .weighted = true};
+        train_and_check(&options, 3);
+    }
+}
+
+static void many_workers(void **state)
+{
+    static const struct fleet_tensor_spec one[] = {
+        {.name = "wide", .codec = "dense", .optimizer = "sgd:momentum=0.5", .dim_count = 1, .dims = {2000}, .chunk_elems = 500}};
+    struct fleet_options options = {.seed = 5, .shards = 2, .workers = 61, .receive_bytes_max = shard_slots_bytes(weft_fold_slots(61), 2000),
+        .tensors = one, .tensor_count = 1, .think_ns = 100000};
+    train_and_check(&options, 2);
+    options.receive_bytes_max = shard_slots_bytes(weft_fold_slots(61) + 3, 2000) * 2;
+    train_and_check(&options, 2);
+}
+
+/* Every push may come twice, and pushes of older steps come back: nothing is applied twice. */
+static void repeats_are_harmless(void **state)
+{
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct fleet_options options = {.seed = seed, .shards = 2, .workers = 1 + (uint32_t)(seed % 5), .receive_bytes_max = 16384,
+            .tensors = dense_tensors, .tensor_count = 4, .think_ns = 100000, .repeat_percent = 40};
+        train_and_check(&options, 5);
+    }
+}
+
+static const struct fleet_tensor_spec codec_tensors[] = {
+    {.name = "half", .codec = "f16", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {600}},
+    {.name = "brain", .codec = "bf16", .optimizer = "none", .dim_count = 1, .dims = {500}},
+};
+
+static void codecs_match_reference(void **state)
+{
+    for (uint32_t workers = 1; workers <= 5; workers++) {
+        struct fleet_options options = {.seed = workers, .shards = 2, .workers = workers, .receive_bytes_max = 8192, .tensors = codec_tensors,
+            .tensor_count = 2, .think_ns = 50000, .repeat_percent = workers > 2 ? 30 : 0, .weighted = workers % 2, .hash_every = 2};
+        train_and_check(&options, 5);
+    }
+}
+
+static void weight_hashes_are_compared(void **state)
+{
+    struct fleet_options options = {.seed = 3, .shards = 1, .workers = 2, .tensors = codec_tensors, .tensor_count = 2, .hash_every = 2};
+    struct fleet *fleet = fleet_create(&options);
+    fleet_install(fleet);
+    assert_true(fleet_train(fleet, 1, 7));
+    Weft__Control__WeightHash hash = WEFT__CONTROL__WEIGHT_HASH__INIT;
+    struct weft_error error = {0};
+    hash.tensor = 0;
+    hash.worker = 1;
+    for (uint64_t step = 4; step <= 6; step += 2) { /* the last two multiples are kept */
+        hash.step = step;
+        hash.hash = weft_weight_hash(reference_values(fleet->reference, 0, step), 600 * sizeof(float));
+        assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_OK);
+        hash.hash++;
+        assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_ERR_DIVERGED);
+        assert_non_null(strstr(error.text, "'half'"));
+        assert_non_null(strstr(error.text, "rank 1"));
+        error = (struct weft_error){0};
+    }
+    hash.step = 2; /* not kept any more: proves nothing */
+    assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_OK);
+    hash.tensor = 99;
+    assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_ERR_NOT_FOUND);
+    fleet_free(fleet);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dense_matches_reference), cmocka_unit_test(tiny_memory_any_order),  cmocka_unit_test(many_workers),
+        cmocka_unit_test(repeats_are_harmless),    cmocka_unit_test(codecs_match_reference), cmocka_unit_test(weight_hashes_are_compared),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
