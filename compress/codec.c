@@ -13,11 +13,14 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     const uint64_t elems = weft_shape_elems(shape);
     struct weft_codec *codec;
     if (elems == 0 || elems > SIZE_MAX / 16) return WEFT_ERR_INVALID;
+    if (weft_codec_resolve(resolved, shape).id != resolved->id) return WEFT_ERR_INVALID;
     switch (resolved->id) {
     case WEFT_CODEC_DENSE:
     case WEFT_CODEC_F16:
     case WEFT_CODEC_BF16: codec = cast_codec_create(env, resolved, shape); break;
-    default: return WEFT_ERR_UNSUPPORTED;
+    case WEFT_CODEC_POWERSGD: codec = powersgd_codec_create(env, resolved, shape); break;
+    case WEFT_CODEC_TOPK: codec = topk_codec_create(env, resolved, shape); break;
+    default: return WEFT_ERR_INVALID;
     }
     if (!codec) return WEFT_ERR_NO_MEMORY;
     codec->env = env;

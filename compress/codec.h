@@ -40,6 +40,9 @@ struct weft_codec {
 /* Each takes memory and fills in all but the common members; NULL when there is no memory. */
 struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 
+struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
+struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
+
 /* ---- combiner ---- */
 struct combiner_ops {
     void (*begin)(struct weft_combiner *combiner);
@@ -64,6 +67,9 @@ struct weft_combiner {
 
 struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                            const struct weft_shape *shape, uint32_t ranks);
+
+struct weft_combiner *union_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                            const struct weft_shape *shape, uint32_t ranks);
 
 /* ---- dense, f16, bf16: elements (cast_format.c) ---- */
 size_t cast_bytes(enum weft_codec_id id, size_t count);

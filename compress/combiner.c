@@ -11,8 +11,9 @@ enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_co
     const uint64_t elems = weft_shape_elems(shape);
     struct weft_combiner *combiner;
     if (elems == 0 || elems > SIZE_MAX / 16 || ranks == 0) return WEFT_ERR_INVALID;
-    if (resolved->id == WEFT_CODEC_TOPK) return WEFT_ERR_UNSUPPORTED;
-    combiner = fold_combiner_create(env, resolved, shape, ranks);
+    if (weft_codec_resolve(resolved, shape).id != resolved->id) return WEFT_ERR_INVALID;
+    combiner = resolved->id == WEFT_CODEC_TOPK ? union_combiner_create(env, resolved, shape, ranks)
+                                               : fold_combiner_create(env, resolved, shape, ranks);
     if (!combiner) return WEFT_ERR_NO_MEMORY;
     combiner->env = env;
     combiner->spec = *resolved;

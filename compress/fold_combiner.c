@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "compress/codec.h"
+#include "compress/powersgd.h"
 #include "kernels/kernels.h"
 
 struct fold_combiner {
@@ -18,13 +19,17 @@ struct fold_combiner {
     float *pool[33];      /* buffers the fold does not hold */
     uint32_t pooled, slots;
     size_t count_max;
-    void *narrow;         /* owned; f16 and bf16: the aggregate; else NULL */
+    enum weft_codec_id format; /* of the elements: powersgd's factors are dense */
+    void *narrow;          /* owned; f16 and bf16: the aggregate; else NULL */
+    float *basis, *q_scaled; /* owned; powersgd: P^ of round 0, and scratch; else NULL */
     const void *aggregate; /* of the last closed round */
 };
 
-static size_t round_count(const struct weft_combiner *combiner)
+/* Elements of one contribution. */
+static size_t round_count(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
 {
-    return combiner->elems;
+    if (spec->id != WEFT_CODEC_POWERSGD) return weft_shape_elems(shape);
+    return spec->rank * (round == 0 ? matrix_rows(shape) : matrix_cols(shape));
 }
 
 static void begin(struct weft_combiner *combiner)
@@ -33,7 +38,7 @@ static void begin(struct weft_combiner *combiner)
     for (uint32_t s = 0; s < self->slots; s++)
         self->pool[s] = self->memory + s * self->count_max;
     self->pooled = self->slots;
-    weft_fold_init(&self->fold, round_count(combiner));
+    weft_fold_init(&self->fold, round_count(&combiner->spec, &combiner->shape, combiner->round));
 }
 
 static void give_back(struct fold_combiner *self, float *const freed[32], uint32_t freed_count)
@@ -45,12 +50,11 @@ static void give_back(struct fold_combiner *self, float *const freed[32], uint32
 static enum weft_status add(struct weft_combiner *combiner, const void *data, size_t bytes)
 {
     struct fold_combiner *self = (struct fold_combiner *)combiner;
-    const enum weft_codec_id format = combiner->spec.id;
     float *freed[32];
-    if (!cast_well_formed(format, data, bytes, self->fold.count)) return WEFT_ERR_MALFORMED;
+    if (!cast_well_formed(self->format, data, bytes, self->fold.count)) return WEFT_ERR_MALFORMED;
     WEFT_ASSERT(self->pooled > 0);
     float *buffer = self->pool[--self->pooled];
-    cast_unpack(format, buffer, data, 1.0f, self->fold.count);
+    cast_unpack(self->format, buffer, data, 1.0f, self->fold.count);
     give_back(self, freed, weft_fold_add(&self->fold, buffer, freed));
     return WEFT_OK;
 }
@@ -64,16 +68,20 @@ static void fold_close(struct weft_combiner *combiner, const void **data_out, si
     float *sum = weft_fold_finish(&self->fold, freed, &freed_count);
     give_back(self, freed, freed_count);
     weft_codec_sum_to_aggregate(&combiner->spec, &combiner->shape, combiner->round, sum);
-    if (self->narrow) cast_pack_sum(combiner->spec.id, self->narrow, sum, count);
+    if (self->narrow) cast_pack_sum(self->format, self->narrow, sum, count);
+    if (self->basis && combiner->round == 0) memcpy(self->basis, sum, count * sizeof *sum);
     self->aggregate = self->narrow ? self->narrow : sum;
     *data_out = self->aggregate;
-    *bytes_out = weft_codec_aggregate_bytes_max(&combiner->spec, &combiner->shape, combiner->round, combiner->ranks);
+    *bytes_out = cast_bytes(self->format, count);
 }
 
 static void finish(struct weft_combiner *combiner, float scale, float *out)
 {
     struct fold_combiner *self = (struct fold_combiner *)combiner;
-    cast_unpack(combiner->spec.id, out, self->aggregate, scale, combiner->elems);
+    if (self->basis)
+        powersgd_decode(&combiner->shape, combiner->spec.rank, self->basis, self->aggregate, self->q_scaled, scale, out);
+    else
+        cast_unpack(self->format, out, self->aggregate, scale, combiner->elems);
 }
 
 static void fold_free(struct weft_combiner *combiner)
@@ -81,6 +89,8 @@ static void fold_free(struct weft_combiner *combiner)
     struct fold_combiner *self = (struct fold_combiner *)combiner;
     weft_free_bytes(combiner->env, self->memory);
     weft_free_bytes(combiner->env, self->narrow);
+    weft_free_bytes(combiner->env, self->basis);
+    weft_free_bytes(combiner->env, self->q_scaled);
     weft_free_bytes(combiner->env, self);
 }
 
@@ -99,12 +109,19 @@ struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct we
     if (!self) return NULL;
     self->base.ops = &fold_ops;
     self->base.env = env;
-    self->slots = weft_fold_slots(ranks);
-    self->count_max = weft_shape_elems(shape);
-    self->memory = weft_alloc_array(env, self->slots * self->count_max, sizeof *self->memory);
     const bool narrows = spec->id == WEFT_CODEC_F16 || spec->id == WEFT_CODEC_BF16;
-    if (narrows) self->narrow = weft_alloc_bytes(env, cast_bytes(spec->id, self->count_max));
-    if (self->memory && (self->narrow || !narrows)) return &self->base;
+    const bool low_rank = spec->id == WEFT_CODEC_POWERSGD;
+    const size_t first = round_count(spec, shape, 0), last = round_count(spec, shape, weft_codec_rounds(spec) - 1);
+    self->slots = weft_fold_slots(ranks);
+    self->count_max = first > last ? first : last;
+    self->format = low_rank ? WEFT_CODEC_DENSE : spec->id;
+    self->memory = weft_alloc_array(env, self->slots * self->count_max, sizeof *self->memory);
+    if (narrows) self->narrow = weft_alloc_bytes(env, cast_bytes(spec->id, first));
+    if (low_rank) {
+        self->basis = weft_alloc_array(env, first, sizeof *self->basis);
+        self->q_scaled = weft_alloc_array(env, last, sizeof *self->q_scaled);
+    }
+    if (self->memory && (!narrows || self->narrow) && (!low_rank || (self->basis && self->q_scaled))) return &self->base;
     fold_free(&self->base);
     return NULL;
 }

@@ -10,7 +10,7 @@
  *               bits fill a byte from its lowest bit; a number's lowest bit comes first
  *     padding = zero bits up to the next whole byte
  *
- *     example: 10 elements, indices 1, 2, 7:  03 00 00 00 | 01 | 02 00 | a3 00 ...   see tests/compress
+ *     example: 10 elements, indices 1, 2, 7 (gaps 1, 0, 4):   03 00 00 00 | 00 | 02 00 | 86
  *
  * Rice codes (Rice 1979; Golomb 1966 for powers of two) are within a few hundredths of a bit of the entropy of
  * randomly placed indices at any density below a half; with b = 0 the code *is* a bitmap, so dense blocks need no

@@ -219,7 +219,8 @@ struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, co
         worth = false;
     } else if (spec->id == WEFT_CODEC_POWERSGD) {
         const double rows = (double)matrix_rows(shape), cols = (double)matrix_cols(shape);
-        worth = shape->dim_count >= 2 && (rows + cols) * spec->rank * spec->min_ratio < rows * cols;
+        worth = shape->dim_count >= 2 && spec->rank >= 1 && spec->rank <= RANK_MAX
+            && (rows + cols) * spec->rank * spec->min_ratio < rows * cols;
     } else if (spec->id == WEFT_CODEC_TOPK) {
         worth = elems >= spec->min_count && elems <= UINT32_MAX; /* indices are 32 bits */
     }

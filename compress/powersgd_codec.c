@@ -1,0 +1,223 @@
+/* powersgd_codec.c - the worker's side of low-rank compression with error feedback (Vogels et al., NeurIPS 2019).
+ *
+ *     encode(0)   M = grad * scale + e              P_i = M Q
+ *     take(0)     P^ = basis of sum P_i             (orthogonalised once, by the combiner)
+ *     encode(1)   Q_i = M^T P^                      e' = M - P^ Q_i^T
+ *     finish      out = P^ (sum Q_i)^T * scale
+ *     commit      e = e',  Q = sum Q_i, each column scaled by a power of two to [1, 2)
+ *
+ * Choices that matter:
+ *   - the residual is *local*: M - P^ Q_i^T with the own Q_i. Taking the mean of all Q instead (common in the wild)
+ *     also stores every worker's deviation from the mean, which never cancels and grows like a random walk.
+ *   - warm start: the next step begins with this step's Q, so repeated steps are a power iteration. Only its
+ *     directions matter (P is orthogonalised), so each column is scaled, exactly, to keep products in range.
+ *   - a column that vanished (P^ had it dropped: zero gradient, duplicate directions, true rank below ours) would
+ *     stay zero for ever; it is drawn anew from a generator keyed by (seed, step, column): the same on all ranks.
+ *   - magnitudes from 2^120 count as non-finite: below that no product or sum of this file can overflow.
+ *
+ * M lives in `shadow`, e in `residual`; commit swaps them, abandon needs to do nothing. Factors are rank-major. */
+#include <math.h>
+#include <string.h>
+
+#include "compress/codec.h"
+#include "compress/powersgd.h"
+#include "kernels/kernels.h"
+
+enum { BAND_ELEMS = 8192 }; /* rows worked on at once: 32 KiB of M stay in the first-level cache */
+
+#define TOO_LARGE_BITS 0x7b800000u /* 2^120 */
+
+struct powersgd_codec {
+    struct weft_codec base;
+    size_t rows, cols, rank;
+    uint64_t steps;             /* committed so far: keys the generator */
+    float *residual, *shadow;   /* owned (rows, cols): e, and M or e' of the open step */
+    float *q;                   /* owned (rank, cols): warm start */
+    float *p_sent, *q_sent;     /* owned: this step's contributions, kept for a retry */
+    float *basis;               /* owned (rank, rows): P^ */
+    float *q_sum, *q_scaled;    /* owned (rank, cols) */
+};
+
+static enum weft_status send_copy(void *out, size_t *bytes_out, const float *factor, size_t count)
+{
+    memcpy(out, factor, count * sizeof *factor);
+    *bytes_out = count * sizeof *factor;
+    return WEFT_OK;
+}
+
+static bool in_range(const float *values, size_t count)
+{
+    return weft_kernels()->max_abs_bits_f32(values, count) < TOO_LARGE_BITS;
+}
+
+/* M = grad * scale + e and P = M Q in one walk: each band of rows is multiplied while it is in cache. */
+static enum weft_status encode_p(struct powersgd_codec *self, const float *grad, float grad_scale)
+{
+    const struct weft_kernels *kernels = weft_kernels();
+    const size_t band = self->cols < BAND_ELEMS ? BAND_ELEMS / self->cols : 1;
+    uint32_t max_bits = 0;
+    for (size_t row = 0; row < self->rows; row += band) {
+        const size_t rows = self->rows - row < band ? self->rows - row : band, at = row * self->cols;
+        const uint32_t bits = kernels->scale_add_f32(self->shadow + at, grad + at, grad_scale, self->residual + at,
+                                                     rows * self->cols);
+        max_bits = bits > max_bits ? bits : max_bits;
+        kernels->matmul_f32(self->p_sent + row, self->rows, self->shadow + at, self->q, rows, self->cols, self->rank);
+    }
+    if (max_bits >= TOO_LARGE_BITS || !in_range(self->p_sent, self->rank * self->rows)) return WEFT_ERR_INVALID;
+    return WEFT_OK;
+}
+
+static enum weft_status encode_q(struct powersgd_codec *self)
+{
+    const struct weft_kernels *kernels = weft_kernels();
+    kernels->matmul_t_f32(self->q_sent, self->shadow, self->basis, self->rows, self->cols, self->rank);
+    if (!in_range(self->q_sent, self->rank * self->cols)) return WEFT_ERR_INVALID;
+    kernels->outer_sub_f32(self->shadow, self->basis, self->q_sent, self->rows, self->cols, self->rank);
+    return WEFT_OK;
+}
+
+static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                                     void *out, size_t *bytes_out)
+{
+    struct powersgd_codec *self = (struct powersgd_codec *)codec;
+    return round == 0 ? send_copy(out, bytes_out, self->p_sent, self->rank * self->rows)
+                      : send_copy(out, bytes_out, self->q_sent, self->rank * self->cols);
+}
+
+static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
+                               size_t *bytes_out)
+{
+    struct powersgd_codec *self = (struct powersgd_codec *)codec;
+    WEFT_TRY(round == 0 ? encode_p(self, grad, grad_scale) : encode_q(self));
+    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+}
+
+/* basis and q_sum are read only after a take that succeeded, so they may be written before the checks end. */
+static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+{
+    struct powersgd_codec *self = (struct powersgd_codec *)codec;
+    const size_t count = self->rank * (round == 0 ? self->rows : self->cols);
+    if (bytes != count * sizeof(float)) return WEFT_ERR_MALFORMED;
+    memcpy(round == 0 ? self->basis : self->q_sum, aggregate, bytes);
+    /* Elements of unit vectors: a peer's nonsense must not get into the residual. 0x3f808000 is 1 + 2^-8. */
+    if (round == 0 && weft_kernels()->max_abs_bits_f32(self->basis, count) > 0x3f808000u) return WEFT_ERR_MALFORMED;
+    return WEFT_OK;
+}
+
+void powersgd_decode(const struct weft_shape *shape, size_t rank, const float *basis, const float *q_sum, float *q_scaled,
+                     float scale, float *out)
+{
+    const size_t rows = matrix_rows(shape), cols = matrix_cols(shape);
+    weft_kernels()->scale_f32(q_scaled, q_sum, scale, rank * cols);
+    weft_kernels()->outer_f32(out, basis, q_scaled, rows, cols, rank);
+}
+
+static void finish(struct weft_codec *codec, float scale, float *out)
+{
+    struct powersgd_codec *self = (struct powersgd_codec *)codec;
+    powersgd_decode(&codec->shape, self->rank, self->basis, self->q_sum, self->q_scaled, scale, out);
+}
+
+/* ---- the warm start ---- */
+
+/* splitmix64's finaliser (Steele, Lea, Flood 2014): a counter in, 64 well-mixed bits out. */
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Nearly normal: the sum of four 16-bit uniforms, an integer, so no rounding can differ between machines. */
+static void draw_column(float *column, size_t count, uint64_t seed, uint64_t step, uint64_t rank_index)
+{
+    const uint64_t key = mix(mix(mix(seed + 0x9e3779b97f4a7c15u) ^ step) + rank_index);
+    for (size_t j = 0; j < count; j++) {
+        const uint64_t word = mix(key + j * 0x9e3779b97f4a7c15u);
+        const int32_t sum = (int32_t)(word & 0xffff) + (int32_t)(word >> 16 & 0xffff) + (int32_t)(word >> 32 & 0xffff)
+            + (int32_t)(word >> 48) - 131070;
+        column[j] = (float)sum * 0x1p-16f;
+    }
+}
+
+static void next_q(struct powersgd_codec *self)
+{
+    for (size_t r = 0; r < self->rank; r++) {
+        const float *from = self->q_sum + r * self->cols;
+        float *to = self->q + r * self->cols, max;
+        const uint32_t max_bits = weft_kernels()->max_abs_bits_f32(from, self->cols);
+        if (max_bits == 0 || max_bits >= 0x7f800000u) {
+            draw_column(to, self->cols, self->base.spec.seed, self->steps, r);
+            continue;
+        }
+        memcpy(&max, &max_bits, sizeof max);
+        const double factor = ldexp(1.0, -ilogbf(max));
+        for (size_t j = 0; j < self->cols; j++)
+            to[j] = (float)((double)from[j] * factor);
+    }
+}
+
+static void commit(struct weft_codec *codec)
+{
+    struct powersgd_codec *self = (struct powersgd_codec *)codec;
+    float *old = self->residual;
+    self->residual = self->shadow;
+    self->shadow = old;
+    self->steps++;
+    next_q(self);
+}
+
+static double residual_norm(const struct weft_codec *codec)
+{
+    const struct powersgd_codec *self = (const struct powersgd_codec *)codec;
+    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
+}
+
+/* ---- life ---- */
+
+static void powersgd_free(struct weft_codec *codec)
+{
+    struct powersgd_codec *self = (struct powersgd_codec *)codec;
+    float *const all[] = {self->residual, self->shadow, self->q,     self->p_sent,
+                          self->q_sent,   self->basis,  self->q_sum, self->q_scaled};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        weft_free_bytes(codec->env, all[i]);
+    weft_free_bytes(codec->env, self);
+}
+
+static const struct codec_ops powersgd_ops = {
+    .encode = encode,
+    .encode_again = encode_again,
+    .take = take,
+    .finish = finish,
+    .commit = commit,
+    .residual_norm = residual_norm,
+    .free = powersgd_free,
+};
+
+struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+{
+    struct powersgd_codec *self = weft_alloc_zero(env, sizeof *self);
+    if (!self) return NULL;
+    self->base = (struct weft_codec){.ops = &powersgd_ops, .env = env};
+    self->rows = matrix_rows(shape);
+    self->cols = matrix_cols(shape);
+    self->rank = spec->rank;
+
+    const size_t elems = self->rows * self->cols, p_count = self->rank * self->rows, q_count = self->rank * self->cols;
+    const struct { float **place; size_t count; } parts[] = {
+        {&self->residual, elems}, {&self->shadow, elems},   {&self->q, q_count},     {&self->p_sent, p_count},
+        {&self->q_sent, q_count}, {&self->basis, p_count},  {&self->q_sum, q_count}, {&self->q_scaled, q_count},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        *parts[i].place = weft_alloc_array(env, parts[i].count, sizeof(float));
+        if (!*parts[i].place) {
+            powersgd_free(&self->base);
+            return NULL;
+        }
+    }
+    memset(self->residual, 0, elems * sizeof(float));
+    for (size_t r = 0; r < self->rank; r++)
+        draw_column(self->q + r * self->cols, self->cols, spec->seed, self->steps, r);
+    return &self->base;
+}

@@ -1,0 +1,52 @@
+/* sparse.c - sparse gradients as bytes: index stream (index_block.c), then the values in index order as f32.
+ *
+ * A reader walks the stream in batches, so neither checking nor scattering needs memory for all indices. */
+#include <string.h>
+
+#include "compress/index_block.h"
+#include "compress/sparse.h"
+#include "kernels/kernels.h"
+
+enum { BATCH = 512 };
+
+size_t sparse_encode(uint8_t *out, const uint32_t *indices, const float *values, uint64_t count, uint64_t elem_count)
+{
+    const size_t index_bytes = weft_index_encode(indices, count, elem_count, out);
+    memcpy(out + index_bytes, values, count * sizeof *values);
+    return index_bytes + count * sizeof *values;
+}
+
+enum weft_status sparse_check(const void *data, size_t bytes, uint64_t elem_count, uint64_t count_max, uint64_t *count_out)
+{
+    struct index_reader reader;
+    uint32_t indices[BATCH], count;
+    uint64_t promised;
+    WEFT_TRY(index_reader_begin(&reader, data, bytes, elem_count, count_max, &promised));
+    do
+        WEFT_TRY(index_reader_read(&reader, indices, BATCH, &count));
+    while (count > 0);
+    if ((uint64_t)(reader.end - reader.at) != promised * sizeof(float)) return WEFT_ERR_MALFORMED;
+    *count_out = promised;
+    return WEFT_OK;
+}
+
+void sparse_scatter(const void *data, size_t bytes, uint64_t elem_count, float scale, float *out)
+{
+    struct index_reader reader;
+    uint32_t indices[BATCH], count;
+    float values[BATCH];
+    uint64_t total;
+    enum weft_status status = index_reader_begin(&reader, data, bytes, elem_count, elem_count, &total);
+    WEFT_ASSERT(status == WEFT_OK);
+    const uint8_t *at = (const uint8_t *)data + bytes - total * sizeof *values;
+
+    memset(out, 0, elem_count * sizeof *out);
+    while ((status = index_reader_read(&reader, indices, BATCH, &count)) == WEFT_OK && count > 0) {
+        memcpy(values, at, count * sizeof *values);
+        at += count * sizeof *values;
+        weft_kernels()->scale_f32(values, values, scale, count);
+        for (uint32_t i = 0; i < count; i++)
+            out[indices[i]] = values[i];
+    }
+    WEFT_ASSERT(status == WEFT_OK);
+}

@@ -1,0 +1,238 @@
+/* contract_test.c - what compress.h promises of every codec alike: transactions, retries, refusal of non-finite
+ * gradients, equal bits on every path from contributions to gradient, and clean failure without memory. */
+#include "tests/compress/compress_fixture.h"
+
+static const char *const codecs[] = {"dense", "f16", "bf16", "powersgd:rank=3,min_ratio=1", "topk:ratio=0.03,min_count=0"};
+enum { CODECS = sizeof codecs / sizeof codecs[0], ROWS = 37, COLS = 53, COUNT = ROWS * COLS };
+
+static float grads[FLEET_MAX][COUNT], out[COUNT], other[COUNT];
+static const float *grad_list[FLEET_MAX];
+
+static void fill(struct sample *sample, uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) {
+        grad_list[r] = grads[r];
+        sample_fill(sample, SAMPLE_NORMAL, grads[r], COUNT);
+    }
+}
+
+/* An all-reduce without a combiner in the middle: sum by the fold, then weft_codec_sum_to_aggregate on every
+ * rank; or gather, then each rank's own combiner. */
+static void all_reduce(struct fleet *fleet, uint32_t round, struct weft_combiner *own)
+{
+    if (weft_codec_combine_kind(&fleet->spec, round) == WEFT_COMBINE_GATHER) {
+        const void *data;
+        weft_combiner_begin(own, round);
+        for (uint32_t r = 0; r < fleet->ranks; r++)
+            assert_int_equal(weft_combiner_add(own, fleet->contributions[r], fleet->contribution_bytes[r]), WEFT_OK);
+        assert_int_equal(weft_combiner_close(own, &data, &fleet->aggregate_bytes), WEFT_OK);
+        memcpy(fleet->aggregate, data, fleet->aggregate_bytes);
+        return;
+    }
+    struct weft_fold fold;
+    const size_t bytes = fleet->contribution_bytes[0];
+    float *buffers[FLEET_MAX], *freed[32];
+    uint32_t freed_count;
+    weft_fold_init(&fold, bytes / sizeof(float));
+    for (uint32_t r = 0; r < fleet->ranks; r++) {
+        assert_int_equal(fleet->contribution_bytes[r], bytes);
+        buffers[r] = malloc(bytes);
+        memcpy(buffers[r], fleet->contributions[r], bytes);
+        weft_fold_add(&fold, buffers[r], freed);
+    }
+    float *sum = weft_fold_finish(&fold, freed, &freed_count);
+    weft_codec_sum_to_aggregate(&fleet->spec, &fleet->shape, round, sum);
+    memcpy(fleet->aggregate, sum, bytes);
+    fleet->aggregate_bytes = bytes;
+    for (uint32_t r = 0; r < fleet->ranks; r++)
+        free(buffers[r]);
+}
+
+/* Two fleets, the same gradients: one through a combiner, one through the all-reduce path. Equal bits, every step,
+ * any worker count. */
+static void test_paths_agree(void **state)
+{
+    for (int c = 0; c < CODECS; c++)
+        for (uint32_t ranks = 1; ranks <= 9; ranks++) {
+            struct fleet shard, peers;
+            struct sample sample = {sample_seed(71)};
+            fleet_open(&shard, codecs[c], shape_of(ROWS, COLS), ranks);
+            fleet_open(&peers, codecs[c], shape_of(ROWS, COLS), ranks);
+            for (int step = 0; step < 4; step++) {
+                fill(&sample, ranks);
+                fleet_step(&shard, grad_list, 1.0f / (float)ranks, out);
+                for (uint32_t round = 0; round < weft_codec_rounds(&peers.spec); round++) {
+                    fleet_encode(&peers, round, round == 0 ? grad_list : NULL);
+                    all_reduce(&peers, round, peers.combiner);
+                    fleet_take(&peers, round);
+                }
+                for (uint32_t r = 0; r < ranks; r++) {
+                    assert_int_equal(weft_codec_finish(peers.codecs[r], 1.0f / (float)ranks, other), WEFT_OK);
+                    assert_memory_equal(other, out, sizeof out);
+                }
+                fleet_commit(&shard);
+                fleet_commit(&peers);
+            }
+            fleet_close(&shard);
+            fleet_close(&peers);
+        }
+}
+
+/* encode twice in a step: the same bytes, from every point of the step, and the step ends as if it was once. */
+static void test_encode_again(void **state)
+{
+    for (int c = 0; c < CODECS; c++) {
+        struct fleet fleet;
+        struct sample sample = {sample_seed(72)};
+        fleet_open(&fleet, codecs[c], shape_of(ROWS, COLS), 2);
+        const size_t room = weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, 0)
+            + weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, fleet.spec.id == WEFT_CODEC_POWERSGD);
+        uint8_t *again = malloc(room), *first[2] = {malloc(room), malloc(room)};
+        size_t first_bytes[2] = {0};
+        for (int step = 0; step < 3; step++) {
+            fill(&sample, 2);
+            for (uint32_t round = 0; round < weft_codec_rounds(&fleet.spec); round++) {
+                fleet_encode(&fleet, round, round == 0 ? grad_list : NULL);
+                first_bytes[round] = fleet.contribution_bytes[0];
+                memcpy(first[round], fleet.contributions[0], first_bytes[round]);
+                fleet_combine(&fleet, round);
+                for (int moment = 0; moment < 2; moment++) {
+                    for (uint32_t r = 0; r <= round; r++) {
+                        size_t bytes;
+                        assert_int_equal(weft_codec_encode(fleet.codecs[0], r, grads[0], 1.0f, again, &bytes), WEFT_OK);
+                        assert_int_equal(bytes, first_bytes[r]);
+                        assert_memory_equal(again, first[r], bytes);
+                    }
+                    if (moment == 0) fleet_take(&fleet, round);
+                }
+            }
+            fleet_commit(&fleet);
+        }
+        free(again);
+        free(first[0]);
+        free(first[1]);
+        fleet_close(&fleet);
+    }
+}
+
+/* Steps abandoned at every point, and steps refused for a NaN or Inf, leave no trace: a fleet that suffers them
+ * goes on bit-equal to one that does not. */
+static void test_abandon_and_refuse(void **state)
+{
+    static float spoiled[COUNT];
+    const float poison[] = {NAN, INFINITY, -INFINITY};
+    for (int c = 0; c < CODECS; c++) {
+        struct fleet calm, tried;
+        struct sample sample = {sample_seed(73)}, trouble = {sample_seed(74)};
+        const uint32_t rounds = c == 3 ? 2 : 1;
+        fleet_open(&calm, codecs[c], shape_of(ROWS, COLS), 2);
+        fleet_open(&tried, codecs[c], shape_of(ROWS, COLS), 2);
+        for (uint32_t step = 0; step < 12; step++) {
+            fill(&trouble, 2); /* a step that gets as far as `stage`, then is given up */
+            const uint32_t stage = step % (2 * rounds + 1);
+            for (uint32_t round = 0; round < rounds; round++) {
+                if (stage > 2 * round) fleet_encode(&tried, round, round == 0 ? grad_list : NULL);
+                if (stage > 2 * round + 1) {
+                    fleet_combine(&tried, round);
+                    fleet_take(&tried, round);
+                }
+            }
+            for (uint32_t r = 0; r < 2; r++)
+                weft_codec_abandon(tried.codecs[r]);
+
+            size_t bytes = 4711;
+            memcpy(spoiled, grads[0], sizeof spoiled);
+            spoiled[sample_below(&trouble, COUNT)] = poison[step % 3];
+            assert_int_equal(weft_codec_encode(tried.codecs[0], 0, spoiled, 1.0f, tried.contributions[0], &bytes), WEFT_ERR_INVALID);
+            assert_int_equal(bytes, 4711);
+
+            fill(&sample, 2);
+            fleet_step(&calm, grad_list, 0.5f, out);
+            fleet_step(&tried, grad_list, 0.5f, other);
+            assert_memory_equal(other, out, sizeof out);
+            fleet_commit(&calm);
+            fleet_commit(&tried);
+            for (uint32_t r = 0; r < 2; r++)
+                assert_true(weft_codec_residual_norm(calm.codecs[r]) == weft_codec_residual_norm(tried.codecs[r]));
+        }
+        fleet_close(&calm);
+        fleet_close(&tried);
+    }
+}
+
+/* grad_scale is a multiplication before anything else; a power of two shows it without rounding. */
+static void test_grad_scale(void **state)
+{
+    static float doubled[COUNT];
+    for (int c = 0; c < CODECS; c++) {
+        struct fleet a, b;
+        struct sample sample = {sample_seed(75)};
+        size_t bytes_a, bytes_b;
+        fill(&sample, 1);
+        for (size_t i = 0; i < COUNT; i++)
+            doubled[i] = grads[0][i] * 4.0f;
+        fleet_open(&a, codecs[c], shape_of(ROWS, COLS), 1);
+        fleet_open(&b, codecs[c], shape_of(ROWS, COLS), 1);
+        assert_int_equal(weft_codec_encode(a.codecs[0], 0, grads[0], 4.0f, a.contributions[0], &bytes_a), WEFT_OK);
+        assert_int_equal(weft_codec_encode(b.codecs[0], 0, doubled, 1.0f, b.contributions[0], &bytes_b), WEFT_OK);
+        assert_int_equal(bytes_a, bytes_b);
+        assert_memory_equal(a.contributions[0], b.contributions[0], bytes_a);
+        fleet_close(&a);
+        fleet_close(&b);
+    }
+}
+
+static void test_no_memory(void **state)
+{
+    for (int c = 0; c < CODECS; c++) {
+        struct counting_env memory;
+        struct weft_env *env = counting_env_init(&memory);
+        const struct weft_codec_spec spec = spec_of(codecs[c]);
+        const struct weft_shape shape = shape_of(ROWS, COLS);
+        for (int side = 0; side < 2; side++) {
+            enum weft_status status = WEFT_ERR_NO_MEMORY;
+            for (long n = 1; status != WEFT_OK; n++) {
+                struct weft_codec *codec = NULL;
+                struct weft_combiner *combiner = NULL;
+                memory.calls = 0;
+                memory.fail_at = n;
+                status = side == 0 ? weft_codec_create(env, &spec, &shape, &codec)
+                                   : weft_combiner_create(env, &spec, &shape, 7, &combiner);
+                assert_true(status == WEFT_OK || status == WEFT_ERR_NO_MEMORY);
+                assert_true(n < 100);
+                weft_codec_free(codec);
+                weft_combiner_free(combiner);
+                assert_int_equal(memory.live, 0);
+            }
+        }
+    }
+}
+
+/* A spec that was not resolved for the shape, and shapes that are none. */
+static void test_refused_creation(void **state)
+{
+    struct weft_codec *codec = NULL;
+    struct weft_combiner *combiner = NULL;
+    struct weft_env *env = weft_env_system();
+    const struct weft_codec_spec low_rank = spec_of("powersgd"), sparse = spec_of("topk");
+    const struct weft_shape vector = shape_of(100, 0), none = {.dim_count = 0};
+    assert_int_equal(weft_codec_create(env, &low_rank, &vector, &codec), WEFT_ERR_INVALID);
+    assert_int_equal(weft_codec_create(env, &sparse, &vector, &codec), WEFT_ERR_INVALID);
+    assert_int_equal(weft_codec_create(env, &sparse, &none, &codec), WEFT_ERR_INVALID);
+    assert_int_equal(weft_combiner_create(env, &low_rank, &vector, 2, &combiner), WEFT_ERR_INVALID);
+    const struct weft_codec_spec dense = spec_of("dense");
+    assert_int_equal(weft_combiner_create(env, &dense, &vector, 0, &combiner), WEFT_ERR_INVALID);
+    assert_null(codec);
+    assert_null(combiner);
+    weft_codec_free(NULL);
+    weft_combiner_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_paths_agree), cmocka_unit_test(test_encode_again), cmocka_unit_test(test_abandon_and_refuse),
+        cmocka_unit_test(test_grad_scale),  cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_refused_creation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

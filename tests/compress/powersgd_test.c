@@ -1,0 +1,319 @@
+/* powersgd_test.c - low-rank compression against f64 oracles: exact on low-rank matrices, a projection on others, no
+ * NaN on deficient ones, a residual that stays bounded, and nothing lost over many steps. */
+#include "tests/compress/compress_fixture.h"
+
+enum { ROWS = 60, COLS = 45, COUNT = ROWS * COLS };
+static float grads[FLEET_MAX][COUNT], out[COUNT];
+static const float *grad_list[FLEET_MAX];
+
+static void list_grads(void)
+{
+    for (uint32_t r = 0; r < FLEET_MAX; r++)
+        grad_list[r] = grads[r];
+}
+
+static void fill(struct sample *sample, uint32_t ranks)
+{
+    list_grads();
+    for (uint32_t r = 0; r < ranks; r++)
+        sample_fill(sample, SAMPLE_NORMAL, grads[r], COUNT);
+}
+
+static void low_rank(struct sample *sample, size_t rank, float *into)
+{
+    float left[ROWS * 8], right[COLS * 8];
+    sample_fill(sample, SAMPLE_NORMAL, left, ROWS * rank);
+    sample_fill(sample, SAMPLE_NORMAL, right, COLS * rank);
+    for (size_t i = 0; i < ROWS; i++)
+        for (size_t j = 0; j < COLS; j++) {
+            double sum = 0;
+            for (size_t r = 0; r < rank; r++)
+                sum += (double)left[i * rank + r] * (double)right[j * rank + r];
+            into[i * COLS + j] = (float)sum;
+        }
+}
+
+static double norm(const float *a, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += (double)a[i] * (double)a[i];
+    return sqrt(sum);
+}
+
+static double distance(const float *a, const float *b, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum);
+}
+
+/* A matrix of rank 3, split over workers as parts that are not: the first step already reproduces the sum, with
+ * the rank just enough or larger. */
+static void test_exact_low_rank(void **state)
+{
+    static const char *const texts[] = {"powersgd:rank=3,min_ratio=1", "powersgd:rank=8,min_ratio=1"};
+    static float sum[COUNT];
+    struct sample sample = {sample_seed(51)};
+    for (int t = 0; t < 2; t++)
+        for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
+            struct fleet fleet;
+            low_rank(&sample, 3, sum);
+            fill(&sample, ranks);
+            for (size_t i = 0; i < COUNT; i++) { /* the last one is the rest */
+                double rest = sum[i];
+                for (uint32_t r = 0; r + 1 < ranks; r++)
+                    rest -= (double)grads[r][i];
+                grads[ranks - 1][i] = (float)rest;
+            }
+            fleet_open(&fleet, texts[t], shape_of(ROWS, COLS), ranks);
+            fleet_step(&fleet, grad_list, 1.0f, out);
+            assert_true(distance(out, sum, COUNT) < 3e-6 * norm(sum, COUNT));
+            fleet_commit(&fleet);
+            fleet_step(&fleet, grad_list, 1.0f, out); /* from a Q of which columns were drawn anew */
+            for (size_t i = 0; i < COUNT; i++)
+                assert_true(isfinite(out[i]));
+            fleet_close(&fleet);
+        }
+}
+
+/* out is the projection of the sum on the span of P^ and the combined residual is orthogonal to it; its length
+ * lies between the best possible (here: zero is not reached) and the whole. */
+static void test_projection(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(52)};
+    static float sum[COUNT], basis[ROWS * 4];
+    fill(&sample, 3);
+    fleet_open(&fleet, "powersgd:rank=4,min_ratio=1", shape_of(ROWS, COLS), 3);
+    fleet_encode(&fleet, 0, grad_list);
+    fleet_combine(&fleet, 0);
+    memcpy(basis, fleet.aggregate, sizeof basis);
+    fleet_take(&fleet, 0);
+    fleet_encode(&fleet, 1, NULL);
+    fleet_combine(&fleet, 1);
+    fleet_take(&fleet, 1);
+    assert_int_equal(weft_codec_finish(fleet.codecs[0], 1.0f, out), WEFT_OK);
+    for (size_t i = 0; i < COUNT; i++)
+        sum[i] = (float)((double)grads[0][i] + (double)grads[1][i] + (double)grads[2][i]);
+    for (size_t j = 0; j < COLS; j++)
+        for (size_t r = 0; r < 4; r++) {
+            double along_out = 0, along_sum = 0;
+            for (size_t i = 0; i < ROWS; i++) {
+                along_out += (double)basis[r * ROWS + i] * (double)out[i * COLS + j];
+                along_sum += (double)basis[r * ROWS + i] * (double)sum[i * COLS + j];
+            }
+            assert_true(fabs(along_out - along_sum) < 3e-5);
+        }
+    const double error = distance(out, sum, COUNT);
+    assert_true(error < norm(sum, COUNT));
+    assert_true(fabs(error * error + norm(out, COUNT) * norm(out, COUNT) - norm(sum, COUNT) * norm(sum, COUNT))
+                < 1e-4 * norm(sum, COUNT) * norm(sum, COUNT)); /* Pythagoras: orthogonal */
+    fleet_close(&fleet);
+}
+
+/* One step from known state against an f64 model: residual e = M - P^ Q_i^T of each worker, by its norm. */
+static void test_local_residual(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(53)};
+    static float basis[ROWS * 4], q[FLEET_MAX][COLS * 4];
+    fill(&sample, 3);
+    fleet_open(&fleet, "powersgd:rank=4,min_ratio=1", shape_of(ROWS, COLS), 3);
+    fleet_encode(&fleet, 0, grad_list);
+    fleet_combine(&fleet, 0);
+    memcpy(basis, fleet.aggregate, sizeof basis);
+    fleet_take(&fleet, 0);
+    fleet_encode(&fleet, 1, NULL);
+    for (int r = 0; r < 3; r++)
+        memcpy(q[r], fleet.contributions[r], sizeof q[r]);
+    fleet_combine(&fleet, 1);
+    fleet_take(&fleet, 1);
+    fleet_commit(&fleet);
+    for (int w = 0; w < 3; w++) {
+        double square = 0;
+        for (size_t i = 0; i < ROWS; i++)
+            for (size_t j = 0; j < COLS; j++) {
+                double e = grads[w][i * COLS + j];
+                for (size_t r = 0; r < 4; r++)
+                    e -= (double)basis[r * ROWS + i] * (double)q[w][r * COLS + j];
+                square += e * e;
+            }
+        assert_true(fabs(weft_codec_residual_norm(fleet.codecs[w]) - sqrt(square)) < 1e-5 * sqrt(square));
+    }
+    fleet_close(&fleet);
+}
+
+static void test_zero_and_back(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(54)};
+    list_grads();
+    memset(grads, 0, sizeof grads);
+    fleet_open(&fleet, "powersgd:rank=4,min_ratio=1", shape_of(ROWS, COLS), 2);
+    for (int step = 0; step < 3; step++) {
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        fleet_commit(&fleet);
+        assert_true(norm(out, COUNT) == 0.0);
+        assert_true(weft_codec_residual_norm(fleet.codecs[0]) == 0.0);
+    }
+    low_rank(&sample, 4, grads[0]); /* Q was drawn anew, so a gradient that comes later is caught at once */
+    fleet_step(&fleet, grad_list, 1.0f, out);
+    assert_true(distance(out, grads[0], COUNT) < 3e-6 * norm(grads[0], COUNT));
+    fleet_close(&fleet);
+}
+
+/* A power of two on all gradients is a power of two on the result, bit for bit, from 2^-60 to 2^60. */
+static void test_scale_equivariance(void **state)
+{
+    static float base[COUNT], saved[2][COUNT];
+    struct sample sample = {sample_seed(55)};
+    fill(&sample, 2);
+    memcpy(saved, grads, sizeof saved);
+    for (int power = -60; power <= 60; power += 30) {
+        struct fleet fleet;
+        for (int r = 0; r < 2; r++)
+            for (size_t i = 0; i < COUNT; i++)
+                grads[r][i] = ldexpf(saved[r][i], power);
+        fleet_open(&fleet, "powersgd:rank=2", shape_of(ROWS, COLS), 2);
+        for (int step = 0; step < 3; step++) {
+            fleet_step(&fleet, grad_list, 1.0f, out);
+            fleet_commit(&fleet);
+        }
+        for (size_t i = 0; i < COUNT; i++)
+            out[i] = ldexpf(out[i], -power);
+        if (power == -60) memcpy(base, out, sizeof base);
+        assert_memory_equal(out, base, sizeof out);
+        fleet_close(&fleet);
+    }
+}
+
+/* Fixed gradients, error feedback: what went out in total approaches what came in, like 1/T. */
+static void test_nothing_is_lost(void **state)
+{
+    static const uint32_t fleets[] = {1, 2, 3, 8};
+    static double given[COUNT], received[COUNT];
+    for (size_t f = 0; f < 4; f++) {
+        struct fleet fleet;
+        struct sample sample = {sample_seed(56 + f)};
+        const uint32_t ranks = fleets[f];
+        memset(given, 0, sizeof given);
+        memset(received, 0, sizeof received);
+        fleet_open(&fleet, "powersgd:rank=4,min_ratio=1", shape_of(ROWS, COLS), ranks);
+        for (int step = 0; step < 30; step++) {
+            fill(&sample, ranks);
+            fleet_step(&fleet, grad_list, 1.0f, out);
+            fleet_commit(&fleet);
+            for (size_t i = 0; i < COUNT; i++) {
+                received[i] += (double)out[i];
+                for (uint32_t r = 0; r < ranks; r++)
+                    given[i] += (double)grads[r][i];
+            }
+        }
+        /* The debt |given - received| is the norm of the summed residuals: no more than the norms together. */
+        double debt = 0, left = 0, total = 0;
+        for (size_t i = 0; i < COUNT; i++) {
+            debt += (given[i] - received[i]) * (given[i] - received[i]);
+            total += given[i] * given[i];
+        }
+        for (uint32_t r = 0; r < ranks; r++)
+            left += weft_codec_residual_norm(fleet.codecs[r]);
+        assert_true(sqrt(debt) <= left * (1 + 1e-5));
+        if (ranks == 1) assert_true(fabs(sqrt(debt) - left) < 1e-4 * sqrt(total)); /* alone: exactly the residual */
+        fleet_close(&fleet);
+    }
+}
+
+/* Noise only, 4 workers: the rms residual is flat. With the mean Q in the residual it would grow like sqrt(T). */
+static void test_residual_is_flat(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(61)};
+    enum { SMALL_ROWS = 12, SMALL_COLS = 10 };
+    double early = 0, late = 0;
+    list_grads();
+    fleet_open(&fleet, "powersgd:rank=1,min_ratio=2", shape_of(SMALL_ROWS, SMALL_COLS), 4);
+    for (int step = 0; step < 1000; step++) {
+        for (uint32_t r = 0; r < 4; r++)
+            sample_fill(&sample, SAMPLE_NORMAL, grads[r], SMALL_ROWS * SMALL_COLS);
+        fleet_step(&fleet, grad_list, 0.25f, out);
+        fleet_commit(&fleet);
+        for (uint32_t r = 0; r < 4; r++) {
+            const double rms = weft_codec_residual_norm(fleet.codecs[r]) / sqrt(SMALL_ROWS * SMALL_COLS) / 4;
+            if (step >= 50 && step < 150) early += rms / 100;
+            if (step >= 900) late += rms / 100;
+        }
+    }
+    assert_true(late < 1.3 * early);
+    assert_true(late < 4.5);
+    fleet_close(&fleet);
+}
+
+/* Repeated steps on one matrix, without feedback (a fresh residual is not possible, so the gradient pays it back):
+ * the warm start turns Q to the dominant directions. */
+static void test_warm_start(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(62)};
+    static float target[COUNT], noise[COUNT];
+    double first = 0, last = 0;
+    list_grads();
+    low_rank(&sample, 2, target);
+    sample_fill(&sample, SAMPLE_NORMAL, noise, COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        target[i] += 0.3f * noise[i];
+    fleet_open(&fleet, "powersgd:rank=2", shape_of(ROWS, COLS), 1);
+    memcpy(grads[0], target, sizeof target);
+    for (int step = 0; step < 8; step++) {
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        fleet_commit(&fleet);
+        last = distance(out, target, COUNT);
+        if (step == 0) first = last;
+        /* M of the next step is grad + residual: choose grad so that M is the target again. */
+        memcpy(grads[0], out, sizeof out);
+    }
+    assert_true(last < first);
+    assert_true(last < 1.02 * 0.3 * norm(noise, COUNT)); /* rank 2 can do no better than leave the noise */
+    fleet_close(&fleet);
+}
+
+static void test_bad_aggregates(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(63)};
+    uint8_t saved[ROWS * 4 * sizeof(float)];
+    fill(&sample, 2);
+    fleet_open(&fleet, "powersgd:rank=4,min_ratio=1", shape_of(ROWS, COLS), 2);
+    fleet_encode(&fleet, 0, grad_list);
+    fleet_combine(&fleet, 0);
+    assert_int_equal(fleet.aggregate_bytes, sizeof saved);
+    const uint32_t nonsense[] = {0x7fc00000, 0x7f800000, 0x40000000, 0xbf820000};
+    for (size_t n = 0; n < sizeof nonsense / sizeof nonsense[0]; n++) { /* no element of a unit vector */
+        memcpy(saved, fleet.aggregate, sizeof saved);
+        memcpy(fleet.aggregate + 40, &nonsense[n], 4);
+        assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, fleet.aggregate_bytes, 2), WEFT_ERR_MALFORMED);
+        memcpy(fleet.aggregate, saved, sizeof saved);
+    }
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, fleet.aggregate_bytes - 4, 2), WEFT_ERR_MALFORMED);
+    fleet_take(&fleet, 0);
+    fleet_encode(&fleet, 1, NULL);
+    fleet_combine(&fleet, 1);
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 1, fleet.aggregate, fleet.aggregate_bytes + 4, 2), WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[0], 8), WEFT_ERR_STATE);
+    fleet_take(&fleet, 1);
+    fleet_commit(&fleet);
+    fleet_close(&fleet);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exact_low_rank),     cmocka_unit_test(test_projection),
+        cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
+        cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start),
+        cmocka_unit_test(test_bad_aggregates),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,221 @@
+/* topk_test.c - exact top-k with error feedback: values move bit for bit, the residual keeps the rest, nothing is lost
+ * over many steps, and the sparse union sums in T's order. */
+#include "tests/compress/compress_fixture.h"
+
+enum { COUNT = 5003, STEPS = 12 };
+static float grads[FLEET_MAX][COUNT], out[COUNT], expected[COUNT];
+static const float *grad_list[FLEET_MAX];
+
+static void fill(struct sample *sample, uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) {
+        grad_list[r] = grads[r];
+        sample_fill(sample, SAMPLE_NORMAL, grads[r], COUNT);
+    }
+}
+
+/* What one worker sends of x: the k largest, ties to the smaller index. */
+static void keep_top(const float *x, size_t k, float *kept, bool *sent)
+{
+    static uint32_t top[COUNT], scratch[COUNT];
+    weft_select_top(top, x, COUNT, k, scratch); /* itself tested against a sort */
+    for (size_t i = 0; i < COUNT; i++) {
+        kept[i] = 0.0f;
+        sent[i] = false;
+    }
+    for (size_t i = 0; i < k; i++) {
+        kept[top[i]] = x[top[i]];
+        sent[top[i]] = true;
+    }
+}
+
+static size_t k_of(double ratio)
+{
+    return (size_t)ceil(COUNT * ratio);
+}
+
+/* One worker, several steps: sent + residual is p, bit for bit; the contraction of top-k holds. */
+static void test_values_move(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(41)};
+    static float p[COUNT], residual[COUNT];
+    static bool sent[COUNT];
+    memset(residual, 0, sizeof residual);
+    fleet_open(&fleet, "topk:ratio=0.01", shape_of(COUNT, 0), 1);
+    for (int step = 0; step < STEPS; step++) {
+        double before = 0, after = 0;
+        fill(&sample, 1);
+        if (step == 3) sample_fill(&sample, SAMPLE_ZERO, grads[0], COUNT);
+        if (step == 4) sample_fill(&sample, SAMPLE_DENORMAL, grads[0], COUNT);
+        for (size_t i = 0; i < COUNT; i++)
+            p[i] = grads[0][i] + residual[i];
+        keep_top(p, k_of(0.01), expected, sent);
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        assert_memory_equal(out, expected, sizeof out);
+        fleet_commit(&fleet);
+        for (size_t i = 0; i < COUNT; i++) {
+            before += (double)p[i] * (double)p[i];
+            residual[i] = sent[i] ? 0.0f : p[i];
+            after += (double)residual[i] * (double)residual[i];
+        }
+        assert_true(after <= (1.0 - (double)k_of(0.01) / COUNT) * before * (1 + 1e-12));
+        assert_true(fabs(weft_codec_residual_norm(fleet.codecs[0]) - sqrt(after)) <= 1e-9 * sqrt(after));
+    }
+    fleet_close(&fleet);
+}
+
+/* ratio 1 sends everything: the result is the dense sum, and no residual stays. */
+static void test_everything(void **state)
+{
+    struct fleet fleet, dense;
+    struct sample sample = {sample_seed(42)};
+    fill(&sample, 5);
+    fleet_open(&fleet, "topk:ratio=1", shape_of(COUNT, 0), 5);
+    fleet_open(&dense, "dense", shape_of(COUNT, 0), 5);
+    fleet_step(&fleet, grad_list, 0.2f, out);
+    fleet_step(&dense, grad_list, 0.2f, expected);
+    assert_memory_equal(out, expected, sizeof out);
+    fleet_commit(&fleet);
+    assert_true(weft_codec_residual_norm(fleet.codecs[0]) == 0.0);
+    fleet_close(&fleet);
+    fleet_close(&dense);
+}
+
+/* Per index: T over the ranks that sent it; an absent rank is the identity. */
+static float sparse_tree(uint32_t a, uint32_t b, size_t i, float kept[][COUNT], bool sent[][COUNT], bool *any)
+{
+    if (b - a == 1) {
+        *any = sent[a][i];
+        return kept[a][i];
+    }
+    uint32_t h = 1;
+    while (h * 2 < b - a)
+        h *= 2;
+    bool left_any, right_any;
+    const float left = sparse_tree(a, a + h, i, kept, sent, &left_any);
+    const float right = sparse_tree(a + h, b, i, kept, sent, &right_any);
+    *any = left_any || right_any;
+    return left_any && right_any ? left + right : left_any ? left : right;
+}
+
+static void test_union_is_the_tree(void **state)
+{
+    static float kept[FLEET_MAX][COUNT];
+    static bool sent[FLEET_MAX][COUNT];
+    struct sample sample = {sample_seed(43)};
+    for (uint32_t ranks = 1; ranks <= 11; ranks++) {
+        struct fleet fleet;
+        fill(&sample, ranks);
+        fleet_open(&fleet, "topk:ratio=0.2", shape_of(COUNT, 0), ranks);
+        fleet_step(&fleet, grad_list, 0.25f, out);
+        for (uint32_t r = 0; r < ranks; r++)
+            keep_top(grads[r], k_of(0.2), kept[r], sent[r]);
+        for (size_t i = 0; i < COUNT; i++) {
+            bool any;
+            const float sum = sparse_tree(0, ranks, i, kept, sent, &any);
+            assert_int_equal(sample_bits(out[i]), any ? sample_bits(sum * 0.25f) : 0);
+        }
+        fleet_close(&fleet);
+    }
+}
+
+/* sum over steps of the mean output, plus the mean residual, is the sum of the mean gradients. */
+static void test_nothing_is_lost(void **state)
+{
+    static const uint32_t fleets[] = {1, 2, 3, 8};
+    static double given[COUNT], received[COUNT];
+    for (size_t f = 0; f < 4; f++) {
+        struct fleet fleet;
+        struct sample sample = {sample_seed(44 + f)};
+        const uint32_t ranks = fleets[f];
+        memset(given, 0, sizeof given);
+        memset(received, 0, sizeof received);
+        fleet_open(&fleet, "topk:ratio=0.02", shape_of(COUNT, 0), ranks);
+        for (int step = 0; step < STEPS; step++) {
+            fill(&sample, ranks);
+            fleet_step(&fleet, grad_list, 1.0f, out);
+            fleet_commit(&fleet);
+            for (size_t i = 0; i < COUNT; i++) {
+                received[i] += (double)out[i];
+                for (uint32_t r = 0; r < ranks; r++)
+                    given[i] += (double)grads[r][i];
+            }
+        }
+        /* Read the residuals by sending them: a zero gradient with everything kept is not possible here, so one more
+         * step per worker drains what the norm says is left. */
+        double left = 0, difference = 0, together = 0;
+        for (uint32_t r = 0; r < ranks; r++)
+            left += weft_codec_residual_norm(fleet.codecs[r]);
+        for (size_t i = 0; i < COUNT; i++) {
+            difference += (given[i] - received[i]) * (given[i] - received[i]);
+            grads[0][i] = 0.0f;
+        }
+        assert_true(sqrt(difference) <= left * (1 + 1e-6)); /* the debt is what the residuals hold, at most */
+        for (uint32_t r = 0; r < ranks; r++)
+            grad_list[r] = grads[0];
+        for (int drain = 0; drain < 60; drain++) {
+            fleet_step(&fleet, grad_list, 1.0f, out);
+            fleet_commit(&fleet);
+            for (size_t i = 0; i < COUNT; i++)
+                received[i] += (double)out[i];
+        }
+        for (size_t i = 0; i < COUNT; i++)
+            together = fmax(together, fabs(given[i] - received[i]));
+        assert_true(together < 1e-4); /* drained: every element that was given has arrived */
+        fleet_close(&fleet);
+    }
+}
+
+static void test_bad_contributions(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(49)};
+    const void *data;
+    size_t bytes;
+    fill(&sample, 3);
+    fleet_open(&fleet, "topk:ratio=0.01", shape_of(COUNT, 0), 3);
+    fleet_encode(&fleet, 0, grad_list);
+    fleet_combine(&fleet, 0);
+    uint8_t *good = malloc(fleet.aggregate_bytes);
+    const size_t good_bytes = fleet.aggregate_bytes;
+    memcpy(good, fleet.aggregate, good_bytes);
+
+    /* The same round with rubbish between the good ones gives the same bytes. */
+    weft_combiner_begin(fleet.combiner, 0);
+    for (uint32_t r = 0; r < 3; r++) {
+        uint8_t *bad = fleet.contributions[r];
+        const size_t size = fleet.contribution_bytes[r];
+        for (size_t cut = 0; cut < size; cut++)
+            assert_int_equal(weft_combiner_add(fleet.combiner, bad, cut), WEFT_ERR_MALFORMED);
+        bad[0] ^= 1; /* another count than k */
+        assert_int_equal(weft_combiner_add(fleet.combiner, bad, size), WEFT_ERR_MALFORMED);
+        bad[0] ^= 1;
+        assert_int_equal(weft_combiner_add(fleet.combiner, bad, size), WEFT_OK);
+    }
+    assert_int_equal(weft_combiner_close(fleet.combiner, &data, &bytes), WEFT_OK);
+    assert_int_equal(bytes, good_bytes);
+    assert_memory_equal(data, good, bytes);
+
+    /* Aggregates: every cut, one byte more, too many indices for the ranks. */
+    for (size_t cut = 0; cut < good_bytes; cut++)
+        assert_int_equal(weft_codec_take(fleet.codecs[0], 0, good, cut, 3), WEFT_ERR_MALFORMED);
+    uint8_t *longer = calloc(1, good_bytes + 4);
+    memcpy(longer, good, good_bytes);
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 0, longer, good_bytes + 4, 3), WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 0, longer, (size_t)1 << 40, 3), WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 0, good, good_bytes, 1), WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 0, good, good_bytes, 3), WEFT_OK);
+    free(longer);
+    free(good);
+    fleet_close(&fleet);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values_move),     cmocka_unit_test(test_everything),       cmocka_unit_test(test_union_is_the_tree),
+        cmocka_unit_test(test_nothing_is_lost), cmocka_unit_test(test_bad_contributions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
