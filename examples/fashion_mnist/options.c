@@ -36,6 +36,7 @@ static const struct option_row rows[] = {
     {"chunk", "BYTES", "cut size of tensors over the shards (default: weft's, 4 MiB)", U64, AT(chunk_bytes), 4096, 1e9, false},
     {"seed", "N", "of the first weights and of the order of images (default 1)", U64, AT(seed), 0, 1e18, false},
     {"eval-every", "N", "steps between evaluations on the test images (default: four an epoch)", U32, AT(eval_every), 1, 1e9, false},
+    {"eval-seconds", "S", "seconds of training between evaluations instead", REAL, AT(eval_seconds), 0, 1e6, true},
     {"csv", "FILE", "rank 0 writes one row per evaluation", TEXT, AT(csv), 0, 0, false},
     {"json", "FILE", "rank 0 writes the evaluations and the summary", TEXT, AT(json), 0, 0, false},
     {"hash-steps", "FILE", "rank R writes a hash of all weights after every step to FILE.R", TEXT, AT(hash_steps), 0, 0, false},

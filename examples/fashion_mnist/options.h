@@ -13,6 +13,7 @@ struct trainer_options {
     const char *hash_steps; /* rank R writes weight hashes to FILE.R; or NULL */
     double epochs;
     double seconds;         /* stop after so much training; 0: no limit */
+    double eval_seconds;    /* evaluate after so much training; 0: by steps */
     double lr, lr_final, warmup; /* peak; share of the peak at the end; share of the steps to climb */
     double momentum, weight_decay;
     uint64_t seed, steps, chunk_bytes; /* steps 0: as many as the epochs have; chunk_bytes 0: weft's default */

@@ -51,7 +51,8 @@ struct trainer {
     double seconds;             /* of training */
     double loss_sum;            /* since the last evaluation, of steps and means over this worker's batches */
     uint64_t loss_steps;
-    int64_t vote;               /* 1: this worker's time is up; summed over all in place */
+    double seconds_evaluated;   /* `seconds` of the last evaluation */
+    int64_t votes[2];           /* time is up; time to evaluate: 0 or 1, summed over all workers in place */
     struct weft_request vote_request;
     struct report report;       /* rank 0 */
     FILE *hashes;
@@ -255,8 +256,22 @@ static bool start_push_pull(struct trainer *trainer, uint32_t index)
     return true;
 }
 
-/* One step; *stop_out: somebody's time is up (all workers learn it in the same step). */
-static bool train_step(struct trainer *trainer, double started, bool *stop_out)
+enum { VOTE_STOP, VOTE_EVALUATE, VOTE_COUNT };
+
+/* Clocks differ, so what depends on time is voted on: all workers learn the result in the same step. */
+static bool start_vote(struct trainer *trainer, double started)
+{
+    const struct trainer_options *options = &trainer->options;
+    double seconds = trainer->seconds + (now_seconds() - started);
+    trainer->votes[VOTE_STOP] = options->seconds > 0 && seconds >= options->seconds;
+    trainer->votes[VOTE_EVALUATE] = options->eval_seconds > 0 && seconds >= trainer->seconds_evaluated + options->eval_seconds;
+    TRY(trainer, "vote", weft_all_reduce(trainer->session, trainer->votes, trainer->votes, VOTE_COUNT, WEFT_I64, WEFT_SUM,
+                                         &trainer->vote_request));
+    return true;
+}
+
+/* One step; `started`: when the training that trainer->seconds does not count yet began. */
+static bool train_step(struct trainer *trainer, double started)
 {
     const struct trainer_options *options = &trainer->options;
     uint64_t first = (trainer->step * trainer->ranks + trainer->rank) * options->batch;
@@ -264,11 +279,8 @@ static bool train_step(struct trainer *trainer, double started, bool *stop_out)
     struct weft_step step = {.step = trainer->step + 1, .lr = learning_rate(trainer, trainer->step), .weight = 1};
     TRY(trainer, "step_begin", weft_step_begin(trainer->session, &step));
 
-    if (options->seconds > 0) { /* travels under the forward pass */
-        trainer->vote = trainer->seconds + (now_seconds() - started) >= options->seconds;
-        TRY(trainer, "vote", weft_all_reduce(trainer->session, &trainer->vote, &trainer->vote, 1, WEFT_I64, WEFT_SUM,
-                                             &trainer->vote_request));
-    }
+    bool voting = options->seconds > 0 || options->eval_seconds > 0;
+    if (voting && !start_vote(trainer, started)) return false; /* travels under the forward pass */
     mlp_forward(&trainer->mlp, trainer->x, options->batch);
     double loss = mlp_loss(&trainer->mlp, trainer->labels, options->batch, true, NULL) / options->batch;
     if (!isfinite(loss)) {
@@ -287,8 +299,7 @@ static bool train_step(struct trainer *trainer, double started, bool *stop_out)
     for (uint32_t t = TENSORS; t-- > 0;) {
         if (!wait_request(trainer, "push_pull", &trainer->tensors[t].request)) return false;
     }
-    if (options->seconds > 0 && !wait_request(trainer, "vote", &trainer->vote_request)) return false;
-    *stop_out = options->seconds > 0 && trainer->vote > 0;
+    if (voting && !wait_request(trainer, "vote", &trainer->vote_request)) return false;
     TRY(trainer, "step_end", weft_step_end(trainer->session));
     trainer->step++;
     if (trainer->rank == 0) report_progress(&trainer->report, trainer->step, trainer->steps, trainer->seconds, loss);
@@ -305,19 +316,21 @@ static bool train(struct trainer *trainer)
     if (trainer->steps == 0) trainer->steps = 1;
     trainer->eval_every = options->eval_every ? options->eval_every : (uint32_t)(trainer->train.count / images_per_step / 4 + 1);
 
-    double started = now_seconds();
     bool stop = false;
     if (!evaluate(trainer)) return false;
-    started = now_seconds();
-    while (!stop && trainer->step < trainer->steps) {
-        if (!train_step(trainer, started, &stop)) return false;
+    double started = now_seconds();
+    while (!stop) {
+        if (!train_step(trainer, started)) return false;
+        stop = trainer->votes[VOTE_STOP] > 0 || trainer->step == trainer->steps;
+        bool due = options->eval_seconds > 0 ? trainer->votes[VOTE_EVALUATE] > 0 : trainer->step % trainer->eval_every == 0;
         if (trainer->hashes) {
             double before = now_seconds();
             fprintf(trainer->hashes, "%" PRIu64 " %016" PRIx64 "\n", trainer->step, hash_weights(trainer));
             started += now_seconds() - before;
         }
-        if (trainer->step % trainer->eval_every != 0 && !stop && trainer->step < trainer->steps) continue;
+        if (!due && !stop) continue;
         trainer->seconds += now_seconds() - started;
+        trainer->seconds_evaluated = trainer->seconds;
         if (!evaluate(trainer)) return false;
         started = now_seconds();
     }

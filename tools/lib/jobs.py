@@ -1,0 +1,158 @@
+"""jobs.py - starts the processes of one training job, follows its report and ends what it started.
+
+Two ways to start the same job: through `weft run` on this host, or process by process, each in a network
+namespace of its own (what docs/running-by-hand.md shows, automated). Nothing outlives a job: every
+process is the leader of a process group that is killed at the end, whatever happened.
+"""
+
+import csv
+import json
+import os
+import secrets
+import signal
+import subprocess
+import time
+
+
+class JobFailed(Exception):
+    """One sentence: what failed, and where the log is."""
+
+
+class Programs:
+    def __init__(self, build):
+        self.weft = os.path.join(build, "tools", "weft")
+        self.weftd = os.path.join(build, "server", "weftd")
+        self.trainer = os.path.join(build, "examples", "fashion_mnist")
+
+
+class Group:
+    """Processes of one job: started, watched, ended together."""
+
+    def __init__(self, log_directory):
+        self.log_directory = log_directory
+        self.processes = []  # (name, Popen)
+        os.makedirs(log_directory, exist_ok=True)
+
+    def start(self, name, words, environment=None):
+        log = open(self.log_path(name), "w")
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, **(environment or {})})
+        log.close()
+        self.processes.append((name, process))
+        return process
+
+    def log_path(self, name):
+        return os.path.join(self.log_directory, name + ".log")
+
+    def wait(self, seconds, watch=None):
+        """Until all have ended; JobFailed names the first that failed, or those that are late."""
+        deadline = time.monotonic() + seconds
+        while any(process.poll() is None for _, process in self.processes):
+            for name, process in self.processes:
+                if process.poll() not in (None, 0):
+                    time.sleep(2.5)  # the others end by themselves and say why; then their logs are complete
+                    raise JobFailed(f"{name} ended with status {process.returncode}: {self.last_words(name)}")
+            if time.monotonic() > deadline:
+                late = ", ".join(name for name, process in self.processes if process.poll() is None)
+                raise JobFailed(f"not done after {seconds:.0f} s: {late}; logs are in {self.log_directory}")
+            if watch:
+                watch()
+            time.sleep(0.1)
+        for name, process in self.processes:
+            if process.returncode != 0:
+                raise JobFailed(f"{name} ended with status {process.returncode}: {self.last_words(name)}")
+
+    def last_words(self, name):
+        try:
+            with open(self.log_path(name), errors="replace") as log:
+                lines = [line.strip() for line in log if line.strip()]
+        except OSError:
+            lines = []
+        return f"{lines[-1] if lines else 'it printed nothing'} (log: {self.log_path(name)})"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for _, process in self.processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except OSError:
+                pass
+            process.wait()
+
+
+def last_row(path):
+    """The newest complete row of a report, or None."""
+    try:
+        with open(path, newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("accuracy")]
+        return rows[-1] if rows else None
+    except (OSError, csv.Error):
+        return None
+
+
+def read_result(path):
+    """The report of a finished run, or None."""
+    try:
+        with open(path) as file:
+            result = json.load(file)
+        return result if result.get("finished") else None
+    except (OSError, ValueError):
+        return None
+
+
+def run_here(programs, shards, workers, trainer_arguments, log_directory, seconds, watch=None, environment=None):
+    """The job through `weft run`, on loopback."""
+    words = [programs.weft, "run", "-s", str(shards), "-n", str(workers), "--log-dir", log_directory, "--", programs.trainer]
+    with Group(log_directory) as group:
+        group.start("run", words + trainer_arguments, environment)
+        group.wait(seconds, watch)
+
+
+def wait_for_port_file(path, group, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            with open(path) as file:
+                for line in file:
+                    if line.startswith("coordinator="):
+                        return line.strip().split("=", 1)[1]
+        except OSError:
+            pass
+        for name, process in group.processes:
+            if process.poll() is not None:
+                raise JobFailed(f"{name} ended with status {process.returncode}: {group.last_words(name)}")
+        time.sleep(0.05)
+    raise JobFailed(f"shard0 has not written {path} after {seconds} s: {group.last_words('shard0')}")
+
+
+def run_in_network(programs, network, shards, workers, trainer_arguments, log_directory, seconds, watch=None):
+    """The job process by process, each in its namespace of `network`, which has nodes shard0.., worker0.."""
+    from netns import DEVICE
+
+    with Group(log_directory) as group:
+        secret_file = os.path.join(log_directory, "secret")
+        with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_hex(16))
+        port_file = os.path.join(log_directory, "ports")
+        if os.path.exists(port_file):
+            os.unlink(port_file)
+        common = {"WEFT_JOB": os.path.basename(log_directory), "WEFT_SECRET_FILE": secret_file, "WEFT_TRANSPORT_DEVICES": DEVICE}
+        coordinator = None
+        for index in range(shards):
+            node = f"shard{index}"
+            words = [programs.weftd, "--job", common["WEFT_JOB"], "--listen", network.address(node), "--index", str(index)]
+            if index == 0:
+                words += ["--workers", str(workers), "--shards", str(shards), "--port-file", port_file]
+            else:
+                words += ["--coordinator", coordinator]
+            group.start(node, network.command(node, words), common)
+            if index == 0:
+                coordinator = wait_for_port_file(port_file, group)
+        for rank in range(workers):
+            node = f"worker{rank}"
+            environment = {**common, "WEFT_COORDINATOR": coordinator, "WEFT_RANK": str(rank)}
+            group.start(node, network.command(node, [programs.trainer] + trainer_arguments), environment)
+        group.wait(seconds, watch)
+        os.unlink(secret_file)

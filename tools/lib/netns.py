@@ -1,0 +1,100 @@
+"""netns.py - a small network of its own for every job: namespaces, a bridge, links with a rate.
+
+One network namespace per process and one for the bridge that joins them; both ends of each link carry a token
+bucket (tc tbf), so every process sends and receives at most `rate`. Needs root. Used by tools/quickstart and
+by the system tests.
+
+    with Network(["shard0", "worker0"], "100mbit") as network:
+        subprocess.Popen(network.command("worker0", ["ping", network.address("shard0")]))
+"""
+
+import os
+import subprocess
+
+DEVICE = "weft0"  # of every process's end; what transport.devices must name
+
+
+def run(*words):
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise OSError(f"'{' '.join(words)}' failed: {done.stdout.strip()}")
+
+
+def allowed():
+    """Can this process make namespaces and shaped links? A sentence why not, or None."""
+    if os.geteuid() != 0:
+        return "not root"
+    name = f"weft-try-{os.getpid()}"
+    try:
+        run("ip", "netns", "add", name)
+        try:
+            inside = ("ip", "netns", "exec", name)
+            run(*inside, "ip", "link", "add", "try0", "type", "veth", "peer", "name", "try1")
+            run(*inside, "tc", "qdisc", "add", "dev", "try0", "root", "tbf", "rate", "1gbit", "burst", "256kb", "latency", "50ms")
+        finally:
+            run("ip", "netns", "del", name)
+    except OSError as error:
+        return str(error).replace("\n", " ")
+    return None
+
+
+class Network:
+    def __init__(self, nodes, rate):
+        self.nodes, self.rate = list(nodes), rate
+        self.prefix = f"weft-{os.getpid()}-{id(self) & 0xffff:x}"
+        self.made = []
+
+    def namespace(self, node):
+        return f"{self.prefix}-{node}"
+
+    def address(self, node):
+        return f"10.77.0.{self.nodes.index(node) + 1}"
+
+    def command(self, node, words):
+        return ["ip", "netns", "exec", self.namespace(node)] + list(words)
+
+    def _add_namespace(self, node):
+        run("ip", "netns", "add", self.namespace(node))
+        self.made.append(node)
+        run(*self.command(node, ["ip", "link", "set", "lo", "up"]))
+
+    def _shape(self, node, device):
+        run(*self.command(node, ["tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "256kb",
+                                 "latency", "50ms"]))
+
+    def _choose_congestion_control(self, node):
+        """bbr, the default of some kernels, halves traffic that goes both ways at once; the first of these that
+        this machine allows is taken, and none is no failure."""
+        for name in ("cubic", "reno"):
+            command = self.command(node, ["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={name}"])
+            if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+                return
+
+    def _join(self, node, port):
+        """A veth pair: DEVICE in the process's namespace, `port` on the bridge."""
+        outside = self.namespace(node)
+        run(*self.command("bridge", ["ip", "link", "add", port, "type", "veth", "peer", "name", DEVICE, "netns", outside]))
+        run(*self.command("bridge", ["ip", "link", "set", port, "master", "bridge0", "up"]))
+        run(*self.command(node, ["ip", "address", "add", self.address(node) + "/24", "dev", DEVICE]))
+        run(*self.command(node, ["ip", "link", "set", DEVICE, "up"]))
+        self._choose_congestion_control(node)
+        self._shape("bridge", port)
+        self._shape(node, DEVICE)
+
+    def __enter__(self):
+        try:
+            self._add_namespace("bridge")
+            run(*self.command("bridge", ["ip", "link", "add", "bridge0", "type", "bridge"]))
+            run(*self.command("bridge", ["ip", "link", "set", "bridge0", "up"]))
+            for index, node in enumerate(self.nodes):
+                self._add_namespace(node)
+                self._join(node, f"port{index}")
+        except OSError:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for node in reversed(self.made):
+            subprocess.run(["ip", "netns", "del", self.namespace(node)], stderr=subprocess.DEVNULL)
+        self.made = []
