@@ -19,7 +19,9 @@ struct weft_coordinator_options {
     const char *secret;       /* NULL: none */
     uint32_t workers, shards; /* expected; 1..limits, shards may be 0 */
     uint64_t heartbeat_ns;    /* silence after which a member is lost; default 30 s */
-    /* Send one control message to a connection (packed at once; the message is the coordinator's). */
+    uint64_t join_ns;         /* from creation until everybody must have joined and connected; default 300 s */
+    /* Send one control message to a connection (packed at once; the message is the coordinator's). Neither this nor
+     * close may call back into the coordinator. */
     void (*send)(void *context, uint64_t connection, const Weft__Control__Control *message);
     void (*close)(void *context, uint64_t connection, const char *why);
     /* The job is over (in order: WEFT_OK; or lost/aborted: text). Called once. */

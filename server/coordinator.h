@@ -1,0 +1,117 @@
+/* coordinator.h - inside the coordinator: its structs, shared by coordinator*.c. The face is server.h. */
+#ifndef WEFT_SERVER_COORDINATOR_H
+#define WEFT_SERVER_COORDINATOR_H
+
+#include "compress/compress.h"
+#include "server/server.h"
+
+#define COORDINATOR_WHO_BYTES 320 /* "rank 3 (host, pid 41)" */
+#define COORDINATOR_EPOCH 1       /* the first version never changes membership */
+
+enum coordinator_state {
+    COORDINATOR_JOINING = 1,    /* until every expected member has sent Endpoints */
+    COORDINATOR_CONNECTING = 2, /* Roster sent; until everybody is Ready */
+    COORDINATOR_RUNNING = 3,    /* Go sent */
+    COORDINATOR_ENDED = 4,      /* in order, lost or aborted */
+};
+
+enum coordinator_member_state {
+    MEMBER_WELCOMED = 1, /* has its index; owes Endpoints */
+    MEMBER_ADDRESSED = 2,
+    MEMBER_READY = 3,
+    MEMBER_LEFT = 4, /* in order */
+    MEMBER_LOST = 5,
+};
+
+struct coordinator_member {
+    uint32_t member; /* position in coordinator->members */
+    Weft__Control__Role role;
+    uint32_t index; /* rank, or shard number */
+    enum coordinator_member_state state;
+    char who[COORDINATOR_WHO_BYTES];
+    char host[WEFT_LIMIT_NAME_BYTES + 1];
+    uint64_t pid, incarnation;
+    uint32_t endpoint_first, endpoint_count;
+    ProtobufCBinaryData *addresses; /* owned, (endpoint_count,) from Endpoints on */
+    uint64_t connection;            /* 0: none any more */
+    uint64_t heard_ns;
+    uint32_t declared_count; /* workers: the next ordinal due */
+};
+
+enum coordinator_connection_state { CONNECTION_NEW = 1, CONNECTION_MEMBER, CONNECTION_OBSERVER, CONNECTION_CLOSING };
+
+struct coordinator_connection {
+    uint64_t id;
+    enum coordinator_connection_state state;
+    uint64_t opened_ns, heard_ns;
+    uint8_t nonce[WEFT_NONCE_BYTES];
+    struct coordinator_member *member; /* when MEMBER */
+};
+
+/* One endpoint of a shard, as placement sees it. */
+struct coordinator_endpoint {
+    uint32_t id;
+    uint32_t shard;
+    uint64_t load_bytes;
+};
+
+struct coordinator_tensor {
+    Weft__Control__Declare declare; /* strings and dims owned; codec in its canonical form */
+    struct weft_codec_spec codec;   /* resolved for the shape */
+    uint32_t first_rank;            /* who declared it first */
+    uint32_t declared_count;        /* workers that have */
+    bool placed, announced;
+    uint64_t elems;
+    uint32_t chunk_count;
+    Weft__Control__Chunk *chunks; /* owned */
+    bool *shard_owes;             /* owned, (shards,): DeclaredOk is due */
+    uint32_t owing_count;
+};
+
+struct weft_coordinator {
+    struct weft_env *env;
+    struct weft_coordinator_options options;
+    char *job, *secret; /* owned copies; options point at them */
+    enum coordinator_state state;
+    uint64_t created_ns, job_id, transport_nonce, next_incarnation;
+    uint32_t next_endpoint;
+
+    struct coordinator_connection **connections; /* owned, rising ids */
+    size_t connection_count, connection_room;
+
+    struct coordinator_member **members; /* owned, in the order of joining */
+    uint32_t member_count;
+    struct coordinator_member **workers, **shards; /* by index; NULL: not there yet */
+    uint32_t worker_count, shard_count, worker_left_count;
+
+    struct coordinator_tensor **tensors; /* owned, by ordinal */
+    uint32_t tensor_count, tensor_room;
+    struct coordinator_endpoint *endpoints; /* owned; from the roster on */
+    uint32_t endpoint_count;
+
+    enum weft_status end_status;
+    struct weft_error end; /* its sentence */
+};
+
+/* coordinator.c */
+void coordinator_send(struct weft_coordinator *coordinator, const struct coordinator_member *member,
+                      const Weft__Control__Control *message);
+/* To all members that have a connection and have not left; `except` may be NULL. */
+void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Control__Control *message,
+                           const struct coordinator_member *except);
+/* End the job: Abort to everybody (except the one who knows already), `ended` once. */
+void coordinator_abort(struct weft_coordinator *coordinator, const struct coordinator_member *except, enum weft_status status,
+                       const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* A member is gone or has broken the protocol: MemberLost to everybody else, `ended` once. */
+void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_member *member, const char *why);
+
+/* coordinator_declare.c */
+enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator); /* at the roster */
+void coordinator_declare(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Declare *declare);
+void coordinator_check_left(struct weft_coordinator *coordinator);
+void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard, uint32_t tensor);
+void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordinator_member *worker,
+                             const Weft__Control__WeightHash *hash);
+void coordinator_tensors_free(struct weft_coordinator *coordinator);
+
+#endif
