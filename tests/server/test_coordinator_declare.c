@@ -1,0 +1,196 @@
+/* test_coordinator_declare.c - declarations: comparing, refusing, placing. */
+#include <stdio.h>
+
+#include "tests/server/coordinator_harness.h"
+
+#define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
+
+/* Rank 0 declares the default, rank 1 a changed one; both are told the same sentence. */
+static void differ(void (*change)(struct harness_declare *), enum weft_status status, const char *text)
+{
+    for (int order = 0; order < 2; order++) {
+        uint64_t c[3];
+        struct harness *h = harness_create(2, 1, NULL);
+        struct harness_declare declare[2];
+        harness_run(h, c, 1);
+        harness_declare_init(&declare[0], 0, "fc1");
+        declare[1] = declare[0];
+        change(&declare[1]);
+        harness_declare(h, c[order], &declare[order]);
+        harness_declare(h, c[!order], &declare[!order]);
+        for (int i = 0; i < 3; i++) harness_expect_abort(h, c[i], status, text, false);
+        assert_int_equal(h->ended_count, 1);
+        assert_int_equal(h->end_status, status);
+        harness_free(h);
+    }
+}
+
+static void change_shape(struct harness_declare *d) { d->dims[0] = 512; }
+static void change_rank(struct harness_declare *d) { d->declare.n_dims = 1, d->dims[0] = 802816; }
+static void change_dtype(struct harness_declare *d) { d->declare.dtype = WEFT_BF16, d->declare.optimizer = (char *)"none"; }
+static void change_codec(struct harness_declare *d) { d->declare.codec = (char *)"topk:ratio=0.02"; }
+static void change_optimizer(struct harness_declare *d) { d->declare.optimizer = (char *)"sgd"; }
+static void change_mode(struct harness_declare *d) { d->declare.mode = WEFT_WIRE_MODE_ALL_REDUCE; }
+static void change_chunk(struct harness_declare *d) { d->declare.chunk_bytes = 4096; }
+static void change_name(struct harness_declare *d) { d->declare.name = (char *)"fc2"; }
+
+static void differences(void **state)
+{
+    differ(change_shape, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with shape 512x784, rank 0 with 1024x784");
+    differ(change_rank, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with shape 802816, rank 0 with 1024x784");
+    differ(change_dtype, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with dtype bf16, rank 0 with f32");
+    differ(change_optimizer, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with optimizer sgd, rank 0 with sgd:momentum=0.9");
+    differ(change_mode, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with mode all_reduce, rank 0 with server");
+    differ(change_chunk, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with chunk_bytes 4096, rank 0 with 1048576");
+    differ(change_name, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc2' as its number 0, rank 0 declares 'fc1': "
+                                           "declare the same tensors in the same order");
+    differ(change_codec, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with codec topk:ratio=0.02,min_count=1024, rank 0 with dense");
+}
+
+/* One rank's declaration that can never be served. */
+static void refused(uint32_t shards, void (*change)(struct harness_declare *), enum weft_status status, const char *text_start)
+{
+    uint64_t c[2];
+    struct harness *h = harness_create(1, shards, NULL);
+    struct harness_declare declare;
+    harness_run(h, c, 1);
+    harness_declare_init(&declare, 0, "fc1");
+    change(&declare);
+    harness_declare(h, c[0], &declare);
+    Control *message = harness_expect(h, c[0], BODY(ABORT));
+    if (strncmp(message->abort->text, text_start, strlen(text_start)) != 0) fail_msg("'%s'", message->abort->text);
+    assert_int_equal(message->abort->status, status);
+    harness_free(h);
+}
+
+static void bad_codec(struct harness_declare *d) { d->declare.codec = (char *)"zip"; }
+static void bad_optimizer(struct harness_declare *d) { d->declare.optimizer = (char *)"adam"; }
+static void bf16_with_codec(struct harness_declare *d) { d->declare.dtype = WEFT_BF16; }
+static void tiny_chunks(struct harness_declare *d) { d->dims[0] = 1 << 20, d->declare.chunk_bytes = 1024; }
+static void unchanged(struct harness_declare *d) {}
+
+static void refusals(void **state)
+{
+    refused(1, bad_codec, WEFT_ERR_INVALID, "rank 0, tensor 'fc1': ");
+    refused(1, bad_optimizer, WEFT_ERR_INVALID, "rank 0, tensor 'fc1': optimizer 'adam' is not known");
+    refused(1, bf16_with_codec, WEFT_ERR_UNSUPPORTED, "rank 0, tensor 'fc1': codecs and optimizers need dtype f32, not bf16");
+    refused(0, unchanged, WEFT_ERR_UNSUPPORTED, "rank 0, tensor 'fc1': server mode needs shards");
+    refused(1, tiny_chunks, WEFT_ERR_LIMIT, "tensor 'fc1' would be cut into 3211264 chunks of 1024 bytes, at most 65536 are allowed");
+
+    uint64_t c[3];
+    struct harness *h = harness_create(1, 1, NULL);
+    struct harness_declare declare;
+    harness_run(h, c, 1);
+    harness_declare_init(&declare, 0, "fc1");
+    harness_declare(h, c[0], &declare);
+    declare.declare.ordinal = 1;
+    harness_declare(h, c[0], &declare);
+    harness_expect_abort(h, c[0], WEFT_ERR_EXISTS, "rank 0 declares tensor 'fc1' twice: names are unique in a job", false);
+    harness_free(h);
+
+    h = harness_create(2, 1, NULL);
+    harness_run(h, c, 1);
+    declare.declare.ordinal = 0;
+    harness_leave(h, c[1], "");
+    harness_declare(h, c[0], &declare);
+    harness_expect_abort(h, c[0], WEFT_ERR_MISMATCH, "rank 1 left without declaring tensor 'fc1', which rank 0 declares", false);
+    harness_free(h);
+}
+
+/* Equal meaning is equal: the codec's text is compared in its canonical form. */
+static void canonical_codecs(void **state)
+{
+    uint64_t c[2];
+    struct harness *h = harness_create(2, 0, NULL);
+    struct harness_declare declare;
+    harness_run(h, c, 1);
+    harness_declare_init(&declare, 0, "fc1");
+    declare.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+    declare.declare.codec = (char *)"powersgd";
+    harness_declare(h, c[0], &declare);
+    declare.declare.codec = (char *)"powersgd:rank=4";
+    harness_declare(h, c[1], &declare);
+    for (int i = 0; i < 2; i++) {
+        Weft__Control__Declared *declared = harness_expect(h, c[i], BODY(DECLARED))->declared;
+        assert_int_equal(declared->n_chunks, 0);
+        assert_non_null(strstr(declared->declare->codec, "rank=4"));
+    }
+    harness_free(h);
+}
+
+/* Bytes per endpoint after some declarations, whatever order the two workers come in. */
+static void placement(void **state)
+{
+    uint64_t first_load[64] = {0};
+    for (int order = 0; order < 2; order++) {
+        uint64_t c[5], load[64] = {0};
+        struct harness *h = harness_create(2, 3, NULL);
+        harness_run(h, c, 2);
+        for (uint32_t n = 0; n < 6; n++) {
+            struct harness_declare declare;
+            char name[8];
+            snprintf(name, sizeof name, "t%u", n);
+            harness_declare_init(&declare, n, name);
+            declare.dims[0] = 100 + 300 * n;
+            declare.declare.chunk_bytes = 65536;
+            if (n == 5) declare.declare.codec = (char *)"powersgd:rank=2";
+            harness_declare(h, c[order], &declare);
+            harness_declare(h, c[!order], &declare);
+            bool owed[3] = {false};
+            for (int s = 0; s < 3; s++) {
+                Control *message = harness_next(h, c[2 + s]);
+                owed[s] = message != NULL;
+                if (message) assert_int_equal(message->body_case, BODY(DECLARED));
+            }
+            for (int s = 0; s < 3; s++)
+                if (owed[s]) harness_declared_ok(h, c[2 + s], n);
+            Weft__Control__Declared *declared = harness_expect(h, c[0], BODY(DECLARED))->declared;
+            harness_expect(h, c[1], BODY(DECLARED));
+            if (n == 5) assert_int_equal(declared->n_chunks, 1);
+            else assert_int_equal(declared->n_chunks, (declare.dims[0] * 784 * 4 + 65535) / 65536);
+            for (size_t i = 0; i < declared->n_chunks && n < 5; i++) load[declared->chunks[i]->endpoint] += declared->chunks[i]->count * 4;
+        }
+        uint64_t least = UINT64_MAX, most = 0;
+        for (int endpoint = 2; endpoint < 8; endpoint++) { /* 0 and 1 are the workers' */
+            if (load[endpoint] < least) least = load[endpoint];
+            if (load[endpoint] > most) most = load[endpoint];
+        }
+        assert_true(least > 0 && most - least <= 65536);
+        assert_true(load[0] == 0 && load[1] == 0);
+        if (order == 0) memcpy(first_load, load, sizeof load);
+        else assert_memory_equal(first_load, load, sizeof load);
+        harness_free(h);
+    }
+}
+
+static void weight_hash_goes_home(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = harness_create(1, 2, NULL);
+    struct harness_declare declare;
+    harness_run(h, c, 1);
+    for (uint32_t n = 0; n < 2; n++) { /* t0 fills shard 0, so t1's home is shard 1 */
+        harness_declare_init(&declare, n, n ? "t1" : "t0");
+        declare.declare.codec = (char *)"topk:ratio=0.01";
+        harness_declare(h, c[0], &declare);
+        harness_expect(h, c[1 + n], BODY(DECLARED));
+        harness_declared_ok(h, c[1 + n], n);
+        harness_expect(h, c[0], BODY(DECLARED));
+    }
+    Weft__Control__WeightHash hash = WEFT__CONTROL__WEIGHT_HASH__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    hash.tensor = 1, hash.step = 50, hash.hash = 99;
+    message.body_case = BODY(WEIGHT_HASH);
+    message.weight_hash = &hash;
+    harness_deliver(h, c[0], &message);
+    assert_int_equal(harness_expect(h, c[2], BODY(WEIGHT_HASH))->weight_hash->hash, 99);
+    harness_expect_nothing(h, c[1]);
+    harness_free(h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(differences), cmocka_unit_test(refusals), cmocka_unit_test(canonical_codecs),
+        cmocka_unit_test(placement), cmocka_unit_test(weight_hash_goes_home)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
