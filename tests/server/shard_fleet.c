@@ -33,9 +33,15 @@ static void request_finish(struct fleet_request *request, enum weft_status statu
 
 static void training_result(struct fleet_request *request);
 
+/* A request is done when it is answered and its payload is its own again. */
 static void request_ended(struct fleet_request *request, enum weft_status status)
 {
     if (!request->open) return;
+    if (request->sending) {
+        request->answered = true;
+        request->status = status;
+        return;
+    }
     request_finish(request, status);
     if (request->timed) training_result(request);
 }
@@ -46,7 +52,8 @@ static void request_sent(struct weft_completion *completion, enum weft_status st
     request->sending = false;
     free(request->payload);
     request->payload = NULL;
-    if (status < 0) request_ended(request, status);
+    if (request->answered) request_ended(request, request->status);
+    else if (status < 0) request_ended(request, status);
 }
 
 static void request_received(struct weft_completion *completion, enum weft_status status)
@@ -66,7 +73,7 @@ static void result_arrived(void *context, struct weft_arrival *arrival)
         const struct weft_wire_header *asked = &request->header;
         bool step_fits = asked->kind == WEFT_WIRE_PULL && header.status == WEFT_OK ? header.step >= asked->step : header.step == asked->step;
         if (asked->tensor == header.tensor && asked->chunk == header.chunk && step_fits && asked->round == header.round &&
-            request->received.count == 0)
+            request->received.count == 0 && !request->answered)
             break;
     }
     if (!readable || !request) {
@@ -99,7 +106,7 @@ void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct f
     struct fleet_worker *worker = &fleet->worker[rank];
     request->worker = worker;
     request->open = true;
-    request->done = false;
+    request->done = request->answered = false;
     request->text[0] = 0;
     memset(&request->result, 0, sizeof request->result);
     request->received.count = 0;

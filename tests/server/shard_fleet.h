@@ -50,7 +50,7 @@ struct fleet_request {
     struct weft_completion sent, received;
     struct weft_timer timer;
     struct fleet_request *next; /* the worker's open requests */
-    bool open, done, sending, timed;
+    bool open, done, answered, sending, timed;
     enum weft_status status;      /* of the transport, or the result's */
     struct weft_wire_header result;
     char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];

@@ -88,20 +88,23 @@ static void repeats_are_harmless(void **state)
 static const struct fleet_tensor_spec codec_tensors[] = {
     {.name = "half", .codec = "f16", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {600}},
     {.name = "brain", .codec = "bf16", .optimizer = "none", .dim_count = 1, .dims = {500}},
+    {.name = "low", .codec = "powersgd:rank=2", .optimizer = "sgd:momentum=0.9", .dim_count = 2, .dims = {40, 30}},
+    {.name = "top", .codec = "topk:ratio=0.05,min_count=64", .optimizer = "sgd", .dim_count = 2, .dims = {30, 30}},
+    {.name = "bias", .codec = "powersgd:rank=2", .optimizer = "sgd", .dim_count = 1, .dims = {30}}, /* goes dense */
 };
 
 static void codecs_match_reference(void **state)
 {
     for (uint32_t workers = 1; workers <= 5; workers++) {
         struct fleet_options options = {.seed = workers, .shards = 2, .workers = workers, .receive_bytes_max = 8192, .tensors = codec_tensors,
-            .tensor_count = 2, .think_ns = 50000, .repeat_percent = workers > 2 ? 30 : 0, .weighted = workers % 2, .hash_every = 2};
+            .tensor_count = 5, .think_ns = 50000, .repeat_percent = workers > 2 ? 30 : 0, .weighted = workers % 2, .hash_every = 2};
         train_and_check(&options, 5);
     }
 }
 
 static void weight_hashes_are_compared(void **state)
 {
-    struct fleet_options options = {.seed = 3, .shards = 1, .workers = 2, .tensors = codec_tensors, .tensor_count = 2, .hash_every = 2};
+    struct fleet_options options = {.seed = 3, .shards = 1, .workers = 2, .tensors = codec_tensors, .tensor_count = 5, .hash_every = 2};
     struct fleet *fleet = fleet_create(&options);
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, 7));
