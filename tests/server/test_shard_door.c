@@ -12,7 +12,7 @@
 static const struct fleet_tensor_spec tensors[] = {
     {.name = "main", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {400}, .chunk_elems = 200},
     {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {50}},
-    {.name = "half", .codec = "f16", .optimizer = "none", .dim_count = 1, .dims = {80}},
+    {.name = "half", .codec = "bf16", .optimizer = "none", .dim_count = 1, .dims = {80}},
 };
 
 static struct fleet *start(uint32_t workers, bool install)
@@ -98,7 +98,7 @@ static void wrong_requests_are_refused(void **state)
     expect_refused(fleet, bent, bytes, WEFT_ERR_STATE, "while step 1 round 0 is open");
     bent = good, bent.step = UINT64_MAX;
     expect_refused(fleet, bent, bytes, WEFT_ERR_STATE, "is open");
-    bent = fleet_header(fleet, 0, 3, WEFT_WIRE_PUSH_PULL, 1); /* f16: at most 160 bytes */
+    bent = fleet_header(fleet, 0, 3, WEFT_WIRE_PUSH_PULL, 1); /* bf16: at most 160 bytes */
     bent.payload_bytes = 164;
     expect_refused(fleet, bent, 164, WEFT_ERR_MALFORMED, "at most 160");
     bent = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_INIT, 0), bent.step = 1;
