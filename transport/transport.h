@@ -126,8 +126,7 @@ struct weft_transport_ops {
     enum weft_status (*address)(struct weft_transport *transport, const void **blob_out, size_t *bytes_out);
     /* Never blocks; WEFT_OK means "messages may be sent", not "reached". Malformed blob: WEFT_ERR_MALFORMED. */
     enum weft_status (*connect)(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes);
-    /* Forget a peer: its operations complete with `status` (exactly once each) as soon as their buffers are safe. May be
-     * called again for a peer that was taking its leave in order and is now known to be dead. */
+    /* Forget a peer: its operations complete with `status` (exactly once each) as soon as their buffers are safe. */
     void (*disconnect)(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status);
 
     /* WEFT_IN_PROGRESS (completion follows), WEFT_ERR_AGAIN (nothing queued), or another error (nothing queued). */
@@ -168,6 +167,11 @@ enum weft_status weft_transport_send(struct weft_peer *peer, const struct weft_m
 enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t peer_id, uint64_t tag, struct weft_receive *receive);
 /* Its completion runs with WEFT_ERR_CANCELLED unless it already matched (then it completes normally). */
 void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive);
+
+/* Messages with (tag & mask) == tag that no posted receive takes are discarded, those that wait here already and all that
+ * come later, until the same rule is taken back with `on` false: their senders complete as if they had been received. For
+ * an owner of tags who will never receive under them again (an ended group). WEFT_OK, or WEFT_ERR_NO_MEMORY. */
+enum weft_status weft_transport_refuse(struct weft_transport *transport, uint64_t tag, uint64_t mask, bool on);
 
 void weft_transport_handler(struct weft_transport *transport, uint8_t channel, weft_arrival_fn fn, void *context);
 enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *arrival, void *buffer, size_t buffer_bytes,

@@ -87,6 +87,11 @@ struct weft_transport {
         void *context;
     } handlers[CORE_CHANNELS];
 
+    struct core_refusal {
+        uint64_t tag, mask;
+    } *refusals; /* tags nobody will receive under any more */
+    uint32_t refusal_count, refusal_capacity;
+
     struct weft_list done;  /* struct core_done */
     struct weft_list ended; /* struct weft_receive that ends without a backend; state holds the status */
     bool rescan;            /* a handler or a peer is new: arrivals that wait may have a taker */
@@ -108,8 +113,6 @@ void core_finish(struct weft_transport *transport, struct core_done *done, enum 
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival);
 /* As weft_transport_fail_peer. `peer` may be one that is lost already: then nothing happens. */
 void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text);
-/* The peer, or an early one made for this id; NULL when there are too many of those (or no memory). */
-struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id);
 static inline void core_refused(struct weft_transport *transport) { transport->stats.refused_count++; }
 /* The backend has work at that time (and no descriptor that would say so): the loop looks again then. */
 void core_wake_at(struct weft_transport *transport, uint64_t time_ns);
@@ -138,6 +141,7 @@ void core_match_end_posted(struct weft_transport *transport, const struct weft_p
 /* Let go of every arrival of the peer: those held become lost, the others are discarded. */
 void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer);
 void core_arrivals_rescan(struct weft_transport *transport);
+bool core_refuses(const struct weft_transport *transport, uint64_t tag);
 void core_discard(struct weft_transport *transport, struct core_arrival *arrival);
 int core_match_deliver(struct weft_transport *transport, int budget);
 

@@ -183,7 +183,22 @@ static void arrival_dispatch(struct weft_transport *transport, struct core_arriv
         transport->handlers[channel].fn(transport->handlers[channel].context, &arrival->face);
         return;
     }
+    if (core_refuses(transport, arrival->face.tag)) {
+        core_discard(transport, arrival);
+        return;
+    }
     core_match_keep(transport, arrival);
+}
+
+/* A message from an endpoint that is not connected here (yet): keep it, within bounds. */
+static struct weft_peer *early_peer(struct weft_transport *transport, struct weft_peer *known, uint32_t peer_id)
+{
+    if (transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) return NULL;
+    if (known) return known;
+    if (transport->early_peer_count >= CORE_EARLY_PEERS_MAX) return NULL;
+    struct weft_peer *peer = core_peer_add(transport, peer_id);
+    if (peer) transport->early_peer_count++;
+    return peer;
 }
 
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival)
@@ -195,8 +210,7 @@ void core_arrived(struct weft_transport *transport, struct core_arrival *arrival
     face->lost = false;
     struct weft_peer *peer = core_peer_find(transport, face->peer_id);
     bool early = !peer || !peer->connected || peer->early;
-    if (early && transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) peer = NULL;
-    else if (!peer) peer = core_peer_meet(transport, face->peer_id);
+    if (early && (!peer || !peer->connected)) peer = early_peer(transport, peer, face->peer_id);
     if (!peer || peer->status < 0 || transport->closed) {
         if (!peer) core_refused(transport);
         arrival->state = CORE_ARRIVAL_ENDED;
@@ -256,4 +270,60 @@ void core_arrivals_rescan(struct weft_transport *transport)
         }
         peer->early = false;
     }
+}
+
+/* ---- refused tags ---- */
+
+bool core_refuses(const struct weft_transport *transport, uint64_t tag)
+{
+    for (uint32_t i = 0; i < transport->refusal_count; i++) {
+        if ((tag & transport->refusals[i].mask) == transport->refusals[i].tag) return true;
+    }
+    return false;
+}
+
+static enum weft_status refusal_add(struct weft_transport *transport, uint64_t tag, uint64_t mask)
+{
+    if (transport->refusal_count == transport->refusal_capacity) {
+        uint32_t capacity = transport->refusal_capacity ? transport->refusal_capacity * 2 : 8;
+        struct core_refusal *refusals = weft_alloc_array(transport->env, capacity, sizeof *refusals);
+        if (!refusals) return WEFT_ERR_NO_MEMORY;
+        if (transport->refusal_count > 0) memcpy(refusals, transport->refusals, transport->refusal_count * sizeof *refusals);
+        weft_free_bytes(transport->env, transport->refusals);
+        transport->refusals = refusals;
+        transport->refusal_capacity = capacity;
+    }
+    transport->refusals[transport->refusal_count++] = (struct core_refusal){tag, mask};
+    return WEFT_OK;
+}
+
+/* Discard what waits already. */
+static void refuse_waiting(struct weft_transport *transport, uint64_t tag, uint64_t mask)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->peers) {
+        struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
+        struct weft_list *each, *after;
+        weft_list_foreach(each, after, &peer->arrivals) {
+            struct core_arrival *arrival = weft_container_of(each, struct core_arrival, of_peer);
+            if (arrival->state != CORE_ARRIVAL_UNEXPECTED || (arrival->face.tag & mask) != tag) continue;
+            weft_list_remove(&arrival->face.link);
+            core_discard(transport, arrival);
+        }
+    }
+}
+
+enum weft_status weft_transport_refuse(struct weft_transport *transport, uint64_t tag, uint64_t mask, bool on)
+{
+    WEFT_ASSERT((tag & mask) == tag);
+    uint32_t at = 0;
+    while (at < transport->refusal_count && (transport->refusals[at].tag != tag || transport->refusals[at].mask != mask)) at++;
+    bool known = at < transport->refusal_count;
+    if (!on) {
+        if (known) transport->refusals[at] = transport->refusals[--transport->refusal_count];
+        return WEFT_OK;
+    }
+    if (!known) WEFT_TRY(refusal_add(transport, tag, mask));
+    if (!transport->closed) refuse_waiting(transport, tag, mask);
+    return WEFT_OK;
 }

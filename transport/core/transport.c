@@ -125,6 +125,7 @@ void weft_transport_free(struct weft_transport *transport)
     weft_transport_close(transport);
     transport->ops->free(transport);
     core_peers_free(transport);
+    weft_free_bytes(transport->env, transport->refusals);
     weft_free_bytes(transport->env, transport);
 }
 
