@@ -1,0 +1,285 @@
+/* group.c - a group's life: created over connected peers, pumped by one timer, ended once.
+ *
+ * The timer is the group's only entry from the loop beside transport completions. Completions and posts
+ * mark an operation ready and pull the timer to "now"; it then advances ready operations within a budget
+ * of summed bytes, looks at deadlines, and sleeps until the next tick (none while nothing is posted).
+ *
+ * Ending (group_end): the first cause wins; every operation ends with it, messages of the group that
+ * nobody will receive any more are refused at the transport (so that their senders' buffers come
+ * free), the other ranks are told. A peer that does not let go of a send buffer within a grace time is
+ * given up at the transport: then its operations complete as lost, and nothing can hang.
+ *
+ * Freeing: operations end with WEFT_ERR_CLOSED at once; the memory goes when the last transport
+ * operation that points into it has completed. */
+#include "collective/internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SEQUENCE_TAGS 0xffffffull /* tags repeat after this many operations; the last value is control's */
+
+void weft_group_options_init(struct weft_group_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    options->chunk_bytes = 1u << 20;
+    options->inflight_max = 16;
+    options->operations_max = 1024;
+    options->deadline_ns = WEFT_SECONDS(300);
+}
+
+/* ---- tags: channel 8 | group 24 | epoch 8 | operation 24 ---- */
+static uint64_t prefix(const struct weft_group *group)
+{
+    return WEFT_TAG(WEFT_CHANNEL_COLLECTIVE, (uint64_t)group->group_id << 32 | (uint64_t)(group->epoch & 0xff) << 24);
+}
+uint64_t group_tag(const struct weft_group *group, uint64_t sequence) { return prefix(group) | sequence % SEQUENCE_TAGS; }
+uint64_t group_control_tag(const struct weft_group *group) { return prefix(group) | SEQUENCE_TAGS; }
+
+static void refuse(struct weft_group *group, bool on)
+{
+    enum weft_status status = weft_transport_refuse(group->transport, prefix(group), ~SEQUENCE_TAGS, on);
+    if (status < 0)
+        weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: messages of the ended group could not be refused: %s",
+                 group->group_id, weft_status_text(status));
+}
+
+/* ---- pump ---- */
+void group_kick(struct weft_group *group)
+{
+    if (group->kicked || group->closing) return;
+    group->kicked = weft_timer_start(group->loop, &group->timer, weft_now_ns(group->env)) >= 0;
+}
+
+void group_ready(struct weft_coll *coll)
+{
+    if (weft_list_empty(&coll->ready_link)) weft_list_append(&coll->group->ready, &coll->ready_link);
+    group_kick(coll->group);
+}
+
+/* Time in which we ourselves were not polled (a debugger, a paused machine) is nobody's delay. */
+static void forgive_gap(struct weft_group *group, uint64_t now_ns)
+{
+    uint64_t gap_ns = now_ns - group->seen_ns;
+    group->seen_ns = now_ns;
+    if (gap_ns <= GROUP_GAP_NS) return;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        coll->deadline_ns = coll->deadline_ns > WEFT_NEVER - gap_ns ? WEFT_NEVER : coll->deadline_ns + gap_ns;
+        coll->posted_ns += gap_ns;
+    }
+    if (group->verdict != VERDICT_NONE) group->verdict_until_ns += gap_ns;
+    if (group->fail_status < 0) group->grace_ns += gap_ns;
+}
+
+static void pump(struct weft_group *group)
+{
+    size_t budget = GROUP_PUMP_BYTES;
+    group->pumping = true;
+    for (uint32_t turns = group->active_count; turns > 0 && budget > 0 && !weft_list_empty(&group->ready) && !group->closing; turns--) {
+        struct weft_coll *coll = weft_list_first(&group->ready, struct weft_coll, ready_link);
+        weft_list_remove(&coll->ready_link);
+        coll_advance(coll, &budget);
+        if (coll_is_over(coll)) coll_finish(coll); /* runs done: may post, fail or free the group */
+        else if (budget == 0 || group->retry) group_ready(coll);
+    }
+    group->pumping = false;
+}
+
+/* Peers that hold on to a send buffer of an ended operation for too long. */
+static void give_up_peers(struct weft_group *group)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        for (uint64_t number = coll->tail; number < coll->head; number++) {
+            struct slot *slot = &coll->slots[number % group->window];
+            if (slot->state != SLOT_ISSUED) continue;
+            weft_transport_fail_peer(group->transport, weft_peer_id(group->controls[slot->action.peer].peer), WEFT_ERR_PEER_LOST,
+                                     "does not answer: it kept a buffer of an operation that has ended");
+        }
+    }
+}
+
+static void timer_fired(struct weft_timer *timer)
+{
+    struct weft_group *group = weft_container_of(timer, struct weft_group, timer);
+    uint64_t now_ns = weft_now_ns(group->env);
+    group->kicked = false;
+    bool retried = group->retry;
+    group->retry = false;
+    group->outstanding++; /* keeps the group alive while callbacks run */
+    forgive_gap(group, now_ns);
+    if (retried) control_retry(group);
+    pump(group);
+    uint64_t next_ns = WEFT_NEVER;
+    if (!group->closing && group->active_count > 0) {
+        next_ns = now_ns + GROUP_TICK_NS;
+        if (group->fail_status == WEFT_OK) {
+            uint64_t look_ns = deadline_check(group, now_ns);
+            if (look_ns < next_ns) next_ns = look_ns;
+        } else if (now_ns >= group->grace_ns) {
+            give_up_peers(group);
+        } else if (group->grace_ns < next_ns) {
+            next_ns = group->grace_ns;
+        }
+    }
+    if (!group->closing && group->retry) {
+        weft_timer_start(group->loop, &group->timer, now_ns + GROUP_RETRY_NS);
+        group->kicked = false;
+    } else if (!group->closing && !group->kicked) {
+        if (!weft_list_empty(&group->ready)) group_kick(group);
+        else if (next_ns != WEFT_NEVER) weft_timer_start(group->loop, &group->timer, next_ns);
+    }
+    group_released(group);
+}
+
+/* ---- end ---- */
+void group_end(struct weft_group *group, enum weft_status status, bool tell, const char *format, ...)
+{
+    if (group->fail_status < 0 || group->closing) return;
+    group->fail_status = status;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(group->fail_text, sizeof group->fail_text, format, list);
+    va_end(list);
+    if (group->active_count > 0)
+        weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: %s: %s", group->group_id, group->rank,
+                 weft_status_name(status), group->fail_text);
+    weft_event_ring_add(group->events, "group_end", WEFT_EVENT_MARK, group->group_id, UINT32_MAX, 0, status);
+    group->grace_ns = weft_now_ns(group->env) + GROUP_GRACE_NS;
+    group->verdict = VERDICT_NONE;
+    bool had_operations = group->active_count > 0;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active)
+        coll_end(weft_container_of(node, struct weft_coll, link), status, group->fail_text);
+    control_stop(group);
+    refuse(group, true);
+    if (tell && had_operations) control_send_all(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status, group->fail_text);
+    group_kick(group);
+}
+
+void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text)
+{
+    WEFT_ASSERT(status < 0);
+    group_end(group, status, true, "%s", text && text[0] ? text : weft_status_text(status));
+}
+
+/* ---- create, free ---- */
+static enum weft_status check_options(const struct weft_group_options *o, struct weft_error *error)
+{
+    if (o->size != sizeof *o)
+        return weft_error_set(error, WEFT_ERR_INVALID, "group options have size %zu, this build expects %zu: call weft_group_options_init", o->size, sizeof *o);
+    if (!o->transport || !o->loop || !o->endpoint_ids)
+        return weft_error_set(error, WEFT_ERR_INVALID, "a group needs a transport, a loop and the endpoint ids of its ranks");
+    if (o->ranks == 0 || o->ranks > 1u << 20 || o->rank >= o->ranks)
+        return weft_error_set(error, WEFT_ERR_INVALID, "rank %u of %u ranks: a group has 1 to 1048576 ranks, numbered from 0", o->rank, o->ranks);
+    if (o->group_id > 0xffffff)
+        return weft_error_set(error, WEFT_ERR_INVALID, "group id %u is too large: 24 bits", o->group_id);
+    if (o->chunk_bytes < 64 || o->chunk_bytes > 1u << 30)
+        return weft_error_set(error, WEFT_ERR_INVALID, "chunk_bytes %zu is out of range: 64 to 1 GiB", o->chunk_bytes);
+    if (o->inflight_max < 2 || o->inflight_max > 4096 || o->operations_max == 0 || o->operations_max > 1u << 20)
+        return weft_error_set(error, WEFT_ERR_INVALID, "inflight_max %u (2 to 4096) or operations_max %u (1 to 1048576) is out of range",
+                              o->inflight_max, o->operations_max);
+    if (o->deadline_ns == 0)
+        return weft_error_set(error, WEFT_ERR_INVALID, "deadline_ns is 0: every operation has a deadline");
+    return WEFT_OK;
+}
+
+enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options, struct weft_group **group_out,
+                                   struct weft_error *error)
+{
+    WEFT_TRY(check_options(options, error));
+    struct weft_group *group = weft_alloc_zero(env, sizeof *group);
+    struct control *controls = weft_alloc_array(env, options->ranks, sizeof *controls);
+    if (!group || !controls) {
+        weft_free_bytes(env, group);
+        weft_free_bytes(env, controls);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", options->ranks);
+    }
+    memset(controls, 0, options->ranks * sizeof *controls);
+    group->env = env;
+    group->transport = options->transport;
+    group->loop = options->loop;
+    group->events = options->events;
+    group->rank = options->rank;
+    group->ranks = options->ranks;
+    group->group_id = options->group_id;
+    group->epoch = options->epoch;
+    group->inflight_max = options->inflight_max;
+    group->window = options->inflight_max;
+    group->operations_max = options->operations_max;
+    group->chunk_bytes = options->chunk_bytes;
+    group->deadline_ns = options->deadline_ns;
+    group->describe = options->describe;
+    group->describe_context = options->describe_context;
+    group->controls = controls;
+    weft_list_init(&group->active);
+    weft_list_init(&group->idle);
+    weft_list_init(&group->ready);
+    weft_timer_init(&group->timer, timer_fired);
+    group->seen_ns = weft_now_ns(env);
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        controls[rank].group = group;
+        controls[rank].rank = rank;
+        if (rank == group->rank) continue;
+        controls[rank].peer = weft_transport_peer(group->transport, options->endpoint_ids[rank]);
+        if (controls[rank].peer) continue;
+        weft_free_bytes(env, controls);
+        weft_free_bytes(env, group);
+        return weft_error_set(error, WEFT_ERR_INVALID, "rank %u (endpoint %u) is not connected: connect all ranks before the group is made",
+                              rank, options->endpoint_ids[rank]);
+    }
+    refuse(group, false);
+    enum weft_status status = control_start(group, error);
+    if (status < 0) {
+        weft_group_free(group);
+        return status;
+    }
+    *group_out = group;
+    return WEFT_OK;
+}
+
+void group_released(struct weft_group *group)
+{
+    WEFT_ASSERT(group->outstanding > 0);
+    if (--group->outstanding > 0 || !group->closing || group->pumping) return;
+    struct weft_env *env = group->env;
+    coll_records_free(group);
+    weft_free_bytes(env, group->controls);
+    weft_free_bytes(env, group);
+}
+
+void weft_group_free(struct weft_group *group)
+{
+    if (!group) return;
+    WEFT_ASSERT(!group->closing);
+    group->outstanding++; /* until the end of this call */
+    if (group->fail_status == WEFT_OK) control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK, NULL);
+    weft_timer_stop(group->loop, &group->timer);
+    control_stop(group);
+    group->closing = true;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active)
+        coll_end(weft_container_of(node, struct weft_coll, link), WEFT_ERR_CLOSED, "the group was freed");
+    refuse(group, true);
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        weft_coll_done_fn done = coll->done;
+        coll->done = NULL;
+        if (done) done(coll->context, coll->status, coll->text);
+    }
+    group_released(group);
+}
+
+uint32_t weft_group_rank(const struct weft_group *group) { return group->rank; }
+uint32_t weft_group_ranks(const struct weft_group *group) { return group->ranks; }
+
+void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes)
+{
+    out[0] = 0;
+    if (group->describe) group->describe(group->describe_context, rank, out, out_bytes);
+    if (!out[0]) snprintf(out, out_bytes, "rank %u", rank);
+}

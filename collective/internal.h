@@ -1,0 +1,214 @@
+/* internal.h - what the files of this room share: the group, one posted operation, one message header.
+ *
+ *      weft_coll_post (post.c)          validates, takes all memory, queues; nothing runs yet
+ *            │ ready
+ *      group_pump (group.c, the group's timer)  ──►  coll_advance (step.c): window of steps of the plan
+ *            ▲ ready                                      │ weft_transport_send / _recv
+ *      slot_completed (step.c)  ◄──── transport progress ◄┘      sums: sum.c, fold_area.c
+ *
+ * Beside the operations every pair of ranks keeps one *control receive* posted (control.c): it brings the
+ * news that another rank's operation failed, questions before a deadline's verdict (deadline.c), a
+ * farewell, and, by failing, the death of the peer.
+ *
+ * A failure other than a cancel is the group's: ranks no longer agree which operations happened, so the
+ * group ends everywhere with one status and text, and a new one (next epoch) must be made. */
+#ifndef WEFT_COLLECTIVE_INTERNAL_H
+#define WEFT_COLLECTIVE_INTERNAL_H
+
+#include "collective/collective.h"
+#include "kernels/kernels.h"
+
+#define GROUP_TEXT_BYTES 480
+#define GROUP_TICK_NS WEFT_MS(500)        /* own polls while operations are posted */
+#define GROUP_GAP_NS WEFT_SECONDS(1)      /* a longer silence of our own does not count as waiting */
+#define GROUP_WARN_NS WEFT_SECONDS(30)
+#define GROUP_ASK_NS WEFT_MS(500)         /* how long a verdict waits for answers */
+#define GROUP_GRACE_NS WEFT_SECONDS(2)    /* after a failure, for peers to let go of our send buffers */
+#define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
+#define GROUP_PUMP_BYTES (1u << 20)       /* summed per loop step */
+
+/* ---- the header of every message (wire.c) ---- */
+#define COLL_HEADER_BYTES 80u
+enum coll_message_type {
+    COLL_MESSAGE_DATA = 1,
+    COLL_MESSAGE_FAIL = 2,  /* status + text: the group has ended at the sender */
+    COLL_MESSAGE_ASK = 3,   /* "how far are you?": sequence in question */
+    COLL_MESSAGE_ANSWER = 4,/* sequence in question, count = operations posted so far */
+    COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations */
+};
+
+struct coll_header {
+    uint8_t type, kind, dtype, op, plan;
+    uint32_t group, epoch, rank, root, lanes, message;
+    int32_t status;
+    uint64_t sequence, count, chunk, piece_bytes;
+};
+void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header *header);
+/* UNTRUSTED bytes; false: not a header of this version. */
+bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out);
+/* In what two calls differ ("count"), or NULL. */
+const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b);
+/* "all_reduce of 100 f32, sum, plan ring" */
+void coll_header_describe(const struct coll_header *header, char *out, size_t out_bytes);
+
+/* ---- one posted operation ---- */
+enum slot_state { SLOT_WAITING = 1, SLOT_ISSUED, SLOT_COMPUTING, SLOT_OVER };
+
+struct slot {
+    struct weft_coll *coll;
+    struct weft_action action;
+    enum slot_state state;
+    uint64_t computed; /* elements of the sum or copy done so far */
+    struct weft_completion completion;
+    struct weft_receive receive;
+};
+
+/* Where the contributions to one chunk meet (fold_area.c). */
+struct fold_area {
+    bool open;            /* between the first receive of a chunk and the end of its fold */
+    uint64_t offset_in, count;
+    uint32_t next;        /* rank to be folded next */
+    uint8_t *present;     /* (ranks,) contribution has arrived */
+    uint8_t *raw;         /* (ranks, raw_bytes) contributions as received */
+    size_t raw_bytes;
+    float *free_partials[34]; /* 16-bit types: buffers not in use by the fold */
+    uint32_t free_count;
+    struct weft_fold fold;
+};
+
+enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
+
+struct weft_coll {
+    struct weft_group *group;
+    struct weft_list link;       /* group->active in the order posted, or group->idle */
+    struct weft_list ready_link; /* group->ready, or itself */
+    enum coll_phase phase;
+    enum weft_status status;     /* of an ending operation */
+    const char *text;            /* static, or the group's */
+    struct weft_coll_args args;
+    struct coll_header header;   /* what every message of it says */
+    size_t elem_bytes;
+    uint64_t sequence, deadline_ns, posted_ns;
+    bool warned;
+    weft_coll_done_fn done;      /* NULL: has run */
+    void *context;
+
+    struct weft_plan_cursor cursor;
+    bool plan_ended;
+    uint64_t head, tail;         /* steps [tail, head) are in the window */
+    uint32_t outstanding;        /* transport operations of it in flight */
+
+    uint8_t *scratch;            /* owned; kept with the record for the next operation */
+    size_t scratch_bytes;
+    uint8_t *ring_areas;
+    size_t ring_area_bytes;
+    struct fold_area *fold_areas;
+    uint32_t area_count;
+    struct slot slots[];         /* (group->window,) */
+};
+
+/* ---- the group ---- */
+struct control {
+    struct weft_group *group;
+    struct weft_peer *peer;
+    uint32_t rank;
+    bool posted, answer_busy, answered, left;
+    uint64_t answer_posted;      /* operations it has posted, from its last answer */
+    uint64_t left_after;         /* operations it took part in */
+    struct weft_completion completion, answer_completion;
+    struct weft_receive receive;
+    char text[GROUP_TEXT_BYTES];
+};
+
+/* One message to everybody. */
+struct broadcast {
+    struct weft_group *group;
+    struct coll_header header;
+    const char *text;            /* payload or NULL */
+    struct weft_completion completion;
+    uint32_t next_rank;          /* not yet handed to the transport */
+    bool busy;
+};
+
+struct weft_group {
+    struct weft_env *env;
+    struct weft_transport *transport;
+    struct weft_loop *loop;
+    struct weft_event_ring *events;
+    uint32_t rank, ranks, group_id, epoch, inflight_max, window, operations_max;
+    size_t chunk_bytes;
+    uint64_t deadline_ns;
+    void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
+    void *describe_context;
+
+    struct control *controls;    /* (ranks,); own one unused */
+    struct weft_list active, idle, ready;
+    uint32_t active_count;
+    uint64_t sequence;           /* operations posted so far = number of the next */
+    uint32_t outstanding;        /* transport operations that point into the group's memory */
+
+    struct weft_timer timer;
+    bool kicked, retry, pumping, closing;
+    uint64_t seen_ns;            /* our last poll */
+
+    enum weft_status fail_status;
+    char fail_text[GROUP_TEXT_BYTES];
+    uint64_t grace_ns;
+    struct broadcast fail, ask, leave;
+
+    /* deadline.c: the question before a verdict */
+    enum { VERDICT_NONE, VERDICT_ASKING, VERDICT_LISTENING } verdict;
+    uint64_t verdict_sequence, verdict_until_ns;
+};
+
+/* group.c */
+uint64_t group_tag(const struct weft_group *group, uint64_t sequence);
+uint64_t group_control_tag(const struct weft_group *group);
+void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes);
+void group_kick(struct weft_group *group);
+void group_ready(struct weft_coll *coll);
+/* End the group; `tell`: the other ranks too. */
+void group_end(struct weft_group *group, enum weft_status status, bool tell, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void group_released(struct weft_group *group); /* a transport operation has ended */
+
+/* control.c */
+enum weft_status control_start(struct weft_group *group, struct weft_error *error);
+void control_stop(struct weft_group *group);
+void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
+                      enum weft_status status, const char *text);
+void control_retry(struct weft_group *group);
+/* Fail the group if an operation of number `sequence` cannot happen as a peer has left. */
+bool control_all_stay(struct weft_group *group, uint64_t sequence);
+
+/* deadline.c */
+uint64_t deadline_check(struct weft_group *group, uint64_t now_ns); /* returns when to look again */
+void deadline_asked(struct weft_group *group, uint64_t sequence);
+void deadline_answered(struct weft_group *group);
+
+/* step.c */
+void coll_advance(struct weft_coll *coll, size_t *budget);
+bool coll_is_over(const struct weft_coll *coll);
+void coll_end(struct weft_coll *coll, enum weft_status status, const char *text);
+/* The oldest step that waits for another rank; NULL: none. */
+const struct slot *coll_waits(const struct weft_coll *coll, const char **phase_out);
+
+/* post.c */
+void coll_finish(struct weft_coll *coll); /* done, and the record back to the group */
+void coll_records_free(struct weft_group *group);
+
+/* sum.c: out = received + own, then scaled if op is AVG (so SUM for all hops but the last) */
+void sum_received(enum weft_dtype dtype, enum weft_op op, uint32_t ranks, void *out, const void *received, const void *own, size_t count);
+void sum_finish(enum weft_dtype dtype, enum weft_op op, uint32_t ranks, void *out, const void *in, size_t count);
+
+/* fold_area.c */
+size_t fold_area_bytes(uint32_t ranks, enum weft_dtype dtype, uint64_t chunk_elems);
+void fold_area_init(struct fold_area *area, uint8_t *memory, uint32_t ranks, enum weft_dtype dtype, uint64_t chunk_elems);
+void fold_area_open(struct fold_area *area, uint32_t ranks, uint64_t offset_in, uint64_t count);
+static inline uint8_t *fold_area_buffer(struct fold_area *area, uint32_t rank) { return area->raw + rank * area->raw_bytes; }
+/* Fold what is next in rank order while the budget lasts; true when all ranks are in. */
+bool fold_area_advance(struct weft_coll *coll, struct fold_area *area, size_t *budget);
+/* All in: round, scale, write, and close the area. */
+void fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out);
+
+#endif

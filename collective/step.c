@@ -1,0 +1,340 @@
+/* step.c - the interpreter: runs one operation's plan through a window of steps over the transport.
+ *
+ *     plan cursor ─► [tail ... head) of at most `window` steps ─► retired in order
+ *
+ * A step in the window starts when the step it depends on is over (older than the window: it is) and no
+ * older step of the window still has to send to, or receive from, the same peer: messages of a pair all
+ * carry the operation's tag and meet in the order posted. Receives that need a sum go on as COMPUTING.
+ *
+ * Nothing here allocates, waits or reads the clock. Sums are cut into units and paid from the budget of
+ * the group's loop step, so that no step of the loop gets long. A completion only marks its step and
+ * makes the operation ready; all work happens in coll_advance, called by the group's pump.
+ *
+ * Ending early (coll_end): receives are cancelled, sends run out; the operation is over, and its buffers
+ * are the caller's again, when nothing of it is in the transport any more. */
+#include "collective/internal.h"
+
+#include <string.h>
+
+#define UNIT_BYTES (64u << 10)
+
+static struct slot *slot_at(const struct weft_coll *coll, uint64_t number)
+{
+    return (struct slot *)&coll->slots[number % coll->group->window];
+}
+
+static bool is_receive(enum weft_action_kind kind)
+{
+    return kind == WEFT_ACTION_RECV || kind == WEFT_ACTION_RECV_FOLD || kind == WEFT_ACTION_RECV_SUM;
+}
+
+/* ---- where a step's bytes are ---- */
+static const uint8_t *input_at(const struct weft_coll *coll, uint64_t elem)
+{
+    return (const uint8_t *)coll->args.in + elem * coll->elem_bytes;
+}
+static uint8_t *output_at(const struct weft_coll *coll, uint64_t elem)
+{
+    return (uint8_t *)coll->args.out + elem * coll->elem_bytes;
+}
+static uint8_t *ring_area(const struct weft_coll *coll, uint32_t area) { return coll->ring_areas + area * coll->ring_area_bytes; }
+
+/* all_gather_bytes: how much of the part [first, first+count) of a piece really exists. */
+static uint64_t clip(uint64_t piece_bytes, uint64_t first, uint64_t count)
+{
+    if (first >= piece_bytes) return 0;
+    return piece_bytes - first < count ? piece_bytes - first : count;
+}
+
+static size_t send_bytes(const struct weft_coll *coll, const struct weft_action *action)
+{
+    if (coll->args.kind == WEFT_COLL_ALL_GATHER_BYTES) return clip(coll->args.count, action->offset_in, action->count);
+    return action->count * coll->elem_bytes;
+}
+
+static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action *action)
+{
+    switch (action->kind) {
+    case WEFT_ACTION_RECV_FOLD: return fold_area_buffer(&coll->fold_areas[action->area], action->peer);
+    case WEFT_ACTION_RECV_SUM: return ring_area(coll, action->area);
+    default: return action->count ? output_at(coll, action->offset) : NULL;
+    }
+}
+
+/* ---- completions ---- */
+static void mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what)
+{
+    char name[128], own_name[128], call[128], own_call[128];
+    struct weft_group *group = coll->group;
+    group_describe(group, peer, name, sizeof name);
+    group_describe(group, group->rank, own_name, sizeof own_name);
+    coll_header_describe(theirs, call, sizeof call);
+    coll_header_describe(&coll->header, own_call, sizeof own_call);
+    group_end(group, WEFT_ERR_MISMATCH, true, "operation %llu differs in %s: %s called %s, %s called %s",
+              (unsigned long long)coll->sequence, what, name, call, own_name, own_call);
+}
+
+/* The message belongs here and has the announced length; else the group ends with the reason. */
+static bool message_fits(struct slot *slot, enum weft_status status)
+{
+    struct weft_coll *coll = slot->coll;
+    struct weft_group *group = coll->group;
+    const struct weft_action *action = &slot->action;
+    struct coll_header header;
+    char name[128];
+    bool readable = coll_header_read(slot->receive.header, slot->receive.header_bytes, &header) && header.type == COLL_MESSAGE_DATA &&
+                    header.rank == action->peer && header.group == group->group_id;
+    if (readable && header.epoch == group->epoch) {
+        const char *what = coll_header_difference(&header, &coll->header);
+        if (what) {
+            mismatch(coll, action->peer, &header, what);
+            return false;
+        }
+        size_t expected = action->count * coll->elem_bytes;
+        uint64_t *piece = coll->args.kind == WEFT_COLL_ALL_GATHER_BYTES && action->count ? &coll->args.piece_bytes_out[action->peer] : NULL;
+        if (piece) {
+            uint64_t first = action->offset - action->peer * coll->args.piece_bytes_max;
+            readable = header.piece_bytes <= coll->args.piece_bytes_max && (*piece == UINT64_MAX || header.piece_bytes == *piece);
+            expected = clip(header.piece_bytes, first, action->count);
+        }
+        if (readable && status == WEFT_OK && header.message == action->message && slot->receive.payload_bytes == expected) {
+            if (piece) *piece = header.piece_bytes;
+            return true;
+        }
+    }
+    group_describe(group, action->peer, name, sizeof name);
+    group_end(group, WEFT_ERR_MALFORMED, true, "operation %llu: a message of %s does not belong here (%zu bytes, epoch of this group %u)",
+              (unsigned long long)coll->sequence, name, slot->receive.payload_bytes, group->epoch);
+    return false;
+}
+
+static void transfer_failed(struct slot *slot, enum weft_status status)
+{
+    struct weft_coll *coll = slot->coll;
+    char name[128];
+    group_describe(coll->group, slot->action.peer, name, sizeof name);
+    group_end(coll->group, status, status != WEFT_ERR_CLOSED, "lost %s during operation %llu (%s): %s", name,
+              (unsigned long long)coll->sequence, weft_coll_kind_name(coll->args.kind), weft_status_text(status));
+}
+
+static void slot_completed(struct weft_completion *completion, enum weft_status status)
+{
+    struct slot *slot = weft_container_of(completion, struct slot, completion);
+    struct weft_coll *coll = slot->coll;
+    struct weft_group *group = coll->group;
+    coll->outstanding--;
+    slot->state = SLOT_OVER;
+    if (coll->phase == COLL_RUNNING) {
+        bool receive = is_receive(slot->action.kind);
+        if (status < 0 && !(receive && status == WEFT_ERR_TRUNCATED)) {
+            transfer_failed(slot, status);
+        } else if (receive && message_fits(slot, status)) {
+            if (slot->action.kind == WEFT_ACTION_RECV_SUM) slot->state = SLOT_COMPUTING;
+            if (slot->action.kind == WEFT_ACTION_RECV_FOLD) coll->fold_areas[slot->action.area].present[slot->action.peer] = 1;
+        }
+    }
+    group_ready(coll);
+    group_released(group);
+}
+
+/* ---- starting steps ---- */
+
+/* A send or receive: true when it is on its way, false when the transport says later (or the group has ended). */
+static bool start_transfer(struct weft_coll *coll, struct slot *slot)
+{
+    struct weft_group *group = coll->group;
+    const struct weft_action *action = &slot->action;
+    enum weft_status status;
+    weft_completion_init(&slot->completion, 1, slot_completed);
+    if (action->kind == WEFT_ACTION_SEND) {
+        uint8_t bytes[COLL_HEADER_BYTES];
+        coll->header.message = action->message;
+        coll_header_write(bytes, &coll->header);
+        struct weft_message message = {.tag = group_tag(group, coll->sequence), .header = bytes, .header_bytes = sizeof bytes};
+        message.payload_bytes = send_bytes(coll, action);
+        if (message.payload_bytes > 0) {
+            message.payload = action->place == WEFT_PLACE_INPUT ? input_at(coll, action->offset_in)
+                : action->place == WEFT_PLACE_OUTPUT ? output_at(coll, action->offset) : ring_area(coll, action->area);
+        }
+        status = weft_transport_send(group->controls[action->peer].peer, &message, &slot->completion);
+    } else {
+        slot->receive.completion = &slot->completion;
+        slot->receive.buffer = receive_buffer(coll, action);
+        slot->receive.buffer_bytes = action->count * coll->elem_bytes;
+        status = weft_transport_recv(group->transport, weft_peer_id(group->controls[action->peer].peer), group_tag(group, coll->sequence),
+                                     &slot->receive);
+    }
+    if (status == WEFT_IN_PROGRESS) {
+        slot->state = SLOT_ISSUED;
+        coll->outstanding++;
+        group->outstanding++;
+        return true;
+    }
+    if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) group->retry = true;
+    else transfer_failed(slot, status);
+    return false;
+}
+
+static bool depends_over(const struct weft_coll *coll, uint64_t number)
+{
+    uint64_t depends = slot_at(coll, number)->action.depends;
+    if (depends == 0 || number - depends < coll->tail) return true;
+    return slot_at(coll, number - depends)->state == SLOT_OVER;
+}
+
+/* An older step has still to use the same pair and direction. */
+static bool overtakes(const struct weft_coll *coll, uint64_t number)
+{
+    const struct weft_action *action = &slot_at(coll, number)->action;
+    bool receive = is_receive(action->kind);
+    if (!receive && action->kind != WEFT_ACTION_SEND) return false;
+    for (uint64_t older = coll->tail; older < number; older++) {
+        const struct slot *other = slot_at(coll, older);
+        if (other->state != SLOT_WAITING || other->action.peer != action->peer) continue;
+        if (receive ? is_receive(other->action.kind) : other->action.kind == WEFT_ACTION_SEND) return true;
+    }
+    return false;
+}
+
+static bool start(struct weft_coll *coll, struct slot *slot)
+{
+    const struct weft_action *action = &slot->action;
+    switch (action->kind) {
+    case WEFT_ACTION_RECV_FOLD: {
+        struct fold_area *area = &coll->fold_areas[action->area];
+        if (!area->open) fold_area_open(area, coll->group->ranks, action->offset_in, action->count);
+        WEFT_ASSERT(area->offset_in == action->offset_in && area->count == action->count);
+        return start_transfer(coll, slot);
+    }
+    case WEFT_ACTION_SEND:
+    case WEFT_ACTION_RECV:
+    case WEFT_ACTION_RECV_SUM:
+        return start_transfer(coll, slot);
+    case WEFT_ACTION_FOLD:
+    case WEFT_ACTION_COPY:
+        slot->state = SLOT_COMPUTING;
+        return true;
+    default:
+        slot->state = SLOT_OVER;
+        return true;
+    }
+}
+
+/* ---- sums and copies ---- */
+static void compute_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from, uint64_t count)
+{
+    uint8_t *out = output_at(coll, action->offset + from);
+    const uint8_t *in = input_at(coll, action->offset_in + from);
+    enum weft_op op = action->last ? coll->args.op : WEFT_SUM;
+    if (action->kind == WEFT_ACTION_RECV_SUM) {
+        uint8_t *received = ring_area(coll, action->area) + from * coll->elem_bytes;
+        sum_received(coll->args.dtype, op, coll->group->ranks, action->last ? out : received, received, in, count);
+    } else {
+        memmove(out, in, count * coll->elem_bytes);
+    }
+}
+
+/* Some more of a COMPUTING step; true when anything was done. */
+static bool compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
+{
+    const struct weft_action *action = &slot->action;
+    if (*budget == 0) return false;
+    if (action->kind == WEFT_ACTION_FOLD) {
+        struct fold_area *area = &coll->fold_areas[action->area];
+        bool mine = area->open && area->offset_in == action->offset_in; /* else it still serves an earlier chunk */
+        if (!mine || !fold_area_advance(coll, area, budget)) return false;
+        fold_area_finish(coll, area, output_at(coll, action->offset));
+        slot->state = SLOT_OVER;
+        return true;
+    }
+    uint64_t count = action->kind == WEFT_ACTION_COPY ? send_bytes(coll, action) / coll->elem_bytes : action->count;
+    if (action->kind == WEFT_ACTION_COPY && input_at(coll, action->offset_in) == output_at(coll, action->offset)) slot->computed = count;
+    while (slot->computed < count && *budget > 0) {
+        uint64_t unit = UNIT_BYTES / coll->elem_bytes;
+        if (unit > count - slot->computed) unit = count - slot->computed;
+        compute_unit(coll, action, slot->computed, unit);
+        slot->computed += unit;
+        size_t bytes = unit * coll->elem_bytes;
+        *budget = *budget > bytes ? *budget - bytes : 0;
+    }
+    if (slot->computed >= count) slot->state = SLOT_OVER;
+    return true;
+}
+
+/* ---- the window ---- */
+static bool fill(struct weft_coll *coll)
+{
+    bool moved = false;
+    while (coll->tail < coll->head && slot_at(coll, coll->tail)->state == SLOT_OVER) coll->tail++;
+    while (!coll->plan_ended && coll->head - coll->tail < coll->group->window) {
+        struct slot *slot = slot_at(coll, coll->head);
+        weft_plan_next(&coll->cursor, &slot->action);
+        if (slot->action.kind == WEFT_ACTION_DONE) {
+            coll->plan_ended = true;
+            break;
+        }
+        slot->coll = coll;
+        slot->computed = 0;
+        slot->state = SLOT_WAITING;
+        if (slot->action.kind == WEFT_ACTION_NONE && depends_over(coll, coll->head)) {
+            slot->state = SLOT_OVER; /* short cut: vectors with fewer elements than ranks are mostly empty places */
+            if (coll->head == coll->tail) coll->tail++;
+        }
+        coll->head++;
+        moved = true;
+    }
+    return moved;
+}
+
+void coll_advance(struct weft_coll *coll, size_t *budget)
+{
+    bool moved = true;
+    while (moved && coll->phase == COLL_RUNNING) {
+        moved = fill(coll);
+        for (uint64_t number = coll->tail; number < coll->head && coll->phase == COLL_RUNNING; number++) {
+            struct slot *slot = slot_at(coll, number);
+            if (slot->state == SLOT_WAITING && depends_over(coll, number) && !overtakes(coll, number) && start(coll, slot)) moved = true;
+            if (slot->state == SLOT_COMPUTING && compute(coll, slot, budget)) moved = true;
+        }
+        /* Folds go on while their last contributions are still to come. */
+        for (uint32_t a = 0; a < (coll->fold_areas ? coll->area_count : 0) && coll->phase == COLL_RUNNING; a++)
+            if (coll->fold_areas[a].open) fold_area_advance(coll, &coll->fold_areas[a], budget);
+    }
+}
+
+bool coll_is_over(const struct weft_coll *coll)
+{
+    if (coll->outstanding > 0) return false;
+    return coll->phase == COLL_ENDING || (coll->plan_ended && coll->head == coll->tail);
+}
+
+void coll_end(struct weft_coll *coll, enum weft_status status, const char *text)
+{
+    if (coll->phase == COLL_ENDING) return;
+    coll->phase = COLL_ENDING;
+    coll->status = status;
+    coll->text = text;
+    for (uint64_t number = coll->tail; number < coll->head; number++) {
+        struct slot *slot = slot_at(coll, number);
+        if (slot->state == SLOT_ISSUED && is_receive(slot->action.kind)) weft_transport_cancel(coll->group->transport, &slot->receive);
+    }
+    group_ready(coll);
+}
+
+const struct slot *coll_waits(const struct weft_coll *coll, const char **phase_out)
+{
+    const struct slot *found = NULL;
+    for (uint64_t number = coll->tail; number < coll->head && !found; number++) {
+        const struct slot *slot = slot_at(coll, number);
+        if (slot->state == SLOT_ISSUED && is_receive(slot->action.kind)) found = slot;
+    }
+    for (uint64_t number = coll->tail; number < coll->head && !found; number++) {
+        const struct slot *slot = slot_at(coll, number);
+        if (slot->state == SLOT_ISSUED) found = slot;
+    }
+    if (!found) *phase_out = "summing";
+    else if (found->action.kind == WEFT_ACTION_SEND) *phase_out = "sending";
+    else if (found->action.message == 0) *phase_out = "greeting";
+    else *phase_out = found->action.kind == WEFT_ACTION_RECV ? "gathering" : "reducing";
+    return found;
+}

@@ -1,0 +1,26 @@
+/* reference.h - what each collective must give, computed slowly and plainly, in bits.
+ *
+ * Inputs are made by position: value(seed, rank, element) of mixed magnitudes, so that another order of
+ * sums shows in the bits. The 16-bit casts here are written apart from the kernels'. */
+#ifndef WEFT_TESTS_REFERENCE_H
+#define WEFT_TESTS_REFERENCE_H
+
+#include "collective/collective.h"
+
+struct call {
+    enum weft_coll_kind kind;
+    enum weft_plan_id plan; /* DIRECT or RING */
+    enum weft_dtype dtype;
+    enum weft_op op;
+    uint32_t ranks, root;
+    uint64_t count, seed;
+};
+
+uint64_t call_in_elems(const struct call *call);
+uint64_t call_out_elems(const struct call *call);
+/* Element `i` of the input vector of `rank`, written in the dtype at out. */
+void reference_input(const struct call *call, uint32_t rank, uint64_t i, void *out);
+/* Element `i` of the output vector of `rank`. */
+void reference_output(const struct call *call, uint32_t rank, uint64_t i, void *out);
+
+#endif
