@@ -1,0 +1,87 @@
+#!/usr/bin/python3
+"""test_tidy.py - that tidy.py notices: one small bad tree per rule, and a good one."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tidy  # noqa: E402
+
+OPENING = "/* why */\n"
+GOOD = {
+    "base/base.h": OPENING + '#include "base/list.h"\n',
+    "base/list.h": OPENING,
+    "base/inner.h": OPENING,
+    "base/list.c": OPENING + '#include "base/inner.h"\n#include <stdio.h>\nint f(void) { return env->free(x); }\n',
+    "base/meson.build": "files('list.c')\n",
+    "proto/proto.h": OPENING,
+    "transport/ucx/ucx.c": OPENING + '#include <ucp/api/ucp.h>\n#include "base/base.h"\n',
+    "transport/meson.build": "files('ucx/ucx.c')\n",
+    "examples/one.c": OPENING + "#include <weft/weft.h>\n#include <cblas.h>\n",
+    "examples/meson.build": "executable('one', 'one.c')\n",
+    "tests/base/test_list.c": '#include "base/inner.h"\n#include <cmocka.h>\n',
+    "tests/base/meson.build": "foreach subject : ['list']\n",
+}
+
+
+class TidyTest(unittest.TestCase):
+    def breaches(self, changes):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in {**GOOD, **changes}.items():
+                os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            return tidy.Tidy(root, None).check()
+
+    def expect(self, path, text, words):
+        found = self.breaches({path: text})
+        self.assertTrue(any(line.startswith(path + ":") and words in line for line in found), (words, found))
+
+    def add(self, path, line, words):
+        self.expect(path, GOOD.get(path, OPENING) + line + "\n", words)
+
+    def test_a_good_tree_passes(self):
+        self.assertEqual(self.breaches({}), [])
+
+    def test_arrows(self):
+        self.add("base/list.c", '#include "proto/proto.h"', "base may not include proto")
+        self.add("transport/ucx/ucx.c", '#include "proto/proto.h"', "transport may not include proto")
+        self.add("transport/ucx/ucx.c", "#include <weft/weft.h>", "transport may not include client")
+        self.add("transport/ucx/ucx.c", '#include "base/inner.h"', "inside base")
+        self.add("examples/one.c", '#include "base/base.h"', "an example includes <weft/weft.h>")
+        self.add("base/list.c", '#include "list.h"', "path from the top")
+
+    def test_third_party(self):
+        self.add("base/list.c", "#include <ucp/api/ucp.h>", "belongs in transport/ucx/")
+        self.add("base/list.c", "#include <cmocka.h>", "belongs in tests/")
+        self.add("base/list.c", "#include <boost/list.hpp>", "no known header")
+        found = self.breaches({name: OPENING + "#include <xxhash.h>\n" for name in ("proto/a.c", "server/b.c")})
+        self.assertTrue(any("one home already" in line for line in found))
+
+    def test_calls(self):
+        for call in ("clock_gettime(0, &t);", "x = malloc(3);", "free (x);", "exit(1);", "abort();", 'printf("x");',
+                     'fprintf( stderr, "x");', "rand();", "getrandom(&x, 8, 0);", "time(NULL);", "usleep(3);",
+                     "signal(SIGPIPE, SIG_IGN);", "strcpy(a, b);"):
+            self.add("base/list.c", call, "in a library room")
+
+    def test_calls_in_comments_strings_and_members_are_none(self):
+        text = GOOD["base/list.c"] + '/* malloc(3) */ // exit(1)\nf("abort()", ring->free(x), weft_free(x), env.free(x));\n'
+        self.assertEqual(self.breaches({"base/list.c": text}), [])
+
+    def test_meson(self):
+        self.add("base/stray.c", "", "belongs to no target")
+        self.add("tests/base/test_stray.c", "", "belongs to no target")
+
+    def test_words(self):
+        self.expect("base/list.h", "int x;\n", "opens with a comment")
+        self.add("base/list.h", "/* see /ro" + "ot/notes/x */", "path of one machine")
+        self.add("base/list.h", "/* TO" + "DO: later */", "note to self")
+        self.add("base/list.h", "\tint x;", "a tab")
+        self.add("base/list.h", "int x; ", "white space")
+
+
+if __name__ == "__main__":
+    unittest.main()

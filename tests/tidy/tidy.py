@@ -1,0 +1,287 @@
+#!/usr/bin/python3
+"""tidy.py - keeps the rooms apart and the house in order. Run by the quick suite; also by hand:
+
+    tests/tidy/tidy.py [--build BUILD-DIRECTORY] [ROOT]
+
+It reads the tree as text (no compiler) and prints one line per breach, `file:line: what and what instead`:
+
+  arrows        a room includes only rooms below it, and of them only their faces
+  third party   each foreign header has one home; a header nobody has heard of is asked about
+  calls         library rooms take clock, random, memory and log from struct weft_env, and never end the process
+  meson         every .c file belongs to some target
+  words         no machine's paths, no notes to self, no tabs; a file of the library opens with a comment
+"""
+
+import json
+import os
+import re
+import sys
+
+ARROWS = {  # room: the rooms it may include
+    "base": set(),
+    "kernels": {"base"},
+    "compress": {"base", "kernels"},
+    "transport": {"base"},
+    "proto": {"base"},
+    "collective": {"base", "kernels", "compress", "transport"},
+    "server": {"base", "kernels", "compress", "transport", "proto", "collective"},
+    "client": {"base", "kernels", "compress", "transport", "proto", "collective"},
+    "tools": {"base", "kernels", "compress", "transport", "proto", "collective", "server", "client"},
+    "examples": {"client"},
+}
+LIBRARY = ["base", "kernels", "compress", "transport", "proto", "collective", "server", "client"]
+PUBLIC = {"weft/status.h": "base", "weft/types.h": "base", "weft/weft.h": "client"}
+
+# Foreign header: where it may be included (path prefixes), and in how many files of the library at most.
+THIRD_PARTY = [
+    (r"(ucp|uct|ucs)/", ["transport/ucx/"], None),
+    (r"(infiniband|rdma)/", ["transport/verbs/"], None),
+    (r"(protobuf-c/|control\.pb-c\.h)", ["proto/"], None),
+    (r"event2/", ["base/"], None),
+    (r"ini\.h", ["base/"], None),
+    (r"openssl/", ["proto/"], 1),
+    (r"xxhash\.h", ["proto/", "server/", "compress/"], 1),
+    (r"jansson\.h", ["server/", "tools/"], None),
+    (r"(immintrin|cpuid)\.h", ["kernels/"], None),
+    (r"(cblas|zlib)\.h", ["examples/"], None),
+    (r"cmocka\.h", [], None),
+]
+SYSTEM = re.compile(r"^((sys|netinet|arpa|linux|net)/\w+|aio|alloca|assert|complex|ctype|dirent|dlfcn|endian|errno|execinfo"
+                    r"|fcntl|fenv|float|ftw|getopt|glob|grp|ifaddrs|inttypes|iso646|langinfo|libgen|limits|locale|malloc|math"
+                    r"|netdb|poll|pthread|pwd|sched|semaphore|setjmp|signal|spawn|stdalign|stdarg|stdatomic|stdbool|stddef"
+                    r"|stdint|stdio|stdlib|stdnoreturn|string|strings|syslog|termios|tgmath|threads|time|ucontext|uchar|unistd"
+                    r"|wchar|wctype)\.h$")
+
+CALLS = [  # in library rooms: name of the rule, calls, what instead
+    ("clock", r"clock_gettime|gettimeofday|time|clock|ftime", "use weft_now_ns(env)"),
+    ("random", r"rand|srand|rand_r|random|srandom|drand48|lrand48|getrandom|getentropy", "use weft_random_u64(env)"),
+    ("memory", r"malloc|calloc|realloc|reallocarray|free|aligned_alloc|posix_memalign|strdup|strndup|asprintf|vasprintf",
+     "use weft_alloc_... and weft_free_bytes"),
+    ("output", r"printf|vprintf|puts|putchar|perror",
+     "use weft_log, or print to a stream the caller gave"),
+    ("exit", r"exit|_exit|_Exit|quick_exit|abort|err|errx", "return a status"),
+    ("sleep", r"sleep|usleep|nanosleep|clock_nanosleep", "use a timer of the loop"),
+    ("signal", r"signal|sigaction", "a library has no signal handlers"),
+    ("unbounded", r"sprintf|vsprintf|strcpy|strcat|gets|strtok", "use the bounded form"),
+]
+ALLOWED_CALLS = {  # file: rules it is the home of
+    "base/env_system.c": {"clock", "random", "memory", "output"},
+    "base/weft_assert.c": {"exit", "output"},
+    "server/coordinator_status.c": {"memory"},  # frees what jansson made
+    "server/weftd.c": {"output", "signal"},  # a program: its own words on its own terminal, SIGTERM
+}
+
+SOURCE = (".c", ".h")
+TEXT = SOURCE + (".py", ".sh", ".md", ".build", ".proto", ".txt", ".ini")
+TOP = list(ARROWS) + ["tests", "docs", "deploy", ".ci"]
+SKIPPED_FOLDERS = {"__pycache__", "out"}
+MACHINE_PATH = re.compile(r"(?<![\w.])/(wor" + r"k|roo" + r"t|hom" + r"e/[a-z]\w*)/")
+NOTE = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b(?!\w)")
+
+
+def files(root):
+    """Paths of all text files below root, relative, sorted."""
+    found = [name for name in os.listdir(root) if os.path.isfile(os.path.join(root, name)) and name.endswith(TEXT)]
+    for top in TOP:
+        for folder, folders, names in os.walk(os.path.join(root, top)):
+            folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith("build")]
+            for name in names:
+                path = os.path.relpath(os.path.join(folder, name), root)
+                if name.endswith(TEXT) or ("." not in name and is_script(os.path.join(folder, name))):
+                    found.append(path)
+    return sorted(found)
+
+
+def is_script(path):
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"
+
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def without_comments(text, keep_strings):
+    """C text with comments (and, unless kept, the insides of strings) blanked; lines stay where they are."""
+    def blank(match):
+        token = match.group(0)
+        if token[0] in "\"'":
+            return token if keep_strings else token[0] * 2
+        return re.sub(r"[^\n]", " ", token)
+    return re.sub(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", blank, text, flags=re.S)
+
+
+def includes(text):
+    """(line number, header, is it <system>) of each #include."""
+    for number, line in enumerate(text.split("\n"), 1):
+        match = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
+        if match:
+            yield number, match.group(2), match.group(1) == "<"
+
+
+def room_of(path):
+    return path.split("/")[0]
+
+
+class Tidy:
+    def __init__(self, root, build):
+        self.root, self.build, self.breaches = root, build, []
+        self.paths = files(root)
+        self.texts = {path: read(root, path) for path in self.paths}
+        self.code = {path: without_comments(self.texts[path], True) for path in self.paths if path.endswith(SOURCE)}
+        self.faces = {room: self.face_of(room) for room in ARROWS}
+
+    def breach(self, path, line, text):
+        self.breaches.append(f"{path}:{line}: {text}")
+
+    def face_of(self, room):
+        """<room>/<room>.h and what it includes of its own room: what others may include."""
+        face, ahead = set(), [f"{room}/{room}.h"]
+        while ahead:
+            path = ahead.pop()
+            if path in face or path not in self.code:
+                continue
+            face.add(path)
+            ahead += [header for _, header, _ in includes(self.code[path]) if header.startswith(room + "/")]
+        return face
+
+    # --- includes ---
+
+    def check_includes(self):
+        users = {}  # third-party pattern: library files that use it
+        for path, code in self.code.items():
+            for line, header, is_system in includes(code):
+                if header in PUBLIC:
+                    self.check_arrow(path, line, PUBLIC[header], None)
+                elif room_of(header) in ARROWS and "/" in header:
+                    self.check_arrow(path, line, room_of(header), header)
+                else:
+                    self.check_foreign(path, line, header, is_system, users)
+        for (pattern, limit), paths in users.items():
+            if limit and len(paths) > limit:
+                self.breach(sorted(paths)[-1], 1, f"<{pattern}> has its one home already, in {sorted(paths)[0]}")
+
+    def check_arrow(self, path, line, room, header):
+        mine = room_of(path)
+        if mine == room or mine == "tests":
+            return
+        if mine == "examples" and header:
+            self.breach(path, line, f"an example includes <weft/weft.h> of weft and nothing else, not {header}")
+        elif mine == "examples":
+            return
+        elif room not in ARROWS.get(mine, set()):
+            self.breach(path, line, f"{mine} may not include {room} (the arrows are in HACKING.md)")
+        elif header and header not in self.faces[room]:
+            self.breach(path, line, f"{header} is inside {room}; include its face, {room}/{room}.h")
+
+    def check_foreign(self, path, line, header, is_system, users):
+        for pattern, homes, limit in THIRD_PARTY:
+            if not re.match(pattern, header):
+                continue
+            if room_of(path) == "tests":
+                return
+            if not any(path.startswith(home) for home in homes):
+                self.breach(path, line, f"<{header}> belongs in {' or '.join(homes) or 'tests/'} only")
+            users.setdefault((pattern, limit), set()).add(path)
+            return
+        if is_system and not SYSTEM.match(header):
+            self.breach(path, line, f"<{header}> is no known header; give it its one home in tests/tidy/tidy.py")
+        if not is_system and room_of(path) != "tests" and room_of(path) != "examples" and room_of(path) != "tools":
+            self.breach(path, line, f'"{header}": include by the path from the top, "room/file.h"')
+
+    # --- calls ---
+
+    def check_calls(self):
+        for path in self.code:
+            if room_of(path) not in LIBRARY:
+                continue
+            text = without_comments(self.texts[path], False)
+            for rule, calls, instead in CALLS:
+                if rule in ALLOWED_CALLS.get(path, set()):
+                    continue
+                pattern = rf"(?<![\w.>])({calls})\s*\("
+                if rule == "output":
+                    pattern += r"|\b(fprintf|vfprintf|fputs|fputc|fwrite)\s*\([^;]*\b(?:stderr|stdout)\b"
+                for match in re.finditer(pattern, text):
+                    line = text.count("\n", 0, match.start()) + 1
+                    self.breach(path, line, f"{match.group(match.lastindex)}() in a library room; {instead}")
+
+    # --- meson ---
+
+    def check_meson(self):
+        built = set()
+        if self.build:
+            with open(os.path.join(self.build, "meson-info", "intro-targets.json"), encoding="utf-8") as file:
+                for target in json.load(file):
+                    for group in target["target_sources"]:
+                        built.update(os.path.realpath(source) for source in group.get("sources", []))
+        named = {}  # folder: quoted words of its meson.build
+        for path in self.paths:
+            if os.path.basename(path) == "meson.build":
+                named[os.path.dirname(path)] = set(re.findall(r"'([^'\n]*)'", self.texts[path]))
+        for path in self.code:
+            if not path.endswith(".c") or os.path.realpath(os.path.join(self.root, path)) in built:
+                continue
+            if not self.is_named(path, named):
+                self.breach(path, 1, "belongs to no target; name it in a meson.build")
+
+    @staticmethod
+    def is_named(path, named):
+        """In the meson.build of its folder or of one above, as it is or by the stem a loop adds test_ or fuzz_ to."""
+        folder = os.path.dirname(path)
+        while True:
+            relative = os.path.relpath(path, folder or ".")
+            stem = os.path.splitext(os.path.basename(path))[0]
+            words = {relative, re.sub(r"^(test|fuzz)_|_test$", "", stem)}
+            if words & named.get(folder, set()):
+                return True
+            if not folder:
+                return False
+            folder = os.path.dirname(folder)
+
+    # --- words ---
+
+    def check_words(self):
+        for path, text in self.texts.items():
+            if path.endswith(SOURCE) and room_of(path) in ARROWS and not text.startswith("/*"):
+                self.breach(path, 1, "a file opens with a comment: why it exists, its data flow, its invariants")
+            for number, line in enumerate(text.split("\n"), 1):
+                self.check_line(path, number, line)
+
+    def check_line(self, path, number, line):
+        if MACHINE_PATH.search(line):
+            self.breach(path, number, "names a path of one machine")
+        if NOTE.search(line) and path.endswith(TEXT[:4]):
+            self.breach(path, number, "a note to self; do it or leave it out")
+        if not path.endswith(SOURCE + (".py",)):
+            return
+        if "\t" in line:
+            self.breach(path, number, "a tab; indent by four spaces")
+        if line != line.rstrip():
+            self.breach(path, number, "white space at the end of the line")
+
+    def check(self):
+        self.check_includes()
+        self.check_calls()
+        self.check_meson()
+        self.check_words()
+        return self.breaches
+
+
+def main(arguments):
+    build = None
+    if len(arguments) >= 2 and arguments[0] == "--build":
+        build, arguments = arguments[1], arguments[2:]
+    if len(arguments) > 1 or (arguments and arguments[0].startswith("-")):
+        print(__doc__)
+        return 2
+    root = arguments[0] if arguments else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    breaches = Tidy(os.path.abspath(root), build).check()
+    for line in breaches:
+        print(line)
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
