@@ -162,8 +162,10 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
     snprintf(engine->failed_text, sizeof engine->failed_text, "%s", text && text[0] ? text : "the job has ended");
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
-        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-            if (tensor->chunks[i].arrived > 0) shard_round_drop(&tensor->chunks[i], engine->failed, engine->failed_text);
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
+            struct shard_chunk *chunk = &tensor->chunks[i];
+            if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_drop(chunk, engine->failed, engine->failed_text);
+        }
     }
     while (!weft_list_empty(&engine->pulls)) { /* handled again, they meet the failure */
         struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);

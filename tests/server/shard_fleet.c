@@ -370,7 +370,9 @@ struct fleet *fleet_create(const struct fleet_options *options)
     weft_sim_options_init(&sim_options);
     sim_options.seed = options->seed;
     sim_options.host_count = options->shards + options->workers;
-    enum weft_status status = weft_sim_create(weft_env_system(), &sim_options, &fleet->sim);
+    fleet->env = *weft_env_system();
+    if (!getenv("WEFT_LOG")) fleet->env.log_level = WEFT_LOG_ERROR; /* lost connections and deadlines are what is tested */
+    enum weft_status status = weft_sim_create(&fleet->env, &sim_options, &fleet->sim);
     WEFT_ASSERT(status == WEFT_OK);
 
     tensors_resolve(fleet);
@@ -634,21 +636,31 @@ static void training_result(struct fleet_request *request)
     else training_step(worker);
 }
 
-bool fleet_train(struct fleet *fleet, uint64_t first, uint64_t last)
+void fleet_train_begin(struct fleet *fleet, uint64_t first, uint64_t last)
 {
     fleet->done = false;
     fleet->training = 0;
+    for (uint32_t w = 0; w < fleet->options.workers; w++) fleet->training += !fleet->worker[w].killed;
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
         struct fleet_worker *worker = &fleet->worker[w];
         if (worker->killed) continue;
         worker->finished = false;
         worker->step = first - 1;
         worker->last_step = last;
-        fleet->training++;
         training_step(worker);
     }
-    weft_sim_run(fleet->sim, &fleet->done, weft_sim_now_ns(fleet->sim) + FLEET_LONG_NS);
+}
+
+bool fleet_train_end(struct fleet *fleet, uint64_t until_ns)
+{
+    if (!fleet->done) weft_sim_run(fleet->sim, &fleet->done, until_ns);
     return fleet->done;
+}
+
+bool fleet_train(struct fleet *fleet, uint64_t first, uint64_t last)
+{
+    fleet_train_begin(fleet, first, last);
+    return fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + FLEET_LONG_NS);
 }
 
 struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number)

@@ -99,6 +99,7 @@ struct reference;
 
 struct fleet {
     struct fleet_options options;
+    struct weft_env env;
     struct weft_sim *sim;
     struct fleet_shard shard[FLEET_SHARDS_MAX];
     struct fleet_worker worker[FLEET_WORKERS_MAX];
@@ -112,7 +113,6 @@ struct fleet {
     uint32_t repeats;       /* messages sent again on purpose */
     uint32_t training;      /* workers alive and not finished */
     bool done;
-    char *spare_bytes[16];
     uint32_t wrong;         /* results that differ from the reference */
 };
 
@@ -123,6 +123,9 @@ void fleet_install(struct fleet *fleet);
 /* Every worker trains steps first..last; runs until all that live have finished (or virtual 1,000 s have passed:
  * false). Results are compared with the reference on the way: fleet->wrong counts. */
 bool fleet_train(struct fleet *fleet, uint64_t first, uint64_t last);
+/* The same in pieces, for tests that break something meanwhile; end: false when virtual until_ns comes first. */
+void fleet_train_begin(struct fleet *fleet, uint64_t first, uint64_t last);
+bool fleet_train_end(struct fleet *fleet, uint64_t until_ns);
 /* Run until the request is done; false after virtual 1,000 s. */
 bool fleet_await(struct fleet *fleet, struct fleet_request *request);
 /* Run until nothing is left to happen or `ns` have passed. */

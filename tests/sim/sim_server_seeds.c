@@ -1,0 +1,193 @@
+/* sim_server_seeds.c - shard engines under random fleets, orders, memory sizes and deaths; one seed, one world.
+ *
+ *     sim_server_seeds [--seeds N] [--first S] [--verbose]
+ *
+ * Safety, in every world: what a worker received and what lies at a shard equals the scalar reference of
+ * that step, bit for bit (so nothing was lost, mixed or applied twice); watermarks equal the closed step;
+ * receive memory stays below its bound and is all free at the end.
+ * Liveness: everybody who lives ends, in order or with an error that names the lost one, soon after the
+ * death was noticed and long before the deadline of a round.
+ * A failing seed prints the command that replays it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shard_fleet.h"
+
+#define DETECT_NS WEFT_MS(100)
+
+static const struct fleet_tensor_spec catalogue[] = {
+    {.name = "fc1", .codec = "dense", .optimizer = "sgd:momentum=0.9,weight_decay=1e-4", .dim_count = 2, .dims = {33, 29}, .chunk_elems = 300},
+    {.name = "low", .codec = "powersgd:rank=2", .optimizer = "sgd:momentum=0.9", .dim_count = 2, .dims = {24, 30}},
+    {.name = "bias", .codec = "dense", .optimizer = "sgd:momentum=0.9,nesterov=1", .dim_count = 1, .dims = {37}},
+    {.name = "top", .codec = "topk:ratio=0.05,min_count=64", .optimizer = "sgd", .dim_count = 2, .dims = {25, 25}},
+    {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {900}, .chunk_elems = 256},
+    {.name = "half", .codec = "f16", .optimizer = "none", .dim_count = 1, .dims = {300}},
+};
+enum { CATALOGUE = sizeof catalogue / sizeof catalogue[0] };
+
+struct world {
+    uint64_t seed, random;
+    struct fleet_options options;
+    struct fleet_tensor_spec tensors[CATALOGUE];
+    uint64_t steps;
+    int lost_worker, lost_shard; /* -1: nobody dies */
+    uint64_t kill_ns, cut_ns;    /* after the training has begun */
+    uint32_t slow_host;
+};
+
+static uint64_t draw(struct world *world, uint64_t below)
+{
+    world->random = fleet_mix(world->random);
+    return world->random % below;
+}
+
+static void world_make(struct world *world, uint64_t seed)
+{
+    *world = (struct world){.seed = seed, .random = fleet_mix(seed ^ 0x5eed), .lost_worker = -1, .lost_shard = -1, .slow_host = UINT32_MAX};
+    struct fleet_options *options = &world->options;
+    options->seed = seed;
+    options->shards = 1 + (uint32_t)draw(world, 3);
+    options->workers = 1 + (uint32_t)draw(world, 8);
+    options->tensor_count = 1 + (uint32_t)draw(world, 4);
+    options->tensors = world->tensors;
+    uint32_t at = (uint32_t)draw(world, CATALOGUE);
+    for (uint32_t t = 0; t < options->tensor_count; t++) world->tensors[t] = catalogue[(at + t) % CATALOGUE];
+    size_t least = shard_slots_bytes(weft_fold_slots(options->workers), 300 * sizeof(float));
+    if (least < 4096) least = 4096;
+    options->receive_bytes_max = draw(world, 2) ? least : least * (2 + draw(world, 20));
+    options->think_ns = draw(world, 4) * 100000;
+    options->weighted = draw(world, 2);
+    options->repeat_percent = draw(world, 3) ? 0 : 30;
+    options->hash_every = 2;
+    options->coordinate = true;
+    world->steps = 2 + draw(world, 5);
+    uint64_t length = world->steps * (options->think_ns + 60000);
+    if (draw(world, 2)) world->lost_worker = (int)draw(world, options->workers);
+    else if (draw(world, 4) == 0) world->lost_shard = (int)draw(world, options->shards);
+    world->kill_ns = 1 + draw(world, length);
+    if (draw(world, 4) == 0) world->slow_host = (uint32_t)draw(world, options->shards + options->workers);
+    if (draw(world, 4) == 0) world->cut_ns = 1 + draw(world, length);
+}
+
+static int failed(const struct world *world, const char *what, const char *text)
+{
+    printf("seed %llu: %s %s\n  %u shards, %u workers, %u tensors, %llu steps, lost worker %d shard %d at %llu ns\n"
+           "  replay: tests/sim/sim_server_seeds --first %llu --seeds 1 --verbose\n",
+           (unsigned long long)world->seed, what, text, world->options.shards, world->options.workers, world->options.tensor_count,
+           (unsigned long long)world->steps, world->lost_worker, world->lost_shard, (unsigned long long)world->kill_ns,
+           (unsigned long long)world->seed);
+    return 1;
+}
+
+/* Let it run, and break what the world says. */
+static bool play(struct fleet *fleet, const struct world *world, uint64_t *ended_ns_out)
+{
+    uint64_t begun = weft_sim_now_ns(fleet->sim);
+    uint64_t kill = world->lost_worker >= 0 || world->lost_shard >= 0 ? world->kill_ns : WEFT_NEVER;
+    uint64_t cut = world->cut_ns ? world->cut_ns : WEFT_NEVER;
+    bool done = false;
+    if (world->slow_host != UINT32_MAX) weft_sim_slow(fleet->sim, world->slow_host, 1000);
+    fleet_train_begin(fleet, 1, world->steps);
+    while (!done && (kill != WEFT_NEVER || cut != WEFT_NEVER)) {
+        uint64_t next = kill < cut ? kill : cut;
+        done = fleet_train_end(fleet, begun + next);
+        if (next == cut) {
+            uint32_t host = world->options.shards + (uint32_t)(world->seed % world->options.workers);
+            weft_sim_partition(fleet->sim, 0, host, true); /* for 5 ms: slow, not dead */
+            if (!done) done = fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + WEFT_MS(5));
+            weft_sim_partition(fleet->sim, 0, host, false);
+            cut = WEFT_NEVER;
+            continue;
+        }
+        if (world->lost_worker >= 0) fleet_kill_worker(fleet, (uint32_t)world->lost_worker);
+        else fleet_kill_shard(fleet, (uint32_t)world->lost_shard);
+        kill = WEFT_NEVER;
+        done = fleet->done;
+    }
+    done = fleet_train_end(fleet, begun + WEFT_SECONDS(1000));
+    *ended_ns_out = weft_sim_now_ns(fleet->sim) - begun;
+    return done;
+}
+
+static int check_workers(struct fleet *fleet, const struct world *world, uint64_t ended_ns)
+{
+    char lost[32];
+    snprintf(lost, sizeof lost, "rank %d is lost", world->lost_worker);
+    bool somebody_failed = false;
+    for (uint32_t w = 0; w < world->options.workers; w++) {
+        const struct fleet_worker *worker = &fleet->worker[w];
+        if (worker->killed || worker->failure == WEFT_OK) continue;
+        somebody_failed = true;
+        if (worker->failure != WEFT_ERR_PEER_LOST) return failed(world, weft_status_name(worker->failure), worker->failure_text);
+        if (world->lost_worker < 0 && world->lost_shard < 0) return failed(world, "an error without a cause:", worker->failure_text);
+        if (world->lost_worker >= 0 && strcmp(worker->failure_text, lost) != 0)
+            return failed(world, "the error does not name the lost rank:", worker->failure_text);
+    }
+    uint64_t soon = somebody_failed ? world->kill_ns + 2 * DETECT_NS + WEFT_SECONDS(1) : WEFT_SECONDS(10);
+    return ended_ns > soon ? failed(world, "ended too late", "") : 0;
+}
+
+static int check_shards(struct fleet *fleet, const struct world *world)
+{
+    if (fleet->wrong > 0) return failed(world, "a result differs from the reference", "");
+    if (fleet_wrong_values(fleet) > 0) return failed(world, "values at a shard differ from the reference", "");
+    for (uint32_t s = 0; s < world->options.shards && world->lost_shard >= 0; s++) /* as the coordinator would */
+        if (!fleet->shard[s].killed) weft_shard_engine_fail(fleet->shard[s].engine, WEFT_ERR_PEER_LOST, "a shard is lost");
+    fleet_settle(fleet, WEFT_SECONDS(2));
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
+        if (fleet->shard[fleet->chunk[c].shard].killed) continue;
+        if (chunk->closed_step > world->steps) return failed(world, "more steps closed than taken", "");
+        for (uint32_t w = 0; w < world->options.workers; w++)
+            if (chunk->parts[w].applied_step != chunk->closed_step) return failed(world, "a watermark is not the closed step", "");
+        if (chunk->answers > 0 || chunk->sends > 0 || chunk->receiving > 0) return failed(world, "something is left in flight", "");
+    }
+    for (uint32_t s = 0; s < world->options.shards; s++) {
+        struct weft_shard_engine_stats stats;
+        weft_shard_engine_stats(fleet->shard[s].engine, &stats);
+        if (stats.receive_bytes_peak > world->options.receive_bytes_max) return failed(world, "receive memory above its bound", "");
+        if (!fleet->shard[s].killed && stats.receive_bytes_used > 0) return failed(world, "receive memory is not given back", "");
+        if (!fleet->shard[s].killed && fleet->shard[s].engine->replies_in_flight > 0) return failed(world, "a reply is left in flight", "");
+    }
+    return 0;
+}
+
+static int run_seed(uint64_t seed, bool verbose)
+{
+    struct world world;
+    world_make(&world, seed);
+    struct fleet *fleet = fleet_create(&world.options);
+    uint64_t ended_ns;
+    fleet_install(fleet);
+    bool done = play(fleet, &world, &ended_ns);
+    int bad = done ? check_workers(fleet, &world, ended_ns) : failed(&world, "somebody never ended", "");
+    if (!bad) bad = check_shards(fleet, &world);
+    if (verbose) {
+        printf("seed %llu: %s after %.6f s, lost worker %d shard %d, repeats %u\n", (unsigned long long)seed, bad ? "BAD" : "good",
+               (double)ended_ns / 1e9, world.lost_worker, world.lost_shard, fleet->repeats);
+        for (uint32_t w = 0; w < world.options.workers; w++)
+            printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].step, fleet->worker[w].left,
+                   weft_status_name(fleet->worker[w].failure), fleet->worker[w].failure_text);
+    }
+    fleet_free(fleet);
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seeds = 20, first = 1, bad = 0;
+    bool verbose = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--verbose") == 0) verbose = true;
+        else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
+        else {
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--verbose]\n", argv[0]);
+            return 2;
+        }
+    }
+    for (uint64_t seed = first; seed < first + seeds && bad < 5; seed++) bad += (uint64_t)run_seed(seed, verbose);
+    printf("%llu seeds from %llu: %llu bad\n", (unsigned long long)seeds, (unsigned long long)first, (unsigned long long)bad);
+    return bad > 0;
+}
