@@ -11,6 +11,20 @@
  *   powersgd           two rounds: P = M Q; then, against the orthogonalised sum P^, Q = M^T P^
  *                      combined by the fold T; orthogonalisation happens once, in the combiner of round 0
  *
+ * The bytes (little-endian; contributions and aggregates of a codec look alike):
+ *
+ *   dense      count f32
+ *   f16        i32 exponent (-126..113), count f16; value = f16 * 2^exponent. The writer puts the largest magnitude
+ *              into [2^14, 2^15), so no finite sum overflows and small gradients keep their bits
+ *   bf16       count bf16
+ *   powersgd   round 0: P, rank * rows f32; round 1: Q, rank * cols f32; rank-major: one vector after the other
+ *   topk       an index stream (compress/index_block.c gives its format), then one f32 per index. A contribution has
+ *              exactly k indices, an aggregate at most min(count, ranks * k)
+ *
+ * f16 and bf16 contributions are widened and folded in f32; the aggregate is rounded once to the 16-bit type. The
+ * sparse union sums each index by T over the ranks, those that did not send it left out (x alone, not x + 0).
+ * Structure is checked, values are not: a peer that sends NaN gets NaN summed, but none of it enters residual or Q.
+ *
  * The aggregate is always the SUM over workers (P^ of round 0 is a basis and has no scale); finish
  * multiplies by `scale` (1/ranks or 1/sum of weights), so the same bytes serve every averaging rule.
  * Bits: given the same contributions in the same rank order, every combiner gives the same bytes, and
@@ -19,10 +33,17 @@
  * State is transactional: encode of a step works on shadow state; weft_codec_commit at the end of the step
  * makes it real; weft_codec_abandon restores the state before the step (the worker's contribution is back:
  * the gradient itself is not kept, the caller computes it again). encode(k) called twice in one step gives the same
- * bytes again: a retry never encodes twice. A non-finite gradient: encode(0) answers WEFT_ERR_INVALID,
- * state untouched.
+ * bytes again: a retry never encodes twice. (dense, f16 and bf16 remember nothing: there the gradient must still be
+ * the same.) A non-finite gradient, or one that is non-finite after scale and residual: encode(0) answers
+ * WEFT_ERR_INVALID, state untouched; PowerSGD counts magnitudes from 2^120 as non-finite.
  *
- * Nothing here does I/O or reads a clock; one codec object is used by one thread at a time. */
+ * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n: dense 1;
+ * f16, bf16 1/2; powersgd 2 and 3 rank (rows + cols); topk about 3 and what k needs. A combiner keeps
+ * log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs.
+ *
+ * Calls out of order (take before encode, encode(1) before take(0), add before begin or beyond ranks) answer
+ * WEFT_ERR_STATE and change nothing. Nothing here does I/O or reads a clock; one codec object is used by one thread at
+ * a time. */
 #ifndef WEFT_COMPRESS_H
 #define WEFT_COMPRESS_H
 
@@ -49,7 +70,7 @@ enum weft_codec_id {
 struct weft_codec_spec {
     enum weft_codec_id id;
     uint32_t rank;        /* powersgd, 1..64, default 4 */
-    double min_ratio;     /* powersgd: compress iff (rows+cols)*rank*min_ratio < rows*cols; default 2 */
+    double min_ratio;     /* powersgd, 1..1e6: compress iff (rows+cols)*rank*min_ratio < rows*cols; default 2 */
     uint64_t seed;        /* powersgd: of the first Q, the same on every rank; default 1 */
     double ratio;         /* topk: kept share of elements, 0 < ratio <= 1, default 0.01; k = clamp(ceil(n*ratio),1,n) */
     uint64_t min_count;   /* topk: tensors with fewer elements go dense; default 1024 */
@@ -67,7 +88,8 @@ struct weft_shape {
 uint64_t weft_shape_elems(const struct weft_shape *shape); /* product; 0 on overflow or a zero dimension */
 
 /* What the spec really does to this shape: small and 1-D tensors become WEFT_CODEC_DENSE. All ranks and
- * shards call this with the same arguments and get the same answer. */
+ * shards call this with the same arguments and get the same answer. Resolving twice changes nothing; create
+ * answers WEFT_ERR_INVALID for a spec that does not fit its shape. */
 struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, const struct weft_shape *shape);
 
 uint32_t weft_codec_rounds(const struct weft_codec_spec *spec);
@@ -90,6 +112,7 @@ enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, con
 enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks);
 /* After the last take: out (elems,) f32 = decoded sum * scale. */
 enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out);
+/* commit: after the last take, or without any encode in this step (then nothing happens). */
 void weft_codec_commit(struct weft_codec *codec);
 void weft_codec_abandon(struct weft_codec *codec);
 /* sqrt(sum of squares) of the residual: a live metric; 0 for codecs without one. */
@@ -100,7 +123,7 @@ struct weft_combiner;
 enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
                                       uint32_t ranks, struct weft_combiner **combiner_out);
 void weft_combiner_free(struct weft_combiner *combiner);
-/* Start round `round`; forgets an unfinished one. */
+/* Start round `round` (below weft_codec_rounds, a number from a peer is checked before); forgets an unfinished one. */
 void weft_combiner_begin(struct weft_combiner *combiner, uint32_t round);
 /* Contributions in rank order 0,1,2...; UNTRUSTED bytes: WEFT_ERR_MALFORMED adds nothing. Does not keep `data`. */
 enum weft_status weft_combiner_add(struct weft_combiner *combiner, const void *data, size_t bytes);

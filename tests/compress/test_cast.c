@@ -1,4 +1,4 @@
-/* cast_test.c - dense, f16, bf16 through worker and combiner: the sum is T's sum, rounded once; 16-bit sums do not
+/* test_cast.c - dense, f16, bf16 through worker and combiner: the sum is T's sum, rounded once; 16-bit sums do not
  * overflow; wrong sizes and non-finite gradients are refused. */
 #include "tests/compress/compress_fixture.h"
 

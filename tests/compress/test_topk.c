@@ -1,4 +1,4 @@
-/* topk_test.c - exact top-k with error feedback: values move bit for bit, the residual keeps the rest, nothing is lost
+/* test_topk.c - exact top-k with error feedback: values move bit for bit, the residual keeps the rest, nothing is lost
  * over many steps, and the sparse union sums in T's order. */
 #include "tests/compress/compress_fixture.h"
 

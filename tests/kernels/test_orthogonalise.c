@@ -1,4 +1,4 @@
-/* orthogonalise_test.c - the basis is orthonormal and spans the same space, whatever comes in; what cannot be
+/* test_orthogonalise.c - the basis is orthonormal and spans the same space, whatever comes in; what cannot be
  * made orthonormal is dropped, never NaN. */
 #include <setjmp.h>
 #include <stdarg.h>

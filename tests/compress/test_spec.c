@@ -1,4 +1,4 @@
-/* spec_test.c - codec specs: what is read, refused, printed, and what a spec becomes for a shape. */
+/* test_spec.c - codec specs: what is read, refused, printed, and what a spec becomes for a shape. */
 #include "tests/compress/compress_fixture.h"
 
 static void test_defaults_and_text(void **state)

@@ -1,4 +1,4 @@
-/* variants_test.c - every fast kernel gives the bits of the scalar one: random, NaN, Inf, denormal and zero
+/* test_variants.c - every fast kernel gives the bits of the scalar one: random, NaN, Inf, denormal and zero
  * inputs, lengths around every vector width, starts misaligned by one element. The outputs carry guard
  * elements on both sides: a kernel that writes one too many is found here. */
 #include <setjmp.h>

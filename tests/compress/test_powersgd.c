@@ -1,4 +1,4 @@
-/* powersgd_test.c - low-rank compression against f64 oracles: exact on low-rank matrices, a projection on others, no
+/* test_powersgd.c - low-rank compression against f64 oracles: exact on low-rank matrices, a projection on others, no
  * NaN on deficient ones, a residual that stays bounded, and nothing lost over many steps. */
 #include "tests/compress/compress_fixture.h"
 

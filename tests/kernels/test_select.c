@@ -1,4 +1,4 @@
-/* select_test.c - exact top-k against a sort, on the inputs that break radix selects: everything equal, in one
+/* test_select.c - exact top-k against a sort, on the inputs that break radix selects: everything equal, in one
  * coarse bucket, differing in the last bit, +-0, denormals, NaN and Inf. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* index_test.c - index streams: round trips at all densities, sizes near the entropy, golden bytes, and every way
+/* test_index.c - index streams: round trips at all densities, sizes near the entropy, golden bytes, and every way
  * to be malformed. */
 #include "tests/compress/compress_fixture.h"
 

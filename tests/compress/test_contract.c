@@ -1,4 +1,4 @@
-/* contract_test.c - what compress.h promises of every codec alike: transactions, retries, refusal of non-finite
+/* test_contract.c - what compress.h promises of every codec alike: transactions, retries, refusal of non-finite
  * gradients, equal bits on every path from contributions to gradient, and clean failure without memory. */
 #include "tests/compress/compress_fixture.h"
 

@@ -1,4 +1,4 @@
-/* fold_test.c - the incremental fold is the recursive tree T, bit for bit, within its promised buffers. */
+/* test_fold.c - the incremental fold is the recursive tree T, bit for bit, within its promised buffers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

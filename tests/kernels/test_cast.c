@@ -1,4 +1,4 @@
-/* cast_test.c - the 16-bit floats against an oracle that knows no bit tricks: all 65,536 patterns widened,
+/* test_cast.c - the 16-bit floats against an oracle that knows no bit tricks: all 65,536 patterns widened,
  * every rounding boundary narrowed, in every variant. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,70 @@
+/* fuzz_codec_take.c - an aggregate from a hostile shard, for every codec and round: refused without a trace (the true one
+ * is then taken as if nothing had come), or taken, and then the step ends and the next gradient still encodes. */
+#include <math.h>
+
+#include "tests/fuzz/fuzz_compress.h"
+
+static void combine(struct fuzz_fleet *fleet, const void **data_out, size_t *bytes_out)
+{
+    for (uint32_t r = 0; r < FUZZ_RANKS; r++)
+        fuzz_expect(weft_combiner_add(fleet->combiner, fleet->contributions[r], fleet->bytes[r]) == WEFT_OK);
+    fuzz_expect(weft_combiner_close(fleet->combiner, data_out, bytes_out) == WEFT_OK);
+}
+
+static void finish_step(struct weft_codec *codec, const struct fuzz_case *chosen)
+{
+    static uint8_t factor[FUZZ_BYTES];
+    float out[FUZZ_ELEMS];
+    size_t bytes;
+    if (weft_codec_rounds(&chosen->spec) == 2 && chosen->round == 0) {
+        /* Our own Q as if it were the sum: one rank's aggregate of the second round. */
+        fuzz_expect(weft_codec_encode(codec, 1, NULL, 1.0f, factor, &bytes) == WEFT_OK);
+        fuzz_expect(weft_codec_take(codec, 1, factor, bytes, 1) == WEFT_OK);
+    }
+    fuzz_expect(weft_codec_finish(codec, 0.5f, out) == WEFT_OK);
+    weft_codec_commit(codec);
+    fuzz_expect(isfinite(weft_codec_residual_norm(codec))); /* nothing foreign in the residual */
+    fuzz_gradient(9, out);
+    fuzz_expect(weft_codec_encode(codec, 0, out, 1.0f, factor, &bytes) == WEFT_OK);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static struct fuzz_fleet fleet;
+    const void *good;
+    size_t good_bytes;
+    float first[FUZZ_ELEMS], second[FUZZ_ELEMS];
+    if (bytes < 1) return 0;
+    const struct fuzz_case chosen = fuzz_case_of(data[0]);
+    fuzz_fleet_open(&fleet, &chosen);
+    combine(&fleet, &good, &good_bytes);
+    struct weft_codec *tried = fleet.codecs[0];
+    const enum weft_status status = weft_codec_take(tried, chosen.round, data + 1, bytes - 1, FUZZ_RANKS);
+    fuzz_expect(status == WEFT_OK || status == WEFT_ERR_MALFORMED);
+    if (status != WEFT_OK) {
+        fuzz_expect(weft_codec_take(tried, chosen.round, good, good_bytes, FUZZ_RANKS) == WEFT_OK);
+        fuzz_expect(weft_codec_take(fleet.codecs[1], chosen.round, good, good_bytes, FUZZ_RANKS) == WEFT_OK);
+        if (chosen.round + 1 == weft_codec_rounds(&chosen.spec)) {
+            fuzz_expect(weft_codec_finish(tried, 1.0f, first) == WEFT_OK);
+            fuzz_expect(weft_codec_finish(fleet.codecs[1], 1.0f, second) == WEFT_OK);
+            fuzz_expect(memcmp(first, second, sizeof first) == 0);
+        }
+    }
+    finish_step(tried, &chosen);
+    fuzz_fleet_close(&fleet);
+    return 0;
+}
+
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+{
+    static struct fuzz_fleet fleet;
+    const struct fuzz_case chosen = fuzz_case_of((uint8_t)number);
+    const void *good;
+    size_t bytes;
+    fuzz_fleet_open(&fleet, &chosen);
+    combine(&fleet, &good, &bytes);
+    out[0] = (uint8_t)number;
+    memcpy(out + 1, good, bytes);
+    fuzz_fleet_close(&fleet);
+    return 1 + bytes;
+}

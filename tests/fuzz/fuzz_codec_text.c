@@ -1,0 +1,34 @@
+/* fuzz_codec_text.c - codec specs: what parses has a canonical text that parses to the same spec. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "compress/compress.h"
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    struct weft_codec_spec spec, again;
+    struct weft_error error = {0};
+    char text[200], canonical[96], second[96];
+    if (bytes >= sizeof text) return 0;
+    memcpy(text, data, bytes);
+    text[bytes] = '\0';
+    if (weft_codec_parse(text, &spec, &error) != WEFT_OK) {
+        if (error.text[0] == '\0') abort();
+        return 0;
+    }
+    weft_codec_format(&spec, canonical, sizeof canonical);
+    if (weft_codec_parse(canonical, &again, NULL) != WEFT_OK) abort();
+    weft_codec_format(&again, second, sizeof second);
+    if (strcmp(canonical, second) != 0 || memcmp(&spec, &again, sizeof spec) != 0) abort();
+    return 0;
+}
+
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+{
+    static const char *const texts[] = {"dense", "f16", "bf16", "powersgd", "powersgd:rank=4,min_ratio=2.5,seed=7",
+                                        "topk:ratio=0.01", "topk:ratio=1e-3,min_count=10", "powersgd:min_ratio=1e3"};
+    const char *text = texts[number % 8];
+    memcpy(out, text, strlen(text));
+    return strlen(text);
+}
