@@ -68,6 +68,11 @@ static void result_arrived(void *context, struct weft_arrival *arrival)
     struct fleet_worker *worker = context;
     struct weft_wire_header header;
     struct fleet_request *request = worker->open;
+    if (worker->hold) { /* the payload stays with the shard */
+        WEFT_ASSERT(worker->held_count < 8);
+        worker->held[worker->held_count++] = arrival;
+        return;
+    }
     bool readable = weft_wire_decode(arrival->header, arrival->header_bytes, &header) == WEFT_OK && header.kind == WEFT_WIRE_RESULT;
     for (; readable && request; request = request->next) {
         const struct weft_wire_header *asked = &request->header;
@@ -98,6 +103,14 @@ static void result_arrived(void *context, struct weft_arrival *arrival)
         weft_transport_discard(worker->transport, arrival);
         request_ended(request, status);
     }
+}
+
+void fleet_hold(struct fleet *fleet, uint32_t rank, bool hold)
+{
+    struct fleet_worker *worker = &fleet->worker[rank];
+    worker->hold = hold;
+    for (uint32_t i = 0; !hold && i < worker->held_count; i++) result_arrived(worker, worker->held[i]);
+    if (!hold) worker->held_count = 0;
 }
 
 void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet_request *request, const void *header,

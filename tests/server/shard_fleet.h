@@ -73,7 +73,9 @@ struct fleet_worker {
     struct fleet_request *open;
     uint32_t unexpected;     /* results nobody waited for */
     bool lost[FLEET_SHARDS_MAX];
-    bool killed;
+    bool killed, hold;
+    struct weft_arrival *held[8];
+    uint32_t held_count;
     /* training */
     uint64_t step, last_step;
     uint32_t left;           /* chunks of the step without a result */
@@ -130,6 +132,8 @@ bool fleet_train_end(struct fleet *fleet, uint64_t until_ns);
 bool fleet_await(struct fleet *fleet, struct fleet_request *request);
 /* Run until nothing is left to happen or `ns` have passed. */
 void fleet_settle(struct fleet *fleet, uint64_t ns);
+/* While held, a worker takes no result; afterwards all that came. */
+void fleet_hold(struct fleet *fleet, uint32_t rank, bool hold);
 void fleet_kill_worker(struct fleet *fleet, uint32_t rank);
 void fleet_kill_shard(struct fleet *fleet, uint32_t shard);
 /* The values of every chunk at every living shard are those of the reference after that chunk's closed step. */
