@@ -126,7 +126,8 @@ struct weft_transport_ops {
     enum weft_status (*address)(struct weft_transport *transport, const void **blob_out, size_t *bytes_out);
     /* Never blocks; WEFT_OK means "messages may be sent", not "reached". Malformed blob: WEFT_ERR_MALFORMED. */
     enum weft_status (*connect)(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes);
-    /* Forget a peer: its operations complete with `status` (exactly once each) as soon as their buffers are safe. */
+    /* Forget a peer: its operations complete with `status` (exactly once each) as soon as their buffers are safe. May be
+     * called again for a peer that was taking its leave in order and is now known to be dead. */
     void (*disconnect)(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status);
 
     /* WEFT_IN_PROGRESS (completion follows), WEFT_ERR_AGAIN (nothing queued), or another error (nothing queued). */

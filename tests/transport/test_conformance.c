@@ -8,6 +8,8 @@
 
 static const struct flavour flavours[] = {
     {"sim", "sim", NULL, NULL},
+    {"ucx-tcp", "ucx", "tcp", NULL},
+    {"ucx-shm", "ucx", "shm", NULL},
 };
 static const struct flavour *flavour;
 

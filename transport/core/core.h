@@ -113,6 +113,8 @@ void core_finish(struct weft_transport *transport, struct core_done *done, enum 
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival);
 /* As weft_transport_fail_peer. `peer` may be one that is lost already: then nothing happens. */
 void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text);
+/* The peer, or an early one made for this id; NULL when there are too many of those (or no memory). */
+struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id);
 static inline void core_refused(struct weft_transport *transport) { transport->stats.refused_count++; }
 /* The backend has work at that time (and no descriptor that would say so): the loop looks again then. */
 void core_wake_at(struct weft_transport *transport, uint64_t time_ns);

@@ -190,17 +190,6 @@ static void arrival_dispatch(struct weft_transport *transport, struct core_arriv
     core_match_keep(transport, arrival);
 }
 
-/* A message from an endpoint that is not connected here (yet): keep it, within bounds. */
-static struct weft_peer *early_peer(struct weft_transport *transport, struct weft_peer *known, uint32_t peer_id)
-{
-    if (transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) return NULL;
-    if (known) return known;
-    if (transport->early_peer_count >= CORE_EARLY_PEERS_MAX) return NULL;
-    struct weft_peer *peer = core_peer_add(transport, peer_id);
-    if (peer) transport->early_peer_count++;
-    return peer;
-}
-
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival)
 {
     struct weft_arrival *face = &arrival->face;
@@ -210,7 +199,8 @@ void core_arrived(struct weft_transport *transport, struct core_arrival *arrival
     face->lost = false;
     struct weft_peer *peer = core_peer_find(transport, face->peer_id);
     bool early = !peer || !peer->connected || peer->early;
-    if (early && (!peer || !peer->connected)) peer = early_peer(transport, peer, face->peer_id);
+    if (early && transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) peer = NULL;
+    else if (!peer) peer = core_peer_meet(transport, face->peer_id);
     if (!peer || peer->status < 0 || transport->closed) {
         if (!peer) core_refused(transport);
         arrival->state = CORE_ARRIVAL_ENDED;

@@ -81,6 +81,16 @@ struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_
     return peer;
 }
 
+struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id)
+{
+    struct weft_peer *peer = core_peer_find(transport, peer_id);
+    if (peer) return peer;
+    if (transport->early_peer_count >= CORE_EARLY_PEERS_MAX) return NULL;
+    peer = core_peer_add(transport, peer_id);
+    if (peer) transport->early_peer_count++;
+    return peer;
+}
+
 void core_peer_remove(struct weft_transport *transport, struct weft_peer *peer)
 {
     WEFT_ASSERT(weft_list_empty(&peer->arrivals));
@@ -141,8 +151,13 @@ void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, en
 
 void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id, enum weft_status status, const char *text)
 {
-    struct weft_peer *peer = core_peer_find(transport, peer_id);
-    if (peer) core_peer_lost(transport, peer, status, text);
+    struct weft_peer *peer = weft_transport_peer(transport, peer_id);
+    if (!peer || transport->closed) return;
+    if (peer->status < 0 && peer->operations > 0) {
+        transport->ops->disconnect(transport, peer, peer->status); /* it was closing in order; now it is dead */
+        return;
+    }
+    core_peer_lost(transport, peer, status, text);
 }
 
 /* Call peer_failed for every lost peer whose operations have all completed. */

@@ -1,0 +1,312 @@
+/* ucx_open.c - one UCX context and worker per endpoint, and how it sleeps and ends.
+ *
+ * Lanes. "tcp" runs with UCX's peer error handling: a dead process is noticed by its connection. "shm"
+ * (posix, cma, sysv) runs without, because UCX 1.13 drops its shared-memory lanes when error handling is
+ * asked for; there the owner watches his peers by other means and calls weft_transport_fail_peer.
+ * Any other text is a UCX_TLS list, with error handling. What the user has set himself in the
+ * environment (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...) wins over ours.
+ *
+ * UCX prints to the terminal and catches fatal signals by default; a library must do neither, so both
+ * are turned down here unless the user asked for them. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ucs/config/global_opts.h>
+#include <ucs/debug/debug.h>
+
+#include "transport/ucx/ucx.h"
+#include "transport/ucx/ucx_ops.h"
+
+/* ---- pools ---- */
+
+void *ucx_pool_take(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
+{
+    if (!pool->free_items) {
+        size_t step = (pool->item_bytes + 63) / 64 * 64;
+        char *block = weft_alloc_bytes(endpoint->transport->env, 64 + step * UCX_POOL_BLOCK);
+        if (!block) return NULL;
+        *(void **)block = pool->blocks;
+        pool->blocks = block;
+        for (int i = 0; i < UCX_POOL_BLOCK; i++) ucx_pool_give(pool, block + 64 + step * (size_t)i);
+    }
+    void *item = pool->free_items;
+    pool->free_items = *(void **)item;
+    return item;
+}
+
+void ucx_pool_give(struct ucx_pool *pool, void *item)
+{
+    *(void **)item = pool->free_items;
+    pool->free_items = item;
+}
+
+static void pool_free(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
+{
+    while (pool->blocks) {
+        void *block = pool->blocks;
+        pool->blocks = *(void **)block;
+        weft_free_bytes(endpoint->transport->env, block);
+    }
+}
+
+/* ---- open ---- */
+
+/* UCX's own voice: silent at our default level, its errors from debug on. */
+static void quieten(struct weft_env *env)
+{
+    if (!getenv("UCX_LOG_LEVEL")) {
+        ucs_global_opts.log_component.log_level = env->log_level >= WEFT_LOG_DEBUG ? UCS_LOG_LEVEL_ERROR : UCS_LOG_LEVEL_FATAL;
+    }
+    if (!getenv("UCX_HANDLE_ERRORS")) {
+        static const int caught[] = {SIGILL, SIGABRT, SIGFPE, SIGBUS, SIGSEGV};
+        for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) ucs_debug_disable_signal(caught[i]);
+    }
+}
+
+/* Ours, unless the user's environment has its own value. */
+static enum weft_status configure(ucp_config_t *config, const char *name, const char *value, struct weft_error *error)
+{
+    char variable[64];
+    snprintf(variable, sizeof variable, "UCX_%s", name);
+    if (getenv(variable)) return WEFT_OK;
+    ucs_status_t status = ucp_config_modify(config, name, value);
+    if (status == UCS_OK) return WEFT_OK;
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX refuses %s=%s: %s", name, value, ucs_status_string(status));
+}
+
+static enum weft_status open_context(struct ucx_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
+{
+    const char *lanes = options->lanes && options->lanes[0] ? options->lanes : "tcp";
+    endpoint->peer_errors = strcmp(lanes, "shm") != 0;
+    const char *list = strcmp(lanes, "tcp") == 0 ? "tcp,self" : strcmp(lanes, "shm") == 0 ? "posix,cma,sysv,self" : lanes;
+    ucp_config_t *config;
+    ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);
+    if (ucs != UCS_OK) {
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX cannot read its UCX_* environment: %s", ucs_status_string(ucs));
+    }
+    enum weft_status status = configure(config, "TLS", list, error);
+    if (status == WEFT_OK) status = configure(config, "NET_DEVICES", options->devices && options->devices[0] ? options->devices : "lo", error);
+    if (status == WEFT_OK) status = configure(config, "TCP_CONN_NB", "y", error); /* connect never blocks */
+    if (status < 0) {
+        ucp_config_release(config);
+        return status;
+    }
+    ucp_params_t params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES,
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+    };
+    ucs = ucp_init(&params, config, &endpoint->context);
+    ucp_config_release(config);
+    if (ucs != UCS_OK) {
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot start on lanes %s, devices %s: %s (ucx_info -d lists both)",
+                                                list, options->devices ? options->devices : "lo", ucs_status_string(ucs));
+    }
+    snprintf(endpoint->transport->name, sizeof endpoint->transport->name, "ucx %s", lanes);
+    return WEFT_OK;
+}
+
+static enum weft_status open_worker(struct ucx_endpoint *endpoint, struct weft_error *error)
+{
+    ucp_worker_params_t params = {
+        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+        .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* one thread at a time, not always the same one */
+    };
+    ucs_status_t ucs = ucp_worker_create(endpoint->context, &params, &endpoint->worker);
+    if (ucs != UCS_OK) goto err;
+    ucp_worker_attr_t attributes = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
+    ucs = ucp_worker_query(endpoint->worker, &attributes);
+    if (ucs != UCS_OK) goto err_destroy;
+    if (attributes.max_am_header < UCX_WIRE_HEADER_BYTES_MAX) {
+        ucp_worker_destroy(endpoint->worker);
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX on these lanes carries message headers of %zu bytes, %d are needed",
+                                                attributes.max_am_header, UCX_WIRE_HEADER_BYTES_MAX);
+    }
+    ucp_am_handler_param_t handler = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = UCX_AM_ID,
+        .cb = ucx_on_message,
+        .arg = endpoint,
+    };
+    ucs = ucp_worker_set_am_recv_handler(endpoint->worker, &handler);
+    if (ucs != UCS_OK) goto err_destroy;
+    ucs = ucp_worker_get_efd(endpoint->worker, &endpoint->fd);
+    if (ucs != UCS_OK) goto err_destroy;
+    return WEFT_OK;
+
+err_destroy:
+    ucp_worker_destroy(endpoint->worker);
+err:
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot make a worker on lanes %s: %s", endpoint->transport->name,
+                                            ucs_status_string(ucs));
+}
+
+static enum weft_status open_address(struct ucx_endpoint *endpoint, struct weft_error *error)
+{
+    ucp_address_t *address;
+    size_t bytes;
+    ucs_status_t ucs = ucp_worker_get_address(endpoint->worker, &address, &bytes);
+    if (ucs != UCS_OK) {
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX has no address on lanes %s: %s", endpoint->transport->name,
+                                                ucs_status_string(ucs));
+    }
+    enum weft_status status = WEFT_OK;
+    if (bytes > sizeof endpoint->address - UCX_WIRE_ADDRESS_BYTES) {
+        status = (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "the UCX address has %zu bytes, at most %zu fit: name fewer devices", bytes,
+                                                  sizeof endpoint->address - UCX_WIRE_ADDRESS_BYTES);
+    } else {
+        struct weft_transport *transport = endpoint->transport;
+        ucx_wire_address_encode(core_nonce_hash(transport->nonce), transport->id, address, (uint32_t)bytes, endpoint->address);
+        endpoint->address_bytes = UCX_WIRE_ADDRESS_BYTES + bytes;
+    }
+    ucp_worker_release_address(endpoint->worker, address);
+    return status;
+}
+
+static enum weft_status ucx_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
+{
+    quieten(transport->env);
+    struct ucx_endpoint *endpoint = weft_alloc_zero(transport->env, sizeof *endpoint);
+    if (!endpoint) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a UCX endpoint");
+    endpoint->transport = transport;
+    endpoint->sends.item_bytes = sizeof(struct ucx_send);
+    endpoint->arrivals.item_bytes = sizeof(struct ucx_arrival);
+    endpoint->eager_buffers.item_bytes = options->eager_bytes_max > 64 ? options->eager_bytes_max : 64;
+    weft_list_init(&endpoint->arrived);
+    weft_list_init(&endpoint->failed);
+    weft_list_init(&endpoint->peers);
+    enum weft_status status = open_context(endpoint, options, error);
+    if (status < 0) goto err_free;
+    status = open_worker(endpoint, error);
+    if (status < 0) goto err_cleanup;
+    status = open_address(endpoint, error);
+    if (status < 0) goto err_destroy;
+    transport->backend = endpoint;
+    return WEFT_OK;
+
+err_destroy:
+    ucp_worker_destroy(endpoint->worker);
+err_cleanup:
+    ucp_cleanup(endpoint->context);
+err_free:
+    weft_free_bytes(transport->env, endpoint);
+    return status;
+}
+
+static enum weft_status ucx_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    *blob_out = endpoint->address;
+    *bytes_out = endpoint->address_bytes;
+    return WEFT_OK;
+}
+
+/* ---- work and sleep ---- */
+
+/* UCX 1.13 aborts the process when a worker is destroyed while an answer to somebody's connection request
+ * is still queued. So the last thing is a flush of the worker, repeated until it has nothing to do. */
+static void come_to_rest(struct ucx_endpoint *endpoint)
+{
+    if (endpoint->flush_request) {
+        if (ucp_request_check_status(endpoint->flush_request) == UCS_INPROGRESS) return;
+        ucp_request_free(endpoint->flush_request);
+    }
+    ucp_request_param_t param = {.op_attr_mask = 0};
+    void *request = ucp_worker_flush_nbx(endpoint->worker, &param);
+    endpoint->flush_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+    endpoint->at_rest = endpoint->flush_request == NULL;
+}
+
+static int ucx_progress(struct weft_transport *transport, int budget)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    int count = 0;
+    if (endpoint->at_rest) return 0;
+    bool quiet = false;
+    while (count < budget && !quiet) {
+        quiet = ucp_worker_progress(endpoint->worker) == 0;
+        if (!quiet) count++;
+    }
+    count += ucx_arrivals_progress(endpoint);
+    count += ucx_peers_progress(endpoint, quiet);
+    if (transport->closed && endpoint->ending_count == 0) come_to_rest(endpoint);
+    return count;
+}
+
+static enum weft_status ucx_arm(struct weft_transport *transport)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    if (!weft_list_empty(&endpoint->arrived) || !weft_list_empty(&endpoint->failed)) return WEFT_ERR_AGAIN;
+    if (!ucx_peers_patient(endpoint)) return WEFT_ERR_AGAIN;
+    return ucp_worker_arm(endpoint->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
+}
+
+static int ucx_fd(struct weft_transport *transport) { return ((struct ucx_endpoint *)transport->backend)->fd; }
+
+/* ---- end ---- */
+
+static void ucx_close(struct weft_transport *transport)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->peers) {
+        struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
+        if (known->ep && known->end == UCX_END_NONE) ucx_peer_leave(known, WEFT_ERR_CLOSED);
+    }
+}
+
+static bool ucx_drained(struct weft_transport *transport)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    return endpoint->at_rest;
+}
+
+static void release_all(struct ucx_endpoint *endpoint, struct weft_list *arrivals)
+{
+    while (!weft_list_empty(arrivals)) {
+        struct ucx_arrival *arrival = weft_list_first(arrivals, struct ucx_arrival, link);
+        weft_list_remove(&arrival->link);
+        ucx_arrival_release(endpoint, arrival);
+    }
+}
+
+static void ucx_free(struct weft_transport *transport)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    struct weft_list *node, *spare;
+    release_all(endpoint, &endpoint->arrived);
+    weft_list_foreach(node, spare, &endpoint->peers) release_all(endpoint, &weft_container_of(node, struct ucx_peer, link)->ahead);
+    uint64_t patience_ns = weft_now_ns(transport->env) + WEFT_MS(100);
+    while (!endpoint->at_rest && weft_now_ns(transport->env) < patience_ns) ucx_progress(transport, 64);
+    if (!endpoint->at_rest) {
+        weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u is freed before it has drained: its UCX worker is left behind", transport->id);
+        return;
+    }
+    ucp_worker_destroy(endpoint->worker); /* may still call back parked operations: their memory goes after it */
+    ucp_cleanup(endpoint->context);
+    weft_list_foreach(node, spare, &endpoint->peers) {
+        weft_free_bytes(transport->env, weft_container_of(node, struct ucx_peer, link));
+    }
+    pool_free(endpoint, &endpoint->sends);
+    pool_free(endpoint, &endpoint->arrivals);
+    pool_free(endpoint, &endpoint->eager_buffers);
+    weft_free_bytes(transport->env, endpoint);
+}
+
+const struct weft_transport_ops ucx_transport_ops = {
+    .name = "ucx",
+    .open = ucx_open,
+    .close = ucx_close,
+    .drained = ucx_drained,
+    .free = ucx_free,
+    .address = ucx_address,
+    .connect = ucx_connect,
+    .disconnect = ucx_disconnect,
+    .send = ucx_message_send,
+    .accept = ucx_message_accept,
+    .discard = ucx_message_discard,
+    .progress = ucx_progress,
+    .arm = ucx_arm,
+    .fd = ucx_fd,
+};

@@ -1,0 +1,232 @@
+/* ucx_peer.c - UCX endpoints to peers, and the end of each.
+ *
+ *   weft_transport_close ──BYE──►  GRACEFUL ──(answer came, no operation left)──► CLOSING (flushed) ─► DONE
+ *   BYE came ──core_peer_lost, answer──► GRACEFUL
+ *   UCX reports an error ──core_peer_lost──► FORCE ──► CLOSING (by force) ─► DONE
+ *   weft_transport_fail_peer ─────────────► FORCE
+ *
+ * GRACEFUL: both sides live. BYE is the last message in sequence; whoever gets it drops the sender's
+ *   announcements (UCX tells their sender, so his requests end) and answers that he sends no more. What is
+ *   being received goes on to its end. So all requests end by themselves and nothing need be cancelled.
+ *   A peer that does not answer within a second is treated as dead.
+ * FORCE on lanes with error handling: UCX closes by force and ends every request; what it leaves (it
+ *   should leave nothing) ends here after the close, when there is no connection any more. UCX 1.13
+ *   aborts the *other* process if one side does this before both know each other, so it waits for the
+ *   first message of a peer that is not known to be broken, for at most a second.
+ * FORCE on lanes without (shared memory): requests cannot be cancelled. The process is dead, so nothing
+ *   new can come; what it has written is drained by progressing until UCX is quiet, then the operations
+ *   complete and their requests stay parked. This needs the caller's word that the process is really
+ *   gone: one that is only slow could still be read from, or written to, by UCX. */
+#include "transport/ucx/ucx.h"
+
+#include <stdio.h>
+
+#define END_PATIENCE_NS WEFT_SECONDS(1)
+
+enum weft_status ucx_status(const struct ucx_peer *known, ucs_status_t status)
+{
+    if (status == UCS_OK) return WEFT_OK;
+    if (known->end_status < 0) return known->end_status;
+    if (known->peer && known->peer->status < 0) return known->peer->status;
+    if (status == UCS_ERR_NO_MEMORY) return WEFT_ERR_NO_MEMORY;
+    if (status == UCS_ERR_MESSAGE_TRUNCATED) return WEFT_ERR_TRUNCATED;
+    return WEFT_ERR_PEER_LOST;
+}
+
+struct ucx_peer *ucx_peer_of(struct ucx_endpoint *endpoint, struct weft_peer *peer)
+{
+    if (peer->backend) return peer->backend;
+    struct ucx_peer *known = weft_alloc_zero(endpoint->transport->env, sizeof *known);
+    if (!known) return NULL;
+    known->endpoint = endpoint;
+    known->peer = peer;
+    weft_list_init(&known->operations);
+    weft_list_init(&known->ahead);
+    weft_list_init(&known->link_failed);
+    weft_list_append(&endpoint->peers, &known->link);
+    peer->backend = known;
+    return known;
+}
+
+/* Note it; reported after ucp_worker_progress. UCS_OK: he took his leave; an error may still follow that. */
+void ucx_peer_failed(struct ucx_peer *known, ucs_status_t status)
+{
+    if (known->end == UCX_END_DONE || (known->failed && known->failed_status != UCS_OK)) return;
+    bool reported = known->failed;
+    known->failed = true;
+    known->failed_status = status;
+    if (!reported) weft_list_append(&known->endpoint->failed, &known->link_failed);
+}
+
+static void on_error(void *context, ucp_ep_h ep, ucs_status_t status) { ucx_peer_failed(context, status); }
+
+enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    const void *address;
+    WEFT_TRY(ucx_wire_address_decode(blob, bytes, core_nonce_hash(transport->nonce), peer->id, &address));
+    bool fresh = !peer->backend;
+    struct ucx_peer *known = ucx_peer_of(endpoint, peer);
+    if (!known) return WEFT_ERR_NO_MEMORY;
+    ucp_ep_params_t params = {
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
+        .address = address,
+        .err_mode = UCP_ERR_HANDLING_MODE_NONE,
+    };
+    if (endpoint->peer_errors) {
+        params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER;
+        params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+        params.err_handler.cb = on_error;
+        params.err_handler.arg = known;
+    }
+    ucs_status_t ucs = ucp_ep_create(endpoint->worker, &params, &known->ep);
+    if (ucs == UCS_OK) {
+        ucx_message_control(known, UCX_WIRE_HELLO);
+        if (known->answered) ucx_peer_left(known); /* it came, spoke and went before we knew it */
+        return WEFT_OK;
+    }
+    known->ep = NULL;
+    weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: UCX cannot connect: %s", transport->id, peer->id,
+             ucs_status_string(ucs));
+    if (fresh) {
+        weft_list_remove(&known->link);
+        weft_free_bytes(transport->env, known);
+        peer->backend = NULL;
+    }
+    return ucs == UCS_ERR_NO_MEMORY ? WEFT_ERR_NO_MEMORY : WEFT_ERR_UNREACHABLE;
+}
+
+static bool has_unfinished(const struct ucx_peer *known)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &known->operations) {
+        const struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
+        if (!op->finished || op->control) return true;
+    }
+    return false;
+}
+
+static void end_begin(struct ucx_peer *known, enum ucx_end end, enum weft_status status)
+{
+    if (known->end == UCX_END_NONE) known->endpoint->ending_count++;
+    known->end = end;
+    known->end_status = status;
+    known->end_deadline_ns = weft_now_ns(known->endpoint->transport->env) + END_PATIENCE_NS;
+}
+
+/* We close: say so. */
+void ucx_peer_leave(struct ucx_peer *known, enum weft_status status)
+{
+    end_begin(known, known->failed ? UCX_END_FORCE : UCX_END_GRACEFUL, status);
+    ucx_message_control(known, UCX_WIRE_BYE);
+}
+
+/* He closes: BYE has come, in sequence. */
+void ucx_peer_left(struct ucx_peer *known)
+{
+    known->answered = true;
+    if (!known->peer->connected || !known->ep || known->endpoint->transport->closed) return;
+    ucx_peer_failed(known, UCS_OK);
+}
+
+void ucx_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
+{
+    struct ucx_peer *known = peer->backend;
+    if (!known->ep || known->end >= UCX_END_CLOSING) return;
+    bool said_bye = known->answered && known->end == UCX_END_NONE && (!known->failed || known->failed_status == UCS_OK);
+    end_begin(known, said_bye ? UCX_END_GRACEFUL : UCX_END_FORCE, status);
+    if (said_bye) ucx_message_control(known, UCX_WIRE_BYE_TOO);
+}
+
+static void end_done(struct ucx_peer *known)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &known->operations) {
+        struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
+        if (!op->finished && !op->control) ucx_op_finish(op, known->end_status);
+    }
+    known->end = UCX_END_DONE;
+    known->endpoint->ending_count--;
+}
+
+static void end_close(struct ucx_peer *known, unsigned flags)
+{
+    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = flags};
+    ucp_ep_h ep = known->ep;
+    known->ep = NULL;
+    known->end = UCX_END_CLOSING;
+    void *request = ucp_ep_close_nbx(ep, &param);
+    known->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+}
+
+/* One step of the machine above; true when it moved. `quiet`: UCX had nothing more to do. */
+static bool end_step(struct ucx_peer *known, bool quiet, uint64_t now_ns)
+{
+    bool broken = known->failed && known->failed_status != UCS_OK;
+    switch (known->end) {
+    case UCX_END_GRACEFUL:
+        if (broken || now_ns >= known->end_deadline_ns) {
+            end_begin(known, UCX_END_FORCE, known->end_status);
+            return true;
+        }
+        if (!known->answered || has_unfinished(known)) return false;
+        end_close(known, 0);
+        return true;
+    case UCX_END_FORCE:
+        if (!known->endpoint->peer_errors) {
+            if (!quiet) return false;
+            end_done(known);
+            return true;
+        }
+        if (!known->established && !broken && now_ns < known->end_deadline_ns) return false;
+        end_close(known, UCP_EP_CLOSE_FLAG_FORCE);
+        return true;
+    case UCX_END_CLOSING:
+        if (known->close_request) {
+            if (ucp_request_check_status(known->close_request) == UCS_INPROGRESS) return false;
+            ucp_request_free(known->close_request);
+            known->close_request = NULL;
+        }
+        if (!quiet) return false;
+        end_done(known);
+        return true;
+    case UCX_END_NONE:
+    case UCX_END_DONE: return false;
+    }
+    return false;
+}
+
+int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet)
+{
+    struct weft_transport *transport = endpoint->transport;
+    int count = 0;
+    while (!weft_list_empty(&endpoint->failed)) {
+        struct ucx_peer *known = weft_list_first(&endpoint->failed, struct ucx_peer, link_failed);
+        weft_list_remove(&known->link_failed);
+        char text[120];
+        if (known->failed_status == UCS_OK) snprintf(text, sizeof text, "it has closed its endpoint");
+        else snprintf(text, sizeof text, "its connection broke (%s)", ucs_status_string(known->failed_status));
+        core_peer_lost(transport, known->peer, WEFT_ERR_PEER_LOST, text);
+        count++;
+    }
+    if (endpoint->ending_count == 0) return count;
+    uint64_t now_ns = weft_now_ns(transport->env);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->peers) {
+        count += end_step(weft_container_of(node, struct ucx_peer, link), quiet, now_ns);
+    }
+    return count;
+}
+
+bool ucx_peers_patient(struct ucx_endpoint *endpoint)
+{
+    if (endpoint->ending_count == 0) return true;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->peers) {
+        struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
+        if (known->end == UCX_END_FORCE && !endpoint->peer_errors) return false;
+        if (known->end == UCX_END_CLOSING && !known->close_request) return false;
+        if (known->end == UCX_END_GRACEFUL || known->end == UCX_END_FORCE) core_wake_at(endpoint->transport, known->end_deadline_ns);
+    }
+    return true;
+}
