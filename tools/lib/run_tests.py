@@ -1,0 +1,305 @@
+"""run_tests.py - what tools/test does once the packages are there.
+
+    run_tests.py quick|full|ci [SUITE,SUITE...]
+
+A suite here is one line of the report: a build directory and a choice among meson's tests, read from meson
+itself (`meson introspect --tests`), so a new test needs no line in this file:
+
+    test in meson's suite     runs in
+    quick                     quick, user, address, thread
+    sim                       simulator, address, thread
+    system                    multi-process, address
+    full                      rest
+    (tests/fuzz/fuzz_*)       fuzz
+
+A test that stands in several of meson's suites runs once, in the first of them in the order above.
+"""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+FLAGS = ["-Dwerror=true"]
+SANITIZER_FLAGS = ["-Dbuildtype=debugoptimized", "-Db_lundef=false", "-Dc_args=-DWEFT_DEBUG=1"]
+CLANG = {"CC": "clang-14", "CC_LD": "bfd"}
+# gcc's thread sanitizer and UCX's memory hooks do not bear each other; clang's is used, and the hooks are off.
+QUIET_UCX = {"UCX_MEM_EVENTS": "n"}
+
+BUILDS = {  # directory: (meson options, environment of setup, environment of tests, programs it needs)
+    "build-test": (FLAGS, {}, {}, []),
+    "build-asan": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=address,undefined"], {}, {}, []),
+    "build-tsan": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=thread"], CLANG, QUIET_UCX, ["clang-14"]),
+    "build-fuzz": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=address,undefined", "-Dfuzz=true"], CLANG, {}, ["clang-14"]),
+}
+
+
+class Suite:
+    def __init__(self, name, build, minutes, picks, *, must=True, slower=1, wrapper=None, thorough=False):
+        self.name, self.build, self.minutes, self.picks = name, build, minutes, picks
+        self.must = must          # --ci fails when nothing of it ran
+        self.slower = slower      # factor on the tests' own time limits
+        self.wrapper = wrapper
+        self.thorough = thorough  # must be complete in --ci as well
+
+
+SUITES = [  # minutes: the share of --ci's 40, build included
+    Suite("quick", "build-test", 8, ["quick"], thorough=True, slower=2),
+    Suite("user", "build-test", 3, ["quick"], slower=2, wrapper="tools/lib/as-ordinary-user"),
+    Suite("simulator", "build-test", 4, ["sim"]),
+    Suite("multi-process", "build-test", 5, ["system"], slower=2),
+    Suite("address", "build-asan", 8, ["quick", "sim", "system"], slower=5),
+    Suite("thread", "build-tsan", 7, ["quick", "sim"], slower=10),
+    Suite("rest", "build-test", 2, ["full"], must=False, slower=2),
+    Suite("fuzz", "build-fuzz", 2, [], must=False),
+    Suite("virtual-machine", None, 0, [], must=False),
+]
+BUDGET_MINUTES = 40
+ORDER = ["quick", "sim", "system", "full"]
+FUZZ_SECONDS = 20  # of each target, without a budget
+
+
+class Result:
+    def __init__(self):
+        self.passed, self.failed, self.skipped = 0, 0, 0
+        self.failures = []  # (case, output)
+
+
+def call(command, log, seconds, environment=None):
+    """Run it with output appended to `log`; its exit status, or None when time ran out (all of it is killed then)."""
+    with open(log, "ab") as out:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                   start_new_session=True, env={**os.environ, **(environment or {})})
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                # Meson ends its tests on SIGTERM; whatever does not end is killed.
+                os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+
+def tail(path, lines=40):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return "".join(file.readlines()[-lines:]).rstrip()
+
+
+def introspect(build, what):
+    text = subprocess.run(["meson", "introspect", build, "--" + what], stdout=subprocess.PIPE, check=True, text=True).stdout
+    return json.loads(text)
+
+
+def first_suite(test):
+    """The one of meson's suites that a test runs in, or None for those run by hand (long)."""
+    names = [suite.split(":")[-1] for suite in test["suite"]]
+    return next((name for name in ORDER if name in names), None)
+
+
+class Run:
+    def __init__(self, mode, only):
+        self.mode, self.only = mode, only
+        self.total = Result()
+        self.unready = {}   # build directory: why it cannot be used
+        self.must_missing = []
+        self.ready = set()
+
+    # --- one line per suite ---
+
+    def say(self, suite, text):
+        print(f"{suite.name + ':':<17}{text}", flush=True)
+
+    def skip(self, suite, reason):
+        self.say(suite, f"skipped: {reason}")
+        self.total.skipped += 1
+        if suite.must:
+            self.must_missing.append(suite.name)
+
+    def fail(self, suite, reason, output):
+        self.say(suite, f"FAILED: {reason}")
+        self.total.failed += 1
+        self.total.failures.append((f"{suite.name}: {reason}", output))
+
+    # --- building ---
+
+    def prepare(self, suite, deadline):
+        """Set up and build; None, or (reason, output) of a failure. Each directory once."""
+        build = suite.build
+        if build in self.ready:
+            return None
+        flags, setup_environment, _, _ = BUILDS[build]
+        log = build + ".log"
+        open(log, "w", encoding="utf-8").close()
+        if not os.path.exists(os.path.join(build, "build.ninja")):
+            shutil.rmtree(build, ignore_errors=True)
+            if call(["meson", "setup", build] + flags, log, left(deadline), setup_environment) != 0:
+                return "meson setup failed", tail(log)
+        status = call(["ninja", "-C", build], log, left(deadline))
+        if status is None:
+            return "the build took longer than its share of time", tail(log)
+        if status != 0:
+            return "the build failed", tail(log)
+        os.replace(log, os.path.join(build, "meson-logs", "build.txt"))
+        self.ready.add(build)
+        return None
+
+    # --- running ---
+
+    def run(self, suite):
+        started = time.monotonic()
+        deadline = started + suite.minutes * 60 if self.mode == "ci" else None
+        if suite.build is None:
+            self.skip(suite, "there are no tests in a virtual machine yet")
+            return
+        absent = [name for name in BUILDS[suite.build][3] if not shutil.which(name)]
+        if absent:
+            self.skip(suite, f"{' and '.join(absent)} is not installed (tools/install-packages --full)")
+            return
+        failure = self.prepare(suite, deadline)
+        if failure:
+            self.fail(suite, *failure)
+            return
+        result = Result()
+        if suite.name == "fuzz":
+            left_out = self.run_fuzz(suite, deadline, result)
+        else:
+            left_out = self.run_meson(suite, deadline, result)
+        if left_out is None:
+            return
+        self.report(suite, result, left_out, time.monotonic() - started)
+
+    def report(self, suite, result, left_out, seconds):
+        text = f"{result.passed} passed, {result.failed} failed"
+        if result.skipped:
+            text += f", {result.skipped} skipped"
+        text += f" in {seconds:.0f} s"
+        if left_out:
+            text += f"; shortened: its {suite.minutes} minutes were over, {left_out} did not run or end"
+            result.skipped += left_out
+            if suite.thorough or result.passed + result.failed == 0:
+                self.must_missing.append(suite.name)
+        self.say(suite, text)
+        self.total.passed += result.passed
+        self.total.failed += result.failed
+        self.total.skipped += result.skipped
+        self.total.failures += result.failures
+
+    def run_meson(self, suite, deadline, result):
+        """Run the suite's tests; how many were left out, or None when the suite was skipped as a whole."""
+        tests = [test["name"] for test in introspect(suite.build, "tests") if first_suite(test) in suite.picks]
+        if not tests:
+            self.skip(suite, f"no test is in meson's suite {' or '.join(suite.picks)}")
+            return None
+        base = "testlog-" + suite.name
+        records = os.path.join(suite.build, "meson-logs", base + ("-" + os.path.basename(suite.wrapper) if suite.wrapper else "")
+                               + ".json")
+        if os.path.exists(records):
+            os.remove(records)
+        command = ["meson", "test", "-C", suite.build, "--no-rebuild", "--logbase", base, "-t", str(suite.slower)]
+        if suite.wrapper:
+            command += ["--wrapper", os.path.abspath(suite.wrapper)]
+        log = os.path.join(suite.build, "meson-logs", suite.name + "-run.txt")
+        open(log, "w", encoding="utf-8").close()
+        call(command + tests, log, left(deadline), BUILDS[suite.build][2])
+        if not os.path.exists(records):
+            self.fail(suite, "meson test wrote no result", tail(log))
+            return None
+        return len(tests) - self.read_records(records, result)
+
+    @staticmethod
+    def read_records(path, result):
+        """Count meson's results (one JSON object per line); how many there are."""
+        count = 0
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                record = json.loads(line)
+                outcome = record["result"]
+                if outcome == "INTERRUPT":
+                    continue
+                count += 1
+                if outcome in ("OK", "EXPECTEDFAIL"):
+                    result.passed += 1
+                elif outcome == "SKIP":
+                    result.skipped += 1
+                else:
+                    result.failed += 1
+                    output = (record.get("stdout") or "") + (record.get("stderr") or "")
+                    result.failures.append((f"{record['name']} ({outcome}, {path})", "\n".join(output.splitlines()[-40:])))
+        return count
+
+    def run_fuzz(self, suite, deadline, result):
+        targets = sorted(path for path in glob.glob(os.path.join(suite.build, "tests", "fuzz", "fuzz_*"))
+                         if os.access(path, os.X_OK) and os.path.isfile(path))
+        if not targets:
+            self.skip(suite, "there are no fuzz targets")
+            return None
+        seconds = FUZZ_SECONDS if deadline is None else max(1, min(FUZZ_SECONDS, int(left(deadline) / len(targets)) - 2))
+        for index, target in enumerate(targets):
+            if deadline is not None and left(deadline) < seconds:
+                return len(targets) - index
+            self.fuzz(target, seconds, result)
+        return 0
+
+    @staticmethod
+    def fuzz(target, seconds, result):
+        name = os.path.basename(target)
+        known = os.path.join("tests", "fuzz", "corpus", name)
+        with tempfile.TemporaryDirectory() as found:
+            log = os.path.join(found, "log")
+            os.mkdir(os.path.join(found, "corpus"))
+            command = [os.path.abspath(target), f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048",
+                       "-artifact_prefix=" + os.path.abspath(os.path.dirname(target)) + "/" + name + "-",
+                       os.path.join(found, "corpus")] + ([known] if os.path.isdir(known) else [])
+            if call(command, log, seconds + 60) == 0:
+                result.passed += 1
+            else:
+                result.failed += 1
+                result.failures.append((f"{name} (the input that broke it lies beside it)", tail(log)))
+
+    # --- all of it ---
+
+    def chosen(self):
+        if self.only:
+            unknown = [name for name in self.only if name not in [suite.name for suite in SUITES]]
+            if unknown:
+                sys.exit(f"tools/test: no suite is called {unknown[0]}; there are "
+                         + ", ".join(suite.name for suite in SUITES))
+            return [suite for suite in SUITES if suite.name in self.only]
+        return SUITES[:1] if self.mode == "quick" else SUITES
+
+    def all(self):
+        for suite in self.chosen():
+            self.run(suite)
+        for name, output in self.total.failures:
+            print(f"\n--- {name}\n{output}")
+        if self.mode != "quick" and "build-test" in self.ready:
+            by_hand = [test["name"] for test in introspect("build-test", "tests") if first_suite(test) is None]
+            if by_hand:
+                print(f"{'long:':<17}skipped: {len(by_hand)} long tests run by hand (meson test -C build-test --suite long)")
+                self.total.skipped += len(by_hand)
+        if self.mode == "ci" and self.must_missing:
+            print(f"FAILED: {', '.join(self.must_missing)} must run in continuous integration and did not")
+            self.total.failed += len(self.must_missing)
+        print(f"{self.total.skipped} skipped")
+        print(f"{self.total.passed} passed, {self.total.failed} failed", flush=True)
+        return 1 if self.total.failed else 0
+
+
+def left(deadline):
+    return None if deadline is None else max(1.0, deadline - time.monotonic())
+
+
+assert sum(suite.minutes for suite in SUITES) <= BUDGET_MINUTES
+
+if __name__ == "__main__":
+    sys.exit(Run(sys.argv[1], [name for name in sys.argv[2].split(",") if name]).all())
