@@ -113,8 +113,7 @@ static void left(struct control *control, uint64_t after)
     struct weft_group *group = control->group;
     control->left = true;
     control->left_after = after;
-    if (!weft_list_empty(&group->active)) /* the youngest posted needs the most */
-        control_all_stay(group, weft_container_of(group->active.prev, struct weft_coll, link)->sequence);
+    if (group->active_count > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */
 }
 
 static void received(struct control *control)

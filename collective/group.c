@@ -46,10 +46,11 @@ static void refuse(struct weft_group *group, bool on)
 }
 
 /* ---- pump ---- */
-void group_kick(struct weft_group *group)
+bool group_kick(struct weft_group *group)
 {
-    if (group->kicked || group->closing) return;
+    if (group->kicked || group->closing) return true;
     group->kicked = weft_timer_start(group->loop, &group->timer, weft_now_ns(group->env)) >= 0;
+    return group->kicked;
 }
 
 void group_ready(struct weft_coll *coll)
@@ -219,6 +220,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     weft_list_init(&group->active);
     weft_list_init(&group->idle);
     weft_list_init(&group->ready);
+    weft_list_init(&group->idle_codecs);
     weft_timer_init(&group->timer, timer_fired);
     group->seen_ns = weft_now_ns(env);
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
@@ -248,6 +250,7 @@ void group_released(struct weft_group *group)
     if (--group->outstanding > 0 || !group->closing || group->pumping) return;
     struct weft_env *env = group->env;
     coll_records_free(group);
+    codec_records_free(group);
     weft_free_bytes(env, group->controls);
     weft_free_bytes(env, group);
 }

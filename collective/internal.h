@@ -143,7 +143,9 @@ struct weft_group {
 
     struct control *controls;    /* (ranks,); own one unused */
     struct weft_list active, idle, ready;
+    struct weft_list idle_codecs;/* codec_all_reduce.c: memory kept for the next one */
     uint32_t active_count;
+    uint32_t prepared_count;     /* later rounds of active codec operations */
     uint64_t sequence;           /* operations posted so far = number of the next */
     uint32_t outstanding;        /* transport operations that point into the group's memory */
 
@@ -165,7 +167,7 @@ struct weft_group {
 uint64_t group_tag(const struct weft_group *group, uint64_t sequence);
 uint64_t group_control_tag(const struct weft_group *group);
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes);
-void group_kick(struct weft_group *group);
+bool group_kick(struct weft_group *group); /* false: the loop has no memory for a timer */
 void group_ready(struct weft_coll *coll);
 /* End the group; `tell`: the other ranks too. */
 void group_end(struct weft_group *group, enum weft_status status, bool tell, const char *format, ...)
@@ -193,9 +195,18 @@ void coll_end(struct weft_coll *coll, enum weft_status status, const char *text)
 /* The oldest step that waits for another rank; NULL: none. */
 const struct slot *coll_waits(const struct weft_coll *coll, const char **phase_out);
 
-/* post.c */
+/* post.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives up. The
+ * length of an all_gather_bytes piece may still be set before the launch. */
+enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error);
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
+                              struct weft_coll **coll_out, struct weft_error *error);
+void coll_launch(struct weft_coll *coll);
+void coll_unprepare(struct weft_coll *coll);
 void coll_finish(struct weft_coll *coll); /* done, and the record back to the group */
 void coll_records_free(struct weft_group *group);
+
+/* codec_all_reduce.c */
+void codec_records_free(struct weft_group *group);
 
 /* sum.c: out = received + own, then scaled if op is AVG (so SUM for all hops but the last) */
 void sum_received(enum weft_dtype dtype, enum weft_op op, uint32_t ranks, void *out, const void *received, const void *own, size_t count);

@@ -170,21 +170,25 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
         .dtype = (uint8_t)(coll->elem_bytes == 1 ? 0 : args->dtype), .op = (uint8_t)(sums(args->kind) ? args->op : 0),
         .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .root = plan->root, .lanes = plan->lanes,
         .sequence = coll->sequence, .count = plan->count, .chunk = plan->chunk_elems,
-        .piece_bytes = args->kind == WEFT_COLL_ALL_GATHER_BYTES ? args->count : 0,
     };
     weft_plan_begin(&coll->cursor, plan);
 }
 
-enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
-                                struct weft_coll **coll_out, struct weft_error *error)
+enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error)
 {
-    WEFT_ASSERT(group && args && done);
     if (group->closing) return weft_error_set(error, WEFT_ERR_CLOSED, "the group is being freed");
     if (group->fail_status == WEFT_OK) control_all_stay(group, group->sequence);
     if (group->fail_status < 0) return weft_error_set(error, group->fail_status, "%s", group->fail_text);
+    return WEFT_OK;
+}
+
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
+                              struct weft_coll **coll_out, struct weft_error *error)
+{
     WEFT_TRY(check_args(group, args, error));
-    if (group->active_count >= group->operations_max)
-        return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)", group->active_count);
+    if (group->active_count + group->prepared_count >= group->operations_max)
+        return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
+                              group->active_count + group->prepared_count);
     struct weft_plan_args plan = plan_args_of(group, args);
     struct scratch scratch = scratch_of(&plan, args->dtype);
     struct weft_coll *coll = record_take(group, scratch.total_bytes);
@@ -195,22 +199,45 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     scratch_lay_out(coll, &scratch, &plan);
     coll->done = done;
     coll->context = context;
-    if (group->active_count == 0) group->seen_ns = coll->posted_ns;
-    group_ready(coll);
-    if (!group->kicked) { /* the loop had no memory for the timer */
-        weft_list_remove(&coll->ready_link);
-        weft_list_append(&group->idle, &coll->link);
-        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
-    }
+    group->sequence++;
+    group->prepared_count++;
+    *coll_out = coll;
+    return WEFT_OK;
+}
+
+void coll_unprepare(struct weft_coll *coll)
+{
+    coll->group->prepared_count--;
+    weft_list_append(&coll->group->idle, &coll->link);
+}
+
+void coll_launch(struct weft_coll *coll)
+{
+    struct weft_group *group = coll->group;
+    const struct weft_coll_args *args = &coll->args;
+    if (group->active_count == 0) group->seen_ns = weft_now_ns(group->env);
     if (args->kind == WEFT_COLL_ALL_GATHER_BYTES) {
         for (uint32_t rank = 0; rank < group->ranks; rank++) args->piece_bytes_out[rank] = args->piece_bytes_max ? UINT64_MAX : 0;
         args->piece_bytes_out[group->rank] = args->count;
+        coll->header.piece_bytes = args->count;
     }
     weft_list_append(&group->active, &coll->link);
+    group->prepared_count--;
     group->active_count++;
-    group->sequence++;
     weft_event_ring_add(group->events, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN, (uint64_t)group->group_id << 40 | coll->sequence,
-                        UINT32_MAX, plan.count * coll->elem_bytes, WEFT_OK);
+                        UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
+    group_ready(coll);
+}
+
+enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
+                                struct weft_coll **coll_out, struct weft_error *error)
+{
+    WEFT_ASSERT(group && args && done);
+    WEFT_TRY(coll_group_open(group, error));
+    if (!group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    struct weft_coll *coll;
+    WEFT_TRY(coll_prepare(group, args, done, context, &coll, error));
+    coll_launch(coll);
     if (coll_out) *coll_out = coll;
     return WEFT_IN_PROGRESS;
 }

@@ -1,0 +1,271 @@
+/* codec_all_reduce.c - a compressed all-reduce: the rounds of a codec (compress.h) over a group.
+ *
+ *     sum rounds     encode ─► all_reduce of f32 by T, in place ─► sum_to_aggregate on every rank ─► take
+ *     gather rounds  encode ─► all_gather_bytes ─► a local combiner adds 0..ranks-1 ─► take
+ *
+ * Both evaluate what a shard's combiner would, in the same order, so all ranks (and a server, given the same
+ * contributions) end with the same bits. One or two rounds, then finish writes the gradient.
+ *
+ * Each round is an operation of the group; all numbers and all memory are taken at the post, because
+ * the second round starts at a different moment on every rank and must still be the same operation.
+ *
+ * A rank whose gradient is not finite still takes part, with a marker instead of a contribution (NaN in a
+ * sum, an empty piece in a gather): every rank sees it in the result and ends with WEFT_ERR_INVALID, the
+ * group lives on, and a trainer may skip the step. Nothing of the codec's state is committed here. */
+#include "collective/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct codec_op {
+    struct weft_group *group;
+    struct weft_list link;        /* group->idle_codecs while idle */
+    struct weft_codec *codec;     /* borrowed */
+    struct weft_codec_spec spec;
+    struct weft_shape shape;
+    struct weft_combiner *combiner; /* gather rounds; owned while active */
+    float *out;
+    float result_scale;
+    weft_coll_done_fn done;
+    void *context;
+    uint32_t round, rounds;
+    struct weft_coll *colls[WEFT_CODEC_ROUNDS_MAX]; /* prepared and not launched; else NULL */
+    bool poisoned;                /* this rank's gradient is not finite */
+    char text[GROUP_TEXT_BYTES];
+    uint8_t *memory;              /* owned: contribution | gathered pieces | their lengths */
+    size_t memory_bytes;
+    uint8_t *contribution, *gathered;
+    uint64_t *lengths;
+};
+
+static void round_done(void *context, enum weft_status status, const char *text);
+
+static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
+static bool sums(const struct codec_op *op, uint32_t round)
+{
+    return weft_codec_combine_kind(&op->spec, round) == WEFT_COMBINE_SUM_F32;
+}
+
+/* ---- memory ---- */
+static struct codec_op *record_take(struct weft_group *group, size_t bytes)
+{
+    struct weft_env *env = group->env;
+    struct codec_op *op = NULL;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->idle_codecs) {
+        struct codec_op *idle = weft_container_of(node, struct codec_op, link);
+        if (!op || idle->memory_bytes >= bytes) op = idle;
+        if (idle->memory_bytes >= bytes) break;
+    }
+    if (!op) {
+        op = weft_alloc_zero(env, sizeof *op);
+        if (!op) return NULL;
+        weft_list_append(&group->idle_codecs, &op->link);
+    }
+    if (op->memory_bytes < bytes) {
+        weft_free_bytes(env, op->memory);
+        op->memory_bytes = 0;
+        op->memory = weft_alloc_bytes(env, bytes);
+        if (!op->memory) return NULL;
+        op->memory_bytes = bytes;
+    }
+    weft_list_remove(&op->link);
+    return op;
+}
+
+static void record_release(struct codec_op *op)
+{
+    for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) {
+        if (op->colls[round]) coll_unprepare(op->colls[round]);
+        op->colls[round] = NULL;
+    }
+    weft_combiner_free(op->combiner);
+    op->combiner = NULL;
+    weft_list_append(&op->group->idle_codecs, &op->link);
+}
+
+void codec_records_free(struct weft_group *group)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->idle_codecs) {
+        struct codec_op *op = weft_container_of(node, struct codec_op, link);
+        weft_free_bytes(group->env, op->memory);
+        weft_free_bytes(group->env, op);
+    }
+}
+
+static struct codec_op *op_create(struct weft_group *group, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+{
+    size_t contribution_bytes = 0, gathered_bytes = 0;
+    for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
+        size_t bytes = weft_codec_contribution_bytes_max(spec, shape, round);
+        if (bytes > contribution_bytes) contribution_bytes = bytes;
+        if (weft_codec_combine_kind(spec, round) == WEFT_COMBINE_GATHER && bytes > gathered_bytes) gathered_bytes = bytes;
+    }
+    size_t all_gathered = round_up(gathered_bytes * group->ranks);
+    struct codec_op *op = record_take(group, round_up(contribution_bytes) + all_gathered + group->ranks * sizeof(uint64_t));
+    if (!op) return NULL;
+    op->group = group;
+    op->spec = *spec;
+    op->shape = *shape;
+    op->combiner = NULL;
+    op->round = 0;
+    op->rounds = weft_codec_rounds(spec);
+    op->poisoned = false;
+    memset(op->colls, 0, sizeof op->colls);
+    op->contribution = op->memory;
+    op->gathered = op->memory + round_up(contribution_bytes);
+    op->lengths = (uint64_t *)(op->gathered + all_gathered);
+    if (gathered_bytes == 0) return op;
+    if (weft_combiner_create(group->env, spec, shape, group->ranks, &op->combiner) == WEFT_OK) return op;
+    op->combiner = NULL;
+    record_release(op);
+    return NULL;
+}
+
+/* ---- rounds ---- */
+static enum weft_status prepare_round(struct codec_op *op, uint32_t round, uint64_t deadline_ns, struct weft_error *error)
+{
+    size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
+    struct weft_coll_args args = {.in = op->contribution, .deadline_ns = deadline_ns};
+    if (sums(op, round)) {
+        args.kind = WEFT_COLL_ALL_REDUCE;
+        args.out = op->contribution;
+        args.count = bytes / sizeof(float);
+        args.dtype = WEFT_F32;
+        args.op = WEFT_SUM;
+        args.reproducible = true;
+    } else {
+        args.kind = WEFT_COLL_ALL_GATHER_BYTES;
+        args.out = op->gathered;
+        args.piece_bytes_max = bytes;
+        args.piece_bytes_out = op->lengths;
+    }
+    return coll_prepare(op->group, &args, round_done, op, &op->colls[round], error);
+}
+
+/* Encode this round's contribution, or its marker. */
+static enum weft_status encode(struct codec_op *op, const float *grad, float grad_scale)
+{
+    size_t bytes = 0, bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, op->round);
+    enum weft_status status = weft_codec_encode(op->codec, op->round, grad, grad_scale, op->contribution, &bytes);
+    if (status < 0 && status != WEFT_ERR_INVALID) return status;
+    op->poisoned = status == WEFT_ERR_INVALID;
+    if (sums(op, op->round)) {
+        WEFT_ASSERT(op->poisoned || bytes == bytes_max); /* sums have one length on all ranks */
+        if (op->poisoned) memset(op->contribution, 0xff, bytes_max); /* NaN in every element */
+    } else {
+        op->colls[op->round]->args.count = op->poisoned ? 0 : bytes;
+    }
+    return WEFT_OK;
+}
+
+static void launch(struct codec_op *op)
+{
+    struct weft_coll *coll = op->colls[op->round];
+    op->colls[op->round] = NULL;
+    coll_launch(coll);
+}
+
+static void op_end(struct codec_op *op, enum weft_status status, const char *text)
+{
+    weft_coll_done_fn done = op->done;
+    void *context = op->context;
+    if (text != op->text) snprintf(op->text, sizeof op->text, "%s", text);
+    done(context, status, op->text);
+    record_release(op);
+}
+
+static enum weft_status not_finite(struct codec_op *op, uint32_t rank)
+{
+    char name[128] = "a rank";
+    if (op->poisoned) snprintf(name, sizeof name, "this rank");
+    else if (rank != UINT32_MAX) group_describe(op->group, rank, name, sizeof name);
+    snprintf(op->text, sizeof op->text, "the gradient of %s is not finite (NaN or infinity): no rank has a result; skip the step or lower the loss scale",
+             name);
+    return WEFT_ERR_INVALID;
+}
+
+static enum weft_status take_sum(struct codec_op *op)
+{
+    float *sum = (float *)op->contribution;
+    size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, op->round);
+    if (!weft_kernels()->finite_f32(sum, bytes / sizeof(float))) return not_finite(op, UINT32_MAX);
+    weft_codec_sum_to_aggregate(&op->spec, &op->shape, op->round, sum);
+    return weft_codec_take(op->codec, op->round, sum, bytes, op->group->ranks);
+}
+
+static enum weft_status take_gathered(struct codec_op *op)
+{
+    size_t piece_bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, op->round), bytes;
+    for (uint32_t rank = 0; rank < op->group->ranks; rank++)
+        if (op->lengths[rank] == 0) return not_finite(op, rank);
+    weft_combiner_begin(op->combiner, op->round);
+    for (uint32_t rank = 0; rank < op->group->ranks; rank++) {
+        enum weft_status status = weft_combiner_add(op->combiner, op->gathered + rank * piece_bytes_max, op->lengths[rank]);
+        if (status == WEFT_OK) continue;
+        char name[128];
+        group_describe(op->group, rank, name, sizeof name);
+        snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name, weft_status_text(status));
+        return status;
+    }
+    const void *aggregate;
+    WEFT_TRY(weft_combiner_close(op->combiner, &aggregate, &bytes));
+    return weft_codec_take(op->codec, op->round, aggregate, bytes, op->group->ranks);
+}
+
+static void round_done(void *context, enum weft_status status, const char *text)
+{
+    struct codec_op *op = context;
+    if (status < 0) {
+        op_end(op, status, text);
+        return;
+    }
+    op->text[0] = 0;
+    status = sums(op, op->round) ? take_sum(op) : take_gathered(op);
+    if (status == WEFT_OK && ++op->round < op->rounds) {
+        status = encode(op, NULL, 1.0f);
+        if (status == WEFT_OK) {
+            launch(op);
+            return;
+        }
+    }
+    if (status == WEFT_OK) status = weft_codec_finish(op->codec, op->result_scale, op->out);
+    if (status < 0 && !op->text[0]) snprintf(op->text, sizeof op->text, "%s: %s", "compressed all_reduce", weft_status_text(status));
+    op_end(op, status, op->text);
+}
+
+enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec, const struct weft_codec_spec *resolved,
+                                            const struct weft_shape *shape, const float *grad, float grad_scale, float *out,
+                                            float result_scale, uint64_t deadline_ns, weft_coll_done_fn done, void *context,
+                                            struct weft_error *error)
+{
+    WEFT_ASSERT(group && codec && resolved && shape && done);
+    if (!grad || !out || weft_shape_elems(shape) == 0)
+        return weft_error_set(error, WEFT_ERR_INVALID, "compressed all_reduce: a buffer is NULL or the shape is empty");
+    WEFT_TRY(coll_group_open(group, error));
+    if (!group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    struct codec_op *op = op_create(group, resolved, shape);
+    if (!op) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a compressed all_reduce of %llu elements",
+                                   (unsigned long long)weft_shape_elems(shape));
+    op->codec = codec;
+    op->out = out;
+    op->result_scale = result_scale;
+    op->done = done;
+    op->context = context;
+    uint64_t sequence = group->sequence;
+    enum weft_status status = WEFT_OK;
+    for (uint32_t round = 0; round < op->rounds && status == WEFT_OK; round++) status = prepare_round(op, round, deadline_ns, error);
+    if (status == WEFT_OK) {
+        status = encode(op, grad, grad_scale);
+        if (status < 0) weft_error_set(error, status, "compressed all_reduce: %s", weft_status_text(status));
+    }
+    if (status < 0) {
+        record_release(op);
+        group->sequence = sequence; /* nothing was posted: the numbers are free again */
+        return status;
+    }
+    launch(op);
+    return WEFT_IN_PROGRESS;
+}

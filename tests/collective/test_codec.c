@@ -1,0 +1,182 @@
+/* test_codec.c - the compressed all-reduce gives the bits a shard's combiner would, on every rank, step after step. */
+#include "tests/collective/world.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/check.h"
+
+#define RANKS_MAX 8
+
+static float gradient(uint32_t rank, uint32_t step, uint64_t i)
+{
+    uint64_t x = (rank + 1) * 0x9e3779b97f4a7c15ull + step * 0xbf58476d1ce4e5b9ull + i * 0x94d049bb133111ebull;
+    x = (x ^ (x >> 29)) * 0xff51afd7ed558ccdull;
+    return ldexpf((float)(int32_t)(x >> 32), -33 + (int)(x % 7));
+}
+
+/* One step through a combiner in the middle. */
+static void reference_step(struct weft_codec **codecs, const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t ranks,
+                           float *const *grads, float scale, float *out)
+{
+    struct weft_combiner *combiner;
+    assert_int_equal(weft_combiner_create(weft_env_system(), spec, shape, ranks, &combiner), WEFT_OK);
+    for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
+        uint8_t *bytes = malloc(weft_codec_contribution_bytes_max(spec, shape, round) + 1);
+        weft_combiner_begin(combiner, round);
+        for (uint32_t r = 0; r < ranks; r++) {
+            size_t n;
+            assert_int_equal(weft_codec_encode(codecs[r], round, grads[r], 1.0f, bytes, &n), WEFT_OK);
+            assert_int_equal(weft_combiner_add(combiner, bytes, n), WEFT_OK);
+        }
+        const void *aggregate;
+        size_t n;
+        assert_int_equal(weft_combiner_close(combiner, &aggregate, &n), WEFT_OK);
+        for (uint32_t r = 0; r < ranks; r++) assert_int_equal(weft_codec_take(codecs[r], round, aggregate, n, ranks), WEFT_OK);
+        free(bytes);
+    }
+    assert_int_equal(weft_codec_finish(codecs[0], scale, out), WEFT_OK);
+    for (uint32_t r = 0; r < ranks; r++) weft_codec_commit(codecs[r]);
+    weft_combiner_free(combiner);
+}
+
+struct tensor {
+    struct weft_codec_spec spec;
+    struct weft_shape shape;
+    uint64_t elems;
+    struct weft_codec *codecs[RANKS_MAX], *references[RANKS_MAX];
+    float *grads[RANKS_MAX], *outs[RANKS_MAX], *expected;
+    struct outcome outcomes[RANKS_MAX];
+};
+
+static void tensor_open(struct tensor *t, const char *text, uint32_t ranks, uint64_t rows, uint64_t cols)
+{
+    struct weft_codec_spec spec;
+    assert_int_equal(weft_codec_parse(text, &spec, NULL), WEFT_OK);
+    memset(t, 0, sizeof *t);
+    t->shape = (struct weft_shape){.dim_count = 2, .dims = {rows, cols}};
+    t->spec = weft_codec_resolve(&spec, &t->shape);
+    t->elems = rows * cols;
+    t->expected = malloc(t->elems * sizeof(float));
+    for (uint32_t r = 0; r < ranks; r++) {
+        assert_int_equal(weft_codec_create(weft_env_system(), &t->spec, &t->shape, &t->codecs[r]), WEFT_OK);
+        assert_int_equal(weft_codec_create(weft_env_system(), &t->spec, &t->shape, &t->references[r]), WEFT_OK);
+        t->grads[r] = malloc(t->elems * sizeof(float));
+        t->outs[r] = malloc(t->elems * sizeof(float));
+    }
+}
+
+static void tensor_close(struct tensor *t, uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) {
+        weft_codec_free(t->codecs[r]);
+        weft_codec_free(t->references[r]);
+        free(t->grads[r]);
+        free(t->outs[r]);
+    }
+    free(t->expected);
+}
+
+static const char *const specs[] = {"dense", "f16", "bf16", "powersgd:rank=3", "topk:ratio=0.05,min_count=1"};
+#define SPECS 5
+
+static struct world *world;
+static struct weft_group *groups[RANKS_MAX];
+
+static void open_groups(uint32_t ranks)
+{
+    world = world_create(weft_env_system(), ranks, ranks, NULL);
+    struct weft_group_options options;
+    weft_group_options_init(&options);
+    options.chunk_bytes = 4096;
+    assert_int_equal(world_group(world, NULL, ranks, 1, &options, groups), WEFT_OK);
+}
+
+static void close_groups(uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) weft_group_free(groups[r]);
+    world_free(world);
+}
+
+/* All codecs at once, so that their rounds overlap; several steps, so that residuals and warm starts are in it. */
+static void bits_of_the_combiner(void **state)
+{
+    static const uint32_t sizes[] = {1, 2, 3, 4, 7};
+    for (size_t s = 0; s < 5; s++) {
+        uint32_t ranks = sizes[s];
+        struct tensor tensors[SPECS];
+        open_groups(ranks);
+        for (size_t t = 0; t < SPECS; t++) tensor_open(&tensors[t], specs[t], ranks, 61, 40 + t);
+        for (uint32_t step = 0; step < 3; step++) {
+            uint32_t pending = ranks * SPECS;
+            bool done = false;
+            for (size_t t = 0; t < SPECS; t++)
+                for (uint32_t r = 0; r < ranks; r++) {
+                    struct tensor *tensor = &tensors[t];
+                    for (uint64_t i = 0; i < tensor->elems; i++) tensor->grads[r][i] = gradient(r, step, i * (t + 1));
+                    tensor->outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
+                    bool in_place = step == 1;
+                    if (in_place) memcpy(tensor->outs[r], tensor->grads[r], tensor->elems * sizeof(float));
+                    assert_int_equal(weft_coll_codec_all_reduce(groups[r], tensor->codecs[r], &tensor->spec, &tensor->shape,
+                                                                in_place ? tensor->outs[r] : tensor->grads[r], 1.0f, tensor->outs[r],
+                                                                1.0f / ranks, 0, outcome_done, &tensor->outcomes[r], NULL),
+                                     WEFT_IN_PROGRESS);
+                }
+            assert_int_equal(world_run(world, &done, WEFT_SECONDS(10)), WEFT_OK);
+            for (size_t t = 0; t < SPECS; t++) {
+                struct tensor *tensor = &tensors[t];
+                reference_step(tensor->references, &tensor->spec, &tensor->shape, ranks, tensor->grads, 1.0f / ranks, tensor->expected);
+                for (uint32_t r = 0; r < ranks; r++) {
+                    if (tensor->outcomes[r].status != WEFT_OK) fail_msg("%s: %s", specs[t], tensor->outcomes[r].text);
+                    assert_memory_equal(tensor->outs[r], tensor->expected, tensor->elems * sizeof(float));
+                    weft_codec_commit(tensor->codecs[r]);
+                }
+            }
+        }
+        for (size_t t = 0; t < SPECS; t++) tensor_close(&tensors[t], ranks);
+        close_groups(ranks);
+    }
+}
+
+/* One rank's gradient holds a NaN: all ranks are told, the group lives, and the next step works. */
+static void not_finite_everywhere(void **state)
+{
+    uint32_t ranks = 3;
+    open_groups(ranks);
+    for (size_t t = 0; t < SPECS; t++) {
+        struct tensor tensor;
+        tensor_open(&tensor, specs[t], ranks, 50, 40);
+        for (uint32_t step = 0; step < 2; step++) {
+            uint32_t pending = ranks;
+            bool done = false;
+            for (uint32_t r = 0; r < ranks; r++) {
+                for (uint64_t i = 0; i < tensor.elems; i++) tensor.grads[r][i] = gradient(r, step, i);
+                if (step == 0 && r == 1) tensor.grads[r][777] = NAN;
+                tensor.outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
+                assert_int_equal(weft_coll_codec_all_reduce(groups[r], tensor.codecs[r], &tensor.spec, &tensor.shape, tensor.grads[r], 1.0f,
+                                                            tensor.outs[r], 1.0f, 0, outcome_done, &tensor.outcomes[r], NULL),
+                                 WEFT_IN_PROGRESS);
+            }
+            assert_int_equal(world_run(world, &done, WEFT_SECONDS(10)), WEFT_OK);
+            for (uint32_t r = 0; r < ranks; r++) {
+                assert_int_equal(tensor.outcomes[r].status, step == 0 ? WEFT_ERR_INVALID : WEFT_OK);
+                if (step == 0) {
+                    assert_non_null(strstr(tensor.outcomes[r].text, "not finite"));
+                    weft_codec_abandon(tensor.codecs[r]);
+                } else {
+                    weft_codec_commit(tensor.codecs[r]);
+                }
+            }
+        }
+        tensor_close(&tensor, ranks);
+    }
+    close_groups(ranks);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_of_the_combiner), cmocka_unit_test(not_finite_everywhere)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
