@@ -1,0 +1,55 @@
+/* avx2.h - the AVX2 + F16C table, and the few vector idioms its files share. Private to the kernels room; only files
+ * compiled with -mavx2 -mf16c may use the inline functions, anyone may name the table. */
+#ifndef WEFT_KERNELS_AVX2_H
+#define WEFT_KERNELS_AVX2_H
+
+#include "kernels/kernels.h"
+
+extern const struct weft_kernels weft_kernels_avx2;
+
+void weft_avx2_sum_f32(float *out, const float *a, const float *b, size_t count);
+void weft_avx2_scale_f32(float *out, const float *in, float factor, size_t count);
+uint32_t weft_avx2_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
+uint32_t weft_avx2_max_abs_bits_f32(const float *in, size_t count);
+bool weft_avx2_finite_f32(const float *in, size_t count);
+void weft_avx2_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale, const struct weft_sgd *sgd,
+                       size_t count);
+
+void weft_avx2_cast_f32_f16(uint16_t *out, const float *in, size_t count);
+void weft_avx2_cast_f16_f32(float *out, const uint16_t *in, size_t count);
+void weft_avx2_cast_f32_bf16(uint16_t *out, const float *in, size_t count);
+void weft_avx2_cast_bf16_f32(float *out, const uint16_t *in, size_t count);
+
+double weft_avx2_dot_f32(const float *a, const float *b, size_t count);
+void weft_avx2_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank);
+void weft_avx2_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
+void weft_avx2_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
+void weft_avx2_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
+
+#ifdef __AVX2__
+#include <immintrin.h>
+
+#include "kernels/float_bits.h"
+
+/* canonical() of float_bits.h, eight at a time. */
+static inline __m256 canonical8(__m256 x)
+{
+    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32((int)FLOAT_NAN));
+    return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+static inline __m256i magnitude8(__m256 x)
+{
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32((int)FLOAT_ABS));
+}
+
+static inline uint32_t max_of8(__m256i x)
+{
+    __m128i four = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(four);
+}
+#endif
+
+#endif

@@ -1,0 +1,84 @@
+/* elementwise.c - sum, scale, error-feedback add, magnitudes and the optimiser step, eight elements at a time.
+ *
+ * Each operation is the scalar one on eight lanes; what is left below a vector goes to the scalar kernel itself.
+ * -ffp-contract=off and the absence of -mfma keep multiplication and addition two roundings. */
+#include "kernels/avx2/avx2.h"
+#include "kernels/scalar/scalar.h"
+
+enum { WIDTH = 8 };
+
+void weft_avx2_sum_f32(float *out, const float *a, const float *b, size_t count)
+{
+    size_t i = 0;
+    for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
+        const __m256 first = _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i));
+        const __m256 second = _mm256_add_ps(_mm256_loadu_ps(a + i + WIDTH), _mm256_loadu_ps(b + i + WIDTH));
+        _mm256_storeu_ps(out + i, canonical8(first));
+        _mm256_storeu_ps(out + i + WIDTH, canonical8(second));
+    }
+    weft_scalar_sum_f32(out + i, a + i, b + i, count - i);
+}
+
+void weft_avx2_scale_f32(float *out, const float *in, float factor, size_t count)
+{
+    const __m256 factors = _mm256_set1_ps(factor);
+    size_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH)
+        _mm256_storeu_ps(out + i, canonical8(_mm256_mul_ps(_mm256_loadu_ps(in + i), factors)));
+    weft_scalar_scale_f32(out + i, in + i, factor, count - i);
+}
+
+uint32_t weft_avx2_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count)
+{
+    const __m256 factors = _mm256_set1_ps(factor);
+    __m256i max = _mm256_setzero_si256();
+    size_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        const __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(a + i), factors);
+        const __m256 sum = canonical8(_mm256_add_ps(scaled, _mm256_loadu_ps(b + i)));
+        _mm256_storeu_ps(out + i, sum);
+        max = _mm256_max_epu32(max, magnitude8(sum));
+    }
+    const uint32_t vectors = max_of8(max), rest = weft_scalar_scale_add_f32(out + i, a + i, factor, b + i, count - i);
+    return vectors > rest ? vectors : rest;
+}
+
+uint32_t weft_avx2_max_abs_bits_f32(const float *in, size_t count)
+{
+    __m256i max = _mm256_setzero_si256(), other = max;
+    size_t i = 0;
+    for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
+        max = _mm256_max_epu32(max, magnitude8(_mm256_loadu_ps(in + i)));
+        other = _mm256_max_epu32(other, magnitude8(_mm256_loadu_ps(in + i + WIDTH)));
+    }
+    const uint32_t vectors = max_of8(_mm256_max_epu32(max, other)), rest = weft_scalar_max_abs_bits_f32(in + i, count - i);
+    return vectors > rest ? vectors : rest;
+}
+
+bool weft_avx2_finite_f32(const float *in, size_t count)
+{
+    return weft_avx2_max_abs_bits_f32(in, count) < FLOAT_INF;
+}
+
+/* The branches on the hyper-parameters are the same for every element; they stay in the loop, where they are
+ * predicted, so that the order of operations is written once. */
+void weft_avx2_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale, const struct weft_sgd *sgd,
+                       size_t count)
+{
+    const __m256 scale = _mm256_set1_ps(grad_scale), lr = _mm256_set1_ps(sgd->lr);
+    const __m256 momentum = _mm256_set1_ps(sgd->momentum), decay = _mm256_set1_ps(sgd->weight_decay);
+    const bool decays = sgd->weight_decay != 0.0f, remembers = sgd->momentum != 0.0f;
+    size_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        const __m256 w = _mm256_loadu_ps(weights + i);
+        __m256 g = _mm256_mul_ps(_mm256_loadu_ps(grad + i), scale);
+        if (decays) g = _mm256_add_ps(g, _mm256_mul_ps(decay, w));
+        if (remembers) {
+            const __m256 v = canonical8(_mm256_add_ps(_mm256_mul_ps(momentum, _mm256_loadu_ps(velocity + i)), g));
+            _mm256_storeu_ps(velocity + i, v);
+            g = sgd->nesterov ? _mm256_add_ps(g, _mm256_mul_ps(momentum, v)) : v;
+        }
+        _mm256_storeu_ps(weights + i, canonical8(_mm256_sub_ps(w, _mm256_mul_ps(lr, g))));
+    }
+    weft_scalar_sgd_f32(weights + i, velocity ? velocity + i : NULL, grad + i, grad_scale, sgd, count - i);
+}
