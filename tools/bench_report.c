@@ -9,12 +9,17 @@ static bool has_in_place(const struct bench_report *report)
     return report->options->kind == BENCH_ALL_REDUCE;
 }
 
+static const char *plan_name(const struct bench_report *report)
+{
+    return report->options->kind == BENCH_PUSH_PULL ? "server" : report->options->plan;
+}
+
 void bench_report_begin(struct bench_report *report)
 {
     const struct bench_options *options = report->options;
     if (options->json) return;
     fprintf(report->out, "# weft bench %s: %" PRIu32 " workers, %" PRIu32 " shards, plan %s, transport %s, %u iterations after %u\n",
-            bench_kind_name(options->kind), report->ranks, report->shards, options->plan, report->transport, options->iters,
+            bench_kind_name(options->kind), report->ranks, report->shards, plan_name(report), report->transport, options->iters,
             options->warmup);
     fprintf(report->out, "# memcpy on this host moves %.1f GB/s (read plus written)\n#\n", report->copy_gbps);
     if (has_in_place(report)) {
@@ -61,7 +66,7 @@ static void set_timing(json_t *object, const struct bench_timing *timing)
 static void print_json(struct bench_report *report, const struct bench_row *row)
 {
     const struct bench_options *options = report->options;
-    json_t *object = json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "op", bench_kind_name(options->kind), "plan", options->plan,
+    json_t *object = json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "op", bench_kind_name(options->kind), "plan", plan_name(report),
                                "transport", report->transport, "ranks", (json_int_t)report->ranks, "shards",
                                (json_int_t)report->shards, "dtype", weft_dtype_name(options->dtype), "bytes", (json_int_t)row->bytes,
                                "count", (json_int_t)row->count);

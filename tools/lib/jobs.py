@@ -127,32 +127,43 @@ def wait_for_port_file(path, group, seconds=20):
     raise JobFailed(f"shard0 has not written {path} after {seconds} s: {group.last_words('shard0')}")
 
 
-def run_in_network(programs, network, shards, workers, trainer_arguments, log_directory, seconds, watch=None):
-    """The job process by process, each in its namespace of `network`, which has nodes shard0.., worker0.."""
-    from netns import DEVICE
+def start_by_hand(programs, group, shards, workers, worker_command, network=None, environment=None):
+    """The job process by process: shard0 (with the coordinator), the other shards, worker0 ... On loopback, or each
+    in its namespace of `network`, where listeners want a job secret. `worker_command`: a list, or a function of
+    the rank that gives one."""
+    job = os.path.basename(os.path.abspath(group.log_directory))
+    port_file = os.path.join(group.log_directory, "ports")
+    if os.path.exists(port_file):
+        os.unlink(port_file)
+    common = {"WEFT_JOB": job, **(environment or {})}
+    if network:
+        from netns import DEVICE
 
-    with Group(log_directory) as group:
-        secret_file = os.path.join(log_directory, "secret")
+        secret_file = os.path.join(group.log_directory, "secret")
         with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(secrets.token_hex(16))
-        port_file = os.path.join(log_directory, "ports")
-        if os.path.exists(port_file):
-            os.unlink(port_file)
-        common = {"WEFT_JOB": os.path.basename(log_directory), "WEFT_SECRET_FILE": secret_file, "WEFT_TRANSPORT_DEVICES": DEVICE}
-        coordinator = None
-        for index in range(shards):
-            node = f"shard{index}"
-            words = [programs.weftd, "--job", common["WEFT_JOB"], "--listen", network.address(node), "--index", str(index)]
-            if index == 0:
-                words += ["--workers", str(workers), "--shards", str(shards), "--port-file", port_file]
-            else:
-                words += ["--coordinator", coordinator]
-            group.start(node, network.command(node, words), common)
-            if index == 0:
-                coordinator = wait_for_port_file(port_file, group)
-        for rank in range(workers):
-            node = f"worker{rank}"
-            environment = {**common, "WEFT_COORDINATOR": coordinator, "WEFT_RANK": str(rank)}
-            group.start(node, network.command(node, [programs.trainer] + trainer_arguments), environment)
+        common.update({"WEFT_SECRET_FILE": secret_file, "WEFT_TRANSPORT_DEVICES": DEVICE})
+
+    def start(node, words, extra=None):
+        return group.start(node, network.command(node, words) if network else words, {**common, **(extra or {})})
+
+    coordinator = None
+    for index in range(shards):
+        node = f"shard{index}"
+        words = [programs.weftd, "--job", job, "--index", str(index), "--listen", network.address(node) if network else "127.0.0.1"]
+        if index == 0:
+            words += ["--workers", str(workers), "--shards", str(shards), "--port-file", port_file]
+        else:
+            words += ["--coordinator", coordinator]
+        start(node, words)
+        if index == 0:
+            coordinator = wait_for_port_file(port_file, group)
+    for rank in range(workers):
+        words = worker_command(rank) if callable(worker_command) else worker_command
+        start(f"worker{rank}", words, {"WEFT_COORDINATOR": coordinator, "WEFT_RANK": str(rank)})
+
+
+def run_in_network(programs, network, shards, workers, trainer_arguments, log_directory, seconds, watch=None):
+    with Group(log_directory) as group:
+        start_by_hand(programs, group, shards, workers, [programs.trainer] + trainer_arguments, network)
         group.wait(seconds, watch)
-        os.unlink(secret_file)

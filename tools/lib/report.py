@@ -37,7 +37,7 @@ def table_rows(links, ways, results):
             result = load(path)
             dense_path = results.get((link[0], way[1]))  # the dense way of the same mode has the mode's name
             dense = load(dense_path) if dense_path else None
-            ratio = f"1/{bytes_per_step(dense) / bytes_per_step(result):.0f}" if dense and way[0] != way[1] else "1" if dense else "-"
+            ratio = f"1/{bytes_per_step(dense) / max(bytes_per_step(result), 1):.0f}" if dense and way[0] != way[1] else "1" if dense else "-"
             reached = seconds_to(result, dense["accuracy"]) if dense else None
             rows.append([link[1], way[3], f"{100 * result['accuracy']:.2f}", f"{result['steps']}", f"{result['seconds']:.1f}",
                          f"{result['images_per_second']:.0f}", f"{result['sent_bytes'] / 1e6:.1f}",

@@ -1,0 +1,102 @@
+"""test_sentences.py - what goes wrong on the user's side gives one clear sentence, a status, and no hang."""
+
+import gzip
+import os
+import shutil
+import socket
+import subprocess
+
+import harness
+
+
+class Sentences(harness.JobTest):
+    def check(self, done, *parts):
+        self.assertGreater(done.returncode, 0, done.stdout)
+        for part in parts:
+            self.assertIn(part, done.stdout)
+        self.assertNotIn("Assertion", done.stdout)
+        self.assert_nothing_left(self.directory)
+
+    def call(self, *words):
+        return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+
+    def test_wrong_options(self):
+        self.check(self.call(harness.PROGRAMS.weft, "run", "--bogus"), "bogus")
+        self.check(self.call(harness.PROGRAMS.weft, "run", "-n", "none", "--", "true"), "none")
+        self.check(self.call(harness.PROGRAMS.weft, "nonsense"), "nonsense")
+        self.check(self.call(harness.PROGRAMS.weftd, "--bogus"), "bogus")
+        self.check(self.call(harness.PROGRAMS.trainer, "--lr", "fast"), "--lr fast", "number")
+        self.check(self.call(harness.PROGRAMS.trainer, "--mode", "both"), "server or all_reduce")
+        self.check(self.call(harness.PROGRAMS.weft, "bench", "all_reduce", "-b", "many"), "-b many", "64K")
+
+    def test_help_and_version(self):
+        for words in (["run", "--help"], ["bench", "--help"], ["bench", "all_reduce", "--help"], ["status", "--help"], ["--help"], ["--version"]):
+            done = self.call(harness.PROGRAMS.weft, *words)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertTrue(done.stdout.strip())
+
+    def test_wrong_codec(self):
+        self.check(self.run_job(1, 2, [harness.PROGRAMS.trainer, "--codec", "zip:level=9"], seconds=30), "zip")
+        self.check(self.run_job(1, 2, [harness.PROGRAMS.trainer, "--codec", "topk:ratio=7"], "run2", seconds=30), "ratio")
+
+    def test_no_such_program(self):
+        self.check(self.run_job(1, 2, [self.path("no-such-trainer")], seconds=30), "no-such-trainer")
+
+    def test_no_job(self):
+        self.check(self.call(harness.PROGRAMS.trainer), "weft run")
+        self.check(self.call(harness.PROGRAMS.weft, "bench", "all_reduce"), "-n 2")
+
+    def test_missing_data_set(self):
+        self.check(self.run_job(1, 2, [harness.PROGRAMS.trainer, "--data", self.path("nothing")], seconds=30), "data set not found",
+                   "dataset-fashion-mnist")
+
+    def corrupt(self, change):
+        directory = self.path("data")
+        shutil.copytree(harness.DATA, directory)
+        path = os.path.join(directory, "train-images-idx3-ubyte.gz")
+        change(path)
+        return self.run_job(0, 2, [harness.PROGRAMS.trainer, "--mode", "all_reduce", "--data", directory], seconds=30)
+
+    def test_truncated_images(self):
+        self.check(self.corrupt(lambda path: os.truncate(path, 1000000)), "corrupt file", "train-images", "too early")
+
+    def test_flipped_bytes(self):
+        def flip(path):
+            with open(path, "r+b") as file:
+                file.seek(5000000)
+                file.write(b"\x55\xaa\x55\xaa")
+        self.check(self.corrupt(flip), "corrupt file", "train-images", "reinstall")
+
+    def test_labels_for_images(self):
+        def swap(path):
+            shutil.copy(path.replace("images-idx3", "labels-idx1"), path)
+        self.check(self.corrupt(swap), "wrong file", "train-images", "magic")
+
+    def test_size_that_lies(self):
+        def lie(path):
+            with gzip.open(path, "wb", compresslevel=1) as file:
+                file.write(bytes([0, 0, 8, 3, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 28, 0, 0, 0, 28]))
+        self.check(self.corrupt(lie), "wrong file", "4294967295 items")
+
+    def test_different_shapes(self):
+        words = ["sh", "-c", f'exec "{harness.PROGRAMS.trainer}" --hidden $((64 + WEFT_RANK))']
+        self.check(self.run_job(1, 2, words, seconds=30), "fc1.weight", "rank")
+
+    def test_different_steps(self):
+        words = ["sh", "-c", f'exec "{harness.PROGRAMS.trainer}" --hidden 64 --steps 30 --lr 0.0$((1 + WEFT_RANK))']
+        self.check(self.run_job(1, 2, words, seconds=30), "rank")
+
+    def test_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = str(taken.getsockname()[1])
+            done = self.call(harness.PROGRAMS.weftd, "--workers", "1", "--shards", "1", "--port", port)
+        self.check(done, port, "in use")
+
+    def test_open_listener_without_secret(self):
+        self.check(self.call(harness.PROGRAMS.weftd, "--workers", "1", "--shards", "1", "--listen", "0.0.0.0"), "secret")
+
+
+if __name__ == "__main__":
+    harness.main()
