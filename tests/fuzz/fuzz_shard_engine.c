@@ -1,0 +1,153 @@
+/* fuzz_shard_engine.c - a shard engine among hostile workers: any sequence of requests, well formed or not.
+ *
+ * An input is up to 48 messages of 12 bytes, each a choice for every field of the header, the length of the
+ * payload and which worker sends it; the fields stay within what the header can say (fuzz_wire covers the
+ * rest), the values are free. Whatever came: the engine's memory stays below its bound, after the deadline
+ * nothing is held or in flight, steps only go up by whole rounds, and honest workers are answered. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "shard_fleet.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { MESSAGES = 48, FIELDS = 12, WORKERS = 3, PAYLOAD = 2048 };
+
+static const struct fleet_tensor_spec tensors[] = {
+    {.name = "main", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {300}, .chunk_elems = 200},
+    {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {40}},
+    {.name = "half", .codec = "f16", .optimizer = "sgd", .dim_count = 1, .dims = {50}},
+    {.name = "low", .codec = "powersgd:rank=1,min_ratio=1", .optimizer = "sgd", .dim_count = 2, .dims = {8, 8}},
+    {.name = "top", .codec = "topk:ratio=0.1,min_count=16", .optimizer = "none", .dim_count = 1, .dims = {100}},
+};
+
+static void expect(bool promise)
+{
+    if (!promise) abort();
+}
+
+static float odd_float(uint8_t choice, float usual)
+{
+    static const float odd[] = {0, 1e-40f, 3e38f, -1, 1};
+    return choice < 200 ? usual : odd[choice % 5];
+}
+
+/* The header of one message: an honest one with fields replaced. */
+static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *field, uint32_t chunk_number)
+{
+    static const enum weft_wire_kind kinds[] = {WEFT_WIRE_PUSH_PULL, WEFT_WIRE_PUSH, WEFT_WIRE_PULL, WEFT_WIRE_INIT, WEFT_WIRE_RESULT};
+    enum weft_wire_kind kind = kinds[field[1] % 5];
+    struct weft_wire_header header = fleet_header(fleet, field[0] % WORKERS, chunk_number, kind, field[3] % 5);
+    if (field[4] >= 240) header.worker = field[4] == 240 ? 4095 : field[4] % WORKERS;
+    if (field[5] >= 240) header.tensor = field[5] * 257u, header.chunk = field[5];
+    header.round = field[6] % 4;
+    if (field[7] >= 200) header.codec = field[7] % 16;
+    if (field[7] >= 250) header.dtype = field[7] % 5;
+    if (field[8] >= 250) header.step = field[8] == 255 ? UINT64_MAX : header.step + field[8];
+    if (field[9] >= 250) header.job++;
+    else if (field[9] >= 240) header.epoch--;
+    else if (field[9] >= 230) header.incarnation++;
+    header.lr = odd_float(field[10], header.lr);
+    if (kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PUSH_PULL) header.weight = odd_float((uint8_t)(field[10] * 31), 1);
+    return header;
+}
+
+static void send_one(struct fleet *fleet, const uint8_t *field, struct fleet_request *request)
+{
+    static uint8_t payload[PAYLOAD];
+    uint32_t chunk_number = field[2] % fleet->chunk_count;
+    const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    struct weft_wire_header header = header_of(fleet, field, chunk_number);
+    size_t bytes = chunk->count * sizeof(float);
+    const struct weft_codec_spec *codec = &fleet->codec[chunk->tensor];
+    if (header.kind != WEFT_WIRE_INIT && codec->id != WEFT_CODEC_DENSE && header.round < weft_codec_rounds(codec))
+        bytes = weft_codec_contribution_bytes_max(codec, &fleet->shape[chunk->tensor], header.round);
+    if (field[11] >= 200) bytes = field[11] * 8u;
+    if (header.kind == WEFT_WIRE_PULL) bytes = 0;
+    memset(payload, field[11], sizeof payload);
+    if (field[11] < 100) memset(payload, 0, sizeof payload); /* zeros are a contribution of most codecs */
+    header.payload_bytes = field[8] % 16 == 15 && header.kind != WEFT_WIRE_PULL ? bytes + 1 : bytes;
+
+    uint8_t encoded[WEFT_WIRE_HEADER_BYTES];
+    weft_wire_encode(&header, encoded);
+    if (field[8] % 16 == 14) encoded[field[6] % sizeof encoded] ^= field[7];
+    request->header = header;
+    fleet_send_raw(fleet, field[0] % WORKERS, 0, request, encoded, sizeof encoded, payload, bytes);
+}
+
+static void check_quiet(struct fleet *fleet)
+{
+    struct weft_shard_engine_stats stats;
+    weft_shard_engine_stats(fleet->shard[0].engine, &stats);
+    expect(stats.receive_bytes_used == 0 && stats.receive_bytes_peak <= fleet->options.receive_bytes_max);
+    expect(fleet->shard[0].engine->replies_in_flight == 0);
+    expect(weft_list_empty(&fleet->shard[0].engine->deferred) && weft_list_empty(&fleet->shard[0].engine->pulls));
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
+        expect(chunk->phase == SHARD_PHASE_IDLE && chunk->arrived == 0 && chunk->answers == 0 && chunk->sends == 0);
+        expect(chunk->closed_step < MESSAGES);
+        for (uint32_t w = 0; w < WORKERS; w++) expect(chunk->parts[w].applied_step == chunk->closed_step);
+    }
+}
+
+/* An honest push of everybody after all that is answered, and in the end in order: a worker may hear of an error of the
+ * past that it is still owed, then it tries again, as a client would. */
+static void check_alive(struct fleet *fleet)
+{
+    static struct fleet_request request[WORKERS];
+    uint64_t step = fleet_shard_chunk(fleet, 0)->closed_step + 1;
+    enum weft_status wanted = fleet_shard_chunk(fleet, 0)->initialised ? WEFT_OK : WEFT_ERR_STATE;
+    memset(request, 0, sizeof request);
+    for (uint32_t w = 0; w < WORKERS; w++) fleet->worker[w].open = NULL; /* answers to the hostile past are over */
+    for (uint32_t w = 0; w < WORKERS; w++) fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, step, &request[w]);
+    fleet_settle(fleet, WEFT_MS(1));
+    for (uint32_t w = 0; w < WORKERS; w++)
+        if (request[w].done && request[w].status != wanted) fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, step, &request[w]);
+    for (uint32_t w = 0; w < WORKERS; w++) {
+        expect(fleet_await(fleet, &request[w]));
+        expect(request[w].status == wanted);
+        fleet_request_free(fleet, &request[w]);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static struct fleet_request request[MESSAGES];
+    struct fleet_options options = {.seed = 1, .shards = 1, .workers = WORKERS, .receive_bytes_max = 8192, .tensors = tensors,
+        .tensor_count = 5, .round_deadline_ns = WEFT_SECONDS(1), .hash_every = 1};
+    struct fleet *fleet = fleet_create(&options);
+    memset(request, 0, sizeof request);
+    for (size_t i = 0; i < MESSAGES && (i + 1) * FIELDS <= bytes; i++) {
+        const uint8_t *field = data + i * FIELDS;
+        send_one(fleet, field, &request[i]);
+        if (field[0] & 0x80) fleet_settle(fleet, 5000 * (field[0] & 0x3fu));
+        if (field[0] == 0x7f) fleet_settle(fleet, WEFT_SECONDS(2));
+    }
+    fleet_settle(fleet, WEFT_SECONDS(5));
+    check_quiet(fleet);
+    check_alive(fleet);
+    for (int i = 0; i < MESSAGES; i++) fleet_request_free(fleet, &request[i]);
+    fleet_free(fleet);
+    return 0;
+}
+
+/* First weights of every chunk, then steps of all workers, in an order that depends on the number. */
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+{
+    size_t at = 0;
+    for (uint8_t chunk = 0; chunk < 6 && at + FIELDS <= room; chunk++, at += FIELDS) {
+        memset(out + at, 0, FIELDS);
+        out[at] = 0x80 + 30;
+        out[at + 1] = 3;
+        out[at + 2] = chunk;
+    }
+    for (uint8_t i = 0; i < 42 && at + FIELDS <= room; i++, at += FIELDS) {
+        memset(out + at, 0, FIELDS);
+        uint8_t which = (uint8_t)(i + number * 5) % 18;
+        out[at] = (uint8_t)(which % 3 + (number % 3 == 0 ? 0x80 + 9 : 0));
+        out[at] = (uint8_t)(out[at] - out[at] % 3 + which % 3);
+        out[at + 1] = (uint8_t)(number + i) % 2;
+        out[at + 2] = which / 3;
+        out[at + 3] = 1 + i / 18;
+    }
+    return at;
+}
