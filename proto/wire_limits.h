@@ -20,7 +20,7 @@
 #define WEFT_LIMIT_NAME_BYTES 255u
 #define WEFT_LIMIT_TEXT_BYTES 1000u
 #define WEFT_LIMIT_ADDRESS_BYTES 4096u
-#define WEFT_LIMIT_FRAME_BYTES (64u << 20)
+#define WEFT_LIMIT_FRAME_BYTES (8u << 20)
 #define WEFT_LIMIT_HELLO_BYTES (64u << 10) /* a frame from a connection that has not joined */
 #define WEFT_LIMIT_STATUS_BYTES (4u << 20)
 

@@ -3,6 +3,7 @@
  *   coordinator   membership, roster, declarations, placement, who is lost: a state machine without
  *                 sockets (coordinator.c) and its driver over base/net (coordinator_net.c)
  *   shard         one or more engines, each one thread = one endpoint, one loop, its chunks
+ *   member        the other end: one process's control connection to a coordinator
  *   weftd         options + (coordinator) + shard + HTTP: the process */
 #ifndef WEFT_SERVER_H
 #define WEFT_SERVER_H
@@ -40,11 +41,49 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator);
 
 /* ---- coordinator over sockets: for weftd and for `weft run -s 0` ---- */
 struct weft_coordinator_server;
+/* Without a secret only a loopback address may be listened on: WEFT_ERR_AUTH and a sentence otherwise. */
+enum weft_status weft_listen_allowed(const char *host, const char *secret, struct weft_error *error);
+/* Listens and ticks from now on. The port in use: WEFT_ERR_EXISTS. `ended` and `context` of the options are the
+ * caller's and run on the net thread. */
 enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host, uint16_t port,
                                                const struct weft_coordinator_options *options, /* send, close: ignored */
                                                uint16_t *port_out, struct weft_coordinator_server **out, struct weft_error *error);
+/* How many connections are still there: after the job has ended, who still has something to read. Net thread. */
+uint32_t weft_coordinator_server_connections(const struct weft_coordinator_server *server);
+/* After weft_net_free (its callbacks use the server). NULL is fine. */
 void weft_coordinator_server_free(struct weft_coordinator_server *server);
 char *weft_coordinator_server_status_json(struct weft_coordinator_server *server); /* net thread */
+
+/* ---- a member's control connection: Challenge, Hello, Welcome, proofs, heartbeats ---- */
+struct weft_member;
+struct weft_member_options {
+    size_t size;
+    const char *host;         /* of the coordinator */
+    uint16_t port;
+    const char *job, *secret; /* secret NULL: none */
+    Weft__Control__Role role;
+    int wanted_index;         /* default -1: any */
+    uint32_t endpoints;       /* default 1 */
+    uint64_t join_ns;         /* from start until Welcome; default 30 s */
+    /* All on the net thread. welcomed: once, admitted (and the coordinator knows the secret, when there is one).
+     * message: everything after that. closed: exactly once; refused, lost, silent or closed here, in a sentence. */
+    void (*welcomed)(void *context, const Weft__Control__Welcome *welcome);
+    void (*message)(void *context, const Weft__Control__Control *message);
+    void (*closed)(void *context, enum weft_status status, const char *text);
+    void *context;
+};
+void weft_member_options_init(struct weft_member_options *options);
+/* Never blocks; copies what it needs. Net thread. */
+enum weft_status weft_member_start(struct weft_env *env, struct weft_net *net, const struct weft_member_options *options,
+                                   struct weft_member **out, struct weft_error *error);
+/* Net thread. WEFT_ERR_CLOSED when the connection is gone. */
+enum weft_status weft_member_send(struct weft_member *member, const Weft__Control__Control *message);
+enum weft_status weft_member_leave(struct weft_member *member, const char *text);                            /* Leave, then close */
+enum weft_status weft_member_abort(struct weft_member *member, enum weft_status status, const char *text);   /* Abort; stays open */
+/* After weft_net_free. NULL is fine. */
+void weft_member_free(struct weft_member *member);
+/* "host:port" into its parts; WEFT_ERR_INVALID and a sentence. `host_out` of 256 bytes is enough. */
+enum weft_status weft_host_port(const char *text, char host_out[256], uint16_t *port_out, struct weft_error *error);
 
 /* ---- one shard engine (also run by the simulator) ---- */
 struct weft_shard_engine;
@@ -85,19 +124,20 @@ void weft_shard_engine_stats(const struct weft_shard_engine *engine, struct weft
 /* ---- weftd as a library call: blocks until the job ends or a signal; returns the exit status ---- */
 struct weftd_options {
     size_t size;
-    const char *job, *secret;
+    const char *job, *secret;     /* default: job.name; the secret is the caller's to read */
     const char *coordinator;      /* "host:port" of an existing one; NULL: embed it */
-    const char *listen;           /* host to bind; default 127.0.0.1; others need a secret */
-    uint16_t port;                /* of the embedded coordinator; 0: free */
-    int http_port;                /* -1: none; 0: free */
+    const char *listen;           /* host to bind; NULL: server.listen (127.0.0.1); others need a secret */
+    int port;                     /* of the embedded coordinator; 0: free; default -1: server.port */
+    int http_port;                /* 0: free; default -1: none */
     const char *port_file;        /* NULL, or a file that gets "coordinator=HOST:PORT\nhttp=HOST:PORT\n", written whole */
     uint32_t workers, shards;     /* expected, when the coordinator is embedded */
-    int index;                    /* shard index wanted; -1: any */
-    uint32_t engines;             /* threads with an endpoint each; default 1 */
-    const char *lanes, *devices;  /* of the transport */
-    struct weft_config *config;
+    int index;                    /* shard index wanted; default -1: any */
+    uint32_t engines;             /* threads with an endpoint each; 0: server.engines */
+    const char *lanes, *devices;  /* of the transport; NULL: transport.lanes, transport.devices */
+    struct weft_config *config;   /* borrowed; required */
 };
 void weftd_options_init(struct weftd_options *options);
+/* 0: the job ended in order; 1: it did not, and one sentence has gone to the log. Takes SIGTERM and SIGINT while it runs. */
 int weftd_run(struct weft_env *env, const struct weftd_options *options);
 
 #endif

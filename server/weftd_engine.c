@@ -1,0 +1,251 @@
+/* weftd_engine.c - one engine thread: a transport, a loop and a shard engine, from Welcome to the end.
+ *
+ *     thread starts -> opens its transport -> answers with its address
+ *     letter connect -> connects to every worker, makes the shard engine -> answers
+ *     loop runs: data messages, and letters (declarations, hashes, statistics, fail)
+ *     loop stops -> close, drain for at most DRAIN_NS, free
+ *
+ * Nothing here is touched by another thread while the loop runs, except through letters. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "server/weftd.h"
+
+#define DRAIN_NS WEFT_SECONDS(1)
+#define VIEW_WAIT_NS WEFT_MS(200)
+
+/* ---- on the engine's thread ---- */
+
+static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    struct weftd_engine *engine = context;
+    /* Also the ordinary end of a worker that has left: the coordinator decides who is lost. */
+    weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is gone: %s", engine->index, peer_id, text ? text : weft_status_text(status));
+}
+
+/* "fault:drop=0.01" wraps the backend by "fault" and gives it the rest. */
+static void set_backend(const struct weft_config *config, struct weft_transport_options *options, char *backend, size_t backend_bytes)
+{
+    const char *base = weft_config_text(config, "transport.backend"), *wrap = weft_config_text(config, "transport.wrap");
+    const char *colon = strchr(wrap, ':');
+    if (wrap[0] == 0) {
+        snprintf(backend, backend_bytes, "%s", base);
+    } else {
+        snprintf(backend, backend_bytes, "%.*s:%s", (int)(colon ? colon - wrap : (long)strlen(wrap)), wrap, base);
+        options->wrap = colon ? colon + 1 : "";
+    }
+    options->backend = backend;
+}
+
+static enum weft_status open_transport(struct weftd_engine *engine)
+{
+    struct weftd *weftd = engine->weftd;
+    struct weft_transport_options options;
+    char backend[64];
+    weft_transport_options_init(&options);
+    set_backend(weftd->options.config, &options, backend, sizeof backend);
+    options.id = weftd->welcome.endpoint_first + engine->index;
+    options.nonce = weftd->welcome.transport_nonce;
+    options.lanes = weftd->options.lanes;
+    options.devices = weftd->options.devices;
+    options.eager_bytes_max = weft_config_u64(weftd->options.config, "transport.eager_bytes");
+    options.peer_failed = on_peer_failed;
+    options.peer_failed_context = engine;
+    WEFT_TRY(weft_transport_open(weftd->env, &options, &engine->transport, &engine->error));
+    const void *blob;
+    size_t bytes;
+    enum weft_status status = weft_transport_address(engine->transport, &blob, &bytes);
+    if (status == WEFT_OK && bytes > sizeof engine->address) status = WEFT_ERR_LIMIT;
+    if (status == WEFT_OK) status = weft_transport_attach(engine->transport, engine->loop);
+    if (status != WEFT_OK) return weft_error_set(&engine->error, status, "the transport has no usable address: %s", weft_status_text(status));
+    memcpy(engine->address, blob, bytes);
+    engine->address_bytes = bytes;
+    return WEFT_OK;
+}
+
+/* Connect to every worker of the roster; ids and incarnations by rank. */
+static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *endpoints, uint64_t *incarnations)
+{
+    const Weft__Control__Roster *roster = engine->weftd->roster->roster;
+    for (size_t i = 0; i < roster->n_members; i++) {
+        const Weft__Control__Member *member = roster->members[i];
+        struct weft_peer *peer;
+        if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
+        enum weft_status status = weft_transport_connect(engine->transport, member->endpoint_first, member->addresses[0].data,
+                                                         member->addresses[0].len, &peer);
+        if (status != WEFT_OK) return weft_error_set(&engine->error, status, "cannot connect to %s: %s", member->name, weft_status_text(status));
+        endpoints[member->index] = member->endpoint_first;
+        incarnations[member->index] = member->incarnation;
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status make_shard(struct weftd_engine *engine)
+{
+    struct weftd *weftd = engine->weftd;
+    struct weft_config *config = weftd->options.config;
+    uint32_t workers = weftd->welcome.workers;
+    uint32_t *endpoints = weft_alloc_array(weftd->env, workers, sizeof *endpoints);
+    uint64_t *incarnations = weft_alloc_array(weftd->env, workers, sizeof *incarnations);
+    enum weft_status status = WEFT_ERR_NO_MEMORY;
+    if (endpoints && incarnations) status = connect_workers(engine, endpoints, incarnations);
+    if (status == WEFT_OK) {
+        struct weft_shard_engine_options options;
+        weft_shard_engine_options_init(&options);
+        options.transport = engine->transport;
+        options.loop = engine->loop;
+        options.events = engine->events;
+        options.endpoint = weftd->welcome.endpoint_first + engine->index;
+        options.job = weftd->welcome.job_id;
+        options.epoch = weftd->roster->roster->epoch;
+        options.workers = workers;
+        options.worker_endpoints = endpoints;
+        options.worker_incarnations = incarnations;
+        options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");
+        options.hash_every = (uint32_t)weft_config_u64(config, "server.hash_every");
+        status = weft_shard_engine_create(weftd->env, &options, &engine->shard, &engine->error);
+    }
+    weft_free_bytes(weftd->env, endpoints);
+    weft_free_bytes(weftd->env, incarnations);
+    return status;
+}
+
+static void answer(struct weftd_engine *engine, enum weft_status status)
+{
+    if (status != WEFT_OK) weft_error_set(&engine->error, status, "%s", weft_status_text(status)); /* unless it has a sentence */
+    engine->reply.fn = weftd_engine_answered;
+    weft_net_post(engine->weftd->net, &engine->reply);
+}
+
+static void on_connect(struct weft_mail *mail)
+{
+    struct weftd_engine *engine = weft_container_of(mail, struct weftd_engine, question);
+    answer(engine, make_shard(engine));
+}
+
+static void on_fail(struct weft_mail *mail)
+{
+    struct weftd_engine *engine = weft_container_of(mail, struct weftd_engine, fail_mail);
+    struct weftd *weftd = engine->weftd;
+    if (engine->shard) weft_shard_engine_fail(engine->shard, (enum weft_status)weftd->fail_error.status, weftd->fail_error.text);
+}
+
+static void on_view(struct weft_mail *mail)
+{
+    struct weftd_engine *engine = weft_container_of(mail, struct weftd_engine, view_mail);
+    struct weftd_engine_view view = {.ready = engine->shard != NULL};
+    if (engine->shard) weft_shard_engine_stats(engine->shard, &view.shard);
+    if (engine->transport) weft_transport_stats(engine->transport, &view.transport);
+    pthread_mutex_lock(&engine->view_lock);
+    engine->view = view;
+    engine->view_asked = false;
+    pthread_cond_signal(&engine->view_changed);
+    pthread_mutex_unlock(&engine->view_lock);
+}
+
+static void drain(struct weftd_engine *engine)
+{
+    struct weft_env *env = engine->weftd->env;
+    if (!engine->transport) return;
+    weft_transport_close(engine->transport);
+    uint64_t deadline_ns = weft_now_ns(env) + DRAIN_NS;
+    while (!weft_transport_drained(engine->transport) && weft_now_ns(env) < deadline_ns)
+        if (weft_transport_progress(engine->transport, 64) == 0) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    if (!weft_transport_drained(engine->transport))
+        weft_log(env, WEFT_LOG_WARN, "weftd", "engine %u: messages were still under way after %llu ms; dropped", engine->index,
+                 (unsigned long long)(DRAIN_NS / WEFT_MS(1)));
+    weft_shard_engine_free(engine->shard);
+    engine->shard = NULL;
+    weft_transport_free(engine->transport);
+    engine->transport = NULL;
+}
+
+static void *engine_main(void *argument)
+{
+    struct weftd_engine *engine = argument;
+    answer(engine, open_transport(engine));
+    weft_loop_run(engine->loop);
+    drain(engine);
+    return NULL;
+}
+
+/* ---- from other threads ---- */
+
+void weftd_engine_ask_connect(struct weftd_engine *engine)
+{
+    engine->question.fn = on_connect;
+    weft_loop_post(engine->loop, &engine->question);
+}
+
+void weftd_engine_ask_fail(struct weftd_engine *engine)
+{
+    engine->fail_mail.fn = on_fail;
+    weft_loop_post(engine->loop, &engine->fail_mail);
+}
+
+/* The net thread waits a moment for fresh numbers: an engine step is short. A busy engine shows its last ones. */
+void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)VIEW_WAIT_NS;
+    if (until.tv_nsec >= 1000000000L) until.tv_nsec -= 1000000000L, until.tv_sec++;
+    pthread_mutex_lock(&engine->view_lock);
+    if (!engine->view_asked) {
+        engine->view_asked = true;
+        engine->view_mail.fn = on_view;
+        weft_loop_post(engine->loop, &engine->view_mail);
+    }
+    while (engine->view_asked && pthread_cond_timedwait(&engine->view_changed, &engine->view_lock, &until) == 0) {
+    }
+    *view_out = engine->view;
+    pthread_mutex_unlock(&engine->view_lock);
+}
+
+static enum weft_status engine_start(struct weftd *weftd, struct weftd_engine *engine, uint32_t index)
+{
+    struct weft_loop_options options;
+    pthread_condattr_t monotonic;
+    engine->weftd = weftd;
+    engine->index = index;
+    weft_loop_options_init(&options);
+    WEFT_TRY(weft_loop_create(weftd->env, &options, &engine->loop));
+    WEFT_TRY(weft_event_ring_create(weftd->env, (uint32_t)weft_config_u64(weftd->options.config, "events.capacity"), &engine->events));
+    pthread_mutex_init(&engine->view_lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->view_changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    engine->thread_started = pthread_create(&engine->thread, NULL, engine_main, engine) == 0;
+    return engine->thread_started ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+enum weft_status weftd_engines_start(struct weftd *weftd, struct weft_error *error)
+{
+    weftd->engines = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *weftd->engines);
+    enum weft_status status = weftd->engines ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    weftd->engines_waited_for = weftd->options.engines;
+    for (uint32_t i = 0; status == WEFT_OK && i < weftd->options.engines; i++) status = engine_start(weftd, &weftd->engines[i], i);
+    if (status != WEFT_OK) return weft_error_set(error, status, "cannot start %u engines: %s", weftd->options.engines, weft_status_text(status));
+    return WEFT_OK;
+}
+
+void weftd_engines_stop(struct weftd *weftd)
+{
+    for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
+        if (weftd->engines[i].thread_started) weft_loop_stop(weftd->engines[i].loop);
+    for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
+        if (weftd->engines[i].thread_started) pthread_join(weftd->engines[i].thread, NULL);
+}
+
+/* After the net is gone: its last letters may still look at engines. */
+void weftd_engines_free(struct weftd *weftd)
+{
+    for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++) {
+        weft_event_ring_free(weftd->engines[i].events);
+        weft_loop_free(weftd->engines[i].loop);
+    }
+    weft_free_bytes(weftd->env, weftd->engines);
+    weftd->engines = NULL;
+}
