@@ -1,0 +1,8 @@
+/* commands.h - entries of the sub-commands: argv[0] is the sub-command's name; each returns the exit status. */
+#ifndef WEFT_TOOLS_COMMANDS_H
+#define WEFT_TOOLS_COMMANDS_H
+
+int weft_run_main(int argc, char **argv);
+int weft_status_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,80 @@
+#include "tools/common.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/proto.h"
+
+#define SECRET_BYTES_MAX 4096
+
+int tool_usage_error(const char *command, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "%s: ", command);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "; see %s --help\n", command);
+    va_end(args);
+    return TOOL_USAGE;
+}
+
+int tool_option_error(const char *command, int argc, char **argv, int answer)
+{
+    /* getopt names a bad long option by argv, a bad short one (which may stand inside "-xy") by optopt. */
+    bool is_short = optopt > 32 && optopt < 127;
+    const char *word = optind > 0 && optind <= argc ? argv[optind - 1] : "";
+    char letter[3] = {'-', (char)optopt, 0};
+    const char *name = is_short && strncmp(word, "--", 2) != 0 ? letter : word;
+    return tool_usage_error(command, answer == ':' ? "option %s needs a value" : "there is no option %s, or it takes no value", name);
+}
+
+void tool_print_version(const char *command) { printf("%s %s (wire version %d)\n", command, weft_proto_release(), WEFT_WIRE_VERSION); }
+
+bool tool_parse_number(const char *command, const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value_out)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || value < min || value > max) {
+        tool_usage_error(command, "%s is a number from %llu to %llu, not '%s'", option, (unsigned long long)min, (unsigned long long)max, text);
+        return false;
+    }
+    *value_out = value;
+    return true;
+}
+
+static bool read_file(const char *command, const char *path, char **secret_out)
+{
+    char text[SECRET_BYTES_MAX + 2];
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        fprintf(stderr, "%s: cannot read the secret file %s: %s\n", command, path, strerror(errno));
+        return false;
+    }
+    size_t bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[bytes] = 0;
+    size_t length = strlen(text);
+    while (length && strchr(" \t\r\n", text[length - 1])) text[--length] = 0;
+    if (length == 0 || bytes > SECRET_BYTES_MAX) {
+        fprintf(stderr, "%s: the secret file %s is %s\n", command, path, length ? "longer than 4096 bytes" : "empty");
+        return false;
+    }
+    *secret_out = strdup(text);
+    return *secret_out != NULL;
+}
+
+bool tool_read_secret(const char *command, const char *path, const struct weft_config *config, char **secret_out)
+{
+    const char *direct = getenv("WEFT_SECRET"), *file = getenv("WEFT_SECRET_FILE");
+    *secret_out = NULL;
+    if (path) return read_file(command, path, secret_out);
+    if (direct && direct[0]) return (*secret_out = strdup(direct)) != NULL;
+    if (file && file[0]) return read_file(command, file, secret_out);
+    const char *configured = config ? weft_config_text(config, "job.secret_file") : "";
+    return configured[0] ? read_file(command, configured, secret_out) : true;
+}

@@ -1,0 +1,379 @@
+/* run.c - `weft run`: a whole job on this host, one command.
+ *
+ *     secret -> shard 0 (coordinates) -> port file -> other shards, workers -> all end -> 0
+ *                                                                        \-> one fails: the others have
+ *                                            GRACE to end by themselves, then SIGTERM, then SIGKILL -> 1
+ *
+ * Without shards the coordinator runs in this process. Every child has a log file; rank 0's standard output is
+ * ours as well. Nobody stays behind: children die with us, their process groups are killed at the end. */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/server.h"
+#include "tools/commands.h"
+#include "tools/common.h"
+#include "tools/run.h"
+
+#define PORT_NS WEFT_SECONDS(20)    /* for shard 0 to open its ports */
+#define GRACE_NS WEFT_SECONDS(2)    /* after a failure, or after the last worker: to end by oneself */
+#define TERMINATE_NS WEFT_SECONDS(2) /* between SIGTERM and SIGKILL */
+#define TAIL_LINES 8
+
+static const char help_text[] =
+    "usage: weft run [options] -- TRAINER [ARGUMENTS...]\n"
+    "Start shards and workers of one job on this host, join them, end with 0 only if all did.\n"
+    "\n"
+    "  -n, --workers N     workers: processes running TRAINER (default 1)\n"
+    "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0)\n"
+    "  -e, --engines N     engine threads of each shard (default: server.engines)\n"
+    "  -j, --job NAME      name of the job (default: a new one)\n"
+    "  -l, --log-dir DIR   log files shard0.log, rank0.log, ... (default weft-logs/JOB)\n"
+    "      --lanes LANES   transport lanes: tcp, shm (default: transport.lanes)\n"
+    "      --devices LIST  network devices (default: transport.devices)\n"
+    "      --http          shard 0 serves /metrics, /healthz and /status; its port is printed\n"
+    "      --help, --version\n"
+    "\n"
+    "A worker finds its job in its environment: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_SECRET_FILE.\n"
+    "Rank 0's standard output is also this command's. When a process fails, the others learn it from the\n"
+    "coordinator and have 2 s to end, then SIGTERM, 2 s later SIGKILL.\n"
+    "\n"
+    "Exit status: 0 all processes ended with 0, 1 not all did (which, why and its log on stderr), 2 wrong usage.\n";
+
+enum { LANES = 256, DEVICES, HTTP };
+static const struct option options_table[] = {
+    {"workers", required_argument, NULL, 'n'}, {"shards", required_argument, NULL, 's'}, {"engines", required_argument, NULL, 'e'},
+    {"job", required_argument, NULL, 'j'}, {"log-dir", required_argument, NULL, 'l'}, {"lanes", required_argument, NULL, LANES},
+    {"devices", required_argument, NULL, DEVICES}, {"http", no_argument, NULL, HTTP}, {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0}};
+
+struct run {
+    struct weft_env *env;
+    uint64_t workers, shards, engines; /* engines 0: not given */
+    const char *lanes, *devices;
+    bool http;
+    char job[WEFT_LIMIT_NAME_BYTES + 1];
+    char log_dir[RUN_PATH_BYTES - 64];
+    char **trainer;
+    struct run_scratch scratch;
+    char coordinator[300];
+    struct run_process *processes; /* shards, then workers */
+    uint32_t process_count;
+    int signal_fd;
+
+    struct weft_net *net; /* without shards: the coordinator is here */
+    struct weft_coordinator_server *server;
+
+    struct run_process *first_failed;
+    uint64_t term_at_ns, kill_at_ns; /* WEFT_NEVER: not yet */
+    int interrupted_by;              /* a signal that we got */
+    bool workers_done, shards_told;  /* shards were told to end because no worker is left */
+};
+
+/* ---- the command line ---- */
+
+static int parse(struct run *run, int argc, char **argv)
+{
+    int answer;
+    bool ok = true;
+    const char *job = NULL, *log_dir = NULL;
+    opterr = 0, optind = 1;
+    while (ok && (answer = getopt_long(argc, argv, "+:n:s:e:j:l:h", options_table, NULL)) != -1) {
+        switch (answer) {
+        case 'n': ok = tool_parse_number("weft run", "--workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers); break;
+        case 's': ok = tool_parse_number("weft run", "--shards", optarg, 0, WEFT_LIMIT_SHARDS, &run->shards); break;
+        case 'e': ok = tool_parse_number("weft run", "--engines", optarg, 1, WEFT_LIMIT_ENGINES, &run->engines); break;
+        case 'j': job = optarg; break;
+        case 'l': log_dir = optarg; break;
+        case LANES: run->lanes = optarg; break;
+        case DEVICES: run->devices = optarg; break;
+        case HTTP: run->http = true; break;
+        case 'h': fputs(help_text, stdout); return 0;
+        case 'V': tool_print_version("weft run"); return 0;
+        default: return tool_option_error("weft run", argc, argv, answer);
+        }
+    }
+    if (!ok) return TOOL_USAGE;
+    if (optind >= argc) return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
+    if (run->http && run->shards == 0) return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
+    if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t"))) return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
+    if (log_dir && strlen(log_dir) >= sizeof run->log_dir) return tool_usage_error("weft run", "the path of --log-dir is too long");
+    run->trainer = argv + optind;
+    uint32_t random = (uint32_t)weft_random_u64(run->env);
+    if (job) snprintf(run->job, sizeof run->job, "%s", job);
+    else snprintf(run->job, sizeof run->job, "run-%d-%08x", (int)getpid(), random);
+    if (log_dir) snprintf(run->log_dir, sizeof run->log_dir, "%s", log_dir);
+    else snprintf(run->log_dir, sizeof run->log_dir, "weft-logs/%s", run->job);
+    return -1;
+}
+
+/* ---- starting ---- */
+
+static void name_process(const struct run *run, struct run_process *process, const char *kind, uint32_t index)
+{
+    snprintf(process->name, sizeof process->name, "%s %u", kind, index);
+    snprintf(process->log_path, sizeof process->log_path, "%s/%s%u.log", run->log_dir, kind, index);
+    process->output_fd = process->log_fd = -1;
+}
+
+static bool start_shard(struct run *run, const char *weftd, uint32_t index)
+{
+    struct run_process *process = &run->processes[index];
+    char number[4][16], secret[RUN_PATH_BYTES + 64], job[WEFT_LIMIT_NAME_BYTES + 16];
+    const char *argv[32];
+    int argc = 0;
+    name_process(run, process, "shard", index);
+    snprintf(number[0], sizeof number[0], "%u", index);
+    snprintf(number[1], sizeof number[1], "%u", (unsigned)run->workers);
+    snprintf(number[2], sizeof number[2], "%u", (unsigned)run->shards);
+    snprintf(number[3], sizeof number[3], "%u", (unsigned)run->engines);
+    snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
+    snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
+    argv[argc++] = weftd;
+    argv[argc++] = "--index", argv[argc++] = number[0];
+    if (index == 0) {
+        argv[argc++] = "--workers", argv[argc++] = number[1];
+        argv[argc++] = "--shards", argv[argc++] = number[2];
+        argv[argc++] = "--port", argv[argc++] = "0";
+        argv[argc++] = "--port-file", argv[argc++] = run->scratch.port_path;
+        if (run->http) argv[argc++] = "--http-port", argv[argc++] = "0";
+    } else {
+        argv[argc++] = "--coordinator", argv[argc++] = run->coordinator;
+    }
+    if (run->engines) argv[argc++] = "--engines", argv[argc++] = number[3];
+    if (run->lanes) argv[argc++] = "--lanes", argv[argc++] = run->lanes;
+    if (run->devices) argv[argc++] = "--devices", argv[argc++] = run->devices;
+    argv[argc] = NULL;
+    const char *environment[] = {secret, job, NULL};
+    return run_process_start(process, (char *const *)argv, environment, false);
+}
+
+static bool start_worker(struct run *run, uint32_t rank)
+{
+    struct run_process *process = &run->processes[run->shards + rank];
+    char coordinator[350], job[WEFT_LIMIT_NAME_BYTES + 16], secret[RUN_PATH_BYTES + 64], number[32], lanes[300], devices[300];
+    name_process(run, process, "rank", rank);
+    snprintf(coordinator, sizeof coordinator, "WEFT_COORDINATOR=%s", run->coordinator);
+    snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
+    snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
+    snprintf(number, sizeof number, "WEFT_RANK=%u", rank);
+    const char *environment[7] = {coordinator, job, secret, number};
+    int used = 4;
+    if (run->lanes) snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->lanes), environment[used++] = lanes;
+    if (run->devices) snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices), environment[used++] = devices;
+    return run_process_start(process, run->trainer, environment, rank == 0);
+}
+
+static void reap(struct run *run);
+static bool signal_came(struct run *run);
+
+/* Shard 0 writes its ports once they are open; it may also die, or never come so far. */
+static bool wait_for_ports(struct run *run)
+{
+    struct run_process *shard = &run->processes[0];
+    uint64_t deadline_ns = weft_now_ns(run->env) + PORT_NS;
+    for (;;) {
+        if (run_scratch_port(&run->scratch, "coordinator", run->coordinator, sizeof run->coordinator)) break;
+        struct pollfd fd = {.fd = run->signal_fd, .events = POLLIN};
+        if (poll(&fd, 1, 10) > 0 && signal_came(run)) return false;
+        reap(run);
+        if (shard->ended) return false;
+        if (weft_now_ns(run->env) > deadline_ns) {
+            fprintf(stderr, "weft run: shard 0 did not open its ports within %d s; its log is %s\n", (int)(PORT_NS / WEFT_SECONDS(1)), shard->log_path);
+            return false;
+        }
+    }
+    char http[300];
+    if (run->http && run_scratch_port(&run->scratch, "http", http, sizeof http)) fprintf(stderr, "weft run: http://%s/status\n", http);
+    return true;
+}
+
+static bool host_coordinator(struct run *run)
+{
+    struct weft_coordinator_options options;
+    struct weft_error error = {0};
+    uint16_t port = 0;
+    weft_coordinator_options_init(&options);
+    options.job = run->job;
+    options.secret = run->scratch.secret;
+    options.workers = (uint32_t)run->workers;
+    options.shards = 0;
+    enum weft_status status = weft_net_create(run->env, &run->net);
+    if (status == WEFT_OK) status = weft_coordinator_server_start(run->env, run->net, "127.0.0.1", 0, &options, &port, &run->server, &error);
+    if (status == WEFT_OK) status = weft_net_start(run->net);
+    if (status != WEFT_OK) {
+        fprintf(stderr, "weft run: cannot coordinate the job: %s\n", error.text[0] ? error.text : weft_status_text(status));
+        return false;
+    }
+    snprintf(run->coordinator, sizeof run->coordinator, "127.0.0.1:%u", port);
+    return true;
+}
+
+static bool start_all(struct run *run)
+{
+    char weftd[RUN_PATH_BYTES];
+    if (run->shards == 0) {
+        if (!host_coordinator(run)) return false;
+    } else {
+        if (!run_beside("weftd", weftd) || !start_shard(run, weftd, 0) || !wait_for_ports(run)) return false;
+    }
+    for (uint32_t i = 1; i < run->shards; i++)
+        if (!start_shard(run, weftd, i)) return false;
+    for (uint32_t rank = 0; rank < run->workers; rank++)
+        if (!start_worker(run, rank)) return false;
+    return true;
+}
+
+/* ---- joining ---- */
+
+/* A signal to us ends the job. SIGCHLD only wakes. */
+static bool signal_came(struct run *run)
+{
+    struct signalfd_siginfo info;
+    while (read(run->signal_fd, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo != SIGCHLD && !run->interrupted_by) run->interrupted_by = (int)info.ssi_signo;
+    return run->interrupted_by != 0;
+}
+
+static void reap(struct run *run)
+{
+    int wait_status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &wait_status, WNOHANG)) > 0) {
+        for (uint32_t i = 0; i < run->process_count; i++) {
+            struct run_process *process = &run->processes[i];
+            if (process->pid != pid || process->ended) continue;
+            process->ended = true;
+            process->wait_status = wait_status;
+            bool asked = run->interrupted_by || run->kill_at_ns != WEFT_NEVER; /* we have told everybody to end */
+            if (run_process_failed(process) && !run->first_failed && !asked) run->first_failed = process;
+        }
+    }
+}
+
+static uint32_t count_running(const struct run *run, bool workers_only)
+{
+    uint32_t count = 0;
+    for (uint32_t i = workers_only ? (uint32_t)run->shards : 0; i < run->process_count; i++)
+        count += run->processes[i].pid > 0 && !run->processes[i].ended;
+    return count;
+}
+
+static void signal_all(struct run *run, int signal_number)
+{
+    for (uint32_t i = 0; i < run->process_count; i++)
+        if (!run->processes[i].ended) run_process_signal(&run->processes[i], signal_number);
+}
+
+/* What the clock and the events ask for now. */
+static void decide(struct run *run)
+{
+    uint64_t now_ns = weft_now_ns(run->env);
+    bool failed = run->first_failed != NULL, workers_done = count_running(run, true) == 0;
+    if (run->term_at_ns == WEFT_NEVER && (failed || workers_done)) run->term_at_ns = now_ns + GRACE_NS;
+    if (run->interrupted_by && run->kill_at_ns == WEFT_NEVER) run->term_at_ns = now_ns;
+    if (workers_done && !failed && run->term_at_ns <= now_ns) run->shards_told = true;
+    if (run->term_at_ns <= now_ns && run->kill_at_ns == WEFT_NEVER) {
+        signal_all(run, SIGTERM);
+        run->kill_at_ns = now_ns + TERMINATE_NS;
+    }
+    if (run->kill_at_ns <= now_ns) signal_all(run, SIGKILL);
+}
+
+static void join_all(struct run *run)
+{
+    while (count_running(run, false) > 0) {
+        struct pollfd fds[2] = {{.fd = run->signal_fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+        struct run_process *talker = &run->processes[run->shards];
+        if (run->process_count > run->shards) fds[1].fd = talker->output_fd;
+        uint64_t next_ns = run->kill_at_ns < run->term_at_ns || run->kill_at_ns != WEFT_NEVER ? run->kill_at_ns : run->term_at_ns;
+        uint64_t now_ns = weft_now_ns(run->env);
+        int timeout_ms = next_ns == WEFT_NEVER ? -1 : next_ns <= now_ns ? 10 : (int)((next_ns - now_ns) / 1000000) + 1;
+        poll(fds, 2, timeout_ms);
+        if (fds[1].revents) run_process_copy(talker);
+        signal_came(run);
+        reap(run);
+        decide(run);
+    }
+    /* What rank 0 wrote last, unless something it started still holds the pipe. */
+    if (run->process_count > run->shards) run_process_copy(&run->processes[run->shards]);
+}
+
+/* ---- the end ---- */
+
+static void report_failure(struct run *run)
+{
+    char how[100];
+    const struct run_process *failed = run->first_failed;
+    run_process_describe(failed, how, sizeof how);
+    fprintf(stderr, "weft run: %s (pid %d) %s; the end of %s:\n", failed->name, (int)failed->pid, how, failed->log_path);
+    run_process_print_tail(failed, TAIL_LINES);
+    for (uint32_t i = 0; i < run->process_count; i++) {
+        const struct run_process *process = &run->processes[i];
+        if (process == failed || process->pid == 0 || !run_process_failed(process)) continue;
+        run_process_describe(process, how, sizeof how);
+        fprintf(stderr, "weft run: after it %s %s (%s)\n", process->name, how, process->log_path);
+    }
+}
+
+/* Workers that end well without shards ever ending: they never took part. */
+static int conclude(struct run *run, bool started)
+{
+    if (run->interrupted_by) {
+        fprintf(stderr, "weft run: ended by %s\n", run->interrupted_by == SIGINT ? "SIGINT" : run->interrupted_by == SIGTERM ? "SIGTERM" : "SIGHUP");
+        return 1;
+    }
+    if (run->first_failed) report_failure(run);
+    if (!started || run->first_failed) return 1;
+    if (run->shards_told && run->shards > 0)
+        fprintf(stderr, "weft run: the workers ended without leaving the job; the shards were told to end (does %s call weft_init and weft_finalize?)\n", run->trainer[0]);
+    return 0;
+}
+
+static int run_job(struct run *run)
+{
+    run->process_count = (uint32_t)(run->shards + run->workers);
+    run->processes = calloc(run->process_count, sizeof *run->processes);
+    if (!run->processes) {
+        fprintf(stderr, "weft run: no memory for %u processes\n", run->process_count);
+        return 1;
+    }
+    sigset_t taken, before;
+    sigemptyset(&taken);
+    int const signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 4; i++) sigaddset(&taken, signals[i]);
+    sigprocmask(SIG_BLOCK, &taken, &before);
+    run->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    bool started = run->signal_fd >= 0 && run_make_directory(run->log_dir) && run_scratch_create(&run->scratch, run->job) && start_all(run);
+    if (!started) run->term_at_ns = 0; /* whoever runs already ends now */
+    join_all(run);
+    for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL); /* what they left behind */
+    int status = conclude(run, started);
+    weft_net_free(run->net);
+    weft_coordinator_server_free(run->server);
+    run_scratch_remove(&run->scratch);
+    if (run->signal_fd >= 0) close(run->signal_fd);
+    free(run->processes);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
+int weft_run_main(int argc, char **argv)
+{
+    struct run *run = calloc(1, sizeof *run);
+    if (!run) return 1;
+    run->env = weft_env_system();
+    run->workers = 1;
+    run->term_at_ns = run->kill_at_ns = WEFT_NEVER;
+    int status = parse(run, argc, argv);
+    if (status < 0) status = run_job(run);
+    free(run);
+    return status;
+}

@@ -1,0 +1,54 @@
+/* run.h - inside `weft run`: the processes of one job on this host.
+ *
+ *   run.c          the command line and the order of things
+ *   run_process.c  one child: started with its log file, killed with its process group, described
+ *   run_scratch.c  directories, the secret, the port file */
+#ifndef WEFT_TOOLS_RUN_H
+#define WEFT_TOOLS_RUN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define RUN_PATH_BYTES 4096
+
+struct run_process {
+    char name[24];              /* "rank 0", "shard 1" */
+    char log_path[RUN_PATH_BYTES];
+    pid_t pid;                  /* 0: not started */
+    bool ended;
+    int wait_status;            /* of waitpid, once ended */
+    int output_fd;              /* read end of its standard output when that is copied; -1 */
+    int log_fd;                 /* for the copy; -1 */
+    const char *hint;           /* what it could not do, when it never ran */
+};
+
+/* Fork and exec argv (found by PATH) with standard output and error in process->log_path; `copy_output`: standard
+ * output through a pipe that run_process_copy empties. `environment`: NAME=VALUE strings, NULL-terminated, on top of
+ * ours. The child dies with us. false: a sentence is on stderr. */
+bool run_process_start(struct run_process *process, char *const argv[], const char *const environment[], bool copy_output);
+/* Its pipe is readable (or closed): to the log and to our standard output. */
+void run_process_copy(struct run_process *process);
+/* To the child and everything it started. */
+void run_process_signal(const struct run_process *process, int signal_number);
+bool run_process_failed(const struct run_process *process);
+/* "exited with status 3", "was killed by signal 9 (Killed)", "still runs". */
+void run_process_describe(const struct run_process *process, char *out, size_t out_bytes);
+/* The last lines of its log on stderr, indented. */
+void run_process_print_tail(const struct run_process *process, int lines);
+
+struct run_scratch {
+    char directory[RUN_PATH_BYTES]; /* 0700; removed at the end */
+    char secret_path[RUN_PATH_BYTES + 16], port_path[RUN_PATH_BYTES + 16];
+    char secret[65];                /* 32 random bytes in hexadecimal */
+};
+bool run_scratch_create(struct run_scratch *scratch, const char *job);
+void run_scratch_remove(struct run_scratch *scratch);
+/* The line NAME=VALUE of the port file; false while there is none. */
+bool run_scratch_port(const struct run_scratch *scratch, const char *name, char *out, size_t out_bytes);
+/* mkdir -p. */
+bool run_make_directory(const char *path);
+/* The file beside this program, "/usr/bin/weftd" for /usr/bin/weft. */
+bool run_beside(const char *name, char out[RUN_PATH_BYTES]);
+
+#endif

@@ -1,0 +1,210 @@
+/* status.c - `weft status HOST:PORT`: joins a coordinator as an observer, asks once, prints a table or the JSON. */
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/server.h"
+#include "tools/commands.h"
+#include "tools/common.h"
+
+static const char help_text[] =
+    "usage: weft status [options] HOST:PORT\n"
+    "Members, tensors and bytes of a job, asked from its coordinator (default: WEFT_COORDINATOR).\n"
+    "\n"
+    "  -j, --job NAME          name of the job (default: WEFT_JOB, then weft)\n"
+    "      --secret-file FILE  the job's secret (default: WEFT_SECRET, WEFT_SECRET_FILE)\n"
+    "      --timeout SECONDS   give up after that long (default 5)\n"
+    "      --json              the coordinator's answer as it came\n"
+    "      --help, --version\n";
+
+enum { SECRET_FILE = 256, TIMEOUT, JSON };
+static const struct option options_table[] = {
+    {"job", required_argument, NULL, 'j'}, {"secret-file", required_argument, NULL, SECRET_FILE}, {"timeout", required_argument, NULL, TIMEOUT},
+    {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0}};
+
+/* ---- asking ---- */
+
+struct question {
+    struct weft_member *member;
+    char *json; /* owned (strdup) */
+    struct weft_error error;
+    bool done;
+};
+
+static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
+{
+    struct question *question = context;
+    Weft__Control__StatusRequest request = WEFT__CONTROL__STATUS_REQUEST__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST;
+    message.status_request = &request;
+    (void)weft_member_send(question->member, &message);
+}
+
+static void on_message(void *context, const Weft__Control__Control *message)
+{
+    struct question *question = context;
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT)
+        weft_error_set(&question->error, message->abort->status, "%s", message->abort->text);
+    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY) return;
+    if (!question->json) question->json = strdup(message->status_reply->json);
+    (void)weft_member_leave(question->member, "");
+    question->done = true;
+}
+
+static void on_closed(void *context, enum weft_status status, const char *text)
+{
+    struct question *question = context;
+    if (!question->json) weft_error_set(&question->error, status, "%s", text);
+    question->done = true;
+}
+
+/* Steps the net in this thread until there is an answer or a reason. */
+static void ask(struct weft_env *env, const struct weft_member_options *given, struct question *question)
+{
+    struct weft_net *net;
+    struct weft_member_options options = *given;
+    options.role = WEFT__CONTROL__ROLE__ROLE_OBSERVER;
+    options.welcomed = on_welcomed;
+    options.message = on_message;
+    options.closed = on_closed;
+    options.context = question;
+    enum weft_status status = weft_net_create(env, &net);
+    if (status != WEFT_OK) {
+        weft_error_set(&question->error, status, "cannot start networking: %s", weft_status_text(status));
+        return;
+    }
+    uint64_t deadline_ns = weft_now_ns(env) + options.join_ns + WEFT_SECONDS(2);
+    status = weft_member_start(env, net, &options, &question->member, &question->error);
+    while (status == WEFT_OK && !question->done && weft_now_ns(env) < deadline_ns) weft_net_step(net, 100);
+    if (status == WEFT_OK && !question->done) weft_error_set(&question->error, WEFT_ERR_DEADLINE, "the coordinator at %s:%u did not answer", given->host, given->port);
+    weft_net_free(net);
+    weft_member_free(question->member);
+}
+
+/* ---- printing ---- */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "?";
+}
+
+static long long number_of(const json_t *object, const char *key) { return (long long)json_integer_value(json_object_get(object, key)); }
+
+static void format_bytes(long long bytes, char out[24])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1024 && unit < 4) value /= 1024, unit++;
+    snprintf(out, 24, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+}
+
+static void print_members(const json_t *members)
+{
+    size_t i;
+    json_t *member;
+    char bytes[24];
+    printf("%-10s %-11s %-20s %8s %9s %12s %9s\n", "member", "state", "host", "pid", "endpoints", "weights", "silent");
+    json_array_foreach(members, i, member) {
+        char name[32];
+        bool worker = strcmp(text_of(member, "role"), "worker") == 0;
+        snprintf(name, sizeof name, "%s %lld", worker ? "rank" : "shard", number_of(member, "index"));
+        format_bytes(number_of(member, "weights_bytes"), bytes);
+        printf("%-10s %-11s %-20s %8lld %9lld %12s %7.1f s\n", name, text_of(member, "state"), text_of(member, "host"), number_of(member, "pid"),
+               number_of(member, "endpoints"), worker ? "-" : bytes, (double)number_of(member, "silent_ms") / 1000);
+    }
+}
+
+static void print_tensors(const json_t *root)
+{
+    size_t i, k;
+    json_t *tensor, *dim;
+    char bytes[24];
+    long long total = 0;
+    printf("\n%6s %-24s %-5s %-16s %-10s %-24s %6s %12s\n", "tensor", "name", "dtype", "shape", "mode", "codec", "chunks", "bytes");
+    json_array_foreach(json_object_get(root, "tensors"), i, tensor) {
+        char shape[200] = "";
+        json_array_foreach(json_object_get(tensor, "dims"), k, dim) {
+            size_t used = strlen(shape);
+            snprintf(shape + used, sizeof shape - used, "%s%lld", k ? "x" : "", (long long)json_integer_value(dim));
+        }
+        total += number_of(tensor, "bytes");
+        format_bytes(number_of(tensor, "bytes"), bytes);
+        printf("%6lld %-24s %-5s %-16s %-10s %-24s %6lld %12s\n", number_of(tensor, "tensor"), text_of(tensor, "name"), text_of(tensor, "dtype"), shape,
+               text_of(tensor, "mode"), text_of(tensor, "codec"), number_of(tensor, "chunks"), bytes);
+    }
+    long long count = number_of(root, "tensor_count"), listed = (long long)json_array_size(json_object_get(root, "tensors"));
+    format_bytes(total, bytes);
+    printf("%lld tensors, %s%s\n", count, bytes, listed < count ? " in those listed" : "");
+}
+
+static int print_table(const char *json)
+{
+    json_t *root = json_loads(json, 0, NULL);
+    if (!root) {
+        fprintf(stderr, "weft status: the coordinator's answer is not JSON\n");
+        return 1;
+    }
+    printf("job %s is %s for %.1f s: %lld workers, %lld shards, epoch %lld, weft %s\n", text_of(root, "job"), text_of(root, "state"),
+           (double)number_of(root, "uptime_ms") / 1000, number_of(root, "workers"), number_of(root, "shards"), number_of(root, "epoch"),
+           text_of(root, "weft_version"));
+    if (text_of(root, "end_text")[0]) printf("%s\n", text_of(root, "end_text"));
+    puts("");
+    print_members(json_object_get(root, "members"));
+    if (number_of(root, "tensor_count") > 0) print_tensors(root);
+    json_decref(root);
+    return 0;
+}
+
+/* ---- the command ---- */
+
+int weft_status_main(int argc, char **argv)
+{
+    struct weft_member_options options;
+    struct question question = {.json = NULL};
+    struct weft_error error = {0};
+    const char *secret_file = NULL, *address = getenv("WEFT_COORDINATOR");
+    char *secret, host[256];
+    bool json = false;
+    uint64_t seconds = 5;
+    int answer;
+    weft_member_options_init(&options);
+    if (getenv("WEFT_JOB") && getenv("WEFT_JOB")[0]) options.job = getenv("WEFT_JOB");
+    opterr = 0, optind = 1;
+    while ((answer = getopt_long(argc, argv, ":j:h", options_table, NULL)) != -1) {
+        switch (answer) {
+        case 'j': options.job = optarg; break;
+        case SECRET_FILE: secret_file = optarg; break;
+        case TIMEOUT:
+            if (!tool_parse_number("weft status", "--timeout", optarg, 1, 3600, &seconds)) return TOOL_USAGE;
+            break;
+        case JSON: json = true; break;
+        case 'h': fputs(help_text, stdout); return 0;
+        case 'V': tool_print_version("weft status"); return 0;
+        default: return tool_option_error("weft status", argc, argv, answer);
+        }
+    }
+    if (optind < argc) address = argv[optind++];
+    if (optind < argc) return tool_usage_error("weft status", "what is '%s'? one HOST:PORT is enough", argv[optind]);
+    if (!address || !address[0]) return tool_usage_error("weft status", "HOST:PORT of the coordinator is missing");
+    if (weft_host_port(address, host, &options.port, &error) != WEFT_OK) return tool_usage_error("weft status", "%s", error.text);
+    if (!tool_read_secret("weft status", secret_file, NULL, &secret)) return 1;
+    options.host = host;
+    options.secret = secret;
+    options.join_ns = WEFT_SECONDS(seconds);
+    ask(weft_env_system(), &options, &question);
+    free(secret);
+    if (!question.json) {
+        fprintf(stderr, "weft status: %s\n", question.error.text);
+        return 1;
+    }
+    int status = 0;
+    if (json) puts(question.json);
+    else status = print_table(question.json);
+    free(question.json);
+    return status;
+}

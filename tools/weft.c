@@ -1,0 +1,43 @@
+/* weft.c - the `weft` command: one table of sub-commands, each with its own file and its own options. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/commands.h"
+#include "tools/common.h"
+
+struct command {
+    const char *name;
+    int (*main)(int argc, char **argv);
+    const char *help;
+};
+
+static const struct command commands[] = {
+    {"run", weft_run_main, "start shards and workers of a job on this host and join them"},
+    {"status", weft_status_main, "show the members and tensors of a running job"},
+};
+#define COMMAND_COUNT (sizeof commands / sizeof commands[0])
+
+static void print_help(void)
+{
+    puts("usage: weft COMMAND [options]\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) printf("  %-8s %s\n", commands[i].name, commands[i].help);
+    puts("\n`weft COMMAND --help` says more. The server itself is weftd.");
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) return tool_usage_error("weft", "a command is missing");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help();
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        tool_print_version("weft");
+        return 0;
+    }
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1);
+    return tool_usage_error("weft", argv[1][0] == '-' ? "there is no option %s" : "there is no command '%s'", argv[1]);
+}
