@@ -3,7 +3,6 @@
  * Times are durations ("silent_ms"), never clock readings: the coordinator knows no calendar. Long jobs'
  * tensor lists are cut at TENSORS_MAX entries and say so, which keeps the text under WEFT_LIMIT_STATUS_BYTES. */
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/coordinator.h"
@@ -77,9 +76,12 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
                              "tensor_count", (json_int_t)coordinator->tensor_count, "tensors", tensors, "end_status",
                              weft_status_name(coordinator->end_status), "end_text", json_of_text(coordinator->end.text));
     if (!root) return NULL;
-    char *text = json_dumps(root, JSON_COMPACT), *copy = NULL;
+    size_t bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
+    char *text = bytes && bytes <= WEFT_LIMIT_STATUS_BYTES ? weft_alloc_bytes(coordinator->env, bytes + 1) : NULL;
+    if (text) {
+        json_dumpb(root, text, bytes, JSON_COMPACT);
+        text[bytes] = 0;
+    }
     json_decref(root);
-    if (text && strlen(text) <= WEFT_LIMIT_STATUS_BYTES) copy = weft_alloc_text(coordinator->env, text);
-    free(text);
-    return copy;
+    return text;
 }

@@ -3,11 +3,57 @@
  * Names carry their units; counters end in _total. Numbers of an engine are copied by its own thread on
  * request (weftd_engine_view), so a scrape costs the data path one letter and no lock. */
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/weftd.h"
+
+/* ---- a page under construction ---- */
+
+struct page {
+    struct weft_env *env;
+    char *text; /* owned until it is given to the reply */
+    size_t bytes, room;
+    bool failed; /* no memory: the page is not sent */
+};
+
+static bool page_reserve(struct page *page, size_t bytes)
+{
+    if (page->failed || page->bytes + bytes <= page->room) return !page->failed;
+    size_t room = (page->bytes + bytes) * 2;
+    char *more = weft_alloc_bytes(page->env, room);
+    page->failed = more == NULL;
+    if (page->failed) return false;
+    if (page->bytes) memcpy(more, page->text, page->bytes);
+    weft_free_bytes(page->env, page->text);
+    page->text = more;
+    page->room = room;
+    return true;
+}
+
+static void page_print(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void page_print(struct page *page, const char *format, ...)
+{
+    char line[700];
+    va_list args;
+    va_start(args, format);
+    int bytes = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    size_t kept = bytes < 0 ? 0 : (size_t)bytes < sizeof line ? (size_t)bytes : sizeof line - 1;
+    if (!page_reserve(page, kept)) return;
+    memcpy(page->text + page->bytes, line, kept);
+    page->bytes += kept;
+}
+
+static void page_json(struct page *page, const json_t *root)
+{
+    size_t bytes = root ? json_dumpb(root, NULL, 0, JSON_COMPACT) : 0;
+    if (bytes == 0) page->failed = true;
+    if (!page_reserve(page, bytes)) return;
+    json_dumpb(root, page->text + page->bytes, bytes, JSON_COMPACT);
+    page->bytes += bytes;
+}
 
 /* ---- /metrics ---- */
 
@@ -39,33 +85,33 @@ static const struct metric metrics[] = {
 };
 
 /* A label's value: backslash, quote and newline escaped as Prometheus wants it. */
-static void write_label(FILE *out, const char *text)
+static void write_label(struct page *page, const char *text)
 {
     for (; *text; text++) {
-        if (*text == '\\' || *text == '"') fputc('\\', out);
-        if (*text == '\n') fputs("\\n", out);
-        else fputc(*text, out);
+        const char *before = *text == '\\' || *text == '"' ? "\\" : "";
+        if (*text == '\n') page_print(page, "\\n");
+        else page_print(page, "%s%c", before, *text);
     }
 }
 
-static void write_metrics(struct weftd *weftd, FILE *out)
+static void write_metrics(struct weftd *weftd, struct page *page)
 {
     uint32_t engines = weftd->engines ? weftd->options.engines : 0;
     struct weftd_engine_view views[WEFT_LIMIT_ENGINES];
     for (uint32_t i = 0; i < engines; i++) weftd_engine_view(&weftd->engines[i], &views[i]);
-    fprintf(out, "# HELP weft_build_info The running release.\n# TYPE weft_build_info gauge\nweft_build_info{version=\"%s\",wire_version=\"%d\"} 1\n",
+    page_print(page, "# HELP weft_build_info The running release.\n# TYPE weft_build_info gauge\nweft_build_info{version=\"%s\",wire_version=\"%d\"} 1\n",
             weft_proto_release(), WEFT_WIRE_VERSION);
-    fprintf(out, "# HELP weft_up 1 while the job runs.\n# TYPE weft_up gauge\nweft_up %d\n", weftd->running && !weftd->failing);
-    fprintf(out, "# HELP weft_uptime_seconds Since this process started.\n# TYPE weft_uptime_seconds gauge\nweft_uptime_seconds %.3f\n",
+    page_print(page, "# HELP weft_up 1 while the job runs.\n# TYPE weft_up gauge\nweft_up %d\n", weftd->running && !weftd->failing);
+    page_print(page, "# HELP weft_uptime_seconds Since this process started.\n# TYPE weft_uptime_seconds gauge\nweft_uptime_seconds %.3f\n",
             (double)(weft_now_ns(weftd->env) - weftd->started_ns) / 1e9);
     for (size_t m = 0; m < sizeof metrics / sizeof metrics[0]; m++) {
-        fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", metrics[m].name, metrics[m].help, metrics[m].name, metrics[m].kind);
+        page_print(page, "# HELP %s %s\n# TYPE %s %s\n", metrics[m].name, metrics[m].help, metrics[m].name, metrics[m].kind);
         for (uint32_t i = 0; i < engines; i++) {
             uint64_t value;
             memcpy(&value, (const char *)&views[i] + metrics[m].offset, sizeof value);
-            fprintf(out, "%s{job=\"", metrics[m].name);
-            write_label(out, weftd->options.job);
-            fprintf(out, "\",shard=\"%u\",engine=\"%u\"} %llu\n", weftd->welcome.index, i, (unsigned long long)value);
+            page_print(page, "%s{job=\"", metrics[m].name);
+            write_label(page, weftd->options.job);
+            page_print(page, "\",shard=\"%u\",engine=\"%u\"} %llu\n", weftd->welcome.index, i, (unsigned long long)value);
         }
     }
 }
@@ -88,7 +134,7 @@ static const char *state_name(const struct weftd *weftd)
     return weftd->failing ? "failed" : weftd->running ? "running" : weftd->joined ? "connecting" : "joining";
 }
 
-static void write_status(struct weftd *weftd, FILE *out)
+static void write_status(struct weftd *weftd, struct page *page)
 {
     json_t *engines = json_array(), *coordinator = NULL;
     for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++) json_array_append_new(engines, json_of_engine(weftd, i));
@@ -100,24 +146,23 @@ static void write_status(struct weftd *weftd, FILE *out)
     json_t *root = json_pack("{s:s, s:I, s:s, s:s, s:o, s:o}", "role", "shard", "index", (json_int_t)weftd->welcome.index, "state",
                              state_name(weftd), "weft_version", weft_proto_release(), "engines", engines, "coordinator",
                              coordinator ? coordinator : json_null());
-    if (!root) return; /* no memory: an empty page */
-    json_dumpf(root, out, JSON_COMPACT);
-    fputc('\n', out);
+    page_json(page, root);
+    page_print(page, "\n");
     json_decref(root);
 }
 
 /* ---- requests ---- */
 
-static void write_health(struct weftd *weftd, FILE *out)
+static void write_health(struct weftd *weftd, struct page *page)
 {
-    if (weftd->failing) fprintf(out, "failing: %s\n", weftd->end.text);
-    else fprintf(out, "ok %s\n", state_name(weftd));
+    if (weftd->failing) page_print(page, "failing: %s\n", weftd->end.text);
+    else page_print(page, "ok %s\n", state_name(weftd));
 }
 
 static void on_request(void *context, const char *path, struct weft_net_http_reply *reply)
 {
     struct weftd *weftd = context;
-    void (*write_page)(struct weftd *, FILE *) = NULL;
+    void (*write_page)(struct weftd *, struct page *) = NULL;
     reply->code = 200;
     reply->content_type = "text/plain; charset=utf-8";
     if (strcmp(path, "/metrics") == 0) {
@@ -134,21 +179,15 @@ static void on_request(void *context, const char *path, struct weft_net_http_rep
         reply->code = 404;
         return;
     }
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (out) {
-        write_page(weftd, out);
-        fclose(out);
-    }
-    reply->body = text && bytes ? weft_alloc_bytes(weftd->env, bytes) : NULL;
-    if (reply->body) {
-        memcpy(reply->body, text, bytes);
-        reply->body_bytes = bytes;
-    } else {
+    struct page page = {.env = weftd->env};
+    write_page(weftd, &page);
+    if (page.failed || page.bytes == 0) {
+        weft_free_bytes(weftd->env, page.text);
         reply->code = 503;
+        return;
     }
-    free(text);
+    reply->body = page.text;
+    reply->body_bytes = page.bytes;
 }
 
 enum weft_status weftd_http_start(struct weftd *weftd, uint16_t *port_out, struct weft_error *error)

@@ -6,6 +6,7 @@
  *     loop stops -> close, drain for at most DRAIN_NS, free
  *
  * Nothing here is touched by another thread while the loop runs, except through letters. */
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -151,7 +152,7 @@ static void drain(struct weftd_engine *engine)
     weft_transport_close(engine->transport);
     uint64_t deadline_ns = weft_now_ns(env) + DRAIN_NS;
     while (!weft_transport_drained(engine->transport) && weft_now_ns(env) < deadline_ns)
-        if (weft_transport_progress(engine->transport, 64) == 0) nanosleep(&(struct timespec){0, 1000000}, NULL);
+        if (weft_transport_progress(engine->transport, 64) == 0) (void)poll(NULL, 0, 1); /* the loop has let go of it */
     if (!weft_transport_drained(engine->transport))
         weft_log(env, WEFT_LOG_WARN, "weftd", "engine %u: messages were still under way after %llu ms; dropped", engine->index,
                  (unsigned long long)(DRAIN_NS / WEFT_MS(1)));
@@ -187,10 +188,8 @@ void weftd_engine_ask_fail(struct weftd_engine *engine)
 /* The net thread waits a moment for fresh numbers: an engine step is short. A busy engine shows its last ones. */
 void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)VIEW_WAIT_NS;
-    if (until.tv_nsec >= 1000000000L) until.tv_nsec -= 1000000000L, until.tv_sec++;
+    uint64_t until_ns = weft_now_ns(engine->weftd->env) + VIEW_WAIT_NS; /* a process has the system's env: CLOCK_MONOTONIC */
+    struct timespec until = {(time_t)(until_ns / WEFT_SECONDS(1)), (long)(until_ns % WEFT_SECONDS(1))};
     pthread_mutex_lock(&engine->view_lock);
     if (!engine->view_asked) {
         engine->view_asked = true;

@@ -1,3 +1,4 @@
+/* common.c - usage errors, numbers and secrets, said the same way by every command. */
 #include "tools/common.h"
 
 #include <errno.h>
