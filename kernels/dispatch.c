@@ -29,6 +29,7 @@ const struct weft_kernels weft_kernels_scalar = {
     .dot_f32 = weft_scalar_dot_f32,
     .finite_f32 = weft_scalar_finite_f32,
     .max_abs_bits_f32 = weft_scalar_max_abs_bits_f32,
+    .indices_above_f32 = weft_scalar_indices_above_f32,
     .scale_add_f32 = weft_scalar_scale_add_f32,
     .matmul_f32 = weft_scalar_matmul_f32,
     .matmul_t_f32 = weft_scalar_matmul_t_f32,

@@ -66,6 +66,10 @@ struct weft_kernels {
     /* bits of the largest |x| (0 for none): a float pattern without its sign; >= 0x7f800000: not all are finite. */
     uint32_t (*max_abs_bits_f32)(const float *in, size_t count);
 
+    /* The indices i, rising, of all in[i] whose bits without the sign are at least floor_bits (<= 0x7fffffff); returns
+     * how many. indices_out has room for `count`: entries past the result are undefined. count <= 2^32 - 1. */
+    size_t (*indices_above_f32)(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits);
+
     /* Error feedback: out[i] = a[i]*factor + b[i] (two roundings); returns max_abs_bits of out. out may equal b. */
     uint32_t (*scale_add_f32)(float *out, const float *a, float factor, const float *b, size_t count);
 

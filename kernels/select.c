@@ -56,28 +56,6 @@ static uint32_t boundary_bucket(const uint32_t *buckets, uint32_t bucket_count, 
     return bucket;
 }
 
-/* Indices of all x whose magnitude is at least `floor_bits`, in rising order. Most blocks hold none. */
-static size_t gather(uint32_t *candidates, const float *x, size_t count, uint32_t floor_bits)
-{
-    enum { BLOCK = 32 };
-    size_t found = 0, i = 0;
-    for (; i + BLOCK <= count; i += BLOCK) {
-        int32_t any = 0;
-        for (size_t j = 0; j < BLOCK; j++) /* both below 2^31: the sign of the difference is the answer */
-            any |= ~((int32_t)magnitude(x[i + j]) - (int32_t)floor_bits);
-        if (any >= 0) continue;
-        for (size_t j = 0; j < BLOCK; j++) {
-            candidates[found] = (uint32_t)(i + j);
-            found += magnitude(x[i + j]) >= floor_bits;
-        }
-    }
-    for (; i < count; i++) {
-        candidates[found] = (uint32_t)i;
-        found += magnitude(x[i]) >= floor_bits;
-    }
-    return found;
-}
-
 /* The exact pattern of the wanted-th largest among candidates whose top bits are `bucket`; on return
  * *wanted is how many elements of exactly that pattern are to be taken. */
 static uint32_t refine(const uint32_t *candidates, size_t candidate_count, const float *x, uint32_t bucket,
@@ -108,7 +86,7 @@ void weft_select_finish(const struct weft_select *select, uint32_t *indices_out,
 
     size_t ties = k;
     const uint32_t bucket = boundary_bucket(buckets, WEFT_SELECT_BUCKETS, &ties);
-    const size_t candidate_count = gather(scratch, x, count, bucket << BUCKET_SHIFT);
+    const size_t candidate_count = weft_kernels()->indices_above_f32(scratch, x, count, bucket << BUCKET_SHIFT);
     const uint32_t kth = refine(scratch, candidate_count, x, bucket, &ties);
 
     size_t emitted = 0;

@@ -11,6 +11,7 @@ void weft_avx2_sum_f32(float *out, const float *a, const float *b, size_t count)
 void weft_avx2_scale_f32(float *out, const float *in, float factor, size_t count);
 uint32_t weft_avx2_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
 uint32_t weft_avx2_max_abs_bits_f32(const float *in, size_t count);
+size_t weft_avx2_indices_above_f32(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits);
 bool weft_avx2_finite_f32(const float *in, size_t count);
 void weft_avx2_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale, const struct weft_sgd *sgd,
                        size_t count);

@@ -55,6 +55,31 @@ uint32_t weft_avx2_max_abs_bits_f32(const float *in, size_t count)
     return vectors > rest ? vectors : rest;
 }
 
+/* Bit j: |in[j]| is at least the floor. Both are below 2^31, so signed comparison serves; `below` is floor - 1. */
+static inline uint32_t mask_above8(const float *in, __m256i below)
+{
+    const __m256i above = _mm256_cmpgt_epi32(magnitude8(_mm256_loadu_ps(in)), below);
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(above));
+}
+
+/* Few elements are above in a top-k: 32 are passed over with one branch, the others are picked bit by bit. */
+size_t weft_avx2_indices_above_f32(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits)
+{
+    const __m256i below = _mm256_set1_epi32((int)floor_bits - 1);
+    size_t found = 0, i = 0;
+    for (; i + 4 * WIDTH <= count; i += 4 * WIDTH) {
+        uint32_t mask = mask_above8(in + i, below) | mask_above8(in + i + WIDTH, below) << 8
+            | mask_above8(in + i + 2 * WIDTH, below) << 16 | mask_above8(in + i + 3 * WIDTH, below) << 24;
+        for (; mask != 0; mask &= mask - 1)
+            indices_out[found++] = (uint32_t)i + (uint32_t)__builtin_ctz(mask);
+    }
+    for (; i < count; i++) {
+        indices_out[found] = (uint32_t)i;
+        found += (float_bits(in[i]) & FLOAT_ABS) >= floor_bits;
+    }
+    return found;
+}
+
 bool weft_avx2_finite_f32(const float *in, size_t count)
 {
     return weft_avx2_max_abs_bits_f32(in, count) < FLOAT_INF;

@@ -46,6 +46,17 @@ uint32_t weft_scalar_max_abs_bits_f32(const float *in, size_t count)
     return max_bits;
 }
 
+/* Without a branch on the data: every index is written, the good ones are kept. */
+size_t weft_scalar_indices_above_f32(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++) {
+        indices_out[found] = (uint32_t)i;
+        found += (float_bits(in[i]) & FLOAT_ABS) >= floor_bits;
+    }
+    return found;
+}
+
 bool weft_scalar_finite_f32(const float *in, size_t count)
 {
     return weft_scalar_max_abs_bits_f32(in, count) < FLOAT_INF;

@@ -12,6 +12,7 @@ void weft_scalar_sum_i64(int64_t *out, const int64_t *a, const int64_t *b, size_
 void weft_scalar_scale_f32(float *out, const float *in, float factor, size_t count);
 uint32_t weft_scalar_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
 uint32_t weft_scalar_max_abs_bits_f32(const float *in, size_t count);
+size_t weft_scalar_indices_above_f32(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits);
 bool weft_scalar_finite_f32(const float *in, size_t count);
 
 void weft_scalar_cast_f32_f16(uint16_t *out, const float *in, size_t count);

@@ -145,6 +145,114 @@ static void test_local_residual(void **state)
     fleet_close(&fleet);
 }
 
+/* Twenty steps against an f64 model that follows step by step with what was really sent (trajectories of error
+ * feedback are chaotic, single steps are not): P_i = M Q with the warm-started Q, Q_i = M^T P^, and the mean of local
+ * residuals equals the residual of the mean. */
+static void test_steps_follow_the_model(void **state)
+{
+    enum { RANKS = 3, RANK = 4 };
+    static double e[RANKS][COUNT], m[RANKS][COUNT], q[RANK][COLS];
+    static float basis[RANK * ROWS], sent_q[RANKS][RANK * COLS];
+    struct fleet fleet;
+    struct sample sample = {sample_seed(66)};
+    memset(e, 0, sizeof e);
+    fleet_open(&fleet, "powersgd:rank=4,min_ratio=1", shape_of(ROWS, COLS), RANKS);
+    for (int step = 0; step < 20; step++) {
+        fill(&sample, RANKS);
+        fleet_encode(&fleet, 0, grad_list);
+        for (int w = 0; w < RANKS; w++) {
+            const float *p = (const float *)(const void *)fleet.contributions[w];
+            for (size_t i = 0; i < COUNT; i++)
+                m[w][i] = (double)grads[w][i] + e[w][i];
+            for (size_t r = 0; step > 0 && r < RANK; r++) /* the first Q is the generator's */
+                for (size_t i = 0; i < ROWS; i++) {
+                    double sum = 0, size = 0;
+                    for (size_t j = 0; j < COLS; j++) {
+                        sum += m[w][i * COLS + j] * q[r][j];
+                        size += fabs(m[w][i * COLS + j] * q[r][j]);
+                    }
+                    assert_true(fabs((double)p[r * ROWS + i] - sum) < 1e-5 * size);
+                }
+        }
+        fleet_combine(&fleet, 0);
+        memcpy(basis, fleet.aggregate, sizeof basis);
+        fleet_take(&fleet, 0);
+        fleet_encode(&fleet, 1, NULL);
+        for (int w = 0; w < RANKS; w++) {
+            memcpy(sent_q[w], fleet.contributions[w], sizeof sent_q[w]);
+            for (size_t r = 0; r < RANK; r++)
+                for (size_t j = 0; j < COLS; j++) {
+                    double sum = 0, size = 0;
+                    for (size_t i = 0; i < ROWS; i++) {
+                        sum += m[w][i * COLS + j] * (double)basis[r * ROWS + i];
+                        size += fabs(m[w][i * COLS + j] * (double)basis[r * ROWS + i]);
+                    }
+                    assert_true(fabs((double)sent_q[w][r * COLS + j] - sum) < 1e-5 * size);
+                }
+            for (size_t i = 0; i < COUNT; i++) {
+                e[w][i] = m[w][i];
+                for (size_t r = 0; r < RANK; r++)
+                    e[w][i] -= (double)basis[r * ROWS + i / COLS] * (double)sent_q[w][r * COLS + i % COLS];
+            }
+        }
+        fleet_combine(&fleet, 1);
+        fleet_take(&fleet, 1);
+        assert_int_equal(weft_codec_finish(fleet.codecs[0], 1.0f, out), WEFT_OK);
+        for (size_t i = 0; i < COUNT; i++) {
+            double rest = -(double)out[i];
+            for (int w = 0; w < RANKS; w++)
+                rest += m[w][i] - e[w][i];
+            assert_true(fabs(rest) < 1e-4); /* what went out is what the residuals lost */
+        }
+        for (size_t r = 0; r < RANK; r++) {
+            const float *sum = (const float *)(const void *)fleet.aggregate + r * COLS;
+            double largest = 0;
+            for (size_t j = 0; j < COLS; j++)
+                largest = fmax(largest, fabs((double)sum[j]));
+            for (size_t j = 0; j < COLS; j++)
+                q[r][j] = ldexp((double)sum[j], -ilogb(largest));
+        }
+        fleet_commit(&fleet);
+    }
+    fleet_close(&fleet);
+}
+
+/* A matrix of known singular values 2^0, 2^-1, ...: no rank-r approximation is nearer than the ones left out, and
+ * repeated steps on it come near that. */
+static void test_never_below_the_best(void **state)
+{
+    enum { TERMS = 10, RANK = 3 };
+    static float left[TERMS * ROWS], right[TERMS * COLS], target[COUNT];
+    struct fleet fleet;
+    struct sample sample = {sample_seed(67)};
+    double best = 0, error = 0;
+    list_grads();
+    sample_fill(&sample, SAMPLE_NORMAL, left, TERMS * ROWS);
+    sample_fill(&sample, SAMPLE_NORMAL, right, TERMS * COLS);
+    weft_orthogonalise(left, ROWS, TERMS, NULL);
+    weft_orthogonalise(right, COLS, TERMS, NULL);
+    for (int t = RANK; t < TERMS; t++)
+        best += ldexp(1.0, -2 * t);
+    best = sqrt(best);
+    for (size_t i = 0; i < COUNT; i++) {
+        double sum = 0;
+        for (int t = 0; t < TERMS; t++)
+            sum += ldexp((double)left[t * ROWS + i / COLS] * (double)right[t * COLS + i % COLS], -t);
+        target[i] = (float)sum;
+    }
+    fleet_open(&fleet, "powersgd:rank=3,min_ratio=1", shape_of(ROWS, COLS), 1);
+    memcpy(grads[0], target, sizeof target);
+    for (int step = 0; step < 12; step++) {
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        fleet_commit(&fleet);
+        error = distance(out, target, COUNT);
+        assert_true(error > best * (1 - 1e-5) && error < norm(target, COUNT));
+        memcpy(grads[0], out, sizeof out); /* + residual: the target again */
+    }
+    assert_true(error < 1.01 * best);
+    fleet_close(&fleet);
+}
+
 static void test_zero_and_back(void **state)
 {
     struct fleet fleet;
@@ -310,6 +418,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_low_rank),     cmocka_unit_test(test_projection),
+        cmocka_unit_test(test_steps_follow_the_model), cmocka_unit_test(test_never_below_the_best),
         cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start),

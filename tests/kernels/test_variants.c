@@ -78,6 +78,13 @@ static void check_elementwise(const struct weft_kernels *fast, struct sample *sa
     SAME("scale_add_f32", arena.fast, arena.slow);
     assert_int_equal(fast->max_abs_bits_f32(a, count), scalar->max_abs_bits_f32(a, count));
     assert_int_equal(fast->finite_f32(a, count), scalar->finite_f32(a, count));
+    static uint32_t fast_above[COUNT_MAX], slow_above[COUNT_MAX];
+    static const uint32_t floors[] = {0, 1, 0x3f000000, 0x3f800000, 0x7f800000, 0x7fffffff};
+    for (size_t t = 0; t < sizeof floors / sizeof floors[0]; t++) {
+        const size_t found = scalar->indices_above_f32(slow_above, a, count, floors[t]);
+        assert_int_equal(fast->indices_above_f32(fast_above, a, count, floors[t]), found);
+        assert_memory_equal(fast_above, slow_above, found * sizeof *slow_above);
+    }
     const double fast_dot = fast->dot_f32(a, b, count), slow_dot = scalar->dot_f32(a, b, count);
     assert_memory_equal(&fast_dot, &slow_dot, sizeof fast_dot);
 }
