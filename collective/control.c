@@ -72,6 +72,14 @@ void control_retry(struct weft_group *group)
         if (all[i]->busy) broadcast_go_on(all[i]);
 }
 
+void control_give_up(struct weft_group *group)
+{
+    struct broadcast *all[] = {&group->fail, &group->ask, &group->leave};
+    for (size_t i = 0; i < 3; i++)
+        while (all[i]->busy && all[i]->next_rank < group->ranks)
+            if (all[i]->next_rank++ != group->rank) weft_completion_finish(&all[i]->completion, WEFT_OK);
+}
+
 /* ---- what comes in ---- */
 static void answer_sent(struct weft_completion *completion, enum weft_status status)
 {

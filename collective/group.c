@@ -262,6 +262,7 @@ void weft_group_free(struct weft_group *group)
     group->outstanding++; /* until the end of this call */
     if (group->fail_status == WEFT_OK) control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK, NULL);
     weft_timer_stop(group->loop, &group->timer);
+    control_give_up(group);
     control_stop(group);
     group->closing = true;
     struct weft_list *node, *spare;

@@ -180,6 +180,7 @@ void control_stop(struct weft_group *group);
 void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
                       enum weft_status status, const char *text);
 void control_retry(struct weft_group *group);
+void control_give_up(struct weft_group *group); /* what the transport has not taken yet is not sent */
 /* Fail the group if an operation of number `sequence` cannot happen as a peer has left. */
 bool control_all_stay(struct weft_group *group, uint64_t sequence);
 

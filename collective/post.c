@@ -16,6 +16,8 @@ static enum weft_status check_args(const struct weft_group *group, const struct 
 {
     const char *kind = weft_coll_kind_name(args->kind);
     if (kind[0] == '?') return weft_error_set(error, WEFT_ERR_INVALID, "collective kind %d does not exist", (int)args->kind);
+    if (args->plan != WEFT_PLAN_AUTO && !weft_plan_supports(args->plan, args->kind))
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "plan %s has no %s", weft_plan_name(args->plan), kind);
     if (args->kind == WEFT_COLL_BARRIER) return WEFT_OK;
     bool bytes_only = args->kind == WEFT_COLL_ALL_GATHER_BYTES;
     if (!bytes_only && weft_dtype_bytes(args->dtype) == 0)
@@ -34,8 +36,6 @@ static enum weft_status check_args(const struct weft_group *group, const struct 
     if (bytes_only && args->count > args->piece_bytes_max)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: this rank's piece has %llu bytes, at most %llu were agreed", kind,
                               (unsigned long long)args->count, (unsigned long long)args->piece_bytes_max);
-    if (args->plan != WEFT_PLAN_AUTO && !weft_plan_supports(args->plan, args->kind))
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "plan %s has no %s", weft_plan_name(args->plan), kind);
     if (args->plan != WEFT_PLAN_AUTO && args->reproducible && sums(args->kind) && !weft_plan_reproducible(args->plan))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: plan %s is not reproducible; leave the plan to weft or take direct", kind,
                               weft_plan_name(args->plan));

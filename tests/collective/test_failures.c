@@ -1,0 +1,447 @@
+/* test_failures.c - everything that goes wrong ends: on every rank, once, with a text that names who and what. */
+#include "tests/collective/call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/check.h"
+#include "tests/lib/fail_env.h"
+#include "tests/lib/log_capture.h"
+
+#define RANKS_MAX 16
+
+static struct world *world;
+static struct weft_group *groups[RANKS_MAX];
+static struct outcome outcomes[RANKS_MAX];
+static uint32_t pending;
+static bool done, never;
+
+static void describe(void *context, uint32_t rank, char *out, size_t out_bytes)
+{
+    snprintf(out, out_bytes, "rank %u (host %c)", rank, 'a' + (int)rank);
+}
+
+static void open_groups_in(struct weft_env *env, uint32_t ranks)
+{
+    world = world_create(env, ranks, 99, NULL);
+    struct weft_group_options options;
+    weft_group_options_init(&options);
+    options.describe = describe;
+    options.chunk_bytes = 65536;
+    assert_int_equal(world_group(world, NULL, ranks, 3, &options, groups), WEFT_OK);
+    memset(outcomes, 0, sizeof outcomes);
+    pending = 0;
+    done = false;
+}
+
+static struct weft_env silent;
+
+static void open_groups(uint32_t ranks)
+{
+    silent = *weft_env_system();
+    silent.log_level = WEFT_LOG_ERROR;
+    open_groups_in(&silent, ranks);
+}
+
+static void close_groups(uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) weft_group_free(groups[r]);
+    world_free(world);
+}
+
+static struct weft_coll *post(uint32_t rank, const struct weft_coll_args *args)
+{
+    struct weft_coll *coll = NULL;
+    outcomes[rank].pending = &pending;
+    outcomes[rank].all_done = &done;
+    pending++;
+    assert_int_equal(weft_coll_post(groups[rank], args, outcome_done, &outcomes[rank], &coll, NULL), WEFT_IN_PROGRESS);
+    return coll;
+}
+
+static void all_ended(uint32_t ranks, enum weft_status status, const char *part, const char *other_part)
+{
+    enum weft_status run = world_run(world, &done, WEFT_SECONDS(1000));
+    if (run != WEFT_OK) fail_msg("%u operations did not end: %s", pending, weft_status_name(run));
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (outcomes[r].times == 0) continue; /* posted nothing */
+        assert_int_equal(outcomes[r].times, 1);
+        if (outcomes[r].status != status || !strstr(outcomes[r].text, part) || !strstr(outcomes[r].text, other_part))
+            fail_msg("rank %u: %s: %s (wanted %s, \"%s\", \"%s\")", r, weft_status_name(outcomes[r].status), outcomes[r].text,
+                     weft_status_name(status), part, other_part);
+    }
+}
+
+/* ---- calls that differ ---- */
+static float buffers[RANKS_MAX][2][40000];
+
+static struct weft_coll_args base_args(uint32_t rank)
+{
+    return (struct weft_coll_args){.kind = WEFT_COLL_ALL_REDUCE, .in = buffers[rank][0], .out = buffers[rank][1], .count = 1000, .dtype = WEFT_F32,
+                                   .op = WEFT_SUM, .plan = WEFT_PLAN_RING};
+}
+
+static void differ(uint32_t ranks, uint32_t odd, void (*change)(struct weft_coll_args *args), const char *what)
+{
+    char name[32];
+    snprintf(name, sizeof name, "rank %u (host %c)", odd, 'a' + (int)odd);
+    open_groups(ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct weft_coll_args args = base_args(r);
+        if (r == odd) change(&args);
+        post(r, &args);
+    }
+    all_ended(ranks, WEFT_ERR_MISMATCH, what, name);
+    for (uint32_t r = 0; r < ranks; r++) { /* the group has ended: later calls are refused with the same sentence */
+        struct weft_coll_args args = base_args(r);
+        struct weft_error error = {0};
+        assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, NULL, NULL, &error), WEFT_ERR_MISMATCH);
+        assert_string_equal(error.text, outcomes[r].text);
+    }
+    close_groups(ranks);
+}
+
+static void other_count(struct weft_coll_args *args) { args->count = 999; }
+static void no_count(struct weft_coll_args *args) { args->count = 0; }
+static void long_count(struct weft_coll_args *args) { args->count = 40000; }
+static void other_dtype(struct weft_coll_args *args) { args->dtype = WEFT_BF16; }
+static void other_op(struct weft_coll_args *args) { args->op = WEFT_AVG; }
+static void other_plan(struct weft_coll_args *args) { args->plan = WEFT_PLAN_DIRECT; }
+static void as_barrier(struct weft_coll_args *args) { args->kind = WEFT_COLL_BARRIER, args->plan = 0; }
+static void as_broadcast(struct weft_coll_args *args) { args->kind = WEFT_COLL_BROADCAST, args->plan = 0, args->root = 1; }
+static void as_scatter(struct weft_coll_args *args) { args->kind = WEFT_COLL_REDUCE_SCATTER, args->count = 100; }
+
+static void every_field(void **state)
+{
+    for (uint32_t ranks = 2; ranks <= 5; ranks++)
+        for (uint32_t odd = 0; odd < ranks; odd++) {
+            differ(ranks, odd, other_count, "differs in the count");
+            differ(ranks, odd, no_count, "differs in the count");
+            differ(ranks, odd, long_count, "differs in the count");
+            differ(ranks, odd, other_dtype, "differs in the element type");
+            differ(ranks, odd, other_op, "differs in the reduction");
+            differ(ranks, odd, other_plan, "differs in the plan");
+            differ(ranks, odd, as_barrier, "called barrier");
+            differ(ranks, odd, as_broadcast, "called broadcast");
+            differ(ranks, odd, as_scatter, "called reduce_scatter");
+        }
+}
+
+/* A root only sends: with eager messages its part may be over before the news comes. Then its next call brings it. */
+static void other_root(void **state)
+{
+    for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+        open_groups(ranks);
+        for (uint32_t r = 0; r < ranks; r++) {
+            struct weft_coll_args args = base_args(r);
+            args.kind = WEFT_COLL_BROADCAST;
+            args.plan = WEFT_PLAN_AUTO;
+            args.root = r == 1 ? 1 : 0;
+            post(r, &args);
+        }
+        assert_int_equal(world_run(world, &done, WEFT_SECONDS(20)), WEFT_OK);
+        never = false;
+        world_run(world, &never, WEFT_MS(1));
+        for (uint32_t r = 0; r < ranks; r++) {
+            assert_true(outcomes[r].status == WEFT_ERR_MISMATCH || (r <= 1 && ranks > 2 && outcomes[r].status == WEFT_OK));
+            struct weft_coll_args args = base_args(r);
+            struct weft_error error = {0};
+            assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, NULL, NULL, &error), WEFT_ERR_MISMATCH);
+            assert_non_null(strstr(error.text, "operation 0 differs in the root"));
+            assert_non_null(strstr(error.text, "rank 1 (host b)"));
+        }
+        close_groups(ranks);
+    }
+}
+
+/* Rank 2 calls two operations in the other order. */
+static void other_order(void **state)
+{
+    uint32_t ranks = 4;
+    struct outcome second[RANKS_MAX] = {0};
+    open_groups(ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct weft_coll_args reduce = base_args(r), barrier = {.kind = WEFT_COLL_BARRIER};
+        post(r, r == 2 ? &barrier : &reduce);
+        second[r].pending = &pending;
+        second[r].all_done = &done;
+        pending++;
+        assert_int_equal(weft_coll_post(groups[r], r == 2 ? &reduce : &barrier, outcome_done, &second[r], NULL, NULL), WEFT_IN_PROGRESS);
+    }
+    all_ended(ranks, WEFT_ERR_MISMATCH, "operation 0 differs in the operation", "rank 2 (host c)");
+    for (uint32_t r = 0; r < ranks; r++) assert_int_equal(second[r].status, WEFT_ERR_MISMATCH);
+    close_groups(ranks);
+}
+
+/* ---- somebody is late, silent or dead ---- */
+static void late(uint32_t ranks, uint32_t odd, uint64_t count, enum weft_plan_id plan)
+{
+    char part[64];
+    snprintf(part, sizeof part, "rank %u (host %c) has not called it", odd, 'a' + (int)odd);
+    open_groups(ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.count = count;
+        args.plan = plan;
+        args.deadline_ns = WEFT_SECONDS(5);
+        if (r != odd) post(r, &args);
+    }
+    all_ended(ranks, WEFT_ERR_DEADLINE, part, "operation 0 (all_reduce of");
+    assert_true(world_seconds(world) < 6.0); /* buffers longer than eager messages came free too */
+    struct weft_coll_args args = base_args(odd);
+    struct weft_error error = {0};
+    never = false;
+    world_run(world, &never, WEFT_MS(10));
+    assert_int_equal(weft_coll_post(groups[odd], &args, outcome_done, NULL, NULL, &error), WEFT_ERR_DEADLINE);
+    assert_non_null(strstr(error.text, part));
+    close_groups(ranks);
+}
+
+static void late_rank(void **state)
+{
+    for (int plan = WEFT_PLAN_DIRECT; plan <= WEFT_PLAN_RING; plan++) {
+        late(2, 1, 100, plan);
+        late(5, 0, 100, plan);
+        late(5, 3, 40000, plan); /* 32 KiB slices: sends wait for receives that never come */
+    }
+}
+
+/* A process that is stopped: connected, silent. Its buffers are given up after a grace time. */
+static void stopped_rank(void **state)
+{
+    uint32_t ranks = 4;
+    open_groups(ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.count = 40000;
+        args.deadline_ns = WEFT_SECONDS(5);
+        post(r, &args);
+    }
+    weft_sim_remove(world->sim, world->loops[2]); /* never stepped again, and not dead */
+    pending--;
+    enum weft_status run = world_run(world, &done, WEFT_SECONDS(20));
+    assert_int_equal(run, WEFT_OK);
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (r == 2) continue;
+        assert_int_equal(outcomes[r].status, WEFT_ERR_DEADLINE);
+        assert_non_null(strstr(outcomes[r].text, "rank 2 (host c) does not answer"));
+    }
+    assert_true(world_seconds(world) < 9.0);
+    close_groups(ranks);
+}
+
+static void killed_rank(void **state)
+{
+    for (int plan = WEFT_PLAN_DIRECT; plan <= WEFT_PLAN_RING; plan++)
+        for (uint64_t at_us = 0; at_us < 60; at_us += 7) {
+            uint32_t ranks = 6;
+            open_groups(ranks);
+            for (uint32_t r = 0; r < ranks; r++) {
+                struct weft_coll_args args = base_args(r);
+                args.count = 40000;
+                args.plan = plan;
+                post(r, &args);
+            }
+            weft_sim_kill_at(world->sim, 4, weft_sim_now_ns(world->sim) + at_us * 1000);
+            pending--; /* the dead one ends nothing, or too early */
+            never = false;
+            world_run(world, &never, WEFT_SECONDS(2));
+            for (uint32_t r = 0; r < ranks; r++) {
+                if (r == 4) continue;
+                assert_int_equal(outcomes[r].times, 1);
+                assert_int_equal(outcomes[r].status, WEFT_ERR_PEER_LOST);
+                assert_non_null(strstr(outcomes[r].text, "rank 4 (host e)"));
+            }
+            close_groups(ranks);
+        }
+}
+
+/* ---- ended from outside ---- */
+static void failed_by_the_owner(void **state)
+{
+    uint32_t ranks = 5;
+    open_groups(ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.count = 40000;
+        if (r != 3) post(r, &args);
+    }
+    never = false;
+    world_run(world, &never, WEFT_MS(1));
+    weft_group_fail(groups[0], WEFT_ERR_ABORTED, "the coordinator says so");
+    assert_false(outcomes[0].ended); /* from the loop, not from the call */
+    all_ended(ranks, WEFT_ERR_ABORTED, "the coordinator says so", "");
+    close_groups(ranks);
+}
+
+static void freed_in_the_middle(void **state)
+{
+    uint32_t ranks = 4;
+    open_groups(ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.count = 40000;
+        post(r, &args);
+    }
+    never = false;
+    world_run(world, &never, 7000);
+    weft_group_free(groups[1]);
+    groups[1] = NULL;
+    assert_int_equal(outcomes[1].status, WEFT_ERR_CLOSED);
+    world_run(world, &done, WEFT_SECONDS(400));
+    for (uint32_t r = 0; r < ranks; r++) assert_int_equal(outcomes[r].times, 1);
+    close_groups(ranks);
+}
+
+/* A group that ends in good order: who leaves first is not missed by the operation he has taken part in. */
+static void leaving_is_no_loss(void **state)
+{
+    uint32_t ranks = 5;
+    open_groups(ranks);
+    for (uint32_t r = 0; r < ranks; r++) post(r, &(struct weft_coll_args){.kind = WEFT_COLL_BARRIER});
+    while (!outcomes[0].ended) {
+        bool first = false;
+        world_run(world, &first, 1000);
+    }
+    weft_group_free(groups[0]);
+    groups[0] = NULL;
+    all_ended(ranks, WEFT_OK, "", "");
+    never = false;
+    world_run(world, &never, WEFT_MS(1));
+    struct weft_coll_args args = base_args(1);
+    struct weft_error error = {0};
+    assert_int_equal(weft_coll_post(groups[1], &args, outcome_done, NULL, NULL, &error), WEFT_ERR_PEER_LOST);
+    assert_non_null(strstr(error.text, "rank 0 (host a) left"));
+    close_groups(ranks);
+}
+
+static void cancelled(void **state)
+{
+    uint32_t ranks = 3;
+    open_groups(ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.deadline_ns = WEFT_SECONDS(3);
+        struct weft_coll *coll = post(r, &args);
+        if (r == 1) weft_coll_cancel(coll);
+    }
+    assert_false(outcomes[1].ended);
+    assert_int_equal(world_run(world, &done, WEFT_SECONDS(20)), WEFT_OK);
+    assert_int_equal(outcomes[1].status, WEFT_ERR_CANCELLED);
+    assert_int_equal(outcomes[0].status, WEFT_ERR_DEADLINE);
+    assert_int_equal(outcomes[2].status, WEFT_ERR_DEADLINE);
+    close_groups(ranks);
+}
+
+static void wrong_arguments(void **state)
+{
+    open_groups(2);
+    struct weft_error error;
+    struct weft_coll_args bad[8];
+    for (size_t i = 0; i < 8; i++) bad[i] = base_args(0);
+    bad[0].kind = 77;
+    bad[1].dtype = 0;
+    bad[2].op = 9;
+    bad[3].kind = WEFT_COLL_BROADCAST, bad[3].root = 2, bad[3].plan = 0;
+    bad[4].in = NULL;
+    bad[5].count = UINT64_MAX / 3;
+    bad[6].reproducible = true;
+    bad[7].kind = WEFT_COLL_ALL_GATHER_BYTES, bad[7].plan = 0, bad[7].piece_bytes_max = 10;
+    for (size_t i = 0; i < 8; i++) {
+        error = (struct weft_error){0};
+        assert_int_equal(weft_coll_post(groups[0], &bad[i], outcome_done, NULL, NULL, &error), WEFT_ERR_INVALID);
+        assert_true(strlen(error.text) > 10);
+    }
+    bad[0].kind = WEFT_COLL_BARRIER; /* by the ring */
+    assert_int_equal(weft_coll_post(groups[0], &bad[0], outcome_done, NULL, NULL, &error), WEFT_ERR_UNSUPPORTED);
+    close_groups(2);
+}
+
+static void warned_after_30_s(void **state)
+{
+    struct log_capture capture;
+    log_capture_init(&capture);
+    open_groups_in(&capture.env, 2);
+    struct weft_coll_args args = base_args(0);
+    post(0, &args);
+    never = false;
+    world_run(world, &never, WEFT_SECONDS(29));
+    assert_false(log_capture_contains(&capture, "waits for"));
+    world_run(world, &never, WEFT_SECONDS(2));
+    assert_true(log_capture_contains(&capture, "operation 0 (all_reduce of 1000 f32, sum, plan ring) waits for rank 1 (host b)"));
+    close_groups(2);
+    log_capture_fini(&capture);
+}
+
+static void too_many(void **state)
+{
+    world = world_create(weft_env_system(), 2, 1, NULL);
+    struct weft_group_options options;
+    weft_group_options_init(&options);
+    options.operations_max = 2;
+    assert_int_equal(world_group(world, NULL, 2, 3, &options, groups), WEFT_OK);
+    memset(outcomes, 0, sizeof outcomes);
+    for (int i = 0; i < 3; i++) {
+        struct weft_coll_args args = base_args(0);
+        enum weft_status status = weft_coll_post(groups[0], &args, outcome_done, &outcomes[i], NULL, NULL);
+        assert_int_equal(status, i < 2 ? WEFT_IN_PROGRESS : WEFT_ERR_AGAIN);
+    }
+    close_groups(2);
+}
+
+/* ---- memory runs out ---- */
+static enum weft_status attempt(struct weft_env *env, void *context)
+{
+    world = world_create(env, 3, 1, NULL);
+    if (!world) return WEFT_ERR_NO_MEMORY;
+    struct weft_group_options options;
+    weft_group_options_init(&options);
+    options.deadline_ns = WEFT_SECONDS(5);
+    enum weft_status status = world_group(world, NULL, 3, 3, &options, groups);
+    memset(outcomes, 0, sizeof outcomes);
+    pending = 0;
+    done = false;
+    enum weft_status first = status;
+    for (uint32_t r = 0; r < 3 && status == WEFT_OK; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.plan = WEFT_PLAN_DIRECT;
+        outcomes[r].pending = &pending;
+        outcomes[r].all_done = &done;
+        enum weft_status posted = weft_coll_post(groups[r], &args, outcome_done, &outcomes[r], NULL, NULL);
+        if (posted == WEFT_IN_PROGRESS) pending++;
+        else first = posted;
+    }
+    if (pending) world_run(world, &done, WEFT_SECONDS(60)); /* a step that finds no memory tries again */
+    for (uint32_t r = 0; r < 3; r++) {
+        if (first == WEFT_OK && outcomes[r].status != WEFT_OK) first = WEFT_ERR_INTERNAL;
+        if (status == WEFT_OK) weft_group_free(groups[r]);
+    }
+    world_free(world);
+    struct fail_env *fail = context;
+    return first == WEFT_OK && fail->failed ? WEFT_ERR_NO_MEMORY : first; /* survived it: as good */
+}
+
+static void memory_runs_out(void **state)
+{
+    for (uint64_t n = 1;; n++) {
+        struct fail_env env;
+        fail_env_init(&env, n);
+        enum weft_status status = attempt(&env.env, &env);
+        if (atomic_load(&env.live)) fail_msg("allocation %llu fails: %lld blocks leaked", (unsigned long long)n, (long long)atomic_load(&env.live));
+        if (status == WEFT_OK) break;
+        if (status != WEFT_ERR_NO_MEMORY) fail_msg("allocation %llu fails: %s", (unsigned long long)n, weft_status_name(status));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_field), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
+        cmocka_unit_test(stopped_rank), cmocka_unit_test(killed_rank), cmocka_unit_test(failed_by_the_owner),
+        cmocka_unit_test(freed_in_the_middle), cmocka_unit_test(leaving_is_no_loss), cmocka_unit_test(cancelled),
+        cmocka_unit_test(wrong_arguments), cmocka_unit_test(warned_after_30_s), cmocka_unit_test(too_many),
+        cmocka_unit_test(memory_runs_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
