@@ -16,7 +16,7 @@
 #define GIB ((uint64_t)1 << 30)
 
 const struct weft_option weft_option_table[] = {
-    TEXT("job.name", "default", "Name of the job; processes of another job are refused."),
+    TEXT("job.name", "weft", "Name of the job; processes of another job are refused."),
     TEXT("job.secret_file", "",
          "File with the job's secret; without one listeners bind to loopback and peers are not challenged."),
 

@@ -13,6 +13,15 @@
 #ifndef WEFT_STATUS_H
 #define WEFT_STATUS_H
 
+/* Marks what libweft.so exports. */
+#ifndef WEFT_API
+#if defined(__GNUC__)
+#define WEFT_API __attribute__((visibility("default")))
+#else
+#define WEFT_API
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -58,11 +67,11 @@ enum weft_status {
 };
 
 /* weft_status_name() - "WEFT_ERR_PEER_LOST"; static text, any thread, never NULL. */
-const char *weft_status_name(enum weft_status status);
+WEFT_API const char *weft_status_name(enum weft_status status);
 
 /* weft_status_text() - one lower-case sentence that says what the status means and what to do;
  * static text, any thread, never NULL. What exactly happened is in weft_error_text(). */
-const char *weft_status_text(enum weft_status status);
+WEFT_API const char *weft_status_text(enum weft_status status);
 
 #ifdef __cplusplus
 }

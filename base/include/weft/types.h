@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "weft/status.h" /* WEFT_API */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -23,15 +25,15 @@ enum weft_op {
 };
 
 /* weft_dtype_bytes() - bytes of one element; 0 for a value that is no dtype. */
-size_t weft_dtype_bytes(enum weft_dtype dtype);
+WEFT_API size_t weft_dtype_bytes(enum weft_dtype dtype);
 
 /* weft_dtype_name() - "f32", "bf16" ...; "?" for a value that is no dtype. */
-const char *weft_dtype_name(enum weft_dtype dtype);
+WEFT_API const char *weft_dtype_name(enum weft_dtype dtype);
 
 /* weft_dtype_parse() - the reverse of the name; 0 when there is none. */
-enum weft_dtype weft_dtype_parse(const char *name);
+WEFT_API enum weft_dtype weft_dtype_parse(const char *name);
 
-const char *weft_op_name(enum weft_op op);
+WEFT_API const char *weft_op_name(enum weft_op op);
 
 #ifdef __cplusplus
 }

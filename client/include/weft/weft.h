@@ -43,12 +43,6 @@
 #include "weft/status.h"
 #include "weft/types.h"
 
-#if defined(__GNUC__)
-#define WEFT_API __attribute__((visibility("default")))
-#else
-#define WEFT_API
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -148,7 +142,8 @@ struct weft_request {
 WEFT_API enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request);
 
 /* Server mode, the two halves: push contributes and completes when the shard has it; pull fetches the result of
- * the tensor's latest closed step into out. Dense codec only. */
+ * this rank's last push (or push_pull) of the tensor into out, once all ranks have pushed that step; before the first
+ * one, the initial weights. push needs an open step, pull does not. Dense codec only. */
 WEFT_API enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct weft_request *request);
 WEFT_API enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_request *request);
 

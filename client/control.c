@@ -1,0 +1,404 @@
+/* control.c - the conversation with the coordinator, as a state machine on the net thread.
+ *
+ *     coordinator          Challenge        Welcome      Roster       Go     Declared ...  MemberLost / Abort
+ *                             |  \            |            |          |         |                 |
+ *     this side             Hello           Endpoints    Ready      (data)   Declare ...     the session fails
+ *
+ * The net thread answers the Challenge itself (it needs nobody); every other message is kept for the caller's
+ * thread, which sits in weft_init or weft_declare, or ends the session. What the caller and the engine send is
+ * packed on their own thread into a letter; the net thread only writes it. Letters that were never delivered are
+ * freed with the session. Everything received is hostile until weft_control_unpack has checked it; what is left to
+ * check here is order and identity. */
+#include "client/control.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+
+struct letter {
+    struct weft_mail mail;
+    struct weft_list link; /* in control->letters until it is sent */
+    struct weft_session *session;
+    bool last;             /* close the connection behind it */
+    size_t bytes;
+    uint8_t *data;         /* owned; NULL: nothing to send, only close */
+};
+
+static void set_phase(struct weft_session *session, enum client_phase phase)
+{
+    WEFT_ASSERT((int)phase >= atomic_load(&session->control.phase));
+    atomic_store(&session->control.phase, phase);
+    client_wake_all(&session->wake);
+}
+
+/* ---- sending ---- */
+
+static void free_letter(struct weft_session *session, struct letter *letter)
+{
+    weft_free_bytes(session->env, letter->data);
+    weft_free_bytes(session->env, letter);
+}
+
+static void deliver(struct weft_mail *mail)
+{
+    struct letter *letter = weft_container_of(mail, struct letter, mail);
+    struct weft_session *session = letter->session;
+    struct client_control *control = &session->control;
+    pthread_mutex_lock(&control->lock);
+    weft_list_remove(&letter->link);
+    pthread_mutex_unlock(&control->lock);
+    if (control->connection && letter->data) weft_net_send(control->connection, letter->data, letter->bytes);
+    if (control->connection && letter->last) weft_net_close(control->connection);
+    free_letter(session, letter);
+}
+
+static enum weft_status post_letter(struct weft_session *session, const Weft__Control__Control *message, bool last)
+{
+    struct client_control *control = &session->control;
+    struct letter *letter = weft_alloc_zero(session->env, sizeof *letter);
+    if (!letter) return WEFT_ERR_NO_MEMORY;
+    if (message) {
+        enum weft_status status = weft_control_pack(session->env, message, &letter->data, &letter->bytes);
+        if (status < 0) {
+            weft_free_bytes(session->env, letter);
+            return status;
+        }
+    }
+    letter->session = session;
+    letter->last = last;
+    letter->mail.fn = deliver;
+    pthread_mutex_lock(&control->lock);
+    weft_list_append(&control->letters, &letter->link);
+    pthread_mutex_unlock(&control->lock);
+    weft_net_post(control->net, &letter->mail);
+    return WEFT_OK;
+}
+
+enum weft_status client_control_send(struct weft_session *session, const Weft__Control__Control *message)
+{
+    return post_letter(session, message, false);
+}
+
+void client_control_send_abort(struct weft_session *session, enum weft_status status, const char *text)
+{
+    Weft__Control__Abort abort_body = WEFT__CONTROL__ABORT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    abort_body.status = status;
+    abort_body.text = (char *)text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_ABORT;
+    message.abort = &abort_body;
+    if (client_control_phase(&session->control) < CLIENT_WELCOME) return; /* nobody knows us yet */
+    if (post_letter(session, &message, false) < 0)
+        weft_log(session->env, WEFT_LOG_WARN, "client", "the coordinator cannot be told of: %s", text);
+}
+
+/* On the net thread. */
+static void send_now(struct weft_session *session, const Weft__Control__Control *message)
+{
+    uint8_t *data;
+    size_t bytes;
+    enum weft_status status = weft_control_pack(session->env, message, &data, &bytes);
+    if (status == WEFT_OK) {
+        status = weft_net_send(session->control.connection, data, bytes);
+        weft_free_bytes(session->env, data);
+    }
+    if (status < 0)
+        client_fail(session, status, false, "cannot send to the coordinator at %s:%u: %s", session->settings.host,
+                    session->settings.port, weft_status_text(status));
+}
+
+static void send_heartbeat(void *context)
+{
+    struct weft_session *session = context;
+    if (!session->control.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
+    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.time_ns = weft_now_ns(session->env);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &body;
+    send_now(session, &message);
+}
+
+void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint64_t hash)
+{
+    if (!session->control.connection) return;
+    Weft__Control__WeightHash body = WEFT__CONTROL__WEIGHT_HASH__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.tensor = tensor;
+    body.step = step;
+    body.hash = hash;
+    body.worker = session->rank;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH;
+    message.weight_hash = &body;
+    send_now(session, &message);
+}
+
+/* ---- receiving ---- */
+
+static void take_challenge(struct weft_session *session, const Weft__Control__Challenge *challenge)
+{
+    struct client_control *control = &session->control;
+    const struct client_settings *settings = &session->settings;
+    if (challenge->wire_version != WEFT_WIRE_VERSION) {
+        client_fail(session, WEFT_ERR_VERSION, false,
+                    "the coordinator at %s:%u (weft %s) speaks wire version %u and this library (weft %s) version %u; use the "
+                    "same release on both sides",
+                    settings->host, settings->port, challenge->weft_version, challenge->wire_version, weft_version(),
+                    WEFT_WIRE_VERSION);
+        return;
+    }
+    uint8_t proof[WEFT_PROOF_BYTES];
+    Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    hello.wire_version = WEFT_WIRE_VERSION;
+    hello.weft_version = (char *)weft_version();
+    hello.job = (char *)settings->job;
+    hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
+    hello.name = control->name;
+    hello.wanted_index = settings->rank;
+    hello.host = control->host;
+    hello.pid = (uint64_t)session->pid;
+    hello.nonce.data = control->nonce;
+    hello.nonce.len = sizeof control->nonce;
+    hello.endpoints = 1;
+    if (challenge->auth_required) {
+        if (!settings->secret) {
+            client_fail(session, WEFT_ERR_AUTH, false,
+                        "the job '%s' at %s:%u wants a secret; set WEFT_SECRET or WEFT_SECRET_FILE as on its other processes",
+                        settings->job, settings->host, settings->port);
+            return;
+        }
+        enum weft_status status = weft_proof_make(settings->secret, WEFT_PROOF_JOIN, challenge->nonce.data, settings->job,
+                                                  control->name, proof);
+        if (status < 0) {
+            client_fail(session, status, false, "cannot make the proof of the job's secret: %s", weft_status_text(status));
+            return;
+        }
+        hello.proof.data = proof;
+        hello.proof.len = sizeof proof;
+    }
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HELLO;
+    message.hello = &hello;
+    send_now(session, &message);
+    set_phase(session, CLIENT_GREETED);
+}
+
+/* We have a secret: then the coordinator must know it too, or an impostor has taken its port. */
+static bool welcome_is_genuine(struct weft_session *session, const Weft__Control__Welcome *welcome)
+{
+    uint8_t wanted[WEFT_PROOF_BYTES];
+    if (!session->settings.secret) return true;
+    return weft_proof_make(session->settings.secret, WEFT_PROOF_WELCOME, session->control.nonce, session->settings.job,
+                           session->control.name, wanted) == WEFT_OK &&
+           weft_proof_check(welcome->proof.data, welcome->proof.len, wanted);
+}
+
+static void take_welcome(struct weft_session *session, const Weft__Control__Welcome *welcome)
+{
+    if (!welcome_is_genuine(session, welcome)) {
+        client_fail(session, WEFT_ERR_AUTH, false,
+                    "the coordinator at %s:%u does not know the secret of job '%s'; check WEFT_SECRET on its side",
+                    session->settings.host, session->settings.port, session->settings.job);
+        return;
+    }
+    if (welcome->index >= welcome->workers) {
+        client_fail(session, WEFT_ERR_MALFORMED, false, "the coordinator at %s:%u gave rank %u in a job of %u workers",
+                    session->settings.host, session->settings.port, welcome->index, welcome->workers);
+        return;
+    }
+    uint64_t period_ns = welcome->heartbeat_ns / 4;
+    if (period_ns < WEFT_MS(50)) period_ns = WEFT_MS(50);
+    if (period_ns > WEFT_SECONDS(10)) period_ns = WEFT_SECONDS(10);
+    enum weft_status status = weft_net_every(session->control.net, period_ns, send_heartbeat, session);
+    if (status < 0) client_fail(session, status, true, "no timer for heartbeats: %s", weft_status_text(status));
+}
+
+static void take_member_lost(struct weft_session *session, const Weft__Control__MemberLost *lost)
+{
+    struct client_member *member = client_member_of_number(session, lost->member);
+    if (member) atomic_store(&member->lost, true);
+    client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: %s", member ? member->name : "a process of the job", lost->text);
+}
+
+static void take_abort(struct weft_session *session, const Weft__Control__Abort *body)
+{
+    enum weft_status status = (enum weft_status)body->status;
+    if (body->status >= 0 || body->status < -99) status = WEFT_ERR_ABORTED;
+    client_fail(session, status, false, "%s", body->text[0] ? body->text : "the job was aborted without a reason");
+}
+
+/* Hand the whole message to the caller's thread. Answers true when it was expected and is now owned by control. */
+static bool keep(struct weft_session *session, Weft__Control__Control **place, Weft__Control__Control *message)
+{
+    struct client_control *control = &session->control;
+    pthread_mutex_lock(&control->lock);
+    bool free_place = *place == NULL;
+    if (free_place) *place = message;
+    pthread_mutex_unlock(&control->lock);
+    if (free_place) client_wake_all(&session->wake);
+    return free_place;
+}
+
+static void unexpected(struct weft_session *session)
+{
+    client_fail(session, WEFT_ERR_MALFORMED, true, "the coordinator at %s:%u sent a message out of order",
+                session->settings.host, session->settings.port);
+}
+
+/* Returns true when the message was kept. */
+static bool dispatch(struct weft_session *session, Weft__Control__Control *message)
+{
+    struct client_control *control = &session->control;
+    enum client_phase phase = client_control_phase(control);
+    bool kept = false;
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_CHALLENGE:
+        if (phase != CLIENT_CONNECTING) break;
+        take_challenge(session, message->challenge);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_WELCOME:
+        if (phase != CLIENT_GREETED) break;
+        take_welcome(session, message->welcome);
+        if (client_failed(session) < 0) return false;
+        kept = keep(session, &control->welcome, message);
+        if (kept) set_phase(session, CLIENT_WELCOME);
+        return kept;
+    case WEFT__CONTROL__CONTROL__BODY_ROSTER:
+        if (phase != CLIENT_WELCOME) break;
+        kept = keep(session, &control->roster, message);
+        if (kept) set_phase(session, CLIENT_ROSTER);
+        return kept;
+    case WEFT__CONTROL__CONTROL__BODY_GO:
+        if (phase != CLIENT_ROSTER) break;
+        set_phase(session, CLIENT_GO);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_DECLARED:
+        if (phase != CLIENT_GO) break;
+        kept = keep(session, &control->declared, message);
+        if (!kept) break;
+        return true;
+    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
+        take_member_lost(session, message->member_lost);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_ABORT:
+        take_abort(session, message->abort);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+    case WEFT__CONTROL__CONTROL__BODY_FINISHED:
+        return false;
+    default:
+        break;
+    }
+    unexpected(session);
+    return false;
+}
+
+static void on_opened(void *context, struct weft_net_connection *connection)
+{
+    struct weft_session *session = context;
+    session->control.connection = connection; /* the Challenge comes by itself */
+}
+
+static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
+{
+    struct weft_session *session = context;
+    Weft__Control__Control *message;
+    enum weft_status status = weft_control_unpack(session->env, data, bytes, &message);
+    if (status < 0) {
+        client_fail(session, status, false, "the process at %s:%u does not speak weft's control protocol: %s",
+                    session->settings.host, session->settings.port, weft_status_text(status));
+        return;
+    }
+    if (!dispatch(session, message)) weft_control_free(session->env, message);
+}
+
+static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason, const char *text)
+{
+    struct weft_session *session = context;
+    const struct client_settings *settings = &session->settings;
+    session->control.connection = NULL;
+    if (atomic_load(&session->control.leaving)) {
+        /* what we asked for */
+    } else if (client_control_phase(&session->control) == CLIENT_CONNECTING) {
+        client_fail(session, WEFT_ERR_UNREACHABLE, false,
+                    "cannot reach the coordinator at %s:%u: %s; is weftd (or weft run) running there?", settings->host,
+                    settings->port, text);
+    } else {
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost the coordinator at %s:%u: %s", settings->host, settings->port, text);
+    }
+    set_phase(session, CLIENT_ENDED);
+}
+
+static const struct weft_net_handler handler = {.opened = on_opened, .frame = on_frame, .closed = on_closed};
+
+/* ---- life ---- */
+
+enum weft_status client_control_start(struct weft_session *session, struct weft_error *error)
+{
+    struct client_control *control = &session->control;
+    struct weft_net_connection *connection;
+    if (gethostname(control->host, sizeof control->host) != 0) snprintf(control->host, sizeof control->host, "unknown host");
+    control->host[sizeof control->host - 1] = 0;
+    if (session->settings.rank >= 0)
+        snprintf(control->name, sizeof control->name, "rank %d (%s, pid %ld)", session->settings.rank, control->host,
+                 (long)session->pid);
+    else
+        snprintf(control->name, sizeof control->name, "worker (%s, pid %ld)", control->host, (long)session->pid);
+    for (size_t i = 0; i < sizeof control->nonce; i += 8) {
+        uint64_t random = weft_random_u64(session->env);
+        memcpy(control->nonce + i, &random, 8);
+    }
+    enum weft_status status = weft_net_create(session->env, &control->net);
+    if (status < 0) return weft_error_set(error, status, "cannot set up the control connection: %s", weft_status_text(status));
+    /* A little less than the whole deadline: the net's own sentence says why nobody answers. */
+    status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
+                              client_deadline(session, session->settings.deadline_ns / 16 * 15), &connection);
+    if (status == WEFT_OK) status = weft_net_start(control->net);
+    if (status < 0)
+        return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", session->settings.host,
+                              session->settings.port, weft_status_text(status));
+    return WEFT_OK;
+}
+
+static bool connection_ended(void *context)
+{
+    struct client_control *control = context;
+    return client_control_phase(control) == CLIENT_ENDED;
+}
+
+void client_control_leave(struct weft_session *session, uint64_t until_ns)
+{
+    struct client_control *control = &session->control;
+    Weft__Control__Leave leave = WEFT__CONTROL__LEAVE__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_LEAVE;
+    message.leave = &leave;
+    leave.text = (char *)"done";
+    enum client_phase phase = client_control_phase(control);
+    atomic_store(&control->leaving, true);
+    if (phase == CLIENT_ENDED || phase == CLIENT_CONNECTING) return; /* nobody to say it to */
+    /* A failed session has said why already (or was told): it only closes. */
+    if (post_letter(session, client_failed(session) < 0 ? NULL : &message, true) < 0) return;
+    client_wait_for(session, connection_ended, control, until_ns);
+}
+
+void client_control_stop(struct weft_session *session)
+{
+    struct client_control *control = &session->control;
+    atomic_store(&control->leaving, true);
+    weft_net_free(control->net);
+    control->net = NULL;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &control->letters) {
+        struct letter *letter = weft_container_of(node, struct letter, link);
+        weft_list_remove(node);
+        free_letter(session, letter);
+    }
+    if (control->welcome) weft_control_free(session->env, control->welcome);
+    if (control->roster) weft_control_free(session->env, control->roster);
+    if (control->declared) weft_control_free(session->env, control->declared);
+    control->welcome = control->roster = control->declared = NULL;
+}

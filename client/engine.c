@@ -1,0 +1,481 @@
+/* engine.c - the engine thread's life and its queues. See engine.h for what belongs to it.
+ *
+ *     letters ----> start of a request ----> group_queue --in call order--> weft_coll_post --> done
+ *                                     \----> chunks ------------> transport --> result --> settled
+ *                                      \---> work: one slice per letter to itself, so that the transport, timers and
+ *                                            other letters get their turn in between
+ *
+ * Ending: once `failed` is set nothing new starts. Queued group operations are answered, posted ones end through
+ * weft_group_fail, chunks that wait for a result are settled, and the transport is closed, which completes whatever
+ * it still holds; a request completes when the last buffer of it is free. */
+#include "client/engine.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/reduce_path.h"
+#include "client/server_path.h"
+#include "client/session.h"
+#include "client/tensor.h"
+
+#define DRAIN_PAUSE_NS_MIN (WEFT_MS(1) / 20)
+#define DRAIN_PAUSE_NS_MAX WEFT_MS(20)
+#define RETRY_NS WEFT_MS(1)          /* of sends the transport had no room for, when no completion comes first */
+#define DEADLINE_SLACK_NS WEFT_MS(250) /* the group's own verdict on a late operation names the rank: it goes first */
+#define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken */
+#define GROUP_ID 1u                  /* the group of all workers */
+
+/* ---- computations ---- */
+
+static void run_work(struct weft_mail *mail)
+{
+    struct client_engine *engine = weft_container_of(mail, struct client_engine, work_mail);
+    engine->work_posted = false;
+    if (weft_list_empty(&engine->work)) return;
+    struct client_work *work = weft_list_first(&engine->work, struct client_work, link);
+    struct weft_env *env = weft_loop_env(engine->loop);
+    uint64_t began_ns = weft_now_ns(env);
+    weft_list_remove(&work->link);
+    bool finished = work->run(work); /* may free the tensor's request, queue other work, or this one anew */
+    engine->encode_ns += weft_now_ns(env) - began_ns;
+    if (!finished) weft_list_insert_before(engine->work.next, &work->link); /* first come, first finished */
+    if (!weft_list_empty(&engine->work) && !engine->work_posted) {
+        engine->work_posted = true;
+        weft_loop_post(engine->loop, &engine->work_mail);
+    }
+}
+
+void client_engine_queue_work(struct weft_session *session, struct client_work *work)
+{
+    struct client_engine *engine = &session->engine;
+    WEFT_ASSERT(weft_list_empty(&work->link));
+    weft_list_append(&engine->work, &work->link);
+    if (engine->work_posted) return;
+    engine->work_posted = true;
+    weft_loop_post(engine->loop, &engine->work_mail);
+}
+
+void client_engine_drop_work(struct client_work *work)
+{
+    weft_list_remove(&work->link);
+}
+
+/* ---- the group, in the order of the calls ---- */
+
+void client_engine_group_op_done(void *context, enum weft_status status, const char *text)
+{
+    struct client_group_op *op = context;
+    struct weft_session *session = op->session;
+    op->coll = NULL;
+    op->done(op, status, text);
+    client_engine_pump_group(session);
+}
+
+void client_engine_pump_group(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    while (!weft_list_empty(&engine->group_queue)) {
+        struct client_group_op *op = weft_list_first(&engine->group_queue, struct client_group_op, link);
+        if (!op->ready) return;
+        struct weft_error error = {0};
+        enum weft_status status = op->post(op, &error);
+        if (status == WEFT_ERR_AGAIN) return; /* the end of a posted one pumps again */
+        weft_list_remove(&op->link);
+        if (status < 0) op->done(op, status, error.text[0] ? error.text : weft_status_text(status));
+    }
+}
+
+void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op)
+{
+    op->session = session;
+    op->coll = NULL;
+    weft_list_append(&session->engine.group_queue, &op->link);
+    client_engine_pump_group(session);
+}
+
+/* ---- tensors by id ---- */
+
+struct weft_tensor *client_engine_tensor(struct client_engine *engine, uint32_t id)
+{
+    struct weft_tensor *tensor = engine->tensors[id % CLIENT_TENSOR_BUCKETS];
+    while (tensor && tensor->id != id) tensor = tensor->engine_next;
+    return tensor;
+}
+
+/* ---- suspicions ---- */
+
+static void verdict_overdue(struct weft_timer *timer)
+{
+    struct client_engine *engine = weft_container_of(timer, struct client_engine, verdict_timer);
+    struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
+    client_fail(session, (enum weft_status)engine->suspicion.status, true, "%s", engine->suspicion.text);
+}
+
+void client_engine_suspect(struct weft_session *session, const char *format, ...)
+{
+    struct client_engine *engine = &session->engine;
+    if (engine->failed || engine->suspicion.status < 0) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(engine->suspicion.text, sizeof engine->suspicion.text, format, arguments);
+    va_end(arguments);
+    engine->suspicion.status = WEFT_ERR_PEER_LOST;
+    if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, VERDICT_NS)) < 0)
+        verdict_overdue(&engine->verdict_timer);
+}
+
+void client_engine_group_op_failed(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    struct weft_session *session = op->session;
+    if (!text) text = weft_status_text(status);
+    weft_list_append(&session->engine.ended_ops, &op->link);
+    if (status == WEFT_ERR_PEER_LOST)
+        client_engine_suspect(session, "rank %u: %s", session->rank, text);
+    else
+        client_fail(session, status, true, "rank %u: %s", session->rank, text);
+}
+
+/* ---- ending ---- */
+
+static void fail_ops(struct client_engine *engine, struct weft_list *ops)
+{
+    while (!weft_list_empty(ops)) {
+        struct client_group_op *op = weft_list_first(ops, struct client_group_op, link);
+        weft_list_remove(&op->link);
+        op->done(op, engine->failed, engine->failed_text);
+    }
+}
+
+static void fail_queued(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    fail_ops(engine, &engine->ended_ops);
+    fail_ops(engine, &engine->group_queue);
+    if (engine->group) weft_group_fail(engine->group, engine->failed, engine->failed_text);
+    for (size_t i = 0; i < CLIENT_TENSOR_BUCKETS; i++)
+        for (struct weft_tensor *tensor = engine->tensors[i]; tensor; tensor = tensor->engine_next) client_tensor_failed(tensor);
+}
+
+/* A dead peer that the transport itself cannot see (shared memory) must not keep its drain waiting. */
+static void fail_lost_members(struct weft_session *session)
+{
+    for (uint32_t i = 0; i < session->member_count; i++) {
+        const struct client_member *member = &session->members[i];
+        if (!atomic_load(&session->members[i].lost)) continue;
+        for (uint32_t e = 0; e < member->endpoint_count; e++)
+            if (member->endpoint_first + e != session->endpoint)
+                weft_transport_fail_peer(session->engine.transport, member->endpoint_first + e, WEFT_ERR_PEER_LOST, member->name);
+    }
+}
+
+/* A closed transport is out of the loop; it is progressed from here until it has let go of every buffer. */
+static void drain(struct weft_timer *timer)
+{
+    struct client_engine *engine = weft_container_of(timer, struct client_engine, drain_timer);
+    struct weft_env *env = weft_loop_env(engine->loop);
+    bool moved = weft_transport_progress(engine->transport, 64) > 0;
+    if (weft_transport_drained(engine->transport)) return;
+    engine->drain_pause_ns = moved ? DRAIN_PAUSE_NS_MIN : engine->drain_pause_ns * 2;
+    if (engine->drain_pause_ns > DRAIN_PAUSE_NS_MAX) engine->drain_pause_ns = DRAIN_PAUSE_NS_MAX;
+    weft_timer_start(engine->loop, timer, weft_now_ns(env) + engine->drain_pause_ns);
+}
+
+static void close_transport(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    weft_transport_close(engine->transport);
+    engine->drain_pause_ns = DRAIN_PAUSE_NS_MIN;
+    weft_timer_start(engine->loop, &engine->drain_timer, 0);
+}
+
+static void fail_on_engine(struct weft_mail *mail)
+{
+    struct client_engine *engine = weft_container_of(mail, struct client_engine, fail_mail);
+    struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
+    if (engine->failed) return;
+    engine->failed = client_failed(session);
+    engine->failed_text = session->failure.text;
+    weft_timer_stop(engine->loop, &engine->verdict_timer);
+    if (engine->failed == WEFT_ERR_CLOSED && atomic_load(&engine->leaving)) { /* tells the other ranks that this one is done with the group */
+        weft_group_free(engine->group);
+        engine->group = NULL;
+    } else {
+        weft_event_ring_add(engine->events, "session_failed", WEFT_EVENT_MARK, 0, UINT32_MAX, 0, engine->failed);
+    }
+    fail_queued(session);
+    fail_lost_members(session);
+    close_transport(session);
+}
+
+void client_engine_post_fail(struct weft_session *session)
+{
+    /* client_fail calls this once per session, so the letter is free. */
+    session->engine.fail_mail.fn = fail_on_engine;
+    weft_loop_post(session->engine.loop, &session->engine.fail_mail);
+}
+
+static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    struct weft_session *session = context;
+    const struct client_member *member = client_member_of_endpoint(session, peer_id);
+    weft_event_ring_add(session->engine.events, "peer_lost", WEFT_EVENT_MARK, 0, peer_id, 0, status);
+    if (!member || session->engine.failed) return;
+    if (member->is_shard) {
+        client_engine_suspect(session, "lost %s: %s", member->name, text ? text : weft_status_text(status));
+    } else {
+        /* It may have left in order. If anything still needs it, that operation fails and says so. */
+        weft_log(session->env, WEFT_LOG_DEBUG, "client", "connection with %s is gone: %s", member->name, text ? text : "");
+    }
+}
+
+/* ---- deadlines and retries ---- */
+
+static void watch_deadlines(struct weft_timer *timer)
+{
+    struct client_engine *engine = weft_container_of(timer, struct client_engine, deadline_timer);
+    struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
+    uint64_t now_ns = weft_now_ns(session->env), limit_ns = session->settings.deadline_ns + DEADLINE_SLACK_NS;
+    uint64_t next_ns = client_deadline(session, limit_ns); /* no younger request can be due before */
+    if (!weft_list_empty(&engine->open_requests)) {
+        struct client_request *oldest = weft_list_first(&engine->open_requests, struct client_request, link);
+        uint64_t age_ns = now_ns > oldest->started_ns ? now_ns - oldest->started_ns : 0;
+        if (age_ns >= limit_ns && !engine->failed) {
+            char text[400];
+            client_request_describe(oldest, text, sizeof text);
+            client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: %s, over the deadline of %.1f s", session->rank, text,
+                        (double)session->settings.deadline_ns / 1e9);
+        } else if (age_ns < limit_ns) {
+            next_ns = now_ns + (limit_ns - age_ns);
+        }
+    }
+    if (!engine->failed) weft_timer_start(engine->loop, timer, next_ns);
+}
+
+static void retry_sends(struct weft_timer *timer)
+{
+    struct client_engine *engine = weft_container_of(timer, struct client_engine, retry_timer);
+    struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
+    client_server_path_resend(session);
+}
+
+void client_engine_retry_soon(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    if (!weft_timer_running(&engine->retry_timer))
+        weft_timer_start(engine->loop, &engine->retry_timer, client_deadline(session, RETRY_NS));
+}
+
+/* ---- questions ---- */
+
+static bool question_answered(void *context)
+{
+    struct client_question *question = context;
+    return atomic_load_explicit(&question->state, memory_order_acquire) == 2;
+}
+
+enum weft_status client_engine_ask(struct weft_session *session, struct client_question *question)
+{
+    uint64_t until_ns = client_deadline(session, WEFT_SECONDS(1));
+    if (atomic_load(&question->state) == 1 && client_wait_for(session, question_answered, question, until_ns) < 0)
+        return WEFT_ERR_BUSY;
+    question->session = session;
+    atomic_store(&question->state, 1);
+    weft_loop_post(session->engine.loop, &question->mail);
+    if (client_wait_for(session, question_answered, question, until_ns) < 0) return WEFT_ERR_BUSY;
+    atomic_store(&question->state, 0);
+    return WEFT_OK;
+}
+
+/* ---- life ---- */
+
+enum weft_status client_engine_create(struct weft_session *session, struct weft_error *error)
+{
+    struct client_engine *engine = &session->engine;
+    weft_list_init(&engine->open_requests);
+    weft_list_init(&engine->group_queue);
+    weft_list_init(&engine->ended_ops);
+    weft_list_init(&engine->send_queue);
+    weft_list_init(&engine->work);
+    weft_list_init(&engine->record_waiters);
+    engine->work_mail.fn = run_work;
+    weft_timer_init(&engine->deadline_timer, watch_deadlines);
+    weft_timer_init(&engine->retry_timer, retry_sends);
+    weft_timer_init(&engine->drain_timer, drain);
+    weft_timer_init(&engine->verdict_timer, verdict_overdue);
+    enum weft_status status = weft_loop_create(session->env, NULL, &engine->loop);
+    if (status == WEFT_OK)
+        status = weft_event_ring_create(session->env, (uint32_t)weft_config_u64(session->settings.config, "events.capacity"),
+                                        &engine->events);
+    if (status < 0) return weft_error_set(error, status, "cannot make the engine: %s", weft_status_text(status));
+    return WEFT_OK;
+}
+
+enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce, struct weft_error *error)
+{
+    struct client_engine *engine = &session->engine;
+    const char *wrap = weft_config_text(session->settings.config, "transport.wrap");
+    struct weft_transport_options options;
+    weft_transport_options_init(&options);
+    options.backend = weft_config_text(session->settings.config, "transport.backend");
+    options.id = session->endpoint;
+    options.nonce = nonce;
+    options.eager_bytes_max = weft_config_u64(session->settings.config, "transport.eager_bytes");
+    options.lanes = session->settings.lanes;
+    options.devices = session->settings.devices;
+    options.peer_failed = on_peer_failed;
+    options.peer_failed_context = session;
+    char backend[128];
+    const char *colon = strchr(wrap, ':'); /* "fault:drop=0.01": wrapper and its parameters */
+    if (wrap[0]) {
+        snprintf(backend, sizeof backend, "%.*s:%s", colon ? (int)(colon - wrap) : (int)strlen(wrap), wrap, options.backend);
+        options.backend = backend;
+        options.wrap = colon ? colon + 1 : "";
+    }
+    enum weft_status status = weft_transport_open(session->env, &options, &engine->transport, error);
+    if (status < 0)
+        return weft_error_set(error, status, "cannot open transport '%s' (lanes %s, devices %s): %s", options.backend,
+                              options.lanes, options.devices, weft_status_text(status));
+    client_server_path_listen(session);
+    return WEFT_OK;
+}
+
+static enum weft_status connect_members(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error)
+{
+    for (size_t i = 0; i < roster->n_members; i++) {
+        const Weft__Control__Member *member = roster->members[i];
+        for (size_t e = 0; e < member->n_addresses; e++) {
+            uint32_t endpoint = member->endpoint_first + (uint32_t)e;
+            struct weft_peer *peer;
+            if (endpoint == session->endpoint) continue;
+            enum weft_status status = weft_transport_connect(session->engine.transport, endpoint, member->addresses[e].data,
+                                                             member->addresses[e].len, &peer);
+            if (status < 0)
+                return weft_error_set(error, status, "cannot connect to %s: %s", client_endpoint_name(session, endpoint),
+                                      weft_status_text(status));
+        }
+    }
+    return WEFT_OK;
+}
+
+static void describe_rank(void *context, uint32_t rank, char *out, size_t out_bytes)
+{
+    client_rank_name(context, rank, out, out_bytes);
+}
+
+static enum weft_status create_group(struct weft_session *session, struct weft_error *error)
+{
+    uint32_t *ids = weft_alloc_array(session->env, session->ranks, sizeof *ids);
+    if (!ids) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", session->ranks);
+    for (uint32_t i = 0; i < session->member_count; i++)
+        if (!session->members[i].is_shard) ids[session->members[i].index] = session->members[i].endpoint_first;
+    struct weft_group_options options;
+    weft_group_options_init(&options);
+    options.transport = session->engine.transport;
+    options.loop = session->engine.loop;
+    options.events = session->engine.events;
+    options.rank = session->rank;
+    options.ranks = session->ranks;
+    options.endpoint_ids = ids;
+    options.group_id = GROUP_ID;
+    options.epoch = session->epoch;
+    options.chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes");
+    options.inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
+    options.deadline_ns = session->settings.deadline_ns;
+    options.describe = describe_rank;
+    options.describe_context = session;
+    enum weft_status status = weft_group_create(session->env, &options, &session->engine.group, error);
+    weft_free_bytes(session->env, ids);
+    if (status < 0) return weft_error_set(error, status, "cannot make the group of all workers: %s", weft_status_text(status));
+    return WEFT_OK;
+}
+
+static void *engine_thread(void *context)
+{
+    struct client_engine *engine = context;
+    weft_loop_run(engine->loop);
+    return NULL;
+}
+
+/* The trainer's signals are the trainer's: its handlers never run on our thread. */
+static int start_thread(struct client_engine *engine)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&engine->thread, NULL, engine_thread, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc == 0) pthread_setname_np(engine->thread, "weft engine");
+    return rc;
+}
+
+enum weft_status client_engine_start(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error)
+{
+    struct client_engine *engine = &session->engine;
+    WEFT_TRY(connect_members(session, roster, error));
+    WEFT_TRY(create_group(session, error));
+    enum weft_status status = weft_transport_attach(engine->transport, engine->loop);
+    if (status == WEFT_OK) status = weft_timer_start(engine->loop, &engine->deadline_timer,
+                                                     client_deadline(session, session->settings.deadline_ns));
+    if (status < 0) return weft_error_set(error, status, "cannot set up the engine's loop: %s", weft_status_text(status));
+    if (start_thread(engine) != 0)
+        return weft_error_set(error, WEFT_ERR_LIMIT, "cannot start the engine's thread; raise the limit of processes (ulimit -u)");
+    engine->thread_started = true;
+    return WEFT_OK;
+}
+
+struct stopping {
+    struct weft_mail mail;
+    struct weft_timer timer;
+    struct client_engine *engine;
+    uint64_t until_ns;
+};
+
+static void stop_when_drained(struct weft_timer *timer)
+{
+    struct stopping *stopping = weft_container_of(timer, struct stopping, timer);
+    struct client_engine *engine = stopping->engine;
+    uint64_t now_ns = weft_now_ns(weft_loop_env(engine->loop));
+    if (weft_transport_drained(engine->transport) || now_ns >= stopping->until_ns ||
+        weft_timer_start(engine->loop, timer, now_ns + RETRY_NS) < 0)
+        weft_loop_stop(engine->loop);
+}
+
+static void begin_stop(struct weft_mail *mail)
+{
+    struct stopping *stopping = weft_container_of(mail, struct stopping, mail);
+    stop_when_drained(&stopping->timer);
+}
+
+void client_engine_stop(struct weft_session *session, uint64_t until_ns)
+{
+    struct client_engine *engine = &session->engine;
+    if (!engine->thread_started) return;
+    /* The fail letter (posted before: the session is closed by now) runs first and closes the transport. */
+    struct stopping stopping = {.mail.fn = begin_stop, .engine = engine, .until_ns = until_ns};
+    weft_timer_init(&stopping.timer, stop_when_drained);
+    weft_loop_post(engine->loop, &stopping.mail);
+    pthread_join(engine->thread, NULL);
+    weft_timer_stop(engine->loop, &stopping.timer);
+    engine->thread_started = false;
+    weft_group_free(engine->group); /* ends what it still has, through the requests' own callbacks */
+    engine->group = NULL;
+    /* What the transport could not let go of in time: its buffers are ours no longer to promise. */
+    while (!weft_list_empty(&engine->open_requests))
+        client_request_complete(weft_list_first(&engine->open_requests, struct client_request, link), WEFT_ERR_CLOSED,
+                                "weft_finalize closed the session");
+}
+
+void client_engine_free(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    weft_group_free(engine->group);
+    if (engine->transport && !engine->failed) weft_transport_close(engine->transport);
+    weft_transport_free(engine->transport);
+    weft_event_ring_free(engine->events);
+    weft_loop_free(engine->loop);
+    engine->group = NULL;
+    engine->transport = NULL;
+    engine->events = NULL;
+    engine->loop = NULL;
+}

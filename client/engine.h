@@ -1,0 +1,116 @@
+/* engine.h - the engine thread: loop, transport, group, and the queues of work that belong to it.
+ *
+ * Callers reach it by letters only. It runs: starts of requests, transport completions and results, group
+ * operations in the order of the calls, computations in slices, deadlines. Everything here without another
+ * remark is for the engine thread (or for the caller before the thread has started and after it has ended). */
+#ifndef WEFT_CLIENT_ENGINE_H
+#define WEFT_CLIENT_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/base.h"
+#include "collective/collective.h"
+#include "proto/proto.h"
+#include "transport/transport.h"
+
+struct weft_session;
+struct weft_tensor;
+struct client_chunk;
+struct weft_stats;
+
+/* One operation on the group. Operations are posted strictly in the order of the calls on every rank, because their
+ * number is their identity; one whose input is not ready yet therefore holds back those behind it. */
+struct client_group_op {
+    struct weft_list link;
+    bool ready;
+    enum weft_status (*post)(struct client_group_op *op, struct weft_error *error);
+    /* Runs once, after post succeeded or failed. */
+    void (*done)(struct client_group_op *op, enum weft_status status, const char *text);
+    struct weft_session *session;
+    struct weft_coll *coll;       /* while posted */
+};
+
+/* A computation too long for one go. run() does at most one slice and says whether it is finished. */
+struct client_work {
+    struct weft_list link;        /* points at itself when not queued */
+    bool (*run)(struct client_work *work);
+};
+/* Elements of a slice of element-wise work: about 100 us of memory traffic. */
+#define CLIENT_SLICE_ELEMS 65536u
+
+/* A question to the engine with an answer in the session's own memory, so that a caller may give up waiting. */
+struct client_question {
+    struct weft_mail mail;
+    struct weft_session *session;
+    _Atomic int state; /* 0 free, 1 asked, 2 answered */
+};
+
+#define CLIENT_TENSOR_BUCKETS 256u
+
+struct client_engine {
+    struct weft_loop *loop;             /* owned */
+    struct weft_transport *transport;   /* owned */
+    struct weft_group *group;           /* owned */
+    struct weft_event_ring *events;     /* owned; dumped by any thread */
+    pthread_t thread;
+    bool thread_started;
+
+    struct weft_list open_requests;     /* oldest first */
+    struct weft_list group_queue;       /* struct client_group_op.link: called, not posted */
+    struct weft_list send_queue;        /* struct client_chunk.send_link: the transport said AGAIN */
+    struct weft_list work;              /* struct client_work.link */
+    struct weft_list ended_ops;         /* struct client_group_op.link: failed by a lost peer, told when the verdict is there */
+    struct weft_list record_waiters;    /* tensors that need the step's record (reduce_path.c) */
+    struct weft_mail work_mail;
+    bool work_posted;
+    struct weft_timer deadline_timer, retry_timer, drain_timer, verdict_timer;
+    uint64_t drain_pause_ns;
+    struct weft_error suspicion;        /* what this rank thinks has happened, while the coordinator's word is awaited */
+    struct weft_tensor *tensors[CLIENT_TENSOR_BUCKETS]; /* by id, chained */
+    enum weft_status failed;            /* set once; then nothing new starts */
+    const char *failed_text;            /* session's */
+    uint64_t encode_ns, requests_done;
+
+    struct weft_mail fail_mail;
+    _Atomic bool leaving;               /* set before the fail letter: the session ends in order, nothing is open */
+    struct client_question stats_question, describe_question;
+    uint64_t stats[4];                  /* sent, received, encode_ns, requests: answer of stats_question */
+    const void *describe_request;
+    char describe_text[480];
+};
+
+/* Before anything can fail: the loop and the ring. */
+enum weft_status client_engine_create(struct weft_session *session, struct weft_error *error);
+/* With the identity the coordinator gave: open the endpoint. */
+enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce, struct weft_error *error);
+/* With the roster: connect, make the group, start the thread. */
+enum weft_status client_engine_start(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error);
+/* Ends what is open with WEFT_ERR_CLOSED, closes the transport, joins the thread by until_ns. */
+void client_engine_stop(struct weft_session *session, uint64_t until_ns);
+void client_engine_free(struct weft_session *session);
+
+void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op);
+void client_engine_pump_group(struct weft_session *session);
+/* The weft_coll_done_fn that every op->post hands to weft_coll_post, with the op as context. */
+void client_engine_group_op_done(void *context, enum weft_status status, const char *text);
+/* A group operation has failed: the session fails with it (at once, or as a suspicion). op->done runs again, with the
+ * session's own status, when the engine ends. */
+void client_engine_group_op_failed(struct client_group_op *op, enum weft_status status, const char *text);
+/* A connection broke. The coordinator knows better who is lost, or who aborted, and says so within milliseconds: give it
+ * half a second before this rank's own view becomes the session's failure. */
+void client_engine_suspect(struct weft_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The transport had no room: resend the queued chunks in a moment. */
+void client_engine_retry_soon(struct weft_session *session);
+void client_engine_queue_work(struct weft_session *session, struct client_work *work);
+void client_engine_drop_work(struct client_work *work);
+struct weft_tensor *client_engine_tensor(struct client_engine *engine, uint32_t id);
+/* Any thread, from client_fail. */
+void client_engine_post_fail(struct weft_session *session);
+
+/* Caller's thread: ask and wait up to a second. WEFT_ERR_BUSY: the engine is deep in a computation. */
+enum weft_status client_engine_ask(struct weft_session *session, struct client_question *question);
+
+#endif

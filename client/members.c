@@ -1,0 +1,95 @@
+/* members.c - who is in the job: the roster as the coordinator sent it, checked, and the names for texts. */
+#include <stdio.h>
+
+#include "client/session.h"
+
+/* The roster must hold every rank and every shard exactly once, and give every endpoint one owner. */
+static enum weft_status check_roster(const struct weft_session *session, const struct client_member *members, uint32_t count,
+                                     struct weft_error *error)
+{
+    if (count != session->ranks + session->shards)
+        return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's roster has %u members, not %u workers and %u shards",
+                              count, session->ranks, session->shards);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct client_member *a = &members[i];
+        if (a->index >= (a->is_shard ? session->shards : session->ranks))
+            return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's roster names %s, beyond the job's size", a->name);
+        for (uint32_t j = 0; j < i; j++) {
+            const struct client_member *b = &members[j];
+            bool same = a->is_shard == b->is_shard && a->index == b->index;
+            bool overlap = a->endpoint_first < b->endpoint_first + b->endpoint_count &&
+                           b->endpoint_first < a->endpoint_first + a->endpoint_count;
+            if (same || overlap)
+                return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's roster has %s and %s in one place", b->name,
+                                      a->name);
+        }
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status take_member(const Weft__Control__Member *source, struct client_member *member, struct weft_error *error)
+{
+    bool is_shard = source->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    if (!is_shard && source->role != WEFT__CONTROL__ROLE__ROLE_WORKER)
+        return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's roster has a member that is neither worker nor shard");
+    if (source->n_addresses == 0 || (!is_shard && source->n_addresses != 1))
+        return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's roster gives %s %zu endpoints", source->name,
+                              source->n_addresses);
+    *member = (struct client_member){
+        .member = source->member, .is_shard = is_shard, .index = source->index,
+        .endpoint_first = source->endpoint_first, .endpoint_count = (uint32_t)source->n_addresses,
+    };
+    snprintf(member->name, sizeof member->name, "%s %u (%.60s, pid %llu)", is_shard ? "shard" : "rank", source->index,
+             source->host, (unsigned long long)source->pid);
+    return WEFT_OK;
+}
+
+enum weft_status client_members_take(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error)
+{
+    uint32_t count = (uint32_t)roster->n_members;
+    struct client_member *members = weft_alloc_array(session->env, count ? count : 1, sizeof *members);
+    if (!members) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a roster of %u members", count);
+    enum weft_status status = WEFT_OK;
+    for (uint32_t i = 0; i < count && status == WEFT_OK; i++) status = take_member(roster->members[i], &members[i], error);
+    if (status == WEFT_OK) status = check_roster(session, members, count, error);
+    if (status < 0) {
+        weft_free_bytes(session->env, members);
+        return status;
+    }
+    session->members = members;
+    session->epoch = roster->epoch;
+    atomic_store_explicit(&session->member_count, count, memory_order_release);
+    return WEFT_OK;
+}
+
+const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint)
+{
+    for (uint32_t i = 0; i < session->member_count; i++) {
+        const struct client_member *member = &session->members[i];
+        if (endpoint - member->endpoint_first < member->endpoint_count) return member;
+    }
+    return NULL;
+}
+
+struct client_member *client_member_of_number(const struct weft_session *session, uint32_t number)
+{
+    for (uint32_t i = 0; i < session->member_count; i++)
+        if (session->members[i].member == number) return &session->members[i];
+    return NULL;
+}
+
+const char *client_endpoint_name(const struct weft_session *session, uint32_t endpoint)
+{
+    const struct client_member *member = client_member_of_endpoint(session, endpoint);
+    return member ? member->name : "an unknown endpoint";
+}
+
+void client_rank_name(const struct weft_session *session, uint32_t rank, char *out, size_t out_bytes)
+{
+    for (uint32_t i = 0; i < session->member_count; i++) {
+        if (session->members[i].is_shard || session->members[i].index != rank) continue;
+        snprintf(out, out_bytes, "%s", session->members[i].name);
+        return;
+    }
+    snprintf(out, out_bytes, "rank %u", rank);
+}

@@ -1,0 +1,112 @@
+/* push_pull.c - weft_push_pull, weft_push, weft_pull: the checks at the door, then a letter to the engine. */
+#include <stdio.h>
+
+#include "client/reduce_path.h"
+#include "client/server_path.h"
+#include "client/session.h"
+#include "client/tensor.h"
+
+/* What all three need. On WEFT_OK the tensor is idle and its op empty. */
+static enum weft_status check_call(struct weft_tensor *tensor, const void *buffer, const char *call)
+{
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_usable(session));
+    if (!buffer) return client_error(session, WEFT_ERR_INVALID, "%s of tensor '%s': a buffer is NULL", call, tensor->name);
+    return client_tensor_take(tensor, call);
+}
+
+/* What only a contribution needs: an open step, weights to start from, and not twice in one step. */
+static enum weft_status check_contribution(struct weft_tensor *tensor, const char *call)
+{
+    struct weft_session *session = tensor->session;
+    const struct client_step *step = &session->step;
+    if (!step->open)
+        return client_error(session, WEFT_ERR_STATE, "%s of tensor '%s' outside a step; call weft_step_begin first", call, tensor->name);
+    if (tensor->optimizer.enabled && !tensor->initialised)
+        return client_error(session, WEFT_ERR_STATE, "%s of tensor '%s', which has an optimiser but no weights yet; call weft_tensor_init",
+                            call, tensor->name);
+    if (tensor->last_step == step->number)
+        return client_error(session, WEFT_ERR_STATE, "%s of tensor '%s' twice in step %llu; each tensor takes part once per step", call,
+                            tensor->name, (unsigned long long)step->number);
+    if (tensor->dtype != WEFT_F32 && step->weight != 1.0f)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "%s of tensor '%s' of %s: sample weights other than 1 need f32", call,
+                            tensor->name, weft_dtype_name(tensor->dtype));
+    return WEFT_OK;
+}
+
+/* Take the request, fill in the step, and off to the engine. tensor->op holds in, out and scaled already. */
+static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind kind, struct weft_request *user_request)
+{
+    struct weft_session *session = tensor->session;
+    struct client_request *request;
+    WEFT_TRY(client_request_take(session, user_request, &request));
+    tensor->op.kind = kind;
+    tensor->op.request = request;
+    request->tensor = tensor;
+    if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
+        tensor->op.step = tensor->last_step = session->step.number;
+        tensor->op.lr = session->step.lr;
+        tensor->op.weight = session->step.weight;
+    } else {
+        tensor->op.step = kind == CLIENT_OP_PULL ? tensor->last_step : 0;
+        tensor->op.weight = 1.0f;
+    }
+    atomic_store_explicit(&tensor->busy, true, memory_order_relaxed);
+    client_request_post(request, tensor->mode == WEFT_MODE_SERVER ? client_server_path_start : client_reduce_path_start);
+    return WEFT_IN_PROGRESS;
+}
+
+enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights, struct weft_request *request)
+{
+    WEFT_TRY(check_call(tensor, weights, "init"));
+    tensor->op.in = weights;
+    return start(tensor, CLIENT_OP_INIT, request);
+}
+
+enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request)
+{
+    if (!tensor) return WEFT_ERR_INVALID;
+    WEFT_TRY(check_call(tensor, grad && out ? grad : NULL, "push_pull"));
+    WEFT_TRY(check_contribution(tensor, "push_pull"));
+    tensor->op.in = grad;
+    tensor->op.out = out;
+    if (tensor->session->step.weight != 1.0f && !tensor->codec) {
+        /* `out` is free to use until the result comes, unless it still holds the weights this rank will update. */
+        tensor->op.scaled = client_tensor_updates_here(tensor) ? tensor->scratch : out;
+    }
+    return start(tensor, CLIENT_OP_PUSH_PULL, request);
+}
+
+/* push and pull move whole dense chunks: a codec's rounds, and all-reduce, have no halves. */
+static enum weft_status check_halves(struct weft_tensor *tensor, const char *call)
+{
+    if (tensor->mode == WEFT_MODE_SERVER && !tensor->codec) return WEFT_OK;
+    return client_error(tensor->session, WEFT_ERR_UNSUPPORTED, "%s of tensor '%s': only dense tensors in server mode have it; use push_pull",
+                        call, tensor->name);
+}
+
+enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct weft_request *request)
+{
+    if (!tensor) return WEFT_ERR_INVALID;
+    WEFT_TRY(check_call(tensor, grad, "push"));
+    WEFT_TRY(check_halves(tensor, "push"));
+    WEFT_TRY(check_contribution(tensor, "push"));
+    tensor->op.in = grad;
+    if (tensor->session->step.weight != 1.0f) {
+        WEFT_TRY(client_tensor_need_scratch(tensor));
+        tensor->op.scaled = tensor->scratch;
+    }
+    return start(tensor, CLIENT_OP_PUSH, request);
+}
+
+enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_request *request)
+{
+    if (!tensor) return WEFT_ERR_INVALID;
+    WEFT_TRY(check_call(tensor, out, "pull"));
+    WEFT_TRY(check_halves(tensor, "pull"));
+    if (tensor->last_step == 0 && !tensor->initialised)
+        return client_error(tensor->session, WEFT_ERR_STATE, "pull of tensor '%s', which has neither weights nor a closed step yet",
+                            tensor->name);
+    tensor->op.out = out;
+    return start(tensor, CLIENT_OP_PULL, request);
+}

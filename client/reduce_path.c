@@ -1,0 +1,151 @@
+/* reduce_path.c - a tensor in all-reduce mode: the gradients are summed over all workers, every worker then makes
+ * the same update with the same kernel, so the weights stay equal without ever being sent.
+ *
+ *     dense   (scale by the weight) -> all_reduce, reproducible tree T -> wait for the step's record -> update
+ *     codec   wait for the step's record -> weft_coll_codec_all_reduce -> update
+ *
+ * The record (step.c) tells all ranks' weights; its sum gives grad_scale. A codec needs it before it starts, because
+ * the scale is folded into decoding. The order of group operations is that of the calls on every rank: an operation
+ * that is not ready holds back those behind it (engine.h), and the record was posted before all of them. */
+#include "client/reduce_path.h"
+
+#include <stdio.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+
+/* Where the sum of a dense tensor goes. */
+static void *sum_place(const struct weft_tensor *tensor)
+{
+    return tensor->optimizer.enabled ? tensor->scratch : tensor->op.out;
+}
+
+static bool run_update(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    bool scaled_already = tensor->codec != NULL;
+    if (!client_update_slice(tensor, sum_place(tensor), scaled_already ? 1.0f : op->grad_scale)) return false;
+    client_request_complete(op->request, WEFT_OK, NULL);
+    return true;
+}
+
+/* The sum is here, and the record: update, or be done. */
+static void finish(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    bool nothing_left = tensor->dtype != WEFT_F32 || (tensor->codec && !tensor->optimizer.enabled);
+    if (nothing_left) {
+        client_request_complete(op->request, WEFT_OK, NULL);
+        return;
+    }
+    op->work_at = 0;
+    tensor->work.run = run_update;
+    client_engine_queue_work(tensor->session, &tensor->work);
+}
+
+static void on_reduced(struct client_group_op *group_op, enum weft_status status, const char *text)
+{
+    struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
+    struct weft_session *session = tensor->session;
+    struct client_engine *engine = &session->engine;
+    if (engine->failed) {
+        tensor->op.in_transport--;
+        client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
+        return;
+    }
+    if (status < 0) {
+        char name[192];
+        char sentence[480];
+        client_tensor_op_name(tensor, name, sizeof name);
+        snprintf(sentence, sizeof sentence, "%s: %.280s", name, text ? text : weft_status_text(status));
+        client_engine_group_op_failed(group_op, status, sentence);
+        return;
+    }
+    tensor->op.in_transport--;
+    if (session->step.known) {
+        tensor->op.grad_scale = session->step.grad_scale;
+        finish(tensor);
+    } else {
+        weft_list_append(&engine->record_waiters, &tensor->record_link);
+    }
+}
+
+static enum weft_status post_reduce(struct client_group_op *group_op, struct weft_error *error)
+{
+    struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
+    struct client_tensor_op *op = &tensor->op;
+    enum weft_status status;
+    if (tensor->codec) {
+        status = weft_coll_codec_all_reduce(tensor->session->engine.group, tensor->codec, &tensor->codec_spec, &tensor->shape,
+                                            op->in, op->weight, sum_place(tensor), op->grad_scale, 0,
+                                            client_engine_group_op_done, group_op, error);
+    } else {
+        struct weft_coll_args args = {
+            .kind = WEFT_COLL_ALL_REDUCE,
+            .in = op->scaled ? op->scaled : op->in,
+            .out = sum_place(tensor),
+            .count = tensor->elems,
+            .dtype = tensor->dtype,
+            .op = tensor->dtype == WEFT_F32 ? WEFT_SUM : WEFT_AVG,
+            .reproducible = true,
+        };
+        status = weft_coll_post(tensor->session->engine.group, &args, client_engine_group_op_done, group_op, &group_op->coll, error);
+    }
+    return status;
+}
+
+static bool run_scale(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    if (!client_scale_slice(tensor, tensor->elems)) return false;
+    tensor->group_op.ready = true;
+    client_engine_pump_group(tensor->session);
+    return true;
+}
+
+void client_reduce_path_start(struct weft_mail *mail)
+{
+    struct client_request *request = weft_container_of(mail, struct client_request, mail);
+    struct weft_tensor *tensor = request->tensor;
+    struct weft_session *session = tensor->session;
+    struct client_tensor_op *op = &tensor->op;
+    if (!client_request_opened(request)) return;
+    tensor->group_op.post = post_reduce;
+    tensor->group_op.done = on_reduced;
+    tensor->group_op.ready = !op->scaled && (!tensor->codec || session->step.known);
+    op->grad_scale = session->step.grad_scale; /* of this step if it is known by now */
+    op->in_transport++; /* the group holds it, queued or posted */
+    if (tensor->codec && !session->step.known) weft_list_append(&session->engine.record_waiters, &tensor->record_link);
+    client_engine_queue_group_op(session, &tensor->group_op);
+    if (op->scaled) {
+        tensor->work.run = run_scale;
+        client_engine_queue_work(session, &tensor->work);
+    }
+}
+
+void client_reduce_path_record_known(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    while (!weft_list_empty(&engine->record_waiters)) {
+        struct weft_tensor *tensor = weft_list_first(&engine->record_waiters, struct weft_tensor, record_link);
+        weft_list_remove(&tensor->record_link);
+        tensor->op.grad_scale = session->step.grad_scale;
+        if (tensor->op.in_transport > 0)
+            tensor->group_op.ready = true; /* a codec that waited to start */
+        else
+            finish(tensor);
+    }
+    client_engine_pump_group(session);
+}
+
+void client_reduce_path_failed(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    struct client_engine *engine = &tensor->session->engine;
+    client_engine_drop_work(&tensor->work);
+    weft_list_remove(&tensor->record_link);
+    /* While the group holds it, on_reduced ends it; fail_queued has answered what was queued. */
+    if (op->kind != CLIENT_OP_NONE && op->in_transport == 0)
+        client_request_complete(op->request, engine->failed, engine->failed_text);
+}

@@ -1,0 +1,193 @@
+/* request.c - the life of a request, and weft_wait / weft_test. See request.h for the states.
+ *
+ * A session that has failed ends every wait within CLIENT_GRACE_NS even when the engine cannot complete the request yet
+ * (a buffer may still be in a transport's hands); the sentence then says that the buffers are not free. */
+#include "client/request.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/server_path.h"
+#include "client/session.h"
+#include "client/tensor.h"
+
+/* ---- starting: caller's thread ---- */
+
+enum weft_status client_request_take(struct weft_session *session, struct weft_request *user_request, struct client_request **out)
+{
+    if (!user_request) return client_error(session, WEFT_ERR_INVALID, "request is NULL; pass a zeroed struct weft_request");
+    struct client_request *request = client_request_of(user_request);
+    if (request->magic != 0 && request->magic != CLIENT_REQUEST_MAGIC)
+        return client_error(session, WEFT_ERR_INVALID, "the request was not zeroed before its first use");
+    if (request->magic == CLIENT_REQUEST_MAGIC &&
+        atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_OPEN)
+        return client_error(session, WEFT_ERR_BUSY, "the request is still in use; wait for it before you start another with it");
+    memset(user_request, 0, sizeof *user_request);
+    request->magic = CLIENT_REQUEST_MAGIC;
+    request->session = session;
+    *out = request;
+    return WEFT_OK;
+}
+
+void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail))
+{
+    struct weft_session *session = request->session;
+    request->started_ns = weft_now_ns(session->env);
+    request->mail.fn = start;
+    weft_list_init(&request->link);
+    atomic_fetch_add(&session->open_requests, 1);
+    atomic_store_explicit(&request->state, CLIENT_REQUEST_OPEN, memory_order_relaxed);
+    weft_loop_post(session->engine.loop, &request->mail);
+}
+
+/* ---- engine's thread ---- */
+
+bool client_request_opened(struct client_request *request)
+{
+    struct client_engine *engine = &request->session->engine;
+    weft_list_append(&engine->open_requests, &request->link);
+    if (!engine->failed) return true;
+    client_request_complete(request, engine->failed, engine->failed_text);
+    return false;
+}
+
+void client_request_complete(struct client_request *request, enum weft_status status, const char *text)
+{
+    struct weft_session *session = request->session;
+    WEFT_ASSERT(atomic_load_explicit(&request->state, memory_order_relaxed) == CLIENT_REQUEST_OPEN);
+    weft_list_remove(&request->link);
+    request->status = status;
+    request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_status_text(status)) : 0;
+    if (request->tensor) client_tensor_release(request->tensor);
+    session->engine.requests_done++;
+    atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release); /* now it is the caller's */
+    atomic_fetch_sub(&session->open_requests, 1);
+    client_wake_all(&session->wake);
+}
+
+void client_request_describe(const struct client_request *request, char *out, size_t out_bytes)
+{
+    if (request->tensor) {
+        client_tensor_describe(request->tensor, out, out_bytes);
+    } else if (request->op.coll) {
+        snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for the other ranks", weft_coll_kind_name((enum weft_coll_kind)request->kind),
+                 (unsigned long long)weft_coll_sequence(request->op.coll), (unsigned long long)request->count,
+                 weft_dtype_name(request->dtype));
+    } else {
+        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for an earlier operation of this rank",
+                 weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count, weft_dtype_name(request->dtype));
+    }
+}
+
+/* ---- waiting: caller's thread ---- */
+
+struct request_fact {
+    struct client_request *request;
+    bool or_failed;
+};
+
+static bool request_fact(void *context)
+{
+    struct request_fact *fact = context;
+    if (atomic_load_explicit(&fact->request->state, memory_order_acquire) != CLIENT_REQUEST_OPEN) return true;
+    return fact->or_failed && client_failed(fact->request->session) < 0;
+}
+
+/* The final status of a request that is done, with its sentence in the session's error. */
+static enum weft_status request_result(struct client_request *request)
+{
+    if (request->status < 0 && client_session_lives(request->session)) {
+        struct weft_session *session = request->session;
+        char text[480];
+        client_text_get(session, request->text_serial, request->status, text, sizeof text);
+        client_error(session, request->status, "%s", text);
+    }
+    return request->status;
+}
+
+static void describe_on_engine(struct weft_mail *mail)
+{
+    struct client_question *question = weft_container_of(mail, struct client_question, mail);
+    struct client_engine *engine = &question->session->engine;
+    struct weft_list *node, *spare;
+    engine->describe_text[0] = 0;
+    weft_list_foreach(node, spare, &engine->open_requests) {
+        struct client_request *request = weft_container_of(node, struct client_request, link);
+        if (request != engine->describe_request) continue; /* it may have ended meanwhile */
+        client_request_describe(request, engine->describe_text, sizeof engine->describe_text);
+    }
+    atomic_store_explicit(&question->state, 2, memory_order_release);
+    client_wake_all(&question->session->wake);
+}
+
+static enum weft_status wait_expired(struct client_request *request, uint64_t waited_ns)
+{
+    struct weft_session *session = request->session;
+    struct client_engine *engine = &session->engine;
+    char text[480];
+    snprintf(text, sizeof text, "the operation is still running");
+    if (atomic_load(&engine->describe_question.state) != 1) { /* else the engine is still at an earlier question */
+        engine->describe_request = request;
+        engine->describe_question.mail.fn = describe_on_engine;
+        if (client_engine_ask(session, &engine->describe_question) == WEFT_OK && engine->describe_text[0])
+            snprintf(text, sizeof text, "%s", engine->describe_text);
+    }
+    return client_error(session, WEFT_ERR_DEADLINE, "%.380s and has not ended within %.3f s; it goes on: wait again or finalize", text,
+                        (double)waited_ns / 1e9);
+}
+
+static enum weft_status wait_request(struct client_request *request, uint64_t timeout_ns)
+{
+    struct weft_session *session = request->session;
+    struct request_fact fact = {.request = request, .or_failed = true};
+    enum weft_status status = client_wait_for(session, request_fact, &fact, client_deadline(session, timeout_ns));
+    if (status == WEFT_ERR_DEADLINE) return wait_expired(request, timeout_ns);
+
+    fact.or_failed = false;
+    status = client_wait_for(session, request_fact, &fact, client_deadline(session, CLIENT_GRACE_NS));
+    if (status == WEFT_OK) return request_result(request);
+    return client_error(session, client_failed(session), "%.400s (its buffers are in use until weft_finalize)",
+                        session->failure.text);
+}
+
+/* Shared opening of weft_wait and weft_test: WEFT_IN_PROGRESS means that it is open and may be waited for. */
+static enum weft_status look_at(struct weft_request *user_request)
+{
+    if (!user_request) return WEFT_ERR_INVALID;
+    struct client_request *request = client_request_of(user_request);
+    if (request->magic == 0) return WEFT_OK; /* never started */
+    if (request->magic != CLIENT_REQUEST_MAGIC) return WEFT_ERR_INVALID;
+    uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
+    if (state == CLIENT_REQUEST_IDLE) return WEFT_OK; /* its start was refused */
+    if (state == CLIENT_REQUEST_DONE) return request_result(request);
+    if (request->session->pid != getpid()) return client_usable(request->session);
+    return WEFT_IN_PROGRESS;
+}
+
+enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_ms)
+{
+    enum weft_status status = look_at(user_request);
+    if (status != WEFT_IN_PROGRESS) return status;
+    struct client_request *request = client_request_of(user_request);
+    /* Without a timeout of the caller's own, the operation's deadline comes first and brings the better sentence. */
+    uint64_t timeout_ns = request->session->settings.deadline_ns + 2 * CLIENT_GRACE_NS;
+    if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
+    return wait_request(request, timeout_ns);
+}
+
+enum weft_status weft_test(struct weft_request *user_request)
+{
+    return look_at(user_request);
+}
+
+enum weft_status client_request_finish(struct weft_session *session, struct weft_request *request, const char *what)
+{
+    enum weft_status status = weft_wait(request, 0);
+    if (status < 0) {
+        char text[480];
+        snprintf(text, sizeof text, "%s", session->error.text);
+        client_error(session, status, "%s: %.400s", what, text);
+    }
+    return status;
+}

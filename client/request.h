@@ -1,0 +1,58 @@
+/* request.h - what a struct weft_request really holds.
+ *
+ *      idle --- start call ---> open --- engine completes ---> done --- start call again ---> open ...
+ *
+ * The caller fills the arguments and posts `mail`; from then until `done` everything but `state` is the engine's.
+ * Once `done` is stored (release) the memory is the caller's again and the engine never looks back. */
+#ifndef WEFT_CLIENT_REQUEST_H
+#define WEFT_CLIENT_REQUEST_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/base.h"
+#include "client/engine.h"
+#include "weft/weft.h"
+
+enum client_request_state { CLIENT_REQUEST_IDLE = 0, CLIENT_REQUEST_OPEN = 1, CLIENT_REQUEST_DONE = 2 };
+/* How long a wait goes on after the session has failed, for the buffers to become free. */
+#define CLIENT_GRACE_NS WEFT_MS(500)
+#define CLIENT_REQUEST_MAGIC 0x31515257u
+
+struct client_request {
+    uint32_t magic;             /* 0: never started */
+    _Atomic uint32_t state;     /* enum client_request_state */
+    int32_t status;             /* when done */
+    uint32_t text_serial;       /* when done with an error: client_text_get */
+    struct weft_session *session;
+    struct weft_tensor *tensor; /* NULL: a collective */
+    struct weft_mail mail;      /* to the engine */
+    struct weft_list link;      /* engine's open_requests */
+    uint64_t started_ns;
+    struct client_group_op op;  /* collectives */
+    const void *in;
+    void *out;
+    uint64_t count;
+    uint8_t kind, dtype, reduction, plan; /* enum weft_coll_kind, weft_dtype, weft_op, weft_plan_id */
+    uint32_t root;
+};
+_Static_assert(sizeof(struct client_request) <= sizeof(struct weft_request), "requests are embedded by callers");
+
+static inline struct client_request *client_request_of(struct weft_request *request)
+{
+    return (struct client_request *)(void *)request;
+}
+
+/* Caller's thread: checks that it is free and takes it. start(mail) will run on the engine after client_request_post. */
+enum weft_status client_request_take(struct weft_session *session, struct weft_request *user_request, struct client_request **out);
+void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail));
+/* Engine: from start(): it is open now. false: the session has failed and the request was completed so. */
+bool client_request_opened(struct client_request *request);
+/* Engine: the end. `text` may be NULL when status is WEFT_OK. */
+void client_request_complete(struct client_request *request, enum weft_status status, const char *text);
+/* Engine: what it waits for, one sentence. */
+void client_request_describe(const struct client_request *request, char *out, size_t out_bytes);
+/* Caller: wait for an own, internal request; its error becomes the session's error. */
+enum weft_status client_request_finish(struct weft_session *session, struct weft_request *request, const char *what);
+
+#endif

@@ -1,0 +1,383 @@
+/* server_path.c - a tensor in server mode: its chunks travel to their shards and the results come back.
+ *
+ *     dense     PUSH_PULL(step s)           -->  shard: fold, optimiser     RESULT: new weights, straight into `out`
+ *     codec     PUSH_PULL(s, round k)       -->  shard: combine             RESULT: aggregate of round k
+ *               take, encode round k+1 ... last round: finish, the same optimiser here
+ *     INIT / PUSH: a payload goes, an empty RESULT answers.  PULL: nothing goes, a payload answers.
+ *
+ * A chunk is settled when its result is here and the transport holds no buffer of it; a round ends when all are.
+ * There is no cap on chunks in flight: the shard grants buffers, the transport holds the rest (AGAIN: retried).
+ * Results are answers to what was asked: anything else (another tensor, step, round, shard or length) is dropped if
+ * old and fails the session if it breaks the protocol. */
+#include "client/server_path.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+
+static void advance(struct weft_tensor *tensor);
+
+static bool wants_payload(const struct client_tensor_op *op)
+{
+    return op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PULL;
+}
+
+/* ---- sending ---- */
+
+static enum weft_wire_kind wire_kind(enum client_op_kind kind)
+{
+    switch (kind) {
+    case CLIENT_OP_INIT: return WEFT_WIRE_INIT;
+    case CLIENT_OP_PUSH: return WEFT_WIRE_PUSH;
+    case CLIENT_OP_PULL: return WEFT_WIRE_PULL;
+    default: return WEFT_WIRE_PUSH_PULL;
+    }
+}
+
+static void chunk_payload(const struct client_chunk *chunk, const void **payload_out, size_t *bytes_out)
+{
+    const struct weft_tensor *tensor = chunk->tensor;
+    const struct client_tensor_op *op = &tensor->op;
+    if (op->kind == CLIENT_OP_PULL) {
+        *payload_out = NULL;
+        *bytes_out = 0;
+    } else if (tensor->codec && op->kind != CLIENT_OP_INIT) {
+        *payload_out = tensor->contribution[op->round];
+        *bytes_out = tensor->contribution_bytes[op->round];
+    } else {
+        const float *source = op->scaled ? op->scaled : op->in;
+        *payload_out = source + chunk->offset;
+        *bytes_out = chunk->count * sizeof(float);
+    }
+}
+
+/* WEFT_ERR_AGAIN: nothing was queued. Other errors have failed the session. */
+static enum weft_status send_chunk(struct client_chunk *chunk)
+{
+    struct weft_tensor *tensor = chunk->tensor;
+    struct weft_session *session = tensor->session;
+    struct client_tensor_op *op = &tensor->op;
+    struct weft_message message = {.tag = WEFT_TAG(WEFT_CHANNEL_PUSH, (uint64_t)tensor->id << 20 | chunk->index)};
+    chunk_payload(chunk, &message.payload, &message.payload_bytes);
+    struct weft_wire_header header = {
+        .kind = (uint8_t)wire_kind(op->kind),
+        .codec = op->kind == CLIENT_OP_INIT ? (uint8_t)WEFT_CODEC_DENSE : (uint8_t)tensor->codec_spec.id,
+        .dtype = WEFT_F32,
+        .round = (uint8_t)op->round,
+        .job = session->job_id,
+        .incarnation = session->incarnation,
+        .worker = session->rank,
+        .epoch = session->epoch,
+        .tensor = tensor->id,
+        .chunk = chunk->index,
+        .step = op->step,
+        .payload_bytes = message.payload_bytes,
+        .lr = op->lr,
+        .weight = op->weight,
+    };
+    uint8_t bytes[WEFT_WIRE_HEADER_BYTES];
+    weft_wire_encode(&header, bytes);
+    message.header = bytes;
+    message.header_bytes = sizeof bytes;
+
+    struct weft_peer *peer = weft_transport_peer(session->engine.transport, chunk->endpoint);
+    enum weft_status status = peer ? weft_transport_send(peer, &message, &chunk->sent) : WEFT_ERR_UNREACHABLE;
+    if (status == WEFT_ERR_AGAIN) return status;
+    if (status < 0) {
+        client_tensor_fail(tensor, status, "cannot be sent to %s: %s", client_endpoint_name(session, chunk->endpoint),
+                           weft_status_text(status));
+        return status;
+    }
+    weft_event_ring_add(session->engine.events, "push", WEFT_EVENT_BEGIN, (uint64_t)tensor->id << 32 | chunk->index,
+                        chunk->endpoint, message.payload_bytes, WEFT_OK);
+    op->in_transport++;
+    return WEFT_OK;
+}
+
+static void on_sent(struct weft_completion *completion, enum weft_status status)
+{
+    struct client_chunk *chunk = weft_container_of(completion, struct client_chunk, sent);
+    struct weft_tensor *tensor = chunk->tensor;
+    tensor->op.in_transport--;
+    if (status < 0)
+        client_tensor_fail(tensor, status, "was not taken by %s: %s", client_endpoint_name(tensor->session, chunk->endpoint),
+                           weft_status_text(status));
+    client_server_path_resend(tensor->session);
+    advance(tensor);
+}
+
+static void start_chunk(struct client_chunk *chunk)
+{
+    struct weft_session *session = chunk->tensor->session;
+    struct client_engine *engine = &session->engine;
+    weft_completion_init(&chunk->sent, 1, on_sent);
+    if (weft_list_empty(&engine->send_queue) && send_chunk(chunk) != WEFT_ERR_AGAIN) return;
+    weft_list_append(&engine->send_queue, &chunk->send_link);
+    client_engine_retry_soon(session);
+}
+
+void client_server_path_resend(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    while (!weft_list_empty(&engine->send_queue)) {
+        struct client_chunk *chunk = weft_list_first(&engine->send_queue, struct client_chunk, send_link);
+        if (send_chunk(chunk) == WEFT_ERR_AGAIN) {
+            client_engine_retry_soon(session);
+            return;
+        }
+        weft_list_remove(&chunk->send_link);
+    }
+}
+
+static void expect_results(struct weft_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) tensor->chunks[i].wanted = true;
+    tensor->op.results_left = tensor->chunk_count;
+}
+
+static void start_round(struct weft_tensor *tensor)
+{
+    expect_results(tensor);
+    for (uint32_t i = 0; i < tensor->chunk_count && tensor->op.status == WEFT_OK; i++) start_chunk(&tensor->chunks[i]);
+}
+
+/* ---- computing ---- */
+
+/* Dense with a sample weight: scale a slice; each chunk leaves as soon as its last slice is done. */
+static bool run_scale(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    struct client_chunk *chunk = &tensor->chunks[op->chunks_scaled];
+    if (!client_scale_slice(tensor, chunk->offset + chunk->count)) return false;
+    op->chunks_scaled++;
+    start_chunk(chunk);
+    return op->chunks_scaled == tensor->chunk_count;
+}
+
+static bool run_encode(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    enum weft_status status = weft_codec_encode(tensor->codec, op->round, op->round == 0 ? op->in : NULL, op->weight,
+                                                tensor->contribution[op->round], &tensor->contribution_bytes[op->round]);
+    if (status == WEFT_ERR_INVALID)
+        client_tensor_fail(tensor, status, "has a gradient that is not finite (NaN or Inf) on rank %u; nothing was sent",
+                           tensor->session->rank);
+    else if (status < 0)
+        client_tensor_fail(tensor, status, "could not be encoded: %s", weft_status_text(status));
+    else
+        start_round(tensor);
+    return true;
+}
+
+static bool run_codec_update(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    if (!client_update_slice(tensor, tensor->scratch, 1.0f)) return false;
+    client_hash_weights(tensor);
+    client_request_complete(tensor->op.request, WEFT_OK, NULL);
+    return true;
+}
+
+/* A round's aggregate is here: take it in, then the next round or the end. */
+static bool run_take(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    enum weft_status status =
+        weft_codec_take(tensor->codec, op->round, tensor->aggregate, op->aggregate_bytes, tensor->session->ranks);
+    if (status < 0) {
+        client_tensor_fail(tensor, status, "got a damaged aggregate (round %u, %zu bytes) from %s", op->round,
+                           op->aggregate_bytes, client_endpoint_name(tensor->session, tensor->chunks[0].endpoint));
+        return true;
+    }
+    if (op->round + 1 < weft_codec_rounds(&tensor->codec_spec)) {
+        op->round++;
+        return run_encode(work);
+    }
+    status = weft_codec_finish(tensor->codec, op->grad_scale, tensor->optimizer.enabled ? tensor->scratch : op->out);
+    if (status < 0) {
+        client_tensor_fail(tensor, status, "could not be decoded: %s", weft_status_text(status));
+        return true;
+    }
+    if (!tensor->optimizer.enabled) {
+        client_request_complete(op->request, WEFT_OK, NULL);
+        return true;
+    }
+    op->work_at = 0;
+    work->run = run_codec_update;
+    client_engine_queue_work(tensor->session, work);
+    return true;
+}
+
+/* ---- results ---- */
+
+/* The operation that a result may belong to, or NULL: then it is dropped. */
+static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer_id, const struct weft_wire_header *header)
+{
+    struct weft_tensor *tensor = client_engine_tensor(&session->engine, header->tensor);
+    if (!tensor || header->chunk >= tensor->chunk_count) return NULL;
+    struct client_chunk *chunk = &tensor->chunks[header->chunk];
+    const struct client_tensor_op *op = &tensor->op;
+    if (chunk->endpoint != peer_id || !chunk->wanted || op->kind == CLIENT_OP_NONE || op->status < 0) return NULL;
+    if (header->step != op->step || header->round != op->round || header->job != session->job_id) return NULL;
+    return chunk;
+}
+
+static void settle(struct client_chunk *chunk)
+{
+    struct weft_tensor *tensor = chunk->tensor;
+    chunk->wanted = false;
+    tensor->op.results_left--;
+    weft_event_ring_add(tensor->session->engine.events, "push", WEFT_EVENT_END, (uint64_t)tensor->id << 32 | chunk->index,
+                        chunk->endpoint, 0, WEFT_OK);
+    advance(tensor);
+}
+
+static void on_received(struct weft_completion *completion, enum weft_status status)
+{
+    struct client_chunk *chunk = weft_container_of(completion, struct client_chunk, received);
+    struct weft_tensor *tensor = chunk->tensor;
+    tensor->op.in_transport--;
+    if (status < 0) {
+        client_tensor_fail(tensor, status, "got no whole result from %s: %s",
+                           client_endpoint_name(tensor->session, chunk->endpoint), weft_status_text(status));
+        advance(tensor);
+        return;
+    }
+    settle(chunk);
+}
+
+/* Where the payload belongs, and whether its length is what was asked for. */
+static bool result_place(const struct client_chunk *chunk, size_t payload_bytes, void **place_out)
+{
+    const struct weft_tensor *tensor = chunk->tensor;
+    const struct client_tensor_op *op = &tensor->op;
+    if (!wants_payload(op)) {
+        *place_out = NULL;
+        return payload_bytes == 0;
+    }
+    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
+        *place_out = tensor->aggregate;
+        return payload_bytes <= tensor->aggregate_bytes_max;
+    }
+    *place_out = (float *)op->out + chunk->offset;
+    return payload_bytes == chunk->count * sizeof(float);
+}
+
+static void take_result(struct client_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *header)
+{
+    struct weft_tensor *tensor = chunk->tensor;
+    struct weft_session *session = tensor->session;
+    struct weft_transport *transport = session->engine.transport;
+    struct client_tensor_op *op = &tensor->op;
+    void *place;
+    bool fits = result_place(chunk, arrival->payload_bytes, &place);
+    bool weighed = !tensor->codec || op->kind != CLIENT_OP_PUSH_PULL || (isfinite(header->weight_sum) && header->weight_sum > 0);
+    if (!fits || !weighed) {
+        client_tensor_fail(tensor, WEFT_ERR_MALFORMED, "got a result of %zu bytes for chunk %u that does not fit from %s",
+                           arrival->payload_bytes, chunk->index, client_endpoint_name(session, chunk->endpoint));
+        weft_transport_discard(transport, arrival);
+        return;
+    }
+    op->aggregate_bytes = arrival->payload_bytes;
+    if (tensor->codec) op->grad_scale = client_grad_scale(header->weight_sum);
+    if (arrival->payload_bytes == 0) {
+        weft_transport_discard(transport, arrival);
+        settle(chunk);
+        return;
+    }
+    size_t bytes = arrival->payload_bytes;
+    weft_completion_init(&chunk->received, 1, on_received);
+    enum weft_status status = weft_transport_accept(transport, arrival, place, bytes, &chunk->received);
+    if (status < 0) {
+        client_tensor_fail(tensor, status, "cannot take the result of %s: %s", client_endpoint_name(session, chunk->endpoint),
+                           weft_status_text(status));
+        weft_transport_discard(transport, arrival);
+        return;
+    }
+    op->in_transport++;
+}
+
+static void on_result(void *context, struct weft_arrival *arrival)
+{
+    struct weft_session *session = context;
+    struct weft_wire_header header;
+    enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, &header);
+    if (status < 0 || header.kind != WEFT_WIRE_RESULT || header.payload_bytes != arrival->payload_bytes) {
+        client_fail(session, status < 0 ? status : WEFT_ERR_MALFORMED, true, "rank %u: a message from %s is no valid result: %s",
+                    session->rank, client_endpoint_name(session, arrival->peer_id),
+                    weft_status_text(status < 0 ? status : WEFT_ERR_MALFORMED));
+        weft_transport_discard(session->engine.transport, arrival);
+        return;
+    }
+    struct client_chunk *chunk = session->engine.failed ? NULL : chunk_of(session, arrival->peer_id, &header);
+    if (!chunk) { /* of an operation that is over */
+        weft_transport_discard(session->engine.transport, arrival);
+        return;
+    }
+    if (header.status < 0) {
+        char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
+        weft_wire_text(arrival->header, &header, text);
+        client_tensor_fail(chunk->tensor, (enum weft_status)header.status, "was refused by %s: %s",
+                           client_endpoint_name(session, arrival->peer_id),
+                           text[0] ? text : weft_status_text((enum weft_status)header.status));
+        weft_transport_discard(session->engine.transport, arrival);
+        return;
+    }
+    take_result(chunk, arrival, &header);
+}
+
+void client_server_path_listen(struct weft_session *session)
+{
+    weft_transport_handler(session->engine.transport, WEFT_CHANNEL_RESULT, on_result, session);
+}
+
+/* ---- the operation as a whole ---- */
+
+/* Something settled: is the round over, or can a failed operation end? */
+static void advance(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    struct client_engine *engine = &tensor->session->engine;
+    if (op->kind == CLIENT_OP_NONE || op->in_transport > 0) return;
+    if (engine->failed) {
+        client_request_complete(op->request, engine->failed, engine->failed_text);
+        return;
+    }
+    if (op->status < 0 || op->results_left > 0) return; /* a failed one ends with the session's fail letter */
+    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
+        tensor->work.run = run_take;
+        client_engine_queue_work(tensor->session, &tensor->work);
+        return;
+    }
+    client_request_complete(op->request, WEFT_OK, NULL);
+}
+
+void client_server_path_start(struct weft_mail *mail)
+{
+    struct client_request *request = weft_container_of(mail, struct client_request, mail);
+    struct weft_tensor *tensor = request->tensor;
+    struct client_tensor_op *op = &tensor->op;
+    if (!client_request_opened(request)) return;
+    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
+        tensor->work.run = run_encode;
+        client_engine_queue_work(tensor->session, &tensor->work);
+    } else if (op->scaled) {
+        expect_results(tensor);
+        tensor->work.run = run_scale;
+        client_engine_queue_work(tensor->session, &tensor->work);
+    } else {
+        start_round(tensor);
+    }
+}
+
+void client_server_path_failed(struct weft_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) weft_list_remove(&tensor->chunks[i].send_link);
+    client_engine_drop_work(&tensor->work);
+    advance(tensor);
+}

@@ -1,0 +1,244 @@
+/* session.c - weft_init, weft_finalize, and the small questions about a session.
+ *
+ * Joining is one straight line on the caller's thread; the net thread brings the coordinator's messages:
+ *
+ *     settings -> engine's loop -> control connection -> Welcome -> open the transport -> Endpoints
+ *              -> Roster -> connect, make the group, start the engine -> Ready -> Go
+ *
+ * Leaving goes the other way round: Leave first (so that nobody takes the closing connections for a death), then the
+ * engine, then the net thread, then memory. Both work on half-built sessions. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+
+#define FINALIZE_NS WEFT_MS(4500) /* weft.h promises 5 s; joining threads takes the rest */
+
+/* Why the last weft_init of this thread failed. */
+static _Thread_local struct weft_error init_error;
+
+/* Every session of this process: a request may be looked at after its session has gone. */
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct weft_list live_sessions = {&live_sessions, &live_sessions};
+
+bool client_session_lives(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    bool lives = false;
+    pthread_mutex_lock(&live_lock);
+    weft_list_foreach(node, spare, &live_sessions) lives |= node == &session->live;
+    pthread_mutex_unlock(&live_lock);
+    return lives;
+}
+
+const char *weft_version(void)
+{
+    return weft_proto_release();
+}
+
+/* ---- joining ---- */
+
+struct phase_fact {
+    struct weft_session *session;
+    enum client_phase phase;
+};
+
+static bool phase_reached(void *context)
+{
+    struct phase_fact *fact = context;
+    return client_failed(fact->session) < 0 || client_control_phase(&fact->session->control) >= fact->phase;
+}
+
+/* Wait for one message of the join; a failure on the way, or a deadline that names what is missing, is the answer. */
+static enum weft_status wait_phase(struct weft_session *session, enum client_phase phase, uint64_t until_ns, const char *missing)
+{
+    struct phase_fact fact = {.session = session, .phase = phase};
+    const struct client_settings *settings = &session->settings;
+    if (client_wait_for(session, phase_reached, &fact, until_ns) < 0) {
+        double seconds = (double)settings->deadline_ns / 1e9;
+        if (client_control_phase(&session->control) == CLIENT_CONNECTING)
+            client_fail(session, WEFT_ERR_UNREACHABLE, false, "no answer from the coordinator at %s:%u within %.1f s; is it weftd?",
+                        settings->host, settings->port, seconds);
+        else
+            client_fail(session, WEFT_ERR_DEADLINE, true, "reached the coordinator at %s:%u, %s within %.1f s", settings->host,
+                        settings->port, missing, seconds);
+    }
+    return client_usable(session);
+}
+
+static enum weft_status take_welcome(struct weft_session *session)
+{
+    const Weft__Control__Welcome *welcome = session->control.welcome->welcome;
+    session->rank = welcome->index;
+    session->ranks = welcome->workers;
+    session->shards = welcome->shards;
+    session->job_id = welcome->job_id;
+    session->incarnation = welcome->incarnation;
+    session->endpoint = welcome->endpoint_first;
+    return client_engine_open(session, welcome->transport_nonce, &session->error);
+}
+
+static enum weft_status send_endpoints(struct weft_session *session)
+{
+    const void *address;
+    size_t bytes;
+    WEFT_TRY(weft_transport_address(session->engine.transport, &address, &bytes));
+    ProtobufCBinaryData blob = {.len = bytes, .data = (uint8_t *)address};
+    Weft__Control__Endpoints endpoints = WEFT__CONTROL__ENDPOINTS__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    endpoints.n_addresses = 1;
+    endpoints.addresses = &blob;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_ENDPOINTS;
+    message.endpoints = &endpoints;
+    return client_control_send(session, &message);
+}
+
+static enum weft_status send_ready(struct weft_session *session)
+{
+    Weft__Control__Ready ready = WEFT__CONTROL__READY__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    ready.epoch = session->epoch;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_READY;
+    message.ready = &ready;
+    return client_control_send(session, &message);
+}
+
+static enum weft_status join(struct weft_session *session)
+{
+    uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
+    WEFT_TRY(client_engine_create(session, &session->error));
+    WEFT_TRY(client_control_start(session, &session->error));
+    WEFT_TRY(wait_phase(session, CLIENT_WELCOME, until_ns, "but it did not let this worker in"));
+    WEFT_TRY(take_welcome(session));
+    WEFT_TRY(send_endpoints(session));
+    WEFT_TRY(wait_phase(session, CLIENT_ROSTER, until_ns, "but the other workers and shards did not all join"));
+    const Weft__Control__Roster *roster = session->control.roster->roster;
+    WEFT_TRY(client_members_take(session, roster, &session->error));
+    WEFT_TRY(client_engine_start(session, roster, &session->error));
+    WEFT_TRY(send_ready(session));
+    return wait_phase(session, CLIENT_GO, until_ns, "but not every worker and shard got ready");
+}
+
+static struct weft_session *create(struct weft_env *env)
+{
+    struct weft_session *session = weft_alloc_zero(env, sizeof *session);
+    if (!session) return NULL;
+    session->env = env;
+    session->pid = getpid();
+    pthread_mutex_init(&session->failure.lock, NULL);
+    pthread_mutex_init(&session->texts.lock, NULL);
+    pthread_mutex_init(&session->control.lock, NULL);
+    pthread_mutex_init(&session->memory_lock, NULL);
+    weft_list_init(&session->control.letters);
+    weft_list_init(&session->tensors);
+    weft_list_init(&session->memory);
+    weft_list_init(&session->live);
+    return session;
+}
+
+/* Everything but the session's threads, which have ended or (in a forked child) never existed here. */
+static void free_session(struct weft_session *session)
+{
+    struct weft_env *env = session->env;
+    while (!weft_list_empty(&session->tensors))
+        client_tensor_free(weft_list_first(&session->tensors, struct weft_tensor, session_link));
+    client_memory_free_all(session);
+    weft_free_bytes(env, session->members);
+    weft_free_bytes(env, session->step.all);
+    client_settings_done(env, &session->settings);
+    pthread_mutex_destroy(&session->failure.lock);
+    pthread_mutex_destroy(&session->texts.lock);
+    pthread_mutex_destroy(&session->control.lock);
+    pthread_mutex_destroy(&session->memory_lock);
+    weft_free_bytes(env, session);
+}
+
+/* Engine, net thread, their memory. The session is failed or closed by now. */
+static void stop_threads(struct weft_session *session, uint64_t until_ns)
+{
+    if (session->engine.loop) client_engine_stop(session, until_ns);
+    client_control_stop(session);
+    client_engine_free(session);
+}
+
+enum weft_status weft_init(const struct weft_options *options, struct weft_session **session_out)
+{
+    struct weft_env *env = weft_env_system();
+    init_error = (struct weft_error){0};
+    if (!session_out) return weft_error_set(&init_error, WEFT_ERR_INVALID, "weft_init: session_out is NULL");
+    struct weft_session *session = create(env);
+    if (!session) return weft_error_set(&init_error, WEFT_ERR_NO_MEMORY, "weft_init: no memory for a session");
+
+    enum weft_status status = client_settings_settle(env, options, &session->settings, &session->error);
+    if (status == WEFT_OK) {
+        status = join(session);
+        if (status < 0) {
+            /* A failure that is only ours still ends the job: the others wait for this rank. */
+            const char *text = session->error.text[0] ? session->error.text : weft_status_text(status);
+            if (session->engine.loop && session->control.net) {
+                client_fail(session, status, true, "%s", text);
+                client_control_leave(session, client_deadline(session, WEFT_SECONDS(1)));
+            }
+            stop_threads(session, client_deadline(session, WEFT_SECONDS(1)));
+        }
+    }
+    if (status < 0) {
+        weft_error_set(&init_error, status, "weft_init: %.440s", session->error.text[0] ? session->error.text : weft_status_text(status));
+        free_session(session);
+        return status;
+    }
+    pthread_mutex_lock(&live_lock);
+    weft_list_append(&live_sessions, &session->live);
+    pthread_mutex_unlock(&live_lock);
+    *session_out = session;
+    return WEFT_OK;
+}
+
+/* ---- leaving ---- */
+
+static void leave(struct weft_session *session)
+{
+    uint64_t until_ns = client_deadline(session, FINALIZE_NS);
+    uint32_t open = atomic_load(&session->open_requests);
+    if (open > 0) /* others may be waiting for the rest of these operations: they must hear of it */
+        client_fail(session, WEFT_ERR_CLOSED, true, "rank %u called weft_finalize with %u operations still running", session->rank, open);
+    client_control_leave(session, client_deadline(session, FINALIZE_NS / 2));
+    if (open == 0) atomic_store(&session->engine.leaving, true);
+    client_fail(session, WEFT_ERR_CLOSED, false, "the session is closed");
+    stop_threads(session, until_ns);
+}
+
+enum weft_status weft_finalize(struct weft_session *session)
+{
+    if (!session) return WEFT_OK;
+    pthread_mutex_lock(&live_lock);
+    weft_list_remove(&session->live);
+    pthread_mutex_unlock(&live_lock);
+    /* In a forked child the threads are not here and the sockets and the transport are the parent's. */
+    if (session->pid == getpid()) leave(session);
+    free_session(session);
+    return WEFT_OK;
+}
+
+enum weft_status weft_abort(struct weft_session *session, const char *text)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    if (session->pid != getpid()) return WEFT_ERR_FORKED;
+    enum weft_status status = client_failed(session);
+    if (status < 0) return status;
+    client_fail(session, WEFT_ERR_ABORTED, true, "rank %u aborted the job: %.400s", session->rank, text && text[0] ? text : "no reason given");
+    return WEFT_OK;
+}
+
+/* ---- questions ---- */
+
+uint32_t weft_rank(const struct weft_session *session) { return session ? session->rank : 0; }
+uint32_t weft_ranks(const struct weft_session *session) { return session ? session->ranks : 0; }
+uint32_t weft_shards(const struct weft_session *session) { return session ? session->shards : 0; }
+
+const char *weft_error_text(const struct weft_session *session)
+{
+    return session ? session->error.text : init_error.text;
+}

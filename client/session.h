@@ -1,0 +1,124 @@
+/* session.h - the private side of struct weft_session, and who may touch what.
+ *
+ *     caller's thread                  net thread (control.c)             engine thread (engine.c)
+ *     weft_* calls, steps, errors      join, declare, lost, abort         transport, group, chunks, codecs
+ *            |  letters (weft_net_post)  ^      |  letters (weft_loop_post)   ^
+ *            +---------------------------+      +-----------------------------+
+ *     all of them -> failure (first one wins), wake (sleeping callers)
+ *
+ * After weft_init membership is constant, so any thread may read it. A session fails once and for good:
+ * client_fail() keeps the first status and sentence, tells the engine (which ends every request) and, when the
+ * failure was found here, the coordinator (which ends the job everywhere). */
+#ifndef WEFT_CLIENT_SESSION_H
+#define WEFT_CLIENT_SESSION_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/base.h"
+#include "client/control.h"
+#include "client/engine.h"
+#include "client/request.h"
+#include "client/settings.h"
+#include "client/step.h"
+#include "client/wake.h"
+#include "proto/proto.h"
+#include "weft/weft.h"
+
+/* One process of the job, from the roster. */
+struct client_member {
+    uint32_t member;         /* the coordinator's number */
+    bool is_shard;
+    uint32_t index;          /* rank or shard index */
+    uint32_t endpoint_first, endpoint_count;
+    _Atomic bool lost;       /* the coordinator said so */
+    char name[128];          /* "rank 3 (hostb, pid 41)", "shard 1 (hostb, pid 77)" */
+};
+
+struct client_failure {
+    pthread_mutex_t lock;
+    _Atomic int status;      /* set last: whoever sees it may read `text` without the lock */
+    char text[480];
+};
+
+/* Sentences of failed requests, kept until weft_wait or weft_test asks: the newest CLIENT_TEXTS of them. */
+#define CLIENT_TEXTS 16
+struct client_texts {
+    pthread_mutex_t lock;
+    uint32_t serial; /* of the newest; 0: none yet */
+    char text[CLIENT_TEXTS][480];
+};
+
+struct weft_session {
+    struct weft_env *env;    /* borrowed */
+    pid_t pid;               /* of the process that made it: a forked child is told so */
+    struct weft_list live;   /* in the list of all sessions of this process (session.c) */
+    struct client_settings settings;
+
+    /* membership: written during weft_init, constant afterwards */
+    uint32_t rank, ranks, shards, epoch;
+    uint64_t job_id, incarnation;
+    uint32_t endpoint;       /* this worker's endpoint id */
+    _Atomic uint32_t member_count; /* set last: the net thread reads `members` too */
+    struct client_member *members; /* (member_count,) owned */
+
+    struct client_failure failure;
+    struct client_texts texts;
+    struct client_wake wake;
+    struct client_control control;
+    struct client_engine engine;
+
+    /* the caller's: one thread at a time */
+    struct weft_error error;          /* of the last failing call */
+    struct client_step step;
+    struct weft_list tensors;         /* struct weft_tensor.session_link */
+    uint32_t tensor_count, reduce_tensor_count;
+    enum weft_plan_id plan;           /* weft_set_plan */
+    pthread_mutex_t memory_lock;
+    struct weft_list memory;          /* weft_alloc's blocks */
+    uint64_t steps_ended, step_ns, exposed_ns;
+    _Atomic uint32_t open_requests;
+};
+
+/* ---- failing (failure.c) ---- */
+/* Any thread. The first failure is kept. `tell`: found here, so the coordinator must end the job for the others. */
+void client_fail(struct weft_session *session, enum weft_status status, bool tell, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* WEFT_OK, or the status the session failed with. Any thread. */
+static inline enum weft_status client_failed(const struct weft_session *session)
+{
+    return (enum weft_status)atomic_load_explicit(&session->failure.status, memory_order_acquire);
+}
+/* Keep a sentence; returns its serial number for client_text_get. Any thread. */
+uint32_t client_text_put(struct weft_session *session, const char *text);
+/* Copies the sentence, or the status's own text when it has been overwritten. */
+void client_text_get(struct weft_session *session, uint32_t serial, enum weft_status status, char *out, size_t out_bytes);
+/* Forget the last error, set this one; returns the status. Caller's thread. */
+enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* What every public call asks first: fork, then failure. Sets the error text. */
+enum weft_status client_usable(struct weft_session *session);
+
+/* ---- members (members.c) ---- */
+enum weft_status client_members_take(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error);
+const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint);
+struct client_member *client_member_of_number(const struct weft_session *session, uint32_t member);
+const char *client_endpoint_name(const struct weft_session *session, uint32_t endpoint); /* never NULL */
+void client_rank_name(const struct weft_session *session, uint32_t rank, char *out, size_t out_bytes);
+
+void client_memory_free_all(struct weft_session *session); /* memory.c */
+
+/* Is this session still there? (session.c keeps the list of all.) Any thread. */
+bool client_session_lives(struct weft_session *session);
+
+/* ---- waiting (waiting.c) ---- */
+typedef bool (*client_fact_fn)(void *context);
+/* Sleep until fact(context) holds or until_ns passes: WEFT_OK or WEFT_ERR_DEADLINE. Counts exposed time inside a step. */
+enum weft_status client_wait_for(struct weft_session *session, client_fact_fn fact, void *context, uint64_t until_ns);
+/* now + duration without overflow */
+uint64_t client_deadline(struct weft_session *session, uint64_t duration_ns);
+
+#endif

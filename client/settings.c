@@ -1,0 +1,185 @@
+/* settings.c - from what the caller, the environment and the configuration file say to one settled struct.
+ *
+ * Besides the names of the option table (WEFT_CLIENT_COORDINATOR ...) the short names that weft.h documents are
+ * understood, because they are what people type: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_DEADLINE_MS,
+ * WEFT_SECRET, WEFT_SECRET_FILE. Caller's options win over all. */
+#include "client/settings.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/wire_limits.h"
+#include "weft/weft.h"
+
+#define SECRET_BYTES_MAX 1024u
+
+void weft_options_init(struct weft_options *options)
+{
+    *options = (struct weft_options){.size = sizeof *options, .rank = -1};
+}
+
+static const char *environment(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0] ? value : NULL;
+}
+
+/* The value that wins, with its source for messages; `fallback` is the option table's. */
+struct chosen {
+    const char *value, *where;
+};
+
+static struct chosen choose(const char *from_options, const char *short_name, const char *from_config)
+{
+    if (from_options && from_options[0]) return (struct chosen){from_options, "weft_options"};
+    const char *from_environment = short_name ? environment(short_name) : NULL;
+    if (from_environment) return (struct chosen){from_environment, short_name};
+    return (struct chosen){from_config, "the configuration"};
+}
+
+static enum weft_status parse_number(struct chosen chosen, const char *what, long long min, long long max, long long *out,
+                                     struct weft_error *error)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(chosen.value, &end, 10);
+    if (errno || end == chosen.value || *end || value < min || value > max)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s '%.60s' (from %s) is not a number from %lld to %lld", what, chosen.value,
+                              chosen.where, min, max);
+    *out = value;
+    return WEFT_OK;
+}
+
+/* "host:port" or "[v6]:port" */
+static enum weft_status settle_coordinator(struct weft_env *env, struct chosen chosen, struct client_settings *settings,
+                                           struct weft_error *error)
+{
+    if (!chosen.value[0])
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "no coordinator given; start the trainer under weft run, or set WEFT_COORDINATOR=host:port");
+    const char *colon = strrchr(chosen.value, ':');
+    long long port = 0;
+    if (!colon || colon == chosen.value || strlen(chosen.value) > WEFT_LIMIT_NAME_BYTES)
+        return weft_error_set(error, WEFT_ERR_INVALID, "coordinator '%.60s' (from %s) is not host:port", chosen.value, chosen.where);
+    WEFT_TRY(parse_number((struct chosen){colon + 1, chosen.where}, "the coordinator's port", 1, 65535, &port, error));
+    settings->host = weft_alloc_text(env, chosen.value);
+    if (!settings->host) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the settings");
+    settings->host[colon - chosen.value] = 0;
+    if (settings->host[0] == '[') {
+        size_t bytes = strlen(settings->host);
+        memmove(settings->host, settings->host + 1, bytes);
+        if (bytes >= 2 && settings->host[bytes - 2] == ']') settings->host[bytes - 2] = 0;
+    }
+    settings->port = (uint16_t)port;
+    return WEFT_OK;
+}
+
+static enum weft_status read_secret_file(struct weft_env *env, const char *path, char **secret_out, struct weft_error *error)
+{
+    char text[SECRET_BYTES_MAX + 2];
+    FILE *file = fopen(path, "re");
+    if (!file) return weft_error_set(error, WEFT_ERR_IO, "cannot read the secret file %.200s: %s", path, strerror(errno));
+    size_t bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[bytes] = 0;
+    while (bytes > 0 && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r')) text[--bytes] = 0;
+    if (bytes == 0 || bytes > SECRET_BYTES_MAX || strlen(text) != bytes)
+        return weft_error_set(error, WEFT_ERR_INVALID, "the secret file %.200s must hold one line of 1 to %u characters", path,
+                              SECRET_BYTES_MAX);
+    *secret_out = weft_alloc_text(env, text);
+    return *secret_out ? WEFT_OK : (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the settings");
+}
+
+static enum weft_status settle_secret(struct weft_env *env, const struct weft_options *options, struct client_settings *settings,
+                                      struct weft_error *error)
+{
+    const char *direct = options->secret && options->secret[0] ? options->secret : environment("WEFT_SECRET");
+    if (direct) {
+        if (strlen(direct) > SECRET_BYTES_MAX)
+            return weft_error_set(error, WEFT_ERR_INVALID, "the job secret is longer than %u characters", SECRET_BYTES_MAX);
+        settings->secret = weft_alloc_text(env, direct);
+        if (!settings->secret) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the settings");
+        return WEFT_OK;
+    }
+    struct chosen path = choose(NULL, "WEFT_SECRET_FILE", weft_config_text(settings->config, "job.secret_file"));
+    return path.value[0] ? read_secret_file(env, path.value, &settings->secret, error) : WEFT_OK;
+}
+
+static enum weft_status settle_numbers(const struct weft_options *options, struct client_settings *settings, struct weft_error *error)
+{
+    long long rank = options->rank, deadline_ms = 0;
+    struct chosen chosen = choose(NULL, "WEFT_RANK", NULL);
+    if (rank < 0 && chosen.value) WEFT_TRY(parse_number(chosen, "rank", -1, WEFT_LIMIT_WORKERS - 1, &rank, error));
+    if (rank < 0 && !chosen.value && strcmp(weft_config_where(settings->config, "client.rank"), "default") != 0)
+        rank = (long long)weft_config_u64(settings->config, "client.rank");
+    if (rank >= (long long)WEFT_LIMIT_WORKERS)
+        return weft_error_set(error, WEFT_ERR_INVALID, "rank %lld is beyond the limit of %u workers", rank, WEFT_LIMIT_WORKERS);
+    settings->rank = rank < 0 ? -1 : (int)rank;
+
+    const char *text = environment("WEFT_DEADLINE_MS");
+    settings->deadline_ns = weft_config_u64(settings->config, "client.deadline");
+    if (options->deadline_ms > 0) {
+        settings->deadline_ns = options->deadline_ms > WEFT_NEVER / 4 / WEFT_MS(1) ? WEFT_NEVER / 4 : WEFT_MS(options->deadline_ms);
+    } else if (text) {
+        WEFT_TRY(parse_number((struct chosen){text, "WEFT_DEADLINE_MS"}, "the deadline in milliseconds", 1, 7LL * 86400 * 1000,
+                              &deadline_ms, error));
+        settings->deadline_ns = WEFT_MS(deadline_ms);
+    }
+    settings->hash_every = (uint32_t)weft_config_u64(settings->config, "server.hash_every");
+    return WEFT_OK;
+}
+
+/* A text that outlives the caller's options: the configuration keeps it. */
+static enum weft_status settle_text(struct client_settings *settings, const char *from_options, const char *short_name,
+                                    const char *option, const char **out, struct weft_error *error)
+{
+    struct chosen chosen = choose(from_options, short_name, NULL);
+    if (chosen.value) WEFT_TRY(weft_config_set(settings->config, option, chosen.value, chosen.where, error));
+    *out = weft_config_text(settings->config, option);
+    return WEFT_OK;
+}
+
+static enum weft_status settle(struct weft_env *env, const struct weft_options *options, struct client_settings *settings,
+                               struct weft_error *error)
+{
+    WEFT_TRY(weft_config_load(env, &settings->config, error));
+    WEFT_TRY(settle_text(settings, options->job, "WEFT_JOB", "job.name", &settings->job, error));
+    WEFT_TRY(settle_text(settings, options->lanes, NULL, "transport.lanes", &settings->lanes, error));
+    WEFT_TRY(settle_text(settings, options->devices, NULL, "transport.devices", &settings->devices, error));
+    if (strlen(settings->job) < 1 || strlen(settings->job) > WEFT_LIMIT_NAME_BYTES)
+        return weft_error_set(error, WEFT_ERR_INVALID, "the job's name must have 1 to %u bytes", WEFT_LIMIT_NAME_BYTES);
+    WEFT_TRY(settle_coordinator(
+        env, choose(options->coordinator, "WEFT_COORDINATOR", weft_config_text(settings->config, "client.coordinator")), settings,
+        error));
+    WEFT_TRY(settle_secret(env, options, settings, error));
+    return settle_numbers(options, settings, error);
+}
+
+enum weft_status client_settings_settle(struct weft_env *env, const struct weft_options *options,
+                                        struct client_settings *settings_out, struct weft_error *error)
+{
+    struct weft_options defaults;
+    struct client_settings settings = {0};
+    weft_options_init(&defaults);
+    if (!options) options = &defaults;
+    if (options->size != sizeof *options)
+        return weft_error_set(error, WEFT_ERR_INVALID, "the options must come from weft_options_init of this release");
+    enum weft_status status = settle(env, options, &settings, error);
+    if (status < 0) {
+        client_settings_done(env, &settings);
+        return status;
+    }
+    *settings_out = settings;
+    return WEFT_OK;
+}
+
+void client_settings_done(struct weft_env *env, struct client_settings *settings)
+{
+    weft_config_free(settings->config);
+    weft_free_bytes(env, settings->host);
+    if (settings->secret) explicit_bzero(settings->secret, strlen(settings->secret));
+    weft_free_bytes(env, settings->secret);
+    *settings = (struct client_settings){0};
+}

@@ -1,0 +1,26 @@
+/* settings.h - everything weft_init was told, settled: caller's options over environment over file over default. */
+#ifndef WEFT_CLIENT_SETTINGS_H
+#define WEFT_CLIENT_SETTINGS_H
+
+#include <stdint.h>
+
+#include "base/base.h"
+
+struct weft_options;
+
+struct client_settings {
+    struct weft_config *config; /* owned */
+    char *host;                 /* of the coordinator; owned */
+    uint16_t port;
+    const char *job, *lanes, *devices; /* owned by config */
+    char *secret;               /* owned; NULL: none */
+    int rank;                   /* -1: any */
+    uint64_t deadline_ns;
+    uint32_t hash_every;        /* compressed server modes: steps between two weight hashes; 0: never */
+};
+
+enum weft_status client_settings_settle(struct weft_env *env, const struct weft_options *options,
+                                        struct client_settings *settings_out, struct weft_error *error);
+void client_settings_done(struct weft_env *env, struct client_settings *settings);
+
+#endif

@@ -1,0 +1,40 @@
+/* stats.c - numbers for the caller. Those of the transport and of the engine are the engine's: it is asked. */
+#include "client/session.h"
+
+static void answer(struct weft_mail *mail)
+{
+    struct client_question *question = weft_container_of(mail, struct client_question, mail);
+    struct client_engine *engine = &question->session->engine;
+    struct weft_transport_stats transport = {0};
+    weft_transport_stats(engine->transport, &transport);
+    engine->stats[0] = transport.sent_bytes;
+    engine->stats[1] = transport.received_bytes;
+    engine->stats[2] = engine->encode_ns;
+    engine->stats[3] = engine->requests_done;
+    atomic_store_explicit(&question->state, 2, memory_order_release);
+    client_wake_all(&question->session->wake);
+}
+
+enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    enum weft_status usable = client_usable(session); /* a failed session still has numbers */
+    if (usable == WEFT_ERR_FORKED) return usable;
+    if (!stats_out || stats_out->size != sizeof *stats_out)
+        return client_error(session, WEFT_ERR_INVALID, "stats_get: set stats.size = sizeof stats before the call");
+    struct client_engine *engine = &session->engine;
+    engine->stats_question.mail.fn = answer;
+    if (client_engine_ask(session, &engine->stats_question) < 0)
+        return client_error(session, WEFT_ERR_BUSY, "stats_get: the engine is deep in a computation; ask again");
+    *stats_out = (struct weft_stats){
+        .size = sizeof *stats_out,
+        .sent_bytes = engine->stats[0],
+        .received_bytes = engine->stats[1],
+        .steps = session->steps_ended,
+        .step_ns = session->step_ns,
+        .exposed_ns = session->exposed_ns,
+        .encode_ns = engine->stats[2],
+        .requests = engine->stats[3],
+    };
+    return WEFT_OK;
+}

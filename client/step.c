@@ -1,0 +1,210 @@
+/* step.c - weft_step_begin and weft_step_end: the step is the unit of agreement.
+ *
+ * A job with tensors in all-reduce mode exchanges one small record per step (step number, learning rate, sample
+ * weight): an all_gather that is posted by step_begin, waits for nobody, and is needed only when the first reduced
+ * tensor is there. In server mode the same numbers travel in every push and the shard compares them.
+ *
+ * step_end waits for everything of the step, then commits the codecs' state; on an error it abandons it. */
+#include "client/step.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/reduce_path.h"
+#include "client/session.h"
+#include "client/tensor.h"
+
+/* ---- the record: engine ---- */
+
+/* Names the first rank that differs from this one. */
+static enum weft_status compare_records(struct weft_session *session, char *text, size_t text_bytes)
+{
+    struct client_step *step = &session->step;
+    for (uint32_t rank = 0; rank < session->ranks; rank++) {
+        const struct client_step_record *other = &step->all[rank];
+        char name[128];
+        client_rank_name(session, rank, name, sizeof name);
+        if (other->step != step->mine.step) {
+            snprintf(text, text_bytes, "%s is in step %llu and this rank (%u) in step %llu; all ranks must begin the same steps", name,
+                     (unsigned long long)other->step, session->rank, (unsigned long long)step->mine.step);
+            return WEFT_ERR_MISMATCH;
+        }
+        if (memcmp(&other->lr, &step->mine.lr, sizeof other->lr) != 0) {
+            snprintf(text, text_bytes, "%s began step %llu with lr %.9g and this rank (%u) with lr %.9g; they must be equal", name,
+                     (unsigned long long)other->step, (double)other->lr, session->rank, (double)step->mine.lr);
+            return WEFT_ERR_MISMATCH;
+        }
+        if (!isfinite(other->weight) || other->weight <= 0) {
+            snprintf(text, text_bytes, "%s sent sample weight %g for step %llu; it must be positive", name, (double)other->weight,
+                     (unsigned long long)other->step);
+            return WEFT_ERR_MALFORMED;
+        }
+    }
+    return WEFT_OK;
+}
+
+static void on_records(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    struct weft_session *session = request->session;
+    struct client_step *step = &session->step;
+    char difference[400];
+    if (session->engine.failed) {
+        client_request_complete(request, session->engine.failed, session->engine.failed_text);
+        return;
+    }
+    if (status == WEFT_OK) {
+        status = compare_records(session, difference, sizeof difference);
+        text = difference;
+    }
+    if (status < 0) {
+        client_engine_group_op_failed(op, status, text);
+        return;
+    }
+    double sum = 0;
+    for (uint32_t rank = 0; rank < session->ranks; rank++) sum += (double)step->all[rank].weight;
+    step->grad_scale = client_grad_scale((float)sum);
+    step->known = true;
+    client_request_complete(request, WEFT_OK, NULL);
+    client_reduce_path_record_known(session);
+}
+
+static enum weft_status post_record(struct client_group_op *op, struct weft_error *error)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    struct client_step *step = &request->session->step;
+    struct weft_coll_args args = {
+        .kind = WEFT_COLL_ALL_GATHER,
+        .in = &step->mine,
+        .out = step->all,
+        .count = sizeof step->mine / 8,
+        .dtype = WEFT_I64,
+        .op = WEFT_SUM,
+        .plan = WEFT_PLAN_DIRECT,
+    };
+    return weft_coll_post(request->session->engine.group, &args, client_engine_group_op_done, op, &op->coll, error);
+}
+
+static void start_record(struct weft_mail *mail)
+{
+    struct client_request *request = weft_container_of(mail, struct client_request, mail);
+    if (!client_request_opened(request)) return;
+    request->op.ready = true;
+    request->op.post = post_record;
+    request->op.done = on_records;
+    client_engine_queue_group_op(request->session, &request->op);
+}
+
+static enum weft_status exchange_records(struct weft_session *session)
+{
+    struct client_step *step = &session->step;
+    struct client_request *request;
+    if (!step->all) step->all = weft_alloc_array(session->env, session->ranks, sizeof *step->all);
+    if (!step->all) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the step records of %u ranks", session->ranks);
+    WEFT_TRY(client_request_take(session, &step->request, &request));
+    request->kind = WEFT_COLL_ALL_GATHER;
+    request->dtype = WEFT_I64;
+    request->count = sizeof step->mine / 8;
+    client_request_post(request, start_record);
+    return WEFT_OK;
+}
+
+/* ---- the calls: caller's thread ---- */
+
+static enum weft_status check_step(struct weft_session *session, const struct weft_step *step)
+{
+    unsigned long long wanted = session->step.number + 1;
+    if (!step) return client_error(session, WEFT_ERR_INVALID, "step_begin: step is NULL");
+    if (session->step.open)
+        return client_error(session, WEFT_ERR_STATE, "step_begin: step %llu is still open; call weft_step_end first", wanted - 1);
+    if (step->step != wanted)
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: step is %llu; the next one is %llu", (unsigned long long)step->step, wanted);
+    if (!isfinite(step->lr))
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: lr is %g; it must be finite", (double)step->lr);
+    if (!isfinite(step->weight) || step->weight <= 0)
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: weight is %g; it must be positive (1 when all ranks have equal batches)",
+                            (double)step->weight);
+    return WEFT_OK;
+}
+
+enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *begun)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    WEFT_TRY(client_usable(session));
+    WEFT_TRY(check_step(session, begun));
+    struct client_step *step = &session->step;
+    step->recorded = session->reduce_tensor_count > 0;
+    step->known = false;
+    step->lr = begun->lr;
+    step->weight = begun->weight;
+    step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight};
+    if (step->recorded) WEFT_TRY(exchange_records(session));
+    step->number = begun->step;
+    step->open = true;
+    step->began_ns = weft_now_ns(session->env);
+    step->exposed_ns = 0;
+    return WEFT_OK;
+}
+
+static bool nothing_open(void *context)
+{
+    struct weft_session *session = context;
+    return atomic_load(&session->open_requests) == 0;
+}
+
+static bool nothing_open_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    return nothing_open(session) || client_failed(session) < 0;
+}
+
+/* Wait for all requests of the session. In a failed one they end as soon as their buffers are free. */
+static enum weft_status settle_requests(struct weft_session *session)
+{
+    /* Longer than any operation's own deadline, so the operation's sentence wins. */
+    uint64_t until_ns = client_deadline(session, session->settings.deadline_ns + WEFT_SECONDS(2));
+    if (client_wait_for(session, nothing_open_or_failed, session, until_ns) < 0)
+        return client_error(session, WEFT_ERR_DEADLINE, "step_end of step %llu: %u operations are still running after %.1f s",
+                            (unsigned long long)session->step.number, atomic_load(&session->open_requests),
+                            (double)session->settings.deadline_ns / 1e9);
+    client_wait_for(session, nothing_open, session, client_deadline(session, CLIENT_GRACE_NS));
+    return client_usable(session);
+}
+
+static void close_codecs(struct weft_session *session, bool commit)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        bool touched = tensor->codec && tensor->last_step == session->step.number;
+        /* A codec the engine may still be at (failed session) is nobody's to change. */
+        if (!touched || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
+        if (commit)
+            weft_codec_commit(tensor->codec);
+        else
+            weft_codec_abandon(tensor->codec);
+    }
+}
+
+enum weft_status weft_step_end(struct weft_session *session)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    struct client_step *step = &session->step;
+    if (!step->open) {
+        WEFT_TRY(client_usable(session));
+        return client_error(session, WEFT_ERR_STATE, "step_end without step_begin");
+    }
+    enum weft_status status = client_usable(session);
+    if (status != WEFT_ERR_FORKED) status = settle_requests(session);
+    if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);
+    if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
+    close_codecs(session, status == WEFT_OK);
+    step->open = false;
+    if (status == WEFT_OK) {
+        session->steps_ended++;
+        session->step_ns += weft_now_ns(session->env) - step->began_ns;
+        session->exposed_ns += step->exposed_ns;
+    }
+    return status;
+}

@@ -1,0 +1,34 @@
+/* step.h - the open step: its hyper-parameters, and the record by which all ranks compare them. */
+#ifndef WEFT_CLIENT_STEP_H
+#define WEFT_CLIENT_STEP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/request.h"
+
+/* What each rank says about the step, 16 bytes on the wire: two i64 elements of an all_gather. */
+struct client_step_record {
+    uint64_t step;
+    float lr, weight;
+};
+_Static_assert(sizeof(struct client_step_record) == 16, "travels as two i64");
+
+struct client_step {
+    /* caller's */
+    bool open;
+    uint64_t number;                     /* of the open or last step */
+    float lr, weight;
+    uint64_t began_ns, exposed_ns;
+    bool recorded;                       /* this step exchanges records */
+    struct weft_request request;         /* of the record's all_gather */
+    /* engine's while the request is open */
+    struct client_step_record mine;
+    struct client_step_record *all;      /* (ranks,) owned */
+    bool known;                          /* all records are there and agree */
+    float grad_scale;                    /* 1 / sum of weights */
+    bool weights_one;
+};
+
+
+#endif

@@ -1,0 +1,334 @@
+/* tensor.c - declaring: what the caller asks for, what the coordinator answers, and the memory a tensor needs for
+ * the rest of its life. Also the small questions about a tensor's operation that both paths share.
+ *
+ * Every worker declares the same tensors in the same order; the n-th declaration is tensor n everywhere. The
+ * coordinator compares them, places the chunks, and answers when the shards have room. Its answer is checked
+ * against what was asked and for covering the tensor exactly: chunks in order, no gap, owners that exist. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/reduce_path.h"
+#include "client/server_path.h"
+#include "client/session.h"
+#include "client/tensor.h"
+
+void weft_tensor_options_init(struct weft_tensor_options *options)
+{
+    *options = (struct weft_tensor_options){.size = sizeof *options, .dtype = WEFT_F32, .chunk_bytes = 4u << 20};
+}
+
+/* ---- checks of what the caller asks ---- */
+
+static enum weft_status check_shape(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor *tensor)
+{
+    if (options->dim_count < 1 || options->dim_count > WEFT_TENSOR_DIMS_MAX)
+        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': dim_count is %u; it must be 1 to %u", options->name,
+                            options->dim_count, WEFT_TENSOR_DIMS_MAX);
+    tensor->shape.dim_count = options->dim_count;
+    for (uint32_t i = 0; i < options->dim_count; i++) tensor->shape.dims[i] = options->dims[i];
+    tensor->elems = weft_shape_elems(&tensor->shape);
+    if (tensor->elems == 0 || tensor->elems > WEFT_LIMIT_TENSOR_ELEMS)
+        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': its dimensions must be positive and their product at most %llu",
+                            options->name, WEFT_LIMIT_TENSOR_ELEMS);
+    return WEFT_OK;
+}
+
+static enum weft_status check_mode(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor *tensor)
+{
+    tensor->mode = options->mode ? options->mode : session->shards > 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
+    if (tensor->mode != WEFT_MODE_SERVER && tensor->mode != WEFT_MODE_ALL_REDUCE)
+        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': mode %d is none of WEFT_MODE_*", options->name, (int)options->mode);
+    if (tensor->mode == WEFT_MODE_SERVER && session->shards == 0)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "tensor '%s' wants server mode, but this job has no shards; start some (weft run -s) or choose "
+                            "WEFT_MODE_ALL_REDUCE",
+                            options->name);
+    return WEFT_OK;
+}
+
+static enum weft_status check_options(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor *tensor)
+{
+    struct weft_error error = {0};
+    struct weft_codec_spec spec;
+    if (!options || options->size != sizeof *options)
+        return client_error(session, WEFT_ERR_INVALID, "tensor options must come from weft_tensor_options_init of this release");
+    size_t name_bytes = options->name ? strlen(options->name) : 0;
+    if (name_bytes < 1 || name_bytes > WEFT_LIMIT_NAME_BYTES)
+        return client_error(session, WEFT_ERR_INVALID, "a tensor needs a name of 1 to %u bytes", WEFT_LIMIT_NAME_BYTES);
+    WEFT_TRY(check_shape(session, options, tensor));
+    WEFT_TRY(check_mode(session, options, tensor));
+    tensor->dtype = options->dtype ? options->dtype : WEFT_F32;
+    if (weft_dtype_bytes(tensor->dtype) == 0)
+        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': dtype %d is none of WEFT_F32 ...", options->name, (int)options->dtype);
+    tensor->bytes = tensor->elems * weft_dtype_bytes(tensor->dtype);
+    enum weft_status status = weft_codec_parse(options->codec && options->codec[0] ? options->codec : "dense", &spec, &error);
+    if (status == WEFT_OK) status = weft_optimizer_parse(options->optimizer ? options->optimizer : "none", &tensor->optimizer, &error);
+    if (status < 0) return client_error(session, status, "tensor '%s': %.400s", options->name, error.text);
+    tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
+    bool plain = spec.id == WEFT_CODEC_DENSE && !tensor->optimizer.enabled && tensor->mode == WEFT_MODE_ALL_REDUCE;
+    if (tensor->dtype != WEFT_F32 && !plain)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version", options->name,
+                            weft_dtype_name(tensor->dtype));
+    if (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES)
+        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': chunk_bytes is %llu; it must be %u to %llu", options->name,
+                            (unsigned long long)options->chunk_bytes, WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
+    snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
+    return WEFT_OK;
+}
+
+/* ---- asking the coordinator ---- */
+
+static enum weft_status send_declare(struct weft_session *session, const struct weft_tensor_options *options, const struct weft_tensor *tensor)
+{
+    Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    declare.ordinal = session->tensor_count;
+    declare.name = (char *)options->name;
+    declare.dtype = tensor->dtype;
+    declare.n_dims = tensor->shape.dim_count;
+    declare.dims = (uint64_t *)tensor->shape.dims;
+    declare.codec = (char *)(options->codec && options->codec[0] ? options->codec : "dense");
+    declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
+    declare.mode = tensor->mode;
+    declare.chunk_bytes = options->chunk_bytes;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
+    message.declare = &declare;
+    enum weft_status status = client_control_send(session, &message);
+    if (status < 0) return client_error(session, status, "tensor '%s' cannot be declared: %s", tensor->name, weft_status_text(status));
+    return WEFT_OK;
+}
+
+static bool declared_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    if (client_failed(session) < 0) return true;
+    pthread_mutex_lock(&session->control.lock);
+    bool there = session->control.declared != NULL;
+    pthread_mutex_unlock(&session->control.lock);
+    return there;
+}
+
+static enum weft_status wait_declared(struct weft_session *session, const struct weft_tensor *tensor, Weft__Control__Control **answer_out)
+{
+    enum weft_status status =
+        client_wait_for(session, declared_or_failed, session, client_deadline(session, session->settings.deadline_ns));
+    if (status < 0) {
+        client_fail(session, WEFT_ERR_DEADLINE, true,
+                    "rank %u declared tensor '%s' and waited %.1f s for the other workers to declare it and the shards to take it",
+                    session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9);
+    }
+    WEFT_TRY(client_usable(session));
+    pthread_mutex_lock(&session->control.lock);
+    *answer_out = session->control.declared;
+    session->control.declared = NULL;
+    pthread_mutex_unlock(&session->control.lock);
+    return WEFT_OK;
+}
+
+/* ---- taking the answer ---- */
+
+static enum weft_status take_chunks(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
+{
+    struct weft_session *session = tensor->session;
+    uint64_t offset = 0;
+    size_t count = tensor->mode == WEFT_MODE_SERVER ? declared->n_chunks : 0;
+    bool whole = tensor->codec_spec.id != WEFT_CODEC_DENSE;
+    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS || (whole && count > 1)) goto err;
+    if (count > 0) {
+        tensor->chunks = weft_alloc_array(session->env, count, sizeof *tensor->chunks);
+        if (!tensor->chunks) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the chunks of tensor '%s'", tensor->name);
+        memset(tensor->chunks, 0, count * sizeof *tensor->chunks);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const Weft__Control__Chunk *source = declared->chunks[i];
+        const struct client_member *owner = client_member_of_endpoint(session, source->endpoint);
+        if (source->offset != offset || source->count == 0 || source->count > tensor->elems - offset || !owner || !owner->is_shard)
+            goto err;
+        tensor->chunks[i] = (struct client_chunk){.tensor = tensor, .index = (uint32_t)i, .endpoint = source->endpoint,
+                                                  .offset = offset, .count = source->count};
+        weft_list_init(&tensor->chunks[i].send_link);
+        offset += source->count;
+    }
+    if (tensor->mode == WEFT_MODE_SERVER && offset != tensor->elems) goto err;
+    tensor->chunk_count = (uint32_t)count;
+    tensor->id = declared->tensor;
+    return WEFT_OK;
+
+err:
+    client_fail(session, WEFT_ERR_MALFORMED, true, "rank %u: the coordinator placed tensor '%s' in a way that does not cover it",
+                session->rank, tensor->name);
+    return client_usable(session);
+}
+
+static enum weft_status take_memory(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    struct weft_env *env = session->env;
+    const struct weft_codec_spec *spec = &tensor->codec_spec;
+    enum weft_status status = WEFT_OK;
+    bool failed = false;
+    if (spec->id != WEFT_CODEC_DENSE) status = weft_codec_create(env, spec, &tensor->shape, &tensor->codec);
+    if (tensor->codec && tensor->mode == WEFT_MODE_SERVER) {
+        for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
+            size_t bytes = weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks);
+            if (bytes > tensor->aggregate_bytes_max) tensor->aggregate_bytes_max = bytes;
+            tensor->contribution[round] =
+                weft_alloc_zero(env, weft_codec_contribution_bytes_max(spec, &tensor->shape, round));
+            failed |= !tensor->contribution[round];
+        }
+        tensor->aggregate = weft_alloc_zero(env, tensor->aggregate_bytes_max);
+        failed |= !tensor->aggregate;
+    }
+    if (client_tensor_updates_here(tensor)) {
+        tensor->scratch = weft_alloc_zero(env, tensor->bytes);
+        failed |= !tensor->scratch;
+        if (tensor->optimizer.momentum != 0) {
+            tensor->velocity = weft_alloc_zero(env, tensor->bytes);
+            failed |= !tensor->velocity;
+        }
+    }
+    if (status < 0 || failed)
+        return client_error(session, failed ? WEFT_ERR_NO_MEMORY : status, "no memory for the state of tensor '%s' (%zu bytes each)",
+                            tensor->name, tensor->bytes);
+    return WEFT_OK;
+}
+
+static void attach(struct weft_mail *mail)
+{
+    struct weft_tensor *tensor = weft_container_of(mail, struct weft_tensor, attach_mail);
+    struct weft_tensor **bucket = &tensor->session->engine.tensors[tensor->id % CLIENT_TENSOR_BUCKETS];
+    tensor->engine_next = *bucket;
+    *bucket = tensor;
+}
+
+static struct weft_tensor *create(struct weft_session *session)
+{
+    struct weft_tensor *tensor = weft_alloc_zero(session->env, sizeof *tensor);
+    if (!tensor) return NULL;
+    tensor->session = session;
+    weft_list_init(&tensor->session_link);
+    weft_list_init(&tensor->work.link);
+    weft_list_init(&tensor->record_link);
+    weft_list_init(&tensor->group_op.link);
+    tensor->attach_mail.fn = attach;
+    return tensor;
+}
+
+enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor **tensor_out)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    WEFT_TRY(client_usable(session));
+    if (!tensor_out) return client_error(session, WEFT_ERR_INVALID, "tensor_out is NULL");
+    if (session->step.open)
+        return client_error(session, WEFT_ERR_STATE, "weft_declare inside step %llu; declare before weft_step_begin",
+                            (unsigned long long)session->step.number);
+    if (session->tensor_count >= WEFT_LIMIT_TENSORS)
+        return client_error(session, WEFT_ERR_LIMIT, "a job has at most %u tensors", WEFT_LIMIT_TENSORS);
+    struct weft_tensor *tensor = create(session);
+    if (!tensor) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for a tensor");
+
+    Weft__Control__Control *answer = NULL;
+    enum weft_status status = check_options(session, options, tensor);
+    if (status == WEFT_OK) status = send_declare(session, options, tensor);
+    if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
+    if (status == WEFT_OK) status = take_chunks(tensor, answer->declared);
+    if (status == WEFT_OK && (status = take_memory(tensor)) < 0) /* the others count on this rank */
+        client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);
+    if (answer) weft_control_free(session->env, answer);
+    if (status < 0) {
+        client_tensor_free(tensor);
+        return status;
+    }
+    weft_list_append(&session->tensors, &tensor->session_link);
+    session->tensor_count++;
+    if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->reduce_tensor_count++;
+    weft_loop_post(session->engine.loop, &tensor->attach_mail);
+    *tensor_out = tensor;
+    return WEFT_OK;
+}
+
+void client_tensor_free(struct weft_tensor *tensor)
+{
+    if (!tensor) return;
+    struct weft_env *env = tensor->session->env;
+    weft_list_remove(&tensor->session_link);
+    weft_codec_free(tensor->codec);
+    weft_free_bytes(env, tensor->chunks);
+    weft_free_bytes(env, tensor->velocity);
+    weft_free_bytes(env, tensor->scratch);
+    weft_free_bytes(env, tensor->aggregate);
+    for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) weft_free_bytes(env, tensor->contribution[round]);
+    weft_free_bytes(env, tensor);
+}
+
+enum weft_status client_tensor_need_scratch(struct weft_tensor *tensor)
+{
+    if (!tensor->scratch) tensor->scratch = weft_alloc_zero(tensor->session->env, tensor->bytes);
+    if (tensor->scratch) return WEFT_OK;
+    return client_error(tensor->session, WEFT_ERR_NO_MEMORY, "no memory for the weighted gradient of tensor '%s' (%zu bytes)",
+                        tensor->name, tensor->bytes);
+}
+
+/* ---- its operation ---- */
+
+enum weft_status client_tensor_take(struct weft_tensor *tensor, const char *call)
+{
+    if (atomic_load_explicit(&tensor->busy, memory_order_acquire))
+        return client_error(tensor->session, WEFT_ERR_STATE,
+                            "%s of tensor '%s': its last request is still open; wait for it first", call, tensor->name);
+    tensor->op = (struct client_tensor_op){.kind = CLIENT_OP_NONE};
+    return WEFT_OK;
+}
+
+void client_tensor_release(struct weft_tensor *tensor)
+{
+    tensor->op.kind = CLIENT_OP_NONE;
+    tensor->op.request = NULL;
+    atomic_store_explicit(&tensor->busy, false, memory_order_release);
+}
+
+void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes)
+{
+    static const char *const names[] = {"operation", "init", "push_pull", "push", "pull"};
+    snprintf(out, out_bytes, "%s of tensor '%.100s' step %llu", names[tensor->op.kind], tensor->name,
+             (unsigned long long)tensor->op.step);
+}
+
+void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+{
+    struct weft_session *session = tensor->session;
+    char name[192], text[280];
+    va_list arguments;
+    if (tensor->op.status == WEFT_OK) tensor->op.status = status;
+    if (session->engine.failed) return; /* a consequence */
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    client_tensor_op_name(tensor, name, sizeof name);
+    if (status == WEFT_ERR_PEER_LOST)
+        client_engine_suspect(session, "%s %s", name, text);
+    else
+        client_fail(session, status, true, "%s %s", name, text);
+}
+
+void client_tensor_failed(struct weft_tensor *tensor)
+{
+    if (tensor->mode == WEFT_MODE_SERVER)
+        client_server_path_failed(tensor);
+    else
+        client_reduce_path_failed(tensor);
+}
+
+void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t out_bytes)
+{
+    char name[192];
+    client_tensor_op_name(tensor, name, sizeof name);
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        if (!tensor->chunks[i].wanted) continue;
+        snprintf(out, out_bytes, "%s waits for %s", name, client_endpoint_name(tensor->session, tensor->chunks[i].endpoint));
+        return;
+    }
+    bool in_group = tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->op.in_transport > 0;
+    snprintf(out, out_bytes, "%s waits for %s", name, in_group ? "the other ranks in its all-reduce" : "this rank's own engine");
+}

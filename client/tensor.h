@@ -1,0 +1,129 @@
+/* tensor.h - the private side of struct weft_tensor, and of its one operation.
+ *
+ * A tensor does one operation at a time (init, push_pull, push or pull). The caller fills `op` while the tensor is
+ * idle and posts the request's letter; until the request is done `op` and everything below it is the engine's.
+ *
+ *     server mode        prepare -> send chunks -> results -> (codec: take, next round) -> (codec: update) -> done
+ *     all-reduce mode    prepare -> group operation -> step's record -> update -> done
+ *
+ * "prepare" multiplies by the sample weight when it is not 1; "update" is the optimiser, or the mean. */
+#ifndef WEFT_CLIENT_TENSOR_H
+#define WEFT_CLIENT_TENSOR_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/engine.h"
+#include "client/request.h"
+#include "compress/compress.h"
+#include "kernels/kernels.h"
+#include "proto/proto.h"
+#include "weft/weft.h"
+
+/* A piece of the tensor with one owner; in codec modes one chunk holds all. */
+struct client_chunk {
+    struct weft_tensor *tensor;
+    uint32_t index, endpoint;
+    uint64_t offset, count;        /* elements */
+    /* of the running operation */
+    bool wanted;                   /* its result has not come yet */
+    struct weft_list send_link;    /* engine's send_queue, while the transport has no room */
+    struct weft_completion sent, received;
+};
+
+enum client_op_kind { CLIENT_OP_NONE = 0, CLIENT_OP_INIT, CLIENT_OP_PUSH_PULL, CLIENT_OP_PUSH, CLIENT_OP_PULL };
+
+struct client_tensor_op {
+    enum client_op_kind kind;
+    struct client_request *request;
+    uint64_t step;
+    float lr, weight;
+    const void *in;
+    void *out;
+    float *scaled;                 /* where weight * gradient goes; NULL: the gradient goes as it is */
+    /* engine's */
+    uint64_t work_at;              /* elements done by the running computation */
+    uint32_t chunks_scaled;        /* server mode: chunks whose scaled gradient is ready and on its way */
+    uint32_t round;                /* of the codec; 0 for dense */
+    uint32_t results_left;         /* chunks whose result has not come */
+    uint32_t in_transport;         /* sends and accepts whose buffers the transport holds */
+    size_t aggregate_bytes;        /* codec: what came in this round */
+    float grad_scale;              /* 1 / sum of weights */
+    enum weft_status status;       /* first error: settle and end */
+};
+
+struct weft_tensor {
+    struct weft_session *session;
+    struct weft_list session_link;
+    struct weft_tensor *engine_next;   /* engine's table */
+    struct weft_mail attach_mail;
+    uint32_t id;
+    char name[256];
+    struct weft_shape shape;
+    uint64_t elems;
+    size_t bytes;
+    enum weft_dtype dtype;
+    enum weft_mode mode;
+    struct weft_codec_spec codec_spec; /* resolved for this shape */
+    struct weft_optimizer_spec optimizer;
+    struct weft_codec *codec;          /* owned; NULL: dense */
+    uint32_t chunk_count;
+    struct client_chunk *chunks;       /* (chunk_count,) owned; server mode */
+
+    /* owned, all elements of f32; NULL where the mode needs none */
+    float *velocity;                   /* optimiser state of modes that update here */
+    float *scratch;                    /* reduced or scaled gradient */
+    uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec, server mode: encoded; kept until the step ends */
+    size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
+    uint8_t *aggregate;                /* codec, server mode: what comes back */
+    size_t aggregate_bytes_max;
+
+    /* the caller's */
+    bool initialised;
+    uint64_t last_step;                /* of the last push or push_pull; 0: none */
+    _Atomic bool busy;
+
+    /* the engine's */
+    struct client_tensor_op op;
+    struct client_work work;
+    struct client_group_op group_op;
+    struct weft_list record_link;
+    struct weft_mail hash_mail;        /* to the net thread, every hash_every steps */
+    _Atomic bool hash_posted;
+    uint64_t hash, hash_step;
+};
+
+/* The whole-tensor modes keep their optimiser here; dense server mode leaves it to the shards. */
+static inline bool client_tensor_updates_here(const struct weft_tensor *tensor)
+{
+    return tensor->optimizer.enabled && (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec);
+}
+void client_tensor_free(struct weft_tensor *tensor);
+/* Caller: memory for weight * gradient where `out` cannot serve. */
+enum weft_status client_tensor_need_scratch(struct weft_tensor *tensor);
+/* Caller: the tensor's one operation starts. WEFT_ERR_STATE when the last one is still open. */
+enum weft_status client_tensor_take(struct weft_tensor *tensor, const char *call);
+/* Caller: rank 0's weights to the shards (push_pull.c). */
+enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights, struct weft_request *request);
+/* Engine: from client_request_complete. */
+void client_tensor_release(struct weft_tensor *tensor);
+/* Engine: its operation cannot end well: the session fails with a sentence that names it. */
+void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Engine: the session has failed: drop what waits, end the operation when its buffers are free. */
+void client_tensor_failed(struct weft_tensor *tensor);
+void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t out_bytes);
+/* "push_pull of tensor 'fc1' step 12" */
+void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes);
+
+/* ---- computations in slices (update.c) ---- */
+/* scaled[i] = weight * grad[i] of at most one slice, not beyond `end`; true when op.work_at reached `end`. */
+bool client_scale_slice(struct weft_tensor *tensor, uint64_t end);
+/* One slice of: with an optimiser, weights `out` take gradient `grad` * scale; without, out = grad * scale. */
+bool client_update_slice(struct weft_tensor *tensor, const float *grad, float scale);
+/* The weights of a codec tensor in server mode: tell the shard their hash when it is time. */
+void client_hash_weights(struct weft_tensor *tensor);
+static inline float client_grad_scale(float weight_sum) { return (float)(1.0 / (double)weight_sum); }
+
+#endif

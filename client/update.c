@@ -1,0 +1,61 @@
+/* update.c - arithmetic on whole tensors, one slice at a time so that the engine stays responsive.
+ *
+ * The rules that make bits equal between modes (the shard does the same on its chunks):
+ *     contribution = weight * gradient, rounded once, and not touched at all when the weight is 1
+ *     grad_scale   = (float)(1 / (double)sum of weights)
+ *     update       = weft_kernels()->sgd_f32(weights, velocity, sum, grad_scale, ...), element by element */
+#include "client/session.h"
+#include "client/tensor.h"
+
+static uint64_t slice_end(uint64_t at, uint64_t end)
+{
+    return end - at > CLIENT_SLICE_ELEMS ? at + CLIENT_SLICE_ELEMS : end;
+}
+
+bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
+{
+    struct client_tensor_op *op = &tensor->op;
+    uint64_t stop = slice_end(op->work_at, end);
+    weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->weight, stop - op->work_at);
+    op->work_at = stop;
+    return stop == end;
+}
+
+bool client_update_slice(struct weft_tensor *tensor, const float *grad, float scale)
+{
+    struct client_tensor_op *op = &tensor->op;
+    uint64_t at = op->work_at, stop = slice_end(at, tensor->elems);
+    float *out = op->out;
+    if (tensor->optimizer.enabled) {
+        struct weft_sgd sgd = {
+            .lr = op->lr,
+            .momentum = tensor->optimizer.momentum,
+            .weight_decay = tensor->optimizer.weight_decay,
+            .nesterov = tensor->optimizer.nesterov,
+        };
+        weft_kernels()->sgd_f32(out + at, tensor->velocity ? tensor->velocity + at : NULL, grad + at, scale, &sgd, stop - at);
+    } else {
+        weft_kernels()->scale_f32(out + at, grad + at, scale, stop - at);
+    }
+    op->work_at = stop;
+    return stop == tensor->elems;
+}
+
+static void send_hash(struct weft_mail *mail)
+{
+    struct weft_tensor *tensor = weft_container_of(mail, struct weft_tensor, hash_mail);
+    client_control_send_hash(tensor->session, tensor->id, tensor->hash_step, tensor->hash);
+    atomic_store(&tensor->hash_posted, false);
+}
+
+void client_hash_weights(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    const struct client_tensor_op *op = &tensor->op;
+    if (!tensor->optimizer.enabled || session->settings.hash_every == 0 || op->step % session->settings.hash_every != 0) return;
+    if (atomic_exchange(&tensor->hash_posted, true)) return; /* the control plane is that slow: the next one will do */
+    tensor->hash = weft_weight_hash(op->out, tensor->bytes);
+    tensor->hash_step = op->step;
+    tensor->hash_mail.fn = send_hash;
+    weft_net_post(session->control.net, &tensor->hash_mail);
+}
