@@ -160,35 +160,6 @@ static void test_abandon_and_refuse(void **state)
     }
 }
 
-/* A combiner that starts over forgets: finish waits until every round was closed again. */
-static void test_combiner_starts_over(void **state)
-{
-    for (int c = 0; c < CODECS; c++) {
-        struct fleet fleet;
-        struct sample sample = {sample_seed(76)};
-        fill(&sample, 3);
-        fleet_open(&fleet, codecs[c], shape_of(ROWS, COLS), 3);
-        assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, out), WEFT_ERR_STATE);
-        fleet_step(&fleet, grad_list, 1.0f, out);
-        for (uint32_t r = 0; r < 3; r++)
-            weft_codec_abandon(fleet.codecs[r]);
-        fleet_encode(&fleet, 0, grad_list);
-        weft_combiner_begin(fleet.combiner, 0);
-        assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
-        assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[1], fleet.contribution_bytes[1]), WEFT_OK);
-        fleet_combine(&fleet, 0); /* begins again: the contribution above is gone */
-        if (weft_codec_rounds(&fleet.spec) == 2) {
-            assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
-            fleet_take(&fleet, 0);
-            fleet_encode(&fleet, 1, NULL);
-            fleet_combine(&fleet, 1);
-        }
-        assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_OK);
-        assert_memory_equal(other, out, sizeof out);
-        fleet_close(&fleet);
-    }
-}
-
 /* grad_scale is a multiplication before anything else; a power of two shows it without rounding. */
 static void test_grad_scale(void **state)
 {
@@ -261,7 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_paths_agree), cmocka_unit_test(test_encode_again), cmocka_unit_test(test_abandon_and_refuse),
-        cmocka_unit_test(test_grad_scale),  cmocka_unit_test(test_combiner_starts_over), cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_refused_creation),
+        cmocka_unit_test(test_grad_scale),  cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_refused_creation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

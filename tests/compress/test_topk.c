@@ -196,17 +196,6 @@ static void test_bad_contributions(void **state)
     assert_int_equal(weft_combiner_close(fleet.combiner, &data, &bytes), WEFT_OK);
     assert_int_equal(bytes, good_bytes);
     assert_memory_equal(data, good, bytes);
-    static const uint32_t few[] = {3, 17};
-    static const float few_values[] = {1, 2};
-    uint8_t fewer[64]; /* well-formed, but not k indices */
-    size_t fewer_bytes = weft_index_encode(few, 2, COUNT, fewer);
-    memcpy(fewer + fewer_bytes, few_values, sizeof few_values);
-    weft_combiner_begin(fleet.combiner, 0);
-    assert_int_equal(weft_combiner_add(fleet.combiner, fewer, fewer_bytes + sizeof few_values), WEFT_ERR_MALFORMED);
-    for (uint32_t r = 0; r < 3; r++)
-        assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[r], fleet.contribution_bytes[r]), WEFT_OK);
-    assert_int_equal(weft_combiner_close(fleet.combiner, &data, &bytes), WEFT_OK);
-    assert_memory_equal(data, good, bytes);
 
     /* Aggregates: every cut, one byte more, too many indices for the ranks. */
     for (size_t cut = 0; cut < good_bytes; cut++)

@@ -1,0 +1,29 @@
+#!/bin/sh
+# usage: check_install.sh BUILD_DIR   install into an empty root and build a program against it with pkg-config alone
+set -eu
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+DESTDIR="$root" meson install -C "$1" --no-rebuild --quiet > "$root/log" 2>&1 || { cat "$root/log"; exit 1; }
+pc=$(find "$root" -name weft.pc)
+[ -n "$pc" ] || { echo "no weft.pc installed"; exit 1; }
+export PKG_CONFIG_PATH="${pc%/*}" PKG_CONFIG_SYSROOT_DIR="$root"
+cat > "$root/program.c" <<'PROGRAM'
+#include <stdio.h>
+#include <string.h>
+#include <weft/weft.h>
+int main(void)
+{
+    struct weft_options options;
+    struct weft_session *session = NULL;
+    weft_options_init(&options);
+    options.coordinator = "not a place";
+    enum weft_status status = weft_init(&options, &session);
+    printf("%s %s: %s\n", weft_version(), weft_status_name(status), weft_error_text(NULL));
+    return status == WEFT_ERR_INVALID && session == NULL && strlen(weft_error_text(NULL)) > 0 ? 0 : 1;
+}
+PROGRAM
+[ "$(pkg-config --modversion weft)" = 0.1.0 ] || { echo "weft.pc has another version"; exit 1; }
+case " $(pkg-config --libs weft) " in *event*|*ucp*|*protobuf*|*crypto*) echo "private libraries leak: $(pkg-config --libs weft)"; exit 1;; esac
+${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$root/program" "$root/program.c" $(pkg-config --cflags --libs weft)
+libdir=$(dirname "$(find "$root" -name 'libweft.so.0' | head -1)")
+LD_LIBRARY_PATH="$libdir" "$root/program"

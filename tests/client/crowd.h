@@ -1,0 +1,40 @@
+/* crowd.h - several sessions in one process: a coordinator and one thread per worker, no shards. Fast enough for quick
+ * and visible to the thread sanitizer as a whole. */
+#ifndef TEST_CLIENT_CROWD_H
+#define TEST_CLIENT_CROWD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "weft/weft.h"
+
+#define CROWD_MAX 8
+
+struct crowd {
+    uint32_t workers;
+    uint64_t deadline_ms;          /* of the sessions; 0: 20 s */
+    const char *secret;            /* of coordinator and sessions; NULL: none */
+    char coordinator[64];
+    struct weft_session *sessions[CROWD_MAX];
+    pthread_barrier_t meet;        /* for workers that want to meet outside weft */
+    _Atomic uint32_t failures;     /* CROWD_CHECK that did not hold */
+    void *user;
+};
+
+/* Join as `rank`, run, finalize; a failed join counts as a failure. `fn` returns nothing: it uses CROWD_CHECK. */
+typedef void (*crowd_fn)(struct crowd *crowd, struct weft_session *session, uint32_t rank);
+void crowd_run(struct crowd *crowd, uint32_t workers, crowd_fn fn);
+
+#define CROWD_CHECK(crowd, session, condition) crowd_check(crowd, session, condition, #condition, __FILE__, __LINE__)
+bool crowd_check(struct crowd *crowd, struct weft_session *session, bool holds, const char *what, const char *file, int line);
+/* status >= 0, or the sentence is printed */
+#define CROWD_OK(crowd, session, call) crowd_check(crowd, session, (call) >= 0, #call, __FILE__, __LINE__)
+/* The call fails with this status and a sentence that contains these words. */
+#define CROWD_REFUSED(crowd, session, call, status, words) \
+    crowd_refused(crowd, session, call, status, words, #call, __FILE__, __LINE__)
+void crowd_refused(struct crowd *crowd, struct weft_session *session, enum weft_status got, enum weft_status wanted,
+                   const char *words, const char *what, const char *file, int line);
+
+#endif

@@ -1,0 +1,327 @@
+/* test_misuse.c - calls that are wrong, and sessions that end badly: a status, a sentence, and nothing hangs. */
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "crowd.h"
+
+static void options_of(struct weft_tensor_options *options, const char *name, uint64_t elems)
+{
+    weft_tensor_options_init(options);
+    options->name = name;
+    options->dim_count = 1;
+    options->dims[0] = elems;
+}
+
+/* ---- wrong calls change nothing: afterwards everything still works ---- */
+
+static void wrong_declarations(struct crowd *crowd, struct weft_session *session)
+{
+    struct weft_tensor *tensor = NULL;
+    struct weft_tensor_options options;
+#define REFUSE(change, status, words)                                                             \
+    do {                                                                                          \
+        options_of(&options, "x", 10);                                                            \
+        change;                                                                                   \
+        CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), status, words);   \
+    } while (0)
+    REFUSE(options.size = 1, WEFT_ERR_INVALID, "weft_tensor_options_init");
+    REFUSE(options.name = NULL, WEFT_ERR_INVALID, "needs a name");
+    REFUSE(options.name = "", WEFT_ERR_INVALID, "needs a name");
+    REFUSE(options.dim_count = 0, WEFT_ERR_INVALID, "dim_count is 0");
+    REFUSE(options.dim_count = 9, WEFT_ERR_INVALID, "dim_count is 9");
+    REFUSE(options.dims[0] = 0, WEFT_ERR_INVALID, "must be positive");
+    REFUSE(options.dims[0] = UINT64_MAX, WEFT_ERR_INVALID, "must be positive");
+    REFUSE(options.dtype = (enum weft_dtype)77, WEFT_ERR_INVALID, "dtype 77");
+    REFUSE(options.mode = WEFT_MODE_SERVER, WEFT_ERR_INVALID, "no shards");
+    REFUSE(options.mode = (enum weft_mode)9, WEFT_ERR_INVALID, "mode 9");
+    REFUSE(options.codec = "zip", WEFT_ERR_INVALID, "zip");
+    REFUSE(options.codec = "topk:ratio=7", WEFT_ERR_INVALID, "ratio");
+    REFUSE(options.optimizer = "adamantium", WEFT_ERR_INVALID, "adamantium");
+    REFUSE(options.chunk_bytes = 3, WEFT_ERR_INVALID, "chunk_bytes is 3");
+    REFUSE((options.dtype = WEFT_F16, options.optimizer = "sgd"), WEFT_ERR_UNSUPPORTED, "work on f32");
+    CROWD_REFUSED(crowd, session, weft_declare(session, NULL, &tensor), WEFT_ERR_INVALID, "weft_tensor_options_init");
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, NULL), WEFT_ERR_INVALID, "tensor_out");
+    CROWD_CHECK(crowd, session, tensor == NULL);
+#undef REFUSE
+}
+
+static void wrong_collectives(struct crowd *crowd, struct weft_session *session)
+{
+    struct weft_request request = {{0}}, dirty;
+    float x[4] = {0};
+    memset(&dirty, 0x77, sizeof dirty);
+    CROWD_REFUSED(crowd, session, weft_all_reduce(session, NULL, x, 4, WEFT_F32, WEFT_SUM, &request), WEFT_ERR_INVALID, "NULL");
+    CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, (enum weft_dtype)0, WEFT_SUM, &request), WEFT_ERR_INVALID, "dtype 0");
+    CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, (enum weft_op)5, &request), WEFT_ERR_INVALID, "op 5");
+    CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, UINT64_MAX, WEFT_F32, WEFT_SUM, &request), WEFT_ERR_INVALID, "memory");
+    CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, NULL), WEFT_ERR_INVALID, "request is NULL");
+    CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &dirty), WEFT_ERR_INVALID, "zeroed");
+    CROWD_REFUSED(crowd, session, weft_broadcast(session, x, 4, WEFT_F32, 99, &request), WEFT_ERR_INVALID, "root 99");
+    CROWD_REFUSED(crowd, session, weft_set_plan(session, "warp"), WEFT_ERR_INVALID, "'warp'");
+    CROWD_REFUSED(crowd, session, weft_set_plan(session, NULL), WEFT_ERR_INVALID, "unknown");
+    CROWD_CHECK(crowd, session, weft_wait(&request, 0) == WEFT_OK);
+}
+
+static void wrong_steps(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_tensor *tensor = NULL, *untrained = NULL;
+    struct weft_tensor_options options;
+    struct weft_request request = {{0}}, other = {{0}};
+    struct weft_stats stats = {.size = 5};
+    float grad[10] = {0}, weights[10] = {0};
+    options_of(&options, "t", 10);
+    options.optimizer = "sgd";
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    options.name = "u";
+    CROWD_OK(crowd, session, weft_declare(session, &options, &untrained));
+    CROWD_OK(crowd, session, weft_tensor_init(tensor, weights));
+    CROWD_REFUSED(crowd, session, weft_tensor_init(tensor, weights), WEFT_ERR_STATE, "second time");
+    CROWD_REFUSED(crowd, session, weft_tensor_init(untrained, NULL), WEFT_ERR_INVALID, "NULL");
+    CROWD_REFUSED(crowd, session, weft_step_end(session), WEFT_ERR_STATE, "without step_begin");
+    CROWD_REFUSED(crowd, session, weft_push_pull(tensor, grad, weights, &request), WEFT_ERR_STATE, "outside a step");
+    CROWD_REFUSED(crowd, session, weft_step_begin(session, NULL), WEFT_ERR_INVALID, "NULL");
+    struct weft_step step = {.step = 1, .lr = 1, .weight = 1};
+    step.weight = 0;
+    CROWD_REFUSED(crowd, session, weft_step_begin(session, &step), WEFT_ERR_INVALID, "weight is 0");
+    step = (struct weft_step){.step = 2, .lr = 1, .weight = 1};
+    CROWD_REFUSED(crowd, session, weft_step_begin(session, &step), WEFT_ERR_INVALID, "the next one is 1");
+    step.step = 1;
+    CROWD_OK(crowd, session, weft_step_begin(session, &step));
+    CROWD_REFUSED(crowd, session, weft_step_begin(session, &step), WEFT_ERR_STATE, "still open");
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_STATE, "inside step 1");
+    CROWD_REFUSED(crowd, session, weft_push_pull(tensor, NULL, weights, &request), WEFT_ERR_INVALID, "NULL");
+    CROWD_REFUSED(crowd, session, weft_push_pull(untrained, grad, weights, &request), WEFT_ERR_STATE, "weft_tensor_init");
+    CROWD_REFUSED(crowd, session, weft_push(tensor, grad, &request), WEFT_ERR_UNSUPPORTED, "use push_pull");
+    CROWD_REFUSED(crowd, session, weft_pull(tensor, weights, &request), WEFT_ERR_UNSUPPORTED, "use push_pull");
+    CROWD_OK(crowd, session, weft_push_pull(tensor, grad, weights, &request));
+    enum weft_status again = weft_push_pull(tensor, grad, weights, &other);
+    CROWD_CHECK(crowd, session, again == WEFT_ERR_STATE); /* still open, or twice in the step: both are wrong */
+    CROWD_OK(crowd, session, weft_step_end(session));
+    CROWD_REFUSED(crowd, session, weft_stats_get(session, &stats), WEFT_ERR_INVALID, "stats.size");
+}
+
+static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    float x[4] = {1, 2, 3, 4};
+    wrong_declarations(crowd, session);
+    wrong_collectives(crowd, session);
+    wrong_steps(crowd, session, rank);
+    CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    CROWD_CHECK(crowd, session, x[3] == 8);
+}
+
+static void test_misuse(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, misuse);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* ---- ranks that disagree ---- */
+
+static void different_lr(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_tensor *tensor = NULL;
+    struct weft_tensor_options options;
+    struct weft_request request = {{0}};
+    float grad[10] = {0}, weights[10] = {0};
+    options_of(&options, "t", 10);
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = rank ? 0.5f : 0.25f, .weight = 1}));
+    CROWD_OK(crowd, session, weft_push_pull(tensor, grad, weights, &request));
+    CROWD_REFUSED(crowd, session, weft_step_end(session), WEFT_ERR_MISMATCH, "lr 0.5");
+    CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "lr 0.25") && strstr(weft_error_text(session), "rank "));
+    CROWD_REFUSED(crowd, session, weft_barrier(session, &request), WEFT_ERR_MISMATCH, "lr 0.5"); /* it stays failed */
+}
+
+static void test_different_lr(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, different_lr);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void different_shapes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_tensor *tensor = NULL;
+    struct weft_tensor_options options;
+    options_of(&options, "fc1", rank == 0 ? 10 : 11);
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_MISMATCH, "fc1");
+    CROWD_CHECK(crowd, session, tensor == NULL && strstr(weft_error_text(session), "rank "));
+}
+
+static void test_different_shapes(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, different_shapes);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void different_counts(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    float x[8] = {0};
+    CROWD_OK(crowd, session, weft_all_reduce(session, x, x, rank == 0 ? 4 : 5, WEFT_F32, WEFT_SUM, &request));
+    CROWD_CHECK(crowd, session, weft_wait(&request, 0) == WEFT_ERR_MISMATCH);
+    CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "rank ") != NULL);
+    pthread_barrier_wait(&crowd->meet); /* nobody leaves before all have seen it */
+}
+
+static void test_different_counts(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, different_counts);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* ---- waits that end ---- */
+
+static void timeouts(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    float x[4] = {0};
+    if (rank == 0) {
+        CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
+        CROWD_REFUSED(crowd, session, weft_wait(&request, 30), WEFT_ERR_DEADLINE, "all_reduce 0");
+        CROWD_CHECK(crowd, session, weft_test(&request) == WEFT_IN_PROGRESS);
+        CROWD_REFUSED(crowd, session, weft_barrier(session, &request), WEFT_ERR_BUSY, "still in use");
+    }
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 1) CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0)); /* it went on */
+}
+
+static void test_wait_timeout(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, timeouts);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void late_rank(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    float x[4] = {0};
+    if (rank == 0) {
+        CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
+        CROWD_REFUSED(crowd, session, weft_wait(&request, 0), WEFT_ERR_DEADLINE, "rank");
+    }
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 1) { /* it was told why the job is over */
+        enum weft_status status = weft_barrier(session, &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+        CROWD_CHECK(crowd, session, status == WEFT_ERR_DEADLINE && strstr(weft_error_text(session), "rank") != NULL);
+    }
+}
+
+static void test_deadline_names_the_late(void **state)
+{
+    struct crowd crowd = {.deadline_ms = 300};
+    crowd_run(&crowd, 2, late_rank);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void *abort_soon(void *context)
+{
+    struct crowd *crowd = context;
+    weft_abort(crowd->sessions[1], "loss is NaN");
+    return NULL;
+}
+
+static void aborts(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    float x[4] = {0};
+    pthread_t thread;
+    pthread_barrier_wait(&crowd->meet); /* everybody has joined */
+    if (rank == 1 && pthread_create(&thread, NULL, abort_soon, crowd) == 0) { /* "any thread" */
+        pthread_join(thread, NULL);
+        CROWD_REFUSED(crowd, session, weft_barrier(session, &request), WEFT_ERR_ABORTED, "loss is NaN");
+        CROWD_CHECK(crowd, session, weft_abort(session, "again") == WEFT_ERR_ABORTED);
+    } else {
+        enum weft_status status = weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+        CROWD_CHECK(crowd, session, status == WEFT_ERR_ABORTED);
+        CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "rank 1 aborted the job: loss is NaN") != NULL);
+    }
+}
+
+static void test_abort(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 3, aborts);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* One rank leaves with an operation open: it gets CLOSED, the others hear of it. */
+static void leaves_early(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static struct weft_request abandoned;
+    struct weft_request request = {{0}};
+    static float x[4], y[4];
+    pthread_barrier_wait(&crowd->meet); /* everybody has joined */
+    if (rank == 0) {
+        CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &abandoned));
+        crowd->user = &abandoned;
+    } else {
+        enum weft_status status = weft_all_reduce(session, y, y, 5, WEFT_F32, WEFT_SUM, &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+        CROWD_CHECK(crowd, session, status < 0);
+        CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "rank 0") != NULL);
+    }
+}
+
+static void test_finalize_with_open_requests(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, leaves_early);
+    assert_int_equal(crowd.failures, 0);
+    assert_true(weft_test(crowd.user) < 0); /* the session is gone, the request still answers */
+}
+
+/* ---- fork ---- */
+
+static void forks(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    float x[4] = {0};
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool right = weft_barrier(session, &request) == WEFT_ERR_FORKED && strstr(weft_error_text(session), "fork") &&
+                     weft_step_end(session) == WEFT_ERR_FORKED && weft_abort(session, "x") == WEFT_ERR_FORKED &&
+                     weft_alloc(session, 10) == NULL && weft_finalize(session) == WEFT_OK;
+        _exit(right ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    CROWD_CHECK(crowd, session, status == 0);
+    CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request)); /* the parent goes on */
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+}
+
+static void test_fork(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, forks);
+    assert_int_equal(crowd.failures, 0);
+}
+
+int main(void)
+{
+    setenv("UCX_MEM_EVENTS", "n", 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_misuse),           cmocka_unit_test(test_different_lr),
+        cmocka_unit_test(test_different_shapes), cmocka_unit_test(test_different_counts),
+        cmocka_unit_test(test_wait_timeout),     cmocka_unit_test(test_deadline_names_the_late),
+        cmocka_unit_test(test_abort),            cmocka_unit_test(test_finalize_with_open_requests),
+        cmocka_unit_test(test_fork),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

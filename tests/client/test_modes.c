@@ -1,0 +1,181 @@
+/* test_modes.c - server mode and all-reduce mode make the same weights, bit for bit, after every step.
+ *
+ * Each job declares every tensor twice, once per mode, feeds both the same gradients and sample weights, and
+ * compares the weights after each step; ranks compare with each other through shared memory. With an argument of
+ * "small" (suite quick) two workers and one step size; otherwise 2 and 4 workers, 2 shards, a matrix of several chunks.
+ * Replay: the data depend on nothing but (rank, step, element). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "fleet.h"
+#include "proto/proto.h"
+#include "weft/weft.h"
+
+#define STEPS 6
+#define TENSORS_MAX 4
+
+static bool small;
+
+struct plan_tensor {
+    const char *name, *codec, *optimizer;
+    uint32_t dim_count;
+    uint64_t dims[2];
+};
+
+static const struct plan_tensor tensors_small[] = {
+    {"matrix", "dense", "sgd:momentum=0.9,weight_decay=1e-4", 2, {120, 70}},
+    {"bias", "dense", "sgd", 1, {513}},
+};
+static const struct plan_tensor tensors_full[] = {
+    {"matrix", "dense", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", 2, {700, 1100}}, /* 3 MB: chunks on both shards */
+    {"bias", "dense", "sgd:momentum=0.5", 1, {1001}},
+    {"mean", "dense", "none", 2, {300, 1000}},
+};
+static const struct plan_tensor tensors_codec[] = {
+    {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {256, 300}},
+    {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {200, 250}},
+    {"half", "bf16", "sgd", 1, {5000}},
+};
+
+/* Small integers over a power of two would hide rounding: these do not. */
+static float pseudo(uint32_t rank, uint32_t step, uint64_t i)
+{
+    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull ^ (uint64_t)(rank + 1) * 0xbf58476d1ce4e5b9ull ^ (uint64_t)(step + 1) * 0x94d049bb133111ebull;
+    x ^= x >> 29;
+    x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 32;
+    return (float)((double)(x & 0xffffff) / (double)0x800000 - 1.0) * 0.37f;
+}
+
+#define MUST(session, call)                                                                            \
+    do {                                                                                               \
+        enum weft_status status_ = (call);                                                             \
+        if (status_ < 0) {                                                                             \
+            fprintf(stderr, "%s: %s: %s\n", #call, weft_status_name(status_), weft_error_text(session)); \
+            return 1;                                                                                  \
+        }                                                                                              \
+    } while (0)
+
+struct pair {
+    struct weft_tensor *tensor[2]; /* server, all-reduce */
+    struct weft_request request[2];
+    uint64_t elems;
+    float *grad, *weights[2];
+};
+
+static int declare_pair(struct weft_session *session, const struct plan_tensor *plan, struct pair *pair)
+{
+    pair->elems = plan->dims[0] * (plan->dim_count == 2 ? plan->dims[1] : 1);
+    pair->grad = weft_alloc(session, pair->elems * 4);
+    for (int mode = 0; mode < 2; mode++) {
+        struct weft_tensor_options options;
+        char name[64];
+        snprintf(name, sizeof name, "%s.%d", plan->name, mode);
+        weft_tensor_options_init(&options);
+        options.name = name;
+        options.dim_count = plan->dim_count;
+        options.dims[0] = plan->dims[0];
+        options.dims[1] = plan->dims[1];
+        options.mode = mode == 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
+        options.codec = plan->codec;
+        options.optimizer = plan->optimizer;
+        options.chunk_bytes = 1u << 20;
+        MUST(session, weft_declare(session, &options, &pair->tensor[mode]));
+        pair->weights[mode] = weft_alloc(session, pair->elems * 4);
+        for (uint64_t i = 0; i < pair->elems; i++) pair->weights[mode][i] = weft_rank(session) == 0 ? pseudo(7, 0, i) : -1;
+        if (strcmp(plan->optimizer, "none") != 0) MUST(session, weft_tensor_init(pair->tensor[mode], pair->weights[mode]));
+    }
+    return 0;
+}
+
+static int run_steps(struct weft_session *session, struct fleet *fleet, struct pair *pairs, size_t count, const struct plan_tensor *plans)
+{
+    uint64_t *hashes = fleet->user; /* [rank][step][tensor] */
+    uint32_t rank = weft_rank(session);
+    for (uint32_t step = 1; step <= STEPS; step++) {
+        float weight = step <= 2 ? 1.0f : 0.3f + (float)rank * 0.7f;
+        MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f / (float)step, .weight = weight}));
+        for (size_t t = 0; t < count; t++) {
+            struct pair *pair = &pairs[t];
+            for (uint64_t i = 0; i < pair->elems; i++) pair->grad[i] = pseudo(rank, step, i);
+            /* The order of the modes alternates: nothing may depend on it. */
+            for (int k = 0; k < 2; k++) {
+                int mode = (step + (uint32_t)k) % 2;
+                MUST(session, weft_push_pull(pair->tensor[mode], pair->grad, pair->weights[mode], &pair->request[mode]));
+            }
+        }
+        MUST(session, weft_step_end(session));
+        for (size_t t = 0; t < count; t++) {
+            struct pair *pair = &pairs[t];
+            for (uint64_t i = 0; i < pair->elems; i++) {
+                if (memcmp(&pair->weights[0][i], &pair->weights[1][i], 4) == 0) continue;
+                fprintf(stderr, "rank %u step %u tensor %s element %llu: server %.9g, all-reduce %.9g\n", rank, step, plans[t].name,
+                        (unsigned long long)i, (double)pair->weights[0][i], (double)pair->weights[1][i]);
+                return 1;
+            }
+            hashes[(rank * STEPS + step - 1) * TENSORS_MAX + t] = weft_weight_hash(pair->weights[0], pair->elems * 4);
+        }
+    }
+    return 0;
+}
+
+static int worker(struct fleet *fleet, uint32_t rank, const struct plan_tensor *plans, size_t count)
+{
+    struct weft_options options;
+    struct weft_session *session;
+    struct pair pairs[TENSORS_MAX] = {0};
+    weft_options_init(&options);
+    options.coordinator = fleet->coordinator;
+    options.job = "test";
+    options.rank = (int)rank;
+    options.deadline_ms = 30000;
+    MUST(NULL, weft_init(&options, &session));
+    int rc = 0;
+    for (size_t t = 0; t < count && rc == 0; t++) rc = declare_pair(session, &plans[t], &pairs[t]);
+    if (rc == 0) rc = run_steps(session, fleet, pairs, count, plans);
+    weft_finalize(session);
+    return rc;
+}
+
+static int worker_small(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_small, 2); }
+static int worker_full(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_full, 3); }
+static int worker_codec(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_codec, 3); }
+
+static void check_job(uint32_t workers, uint32_t shards, fleet_worker_fn fn, size_t tensors)
+{
+    struct fleet_result result;
+    void *user;
+    assert_true(fleet_run(workers, shards, fn, &result, &user));
+    const uint64_t *hashes = user;
+    for (uint32_t rank = 1; rank < workers; rank++)
+        for (uint32_t step = 0; step < STEPS; step++)
+            for (size_t t = 0; t < tensors; t++)
+                assert_int_equal(hashes[step * TENSORS_MAX + t], hashes[(rank * STEPS + step) * TENSORS_MAX + t]);
+    assert_int_not_equal(hashes[0], hashes[TENSORS_MAX]); /* the weights do change */
+    for (uint32_t i = 0; i < shards; i++) assert_int_equal(result.shard_status[i], 0);
+}
+
+static void test_dense_small(void **state) { check_job(2, 1, worker_small, 2); }
+static void test_dense_two_workers(void **state) { check_job(2, 2, worker_full, 3); }
+static void test_dense_four_workers(void **state) { check_job(4, 2, worker_full, 3); }
+static void test_dense_three_workers(void **state) { check_job(3, 1, worker_full, 3); }
+static void test_codec_two_workers(void **state) { check_job(2, 2, worker_codec, 3); }
+static void test_codec_three_workers(void **state) { check_job(3, 2, worker_codec, 3); }
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest quick[] = {cmocka_unit_test(test_dense_small)};
+    const struct CMUnitTest full[] = {
+        cmocka_unit_test(test_dense_two_workers),   cmocka_unit_test(test_dense_three_workers),
+        cmocka_unit_test(test_dense_four_workers),  cmocka_unit_test(test_codec_two_workers),
+        cmocka_unit_test(test_codec_three_workers),
+    };
+    small = argc > 1 && strcmp(argv[1], "small") == 0;
+    return small ? cmocka_run_group_tests(quick, NULL, NULL) : cmocka_run_group_tests(full, NULL, NULL);
+}
