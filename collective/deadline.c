@@ -119,7 +119,7 @@ uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->phase != COLL_RUNNING) continue;
-        if (!coll->warned && now_ns - coll->posted_ns >= GROUP_WARN_NS) warn(group, coll);
+        if (!coll->warned && now_ns >= coll->posted_ns + GROUP_WARN_NS) warn(group, coll); /* it may be younger than now_ns */
         if (now_ns >= coll->deadline_ns) {
             ask(group, coll, now_ns);
             return group->verdict_until_ns;
