@@ -116,6 +116,7 @@ static bool member_ok(const Weft__Control__Member *member)
 
 static bool roster_ok(const Weft__Control__Roster *roster)
 {
+    if (!name_ok(roster->coordinator, 0)) return false;
     if (roster->n_members == 0 || roster->n_members > WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS) return false;
     for (size_t i = 0; i < roster->n_members; i++)
         if (!member_ok(roster->members[i])) return false;

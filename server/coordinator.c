@@ -397,6 +397,17 @@ static bool everybody_at(const struct weft_coordinator *coordinator, enum coordi
     return true;
 }
 
+/* Who is lost when the coordinator's connection is: the member it shares a process with, if any. */
+static void name_coordinator(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
+{
+    unsigned long long pid = coordinator->options.pid;
+    snprintf(out, out_bytes, "coordinator (%.200s, pid %llu)", coordinator->host, pid);
+    for (uint32_t i = 0; pid && i < coordinator->member_count; i++) {
+        const struct coordinator_member *member = coordinator->members[i];
+        if (member->pid == pid && strcmp(member->host, coordinator->host) == 0) snprintf(out, out_bytes, "%.250s", member->who);
+    }
+}
+
 static void send_roster(struct weft_coordinator *coordinator)
 {
     uint32_t count = coordinator->member_count;
@@ -423,11 +434,14 @@ static void send_roster(struct weft_coordinator *coordinator)
         entries[i].addresses = member->addresses;
         pointers[i] = &entries[i];
     }
+    char name[WEFT_LIMIT_NAME_BYTES + 1];
+    name_coordinator(coordinator, name, sizeof name);
     Weft__Control__Roster roster = WEFT__CONTROL__ROSTER__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     roster.epoch = COORDINATOR_EPOCH;
     roster.n_members = count;
     roster.members = pointers;
+    roster.coordinator = name;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ROSTER;
     message.roster = &roster;
     enter(coordinator, COORDINATOR_CONNECTING);
@@ -675,12 +689,14 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     bool with_secret = options->secret && options->secret[0];
     coordinator->job = weft_alloc_text(env, options->job);
     coordinator->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
+    coordinator->host = weft_alloc_text(env, options->host ? options->host : "");
     coordinator->options.job = coordinator->job;
+    coordinator->options.host = coordinator->host;
     coordinator->options.secret = coordinator->secret;
     coordinator->members = weft_alloc_zero(env, (options->workers + options->shards) * sizeof *coordinator->members);
     coordinator->workers = weft_alloc_zero(env, options->workers * sizeof *coordinator->workers);
     coordinator->shards = weft_alloc_zero(env, (options->shards + 1) * sizeof *coordinator->shards);
-    if (!coordinator->job || (with_secret && !coordinator->secret) || !coordinator->members || !coordinator->workers ||
+    if (!coordinator->job || !coordinator->host || (with_secret && !coordinator->secret) || !coordinator->members || !coordinator->workers ||
         !coordinator->shards) {
         weft_coordinator_free(coordinator);
         return WEFT_ERR_NO_MEMORY;
@@ -706,5 +722,6 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
     weft_free_bytes(env, coordinator->shards);
     weft_free_bytes(env, coordinator->job);
     weft_free_bytes(env, coordinator->secret);
+    weft_free_bytes(env, coordinator->host);
     weft_free_bytes(env, coordinator);
 }

@@ -5,7 +5,7 @@
 #include "compress/compress.h"
 #include "server/server.h"
 
-#define COORDINATOR_WHO_BYTES 320 /* "rank 3 (host, pid 41)" */
+#define COORDINATOR_WHO_BYTES 320 /* "rank 3 (host, pid 41)", a host of 255 bytes at most */
 #define COORDINATOR_EPOCH 1       /* the first version never changes membership */
 
 enum coordinator_state {
@@ -71,7 +71,7 @@ struct coordinator_tensor {
 struct weft_coordinator {
     struct weft_env *env;
     struct weft_coordinator_options options;
-    char *job, *secret; /* owned copies; options point at them */
+    char *job, *secret, *host; /* owned copies; options point at them */
     enum coordinator_state state;
     uint64_t created_ns, job_id, transport_nonce, next_incarnation;
     uint32_t next_endpoint;

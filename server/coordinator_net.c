@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "server/server.h"
 
@@ -162,6 +163,10 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     weft_list_init(&server->connections);
 
     struct weft_coordinator_options inner = *options;
+    char own_host[65] = "";
+    if (gethostname(own_host, sizeof own_host - 1) != 0) own_host[0] = 0;
+    inner.host = own_host;
+    inner.pid = (uint64_t)getpid();
     inner.send = on_send;
     inner.close = on_close;
     inner.ended = on_ended;

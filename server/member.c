@@ -13,12 +13,13 @@
 
 #include "server/server.h"
 
-#define TICK_NS WEFT_SECONDS(1)
+#define TICK_NS WEFT_SECONDS(5) /* the longest; an idle process should not wake often */
 
 enum member_state { MEMBER_CONNECTING = 1, MEMBER_SAID_HELLO, MEMBER_JOINED, MEMBER_LEAVING, MEMBER_CLOSED };
 
 struct weft_member {
     struct weft_env *env;
+    struct weft_net *net;
     struct weft_member_options options; /* job, secret: owned copies */
     char *job, *secret;
     char where[300]; /* "host:port" of the coordinator */
@@ -26,7 +27,7 @@ struct weft_member {
     struct weft_net_connection *connection; /* NULL once it is gone */
     enum member_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
-    uint64_t join_deadline_ns, heartbeat_ns, sent_ns;
+    uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
     struct weft_error end; /* the first reason */
 };
 
@@ -84,6 +85,8 @@ static void give_up(struct weft_member *member, enum weft_status status, const c
 
 /* ---- joining ---- */
 
+static void on_tick(void *context);
+
 static void say_hello(struct weft_member *member, const Weft__Control__Challenge *challenge)
 {
     uint8_t proof[WEFT_PROOF_BYTES];
@@ -129,6 +132,10 @@ static void be_welcomed(struct weft_member *member, const Weft__Control__Welcome
     }
     member->state = MEMBER_JOINED;
     member->heartbeat_ns = welcome->heartbeat_ns;
+    if (member->heartbeat_ns / 3 < member->tick_ns && weft_net_every(member->net, member->heartbeat_ns / 3, on_tick, member) != WEFT_OK) {
+        give_up(member, WEFT_ERR_NO_MEMORY, "no memory for the heartbeat's timer");
+        return;
+    }
     if (member->options.welcomed) member->options.welcomed(member->options.context, welcome);
 }
 
@@ -207,6 +214,7 @@ enum weft_status weft_member_start(struct weft_env *env, struct weft_net *net, c
     bool with_secret = options->secret && options->secret[0];
     if (!member) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a control connection");
     member->env = env;
+    member->net = net;
     member->options = *options;
     member->job = weft_alloc_text(env, options->job);
     member->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
@@ -232,7 +240,8 @@ enum weft_status weft_member_start(struct weft_env *env, struct weft_net *net, c
         return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", options->host, options->port, weft_status_text(status));
     }
     *out = member; /* the net knows it from here on */
-    status = weft_net_every(net, TICK_NS, on_tick, member);
+    member->tick_ns = options->join_ns / 4 < TICK_NS ? options->join_ns / 4 : TICK_NS;
+    status = weft_net_every(net, member->tick_ns, on_tick, member);
     if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the heartbeat's timer");
     return WEFT_OK;
 }

@@ -21,6 +21,8 @@ struct weft_coordinator_options {
     uint32_t workers, shards; /* expected; 1..limits, shards may be 0 */
     uint64_t heartbeat_ns;    /* silence after which a member is lost; default 30 s */
     uint64_t join_ns;         /* from creation until everybody must have joined and connected; default 300 s */
+    const char *host;         /* of the coordinating process, with its pid: a member of the same host and pid lives in the */
+    uint64_t pid;             /* same process, and whoever loses the coordinator has lost that member. Default "", 0 */
     /* Send one control message to a connection (packed at once; the message is the coordinator's). Neither this nor
      * close may call back into the coordinator. */
     void (*send)(void *context, uint64_t connection, const Weft__Control__Control *message);
@@ -44,7 +46,7 @@ struct weft_coordinator_server;
 /* Without a secret only a loopback address may be listened on: WEFT_ERR_AUTH and a sentence otherwise. */
 enum weft_status weft_listen_allowed(const char *host, const char *secret, struct weft_error *error);
 /* Listens and ticks from now on. The port in use: WEFT_ERR_EXISTS. `ended` and `context` of the options are the
- * caller's and run on the net thread. */
+ * caller's and run on the net thread; host and pid are filled in. */
 enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host, uint16_t port,
                                                const struct weft_coordinator_options *options, /* send, close: ignored */
                                                uint16_t *port_out, struct weft_coordinator_server **out, struct weft_error *error);

@@ -352,7 +352,10 @@ static void on_message(void *context, const Weft__Control__Control *message)
 static void on_closed(void *context, enum weft_status status, const char *text)
 {
     struct weftd *weftd = context;
-    if (status != WEFT_ERR_CLOSED) weftd_fail(weftd, status, "%s", text); /* CLOSED: we left */
+    if (status == WEFT_ERR_PEER_LOST && weftd->roster)
+        weftd_fail(weftd, status, "%s lost: its control connection closed", weftd->roster->roster->coordinator);
+    else if (status != WEFT_ERR_CLOSED) /* CLOSED: we left */
+        weftd_fail(weftd, status, "%s", text);
     /* Turned away (a wrong secret, a taken index): the job that an embedded coordinator serves cannot begin without us. */
     if (status != WEFT_ERR_CLOSED && !weftd->joined) weftd->coordinator_done = true;
     weftd->member_done = true;

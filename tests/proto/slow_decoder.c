@@ -97,7 +97,7 @@ static const struct field welcome[] = {{1, "member", U32}, {2, "index", U32}, {3
 static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3, "index", U32}, {4, "name", NAME}, {5, "host", NAME},
     {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64}, {0}};
-static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {0}};
+static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
 static const struct field epoch_only[] = {{1, "epoch", U32}, {0}};
 static const struct field declare[] = {{1, "ordinal", U32}, {2, "name", NAME}, {3, "dtype", U32}, {4, "dims", U64_REPEATED}, {5, "codec", NAME},
     {6, "optimizer", NAME}, {7, "mode", U32}, {8, "chunk_bytes", U64}, {0}};

@@ -47,7 +47,7 @@ static const char *const readings[BODIES + 1] = {"",
     "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
     "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n"
-    "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n",
+    "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n  coordinator \"shard 0 (h, pid 3)\"\n",
     "ready\n  epoch 1\n", "go\n  epoch 200\n",
     "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
@@ -82,7 +82,7 @@ static void fill(struct samples *s)
     s->member[1].member = 1, s->member[1].role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member[1].index = 1, s->member[1].pid = 7;
     s->member[1].name = (char *)"rank 1", s->member[1].endpoint_first = 2, s->member[1].n_addresses = 1, s->member[1].addresses = s->addresses;
     weft__control__roster__init(&s->roster);
-    s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members;
+    s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members, s->roster.coordinator = (char *)"shard 0 (h, pid 3)";
     weft__control__ready__init(&s->ready), s->ready.epoch = 1;
     weft__control__go__init(&s->go), s->go.epoch = 200;
     weft__control__declare__init(&s->declare);
@@ -194,6 +194,7 @@ static void limits(void **state)
     REFUSED(4, s.addresses[0].len = 0);
     REFUSED(4, s.addresses[1] = ((ProtobufCBinaryData){sizeof big, big}));
     REFUSED(5, s.roster.n_members = 0);
+    REFUSED(5, s.roster.coordinator = name_256);
     REFUSED(5, s.member[1].role = WEFT__CONTROL__ROLE__ROLE_OBSERVER);
     REFUSED(5, s.member[0].n_addresses = 0);
     REFUSED(8, s.declare.ordinal = WEFT_LIMIT_TENSORS);

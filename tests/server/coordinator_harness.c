@@ -57,6 +57,8 @@ struct harness *harness_create(uint32_t workers, uint32_t shards, const char *se
     harness->options.secret = secret;
     harness->options.workers = workers;
     harness->options.shards = shards;
+    harness->options.host = "hostb"; /* the first connection's process */
+    harness->options.pid = 41;
     harness->options.send = on_send;
     harness->options.close = on_close;
     harness->options.ended = on_ended;

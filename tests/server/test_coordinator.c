@@ -31,6 +31,7 @@ static void whole_life(void **state)
     for (int i = 0; i < 4; i++) {
         Weft__Control__Roster *roster = harness_expect(h, c[i], BODY(ROSTER))->roster;
         assert_int_equal(roster->n_members, 4);
+        assert_string_equal(roster->coordinator, "shard 1 (hostb, pid 41)");
         assert_string_equal(roster->members[1]->name, "rank 0 (hostb, pid 42)");
         assert_string_equal(roster->members[0]->name, "shard 1 (hostb, pid 41)");
         assert_int_equal(roster->members[0]->n_addresses, 2);

@@ -1,0 +1,282 @@
+/* test_run.c - `weft run`, `weft status` and weftd as processes: ends in order, failures, refusals. Each case starts real
+ * processes; the argument picks a group of cases ("usage": no job is started; "jobs"). */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/lib/places.h"
+#include "tests/lib/process.h"
+#include "tests/lib/check.h"
+
+#define WAIT_MS 20000
+
+static const char *weft, *weftd, *worker; /* paths, from the environment */
+
+/* Run to the end; the output must contain both texts (NULL: none). */
+static void expect(const char *const *argv, int exit_code, const char *text, const char *another)
+{
+    struct process *process = process_start(argv, NULL);
+    if (!process_wait(process, WAIT_MS)) fail_msg("%s %s did not end:\n%s", argv[0], argv[1], process_output(process));
+    const char *output = process_output(process);
+    if (process_exit_code(process) != exit_code) fail_msg("exit status %d, not %d:\n%s", process_exit_code(process), exit_code, output);
+    if ((text && !strstr(output, text)) || (another && !strstr(output, another)))
+        fail_msg("'%s', '%s' are not in:\n%s", text ? text : "", another ? another : "", output);
+    process_free(process);
+}
+#define WORDS(...) (const char *const[]){__VA_ARGS__, NULL}
+
+/* What another file of the job says. */
+static void expect_in_log(const char *directory, const char *name, const char *text)
+{
+    char path[600], data[8192];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0) fail_msg("no log %s", path);
+    ssize_t bytes = read(fd, data, sizeof data - 1);
+    close(fd);
+    data[bytes < 0 ? 0 : bytes] = 0;
+    if (!strstr(data, text)) fail_msg("'%s' is not in %s:\n%s", text, path, data);
+}
+
+static void usage(void **state)
+{
+    expect(WORDS(weft), 2, "weft: a command is missing; see weft --help", NULL);
+    expect(WORDS(weft, "frobnicate"), 2, "weft: there is no command 'frobnicate'", NULL);
+    expect(WORDS(weft, "--frob"), 2, "weft: there is no option --frob", NULL);
+    expect(WORDS(weft, "--help"), 0, "run ", "status ");
+    expect(WORDS(weft, "--version"), 0, "weft 0.1.0 (wire version 1)", NULL);
+    expect(WORDS(weft, "run", "--help"), 0, "usage: weft run", "Exit status");
+    expect(WORDS(weft, "run", "--version"), 0, "weft run 0.1.0", NULL);
+    expect(WORDS(weft, "run"), 2, "the trainer is missing", NULL);
+    expect(WORDS(weft, "run", "-n", "none", "--", "true"), 2, "--workers is a number from 1 to 4096, not 'none'", NULL);
+    expect(WORDS(weft, "run", "-n"), 2, "option -n needs a value", NULL);
+    expect(WORDS(weft, "run", "--bogus", "--", "true"), 2, "there is no option --bogus", NULL);
+    expect(WORDS(weft, "run", "--http", "--", "true"), 2, "--http is served by shard 0", NULL);
+    expect(WORDS(weft, "run", "-j", "a/b", "--", "true"), 2, "no slash", NULL);
+    expect(WORDS(weft, "status", "--help"), 0, "usage: weft status", NULL);
+    expect(WORDS("env", "-u", "WEFT_COORDINATOR", weft, "status"), 2, "HOST:PORT of the coordinator is missing", NULL);
+    expect(WORDS(weft, "status", "nowhere"), 2, "'nowhere' is no address: give HOST:PORT", NULL);
+    expect(WORDS(weft, "status", "h:1", "h:2"), 2, "what is 'h:2'?", NULL);
+    expect(WORDS(weftd, "--help"), 0, "usage: weftd", NULL);
+    expect(WORDS(weftd, "--help-options"), 0, "server.heartbeat", NULL);
+    expect(WORDS(weftd, "--version"), 0, "weftd 0.1.0", NULL);
+    expect(WORDS(weftd, "--bogus"), 2, "there is no option --bogus", NULL);
+    expect(WORDS(weftd, "extra"), 2, "what is 'extra'?", NULL);
+    expect(WORDS(weftd, "--set", "server.port"), 2, "--set wants NAME=VALUE", NULL);
+    expect(WORDS(weftd, "--set", "server.prot=1"), 2, "server.prot", NULL);
+    expect(WORDS(weftd, "--secret-file", "/nonexistent/secret"), 1, "cannot read the secret file /nonexistent/secret: No such file", NULL);
+    expect(WORDS(weftd, "--listen", "0.0.0.0"), 1, "will not listen on 0.0.0.0 without a job secret", NULL);
+    expect(WORDS(weftd, "--listen", "::"), 1, "will not listen on ::", NULL);
+    expect(WORDS(weftd, "-c", "nowhere"), 1, "'nowhere' is no address", NULL);
+    expect(WORDS(weftd, "-c", "127.0.0.1:1", "-p", "5"), 1, "a port is for the coordinator in this process", NULL);
+    expect(WORDS(weftd, "--port-file", "/nonexistent/ports"), 1, "cannot write the port file /nonexistent/ports: No such file", NULL);
+}
+
+/* Every job gets a directory for its logs and a TMPDIR of its own, which must be empty afterwards. */
+static char *logs, *scratch;
+
+static void begin(void)
+{
+    logs = temp_dir_make();
+    scratch = temp_dir_make();
+    setenv("TMPDIR", scratch, 1);
+}
+
+static void end(void)
+{
+    unsetenv("TMPDIR");
+    if (rmdir(scratch) != 0) fail_msg("%s is not empty: a secret stayed behind", scratch);
+    free(scratch);
+    temp_dir_remove(logs);
+}
+
+#define RUN(shards, workers) weft, "run", "-s", shards, "-n", workers, "-l", logs, "--"
+
+static void in_order(void **state)
+{
+    begin();
+    expect(WORDS(RUN("2", "2"), worker, "declare", "64x32"), 0, "declared, 8 chunks", NULL);
+    expect_in_log(logs, "rank1.log", "declared, 8 chunks");
+    expect_in_log(logs, "shard1.log", "");
+    end();
+    begin();
+    expect(WORDS(RUN("0", "3"), worker, "leave"), 0, "the job runs", NULL);
+    end();
+    begin();
+    expect(WORDS(weft, "run", "-s", "1", "-e", "2", "-n", "1", "-l", logs, "--", worker, "declare", "64x32"), 0, "declared, 8 chunks", NULL);
+    end();
+}
+
+static void others_learn_of_a_death(void **state)
+{
+    char script[600];
+    begin();
+    snprintf(script, sizeof script, "test $WEFT_RANK = 1 && exec %s die; exec %s stay", worker, worker);
+    expect(WORDS(RUN("2", "3"), "sh", "-c", script), 1, "weft run: rank 1 (pid", "was killed by signal 9 (Killed)");
+    expect_in_log(logs, "rank0.log", "rank 1 (");
+    expect_in_log(logs, "rank2.log", "lost: connection closed");
+    expect_in_log(logs, "shard1.log", "lost: connection closed");
+    end();
+    begin();
+    snprintf(script, sizeof script, "test $WEFT_RANK = 0 && exec %s exit 3; exec %s stay", worker, worker);
+    expect(WORDS(RUN("0", "2"), "sh", "-c", script), 1, "exited with status 3; the end of", "the job runs");
+    expect_in_log(logs, "rank1.log", "rank 0 (");
+    end();
+}
+
+static void different_shapes(void **state)
+{
+    char script[600];
+    begin();
+    snprintf(script, sizeof script, "exec %s declare $((512 + 512 * (1 - WEFT_RANK)))x784", worker);
+    expect(WORDS(RUN("1", "2"), "sh", "-c", script), 1, "rank 1 declares tensor 'fc1' with shape 512x784, rank 0 with 1024x784", NULL);
+    expect_in_log(logs, "rank0.log", "rank 1 declares tensor 'fc1' with shape 512x784, rank 0 with 1024x784");
+    expect_in_log(logs, "rank1.log", "rank 1 declares tensor 'fc1' with shape 512x784, rank 0 with 1024x784");
+    end();
+}
+
+static void aborted(void **state)
+{
+    begin();
+    expect(WORDS(RUN("1", "1"), worker, "abort"), 1, "enough of this", NULL);
+    end();
+}
+
+static void trainers_that_never_join(void **state)
+{
+    begin();
+    expect(WORDS(RUN("1", "2"), "true"), 0, "does true call weft_init and weft_finalize?", NULL);
+    expect(WORDS(RUN("0", "2"), "true"), 0, NULL, NULL);
+    expect(WORDS(RUN("1", "2"), "false"), 1, "exited with status 1", "(its log is empty)");
+    expect(WORDS(RUN("1", "1"), "/nonexistent/trainer"), 1, "cannot start /nonexistent/trainer for rank 0: No such file", NULL);
+    expect(WORDS(weft, "run", "-l", "/proc/logs", "--", "true"), 1, "cannot make the log directory /proc/logs", NULL);
+    end();
+}
+
+static void output_of_rank_0_is_copied(void **state)
+{
+    begin();
+    expect(WORDS(RUN("0", "2"), "sh", "-c", "echo out of $WEFT_RANK; echo err of $WEFT_RANK >&2"), 0, "out of 0\n", NULL);
+    expect_in_log(logs, "rank0.log", "out of 0\n");
+    expect_in_log(logs, "rank0.log", "err of 0\n");
+    expect_in_log(logs, "rank1.log", "out of 1\n");
+    end();
+}
+
+/* A process that is gone, or a zombie of ours to be. */
+static bool is_gone(pid_t pid)
+{
+    char path[64], data[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0) return true;
+    ssize_t bytes = read(fd, data, sizeof data - 1);
+    close(fd);
+    data[bytes < 0 ? 0 : bytes] = 0;
+    const char *after = strrchr(data, ')');
+    return bytes <= 0 || (after && after[2] == 'Z');
+}
+
+/* However `weft run` ends, its children do too. */
+static void nobody_stays_behind(void **state)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGKILL};
+    for (int i = 0; i < 3; i++) {
+        begin();
+        char script[600];
+        snprintf(script, sizeof script, "echo $$ > %s/pid$WEFT_RANK; exec %s stay", logs, worker);
+        struct process *run = process_start(WORDS(RUN("1", "2"), "sh", "-c", script), NULL);
+        assert_true(process_wait_output(run, "the job runs", WAIT_MS));
+        kill(run->pid, signals[i]); /* the process, not its group */
+        assert_true(process_wait(run, WAIT_MS));
+        if (signals[i] != SIGKILL) {
+            assert_int_equal(process_exit_code(run), 1);
+            assert_non_null(strstr(process_output(run), "weft run: ended by SIG"));
+        }
+        for (int rank = 0; rank < 2; rank++) {
+            char path[600];
+            int pid = 0;
+            snprintf(path, sizeof path, "%s/pid%d", logs, rank);
+            FILE *file = fopen(path, "r");
+            assert_non_null(file);
+            assert_int_equal(fscanf(file, "%d", &pid), 1);
+            fclose(file);
+            int tries = 0;
+            while (!is_gone(pid) && tries++ < 2000) usleep(1000); /* death by the kernel's hand is soon, not at once */
+            assert_true(is_gone(pid));
+        }
+        process_free(run);
+        if (signals[i] == SIGKILL) { /* nobody was left to tidy up */
+            temp_dir_remove(scratch);
+            unsetenv("TMPDIR");
+            temp_dir_remove(logs);
+        } else {
+            end();
+        }
+    }
+}
+
+static void status_and_ports(void **state)
+{
+    char *directory = temp_dir_make(), path[600], line[300], *colon;
+    snprintf(path, sizeof path, "%s/ports", directory);
+    struct process *server = process_start(WORDS(weftd, "-n", "2", "-s", "2", "-j", "jobname", "--port-file", path, "--http-port", "0"), NULL);
+    FILE *file = NULL;
+    for (int i = 0; !file && i < 10000; i++) {
+        file = fopen(path, "r");
+        if (!file) usleep(1000);
+    }
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    fclose(file);
+    line[strcspn(line, "\n")] = 0;
+    const char *address = strchr(line, '=') + 1;
+    expect(WORDS(weft, "status", "-j", "jobname", address), 0, "job jobname is joining", "2 workers, 2 shards");
+    expect(WORDS(weft, "status", "--json", "-j", "jobname", address), 0, "\"state\":\"joining\"", NULL);
+    expect(WORDS(weft, "status", "-j", "other", address), 1, "asks for job other, this coordinator serves job jobname", NULL);
+    expect(WORDS(weftd, "-j", "jobname", "-c", address, "-i", "7"), 1, "job jobname has 2 shards, numbered 0 to 1; shard 7 cannot join", NULL);
+    colon = strrchr(address, ':');
+    expect(WORDS(weftd, "-p", colon + 1), 1, "already in use", colon + 1);
+    expect(WORDS("env", "WEFT_SECRET=x", weftd, "-j", "jobname", "-c", address), 1, "does not know this job's secret", NULL);
+    process_signal(server, SIGTERM);
+    assert_true(process_wait(server, WAIT_MS));
+    assert_int_equal(process_exit_code(server), 1);
+    assert_non_null(strstr(process_output(server), "ended by SIGTERM"));
+    process_free(server);
+    expect(WORDS(weft, "status", "--timeout", "1", address), 1, "no coordinator answers at", NULL);
+    temp_dir_remove(directory);
+}
+
+static void two_jobs_at_a_time(void **state)
+{
+    begin();
+    char *others = temp_dir_make();
+    struct process *one = process_start(WORDS(RUN("1", "2"), worker, "stay"), NULL);
+    assert_true(process_wait_output(one, "the job runs", WAIT_MS));
+    expect(WORDS(weft, "run", "-s", "1", "-n", "2", "-l", others, "--", worker, "declare", "64x32"), 0, "declared", NULL);
+    assert_false(one->ended);
+    process_signal(one, SIGTERM);
+    assert_true(process_wait(one, WAIT_MS));
+    process_free(one);
+    temp_dir_remove(others);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    weft = getenv("WEFT_TEST_WEFT"), weftd = getenv("WEFT_TEST_WEFTD"), worker = getenv("WEFT_TEST_WORKER");
+    if (!weft || !weftd || !worker || argc < 2) {
+        fprintf(stderr, "set WEFT_TEST_WEFT, WEFT_TEST_WEFTD and WEFT_TEST_WORKER to the programs; give usage or jobs\n");
+        return 2;
+    }
+    unsetenv("WEFT_SECRET"), unsetenv("WEFT_SECRET_FILE"), unsetenv("WEFT_JOB"), unsetenv("WEFT_CONFIG");
+    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage)};
+    const struct CMUnitTest job_tests[] = {cmocka_unit_test(in_order), cmocka_unit_test(others_learn_of_a_death), cmocka_unit_test(different_shapes),
+        cmocka_unit_test(aborted), cmocka_unit_test(trainers_that_never_join), cmocka_unit_test(output_of_rank_0_is_copied),
+        cmocka_unit_test(nobody_stays_behind), cmocka_unit_test(status_and_ports), cmocka_unit_test(two_jobs_at_a_time)};
+    return strcmp(argv[1], "usage") == 0 ? cmocka_run_group_tests(usage_tests, NULL, NULL) : cmocka_run_group_tests(job_tests, NULL, NULL);
+}
