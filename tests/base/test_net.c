@@ -82,10 +82,13 @@ static uint16_t listen_on_any(struct weft_net *net, const struct weft_net_handle
 
 /* Step until the condition holds; a minute means it never will. */
 #define STEP_UNTIL(net, condition)                                     \
-    for (uint64_t limit_ = soon(WEFT_SECONDS(60)); !(condition);) {    \
-        assert_true(weft_now_ns(weft_env_system()) < limit_);          \
-        weft_net_step(net, 100);                                       \
-    }
+    do {                                                               \
+        uint64_t limit_ = soon(WEFT_SECONDS(60));                      \
+        while (!(condition)) {                                         \
+            assert_true(weft_now_ns(weft_env_system()) < limit_);      \
+            weft_net_step(net, 100);                                   \
+        }                                                              \
+    } while (0)
 
 static int raw_connect(uint16_t port)
 {

@@ -35,7 +35,8 @@ BUILDS = {  # directory: (meson options, environment of setup, environment of te
     "build-test": (FLAGS, {}, {}, []),
     "build-asan": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=address,undefined"], {}, {}, []),
     "build-tsan": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=thread"], CLANG, QUIET_UCX, ["clang-14"]),
-    "build-fuzz": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=address,undefined", "-Dfuzz=true"], CLANG, {}, ["clang-14"]),
+    "build-fuzz": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=address,undefined", "-Dfuzz=true",
+                                             "-Dtests=disabled", "-Dexamples=disabled"], CLANG, {}, ["clang-14"]),
 }
 
 
@@ -239,7 +240,7 @@ class Run:
 
     def run_fuzz(self, suite, deadline, result):
         targets = sorted(path for path in glob.glob(os.path.join(suite.build, "tests", "fuzz", "fuzz_*"))
-                         if os.access(path, os.X_OK) and os.path.isfile(path))
+                         if os.access(path, os.X_OK) and os.path.isfile(path) and not path.endswith("_replay"))
         if not targets:
             self.skip(suite, "there are no fuzz targets")
             return None
@@ -253,10 +254,11 @@ class Run:
     @staticmethod
     def fuzz(target, seconds, result):
         name = os.path.basename(target)
-        known = os.path.join("tests", "fuzz", "corpus", name)
+        known = os.path.join("tests", "fuzz", "corpus", name.removeprefix("fuzz_"))
         with tempfile.TemporaryDirectory() as found:
             log = os.path.join(found, "log")
             os.mkdir(os.path.join(found, "corpus"))
+            call([os.path.abspath(target) + "_replay", "--write", os.path.join(found, "corpus")], log, 60)
             command = [os.path.abspath(target), f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048",
                        "-artifact_prefix=" + os.path.abspath(os.path.dirname(target)) + "/" + name + "-",
                        os.path.join(found, "corpus")] + ([known] if os.path.isdir(known) else [])
