@@ -296,6 +296,9 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
     else if (coordinator->secret && hello->proof.len == 0)
         refuse(coordinator, connection, WEFT_ERR_AUTH, "this job has a secret and %.100s gave none: set WEFT_SECRET or WEFT_SECRET_FILE",
                hello->name);
+    else if (!coordinator->secret && hello->proof.len != 0) /* it would not believe our Welcome, and be lost */
+        refuse(coordinator, connection, WEFT_ERR_AUTH, "%.100s has a job secret and this job has none: give the secret to all or to nobody",
+               hello->name);
     else if (!proof_holds(coordinator, connection, hello))
         refuse(coordinator, connection, WEFT_ERR_AUTH, "%.100s has another secret than this job", hello->name);
     else if (strcmp(hello->job, coordinator->job) != 0)

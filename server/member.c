@@ -25,6 +25,7 @@ struct weft_member {
     char where[300]; /* "host:port" of the coordinator */
     char name[WEFT_LIMIT_NAME_BYTES + 1], host[65];
     struct weft_net_connection *connection; /* NULL once it is gone */
+    bool opened; /* before that the net watches the deadline */
     enum member_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
     uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
@@ -95,6 +96,10 @@ static void say_hello(struct weft_member *member, const Weft__Control__Challenge
                 member->where, challenge->wire_version, challenge->weft_version, WEFT_WIRE_VERSION, weft_proto_release());
         return;
     }
+    if (member->secret && !challenge->auth_required) {
+        give_up(member, WEFT_ERR_AUTH, "the coordinator at %s does not know this job's secret", member->where);
+        return;
+    }
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     hello.wire_version = WEFT_WIRE_VERSION;
@@ -139,6 +144,12 @@ static void be_welcomed(struct weft_member *member, const Weft__Control__Welcome
     if (member->options.welcomed) member->options.welcomed(member->options.context, welcome);
 }
 
+static void on_opened(void *context, struct weft_net_connection *connection)
+{
+    struct weft_member *member = context;
+    member->opened = true;
+}
+
 static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
 {
     struct weft_member *member = context;
@@ -179,7 +190,7 @@ static void on_tick(void *context)
 {
     struct weft_member *member = context;
     uint64_t now_ns = weft_now_ns(member->env);
-    if (member->state < MEMBER_JOINED && now_ns > member->join_deadline_ns)
+    if (member->opened && member->state < MEMBER_JOINED && now_ns > member->join_deadline_ns)
         give_up(member, WEFT_ERR_DEADLINE, "the coordinator at %s did not let this process in within %llu s", member->where,
                 (unsigned long long)(member->options.join_ns / WEFT_SECONDS(1)));
     if (member->state != MEMBER_JOINED || now_ns - member->sent_ns < member->heartbeat_ns / 4) return;
@@ -233,7 +244,7 @@ enum weft_status weft_member_start(struct weft_env *env, struct weft_net *net, c
     else
         snprintf(member->name, sizeof member->name, "%s (%s, pid %d)", role_name(options->role), member->host, (int)getpid());
 
-    static const struct weft_net_handler handler = {.frame = on_frame, .closed = on_closed, .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES};
+    static const struct weft_net_handler handler = {.opened = on_opened, .frame = on_frame, .closed = on_closed, .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES};
     enum weft_status status = weft_net_connect(net, options->host, options->port, &handler, member, member->join_deadline_ns, &member->connection);
     if (status != WEFT_OK) {
         weft_member_free(member);

@@ -226,6 +226,8 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
 
     if (error.status == WEFT_OK && weftd.exit_status != 0) error = weftd.end;
     if (error.status != WEFT_OK) weft_log(env, WEFT_LOG_ERROR, "weftd", "%s: %s", weftd.who, error.text);
+    struct signalfd_siginfo late; /* a signal that came while we were ending anyway would kill us at the last line */
+    while (signal_fd >= 0 && read(signal_fd, &late, sizeof late) == sizeof late) continue;
     if (signal_fd >= 0) close(signal_fd);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error.status == WEFT_OK ? 0 : 1;

@@ -90,6 +90,8 @@ static void refusals(void **state)
     harness_join(h, SHARD, -1, 1, NULL);
     c = harness_hello(h, &(struct harness_hello){.role = SHARD, .wanted_index = -1});
     harness_expect_abort(h, c, WEFT_ERR_EXISTS, "job mnist is full: 1 of 1 shards have joined", true);
+    c = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = 0, .secret = "s"});
+    harness_expect_abort(h, c, WEFT_ERR_AUTH, "newcomer 8 has a job secret and this job has none: give the secret to all or to nobody", true);
     c = harness_open(h);
     harness_next(h, c);
     harness_ready(h, c);

@@ -91,7 +91,10 @@ static void on_go(struct fake *fake)
     if (strcmp(word, "die") == 0) raise(SIGKILL);
     if (strcmp(word, "exit") == 0) _exit(atoi(fake->words[1]));
     if (strcmp(word, "declare") == 0) declare(fake);
-    if (strcmp(word, "abort") == 0) (void)weft_member_abort(fake->member, WEFT_ERR_ABORTED, "enough of this");
+    if (strcmp(word, "abort") == 0) {
+        (void)weft_member_abort(fake->member, WEFT_ERR_ABORTED, "enough of this");
+        fake->done = true;
+    }
 }
 
 static void on_message(void *context, const Weft__Control__Control *message)

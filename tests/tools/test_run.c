@@ -142,7 +142,9 @@ static void different_shapes(void **state)
 static void aborted(void **state)
 {
     begin();
-    expect(WORDS(RUN("1", "1"), worker, "abort"), 1, "enough of this", NULL);
+    expect(WORDS(RUN("2", "1"), worker, "abort"), 1, "exited with status 1", NULL);
+    expect_in_log(logs, "shard0.log", "aborted by rank 0 (");
+    expect_in_log(logs, "shard1.log", "enough of this");
     end();
 }
 
