@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/bench.h"
 #include "tools/commands.h"
 #include "tools/common.h"
 
@@ -14,6 +15,7 @@ struct command {
 
 static const struct command commands[] = {
     {"run", weft_run_main, "start shards and workers of a job on this host and join them"},
+    {"bench", weft_bench_main, "measure collectives and push_pull"},
     {"status", weft_status_main, "show the members and tensors of a running job"},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
