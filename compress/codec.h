@@ -12,6 +12,14 @@
 #include "compress/compress.h"
 
 /* ---- worker ---- */
+
+/* What outlives a step: a counter and up to two arrays, all owned by the codec. */
+struct codec_state {
+    uint64_t *steps; /* NULL: none */
+    float *values[2];
+    size_t counts[2];
+};
+
 struct codec_ops {
     enum weft_status (*encode)(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out);
@@ -23,6 +31,7 @@ struct codec_ops {
     void (*finish)(struct weft_codec *codec, float scale, float *out);
     void (*commit)(struct weft_codec *codec);   /* NULL: no state */
     double (*residual_norm)(const struct weft_codec *codec); /* NULL: no residual */
+    struct codec_state (*state)(const struct weft_codec *codec); /* NULL: no state */
     void (*free)(struct weft_codec *codec);     /* of a half-built one too */
 };
 

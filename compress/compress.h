@@ -118,6 +118,14 @@ void weft_codec_abandon(struct weft_codec *codec);
 /* sqrt(sum of squares) of the residual: a live metric; 0 for codecs without one. */
 double weft_codec_residual_norm(const struct weft_codec *codec);
 
+/* ---- what a codec must remember across a restart: residual, warm start, step counter ---- */
+size_t weft_codec_state_bytes(const struct weft_codec *codec);
+/* Between steps only (else WEFT_ERR_STATE): state_bytes bytes into out. */
+enum weft_status weft_codec_save(const struct weft_codec *codec, void *out);
+/* Into a codec of the same spec and shape, between steps. Bytes from a file, UNTRUSTED: WEFT_ERR_MALFORMED for a wrong
+ * size, codec, shape or a value no codec would have kept; the codec is then as it was. */
+enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, size_t bytes);
+
 /* ---- the combiner's side: a shard, or the owner step of an all-reduce ---- */
 struct weft_combiner;
 enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,

@@ -173,6 +173,12 @@ static double residual_norm(const struct weft_codec *codec)
     return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
 }
 
+static struct codec_state state(const struct weft_codec *codec)
+{
+    struct powersgd_codec *self = (struct powersgd_codec *)(uintptr_t)codec;
+    return (struct codec_state){&self->steps, {self->residual, self->q}, {codec->elems, self->rank * self->cols}};
+}
+
 /* ---- life ---- */
 
 static void powersgd_free(struct weft_codec *codec)
@@ -192,6 +198,7 @@ static const struct codec_ops powersgd_ops = {
     .finish = finish,
     .commit = commit,
     .residual_norm = residual_norm,
+    .state = state,
     .free = powersgd_free,
 };
 

@@ -96,6 +96,12 @@ static double residual_norm(const struct weft_codec *codec)
     return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
 }
 
+static struct codec_state state(const struct weft_codec *codec)
+{
+    const struct topk_codec *self = (const struct topk_codec *)codec;
+    return (struct codec_state){NULL, {self->residual, NULL}, {codec->elems, 0}};
+}
+
 static void topk_free(struct weft_codec *codec)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
@@ -112,6 +118,7 @@ static const struct codec_ops topk_ops = {
     .finish = finish,
     .commit = commit,
     .residual_norm = residual_norm,
+    .state = state,
     .free = topk_free,
 };
 

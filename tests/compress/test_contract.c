@@ -160,6 +160,92 @@ static void test_abandon_and_refuse(void **state)
     }
 }
 
+/* Saved after some steps and loaded into a new fleet: the next ten steps are the same bits. Zero gradients on the way
+ * make PowerSGD draw columns anew, which needs its step counter. Damaged bytes change nothing. */
+static void test_save_and_load(void **state)
+{
+    for (int c = 0; c < CODECS; c++) {
+        struct fleet old, fresh;
+        struct sample sample = {sample_seed(77)};
+        fleet_open(&old, codecs[c], shape_of(ROWS, COLS), 2);
+        fleet_open(&fresh, codecs[c], shape_of(ROWS, COLS), 2);
+        const size_t bytes = weft_codec_state_bytes(old.codecs[0]);
+        uint8_t *saved = malloc(bytes + 4), *again = malloc(bytes);
+        for (int step = 0; step < 15; step++) {
+            if (step == 5) {
+                for (uint32_t r = 0; r < 2; r++) {
+                    const uint32_t nan = 0x7fc00000;
+                    assert_int_equal(weft_codec_save(old.codecs[r], saved), WEFT_OK);
+                    assert_int_equal(weft_codec_save(fresh.codecs[r], again), WEFT_OK);
+                    assert_int_equal(weft_codec_load(fresh.codecs[r], saved, bytes - 1), WEFT_ERR_MALFORMED);
+                    assert_int_equal(weft_codec_load(fresh.codecs[r], saved, bytes + 4), WEFT_ERR_MALFORMED);
+                    for (size_t byte = 0; byte < 16; byte++) { /* version, codec, elements */
+                        saved[byte] ^= 1;
+                        assert_int_equal(weft_codec_load(fresh.codecs[r], saved, bytes), WEFT_ERR_MALFORMED);
+                        saved[byte] ^= 1;
+                    }
+                    if (bytes > 24) {
+                        uint8_t kept[4];
+                        memcpy(kept, saved + bytes - 4, 4);
+                        memcpy(saved + bytes - 4, &nan, 4);
+                        assert_int_equal(weft_codec_load(fresh.codecs[r], saved, bytes), WEFT_ERR_MALFORMED);
+                        memcpy(saved + bytes - 4, kept, 4);
+                    }
+                    uint8_t *unchanged = malloc(bytes);
+                    assert_int_equal(weft_codec_save(fresh.codecs[r], unchanged), WEFT_OK);
+                    assert_memory_equal(unchanged, again, bytes);
+                    free(unchanged);
+                    assert_int_equal(weft_codec_load(fresh.codecs[r], saved, bytes), WEFT_OK);
+                }
+            }
+            fill(&sample, 2);
+            if (step == 8) memset(grads, 0, sizeof grads);
+            fleet_step(&old, grad_list, 0.5f, out);
+            if (step >= 5) {
+                fleet_step(&fresh, grad_list, 0.5f, other);
+                assert_memory_equal(other, out, sizeof out);
+                assert_int_equal(weft_codec_save(fresh.codecs[0], saved), WEFT_ERR_STATE);
+                assert_int_equal(weft_codec_load(fresh.codecs[0], saved, bytes), WEFT_ERR_STATE);
+                fleet_commit(&fresh);
+            }
+            fleet_commit(&old);
+        }
+        free(saved);
+        free(again);
+        fleet_close(&old);
+        fleet_close(&fresh);
+    }
+}
+
+/* A combiner that starts over forgets: finish waits until every round was closed again. */
+static void test_combiner_starts_over(void **state)
+{
+    for (int c = 0; c < CODECS; c++) {
+        struct fleet fleet;
+        struct sample sample = {sample_seed(76)};
+        fill(&sample, 3);
+        fleet_open(&fleet, codecs[c], shape_of(ROWS, COLS), 3);
+        assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, out), WEFT_ERR_STATE);
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        for (uint32_t r = 0; r < 3; r++)
+            weft_codec_abandon(fleet.codecs[r]);
+        fleet_encode(&fleet, 0, grad_list);
+        weft_combiner_begin(fleet.combiner, 0);
+        assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
+        assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[1], fleet.contribution_bytes[1]), WEFT_OK);
+        fleet_combine(&fleet, 0); /* begins again: the contribution above is gone */
+        if (weft_codec_rounds(&fleet.spec) == 2) {
+            assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
+            fleet_take(&fleet, 0);
+            fleet_encode(&fleet, 1, NULL);
+            fleet_combine(&fleet, 1);
+        }
+        assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_OK);
+        assert_memory_equal(other, out, sizeof out);
+        fleet_close(&fleet);
+    }
+}
+
 /* grad_scale is a multiplication before anything else; a power of two shows it without rounding. */
 static void test_grad_scale(void **state)
 {
@@ -231,8 +317,10 @@ static void test_refused_creation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paths_agree), cmocka_unit_test(test_encode_again), cmocka_unit_test(test_abandon_and_refuse),
-        cmocka_unit_test(test_grad_scale),  cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_refused_creation),
+        cmocka_unit_test(test_paths_agree),       cmocka_unit_test(test_encode_again),
+        cmocka_unit_test(test_abandon_and_refuse), cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_combiner_starts_over), cmocka_unit_test(test_grad_scale),
+        cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_refused_creation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

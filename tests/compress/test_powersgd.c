@@ -272,6 +272,35 @@ static void test_zero_and_back(void **state)
     fleet_close(&fleet);
 }
 
+/* Columns drawn anew are the same on all ranks, and others in every step. */
+static void test_drawn_anew(void **state)
+{
+    static float first[ROWS * 4], p[ROWS * 4];
+    struct fleet fleet;
+    struct sample sample = {sample_seed(64)};
+    static float probe[COUNT];
+    sample_fill(&sample, SAMPLE_NORMAL, probe, COUNT);
+    list_grads();
+    fleet_open(&fleet, "powersgd:rank=4,min_ratio=1", shape_of(ROWS, COLS), 2);
+    for (int step = 0; step < 4; step++) {
+        memcpy(grads[0], probe, sizeof probe);
+        memcpy(grads[1], probe, sizeof probe);
+        fleet_encode(&fleet, 0, grad_list);
+        assert_memory_equal(fleet.contributions[0], fleet.contributions[1], fleet.contribution_bytes[0]);
+        memcpy(p, fleet.contributions[0], sizeof p);
+        for (size_t r = 0; r < 4; r++) /* no column is another's twin */
+            assert_memory_not_equal(p + r * ROWS, p + (r + 1) % 4 * ROWS, ROWS * sizeof *p);
+        if (step > 0) assert_memory_not_equal(p, first, sizeof p);
+        memcpy(first, p, sizeof p);
+        weft_codec_abandon(fleet.codecs[0]);
+        weft_codec_abandon(fleet.codecs[1]);
+        memset(grads, 0, sizeof grads);
+        fleet_step(&fleet, grad_list, 1.0f, out); /* zero: every column vanishes */
+        fleet_commit(&fleet);
+    }
+    fleet_close(&fleet);
+}
+
 /* A power of two on all gradients is a power of two on the result, bit for bit, from 2^-60 to 2^60. */
 static void test_scale_equivariance(void **state)
 {
@@ -420,7 +449,7 @@ int main(void)
         cmocka_unit_test(test_exact_low_rank),     cmocka_unit_test(test_projection),
         cmocka_unit_test(test_steps_follow_the_model), cmocka_unit_test(test_never_below_the_best),
         cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
-        cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_drawn_anew),         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start),
         cmocka_unit_test(test_bad_aggregates),
     };

@@ -196,6 +196,17 @@ static void test_bad_contributions(void **state)
     assert_int_equal(weft_combiner_close(fleet.combiner, &data, &bytes), WEFT_OK);
     assert_int_equal(bytes, good_bytes);
     assert_memory_equal(data, good, bytes);
+    static const uint32_t few[] = {3, 17};
+    static const float few_values[] = {1, 2};
+    uint8_t fewer[64]; /* well-formed, but not k indices */
+    size_t fewer_bytes = weft_index_encode(few, 2, COUNT, fewer);
+    memcpy(fewer + fewer_bytes, few_values, sizeof few_values);
+    weft_combiner_begin(fleet.combiner, 0);
+    assert_int_equal(weft_combiner_add(fleet.combiner, fewer, fewer_bytes + sizeof few_values), WEFT_ERR_MALFORMED);
+    for (uint32_t r = 0; r < 3; r++)
+        assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[r], fleet.contribution_bytes[r]), WEFT_OK);
+    assert_int_equal(weft_combiner_close(fleet.combiner, &data, &bytes), WEFT_OK);
+    assert_memory_equal(data, good, bytes);
 
     /* Aggregates: every cut, one byte more, too many indices for the ranks. */
     for (size_t cut = 0; cut < good_bytes; cut++)
@@ -211,11 +222,35 @@ static void test_bad_contributions(void **state)
     fleet_close(&fleet);
 }
 
+/* A stream that is well formed but longer than any writer's: 16 bits for every gap of 0. Refused, not stored beyond
+ * the room there is. */
+static void test_wasteful_aggregate(void **state)
+{
+    enum { SMALL = 2000 };
+    struct fleet fleet;
+    static uint8_t wasteful[7 + 2 * SMALL + 4 * SMALL];
+    static float grad[SMALL];
+    const float *list[1] = {grad};
+    const uint32_t count = SMALL;
+    const uint16_t stored = SMALL - 1;
+    memcpy(wasteful, &count, 4);
+    wasteful[4] = 15;
+    memcpy(wasteful + 5, &stored, 2);
+    for (size_t i = 0; i < SMALL; i++)
+        wasteful[7 + 2 * i] = 1;
+    fleet_open(&fleet, "topk:ratio=1", shape_of(SMALL, 0), 1);
+    assert_true(sizeof wasteful > weft_codec_aggregate_bytes_max(&fleet.spec, &fleet.shape, 0, 1));
+    fleet_encode(&fleet, 0, list);
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 0, wasteful, sizeof wasteful, 1), WEFT_ERR_MALFORMED);
+    fleet_close(&fleet);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_move),     cmocka_unit_test(test_everything),       cmocka_unit_test(test_union_is_the_tree),
         cmocka_unit_test(test_nothing_is_lost), cmocka_unit_test(test_bad_contributions),
+        cmocka_unit_test(test_wasteful_aggregate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,6 +111,10 @@ static void test_scale(void **state)
     sample_fill(&sample, SAMPLE_DENORMAL, p, RANK * ROWS);
     assert_int_equal(weft_orthogonalise(p, ROWS, RANK, dropped), RANK);
     check_basis(p, dropped, ROWS, RANK);
+    for (size_t i = 0; i < RANK * ROWS; i++) /* so small that the 7 bits of an element are all there is */
+        p[i] = sample_from_bits((uint32_t)sample_u64(&sample) & 0x8000007fu);
+    assert_int_equal(weft_orthogonalise(p, ROWS, RANK, dropped), RANK);
+    check_basis(p, dropped, ROWS, RANK);
     for (size_t i = 0; i < RANK * ROWS; i++)
         p[i] = base[i] * (i / ROWS % 2 ? 1e30f : 1e-30f);
     assert_int_equal(weft_orthogonalise(p, ROWS, RANK, dropped), RANK);
