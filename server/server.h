@@ -106,8 +106,11 @@ struct weft_shard_engine_options {
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env, const struct weft_shard_engine_options *options,
                                           struct weft_shard_engine **out, struct weft_error *error);
-/* After weft_transport_close and drained (nothing in flight reads or writes the engine's memory any more), before
- * weft_transport_free. NULL is fine. */
+/* Serves nobody any more: call it before weft_transport_close. Gives back what it holds of the transport; whoever
+ * waits hears from the transport that the shard is gone. Then weft_transport_close, progress until drained, free. */
+void weft_shard_engine_close(struct weft_shard_engine *engine);
+/* When nothing in flight uses the engine's memory any more: the transport is drained (or freed). Before weft_loop_free.
+ * Does not touch the transport. NULL is fine. */
 void weft_shard_engine_free(struct weft_shard_engine *engine);
 /* Memory for the chunks of a tensor that this engine owns (endpoint == the transport's id). Loop's thread. */
 enum weft_status weft_shard_engine_declare(struct weft_shard_engine *engine, const Weft__Control__Declared *declared, struct weft_error *error);

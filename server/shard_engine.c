@@ -137,6 +137,7 @@ void shard_engine_retry_soon(struct weft_shard_engine *engine)
 
 void shard_engine_moved(struct weft_shard_engine *engine)
 {
+    if (engine->closed) return;
     shard_round_open_waiting(engine);
     if (engine->accept_again) {
         struct weft_list *node, *spare;
@@ -157,7 +158,7 @@ void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker)
 
 void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text)
 {
-    if (engine->failed < 0) return; /* the first reason is the one to tell */
+    if (engine->failed < 0 || engine->closed) return; /* the first reason is the one to tell */
     engine->failed = status < 0 ? status : WEFT_ERR_ABORTED;
     snprintf(engine->failed_text, sizeof engine->failed_text, "%s", text && text[0] ? text : "the job has ended");
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
@@ -236,10 +237,39 @@ enum weft_status weft_shard_engine_create(struct weft_env *env, const struct wef
     return WEFT_OK;
 }
 
+static void discard_all(struct weft_shard_engine *engine, struct weft_list *arrivals)
+{
+    while (!weft_list_empty(arrivals)) {
+        struct weft_arrival *arrival = weft_list_first(arrivals, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        weft_transport_discard(engine->transport, arrival);
+    }
+}
+
+void weft_shard_engine_close(struct weft_shard_engine *engine)
+{
+    if (engine->closed) return;
+    engine->closed = true;
+    weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, NULL, NULL);
+    weft_timer_stop(engine->loop, &engine->deadline_timer);
+    weft_timer_stop(engine->loop, &engine->retry_timer);
+    discard_all(engine, &engine->pulls);
+    discard_all(engine, &engine->deferred);
+    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
+        struct shard_tensor *tensor = engine->tensors[id];
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
+            for (uint32_t worker = 0; worker < engine->workers; worker++) {
+                struct shard_part *part = &tensor->chunks[i].parts[worker];
+                if (part->state == SHARD_PART_WAITING) weft_transport_discard(engine->transport, part->arrival);
+                part->arrival = part->pull = NULL;
+            }
+        }
+    }
+}
+
 void weft_shard_engine_free(struct weft_shard_engine *engine)
 {
     if (!engine) return;
-    weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, NULL, NULL);
     weft_timer_stop(engine->loop, &engine->deadline_timer);
     weft_timer_stop(engine->loop, &engine->retry_timer);
     shard_table_free(engine);

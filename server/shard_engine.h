@@ -221,6 +221,7 @@ struct weft_shard_engine {
 
     struct weft_timer deadline_timer, retry_timer;
 
+    bool closed;             /* holds nothing of the transport's any more, starts nothing */
     enum weft_status failed; /* WEFT_OK, or why nothing is served any more */
     char failed_text[SHARD_TEXT_BYTES];
     struct weft_shard_engine_stats stats;

@@ -69,6 +69,7 @@ static void installed(struct weft_completion *completion, enum weft_status statu
 {
     struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, install);
     struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (engine->closed) return;
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_INSTALLING);
     chunk->initialised = status == WEFT_OK;
     if (status == WEFT_OK && engine->failed == WEFT_OK) {

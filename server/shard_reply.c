@@ -49,7 +49,7 @@ static void reply_sent(struct weft_completion *completion, enum weft_status stat
     if (chunk) {
         WEFT_ASSERT(chunk->sends > 0);
         chunk->sends--;
-        if (!shard_result_busy(chunk)) shard_round_result_released(chunk);
+        if (!engine->closed && !shard_result_busy(chunk)) shard_round_result_released(chunk);
     }
     shard_engine_moved(engine);
 }

@@ -129,10 +129,10 @@ static void received(struct weft_completion *completion, enum weft_status status
     uint32_t worker = slot->worker;
     WEFT_ASSERT(chunk->receiving > 0);
     chunk->receiving--;
+    if (engine->closed) return;
 
     if (status < 0) {
-        enum weft_log_level level = status == WEFT_ERR_CLOSED ? WEFT_LOG_DEBUG : WEFT_LOG_WARN;
-        weft_log(engine->env, level, "server", "rank %u's push of tensor '%s' chunk %u did not arrive: %s", worker,
+        weft_log(engine->env, WEFT_LOG_WARN, "server", "rank %u's push of tensor '%s' chunk %u did not arrive: %s", worker,
                  chunk->tensor->name, chunk->index, weft_status_text(status));
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
     }

@@ -104,6 +104,8 @@ static enum weft_status make_shard(struct weftd_engine *engine)
         options.worker_endpoints = endpoints;
         options.worker_incarnations = incarnations;
         options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");
+        /* A little before the workers give up: they cannot say who is missing, the shard can. */
+        options.round_deadline_ns = weft_config_u64(config, "client.deadline") / 10 * 9;
         options.hash_every = (uint32_t)weft_config_u64(config, "server.hash_every");
         status = weft_shard_engine_create(weftd->env, &options, &engine->shard, &engine->error);
     }
@@ -149,6 +151,7 @@ static void drain(struct weftd_engine *engine)
 {
     struct weft_env *env = engine->weftd->env;
     if (!engine->transport) return;
+    if (engine->shard) weft_shard_engine_close(engine->shard);
     weft_transport_close(engine->transport);
     uint64_t deadline_ns = weft_now_ns(env) + DRAIN_NS;
     while (!weft_transport_drained(engine->transport) && weft_now_ns(env) < deadline_ns)
@@ -156,10 +159,10 @@ static void drain(struct weftd_engine *engine)
     if (!weft_transport_drained(engine->transport))
         weft_log(env, WEFT_LOG_WARN, "weftd", "engine %u: messages were still under way after %llu ms; dropped", engine->index,
                  (unsigned long long)(DRAIN_NS / WEFT_MS(1)));
+    weft_transport_free(engine->transport); /* first: what it could not drain may still use the shard's memory */
+    engine->transport = NULL;
     weft_shard_engine_free(engine->shard);
     engine->shard = NULL;
-    weft_transport_free(engine->transport);
-    engine->transport = NULL;
 }
 
 static void *engine_main(void *argument)

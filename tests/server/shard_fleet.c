@@ -446,10 +446,11 @@ void fleet_free(struct fleet *fleet)
     }
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         struct fleet_shard *shard = &fleet->shard[s];
+        weft_shard_engine_close(shard->engine);
         endpoint_close(shard->transport);
-        weft_shard_engine_free(shard->engine);
         weft_sim_remove(fleet->sim, shard->loop);
         weft_transport_free(shard->transport);
+        weft_shard_engine_free(shard->engine);
         weft_loop_free(shard->loop);
     }
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
