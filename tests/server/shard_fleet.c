@@ -286,11 +286,26 @@ static void connect_pair(struct weft_transport *a, uint32_t a_id, struct weft_tr
     WEFT_ASSERT(status == WEFT_OK);
 }
 
-static void engine_create(struct fleet_shard *shard)
+static void *counted_alloc(struct weft_env *env, size_t bytes)
+{
+    struct fleet_shard *shard = weft_container_of(env, struct fleet_shard, engine_env);
+    if (++shard->allocations == shard->allocation_to_fail) return NULL;
+    void *memory = weft_alloc_bytes(shard->env, bytes);
+    shard->outstanding += memory != NULL;
+    return memory;
+}
+
+static void counted_free(struct weft_env *env, void *memory)
+{
+    struct fleet_shard *shard = weft_container_of(env, struct fleet_shard, engine_env);
+    shard->outstanding -= memory != NULL;
+    weft_free_bytes(shard->env, memory);
+}
+
+enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shard_engine **out, struct weft_error *error)
 {
     struct fleet *fleet = shard->fleet;
     struct weft_shard_engine_options options;
-    struct weft_error error = {0};
     uint32_t endpoints[FLEET_WORKERS_MAX];
     uint64_t incarnations[FLEET_WORKERS_MAX];
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
@@ -309,50 +324,80 @@ static void engine_create(struct fleet_shard *shard)
     options.receive_bytes_max = fleet->options.receive_bytes_max ? fleet->options.receive_bytes_max : 4u << 20;
     if (fleet->options.round_deadline_ns) options.round_deadline_ns = fleet->options.round_deadline_ns;
     options.hash_every = fleet->options.hash_every;
-    enum weft_status status = weft_shard_engine_create(shard->env, &options, &shard->engine, &error);
+    return weft_shard_engine_create(&shard->engine_env, &options, out, error);
+}
+
+static void engine_create(struct fleet_shard *shard)
+{
+    struct weft_error error = {0};
+    shard->engine_env = *shard->env;
+    shard->engine_env.alloc = counted_alloc;
+    shard->engine_env.free = counted_free;
+    enum weft_status status = fleet_engine_create(shard, &shard->engine, &error);
     if (status < 0) fprintf(stderr, "%s\n", error.text);
     WEFT_ASSERT(status == WEFT_OK);
 }
 
 /* Cut a tensor and give the chunks to the shards in turn. */
-static void declare(struct fleet *fleet, uint32_t tensor)
+static void cut(struct fleet *fleet, uint32_t tensor)
 {
     const struct fleet_tensor_spec *spec = &fleet->options.tensors[tensor];
     uint64_t elems = weft_shape_elems(&fleet->shape[tensor]);
-    uint64_t cut = spec->chunk_elems && fleet->codec[tensor].id == WEFT_CODEC_DENSE ? spec->chunk_elems : elems;
+    uint64_t length = spec->chunk_elems && fleet->codec[tensor].id == WEFT_CODEC_DENSE ? spec->chunk_elems : elems;
+    uint32_t index = 0;
+    for (uint64_t offset = 0; offset < elems; offset += length, index++) {
+        WEFT_ASSERT(fleet->chunk_count < FLEET_CHUNKS_MAX);
+        fleet->chunk[fleet->chunk_count] = (struct fleet_chunk){
+            .tensor = tensor,
+            .index = index,
+            .shard = fleet->chunk_count % fleet->options.shards,
+            .offset = offset,
+            .count = elems - offset < length ? elems - offset : length,
+        };
+        fleet->chunk_count++;
+    }
+}
+
+enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft_shard_engine *engine, struct weft_error *error)
+{
+    const struct fleet_tensor_spec *spec = &fleet->options.tensors[tensor];
     Weft__Control__Chunk chunks[FLEET_CHUNKS_MAX], *chunk_list[FLEET_CHUNKS_MAX];
     size_t count = 0;
-    for (uint64_t offset = 0; offset < elems; offset += cut, count++) {
-        WEFT_ASSERT(fleet->chunk_count < FLEET_CHUNKS_MAX);
-        uint32_t shard = fleet->chunk_count % fleet->options.shards;
-        uint64_t length = elems - offset < cut ? elems - offset : cut;
-        fleet->chunk[fleet->chunk_count++] =
-            (struct fleet_chunk){.tensor = tensor, .index = (uint32_t)count, .shard = shard, .offset = offset, .count = length};
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        if (fleet->chunk[c].tensor != tensor) continue;
         weft__control__chunk__init(&chunks[count]);
-        chunks[count].offset = offset;
-        chunks[count].count = length;
-        chunks[count].endpoint = fleet->shard[shard].endpoint;
+        chunks[count].offset = fleet->chunk[c].offset;
+        chunks[count].count = fleet->chunk[c].count;
+        chunks[count].endpoint = fleet->shard[fleet->chunk[c].shard].endpoint;
         chunk_list[count] = &chunks[count];
+        count++;
     }
-    Weft__Control__Declare declare_message = WEFT__CONTROL__DECLARE__INIT;
-    declare_message.ordinal = tensor;
-    declare_message.name = (char *)(uintptr_t)spec->name;
-    declare_message.dtype = WEFT_F32;
-    declare_message.n_dims = spec->dim_count;
-    declare_message.dims = (uint64_t *)(uintptr_t)spec->dims;
-    declare_message.codec = (char *)(uintptr_t)spec->codec;
-    declare_message.optimizer = (char *)(uintptr_t)spec->optimizer;
-    declare_message.mode = WEFT_WIRE_MODE_SERVER;
+    Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
+    declare.ordinal = tensor;
+    declare.name = (char *)(uintptr_t)spec->name;
+    declare.dtype = WEFT_F32;
+    declare.n_dims = spec->dim_count;
+    declare.dims = (uint64_t *)(uintptr_t)spec->dims;
+    declare.codec = (char *)(uintptr_t)spec->codec;
+    declare.optimizer = (char *)(uintptr_t)spec->optimizer;
+    declare.mode = WEFT_WIRE_MODE_SERVER;
     Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
     declared.tensor = tensor;
-    declared.declare = &declare_message;
+    declared.declare = &declare;
     declared.n_chunks = count;
     declared.chunks = chunk_list;
+    return weft_shard_engine_declare(engine, &declared, error);
+}
+
+static void declare_everywhere(struct fleet *fleet, uint32_t tensor)
+{
+    cut(fleet, tensor);
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         struct weft_error error = {0};
-        enum weft_status status = weft_shard_engine_declare(fleet->shard[s].engine, &declared, &error);
+        enum weft_status status = fleet_declare(fleet, tensor, fleet->shard[s].engine, &error);
         if (status < 0) fprintf(stderr, "%s\n", error.text);
         WEFT_ASSERT(status == WEFT_OK);
+        fleet->shard[s].allocations_declared = fleet->shard[s].allocations;
     }
 }
 
@@ -408,7 +453,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
         for (uint32_t s = 0; s < options->shards; s++)
             connect_pair(worker->transport, worker->endpoint, fleet->shard[s].transport, fleet->shard[s].endpoint);
     }
-    for (uint32_t t = 0; t < options->tensor_count; t++) declare(fleet, t);
+    for (uint32_t t = 0; t < options->tensor_count; t++) declare_everywhere(fleet, t);
     fleet->reference = reference_create(fleet);
     for (uint32_t w = 0; w < options->workers; w++) {
         for (uint32_t t = 0; t < options->tensor_count; t++) {
@@ -451,6 +496,7 @@ void fleet_free(struct fleet *fleet)
         weft_sim_remove(fleet->sim, shard->loop);
         weft_transport_free(shard->transport);
         weft_shard_engine_free(shard->engine);
+        WEFT_ASSERT(shard->outstanding == 0);
         weft_loop_free(shard->loop);
     }
     for (uint32_t w = 0; w < fleet->options.workers; w++) {

@@ -95,6 +95,11 @@ struct fleet_shard {
     struct weft_transport *transport;
     struct weft_shard_engine *engine;
     bool killed;
+    struct weft_env engine_env;  /* the host's, with an allocator that counts */
+    uint64_t allocations;        /* of the engine, ever */
+    uint64_t allocations_declared; /* when all tensors were declared: it stays there */
+    int64_t outstanding;
+    uint64_t allocation_to_fail; /* this one answers NULL; 0: none */
 };
 
 struct reference;
@@ -119,6 +124,9 @@ struct fleet {
 };
 
 struct fleet *fleet_create(const struct fleet_options *options);
+/* Tests of declaring: an engine and a declaration of one tensor, without the asserts of fleet_create. */
+enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shard_engine **out, struct weft_error *error);
+enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft_shard_engine *engine, struct weft_error *error);
 void fleet_free(struct fleet *fleet);
 /* rank 0's first weights into every chunk; runs the simulation until all are acknowledged. */
 void fleet_install(struct fleet *fleet);

@@ -34,6 +34,7 @@ static void train_and_check(struct fleet_options *options, uint64_t steps)
         assert_true(stats.receive_bytes_peak <= (options->receive_bytes_max ? options->receive_bytes_max : 4u << 20));
         assert_true(weft_list_empty(&fleet->shard[s].engine->deferred));
         assert_int_equal(fleet->shard[s].engine->replies_in_flight, 0);
+        assert_int_equal(fleet->shard[s].allocations, fleet->shard[s].allocations_declared); /* the data path takes none */
     }
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
@@ -129,11 +130,50 @@ static void weight_hashes_are_compared(void **state)
     fleet_free(fleet);
 }
 
+/* The n-th allocation of create and declare fails, for every n: a clear status, nothing lost, nothing half declared. */
+static void allocations_may_fail(void **state)
+{
+    struct fleet_options options = {.seed = 3, .shards = 1, .workers = 3, .receive_bytes_max = 8192, .tensors = codec_tensors, .tensor_count = 5};
+    struct fleet *fleet = fleet_create(&options);
+    struct fleet_shard *shard = &fleet->shard[0];
+    int64_t outstanding = shard->outstanding;
+    bool all_succeeded = false;
+    uint64_t n = 0;
+    while (!all_succeeded) {
+        struct weft_shard_engine *engine = NULL;
+        struct weft_error error = {0};
+        shard->allocations = 0;
+        shard->allocation_to_fail = ++n;
+        enum weft_status status = fleet_engine_create(shard, &engine, &error);
+        for (uint32_t t = 0; status == WEFT_OK && t < options.tensor_count; t++) {
+            status = fleet_declare(fleet, t, engine, &error);
+            if (status != WEFT_OK) {
+                assert_null(shard_table_tensor(engine, t));
+                shard->allocation_to_fail = 0;
+                assert_int_equal(fleet_declare(fleet, t, engine, NULL), WEFT_OK); /* and with memory it works */
+                break;
+            }
+        }
+        all_succeeded = status == WEFT_OK;
+        if (!all_succeeded) {
+            assert_int_equal(status, WEFT_ERR_NO_MEMORY);
+            assert_true(strlen(error.text) > 10);
+        }
+        if (engine) weft_shard_engine_close(engine);
+        weft_shard_engine_free(engine);
+        assert_int_equal(shard->outstanding, outstanding);
+    }
+    assert_true(n > 20);
+    shard->allocation_to_fail = 0;
+    fleet_free(fleet);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_matches_reference), cmocka_unit_test(tiny_memory_any_order),  cmocka_unit_test(many_workers),
         cmocka_unit_test(repeats_are_harmless),    cmocka_unit_test(codecs_match_reference), cmocka_unit_test(weight_hashes_are_compared),
+        cmocka_unit_test(allocations_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
