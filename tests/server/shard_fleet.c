@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define FLEET_NONCE 77u
 #define FLEET_LONG_NS WEFT_SECONDS(1000)
@@ -250,15 +251,15 @@ static void endpoint_open(struct fleet *fleet, uint32_t host, uint32_t id, struc
     struct weft_loop_options loop_options;
     struct weft_transport_options options;
     struct weft_error error = {0};
-    *env = weft_sim_env(fleet->sim, host);
+    *env = fleet->sim ? weft_sim_env(fleet->sim, host) : &fleet->env;
     weft_loop_options_init(&loop_options);
-    loop_options.virtual_time = true;
+    loop_options.virtual_time = fleet->sim != NULL;
     enum weft_status status = weft_loop_create(*env, &loop_options, loop);
     WEFT_ASSERT(status == WEFT_OK);
-    status = weft_sim_add(fleet->sim, host, *loop);
+    if (fleet->sim) status = weft_sim_add(fleet->sim, host, *loop);
     WEFT_ASSERT(status == WEFT_OK);
     weft_transport_options_init(&options);
-    options.backend = "sim";
+    options.backend = fleet->sim ? "sim" : "ucx";
     options.id = id;
     options.nonce = FLEET_NONCE;
     options.eager_bytes_max = 1024; /* small tensors travel eagerly, chunks wait for a buffer */
@@ -430,7 +431,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
     sim_options.host_count = options->shards + options->workers;
     fleet->env = *weft_env_system();
     if (!getenv("WEFT_LOG")) fleet->env.log_level = WEFT_LOG_ERROR; /* lost connections and deadlines are what is tested */
-    enum weft_status status = weft_sim_create(&fleet->env, &sim_options, &fleet->sim);
+    enum weft_status status = options->ucx ? WEFT_OK : weft_sim_create(&fleet->env, &sim_options, &fleet->sim);
     WEFT_ASSERT(status == WEFT_OK);
 
     tensors_resolve(fleet);
@@ -472,10 +473,25 @@ struct fleet *fleet_create(const struct fleet_options *options)
     return fleet;
 }
 
-static void endpoint_close(struct weft_transport *transport)
+static bool drained(struct weft_transport *transport)
 {
-    weft_transport_close(transport);
-    for (int i = 0; i < 1000 && !weft_transport_drained(transport); i++) weft_transport_progress(transport, 64);
+    weft_transport_progress(transport, 64);
+    return weft_transport_drained(transport);
+}
+
+static void drain_all(struct fleet *fleet)
+{
+    for (uint32_t w = 0; w < fleet->options.workers; w++) weft_transport_close(fleet->worker[w].transport);
+    for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        weft_shard_engine_close(fleet->shard[s].engine);
+        weft_transport_close(fleet->shard[s].transport);
+    }
+    for (int turn = 0, left = 1; left > 0 && turn < 10000; turn++) {
+        left = 0;
+        for (uint32_t w = 0; w < fleet->options.workers; w++) left += !drained(fleet->worker[w].transport);
+        for (uint32_t s = 0; s < fleet->options.shards; s++) left += !drained(fleet->shard[s].transport);
+        if (left > 0 && !fleet->sim) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
 }
 
 void fleet_free(struct fleet *fleet)
@@ -487,13 +503,11 @@ void fleet_free(struct fleet *fleet)
             fleet->worker[w].request[c].timed = false;
         }
         fleet->worker[w].finished = true;
-        endpoint_close(fleet->worker[w].transport);
     }
+    drain_all(fleet);
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         struct fleet_shard *shard = &fleet->shard[s];
-        weft_shard_engine_close(shard->engine);
-        endpoint_close(shard->transport);
-        weft_sim_remove(fleet->sim, shard->loop);
+        if (fleet->sim) weft_sim_remove(fleet->sim, shard->loop);
         weft_transport_free(shard->transport);
         weft_shard_engine_free(shard->engine);
         WEFT_ASSERT(shard->outstanding == 0);
@@ -501,7 +515,7 @@ void fleet_free(struct fleet *fleet)
     }
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
         struct fleet_worker *worker = &fleet->worker[w];
-        weft_sim_remove(fleet->sim, worker->loop);
+        if (fleet->sim) weft_sim_remove(fleet->sim, worker->loop);
         weft_transport_free(worker->transport);
         weft_loop_free(worker->loop);
         for (uint32_t t = 0; t < fleet->options.tensor_count; t++) {
@@ -520,17 +534,38 @@ void fleet_free(struct fleet *fleet)
 
 /* ---- running it ---- */
 
+static uint64_t now_ns(struct fleet *fleet)
+{
+    return fleet->sim ? weft_sim_now_ns(fleet->sim) : weft_now_ns(&fleet->env);
+}
+
+/* Real time: every loop in turn, with a pause when there was nothing to do. */
+static void run_real(struct fleet *fleet, const bool *done, uint64_t until_ns)
+{
+    while (!*done && now_ns(fleet) < until_ns) {
+        int work = 0;
+        for (uint32_t s = 0; s < fleet->options.shards; s++) work += weft_loop_step(fleet->shard[s].loop);
+        for (uint32_t w = 0; w < fleet->options.workers; w++) work += weft_loop_step(fleet->worker[w].loop);
+        if (work == 0) nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+}
+
+static void run(struct fleet *fleet, const bool *done, uint64_t until_ns)
+{
+    if (fleet->sim) weft_sim_run(fleet->sim, done, until_ns);
+    else run_real(fleet, done, until_ns);
+}
+
 bool fleet_await(struct fleet *fleet, struct fleet_request *request)
 {
-    if (request->done) return true;
-    weft_sim_run(fleet->sim, &request->done, weft_sim_now_ns(fleet->sim) + FLEET_LONG_NS);
+    if (!request->done) run(fleet, &request->done, now_ns(fleet) + FLEET_LONG_NS);
     return request->done;
 }
 
 void fleet_settle(struct fleet *fleet, uint64_t ns)
 {
     bool never = false;
-    weft_sim_run(fleet->sim, &never, weft_sim_now_ns(fleet->sim) + ns);
+    run(fleet, &never, now_ns(fleet) + ns);
 }
 
 void fleet_kill_worker(struct fleet *fleet, uint32_t rank)
@@ -713,14 +748,14 @@ void fleet_train_begin(struct fleet *fleet, uint64_t first, uint64_t last)
 
 bool fleet_train_end(struct fleet *fleet, uint64_t until_ns)
 {
-    if (!fleet->done) weft_sim_run(fleet->sim, &fleet->done, until_ns);
+    if (!fleet->done) run(fleet, &fleet->done, until_ns);
     return fleet->done;
 }
 
 bool fleet_train(struct fleet *fleet, uint64_t first, uint64_t last)
 {
     fleet_train_begin(fleet, first, last);
-    return fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + FLEET_LONG_NS);
+    return fleet_train_end(fleet, now_ns(fleet) + FLEET_LONG_NS);
 }
 
 struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number)

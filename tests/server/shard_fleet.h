@@ -4,6 +4,7 @@
  * on its own simulated host. Gradients are a pure function of (seed, worker, tensor, element, step), so a
  * scalar reference (shard_reference.c: recursive T, its own optimiser loop) knows what every result must
  * be, bit for bit. Tests either send single messages (fleet_send) or let all workers train (fleet_train).
+ * The same fleet also runs over real UCX connections (options.ucx), in real time, for one test.
  * The test plays the coordinator: it hands out ids and, when asked to, fails the engines on a lost peer. */
 #ifndef WEFT_TESTS_SHARD_FLEET_H
 #define WEFT_TESTS_SHARD_FLEET_H
@@ -38,6 +39,7 @@ struct fleet_options {
     bool weighted;        /* sample weights differ */
     uint64_t think_ns;    /* a worker's pushes of one step are spread over 0..think_ns, in random order */
     uint32_t repeat_percent; /* so many of 100 pushes are sent twice, or repeated from a step before */
+    bool ucx;             /* real connections over loopback instead of the simulator; no deaths then */
     bool coordinate;      /* a lost worker fails every engine, naming it */
 };
 
