@@ -148,7 +148,6 @@ struct shard_chunk {
     enum weft_status error_status;
     uint64_t error_step;
     uint8_t error_round;
-    uint32_t owed_count;
     char error_text[SHARD_TEXT_BYTES];
 
     struct weft_list waiting_link;   /* engine->waiting: phase WAITING */

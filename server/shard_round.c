@@ -409,11 +409,9 @@ void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const 
     chunk->error_step = chunk->closed_step + 1;
     chunk->error_round = chunk->round;
     snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
-    chunk->owed_count = 0;
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
         struct shard_part *part = &chunk->parts[worker];
         part->owed = part->state == SHARD_PART_NONE;
-        chunk->owed_count += part->owed;
         if (part->state == SHARD_PART_WAITING) {
             weft_transport_discard(engine->transport, part->arrival);
             part->arrival = NULL;
@@ -480,13 +478,6 @@ static bool lr_agrees(const struct shard_chunk *chunk, float lr)
     return (chunk->arrived == 0 && chunk->round == 0) || memcmp(&lr, &chunk->lr, sizeof lr) == 0;
 }
 
-static void owed_clear(struct shard_chunk *chunk)
-{
-    if (chunk->owed_count == 0) return;
-    for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) chunk->parts[worker].owed = false;
-    chunk->owed_count = 0;
-}
-
 void shard_round_push(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
 {
     struct shard_tensor *tensor = chunk->tensor;
@@ -500,11 +491,9 @@ void shard_round_push(struct shard_chunk *chunk, const struct weft_wire_header *
         push_again(chunk, header, arrival);
         return;
     }
-    if (part->owed && header->step == chunk->error_step) {
-        struct weft_wire_header copy = *header;
+    if (part->owed && header->step == chunk->error_step) { /* even when others try again already: it must hear of it once */
         part->owed = false;
-        chunk->owed_count--;
-        shard_reply_note(chunk, copy.worker, SHARD_ANSWER_ERROR);
+        shard_reply_note(chunk, header->worker, SHARD_ANSWER_ERROR);
         weft_transport_discard(engine->transport, arrival);
         shard_engine_moved(engine);
         return;
@@ -539,7 +528,6 @@ void shard_round_push(struct shard_chunk *chunk, const struct weft_wire_header *
         chunk->lr_worker = header->worker;
     }
 
-    owed_clear(chunk);
     part->arrival = arrival;
     part->state = SHARD_PART_WAITING;
     part->want = header->kind == WEFT_WIRE_PUSH ? SHARD_ANSWER_ACK : SHARD_ANSWER_DATA;

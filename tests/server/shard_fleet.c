@@ -647,6 +647,8 @@ static void training_push(struct fleet_request *request, uint8_t round)
     void *payload;
     size_t bytes;
     header.round = round;
+    if (fleet->options.other_lr_step > 0 && worker->rank == fleet->options.other_lr_rank && worker->step >= fleet->options.other_lr_step)
+        header.lr *= 2;
     if (fleet->codec[t].id == WEFT_CODEC_DENSE) {
         payload = dense_contribution(fleet, worker->rank, chunk, worker->step);
         bytes = chunk->count * sizeof(float);

@@ -39,6 +39,8 @@ struct fleet_options {
     bool weighted;        /* sample weights differ */
     uint64_t think_ns;    /* a worker's pushes of one step are spread over 0..think_ns, in random order */
     uint32_t repeat_percent; /* so many of 100 pushes are sent twice, or repeated from a step before */
+    uint32_t other_lr_rank; /* from step other_lr_step (0: never) on this rank has another learning rate */
+    uint64_t other_lr_step;
     bool ucx;             /* real connections over loopback instead of the simulator; no deaths then */
     bool coordinate;      /* a lost worker fails every engine, naming it */
 };

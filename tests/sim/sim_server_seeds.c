@@ -5,8 +5,8 @@
  * Safety, in every world: what a worker received and what lies at a shard equals the scalar reference of
  * that step, bit for bit (so nothing was lost, mixed or applied twice); watermarks equal the closed step;
  * receive memory stays below its bound and is all free at the end.
- * Liveness: everybody who lives ends, in order or with an error that names the lost one, soon after the
- * death was noticed and long before the deadline of a round.
+ * Liveness: everybody who lives ends, in order or with an error that names the cause (the lost one, the
+ * late one, the two who disagree), soon after it was noticed and long before the deadline of a round.
  * A failing seed prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,12 @@ static const struct fleet_tensor_spec catalogue[] = {
 };
 enum { CATALOGUE = sizeof catalogue / sizeof catalogue[0] };
 
+/* What goes wrong. */
+enum trouble { CALM, WORKER_DIES, SHARD_DIES, SHORT_DEADLINE, OTHER_LR };
+static const char *const trouble_names[] = {"calm", "a worker dies", "a shard dies", "a short deadline", "another lr"};
+
 struct world {
+    enum trouble trouble;
     uint64_t seed, random;
     struct fleet_options options;
     struct fleet_tensor_spec tensors[CATALOGUE];
@@ -63,8 +68,15 @@ static void world_make(struct world *world, uint64_t seed)
     options->coordinate = true;
     world->steps = 2 + draw(world, 5);
     uint64_t length = world->steps * (options->think_ns + 60000);
-    if (draw(world, 2)) world->lost_worker = (int)draw(world, options->workers);
-    else if (draw(world, 4) == 0) world->lost_shard = (int)draw(world, options->shards);
+    static const enum trouble troubles[] = {WORKER_DIES, WORKER_DIES, WORKER_DIES, SHARD_DIES, SHORT_DEADLINE, OTHER_LR, CALM, CALM};
+    world->trouble = troubles[draw(world, 8)];
+    if (world->trouble == WORKER_DIES) world->lost_worker = (int)draw(world, options->workers);
+    if (world->trouble == SHARD_DIES) world->lost_shard = (int)draw(world, options->shards);
+    if (world->trouble == SHORT_DEADLINE) options->round_deadline_ns = 10000 + draw(world, 2000000);
+    if (world->trouble == OTHER_LR && options->workers > 1) {
+        options->other_lr_step = 1 + draw(world, world->steps);
+        options->other_lr_rank = (uint32_t)draw(world, options->workers);
+    }
     world->kill_ns = 1 + draw(world, length);
     if (draw(world, 4) == 0) world->slow_host = (uint32_t)draw(world, options->shards + options->workers);
     if (draw(world, 4) == 0) world->cut_ns = 1 + draw(world, length);
@@ -73,10 +85,10 @@ static void world_make(struct world *world, uint64_t seed)
 static int failed(const struct world *world, const char *what, const char *text)
 {
     printf("seed %llu: %s %s\n  %u shards, %u workers, %u tensors, %llu steps, lost worker %d shard %d at %llu ns\n"
-           "  replay: tests/sim/sim_server_seeds --first %llu --seeds 1 --verbose\n",
+           "  trouble: %s\n  replay: tests/sim/sim_server_seeds --first %llu --seeds 1 --verbose\n",
            (unsigned long long)world->seed, what, text, world->options.shards, world->options.workers, world->options.tensor_count,
            (unsigned long long)world->steps, world->lost_worker, world->lost_shard, (unsigned long long)world->kill_ns,
-           (unsigned long long)world->seed);
+           trouble_names[world->trouble], (unsigned long long)world->seed);
     return 1;
 }
 
@@ -110,21 +122,38 @@ static bool play(struct fleet *fleet, const struct world *world, uint64_t *ended
     return done;
 }
 
+/* Is this the error that this world gives, in words that name the cause? */
+static bool error_fits(const struct world *world, const struct fleet_worker *worker)
+{
+    char expected[32];
+    switch (world->trouble) {
+    case CALM: return false;
+    case WORKER_DIES:
+        snprintf(expected, sizeof expected, "rank %d is lost", world->lost_worker);
+        return worker->failure == WEFT_ERR_PEER_LOST && strcmp(worker->failure_text, expected) == 0;
+    case SHARD_DIES: return worker->failure == WEFT_ERR_PEER_LOST;
+    case SHORT_DEADLINE:
+        return worker->failure == WEFT_ERR_DEADLINE &&
+               (strstr(worker->failure_text, "no push from rank") || strstr(worker->failure_text, "all pushed"));
+    case OTHER_LR:
+        snprintf(expected, sizeof expected, "rank %u has ", world->options.other_lr_rank);
+        return worker->failure == WEFT_ERR_MISMATCH && strstr(worker->failure_text, expected);
+    }
+    return false;
+}
+
 static int check_workers(struct fleet *fleet, const struct world *world, uint64_t ended_ns)
 {
-    char lost[32];
-    snprintf(lost, sizeof lost, "rank %d is lost", world->lost_worker);
     bool somebody_failed = false;
     for (uint32_t w = 0; w < world->options.workers; w++) {
         const struct fleet_worker *worker = &fleet->worker[w];
+        if (world->options.other_lr_step > 0 && worker->failure == WEFT_OK) return failed(world, "a disagreement was not told", "");
         if (worker->killed || worker->failure == WEFT_OK) continue;
         somebody_failed = true;
-        if (worker->failure != WEFT_ERR_PEER_LOST) return failed(world, weft_status_name(worker->failure), worker->failure_text);
-        if (world->lost_worker < 0 && world->lost_shard < 0) return failed(world, "an error without a cause:", worker->failure_text);
-        if (world->lost_worker >= 0 && strcmp(worker->failure_text, lost) != 0)
-            return failed(world, "the error does not name the lost rank:", worker->failure_text);
+        if (!error_fits(world, worker)) return failed(world, weft_status_name(worker->failure), worker->failure_text);
     }
-    uint64_t soon = somebody_failed ? world->kill_ns + 2 * DETECT_NS + WEFT_SECONDS(1) : WEFT_SECONDS(10);
+    bool death = world->trouble == WORKER_DIES || world->trouble == SHARD_DIES;
+    uint64_t soon = somebody_failed && death ? world->kill_ns + 2 * DETECT_NS + WEFT_SECONDS(1) : WEFT_SECONDS(10);
     return ended_ns > soon ? failed(world, "ended too late", "") : 0;
 }
 
@@ -132,8 +161,9 @@ static int check_shards(struct fleet *fleet, const struct world *world)
 {
     if (fleet->wrong > 0) return failed(world, "a result differs from the reference", "");
     if (fleet_wrong_values(fleet) > 0) return failed(world, "values at a shard differ from the reference", "");
-    for (uint32_t s = 0; s < world->options.shards && world->lost_shard >= 0; s++) /* as the coordinator would */
-        if (!fleet->shard[s].killed) weft_shard_engine_fail(fleet->shard[s].engine, WEFT_ERR_PEER_LOST, "a shard is lost");
+    bool job_over = world->trouble == SHARD_DIES || world->trouble == OTHER_LR;
+    for (uint32_t s = 0; s < world->options.shards && job_over; s++) /* as the coordinator would */
+        if (!fleet->shard[s].killed) weft_shard_engine_fail(fleet->shard[s].engine, WEFT_ERR_ABORTED, "the job has ended");
     fleet_settle(fleet, WEFT_SECONDS(2));
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         const struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
@@ -164,8 +194,8 @@ static int run_seed(uint64_t seed, bool verbose)
     int bad = done ? check_workers(fleet, &world, ended_ns) : failed(&world, "somebody never ended", "");
     if (!bad) bad = check_shards(fleet, &world);
     if (verbose) {
-        printf("seed %llu: %s after %.6f s, lost worker %d shard %d, repeats %u\n", (unsigned long long)seed, bad ? "BAD" : "good",
-               (double)ended_ns / 1e9, world.lost_worker, world.lost_shard, fleet->repeats);
+        printf("seed %llu: %s after %.6f s, %s, repeats %u\n", (unsigned long long)seed, bad ? "BAD" : "good", (double)ended_ns / 1e9,
+               trouble_names[world.trouble], fleet->repeats);
         for (uint32_t w = 0; w < world.options.workers; w++)
             printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].step, fleet->worker[w].left,
                    weft_status_name(fleet->worker[w].failure), fleet->worker[w].failure_text);
