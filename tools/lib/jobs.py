@@ -14,6 +14,10 @@ import subprocess
 import time
 
 
+# Of the shell this was started from: they would name another job.
+JOB_VARIABLES = ("WEFT_COORDINATOR", "WEFT_JOB", "WEFT_RANK", "WEFT_SECRET", "WEFT_SECRET_FILE")
+
+
 class JobFailed(Exception):
     """One sentence: what failed, and where the log is."""
 
@@ -34,9 +38,10 @@ class Group:
         os.makedirs(log_directory, exist_ok=True)
 
     def start(self, name, words, environment=None):
+        inherited = {key: value for key, value in os.environ.items() if key not in JOB_VARIABLES}
         log = open(self.log_path(name), "w")
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env={**os.environ, **(environment or {})})
+                                   env={**inherited, **(environment or {})})
         log.close()
         self.processes.append((name, process))
         return process
