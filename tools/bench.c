@@ -1,17 +1,13 @@
 /* bench.c - `weft bench`: chooses the benchmark and, with -n, starts the processes it runs in.
  *
  * A benchmark is an ordinary job: the launcher runs `weft run` on this same program, and each process
- * joins as any trainer does. Rank 0's rows come back through a named pipe, so they appear as they are
- * measured whatever the launcher does with the output of its processes. */
+ * joins as any trainer does. */
 #include "tools/bench.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,7 +26,8 @@ static const char help[] =
 enum { RUN_ARGS_MAX = 64 };
 
 struct launch {
-    char directory[64], pipe_path[96], self[1024];
+    char log_directory[64], self[1024];
+    char numbers[2][16];
     char *args[RUN_ARGS_MAX + 1];
     size_t arg_count;
 };
@@ -40,20 +37,24 @@ static void add(struct launch *launch, const char *text)
     if (launch->arg_count < RUN_ARGS_MAX) launch->args[launch->arg_count++] = (char *)text;
 }
 
-/* weft run -s S -n N -- weft bench WHAT (the same options, less -n and -s) --output PIPE */
-static bool build_command(struct launch *launch, const struct bench_options *options, int argc, char **argv, char numbers[2][16])
+/* weft run -s S -n N --log-dir D -- weft bench WHAT (the same options) -n 0 */
+static bool build_command(struct launch *launch, const struct bench_options *options, int argc, char **argv)
 {
     ssize_t length = readlink("/proc/self/exe", launch->self, sizeof(launch->self) - 1);
     if (length <= 0) {
         fprintf(stderr, "weft bench: cannot find this program: %s\n", strerror(errno));
         return false;
     }
-    launch->self[length] = 0;
-    snprintf(numbers[0], 16, "%u", options->shards);
-    snprintf(numbers[1], 16, "%u", options->processes);
-    const char *const head[] = {launch->self, "run", "-s", numbers[0], "-n", numbers[1], "--log-dir", launch->directory, "--",
-                                launch->self, "bench", bench_kind_name(options->kind), "--output", launch->pipe_path};
+    snprintf(launch->numbers[0], sizeof(launch->numbers[0]), "%u", options->shards);
+    snprintf(launch->numbers[1], sizeof(launch->numbers[1]), "%u", options->processes);
+    const char *const head[] = {launch->self, "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--log-dir", launch->log_directory};
     for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++) add(launch, head[i]);
+    if (options->lanes) {
+        add(launch, "--lanes"); /* of the shards, too */
+        add(launch, options->lanes);
+    }
+    const char *const worker[] = {"--", launch->self, "bench", bench_kind_name(options->kind)};
+    for (size_t i = 0; i < sizeof(worker) / sizeof(worker[0]); i++) add(launch, worker[i]);
     for (int i = 1; i < argc; i++) add(launch, argv[i]);
     add(launch, "-n"); /* the later one counts: take part, do not launch again */
     add(launch, "0");
@@ -62,74 +63,43 @@ static bool build_command(struct launch *launch, const struct bench_options *opt
     return false;
 }
 
-static bool make_pipe(struct launch *launch)
+static bool make_log_directory(struct launch *launch)
 {
     const char *temporary = getenv("TMPDIR");
     if (!temporary || strlen(temporary) > 40) temporary = "/tmp";
-    snprintf(launch->directory, sizeof(launch->directory), "%s/weft-bench-XXXXXX", temporary);
-    if (!mkdtemp(launch->directory)) {
-        fprintf(stderr, "weft bench: cannot make a directory under %s: %s\n", temporary, strerror(errno));
-        return false;
-    }
-    snprintf(launch->pipe_path, sizeof(launch->pipe_path), "%s/rows", launch->directory);
-    if (mkfifo(launch->pipe_path, 0600) == 0) return true;
-    fprintf(stderr, "weft bench: cannot make the pipe %s: %s\n", launch->pipe_path, strerror(errno));
-    rmdir(launch->directory);
+    snprintf(launch->log_directory, sizeof(launch->log_directory), "%s/weft-bench-XXXXXX", temporary);
+    if (mkdtemp(launch->log_directory)) return true;
+    fprintf(stderr, "weft bench: cannot make a directory under %s: %s\n", temporary, strerror(errno));
     return false;
 }
 
-/* Copies rank 0's rows until the job has ended and the pipe is empty. Returns the wait status. */
-static int relay_rows(int pipe_fd, pid_t child)
-{
-    char buffer[4096];
-    int status = 0;
-    bool ended = false;
-    for (;;) {
-        struct pollfd entry = {.fd = pipe_fd, .events = POLLIN};
-        poll(&entry, 1, ended ? 0 : 50);
-        ssize_t got = entry.revents & POLLIN ? read(pipe_fd, buffer, sizeof(buffer)) : 0;
-        if (got > 0) {
-            fwrite(buffer, 1, (size_t)got, stdout);
-            fflush(stdout);
-            continue;
-        }
-        if (ended) return status;
-        if (entry.revents & POLLHUP) poll(NULL, 0, 20); /* rank 0 has closed; the others still leave */
-        ended = waitpid(child, &status, WNOHANG) == child;
-    }
-}
-
-static void remove_directory(const struct launch *launch)
+static void remove_log_directory(const struct launch *launch)
 {
     char command[160];
-    snprintf(command, sizeof(command), "rm -rf -- '%s'", launch->directory);
-    if (system(command) != 0) fprintf(stderr, "weft bench: cannot remove %s\n", launch->directory);
+    snprintf(command, sizeof(command), "rm -rf -- '%s'", launch->log_directory);
+    if (system(command) != 0) fprintf(stderr, "weft bench: cannot remove %s\n", launch->log_directory);
 }
 
+/* Standard output of rank 0 is that of `weft run`, hence ours. */
 static int launch_job(const struct bench_options *options, int argc, char **argv)
 {
     struct launch launch = {0};
-    char numbers[2][16];
-    if (!make_pipe(&launch)) return 1;
-    int pipe_fd = open(launch.pipe_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    int wait_status = 1 << 8;
-    if (pipe_fd >= 0 && build_command(&launch, options, argc, argv, numbers)) {
+    if (!make_log_directory(&launch)) return 1;
+    int status = 1 << 8;
+    if (build_command(&launch, options, argc, argv)) {
         fflush(stdout);
         pid_t child = fork();
         if (child == 0) {
-            if (options->lanes) setenv("WEFT_TRANSPORT_LANES", options->lanes, 1); /* of the shards, too */
-            dup2(STDERR_FILENO, STDOUT_FILENO); /* standard output is for the rows */
             execv(launch.self, launch.args);
             fprintf(stderr, "weft bench: cannot start %s: %s\n", launch.self, strerror(errno));
             _exit(127);
         }
-        if (child > 0) wait_status = relay_rows(pipe_fd, child);
-        else fprintf(stderr, "weft bench: cannot start a process: %s\n", strerror(errno));
+        if (child < 0) fprintf(stderr, "weft bench: cannot start a process: %s\n", strerror(errno));
+        while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     }
-    if (pipe_fd >= 0) close(pipe_fd);
-    bool fine = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
-    if (!fine) fprintf(stderr, "weft bench: the job failed; its log files are in %s\n", launch.directory);
-    else remove_directory(&launch);
+    bool fine = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (fine) remove_log_directory(&launch);
+    else fprintf(stderr, "weft bench: the job failed; its log files are in %s\n", launch.log_directory);
     return fine ? 0 : 1;
 }
 

@@ -246,15 +246,7 @@ int bench_job_run(const struct bench_options *options)
     const char *lanes = options->lanes ? options->lanes : getenv("WEFT_TRANSPORT_LANES");
     job.report = (struct bench_report){.out = stdout, .options = options, .ranks = job.ranks, .shards = weft_shards(job.session),
                                        .transport = lanes ? lanes : "tcp"};
-    bool fine = true;
-    if (options->output && job.rank == 0 && !(job.report.out = fopen(options->output, "w"))) {
-        fprintf(stderr, "weft bench: cannot write %s\n", options->output);
-        job.report.out = stdout;
-        weft_abort(job.session, "rank 0 cannot write its output file");
-        fine = false;
-    }
-    fine = fine && prepare(&job) && run_sweep(&job);
-    if (job.report.out != stdout) fine = fclose(job.report.out) == 0 && fine;
+    bool fine = prepare(&job) && run_sweep(&job);
     weft_free(job.session, job.in);
     weft_free(job.session, job.out);
     free(job.times);

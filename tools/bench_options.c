@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_WARMUP, OPTION_JSON, OPTION_OUTPUT, OPTION_STEP };
+enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_WARMUP, OPTION_JSON, OPTION_STEP };
 
 static const struct option long_options[] = {
     {"minbytes", required_argument, NULL, 'b'},
@@ -24,7 +24,6 @@ static const struct option long_options[] = {
     {"iters", required_argument, NULL, OPTION_ITERS},
     {"warmup", required_argument, NULL, OPTION_WARMUP},
     {"json", no_argument, NULL, OPTION_JSON},
-    {"output", required_argument, NULL, OPTION_OUTPUT},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -55,7 +54,6 @@ static void print_help(enum bench_kind kind)
            "      --iters N         timed operations of a size (default 20)\n"
            "      --warmup N        untimed ones before (default 5)\n"
            "      --json            one JSON object per row instead of the table\n"
-           "      --output FILE     rank 0 writes there instead of standard output\n"
            "  -h, --help            this text\n\n"
            "time: mean over the ranks of the mean of one operation, start to end of wait. algbw: size / time.\n");
     if (push_pull) {
@@ -121,7 +119,6 @@ static bool set_option(struct bench_options *options, int found, const char *tex
     case OPTION_ITERS: return parse_u32("--iters", text, 1, 1000000, &options->iters);
     case OPTION_WARMUP: return parse_u32("--warmup", text, 0, 1000000, &options->warmup);
     case OPTION_TRANSPORT: options->lanes = text; return true;
-    case OPTION_OUTPUT: options->output = text; return true;
     case OPTION_JSON: options->json = true; return true;
     case 'd':
         if (!parse_choice("-d", text, types, "f32, f16, bf16 or i64")) return false;

@@ -20,7 +20,6 @@ struct bench_options {
     uint32_t shards;       /* -s; push_pull only */
     const char *plan;
     const char *lanes;     /* NULL: as configured */
-    const char *output;    /* rows go to this file instead of stdout; used between launcher and rank 0 */
     bool json;
 };
 

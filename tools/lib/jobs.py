@@ -25,7 +25,7 @@ class JobFailed(Exception):
 class Programs:
     def __init__(self, build):
         self.weft = os.path.join(build, "tools", "weft")
-        self.weftd = os.path.join(build, "server", "weftd")
+        self.weftd = os.path.join(build, "tools", "weftd")
         self.trainer = os.path.join(build, "examples", "fashion_mnist")
 
 
