@@ -326,6 +326,9 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
         client_fail(session, WEFT_ERR_UNREACHABLE, false,
                     "cannot reach the coordinator at %s:%u: %s; is weftd (or weft run) running there?", settings->host,
                     settings->port, text);
+    } else if (session->control.roster) { /* it names the process that coordinates: shard 0, where it lives there */
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
+                    session->control.roster->roster->coordinator, settings->host, settings->port);
     } else {
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost the coordinator at %s:%u: %s", settings->host, settings->port, text);
     }
