@@ -257,6 +257,43 @@ static void killed_rank(void **state)
         }
 }
 
+/* Nothing is posted when a rank dies: the next call says so. */
+static void killed_while_idle(void **state)
+{
+    open_groups(5);
+    weft_sim_kill(world->sim, 2);
+    never = false;
+    world_run(world, &never, WEFT_SECONDS(1));
+    for (uint32_t r = 0; r < 5; r++) {
+        struct weft_coll_args args = base_args(r);
+        struct weft_error error = {0};
+        if (r == 2) continue;
+        assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, NULL, NULL, &error), WEFT_ERR_PEER_LOST);
+        assert_non_null(strstr(error.text, "lost rank 2 (host c)"));
+    }
+    close_groups(5);
+}
+
+/* Rank 0 is not polled for ten seconds (a debugger, a paused machine): its deadline of five does not count them. */
+static void own_pause_does_not_count(void **state)
+{
+    open_groups(2);
+    struct weft_coll_args args = base_args(0);
+    args.deadline_ns = WEFT_SECONDS(5);
+    post(0, &args);
+    never = false;
+    world_run(world, &never, WEFT_SECONDS(2));
+    weft_sim_remove(world->sim, world->loops[0]);
+    world_run(world, &never, WEFT_SECONDS(10));
+    assert_int_equal(weft_sim_add(world->sim, 0, world->loops[0]), WEFT_OK);
+    world_run(world, &never, WEFT_SECONDS(2));
+    assert_false(outcomes[0].ended);
+    args = base_args(1);
+    post(1, &args);
+    all_ended(2, WEFT_OK, "", "");
+    close_groups(2);
+}
+
 /* ---- ended from outside ---- */
 static void failed_by_the_owner(void **state)
 {
@@ -438,7 +475,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
-        cmocka_unit_test(stopped_rank), cmocka_unit_test(killed_rank), cmocka_unit_test(failed_by_the_owner),
+        cmocka_unit_test(stopped_rank), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
+        cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(failed_by_the_owner),
         cmocka_unit_test(freed_in_the_middle), cmocka_unit_test(leaving_is_no_loss), cmocka_unit_test(cancelled),
         cmocka_unit_test(wrong_arguments), cmocka_unit_test(warned_after_30_s), cmocka_unit_test(too_many),
         cmocka_unit_test(memory_runs_out),
