@@ -106,6 +106,10 @@ static void answer(struct control *control, uint64_t sequence)
 
 bool control_all_stay(struct weft_group *group, uint64_t sequence)
 {
+    if (group->lost && sequence >= group->sequence) { /* a new operation needs everybody */
+        control_end_lost(group);
+        return false;
+    }
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (!group->controls[rank].left || group->controls[rank].left_after > sequence) continue;
         char name[128];
@@ -158,22 +162,30 @@ static void received(struct control *control)
     }
 }
 
+/* A rank may be gone because it has finished and closed: operations that wait for it fail by themselves (their transfers
+ * do), the others get a moment to finish without it. */
 static void peer_is_lost(struct control *control, enum weft_status status)
 {
     struct weft_group *group = control->group;
     if (control->left || status == WEFT_ERR_CANCELLED) return;
-    char name[128];
-    group_describe(group, control->rank, name, sizeof name);
     if (status == WEFT_ERR_CLOSED) {
         group_end(group, status, false, "the transport of this rank was closed");
-    } else if (!weft_list_empty(&group->active)) {
-        struct weft_coll *oldest = weft_list_first(&group->active, struct weft_coll, link);
-        group_end(group, status, true, "lost %s during operation %llu (%s): %s", name, (unsigned long long)oldest->sequence,
-                  weft_coll_kind_name(oldest->args.kind), weft_status_text(status));
-    } else {
-        group_end(group, status, false, "lost %s after operation %llu: %s", name, (unsigned long long)group->sequence,
-                  weft_status_text(status));
+        return;
     }
+    control->lost = status;
+    if (group->lost) return;
+    group->lost = control;
+    group->lost_until_ns = weft_now_ns(group->env) + GROUP_LOST_NS;
+    group_kick(group);
+}
+
+void control_end_lost(struct weft_group *group)
+{
+    char name[128];
+    group_describe(group, group->lost->rank, name, sizeof name);
+    struct weft_coll *oldest = group->active_count > 0 ? weft_list_first(&group->active, struct weft_coll, link) : NULL;
+    group_end(group, group->lost->lost, true, "lost %s %s operation %llu: %s", name, oldest ? "during" : "before",
+              (unsigned long long)(oldest ? oldest->sequence : group->sequence), weft_status_text(group->lost->lost));
 }
 
 static void control_completed(struct weft_completion *completion, enum weft_status status)
@@ -209,8 +221,9 @@ static void control_post(struct control *control)
 
 enum weft_status control_start(struct weft_group *group, struct weft_error *error)
 {
-    for (uint32_t rank = 0; rank < group->ranks && group->fail_status == WEFT_OK; rank++)
+    for (uint32_t rank = 0; rank < group->ranks && group->fail_status == WEFT_OK && !group->lost; rank++)
         if (rank != group->rank) control_post(&group->controls[rank]);
+    if (group->lost) control_end_lost(group);
     if (group->fail_status == WEFT_OK) return WEFT_OK;
     return weft_error_set(error, group->fail_status, "%s", group->fail_text);
 }

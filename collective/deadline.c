@@ -104,6 +104,11 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
 
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
 {
+    if (group->lost) {
+        if (now_ns < group->lost_until_ns) return group->lost_until_ns;
+        control_end_lost(group);
+        return now_ns + GROUP_GRACE_NS;
+    }
     if (group->verdict != VERDICT_NONE) {
         if (now_ns < group->verdict_until_ns) return group->verdict_until_ns;
         struct weft_coll *coll = oldest_running(group);

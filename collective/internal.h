@@ -24,6 +24,7 @@
 #define GROUP_WARN_NS WEFT_SECONDS(30)
 #define GROUP_ASK_NS WEFT_MS(500)         /* how long a verdict waits for answers */
 #define GROUP_GRACE_NS WEFT_SECONDS(2)    /* after a failure, for peers to let go of our send buffers */
+#define GROUP_LOST_NS WEFT_MS(200)        /* for operations that may finish without a rank that is gone */
 #define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
 #define GROUP_PUMP_BYTES (1u << 20)       /* summed per loop step */
 
@@ -113,6 +114,7 @@ struct control {
     struct weft_peer *peer;
     uint32_t rank;
     bool posted, answer_busy, answered, left;
+    enum weft_status lost;       /* WEFT_OK, or why the peer is gone */
     uint64_t answer_posted;      /* operations it has posted, from its last answer */
     uint64_t left_after;         /* operations it took part in */
     struct weft_completion completion, answer_completion;
@@ -156,6 +158,8 @@ struct weft_group {
     enum weft_status fail_status;
     char fail_text[GROUP_TEXT_BYTES];
     uint64_t grace_ns;
+    struct control *lost;        /* the first peer found dead while nothing has ended yet */
+    uint64_t lost_until_ns;
     struct broadcast fail, ask, leave;
 
     /* deadline.c: the question before a verdict */
@@ -181,6 +185,7 @@ void control_send_all(struct broadcast *broadcast, struct weft_group *group, enu
                       enum weft_status status, const char *text);
 void control_retry(struct weft_group *group);
 void control_give_up(struct weft_group *group); /* what the transport has not taken yet is not sent */
+void control_end_lost(struct weft_group *group);
 /* Fail the group if an operation of number `sequence` cannot happen as a peer has left. */
 bool control_all_stay(struct weft_group *group, uint64_t sequence);
 
