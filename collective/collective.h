@@ -61,6 +61,7 @@ struct weft_action {
     uint32_t area;          /* scratch: a fold of all ranks (direct) or one chunk (ring) */
     bool last;              /* the sum is complete here: FOLD, COPY of one rank, the last RECV_SUM; AVG scales now */
     uint64_t offset_in, offset, count; /* elements */
+    bool fence;             /* starts only when all steps before it are over */
     uint64_t depends;       /* how many steps back (0: none) the step lies that must be over before this one starts */
 };
 

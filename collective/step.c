@@ -177,6 +177,7 @@ static bool start_transfer(struct weft_coll *coll, struct slot *slot)
 
 static bool depends_over(const struct weft_coll *coll, uint64_t number)
 {
+    if (slot_at(coll, number)->action.fence && number != coll->tail) return false;
     uint64_t depends = slot_at(coll, number)->action.depends;
     if (depends == 0 || number - depends < coll->tail) return true;
     return slot_at(coll, number - depends)->state == SLOT_OVER;

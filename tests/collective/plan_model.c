@@ -253,6 +253,7 @@ static bool ready(struct model *m, struct rank *r, uint64_t number)
 {
     struct slot *slot = &r->slots[number % m->c->window];
     uint64_t depends = slot->action.depends;
+    if (slot->action.fence && number != r->tail) return false;
     if (depends && number - depends >= r->tail && r->slots[(number - depends) % m->c->window].state != SLOT_OVER) return false;
     if (slot->action.kind == WEFT_ACTION_FOLD && number != r->tail) return false;
     for (uint64_t earlier = r->tail; earlier < number; earlier++) {
