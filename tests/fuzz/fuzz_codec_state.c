@@ -1,0 +1,60 @@
+/* fuzz_codec_state.c - a damaged checkpoint of a codec: refused without a trace, or loaded, and then saved as the very
+ * same bytes, with a finite residual. */
+#include <math.h>
+
+#include "tests/fuzz/fuzz_compress.h"
+
+enum { STATE_BYTES_MAX = 8192 };
+
+static struct weft_codec *open_codec(const struct fuzz_case *chosen)
+{
+    struct weft_codec *codec;
+    fuzz_expect(weft_codec_create(weft_env_system(), &chosen->spec, &chosen->shape, &codec) == WEFT_OK);
+    fuzz_expect(weft_codec_state_bytes(codec) <= STATE_BYTES_MAX);
+    return codec;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    uint8_t before[STATE_BYTES_MAX], after[STATE_BYTES_MAX], contribution[FUZZ_BYTES];
+    float grad[FUZZ_ELEMS];
+    size_t sent_bytes;
+    if (bytes < 1) return 0;
+    const struct fuzz_case chosen = fuzz_case_of(data[0]);
+    struct weft_codec *codec = open_codec(&chosen);
+    const size_t state_bytes = weft_codec_state_bytes(codec);
+    fuzz_expect(weft_codec_save(codec, before) == WEFT_OK);
+    const enum weft_status status = weft_codec_load(codec, data + 1, bytes - 1);
+    fuzz_expect(status == WEFT_OK || status == WEFT_ERR_MALFORMED);
+    fuzz_expect(weft_codec_save(codec, after) == WEFT_OK);
+    const bool keeps_steps = chosen.spec.id == WEFT_CODEC_POWERSGD; /* the others save no counter */
+    if (status == WEFT_OK) {
+        fuzz_expect(bytes - 1 == state_bytes && memcmp(after, data + 1, 16) == 0);
+        fuzz_expect(memcmp(after + 24, data + 1 + 24, state_bytes - 24) == 0);
+        if (keeps_steps) fuzz_expect(memcmp(after + 16, data + 1 + 16, 8) == 0);
+    } else {
+        fuzz_expect(memcmp(after, before, state_bytes) == 0);
+    }
+    fuzz_expect(isfinite(weft_codec_residual_norm(codec)));
+    fuzz_gradient(1, grad);
+    const enum weft_status encoded = weft_codec_encode(codec, 0, grad, 1.0f, contribution, &sent_bytes);
+    fuzz_expect(encoded == WEFT_OK || (status == WEFT_OK && encoded == WEFT_ERR_INVALID));
+    weft_codec_free(codec);
+    return 0;
+}
+
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+{
+    const struct fuzz_case chosen = fuzz_case_of((uint8_t)number);
+    struct weft_codec *codec = open_codec(&chosen);
+    const size_t bytes = weft_codec_state_bytes(codec);
+    float value;
+    out[0] = (uint8_t)number;
+    fuzz_expect(weft_codec_save(codec, out + 1) == WEFT_OK);
+    for (size_t at = 25; at < 1 + bytes; at += sizeof value) { /* as if after some steps */
+        value = (float)((at * 13 + number) % 31) / 8.0f - 2.0f;
+        memcpy(out + at, &value, sizeof value);
+    }
+    weft_codec_free(codec);
+    return 1 + bytes;
+}
