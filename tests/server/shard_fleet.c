@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "transport/core/core.h"
+
 #define FLEET_NONCE 77u
 #define FLEET_LONG_NS WEFT_SECONDS(1000)
 
@@ -328,6 +330,27 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
     return weft_shard_engine_create(&shard->engine_env, &options, out, error);
 }
 
+/* A transport that has no room at times. */
+static const struct weft_transport_ops *patient_ops;
+static struct weft_transport_ops busy_ops;
+static struct fleet *busy_fleet;
+
+static enum weft_status busy_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
+                                  struct weft_completion *completion)
+{
+    if (next_random(busy_fleet) % 100 < busy_fleet->options.again_percent) return WEFT_ERR_AGAIN;
+    return patient_ops->send(transport, peer, message, completion);
+}
+
+static void make_busy(struct fleet *fleet, struct weft_transport *transport)
+{
+    busy_fleet = fleet;
+    patient_ops = transport->ops;
+    busy_ops = *patient_ops;
+    busy_ops.send = busy_send;
+    transport->ops = &busy_ops;
+}
+
 static void engine_create(struct fleet_shard *shard)
 {
     struct weft_error error = {0};
@@ -441,6 +464,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
         shard->host = s;
         shard->endpoint = 1 + s;
         endpoint_open(fleet, shard->host, shard->endpoint, &shard->env, &shard->loop, &shard->transport, shard_saw_death, shard);
+        if (options->again_percent > 0) make_busy(fleet, shard->transport);
         engine_create(shard);
     }
     for (uint32_t w = 0; w < options->workers; w++) {

@@ -58,6 +58,7 @@ static void world_make(struct world *world, uint64_t seed)
     options->tensors = world->tensors;
     uint32_t at = (uint32_t)draw(world, CATALOGUE);
     for (uint32_t t = 0; t < options->tensor_count; t++) world->tensors[t] = catalogue[(at + t) % CATALOGUE];
+    if (draw(world, 40) == 0) options->workers = 9 + (uint32_t)draw(world, FLEET_WORKERS_MAX - 8); /* a crowd now and then */
     size_t least = shard_slots_bytes(weft_fold_slots(options->workers), 300 * sizeof(float));
     if (least < 4096) least = 4096;
     options->receive_bytes_max = draw(world, 2) ? least : least * (2 + draw(world, 20));
@@ -65,6 +66,7 @@ static void world_make(struct world *world, uint64_t seed)
     options->weighted = draw(world, 2);
     options->repeat_percent = draw(world, 3) ? 0 : 30;
     options->hash_every = 2;
+    options->again_percent = draw(world, 4) ? 0 : 40;
     options->coordinate = true;
     world->steps = 2 + draw(world, 5);
     uint64_t length = world->steps * (options->think_ns + 60000);
