@@ -1,6 +1,8 @@
 /* test_loop.c - timers, mailbox, pollables, sleeping and the baton of base/loop.h. */
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -224,6 +226,38 @@ static void no_wake_up_is_lost(void **state)
     for (int i = 0; i < 2; i++) weft_loop_free(rally.loops[i]);
 }
 
+/* Linked with --wrap=write: every write of the loop comes by here. */
+static _Atomic int writes;
+ssize_t __real_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes)
+{
+    writes++;
+    return __real_write(fd, data, bytes);
+}
+
+static void count_mail(struct weft_mail *mail)
+{
+    post_office.total++;
+}
+
+static void a_post_to_a_busy_owner_makes_no_system_call(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct weft_mail mail[100];
+    post_office.total = 0;
+    writes = 0;
+    for (int i = 0; i < 100; i++) {
+        mail[i] = (struct weft_mail){count_mail, NULL};
+        weft_loop_post(loop, &mail[i]);
+        if (i % 10 == 0) weft_loop_step(loop);
+    }
+    weft_loop_step(loop);
+    assert_int_equal(post_office.total, 100);
+    assert_int_equal(writes, 0);
+    weft_loop_free(loop);
+}
+
 /* --- waiting --- */
 
 static uint64_t cpu_ns(void)
@@ -352,6 +386,52 @@ static void pollables_are_armed_before_sleep(void **state)
     assert_int_equal(probe.polls, polls);
     close(probe.pollable.fd);
     weft_loop_free(loop);
+}
+
+/* The window between the last look at the mailbox and sleep, without a race: arm is called in it. */
+static struct {
+    struct weft_pollable pollable;
+    struct weft_mail mail;
+    struct weft_loop *loop;
+    bool posts, got_mail;
+} window;
+
+static int window_progress(struct weft_pollable *pollable, int budget)
+{
+    return 0;
+}
+
+static enum weft_status window_arm(struct weft_pollable *pollable)
+{
+    if (window.posts) weft_loop_post(window.loop, &window.mail);
+    else weft_loop_stop(window.loop);
+    return WEFT_OK;
+}
+
+static void window_mail(struct weft_mail *mail)
+{
+    window.got_mail = true;
+}
+
+static void what_comes_before_sleep_is_seen(void **state)
+{
+    memset(&window, 0, sizeof window);
+    window.loop = new_loop(0);
+    window.pollable = (struct weft_pollable){.fd = eventfd(0, EFD_CLOEXEC), .progress = window_progress, .arm = window_arm};
+    window.mail.fn = window_mail;
+    assert_int_equal(weft_loop_add(window.loop, &window.pollable), WEFT_OK);
+    struct weft_timer timer; /* wakes a loop that slept over the letter */
+    timer_done = false;
+    weft_timer_init(&timer, set_done);
+    assert_int_equal(weft_timer_start(window.loop, &timer, soon(WEFT_SECONDS(20))), WEFT_OK);
+    window.posts = true;
+    assert_int_equal(weft_loop_wait(window.loop, &window.got_mail, WEFT_NEVER), WEFT_OK);
+    assert_false(timer_done);
+    weft_timer_stop(window.loop, &timer);
+    window.posts = false;
+    weft_loop_run(window.loop); /* ends: stopped in the window */
+    close(window.pollable.fd);
+    weft_loop_free(window.loop);
 }
 
 static void pollables_leave_inside_progress(void **state)
@@ -487,9 +567,11 @@ int main(void)
         cmocka_unit_test(timers_change_inside_callbacks),
         cmocka_unit_test(letters_arrive_once_and_in_order),
         cmocka_unit_test(no_wake_up_is_lost),
+        cmocka_unit_test(a_post_to_a_busy_owner_makes_no_system_call),
         cmocka_unit_test(wait_ends_at_its_deadline_and_uses_no_cpu),
         cmocka_unit_test(wait_wakes_for_a_timer),
         cmocka_unit_test(pollables_are_armed_before_sleep),
+        cmocka_unit_test(what_comes_before_sleep_is_seen),
         cmocka_unit_test(pollables_leave_inside_progress),
         cmocka_unit_test(a_pollable_without_descriptor_is_polled),
         cmocka_unit_test(run_ends_by_stop),
