@@ -78,6 +78,37 @@ static void test_exact_low_rank(void **state)
         }
 }
 
+/* Shapes that are worked on in several bands of rows, and rows longer than a band: rank 2 comes back as it was. */
+static void test_bands(void **state)
+{
+    static const uint64_t shapes[][2] = {{300, 70}, {257, 64}, {40, 9001}, {9001, 40}};
+    struct sample sample = {sample_seed(68)};
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        const size_t rows = shapes[s][0], cols = shapes[s][1], count = rows * cols;
+        float *left = malloc(2 * rows * sizeof *left), *right = malloc(2 * cols * sizeof *right);
+        float *grad = malloc(count * sizeof *grad), *result = malloc(count * sizeof *result);
+        const float *list[1] = {grad};
+        struct fleet fleet;
+        sample_fill(&sample, SAMPLE_NORMAL, left, 2 * rows);
+        sample_fill(&sample, SAMPLE_NORMAL, right, 2 * cols);
+        for (size_t i = 0; i < count; i++)
+            grad[i] = (float)((double)left[i / cols] * (double)right[i % cols]
+                              + (double)left[rows + i / cols] * (double)right[cols + i % cols]);
+        fleet_open(&fleet, "powersgd:rank=4", shape_of(rows, cols), 1);
+        assert_int_equal(fleet.spec.id, WEFT_CODEC_POWERSGD);
+        for (int step = 0; step < 2; step++) {
+            fleet_step(&fleet, list, 1.0f, result);
+            fleet_commit(&fleet);
+            assert_true(distance(result, grad, count) < 3e-6 * norm(grad, count));
+        }
+        fleet_close(&fleet);
+        free(left);
+        free(right);
+        free(grad);
+        free(result);
+    }
+}
+
 /* out is the projection of the sum on the span of P^ and the combined residual is orthogonal to it; its length
  * lies between the best possible (here: zero is not reached) and the whole. */
 static void test_projection(void **state)
@@ -447,6 +478,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_low_rank),     cmocka_unit_test(test_projection),
+        cmocka_unit_test(test_bands),
         cmocka_unit_test(test_steps_follow_the_model), cmocka_unit_test(test_never_below_the_best),
         cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
         cmocka_unit_test(test_drawn_anew),         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
