@@ -251,6 +251,33 @@ static void test_posted_before_handler(void **state)
     net_close(&net);
 }
 
+/* A refused tag: what waits and what comes is dropped, its sender is told OK; a posted receive still gets its message. */
+static void test_refuse(void **state)
+{
+    struct net net;
+    net_open(&net, flavour, 2);
+    static unsigned char big[200000], in[8];
+    struct op waiting, later, wanted, recv, other, other_recv;
+    op_send(&waiting, net.peers[0][1], TAG(0x1100), NULL, big, sizeof big);
+    for (int i = 0; i < 20; i++) net_pump(&net);
+    assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1100), WEFT_TAG(0xff, 0xff00), true), WEFT_OK);
+    op_send(&later, net.peers[0][1], TAG(0x1122), NULL, big, sizeof big);
+    op_send(&other, net.peers[0][1], TAG(0x2200), NULL, "other", 5);
+    op_recv(&other_recv, net.transports[1], id_of(0), TAG(0x2200), in, 8);
+    PUMP_UNTIL(&net, waiting.fired && later.fired && other.fired && other_recv.fired);
+    assert_int_equal(waiting.status, WEFT_OK);
+    assert_int_equal(later.status, WEFT_OK);
+    op_recv(&recv, net.transports[1], id_of(0), TAG(0x1133), in, 8);
+    op_send(&wanted, net.peers[0][1], TAG(0x1133), NULL, "wanted", 6);
+    PUMP_UNTIL(&net, wanted.fired && recv.fired);
+    assert_memory_equal(in, "wanted", 6);
+    assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1100), WEFT_TAG(0xff, 0xff00), false), WEFT_OK);
+    op_recv(&recv, net.transports[1], id_of(0), TAG(0x1144), in, 8);
+    op_send(&wanted, net.peers[0][1], TAG(0x1144), NULL, "again", 5);
+    PUMP_UNTIL(&net, wanted.fired && recv.fired);
+    net_close(&net);
+}
+
 /* ---- load ---- */
 
 static void test_both_directions(void **state)
@@ -536,6 +563,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_handler),
         cmocka_unit_test(test_posted_before_handler),
+        cmocka_unit_test(test_refuse),
         cmocka_unit_test(test_both_directions),
         cmocka_unit_test(test_many_small),
         cmocka_unit_test(test_unreceived_then_close),

@@ -100,6 +100,7 @@ struct ucx_endpoint {
     struct weft_list arrived, failed, peers;
     uint32_t ending_count; /* peers that close or drain */
     void *flush_request;   /* closing: the worker's last flush */
+    bool parked;           /* a peer was dropped with requests that UCX cannot end: no flush would */
     bool at_rest;          /* closed and nothing pending inside UCX: it is not progressed any more */
 };
 

@@ -208,6 +208,10 @@ static enum weft_status ucx_address(struct weft_transport *transport, const void
  * is still queued. So the last thing is a flush of the worker, repeated until it has nothing to do. */
 static void come_to_rest(struct ucx_endpoint *endpoint)
 {
+    if (endpoint->parked) {
+        endpoint->at_rest = true;
+        return;
+    }
     if (endpoint->flush_request) {
         if (ucp_request_check_status(endpoint->flush_request) == UCS_INPROGRESS) return;
         ucp_request_free(endpoint->flush_request);

@@ -175,6 +175,7 @@ static bool end_step(struct ucx_peer *known, bool quiet, uint64_t now_ns)
     case UCX_END_FORCE:
         if (!known->endpoint->peer_errors) {
             if (!quiet) return false;
+            known->endpoint->parked |= !weft_list_empty(&known->operations);
             end_done(known);
             return true;
         }

@@ -1,0 +1,215 @@
+/* test_death.c - a real process dies by SIGKILL at each step of an operation: `test_death tcp|shm`.
+ *
+ * Every case forks first and opens its endpoint in both processes afterwards (UCX does not survive a fork).
+ * Over tcp the survivor must notice by itself; over shm it is told, as the owner of such a transport does.
+ * Then every operation has completed, once, peer_failed ran once, and close, drain and free work. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/transport/net.h"
+
+enum { BIG = 48 << 20, FLOOD = 3000, CHILD = 0, PARENT = 1 };
+enum step { IDLE, POSTED, ANNOUNCED, RECEIVING, SENDING, FLOODED, HELD };
+#define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
+
+static const char *lanes;
+static bool told; /* shm: the survivor is told */
+
+struct side {
+    struct weft_transport *transport;
+    struct weft_peer *peer;
+    int failed;
+};
+
+static void on_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    struct side *side = context;
+    side->failed++;
+    assert_int_equal(status, WEFT_ERR_PEER_LOST);
+    assert_true(strlen(text) > 0);
+}
+
+static void write_all(int fd, const void *data, size_t bytes)
+{
+    if (write(fd, data, bytes) != (ssize_t)bytes) abort();
+}
+
+static void read_all(int fd, void *data, size_t bytes)
+{
+    for (size_t have = 0; have < bytes;) {
+        ssize_t got = read(fd, (char *)data + have, bytes - have);
+        if (got <= 0) abort();
+        have += (size_t)got;
+    }
+}
+
+static void side_open(struct side *side, int who, int fd)
+{
+    struct weft_transport_options options;
+    struct weft_error error = {0};
+    weft_transport_options_init(&options);
+    options.backend = "ucx";
+    options.lanes = lanes;
+    options.id = 10 + (uint32_t)who;
+    options.nonce = 77;
+    options.peer_failed = on_failed;
+    options.peer_failed_context = side;
+    side->failed = 0;
+    if (weft_transport_open(weft_env_system(), &options, &side->transport, &error) < 0) {
+        fprintf(stderr, "%s\n", error.text);
+        abort();
+    }
+    const void *blob;
+    size_t bytes;
+    unsigned char theirs[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
+    weft_transport_address(side->transport, &blob, &bytes);
+    write_all(fd, &bytes, sizeof bytes);
+    write_all(fd, blob, bytes);
+    read_all(fd, &bytes, sizeof bytes);
+    read_all(fd, theirs, bytes);
+    if (weft_transport_connect(side->transport, 11 - (uint32_t)who, theirs, bytes, &side->peer) < 0) abort();
+}
+
+#define SPIN(side, expression)                                                                     \
+    for (uint64_t limit_ns_ = net_now_ns() + WEFT_SECONDS(60); !(expression);) {                   \
+        weft_transport_progress((side)->transport, 64);                                            \
+        if (net_now_ns() > limit_ns_) fail_msg("never true: %s", #expression);                     \
+    }
+
+static void on_held(void *context, struct weft_arrival *arrival)
+{
+    struct weft_list *held = context;
+    weft_list_append(held, &arrival->link);
+}
+
+/* The one who will die: does its part and then progresses for ever. */
+static void child(int fd, enum step step)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    struct side side;
+    struct op hello, work[3];
+    char *big = calloc(1, BIG);
+    side_open(&side, CHILD, fd);
+    op_send(&hello, side.peer, TAG(99), NULL, "hi", 2);
+    if (step == RECEIVING || step == HELD) op_send(&work[0], side.peer, TAG(1), NULL, big, BIG);
+    if (step == HELD) op_send(&work[1], side.peer, TAG(2), NULL, big, 5000);
+    if (step == SENDING) op_recv(&work[0], side.transport, 11, TAG(1), big, BIG);
+    bool ready = false;
+    for (uint64_t end_ns = net_now_ns() + WEFT_SECONDS(60); net_now_ns() < end_ns;) {
+        weft_transport_progress(side.transport, 64);
+        if (hello.fired && !ready) {
+            ready = true;
+            write_all(fd, "r", 1);
+        }
+    }
+    _exit(3);
+}
+
+static void kill_child(pid_t pid, struct side *side)
+{
+    int status;
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    for (int i = 0; i < 300 && told; i++) weft_transport_progress(side->transport, 64); /* the news takes its time */
+    if (told) weft_transport_fail_peer(side->transport, 10, WEFT_ERR_PEER_LOST, "process was killed");
+}
+
+static void expect_lost(const struct op *op)
+{
+    assert_int_equal(op->fired, 1);
+    if (op->status != WEFT_ERR_PEER_LOST && op->status != WEFT_OK) fail_msg("status %s", weft_status_name(op->status));
+}
+
+static void run_case(enum step step)
+{
+    int fds[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(fds[0]);
+        child(fds[1], step);
+    }
+    close(fds[1]);
+    struct side side;
+    struct op hello, posted, work;
+    static struct op flood[FLOOD];
+    char word[2], *big = calloc(1, BIG), byte;
+    int taken = 0;
+    side_open(&side, PARENT, fds[0]);
+    op_recv(&hello, side.transport, 10, TAG(99), word, 2);
+    SPIN(&side, hello.fired);
+    read_all(fds[0], &byte, 1);
+
+    struct weft_list held;
+    weft_list_init(&held);
+    op_init(&posted);
+    op_init(&work);
+    if (step == POSTED) op_recv(&posted, side.transport, 10, TAG(5), word, 2);
+    if (step == ANNOUNCED || step == SENDING) assert_int_equal(op_send(&work, side.peer, TAG(1), NULL, big, BIG), WEFT_IN_PROGRESS);
+    if (step == RECEIVING) assert_int_equal(op_recv(&work, side.transport, 10, TAG(1), big, BIG), WEFT_IN_PROGRESS);
+    if (step == HELD) {
+        weft_transport_handler(side.transport, WEFT_CHANNEL_TEST, on_held, &held);
+        SPIN(&side, !weft_list_empty(&held) && held.next->next != &held);
+    }
+    for (int i = 0; i < 12; i++) weft_transport_progress(side.transport, 1);
+    if (step == FLOODED) {
+        kill(pid, SIGSTOP);
+        for (int i = 0; i < FLOOD; i++) {
+            if (op_send(&flood[taken], side.peer, TAG(i), NULL, big, 4000) == WEFT_IN_PROGRESS) taken++;
+            weft_transport_progress(side.transport, 8);
+        }
+        assert_true(taken > 0);
+    }
+    kill_child(pid, &side);
+    SPIN(&side, side.failed);
+
+    if (step == POSTED) assert_int_equal(posted.fired && posted.status == WEFT_ERR_PEER_LOST, 1);
+    if (step == ANNOUNCED || step == SENDING || step == RECEIVING) expect_lost(&work);
+    if (step == ANNOUNCED) assert_int_equal(work.status, WEFT_ERR_PEER_LOST);
+    for (int i = 0; i < taken; i++) expect_lost(&flood[i]);
+    while (!weft_list_empty(&held)) {
+        struct weft_arrival *arrival = weft_list_first(&held, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        assert_true(arrival->lost);
+        weft_transport_discard(side.transport, arrival);
+    }
+    memset(big, 0xEE, BIG); /* the buffer is ours again: nobody may write it any more */
+    for (int i = 0; i < 200; i++) weft_transport_progress(side.transport, 64);
+    for (size_t i = 0; i < BIG; i++) {
+        if ((unsigned char)big[i] != 0xEE) fail_msg("byte %zu was written after its completion", i);
+    }
+    free(big);
+    assert_int_equal(side.failed, 1);
+    assert_int_equal(posted.fired + work.fired, step == IDLE || step == FLOODED || step == HELD ? 0 : 1);
+    assert_int_equal(op_send(&work, side.peer, TAG(1), NULL, "x", 1), WEFT_ERR_PEER_LOST);
+    weft_transport_close(side.transport);
+    SPIN(&side, weft_transport_drained(side.transport));
+    weft_transport_free(side.transport);
+    close(fds[0]);
+}
+
+static void test_idle(void **state) { run_case(IDLE); }
+static void test_posted(void **state) { run_case(POSTED); }
+static void test_announced(void **state) { run_case(ANNOUNCED); }
+static void test_receiving(void **state) { run_case(RECEIVING); }
+static void test_sending(void **state) { run_case(SENDING); }
+static void test_flooded(void **state) { run_case(FLOODED); }
+static void test_held(void **state) { run_case(HELD); }
+
+int main(int argc, char **argv)
+{
+    lanes = argc > 1 ? argv[1] : "tcp";
+    told = strcmp(lanes, "shm") == 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle),    cmocka_unit_test(test_posted),  cmocka_unit_test(test_announced), cmocka_unit_test(test_receiving),
+        cmocka_unit_test(test_sending), cmocka_unit_test(test_flooded), cmocka_unit_test(test_held),
+    };
+    return cmocka_run_group_tests_name(lanes, tests, NULL, NULL);
+}
