@@ -14,8 +14,8 @@
  * An operation has two owners, the user and UCX, and is recycled when both have let go:
  *   finished   its completion is queued (the user gets his buffer back)     delivered   and has run
  *   ucx_live   UCX still holds its request
- * The order is normally UCX first. It is reversed only for a lost peer on lanes without error handling:
- * then the operation stays *parked* here until UCX calls back or the worker is destroyed. */
+ * UCX lets go first, also when a peer is lost: a forced close ends its requests. Should one remain after
+ * the connection is gone, its user gets it back all the same, and its memory waits here for UCX. */
 #ifndef WEFT_TRANSPORT_UCX_H
 #define WEFT_TRANSPORT_UCX_H
 
@@ -79,7 +79,7 @@ struct ucx_peer {
     enum ucx_end end;
     enum weft_status end_status;
     uint64_t end_deadline_ns;   /* of the present phase */
-    bool established;           /* something of his has arrived: UCX knows both ends */
+    bool hello_came, hello_went; /* both: UCX knows both ends of the connection */
     bool answered;              /* BYE or its answer has come */
     bool failed;                /* UCX says that the connection broke */
     ucs_status_t failed_status;
@@ -92,15 +92,15 @@ struct ucx_endpoint {
     ucp_context_h context;
     ucp_worker_h worker;
     int fd;
-    bool peer_errors; /* the lanes report a dead peer */
     size_t address_bytes;
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
     struct ucx_pool sends, arrivals, eager_buffers;
     uint32_t send_count;
     struct weft_list arrived, failed, peers;
     uint32_t ending_count; /* peers that close or drain */
+    bool forced;           /* some connection was closed by force */
     void *flush_request;   /* closing: the worker's last flush */
-    bool parked;           /* a peer was dropped with requests that UCX cannot end: no flush would */
+    uint64_t flush_ns;     /* when it began */
     bool at_rest;          /* closed and nothing pending inside UCX: it is not progressed any more */
 };
 
@@ -127,7 +127,7 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
 enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
                                     struct weft_completion *completion);
 void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face);
-void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind);
+void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_TOO */
 void ucx_op_finish(struct ucx_op *op, enum weft_status status);
 int ucx_arrivals_progress(struct ucx_endpoint *endpoint);
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival);

@@ -67,9 +67,11 @@ static void op_ended(struct ucx_op *op, void *request, ucs_status_t status)
     op->ucx_live = false;
     op->request = NULL;
     ucp_request_free(request);
-    if (status == UCS_OK && op->rendezvous && op->peer->end_status < 0) {
+    if (op->control) {
+        if (op->rendezvous) op->peer->hello_went = true;
+    } else if (status == UCS_OK && op->rendezvous && op->peer->end_status < 0) {
         ucx_op_finish(op, op->peer->end_status); /* a rendezvous nobody took ends like one that was: do not call it done */
-    } else if (!op->control) {
+    } else {
         ucx_op_finish(op, ucx_status(op->peer, status));
     }
     op_release(op);
@@ -132,20 +134,23 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
     return WEFT_IN_PROGRESS;
 }
 
-/* A message without content. If it cannot be sent, the other side waits its second and goes on. */
+/* A message of our own. If it cannot be sent, the other side waits its second and goes on. */
 void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind)
 {
+    static const uint8_t nothing[1];
     struct ucx_send *send = ucx_pool_take(known->endpoint, &known->endpoint->sends);
     if (!send) return;
-    op_init(&send->op, known->peer, NULL, true, false);
+    bool hello = kind == UCX_WIRE_HELLO;
+    op_init(&send->op, known->peer, NULL, true, hello);
     send->op.control = true;
-    void *request = start_send(send, kind, &(struct weft_message){.tag = 0});
+    void *request = start_send(send, kind, &(struct weft_message){.payload = nothing, .payload_bytes = hello});
     if (UCS_PTR_IS_PTR(request)) {
         send->op.request = request;
         send->op.ucx_live = true;
         return;
     }
     if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
+    else if (hello) known->hello_went = true;
     op_release(&send->op);
 }
 
@@ -181,7 +186,8 @@ static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wir
 {
     const struct weft_transport *transport = endpoint->transport;
     if (header->nonce != transport->nonce || header->receiver != transport->id) return false;
-    if (header->payload_bytes != data_bytes || (header->kind != UCX_WIRE_MESSAGE && data_bytes > 0)) return false;
+    if (header->payload_bytes != data_bytes) return false;
+    if (header->kind != UCX_WIRE_MESSAGE && data_bytes != (header->kind == UCX_WIRE_HELLO)) return false;
     return (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) || data_bytes <= endpoint->eager_buffers.item_bytes;
 }
 
@@ -202,8 +208,10 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
         core_refused(transport);
         return UCS_OK;
     }
-    known->established = true;
-    if (header.kind == UCX_WIRE_HELLO) return UCS_OK;
+    if (header.kind == UCX_WIRE_HELLO) {
+        known->hello_came = true;
+        return UCS_OK; /* UCX tells the sender that it was taken */
+    }
     if (header.kind == UCX_WIRE_BYE_TOO) {
         known->answered = true;
         return UCS_OK;

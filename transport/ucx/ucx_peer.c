@@ -9,14 +9,12 @@
  *   announcements (UCX tells their sender, so his requests end) and answers that he sends no more. What is
  *   being received goes on to its end. So all requests end by themselves and nothing need be cancelled.
  *   A peer that does not answer within a second is treated as dead.
- * FORCE on lanes with error handling: UCX closes by force and ends every request; what it leaves (it
- *   should leave nothing) ends here after the close, when there is no connection any more. UCX 1.13
- *   aborts the *other* process if one side does this before both know each other, so it waits for the
- *   first message of a peer that is not known to be broken, for at most a second.
- * FORCE on lanes without (shared memory): requests cannot be cancelled. The process is dead, so nothing
- *   new can come; what it has written is drained by progressing until UCX is quiet, then the operations
- *   complete and their requests stay parked. This needs the caller's word that the process is really
- *   gone: one that is only slow could still be read from, or written to, by UCX. */
+ * FORCE: UCX closes by force and ends every request; what it leaves (it should leave nothing) ends here
+ *   after the close, when there is no connection any more.
+ *
+ * UCX 1.13 aborts the *other* process if one side closes by force while their connection requests cross.
+ * So each side begins with a HELLO by rendezvous, which makes UCX exchange all it ever will, and a forced
+ * close of a peer that is not known to be broken waits for both HELLOs, for at most a second. */
 #include "transport/ucx/ucx.h"
 
 #include <stdio.h>
@@ -69,16 +67,11 @@ enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer 
     struct ucx_peer *known = ucx_peer_of(endpoint, peer);
     if (!known) return WEFT_ERR_NO_MEMORY;
     ucp_ep_params_t params = {
-        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .address = address,
-        .err_mode = UCP_ERR_HANDLING_MODE_NONE,
+        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+        .err_handler = {.cb = on_error, .arg = known},
     };
-    if (endpoint->peer_errors) {
-        params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER;
-        params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-        params.err_handler.cb = on_error;
-        params.err_handler.arg = known;
-    }
     ucs_status_t ucs = ucp_ep_create(endpoint->worker, &params, &known->ep);
     if (ucs == UCS_OK) {
         ucx_message_control(known, UCX_WIRE_HELLO);
@@ -155,6 +148,7 @@ static void end_close(struct ucx_peer *known, unsigned flags)
     ucp_ep_h ep = known->ep;
     known->ep = NULL;
     known->end = UCX_END_CLOSING;
+    if (flags & UCP_EP_CLOSE_FLAG_FORCE) known->endpoint->forced = true;
     void *request = ucp_ep_close_nbx(ep, &param);
     known->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
 }
@@ -173,13 +167,7 @@ static bool end_step(struct ucx_peer *known, bool quiet, uint64_t now_ns)
         end_close(known, 0);
         return true;
     case UCX_END_FORCE:
-        if (!known->endpoint->peer_errors) {
-            if (!quiet) return false;
-            known->endpoint->parked |= !weft_list_empty(&known->operations);
-            end_done(known);
-            return true;
-        }
-        if (!known->established && !broken && now_ns < known->end_deadline_ns) return false;
+        if (!(known->hello_came && known->hello_went) && !broken && now_ns < known->end_deadline_ns) return false;
         end_close(known, UCP_EP_CLOSE_FLAG_FORCE);
         return true;
     case UCX_END_CLOSING:
@@ -225,7 +213,6 @@ bool ucx_peers_patient(struct ucx_endpoint *endpoint)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
         struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
-        if (known->end == UCX_END_FORCE && !endpoint->peer_errors) return false;
         if (known->end == UCX_END_CLOSING && !known->close_request) return false;
         if (known->end == UCX_END_GRACEFUL || known->end == UCX_END_FORCE) core_wake_at(endpoint->transport, known->end_deadline_ns);
     }

@@ -26,7 +26,7 @@ enum {
 
 enum ucx_wire_kind {
     UCX_WIRE_MESSAGE = 1,
-    UCX_WIRE_HELLO = 2,  /* sent once by each side of a connection */
+    UCX_WIRE_HELLO = 2,  /* sent once by each side of a connection; one byte of payload, by rendezvous */
     UCX_WIRE_BYE = 3,    /* the last in sequence: the sender closes and will take no more */
     UCX_WIRE_BYE_TOO = 4, /* the answer: nothing will follow from here either */
 };
