@@ -31,7 +31,7 @@
  * Result. Values (or the aggregate) are sent from where they lie, to every worker; the next round collects
  * meanwhile and writes only when the last send has ended: the values are one round buffer, its slots the other.
  *
- * Exactly once. A contribution is folded at most once: its step must be the one after closed_step, its part
+ * Exactly once. A contribution is folded at most once: its step must be the open one, closed_step + 1, its part
  * must be NONE, and closing moves closed_step and every worker's watermark in the same call. Duplicates of
  * the last closed round are answered from its result, older ones are refused as stale. */
 #include <inttypes.h>
@@ -472,6 +472,8 @@ static void push_again(struct shard_chunk *chunk, const struct weft_wire_header 
     if (shard_reply_result(chunk, arrival, header, answer)) engine->stats.duplicates++;
 }
 
+#define STEP_MAX (UINT64_MAX / 2) /* no count of steps gets there; steps beyond it are refused, so that closed_step cannot wrap */
+
 /* The learning rate is the step's: all ranks and all rounds have the same. Bits, not values, are compared. */
 static bool lr_agrees(const struct shard_chunk *chunk, float lr)
 {
@@ -498,7 +500,9 @@ void shard_round_push(struct shard_chunk *chunk, const struct weft_wire_header *
         shard_engine_moved(engine);
         return;
     }
-    if (header->step > chunk->closed_step + 1 || header->round > chunk->round) {
+    /* Steps may pass a tensor by (declared late, frozen for a while): whoever comes first opens the step. */
+    bool opens = chunk->phase == SHARD_PHASE_IDLE && chunk->round == 0 && header->round == 0 && header->step <= STEP_MAX;
+    if ((header->step > chunk->closed_step + 1 && !opens) || header->round > chunk->round) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE, "push of step %" PRIu64 " round %u of tensor '%.30s' while step %" PRIu64 " round %u is open",
                            header->step, header->round, tensor->name, chunk->closed_step + 1, chunk->round);
         return;
@@ -528,6 +532,10 @@ void shard_round_push(struct shard_chunk *chunk, const struct weft_wire_header *
         chunk->lr_worker = header->worker;
     }
 
+    if (opens) {
+        chunk->closed_step = header->step - 1;
+        for (uint32_t worker = 0; worker < engine->workers; worker++) chunk->parts[worker].applied_step = chunk->closed_step;
+    }
     part->arrival = arrival;
     part->state = SHARD_PART_WAITING;
     part->want = header->kind == WEFT_WIRE_PUSH ? SHARD_ANSWER_ACK : SHARD_ANSWER_DATA;

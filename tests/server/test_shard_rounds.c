@@ -103,6 +103,42 @@ static void codecs_match_reference(void **state)
     }
 }
 
+static void expect_step(struct fleet *fleet, uint32_t chunk, const uint64_t *steps, const enum weft_status *wanted, uint32_t workers)
+{
+    static struct fleet_request requests[8][4]; /* some stay open until the fleet ends */
+    static uint32_t used;
+    struct fleet_request *request = requests[used++];
+    for (uint32_t w = 0; w < workers; w++) {
+        fleet_push(fleet, w, chunk, WEFT_WIRE_PUSH_PULL, steps[w], &request[w]);
+        fleet_settle(fleet, WEFT_MS(1)); /* in this order */
+    }
+    for (uint32_t w = 0; w < workers; w++) {
+        if (wanted[w] == WEFT_IN_PROGRESS) continue;
+        assert_true(fleet_await(fleet, &request[w]));
+        assert_int_equal(request[w].status, wanted[w]);
+        fleet_request_free(fleet, &request[w]);
+    }
+}
+
+/* A tensor may sit out steps; who comes to another step than the one that was opened is refused. */
+static void steps_may_pass_a_tensor_by(void **state)
+{
+    struct fleet_options options = {.seed = 5, .shards = 1, .workers = 2, .tensors = dense_tensors, .tensor_count = 4};
+    struct fleet *fleet = fleet_create(&options);
+    fleet_install(fleet);
+    static const enum weft_status fine[2] = {WEFT_OK, WEFT_OK}, late[2] = {WEFT_IN_PROGRESS, WEFT_ERR_STALE},
+                                  early[2] = {WEFT_IN_PROGRESS, WEFT_ERR_STATE};
+    uint32_t last = fleet->chunk_count - 1;
+    expect_step(fleet, 0, (const uint64_t[2]){1, 1}, fine, 2);
+    expect_step(fleet, 0, (const uint64_t[2]){5, 5}, fine, 2);
+    expect_step(fleet, last, (const uint64_t[2]){27, 27}, fine, 2); /* its first */
+    assert_int_equal(fleet_shard_chunk(fleet, 0)->closed_step, 5);
+    assert_int_equal(fleet_shard_chunk(fleet, last)->closed_step, 27);
+    expect_step(fleet, 0, (const uint64_t[2]){9, 7}, late, 2);
+    expect_step(fleet, last, (const uint64_t[2]){29, 30}, early, 2);
+    fleet_free(fleet);
+}
+
 static void weight_hashes_are_compared(void **state)
 {
     struct fleet_options options = {.seed = 3, .shards = 1, .workers = 2, .tensors = codec_tensors, .tensor_count = 5, .hash_every = 2};
@@ -173,7 +209,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_matches_reference), cmocka_unit_test(tiny_memory_any_order),  cmocka_unit_test(many_workers),
         cmocka_unit_test(repeats_are_harmless),    cmocka_unit_test(codecs_match_reference), cmocka_unit_test(weight_hashes_are_compared),
-        cmocka_unit_test(allocations_may_fail),
+        cmocka_unit_test(allocations_may_fail),    cmocka_unit_test(steps_may_pass_a_tensor_by),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
