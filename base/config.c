@@ -93,6 +93,13 @@ static enum weft_status unknown_option(const char *name, struct weft_error *erro
 
 /* --- setting --- */
 
+static void apply_log_level(struct weft_env *env, const char *text)
+{
+    enum weft_log_level level;
+    /* Not written when it is that already: other threads of a shared env may be reading. */
+    if (weft_log_level_parse(text, &level) && env->log_level != level) env->log_level = level;
+}
+
 static enum weft_status set_value(struct weft_config *config, size_t index, const char *text, const char *where,
                                   struct weft_error *error)
 {
@@ -111,6 +118,7 @@ static enum weft_status set_value(struct weft_config *config, size_t index, cons
     value->text = text_copy;
     value->where = where_copy;
     value->number = number;
+    if (where && strcmp(weft_option_table[index].name, "log.level") == 0) apply_log_level(config->env, text);
     return WEFT_OK;
 }
 
@@ -242,10 +250,6 @@ enum weft_status weft_config_load(struct weft_env *env, struct weft_config **con
         weft_config_free(config);
         return status;
     }
-    enum weft_log_level level;
-    if (strcmp(weft_config_where(config, "log.level"), "default") != 0 &&
-        weft_log_level_parse(weft_config_text(config, "log.level"), &level) && env->log_level != level)
-        env->log_level = level;
     warn_of_near_misses(config);
     *config_out = config;
     return WEFT_OK;

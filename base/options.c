@@ -24,8 +24,6 @@ const struct weft_option weft_option_table[] = {
     COUNT("client.rank", "0", 0, 65535, "Rank of this process in its job, counted from 0."),
     DURATION("client.deadline", "300s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
              "Longest wait of an operation; then it ends with an error that names the late process."),
-    BYTES("client.chunk_bytes", "4MiB", 4 * KIB, GIB,
-          "Size of the chunks a tensor is cut into; each lives on one shard."),
 
     CHOICE("transport.backend", "ucx", "ucx|sim", "Which transport moves the data."),
     TEXT("transport.lanes", "tcp", "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),
@@ -42,7 +40,6 @@ const struct weft_option weft_option_table[] = {
           "Receive memory of one engine; workers wait for credit when it is used up."),
     TEXT("server.listen", "127.0.0.1", "Address the server listens on; another than loopback needs job.secret_file."),
     COUNT("server.port", "0", 0, 65535, "Control port of the coordinator; 0 takes a free one."),
-    COUNT("server.http_port", "0", 0, 65535, "Port of /metrics, /healthz and /status; 0 takes a free one."),
     DURATION("server.heartbeat", "30s", WEFT_MS(10), WEFT_SECONDS(3600),
              "A process that has been silent for this long is taken for lost."),
     COUNT("server.hash_every", "50", 0, 1000000,
@@ -50,7 +47,6 @@ const struct weft_option weft_option_table[] = {
 
     CHOICE("log.level", "warn", "error|warn|info|debug|trace", "How much goes to the log on standard error."),
     COUNT("events.capacity", "4096", 1, 1 << 24, "Events that each engine's flight recorder keeps."),
-    TEXT("events.dump_dir", "", "Directory for flight recorder dumps after a failure; empty writes none."),
 
     {NULL, WEFT_OPTION_TEXT, NULL, NULL, 0, 0, NULL, NULL},
 };

@@ -104,8 +104,8 @@ static void mistakes_get_a_sentence(void **state)
     refuse("client.deadline", "99999999999999999999999", WEFT_ERR_INVALID, "from 1ms");
     refuse("client.deadline", "", WEFT_ERR_INVALID, "\"\"");
     refuse("client.deadline", "-5s", WEFT_ERR_INVALID, "\"-5s\"");
-    refuse("client.chunk_bytes", "4XB", WEFT_ERR_INVALID, "a size from 4KiB to 1GiB");
-    refuse("client.chunk_bytes", "1KiB", WEFT_ERR_INVALID, "a size from 4KiB to 1GiB");
+    refuse("collective.chunk_bytes", "4XB", WEFT_ERR_INVALID, "a size from 4KiB to 1GiB");
+    refuse("collective.chunk_bytes", "1KiB", WEFT_ERR_INVALID, "a size from 4KiB to 1GiB");
     refuse("client.rank", "3ms", WEFT_ERR_INVALID, "a whole number from 0 to 65535");
     refuse("client.rank", "65536", WEFT_ERR_INVALID, "65535");
     refuse("collective.plan", "rin", WEFT_ERR_INVALID, "one of auto|direct|ring");
@@ -117,8 +117,8 @@ static void good_values_are_exact(void **state)
 {
     struct weft_config *config = load();
     static const struct { const char *name, *text; uint64_t number; } good[] = {
-        {"client.chunk_bytes", "4096", 4096},        {"client.chunk_bytes", "64kib", 65536},
-        {"client.chunk_bytes", "5 MB", 5000000},     {"client.chunk_bytes", "1GiB", 1073741824},
+        {"collective.chunk_bytes", "4096", 4096},        {"collective.chunk_bytes", "64kib", 65536},
+        {"collective.chunk_bytes", "5 MB", 5000000},     {"collective.chunk_bytes", "1GiB", 1073741824},
         {"client.deadline", "1000us", 1000000},      {"client.deadline", "250ms", 250000000},
         {"client.deadline", "2h", WEFT_SECONDS(7200)}, {"client.rank", "65535", 65535},
     };
@@ -193,6 +193,13 @@ static void log_level_reaches_the_env(void **state)
     setenv("WEFT_LOG_LEVEL", "debug", 1);
     weft_config_free(load());
     assert_int_equal(env.log_level, WEFT_LOG_DEBUG);
+    unsetenv("WEFT_LOG_LEVEL");
+    env.log_level = WEFT_LOG_INFO; /* a sink of the caller's own keeps its level when nobody sets one */
+    struct weft_config *config = load();
+    assert_int_equal(env.log_level, WEFT_LOG_INFO);
+    assert_int_equal(weft_config_set(config, "log.level", "trace", "--set", NULL), WEFT_OK);
+    assert_int_equal(env.log_level, WEFT_LOG_TRACE);
+    weft_config_free(config);
 }
 
 static void print_names_every_option(void **state)

@@ -75,6 +75,10 @@ class TidyTest(unittest.TestCase):
         self.add("base/stray.c", "", "belongs to no target")
         self.add("tests/base/test_stray.c", "", "belongs to no target")
 
+    def test_options(self):
+        self.expect("base/options.c", OPENING + '    TEXT("job.nobody", "", "Help."),\n', "nobody reads the option job.nobody")
+        self.add("server/x.c", 'f(weft_config_u64(config, "job.none"));', "job.none is not in base/options.c")
+
     def test_words(self):
         self.expect("base/list.h", "int x;\n", "opens with a comment")
         self.add("base/list.h", "/* see /ro" + "ot/notes/x */", "path of one machine")

@@ -9,6 +9,7 @@ It reads the tree as text (no compiler) and prints one line per breach, `file:li
   third party   each foreign header has one home; a header nobody has heard of is asked about
   calls         library rooms take clock, random, memory and log from struct weft_env, and never end the process
   meson         every .c file belongs to some target
+  options       every option of base/options.c is read by somebody, and what is read is there
   words         no machine's paths, no notes to self, no tabs; a file of the library opens with a comment
 """
 
@@ -228,17 +229,35 @@ class Tidy:
 
     @staticmethod
     def is_named(path, named):
-        """In the meson.build of its folder or of one above, as it is or by the stem a loop adds test_ or fuzz_ to."""
-        folder = os.path.dirname(path)
+        """In the meson.build of its folder or of one above, as it is or by the word a loop makes test_WORD.c of."""
+        folder, stem = os.path.dirname(path), os.path.splitext(os.path.basename(path))[0]
         while True:
             relative = os.path.relpath(path, folder or ".")
-            stem = os.path.splitext(os.path.basename(path))[0]
-            words = {relative, re.sub(r"^(test|fuzz)_|_test$", "", stem)}
-            if words & named.get(folder, set()):
+            if any(word == relative or stem == word or stem.endswith("_" + word) or stem == word + "_test"
+                   for word in named.get(folder, set())):
                 return True
             if not folder:
                 return False
             folder = os.path.dirname(folder)
+
+    # --- options ---
+
+    def check_options(self):
+        table = "base/options.c"
+        names = re.findall(r'^\s*[A-Z]+\("(\w+\.\w+)"', self.texts.get(table, ""), flags=re.M)
+        readers = "\n".join(text for path, text in self.texts.items()
+                            if room_of(path) in ARROWS and room_of(path) != "base" and not path.endswith(".md"))
+        config = self.texts.get("base/config.c", "")
+        for name in names:
+            if f'"{name}"' not in readers and f'"{name}"' not in config:
+                self.breach(table, self.line_of(table, f'"{name}"'), f"nobody reads the option {name}; take it out")
+        for path, code in self.code.items():
+            for match in re.finditer(r'\bweft_config_(?:text|u64|bool|where)\([^;"]*"(\w+\.\w+)"', code):
+                if room_of(path) != "tests" and match.group(1) not in names:
+                    self.breach(path, code.count("\n", 0, match.start()) + 1, f"{match.group(1)} is not in {table}")
+
+    def line_of(self, path, word):
+        return self.texts[path].count("\n", 0, self.texts[path].find(word)) + 1
 
     # --- words ---
 
@@ -265,6 +284,7 @@ class Tidy:
         self.check_includes()
         self.check_calls()
         self.check_meson()
+        self.check_options()
         self.check_words()
         return self.breaches
 
