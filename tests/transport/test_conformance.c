@@ -383,6 +383,31 @@ static void test_unreceived_then_close(void **state)
     free(sends);
 }
 
+/* He says three things and goes; who listens only afterwards still hears the small ones, in order, and no more. */
+static void test_left_in_order(void **state)
+{
+    struct net net;
+    if (strcmp(flavour->backend, "ucx") != 0) skip();
+    net_open(&net, flavour, 2);
+    unsigned char out[2][40], in[2][40];
+    struct op sends[2], receives[3];
+    for (int i = 0; i < 2; i++) {
+        fill(out[i], sizeof out[i], (uint32_t)i);
+        op_send(&sends[i], net.peers[0][1], TAG(5), NULL, out[i], sizeof out[i]);
+    }
+    PUMP_UNTIL(&net, sends[0].fired && sends[1].fired);
+    weft_transport_close(net.transports[0]);
+    PUMP_UNTIL(&net, net.failed_count[1]);
+    for (int i = 0; i < 2; i++) assert_int_equal(op_recv(&receives[i], net.transports[1], id_of(0), TAG(5), in[i], sizeof in[i]), WEFT_IN_PROGRESS);
+    assert_int_equal(op_recv(&receives[2], net.transports[1], id_of(0), TAG(5), in[0], 1), WEFT_ERR_PEER_LOST);
+    PUMP_UNTIL(&net, receives[0].fired && receives[1].fired);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(receives[i].status, WEFT_OK);
+        assert_true(filled(in[i], sizeof in[i], (uint32_t)i));
+    }
+    net_close(&net);
+}
+
 static void test_close_with_work(void **state)
 {
     struct net net;
@@ -568,6 +593,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_many_small),
         cmocka_unit_test(test_unreceived_then_close),
         cmocka_unit_test(test_close_with_work),
+        cmocka_unit_test(test_left_in_order),
         cmocka_unit_test(test_fail_peer),
         cmocka_unit_test(test_malformed_address),
         cmocka_unit_test(test_self),

@@ -41,6 +41,7 @@ struct core_arrival {
     struct weft_arrival face; /* first: callers hold a pointer to it */
     struct weft_peer *peer;
     enum core_arrival_state state;
+    bool whole;               /* set by the backend: the payload is here, its sender is not needed any more */
     struct weft_list of_peer; /* in peer->arrivals until ended, in the order arrived */
 };
 
@@ -113,6 +114,8 @@ void core_finish(struct weft_transport *transport, struct core_done *done, enum 
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival);
 /* As weft_transport_fail_peer. `peer` may be one that is lost already: then nothing happens. */
 void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text);
+/* As core_peer_lost, but it took its leave in order: whole messages it had sent can still be received. */
+void core_peer_left(struct weft_transport *transport, struct weft_peer *peer, const char *text);
 /* The peer, or an early one made for this id; NULL when there are too many of those (or no memory). */
 struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id);
 static inline void core_refused(struct weft_transport *transport) { transport->stats.refused_count++; }
@@ -140,8 +143,9 @@ void core_match_keep(struct weft_transport *transport, struct core_arrival *arri
 void core_receive_meet(struct weft_transport *transport, struct weft_receive *receive, struct core_arrival *arrival);
 /* End every posted receive of the peer (NULL: of all). */
 void core_match_end_posted(struct weft_transport *transport, const struct weft_peer *peer, enum weft_status status);
-/* Let go of every arrival of the peer: those held become lost, the others are discarded. */
-void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer);
+/* Let go of every arrival of the peer: those held become lost, the others are discarded (keep_whole: but for the
+ * unexpected ones that are whole). */
+void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer, bool keep_whole);
 void core_arrivals_rescan(struct weft_transport *transport);
 bool core_refuses(const struct weft_transport *transport, uint64_t tag);
 void core_discard(struct weft_transport *transport, struct core_arrival *arrival);

@@ -219,7 +219,7 @@ void core_arrived(struct weft_transport *transport, struct core_arrival *arrival
     arrival_dispatch(transport, arrival);
 }
 
-void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer)
+void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer, bool keep_whole)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &peer->arrivals) {
@@ -228,6 +228,7 @@ void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer
             arrival->face.lost = true;
             continue;
         }
+        if (keep_whole && arrival->whole && arrival->state == CORE_ARRIVAL_UNEXPECTED) continue;
         if (arrival->state == CORE_ARRIVAL_UNEXPECTED) weft_list_remove(&arrival->face.link);
         core_discard(transport, arrival);
     }

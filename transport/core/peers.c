@@ -137,16 +137,26 @@ struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t
 uint32_t weft_peer_id(const struct weft_peer *peer) { return peer->id; }
 enum weft_status weft_peer_status(const struct weft_peer *peer) { return peer->status; }
 
-void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text)
+static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text, bool in_order)
 {
     if (transport->closed || !peer->connected || peer->status < 0) return;
     peer->status = status < 0 ? status : WEFT_ERR_PEER_LOST;
     snprintf(peer->text, sizeof peer->text, "%s", text && text[0] ? text : "the connection to the peer is gone");
     weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id, peer->id, peer->text);
     core_match_end_posted(transport, peer, peer->status);
-    core_arrivals_drop(transport, peer);
+    core_arrivals_drop(transport, peer, in_order);
     weft_list_append(&transport->failing, &peer->failing);
     transport->ops->disconnect(transport, peer, peer->status);
+}
+
+void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text)
+{
+    peer_ends(transport, peer, status, text, false);
+}
+
+void core_peer_left(struct weft_transport *transport, struct weft_peer *peer, const char *text)
+{
+    peer_ends(transport, peer, WEFT_ERR_PEER_LOST, text, true);
 }
 
 void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id, enum weft_status status, const char *text)

@@ -106,7 +106,7 @@ void weft_transport_close(struct weft_transport *transport)
     core_match_end_posted(transport, NULL, WEFT_ERR_CLOSED);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->peers) {
-        core_arrivals_drop(transport, weft_container_of(node, struct weft_peer, link));
+        core_arrivals_drop(transport, weft_container_of(node, struct weft_peer, link), false);
     }
     transport->closed = true;
     transport->ops->close(transport);
@@ -163,14 +163,14 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
     if (receive->buffer_bytes > 0 && !receive->buffer) return WEFT_ERR_INVALID;
     struct weft_peer *peer = weft_transport_peer(transport, peer_id);
     if (!peer) return WEFT_ERR_NOT_FOUND;
-    if (peer->status < 0) return peer->status;
+    struct core_arrival *arrival = core_match_unexpected(transport, peer_id, tag); /* also of one that has left since */
+    if (peer->status < 0 && !arrival) return peer->status;
     receive->peer_id = peer_id;
     receive->tag = tag;
     receive->payload_bytes = 0;
     receive->header_bytes = 0;
     receive->backend = NULL;
     weft_list_init(&receive->link);
-    struct core_arrival *arrival = core_match_unexpected(transport, peer_id, tag);
     if (arrival) core_receive_meet(transport, receive, arrival);
     else core_match_post(transport, receive);
     return WEFT_IN_PROGRESS;

@@ -231,6 +231,7 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
         goto no_memory;
     }
     struct weft_arrival *face = &arrival->core.face;
+    arrival->core.whole = !arrival->rendezvous;
     face->peer_id = header.sender;
     face->tag = header.tag;
     face->payload_bytes = header.payload_bytes;

@@ -193,9 +193,9 @@ int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet)
         struct ucx_peer *known = weft_list_first(&endpoint->failed, struct ucx_peer, link_failed);
         weft_list_remove(&known->link_failed);
         char text[120];
-        if (known->failed_status == UCS_OK) snprintf(text, sizeof text, "it has closed its endpoint");
-        else snprintf(text, sizeof text, "its connection broke (%s)", ucs_status_string(known->failed_status));
-        core_peer_lost(transport, known->peer, WEFT_ERR_PEER_LOST, text);
+        snprintf(text, sizeof text, "its connection broke (%s)", ucs_status_string(known->failed_status));
+        if (known->failed_status == UCS_OK) core_peer_left(transport, known->peer, "it has closed its endpoint");
+        else core_peer_lost(transport, known->peer, WEFT_ERR_PEER_LOST, text);
         count++;
     }
     if (endpoint->ending_count == 0) return count;
