@@ -104,7 +104,7 @@ struct weft_group_options {
     struct weft_event_ring *events;  /* borrowed, may be NULL */
     uint32_t rank, ranks;
     const uint32_t *endpoint_ids;    /* (ranks,) copied */
-    uint32_t group_id;               /* 24 bits, distinct per transport */
+    uint32_t group_id;               /* 24 bits; (group_id, epoch) names one group of the job and is never used again */
     uint32_t epoch;                  /* of the membership */
     size_t chunk_bytes;              /* default 1 MiB */
     uint32_t inflight_max;           /* messages in flight per operation, default 16 */
@@ -117,11 +117,15 @@ struct weft_group_options {
 void weft_group_options_init(struct weft_group_options *options);
 enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options, struct weft_group **group_out,
                                    struct weft_error *error);
-/* Posted operations complete with WEFT_ERR_CLOSED (from this call). NULL is fine. */
+/* Posted operations complete with WEFT_ERR_CLOSED, from this call: their buffers may be in use until the transport is
+ * drained (to be sure: weft_group_fail, wait for the dones, then free). The other ranks are told that this one has left:
+ * its end is no loss for operations it has taken part in. May be called from a done. NULL is fine. */
 void weft_group_free(struct weft_group *group);
 uint32_t weft_group_rank(const struct weft_group *group);
 uint32_t weft_group_ranks(const struct weft_group *group);
-/* Every posted operation ends with `status`, every later one is refused with it; text kept for the errors. */
+/* Every posted operation ends with `status` (from the loop), every later one is refused with it; text is copied. While
+ * operations are posted the other ranks are told and end alike. The first cause wins; a group that failed by itself
+ * (mismatch, deadline, lost rank: docs/collectives.md) is in the same state. */
 void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text);
 
 /* ---- operations ---- */
@@ -145,7 +149,9 @@ struct weft_coll_args {
 struct weft_coll; /* one posted operation; valid until its `done` has returned */
 typedef void (*weft_coll_done_fn)(void *context, enum weft_status status, const char *text);
 
-/* WEFT_IN_PROGRESS: done runs exactly once, later, from the loop (also for one rank). Errors: nothing posted. */
+/* WEFT_IN_PROGRESS: done runs exactly once, later, from the loop (also for one rank), and after it nobody touches the
+ * buffers. Errors, nothing posted: WEFT_ERR_INVALID, _UNSUPPORTED (plan), _AGAIN (operations_max), _NO_MEMORY, and the status
+ * of a group that has ended. */
 enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                 struct weft_coll **coll_out, struct weft_error *error);
 /* done runs with WEFT_ERR_CANCELLED unless it is already finishing. The other ranks are not told. */
@@ -155,7 +161,8 @@ enum weft_plan_id weft_coll_plan(const struct weft_coll *coll);
 
 /* All-reduce of a gradient through a codec: the rounds of compress.h run over this group.
  * grad (elems,) f32 is borrowed until done; out (elems,) may equal grad. Result: the sum over ranks of grad_scale*grad
- * (+ residuals), times result_scale. `codec` is borrowed; commit or abandon is the caller's, after done. */
+ * (+ residuals), times result_scale. `codec` is borrowed; commit or abandon is the caller's, after done. The first encode
+ * runs inside this call. done with WEFT_ERR_INVALID on all ranks: some gradient is not finite; the group goes on. */
 enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec, const struct weft_codec_spec *resolved,
                                             const struct weft_shape *shape, const float *grad, float grad_scale, float *out,
                                             float result_scale, uint64_t deadline_ns, weft_coll_done_fn done, void *context,

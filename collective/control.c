@@ -110,7 +110,7 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence)
         control_end_lost(group);
         return false;
     }
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+    for (uint32_t rank = 0; rank < group->ranks && group->left_count > 0; rank++) {
         if (!group->controls[rank].left || group->controls[rank].left_after > sequence) continue;
         char name[128];
         group_describe(group, rank, name, sizeof name);
@@ -123,6 +123,7 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence)
 static void left(struct control *control, uint64_t after)
 {
     struct weft_group *group = control->group;
+    if (!control->left) group->left_count++;
     control->left = true;
     control->left_after = after;
     if (group->active_count > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */

@@ -158,6 +158,7 @@ struct weft_group {
     enum weft_status fail_status;
     char fail_text[GROUP_TEXT_BYTES];
     uint64_t grace_ns;
+    uint32_t left_count;         /* ranks that have left in good order */
     struct control *lost;        /* the first peer found dead while nothing has ended yet */
     uint64_t lost_until_ns;
     struct broadcast fail, ask, leave;

@@ -157,10 +157,34 @@ static void gather_bytes(void **state)
     gathered_bytes(7, 30000, 16384);
 }
 
+/* The flight recorder has a begin and an end of each operation. */
+static void recorded(void **state)
+{
+    struct weft_event_ring *ring;
+    assert_int_equal(weft_event_ring_create(weft_env_system(), 64, &ring), WEFT_OK);
+    world = world_create(weft_env_system(), 2, 1, NULL);
+    struct weft_group_options options;
+    weft_group_options_init(&options);
+    options.events = ring;
+    assert_int_equal(world_group(world, NULL, 2, 5, &options, groups), WEFT_OK);
+    run_call(&(struct call){.kind = WEFT_COLL_ALL_REDUCE, .plan = WEFT_PLAN_RING, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 2, .count = 3}, false);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_int_equal(weft_event_ring_dump_json(ring, "test", out), WEFT_OK);
+    fclose(out);
+    uint32_t found = 0;
+    for (const char *at = text; (at = strstr(at, "\"all_reduce\"")); at++) found++;
+    assert_int_equal(found, 4); /* two ranks share this ring */
+    free(text);
+    close_groups(2);
+    weft_event_ring_free(ring);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_ranks), cmocka_unit_test(many_ranks), cmocka_unit_test(long_vectors), cmocka_unit_test(gather_bytes),
+        cmocka_unit_test(few_ranks), cmocka_unit_test(many_ranks), cmocka_unit_test(long_vectors), cmocka_unit_test(gather_bytes), cmocka_unit_test(recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
