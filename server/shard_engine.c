@@ -77,7 +77,7 @@ static void expire_round(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     char missing[64], text[240]; /* cut to the length of a RESULT sentence when it is kept */
-    unsigned long long step = chunk->closed_step + 1;
+    unsigned long long step = chunk->open_step;
     double seconds = (double)engine->round_deadline_ns / 1e9;
     shard_round_missing(chunk, missing, sizeof missing);
     if (missing[0])
@@ -138,11 +138,11 @@ void shard_engine_retry_soon(struct weft_shard_engine *engine)
 void shard_engine_moved(struct weft_shard_engine *engine)
 {
     if (engine->closed) return;
-    shard_round_open_waiting(engine);
+    shard_receive_open_waiting(engine);
     if (engine->accept_again) {
         struct weft_list *node, *spare;
         engine->accept_again = false;
-        weft_list_foreach(node, spare, &engine->rounds) shard_round_fill(weft_container_of(node, struct shard_chunk, round_link));
+        weft_list_foreach(node, spare, &engine->rounds) shard_receive_fill(weft_container_of(node, struct shard_chunk, round_link));
     }
     shard_reply_pump(engine);
     unwatch_when_idle(engine);

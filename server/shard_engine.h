@@ -1,8 +1,10 @@
 /* shard_engine.h - what the files of one shard engine share; nobody else includes it.
  *
  *     transport handler            shard_request.c   every check of an untrusted header, then push / pull / init
- *        | push                    shard_round.c     one round of one chunk: wait, collect, fold, close, drop
+ *        | push                    shard_push.c      is it due, is it usable
+ *        |                         shard_receive.c   which round gets memory, which worker sends now
  *        | memory                  shard_slots.c     the bounded receive memory rounds are opened from
+ *        |                         shard_round.c     one round of one chunk: phases, fold, close, drop
  *        | pull, init              shard_pull.c      weights out, first weights in
  *        v result                  shard_reply.c     RESULT messages, a fixed number in flight
  *     tables                       shard_table.c     tensors and chunks made at declare
@@ -131,7 +133,8 @@ struct shard_chunk {
     uint32_t answers;       /* parts whose answer is not sent yet */
     uint32_t answer_cursor;
 
-    /* The round that collects: step closed_step + 1. */
+    /* The round that collects. */
+    uint64_t open_step; /* above closed_step; 0: nobody has come to a next step yet, the first one names it */
     uint8_t phase; /* enum shard_phase; written by shard_round_enter alone */
     uint8_t round;
     float lr;
@@ -240,18 +243,28 @@ uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk);
 void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival *arrival);
 void shard_request_arrived(void *context, struct weft_arrival *arrival);
 
+/* shard_push.c */
+void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival);
+
+/* shard_receive.c */
+/* Give memory to the rounds that wait for it; receive what may be received. */
+void shard_receive_open_waiting(struct weft_shard_engine *engine);
+void shard_receive_fill(struct shard_chunk *chunk);
+/* Bring a WAITING contribution in. false: not now, and none of a later rank either. */
+bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker);
+/* Slots that partial sums take after ranks 0..added-1 are folded. */
+uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added);
+
 /* shard_round.c */
-void shard_round_push(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival);
 void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase);
 /* After INSTALLING or DRAINING: go on with what has arrived meanwhile. */
 void shard_round_resume(struct shard_chunk *chunk);
+/* Fold what is held and next; close when that was all. */
+void shard_round_advance(struct shard_chunk *chunk);
 /* The round is over without a result: its contributors hear `status` and `text` now, the others when they come. */
 void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text);
 /* The result's readers have become fewer: close or fold what waited for them. */
 void shard_round_result_released(struct shard_chunk *chunk);
-/* Give memory to the rounds that wait for it; receive what may be received. */
-void shard_round_open_waiting(struct weft_shard_engine *engine);
-void shard_round_fill(struct shard_chunk *chunk);
 /* "rank 1, 4 and 7" of the parts without a contribution; "" when none. */
 void shard_round_missing(const struct shard_chunk *chunk, char *out, size_t out_bytes);
 static inline bool shard_result_busy(const struct shard_chunk *chunk) { return chunk->sends > 0 || chunk->answers > 0; }

@@ -30,7 +30,8 @@ void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header
                            "tensor '%.40s' has a codec and no optimizer: there is nothing to pull after step 0", tensor->name);
         return;
     }
-    if (header->step > chunk->closed_step + 1) {
+    uint64_t reach = chunk->open_step ? chunk->open_step : chunk->closed_step + 1;
+    if (header->step > reach) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE, "pull of step %" PRIu64 " of tensor '%.40s', which stands at %" PRIu64,
                            header->step, tensor->name, chunk->closed_step);
         return;

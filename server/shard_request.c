@@ -59,7 +59,7 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
         return;
     case WEFT_WIRE_PUSH_PULL:
     case WEFT_WIRE_PUSH:
-        if (contribution_fits(chunk, header, arrival)) shard_round_push(chunk, header, arrival);
+        if (contribution_fits(chunk, header, arrival)) shard_push_request(chunk, header, arrival);
         return;
     case WEFT_WIRE_RESULT:
         break;

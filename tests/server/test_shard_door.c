@@ -95,7 +95,7 @@ static void wrong_requests_are_refused(void **state)
     bent = good, bent.step = 0;
     expect_refused(fleet, bent, bytes, WEFT_ERR_INVALID, "step 0");
     bent = good, bent.step = UINT64_MAX;
-    expect_refused(fleet, bent, bytes, WEFT_ERR_STATE, "is open");
+    expect_refused(fleet, bent, bytes, WEFT_ERR_STATE, "whose round 0 is next");
     bent = fleet_header(fleet, 0, 3, WEFT_WIRE_PUSH_PULL, 1); /* bf16: at most 160 bytes */
     bent.payload_bytes = 164;
     expect_refused(fleet, bent, 164, WEFT_ERR_MALFORMED, "at most 160");
@@ -181,7 +181,7 @@ static void duplicates_are_answered_and_not_applied(void **state)
     fleet_push(fleet, 1, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &stale);
     assert_true(fleet_await(fleet, &stale));
     assert_int_equal(stale.status, WEFT_ERR_STALE);
-    assert_non_null(strstr(stale.text, "step 1 of tensor 'main' is closed, 3 is open"));
+    assert_non_null(strstr(stale.text, "step 1 round 0 of tensor 'main' is over, steps up to 2 are"));
     assert_int_equal(fleet_shard_chunk(fleet, CHUNK_MAIN)->closed_step, 2);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_request_free(fleet, &a), fleet_request_free(fleet, &b), fleet_request_free(fleet, &again), fleet_request_free(fleet, &late);

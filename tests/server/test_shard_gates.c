@@ -145,9 +145,10 @@ static void failed_second_round_starts_over(void **state)
     codec_push(fleet, 1, LOW, 1, 1, 0, &request[1]);
     assert_true(fleet_await(fleet, &request[1]));
     assert_int_equal(request[1].status, WEFT_ERR_DEADLINE);
-    codec_push(fleet, 1, LOW, 1, 1, 0, &request[1]); /* a second round of nothing */
+    codec_push(fleet, 1, LOW, 1, 1, 0, &request[1]); /* a second round of nothing: told why */
     assert_true(fleet_await(fleet, &request[1]));
-    assert_int_equal(request[1].status, WEFT_ERR_STATE);
+    assert_int_equal(request[1].status, WEFT_ERR_DEADLINE);
+    assert_non_null(strstr(request[1].text, "no push from rank 1"));
 
     for (uint32_t rank = 0; rank < 2; rank++) weft_codec_abandon(fleet->worker[rank].codec[LOW]);
     for (uint8_t round = 0; round < 2; round++) {
