@@ -1,0 +1,146 @@
+#!/usr/bin/python3
+"""test_run_tests.py - the counting and the verdicts of tools/test (tools/lib/run_tests.py), over made-up results."""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "lib"))
+import run_tests  # noqa: E402
+
+
+class MadeUp(run_tests.Run):
+    """A run whose builds succeed at once and whose meson writes the given outcomes."""
+
+    def __init__(self, mode, tests, outcomes, broken_builds=()):
+        super().__init__(mode, [])
+        self.tests, self.outcomes, self.broken_builds = tests, outcomes, broken_builds
+
+    def prepare(self, suite, deadline):
+        if suite.build in self.broken_builds:
+            return "the build failed", "error: no such thing"
+        self.ready.add(suite.build)
+        os.makedirs(os.path.join(suite.build, "meson-logs"), exist_ok=True)
+        return None
+
+    def lines(self):
+        def call(command, log, seconds, environment=None):
+            base = command[command.index("--logbase") + 1]
+            wrapper = "-" + os.path.basename(command[command.index("--wrapper") + 1]) if "--wrapper" in command else ""
+            with open(os.path.join(command[3], "meson-logs", base + wrapper + ".json"), "w", encoding="utf-8") as out:
+                for name in self.tests:
+                    if name in command and self.outcomes.get(name) != "nothing":
+                        record = {"name": name, "result": self.outcomes.get(name, "OK"), "stdout": "said " + name}
+                        out.write(json.dumps(record) + "\n")
+            return 0
+        kept = run_tests.call, run_tests.introspect
+        run_tests.call = call
+        run_tests.introspect = lambda build, what: [{"name": name, "suite": ["weft:" + s for s in suites]}
+                                                    for name, suites in self.tests.items()]
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                self.status = self.all()
+        finally:
+            run_tests.call, run_tests.introspect = kept
+        return printed.getvalue().rstrip("\n").split("\n")
+
+
+TESTS = {"a": ["quick"], "b": ["quick", "full"], "seeds": ["sim"], "train": ["system"], "slow": ["full"], "soak": ["long"]}
+
+
+class RunTestsTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.before = os.getcwd()
+        os.chdir(self.folder.name)
+        self.which, run_tests.shutil.which = run_tests.shutil.which, lambda name: name
+
+    def tearDown(self):
+        run_tests.shutil.which = self.which
+        os.chdir(self.before)
+        self.folder.cleanup()
+
+    def test_quick_counts_quick(self):
+        run = MadeUp("quick", TESTS, {})
+        self.assertEqual(run.lines()[-2:], ["0 skipped", "2 passed, 0 failed"])
+        self.assertEqual(run.status, 0)
+
+    def test_failures_are_shown_and_counted(self):
+        for outcome in ("FAIL", "TIMEOUT", "ERROR", "UNEXPECTEDPASS"):
+            run = MadeUp("quick", TESTS, {"a": outcome})
+            lines = run.lines()
+            self.assertEqual(lines[-2:], ["0 skipped", "1 passed, 1 failed"])
+            self.assertIn("said a", lines)
+            self.assertEqual(run.status, 1)
+
+    def test_skipped_tests_are_counted(self):
+        run = MadeUp("quick", TESTS, {"a": "SKIP"})
+        self.assertEqual(run.lines()[-2:], ["1 skipped", "1 passed, 0 failed"])
+        self.assertEqual(run.status, 0)
+
+    def test_each_test_runs_once_per_build(self):
+        run = MadeUp("full", TESTS, {})
+        lines = run.lines()
+        passed = {line.split(":")[0]: int(line.split()[1]) for line in lines if " passed, " in line and ":" in line}
+        self.assertEqual(passed, {"quick": 2, "user": 2, "simulator": 1, "multi-process": 1, "address": 4, "thread": 3, "rest": 1})
+        # Skipped: no fuzz targets, no virtual machine, the long test.
+        self.assertEqual(lines[-2:], ["3 skipped", "14 passed, 0 failed"])
+        self.assertTrue(any(line.startswith("virtual-machine: ") and "skipped: there are no" in line for line in lines))
+
+    def test_ci_fails_when_a_suite_that_must_run_did_not(self):
+        some = {name: suites for name, suites in TESTS.items() if name != "train"}
+        run = MadeUp("ci", some, {})
+        lines = run.lines()
+        self.assertIn("FAILED: multi-process must run in continuous integration and did not", lines)
+        self.assertEqual(run.status, 1)
+        self.assertEqual(MadeUp("full", some, {}).lines()[-1].split(", ")[1], "0 failed")
+
+    def test_ci_bears_a_shortened_suite_but_not_a_shortened_quick(self):
+        run = MadeUp("ci", {**TESTS, "seeds2": ["sim"]}, {"seeds2": "nothing"})
+        lines = run.lines()
+        self.assertTrue(any(line.startswith("simulator:") and "shortened" in line and "1 did not run" in line for line in lines))
+        self.assertEqual(run.status, 0)
+        run = MadeUp("ci", TESTS, {"b": "nothing"})
+        self.assertTrue(any(line.startswith("FAILED: quick") for line in run.lines()))
+        self.assertEqual(run.status, 1)
+
+    def test_a_broken_build_is_a_failure(self):
+        run = MadeUp("full", TESTS, {}, broken_builds=["build-tsan"])
+        lines = run.lines()
+        self.assertIn("error: no such thing", lines)
+        self.assertEqual(lines[-1], "11 passed, 1 failed")
+
+    def test_shares_fit_the_budget(self):
+        self.assertLessEqual(sum(suite.minutes for suite in run_tests.SUITES), 40)
+
+    def test_a_command_out_of_time_is_ended_with_its_children(self):
+        started = time.monotonic()
+        status = run_tests.call(["sh", "-c", "sleep 1000 & echo $! > child; wait"], "log", 1)
+        self.assertIsNone(status)
+        self.assertLess(time.monotonic() - started, 500)
+        with open("child", encoding="utf-8") as file:
+            child = file.read().strip()
+        for _ in range(600):
+            if not self.is_running(child):
+                return
+            time.sleep(0.1)
+        self.fail("a child is still running")
+
+    @staticmethod
+    def is_running(pid):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                return file.read().split(")")[1].split()[0] not in "ZX"
+        except FileNotFoundError:
+            return False
+
+
+if __name__ == "__main__":
+    unittest.main()
