@@ -139,8 +139,8 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
 
 /* ---- starting steps ---- */
 
-/* A send or receive: true when it is on its way, false when the transport says later (or the group has ended). */
-static bool start_transfer(struct weft_coll *coll, struct slot *slot)
+/* A send or receive. It stays WAITING when the transport says later, or when the group has ended. */
+static void start_transfer(struct weft_coll *coll, struct slot *slot)
 {
     struct weft_group *group = coll->group;
     const struct weft_action *action = &slot->action;
@@ -168,11 +168,11 @@ static bool start_transfer(struct weft_coll *coll, struct slot *slot)
         slot->state = SLOT_ISSUED;
         coll->outstanding++;
         group->outstanding++;
-        return true;
+    } else if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {
+        group->retry = true;
+    } else {
+        transfer_failed(slot, status);
     }
-    if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) group->retry = true;
-    else transfer_failed(slot, status);
-    return false;
 }
 
 static bool depends_over(const struct weft_coll *coll, uint64_t number)
@@ -197,7 +197,7 @@ static bool overtakes(const struct weft_coll *coll, uint64_t number)
     return false;
 }
 
-static bool start(struct weft_coll *coll, struct slot *slot)
+static void start(struct weft_coll *coll, struct slot *slot)
 {
     const struct weft_action *action = &slot->action;
     switch (action->kind) {
@@ -205,19 +205,21 @@ static bool start(struct weft_coll *coll, struct slot *slot)
         struct fold_area *area = &coll->fold_areas[action->area];
         if (!area->open) fold_area_open(area, coll->group->ranks, action->offset_in, action->count);
         WEFT_ASSERT(area->offset_in == action->offset_in && area->count == action->count);
-        return start_transfer(coll, slot);
+        start_transfer(coll, slot);
+        break;
     }
     case WEFT_ACTION_SEND:
     case WEFT_ACTION_RECV:
     case WEFT_ACTION_RECV_SUM:
-        return start_transfer(coll, slot);
+        start_transfer(coll, slot);
+        break;
     case WEFT_ACTION_FOLD:
     case WEFT_ACTION_COPY:
         slot->state = SLOT_COMPUTING;
-        return true;
+        break;
     default:
         slot->state = SLOT_OVER;
-        return true;
+        break;
     }
 }
 
@@ -235,18 +237,18 @@ static void compute_unit(struct weft_coll *coll, const struct weft_action *actio
     }
 }
 
-/* Some more of a COMPUTING step; true when anything was done. */
-static bool compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
+/* Some more of a COMPUTING step. */
+static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
 {
     const struct weft_action *action = &slot->action;
-    if (*budget == 0) return false;
+    if (*budget == 0) return;
     if (action->kind == WEFT_ACTION_FOLD) {
         struct fold_area *area = &coll->fold_areas[action->area];
         bool mine = area->open && area->offset_in == action->offset_in; /* else it still serves an earlier chunk */
-        if (!mine || !fold_area_advance(coll, area, budget)) return false;
+        if (!mine || !fold_area_advance(coll, area, budget)) return;
         fold_area_finish(coll, area, output_at(coll, action->offset));
         slot->state = SLOT_OVER;
-        return true;
+        return;
     }
     uint64_t count = action->kind == WEFT_ACTION_COPY ? send_bytes(coll, action) / coll->elem_bytes : action->count;
     if (action->kind == WEFT_ACTION_COPY && input_at(coll, action->offset_in) == output_at(coll, action->offset)) slot->computed = count;
@@ -259,13 +261,11 @@ static bool compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
         *budget = *budget > bytes ? *budget - bytes : 0;
     }
     if (slot->computed >= count) slot->state = SLOT_OVER;
-    return true;
 }
 
 /* ---- the window ---- */
-static bool fill(struct weft_coll *coll)
+static void fill(struct weft_coll *coll)
 {
-    bool moved = false;
     while (coll->tail < coll->head && slot_at(coll, coll->tail)->state == SLOT_OVER) coll->tail++;
     while (!coll->plan_ended && coll->head - coll->tail < coll->group->window) {
         struct slot *slot = slot_at(coll, coll->head);
@@ -282,20 +282,21 @@ static bool fill(struct weft_coll *coll)
             if (coll->head == coll->tail) coll->tail++;
         }
         coll->head++;
-        moved = true;
     }
-    return moved;
 }
 
 void coll_advance(struct weft_coll *coll, size_t *budget)
 {
-    bool moved = true;
-    while (moved && coll->phase == COLL_RUNNING) {
-        moved = fill(coll);
+    bool again = true;
+    while (again && coll->phase == COLL_RUNNING) {
+        fill(coll);
+        again = false; /* steps wait for older ones only: one more round is needed when some are over and make room */
         for (uint64_t number = coll->tail; number < coll->head && coll->phase == COLL_RUNNING; number++) {
             struct slot *slot = slot_at(coll, number);
-            if (slot->state == SLOT_WAITING && depends_over(coll, number) && !overtakes(coll, number) && start(coll, slot)) moved = true;
-            if (slot->state == SLOT_COMPUTING && compute(coll, slot, budget)) moved = true;
+            if (slot->state == SLOT_OVER || slot->state == SLOT_ISSUED) continue;
+            if (slot->state == SLOT_WAITING && depends_over(coll, number) && !overtakes(coll, number)) start(coll, slot);
+            if (slot->state == SLOT_COMPUTING) compute(coll, slot, budget);
+            again |= slot->state == SLOT_OVER;
         }
         /* Folds go on while their last contributions are still to come. */
         for (uint32_t a = 0; a < (coll->fold_areas ? coll->area_count : 0) && coll->phase == COLL_RUNNING; a++)

@@ -17,7 +17,7 @@
 #include "tests/collective/world.h"
 
 #define GROUPS 3
-#define OPS_MAX 4
+#define OPS_MAX 3
 
 /* ---- memory: one arena, forgotten after each seed; freed blocks go back to their size class ---- */
 #define ARENA_BYTES (512u << 20)
