@@ -218,7 +218,7 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
     pthread_sigmask(SIG_BLOCK, &taken, &before); /* before any thread exists: they inherit it */
     int signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
 
-    struct weftd weftd = {.env = env, .wake_fd = -1, .started_ns = weft_now_ns(env), .who = "shard"};
+    struct weftd weftd = {.env = env, .wake_fd = -1, .started_ns = weft_now_ns(env), .who = "shard", .lost_endpoint = UINT32_MAX};
     struct weft_error error = {0};
     if (signal_fd < 0) weft_error_set(&error, WEFT_ERR_LIMIT, "cannot make a signal descriptor: %s", strerror(errno));
     else (void)run(&weftd, options, signal_fd, &error);

@@ -74,6 +74,7 @@ struct weftd {
 
     /* written by the net thread before stopped is set, read by main after */
     struct weft_error fail_error; /* what engines tell their workers, written before the letters go */
+    uint32_t lost_endpoint;       /* of the lost worker; UINT32_MAX: nobody, or a shard */
     int exit_status;
     struct weft_error end;
     atomic_bool stopped;

@@ -330,6 +330,15 @@ static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash 
 
 /* ---- messages ---- */
 
+static void on_member_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
+{
+    for (size_t i = 0; weftd->roster && i < weftd->roster->roster->n_members; i++) {
+        const Weft__Control__Member *member = weftd->roster->roster->members[i];
+        if (member->member == lost->member && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER) weftd->lost_endpoint = member->endpoint_first;
+    }
+    weftd_fail(weftd, WEFT_ERR_PEER_LOST, "%s", lost->text);
+}
+
 static void on_message(void *context, const Weft__Control__Control *message)
 {
     struct weftd *weftd = context;
@@ -339,7 +348,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_GO: weftd->running = true; break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: on_declared(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: on_weight_hash(weftd, message->weight_hash); break;
-    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: weftd_fail(weftd, WEFT_ERR_PEER_LOST, "%s", message->member_lost->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT: weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text); break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED: (void)weft_member_leave(weftd->member, ""); break;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: break;

@@ -131,6 +131,9 @@ static void on_fail(struct weft_mail *mail)
 {
     struct weftd_engine *engine = weft_container_of(mail, struct weftd_engine, fail_mail);
     struct weftd *weftd = engine->weftd;
+    /* Not every transport sees a death (shared memory does not); what waits for the dead would never end. */
+    if (engine->transport && weftd->lost_endpoint != UINT32_MAX && weft_transport_peer(engine->transport, weftd->lost_endpoint))
+        weft_transport_fail_peer(engine->transport, weftd->lost_endpoint, WEFT_ERR_PEER_LOST, weftd->fail_error.text);
     if (engine->shard) weft_shard_engine_fail(engine->shard, (enum weft_status)weftd->fail_error.status, weftd->fail_error.text);
 }
 
