@@ -170,7 +170,8 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: return declared_ok(message->declared);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK: return message->declared_ok->tensor < WEFT_LIMIT_TENSORS;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return true;
-    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: return text_ok(message->member_lost->text);
+    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
+        return text_ok(message->member_lost->text) && message->member_lost->index < WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
         return message->abort->status < 0 && message->abort->status >= -99 && text_ok(message->abort->text);
     case WEFT__CONTROL__CONTROL__BODY_LEAVE: return text_ok(message->leave->text);

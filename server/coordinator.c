@@ -43,6 +43,12 @@ void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Con
         if (coordinator->members[i] != except) coordinator_send(coordinator, coordinator->members[i], message);
 }
 
+static void tell_observers(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
+{
+    for (size_t i = 0; i < coordinator->connection_count; i++)
+        if (coordinator->connections[i]->state == CONNECTION_OBSERVER) send_to(coordinator, coordinator->connections[i]->id, message);
+}
+
 static void send_abort(struct weft_coordinator *coordinator, uint64_t connection, enum weft_status status, const char *text)
 {
     Weft__Control__Abort abort = WEFT__CONTROL__ABORT__INIT;
@@ -121,6 +127,8 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
         if (member != except && member->connection && member->state < MEMBER_LEFT)
             send_abort(coordinator, member->connection, status, text);
     }
+    for (size_t i = 0; i < coordinator->connection_count; i++)
+        if (coordinator->connections[i]->state == CONNECTION_OBSERVER) send_abort(coordinator, coordinator->connections[i]->id, status, text);
     end(coordinator, status, text);
 }
 
@@ -135,9 +143,12 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     lost.member = member->member;
     lost.text = text;
+    lost.role = member->role;
+    lost.index = member->index;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
     message.member_lost = &lost;
     coordinator_broadcast(coordinator, &message, member);
+    tell_observers(coordinator, &message);
     end(coordinator, WEFT_ERR_PEER_LOST, text);
 }
 

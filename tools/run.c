@@ -71,7 +71,8 @@ struct run {
     struct weft_net *net; /* without shards: the coordinator is here */
     struct weft_coordinator_server *server;
 
-    struct run_process *first_failed;
+    struct run_watch *watch;
+    struct run_process *first_failed; /* seen first; at the end, the one that the coordinator says was lost first */
     uint64_t term_at_ns, kill_at_ns; /* WEFT_NEVER: not yet */
     int interrupted_by;              /* a signal that we got */
     bool workers_done, shards_told;  /* shards were told to end because no worker is left */
@@ -224,6 +225,7 @@ static bool start_all(struct run *run)
     } else {
         if (!run_beside("weftd", weftd) || !start_shard(run, weftd, 0) || !wait_for_ports(run)) return false;
     }
+    run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret);
     for (uint32_t i = 1; i < run->shards; i++)
         if (!start_shard(run, weftd, i)) return false;
     for (uint32_t rank = 0; rank < run->workers; rank++)
@@ -308,6 +310,14 @@ static void join_all(struct run *run)
 
 /* ---- the end ---- */
 
+static void correct_first_failed(struct run *run)
+{
+    char lost[24];
+    run_watch_lost(run->watch, lost);
+    for (uint32_t i = 0; run->first_failed && i < run->process_count; i++)
+        if (run_process_failed(&run->processes[i]) && strcmp(run->processes[i].name, lost) == 0) run->first_failed = &run->processes[i];
+}
+
 static void report_failure(struct run *run)
 {
     char how[100];
@@ -330,6 +340,7 @@ static int conclude(struct run *run, bool started)
         fprintf(stderr, "weft run: ended by %s\n", run->interrupted_by == SIGINT ? "SIGINT" : run->interrupted_by == SIGTERM ? "SIGTERM" : "SIGHUP");
         return 1;
     }
+    correct_first_failed(run);
     if (run->first_failed) report_failure(run);
     if (!started || run->first_failed) return 1;
     if (run->shards_told && run->shards > 0)
@@ -356,6 +367,7 @@ static int run_job(struct run *run)
     join_all(run);
     for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL); /* what they left behind */
     int status = conclude(run, started);
+    run_watch_free(run->watch);
     weft_net_free(run->net);
     weft_coordinator_server_free(run->server);
     run_scratch_remove(&run->scratch);

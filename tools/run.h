@@ -2,6 +2,7 @@
  *
  *   run.c          the command line and the order of things
  *   run_process.c  one child: started with its log file, killed with its process group, described
+ *   run_watch.c    listens to the coordinator: who was lost first
  *   run_scratch.c  directories, the secret, the port file */
 #ifndef WEFT_TOOLS_RUN_H
 #define WEFT_TOOLS_RUN_H
@@ -50,5 +51,13 @@ bool run_scratch_port(const struct run_scratch *scratch, const char *name, char 
 bool run_make_directory(const char *path);
 /* The file beside this program, "/usr/bin/weftd" for /usr/bin/weft. */
 bool run_beside(const char *name, char out[RUN_PATH_BYTES]);
+
+/* An observer of the job, on its own thread. Who is lost first is the coordinator's to say: the order in which
+ * processes are seen to end is an accident. NULL: it could not be started, and the order must do. */
+struct run_watch;
+struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret);
+/* "rank 1", "shard 0" as process names are, or "" while nobody was lost. */
+void run_watch_lost(struct run_watch *watch, char out[24]);
+void run_watch_free(struct run_watch *watch);
 
 #endif

@@ -1,3 +1,4 @@
+/* slow_decoder.c - see the header: docs/wire.md read a second time. */
 #include "tests/proto/slow_decoder.h"
 
 #include <stdarg.h>
@@ -105,7 +106,7 @@ static const struct field chunk[] = {{1, "offset", U64}, {2, "count", U64}, {3, 
 static const struct field declared[] = {{1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
 static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
 static const struct field heartbeat[] = {{1, "time_ns", U64}, {0}};
-static const struct field member_lost[] = {{1, "member", U32}, {2, "text", TEXT}, {0}};
+static const struct field member_lost[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "role", ENUM}, {4, "index", U32}, {0}};
 static const struct field abort_[] = {{1, "status", S32}, {2, "text", TEXT}, {0}};
 static const struct field text_only[] = {{1, "text", TEXT}, {0}};
 static const struct field weight_hash[] = {{1, "tensor", U32}, {2, "step", U64}, {3, "hash", U64}, {4, "worker", U32}, {0}};
@@ -223,4 +224,62 @@ bool slow_control_decode(const uint8_t *data, size_t bytes, char *out, size_t ou
     struct writer writer = {out, 0, out_bytes};
     out[0] = 0;
     return bytes > 0 && message((struct reader){data, bytes, 0}, bodies, 0, &writer) && out[0] != 0;
+}
+
+/* ---- section 4 ---- */
+
+/* Bit `at` of the stream of bits that starts at data[0]; -1 behind the end. */
+static int bit(const uint8_t *data, size_t bytes, size_t at)
+{
+    return at / 8 < bytes ? data[at / 8] >> at % 8 & 1 : -1;
+}
+
+/* One block of `count` indices; returns the bytes of its bits and padding, or -1. */
+static long block(const uint8_t *data, size_t bytes, unsigned b, uint64_t count, uint64_t start, uint64_t end, uint32_t *indices_out)
+{
+    size_t at = 0;
+    uint64_t previous = start - 1; /* wraps for the first block, and back */
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t gap = 0;
+        int value;
+        while ((value = bit(data, bytes, at++)) == 0)
+            if (++gap > 65536) return -1;
+        if (value < 0) return -1;
+        gap <<= b;
+        for (unsigned k = 0; k < b; k++) {
+            if ((value = bit(data, bytes, at++)) < 0) return -1;
+            gap |= (uint64_t)value << k;
+        }
+        previous += gap + 1;
+        if (previous >= end) return -1;
+        indices_out[i] = (uint32_t)previous;
+    }
+    for (; at % 8; at++)
+        if (bit(data, bytes, at) != 0) return -1;
+    return (long)(at / 8);
+}
+
+long slow_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out, size_t indices_room,
+                       size_t *consumed_out)
+{
+    if (bytes < 4) return -1;
+    uint64_t total = little_endian(data, 0, 4), found = 0;
+    size_t at = 4;
+    if (total > elem_count || total > indices_room) return -1;
+    for (uint64_t start = 0; start < elem_count; start += 65536) {
+        uint64_t end = start + 65536 < elem_count ? start + 65536 : elem_count;
+        if (at >= bytes) return -1;
+        unsigned form = data[at++];
+        if (form == 0xff) continue;
+        if (form > 15 || bytes - at < 2) return -1;
+        uint64_t count = little_endian(data, (unsigned)at, 2) + 1;
+        at += 2;
+        if (count > total - found) return -1;
+        long used = block(data + at, bytes - at, form, count, start, end, indices_out + found);
+        if (used < 0) return -1;
+        at += (size_t)used;
+        found += count;
+    }
+    *consumed_out = at;
+    return found == total ? (long)found : -1;
 }

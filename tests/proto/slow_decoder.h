@@ -24,4 +24,8 @@ uint32_t slow_xxh32(const uint8_t *data, size_t bytes);
  * Returns false for bytes that the section calls malformed. `out` is terminated. */
 bool slow_control_decode(const uint8_t *data, size_t bytes, char *out, size_t out_bytes);
 
+/* Section 4. Indices of the stream that `data` begins with; -1: malformed. *consumed_out: its bytes. */
+long slow_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out, size_t indices_room,
+                       size_t *consumed_out);
+
 #endif

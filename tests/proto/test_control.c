@@ -53,7 +53,7 @@ static const char *const readings[BODIES + 1] = {"",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
-    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n",
+    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n",
     "abort\n  status -62\n  text \"shapes differ\"\n", "leave\n  text \"done\"\n", "finished\n",
     "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n", "status_request\n", "status_reply\n  json 7b7d\n"};
 
@@ -96,6 +96,7 @@ static void fill(struct samples *s)
     weft__control__declared_ok__init(&s->declared_ok), s->declared_ok.tensor = 3;
     weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012;
     weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2, s->member_lost.text = (char *)"rank 2 lost";
+    s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2;
     weft__control__abort__init(&s->abort), s->abort.status = WEFT_ERR_MISMATCH, s->abort.text = (char *)"shapes differ";
     weft__control__leave__init(&s->leave), s->leave.text = (char *)"done";
     weft__control__finished__init(&s->finished);
@@ -220,6 +221,7 @@ static void limits(void **state)
     REFUSED(9, s.chunk[0].endpoint = WEFT_LIMIT_ENDPOINTS);
     REFUSED(10, s.declared_ok.tensor = WEFT_LIMIT_TENSORS);
     REFUSED(12, s.member_lost.text = text_1001);
+    REFUSED(12, s.member_lost.index = WEFT_LIMIT_WORKERS);
     REFUSED(13, s.abort.status = 0);
     REFUSED(13, s.abort.status = -100);
     REFUSED(16, s.weight_hash.worker = WEFT_LIMIT_WORKERS);

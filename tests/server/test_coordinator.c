@@ -133,13 +133,17 @@ static void proofs(void **state)
 
 static void lost_members(void **state)
 {
-    uint64_t c[3];
+    uint64_t c[3], observer;
     struct harness *h = harness_create(2, 1, NULL);
+    observer = harness_join(h, WEFT__CONTROL__ROLE__ROLE_OBSERVER, -1, 0, NULL);
     harness_run(h, c, 1);
     harness_close(h, c[1], "");
+    Weft__Control__MemberLost *observed = harness_expect(h, observer, BODY(MEMBER_LOST))->member_lost;
+    assert_int_equal(observed->role, WORKER);
+    assert_int_equal(observed->index, 1);
     for (int i = 0; i < 3; i += 2) {
         Weft__Control__MemberLost *lost = harness_expect(h, c[i], BODY(MEMBER_LOST))->member_lost;
-        assert_string_equal(lost->text, "rank 1 (hostb, pid 42) lost: connection closed");
+        assert_string_equal(lost->text, "rank 1 (hostb, pid 43) lost: connection closed");
         assert_int_equal(lost->member, 1);
     }
     assert_int_equal(h->ended_count, 1);
@@ -147,7 +151,7 @@ static void lost_members(void **state)
     harness_close(h, c[0], "");
     harness_leave(h, c[2], "");
     uint64_t late = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = -1});
-    harness_expect_abort(h, late, WEFT_ERR_CLOSED, "job mnist is over: rank 1 (hostb, pid 42) lost: connection closed", true);
+    harness_expect_abort(h, late, WEFT_ERR_CLOSED, "job mnist is over: rank 1 (hostb, pid 43) lost: connection closed", true);
     assert_int_equal(h->ended_count, 1);
     harness_free(h);
 

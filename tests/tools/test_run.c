@@ -1,10 +1,12 @@
 /* test_run.c - `weft run`, `weft status` and weftd as processes: ends in order, failures, refusals. Each case starts real
  * processes; the argument picks a group of cases ("usage": no job is started; "jobs"). */
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -222,9 +224,45 @@ static void nobody_stays_behind(void **state)
     }
 }
 
+/* The whole answer to GET path; free it. */
+static char *http_get(const char *address, const char *path)
+{
+    char request[200], *answer = calloc(1, 65536);
+    const char *colon = strrchr(address, ':');
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(colon + 1)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    size_t used = 0;
+    ssize_t bytes;
+    assert_non_null(answer);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    int length = snprintf(request, sizeof request, "GET %s HTTP/1.0\r\n\r\n", path);
+    assert_int_equal(send(fd, request, (size_t)length, MSG_NOSIGNAL), length);
+    while ((bytes = recv(fd, answer + used, 65535 - used, 0)) > 0) used += (size_t)bytes;
+    close(fd);
+    return answer;
+}
+
+static void expect_page(const char *address, const char *path, const char *code, const char *text, const char *another)
+{
+    char *answer = http_get(address, path);
+    if (strncmp(answer + 9, code, 3) != 0 || !strstr(answer, text) || !strstr(answer, another))
+        fail_msg("%s: not %s with '%s' and '%s':\n%s", path, code, text, another, answer);
+    free(answer);
+}
+
+static void pages(const char *address)
+{
+    expect_page(address, "/healthz", "200", "ok connecting", "text/plain");
+    expect_page(address, "/metrics", "200", "version=0.0.4", "weft_up 0\n");
+    expect_page(address, "/metrics", "200", "# TYPE weft_shard_rounds_total counter\nweft_shard_rounds_total{job=\"jobname\",shard=\"0\",engine=\"0\"} 0\n",
+                "weft_transport_received_bytes_total{job=\"jobname\",shard=\"0\",engine=\"0\"} 0\n");
+    expect_page(address, "/status", "200", "application/json", "\"coordinator\":{\"job\":\"jobname\",\"state\":\"joining\"");
+    expect_page(address, "/nonsense", "404", "", "");
+}
+
 static void status_and_ports(void **state)
 {
-    char *directory = temp_dir_make(), path[600], line[300], *colon;
+    char *directory = temp_dir_make(), path[600], line[300], http[300], *colon;
     snprintf(path, sizeof path, "%s/ports", directory);
     struct process *server = process_start(WORDS(weftd, "-n", "2", "-s", "2", "-j", "jobname", "--port-file", path, "--http-port", "0"), NULL);
     FILE *file = NULL;
@@ -234,9 +272,18 @@ static void status_and_ports(void **state)
     }
     assert_non_null(file);
     assert_non_null(fgets(line, sizeof line, file));
+    assert_non_null(fgets(http, sizeof http, file));
     fclose(file);
-    line[strcspn(line, "\n")] = 0;
+    line[strcspn(line, "\n")] = http[strcspn(http, "\n")] = 0;
     const char *address = strchr(line, '=') + 1;
+    for (int i = 0; i < 10000; i++) { /* until shard 0 has joined itself */
+        char *health = http_get(strchr(http, '=') + 1, "/healthz");
+        bool joined = strstr(health, "ok connecting") != NULL;
+        free(health);
+        if (joined) break;
+        usleep(1000);
+    }
+    pages(strchr(http, '=') + 1);
     expect(WORDS(weft, "status", "-j", "jobname", address), 0, "job jobname is joining", "2 workers, 2 shards");
     expect(WORDS(weft, "status", "--json", "-j", "jobname", address), 0, "\"state\":\"joining\"", NULL);
     expect(WORDS(weft, "status", "-j", "other", address), 1, "asks for job other, this coordinator serves job jobname", NULL);

@@ -1,0 +1,70 @@
+/* run_watch.c - `weft run` as an observer of its own job: when processes end one after another within
+ * milliseconds, only the coordinator knows which one the others lost. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/server.h"
+#include "tools/run.h"
+
+struct run_watch {
+    struct weft_net *net;
+    struct weft_member *member;
+    pthread_mutex_t lock;
+    char lost[24]; /* under the lock */
+};
+
+static void on_message(void *context, const Weft__Control__Control *message)
+{
+    struct run_watch *watch = context;
+    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST) return;
+    pthread_mutex_lock(&watch->lock);
+    if (!watch->lost[0])
+        snprintf(watch->lost, sizeof watch->lost, "%s %u", message->member_lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "rank" : "shard",
+                 message->member_lost->index);
+    pthread_mutex_unlock(&watch->lock);
+}
+
+static void on_closed(void *context, enum weft_status status, const char *text) {}
+
+struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret)
+{
+    struct weft_env *env = weft_env_system();
+    struct run_watch *watch = calloc(1, sizeof *watch);
+    struct weft_member_options options;
+    char host[256];
+    if (!watch) return NULL;
+    pthread_mutex_init(&watch->lock, NULL);
+    weft_member_options_init(&options);
+    options.host = host;
+    options.job = job;
+    options.secret = secret;
+    options.message = on_message;
+    options.closed = on_closed;
+    options.context = watch;
+    if (weft_host_port(coordinator, host, &options.port, NULL) != WEFT_OK || weft_net_create(env, &watch->net) != WEFT_OK ||
+        weft_member_start(env, watch->net, &options, &watch->member, NULL) != WEFT_OK || weft_net_start(watch->net) != WEFT_OK) {
+        run_watch_free(watch);
+        return NULL;
+    }
+    return watch;
+}
+
+void run_watch_lost(struct run_watch *watch, char out[24])
+{
+    out[0] = 0;
+    if (!watch) return;
+    pthread_mutex_lock(&watch->lock);
+    memcpy(out, watch->lost, sizeof watch->lost);
+    pthread_mutex_unlock(&watch->lock);
+}
+
+void run_watch_free(struct run_watch *watch)
+{
+    if (!watch) return;
+    weft_net_free(watch->net);
+    weft_member_free(watch->member);
+    pthread_mutex_destroy(&watch->lock);
+    free(watch);
+}
