@@ -56,14 +56,16 @@ static void pool_free(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
 
 /* ---- open ---- */
 
-/* UCX's own voice: silent at our default level, its errors from debug on. */
+/* UCX's own voice: silent at our default level, its errors from debug on. Both are the process's, so they are set by
+ * its first endpoint only: sessions may open on several threads, and UCX complains about giving a signal back twice. */
 static void quieten(struct weft_env *env)
 {
+    static atomic_flag done = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&done)) return;
     if (!getenv("UCX_LOG_LEVEL")) {
         ucs_global_opts.log_component.log_level = env->log_level >= WEFT_LOG_DEBUG ? UCS_LOG_LEVEL_ERROR : UCS_LOG_LEVEL_FATAL;
     }
-    static atomic_flag signals_left = ATOMIC_FLAG_INIT; /* once per process: UCX complains about a second time */
-    if (!getenv("UCX_HANDLE_ERRORS") && !atomic_flag_test_and_set(&signals_left)) {
+    if (!getenv("UCX_HANDLE_ERRORS")) {
         static const int caught[] = {SIGILL, SIGABRT, SIGFPE, SIGBUS, SIGSEGV};
         for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) ucs_debug_disable_signal(caught[i]);
     }
