@@ -356,9 +356,8 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
     }
     enum weft_status status = weft_net_create(session->env, &control->net);
     if (status < 0) return weft_error_set(error, status, "cannot set up the control connection: %s", weft_status_text(status));
-    /* A little less than the whole deadline: the net's own sentence says why nobody answers. */
     status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
-                              client_deadline(session, session->settings.deadline_ns / 16 * 15), &connection);
+                              client_deadline(session, session->settings.deadline_ns), &connection);
     if (status == WEFT_OK) status = weft_net_start(control->net);
     if (status < 0)
         return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", session->settings.host,

@@ -110,7 +110,8 @@ static enum weft_status join(struct weft_session *session)
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     WEFT_TRY(client_engine_create(session, &session->error));
     WEFT_TRY(client_control_start(session, &session->error));
-    WEFT_TRY(wait_phase(session, CLIENT_WELCOME, until_ns, "but it did not let this worker in"));
+    /* The connection has the same deadline and knows why nobody answers: it goes first. */
+    WEFT_TRY(wait_phase(session, CLIENT_WELCOME, until_ns + CLIENT_GRACE_NS, "but it did not let this worker in"));
     WEFT_TRY(take_welcome(session));
     WEFT_TRY(send_endpoints(session));
     WEFT_TRY(wait_phase(session, CLIENT_ROSTER, until_ns, "but the other workers and shards did not all join"));
