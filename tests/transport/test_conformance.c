@@ -10,6 +10,11 @@ static const struct flavour flavours[] = {
     {"sim", "sim", NULL, NULL},
     {"ucx-tcp", "ucx", "tcp", NULL},
     {"ucx-shm", "ucx", "shm", NULL},
+    {"fault-sim", "fault:sim", NULL, NULL},
+    {"delay-sim", "delay:sim", NULL, "delay_us=30,jitter_us=20,rate_bytes=2000000000,seed=3"},
+    {"fault-ucx", "fault:ucx", "tcp", NULL},
+    {"delay-ucx", "delay:ucx", "tcp", "delay_us=50,seed=3"},
+    {"delay-fault-sim", "delay:fault:sim", NULL, "delay_us=10"},
 };
 static const struct flavour *flavour;
 

@@ -3,6 +3,7 @@
 
 #include "transport/core/core.h"
 #include "transport/sim/sim_ops.h"
+#include "transport/wrap/wrap_ops.h"
 #ifdef WEFT_HAVE_UCX
 #include "transport/ucx/ucx_ops.h"
 #endif
@@ -22,5 +23,7 @@ const struct weft_transport_ops *core_backend_find(const char *name)
 #ifdef WEFT_HAVE_UCX
     if (strcmp(name, "ucx") == 0) return &ucx_transport_ops;
 #endif
+    if (strncmp(name, "fault:", 6) == 0) return &fault_transport_ops;
+    if (strncmp(name, "delay:", 6) == 0) return &delay_transport_ops;
     return NULL;
 }

@@ -126,6 +126,9 @@ uint32_t core_nonce_hash(uint64_t nonce);
 
 /* ---- inside the core ---- */
 
+/* transport.c: as struct weft_pollable.arm, for one transport inside another. */
+enum weft_status core_arm(struct weft_transport *transport);
+
 /* peers.c */
 enum weft_status core_peers_init(struct weft_transport *transport);
 void core_peers_free(struct weft_transport *transport);

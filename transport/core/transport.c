@@ -31,15 +31,19 @@ static int pollable_progress(struct weft_pollable *pollable, int budget)
     return weft_transport_progress(weft_container_of(pollable, struct weft_transport, pollable), budget);
 }
 
-static enum weft_status pollable_arm(struct weft_pollable *pollable)
+enum weft_status core_arm(struct weft_transport *transport)
 {
-    struct weft_transport *transport = weft_container_of(pollable, struct weft_transport, pollable);
     if (!weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended) || transport->rescan) return WEFT_ERR_AGAIN;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->failing) {
         if (weft_container_of(node, struct weft_peer, failing)->operations == 0) return WEFT_ERR_AGAIN;
     }
     return transport->ops->arm(transport);
+}
+
+static enum weft_status pollable_arm(struct weft_pollable *pollable)
+{
+    return core_arm(weft_container_of(pollable, struct weft_transport, pollable));
 }
 
 static void wake_due(struct weft_timer *timer)
