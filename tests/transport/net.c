@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+int net_stranger = -1;
 bool op_inside_call;
 int op_order;
 
@@ -41,7 +42,7 @@ static void open_one(struct net *net, int index)
     weft_transport_options_init(&options);
     options.backend = flavour->backend;
     options.id = 100 + (uint32_t)index;
-    options.nonce = 0x1234567890abcdefull;
+    options.nonce = index == net_stranger ? 666 : 0x1234567890abcdefull;
     options.eager_bytes_max = NET_EAGER;
     if (flavour->lanes) options.lanes = flavour->lanes;
     options.wrap = flavour->wrap;
@@ -80,10 +81,18 @@ void net_open(struct net *net, const struct flavour *flavour, int count)
     for (int i = 0; i < count; i++) open_one(net, i);
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < count; k++) {
-            const void *blob;
-            size_t bytes;
+            const void *blob, *own;
+            size_t bytes, own_bytes;
+            unsigned char forged[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
             assert_int_equal(weft_transport_address(net->transports[k], &blob, &bytes), WEFT_OK);
-            assert_int_equal(weft_transport_connect(net->transports[i], 100 + (uint32_t)k, blob, bytes, &net->peers[i][k]), WEFT_OK);
+            assert_int_equal(weft_transport_address(net->transports[i], &own, &own_bytes), WEFT_OK);
+            if (memcmp((const char *)own + 8, (const char *)blob + 8, 4) != 0) { /* the nonce's hash */
+                assert_int_equal(weft_transport_connect(net->transports[i], 100 + (uint32_t)k, blob, bytes, &net->peers[i][k]), WEFT_ERR_AUTH);
+                if (i != net_stranger) continue;
+            }
+            memcpy(forged, blob, bytes);
+            memcpy(forged + 8, (const char *)own + 8, 4);
+            assert_int_equal(weft_transport_connect(net->transports[i], 100 + (uint32_t)k, forged, bytes, &net->peers[i][k]), WEFT_OK);
         }
     }
 }

@@ -34,6 +34,9 @@ struct net {
     char failed_text[NET_MAX][200];
 };
 
+/* Index of an endpoint that belongs to another job (other nonce), -1: none. It forges its way to a connection. */
+extern int net_stranger;
+
 /* Ids are 100, 101, ... (id 100 + index). */
 void net_open(struct net *net, const struct flavour *flavour, int count);
 void net_close(struct net *net);

@@ -1,10 +1,12 @@
 /* test_conformance.c - one suite, run against every backend and wrapper: `test_conformance FLAVOUR`.
  * What transport.h promises, sentence by sentence; two to four endpoints in this process. */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/transport/net.h"
+#include "transport/core/core.h"
 
 static const struct flavour flavours[] = {
     {"sim", "sim", NULL, NULL},
@@ -518,6 +520,62 @@ static void test_malformed_address(void **state)
     net_close(&net);
 }
 
+/* A message of another job is dropped and counted, and disturbs nobody. */
+static void test_wrong_nonce(void **state)
+{
+    struct net net;
+    net_stranger = 2;
+    net_open(&net, flavour, 3);
+    net_stranger = -1;
+    char in[8];
+    struct op stray, good, recv;
+    struct weft_transport_stats stats;
+    op_recv(&recv, net.transports[1], id_of(0), TAG(1), in, 8);
+    op_send(&stray, net.peers[2][1], TAG(1), NULL, "stray", 5);
+    do {
+        net_pump(&net);
+        weft_transport_stats(net.transports[1], &stats);
+    } while (stats.refused_count == 0);
+    assert_int_equal(recv.fired, 0);
+    assert_int_equal(stats.received_bytes, 0);
+    assert_null(weft_transport_peer(net.transports[1], id_of(2)));
+    op_send(&good, net.peers[0][1], TAG(1), NULL, "good", 4);
+    PUMP_UNTIL(&net, recv.fired && good.fired);
+    assert_memory_equal(in, "good", 4);
+    net_close(&net);
+}
+
+/* With nothing to do the endpoint arms its descriptor and it stays quiet; a message makes it readable. */
+static void test_sleep(void **state)
+{
+    struct net net;
+    net_open(&net, flavour, 2);
+    if (net_is_sim(flavour)) { /* nothing sleeps in virtual time */
+        assert_int_equal(net.transports[1]->ops->fd(net.transports[1]), -1);
+        net_close(&net);
+        return;
+    }
+    exchange(&net, 100000, 0, true, 1);
+    struct pollfd descriptor = {.fd = net.transports[1]->ops->fd(net.transports[1]), .events = POLLIN};
+    PUMP_UNTIL(&net, core_arm(net.transports[1]) == WEFT_OK && poll(&descriptor, 1, 1) == 0);
+    for (int i = 0; i < 5; i++) { /* it does not wake itself */
+        assert_int_equal(core_arm(net.transports[1]), WEFT_OK);
+        assert_int_equal(poll(&descriptor, 1, 0), 0);
+    }
+    struct op send, recv;
+    char in[4];
+    op_recv(&recv, net.transports[1], id_of(0), TAG(7), in, 4);
+    op_send(&send, net.peers[0][1], TAG(7), NULL, "wake", 4);
+    int readable = 0;
+    for (int i = 0; i < 6000 && readable == 0; i++) {
+        weft_transport_progress(net.transports[0], 64); /* the sender only */
+        readable = poll(&descriptor, 1, 10);
+    }
+    assert_int_equal(readable, 1);
+    PUMP_UNTIL(&net, send.fired && recv.fired);
+    net_close(&net);
+}
+
 static void test_self(void **state)
 {
     struct net net;
@@ -601,6 +659,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_left_in_order),
         cmocka_unit_test(test_fail_peer),
         cmocka_unit_test(test_malformed_address),
+        cmocka_unit_test(test_wrong_nonce),
+        cmocka_unit_test(test_sleep),
         cmocka_unit_test(test_self),
         cmocka_unit_test(test_bad_calls),
         cmocka_unit_test(test_headers),
