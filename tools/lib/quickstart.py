@@ -134,7 +134,7 @@ def train(options, way, link, progress, network_refusal):
 
     arguments = trainer_arguments(options, way, link, result)
     log_directory = os.path.abspath(os.path.join(options.out, "logs", name))
-    limit = 240 if link[4] is None else 120 + 3 * link[4]
+    limit = 900 if link[4] is None else 180 + 3 * link[4]  # against hanging; a busy machine is no reason
     if link[2] is None:
         jobs.run_here(PROGRAMS, SHARDS, WORKERS, arguments, log_directory, limit, watch)
     elif network_refusal:
