@@ -17,8 +17,9 @@
  * that started it. WEFT_ERR_AGAIN means nothing was queued.
  *
  * A dead peer: every operation with it completes with WEFT_ERR_PEER_LOST and `peer_failed` is called
- * once. One that closed in order ends the same way, except that (ucx) small messages it had sent before, whose
- * payload has travelled along, can still be received. Backends that cannot see a death (UCX's shared memory) are told by weft_transport_fail_peer.
+ * once. One that closed in order ends the same way, except that small messages it had sent before, whose
+ * payload has travelled along, can still be received. A backend may see a death late or not at all (shared
+ * memory): it is told by weft_transport_fail_peer.
  * Buffer rule: when a completion has run, no peer and no backend touches the buffer any more. */
 #ifndef WEFT_TRANSPORT_H
 #define WEFT_TRANSPORT_H

@@ -51,6 +51,7 @@ struct weft_peer {
     bool connected;           /* false: known only by what it sent, see CORE_ARRIVAL_EARLY */
     bool early;               /* connected, but early arrivals wait for the next progress */
     enum weft_status status;  /* WEFT_OK, or why it is lost */
+    bool left;                /* lost, but in order: its whole messages can still be received */
     char text[200];
     uint32_t operations;      /* sends and accepts in flight */
     struct weft_peer *next;   /* in its hash bucket */
@@ -146,8 +147,8 @@ void core_match_keep(struct weft_transport *transport, struct core_arrival *arri
 void core_receive_meet(struct weft_transport *transport, struct weft_receive *receive, struct core_arrival *arrival);
 /* End every posted receive of the peer (NULL: of all). */
 void core_match_end_posted(struct weft_transport *transport, const struct weft_peer *peer, enum weft_status status);
-/* Let go of every arrival of the peer: those held become lost, the others are discarded (keep_whole: but for the
- * unexpected ones that are whole). */
+/* Let go of every arrival of the peer: those held become lost, the others are discarded. keep_whole: except those
+ * that are whole. */
 void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer, bool keep_whole);
 void core_arrivals_rescan(struct weft_transport *transport);
 bool core_refuses(const struct weft_transport *transport, uint64_t tag);

@@ -224,11 +224,11 @@ void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &peer->arrivals) {
         struct core_arrival *arrival = weft_container_of(node, struct core_arrival, of_peer);
+        if (keep_whole && arrival->whole && arrival->state != CORE_ARRIVAL_EARLY) continue;
         if (arrival->state == CORE_ARRIVAL_HELD) {
             arrival->face.lost = true;
             continue;
         }
-        if (keep_whole && arrival->whole && arrival->state == CORE_ARRIVAL_UNEXPECTED) continue;
         if (arrival->state == CORE_ARRIVAL_UNEXPECTED) weft_list_remove(&arrival->face.link);
         core_discard(transport, arrival);
     }

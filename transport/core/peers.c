@@ -141,6 +141,7 @@ static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, 
 {
     if (transport->closed || !peer->connected || peer->status < 0) return;
     peer->status = status < 0 ? status : WEFT_ERR_PEER_LOST;
+    peer->left = in_order;
     snprintf(peer->text, sizeof peer->text, "%s", text && text[0] ? text : "the connection to the peer is gone");
     weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id, peer->id, peer->text);
     core_match_end_posted(transport, peer, peer->status);

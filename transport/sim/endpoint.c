@@ -42,7 +42,8 @@ static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
         } else {
             continue;
         }
-        core_peer_lost(transport, peer, WEFT_ERR_PEER_LOST, text);
+        if (remote->host->death_known) core_peer_lost(transport, peer, WEFT_ERR_PEER_LOST, text);
+        else core_peer_left(transport, peer, text);
         count++;
     }
     return count;
@@ -168,7 +169,7 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
     face->payload_bytes = sent->payload_bytes;
     face->header_bytes = sent->header_bytes;
     if (sent->header_bytes > 0) memcpy(face->header, sent->header, sent->header_bytes);
-    message->eager = eager;
+    message->eager = message->arrival.whole = eager;
     message->payload = sent->payload;
     if (eager && sent->payload_bytes > 0) {
         memcpy(message->copy, sent->payload, sent->payload_bytes);
@@ -228,7 +229,7 @@ static void sim_disconnect(struct weft_transport *transport, struct weft_peer *p
 static int sim_progress(struct weft_transport *transport, int budget)
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
-    int count = endpoint->must_look ? look(transport, endpoint) : 0;
+    int count = 0;
     while (count < budget && !weft_list_empty(&endpoint->inbox)) {
         struct sim_message *message = weft_list_first(&endpoint->inbox, struct sim_message, waiting);
         weft_list_remove(&message->waiting);
@@ -242,6 +243,7 @@ static int sim_progress(struct weft_transport *transport, int budget)
         weft_list_append(&endpoint->receiving, &message->of_sink);
         core_arrived(transport, &message->arrival);
     }
+    if (endpoint->must_look && weft_list_empty(&endpoint->inbox)) count += look(transport, endpoint); /* what it said comes first */
     return count;
 }
 

@@ -30,6 +30,7 @@ enum {
     UCX_SMALL_BYTES = 256,     /* eager payloads up to this are kept inside the arrival */
     UCX_REORDER_MAX = 4096,    /* how far a message may run ahead of an earlier one */
     UCX_POOL_BLOCK = 32,
+    UCX_EAGER_HELD_MAX = 256 << 20, /* bytes of eager messages waiting to be taken; a peer that goes beyond is lost */
 };
 
 /* A free list that grows by blocks to the peak in flight and is given back when the endpoint is freed. */
@@ -57,6 +58,7 @@ struct ucx_arrival {
     struct weft_list link;    /* in endpoint->arrived, or in ucx_peer.ahead */
     uint64_t sequence;
     bool rendezvous, bye;
+    uint32_t held_bytes; /* counted in endpoint->eager_held */
     void *descriptor; /* UCX's, held: rendezvous, or eager data that could stay where it came in */
     void *big;        /* eager data copied into a buffer of endpoint->eager_buffers */
     uint8_t small[UCX_SMALL_BYTES];
@@ -96,6 +98,7 @@ struct ucx_endpoint {
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
     struct ucx_pool sends, arrivals, eager_buffers;
     uint32_t send_count;
+    uint64_t eager_held;
     struct weft_list arrived, failed, peers;
     uint32_t ending_count; /* peers that close or drain */
     bool forced;           /* some connection was closed by force */

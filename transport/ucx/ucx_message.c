@@ -160,12 +160,19 @@ void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arri
 {
     if (arrival->descriptor) ucp_am_data_release(endpoint->worker, arrival->descriptor);
     if (arrival->big) ucx_pool_give(&endpoint->eager_buffers, arrival->big);
+    endpoint->eager_held -= arrival->held_bytes;
     ucx_pool_give(&endpoint->arrivals, arrival);
 }
 
 /* Keep what must outlive the callback. UCS_INPROGRESS: UCX's memory is ours until released. */
 static ucs_status_t keep_data(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *data, size_t data_bytes, uint64_t attributes)
 {
+    if (!(attributes & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
+        uint32_t held_bytes = (uint32_t)(data_bytes + sizeof *arrival);
+        if (endpoint->eager_held + held_bytes > UCX_EAGER_HELD_MAX) return UCS_ERR_NO_MEMORY;
+        arrival->held_bytes = held_bytes;
+        endpoint->eager_held += held_bytes;
+    }
     if (attributes & (UCP_AM_RECV_ATTR_FLAG_RNDV | UCP_AM_RECV_ATTR_FLAG_DATA)) {
         arrival->rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
         arrival->descriptor = data;
@@ -225,9 +232,10 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     arrival->rendezvous = false;
     arrival->bye = header.kind == UCX_WIRE_BYE;
     arrival->descriptor = arrival->big = NULL;
+    arrival->held_bytes = 0;
     ucs_status_t answer = keep_data(endpoint, arrival, data, data_bytes, attributes);
     if (answer == UCS_ERR_NO_MEMORY) {
-        ucx_pool_give(&endpoint->arrivals, arrival);
+        ucx_arrival_release(endpoint, arrival);
         goto no_memory;
     }
     struct weft_arrival *face = &arrival->core.face;
@@ -242,8 +250,8 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     return answer;
 
 no_memory: /* a message is lost: the order with this peer cannot be kept */
-    weft_log(transport->env, WEFT_LOG_ERROR, "transport", "endpoint %u peer %u: no memory to keep a message of %zu bytes", transport->id,
-             header.sender, data_bytes);
+    weft_log(transport->env, WEFT_LOG_ERROR, "transport", "endpoint %u peer %u: no room to keep a message of %zu bytes: memory, or %d MiB of messages that nobody takes", transport->id,
+             header.sender, data_bytes, UCX_EAGER_HELD_MAX >> 20);
     core_refused(transport);
     ucx_peer_failed(known, UCS_ERR_NO_MEMORY);
     return UCS_OK;

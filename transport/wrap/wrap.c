@@ -212,6 +212,7 @@ static void on_inner_arrival(void *context, struct weft_arrival *inner)
     face->payload_bytes = inner->payload_bytes;
     face->header_bytes = inner->header_bytes;
     memcpy(face->header, inner->header, inner->header_bytes);
+    arrival->core.whole = weft_container_of(inner, struct core_arrival, face)->whole;
     arrival->inner = inner;
     arrival->due_ns = due_in(wrap, inner->payload_bytes + inner->header_bytes);
     weft_list_append(&wrap->arriving, &arrival->link);
@@ -254,12 +255,28 @@ static void wrap_discard(struct weft_transport *transport, struct weft_arrival *
 
 /* ---- peers ---- */
 
+/* What the peer said before it left goes up before the news that it has. */
+static void flush_arriving(struct wrap *wrap, const struct weft_peer *peer)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &wrap->arriving) {
+        struct wrap_arrival *arrival = weft_container_of(node, struct wrap_arrival, link);
+        if (arrival->core.face.peer_id != peer->id) continue;
+        weft_list_remove(node);
+        core_arrived(wrap->outer, &arrival->core);
+    }
+}
+
 static void inner_peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
     struct wrap *wrap = context;
     struct weft_peer *peer = core_peer_find(wrap->outer, peer_id);
-    if (!peer || wrap->killed || ((struct wrap_peer *)peer->backend)->cut) return; /* silence tells nothing */
-    core_peer_lost(wrap->outer, peer, status, text);
+    if (!peer) return;
+    struct wrap_peer *known = peer->backend;
+    if (wrap->killed || known->cut) return; /* silence tells nothing */
+    flush_arriving(wrap, peer);
+    if (known->inner->left) core_peer_left(wrap->outer, peer, text);
+    else core_peer_lost(wrap->outer, peer, status, text);
 }
 
 static enum weft_status wrap_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
