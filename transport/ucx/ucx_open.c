@@ -95,7 +95,7 @@ static enum weft_status open_context(struct ucx_endpoint *endpoint, const struct
     if (status == WEFT_OK) status = configure(config, "NET_DEVICES", options->devices && options->devices[0] ? options->devices : "lo", error);
     if (status == WEFT_OK && strstr(list, "tcp")) status = configure(config, "TCP_CONN_NB", "y", error); /* connect never blocks */
     if (status == WEFT_OK && strstr(list, "sysv")) status = configure(config, "MM_ERROR_HANDLING", "y", error);
-    if (status == WEFT_OK) status = configure(config, "KEEPALIVE_INTERVAL", "300ms", error);
+    if (status == WEFT_OK && strstr(list, "sysv")) status = configure(config, "KEEPALIVE_INTERVAL", "300ms", error);
     if (status < 0) {
         ucp_config_release(config);
         return status;
