@@ -300,6 +300,34 @@ static void status_and_ports(void **state)
     temp_dir_remove(directory);
 }
 
+/* A process that is stopped keeps its connection; silence gives it away. */
+static void silence(void **state)
+{
+    char *directory = temp_dir_make(), path[600], line[300], variable[400];
+    FILE *file = NULL;
+    snprintf(path, sizeof path, "%s/ports", directory);
+    struct process *server = process_start(WORDS(weftd, "-n", "1", "-j", "quiet", "--set", "server.heartbeat=1s", "--port-file", path), NULL);
+    for (int i = 0; !file && i < 10000; i++) {
+        file = fopen(path, "r");
+        if (!file) usleep(1000);
+    }
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    fclose(file);
+    line[strcspn(line, "\n")] = 0;
+    snprintf(variable, sizeof variable, "WEFT_COORDINATOR=%s", strchr(line, '=') + 1);
+    struct process *stopped = process_start(WORDS(worker, "stay"), WORDS(variable, "WEFT_JOB=quiet"));
+    assert_true(process_wait_output(stopped, "the job runs", WAIT_MS));
+    assert_false(process_wait(server, 2500)); /* it is heard while it runs */
+    process_signal(stopped, SIGSTOP);
+    assert_true(process_wait(server, WAIT_MS));
+    assert_int_equal(process_exit_code(server), 1);
+    assert_non_null(strstr(process_output(server), "lost: silent for 1 s"));
+    process_free(stopped);
+    process_free(server);
+    temp_dir_remove(directory);
+}
+
 static void two_jobs_at_a_time(void **state)
 {
     begin();
@@ -326,6 +354,6 @@ int main(int argc, char **argv)
     const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage)};
     const struct CMUnitTest job_tests[] = {cmocka_unit_test(in_order), cmocka_unit_test(others_learn_of_a_death), cmocka_unit_test(different_shapes),
         cmocka_unit_test(aborted), cmocka_unit_test(trainers_that_never_join), cmocka_unit_test(output_of_rank_0_is_copied),
-        cmocka_unit_test(nobody_stays_behind), cmocka_unit_test(status_and_ports), cmocka_unit_test(two_jobs_at_a_time)};
+        cmocka_unit_test(nobody_stays_behind), cmocka_unit_test(status_and_ports), cmocka_unit_test(silence), cmocka_unit_test(two_jobs_at_a_time)};
     return strcmp(argv[1], "usage") == 0 ? cmocka_run_group_tests(usage_tests, NULL, NULL) : cmocka_run_group_tests(job_tests, NULL, NULL);
 }
