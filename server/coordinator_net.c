@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/server.h"
+#include "server/coordinator.h"
 
 #define TICK_NS WEFT_SECONDS(1)
 
@@ -199,7 +199,8 @@ err_free_server:
 uint32_t weft_coordinator_server_connections(const struct weft_coordinator_server *server)
 {
     uint32_t count = 0;
-    for (const struct weft_list *node = server->connections.next; node != &server->connections; node = node->next) count++;
+    for (size_t i = 0; i < server->coordinator->connection_count; i++)
+        count += server->coordinator->connections[i]->state != CONNECTION_OBSERVER;
     return count;
 }
 

@@ -50,7 +50,8 @@ enum weft_status weft_listen_allowed(const char *host, const char *secret, struc
 enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host, uint16_t port,
                                                const struct weft_coordinator_options *options, /* send, close: ignored */
                                                uint16_t *port_out, struct weft_coordinator_server **out, struct weft_error *error);
-/* How many connections are still there: after the job has ended, who still has something to read. Net thread. */
+/* How many connections are still there, observers not counted: after the job has ended, who still has something to
+ * read. Net thread. */
 uint32_t weft_coordinator_server_connections(const struct weft_coordinator_server *server);
 /* After weft_net_free (its callbacks use the server). NULL is fine. */
 void weft_coordinator_server_free(struct weft_coordinator_server *server);
