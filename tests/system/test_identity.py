@@ -30,6 +30,14 @@ class Identity(harness.JobTest):
     def test_four_workers(self):
         self.assertEqual(self.hashes("server", 4), self.hashes("all_reduce", 4))
 
+    def test_compressed(self):
+        """The same bytes give the same aggregate, whatever moved and combined them."""
+        for codec in ("powersgd:rank=4", "topk:ratio=0.01"):
+            with self.subTest(codec=codec):
+                extra = ["--hidden", "200", "--codec", codec]
+                self.assertEqual(self.hashes("server", 3, extra, codec[:4] + "-server"),
+                                 self.hashes("all_reduce", 3, extra, codec[:4] + "-all_reduce"))
+
     def test_run_twice(self):
         """Also across runs; with three workers no mean is exact, and odd tensors are cut unevenly."""
         odd = ["--hidden", "333"]
