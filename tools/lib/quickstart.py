@@ -119,10 +119,18 @@ def trainer_arguments(options, way, link, result):
     return words
 
 
+def run_name(options, link, way):
+    return f"{'quick-' if options.quick else ''}{link[0]}-{way[0]}-seed{options.seed}"
+
+
+def result_path(options, link, way):
+    """Of the run's report, without .csv and .json."""
+    return os.path.abspath(os.path.join(options.out, "results", run_name(options, link, way)))
+
+
 def train(options, way, link, progress, network_refusal):
-    """One run; True when it was done now, False when its result was there."""
-    name = f"{'quick-' if options.quick else ''}{link[0]}-{way[0]}-seed{options.seed}"
-    result = os.path.abspath(os.path.join(options.out, "results", name))
+    """One run: its result's path, and whether it was done now or there before."""
+    name, result = run_name(options, link, way), result_path(options, link, way)
     if jobs.read_result(result + ".json") and not options.again:
         return result, False
     started = time.monotonic()
@@ -160,12 +168,11 @@ def main():
     if network_refusal:
         print(f"network namespaces are not possible here ({network_refusal}): links are shaped inside weft's transport instead")
 
-    results, failures, new = {}, [], 0
+    failures, new = [], 0
     for link in options.links:
         for way in options.ways:
             try:
                 path, now = train(options, way, link, progress, network_refusal)
-                results[link[0], way[0]] = path
                 new += now
                 row = jobs.read_result(path + ".json")
                 progress.finish(f"{link[1]}: {way[3]}: {100 * row['accuracy']:.2f} % after {row['steps']} steps, {row['seconds']:.1f} s"
@@ -174,6 +181,9 @@ def main():
                 failures.append(f"{link[1]}: {way[3]}: {error}")
                 progress.finish("FAILED " + failures[-1])
 
+    # Table and plots show everything there is for this seed, also of earlier runs with other --links or --ways.
+    paths = {(link[0], way[0]): result_path(options, link, way) for link in LINKS for way in WAYS}
+    results = {key: path for key, path in paths.items() if jobs.read_result(path + ".json")}
     report.write(options, PROGRAMS, LINKS, WAYS, results, time.monotonic() - started, new)
     if failures:
         fail(f"{len(failures)} of {progress.total} runs failed; the first: {failures[0]}")

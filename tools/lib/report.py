@@ -81,6 +81,11 @@ def draw(programs, output, title, subtitle, x, x_label, x_scale, x_log, series):
     subprocess.run(words, check=True)
 
 
+def prefix_of(options):
+    """Of the table's and the plots' names: the plain names are those of the full run with the first seed."""
+    return os.path.join(options.out, ("quick-" if options.quick else "") + (f"seed{options.seed}-" if options.seed != "1" else ""))
+
+
 def draw_all(options, programs, links, ways, results):
     files = []
     codecs = ["dense", "powersgd:rank=4", "topk:ratio=0.01"]
@@ -90,7 +95,7 @@ def draw_all(options, programs, links, ways, results):
         if not series:
             continue
         subtitle = "Fashion-MNIST, perceptron 784-1024-1024-10, 2 workers, 2 shards, " + link[1]
-        prefix = os.path.join(options.out, "quick-" if options.quick else "")
+        prefix = prefix_of(options)
         for x, label, scale, log, name in (("sent_bytes", "MB sent per worker", "1e-6", True, "bytes"),
                                            ("seconds", "seconds of training", "1", False, "time")):
             output = f"{prefix}accuracy-over-{name}-{link[0]}.svg"
@@ -103,7 +108,7 @@ def write(options, programs, links, ways, results, seconds, new):
     rows = table_rows(links, ways, results)
     if not rows:
         return
-    prefix = os.path.join(options.out, "quick-" if options.quick else "")
+    prefix = prefix_of(options)
     with open(prefix + "table.txt", "w") as file:
         file.write(text_table(rows) + "\n")
     with open(prefix + "table.md", "w") as file:
@@ -111,6 +116,6 @@ def write(options, programs, links, ways, results, seconds, new):
     print("\n" + text_table(rows) + "\n")
     print("'of dense' compares the bytes of one step; 'dense's accuracy' is when a way was first as good as dense of its mode ended.")
     files = draw_all(options, programs, links, ways, results)
-    print(f"{new} of {len(rows)} ways trained in {seconds:.0f} s. Table: {prefix}table.txt, {prefix}table.md. Plots:")
+    print(f"{new} new of {len(rows)} runs, {seconds:.0f} s. Table: {prefix}table.txt, {prefix}table.md. Plots:")
     for file in files:
         print(f"  {file}")
