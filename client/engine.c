@@ -277,6 +277,12 @@ static bool question_answered(void *context)
 enum weft_status client_engine_ask(struct weft_session *session, struct client_question *question)
 {
     uint64_t until_ns = client_deadline(session, WEFT_SECONDS(1));
+    if (session->engine.halted) { /* nobody else steps: answer it here */
+        question->session = session;
+        question->mail.fn(&question->mail);
+        atomic_store(&question->state, 0);
+        return WEFT_OK;
+    }
     if (atomic_load(&question->state) == 1 && client_wait_for(session, question_answered, question, until_ns) < 0)
         return WEFT_ERR_BUSY;
     question->session = session;
@@ -448,10 +454,34 @@ static void begin_stop(struct weft_mail *mail)
     stop_when_drained(&stopping->timer);
 }
 
+static void end_requests(struct client_engine *engine, enum weft_status status, const char *text)
+{
+    while (!weft_list_empty(&engine->open_requests))
+        client_request_complete(weft_list_first(&engine->open_requests, struct client_request, link), status, text);
+}
+
+bool client_engine_halt(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    if (engine->halted) return true;
+    if (weft_loop_take(engine->loop, client_deadline(session, WEFT_MS(300))) < 0) return false;
+    end_requests(engine, client_failed(session), session->failure.text);
+    weft_loop_stop(engine->loop); /* before give: the thread sees it first and ends without another step */
+    weft_loop_give(engine->loop);
+    engine->halted = true;
+    weft_log(session->env, WEFT_LOG_WARN, "client", "the transport did not let go of its buffers in time; the engine is halted");
+    return true;
+}
+
 void client_engine_stop(struct weft_session *session, uint64_t until_ns)
 {
     struct client_engine *engine = &session->engine;
     if (!engine->thread_started) return;
+    if (engine->halted) {
+        pthread_join(engine->thread, NULL);
+        engine->thread_started = false;
+        return;
+    }
     /* The fail letter (posted before: the session is closed by now) runs first and closes the transport. */
     struct stopping stopping = {.mail.fn = begin_stop, .engine = engine, .until_ns = until_ns};
     weft_timer_init(&stopping.timer, stop_when_drained);
@@ -462,17 +492,28 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
     weft_group_free(engine->group); /* ends what it still has, through the requests' own callbacks */
     engine->group = NULL;
     /* What the transport could not let go of in time: its buffers are ours no longer to promise. */
-    while (!weft_list_empty(&engine->open_requests))
-        client_request_complete(weft_list_first(&engine->open_requests, struct client_request, link), WEFT_ERR_CLOSED,
-                                "weft_finalize closed the session");
+    end_requests(engine, WEFT_ERR_CLOSED, "weft_finalize closed the session");
+}
+
+/* What a halted engine leaves behind may still be read or written by a peer: it stays, and stays findable. */
+static void keep_for_good(struct weft_env *env, const struct client_engine *engine)
+{
+    static struct kept { struct weft_transport *transport; struct weft_group *group; struct kept *next; } *_Atomic all;
+    struct kept *kept = weft_alloc_zero(env, sizeof *kept);
+    if (!kept) return;
+    *kept = (struct kept){engine->transport, engine->group, atomic_load(&all)};
+    while (!atomic_compare_exchange_weak(&all, &kept->next, kept)) {}
 }
 
 void client_engine_free(struct weft_session *session)
 {
     struct client_engine *engine = &session->engine;
-    weft_group_free(engine->group);
-    if (engine->transport && !engine->failed) weft_transport_close(engine->transport);
-    weft_transport_free(engine->transport);
+    if (engine->halted) {
+        keep_for_good(session->env, engine);
+    } else {
+        weft_group_free(engine->group);
+        weft_transport_free(engine->transport); /* closes it too, when that was not done yet */
+    }
     weft_event_ring_free(engine->events);
     weft_loop_free(engine->loop);
     engine->group = NULL;

@@ -57,6 +57,7 @@ struct client_engine {
     struct weft_event_ring *events;     /* owned; dumped by any thread */
     pthread_t thread;
     bool thread_started;
+    bool halted;                        /* the caller's: the thread steps no more, see client_engine_halt */
 
     struct weft_list open_requests;     /* oldest first */
     struct weft_list group_queue;       /* struct client_group_op.link: called, not posted */
@@ -91,6 +92,10 @@ enum weft_status client_engine_start(struct weft_session *session, const Weft__C
 /* Ends what is open with WEFT_ERR_CLOSED, closes the transport, joins the thread by until_ns. */
 void client_engine_stop(struct weft_session *session, uint64_t until_ns);
 void client_engine_free(struct weft_session *session);
+/* Caller's thread, in a failed session whose transport does not let go of its buffers: take the engine over, end every
+ * open request, and let the thread step no more. Transport and group are then left as they are, for good: only so may
+ * their memory be forgotten. false: the engine is deep in a computation and could not be taken. */
+bool client_engine_halt(struct weft_session *session);
 
 void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op);
 void client_engine_pump_group(struct weft_session *session);

@@ -1,7 +1,7 @@
 /* request.c - the life of a request, and weft_wait / weft_test. See request.h for the states.
  *
- * A session that has failed ends every wait within CLIENT_GRACE_NS even when the engine cannot complete the request yet
- * (a buffer may still be in a transport's hands); the sentence then says that the buffers are not free. */
+ * In a session that has failed a request ends when the transport has let go of its buffers. When that takes longer than
+ * CLIENT_GRACE_NS the engine is halted for good and every request ends: whoever was answered may drop its memory. */
 #include "client/request.h"
 
 #include <stdio.h>
@@ -146,8 +146,8 @@ static enum weft_status wait_request(struct client_request *request, uint64_t ti
 
     fact.or_failed = false;
     status = client_wait_for(session, request_fact, &fact, client_deadline(session, CLIENT_GRACE_NS));
-    if (status == WEFT_OK) return request_result(request);
-    return client_error(session, client_failed(session), "%.400s (its buffers are in use until weft_finalize)",
+    if (status == WEFT_OK || client_engine_halt(session)) return request_result(request);
+    return client_error(session, client_failed(session), "%.400s (the request and its buffers must stay until weft_finalize)",
                         session->failure.text);
 }
 

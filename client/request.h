@@ -16,7 +16,7 @@
 
 enum client_request_state { CLIENT_REQUEST_IDLE = 0, CLIENT_REQUEST_OPEN = 1, CLIENT_REQUEST_DONE = 2 };
 /* How long a wait goes on after the session has failed, for the buffers to become free. */
-#define CLIENT_GRACE_NS WEFT_MS(500)
+#define CLIENT_GRACE_NS WEFT_MS(1300)
 #define CLIENT_REQUEST_MAGIC 0x31515257u
 
 struct client_request {
