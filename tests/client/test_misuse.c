@@ -340,7 +340,7 @@ static void test_fork(void **state)
 }
 
 /* test_halt leaves a transport behind on purpose; UCX keeps some of its memory where the leak checker cannot follow. */
-const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:ucs_calloc\n"; }
 
 int main(void)
