@@ -113,7 +113,7 @@ def trainer_arguments(options, way, link, result):
     _, mode, codec, _ = way
     words = ["--mode", mode, "--codec", codec, "--seed", options.seed, "--csv", result + ".csv", "--json", result + ".json"]
     if options.quick:
-        return words + ["--steps", "120", "--eval-every", "40"]
+        return words + ["--steps", "80", "--eval-every", "20"]
     if link[4]:
         return words + ["--seconds", str(link[4]), "--eval-seconds", str(link[4] / 8)]
     return words
