@@ -23,6 +23,14 @@ static _Thread_local struct weft_error init_error;
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct weft_list live_sessions = {&live_sessions, &live_sessions};
 
+/* A fork may come while another thread holds the lock, and nobody would ever give it back in the child: the forking
+ * thread holds it itself. */
+static pthread_once_t fork_handlers_once = PTHREAD_ONCE_INIT;
+
+static void lock_live(void) { pthread_mutex_lock(&live_lock); }
+static void unlock_live(void) { pthread_mutex_unlock(&live_lock); }
+static void install_fork_handlers(void) { pthread_atfork(lock_live, unlock_live, unlock_live); }
+
 bool client_session_lives(struct weft_session *session)
 {
     struct weft_list *node, *spare;
@@ -168,6 +176,7 @@ enum weft_status weft_init(const struct weft_options *options, struct weft_sessi
 {
     struct weft_env *env = weft_env_system();
     init_error = (struct weft_error){0};
+    pthread_once(&fork_handlers_once, install_fork_handlers);
     if (!session_out) return weft_error_set(&init_error, WEFT_ERR_INVALID, "weft_init: session_out is NULL");
     struct weft_session *session = create(env);
     if (!session) return weft_error_set(&init_error, WEFT_ERR_NO_MEMORY, "weft_init: no memory for a session");
