@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/wire_limits.h"
+#include "proto/proto.h"
 #include "weft/weft.h"
 
 #define SECRET_BYTES_MAX 1024u
@@ -154,6 +154,7 @@ static enum weft_status settle(struct weft_env *env, const struct weft_options *
         env, choose(options->coordinator, "WEFT_COORDINATOR", weft_config_text(settings->config, "client.coordinator")), settings,
         error));
     WEFT_TRY(settle_secret(env, options, settings, error));
+    WEFT_TRY(weft_devices_allowed(settings->devices, settings->secret, error));
     return settle_numbers(options, settings, error);
 }
 

@@ -84,6 +84,10 @@ bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PRO
 /* xxh3-64 of f32 weights as they lie in memory: compared between shard and workers (control WeightHash). */
 uint64_t weft_weight_hash(const void *weights, size_t bytes);
 
+/* weft_devices_allowed() - data endpoints on network devices other than `lo` need a job secret: WEFT_ERR_AUTH and a
+ * sentence that names the device otherwise. `devices` comma separated, NULL or empty: the default, lo. */
+enum weft_status weft_devices_allowed(const char *devices, const char *secret, struct weft_error *error);
+
 /* The mode of a tensor; pinned, equal to enum weft_mode of weft.h. */
 enum weft_wire_mode { WEFT_WIRE_MODE_SERVER = 1, WEFT_WIRE_MODE_ALL_REDUCE = 2 };
 

@@ -99,6 +99,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
     char host[256], shown[300], ports[900] = "";
     uint16_t port = 0, http_port = 0;
     WEFT_TRY(weft_listen_allowed(weftd->options.listen, weftd->options.secret, error));
+    WEFT_TRY(weft_devices_allowed(weftd->options.devices, weftd->options.secret, error));
     reachable_host(weftd->options.listen, shown, sizeof shown);
     if (weftd->options.coordinator) {
         WEFT_TRY(weft_host_port(weftd->options.coordinator, host, &port, error));

@@ -1,4 +1,4 @@
-/* test_auth.c - proofs: a published HMAC-SHA256 value, every input matters, comparison; and the optimiser spec. */
+/* test_auth.c - proofs: a published HMAC-SHA256 value, every input matters, comparison; what may leave the host; and the optimiser spec. */
 #include <string.h>
 
 #include "proto/proto.h"
@@ -78,9 +78,24 @@ static void optimizer_refuses(void **state)
                                     "'sgd:momentum=0.9,weight_decay=1e-4,nesterov=1'");
 }
 
+/* Data endpoints leave the host only with a secret. */
+static void devices_need_a_secret(void **state)
+{
+    static const char *const own[] = {NULL, "", "lo", "lo,lo", ","}, *const open[] = {"eth0", "lo,eth0", "lo0", "l", "all"};
+    for (size_t i = 0; i < 5; i++) {
+        struct weft_error error = {0};
+        assert_int_equal(weft_devices_allowed(own[i], NULL, NULL), WEFT_OK);
+        assert_int_equal(weft_devices_allowed(open[i], NULL, &error), WEFT_ERR_AUTH);
+        assert_non_null(strstr(error.text, "without a job secret"));
+        assert_int_equal(weft_devices_allowed(open[i], "", NULL), WEFT_ERR_AUTH);
+        assert_int_equal(weft_devices_allowed(open[i], "s", NULL), WEFT_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(known_value), cmocka_unit_test(every_input_matters),
-        cmocka_unit_test(optimizer_accepts), cmocka_unit_test(optimizer_refuses)};
+        cmocka_unit_test(optimizer_accepts), cmocka_unit_test(optimizer_refuses),
+        cmocka_unit_test(devices_need_a_secret)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
