@@ -20,7 +20,13 @@
  * once. One that closed in order ends the same way, except that small messages it had sent before, whose
  * payload has travelled along, can still be received. A backend may see a death late or not at all (shared
  * memory): it is told by weft_transport_fail_peer.
- * Buffer rule: when a completion has run, no peer and no backend touches the buffer any more. */
+ * Buffer rule: when a completion has run, no peer and no backend touches the buffer any more. A deadline ends
+ * the *wait* of somebody above; his buffer is busy until its completion has run. To get it back sooner he
+ * cancels the receive, closes the window, or fails the peer.
+ *
+ * One-sided: the owner of memory opens a *window* on it and gives its key to a peer (in a message's header); the
+ * peer imports the key as a *remote* and puts into or gets from it, without any call of the owner. A put may carry
+ * a *notification*: a message without payload that arrives after the put's bytes can be read. */
 #ifndef WEFT_TRANSPORT_H
 #define WEFT_TRANSPORT_H
 
@@ -86,12 +92,59 @@ struct weft_arrival {
     bool lost;             /* the peer died meanwhile: accept answers WEFT_ERR_PEER_LOST; discard it */
 };
 
+/* ---- memory that peers reach by themselves ---- */
+
+enum weft_memory_kind {
+    WEFT_MEMORY_HOST = 0,
+    WEFT_MEMORY_PINNED = 1, /* host memory that a device has locked */
+    WEFT_MEMORY_CUDA = 2,
+};
+
+enum weft_window_rights { WEFT_WINDOW_READ = 1, WEFT_WINDOW_WRITE = 2 };
+
+#define WEFT_WINDOW_KEY_BYTES_MAX 192 /* fits into a message's header */
+#define WEFT_ANY_PEER UINT32_MAX
+
+struct weft_window; /* a range of the owner's memory that peers may reach; owned by the transport until closed */
+struct weft_remote; /* a peer's window, as seen from here; owned by the transport until released */
+
+struct weft_window_options {
+    size_t size;     /* sizeof(struct weft_window_options) */
+    void *address;   /* (bytes,); borrowed until the completion of weft_window_close has run */
+    size_t bytes;    /* > 0 */
+    enum weft_memory_kind kind;
+    unsigned rights; /* enum weft_window_rights, or-ed */
+    uint32_t peer_id; /* who may use it, or WEFT_ANY_PEER (of this job); a backend may be unable to tell peers apart */
+};
+
+struct weft_put {
+    const void *source; /* (bytes,); borrowed until the completion runs */
+    size_t bytes;       /* 0: only the notification */
+    uint64_t offset;    /* in the remote window */
+    bool notify;        /* send the message below behind the bytes */
+    uint64_t tag;
+    const void *header; /* copied before put returns; up to WEFT_TRANSPORT_HEADER_BYTES_MAX */
+    uint32_t header_bytes;
+};
+
+/* What an endpoint can do beyond messages (or-ed). */
+enum weft_transport_abilities {
+    WEFT_TRANSPORT_WINDOWS = 1, /* windows, put, get */
+    WEFT_TRANSPORT_MAPS = 2,    /* weft_remote_map answers for memory from weft_memory_alloc */
+};
+
 struct weft_transport_stats {
     uint64_t sent_bytes, received_bytes;         /* header + payload of data messages, counted once at the wire */
     uint64_t sent_payload_bytes, received_payload_bytes;
     uint64_t sent_count, received_count;         /* messages */
     uint64_t unexpected_count;                   /* messages that came before their receive */
     uint64_t refused_count;                      /* wrong nonce, unknown sender, bad length: dropped */
+    uint64_t put_bytes, get_bytes, put_count, get_count; /* one-sided operations started here */
+    /* what the work cost; 0 where a backend cannot know */
+    uint64_t copied_bytes;                       /* by the processor, every pass over payload counted once */
+    uint64_t system_call_count;                  /* made for data or for waking a peer; sleeping not counted */
+    uint64_t work_request_count, doorbell_count, signalled_count; /* verbs */
+    uint64_t memory_bytes, memory_peer_bytes;    /* held now for all peers; the most for one of them */
 };
 
 struct weft_transport_options {
@@ -104,6 +157,10 @@ struct weft_transport_options {
     const char *devices;      /* ucx: network devices, comma separated; default "lo" */
     struct weft_sim *sim;     /* sim: the simulation this endpoint lives in; borrowed */
     uint32_t sim_host;        /* sim: index of its host */
+    const void *secret;       /* of the job: endpoints prove to each other that they hold it; NULL: one host, one user only */
+    size_t secret_bytes;
+    const char *ports;        /* "first-last": TCP ports to listen on; NULL: any */
+    const char *tune;         /* the backend's own settings, "name=value,name=value"; its header lists them; NULL: none */
     const char *wrap;         /* fault, delay: parameters, e.g. "drop=0.01,delay_us=100,kill_after=1000,seed=7" */
     /* A peer is gone; called once per peer, from progress, after its operations have completed. */
     void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
@@ -140,6 +197,28 @@ struct weft_transport_ops {
                                struct weft_completion *completion);
     /* Drop it; its sender completes with WEFT_OK (the bytes were delivered to nobody). */
     void (*discard)(struct weft_transport *transport, struct weft_arrival *arrival);
+
+    /* One-sided; all NULL when the backend has none. The core has checked ranges and rights. */
+    unsigned abilities; /* enum weft_transport_abilities that can ever hold; see also the open endpoint's */
+    /* Fill window->key and key_bytes. May block for the registration. */
+    enum weft_status (*window_open)(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
+    /* No new access from now on; core_finish(&window->done) when nobody can touch the memory any more. Never blocks. */
+    void (*window_close)(struct weft_transport *transport, struct weft_window *window);
+    /* After window_close has finished, or when everything is given up: the record goes. */
+    void (*window_free)(struct weft_transport *transport, struct weft_window *window);
+    /* Fill remote->bytes, rights and backend from a key of `remote->peer`. WEFT_ERR_MALFORMED for anything else. */
+    enum weft_status (*import)(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
+    void (*release)(struct weft_transport *transport, struct weft_remote *remote); /* nothing is in flight on it */
+    void *(*map)(struct weft_transport *transport, struct weft_remote *remote);    /* NULL: not possible; may itself be NULL */
+    /* As send. */
+    enum weft_status (*put)(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
+                            struct weft_completion *completion);
+    enum weft_status (*get)(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination,
+                            size_t bytes, struct weft_completion *completion);
+    /* One line about the way to this peer: "mapped", "CMA", "rc mlx5_0:1 gid 3 mtu 4096". NULL: the endpoint's name. */
+    void (*describe)(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
+    /* Bring the fields of transport->stats up to date that are not counted as they happen; may be NULL. */
+    void (*count)(struct weft_transport *transport);
 
     /* Do at most `budget` pieces of work; the only place where completions and handlers run. */
     int (*progress)(struct weft_transport *transport, int budget);
@@ -181,10 +260,51 @@ enum weft_status weft_transport_accept(struct weft_transport *transport, struct 
                                        struct weft_completion *completion);
 void weft_transport_discard(struct weft_transport *transport, struct weft_arrival *arrival);
 
+/* ---- one-sided ---- */
+
+/* weft_memory_alloc() - page-aligned, zeroed, touched host memory that peers on this host can map and that is registered
+ * with a device only once. For any endpoint of this process, any thread; blocks for the first touch. Freed memory must
+ * not be in use by any operation or window. */
+enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **memory_out, struct weft_error *error);
+void weft_memory_free(struct weft_env *env, void *memory); /* NULL is fine */
+
+unsigned weft_transport_abilities(const struct weft_transport *transport);
+
+/* Open `options->address` to peers. May block for the registration. WEFT_ERR_UNSUPPORTED: the backend has no windows or
+ * cannot reach this kind of memory. On failure nothing is opened. */
+enum weft_status weft_window_open(struct weft_transport *transport, const struct weft_window_options *options,
+                                  struct weft_window **window_out, struct weft_error *error);
+/* The key to carry to peers; at most WEFT_WINDOW_KEY_BYTES_MAX bytes; valid until the window is closed. */
+void weft_window_key(const struct weft_window *window, const void **key_out, size_t *bytes_out);
+/* No new access; `completion` runs (from progress) when no peer can touch the memory any more, a lost or a stopped one
+ * neither: until then the memory is busy. The handle is gone with the completion. */
+void weft_window_close(struct weft_window *window, struct weft_completion *completion);
+
+/* A key of `peer`. Does not block. WEFT_ERR_MALFORMED: not a key of this peer and backend. */
+enum weft_status weft_transport_import(struct weft_peer *peer, const void *key, size_t bytes, struct weft_remote **remote_out);
+size_t weft_remote_bytes(const struct weft_remote *remote);
+/* The window's memory in this process, to load and store in place, or NULL when only put and get can reach it. Valid until
+ * release; the caller orders accesses with the owner himself (messages do). After the peer's death it stays readable. */
+void *weft_remote_map(struct weft_remote *remote);
+/* WEFT_ERR_BUSY while operations on it are in flight (nothing is released then). */
+enum weft_status weft_remote_release(struct weft_remote *remote);
+
+/* Write into a remote window. WEFT_IN_PROGRESS, WEFT_ERR_AGAIN (nothing queued), or another error (nothing queued). The
+ * completion says that the source may be reused and that the bytes have reached the peer's memory; its own processor may
+ * read them once the notification has arrived. Two puts, or a put and a message, are not ordered with each other.
+ * WEFT_ERR_INVALID: outside the window, or no such right. Completes with WEFT_ERR_CANCELLED when the window was closed. */
+enum weft_status weft_transport_put(struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion);
+/* Read (bytes,) at `offset` of a remote window into `destination`; otherwise as put. */
+enum weft_status weft_transport_get(struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
+                                    struct weft_completion *completion);
+
+/* How this peer is reached, one line: "shm mapped", "ucx tcp", "verbs mlx5_0:1 gid 3 mtu 4096". Cuts to `bytes`. */
+void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes);
+
 int weft_transport_progress(struct weft_transport *transport, int budget);
 /* Make it a pollable of `loop` (and take it out on close). */
 enum weft_status weft_transport_attach(struct weft_transport *transport, struct weft_loop *loop);
-void weft_transport_stats(const struct weft_transport *transport, struct weft_transport_stats *stats_out);
+void weft_transport_stats(struct weft_transport *transport, struct weft_transport_stats *stats_out);
 const char *weft_transport_name(const struct weft_transport *transport); /* "ucx tcp", "fault:sim" */
 struct weft_env *weft_transport_env(struct weft_transport *transport);
 

@@ -22,9 +22,10 @@
 /* The tail of one operation. Embedded in the backend's own record of it. */
 struct core_done {
     struct weft_list link;
-    struct weft_peer *peer;
+    struct weft_peer *peer; /* NULL: the operation belongs to no peer (the closing of a window) */
     struct weft_completion *completion;
     enum weft_status status;
+    struct weft_remote *remote; /* of a put or get; else NULL */
     /* Give the record back, just before the completion runs; NULL: nothing to do. */
     void (*recycle)(struct weft_transport *transport, struct core_done *done);
 };
@@ -61,6 +62,27 @@ struct weft_peer {
     void *backend;
 };
 
+/* The core fills the first part before ops->window_open. */
+struct weft_window {
+    struct weft_transport *transport;
+    struct weft_window_options options;
+    struct core_done done; /* of its closing */
+    bool closing;
+    struct weft_list link; /* in transport->windows */
+    uint8_t key[WEFT_WINDOW_KEY_BYTES_MAX];
+    size_t key_bytes;
+    void *backend;
+};
+
+struct weft_remote {
+    struct weft_peer *peer;
+    uint64_t bytes;      /* these two by ops->import */
+    unsigned rights;
+    uint32_t operations; /* puts and gets in flight: the backend's core_done.remote makes the core count them down */
+    struct weft_list link; /* in transport->remotes */
+    void *backend;
+};
+
 enum { CORE_MATCH_BUCKETS = 512, CORE_CHANNELS = 256 };
 
 /* Bounds of what strangers with the right nonce may leave here before they are connected. */
@@ -81,6 +103,8 @@ struct weft_transport {
     struct weft_peer **peer_buckets;
     uint32_t peer_bucket_count, peer_count, early_peer_count, early_arrival_count;
     struct weft_list peers, failing;
+    struct weft_list windows, remotes;
+    unsigned abilities; /* from ops->abilities; open may take some away */
 
     struct weft_list posted[CORE_MATCH_BUCKETS];     /* struct weft_receive */
     struct weft_list unexpected[CORE_MATCH_BUCKETS]; /* struct weft_arrival */
@@ -154,6 +178,10 @@ void core_arrivals_rescan(struct weft_transport *transport);
 bool core_refuses(const struct weft_transport *transport, uint64_t tag);
 void core_discard(struct weft_transport *transport, struct core_arrival *arrival);
 int core_match_deliver(struct weft_transport *transport, int budget);
+
+/* window.c */
+void core_windows_init(struct weft_transport *transport);
+void core_windows_free(struct weft_transport *transport); /* those nobody closed, and remotes nobody released */
 
 /* backends.c: by "ucx", "sim", "fault:...", "delay:..."; NULL: unknown or not in this build. */
 const struct weft_transport_ops *core_backend_find(const char *name);

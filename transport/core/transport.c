@@ -77,6 +77,8 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
     transport->peer_failed = options->peer_failed;
     transport->peer_failed_context = options->peer_failed_context;
     core_match_init(transport);
+    core_windows_init(transport);
+    transport->abilities = ops->abilities;
     weft_list_init(&transport->pollable.link);
     weft_timer_init(&transport->wake, wake_due);
     transport->wake_ns = WEFT_NEVER;
@@ -127,6 +129,7 @@ void weft_transport_free(struct weft_transport *transport)
     if (!transport) return;
     WEFT_ASSERT(!transport->progressing);
     weft_transport_close(transport);
+    core_windows_free(transport);
     transport->ops->free(transport);
     core_peers_free(transport);
     weft_free_bytes(transport->env, transport->refusals);
@@ -201,8 +204,14 @@ static int deliver(struct weft_transport *transport, int budget)
         struct weft_completion *completion = done->completion;
         enum weft_status status = done->status;
         weft_list_remove(&done->link);
-        WEFT_ASSERT(done->peer->operations > 0);
-        done->peer->operations--;
+        if (done->peer) {
+            WEFT_ASSERT(done->peer->operations > 0);
+            done->peer->operations--;
+        }
+        if (done->remote) {
+            WEFT_ASSERT(done->remote->operations > 0);
+            done->remote->operations--;
+        }
         if (done->recycle) done->recycle(transport, done);
         count++;
         weft_completion_finish(completion, status);
@@ -253,8 +262,9 @@ void core_wake_at(struct weft_transport *transport, uint64_t time_ns)
     }
 }
 
-void weft_transport_stats(const struct weft_transport *transport, struct weft_transport_stats *stats_out)
+void weft_transport_stats(struct weft_transport *transport, struct weft_transport_stats *stats_out)
 {
+    if (transport->ops->count) transport->ops->count(transport);
     *stats_out = transport->stats;
 }
 
