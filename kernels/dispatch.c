@@ -15,10 +15,14 @@
 
 #include "kernels/avx2/avx2.h"
 #endif
+#ifdef WEFT_KERNELS_AVX512
+#include "kernels/avx512/avx512.h"
+#endif
 
 const struct weft_kernels weft_kernels_scalar = {
     .name = "scalar",
     .sum_f32 = weft_scalar_sum_f32,
+    .sum_tree_f32 = weft_scalar_sum_tree_f32,
     .sum_i64 = weft_scalar_sum_i64,
     .scale_f32 = weft_scalar_scale_f32,
     .cast_f32_f16 = weft_scalar_cast_f32_f16,
@@ -46,9 +50,20 @@ static bool cpu_has_avx2_f16c(void)
 }
 #endif
 
+#ifdef WEFT_KERNELS_AVX512
+static bool cpu_has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq");
+}
+#endif
+
 const struct weft_kernels *weft_kernels_by_name(const char *name)
 {
     if (strcmp(name, "scalar") == 0) return &weft_kernels_scalar;
+#ifdef WEFT_KERNELS_AVX512
+    if (strcmp(name, "avx512") == 0) return cpu_has_avx512() ? &weft_kernels_avx512 : NULL;
+#endif
 #ifdef WEFT_KERNELS_AVX2
     if (strcmp(name, "avx2") == 0) return cpu_has_avx2_f16c() ? &weft_kernels_avx2 : NULL;
 #endif
@@ -57,7 +72,7 @@ const struct weft_kernels *weft_kernels_by_name(const char *name)
 
 static const struct weft_kernels *choose(void)
 {
-    static const char *const best_first[] = {"avx2", "scalar"};
+    static const char *const best_first[] = {"avx512", "avx2", "scalar"};
     const char *wanted = getenv("WEFT_KERNELS");
     const struct weft_kernels *table = wanted ? weft_kernels_by_name(wanted) : NULL;
     for (size_t i = 0; !table; i++)

@@ -35,11 +35,15 @@ struct weft_sgd {
 };
 
 struct weft_kernels {
-    const char *name; /* "scalar", "avx2" */
+    const char *name; /* "scalar", "avx2", "avx512" */
 
     /* sum: out[i] = a[i] + b[i], in this operand order. out may equal a or b. */
     void (*sum_f32)(float *out, const float *a, const float *b, size_t count);
     void (*sum_i64)(int64_t *out, const int64_t *a, const int64_t *b, size_t count); /* wraps */
+
+    /* sum_tree: every outs[o][i] = T(0, source_count) over sources[s][i] (the tree of struct weft_fold, below), each source
+     * read once. 1 to 8 sources; any number of outs. An out may equal a source; otherwise all are disjoint. */
+    void (*sum_tree_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t count);
 
     /* scale: out[i] = in[i] * factor. out may equal in. */
     void (*scale_f32)(float *out, const float *in, float factor, size_t count);
@@ -86,7 +90,7 @@ struct weft_kernels {
     void (*outer_sub_f32)(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
 };
 
-/* weft_kernels() - the table for this CPU (environment WEFT_KERNELS=scalar|avx2 overrides; an
+/* weft_kernels() - the table for this CPU (environment WEFT_KERNELS=scalar|avx2|avx512 overrides; an
  * unknown or unavailable name falls back to the best one). Any thread; never NULL; same pointer for life. */
 const struct weft_kernels *weft_kernels(void);
 

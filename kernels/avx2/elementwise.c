@@ -2,6 +2,8 @@
  *
  * Each operation is the scalar one on eight lanes; what is left below a vector goes to the scalar kernel itself.
  * -ffp-contract=off and the absence of -mfma keep multiplication and addition two roundings. */
+#include <string.h>
+
 #include "kernels/avx2/avx2.h"
 #include "kernels/scalar/scalar.h"
 
@@ -17,6 +19,54 @@ void weft_avx2_sum_f32(float *out, const float *a, const float *b, size_t count)
         _mm256_storeu_ps(out + i + WIDTH, canonical8(second));
     }
     weft_scalar_sum_f32(out + i, a + i, b + i, count - i);
+}
+
+static inline __attribute__((always_inline)) __m256 tree8(const float *const *from, size_t n, size_t i)
+{
+    if (n == 1) return _mm256_loadu_ps(from[0] + i);
+    const __m256 left = _mm256_add_ps(_mm256_loadu_ps(from[0] + i), _mm256_loadu_ps(from[1] + i));
+    if (n == 2) return left;
+    const __m256 third = _mm256_loadu_ps(from[2] + i);
+    return _mm256_add_ps(left, n == 3 ? third : _mm256_add_ps(third, _mm256_loadu_ps(from[3] + i)));
+}
+
+/* `n` sources: a constant where inlined, so the tree is straight-line code; returns how many elements were done. */
+static inline __attribute__((always_inline)) size_t sum_tree(float *const *outs, size_t out_count,
+                                                             const float *const *sources, size_t n, size_t count)
+{
+    size_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        __m256 sum = tree8(sources, n < 4 ? n : 4, i);
+        if (n > 4) sum = _mm256_add_ps(sum, tree8(sources + 4, n - 4, i));
+        sum = canonical8(sum);
+        for (size_t o = 0; o < out_count; o++)
+            _mm256_storeu_ps(outs[o] + i, sum);
+    }
+    return i;
+}
+
+void weft_avx2_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
+                            size_t count)
+{
+    size_t done = 0;
+    switch (source_count) {
+    case 1: done = sum_tree(outs, out_count, sources, 1, count); break;
+    case 2: done = sum_tree(outs, out_count, sources, 2, count); break;
+    case 3: done = sum_tree(outs, out_count, sources, 3, count); break;
+    case 4: done = sum_tree(outs, out_count, sources, 4, count); break;
+    case 5: done = sum_tree(outs, out_count, sources, 5, count); break;
+    case 6: done = sum_tree(outs, out_count, sources, 6, count); break;
+    case 7: done = sum_tree(outs, out_count, sources, 7, count); break;
+    default: done = sum_tree(outs, out_count, sources, 8, count); break;
+    }
+    if (done == count) return;
+    const float *rest[8];
+    float tail[WIDTH], *const only[1] = {tail}; /* the tail is below a vector */
+    for (size_t s = 0; s < source_count; s++)
+        rest[s] = sources[s] + done;
+    weft_scalar_sum_tree_f32(only, 1, rest, source_count, count - done);
+    for (size_t o = 0; o < out_count; o++)
+        memcpy(outs[o] + done, tail, (count - done) * sizeof *tail);
 }
 
 void weft_avx2_scale_f32(float *out, const float *in, float factor, size_t count)

@@ -11,6 +11,26 @@ void weft_scalar_sum_f32(float *out, const float *a, const float *b, size_t coun
         out[i] = canonical(a[i] + b[i]);
 }
 
+/* T over sources [0, n): split at the largest power of two below n. */
+static float tree(const float *const *sources, size_t n, size_t i)
+{
+    size_t half = 1;
+    if (n == 1) return sources[0][i];
+    while (half * 2 < n)
+        half *= 2;
+    return tree(sources, half, i) + tree(sources + half, n - half, i);
+}
+
+void weft_scalar_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
+                              size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float sum = canonical(tree(sources, source_count, i));
+        for (size_t o = 0; o < out_count; o++)
+            outs[o][i] = sum;
+    }
+}
+
 void weft_scalar_sum_i64(int64_t *out, const int64_t *a, const int64_t *b, size_t count)
 {
     for (size_t i = 0; i < count; i++)

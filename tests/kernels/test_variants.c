@@ -126,9 +126,77 @@ static void check_sgd(const struct weft_kernels *fast, size_t count, size_t shif
     }
 }
 
+/* One pass over n sources against the definition, an out that is a source included, and against the fold of fold.c. */
+static void check_tree(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
+{
+    const size_t at = GUARD + shift;
+    const float *const sources[8] = {arena.a + at, arena.b + at, arena.fast_second + at, arena.slow_second + at,
+                                     arena.b + at, arena.a + at, arena.slow_second + at, arena.fast_second + at};
+    static float other[ROOM], partials[8][COUNT_MAX];
+    for (size_t n = 1; n <= 8; n++) {
+        struct weft_fold fold;
+        float *freed[32], *const fast_outs[2] = {arena.fast + at, other + at}, *const slow_outs[1] = {arena.slow + at};
+        uint32_t freed_count;
+        fast->sum_tree_f32(fast_outs, 2, sources, n, count);
+        scalar->sum_tree_f32(slow_outs, 1, sources, n, count);
+        SAME("sum_tree_f32", arena.fast, arena.slow);
+        assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
+        weft_fold_init(&fold, count);
+        for (size_t r = 0; r < n; r++) {
+            memcpy(partials[r], sources[r], count * sizeof **partials);
+            weft_fold_add(&fold, partials[r], freed);
+        }
+        const float *folded = weft_fold_finish(&fold, freed, &freed_count);
+        if (n > 1) assert_memory_equal(folded, arena.slow + at, count * sizeof *folded);
+    }
+    /* every source is an out too, as in the one-host plan */
+    float *const in_place[2] = {arena.fast_second + at, arena.slow_second + at}, *const expected[1] = {arena.slow + at};
+    scalar->sum_tree_f32(expected, 1, sources, 4, count);
+    fast->sum_tree_f32(in_place, 2, sources, 4, count);
+    assert_memory_equal(in_place[0], expected[0], count * sizeof **in_place);
+    assert_memory_equal(in_place[1], expected[0], count * sizeof **in_place);
+    memcpy(arena.fast_second, arena.slow_second, sizeof arena.fast_second);
+    memcpy(arena.slow, arena.fast, sizeof arena.slow); /* what follows updates both in place */
+}
+
+/* Results too large for the caches take another way out. */
+static void large_of(const struct weft_kernels *fast)
+{
+    enum { LARGE = (3 << 20) / 2 + 5 };
+    const uint64_t seed = sample_seed(4);
+    struct sample sample = {seed};
+    float *a = test_malloc(4 * (LARGE + GUARD) * sizeof *a), *b = a + LARGE + GUARD, *f = b + LARGE + GUARD, *s = f + LARGE + GUARD;
+    sample_fill(&sample, SAMPLE_WILD, a, 2 * (LARGE + GUARD));
+    for (size_t shift = 0; shift < 3; shift++) {
+        memset(f, 0x55, (LARGE + GUARD) * sizeof *f);
+        memset(s, 0x55, (LARGE + GUARD) * sizeof *s);
+#define LARGE_SAME(kernel) \
+    if (memcmp(f, s, (LARGE + GUARD) * sizeof *f) != 0) fail_msg("%s %s differs from scalar on a large result", fast->name, kernel)
+        fast->sum_f32(f + shift, a, b, LARGE);
+        scalar->sum_f32(s + shift, a, b, LARGE);
+        LARGE_SAME("sum_f32");
+        fast->scale_f32(f + shift, a, 3.0f, LARGE);
+        scalar->scale_f32(s + shift, a, 3.0f, LARGE);
+        LARGE_SAME("scale_f32");
+        fast->cast_f32_f16((uint16_t *)f + shift, a, LARGE);
+        scalar->cast_f32_f16((uint16_t *)s + shift, a, LARGE);
+        LARGE_SAME("cast_f32_f16");
+        fast->cast_f32_bf16((uint16_t *)f + shift, a, LARGE);
+        scalar->cast_f32_bf16((uint16_t *)s + shift, a, LARGE);
+        LARGE_SAME("cast_f32_bf16");
+        fast->cast_f16_f32(f + shift, (const uint16_t *)a, LARGE);
+        scalar->cast_f16_f32(s + shift, (const uint16_t *)a, LARGE);
+        LARGE_SAME("cast_f16_f32");
+        fast->cast_bf16_f32(f + shift, (const uint16_t *)a, LARGE);
+        scalar->cast_bf16_f32(s + shift, (const uint16_t *)a, LARGE);
+        LARGE_SAME("cast_bf16_f32");
+    }
+    test_free(a);
+}
+
 static void each_variant(void (*check)(const struct weft_kernels *fast))
 {
-    static const char *const names[] = {"scalar", "avx2"};
+    static const char *const names[] = {"scalar", "avx2", "avx512"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (weft_kernels_by_name(names[i])) check(weft_kernels_by_name(names[i]));
 }
@@ -143,6 +211,7 @@ static void vectors_of(const struct weft_kernels *fast)
                 fill(&sample, kind);
                 check_elementwise(fast, &sample, counts[c], shift, kind, seed);
                 check_casts(fast, counts[c], shift, kind, seed);
+                check_tree(fast, counts[c], shift, kind, seed);
                 check_sgd(fast, counts[c], shift, kind, seed);
             }
 }
@@ -201,6 +270,11 @@ static void products_of(const struct weft_kernels *fast)
             }
 }
 
+static void test_large(void **state)
+{
+    each_variant(large_of);
+}
+
 static void test_products(void **state)
 {
     each_variant(products_of);
@@ -248,6 +322,7 @@ int main(void)
     scalar = weft_kernels_by_name("scalar");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_large),
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_definitions),
         cmocka_unit_test(test_choice),

@@ -1,0 +1,181 @@
+/* products.c - dot and the low-rank products with AVX-512; avx2/products.c explains the shapes.
+ *
+ * The 16 lanes of the specification are one register (f32) or two (f64), which is one chain of additions per rank: a
+ * row of M is walked by up to eight ranks, or two rows by up to four, so that enough chains are in flight. Tails go
+ * under a mask: masked lanes add +0 * +0 to a lane that started at +0 and so is never -0, no bit changes. */
+#include "kernels/avx512/avx512.h"
+
+enum { WIDTH = 16, RANK_BLOCK = 4, ROW_PAIR = 4, ROW_BLOCK = 8 };
+
+static inline double fold_lanes_f64(__m512d low, __m512d high)
+{
+    const __m512d eight = _mm512_add_pd(low, high);
+    const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    const double sum = _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+    return sum == sum ? sum : (double)float_from_bits(FLOAT_NAN);
+}
+
+static inline void add_products_f64(__m512d sum[2], __m512 x, __m512 y)
+{
+    const __m512d low = _mm512_mul_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(_mm512_castps512_ps256(y)));
+    const __m512d high = _mm512_mul_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)),
+                                       _mm512_cvtps_pd(_mm512_extractf32x8_ps(y, 1)));
+    sum[0] = _mm512_add_pd(sum[0], low);
+    sum[1] = _mm512_add_pd(sum[1], high);
+}
+
+double weft_avx512_dot_f32(const float *a, const float *b, size_t count)
+{
+    __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
+    size_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH)
+        add_products_f64(sum, _mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i));
+    if (i < count) {
+        const __mmask16 lanes = first16(count - i);
+        add_products_f64(sum, _mm512_maskz_loadu_ps(lanes, a + i), _mm512_maskz_loadu_ps(lanes, b + i));
+    }
+    return fold_lanes_f64(sum[0], sum[1]);
+}
+
+static inline float fold_lanes_f32(__m512 sixteen)
+{
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sixteen), _mm512_extractf32x8_ps(sixteen, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return canonical(_mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1))));
+}
+
+/* Sixteen columns of `rows` rows of M times `ranks` rows of Q, added up. */
+static inline __attribute__((always_inline)) void columns_times(__m512 sum[ROW_PAIR][RANK_BLOCK], const float *m,
+                                                                const float *q, size_t cols, size_t rows, size_t ranks,
+                                                                __mmask16 lanes)
+{
+    __m512 factors[RANK_BLOCK];
+    for (size_t r = 0; r < ranks; r++)
+        factors[r] = _mm512_maskz_loadu_ps(lanes, q + r * cols);
+    for (size_t i = 0; i < rows; i++) {
+        const __m512 row = _mm512_maskz_loadu_ps(lanes, m + i * cols);
+        for (size_t r = 0; r < ranks; r++)
+            sum[i][r] = _mm512_add_ps(sum[i][r], _mm512_mul_ps(row, factors[r]));
+    }
+}
+
+/* `rows` rows of M times `ranks` rows of Q (both constants where inlined). */
+static inline __attribute__((always_inline)) void rows_times(float *p, size_t p_stride, const float *m, const float *q,
+                                                             size_t cols, size_t rows, size_t ranks)
+{
+    __m512 sum[ROW_PAIR][RANK_BLOCK];
+    for (size_t i = 0; i < rows; i++)
+        for (size_t r = 0; r < ranks; r++)
+            sum[i][r] = _mm512_setzero_ps();
+    size_t j = 0;
+    for (; j + WIDTH <= cols; j += WIDTH)
+        columns_times(sum, m + j, q + j, cols, rows, ranks, ALL16);
+    if (j < cols) columns_times(sum, m + j, q + j, cols, rows, ranks, first16(cols - j));
+    for (size_t i = 0; i < rows; i++)
+        for (size_t r = 0; r < ranks; r++)
+            p[r * p_stride + i] = fold_lanes_f32(sum[i][r]);
+}
+
+static inline __attribute__((always_inline)) void band_times(float *p, size_t p_stride, const float *m, const float *q,
+                                                             size_t cols, size_t rows, size_t rank)
+{
+    for (size_t r = 0; r < rank; r += RANK_BLOCK) {
+        float *to = p + r * p_stride;
+        const float *from = q + r * cols;
+        switch (rank - r) {
+        case 1: rows_times(to, p_stride, m, from, cols, rows, 1); break;
+        case 2: rows_times(to, p_stride, m, from, cols, rows, 2); break;
+        case 3: rows_times(to, p_stride, m, from, cols, rows, 3); break;
+        default: rows_times(to, p_stride, m, from, cols, rows, RANK_BLOCK); break;
+        }
+    }
+}
+
+void weft_avx512_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank)
+{
+    size_t i = 0;
+    for (; i + ROW_PAIR <= rows; i += ROW_PAIR)
+        band_times(p + i, p_stride, m + i * cols, q, cols, ROW_PAIR, rank);
+    for (; i < rows; i++)
+        band_times(p + i, p_stride, m + i * cols, q, cols, 1, rank);
+}
+
+static inline __attribute__((always_inline)) void add_row_columns(float *q, const float *m, const __m512 *factors, size_t cols,
+                                                                  size_t rows, __mmask16 lanes)
+{
+    __m512 sum = _mm512_maskz_loadu_ps(lanes, q);
+    for (size_t i = 0; i < rows; i++)
+        sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, m + i * cols), factors[i]));
+    _mm512_mask_storeu_ps(q, lanes, sum);
+}
+
+/* q (cols,) += sum over `rows` (a constant where inlined) rows of m(i, :) * p(i), in row order. */
+static inline __attribute__((always_inline)) void add_rows(float *q, const float *m, const float *p, size_t cols, size_t rows)
+{
+    __m512 factors[ROW_BLOCK];
+    for (size_t i = 0; i < rows; i++)
+        factors[i] = _mm512_set1_ps(p[i]);
+    size_t j = 0;
+    for (; j + WIDTH <= cols; j += WIDTH)
+        add_row_columns(q + j, m + j, factors, cols, rows, ALL16);
+    if (j < cols) add_row_columns(q + j, m + j, factors, cols, rows, first16(cols - j));
+}
+
+void weft_avx512_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
+{
+    for (size_t j = 0; j < rank * cols; j++)
+        q[j] = 0.0f;
+    size_t i = 0; /* a block of rows of M stays in the second-level cache while every rank walks over it */
+    for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
+        for (size_t r = 0; r < rank; r++)
+            add_rows(q + r * cols, m + i * cols, p + r * rows + i, cols, ROW_BLOCK);
+    for (; i < rows; i++)
+        for (size_t r = 0; r < rank; r++)
+            add_rows(q + r * cols, m + i * cols, p + r * rows + i, cols, 1);
+    for (size_t j = 0; j < rank * cols; j++)
+        q[j] = canonical(q[j]);
+}
+
+/* 16 * `vectors` elements of row i of P^T Q, written or subtracted from what is there; lanes: of the last vector. */
+static inline __attribute__((always_inline)) void outer_vectors(float *out, const float *p, const float *q, size_t rows,
+                                                                size_t cols, size_t rank, size_t vectors, __mmask16 lanes,
+                                                                bool subtract)
+{
+    __m512 sum[4];
+    for (size_t v = 0; v < vectors; v++)
+        sum[v] = _mm512_mul_ps(_mm512_set1_ps(p[0]), _mm512_maskz_loadu_ps(lanes, q + v * WIDTH));
+    for (size_t r = 1; r < rank; r++) {
+        const __m512 factor = _mm512_set1_ps(p[r * rows]);
+        for (size_t v = 0; v < vectors; v++)
+            sum[v] = _mm512_add_ps(sum[v], _mm512_mul_ps(factor, _mm512_maskz_loadu_ps(lanes, q + r * cols + v * WIDTH)));
+    }
+    for (size_t v = 0; v < vectors; v++) {
+        if (subtract) sum[v] = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, out + v * WIDTH), sum[v]);
+        _mm512_mask_storeu_ps(out + v * WIDTH, lanes, canonical16(sum[v]));
+    }
+}
+
+static inline __attribute__((always_inline)) void outer(float *out, const float *p, const float *q, size_t rows, size_t cols,
+                                                        size_t rank, bool subtract)
+{
+    for (size_t i = 0; i < rows; i++) {
+        float *row = out + i * cols;
+        size_t j = 0;
+        for (; j + 4 * WIDTH <= cols; j += 4 * WIDTH)
+            outer_vectors(row + j, p + i, q + j, rows, cols, rank, 4, ALL16, subtract);
+        for (; j < cols; j += WIDTH)
+            outer_vectors(row + j, p + i, q + j, rows, cols, rank, 1, first16(cols - j), subtract);
+    }
+}
+
+void weft_avx512_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank)
+{
+    outer(out, p, q, rows, cols, rank, false);
+}
+
+void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank)
+{
+    outer(m, p, q, rows, cols, rank, true);
+}

@@ -1,0 +1,25 @@
+/* table.c - the AVX-512 variant. sum_i64 stays with scalar: the compiler's vectors already run at memory speed. */
+#include "kernels/avx512/avx512.h"
+#include "kernels/scalar/scalar.h"
+
+const struct weft_kernels weft_kernels_avx512 = {
+    .name = "avx512",
+    .sum_f32 = weft_avx512_sum_f32,
+    .sum_tree_f32 = weft_avx512_sum_tree_f32,
+    .sum_i64 = weft_scalar_sum_i64,
+    .scale_f32 = weft_avx512_scale_f32,
+    .cast_f32_f16 = weft_avx512_cast_f32_f16,
+    .cast_f16_f32 = weft_avx512_cast_f16_f32,
+    .cast_f32_bf16 = weft_avx512_cast_f32_bf16,
+    .cast_bf16_f32 = weft_avx512_cast_bf16_f32,
+    .sgd_f32 = weft_avx512_sgd_f32,
+    .dot_f32 = weft_avx512_dot_f32,
+    .finite_f32 = weft_avx512_finite_f32,
+    .max_abs_bits_f32 = weft_avx512_max_abs_bits_f32,
+    .indices_above_f32 = weft_avx512_indices_above_f32,
+    .scale_add_f32 = weft_avx512_scale_add_f32,
+    .matmul_f32 = weft_avx512_matmul_f32,
+    .matmul_t_f32 = weft_avx512_matmul_t_f32,
+    .outer_f32 = weft_avx512_outer_f32,
+    .outer_sub_f32 = weft_avx512_outer_sub_f32,
+};

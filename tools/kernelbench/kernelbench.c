@@ -1,0 +1,222 @@
+/* kernelbench.c - the cases and the clock. See kernelbench.h. */
+#include "tools/kernelbench/kernelbench.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "compress/compress.h"
+#include "tools/benchlib/samples.h"
+
+enum { ARRAYS = 9, ROUNDS_MAX = 1000, SIDE_MAX = 4096 };
+
+struct buffers {
+    float *arrays[ARRAYS]; /* (count,) at page starts; 0..7 random normal, 8 is scratch */
+    size_t count;
+    struct weft_codec *codec;
+    size_t codec_rows; /* of its square matrix */
+    void *wire;
+};
+
+struct bench_case {
+    const char *name;
+    double bytes_per_element;
+    void (*run)(const struct weft_kernels *kernels, struct buffers *b);
+    const char *codec; /* spec; NULL: none */
+    bool square;       /* the codec wants a matrix: side * side elements */
+};
+
+static void run_sum(const struct weft_kernels *k, struct buffers *b)
+{
+    k->sum_f32(b->arrays[0], b->arrays[0], b->arrays[1], b->count);
+}
+
+static void run_sum_apart(const struct weft_kernels *k, struct buffers *b)
+{
+    k->sum_f32(b->arrays[8], b->arrays[0], b->arrays[1], b->count);
+}
+
+static void run_tree(const struct weft_kernels *k, struct buffers *b, size_t sources)
+{
+    float *const outs[1] = {b->arrays[0]};
+    k->sum_tree_f32(outs, 1, (const float *const *)b->arrays, sources, b->count);
+}
+
+static void run_tree4(const struct weft_kernels *k, struct buffers *b) { run_tree(k, b, 4); }
+static void run_tree8(const struct weft_kernels *k, struct buffers *b) { run_tree(k, b, 8); }
+
+static void run_scale(const struct weft_kernels *k, struct buffers *b)
+{
+    k->scale_f32(b->arrays[8], b->arrays[0], 0.5f, b->count);
+}
+
+static void run_to_f16(const struct weft_kernels *k, struct buffers *b)
+{
+    k->cast_f32_f16((uint16_t *)b->arrays[8], b->arrays[0], b->count);
+}
+
+static void run_from_f16(const struct weft_kernels *k, struct buffers *b)
+{
+    k->cast_f16_f32(b->arrays[8], (const uint16_t *)b->arrays[0], b->count);
+}
+
+static void run_to_bf16(const struct weft_kernels *k, struct buffers *b)
+{
+    k->cast_f32_bf16((uint16_t *)b->arrays[8], b->arrays[0], b->count);
+}
+
+static void run_from_bf16(const struct weft_kernels *k, struct buffers *b)
+{
+    k->cast_bf16_f32(b->arrays[8], (const uint16_t *)b->arrays[0], b->count);
+}
+
+static void run_sgd(const struct weft_kernels *k, struct buffers *b)
+{
+    const struct weft_sgd sgd = {.lr = 1e-6f, .momentum = 0.9f};
+    k->sgd_f32(b->arrays[0], b->arrays[1], b->arrays[2], 1.0f, &sgd, b->count);
+}
+
+static void run_max_abs(const struct weft_kernels *k, struct buffers *b)
+{
+    b->arrays[8][0] = (float)k->max_abs_bits_f32(b->arrays[0], b->count);
+}
+
+static void run_scale_add(const struct weft_kernels *k, struct buffers *b)
+{
+    b->arrays[8][0] = (float)k->scale_add_f32(b->arrays[1], b->arrays[0], 1.0f, b->arrays[1], b->count);
+}
+
+/* A whole step of a worker on its own: every round encoded, its own bytes taken as the aggregate, but no finish for a
+ * codec of one round (the select and its residual alone). A step is committed, so the next one has a real residual. */
+static void run_codec(const struct weft_kernels *k, struct buffers *b)
+{
+    const uint32_t rounds = b->codec_rows ? 2 : 1;
+    size_t bytes;
+    (void)k;
+    for (uint32_t round = 0; round < rounds; round++) {
+        weft_codec_encode(b->codec, round, b->arrays[0], 1.0f, b->wire, &bytes);
+        if (rounds == 2 && round == 0) weft_orthogonalise(b->wire, b->codec_rows, 4, NULL);
+        weft_codec_take(b->codec, round, b->wire, bytes, 1);
+    }
+    if (rounds == 2) weft_codec_finish(b->codec, 1.0f, b->arrays[8]);
+    weft_codec_commit(b->codec);
+}
+
+static const struct bench_case cases[] = {
+    {"sum f32 in place", 12, run_sum, NULL, false},
+    {"sum f32 apart", 12, run_sum_apart, NULL, false},
+    {"sum of 4 f32", 20, run_tree4, NULL, false},
+    {"sum of 8 f32", 36, run_tree8, NULL, false},
+    {"scale f32", 8, run_scale, NULL, false},
+    {"cast f32 to f16", 6, run_to_f16, NULL, false},
+    {"cast f16 to f32", 6, run_from_f16, NULL, false},
+    {"cast f32 to bf16", 6, run_to_bf16, NULL, false},
+    {"cast bf16 to f32", 6, run_from_bf16, NULL, false},
+    {"sgd momentum", 20, run_sgd, NULL, false},
+    {"largest magnitude", 4, run_max_abs, NULL, false},
+    {"add residual", 12, run_scale_add, NULL, false},
+    {"top-k 1 % with residual", 16, run_codec, "topk:ratio=0.01", false},
+    {"powersgd rank 4", 28, run_codec, "powersgd:rank=4", true},
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Bytes read plus written per second by the faster copy of the same traffic. */
+static double copy_rate(struct buffers *b, size_t bytes_moved)
+{
+    size_t half = bytes_moved / 2 / 64 * 64, most = b->count * sizeof(float) / 64 * 64;
+    if (half > most) half = most;
+    double begin = now_s();
+    memcpy(b->arrays[8], b->arrays[7], half);
+    const double plain = now_s() - begin;
+    begin = now_s();
+    kernelbench_stream_copy(b->arrays[8], b->arrays[7], half);
+    const double streamed = now_s() - begin;
+    return 2.0 * (double)half / (plain < streamed ? plain : streamed);
+}
+
+static bool codec_open(struct buffers *b, const struct bench_case *c)
+{
+    struct weft_codec_spec spec;
+    struct weft_error error;
+    size_t side = 1;
+    while (side < SIDE_MAX && (side + 1) * (side + 1) <= b->count)
+        side++;
+    b->codec_rows = c->square ? side : 0;
+    const struct weft_shape shape = c->square ? (struct weft_shape){2, {side, side}} : (struct weft_shape){1, {b->count}};
+    if (weft_codec_parse(c->codec, &spec, &error) < 0) return false;
+    spec = weft_codec_resolve(&spec, &shape);
+    if (weft_codec_create(weft_env_system(), &spec, &shape, &b->codec) < 0) return false;
+    b->wire = weft_alloc_bytes(weft_env_system(), weft_codec_contribution_bytes_max(&spec, &shape, 0) * 2);
+    return b->wire != NULL;
+}
+
+static void codec_close(struct buffers *b)
+{
+    if (b->codec) weft_codec_free(b->codec);
+    weft_free_bytes(weft_env_system(), b->wire);
+    b->codec = NULL;
+    b->wire = NULL;
+}
+
+static void measure(const struct kernelbench_options *options, const struct bench_case *c, struct buffers *b,
+                    struct kernelbench_row *row)
+{
+    double rates[ROUNDS_MAX], copies[ROUNDS_MAX], times[ROUNDS_MAX], scratch[ROUNDS_MAX];
+    const uint32_t rounds = options->rounds < ROUNDS_MAX ? options->rounds : ROUNDS_MAX;
+    const size_t count = c->square ? b->codec_rows * b->codec_rows : b->count;
+    for (uint32_t round = 0; round <= rounds; round++) { /* round 0 warms up and is overwritten */
+        const uint32_t at = round == 0 ? 0 : round - 1;
+        copies[at] = copy_rate(b, (size_t)(c->bytes_per_element * (double)count));
+        const double begin = now_s();
+        c->run(options->kernels, b);
+        times[at] = now_s() - begin;
+        rates[at] = c->bytes_per_element * (double)count / times[at];
+    }
+    const struct bench_ratio ratio = bench_compare(copies, rates, rounds, scratch);
+    *row = (struct kernelbench_row){
+        .name = c->name, .count = count, .bytes_per_element = c->bytes_per_element,
+        .time_s = bench_summarise(times, rounds).p50,
+        .gbps = bench_summarise(rates, rounds).p50 * 1e-9, .copy_gbps = bench_summarise(copies, rounds).p50 * 1e-9,
+        .ratio = ratio.median, .ratio_low = ratio.low, .ratio_high = ratio.high,
+    };
+}
+
+/* A sum of uniforms is normal enough, and every element is different: what a gradient looks like to a select. */
+static void fill_normal(float *out, size_t count, uint64_t seed)
+{
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const int32_t sum = (int32_t)(seed >> 48) + (int32_t)(seed >> 32 & 0xffff) + (int32_t)(seed >> 16 & 0xffff) - 98302;
+        out[i] = (float)sum * 0x1p-16f;
+    }
+}
+
+bool kernelbench_run(const struct kernelbench_options *options, void (*row)(void *context, const struct kernelbench_row *row),
+                     void *context)
+{
+    struct buffers b = {.count = options->count};
+    const size_t bytes = (options->count * sizeof(float) + 4095) / 4096 * 4096;
+    bool fine = true;
+    for (size_t i = 0; i < ARRAYS && fine; i++) {
+        b.arrays[i] = aligned_alloc(4096, bytes);
+        fine = b.arrays[i] != NULL;
+        if (fine) fill_normal(b.arrays[i], options->count, i + 1);
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0] && fine; i++) {
+        if (options->only && !strstr(cases[i].name, options->only)) continue;
+        struct kernelbench_row result;
+        if (cases[i].codec) fine = codec_open(&b, &cases[i]);
+        if (fine) measure(options, &cases[i], &b, &result);
+        codec_close(&b);
+        if (fine) row(context, &result);
+    }
+    for (size_t i = 0; i < ARRAYS; i++)
+        free(b.arrays[i]);
+    return fine;
+}
