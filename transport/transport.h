@@ -322,6 +322,8 @@ struct weft_sim_options {
     uint64_t jitter_ns;           /* uniform 0..jitter added, default 1,000 */
     uint64_t bytes_per_second;    /* of one host's link, each direction; default 12,500,000,000; 0: unlimited */
     uint64_t detect_ns;           /* from a death to peer_failed at the others, default 100 ms */
+    bool timing_only;             /* payloads take time but are never read, written or copied: any address will do for them */
+    size_t slab_bytes;            /* memory of what is in flight is taken so many at a time, default 256 KiB; 0: one by one */
 };
 void weft_sim_options_init(struct weft_sim_options *options);
 enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_options *options, struct weft_sim **sim_out);
@@ -340,5 +342,7 @@ void weft_sim_slow(struct weft_sim *sim, uint32_t host, uint32_t factor); /* its
 void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, bool cut);
 uint64_t weft_sim_now_ns(const struct weft_sim *sim);
 uint64_t weft_sim_event_count(const struct weft_sim *sim);
+/* A hash of everything that happened so far, in order: equal seeds and calls give equal traces. */
+uint64_t weft_sim_trace(const struct weft_sim *sim);
 
 #endif

@@ -31,6 +31,9 @@ static void on_failed(void *context, uint32_t peer_id, enum weft_status status, 
     (*(int *)context)++;
 }
 
+static size_t slab_bytes = 256 << 10;
+static bool timing_only;
+
 static void world_open(struct world *world, uint32_t ranks, uint64_t seed)
 {
     memset(world, 0, sizeof *world);
@@ -39,6 +42,8 @@ static void world_open(struct world *world, uint32_t ranks, uint64_t seed)
     weft_sim_options_init(&options);
     options.host_count = ranks;
     options.seed = seed;
+    options.slab_bytes = slab_bytes;
+    options.timing_only = timing_only;
     assert_int_equal(weft_sim_create(weft_env_system(), &options, &world->sim), WEFT_OK);
     for (uint32_t i = 0; i < ranks; i++) {
         struct weft_env *env = weft_sim_env(world->sim, i);
@@ -145,7 +150,7 @@ static uint64_t all_to_all(uint64_t seed, bool deaths, uint64_t *events_out)
     for (uint32_t i = 0; deaths && i < RANKS; i++) {
         if (i != 5 && i != 40 && i != 63) assert_int_equal(world.failed[i], 3);
     }
-    uint64_t trace = world.trace ^ weft_sim_now_ns(world.sim);
+    uint64_t trace = world.trace ^ weft_sim_now_ns(world.sim) ^ weft_sim_trace(world.sim);
     *events_out = weft_sim_event_count(world.sim);
     world_close(&world);
     free(sends), free(receives), free(in), free(big);
@@ -166,6 +171,129 @@ static void test_deaths(void **state)
     uint64_t events[2];
     assert_true(all_to_all(7, true, &events[0]) == all_to_all(7, true, &events[1]));
     for (uint64_t seed = 10; seed < 20; seed++) all_to_all(seed, true, &events[0]);
+}
+
+/* Where memory comes from changes nothing that happens. */
+static void test_slabs(void **state)
+{
+    uint64_t events[3], traces[3];
+    const size_t sizes[] = {0, 1000, 1 << 20};
+    for (int i = 0; i < 3; i++) {
+        slab_bytes = sizes[i];
+        traces[i] = all_to_all(3, true, &events[i]);
+    }
+    slab_bytes = 256 << 10;
+    for (int i = 1; i < 3; i++) {
+        assert_true(traces[i] == traces[0]);
+        assert_int_equal(events[i], events[0]);
+    }
+}
+
+/* Payloads that cannot be touched travel all the same, and as long as others. */
+static void test_timing_only(void **state)
+{
+    static char real[2][50000], real_in[2][50000];
+    uint64_t ended_ns[2];
+    for (int mode = 0; mode < 2; mode++) {
+        struct world world;
+        struct work sends[2], receives[2];
+        timing_only = mode == 1;
+        world_open(&world, 2, 1);
+        for (int i = 0; i < 2; i++) {
+            size_t bytes = i ? 50000 : 300; /* rendezvous, eager */
+            char *nowhere = (char *)16;
+            receive(&world, &receives[i], 1, 0, TAG(1), timing_only ? nowhere : real_in[i], bytes);
+            send(&world, &sends[i], 0, 1, TAG(1), timing_only ? nowhere : real[i], bytes);
+        }
+        assert_int_equal(weft_sim_run(world.sim, NULL, WEFT_SECONDS(10)), WEFT_ERR_STATE);
+        for (int i = 0; i < 2; i++) assert_int_equal(sends[i].fired + receives[i].fired, 2);
+        struct weft_transport_stats stats;
+        weft_transport_stats(world.transports[1], &stats);
+        assert_int_equal(stats.received_payload_bytes, 50300);
+        assert_int_equal(stats.copied_bytes, timing_only ? 0 : 50300);
+        ended_ns[mode] = weft_sim_now_ns(world.sim);
+        world_close(&world);
+    }
+    timing_only = false;
+    assert_int_equal(ended_ns[0], ended_ns[1]);
+}
+
+/* ---- windows ---- */
+
+static struct weft_window *open_window(struct world *world, uint32_t at, void *memory, size_t bytes, unsigned rights, uint32_t peer)
+{
+    struct weft_window_options options = {sizeof options, memory, bytes, WEFT_MEMORY_HOST, rights, peer};
+    struct weft_window *window;
+    assert_int_equal(weft_window_open(world->transports[at], &options, &window, NULL), WEFT_OK);
+    return window;
+}
+
+static enum weft_status import(struct world *world, uint32_t at, uint32_t owner, const struct weft_window *window, struct weft_remote **remote_out)
+{
+    const void *key;
+    size_t bytes;
+    weft_window_key(window, &key, &bytes);
+    return weft_transport_import(weft_transport_peer(world->transports[at], owner), key, bytes, remote_out);
+}
+
+static void put(struct world *world, struct work *work, struct weft_remote *remote, uint64_t offset, const void *data, size_t bytes, bool notify)
+{
+    work_init(work, world);
+    struct weft_put put = {data, bytes, offset, notify, TAG(9), "told", 4};
+    assert_int_equal(weft_transport_put(remote, &put, &work->completion), WEFT_IN_PROGRESS);
+}
+
+static void test_windows(void **state)
+{
+    struct world world;
+    world_open(&world, 3, 1);
+    static unsigned char memory[100000], data[100000], back[100000];
+    fill(data, sizeof data, 3);
+    struct weft_window *window = open_window(&world, 0, memory, sizeof memory, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE, 1);
+    struct weft_remote *remote, *none;
+    assert_int_equal(import(&world, 2, 0, window, &none), WEFT_ERR_AUTH);      /* it is for endpoint 1 */
+    assert_int_equal(import(&world, 1, 2, window, &none), WEFT_ERR_MALFORMED); /* and of endpoint 0 */
+    assert_int_equal(import(&world, 1, 0, window, &remote), WEFT_OK);
+    struct work puts[2], got, told, closed, late;
+    receive(&world, &told, 0, 1, TAG(9), NULL, 0);
+    put(&world, &puts[0], remote, 100, data + 100, sizeof data - 100, true);
+    put(&world, &puts[1], remote, 0, data, 100, false);
+    assert_int_equal(weft_remote_release(remote), WEFT_ERR_BUSY);
+    weft_sim_run(world.sim, NULL, WEFT_SECONDS(1));
+    assert_int_equal(puts[0].fired + puts[1].fired + told.fired, 3);
+    assert_int_equal(puts[0].status | puts[1].status | told.status, WEFT_OK);
+    assert_memory_equal(told.receive.header, "told", 4);
+    assert_true(filled(memory, sizeof memory, 3));
+    work_init(&got, &world);
+    assert_int_equal(weft_transport_get(remote, 50000, back, 50000, &got.completion), WEFT_IN_PROGRESS);
+    weft_sim_run(world.sim, NULL, WEFT_SECONDS(2));
+    assert_int_equal(got.fired, 1);
+    assert_memory_equal(back, data + 50000, 50000);
+    work_init(&got, &world);
+    assert_int_equal(weft_transport_get(remote, 50001, back, 50000, &got.completion), WEFT_ERR_INVALID);
+
+    /* What is under way when the window closes changes nothing any more. */
+    memset(data, 0, sizeof data);
+    put(&world, &late, remote, 0, data, sizeof data, true);
+    work_init(&closed, &world);
+    weft_window_close(window, &closed.completion);
+    weft_sim_run(world.sim, NULL, WEFT_SECONDS(3));
+    assert_int_equal(closed.fired + late.fired, 2);
+    assert_int_equal(late.status, WEFT_ERR_CANCELLED);
+    assert_true(filled(memory, sizeof memory, 3));
+    assert_int_equal(weft_remote_release(remote), WEFT_OK);
+
+    /* A dead owner ends them, as it ends messages. */
+    window = open_window(&world, 0, memory, sizeof memory, WEFT_WINDOW_WRITE, WEFT_ANY_PEER);
+    assert_int_equal(import(&world, 2, 0, window, &remote), WEFT_OK);
+    assert_int_equal(weft_transport_get(remote, 0, back, 1, &got.completion), WEFT_ERR_INVALID); /* no right to read */
+    put(&world, &late, remote, 0, data, sizeof data, true);
+    weft_sim_kill(world.sim, 0);
+    weft_sim_run(world.sim, NULL, WEFT_SECONDS(4));
+    assert_int_equal(late.fired, 1);
+    assert_int_equal(late.status, WEFT_ERR_PEER_LOST);
+    assert_true(filled(memory, sizeof memory, 3));
+    world_close(&world);
 }
 
 static void test_partition(void **state)
@@ -233,7 +361,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_to_all), cmocka_unit_test(test_deaths),      cmocka_unit_test(test_partition),
-        cmocka_unit_test(test_bandwidth),  cmocka_unit_test(test_run_answers),
+        cmocka_unit_test(test_bandwidth),  cmocka_unit_test(test_run_answers), cmocka_unit_test(test_slabs),
+        cmocka_unit_test(test_timing_only), cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

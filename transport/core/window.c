@@ -16,6 +16,7 @@ void core_windows_init(struct weft_transport *transport)
 static void window_free(struct weft_transport *transport, struct weft_window *window)
 {
     weft_list_remove(&window->link);
+    weft_list_remove(&window->done.link); /* closed, but nobody progressed any more */
     transport->ops->window_free(transport, window);
     weft_free_bytes(transport->env, window);
 }
@@ -56,6 +57,7 @@ enum weft_status weft_window_open(struct weft_transport *transport, const struct
     if (!window) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a window");
     window->transport = transport;
     window->options = *options;
+    weft_list_init(&window->done.link);
     enum weft_status status = transport->ops->window_open(transport, window, error);
     if (status < 0) {
         weft_free_bytes(transport->env, window);

@@ -5,7 +5,7 @@
 #include "transport/sim/sim.h"
 #include "transport/sim/sim_ops.h"
 
-enum { ADDRESS_MAGIC = 0x4d495357, ADDRESS_VERSION = 1, SENDING_MAX = 4096 };
+enum { ADDRESS_MAGIC = 0x4d495357, ADDRESS_VERSION = 1 };
 
 static struct sim_endpoint *endpoint_of(struct weft_transport *transport) { return transport->backend; }
 
@@ -65,16 +65,8 @@ static void notice_fire(struct weft_sim *sim, struct sim_due *due)
 /* Room for one more endpoint in the table and for its two nodes in the heap. */
 static bool reserve(struct weft_sim *sim)
 {
-    if (sim->endpoint_count == sim->endpoint_capacity) {
-        uint32_t capacity = sim->endpoint_capacity ? sim->endpoint_capacity * 2 : 64;
-        struct sim_endpoint **table = weft_alloc_array(sim->env, capacity, sizeof *table);
-        if (!table) return false;
-        if (sim->endpoint_count > 0) memcpy(table, sim->endpoint_table, sim->endpoint_count * sizeof *table);
-        weft_free_bytes(sim->env, sim->endpoint_table);
-        sim->endpoint_table = table;
-        sim->endpoint_capacity = capacity;
-    }
-    return sim_heap_reserve(&sim->events, sim->env, 2);
+    return sim_table_grow(sim, (void ***)&sim->endpoint_table, sim->endpoint_count, &sim->endpoint_capacity) &&
+           sim_heap_reserve(&sim->events, sim->env, 2);
 }
 
 static enum weft_status sim_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
@@ -139,11 +131,6 @@ static enum weft_status sim_connect(struct weft_transport *transport, struct wef
     return WEFT_OK;
 }
 
-static void recycle_send(struct weft_transport *transport, struct core_done *done)
-{
-    sim_message_release(weft_container_of(done, struct sim_message, send_done));
-}
-
 static void recycle_receive(struct weft_transport *transport, struct core_done *done)
 {
     sim_message_release(weft_container_of(done, struct sim_message, receive_done));
@@ -155,39 +142,29 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct weft_sim *sim = endpoint->sim;
     struct sim_peer *known = peer->backend;
-    if (endpoint->sending_count >= SENDING_MAX) return WEFT_ERR_AGAIN;
-    bool eager = sent->payload_bytes <= transport->eager_bytes_max;
-    struct sim_message *message = weft_alloc_zero(sim->env, sizeof *message + (eager ? sent->payload_bytes : 0));
-    if (!message) return WEFT_ERR_NO_MEMORY;
-    if (!sim_heap_reserve(&sim->events, sim->env, 2)) {
-        weft_free_bytes(sim->env, message);
+    if (endpoint->sending_count >= SIM_SENDING_MAX) return WEFT_ERR_AGAIN;
+    bool eager = sent->payload_bytes <= transport->eager_bytes_max, copied = eager && sent->payload_bytes > 0 && !sim->options.timing_only;
+    void *copy = copied ? sim_copy_take(sim, sent->payload_bytes) : NULL;
+    if (copied && !copy) return WEFT_ERR_NO_MEMORY;
+    struct sim_message *message = sim_message_new(endpoint, known->remote);
+    if (!message) {
+        if (copy) sim_copy_give(sim, copy, sent->payload_bytes);
         return WEFT_ERR_NO_MEMORY;
     }
     struct weft_arrival *face = &message->arrival.face;
-    face->peer_id = endpoint->id;
     face->tag = sent->tag;
     face->payload_bytes = sent->payload_bytes;
     face->header_bytes = sent->header_bytes;
     if (sent->header_bytes > 0) memcpy(face->header, sent->header, sent->header_bytes);
     message->eager = message->arrival.whole = eager;
     message->payload = sent->payload;
-    if (eager && sent->payload_bytes > 0) {
-        memcpy(message->copy, sent->payload, sent->payload_bytes);
-        message->payload = message->copy;
+    if (copy) {
+        memcpy(copy, sent->payload, sent->payload_bytes);
+        transport->stats.copied_bytes += sent->payload_bytes;
+        message->payload = message->copy = copy;
     }
-    message->travel.index = message->sent.index = SIM_IDLE;
-    message->send_done = (struct core_done){.peer = peer, .completion = completion, .recycle = recycle_send};
-    message->source = endpoint;
-    message->sink = known->remote;
-    message->nonce = transport->nonce;
-    message->send_live = true;
-    message->refs = 1;
-    weft_list_append(&sim->messages, &message->all);
-    weft_list_append(&endpoint->sending, &message->of_source);
-    weft_list_init(&message->of_sink);
-    weft_list_init(&message->waiting);
-    endpoint->sending_count++;
-    sim_message_start(message, known);
+    message->send_done = (struct core_done){.peer = peer, .completion = completion, .recycle = sim_recycle_send};
+    sim_message_start(message, SIM_ANNOUNCE, known);
     return WEFT_IN_PROGRESS;
 }
 
@@ -309,6 +286,14 @@ const struct weft_transport_ops sim_transport_ops = {
     .send = sim_send,
     .accept = sim_accept,
     .discard = sim_discard,
+    .abilities = WEFT_TRANSPORT_WINDOWS,
+    .window_open = sim_window_open,
+    .window_close = sim_window_close,
+    .window_free = sim_window_free,
+    .import = sim_import,
+    .release = sim_release,
+    .put = sim_put,
+    .get = sim_get,
     .progress = sim_progress,
     .arm = sim_arm,
     .fd = sim_fd,

@@ -1,7 +1,12 @@
-/* heap.c - a binary heap of intrusive nodes, earliest first, equal times in the order scheduled. */
+/* heap.c - what happens next: a heap of intrusive nodes, earliest first, equal times in the order scheduled.
+ *
+ * Four children a node, and the keys beside the pointers: a sift touches a few cache lines of this array and
+ * none of the nodes it passes. Only a *tracked* heap tells its nodes their places, for quick removal. */
 #include <string.h>
 
 #include "transport/sim/sim.h"
+
+enum { CHILDREN = 4 };
 
 bool sim_heap_reserve(struct sim_heap *heap, struct weft_env *env, size_t nodes)
 {
@@ -9,71 +14,81 @@ bool sim_heap_reserve(struct sim_heap *heap, struct weft_env *env, size_t nodes)
     if (need > heap->capacity) {
         size_t capacity = heap->capacity ? heap->capacity * 2 : 256;
         while (capacity < need) capacity *= 2;
-        struct sim_due **grown = weft_alloc_array(env, capacity, sizeof *grown);
+        struct sim_heap_entry *grown = weft_alloc_array(env, capacity, sizeof *grown);
         if (!grown) return false;
-        if (heap->count) memcpy(grown, heap->nodes, heap->count * sizeof *grown);
-        weft_free_bytes(env, heap->nodes);
-        heap->nodes = grown;
+        if (heap->count) memcpy(grown, heap->entries, heap->count * sizeof *grown);
+        weft_free_bytes(env, heap->entries);
+        heap->entries = grown;
         heap->capacity = capacity;
     }
     heap->reserved = need;
     return true;
 }
 
-static bool before(const struct sim_due *a, const struct sim_due *b)
+static bool before(const struct sim_heap_entry *a, const struct sim_heap_entry *b)
 {
     return a->time_ns != b->time_ns ? a->time_ns < b->time_ns : a->order < b->order;
 }
 
-static void place(struct sim_heap *heap, size_t index, struct sim_due *due)
+static void place(struct sim_heap *heap, size_t index, struct sim_heap_entry entry)
 {
-    heap->nodes[index] = due;
-    due->index = index;
+    heap->entries[index] = entry;
+    if (heap->tracked) entry.due->index = index;
 }
 
-static void sift_up(struct sim_heap *heap, size_t index, struct sim_due *due)
+static void sift_up(struct sim_heap *heap, size_t index, struct sim_heap_entry entry)
 {
-    while (index > 0 && before(due, heap->nodes[(index - 1) / 2])) {
-        place(heap, index, heap->nodes[(index - 1) / 2]);
-        index = (index - 1) / 2;
+    while (index > 0 && before(&entry, &heap->entries[(index - 1) / CHILDREN])) {
+        place(heap, index, heap->entries[(index - 1) / CHILDREN]);
+        index = (index - 1) / CHILDREN;
     }
-    place(heap, index, due);
+    place(heap, index, entry);
 }
 
-static void sift_down(struct sim_heap *heap, size_t index, struct sim_due *due)
+static void sift_down(struct sim_heap *heap, size_t index, struct sim_heap_entry entry)
 {
     for (;;) {
-        size_t child = 2 * index + 1;
+        size_t child = CHILDREN * index + 1, end = child + CHILDREN;
         if (child >= heap->count) break;
-        if (child + 1 < heap->count && before(heap->nodes[child + 1], heap->nodes[child])) child++;
-        if (!before(heap->nodes[child], due)) break;
-        place(heap, index, heap->nodes[child]);
+        if (end > heap->count) end = heap->count;
+        for (size_t other = child + 1; other < end; other++) {
+            if (before(&heap->entries[other], &heap->entries[child])) child = other;
+        }
+        if (!before(&heap->entries[child], &entry)) break;
+        place(heap, index, heap->entries[child]);
         index = child;
     }
-    place(heap, index, due);
+    place(heap, index, entry);
 }
 
 void sim_heap_push(struct sim_heap *heap, struct sim_due *due)
 {
     WEFT_ASSERT(due->index == SIM_IDLE);
     WEFT_ASSERT(heap->count < heap->capacity);
-    sift_up(heap, heap->count++, due);
+    due->index = 0;
+    sift_up(heap, heap->count++, (struct sim_heap_entry){due->time_ns, due->order, due});
+}
+
+static void take_out(struct sim_heap *heap, size_t index)
+{
+    heap->entries[index].due->index = SIM_IDLE;
+    struct sim_heap_entry last = heap->entries[--heap->count];
+    if (index == heap->count) return;
+    if (index > 0 && before(&last, &heap->entries[(index - 1) / CHILDREN])) sift_up(heap, index, last);
+    else sift_down(heap, index, last);
 }
 
 void sim_heap_remove(struct sim_heap *heap, struct sim_due *due)
 {
-    size_t index = due->index;
-    WEFT_ASSERT(index < heap->count && heap->nodes[index] == due);
-    due->index = SIM_IDLE;
-    struct sim_due *last = heap->nodes[--heap->count];
-    if (last == due) return;
-    if (index > 0 && before(last, heap->nodes[(index - 1) / 2])) sift_up(heap, index, last);
-    else sift_down(heap, index, last);
+    size_t index = heap->tracked ? due->index : 0;
+    while (index < heap->count && heap->entries[index].due != due) index++;
+    WEFT_ASSERT(index < heap->count);
+    take_out(heap, index);
 }
 
 struct sim_due *sim_heap_pop(struct sim_heap *heap)
 {
-    struct sim_due *due = heap->nodes[0];
-    sim_heap_remove(heap, due);
+    struct sim_due *due = heap->entries[0].due;
+    take_out(heap, 0);
     return due;
 }

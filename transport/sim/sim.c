@@ -24,6 +24,7 @@ void weft_sim_options_init(struct weft_sim_options *options)
     options->jitter_ns = 1000;
     options->bytes_per_second = 12500000000ull;
     options->detect_ns = WEFT_MS(100);
+    options->slab_bytes = 256 << 10;
 }
 
 /* splitmix64 (Steele, Lea, Flood 2014): any state is a good state. */
@@ -96,13 +97,16 @@ enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_opt
     sim->env = env;
     sim->options = *options;
     sim->random = options->seed;
+    sim->timers.tracked = true;
     weft_list_init(&sim->ready);
     weft_list_init(&sim->endpoints);
     weft_list_init(&sim->messages);
     weft_list_init(&sim->stalled);
+    sim_pool_init(&sim->message_pool, sizeof(struct sim_message));
+    for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_init(&sim->copies[class], (size_t)SIM_COPY_BYTES_MIN << class);
     size_t host_count = options->host_count;
     sim->hosts = weft_alloc_zero(env, host_count * sizeof *sim->hosts);
-    sim->cut = weft_alloc_zero(env, host_count * host_count);
+    sim->cut = weft_alloc_zero(env, host_count * host_count / 8 + 1);
     if (!sim->hosts || !sim->cut || !sim_heap_reserve(&sim->events, env, 2 * host_count)) {
         weft_sim_free(sim);
         return WEFT_ERR_NO_MEMORY;
@@ -121,15 +125,23 @@ void weft_sim_free(struct weft_sim *sim)
         if (!sim->hosts[i].sim) break;
         weft_list_foreach(node, spare, &sim->hosts[i].loops) weft_free_bytes(env, weft_container_of(node, struct sim_loop, link));
     }
-    weft_list_foreach(node, spare, &sim->messages) weft_free_bytes(env, weft_container_of(node, struct sim_message, all));
+    weft_list_foreach(node, spare, &sim->messages) {
+        struct sim_message *message = weft_container_of(node, struct sim_message, all);
+        if (message->copy) sim_copy_give(sim, message->copy, message->arrival.face.payload_bytes);
+        sim_pool_give(&sim->message_pool, env, sim->options.slab_bytes, message);
+    }
     weft_list_foreach(node, spare, &sim->endpoints) {
         struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
         WEFT_ASSERT(!endpoint->transport); /* free the endpoints first */
         weft_free_bytes(env, endpoint);
     }
+    for (uint32_t i = 0; i < sim->window_count; i++) weft_free_bytes(env, sim->window_table[i]);
+    sim_pool_free(&sim->message_pool, env);
+    for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_free(&sim->copies[class], env);
+    weft_free_bytes(env, sim->window_table);
     weft_free_bytes(env, sim->endpoint_table);
-    weft_free_bytes(env, sim->events.nodes);
-    weft_free_bytes(env, sim->timers.nodes);
+    weft_free_bytes(env, sim->events.entries);
+    weft_free_bytes(env, sim->timers.entries);
     weft_free_bytes(env, sim->hosts);
     weft_free_bytes(env, sim->cut);
     weft_free_bytes(env, sim);
@@ -143,6 +155,20 @@ struct weft_env *weft_sim_env(struct weft_sim *sim, uint32_t host)
 
 uint64_t weft_sim_now_ns(const struct weft_sim *sim) { return sim->now_ns; }
 uint64_t weft_sim_event_count(const struct weft_sim *sim) { return sim->event_count; }
+uint64_t weft_sim_trace(const struct weft_sim *sim) { return sim->trace; }
+
+bool sim_table_grow(struct weft_sim *sim, void ***table, uint32_t count, uint32_t *capacity)
+{
+    if (count < *capacity) return true;
+    uint32_t more = *capacity ? *capacity * 2 : 64;
+    void **grown = weft_alloc_array(sim->env, more, sizeof *grown);
+    if (!grown) return false;
+    if (count > 0) memcpy(grown, *table, count * sizeof *grown);
+    weft_free_bytes(sim->env, *table);
+    *table = grown;
+    *capacity = more;
+    return true;
+}
 
 void sim_schedule(struct weft_sim *sim, struct sim_due *due, uint64_t time_ns)
 {
@@ -229,11 +255,16 @@ void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, 
 {
     uint32_t hosts = sim->options.host_count;
     WEFT_ASSERT(host_a < hosts && host_b < hosts);
-    sim->cut[(size_t)host_a * hosts + host_b] = sim->cut[(size_t)host_b * hosts + host_a] = cut;
+    const size_t bits[2] = {(size_t)host_a * hosts + host_b, (size_t)host_b * hosts + host_a};
+    for (int i = 0; i < 2; i++) {
+        uint8_t mask = (uint8_t)(1u << bits[i] % 8);
+        if (cut) sim->cut[bits[i] / 8] |= mask;
+        else sim->cut[bits[i] / 8] &= (uint8_t)~mask;
+    }
     if (cut) return;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &sim->stalled) {
-        struct sim_message *message = weft_container_of(node, struct sim_message, waiting);
+        struct sim_message *message = weft_container_of(node, struct sim_message, stalled);
         if (!sim_is_cut(sim, message->source->host, message->sink->host)) sim_message_heal(message);
     }
 }
@@ -293,12 +324,14 @@ static void all_ready(struct weft_sim *sim)
 static void fire_due(struct weft_sim *sim, uint64_t time_ns)
 {
     if (sim->now_ns < time_ns) sim->now_ns = time_ns;
-    while (sim->events.count > 0 && sim->events.nodes[0]->time_ns <= sim->now_ns) {
+    while (sim->events.count > 0 && sim->events.entries[0].time_ns <= sim->now_ns) {
         struct sim_due *due = sim_heap_pop(&sim->events);
+        if (sim->events.count > 0) __builtin_prefetch(sim->events.entries[0].due); /* most likely the next one */
         sim->event_count++;
+        sim_note(sim, due->time_ns ^ due->order << 32);
         due->fire(sim, due);
     }
-    while (sim->timers.count > 0 && sim->timers.nodes[0]->time_ns <= sim->now_ns) {
+    while (sim->timers.count > 0 && sim->timers.entries[0].time_ns <= sim->now_ns) {
         struct sim_due *due = sim_heap_pop(&sim->timers);
         sim->event_count++;
         sim_host_ready(weft_container_of(due, struct sim_loop, timer)->host);
@@ -333,8 +366,8 @@ enum weft_status weft_sim_run(struct weft_sim *sim, const bool *done, uint64_t u
         enum weft_status status = step_ready(sim, done, &worked, &turns);
         if (status != WEFT_IN_PROGRESS) return status;
         uint64_t next_ns = WEFT_NEVER;
-        if (sim->events.count > 0) next_ns = sim->events.nodes[0]->time_ns;
-        if (sim->timers.count > 0 && sim->timers.nodes[0]->time_ns < next_ns) next_ns = sim->timers.nodes[0]->time_ns;
+        if (sim->events.count > 0) next_ns = sim->events.entries[0].time_ns;
+        if (sim->timers.count > 0 && sim->timers.entries[0].time_ns < next_ns) next_ns = sim->timers.entries[0].time_ns;
         if (next_ns == WEFT_NEVER) {
             if (asked_all && !worked) return WEFT_ERR_STATE;
             all_ready(sim); /* somebody may have been posted to from another host */

@@ -1,7 +1,9 @@
 /* sim.h - inside the simulator: one thread, one clock, one heap of things that will happen.
  *
  *   heap.c       what happens next: intrusive nodes ordered by (time, order of scheduling)
+ *   pool.c       memory of what is in flight
  *   wire.c       when a message arrives: latency, jitter, two link queues per host; its phases
+ *   window.c     memory that others reach: windows, put, get
  *   endpoint.c   the simulator as a transport backend
  *   sim.c        hosts, their env, their loops, faults, and the run that moves time
  *
@@ -10,6 +12,8 @@
  *   eager        ANNOUNCE (payload inside) ──► sink            source done when its bytes have left
  *   rendezvous   ANNOUNCE ──► sink, ACCEPT ──► source, DATA ──► sink (copied buffer to buffer), FINISH ──► source
  *                                   or DISCARD ──► source
+ *   put          PUT (with its bytes) ──► sink (window, then inbox if it notifies), FINISH ──► source
+ *   get          GET ──► sink, GET_DATA (bytes) ──► source
  *
  * `send_live` and `receive_live` say whether the owner at that end still lends his buffer. An end that
  * closes, loses the peer or dies only clears its flag: whatever is still under way then finds nothing to
@@ -27,14 +31,20 @@ struct weft_sim;
 struct sim_due {
     uint64_t time_ns;
     uint64_t order;
-    size_t index; /* in the heap; SIM_IDLE: not there */
+    size_t index; /* SIM_IDLE: in no heap */
     void (*fire)(struct weft_sim *sim, struct sim_due *due);
 };
 #define SIM_IDLE SIZE_MAX
 
+struct sim_heap_entry {
+    uint64_t time_ns, order;
+    struct sim_due *due;
+};
+
 struct sim_heap {
-    struct sim_due **nodes;
+    struct sim_heap_entry *entries;
     size_t count, capacity, reserved;
+    bool tracked; /* removal is common and must be quick */
 };
 
 bool sim_heap_reserve(struct sim_heap *heap, struct weft_env *env, size_t nodes);
@@ -42,6 +52,20 @@ static inline void sim_heap_unreserve(struct sim_heap *heap, size_t nodes) { hea
 void sim_heap_push(struct sim_heap *heap, struct sim_due *due);
 struct sim_due *sim_heap_pop(struct sim_heap *heap);
 void sim_heap_remove(struct sim_heap *heap, struct sim_due *due);
+
+/* pool.c: blocks of one size; contents undefined. slab_bytes 0: each from the allocator. */
+struct sim_pool {
+    struct sim_block *unused;
+    void *slabs;
+    size_t block_bytes;
+};
+void sim_pool_init(struct sim_pool *pool, size_t block_bytes);
+void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes); /* NULL: no memory */
+void sim_pool_give(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory);
+void sim_pool_free(struct sim_pool *pool, struct weft_env *env);
+enum { SIM_COPY_CLASSES = 12, SIM_COPY_BYTES_MIN = 64 };
+void *sim_copy_take(struct weft_sim *sim, size_t bytes); /* for an eager payload; NULL: no memory */
+void sim_copy_give(struct weft_sim *sim, void *memory, size_t bytes);
 
 struct sim_loop {
     struct weft_loop *loop;
@@ -86,7 +110,17 @@ struct sim_peer {
     uint64_t last_delivery_ns; /* announcements of one pair keep their order */
 };
 
-enum sim_phase { SIM_ANNOUNCE = 1, SIM_ACCEPT, SIM_DATA, SIM_FINISH, SIM_DISCARD };
+/* A window as the others see it; stays until the simulation ends, so that an old key finds it closed. */
+struct sim_window {
+    struct sim_endpoint *owner;
+    unsigned char *address;
+    uint64_t bytes, secret; /* the key carries the secret */
+    unsigned rights;
+    uint32_t serial, peer_id;
+    bool open;
+};
+
+enum sim_phase { SIM_ANNOUNCE = 1, SIM_ACCEPT, SIM_DATA, SIM_FINISH, SIM_DISCARD, SIM_PUT, SIM_GET, SIM_GET_DATA };
 
 struct sim_message {
     struct core_arrival arrival; /* first */
@@ -94,46 +128,73 @@ struct sim_message {
     struct core_done send_done, receive_done;
     struct sim_endpoint *source, *sink;
     enum sim_phase phase;
-    bool eager, send_live, receive_live, accepted;
+    bool eager, send_live, receive_live, accepted, notify;
     int refs;
+    enum weft_status result; /* what FINISH brings */
     uint64_t nonce;
     uint64_t depart_ns;      /* when the announcement has left its host */
     const void *payload;     /* the sender's buffer, or `copy` */
-    void *buffer;            /* the receiver's */
+    void *copy;              /* of an eager payload */
+    void *buffer;            /* the receiver's, or a get's destination */
+    struct sim_window *window; /* of a put or get */
+    uint64_t offset;
+    size_t bytes;            /* that a put or get moves */
     struct weft_list all;    /* in sim->messages */
-    struct weft_list of_source, of_sink, waiting; /* sending; receiving; inbox or stalled */
-    unsigned char copy[];
+    struct weft_list of_source, of_sink, waiting, stalled; /* sending; receiving; inbox; behind a cut */
 };
 
 struct weft_sim {
     struct weft_env *env;
     struct weft_sim_options options;
     uint64_t now_ns, order, event_count, random;
+    uint64_t trace; /* of all that happened, in order */
     struct sim_heap events, timers;
+    struct sim_pool message_pool, copies[SIM_COPY_CLASSES];
     struct sim_host *hosts;
-    uint8_t *cut; /* (hosts, hosts) */
+    uint8_t *cut; /* (hosts, hosts) bits */
     struct weft_list ready;
     struct weft_list endpoints, messages, stalled;
     struct sim_endpoint **endpoint_table; /* by serial */
     uint32_t endpoint_count, endpoint_capacity;
+    struct sim_window **window_table; /* by serial */
+    uint32_t window_count, window_capacity;
 };
 
 /* sim.c */
 void sim_host_ready(struct sim_host *host);
 void sim_schedule(struct weft_sim *sim, struct sim_due *due, uint64_t time_ns);
 uint64_t sim_random(uint64_t *state);
+static inline void sim_note(struct weft_sim *sim, uint64_t what) { sim->trace = (sim->trace ^ what) * 0x9fb21c651e98df25ull; }
 static inline bool sim_is_cut(const struct weft_sim *sim, const struct sim_host *a, const struct sim_host *b)
 {
-    return sim->cut[(size_t)a->index * sim->options.host_count + b->index] != 0;
+    size_t bit = (size_t)a->index * sim->options.host_count + b->index;
+    return sim->cut[bit / 8] >> bit % 8 & 1;
 }
+/* Room for one more pointer in a table that doubles. */
+bool sim_table_grow(struct weft_sim *sim, void ***table, uint32_t count, uint32_t *capacity);
 
 /* wire.c */
-void sim_message_start(struct sim_message *message, struct sim_peer *peer);
+struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink); /* NULL: no memory */
+void sim_message_start(struct sim_message *message, enum sim_phase phase, struct sim_peer *peer);
 void sim_message_accept(struct sim_message *message);
 void sim_message_discard(struct sim_message *message);
 void sim_message_release(struct sim_message *message);
 void sim_message_end_send(struct sim_message *message, enum weft_status status);
 void sim_message_end_receive(struct sim_message *message, enum weft_status status);
 void sim_message_heal(struct sim_message *message);
+void sim_recycle_send(struct weft_transport *transport, struct core_done *done);
+
+/* window.c: the one-sided part of the backend */
+enum weft_status sim_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
+void sim_window_close(struct weft_transport *transport, struct weft_window *window);
+void sim_window_free(struct weft_transport *transport, struct weft_window *window);
+enum weft_status sim_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
+void sim_release(struct weft_transport *transport, struct weft_remote *remote);
+enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
+                         struct weft_completion *completion);
+enum weft_status sim_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
+                         struct weft_completion *completion);
+
+enum { SIM_SENDING_MAX = 4096 }; /* operations of one endpoint in flight; more: WEFT_ERR_AGAIN */
 
 #endif

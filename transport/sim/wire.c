@@ -52,6 +52,7 @@ static void message_travel(struct sim_message *message, enum sim_phase phase, st
     if (from->last_delivery_ns < time_ns) from->last_delivery_ns = time_ns;
     message->phase = phase;
     message->refs++;
+    sim_note(sim, (uint64_t)from->serial << 40 ^ (uint64_t)to->serial << 8 ^ phase ^ bytes << 16);
     sim_schedule(sim, &message->travel, time_ns);
 }
 
@@ -62,7 +63,50 @@ void sim_message_release(struct sim_message *message)
     WEFT_ASSERT(!message->send_live && !message->receive_live);
     weft_list_remove(&message->all);
     sim_heap_unreserve(&sim->events, 2);
-    weft_free_bytes(sim->env, message);
+    if (message->copy) sim_copy_give(sim, message->copy, message->arrival.face.payload_bytes);
+    sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+}
+
+/* A record with all but the header of its face cleared, in the lists of its source and of the simulation. */
+struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink)
+{
+    struct weft_sim *sim = source->sim;
+    const size_t header = offsetof(struct sim_message, arrival.face.header), after = header + WEFT_TRANSPORT_HEADER_BYTES_MAX;
+    struct sim_message *message = sim_pool_take(&sim->message_pool, sim->env, sim->options.slab_bytes);
+    if (!message) return NULL;
+    if (!sim_heap_reserve(&sim->events, sim->env, 2)) {
+        sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+        return NULL;
+    }
+    memset(message, 0, header);
+    memset((char *)message + after, 0, sizeof *message - after);
+    message->arrival.face.peer_id = source->id;
+    message->travel.index = message->sent.index = SIM_IDLE;
+    message->source = source;
+    message->sink = sink;
+    message->nonce = source->transport->nonce;
+    message->send_live = true;
+    message->refs = 1;
+    weft_list_append(&sim->messages, &message->all);
+    weft_list_append(&source->sending, &message->of_source);
+    weft_list_init(&message->of_sink);
+    weft_list_init(&message->waiting);
+    weft_list_init(&message->stalled);
+    source->sending_count++;
+    return message;
+}
+
+void sim_recycle_send(struct weft_transport *transport, struct core_done *done)
+{
+    sim_message_release(weft_container_of(done, struct sim_message, send_done));
+}
+
+/* In timing-only mode nobody's payload is touched. */
+static void move_bytes(const struct sim_endpoint *payer, void *to, const void *from, size_t bytes)
+{
+    if (bytes == 0 || payer->sim->options.timing_only) return;
+    memcpy(to, from, bytes);
+    if (payer->transport) payer->transport->stats.copied_bytes += bytes;
 }
 
 /* The send is over for its owner; the completion runs from his progress. */
@@ -98,7 +142,7 @@ static void data_arrived(struct sim_message *message)
 {
     if (!message->receive_live || message->sink->host->dead) return;
     if (!message->send_live || message->source->host->dead) return;
-    if (message->arrival.face.payload_bytes > 0) memcpy(message->buffer, message->payload, message->arrival.face.payload_bytes);
+    move_bytes(message->sink, message->buffer, message->payload, message->arrival.face.payload_bytes);
     sim_message_end_receive(message, WEFT_OK);
     message_travel(message, SIM_FINISH, message->sink, message->source, CONTROL_BYTES, NULL);
 }
@@ -113,6 +157,35 @@ static void announce_arrived(struct sim_message *message)
     sim_host_ready(sink->host);
 }
 
+/* The bytes go into the window while it is open; what is to be told of them follows into the inbox. */
+static void put_arrived(struct sim_message *message)
+{
+    struct sim_endpoint *source = message->source, *sink = message->sink;
+    struct sim_window *window = message->window;
+    if (sink->closed || sink->host->dead || !message->send_live || source->host->dead) return;
+    if (window->open) {
+        move_bytes(sink, window->address + message->offset, message->payload, message->bytes);
+        if (message->notify) announce_arrived(message);
+    } else {
+        message->result = WEFT_ERR_CANCELLED;
+    }
+    message_travel(message, SIM_FINISH, sink, source, CONTROL_BYTES, NULL);
+}
+
+static void get_arrived(struct sim_message *message)
+{
+    if (message->sink->closed || message->sink->host->dead) return;
+    message_travel(message, SIM_GET_DATA, message->sink, message->source, CONTROL_BYTES + message->bytes, NULL);
+}
+
+static void get_data_arrived(struct sim_message *message)
+{
+    if (!message->send_live || message->source->host->dead) return;
+    bool open = message->window->open && !message->sink->closed;
+    if (open) move_bytes(message->source, message->buffer, message->window->address + message->offset, message->bytes);
+    sim_message_end_send(message, open ? WEFT_OK : WEFT_ERR_CANCELLED);
+}
+
 static void accept_arrived(struct sim_message *message)
 {
     if (!message->send_live || message->source->host->dead) return;
@@ -123,16 +196,19 @@ static void travel_fire(struct weft_sim *sim, struct sim_due *due)
 {
     struct sim_message *message = weft_container_of(due, struct sim_message, travel);
     if (sim_is_cut(sim, message->source->host, message->sink->host)) {
-        weft_list_append(&sim->stalled, &message->waiting);
+        weft_list_append(&sim->stalled, &message->stalled);
         return; /* its reference stays with the list */
     }
     switch (message->phase) {
     case SIM_ANNOUNCE: announce_arrived(message); break;
     case SIM_ACCEPT: accept_arrived(message); break;
     case SIM_DATA: data_arrived(message); break;
+    case SIM_PUT: put_arrived(message); break;
+    case SIM_GET: get_arrived(message); break;
+    case SIM_GET_DATA: get_data_arrived(message); break;
     case SIM_FINISH:
     case SIM_DISCARD:
-        if (!message->source->host->dead) sim_message_end_send(message, WEFT_OK);
+        if (!message->source->host->dead) sim_message_end_send(message, message->result);
         break;
     }
     sim_message_release(message);
@@ -142,19 +218,20 @@ static void travel_fire(struct weft_sim *sim, struct sim_due *due)
 void sim_message_heal(struct sim_message *message)
 {
     struct weft_sim *sim = message->source->sim;
-    weft_list_remove(&message->waiting);
+    weft_list_remove(&message->stalled);
     sim_schedule(sim, &message->travel, sim->now_ns + sim->options.latency_ns);
 }
 
 /* A new message, filled by the endpoint, leaves. */
-void sim_message_start(struct sim_message *message, struct sim_peer *peer)
+void sim_message_start(struct sim_message *message, enum sim_phase phase, struct sim_peer *peer)
 {
     message->travel.fire = travel_fire;
     message->sent.fire = sent_fire;
-    uint64_t bytes = ANNOUNCE_BYTES + message->arrival.face.header_bytes;
-    if (message->eager) bytes += message->arrival.face.payload_bytes;
-    message_travel(message, SIM_ANNOUNCE, message->source, message->sink, bytes, peer);
-    if (!message->eager) return;
+    uint64_t bytes = (phase == SIM_GET ? CONTROL_BYTES : ANNOUNCE_BYTES) + message->arrival.face.header_bytes;
+    if (phase == SIM_PUT) bytes += message->bytes;
+    if (phase == SIM_ANNOUNCE && message->eager) bytes += message->arrival.face.payload_bytes;
+    message_travel(message, phase, message->source, message->sink, bytes, peer);
+    if (phase != SIM_ANNOUNCE || !message->eager) return;
     message->refs++;
     sim_schedule(message->source->sim, &message->sent, message->depart_ns);
 }
@@ -166,7 +243,7 @@ void sim_message_accept(struct sim_message *message)
         message_travel(message, SIM_ACCEPT, message->sink, message->source, CONTROL_BYTES, NULL);
         return;
     }
-    if (message->arrival.face.payload_bytes > 0) memcpy(message->buffer, message->payload, message->arrival.face.payload_bytes);
+    move_bytes(message->sink, message->buffer, message->payload, message->arrival.face.payload_bytes);
     sim_message_end_receive(message, WEFT_OK);
 }
 

@@ -1,0 +1,160 @@
+/* sim_bench.c - how fast the simulator is, and how much memory an endpoint takes: `sim_bench --help`.
+ *
+ * Every endpoint sends to the next one of a ring and receives from the one before, `rounds` times with `window` messages
+ * in flight: the traffic of a ring all-reduce without its sums. Printed: events per second of real time, virtual time,
+ * and the memory of the process. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/sim/sim_memory.h"
+#include "transport/transport.h"
+
+struct settings {
+    uint32_t endpoints, window, rounds;
+    size_t bytes;
+};
+
+struct runner;
+
+struct lane {
+    struct weft_completion sent, received;
+    struct weft_receive receive;
+    struct runner *runner;
+};
+
+struct runner {
+    struct weft_loop *loop;
+    struct weft_transport *transport;
+    struct weft_peer *next;
+    uint32_t previous_id, sent, received, sending, receiving;
+    struct lane *lanes;
+};
+
+static struct settings settings = {.endpoints = 256, .window = 4, .rounds = 200, .bytes = 1024};
+static struct runner *runners;
+static void *payload;
+static uint32_t unfinished;
+static bool done;
+
+static void go_on(struct runner *runner);
+
+static void check(enum weft_status status, const char *what)
+{
+    if (status >= 0) return;
+    fprintf(stderr, "sim_bench: %s: %s\n", what, weft_status_name(status));
+    exit(1);
+}
+
+static void on_sent(struct weft_completion *completion, enum weft_status status)
+{
+    struct runner *runner = weft_container_of(completion, struct lane, sent)->runner;
+    check(status, "send");
+    runner->sending--;
+    go_on(runner);
+}
+
+static void on_received(struct weft_completion *completion, enum weft_status status)
+{
+    struct runner *runner = weft_container_of(completion, struct lane, received)->runner;
+    check(status, "receive");
+    runner->receiving--;
+    if (++runner->received == settings.rounds && --unfinished == 0) done = true;
+    go_on(runner);
+}
+
+/* As in a ring, message n goes out when message n - window has come in. */
+static void go_on(struct runner *runner)
+{
+    while (runner->receiving < settings.window && runner->received + runner->receiving < settings.rounds) {
+        struct lane *lane = &runner->lanes[(runner->received + runner->receiving) % settings.window];
+        weft_completion_init(&lane->received, 1, on_received);
+        lane->receive = (struct weft_receive){.completion = &lane->received, .buffer = payload, .buffer_bytes = settings.bytes};
+        check(weft_transport_recv(runner->transport, runner->previous_id, WEFT_TAG(WEFT_CHANNEL_TEST, 1), &lane->receive), "recv");
+        runner->receiving++;
+    }
+    while (runner->sending < settings.window && runner->sent < settings.rounds && runner->sent < runner->received + settings.window) {
+        struct lane *lane = &runner->lanes[runner->sent % settings.window];
+        weft_completion_init(&lane->sent, 1, on_sent);
+        struct weft_message message = {.tag = WEFT_TAG(WEFT_CHANNEL_TEST, 1), .payload = payload, .payload_bytes = settings.bytes};
+        check(weft_transport_send(runner->next, &message, &lane->sent), "send");
+        runner->sending++;
+        runner->sent++;
+    }
+}
+
+static void open_all(struct weft_sim *sim)
+{
+    for (uint32_t i = 0; i < settings.endpoints; i++) {
+        struct runner *runner = &runners[i];
+        struct weft_env *env = weft_sim_env(sim, i);
+        struct weft_loop_options loop_options;
+        struct weft_transport_options options;
+        weft_loop_options_init(&loop_options);
+        loop_options.virtual_time = true;
+        check(weft_loop_create(env, &loop_options, &runner->loop), "loop");
+        check(weft_sim_add(sim, i, runner->loop), "add");
+        weft_transport_options_init(&options);
+        options.backend = "sim";
+        options.id = i;
+        options.sim = sim;
+        options.sim_host = i;
+        check(weft_transport_open(env, &options, &runner->transport, NULL), "open");
+        check(weft_transport_attach(runner->transport, runner->loop), "attach");
+        runner->lanes = calloc(settings.window, sizeof *runner->lanes);
+        for (uint32_t k = 0; k < settings.window; k++) runner->lanes[k].runner = runner;
+    }
+    for (uint32_t i = 0; i < settings.endpoints; i++) {
+        uint32_t next = (i + 1) % settings.endpoints, previous = (i + settings.endpoints - 1) % settings.endpoints;
+        const void *blob;
+        size_t bytes;
+        struct weft_peer *peer;
+        check(weft_transport_address(runners[next].transport, &blob, &bytes), "address");
+        check(weft_transport_connect(runners[i].transport, next, blob, bytes, &runners[i].next), "connect");
+        check(weft_transport_address(runners[previous].transport, &blob, &bytes), "address");
+        if (previous != next) check(weft_transport_connect(runners[i].transport, previous, blob, bytes, &peer), "connect");
+        runners[i].previous_id = previous;
+    }
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--endpoints") == 0) settings.endpoints = (uint32_t)strtoul(value, NULL, 10);
+        else if (strcmp(argv[i], "--bytes") == 0) settings.bytes = strtoul(value, NULL, 10);
+        else if (strcmp(argv[i], "--rounds") == 0) settings.rounds = (uint32_t)strtoul(value, NULL, 10);
+        else if (strcmp(argv[i], "--window") == 0) settings.window = (uint32_t)strtoul(value, NULL, 10);
+        else {
+            fprintf(stderr, "usage: %s [--endpoints N] [--bytes B] [--rounds R] [--window W]\n", argv[0]);
+            return 2;
+        }
+    }
+    if (settings.endpoints < 2 || settings.window == 0 || settings.rounds == 0) return 2;
+    struct weft_sim_options options;
+    struct weft_sim *sim;
+    weft_sim_options_init(&options);
+    options.host_count = settings.endpoints;
+    check(weft_sim_create(weft_env_system(), &options, &sim), "sim");
+    payload = calloc(1, settings.bytes + 1);
+    runners = calloc(settings.endpoints, sizeof *runners);
+    open_all(sim);
+    unfinished = settings.endpoints;
+    for (uint32_t i = 0; i < settings.endpoints; i++) go_on(&runners[i]);
+    double start = seconds();
+    check(weft_sim_run(sim, &done, WEFT_NEVER), "run");
+    double took = seconds() - start;
+    uint64_t messages = (uint64_t)settings.endpoints * settings.rounds;
+    printf("%u endpoints, %llu messages of %zu bytes: %.3f s, %.2f M events/s, %.2f M messages/s, virtual %.6f s, memory %.0f MB\n",
+           settings.endpoints, (unsigned long long)messages, settings.bytes, took, (double)weft_sim_event_count(sim) / took / 1e6,
+           (double)messages / took / 1e6, (double)weft_sim_now_ns(sim) / 1e9, (double)sim_memory_bytes() / 1e6);
+    return 0; /* the process ends: nothing is given back one by one */
+}

@@ -1,0 +1,84 @@
+/* pool.c - blocks of one size, given back last in, first out.
+ *
+ * Taken from the allocator by the slab and returned to it when the simulation ends: what is in flight at most
+ * decides how much there is. Slabs of 0 bytes: every block by itself, so that a memory checker sees each. */
+#include "transport/sim/sim.h"
+
+struct sim_block {
+    struct sim_block *next;
+};
+
+void sim_pool_init(struct sim_pool *pool, size_t block_bytes)
+{
+    *pool = (struct sim_pool){.block_bytes = (block_bytes + 63) / 64 * 64};
+}
+
+/* One more slab; its first 64 bytes link it to the others. */
+static bool grow(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes)
+{
+    size_t count = slab_bytes > 64 ? (slab_bytes - 64) / pool->block_bytes : 0;
+    if (count == 0) count = 1;
+    unsigned char *slab = weft_alloc_array(env, 1, 64 + count * pool->block_bytes);
+    if (!slab) return false;
+    *(void **)slab = pool->slabs;
+    pool->slabs = slab;
+    for (size_t i = count; i-- > 0;) {
+        struct sim_block *block = (struct sim_block *)(slab + 64 + i * pool->block_bytes);
+        block->next = pool->unused;
+        pool->unused = block;
+    }
+    return true;
+}
+
+void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes)
+{
+    if (slab_bytes == 0) return weft_alloc_bytes(env, pool->block_bytes);
+    if (!pool->unused && !grow(pool, env, slab_bytes)) return NULL;
+    struct sim_block *block = pool->unused;
+    pool->unused = block->next;
+    return block;
+}
+
+void sim_pool_give(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory)
+{
+    if (slab_bytes == 0) {
+        weft_free_bytes(env, memory);
+        return;
+    }
+    struct sim_block *block = memory;
+    block->next = pool->unused;
+    pool->unused = block;
+}
+
+void sim_pool_free(struct sim_pool *pool, struct weft_env *env)
+{
+    while (pool->slabs) {
+        void *slab = pool->slabs;
+        pool->slabs = *(void **)slab;
+        weft_free_bytes(env, slab);
+    }
+    pool->unused = NULL;
+}
+
+/* ---- payload copies: one pool for each power of two ---- */
+
+static int class_of(size_t bytes)
+{
+    int class = 0;
+    while (class < SIM_COPY_CLASSES && ((size_t)SIM_COPY_BYTES_MIN << class) < bytes) class++;
+    return class;
+}
+
+void *sim_copy_take(struct weft_sim *sim, size_t bytes)
+{
+    int class = class_of(bytes);
+    if (class == SIM_COPY_CLASSES) return weft_alloc_bytes(sim->env, bytes);
+    return sim_pool_take(&sim->copies[class], sim->env, sim->options.slab_bytes);
+}
+
+void sim_copy_give(struct weft_sim *sim, void *memory, size_t bytes)
+{
+    int class = class_of(bytes);
+    if (class == SIM_COPY_CLASSES) weft_free_bytes(sim->env, memory);
+    else sim_pool_give(&sim->copies[class], sim->env, sim->options.slab_bytes, memory);
+}
