@@ -19,6 +19,7 @@ static const char help[] =
     "  all_reduce   time and bandwidth of the all-reduce, every element of the result checked\n"
     "  push_pull    the same through parameter-server shards\n"
     "  kernels      speed of the kernels and codecs of one thread beside copy bandwidth\n"
+    "  p2p          messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
     "  compare      two commands in turn, the median ratio and its noise\n"
     "  plot         charts (SVG) of CSV files\n\n"
     "With -n N, all_reduce and push_pull start N processes on this host; without it they take part in the job they\n"
@@ -123,6 +124,7 @@ int weft_bench_main(int argc, char **argv)
     if (strcmp(what, "all_reduce") == 0) return measure(BENCH_ALL_REDUCE, argc - 1, argv + 1);
     if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, argc - 1, argv + 1);
     if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
+    if (strcmp(what, "p2p") == 0) return weft_bench_p2p_main(argc - 1, argv + 1);
     if (strcmp(what, "plot") == 0) return weft_bench_plot_main(argc - 1, argv + 1);
     if (strcmp(what, "compare") == 0) return weft_bench_compare_main(argc - 1, argv + 1);
     bool asked = strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0 || strcmp(what, "help") == 0;

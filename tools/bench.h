@@ -1,11 +1,12 @@
-/* bench.h - `weft bench`: measures what users of the C API get.
+/* bench.h - `weft bench`: measures what users of the C API get; p2p and kernels what lies below it.
  *
  *   bench.c          the command line: which benchmark, launch or take part
  *   bench_options    sizes, type, operation, plan, lanes ...
  *   bench_pattern    inputs whose sums are known exactly, and the check of every element
  *   bench_job        session, timed loop, agreement of the ranks: what all benchmarks share
  *   bench_report     the table (nccl-tests' columns) and the JSON rows
- *   bench_kernels    `weft bench kernels`, over tools/kernelbench: the one that looks below the C API
+ *   bench_kernels    `weft bench kernels`, over tools/kernelbench
+ *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them
  *   bench_chart      `weft bench plot` and `weft bench compare`, over tools/benchlib */
 #ifndef WEFT_TOOLS_BENCH_H
 #define WEFT_TOOLS_BENCH_H
@@ -13,6 +14,7 @@
 /* argv[0] is "bench". Returns the exit status: 0, 1 (failed, or a result was wrong), 2 (usage). */
 int weft_bench_main(int argc, char **argv);
 
+int weft_bench_p2p_main(int argc, char **argv); /* tools/p2p */
 int weft_bench_plot_main(int argc, char **argv);
 int weft_bench_kernels_main(int argc, char **argv);
 int weft_bench_compare_main(int argc, char **argv);

@@ -44,6 +44,26 @@ class Bench(harness.JobTest):
         rows = self.rows("push_pull", "-n", "2", "-s", "2", "-b", "4", "-e", "9M", "-f", "1100")
         self.assertEqual([row["bytes"] for row in rows], [4, 4400, 4840000])
 
+    def test_p2p(self):
+        """Every measurement and way to wait; contents are checked; started by itself and by `weft run`."""
+        words = ["p2p", "--row-ms", "20", "-b", "1", "-e", "70000", "-f", "1000", "--json"]
+        for wait in ("poll", "sleep", "auto"):
+            with self.subTest(wait=wait):
+                rows = [json.loads(line) for line in self.bench(*words, "--measure", "all", "--wait", wait).splitlines()]
+                self.assertEqual([(row["measure"], row["bytes"]) for row in rows],
+                                 [(measure, size) for measure in ("lat", "bw", "duplex", "rate") for size in (1, 1000)])
+                self.assertEqual({row["wrong"] for row in rows}, {0})
+                self.assertTrue(all(row["t_min_us"] <= row["t_typical_us"] <= row["t_99_us"] <= row["t_max_us"]
+                                    for row in rows if row["measure"] == "lat"))
+        for pattern in ("pairs", "incast", "fanout", "all"):
+            with self.subTest(pattern=pattern):
+                rows = [json.loads(line) for line in self.bench(*words, "-n", "3", "--pattern", pattern, "--wait", "sleep").splitlines()]
+                self.assertEqual({(row["wrong"], row["ranks"]) for row in rows}, {(0, 3)})
+        done = subprocess.run([harness.PROGRAMS.weft, "run", "-n", "2", "--log-dir", os.path.join(self.directory, "p2p"), "--", harness.PROGRAMS.weft,
+                               "bench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({json.loads(line)["wrong"] for line in done.stdout.splitlines()}, {0})
+
     def test_table(self):
         table = self.bench("all_reduce", "-n", "2", "-e", "64K", "-f", "16")
         for word in ("size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "out-of-place", "in-place", "# wrong elements: 0"):
