@@ -34,6 +34,21 @@ static void peer_failed(void *context, uint32_t peer_id, enum weft_status status
     snprintf(at->net->failed_text[at->index], sizeof at->net->failed_text[0], "%s", text);
 }
 
+/* WEFT_TEST_DEVICES: network devices for the endpoints, in turn, separated by blanks. NULL: the default. */
+static const char *devices_of(int index)
+{
+    static char text[256], *names[NET_MAX];
+    static int count = -1;
+    if (count < 0) {
+        const char *set = getenv("WEFT_TEST_DEVICES");
+        snprintf(text, sizeof text, "%s", set ? set : "");
+        count = 0;
+        char *rest = text, *name;
+        while (count < NET_MAX && (name = strtok_r(rest, " ", &rest))) names[count++] = name;
+    }
+    return count > 0 ? names[index % count] : NULL;
+}
+
 static void open_one(struct net *net, int index)
 {
     const struct flavour *flavour = net->flavour;
@@ -45,6 +60,7 @@ static void open_one(struct net *net, int index)
     options.nonce = index == net_stranger ? 666 : 0x1234567890abcdefull;
     options.eager_bytes_max = NET_EAGER;
     if (flavour->lanes) options.lanes = flavour->lanes;
+    if (devices_of(index)) options.devices = devices_of(index);
     options.wrap = flavour->wrap;
     options.peer_failed = peer_failed;
     failed_contexts[index] = (struct failed_context){net, index};

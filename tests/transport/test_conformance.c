@@ -12,6 +12,7 @@ static const struct flavour flavours[] = {
     {"sim", "sim", NULL, NULL},
     {"ucx-tcp", "ucx", "tcp", NULL},
     {"ucx-shm", "ucx", "shm", NULL},
+    {"ucx-verbs", "ucx", "rc_verbs,ud_verbs", NULL}, /* in the virtual machine */
     {"fault-sim", "fault:sim", NULL, NULL},
     {"delay-sim", "delay:sim", NULL, "delay_us=30,jitter_us=20,rate_bytes=2000000000,seed=3"},
     {"fault-ucx", "fault:ucx", "tcp", NULL},

@@ -11,6 +11,7 @@ itself (`meson introspect --tests`), so a new test needs no line in this file:
     system                    multi-process, address
     full                      rest
     (tests/fuzz/fuzz_*)       fuzz
+    (tests/vm/checks.py)      virtual-machine
 
 A test that stands in several of meson's suites runs once, in the first of them in the order above.
 """
@@ -53,13 +54,13 @@ class Suite:
 SUITES = [  # minutes: the share of --ci's 40, build included
     Suite("quick", "build-test", 8, ["quick"], thorough=True, slower=2),
     Suite("user", "build-test", 3, ["quick"], slower=2, wrapper="tools/lib/as-ordinary-user"),
-    Suite("simulator", "build-test", 4, ["sim"]),
+    Suite("simulator", "build-test", 3, ["sim"]),
     Suite("multi-process", "build-test", 5, ["system"], slower=2),
-    Suite("address", "build-asan", 8, ["quick", "sim", "system"], slower=5),
-    Suite("thread", "build-tsan", 7, ["quick", "sim"], slower=10),
-    Suite("rest", "build-test", 2, ["full"], must=False, slower=2),
-    Suite("fuzz", "build-fuzz", 2, [], must=False),
-    Suite("virtual-machine", None, 0, [], must=False),
+    Suite("address", "build-asan", 7, ["quick", "sim", "system"], slower=5),
+    Suite("thread", "build-tsan", 6, ["quick", "sim"], slower=10),
+    Suite("rest", "build-test", 1, ["full"], must=False, slower=2),
+    Suite("fuzz", "build-fuzz", 1, [], must=False),
+    Suite("virtual-machine", "build-test", 6, [], must=False),
 ]
 BUDGET_MINUTES = 40
 ORDER = ["quick", "sim", "system", "full"]
@@ -166,9 +167,6 @@ class Run:
     def run(self, suite):
         started = time.monotonic()
         deadline = started + suite.minutes * 60 if self.mode == "ci" else None
-        if suite.build is None:
-            self.skip(suite, "there are no tests in a virtual machine yet")
-            return
         absent = [name for name in BUILDS[suite.build][3] if not shutil.which(name)]
         if absent:
             self.skip(suite, f"{' and '.join(absent)} is not installed (tools/install-packages --full)")
@@ -180,6 +178,8 @@ class Run:
         result = Result()
         if suite.name == "fuzz":
             left_out = self.run_fuzz(suite, deadline, result)
+        elif suite.name == "virtual-machine":
+            left_out = self.run_guests(suite, deadline, result)
         else:
             left_out = self.run_meson(suite, deadline, result)
         if left_out is None:
@@ -274,6 +274,38 @@ class Run:
             else:
                 result.failed += 1
                 result.failures.append((f"{name} (the input that broke it lies beside it)", tail(log)))
+
+    def run_guests(self, suite, deadline, result):
+        """The checks of tests/vm, with one line for each; how many were left out, or None when no guest can run."""
+        records = os.path.join(suite.build, "meson-logs", "virtual-machine.json")
+        log = os.path.join(suite.build, "meson-logs", "virtual-machine-run.txt")
+        for path in (records, log):
+            if os.path.exists(path):
+                os.remove(path)
+        command = ["/usr/bin/python3", "-B", "tests/vm/suite.py", "--build", suite.build, "--json", records]
+        if deadline is not None:
+            command += ["--seconds", str(max(1.0, left(deadline) - 10))]
+        status = call(command, log, left(deadline))
+        if status == 77:
+            self.skip(suite, tail(log, 1).removeprefix("skipped: "))
+            return None
+        if not os.path.exists(records):
+            self.fail(suite, "tests/vm/suite.py wrote no result", tail(log))
+            return None
+        left_out = 0
+        with open(records, encoding="utf-8") as file:
+            for record in json.load(file):
+                print(f"  {record['outcome']:<8}{record['seconds']:6.1f} s  {record['name']:<36}{record['words']}")
+                if record["outcome"] == "ok":
+                    result.passed += 1
+                elif record["outcome"] == "skipped":
+                    result.skipped += 1
+                elif record["outcome"] == "not run":
+                    left_out += 1
+                else:
+                    result.failed += 1
+                    result.failures.append((record["name"], record["output"]))
+        return left_out
 
     # --- all of it ---
 

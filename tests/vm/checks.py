@@ -1,0 +1,197 @@
+#!/usr/bin/python3
+"""checks.py - what is tested in the virtual machine; runs inside the guest, started by suite.py.
+
+    checks.py BUILD SETUP OUT SECONDS [NAME...]
+
+SETUP: "one" (device rxe0) or "pair" (rxe0 and rxe1 joined by veth0 - veth1). One line per check as it ends, and
+OUT/results.json: a list of {name, outcome, seconds, words, output}; outcome is ok, FAILED, skipped or not run (SECONDS
+were over). Every process has its own time limit, because RDMA
+programs whose peer is missing wait for ever. A check is a function of Checks below; it fails by an exception.
+"""
+
+import csv
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, "tools", "lib"))
+import jobs  # noqa: E402
+
+SLOW = 8  # an emulated machine on a busy host: factor on every limit below
+STEPS = 20
+# UCX over soft-RoCE: UD to find each other, RC to talk; UD drops what comes to the IPv4 address unless told not to look; RC's
+# default of 7 retries means for ever on this device.
+UCX_VERBS = {"UCX_TLS": "rc_verbs,ud_verbs", "UCX_UD_VERBS_ETH_DGID_CHECK": "n", "UCX_IB_GID_INDEX": "1", "UCX_RC_VERBS_RETRY_COUNT": "6",
+             "UCX_UD_VERBS_RX_QUEUE_LEN": "1024"}
+
+
+class Failed(Exception):
+    """What a check says when it fails."""
+
+
+class Skipped(Exception):
+    """Why a check cannot run in this build."""
+
+
+DEADLINE = time.monotonic()
+
+
+def left():
+    return max(0.1, DEADLINE - time.monotonic())
+
+
+def execute(words, seconds, environment=None):
+    """Output of a process that must end with 0 in time; all of its group is gone afterwards."""
+    seconds = min(seconds, left())
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               errors="replace", start_new_session=True, env={**os.environ, **(environment or {})})
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise Failed(f"{os.path.basename(words[0])} was not done after {seconds:.0f} s\n{output}") from None
+    if process.returncode != 0:
+        raise Failed(f"{os.path.basename(words[0])} ended with status {process.returncode}\n{output}")
+    return output
+
+
+class Checks:
+    def __init__(self, build, setup):
+        self.build, self.setup = build, setup
+        self.devices = ["rxe0", "rxe1"] if setup == "pair" else ["rxe0"]
+        self.programs = jobs.Programs(build)
+        self.scratch = "/tmp/checks"
+        self.note = ""  # shown beside the outcome
+        self.tcp = None  # what the main job reports over tcp
+
+    def path(self, *parts):
+        return os.path.join(self.scratch, *parts)
+
+    # --- the machine itself ---
+
+    def devices_are_up(self):
+        """Soft-RoCE is what the rest runs on."""
+        shown = execute(["rdma", "link", "show"], 5 * SLOW)
+        for device in self.devices:
+            if not re.search(rf"{device}/1 state ACTIVE", shown):
+                raise Failed(shown)
+        self.note = " and ".join(self.devices)
+
+    # --- one program of the build tree ---
+
+    def cases(self, words, seconds, environment=None):
+        """A cmocka program; how many of its cases passed."""
+        path = os.path.join(self.build, words[0])
+        if not os.path.exists(path):
+            raise Skipped(f"{words[0]} is not built")
+        output = execute([path] + words[1:], seconds * SLOW, environment)
+        passed = len(re.findall(r"^\[       OK \]", output, re.M))
+        skipped = len(re.findall(r"^\[  SKIPPED \] [a-z]", output, re.M))
+        if passed == 0:
+            raise Failed("no test case ran\n" + output)
+        self.note = f"{passed} cases" + (f", {skipped} skipped" if skipped else "")
+
+    def conformance_ucx_verbs(self):
+        """The transport's conformance suite over UCX on RC queue pairs; endpoints alternate between the devices."""
+        self.cases(["tests/transport/test_conformance", "ucx-verbs"], 20,
+                   {**UCX_VERBS, "WEFT_TEST_DEVICES": " ".join(device + ":1" for device in self.devices)})
+
+    # --- the main job ---
+
+    def train(self, name, environment, of_shards, of_workers):
+        """A few steps of the trainer on two shards and two workers, each with its devices; what must not depend on the transport."""
+        directory = self.path(name)
+        os.makedirs(directory, exist_ok=True)
+        trainer = ["env", "WEFT_TRANSPORT_DEVICES=" + of_workers, self.programs.trainer, "--steps", str(STEPS), "--hidden", "64", "--batch", "64",
+                   "--eval-every", "10", "--csv", os.path.join(directory, "csv"), "--hash-steps", os.path.join(directory, "hash")]
+        secret = os.path.join(directory, "secret")
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+            file.write("0123456789abcdef0123456789abcdef")
+        environment = {**environment, "OPENBLAS_NUM_THREADS": "1", "WEFT_SECRET_FILE": secret, "WEFT_TRANSPORT_DEVICES": of_shards}
+        with jobs.Group(directory) as group:
+            jobs.start_by_hand(self.programs, group, 2, 2, trainer, environment=environment)
+            group.wait(min(45 * SLOW, left()))
+        return self.losses(directory)
+
+    @staticmethod
+    def losses(directory):
+        """Losses and accuracy of every evaluation and the hash of all weights after every step, as the text they were written in."""
+        with open(os.path.join(directory, "csv"), newline="", encoding="ascii") as file:
+            kept = [[row[name] for name in ("step", "train_loss", "test_loss", "accuracy")] for row in csv.DictReader(file)]
+        for path in sorted(glob.glob(os.path.join(directory, "hash.*"))):
+            with open(path, encoding="ascii") as file:
+                kept.append(file.read())
+        if len(kept) < 4 or len(kept[-1].splitlines()) != STEPS:
+            raise Failed(f"the reports are not complete: {kept}")
+        return kept
+
+    def same_as_tcp(self, name, environment):
+        """Shards on the first device, workers on the last."""
+        if not self.tcp:
+            self.tcp = self.train("tcp", {}, "lo", "lo")
+        losses = self.train(name, environment, self.devices[0] + ":1", self.devices[-1] + ":1")
+        if losses != self.tcp:
+            raise Failed(f"losses or weights differ from those over tcp:\n{losses}\n{self.tcp}")
+        self.note = f"{STEPS} steps, losses and weights equal to tcp's; last test loss {losses[-3][2]}"
+
+    def main_job_ucx_verbs(self):
+        """Training over UCX on verbs gives the same text as over tcp."""
+        self.same_as_tcp("ucx-verbs", {**UCX_VERBS, "WEFT_TRANSPORT_LANES": UCX_VERBS["UCX_TLS"]})
+
+    def all(self):
+        return [self.devices_are_up, self.conformance_ucx_verbs, self.main_job_ucx_verbs]
+
+
+def outcome_of(check, checks):
+    """(outcome, words, output)"""
+    if time.monotonic() >= DEADLINE:
+        return "not run", "the time of this suite was over", ""
+    try:
+        check()
+        return "ok", checks.note, ""
+    except Skipped as reason:
+        return "skipped", str(reason), ""
+    except (Failed, jobs.JobFailed, OSError, ValueError, KeyError, AttributeError) as error:
+        if time.monotonic() >= DEADLINE:
+            return "not run", "it was cut short: the time of this suite was over", ""
+        lines = (str(error) or repr(error)).splitlines()
+        return "FAILED", lines[0], "\n".join(lines[-60:])
+
+
+def run(checks, check, results):
+    shutil.rmtree(checks.scratch, ignore_errors=True)
+    os.makedirs(checks.scratch)
+    checks.note = ""
+    started = time.monotonic()
+    outcome, words, output = outcome_of(check, checks)
+    name = check.__name__.replace("_", " ")
+    seconds = time.monotonic() - started
+    results.append({"name": f"{checks.setup}: {name}", "outcome": outcome, "seconds": round(seconds, 1), "words": words, "output": output})
+    print(f"{checks.setup:<5}{outcome:<8}{seconds:6.1f} s  {name:<28}{words}", flush=True)
+
+
+def main(build, setup, out, seconds, names):
+    global DEADLINE
+    DEADLINE = time.monotonic() + float(seconds)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    checks = Checks(build, setup)
+    results = []
+    for check in checks.all():
+        if not names or check.__name__ in names:
+            run(checks, check, results)
+            with open(os.path.join(out, "results.json"), "w", encoding="utf-8") as file:
+                json.dump(results, file)
+    return 1 if any(result["outcome"] == "FAILED" for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:5], sys.argv[5:]))
