@@ -38,7 +38,7 @@
  * WEFT_ERR_INVALID, state untouched; PowerSGD counts magnitudes from 2^120 as non-finite.
  *
  * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n: dense 1;
- * f16, bf16 1/2; powersgd 2 and 3 rank (rows + cols); topk about 3 and what k needs. A combiner keeps
+ * f16, bf16 1/2; powersgd 2 and 3 rank (rows + cols); topk about 4 and 10 k. A combiner keeps
  * log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs.
  *
  * Calls out of order (take before encode, encode(1) before take(0), add before begin or beyond ranks) answer

@@ -8,7 +8,11 @@
  * Values move, they never change: sent bits plus residual bits are the bits of p. k = clamp(ceil(n * ratio), 1, n),
  * always exactly k, also when p is zero everywhere, so every size is known beforehand.
  *
- * p is written once: the histogram of the radix select is counted block by block while the block is in cache. */
+ * p is written once, and in that pass everything at or above a threshold is listed as a candidate. The threshold is a
+ * guess a little below the last step's k-th magnitude (in the first step: from a sample of p). When the list is full the
+ * threshold is raised to the k-th largest seen so far. When at least k elements were listed, the k largest are among them
+ * and are selected exactly from that short list; otherwise the select reads all of p. Either way the result is exactly
+ * the k largest: the guess decides about time, never about bits, and is no part of the saved state. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +20,12 @@
 #include "compress/sparse.h"
 #include "kernels/kernels.h"
 
-enum { BLOCK = 4096, F32_INF_BITS = 0x7f800000 };
+/* Elements per call of the kernel. Large tensors go in parts whose result does not fit the caches, which the kernel then
+ * writes past them: nobody reads p again in this step. */
+enum { BLOCK = 4096, LARGE_BLOCK = 1 << 19, LARGE_ELEMS = 1 << 22, F32_INF_BITS = 0x7f800000, SAMPLES = 2 * BLOCK };
+
+/* How far below the last k-th magnitude the guess lies, in units of its bit pattern (2^23 is a factor of two). */
+enum { MARGIN_MIN = 1 << 16, MARGIN_FIRST = 1 << 20, MARGIN_MAX = 1 << 23 };
 
 struct topk_codec {
     struct weft_codec base;
@@ -28,7 +37,11 @@ struct topk_codec {
     size_t sent_bytes;
     void *work;                /* owned; scratch of the select, later the aggregate as it came */
     size_t work_bytes, aggregate_bytes;
-    struct weft_select select;
+    uint32_t *candidates;      /* owned (candidate_room,) */
+    float *candidate_values;   /* owned (candidate_room,) */
+    size_t candidate_room;     /* about 4 k */
+    size_t block;
+    uint32_t floor_bits, margin, last_kth; /* of the guess; floor_bits 0: none yet */
 };
 
 static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
@@ -40,22 +53,83 @@ static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, c
     return WEFT_OK;
 }
 
+/* A threshold that somewhat more than k elements pass, from evenly spaced samples of p. */
+static uint32_t sampled_floor(struct topk_codec *self, const float *grad, float grad_scale)
+{
+    const size_t elems = self->base.elems;
+    const size_t samples = elems < SAMPLES ? elems : SAMPLES, stride = elems / samples;
+    float *sample = self->candidate_values; /* its room is at least SAMPLES */
+    uint32_t *picked = self->candidates;
+    for (size_t i = 0; i < samples; i++)
+        sample[i] = grad[i * stride] * grad_scale + self->residual[i * stride];
+    const size_t wanted = (size_t)((double)samples * (double)self->k / (double)elems * 1.5) + 8;
+    return weft_select_among(picked, sample, samples, wanted < samples ? wanted : samples);
+}
+
+/* The list is full: k elements at or above its k-th largest are known, so nothing below can be among the k largest of
+ * all. Keeps the k and raises the threshold. Returns how many are left. */
+static size_t raise_floor(struct topk_codec *self, size_t found)
+{
+    self->floor_bits = weft_select_among(self->indices, self->candidate_values, found, self->k);
+    for (size_t i = 0; i < self->k; i++) {
+        const uint32_t from = self->indices[i]; /* rising, so no entry is read after it was written over */
+        self->candidates[i] = self->candidates[from];
+        self->candidate_values[i] = self->candidate_values[from];
+    }
+    return self->k;
+}
+
+/* p into shadow and the candidates into their list; returns max_abs_bits of p. */
+static uint32_t add_residual(struct topk_codec *self, const float *grad, float grad_scale, size_t *found)
+{
+    const struct weft_kernels *kernels = weft_kernels();
+    const size_t elems = self->base.elems;
+    uint32_t max_bits = 0;
+    *found = 0;
+    for (size_t at = 0; at < elems; at += self->block) {
+        const size_t part = elems - at < self->block ? elems - at : self->block;
+        if (*found + part > self->candidate_room) *found = raise_floor(self, *found);
+        *found += kernels->scale_add_above_f32(self->shadow + at, grad + at, grad_scale, self->residual + at, part,
+                                               self->floor_bits, (uint32_t)at, self->candidates + *found,
+                                               self->candidate_values + *found, &max_bits);
+    }
+    return max_bits;
+}
+
+/* The indices of the k largest of p, and the guess for the next step. */
+static void select_top(struct topk_codec *self, size_t found)
+{
+    uint32_t kth = UINT32_MAX;
+    if (found >= self->k) {
+        kth = weft_select_among(self->indices, self->candidate_values, found, self->k);
+        for (size_t i = 0; i < self->k; i++)
+            self->indices[i] = self->candidates[self->indices[i]];
+        if (found > 2 * self->k && self->margin > MARGIN_MIN) self->margin /= 2;
+    } else {
+        weft_select_top(self->indices, self->shadow, self->base.elems, self->k, self->work);
+        for (size_t i = 0; i < self->k; i++) {
+            uint32_t bits;
+            memcpy(&bits, &self->shadow[self->indices[i]], sizeof bits);
+            bits &= 0x7fffffffu;
+            kth = bits < kth ? bits : kth;
+        }
+        if (self->margin < MARGIN_MAX) self->margin *= 2;
+    }
+    /* Early on the residual grows, and the k-th magnitude with it: go on as from the last step to this one. */
+    const int64_t growth = self->last_kth ? (int64_t)kth - self->last_kth : 0;
+    const int64_t guess = (int64_t)kth + (growth < MARGIN_MAX ? growth : MARGIN_MAX) - self->margin;
+    self->floor_bits = guess < 1 ? 1 : guess > 0x7f7fffff ? 0x7f7fffff : (uint32_t)guess;
+    self->last_kth = kth;
+}
+
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
                                size_t *bytes_out)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
-    const struct weft_kernels *kernels = weft_kernels();
-    uint32_t max_bits = 0;
-    weft_select_begin(&self->select);
-    for (size_t at = 0; at < codec->elems; at += BLOCK) {
-        const size_t part = codec->elems - at < BLOCK ? codec->elems - at : BLOCK;
-        const uint32_t bits = kernels->scale_add_f32(self->shadow + at, grad + at, grad_scale, self->residual + at, part);
-        max_bits = bits > max_bits ? bits : max_bits;
-        weft_select_count(&self->select, self->shadow + at, part);
-    }
-    if (max_bits >= F32_INF_BITS) return WEFT_ERR_INVALID;
-
-    weft_select_finish(&self->select, self->indices, self->shadow, codec->elems, self->k, self->work);
+    size_t found;
+    if (self->floor_bits == 0) self->floor_bits = sampled_floor(self, grad, grad_scale);
+    if (add_residual(self, grad, grad_scale, &found) >= F32_INF_BITS) return WEFT_ERR_INVALID;
+    select_top(self, found);
     for (size_t i = 0; i < self->k; i++) {
         self->values[i] = self->shadow[self->indices[i]];
         self->shadow[self->indices[i]] = 0.0f;
@@ -105,7 +179,8 @@ static struct codec_state state(const struct weft_codec *codec)
 static void topk_free(struct weft_codec *codec)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
-    void *const all[] = {self->residual, self->shadow, self->indices, self->values, self->sent, self->work};
+    void *const all[] = {self->residual, self->shadow, self->indices,    self->values,
+                         self->sent,     self->work,   self->candidates, self->candidate_values};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         weft_free_bytes(codec->env, all[i]);
     weft_free_bytes(codec->env, self);
@@ -136,9 +211,15 @@ struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_cod
     self->shadow = weft_alloc_array(env, elems, sizeof *self->shadow);
     self->indices = weft_alloc_array(env, k, sizeof *self->indices);
     self->values = weft_alloc_array(env, k, sizeof *self->values);
+    self->margin = MARGIN_FIRST;
+    self->block = elems < LARGE_ELEMS ? BLOCK : LARGE_BLOCK;
+    self->candidate_room = 4 * k + 2 * self->block;
+    self->candidates = weft_alloc_array(env, self->candidate_room, sizeof *self->candidates);
+    self->candidate_values = weft_alloc_array(env, self->candidate_room, sizeof *self->candidate_values);
     self->sent = weft_alloc_bytes(env, weft_codec_contribution_bytes_max(spec, shape, 0));
     self->work = weft_alloc_bytes(env, self->work_bytes);
-    if (!self->residual || !self->shadow || !self->indices || !self->values || !self->sent || !self->work) {
+    if (!self->residual || !self->shadow || !self->indices || !self->values || !self->sent || !self->work ||
+        !self->candidates || !self->candidate_values) {
         topk_free(&self->base);
         return NULL;
     }

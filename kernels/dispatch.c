@@ -35,6 +35,7 @@ const struct weft_kernels weft_kernels_scalar = {
     .max_abs_bits_f32 = weft_scalar_max_abs_bits_f32,
     .indices_above_f32 = weft_scalar_indices_above_f32,
     .scale_add_f32 = weft_scalar_scale_add_f32,
+    .scale_add_above_f32 = weft_scalar_scale_add_above_f32,
     .matmul_f32 = weft_scalar_matmul_f32,
     .matmul_t_f32 = weft_scalar_matmul_t_f32,
     .outer_f32 = weft_scalar_outer_f32,

@@ -77,6 +77,12 @@ struct weft_kernels {
     /* Error feedback: out[i] = a[i]*factor + b[i] (two roundings); returns max_abs_bits of out. out may equal b. */
     uint32_t (*scale_add_f32)(float *out, const float *a, float factor, const float *b, size_t count);
 
+    /* scale_add and a select by threshold in one pass: besides writing out, appends to indices_out the rising numbers
+     * first + i of all out[i] whose bits without the sign are at least floor_bits, and to values_out their values;
+     * returns how many. *max_bits is raised to max_abs_bits of out. Both lists have room for `count`. */
+    size_t (*scale_add_above_f32)(float *out, const float *a, float factor, const float *b, size_t count, uint32_t floor_bits,
+                                  uint32_t first, uint32_t *indices_out, float *values_out, uint32_t *max_bits);
+
     /* PowerSGD products; M (rows, cols), P (rank, rows), Q (rank, cols), rank <= 64.
      *   matmul:     P = M Q         P(r,i): dot of row i of M and row r of Q in the fixed 16-lane order, f32
      *   matmul_t:   Q = M^T P       Q(r,j): from +0, sum over i = 0..rows-1 in order, f32
@@ -113,16 +119,10 @@ size_t weft_orthogonalise(float *p, size_t rows, size_t rank, bool *dropped);
 void weft_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k,
                      uint32_t *scratch);
 
-/* The same in two halves, so that the first pass can ride on the pass that produces x:
- * begin; count every part of x once, in any order; then finish reads x once more. */
-#define WEFT_SELECT_BUCKETS 4096
-struct weft_select {
-    uint32_t buckets[2][WEFT_SELECT_BUCKETS]; /* counts by the top 12 bits of |x|; two, against store stalls */
-};
-void weft_select_begin(struct weft_select *select);
-void weft_select_count(struct weft_select *select, const float *part, size_t count);
-void weft_select_finish(const struct weft_select *select, uint32_t *indices_out, const float *x, size_t count,
-                        size_t k, uint32_t *scratch);
+/* The k largest out of candidates: `values` (candidate_count,) of all elements at or above some threshold, in index
+ * order, k <= candidate_count. Writes to picked_out (k,) which of them they are, rising; returns the bits of the k-th
+ * largest |value|. The same k as weft_select_top of the whole: whoever is left out is smaller than all candidates. */
+uint32_t weft_select_among(uint32_t *picked_out, const float *values, size_t candidate_count, size_t k);
 
 /* ---- The one tree of sums, T (DESIGN 5) --------------------------------------------------------
  * T(a,b) over rank indices: one rank is its contribution; else T(a,a+h) + T(a+h,b), h the largest

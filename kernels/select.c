@@ -17,31 +17,33 @@
 #include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
-enum { BUCKET_SHIFT = 19, MIDDLE_SHIFT = 9, MIDDLE_BUCKETS = 1024, LAST_BUCKETS = 512 };
+enum { TOP_BUCKETS = 4096, BUCKET_SHIFT = 19, MIDDLE_SHIFT = 9, MIDDLE_BUCKETS = 1024, LAST_BUCKETS = 512 };
 
-_Static_assert(WEFT_SELECT_BUCKETS == 1 << (31 - BUCKET_SHIFT), "buckets cover all patterns of |x|");
+_Static_assert(TOP_BUCKETS == 1 << (31 - BUCKET_SHIFT), "buckets cover all patterns of |x|");
 
 static inline uint32_t magnitude(float value)
 {
     return float_bits(value) & FLOAT_ABS;
 }
 
-void weft_select_begin(struct weft_select *select)
-{
-    memset(select, 0, sizeof *select);
-}
+struct counts {
+    uint32_t buckets[2][TOP_BUCKETS]; /* by the top 12 bits of |x|; two, against store stalls */
+};
 
-void weft_select_count(struct weft_select *select, const float *part, size_t count)
+static void count_top_bits(struct counts *counts, const float *x, size_t count)
 {
     size_t i = 0;
+    memset(counts, 0, sizeof *counts);
     for (; i + 4 <= count; i += 4) {
-        select->buckets[0][magnitude(part[i]) >> BUCKET_SHIFT]++;
-        select->buckets[1][magnitude(part[i + 1]) >> BUCKET_SHIFT]++;
-        select->buckets[0][magnitude(part[i + 2]) >> BUCKET_SHIFT]++;
-        select->buckets[1][magnitude(part[i + 3]) >> BUCKET_SHIFT]++;
+        counts->buckets[0][magnitude(x[i]) >> BUCKET_SHIFT]++;
+        counts->buckets[1][magnitude(x[i + 1]) >> BUCKET_SHIFT]++;
+        counts->buckets[0][magnitude(x[i + 2]) >> BUCKET_SHIFT]++;
+        counts->buckets[1][magnitude(x[i + 3]) >> BUCKET_SHIFT]++;
     }
     for (; i < count; i++)
-        select->buckets[0][magnitude(part[i]) >> BUCKET_SHIFT]++;
+        counts->buckets[0][magnitude(x[i]) >> BUCKET_SHIFT]++;
+    for (size_t b = 0; b < TOP_BUCKETS; b++)
+        counts->buckets[0][b] += counts->buckets[1][b];
 }
 
 /* Where the wanted-th largest lies: walks down from the highest bucket; *wanted becomes what is still
@@ -77,15 +79,40 @@ static uint32_t refine(const uint32_t *candidates, size_t candidate_count, const
     return upper << MIDDLE_SHIFT | boundary_bucket(buckets, LAST_BUCKETS, wanted);
 }
 
-void weft_select_finish(const struct weft_select *select, uint32_t *indices_out, const float *x, size_t count,
-                        size_t k, uint32_t *scratch)
+uint32_t weft_select_among(uint32_t *picked_out, const float *values, size_t candidate_count, size_t k)
 {
-    uint32_t buckets[WEFT_SELECT_BUCKETS];
-    for (size_t b = 0; b < WEFT_SELECT_BUCKETS; b++)
-        buckets[b] = select->buckets[0][b] + select->buckets[1][b];
-
+    struct counts counts;
+    uint32_t buckets[MIDDLE_BUCKETS];
     size_t ties = k;
-    const uint32_t bucket = boundary_bucket(buckets, WEFT_SELECT_BUCKETS, &ties);
+    count_top_bits(&counts, values, candidate_count);
+    const uint32_t top = boundary_bucket(counts.buckets[0], TOP_BUCKETS, &ties);
+
+    memset(buckets, 0, sizeof buckets);
+    for (size_t c = 0; c < candidate_count; c++)
+        if (magnitude(values[c]) >> BUCKET_SHIFT == top) buckets[(magnitude(values[c]) >> MIDDLE_SHIFT) % MIDDLE_BUCKETS]++;
+    const uint32_t upper = top << (BUCKET_SHIFT - MIDDLE_SHIFT) | boundary_bucket(buckets, MIDDLE_BUCKETS, &ties);
+
+    memset(buckets, 0, LAST_BUCKETS * sizeof buckets[0]);
+    for (size_t c = 0; c < candidate_count; c++)
+        if (magnitude(values[c]) >> MIDDLE_SHIFT == upper) buckets[magnitude(values[c]) % LAST_BUCKETS]++;
+    const uint32_t kth = upper << MIDDLE_SHIFT | boundary_bucket(buckets, LAST_BUCKETS, &ties);
+
+    for (size_t c = 0, emitted = 0; emitted < k; c++) {
+        const uint32_t bits = magnitude(values[c]);
+        const bool tie = bits == kth && ties > 0;
+        picked_out[emitted] = (uint32_t)c;
+        emitted += bits > kth || tie;
+        ties -= tie;
+    }
+    return kth;
+}
+
+void weft_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k, uint32_t *scratch)
+{
+    struct counts counts;
+    size_t ties = k;
+    count_top_bits(&counts, x, count);
+    const uint32_t bucket = boundary_bucket(counts.buckets[0], TOP_BUCKETS, &ties);
     const size_t candidate_count = weft_kernels()->indices_above_f32(scratch, x, count, bucket << BUCKET_SHIFT);
     const uint32_t kth = refine(scratch, candidate_count, x, bucket, &ties);
 
@@ -97,12 +124,4 @@ void weft_select_finish(const struct weft_select *select, uint32_t *indices_out,
         emitted += bits > kth || tie;
         ties -= tie;
     }
-}
-
-void weft_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k, uint32_t *scratch)
-{
-    struct weft_select select;
-    weft_select_begin(&select);
-    weft_select_count(&select, x, count);
-    weft_select_finish(&select, indices_out, x, count, k, scratch);
 }

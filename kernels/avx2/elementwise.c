@@ -130,6 +130,41 @@ size_t weft_avx2_indices_above_f32(uint32_t *indices_out, const float *in, size_
     return found;
 }
 
+static inline uint32_t bits_above8(__m256 x, __m256i below)
+{
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(magnitude8(x), below)));
+}
+
+size_t weft_avx2_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,
+                                     uint32_t floor_bits, uint32_t first, uint32_t *indices_out, float *values_out,
+                                     uint32_t *max_bits)
+{
+    const __m256 factors = _mm256_set1_ps(factor);
+    const __m256i below = _mm256_set1_epi32((int)floor_bits - 1);
+    __m256i max = _mm256_setzero_si256();
+    size_t found = 0, i = 0;
+    for (; i + 4 * WIDTH <= count; i += 4 * WIDTH) {
+        uint32_t mask = 0;
+        for (size_t v = 0; v < 4; v++) {
+            const size_t at = i + v * WIDTH;
+            const __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(a + at), factors);
+            const __m256 sum = canonical8(_mm256_add_ps(scaled, _mm256_loadu_ps(b + at)));
+            _mm256_storeu_ps(out + at, sum);
+            max = _mm256_max_epu32(max, magnitude8(sum));
+            mask |= bits_above8(sum, below) << (v * WIDTH);
+        }
+        for (; mask != 0; mask &= mask - 1, found++) {
+            const size_t at = i + (size_t)__builtin_ctz(mask);
+            indices_out[found] = first + (uint32_t)at;
+            values_out[found] = out[at];
+        }
+    }
+    const uint32_t vectors = max_of8(max);
+    *max_bits = vectors > *max_bits ? vectors : *max_bits;
+    return found + weft_scalar_scale_add_above_f32(out + i, a + i, factor, b + i, count - i, floor_bits, first + (uint32_t)i,
+                                                   indices_out + found, values_out + found, max_bits);
+}
+
 bool weft_avx2_finite_f32(const float *in, size_t count)
 {
     return weft_avx2_max_abs_bits_f32(in, count) < FLOAT_INF;

@@ -93,6 +93,82 @@ size_t weft_avx512_indices_above_f32(uint32_t *indices_out, const float *in, siz
     return found;
 }
 
+/* One vector of it; returns which lanes are above, and the sum. */
+static inline __attribute__((always_inline)) __mmask16 scale_add_vector(float *out, const float *a, __m512 factors,
+                                                                        const float *b, __m512i floor, __m512i *max,
+                                                                        __mmask16 lanes, bool stream, __m512 *sum)
+{
+    const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, a), factors);
+    *sum = canonical16(_mm512_add_ps(scaled, _mm512_maskz_loadu_ps(lanes, b)));
+    const __m512i bits = magnitude16(*sum);
+    if (stream) _mm512_stream_ps(out, *sum);
+    else _mm512_mask_storeu_ps(out, lanes, *sum);
+    *max = _mm512_mask_max_epu32(*max, lanes, *max, bits);
+    return _mm512_mask_cmpge_epu32_mask(lanes, bits, floor);
+}
+
+/* Where the two lists grow, and the numbers of the next sixteen elements. */
+struct above16 {
+    uint32_t *indices_out;
+    float *values_out;
+    size_t found;
+    __m512i indices, max;
+};
+
+/* With error feedback many elements wait just below the threshold, so nearly every third vector has one above it and no
+ * branch on that is predicted: each vector is packed and stored whole, and what is not wanted is written over. There is
+ * room: at element i at most i were found. */
+static inline __attribute__((always_inline)) void above_whole(struct above16 *list, float *out, const float *a, __m512 factors,
+                                                              const float *b, __m512i floor, size_t count, bool stream)
+{
+    for (size_t i = 0; i + WIDTH <= count; i += WIDTH) {
+        __m512 sum;
+        const __mmask16 above = scale_add_vector(out + i, a + i, factors, b + i, floor, &list->max, ALL16, stream, &sum);
+        _mm512_storeu_si512(list->indices_out + list->found, _mm512_maskz_compress_epi32(above, list->indices));
+        _mm512_storeu_ps(list->values_out + list->found, _mm512_maskz_compress_ps(above, sum));
+        list->found += (size_t)__builtin_popcount(above);
+        list->indices = _mm512_add_epi32(list->indices, _mm512_set1_epi32(WIDTH));
+    }
+}
+
+static inline void above_part(struct above16 *list, float *out, const float *a, __m512 factors, const float *b, __m512i floor,
+                              size_t count)
+{
+    __m512 sum;
+    const __mmask16 above = scale_add_vector(out, a, factors, b, floor, &list->max, first16(count), false, &sum);
+    const size_t n = (size_t)__builtin_popcount(above);
+    _mm512_mask_storeu_epi32(list->indices_out + list->found, first16(n), _mm512_maskz_compress_epi32(above, list->indices));
+    _mm512_mask_storeu_ps(list->values_out + list->found, first16(n), _mm512_maskz_compress_ps(above, sum));
+    list->found += n;
+    list->indices = _mm512_add_epi32(list->indices, _mm512_set1_epi32((int)count));
+}
+
+size_t weft_avx512_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,
+                                       uint32_t floor_bits, uint32_t first, uint32_t *indices_out, float *values_out,
+                                       uint32_t *max_bits)
+{
+    const __m512 factors = _mm512_set1_ps(factor);
+    const __m512i floor = _mm512_set1_epi32((int)floor_bits);
+    const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    struct above16 list = {indices_out, values_out, 0, _mm512_add_epi32(_mm512_set1_epi32((int)first), numbers),
+                           _mm512_setzero_si512()};
+    const size_t head = out == a || out == b ? count : stream_from(out, sizeof *out, count);
+    size_t i = 0;
+    if (head < count) {
+        if (head > 0) above_part(&list, out, a, factors, b, floor, head);
+        above_whole(&list, out + head, a + head, factors, b + head, floor, count - head, true);
+        i = head + (count - head) / WIDTH * WIDTH;
+        _mm_sfence();
+    } else {
+        above_whole(&list, out, a, factors, b, floor, count, false);
+        i = count / WIDTH * WIDTH;
+    }
+    if (i < count) above_part(&list, out + i, a + i, factors, b + i, floor, count - i);
+    const uint32_t vectors = _mm512_reduce_max_epu32(list.max);
+    *max_bits = vectors > *max_bits ? vectors : *max_bits;
+    return list.found;
+}
+
 bool weft_avx512_finite_f32(const float *in, size_t count)
 {
     return weft_avx512_max_abs_bits_f32(in, count) < FLOAT_INF;

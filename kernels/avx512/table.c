@@ -18,6 +18,7 @@ const struct weft_kernels weft_kernels_avx512 = {
     .max_abs_bits_f32 = weft_avx512_max_abs_bits_f32,
     .indices_above_f32 = weft_avx512_indices_above_f32,
     .scale_add_f32 = weft_avx512_scale_add_f32,
+    .scale_add_above_f32 = weft_avx512_scale_add_above_f32,
     .matmul_f32 = weft_avx512_matmul_f32,
     .matmul_t_f32 = weft_avx512_matmul_t_f32,
     .outer_f32 = weft_avx512_outer_f32,

@@ -77,6 +77,23 @@ size_t weft_scalar_indices_above_f32(uint32_t *indices_out, const float *in, siz
     return found;
 }
 
+size_t weft_scalar_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,
+                                       uint32_t floor_bits, uint32_t first, uint32_t *indices_out, float *values_out,
+                                       uint32_t *max_bits)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++) {
+        const float sum = canonical(a[i] * factor + b[i]);
+        const uint32_t bits = float_bits(sum) & FLOAT_ABS;
+        out[i] = sum;
+        *max_bits = bits > *max_bits ? bits : *max_bits;
+        indices_out[found] = first + (uint32_t)i;
+        values_out[found] = sum;
+        found += bits >= floor_bits;
+    }
+    return found;
+}
+
 bool weft_scalar_finite_f32(const float *in, size_t count)
 {
     return weft_scalar_max_abs_bits_f32(in, count) < FLOAT_INF;

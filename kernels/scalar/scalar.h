@@ -13,6 +13,9 @@ void weft_scalar_sum_tree_f32(float *const *outs, size_t out_count, const float 
                               size_t count);
 void weft_scalar_scale_f32(float *out, const float *in, float factor, size_t count);
 uint32_t weft_scalar_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
+size_t weft_scalar_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,
+                                       uint32_t floor_bits, uint32_t first, uint32_t *indices_out, float *values_out,
+                                       uint32_t *max_bits);
 uint32_t weft_scalar_max_abs_bits_f32(const float *in, size_t count);
 size_t weft_scalar_indices_above_f32(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits);
 bool weft_scalar_finite_f32(const float *in, size_t count);

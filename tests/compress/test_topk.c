@@ -65,6 +65,48 @@ static void test_values_move(void **state)
     fleet_close(&fleet);
 }
 
+/* The guessed threshold decides about time only: gradients that grow, shrink, become equal or vanish from one step to the
+ * next give exactly the k largest of every step, whether the list of candidates overflows or stays too short. */
+static void test_any_guess(void **state)
+{
+    enum { LARGE = 120011, GUESS_STEPS = 14 };
+    static const float factors[GUESS_STEPS] = {1, 1, 1e4f, 1e-4f, 1, 0, 1e-30f, 1e20f, 1, 3, 1, 1, 1, 1};
+    const struct weft_codec_spec spec = spec_of("topk:ratio=0.001");
+    const struct weft_shape shape = shape_of(LARGE, 0);
+    const size_t k = (size_t)ceil(LARGE * 0.001);
+    struct sample sample = {sample_seed(47)};
+    struct weft_codec *codec;
+    float *grad = test_malloc(4 * LARGE * sizeof *grad), *p = grad + LARGE, *result = p + LARGE, *wanted = result + LARGE;
+    uint32_t *top = test_malloc(2 * LARGE * sizeof *top), *scratch = top + LARGE;
+    void *wire = test_malloc(weft_codec_contribution_bytes_max(&spec, &shape, 0));
+    memset(p, 0, LARGE * sizeof *p);
+    assert_int_equal(weft_codec_create(weft_env_system(), &spec, &shape, &codec), WEFT_OK);
+    for (int step = 0; step < GUESS_STEPS; step++) {
+        size_t bytes;
+        sample_fill(&sample, SAMPLE_NORMAL, grad, LARGE);
+        for (size_t i = 0; i < LARGE; i++) {
+            if (step == 9) grad[i] = 1e25f; /* all pass, and all are equal */
+            grad[i] *= factors[step];
+            p[i] = grad[i] + p[i];
+            wanted[i] = 0;
+        }
+        weft_select_top(top, p, LARGE, k, scratch);
+        for (size_t i = 0; i < k; i++) {
+            wanted[top[i]] = p[top[i]];
+            p[top[i]] = 0;
+        }
+        assert_int_equal(weft_codec_encode(codec, 0, grad, 1, wire, &bytes), WEFT_OK);
+        assert_int_equal(weft_codec_take(codec, 0, wire, bytes, 1), WEFT_OK);
+        assert_int_equal(weft_codec_finish(codec, 1, result), WEFT_OK);
+        if (memcmp(result, wanted, LARGE * sizeof *result) != 0) fail_msg("step %d: not the %zu largest", step, k);
+        weft_codec_commit(codec);
+    }
+    weft_codec_free(codec);
+    test_free(wire);
+    test_free(top);
+    test_free(grad);
+}
+
 /* ratio 1 sends everything: the result is the dense sum, and no residual stays. */
 static void test_everything(void **state)
 {
@@ -250,7 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_move),     cmocka_unit_test(test_everything),       cmocka_unit_test(test_union_is_the_tree),
         cmocka_unit_test(test_nothing_is_lost), cmocka_unit_test(test_bad_contributions),
-        cmocka_unit_test(test_wasteful_aggregate),
+        cmocka_unit_test(test_wasteful_aggregate), cmocka_unit_test(test_any_guess),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

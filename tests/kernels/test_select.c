@@ -86,23 +86,35 @@ static void test_large(void **state)
     }
 }
 
-/* Counting by parts, in any cut, is counting once. */
-static void test_parts(void **state)
+/* Whatever the threshold, as long as k elements reach it: selecting among those is selecting among all. */
+static void test_among(void **state)
 {
-    static struct weft_select select;
-    static uint32_t whole[COUNT_MAX];
+    static const char *const inputs[] = {"normal", "equal", "last bits", "two values", "denormal", "wild"};
+    static uint32_t whole[COUNT_MAX], candidates[COUNT_MAX];
+    static float values[COUNT_MAX];
     struct sample sample = {sample_seed(23)};
-    const size_t count = 5003, k = 77;
-    fill("normal", &sample, count);
-    weft_select_top(whole, x, count, k, scratch);
-    weft_select_begin(&select);
-    for (size_t at = 0; at < count;) {
-        const size_t part = 1 + sample_below(&sample, 700), left = count - at;
-        weft_select_count(&select, x + at, part < left ? part : left);
-        at += part < left ? part : left;
+    for (size_t w = 0; w < sizeof inputs / sizeof inputs[0]; w++) {
+        const size_t count = 5003, k = 77;
+        fill(inputs[w], &sample, count);
+        weft_select_top(whole, x, count, k, scratch);
+        uint32_t kth = UINT32_MAX;
+        for (size_t i = 0; i < k; i++) {
+            const uint32_t bits = sample_bits(x[whole[i]]) & 0x7fffffff;
+            kth = bits < kth ? bits : kth;
+        }
+        const uint32_t floors[] = {0, kth / 2, kth > 3 ? kth - 3 : 0, kth};
+        for (size_t f = 0; f < sizeof floors / sizeof floors[0]; f++) {
+            size_t found = 0;
+            for (size_t i = 0; i < count; i++) {
+                if ((sample_bits(x[i]) & 0x7fffffff) < floors[f]) continue;
+                candidates[found] = (uint32_t)i;
+                values[found++] = x[i];
+            }
+            assert_int_equal(weft_select_among(got, values, found, k), kth);
+            for (size_t i = 0; i < k; i++)
+                assert_int_equal(candidates[got[i]], whole[i]);
+        }
     }
-    weft_select_finish(&select, got, x, count, k, scratch);
-    assert_memory_equal(got, whole, k * sizeof *got);
 }
 
 int main(void)
@@ -110,7 +122,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equals_sort),
         cmocka_unit_test(test_large),
-        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_among),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,6 +85,16 @@ static void check_elementwise(const struct weft_kernels *fast, struct sample *sa
         assert_int_equal(fast->indices_above_f32(fast_above, a, count, floors[t]), found);
         assert_memory_equal(fast_above, slow_above, found * sizeof *slow_above);
     }
+    static float fast_values[COUNT_MAX], slow_values[COUNT_MAX];
+    for (size_t t = 0; t < sizeof floors / sizeof floors[0]; t++) {
+        uint32_t fast_max = 5, slow_max = 5;
+        const size_t found = scalar->scale_add_above_f32(s, a, factor, b, count, floors[t], 7, slow_above, slow_values, &slow_max);
+        assert_int_equal(fast->scale_add_above_f32(f, a, factor, b, count, floors[t], 7, fast_above, fast_values, &fast_max), found);
+        SAME("scale_add_above_f32", arena.fast, arena.slow);
+        assert_int_equal(fast_max, slow_max);
+        assert_memory_equal(fast_above, slow_above, found * sizeof *slow_above);
+        assert_memory_equal(fast_values, slow_values, found * sizeof *slow_values);
+    }
     const double fast_dot = fast->dot_f32(a, b, count), slow_dot = scalar->dot_f32(a, b, count);
     assert_memory_equal(&fast_dot, &slow_dot, sizeof fast_dot);
 }

@@ -16,6 +16,7 @@ struct buffers {
     struct weft_codec *codec;
     size_t codec_rows; /* of its square matrix */
     void *wire;
+    uint32_t step; /* of the codec: another gradient each */
 };
 
 struct bench_case {
@@ -94,12 +95,13 @@ static void run_codec(const struct weft_kernels *k, struct buffers *b)
     size_t bytes;
     (void)k;
     for (uint32_t round = 0; round < rounds; round++) {
-        weft_codec_encode(b->codec, round, b->arrays[0], 1.0f, b->wire, &bytes);
+        weft_codec_encode(b->codec, round, b->arrays[b->step % 7], 1.0f, b->wire, &bytes);
         if (rounds == 2 && round == 0) weft_orthogonalise(b->wire, b->codec_rows, 4, NULL);
         weft_codec_take(b->codec, round, b->wire, bytes, 1);
     }
     if (rounds == 2) weft_codec_finish(b->codec, 1.0f, b->arrays[8]);
     weft_codec_commit(b->codec);
+    b->step++;
 }
 
 static const struct bench_case cases[] = {
