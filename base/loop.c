@@ -1,23 +1,24 @@
-/* loop.c - the engine's loop: step, sleep, mailbox, baton.
+/* loop.c - the engine's loop: step, sleep, mailbox; and the system calls of the baton (baton.h).
  *
  *     other threads                          the holder
  *     weft_loop_post: push letter   ----->   step: pollables, due timers, take all letters
- *                     sleeping?  --eventfd-> idle: spin, arm, sleeping = true, look again, epoll
+ *                     sleeping?  --eventfd-> idle: spin, yield, arm, say so, look again, epoll
  *
- * Nothing is lost between "look again" and epoll: the holder writes `sleeping` and then reads the
- * mailbox; a poster writes the mailbox and then reads `sleeping`. All four accesses are sequentially
+ * Nothing is lost between "look again" and epoll: the sleeper writes `asleep` and then reads the
+ * mailbox; a poster writes the mailbox and then reads `asleep`. All four accesses are sequentially
  * consistent, so at least one of the two sees the other's write (with anything weaker both could
  * read the old value, because a store may pass a later load of another address). Hence either the
- * holder does not sleep or the poster makes the eventfd readable, and epoll is level-triggered.
- * The same holds for the stop flag and for the number of threads that wait for the baton.
+ * sleeper does not sleep or the poster makes the eventfd readable, and epoll is level-triggered.
+ * Only a holder empties the eventfd, so that a thread that finds the baton taken swallows no wake.
  *
- * The baton: `holder` says who may touch the loop, changed under `mutex`. A taker counts itself in
- * `takers` and wakes the loop; the running engine thread sees the count between two steps, gives the
- * loop away and parks until no taker is left. */
+ * Waiting costs little: a few microseconds of polling, then polling between calls of sched_yield (a rank that
+ * computes on the same core goes on at once), then sleep. */
 #include "base/loop.h"
 
 #include <errno.h>
+#include <fenv.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -25,12 +26,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/baton.h"
 #include "base/mailbox.h"
 #include "base/timer_heap.h"
 #include "base/weft_assert.h"
 
 #define POLL_BUDGET 64           /* pieces of work per pollable and step: bounds a step */
 #define UNSLEEPABLE_POLL_NS WEFT_MS(1) /* how often a pollable without descriptor is polled while idle */
+#define LOOK_NS_MIN (WEFT_MS(1) / 10)  /* a parked runner looks again: first so soon, then half as often, */
+#define LOOK_NS_MAX (WEFT_MS(1) / 2)   /* but at least so often: 1 % of a core while waiters drive */
+#define SETTLE_NS 5000u                /* how long a waiter polls for a baton that somebody holds before it sleeps */
 
 struct weft_loop {
     struct weft_env *env;
@@ -45,13 +50,8 @@ struct weft_loop {
     bool have_pwait2;       /* epoll_pwait2 (Linux 5.11) answers */
 
     struct mailbox mail;
-    atomic_bool sleeping; /* the holder is, or is about to be, in epoll */
-    atomic_bool stop;
-    atomic_uint takers; /* threads inside weft_loop_take */
-
-    pthread_mutex_t mutex; /* guards changes of holder and takers */
-    pthread_cond_t changed;
-    _Atomic(const void *) holder; /* thread_mark() of the holding thread, or NULL */
+    struct baton baton;
+    uint64_t runner_wake_ns; /* the holder's: when a resting runner wakes by itself */
 };
 
 /* An address that is this thread's own while it lives: cheaper than a thread id. */
@@ -61,15 +61,21 @@ static const void *thread_mark(void)
     return &mark;
 }
 
+static bool holds(struct weft_loop *loop)
+{
+    return atomic_load_explicit(&loop->baton.holder, memory_order_relaxed) == thread_mark();
+}
+
+/* Before the runner has come and after it has gone a free loop may be used like a plain object. */
 static void assert_holder(struct weft_loop *loop)
 {
-    const void *holder = atomic_load_explicit(&loop->holder, memory_order_relaxed);
-    WEFT_ASSERT(holder == NULL || holder == thread_mark());
+    WEFT_ASSERT(holds(loop) || (atomic_load_explicit(&loop->baton.holder, memory_order_relaxed) == NULL &&
+                                atomic_load_explicit(&loop->baton.running, memory_order_relaxed) == 0));
 }
 
 void weft_loop_options_init(struct weft_loop_options *options)
 {
-    *options = (struct weft_loop_options){.size = sizeof *options, .spin_us = 20};
+    *options = (struct weft_loop_options){.size = sizeof *options, .spin_us = 5, .yields = 100};
 }
 
 static enum weft_status open_descriptors(struct weft_loop *loop)
@@ -93,17 +99,18 @@ err:;
     return reason == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT;
 }
 
-static enum weft_status init_baton(struct weft_loop *loop)
+static bool has_mail(struct baton *baton)
 {
-    pthread_condattr_t attributes;
-    if (pthread_mutex_init(&loop->mutex, NULL) != 0) return WEFT_ERR_NO_MEMORY;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    int rc = pthread_cond_init(&loop->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    if (rc == 0) return WEFT_OK;
-    pthread_mutex_destroy(&loop->mutex);
-    return WEFT_ERR_NO_MEMORY;
+    return !mailbox_empty(&weft_container_of(baton, struct weft_loop, baton)->mail);
+}
+
+static void kick(struct baton *baton)
+{
+    struct weft_loop *loop = weft_container_of(baton, struct weft_loop, baton);
+    uint64_t one = 1;
+    if (loop->event_fd < 0) return;
+    /* EAGAIN would mean 2^64 - 1 unread wakes: readable all the same. */
+    while (write(loop->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
 }
 
 enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_options *options,
@@ -125,18 +132,15 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
 
     enum weft_status status = timer_heap_init(&loop->timers, env);
     if (status < 0) goto err_free_loop;
-    status = init_baton(loop);
-    if (status < 0) goto err_free_timers;
+    loop->baton.has_mail = has_mail;
+    loop->baton.kick = kick;
     if (!options->virtual_time) {
         status = open_descriptors(loop);
-        if (status < 0) goto err_free_baton;
+        if (status < 0) goto err_free_timers;
     }
     *loop_out = loop;
     return WEFT_OK;
 
-err_free_baton:
-    pthread_cond_destroy(&loop->changed);
-    pthread_mutex_destroy(&loop->mutex);
 err_free_timers:
     timer_heap_fini(&loop->timers, env);
 err_free_loop:
@@ -147,14 +151,12 @@ err_free_loop:
 void weft_loop_free(struct weft_loop *loop)
 {
     if (!loop) return;
-    WEFT_ASSERT(atomic_load(&loop->holder) == NULL && !loop->stepping);
+    WEFT_ASSERT(atomic_load(&loop->baton.holder) == NULL && !loop->stepping);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &loop->pollables) weft_list_remove(node);
     timer_heap_fini(&loop->timers, loop->env);
     if (loop->epoll_fd >= 0) close(loop->epoll_fd);
     if (loop->event_fd >= 0) close(loop->event_fd);
-    pthread_cond_destroy(&loop->changed);
-    pthread_mutex_destroy(&loop->mutex);
     weft_free_bytes(loop->env, loop);
 }
 
@@ -267,21 +269,21 @@ static bool arm_pollables(struct weft_loop *loop)
 
 /* --- mailbox --- */
 
-/* After a write that the holder must see: wake it if it sleeps, with one system call per sleep. */
-static void wake(struct weft_loop *loop)
-{
-    if (loop->event_fd < 0) return;
-    if (!atomic_load_explicit(&loop->sleeping, memory_order_seq_cst)) return;
-    if (!atomic_exchange_explicit(&loop->sleeping, false, memory_order_seq_cst)) return;
-    uint64_t one = 1;
-    /* EAGAIN would mean 2^64 - 1 unread wakes: readable all the same. */
-    while (write(loop->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
-}
-
 void weft_loop_post(struct weft_loop *loop, struct weft_mail *mail)
 {
     mailbox_push(&loop->mail, mail);
-    wake(loop);
+    baton_posted(&loop->baton, &(struct baton_turn){0}, false);
+}
+
+void weft_loop_post_lazy(struct weft_loop *loop, struct weft_mail *mail)
+{
+    mailbox_push(&loop->mail, mail);
+    baton_posted(&loop->baton, &(struct baton_turn){0}, true);
+}
+
+void weft_loop_notify(struct weft_loop *loop)
+{
+    baton_notified(&loop->baton, &(struct baton_turn){0});
 }
 
 /* --- stepping and sleeping --- */
@@ -309,42 +311,38 @@ static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
     }
     if (!loop->have_pwait2) { /* milliseconds, rounded up: waking early would spin */
         uint64_t timeout_ms = timeout_ns / 1000000u + 1;
-        count = epoll_wait(loop->epoll_fd, events, 8, timeout_ms > 1000000 ? 1000000 : (int)timeout_ms);
-    }
-    for (int i = 0; i < count; i++) {
-        uint64_t wakes;
-        if (events[i].data.fd == loop->event_fd && read(loop->event_fd, &wakes, sizeof wakes) < 0) {
-            /* EAGAIN: another wake was read together with an earlier one */
-        }
+        epoll_wait(loop->epoll_fd, events, 8, timeout_ms > 1000000 ? 1000000 : (int)timeout_ms);
     }
 }
 
-/* Nothing to do: sleep until a descriptor, a post, a timer or until_ns. Returns at once when that
- * has happened already. The thread in weft_loop_run also heeds takers and the stop flag; for others
- * these end no wait (they may cut one sleep short). */
-static void idle(struct weft_loop *loop, uint64_t until_ns, bool is_runner)
+/* The holder's, after it slept: kicks that are answered. EAGAIN: there was none. */
+static void empty_eventfd(struct weft_loop *loop)
 {
-    if (!arm_pollables(loop)) return;
+    uint64_t wakes;
+    if (read(loop->event_fd, &wakes, sizeof wakes) < 0) return;
+}
+
+/* Nothing to do: may this thread sleep, and for how long? Arms the pollables. */
+static bool may_sleep(struct weft_loop *loop, uint64_t until_ns, uint64_t *timeout_ns_out)
+{
+    if (!arm_pollables(loop)) return false;
     uint64_t wake_ns = weft_loop_next_timer_ns(loop);
     if (until_ns < wake_ns) wake_ns = until_ns;
     uint64_t timeout_ns = WEFT_NEVER;
     if (wake_ns != WEFT_NEVER) {
         uint64_t now_ns = weft_now_ns(loop->env);
-        if (wake_ns <= now_ns) return;
+        if (wake_ns <= now_ns) return false;
         timeout_ns = wake_ns - now_ns;
     }
     if (loop->unsleepable > 0 && timeout_ns > UNSLEEPABLE_POLL_NS) timeout_ns = UNSLEEPABLE_POLL_NS;
-
-    atomic_store_explicit(&loop->sleeping, true, memory_order_seq_cst);
-    bool wanted = is_runner && (atomic_load_explicit(&loop->stop, memory_order_seq_cst) ||
-                                atomic_load_explicit(&loop->takers, memory_order_seq_cst) > 0);
-    if (!wanted && mailbox_empty(&loop->mail)) sleep_in_epoll(loop, timeout_ns);
-    atomic_store_explicit(&loop->sleeping, false, memory_order_relaxed);
+    *timeout_ns_out = timeout_ns;
+    return true;
 }
 
-/* Spinning: when the last piece of work was done, as far as this run of steps knows. */
+/* How long this run of steps has found nothing. */
 struct spin {
     bool idle;
+    uint32_t yields;
     uint64_t since_ns;
 };
 
@@ -356,112 +354,202 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work)
         return false;
     }
     if (loop->options.spin_us == 0) return true;
-    uint64_t now_ns = weft_now_ns(loop->env);
     if (!spin->idle) {
         spin->idle = true;
-        spin->since_ns = now_ns;
+        spin->yields = 0;
+        spin->since_ns = weft_now_ns(loop->env);
         return false;
     }
-    return now_ns - spin->since_ns >= (uint64_t)loop->options.spin_us * 1000;
+    if (spin->yields == 0 && weft_now_ns(loop->env) - spin->since_ns < (uint64_t)loop->options.spin_us * 1000) return false;
+    if (spin->yields >= loop->options.yields) return true;
+    spin->yields++;
+    sched_yield();
+    return false;
+}
+
+/* --- driving: by whoever holds the baton and waits --- */
+
+/* Step until the fact holds or until_ns passes; a guest also leaves when the baton is claimed or the loop stopped. */
+static void drive(struct weft_loop *loop, bool (*fact)(void *), void *context, uint64_t until_ns, bool guest)
+{
+    struct spin spin = {0};
+    struct baton_turn turn = {0};
+    uint64_t timeout_ns;
+    while (!guest || !atomic_load(&loop->baton.stop)) {
+        int work = weft_loop_step(loop);
+        if (fact(context) || (guest && atomic_load(&loop->baton.claims) > 0)) return;
+        if (until_ns != WEFT_NEVER && weft_now_ns(loop->env) >= until_ns) return;
+        if (!spun_enough(loop, &spin, work) || !may_sleep(loop, until_ns, &timeout_ns)) continue;
+        if (baton_doze(&loop->baton, &turn, guest) && !fact(context)) sleep_in_epoll(loop, timeout_ns);
+        baton_dozed(&loop->baton, &turn);
+        empty_eventfd(loop);
+    }
+}
+
+static bool is_true(void *context)
+{
+    return *(const bool *)context;
 }
 
 enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64_t until_ns)
 {
+    struct baton_turn turn = {.mark = thread_mark()};
     WEFT_ASSERT(!loop->options.virtual_time);
-    struct spin spin = {0};
-    while (!*done) {
-        int work = weft_loop_step(loop);
-        if (*done) break;
+    bool lent = !holds(loop); /* a free loop: held meanwhile, so that posts find this thread when it sleeps */
+    if (lent) WEFT_ASSERT(baton_take(&loop->baton, &turn, true));
+    if (!*done) drive(loop, is_true, (void *)done, until_ns, false);
+    if (lent) baton_give(&loop->baton, &turn, false);
+    return *done ? WEFT_OK : WEFT_ERR_DEADLINE;
+}
+
+/* What a driver leaves behind that a runner must be woken for: due timers; and one that is still in epoll sleeps on
+ * what the pollables promised before this thread polled them, and until the timer that was then the next. */
+static bool leaves_urgent(struct weft_loop *loop)
+{
+    uint64_t next_ns = weft_loop_next_timer_ns(loop);
+    if (next_ns != WEFT_NEVER && next_ns <= weft_now_ns(loop->env)) return true;
+    if (!(atomic_load(&loop->baton.asleep) & BATON_RUNNER)) return false;
+    return next_ns < loop->runner_wake_ns || !arm_pollables(loop);
+}
+
+/* The engine's arithmetic is the same on every thread, whatever rounding its owner has set; and a thread that is
+ * cancelled must not take the baton with it. */
+struct guest {
+    fenv_t floats;
+    int cancellable;
+};
+
+static void guest_begin(struct guest *guest)
+{
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guest->cancellable);
+    fegetenv(&guest->floats);
+    fesetenv(FE_DFL_ENV);
+}
+
+static void guest_end(const struct guest *guest)
+{
+    fesetenv(&guest->floats);
+    pthread_setcancelstate(guest->cancellable, NULL);
+}
+
+/* Somebody else holds the baton, or nobody may: wait for a change. */
+static void wait_for_events(struct weft_loop *loop, struct baton_turn *turn, bool (*fact)(void *), void *context, uint64_t until_ns)
+{
+    uint64_t now_ns = weft_now_ns(loop->env), settled_ns = now_ns + SETTLE_NS;
+    bool free = !baton_wait(&loop->baton, turn);
+    while (!free && !fact(context)) {
+        free = atomic_load(&loop->baton.holder) == NULL && atomic_load(&loop->baton.running) &&
+               atomic_load(&loop->baton.claims) == 0 && !atomic_load(&loop->baton.stop);
+        now_ns = weft_now_ns(loop->env);
+        if (free || now_ns >= settled_ns) break;
+    }
+    if (!free && now_ns < until_ns && !fact(context))
+        futex_wait(&loop->baton.events, turn->seen, until_ns == WEFT_NEVER ? WEFT_NEVER : until_ns - now_ns);
+    baton_waited(&loop->baton, turn);
+}
+
+enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *), void *context, uint64_t until_ns)
+{
+    struct baton_turn turn = {.mark = thread_mark()};
+    WEFT_ASSERT(!loop->options.virtual_time && !holds(loop));
+    while (!fact(context)) {
         if (until_ns != WEFT_NEVER && weft_now_ns(loop->env) >= until_ns) return WEFT_ERR_DEADLINE;
-        if (spun_enough(loop, &spin, work)) idle(loop, until_ns, false);
+        if (baton_take(&loop->baton, &turn, false)) {
+            struct guest guest;
+            guest_begin(&guest);
+            drive(loop, fact, context, until_ns, true);
+            bool urgent = leaves_urgent(loop);
+            guest_end(&guest);
+            baton_give(&loop->baton, &turn, urgent);
+        } else {
+            wait_for_events(loop, &turn, fact, context, until_ns);
+        }
     }
     return WEFT_OK;
 }
 
-/* --- the baton --- */
+/* --- the runner --- */
 
-/* With the mutex held: hand over to whoever waits, come back when nobody does. */
-static void park(struct weft_loop *loop)
+/* Somebody else holds the baton: park until it is this thread's turn to try. */
+static void park(struct weft_loop *loop, struct baton_turn *turn)
 {
-    atomic_store_explicit(&loop->holder, NULL, memory_order_relaxed);
-    pthread_cond_broadcast(&loop->changed);
-    while (atomic_load(&loop->takers) > 0 || atomic_load(&loop->holder) != NULL)
-        pthread_cond_wait(&loop->changed, &loop->mutex);
-    atomic_store_explicit(&loop->holder, thread_mark(), memory_order_relaxed);
+    uint64_t period_ns = LOOK_NS_MIN;
+    unsigned how = BATON_TIMED;
+    while (!atomic_load(&loop->baton.stop)) {
+        if (baton_park(&loop->baton, turn, how))
+            futex_wait(&loop->baton.parked, how, how == BATON_TIMED ? period_ns : WEFT_NEVER);
+        baton_unparked(&loop->baton, turn);
+        if (how == BATON_LONG) return;
+        int look = baton_look(&loop->baton, turn);
+        if (look == BATON_LOOK_RUN) return;
+        if (look == BATON_LOOK_LONG) how = BATON_LONG;
+        if (period_ns < LOOK_NS_MAX) period_ns = 2 * period_ns < LOOK_NS_MAX ? 2 * period_ns : LOOK_NS_MAX;
+    }
+}
+
+/* Holding: step until there is nothing to do (then sleep in epoll), until a waiter wants the baton, or until the stop.
+ * Without the baton in the end. */
+static void run_until_free(struct weft_loop *loop, struct baton_turn *turn)
+{
+    struct spin spin = {0};
+    uint64_t timeout_ns;
+    while (!atomic_load(&loop->baton.stop)) {
+        int work = weft_loop_step(loop);
+        if (baton_wanted(&loop->baton, turn)) break;
+        if (!spun_enough(loop, &spin, work) || !may_sleep(loop, WEFT_NEVER, &timeout_ns)) continue;
+        loop->runner_wake_ns = timeout_ns == WEFT_NEVER ? WEFT_NEVER : weft_now_ns(loop->env) + timeout_ns;
+        if (baton_rest(&loop->baton, turn)) sleep_in_epoll(loop, timeout_ns);
+        baton_risen(&loop->baton, turn);
+        return;
+    }
+    baton_give_way(&loop->baton, turn);
 }
 
 void weft_loop_run(struct weft_loop *loop)
 {
-    struct spin spin = {0};
-    WEFT_ASSERT(!loop->options.virtual_time);
-    pthread_mutex_lock(&loop->mutex);
-    WEFT_ASSERT(atomic_load(&loop->holder) != thread_mark());
-    park(loop); /* also waits for a taker that came first */
-    pthread_mutex_unlock(&loop->mutex);
-
-    while (!atomic_load(&loop->stop)) {
-        int work = weft_loop_step(loop);
-        if (atomic_load(&loop->takers) > 0) {
-            pthread_mutex_lock(&loop->mutex);
-            park(loop);
-            pthread_mutex_unlock(&loop->mutex);
-            spin.idle = false;
-        } else if (spun_enough(loop, &spin, work)) {
-            idle(loop, WEFT_NEVER, true);
+    struct baton_turn turn = {.mark = thread_mark()};
+    WEFT_ASSERT(!loop->options.virtual_time && !holds(loop));
+    fesetenv(FE_DFL_ENV); /* as drivers: the thread that made this one may have set its own */
+    atomic_store(&loop->baton.running, 1);
+    while (!atomic_load(&loop->baton.stop)) {
+        if (baton_run(&loop->baton, &turn)) {
+            empty_eventfd(loop);
+            run_until_free(loop, &turn);
+        } else {
+            park(loop, &turn);
         }
     }
-    atomic_store(&loop->stop, false);
-
-    pthread_mutex_lock(&loop->mutex);
-    atomic_store_explicit(&loop->holder, NULL, memory_order_relaxed);
-    pthread_cond_broadcast(&loop->changed);
-    pthread_mutex_unlock(&loop->mutex);
+    atomic_store(&loop->baton.running, 0);
+    atomic_store(&loop->baton.stop, 0);
 }
 
 void weft_loop_stop(struct weft_loop *loop)
 {
-    atomic_store_explicit(&loop->stop, true, memory_order_seq_cst);
-    wake(loop);
+    atomic_store(&loop->baton.stop, 1);
+    baton_stopped(&loop->baton, &(struct baton_turn){0});
 }
 
-/* until_ns on the env's clock as the condition's clock has it (CLOCK_MONOTONIC, as the system env). */
-static struct timespec absolute_time(struct weft_env *env, uint64_t until_ns)
-{
-    uint64_t now_ns = weft_now_ns(env), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-    uint64_t at_ns = weft_now_ns(weft_env_system()) + left_ns;
-    return (struct timespec){(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
-}
+/* --- the baton by hand --- */
 
 enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns)
 {
-    enum weft_status status = WEFT_OK;
-    atomic_fetch_add_explicit(&loop->takers, 1, memory_order_seq_cst);
-    wake(loop);
-
-    pthread_mutex_lock(&loop->mutex);
-    WEFT_ASSERT(atomic_load(&loop->holder) != thread_mark());
-    while (atomic_load(&loop->holder) != NULL && status == WEFT_OK) {
-        int rc;
-        if (until_ns == WEFT_NEVER) {
-            rc = pthread_cond_wait(&loop->changed, &loop->mutex);
-        } else {
-            struct timespec until = absolute_time(loop->env, until_ns);
-            rc = pthread_cond_timedwait(&loop->changed, &loop->mutex, &until);
-        }
-        if (rc == ETIMEDOUT && atomic_load(&loop->holder) != NULL) status = WEFT_ERR_DEADLINE;
+    struct baton_turn turn = {.mark = thread_mark()};
+    WEFT_ASSERT(!holds(loop));
+    baton_claim(&loop->baton, &turn);
+    bool taken;
+    while (!(taken = baton_take(&loop->baton, &turn, true))) {
+        uint64_t now_ns = until_ns == WEFT_NEVER ? 0 : weft_now_ns(loop->env);
+        if (now_ns >= until_ns) break;
+        if (baton_wait_claimed(&loop->baton, &turn))
+            futex_wait(&loop->baton.events, turn.seen, until_ns == WEFT_NEVER ? WEFT_NEVER : until_ns - now_ns);
+        baton_waited(&loop->baton, &turn);
     }
-    if (status == WEFT_OK) atomic_store_explicit(&loop->holder, thread_mark(), memory_order_relaxed);
-    atomic_fetch_sub(&loop->takers, 1);
-    pthread_cond_broadcast(&loop->changed); /* the engine's thread may have waited for this taker only */
-    pthread_mutex_unlock(&loop->mutex);
-    return status;
+    baton_unclaim(&loop->baton, &turn, taken);
+    return taken ? WEFT_OK : WEFT_ERR_DEADLINE;
 }
 
 void weft_loop_give(struct weft_loop *loop)
 {
-    pthread_mutex_lock(&loop->mutex);
-    WEFT_ASSERT(atomic_load(&loop->holder) == thread_mark() && !loop->stepping);
-    atomic_store_explicit(&loop->holder, NULL, memory_order_relaxed);
-    pthread_cond_broadcast(&loop->changed);
-    pthread_mutex_unlock(&loop->mutex);
+    WEFT_ASSERT(holds(loop) && !loop->stepping);
+    baton_give(&loop->baton, &(struct baton_turn){0}, leaves_urgent(loop));
 }

@@ -1,16 +1,18 @@
 /* loop.h - one engine's heart: pollables, timers and a mailbox, stepped by one thread at a time.
  *
- * A loop has one *holder* at a time: weft_loop_step, _wait, _run, timers and pollables are for the
- * thread that holds it (asserted). The engine's own thread holds it inside weft_loop_run; a caller
- * that waits for a request may take it over (the baton: weft_loop_take / weft_loop_give) and drive
- * the engine itself, meanwhile the engine's thread parks. While nobody holds it (before the engine
- * starts, in a test) any one thread may use it like a plain object. weft_loop_post and _stop are for
- * any thread.
+ * A loop has at most one *holder*: weft_loop_step, timers and pollables are for the thread that holds it
+ * (asserted). The engine's own thread, the *runner*, holds it inside weft_loop_run while there is something to
+ * do. A thread that waits for something the engine does (weft_loop_wait_for) takes the loop over and drives the
+ * engine itself, without waking the runner: it pays no hand-over. Several may wait at once: one drives, the
+ * others sleep, and when the driver leaves, another waiter or the runner goes on (baton.h). So callbacks run on
+ * the runner or on a waiting thread, but never on two threads at a time, and with the default floating-point
+ * environment on either. While no runner exists (before the engine starts, in a test) any one thread may use a
+ * free loop like a plain object. weft_loop_post, _notify and _stop are for any thread.
  *
  * The loop knows pollables and timers only. Real time: a step polls all pollables, then due timers,
- * then mail; when nothing happened it spins a few microseconds, arms the pollables and sleeps in
- * epoll until a descriptor, a post or the next timer. Virtual time (the simulator): the caller steps
- * the loop until it answers 0 and then moves its clock to weft_loop_next_timer_ns(). */
+ * then mail; when nothing happened it spins a few microseconds, yields a bounded number of times, arms the
+ * pollables and sleeps in epoll until a descriptor, a post or the next timer. Virtual time (the simulator): the
+ * caller steps the loop until it answers 0 and then moves its clock to weft_loop_next_timer_ns(). */
 #ifndef WEFT_BASE_LOOP_H
 #define WEFT_BASE_LOOP_H
 
@@ -49,7 +51,8 @@ struct weft_mail {
 
 struct weft_loop_options {
     size_t size;            /* sizeof(struct weft_loop_options) */
-    uint32_t spin_us;       /* polling before sleep; default 20, 0: sleep at once */
+    uint32_t spin_us;       /* polling before the first yield; default 5, 0: sleep at once */
+    uint32_t yields;        /* polls with a sched_yield before each, before sleep; default 100 */
     bool virtual_time;      /* no descriptors: weft_loop_wait is not allowed; default false */
 };
 void weft_loop_options_init(struct weft_loop_options *options);
@@ -70,25 +73,36 @@ enum weft_status weft_loop_add(struct weft_loop *loop, struct weft_pollable *pol
 void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable);
 
 /* Any thread. Letters run in the order posted by one thread. A post makes a system call only when
- * the owner sleeps. Posting to a loop that is being freed is the caller's bug. */
+ * nobody steps the loop. Posting to a loop that is being freed is the caller's bug. */
 void weft_loop_post(struct weft_loop *loop, struct weft_mail *mail);
+/* As weft_loop_post, by a thread that is likely to wait for the letter's effect at once. While waiting threads drive
+ * the loop now and then, this makes no system call; if then nobody waits, the runner finds the letter within 1 ms. */
+void weft_loop_post_lazy(struct weft_loop *loop, struct weft_mail *mail);
 
 /* One round, never blocks: pollables, due timers, mail. Returns pieces of work done. Not from inside
  * a callback of the same loop (asserted). */
 int weft_loop_step(struct weft_loop *loop);
 
 /* Step until `*done` is true or the clock passes until_ns (at least one step); sleeps when idle.
- * `done` is set by a callback on this thread (a letter, a timer, a pollable). Returns WEFT_OK, or
- * WEFT_ERR_DEADLINE. Not with virtual_time. */
+ * `done` is set by a callback on this thread (a letter, a timer, a pollable). For the holder, or on a loop that has no
+ * runner. Returns WEFT_OK, or WEFT_ERR_DEADLINE. Not with virtual_time. */
 enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64_t until_ns);
 
-/* Hold the loop and run it until weft_loop_stop (any thread; also before the run began). */
+/* Any thread that does not hold the loop: return when fact(context) holds (WEFT_OK), or when the clock passes until_ns
+ * (WEFT_ERR_DEADLINE). Drives the loop meanwhile when it has a runner and nobody else does, else sleeps. `fact` is
+ * cheap, has no side effects, and is called on this thread; whoever makes it true calls weft_loop_notify afterwards.
+ * Cancellation of the thread (pthread_cancel) is held off while it drives. Not with virtual_time. */
+enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t until_ns);
+/* Any thread: facts have changed. A system call only when somebody sleeps. */
+void weft_loop_notify(struct weft_loop *loop);
+
+/* Be the loop's runner until weft_loop_stop (any thread; also before the run began). From the stop on nobody steps. */
 void weft_loop_run(struct weft_loop *loop);
 void weft_loop_stop(struct weft_loop *loop);
 
-/* The baton. take: wait until this thread holds the loop, at most until until_ns (then
- * WEFT_ERR_DEADLINE and nothing is held). The thread in weft_loop_run gives way after its current
- * step; another taker keeps it until its give. give: only by the thread that took it. */
+/* The baton by hand. take: wait until this thread holds the loop, at most until until_ns (then
+ * WEFT_ERR_DEADLINE and nothing is held). Runner and drivers give way after their current step; another
+ * taker keeps it until its give. give: only by the thread that took it. */
 enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns);
 void weft_loop_give(struct weft_loop *loop);
 

@@ -31,7 +31,7 @@ static void set_phase(struct weft_session *session, enum client_phase phase)
 {
     WEFT_ASSERT((int)phase >= atomic_load(&session->control.phase));
     atomic_store(&session->control.phase, phase);
-    client_wake_all(&session->wake);
+    weft_loop_notify(session->engine.loop);
 }
 
 /* ---- sending ---- */
@@ -238,7 +238,7 @@ static bool keep(struct weft_session *session, Weft__Control__Control **place, W
     bool free_place = *place == NULL;
     if (free_place) *place = message;
     pthread_mutex_unlock(&control->lock);
-    if (free_place) client_wake_all(&session->wake);
+    if (free_place) weft_loop_notify(session->engine.loop);
     return free_place;
 }
 

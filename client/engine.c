@@ -287,7 +287,7 @@ enum weft_status client_engine_ask(struct weft_session *session, struct client_q
         return WEFT_ERR_BUSY;
     question->session = session;
     atomic_store(&question->state, 1);
-    weft_loop_post(session->engine.loop, &question->mail);
+    weft_loop_post_lazy(session->engine.loop, &question->mail);
     if (client_wait_for(session, question_answered, question, until_ns) < 0) return WEFT_ERR_BUSY;
     atomic_store(&question->state, 0);
     return WEFT_OK;

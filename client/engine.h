@@ -57,7 +57,7 @@ struct client_engine {
     struct weft_event_ring *events;     /* owned; dumped by any thread */
     pthread_t thread;
     bool thread_started;
-    bool halted;                        /* the caller's: the thread steps no more, see client_engine_halt */
+    _Atomic bool halted;                /* the caller's: the thread steps no more, see client_engine_halt */
 
     struct weft_list open_requests;     /* oldest first */
     struct weft_list group_queue;       /* struct client_group_op.link: called, not posted */
@@ -78,6 +78,7 @@ struct client_engine {
     struct weft_mail fail_mail;
     _Atomic bool leaving;               /* set before the fail letter: the session ends in order, nothing is open */
     struct client_question stats_question, describe_question;
+    pthread_mutex_t describe_lock;      /* one thread at a time asks describe_question and reads its answer */
     uint64_t stats[4];                  /* sent, received, encode_ns, requests: answer of stats_question */
     const void *describe_request;
     char describe_text[480];

@@ -30,7 +30,7 @@ void client_fail(struct weft_session *session, enum weft_status status, bool tel
     weft_log(session->env, WEFT_LOG_INFO, "client", "the session ends: %s", failure->text);
     client_engine_post_fail(session);
     if (tell) client_control_send_abort(session, status, failure->text);
-    client_wake_all(&session->wake);
+    weft_loop_notify(session->engine.loop);
 }
 
 uint32_t client_text_put(struct weft_session *session, const char *text)
@@ -55,10 +55,13 @@ void client_text_get(struct weft_session *session, uint32_t serial, enum weft_st
 
 enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
 {
+    bool ours = session->pid == getpid(); /* a forked child has one thread, and may have inherited a locked lock */
     va_list arguments;
     va_start(arguments, format);
+    if (ours) pthread_mutex_lock(&session->error_lock);
     session->error.status = status;
     vsnprintf(session->error.text, sizeof session->error.text, format, arguments);
+    if (ours) pthread_mutex_unlock(&session->error_lock);
     va_end(arguments);
     return status;
 }

@@ -38,7 +38,7 @@ void client_request_post(struct client_request *request, void (*start)(struct we
     weft_list_init(&request->link);
     atomic_fetch_add(&session->open_requests, 1);
     atomic_store_explicit(&request->state, CLIENT_REQUEST_OPEN, memory_order_relaxed);
-    weft_loop_post(session->engine.loop, &request->mail);
+    weft_loop_post_lazy(session->engine.loop, &request->mail);
 }
 
 /* ---- engine's thread ---- */
@@ -63,7 +63,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     session->engine.requests_done++;
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release); /* now it is the caller's */
     atomic_fetch_sub(&session->open_requests, 1);
-    client_wake_all(&session->wake);
+    weft_loop_notify(session->engine.loop);
 }
 
 void client_request_describe(const struct client_request *request, char *out, size_t out_bytes)
@@ -118,7 +118,7 @@ static void describe_on_engine(struct weft_mail *mail)
         client_request_describe(request, engine->describe_text, sizeof engine->describe_text);
     }
     atomic_store_explicit(&question->state, 2, memory_order_release);
-    client_wake_all(&question->session->wake);
+    weft_loop_notify(question->session->engine.loop);
 }
 
 static enum weft_status wait_expired(struct client_request *request, uint64_t waited_ns)
@@ -127,12 +127,14 @@ static enum weft_status wait_expired(struct client_request *request, uint64_t wa
     struct client_engine *engine = &session->engine;
     char text[480];
     snprintf(text, sizeof text, "the operation is still running");
-    if (atomic_load(&engine->describe_question.state) != 1) { /* else the engine is still at an earlier question */
+    bool mine = pthread_mutex_trylock(&engine->describe_lock) == 0; /* else another thread's wait expires too */
+    if (mine && atomic_load(&engine->describe_question.state) != 1) { /* else the engine is still at an earlier question */
         engine->describe_request = request;
         engine->describe_question.mail.fn = describe_on_engine;
         if (client_engine_ask(session, &engine->describe_question) == WEFT_OK && engine->describe_text[0])
             snprintf(text, sizeof text, "%s", engine->describe_text);
     }
+    if (mine) pthread_mutex_unlock(&engine->describe_lock);
     return client_error(session, WEFT_ERR_DEADLINE, "%.380s and has not ended within %.3f s; it goes on: wait again or finalize", text,
                         (double)waited_ns / 1e9);
 }

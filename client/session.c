@@ -140,6 +140,8 @@ static struct weft_session *create(struct weft_env *env)
     pthread_mutex_init(&session->texts.lock, NULL);
     pthread_mutex_init(&session->control.lock, NULL);
     pthread_mutex_init(&session->memory_lock, NULL);
+    pthread_mutex_init(&session->error_lock, NULL);
+    pthread_mutex_init(&session->engine.describe_lock, NULL);
     weft_list_init(&session->control.letters);
     weft_list_init(&session->tensors);
     weft_list_init(&session->memory);
@@ -161,6 +163,8 @@ static void free_session(struct weft_session *session)
     pthread_mutex_destroy(&session->texts.lock);
     pthread_mutex_destroy(&session->control.lock);
     pthread_mutex_destroy(&session->memory_lock);
+    pthread_mutex_destroy(&session->error_lock);
+    pthread_mutex_destroy(&session->engine.describe_lock);
     weft_free_bytes(env, session);
 }
 
@@ -250,5 +254,12 @@ uint32_t weft_shards(const struct weft_session *session) { return session ? sess
 
 const char *weft_error_text(const struct weft_session *session)
 {
-    return session ? session->error.text : init_error.text;
+    static _Thread_local char text[sizeof init_error.text]; /* the session's own may change under the reader */
+    if (!session) return init_error.text;
+    struct weft_session *locked = (struct weft_session *)session;
+    bool ours = session->pid == getpid();
+    if (ours) pthread_mutex_lock(&locked->error_lock);
+    memcpy(text, session->error.text, sizeof text);
+    if (ours) pthread_mutex_unlock(&locked->error_lock);
+    return text;
 }

@@ -4,7 +4,10 @@
  *     weft_* calls, steps, errors      join, declare, lost, abort         transport, group, chunks, codecs
  *            |  letters (weft_net_post)  ^      |  letters (weft_loop_post)   ^
  *            +---------------------------+      +-----------------------------+
- *     all of them -> failure (first one wins), wake (sleeping callers)
+ *     all of them -> failure (first one wins), weft_loop_notify (waiting callers)
+ *
+ * What is called "the engine thread" here and below is whoever holds the loop's baton: the engine's own thread, or a
+ * caller that waits and drives the engine meanwhile (waiting.c, docs/threads.md).
  *
  * After weft_init membership is constant, so any thread may read it. A session fails once and for good:
  * client_fail() keeps the first status and sentence, tells the engine (which ends every request) and, when the
@@ -24,7 +27,6 @@
 #include "client/request.h"
 #include "client/settings.h"
 #include "client/step.h"
-#include "client/wake.h"
 #include "proto/proto.h"
 #include "weft/weft.h"
 
@@ -67,12 +69,12 @@ struct weft_session {
 
     struct client_failure failure;
     struct client_texts texts;
-    struct client_wake wake;
     struct client_control control;
     struct client_engine engine;
 
     /* the caller's: one thread at a time */
     struct weft_error error;          /* of the last failing call */
+    pthread_mutex_t error_lock;       /* several threads may fail in weft_wait at once */
     struct client_step step;
     struct weft_list tensors;         /* struct weft_tensor.session_link */
     uint32_t tensor_count, reduce_tensor_count;

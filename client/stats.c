@@ -12,7 +12,7 @@ static void answer(struct weft_mail *mail)
     engine->stats[2] = engine->encode_ns;
     engine->stats[3] = engine->requests_done;
     atomic_store_explicit(&question->state, 2, memory_order_release);
-    client_wake_all(&question->session->wake);
+    weft_loop_notify(question->session->engine.loop);
 }
 
 enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out)

@@ -2,6 +2,7 @@
 #ifndef WEFT_CLIENT_STEP_H
 #define WEFT_CLIENT_STEP_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,10 +17,11 @@ _Static_assert(sizeof(struct client_step_record) == 16, "travels as two i64");
 
 struct client_step {
     /* caller's */
-    bool open;
+    _Atomic bool open;                   /* waiting threads read it too */
     uint64_t number;                     /* of the open or last step */
     float lr, weight;
-    uint64_t began_ns, exposed_ns;
+    uint64_t began_ns;
+    _Atomic uint64_t exposed_ns;         /* summed over threads that waited */
     bool recorded;                       /* this step exchanges records */
     struct weft_request request;         /* of the record's all_gather */
     /* engine's while the request is open */

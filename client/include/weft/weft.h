@@ -30,7 +30,8 @@
  *     at once.  Nothing exits, no signal handler is installed, no SIGPIPE is raised.
  *   - Buffers passed to a starting call are borrowed until its request completes. After an error status an
  *     output buffer's contents are undefined unless said otherwise.
- *   - Calls on one session may come from any one thread at a time unless marked "any thread".
+ *   - Calls on one session may come from any one thread at a time unless marked "any thread". While a thread waits in a
+ *     call it moves the session's messages itself; nothing of the caller's runs meanwhile, and signals stay his own.
  *   - After fork() the child may only call weft_finalize (frees, tells nobody); all else answers WEFT_ERR_FORKED.
  *   - Several sessions per process are fine. */
 #ifndef WEFT_WEFT_H
@@ -83,7 +84,7 @@ WEFT_API uint32_t weft_ranks(const struct weft_session *session);  /* workers in
 WEFT_API uint32_t weft_shards(const struct weft_session *session); /* 0: no servers, all-reduce only */
 
 /* weft_error_text() - the sentence of the last error of this session (NULL: of weft_init on this thread);
- * "" when there was none. Valid until the next failing call. */
+ * "" when there was none. Any thread; valid until that thread asks again. */
 WEFT_API const char *weft_error_text(const struct weft_session *session);
 
 /* ---- 2. Tensors and steps ----------------------------------------------------------------------- */
@@ -148,9 +149,10 @@ WEFT_API enum weft_status weft_push(struct weft_tensor *tensor, const void *grad
 WEFT_API enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_request *request);
 
 /* weft_wait() - until the request is done; timeout_ms 0: the session's deadline. A timeout leaves the operation running
- * (WEFT_ERR_DEADLINE, the text names whom it waits for; wait again or finalize). A request never started: WEFT_OK. */
+ * (WEFT_ERR_DEADLINE, the text names whom it waits for; wait again or finalize). A request never started: WEFT_OK.
+ * Any thread: several may wait at once, each for a request of its own, also while another thread makes other calls. */
 WEFT_API enum weft_status weft_wait(struct weft_request *request, uint64_t timeout_ms);
-/* weft_test() - WEFT_IN_PROGRESS, or the final status. Never blocks. */
+/* weft_test() - WEFT_IN_PROGRESS, or the final status. Never blocks. Any thread. */
 WEFT_API enum weft_status weft_test(struct weft_request *request);
 
 /* ---- 3. Collectives on plain buffers --------------------------------------------------------------

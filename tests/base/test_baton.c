@@ -1,0 +1,647 @@
+/* test_baton.c - every interleaving of the hand-over of base/baton.h, enumerated.
+ *
+ * The functions of baton.h are compiled here so that each stops before every atomic access (BATON_STEP). A *world* is
+ * the baton, its surroundings (mailbox, epoll, one pollable that must be armed) and a few threads, each a small
+ * script with the shape of loop.c: the runner, waiters that post a letter and wait for it, posters, a network that
+ * brings packets, a thread that makes a fact true, one that claims the baton, one that stops the loop. From the
+ * first world on, every thread that could go on is tried, and so all reachable worlds are found.
+ *
+ * Checked: never two threads step the loop; the baton is nobody's in the end; and from *every* reachable world the end
+ * (all scripts over, all letters and packets handled) can be reached. A lost wake-up or a deadlock is a world from
+ * which it cannot. A parked runner's timer may or may not pass; in the scenarios marked `untimed` it never does, so
+ * these promises do not rest on it. The hooks can be made to lie, and then the checks must fail: the checker works. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/list.h"
+#include "tests/lib/check.h"
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wdangling-pointer" /* labels are no variables */
+#endif
+enum { MORE = -1 };
+#define BATON_BEGIN(turn) do { if ((turn)->at) goto *(turn)->at; } while (0)
+#define BATON_STEP(turn) do { __label__ here; (turn)->at = &&here; return MORE; here:; } while (0)
+#define BATON_END(turn, result) do { int result_ = (result); (turn)->at = NULL; (turn)->flag = false; return result_; } while (0)
+struct baton;
+static void wake(struct baton *baton, void *word);
+#define BATON_WAKE(baton, word) wake(baton, word)
+#include "base/baton.h"
+
+enum { THREADS = 5 };
+enum role { NOBODY = 0, RUNNER, WAITER, POSTER, NETWORK, NOTIFIER, CLAIMER, STOPPER };
+enum sleeping { AWAKE = 0, IN_EPOLL, ON_EVENTS, ON_PARKED };
+/* Where a script is. The runner and drivers share the middle part. */
+enum place {
+    START = 0, POSTED, TOP, TAKING, HOLDING, POLLING, READING, NOTIFYING, STEPPED, ARMING, SETTLING, SLEEPING, RISING,
+    LEAVING, GIVING, WAITING, WAITED, PARKING, PARKED, LOOKING, CLAIMING, UNCLAIMING, OVER,
+};
+
+struct thread {
+    struct baton_turn turn;
+    uint8_t role, place, sleeping;
+    bool lazy;        /* waiter: posts lazily */
+    bool may_expire;  /* waiter, claimer: the deadline may pass at any time */
+    bool worked, long_park, result, expired;
+    uint8_t letter;   /* bit of its letter, 0: it waits for the notifier's fact */
+    uint8_t packets;  /* waiter: waits until so many have been handled; network: to bring */
+};
+
+struct world {
+    struct baton baton;
+    struct thread threads[THREADS];
+    uint8_t mail, done, awaited;   /* letters as bits: in the mailbox, handled, all that will be posted */
+    uint8_t packets, handled;      /* in the pollable; handled by progress */
+    uint8_t inside;                /* thread + 1 that is stepping */
+    uint8_t wakes;                 /* threads that epoll will let go, whoever of them that is */
+    bool armed, readable, kicked, fact;
+};
+
+/* What a scenario starts from, and what the hooks are told to get wrong. */
+enum lie { NO_LIE = 0, KICKS_ARE_LOST, WAKES_ARE_LOST, MAIL_IS_NOT_SEEN, GIVERS_DO_NOT_ARM };
+static enum lie lie;
+static bool timers_pass;
+static const char *broken;
+
+static struct world *world_of(struct baton *baton)
+{
+    return weft_container_of(baton, struct world, baton);
+}
+
+static bool model_has_mail(struct baton *baton)
+{
+    return lie != MAIL_IS_NOT_SEEN && world_of(baton)->mail != 0;
+}
+
+/* Something has become readable: epoll lets one sleeper go, and who that is, is anybody's guess. */
+static void signal_epoll(struct world *world)
+{
+    unsigned sleepers = 0;
+    for (int i = 0; i < THREADS; i++) sleepers += world->threads[i].sleeping == IN_EPOLL;
+    if (world->wakes < sleepers) world->wakes++;
+}
+
+static void model_kick(struct baton *baton)
+{
+    if (lie == KICKS_ARE_LOST) return;
+    world_of(baton)->kicked = true;
+    signal_epoll(world_of(baton));
+}
+
+static void wake(struct baton *baton, void *word)
+{
+    struct world *world = world_of(baton);
+    uint8_t sleeping = word == &baton->events ? ON_EVENTS : ON_PARKED;
+    if (lie == WAKES_ARE_LOST) return;
+    for (int i = 0; i < THREADS; i++)
+        if (world->threads[i].sleeping == sleeping) world->threads[i].sleeping = AWAKE;
+}
+
+/* ---- the scripts: one call is one step ---- */
+
+static bool fact_of(const struct world *world, const struct thread *thread)
+{
+    if (thread->packets) return world->handled >= thread->packets;
+    return thread->letter ? (world->done & thread->letter) != 0 : world->fact;
+}
+
+static void enter(struct world *world, const struct thread *thread)
+{
+    if (world->inside) broken = "two threads step the loop";
+    if (world->baton.holder != thread->turn.mark) broken = "a thread steps without the baton";
+    world->inside = (uint8_t)(thread - world->threads + 1);
+}
+
+static void fall_asleep(struct world *world, struct thread *thread, enum sleeping how)
+{
+    if (thread->expired) return; /* timeouts are handed to the system call */
+    thread->sleeping = (uint8_t)how;
+    if (how == IN_EPOLL && (world->kicked || world->readable)) thread->sleeping = AWAKE;
+    if (how == ON_EVENTS && world->baton.events != thread->turn.seen) thread->sleeping = AWAKE;
+    if (how == ON_PARKED && world->baton.parked != (thread->long_park ? BATON_LONG : BATON_TIMED)) thread->sleeping = AWAKE;
+}
+
+static bool arm(struct world *world)
+{
+    if (world->packets) return false;
+    world->armed = true;
+    return true;
+}
+
+/* A step of the loop and what follows when it found nothing: the same for runner and driver. */
+static void step_loop(struct world *world, struct thread *thread)
+{
+    bool runner = thread->role == RUNNER;
+    int result;
+    switch (thread->place) {
+    case HOLDING:
+        if (world->baton.stop) {
+            thread->place = LEAVING;
+            return;
+        }
+        thread->place = POLLING;
+        return;
+    case POLLING:
+        enter(world, thread);
+        thread->worked = world->packets > 0;
+        world->handled += world->packets;
+        world->packets = 0;
+        world->readable = false;
+        thread->place = READING;
+        return;
+    case READING:
+        world->inside = 0;
+        enter(world, thread);
+        thread->worked |= world->mail != 0;
+        thread->place = thread->worked ? NOTIFYING : STEPPED;
+        world->done |= world->mail;
+        world->mail = 0;
+        return;
+    case NOTIFYING: /* once for all letters and packets of the step */
+        if (baton_notified(&world->baton, &thread->turn) == MORE) return;
+        thread->place = STEPPED;
+        return;
+    case STEPPED:
+        if (thread->turn.at == NULL) world->inside = 0;
+        if (runner) {
+            if ((result = baton_wanted(&world->baton, &thread->turn)) == MORE) return;
+            thread->place = result ? LEAVING : thread->worked ? HOLDING : ARMING;
+        } else {
+            bool leave = fact_of(world, thread) || world->baton.claims > 0;
+            if (thread->may_expire && thread->expired) leave = true;
+            thread->place = leave ? LEAVING : thread->worked ? HOLDING : ARMING;
+        }
+        return;
+    case ARMING:
+        thread->place = arm(world) ? SETTLING : HOLDING;
+        return;
+    case SETTLING:
+        result = runner ? baton_rest(&world->baton, &thread->turn) : baton_doze(&world->baton, &thread->turn, true);
+        if (result == MORE) return;
+        thread->place = RISING;
+        if (result) thread->place = SLEEPING;
+        return;
+    case SLEEPING:
+        thread->place = RISING;
+        if (runner || !fact_of(world, thread)) fall_asleep(world, thread, IN_EPOLL);
+        return;
+    case RISING:
+        result = runner ? baton_risen(&world->baton, &thread->turn) : baton_dozed(&world->baton, &thread->turn);
+        if (result == MORE) return;
+        if (!runner) world->kicked = false;
+        thread->place = runner ? TOP : HOLDING;
+        return;
+    }
+}
+
+static void step_runner(struct world *world, struct thread *thread)
+{
+    int result;
+    switch (thread->place) {
+    case START:
+        thread->place = TOP;
+        return;
+    case TOP:
+        thread->long_park = false;
+        if (world->baton.stop) {
+            world->baton.running = 0;
+            thread->place = OVER;
+            return;
+        }
+        thread->place = TAKING;
+        return;
+    case TAKING:
+        if ((result = baton_run(&world->baton, &thread->turn)) == MORE) return;
+        if (result) world->kicked = false;
+        thread->place = result ? HOLDING : PARKING;
+        return;
+    case LEAVING:
+        if (baton_give_way(&world->baton, &thread->turn) == MORE) return;
+        thread->place = TOP;
+        return;
+    case PARKING:
+        if (world->baton.stop && thread->turn.at == NULL) {
+            thread->place = TOP;
+            return;
+        }
+        if ((result = baton_park(&world->baton, &thread->turn, thread->long_park ? BATON_LONG : BATON_TIMED)) == MORE) return;
+        thread->place = result ? PARKED : LOOKING;
+        return;
+    case PARKED:
+        thread->place = LOOKING;
+        fall_asleep(world, thread, ON_PARKED);
+        return;
+    case LOOKING:
+        if (baton_unparked(&world->baton, &thread->turn) == MORE) return;
+        thread->place = thread->long_park ? TOP : WAITED;
+        return;
+    case WAITED:
+        if ((result = baton_look(&world->baton, &thread->turn)) == MORE) return;
+        thread->place = result == BATON_LOOK_RUN ? TOP : PARKING;
+        thread->long_park = result == BATON_LOOK_LONG;
+        return;
+    default:
+        step_loop(world, thread);
+    }
+}
+
+static void step_waiter(struct world *world, struct thread *thread)
+{
+    int result;
+    bool urgent;
+    switch (thread->place) {
+    case START:
+        world->mail |= thread->letter;
+        thread->place = thread->letter ? POSTED : TOP;
+        return;
+    case POSTED:
+        if (baton_posted(&world->baton, &thread->turn, thread->lazy) == MORE) return;
+        thread->place = TOP;
+        return;
+    case TOP:
+        thread->place = fact_of(world, thread) || thread->expired ? OVER : TAKING;
+        return;
+    case TAKING:
+        if ((result = baton_take(&world->baton, &thread->turn, false)) == MORE) return;
+        thread->place = result ? HOLDING : WAITING;
+        return;
+    case LEAVING: /* leaves_urgent */
+        urgent = (world->baton.asleep & BATON_RUNNER) && lie != GIVERS_DO_NOT_ARM && !arm(world);
+        thread->result = urgent;
+        thread->place = GIVING;
+        return;
+    case GIVING:
+        if (baton_give(&world->baton, &thread->turn, thread->result) == MORE) return;
+        thread->result = false;
+        thread->place = TOP;
+        return;
+    case WAITING:
+        if ((result = baton_wait(&world->baton, &thread->turn)) == MORE) return;
+        thread->place = WAITED;
+        if (result) thread->place = PARKED;
+        return;
+    case PARKED:
+        thread->place = WAITED;
+        if (!fact_of(world, thread)) fall_asleep(world, thread, ON_EVENTS);
+        return;
+    case WAITED:
+        if (baton_waited(&world->baton, &thread->turn) == MORE) return;
+        thread->turn.seen = 0;
+        thread->place = TOP;
+        return;
+    default:
+        step_loop(world, thread);
+    }
+}
+
+static void step_claimer(struct world *world, struct thread *thread)
+{
+    int result;
+    switch (thread->place) {
+    case START:
+        if (baton_claim(&world->baton, &thread->turn) == MORE) return;
+        thread->place = TAKING;
+        return;
+    case TAKING:
+        if ((result = baton_take(&world->baton, &thread->turn, true)) == MORE) return;
+        thread->result = result;
+        thread->place = result || thread->expired ? UNCLAIMING : WAITING;
+        return;
+    case WAITING:
+        if ((result = baton_wait_claimed(&world->baton, &thread->turn)) == MORE) return;
+        thread->place = result ? PARKED : WAITED;
+        return;
+    case PARKED:
+        thread->place = WAITED;
+        fall_asleep(world, thread, ON_EVENTS);
+        return;
+    case WAITED:
+        if (baton_waited(&world->baton, &thread->turn) == MORE) return;
+        thread->turn.seen = 0;
+        thread->place = TAKING;
+        return;
+    case UNCLAIMING:
+        if (baton_unclaim(&world->baton, &thread->turn, thread->result) == MORE) return;
+        thread->place = thread->result ? HOLDING : OVER;
+        return;
+    case HOLDING:
+        enter(world, thread);
+        thread->place = LEAVING;
+        return;
+    case LEAVING:
+        world->inside = 0;
+        thread->result = (world->baton.asleep & BATON_RUNNER) && !arm(world);
+        thread->place = GIVING;
+        return;
+    case GIVING:
+        if (baton_give(&world->baton, &thread->turn, thread->result) == MORE) return;
+        thread->place = OVER;
+        return;
+    }
+}
+
+static void step_other(struct world *world, struct thread *thread)
+{
+    if (thread->place == START) {
+        thread->place = POSTED;
+        switch (thread->role) {
+        case POSTER: world->mail |= thread->letter; return;
+        case NOTIFIER: world->fact = true; return;
+        case STOPPER: world->baton.stop = 1; return;
+        default: /* NETWORK */
+            world->packets++;
+            if (world->armed) {
+                world->armed = false;
+                world->readable = true;
+                signal_epoll(world);
+            }
+            thread->place = --thread->packets ? START : OVER;
+            return;
+        }
+    }
+    int result = thread->role == POSTER   ? baton_posted(&world->baton, &thread->turn, false)
+                 : thread->role == NOTIFIER ? baton_notified(&world->baton, &thread->turn)
+                                            : baton_stopped(&world->baton, &thread->turn);
+    if (result != MORE) thread->place = OVER;
+}
+
+static void step_script(struct world *world, struct thread *thread)
+{
+    switch (thread->role) {
+    case RUNNER: step_runner(world, thread); break;
+    case WAITER: step_waiter(world, thread); break;
+    case CLAIMER: step_claimer(world, thread); break;
+    default: step_other(world, thread);
+    }
+}
+
+/* What comes next begins with a stop, and nothing that others can see before it: no step of its own. */
+static bool begins_with_stop(const struct thread *thread)
+{
+    if (thread->turn.at || thread->sleeping != AWAKE) return false;
+    switch (thread->place) {
+    case POSTED: case TAKING: case GIVING: case WAITING: case WAITED: case SETTLING: case RISING: case NOTIFYING: case LOOKING:
+    case UNCLAIMING: return true;
+    case LEAVING: return thread->role == RUNNER;
+    default: return false;
+    }
+}
+
+/* Two counters only ever move on and are compared with what was read before: what has been read is current (0) or it
+ * never will be again (2). So the number of worlds stays finite. */
+static void forget_counts(struct world *world)
+{
+    for (int i = 0; i < THREADS; i++) {
+        struct thread *thread = &world->threads[i];
+        bool waits = thread->place == WAITING || thread->place == PARKED || thread->place == WAITED;
+        if (thread->role == RUNNER ? world->baton.takes : waits && world->baton.events) thread->turn.seen = 2;
+    }
+    world->baton.events = 0;
+    world->baton.takes = 0;
+}
+
+static void step_thread(struct world *world, struct thread *thread)
+{
+    step_script(world, thread);
+    while (begins_with_stop(thread)) step_script(world, thread);
+    forget_counts(world);
+    if (thread->place == OVER) thread->turn = (struct baton_turn){.mark = thread->turn.mark};
+}
+
+/* ---- all worlds ---- */
+
+enum { WORLDS_MAX = 2000000, TABLE = 1 << 22, CHOICES = 2 * THREADS };
+
+static struct {
+    struct world *worlds;
+    uint32_t *next;     /* (worlds, CHOICES): where each choice leads, 0: not possible (the first world is nobody's successor) */
+    uint32_t *table;    /* index + 1 by hash */
+    uint32_t count;
+    bool *ends;         /* the end can be reached from here */
+} graph;
+
+static uint64_t hash(const struct world *world)
+{
+    const uint64_t *words = (const uint64_t *)(const void *)world;
+    uint64_t h = 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < sizeof *world / 8; i++) h = (h ^ words[i]) * 0xff51afd7ed558ccdu, h ^= h >> 29;
+    return h;
+}
+_Static_assert(sizeof(struct world) % 8 == 0, "hashed by words");
+
+static uint32_t find(const struct world *world)
+{
+    uint64_t at = hash(world) % TABLE;
+    for (; graph.table[at]; at = (at + 1) % TABLE)
+        if (memcmp(&graph.worlds[graph.table[at] - 1], world, sizeof *world) == 0) return graph.table[at] - 1;
+    if (graph.count == WORLDS_MAX) {
+        broken = "more worlds than expected";
+        return 0;
+    }
+    graph.worlds[graph.count] = *world;
+    graph.table[at] = ++graph.count;
+    return graph.count - 1;
+}
+
+/* What thread `i` may do next. choice 0: go on; 1: its deadline or its park's timer passes. */
+static bool possible(const struct world *world, int i, int choice)
+{
+    const struct thread *thread = &world->threads[i];
+    if (thread->role == NOBODY || thread->place == OVER) return false;
+    if (choice == 1) {
+        if (thread->role == RUNNER) return timers_pass && thread->sleeping == ON_PARKED && !thread->long_park;
+        return thread->may_expire && !thread->expired;
+    }
+    return thread->sleeping == AWAKE || (thread->sleeping == IN_EPOLL && world->wakes > 0);
+}
+
+static void choose(struct world *world, int i, int choice)
+{
+    struct thread *thread = &world->threads[i];
+    if (choice == 1) {
+        if (thread->role != RUNNER) thread->expired = true;
+        thread->sleeping = AWAKE;
+        return;
+    }
+    if (thread->sleeping == IN_EPOLL) {
+        world->wakes--;
+        thread->sleeping = AWAKE;
+    }
+    step_thread(world, thread);
+}
+
+static bool is_end(const struct world *world)
+{
+    bool stopped = false;
+    for (int i = 0; i < THREADS; i++) {
+        const struct thread *thread = &world->threads[i];
+        stopped |= thread->role == STOPPER;
+        if (thread->role != NOBODY && thread->role != RUNNER && thread->place != OVER) return false;
+    }
+    if (stopped) return world->threads[0].place == OVER && world->baton.holder == NULL;
+    return world->mail == 0 && world->done == world->awaited && world->packets == 0;
+}
+
+/* Which worlds lead to the end: backwards until nothing changes. */
+static void mark_ends(void)
+{
+    memset(graph.ends, 0, graph.count);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t w = graph.count; w-- > 0;) {
+            if (graph.ends[w]) continue;
+            bool ends = is_end(&graph.worlds[w]);
+            for (int c = 0; c < CHOICES && !ends; c++) {
+                uint32_t next = graph.next[(size_t)w * CHOICES + c];
+                ends = next && graph.ends[next];
+            }
+            graph.ends[w] = ends;
+            changed |= ends;
+        }
+    }
+}
+
+/* For whoever has to find out why. */
+static void print_world(const struct world *world)
+{
+    const struct baton *baton = &world->baton;
+    fprintf(stderr, "holder %u running %u stop %u claims %u waiters %u asleep %u parked %u; mail %x done %x packets %u armed %d readable %d kicked %d\n",
+            (unsigned)(uintptr_t)baton->holder, baton->running, baton->stop, baton->claims, baton->waiters, baton->asleep, baton->parked,
+            world->mail, world->done, world->packets, world->armed, world->readable, world->kicked);
+    for (int i = 0; i < THREADS; i++)
+        if (world->threads[i].role)
+            fprintf(stderr, "  thread %d: role %d at place %d, sleeping %d\n", i + 1, world->threads[i].role, world->threads[i].place,
+                    world->threads[i].sleeping);
+}
+
+/* NULL, or what is wrong. */
+static const char *explore(const struct world *first)
+{
+    broken = NULL;
+    memset(graph.table, 0, TABLE * sizeof *graph.table);
+    graph.count = 0;
+    find(first);
+    for (uint32_t w = 0; w < graph.count && !broken; w++) {
+        for (int c = 0; c < CHOICES && !broken; c++) {
+            uint32_t *next = &graph.next[(size_t)w * CHOICES + c];
+            *next = 0;
+            if (!possible(&graph.worlds[w], c / 2, c % 2)) continue;
+            struct world world;
+            memcpy(&world, &graph.worlds[w], sizeof world);
+            choose(&world, c / 2, c % 2);
+            *next = find(&world);
+        }
+    }
+    if (broken) return broken;
+    mark_ends();
+    for (uint32_t w = graph.count; w-- > 0;) {
+        if (graph.ends[w]) continue;
+        if (lie == NO_LIE) print_world(&graph.worlds[w]);
+        return "a world from which the end cannot be reached: a wake-up is lost, or a deadlock";
+    }
+    return NULL;
+}
+
+/* ---- scenarios ---- */
+
+#define LETTER(n) .letter = 1 << (n)
+struct scenario {
+    const char *name;
+    bool untimed;   /* a parked runner's timer never passes */
+    struct thread threads[THREADS - 1]; /* beside the runner */
+};
+
+static const struct scenario scenarios[] = {
+    {"one strong post", true, {{.role = POSTER, LETTER(0)}}},
+    {"two strong posts", true, {{.role = POSTER, LETTER(0)}, {.role = POSTER, LETTER(1)}}},
+    {"stop", true, {{.role = STOPPER}}},
+    {"stop and post", true, {{.role = STOPPER}, {.role = POSTER, LETTER(0)}}},
+    {"packets alone", true, {{.role = NETWORK, .packets = 3}}},
+    {"a waiter", true, {{.role = WAITER, LETTER(0)}}},
+    {"a waiter, lazy", false, {{.role = WAITER, LETTER(0), .lazy = true}}},
+    {"a waiter that may leave early", true, {{.role = WAITER, LETTER(0), .may_expire = true}}},
+    {"a lazy waiter that may leave early", false, {{.role = WAITER, LETTER(0), .lazy = true, .may_expire = true}}},
+    {"a waiter and a post", true, {{.role = WAITER, LETTER(0)}, {.role = POSTER, LETTER(1)}}},
+    {"a waiter for a fact of another thread", true, {{.role = WAITER}, {.role = NOTIFIER}}},
+    {"a waiter for packets", false, {{.role = WAITER, .packets = 2}, {.role = NETWORK, .packets = 2}}},
+    {"a waiter that leaves, and packets", false, {{.role = WAITER, LETTER(0)}, {.role = NETWORK, .packets = 2}}},
+    {"a waiter and a stop", false, {{.role = WAITER, LETTER(0), .may_expire = true}, {.role = STOPPER}}},
+    {"a claim", true, {{.role = CLAIMER}}},
+    {"a claim and a post", true, {{.role = CLAIMER}, {.role = POSTER, LETTER(0)}}},
+    {"a claim against a waiter", true, {{.role = CLAIMER}, {.role = WAITER, LETTER(0)}}},
+    {"a claim that may be given up, against a waiter", true, {{.role = CLAIMER, .may_expire = true}, {.role = WAITER, LETTER(0)}}},
+    {"two waiters", true, {{.role = WAITER, LETTER(0)}, {.role = WAITER, LETTER(1)}}},
+    {"two waiters, lazy", false, {{.role = WAITER, LETTER(0), .lazy = true}, {.role = WAITER, LETTER(1), .lazy = true}}},
+    {"two waiters for one fact of another thread", true, {{.role = WAITER}, {.role = WAITER}, {.role = NOTIFIER}}},
+};
+
+static void begin(const struct scenario *scenario, struct world *first)
+{
+    memset(first, 0, sizeof *first);
+    first->baton.has_mail = model_has_mail;
+    first->baton.kick = model_kick;
+    first->baton.running = 1;
+    first->threads[0].role = RUNNER;
+    for (int i = 1; i < THREADS; i++) memcpy(&first->threads[i], &scenario->threads[i - 1], sizeof first->threads[i]);
+    for (int i = 0; i < THREADS; i++) {
+        first->threads[i].turn.mark = (const void *)(uintptr_t)(i + 1);
+        first->awaited |= first->threads[i].letter;
+    }
+}
+
+static const char *check(const struct scenario *scenario)
+{
+    static struct world first;
+    begin(scenario, &first);
+    timers_pass = !scenario->untimed;
+    return explore(&first);
+}
+
+static void every_interleaving_ends(void **state)
+{
+    lie = NO_LIE;
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+        const char *wrong = check(&scenarios[i]);
+        print_message("%-50s %8u worlds\n", scenarios[i].name, graph.count);
+        if (wrong) fail_msg("%s: %s", scenarios[i].name, wrong);
+    }
+}
+
+static void a_hook_that_lies_is_found(void **state)
+{
+    for (lie = KICKS_ARE_LOST; lie <= GIVERS_DO_NOT_ARM; lie++) {
+        bool found = false;
+        for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios && !found; i++) found = check(&scenarios[i]) != NULL;
+        if (!found) fail_msg("lie %d: nothing noticed", (int)lie);
+    }
+    lie = NO_LIE;
+}
+
+static int set_up(void **state)
+{
+    graph.worlds = malloc(WORLDS_MAX * sizeof *graph.worlds);
+    graph.next = malloc((size_t)WORLDS_MAX * CHOICES * sizeof *graph.next);
+    graph.table = malloc(TABLE * sizeof *graph.table);
+    graph.ends = malloc(WORLDS_MAX);
+    return graph.worlds && graph.next && graph.table && graph.ends ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    free(graph.worlds);
+    free(graph.next);
+    free(graph.table);
+    free(graph.ends);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_interleaving_ends),
+        cmocka_unit_test(a_hook_that_lies_is_found),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
