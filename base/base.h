@@ -7,6 +7,7 @@
 #include "base/config.h"
 #include "base/env.h"
 #include "base/event_ring.h"
+#include "base/hmac.h"
 #include "base/list.h"
 #include "base/loop.h"
 #include "base/net.h"

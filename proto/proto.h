@@ -72,7 +72,7 @@ enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, 
 void weft_control_free(struct weft_env *env, Weft__Control__Control *message);
 
 /* proof = HMAC-SHA256(secret, purpose | 0 | nonce | 0 | job | 0 | name). `purpose` keeps the two directions apart.
- * WEFT_ERR_INVALID for a name or job longer than its limit, WEFT_ERR_INTERNAL when OpenSSL refuses. */
+ * WEFT_ERR_INVALID for a name or job longer than its limit, WEFT_ERR_NO_MEMORY. */
 #define WEFT_PROOF_JOIN "weft-join"       /* member -> coordinator, over Challenge.nonce */
 #define WEFT_PROOF_WELCOME "weft-welcome" /* coordinator -> member, over Hello.nonce */
 #define WEFT_PROOF_BYTES 32

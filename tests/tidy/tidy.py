@@ -40,7 +40,7 @@ THIRD_PARTY = [
     (r"(protobuf-c/|control\.pb-c\.h)", ["proto/"], None),
     (r"event2/", ["base/"], None),
     (r"ini\.h", ["base/"], None),
-    (r"openssl/", ["proto/"], 1),
+    (r"openssl/", ["base/"], 1),
     (r"xxhash\.h", ["proto/", "server/", "compress/"], 1),
     (r"jansson\.h", ["server/", "tools/"], None),
     (r"(immintrin|cpuid)\.h", ["kernels/"], None),
