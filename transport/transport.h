@@ -45,6 +45,7 @@ enum weft_channel {
     WEFT_CHANNEL_COLLECTIVE = 1, /* posted receives */
     WEFT_CHANNEL_PUSH = 2,       /* worker -> shard requests: handler at the shard */
     WEFT_CHANNEL_RESULT = 3,     /* shard -> worker results: handler at the worker */
+    WEFT_CHANNEL_PROBE = 14,     /* link measurements (probe/): handler on both sides */
     WEFT_CHANNEL_TEST = 15,
 };
 
@@ -307,6 +308,7 @@ enum weft_status weft_transport_attach(struct weft_transport *transport, struct 
 void weft_transport_stats(struct weft_transport *transport, struct weft_transport_stats *stats_out);
 const char *weft_transport_name(const struct weft_transport *transport); /* "ucx tcp", "fault:sim" */
 struct weft_env *weft_transport_env(struct weft_transport *transport);
+uint32_t weft_transport_id(const struct weft_transport *transport);
 
 /* Fault wrapper, by hand (tests): from now on messages to and from this peer vanish / the endpoint falls silent. */
 enum weft_status weft_transport_fault_cut(struct weft_transport *transport, uint32_t peer_id);
@@ -344,5 +346,9 @@ uint64_t weft_sim_now_ns(const struct weft_sim *sim);
 uint64_t weft_sim_event_count(const struct weft_sim *sim);
 /* A hash of everything that happened so far, in order: equal seeds and calls give equal traces. */
 uint64_t weft_sim_trace(const struct weft_sim *sim);
+
+/* ---- what the links are like ---- */
+#include "transport/probe/link_table.h"
+#include "transport/probe/probe.h"
 
 #endif

@@ -270,3 +270,4 @@ void weft_transport_stats(struct weft_transport *transport, struct weft_transpor
 
 const char *weft_transport_name(const struct weft_transport *transport) { return transport->name; }
 struct weft_env *weft_transport_env(struct weft_transport *transport) { return transport->env; }
+uint32_t weft_transport_id(const struct weft_transport *transport) { return transport->id; }

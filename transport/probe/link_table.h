@@ -1,0 +1,75 @@
+/* link_table.h - what is known about the links between hosts: one table that doctor prints and that whoever must
+ * choose (a plan, a lane, a codec) asks.
+ *
+ * A row is one direction over one lane: how long the first byte takes and how many follow per second, or why it does not
+ * work. Rows are measured (probe.h), not configured. Plain data: no clock, no sockets; one thread at a time.
+ *
+ *   weft-links 1                                        text form: versioned, bounded, whole or refused
+ *   host 6f1c20aa93e1d2b4 node-a
+ *   link 0 1 works 5210 11892000000 ucx:tcp|ucx tcp     from, to, state, ns, bytes per second, lane | way or reason
+ *   end 3
+ */
+#ifndef WEFT_TRANSPORT_LINK_TABLE_H
+#define WEFT_TRANSPORT_LINK_TABLE_H
+
+#include "base/base.h"
+
+#define WEFT_LINK_HOSTS_MAX 4096u
+#define WEFT_LINKS_MAX 65536u
+#define WEFT_LINK_NAME_BYTES 64 /* with the closing zero */
+#define WEFT_LINK_LANE_BYTES 40
+#define WEFT_LINK_TEXT_BYTES 160
+#define WEFT_LINK_TABLE_BYTES_MAX ((size_t)32 << 20) /* of the text form */
+
+enum weft_link_state { WEFT_LINK_WORKS = 1, WEFT_LINK_FAILED = 2 };
+
+struct weft_link {
+    uint32_t from, to; /* hosts, by index; equal: inside one host */
+    enum weft_link_state state;
+    uint64_t latency_ns;       /* one way of a message without payload; 0 unless it works */
+    uint64_t bytes_per_second; /* one way of large messages; 0 unless it works */
+    char lane[WEFT_LINK_LANE_BYTES];  /* "ucx:tcp", as the tools write transports */
+    char text[WEFT_LINK_TEXT_BYTES];  /* the way ("shm mapped"), or why not; one line */
+};
+
+struct weft_link_table;
+
+enum weft_status weft_link_table_create(struct weft_env *env, struct weft_link_table **table_out);
+void weft_link_table_free(struct weft_link_table *table); /* NULL is fine */
+struct weft_env *weft_link_table_env(const struct weft_link_table *table);
+
+/* The index of a host, added if it is new; a known name with another fingerprint is a changed host: its links are
+ * forgotten. WEFT_ERR_INVALID (empty, too long or unprintable name), _LIMIT, _NO_MEMORY. */
+enum weft_status weft_link_table_host(struct weft_link_table *table, const char *name, uint64_t fingerprint, uint32_t *index_out);
+uint32_t weft_link_table_host_count(const struct weft_link_table *table);
+const char *weft_link_table_host_name(const struct weft_link_table *table, uint32_t index); /* NULL: no such host */
+uint64_t weft_link_table_host_fingerprint(const struct weft_link_table *table, uint32_t index); /* 0: no such host */
+
+/* Add a row, or replace the one of the same hosts and lane. Unprintable characters of text become '?'.
+ * WEFT_ERR_INVALID, _LIMIT, _NO_MEMORY. */
+enum weft_status weft_link_table_set(struct weft_link_table *table, const struct weft_link *link);
+uint32_t weft_link_table_count(const struct weft_link_table *table);
+/* Rows in the order (from, to, lane as first set); NULL: no such row. Valid until the next change of the table. */
+const struct weft_link *weft_link_table_get(const struct weft_link_table *table, uint32_t index);
+const struct weft_link *weft_link_table_find(const struct weft_link_table *table, uint32_t from, uint32_t to, const char *lane);
+/* The working lane over which `bytes` arrive first; NULL: none works, or none was tried. */
+const struct weft_link *weft_link_table_best(const struct weft_link_table *table, uint32_t from, uint32_t to, uint64_t bytes);
+/* latency + bytes / bandwidth; WEFT_NEVER for a link that does not work. */
+uint64_t weft_link_time_ns(const struct weft_link *link, uint64_t bytes);
+
+/* The text form, to `*text_out` (of the table's env; the caller frees it with weft_free_bytes). WEFT_ERR_NO_MEMORY. */
+enum weft_status weft_link_table_write(const struct weft_link_table *table, char **text_out, size_t *bytes_out);
+/* A new table from the text form. WEFT_ERR_MALFORMED with the line, _VERSION, _LIMIT, _NO_MEMORY. */
+enum weft_status weft_link_table_read(struct weft_env *env, const char *text, size_t bytes, struct weft_link_table **table_out,
+                                      struct weft_error *error);
+
+/* As a file: load answers WEFT_ERR_NOT_FOUND when there is none; save replaces it in one step, mode 0600. Both block.
+ * WEFT_ERR_IO and those above, with a sentence. */
+enum weft_status weft_link_table_load(struct weft_env *env, const char *path, struct weft_link_table **table_out, struct weft_error *error);
+enum weft_status weft_link_table_save(const struct weft_link_table *table, const char *path, struct weft_error *error);
+
+/* Another number when this host became another machine for its links: name, network devices with speed and MTU,
+ * processors, memory size, this release of weft. `root` is "/" (or a tree that stands for one, in tests). Never 0. */
+uint64_t weft_host_fingerprint(const char *root);
+
+#endif
