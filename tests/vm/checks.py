@@ -100,6 +100,17 @@ class Checks:
             raise Failed("no test case ran\n" + output)
         self.note = f"{passed} cases" + (f", {skipped} skipped" if skipped else "")
 
+    def device_half(self):
+        """Queue pairs, completions, errors and the registration cache, below the transport; on the pair, with the wire hurt."""
+        environment = {"WEFT_TEST_DEVICES": " ".join(self.devices)}
+        if self.setup == "pair":
+            environment.update({"WEFT_TEST_WIRE": "veth0", "WEFT_TEST_WIRE_REPAIR": "sh " + os.path.join(ROOT, "tests", "vm", "repair-pair")})
+        self.cases(["tests/transport/test_verbs_device"], 20, environment)
+
+    def connection_manager(self):
+        """Queue pairs connected by librdmacm."""
+        self.cases(["tests/transport/test_verbs_cm"], 10, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
+
     def conformance_ucx_verbs(self):
         """The transport's conformance suite over UCX on RC queue pairs; endpoints alternate between the devices."""
         self.cases(["tests/transport/test_conformance", "ucx-verbs"], 20,
@@ -148,7 +159,7 @@ class Checks:
         self.same_as_tcp("ucx-verbs", {**UCX_VERBS, "WEFT_TRANSPORT_LANES": UCX_VERBS["UCX_TLS"]})
 
     def all(self):
-        return [self.devices_are_up, self.conformance_ucx_verbs, self.main_job_ucx_verbs]
+        return [self.devices_are_up, self.device_half, self.connection_manager, self.conformance_ucx_verbs, self.main_job_ucx_verbs]
 
 
 def outcome_of(check, checks):

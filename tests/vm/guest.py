@@ -183,6 +183,7 @@ class Guest:
     def boot(self, files, job, command, seconds, write, directory):
         shutil.copy(os.path.join(HERE, "stage2"), job)
         shutil.copy(os.path.join(HERE, "setup-" + self.setup), os.path.join(job, "setup"))
+        shutil.copy(os.path.join(HERE, "repair-pair"), os.path.join(job, "repair"))
         for name, text in (("directory", directory), ("command", shlex.join(command))):
             with open(os.path.join(job, name), "w", encoding="utf-8") as file:
                 file.write(text + "\n")
