@@ -487,9 +487,9 @@ static void park(struct weft_loop *loop, struct baton_turn *turn)
     }
 }
 
-/* Holding: step until there is nothing to do (then sleep in epoll), until a waiter wants the baton, or until the stop.
- * Without the baton in the end. */
-static void run_until_free(struct weft_loop *loop, struct baton_turn *turn)
+/* Holding: step until there is nothing to do (then sleep in epoll: true), until a waiter wants the baton, or until the
+ * stop. Without the baton in the end. */
+static bool run_until_free(struct weft_loop *loop, struct baton_turn *turn)
 {
     struct spin spin = {0};
     uint64_t timeout_ns;
@@ -500,9 +500,10 @@ static void run_until_free(struct weft_loop *loop, struct baton_turn *turn)
         loop->runner_wake_ns = timeout_ns == WEFT_NEVER ? WEFT_NEVER : weft_now_ns(loop->env) + timeout_ns;
         if (baton_rest(&loop->baton, turn)) sleep_in_epoll(loop, timeout_ns);
         baton_risen(&loop->baton, turn);
-        return;
+        return true;
     }
     baton_give_way(&loop->baton, turn);
+    return false;
 }
 
 void weft_loop_run(struct weft_loop *loop)
@@ -511,13 +512,15 @@ void weft_loop_run(struct weft_loop *loop)
     WEFT_ASSERT(!loop->options.virtual_time && !holds(loop));
     fesetenv(FE_DFL_ENV); /* as drivers: the thread that made this one may have set its own */
     atomic_store(&loop->baton.running, 1);
+    bool slept = false;
     while (!atomic_load(&loop->baton.stop)) {
-        if (baton_run(&loop->baton, &turn)) {
-            empty_eventfd(loop);
-            run_until_free(loop, &turn);
-        } else {
-            park(loop, &turn);
+        bool free = baton_run(&loop->baton, &turn);
+        if (free) {
+            if (slept) empty_eventfd(loop);
+            free = slept = run_until_free(loop, &turn);
         }
+        /* The waiter it gave way to may need a while to wake: taking the baton again would keep it out. */
+        if (!free) park(loop, &turn);
     }
     atomic_store(&loop->baton.running, 0);
     atomic_store(&loop->baton.stop, 0);

@@ -18,11 +18,12 @@ static const char help[] =
     "usage: weft bench WHAT [options]\n\n"
     "  all_reduce   time and bandwidth of the all-reduce, every element of the result checked\n"
     "  push_pull    the same through parameter-server shards\n"
+    "  waiting      what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
     "  kernels      speed of the kernels and codecs of one thread beside copy bandwidth\n"
     "  p2p          messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
     "  compare      two commands in turn, the median ratio and its noise\n"
     "  plot         charts (SVG) of CSV files\n\n"
-    "With -n N, all_reduce and push_pull start N processes on this host; without it they take part in the job they\n"
+    "With -n N, all_reduce, push_pull and waiting start N processes on this host; without it they take part in the job they\n"
     "were started in: weft run -n 4 -- weft bench all_reduce. `weft bench WHAT --help` has the options.\n";
 
 enum { RUN_ARGS_MAX = 64 };
@@ -115,7 +116,7 @@ static int measure(enum bench_kind kind, int argc, char **argv)
         fprintf(stderr, "weft bench: there is no job to take part in; say -n 2 to start one on this host\n");
         return 2;
     }
-    return bench_job_run(&options);
+    return kind == BENCH_WAITING ? bench_waiting_run(&options) : bench_job_run(&options);
 }
 
 int weft_bench_main(int argc, char **argv)
@@ -123,6 +124,7 @@ int weft_bench_main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "all_reduce") == 0) return measure(BENCH_ALL_REDUCE, argc - 1, argv + 1);
     if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, argc - 1, argv + 1);
+    if (strcmp(what, "waiting") == 0) return measure(BENCH_WAITING, argc - 1, argv + 1);
     if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
     if (strcmp(what, "p2p") == 0) return weft_bench_p2p_main(argc - 1, argv + 1);
     if (strcmp(what, "plot") == 0) return weft_bench_plot_main(argc - 1, argv + 1);

@@ -6,5 +6,7 @@
 
 /* Joins the job of the environment, runs the sweep, prints on rank 0. Returns the exit status. */
 int bench_job_run(const struct bench_options *options);
+/* The same for `weft bench waiting`. */
+int bench_waiting_run(const struct bench_options *options);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_WARMUP, OPTION_JSON, OPTION_STEP };
+enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_WARMUP, OPTION_JSON, OPTION_STEP, OPTION_PIECE };
 
 static const struct option long_options[] = {
     {"minbytes", required_argument, NULL, 'b'},
@@ -24,17 +24,36 @@ static const struct option long_options[] = {
     {"iters", required_argument, NULL, OPTION_ITERS},
     {"warmup", required_argument, NULL, OPTION_WARMUP},
     {"json", no_argument, NULL, OPTION_JSON},
+    {"piece-us", required_argument, NULL, OPTION_PIECE},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
 const char *bench_kind_name(enum bench_kind kind)
 {
-    return kind == BENCH_ALL_REDUCE ? "all_reduce" : "push_pull";
+    return kind == BENCH_ALL_REDUCE ? "all_reduce" : kind == BENCH_PUSH_PULL ? "push_pull" : "waiting";
+}
+
+static void print_waiting_help(void)
+{
+    printf("usage: weft bench waiting [options]\n\n"
+           "What waiting costs: CPU of an idle session, CPU of ranks that wait for a late one, and the throughput of ranks\n"
+           "that compute pieces with an 8-byte all_reduce after each, against computing alone.\n\n"
+           "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+           "      --piece-us US     length of one computation (default 2000)\n"
+           "      --iters N         computations of one timing (default 20)\n"
+           "      --transport LANES tcp or shm (default: as configured, tcp)\n"
+           "      --json            one JSON object per measure\n"
+           "  -h, --help            this text\n\n"
+           "More ranks than cores show what a waiting rank takes from one that computes: -n $((2 * $(nproc))).\n");
 }
 
 static void print_help(enum bench_kind kind)
 {
+    if (kind == BENCH_WAITING) {
+        print_waiting_help();
+        return;
+    }
     bool push_pull = kind == BENCH_PUSH_PULL;
     printf("usage: weft bench %s [options]\n\n%s\n\n", bench_kind_name(kind),
            push_pull ? "One dense tensor goes to the shards and its mean comes back: time, bandwidth, wrong elements."
@@ -120,6 +139,7 @@ static bool set_option(struct bench_options *options, int found, const char *tex
     case OPTION_WARMUP: return parse_u32("--warmup", text, 0, 1000000, &options->warmup);
     case OPTION_TRANSPORT: options->lanes = text; return true;
     case OPTION_JSON: options->json = true; return true;
+    case OPTION_PIECE: return parse_u32("--piece-us", text, 1, 10000000, &options->piece_us);
     case 'd':
         if (!parse_choice("-d", text, types, "f32, f16, bf16 or i64")) return false;
         options->dtype = strcmp(text, "f32") == 0 ? WEFT_F32 : strcmp(text, "f16") == 0 ? WEFT_F16
@@ -138,13 +158,16 @@ static bool set_option(struct bench_options *options, int found, const char *tex
 int bench_options_parse(struct bench_options *options, enum bench_kind kind, int argc, char **argv)
 {
     bool push_pull = kind == BENCH_PUSH_PULL;
-    *options = (struct bench_options){.kind = kind, .dtype = WEFT_F32, .op = WEFT_SUM, .iters = 20, .warmup = 5, .plan = "auto",
+    *options = (struct bench_options){.kind = kind, .dtype = WEFT_F32, .op = WEFT_SUM, .iters = 20, .warmup = 5, .plan = "auto", .piece_us = 2000,
                                       .sweep = {.first = push_pull ? 64 << 10 : 8, .last = 16 << 20, .factor = 4}};
     int found;
     optind = 1;
     while ((found = getopt_long(argc, argv, push_pull ? "b:e:f:n:s:h" : "b:e:f:n:d:o:h", long_options, NULL)) != -1) {
         if (found == 'h') return print_help(kind), 1;
         bool foreign = push_pull ? found == 'd' || found == 'o' || found == OPTION_PLAN : found == 's';
+        if (kind == BENCH_WAITING)
+            foreign = found != 'n' && found != OPTION_ITERS && found != OPTION_TRANSPORT && found != OPTION_JSON && found != OPTION_PIECE;
+        else foreign |= found == OPTION_PIECE;
         if (foreign) fprintf(stderr, "weft bench: that option is not one of %s\n", bench_kind_name(kind));
         if (found == '?' || foreign) goto usage;
         if (!set_option(options, found, optarg)) return 3;

@@ -8,7 +8,7 @@
 #include "tools/benchlib/sweep.h"
 #include "weft/types.h"
 
-enum bench_kind { BENCH_ALL_REDUCE = 1, BENCH_PUSH_PULL = 2 };
+enum bench_kind { BENCH_ALL_REDUCE = 1, BENCH_PUSH_PULL = 2, BENCH_WAITING = 3 };
 
 struct bench_options {
     enum bench_kind kind;
@@ -18,6 +18,7 @@ struct bench_options {
     uint32_t iters, warmup;
     uint32_t processes;    /* -n; 0: take part in the job of the environment */
     uint32_t shards;       /* -s; push_pull only */
+    uint32_t piece_us;     /* waiting: length of a computation */
     const char *plan;
     const char *lanes;     /* NULL: as configured */
     bool json;

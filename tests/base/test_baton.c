@@ -219,7 +219,7 @@ static void step_runner(struct world *world, struct thread *thread)
         return;
     case LEAVING:
         if (baton_give_way(&world->baton, &thread->turn) == MORE) return;
-        thread->place = TOP;
+        thread->place = PARKING;
         return;
     case PARKING:
         if (world->baton.stop && thread->turn.at == NULL) {
