@@ -94,6 +94,57 @@ static void test_many_at_once(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* Several threads of one rank in weft_wait at once, each for a request of its own; one of them with a deadline that is
+ * sure to pass. Whoever drives the engine completes the others' requests too. */
+enum { WAITING_THREADS = 4, WAITED_ROUNDS = 100 };
+
+struct waiting {
+    struct crowd *crowd;
+    struct weft_session *session;
+    struct weft_request request;
+    int64_t value;
+    uint64_t timeout_ms;
+};
+
+static void *wait_for_own(void *argument)
+{
+    struct waiting *waiting = argument;
+    if (waiting->timeout_ms) {
+        enum weft_status status = weft_wait(&waiting->request, waiting->timeout_ms);
+        CROWD_CHECK(waiting->crowd, waiting->session, status == WEFT_OK || status == WEFT_ERR_DEADLINE);
+        if (status == WEFT_ERR_DEADLINE) CROWD_CHECK(waiting->crowd, waiting->session, strstr(weft_error_text(waiting->session), "wait again"));
+    }
+    CROWD_OK(waiting->crowd, waiting->session, weft_wait(&waiting->request, 0));
+    return NULL;
+}
+
+static void waiting_threads(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    for (int round = 0; round < WAITED_ROUNDS; round++) {
+        struct waiting waitings[WAITING_THREADS];
+        pthread_t threads[WAITING_THREADS];
+        memset(waitings, 0, sizeof waitings);
+        for (int i = 0; i < WAITING_THREADS; i++) {
+            struct waiting *waiting = &waitings[i];
+            *waiting = (struct waiting){.crowd = crowd, .session = session, .value = i + 1, .timeout_ms = i == 0 ? 1 : 0};
+            if (rank == 1 && round % 20 == 0 && i == 2) usleep(5000); /* the others wait for the operation */
+            CROWD_OK(crowd, session, weft_all_reduce(session, &waiting->value, &waiting->value, 1, WEFT_I64, WEFT_SUM, &waiting->request));
+        }
+        for (int i = 0; i < WAITING_THREADS; i++)
+            CROWD_CHECK(crowd, session, pthread_create(&threads[i], NULL, wait_for_own, &waitings[(i + round) % WAITING_THREADS]) == 0);
+        for (int i = 0; i < WAITING_THREADS; i++) pthread_join(threads[i], NULL);
+        for (int i = 0; i < WAITING_THREADS; i++)
+            CROWD_CHECK(crowd, session, waitings[i].value == (i + 1) * (int64_t)crowd->workers);
+    }
+}
+
+static void test_waiting_threads(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, waiting_threads);
+    assert_int_equal(crowd.failures, 0);
+}
+
 /* ---- a tensor in all-reduce mode ---- */
 
 static float gradient(uint32_t rank, uint32_t step, uint32_t i) { return sinf((float)(rank * 7919 + step * 104729 + i)); }
@@ -241,7 +292,7 @@ int main(void)
     setenv("UCX_MEM_EVENTS", "n", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_collectives), cmocka_unit_test(test_many_at_once), cmocka_unit_test(test_all_reduce_tensor),
-        cmocka_unit_test(test_means),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_means),       cmocka_unit_test(test_memory),      cmocka_unit_test(test_waiting_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,13 @@ class Bench(harness.JobTest):
         rows = self.rows("push_pull", "-n", "2", "-s", "2", "-b", "4", "-e", "9M", "-f", "1100")
         self.assertEqual([row["bytes"] for row in rows], [4, 4400, 4840000])
 
+    def test_waiting(self):
+        done = self.bench("waiting", "-n", "2", "--iters", "2", "--piece-us", "100", "--json")
+        rows = {row["measure"]: row for row in map(json.loads, done.splitlines())}
+        self.assertEqual(set(rows), {"idle", "late", "busy"})
+        self.assertTrue(all(row["ranks"] == 2 for row in rows.values()))
+        self.assertGreater(rows["busy"]["throughput_ratio"], 0)
+
     def test_p2p(self):
         """Every measurement and way to wait; contents are checked; started by itself and by `weft run`."""
         words = ["p2p", "--row-ms", "20", "-b", "1", "-e", "70000", "-f", "1000", "--json"]
