@@ -62,6 +62,7 @@ static void open_one(struct net *net, int index)
     if (flavour->lanes) options.lanes = flavour->lanes;
     if (devices_of(index)) options.devices = devices_of(index);
     options.wrap = flavour->wrap;
+    options.tune = flavour->tune;
     options.peer_failed = peer_failed;
     failed_contexts[index] = (struct failed_context){net, index};
     options.peer_failed_context = &failed_contexts[index];

@@ -19,6 +19,7 @@ struct flavour {
     const char *backend; /* as in the options */
     const char *lanes;
     const char *wrap;
+    const char *tune;
 };
 
 struct net {

@@ -5,7 +5,7 @@
  * The model is the worst a reliable queue pair may do: writes land in any order, only an immediate waits for the writes
  * before it; bytes are read from the sender's memory when they land, not when they are posted; acknowledgements come
  * late, or never because the queue pair breaks after landing; what was posted on a broken queue pair may still land
- * until the *receiver* has fenced his; making, joining and posting fail now and then; a peer dies.
+ * until the *receiver* has fenced his; windows are closed under puts and gets; making, joining and posting fail now and then; a peer dies.
  *
  * Safety, in every world: messages arrive once, in the order sent, with the right bits; a send's source is scribbled
  * over as soon as the send has ended and a receive's buffer is poisoned as soon as it has ended, so whoever touches
@@ -45,7 +45,7 @@ struct qp {
     uint32_t count, acked;          /* works posted; how far the sender has been told */
 };
 
-enum event_kind { EVENT_IMM, EVENT_ACKED, EVENT_BROKE, EVENT_FENCED };
+enum event_kind { EVENT_IMM, EVENT_ACKED, EVENT_REFUSED, EVENT_BROKE, EVENT_FENCED };
 struct event {
     enum event_kind kind;
     struct qp *qp;
@@ -66,7 +66,7 @@ struct item {
     struct stream_receive receive;
     enum item_kind kind;
     uint32_t number, bytes, header_bytes;
-    bool started, sent, sent_ok, arrived, accepted, discarded, received, taken, buffer_live, eager;
+    bool started, sent, sent_ok, arrived, accepted, discarded, received, taken, buffer_live, eager, closed;
     uint8_t source[BYTES_MAX], buffer[BYTES_MAX];
 };
 
@@ -274,8 +274,10 @@ static void sent(void *context, struct stream_send *send, enum weft_status statu
     if (item->sent) violation("operation %u ended twice", item->number);
     item->sent = true;
     item->sent_ok = status == WEFT_OK;
+    if (item->closed && status == WEFT_ERR_CANCELLED) item->sent_ok = true;
+    else if (item->closed && status == WEFT_OK) violation("operation %u reached a closed window", item->number);
     if (item->kind == ITEM_GET) {
-        if (item->sent_ok && !filled(item->source, item->bytes, 9, item->number)) violation("get %u: wrong bits", item->number);
+        if (item->sent_ok && !item->closed && !filled(item->source, item->bytes, 9, item->number)) violation("get %u: wrong bits", item->number);
         memset(item->source, 0xDD, sizeof item->source);
         return;
     }
@@ -300,6 +302,17 @@ static void ended(void *context) { ((struct side *)context)->ended = true; }
 static const struct stream_ops ops = {lane_make, lane_join, lane_fence, post, control, arrived, left, sent, received, ended};
 
 /* ---- the wire ---- */
+
+/* Is this a put into (a get from) a window that was closed? The device says no and the queue pair breaks. */
+static bool refused(const struct side *owner, const struct posted *posted)
+{
+    const uint8_t *at = (const uint8_t *)(uintptr_t)posted->work.remote;
+    for (uint32_t i = 0; i < MESSAGES; i++) {
+        const struct item *item = &world.sides[1 - owner->index].items[i];
+        if (item->closed && at >= item->buffer && at < item->buffer + BYTES_MAX) return posted->work.bytes > 0;
+    }
+    return false;
+}
 
 /* May these bytes of the peer's memory be written? */
 static uint8_t *target(struct side *owner, uint64_t address, uint32_t bytes, bool read)
@@ -352,6 +365,12 @@ static bool wire_step(struct qp *qp)
         return false;
     }
     if (posted->work.kind == STREAM_WORK_READ && qp->fenced) return false;
+    if (refused(to, posted)) {
+        if (qp->fence_asked) return false;
+        qp->error = qp->told_error = qp->peer->error = true;
+        event_add(&world.sides[qp->side], (struct event){.kind = EVENT_REFUSED, .qp = qp, .index = posted->work.index});
+        return true;
+    }
     land(qp, posted);
     if (posted->work.kind == STREAM_WORK_WRITE_IMM) {
         posted->done = true;
@@ -409,6 +428,8 @@ static bool event_step(struct side *side)
     switch (event.kind) {
     case EVENT_IMM: stream_imm(side->stream, qp->lane, qp->epoch, event.imm); break;
     case EVENT_ACKED: stream_acked(side->stream, qp->lane, qp->epoch, event.index); break;
+    case EVENT_REFUSED:
+        stream_work_refused(side->stream, qp->lane, qp->epoch, event.index); /* fall through */
     case EVENT_BROKE: stream_lane_broke(side->stream, qp->lane, qp->epoch, "the model broke it"); break;
     case EVENT_FENCED: stream_lane_fenced(side->stream, qp->lane, qp->epoch); break;
     }
@@ -442,7 +463,8 @@ static void start_access(struct side *side, struct item *item)
 {
     struct stream_send *send = &item->send;
     item->bytes = 1 + (uint32_t)draw(BYTES_MAX);
-    item->buffer_live = true; /* a window for ever */
+    item->buffer_live = true; /* a window for ever, */
+    item->closed = world.trouble == BREAKS && chance(15); /* or one that was closed before */
     if (item->kind == ITEM_GET) fill(item->buffer, item->bytes, 9, item->number);
     else fill(item->source, item->bytes, side->index, item->number);
     send->notify = item->kind == ITEM_PUT;
@@ -605,7 +627,7 @@ static bool side_over(const struct side *side)
         const struct item *own = &side->items[i], *his = &peer->items[i];
         if (!own->sent) return false;
         if (his->started && his->kind == ITEM_MESSAGE && !(his->taken || his->received)) return false;
-        if (his->started && his->kind == ITEM_PUT && !his->arrived) return false;
+        if (his->started && his->kind == ITEM_PUT && !his->closed && !his->arrived) return false;
     }
     return !side->told_lost && peer->started == MESSAGES;
 }

@@ -7,14 +7,20 @@
 #ifdef WEFT_HAVE_UCX
 #include "transport/ucx/ucx_ops.h"
 #endif
+#ifdef WEFT_HAVE_VERBS
+#include "transport/verbs/verbs_ops.h"
+#endif
 
 const char *core_backend_names(void)
 {
+    return ""
 #ifdef WEFT_HAVE_UCX
-    return "ucx and sim";
-#else
-    return "sim (UCX was not found when it was built)";
+           "ucx, "
 #endif
+#ifdef WEFT_HAVE_VERBS
+           "verbs, "
+#endif
+           "sim";
 }
 
 const struct weft_transport_ops *core_backend_find(const char *name)
@@ -22,6 +28,9 @@ const struct weft_transport_ops *core_backend_find(const char *name)
     if (strcmp(name, "sim") == 0) return &sim_transport_ops;
 #ifdef WEFT_HAVE_UCX
     if (strcmp(name, "ucx") == 0) return &ucx_transport_ops;
+#endif
+#ifdef WEFT_HAVE_VERBS
+    if (strcmp(name, "verbs") == 0) return &verbs_transport_ops;
 #endif
     if (strncmp(name, "fault:", 6) == 0) return &fault_transport_ops;
     if (strncmp(name, "delay:", 6) == 0) return &delay_transport_ops;

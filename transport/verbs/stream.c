@@ -107,6 +107,14 @@ void stream_free(struct stream *stream)
     weft_free_bytes(env, stream);
 }
 
+uint64_t stream_memory(const struct stream *stream)
+{
+    const struct stream_options *options = &stream->options;
+    uint64_t lanes = (uint64_t)options->lane_count_made * options->lane_depth * (sizeof(struct stream_entry) + sizeof(struct stream_replay));
+    uint64_t tables = (uint64_t)(stream->announced.capacity + stream->grants.capacity) * (sizeof(void *) + sizeof(uint32_t));
+    return sizeof *stream + lanes + tables + CONTROL_QUEUE_BYTES;
+}
+
 void stream_fail(struct stream *stream, enum weft_status status, const char *text)
 {
     if (stream->failure < 0) return;

@@ -133,6 +133,8 @@ struct stream_transfer {
     bool read;               /* from the peer's memory into ours */
     uint32_t grant;          /* STREAM_NO_GRANT: a put; the peer counts nothing */
     uint32_t chunk_count, chunk_next, confirmed, replay_count;
+    uint32_t open;           /* entries of lanes that name it */
+    bool refused;            /* a put or get whose window is closed: it is given up */
     uint8_t *local;
     uint64_t bytes, remote;
     struct stream_keys local_keys, remote_keys;
@@ -159,6 +161,7 @@ struct stream_receive {
     struct stream_keys keys;         /* remote keys of the buffer */
     uint32_t grant, chunks_left;
     bool granted, discarded;
+    enum weft_status failed; /* the owner's: it was discarded because of this */
 };
 
 /* ---- inside ---- */
@@ -289,6 +292,9 @@ void stream_imm(struct stream *stream, uint32_t lane, uint32_t epoch, uint32_t i
 /* All works of this lane and epoch up to and with `index` are acknowledged. */
 void stream_acked(struct stream *stream, uint32_t lane, uint32_t epoch, uint64_t index);
 /* The queue pair does not work any more; `cause` names device and reason. */
+/* Just before stream_lane_broke, when this very work was refused by the peer's device (a wrong or withdrawn key): true if it
+ * belongs to a put or get. That one ends with WEFT_ERR_CANCELLED; everything else of the lane goes on elsewhere. */
+bool stream_work_refused(struct stream *stream, uint32_t lane, uint32_t epoch, uint64_t index);
 void stream_lane_broke(struct stream *stream, uint32_t lane, uint32_t epoch, const char *cause);
 void stream_lane_fenced(struct stream *stream, uint32_t lane, uint32_t epoch);
 
@@ -318,6 +324,7 @@ static inline bool stream_leave_answered(const struct stream *stream) { return s
 /* Fence everything and end all operations with `status`; ended() follows, possibly from inside this call. */
 void stream_end(struct stream *stream, enum weft_status status);
 uint32_t stream_lanes_up(const struct stream *stream);
+uint64_t stream_memory(const struct stream *stream); /* bytes it holds itself, without ring and staging */
 
 /* ---- between the files of the machine ---- */
 
@@ -345,6 +352,7 @@ void stream_credit_imm(struct stream *stream, uint32_t imm);
 void stream_transfer_start(struct stream *stream, struct stream_transfer *transfer);
 void stream_transfers_post(struct stream *stream, uint32_t lane, struct stream_work *works, uint32_t *count, uint32_t limit);
 void stream_run_close(struct stream *stream, uint32_t lane, struct stream_work *works, uint32_t *count);
+void stream_transfer_closed(struct stream *stream, struct stream_transfer *transfer); /* one entry less names it */
 bool stream_run_over(const struct stream_lane *lane); /* nothing of its transfer is left to post */
 void stream_granted(struct stream *stream, uint64_t id, uint32_t grant, uint64_t address, const struct stream_keys *keys);
 void stream_refused(struct stream *stream, uint64_t id);

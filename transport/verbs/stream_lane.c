@@ -112,33 +112,41 @@ static struct stream_entry *entry_at(struct stream *stream, struct stream_lane *
     return &lane->entries[index % stream->options.lane_depth];
 }
 
+static bool entry_has_transfer(const struct stream_entry *entry) { return entry->kind != STREAM_ENTRY_RECORD && entry->kind != STREAM_ENTRY_CREDIT; }
+
 /* It has happened at the other side. */
 static void entry_done(struct stream *stream, struct stream_lane *lane, const struct stream_entry *entry)
 {
-    switch (entry->kind) {
-    case STREAM_ENTRY_CHUNK:
-        lane->loose = entry->of.transfer;
+    if (!entry_has_transfer(entry)) return;
+    struct stream_transfer *transfer = entry->of.transfer;
+    bool counted = entry->kind != STREAM_ENTRY_CHUNK && !transfer->refused;
+    uint32_t number = entry->kind == STREAM_ENTRY_READ ? 1 : entry->number;
+    if (entry->kind == STREAM_ENTRY_CHUNK) {
+        lane->loose = transfer;
         lane->loose_count++;
-        return;
-    case STREAM_ENTRY_RUN: lane->loose_count = 0; /* fall through */
-    case STREAM_ENTRY_OWED: stream_confirm(stream, entry->of.transfer, entry->number); return;
-    case STREAM_ENTRY_READ: stream_confirm(stream, entry->of.transfer, 1); return;
+    } else if (entry->kind == STREAM_ENTRY_RUN) {
+        lane->loose_count = 0;
     }
+    stream_transfer_closed(stream, transfer); /* a refused one may be the owner's again now */
+    if (counted) stream_confirm(stream, transfer, number);
 }
 
 static void entry_again(struct stream *stream, const struct stream_entry *entry)
 {
+    if (entry_has_transfer(entry)) {
+        struct stream_transfer *transfer = entry->of.transfer;
+        bool refused = transfer->refused;
+        if (!refused && entry->kind == STREAM_ENTRY_OWED) stream_replay_add(stream, transfer, 0, entry->number);
+        else if (!refused && entry->kind != STREAM_ENTRY_RUN && STREAM_MUTANT != STREAM_MUTANT_NO_REPLAY) stream_replay_add(stream, transfer, entry->number, 0);
+        stream_transfer_closed(stream, transfer);
+        return;
+    }
     switch (entry->kind) {
     case STREAM_ENTRY_RECORD:
         if (entry->of.sequence < stream->out_done) return;
         stream->out[entry->of.sequence % STREAM_RECORDS_MAX].posted = false;
         stream->out_unposted++;
         return;
-    case STREAM_ENTRY_CHUNK:
-    case STREAM_ENTRY_READ:
-        if (STREAM_MUTANT != STREAM_MUTANT_NO_REPLAY) stream_replay_add(stream, entry->of.transfer, entry->number, 0);
-        return;
-    case STREAM_ENTRY_OWED: stream_replay_add(stream, entry->of.transfer, 0, entry->number); return;
     case STREAM_ENTRY_CREDIT: stream->credit_again = true; return;
     }
 }
@@ -163,7 +171,7 @@ static void lane_replay(struct stream *stream, struct stream_lane *lane)
         if (i < boundary && entry->kind != STREAM_ENTRY_READ) entry_done(stream, lane, entry);
         else entry_again(stream, entry);
     }
-    if (lane->loose_count > 0 && STREAM_MUTANT != STREAM_MUTANT_NOT_OWED) stream_replay_add(stream, lane->loose, 0, lane->loose_count);
+    if (lane->loose_count > 0 && !lane->loose->refused && STREAM_MUTANT != STREAM_MUTANT_NOT_OWED) stream_replay_add(stream, lane->loose, 0, lane->loose_count);
     lane->loose_count = 0;
 }
 
@@ -196,6 +204,17 @@ void stream_lane_stop(struct stream *stream, uint32_t lane_at, const char *cause
     if (stream->down_since_ns == WEFT_NEVER && stream_lanes_up(stream) == 0) stream->down_since_ns = weft_now_ns(stream->env);
     if (STREAM_MUTANT == STREAM_MUTANT_NO_FENCE) say(stream, STREAM_CONTROL_BROKEN, lane_at, lane->imm_received, lane->cause, (uint32_t)strlen(lane->cause));
     stream->ops->lane_fence(stream->context, lane_at, lane->epoch);
+}
+
+bool stream_work_refused(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint64_t index)
+{
+    struct stream_lane *lane = &stream->lanes[lane_at];
+    if (epoch != lane->epoch || index < lane->acked || index >= lane->posted) return false;
+    const struct stream_entry *entry = entry_at(stream, lane, index);
+    if (entry->kind != STREAM_ENTRY_CHUNK && entry->kind != STREAM_ENTRY_READ) return false;
+    if (entry->of.transfer->grant != STREAM_NO_GRANT) return false;
+    entry->of.transfer->refused = true;
+    return true;
 }
 
 void stream_lane_broke(struct stream *stream, uint32_t lane_at, uint32_t epoch, const char *cause)
@@ -244,6 +263,7 @@ struct stream_work *stream_lane_work(struct stream *stream, uint32_t lane_at, st
     WEFT_ASSERT(stream_lane_room(stream, lane) > 0);
     *work = (struct stream_work){.kind = kind, .index = lane->posted};
     *entry_at(stream, lane, lane->posted) = entry;
+    if (entry_has_transfer(&entry)) entry.of.transfer->open++;
     lane->posted++;
     lane->unsignalled++;
     work->signalled = entry.kind == STREAM_ENTRY_RUN || entry.kind == STREAM_ENTRY_OWED || entry.kind == STREAM_ENTRY_READ || lane->unsignalled >= stream->options.signal_every;

@@ -19,6 +19,8 @@ void stream_send_access(struct stream *stream, struct stream_send *send)
 
 void stream_transfer_start(struct stream *stream, struct stream_transfer *transfer)
 {
+    transfer->open = 0;
+    transfer->refused = false;
     transfer->chunk_count = transfer->chunk_next = transfer->confirmed = transfer->replay_count = 0; /* counted when it moves: both HELLOs are known then */
     weft_list_append(&stream->moving, &transfer->link);
 }
@@ -92,6 +94,29 @@ static void transfer_done(struct stream *stream, struct stream_transfer *transfe
     stream->ops->sent(stream->context, send, WEFT_OK);
 }
 
+/* A refused transfer ends when nothing names it any more. */
+static void refused_check(struct stream *stream, struct stream_transfer *transfer)
+{
+    if (!transfer->refused || transfer->open > 0 || transfer->replay_count > 0) return;
+    for (uint32_t i = 0; i < stream->options.lane_count; i++) {
+        struct stream_lane *lane = &stream->lanes[i];
+        if (lane->run == transfer) lane->run = NULL;
+        if (!lane->run) lane->run_count = 0;
+        if (lane->loose == transfer) lane->loose_count = 0;
+    }
+    struct stream_send *send = weft_container_of(transfer, struct stream_send, transfer);
+    weft_list_remove(&transfer->link);
+    weft_list_remove(&send->link);
+    stream->ops->sent(stream->context, send, WEFT_ERR_CANCELLED);
+}
+
+void stream_transfer_closed(struct stream *stream, struct stream_transfer *transfer)
+{
+    WEFT_ASSERT(transfer->open > 0);
+    transfer->open--;
+    refused_check(stream, transfer);
+}
+
 void stream_confirm(struct stream *stream, struct stream_transfer *transfer, uint32_t count)
 {
     transfer->confirmed += count;
@@ -112,7 +137,7 @@ void stream_replay_add(struct stream *stream, struct stream_transfer *transfer, 
 
 static bool transfer_over(const struct stream_transfer *transfer)
 {
-    return transfer->chunk_count > 0 && transfer->chunk_next == transfer->chunk_count && transfer->replay_count == 0;
+    return transfer->refused || (transfer->chunk_count > 0 && transfer->chunk_next == transfer->chunk_count && transfer->replay_count == 0);
 }
 
 bool stream_run_over(const struct stream_lane *lane) { return transfer_over(lane->run); }
@@ -132,21 +157,6 @@ void stream_run_close(struct stream *stream, uint32_t lane_at, struct stream_wor
     lane->run_count = 0;
 }
 
-/* The next chunk to post: those that must be repeated first, then transfers in the order they came. */
-static bool chunk_next(struct stream *stream, struct stream_replay *next_out)
-{
-    if (stream->replay_count > 0) {
-        *next_out = stream->replays[stream->replay_first];
-        return true;
-    }
-    if (weft_list_empty(&stream->moving)) return false;
-    struct stream_transfer *transfer = weft_list_first(&stream->moving, struct stream_transfer, link);
-    uint32_t chunk = stream->options.chunk_bytes;
-    if (transfer->chunk_count == 0) transfer->chunk_count = (uint32_t)((transfer->bytes + chunk - 1) / chunk);
-    *next_out = (struct stream_replay){.transfer = transfer, .chunk = transfer->chunk_next};
-    return true;
-}
-
 static void chunk_taken(struct stream *stream, struct stream_transfer *transfer)
 {
     if (stream->replay_count > 0) {
@@ -157,6 +167,37 @@ static void chunk_taken(struct stream *stream, struct stream_transfer *transfer)
     }
     transfer->chunk_next++;
     if (transfer->chunk_next == transfer->chunk_count) weft_list_remove(&transfer->link);
+}
+
+/* Nothing more of transfers that were refused. */
+static void refused_drop(struct stream *stream)
+{
+    while (stream->replay_count > 0 && stream->replays[stream->replay_first].transfer->refused) {
+        struct stream_transfer *transfer = stream->replays[stream->replay_first].transfer;
+        chunk_taken(stream, transfer);
+        refused_check(stream, transfer);
+    }
+    while (stream->replay_count == 0 && !weft_list_empty(&stream->moving)) {
+        struct stream_transfer *transfer = weft_list_first(&stream->moving, struct stream_transfer, link);
+        if (!transfer->refused) return;
+        weft_list_remove(&transfer->link);
+    }
+}
+
+/* The next chunk to post: those that must be repeated first, then transfers in the order they came. */
+static bool chunk_next(struct stream *stream, struct stream_replay *next_out)
+{
+    refused_drop(stream);
+    if (stream->replay_count > 0) {
+        *next_out = stream->replays[stream->replay_first];
+        return true;
+    }
+    if (weft_list_empty(&stream->moving)) return false;
+    struct stream_transfer *transfer = weft_list_first(&stream->moving, struct stream_transfer, link);
+    uint32_t chunk = stream->options.chunk_bytes;
+    if (transfer->chunk_count == 0) transfer->chunk_count = (uint32_t)((transfer->bytes + chunk - 1) / chunk);
+    *next_out = (struct stream_replay){.transfer = transfer, .chunk = transfer->chunk_next};
+    return true;
 }
 
 static void chunk_post(struct stream *stream, uint32_t lane_at, struct stream_transfer *transfer, uint32_t chunk, struct stream_work *works,

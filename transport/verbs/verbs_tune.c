@@ -1,0 +1,75 @@
+/* verbs_tune.c - the message half's settings, out of "name=value,name=value"; what it does not know is the device half's. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/verbs/verbs_endpoint.h"
+
+/* A whole number from least to most, with k or m for powers of 1,024. */
+static bool number(const char *text, uint64_t least, uint64_t most, uint64_t *out)
+{
+    char *end;
+    if (!text || text[0] < '0' || text[0] > '9') return false;
+    unsigned long long value = strtoull(text, &end, 10);
+    int shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : 0;
+    if (shift) end++;
+    if (*end || value > most >> shift) return false;
+    *out = (uint64_t)value << shift;
+    return *out >= least;
+}
+
+static uint32_t multiple(uint64_t value) { return (uint32_t)(value / STREAM_ALIGN * STREAM_ALIGN); }
+
+/* 1: taken, 0: a value that cannot be, -1: no such name. */
+static int take(struct verbs_tuning *tuning, const char *name, const char *value)
+{
+    uint64_t n = 0;
+    if (strcmp(name, "lanes") == 0) {
+        if (!number(value, 1, STREAM_LANES_MAX, &n)) return 0;
+        tuning->lanes = (uint32_t)n;
+    } else if (strcmp(name, "chunk") == 0) {
+        if (!number(value, 4096, 64 << 20, &n)) return 0;
+        tuning->chunk = (uint32_t)n;
+    } else if (strcmp(name, "ring") == 0) {
+        if (!number(value, 4096, 4 << 20, &n)) return 0;
+        tuning->ring = multiple(n);
+    } else if (strcmp(name, "budget") == 0) {
+        if (!number(value, STREAM_EAGER_BUDGET_LEAST, 1 << 30, &n)) return 0;
+        tuning->budget = multiple(n);
+    } else if (strcmp(name, "peers") == 0) {
+        if (!number(value, 1, 65536, &n)) return 0;
+        tuning->peers = (uint32_t)n;
+    } else if (strcmp(name, "lost_ms") == 0) {
+        if (!number(value, 1, 3600 * 1000, &n)) return 0;
+        tuning->lost_ns = WEFT_MS(n);
+    } else if (strcmp(name, "host") == 0) {
+        if (!value || !value[0] || strlen(value) >= sizeof tuning->host) return 0;
+        snprintf(tuning->host, sizeof tuning->host, "%s", value);
+    } else {
+        return -1;
+    }
+    return 1;
+}
+
+enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char *rest_out, size_t rest_bytes, struct weft_error *error)
+{
+    size_t rest = 0;
+    rest_out[0] = 0;
+    while (text && *text) {
+        char item[128], name[128];
+        size_t bytes = strcspn(text, ",");
+        if (bytes >= sizeof item || rest + bytes + 2 > rest_bytes) {
+            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the verbs setting '%.40s...' is too long", text);
+        }
+        memcpy(item, text, bytes);
+        item[bytes] = 0;
+        text += bytes + (text[bytes] == ',');
+        snprintf(name, sizeof name, "%s", item);
+        char *value = strchr(name, '=');
+        if (value) *value++ = 0;
+        int taken = take(tuning, name, value);
+        if (taken == 0) return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the verbs setting %s cannot be '%s'", name, value ? value : "");
+        if (taken < 0 && bytes > 0) rest += (size_t)snprintf(rest_out + rest, rest_bytes - rest, "%s%s", rest ? "," : "", item);
+    }
+    return WEFT_OK;
+}
