@@ -15,7 +15,8 @@ struct command {
 
 static const struct command commands[] = {
     {"run", weft_run_main, "start shards and workers of a job on this host and join them"},
-    {"bench", weft_bench_main, "measure collectives and push_pull"},
+    {"bench", weft_bench_main, "measure collectives, push_pull, and point to point"},
+    {"doctor", weft_doctor_main, "say which transports work here and between hosts, why not, and what to do"},
     {"status", weft_status_main, "show the members and tensors of a running job"},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])

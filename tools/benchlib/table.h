@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-enum { BENCH_TABLE_COLUMNS_MAX = 24, BENCH_TABLE_CELL_MAX = 48 };
+enum { BENCH_TABLE_COLUMNS_MAX = 24, BENCH_TABLE_CELL_MAX = 176 };
 
 struct bench_column {
     const char *name, *unit; /* unit "" : none */

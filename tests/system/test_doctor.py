@@ -1,0 +1,146 @@
+"""test_doctor.py - weft doctor as processes: tries on this host, to a listener, in two network namespaces; what it says
+when nobody listens, when the secrets differ, when strangers come; its file and its exit status."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+import harness
+
+import netns  # noqa: E402
+
+
+class Doctor(unittest.TestCase):
+    def setUp(self):
+        if not os.path.exists(harness.PROGRAMS.weft):
+            self.skipTest(f"{harness.PROGRAMS.weft} is not built")
+        self.directory = tempfile.mkdtemp(prefix="weft-doctor-")
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.cache = os.path.join(self.directory, "links")
+
+    def path(self, name, text=None):
+        path = os.path.join(self.directory, name)
+        if text is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return path
+
+    def doctor(self, *words, expect=None, prefix=()):
+        command = [*prefix, harness.PROGRAMS.weft, "doctor", "--json", "--cache", self.cache, *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=90)
+        if expect is not None:
+            self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        self.assertIn(done.returncode, (0, 1, 2, 3))
+        report = json.loads(done.stdout) if done.stdout else None
+        if report:
+            self.assertEqual(report["exit"], done.returncode)
+            self.assertTrue(all(finding["advice"] for finding in report["findings"] if finding["level"] in ("warn", "broken")), report)
+        return report, done.stderr
+
+    def listen(self, address, *words, prefix=()):
+        port_file = self.path("port")
+        process = subprocess.Popen([*prefix, harness.PROGRAMS.weft, "doctor", "--listen", f"{address}:0", "--port-file", port_file, *words],
+                                   stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.end, process)
+        limit = time.monotonic() + 20
+        while not os.path.exists(port_file) and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.02)
+        self.assertTrue(os.path.exists(port_file))
+        with open(port_file, encoding="utf-8") as file:
+            return process, int(file.read())
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=20)
+
+    def links(self, report, lane):
+        return {(link["from"], link["to"]): link for link in report["links"] if link["transport"] == lane}
+
+    def test_this_host(self):
+        report, _ = self.doctor()
+        works = [link for link in report["links"] if link["works"]]
+        self.assertTrue(works)
+        for link in works:
+            self.assertGreater(link["latency_ns"], 0)
+            self.assertGreater(link["bytes_per_second"], 1000000)
+        again, _ = self.doctor("--links", expect=0)
+        self.assertEqual(again["links"], report["links"])
+        self.path("links", "weft-links 1\nhost 1 a\n")  # cut off: made anew, with a word about it
+        report, error = self.doctor()
+        self.assertIn("probe again", error)
+        self.assertTrue(report["links"])
+
+    def test_a_transport_that_was_asked_for_must_work(self):
+        report, _ = self.doctor("--transport", "nonsense", expect=3)
+        self.assertEqual([finding["id"] for finding in report["findings"] if finding["level"] == "broken"], ["transport"])
+
+    def test_usage(self):
+        for words in (["--listen", "x"], ["--listen", "1", "host"], ["--deadline", "0"], ["--root", "/x", "host"], ["--no-tries", "host"], ["--bogus"],
+                      ["--transport", "sim"]):
+            with self.subTest(words=words):
+                self.doctor(*words, expect=2)
+        _, error = self.doctor("--listen", "0.0.0.0:0", expect=2)
+        self.assertIn("--secret-file", error)
+
+    def test_over_loopback(self):
+        process, port = self.listen("127.0.0.1", "--once")
+        report, _ = self.doctor(f"127.0.0.1:{port}")
+        self.assertTrue(any(finding["id"] == "clock-offset" for finding in report["findings"]))
+        self.assertTrue(any(finding["id"] == "transport" and finding["subject"] == f"127.0.0.1:{port}" and finding["level"] == "ok"
+                            for finding in report["findings"]), report)
+        self.assertEqual(process.wait(timeout=20), 0)
+
+    def test_nobody_or_somebody_else_there(self):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            port = other.getsockname()[1]
+            report, _ = self.doctor(f"127.0.0.1:{port}", expect=3)  # bound, not listening: refused
+            self.assertIn("--listen", self.only(report, "reach")["advice"])
+            other.listen(1)
+            report, _ = self.doctor(f"127.0.0.1:{port}", "--deadline", "1", expect=3)  # takes the call and says nothing
+            self.assertIn("something else", self.only(report, "reach")["text"])
+
+    def only(self, report, name):
+        found = [finding for finding in report["findings"] if finding["id"] == name]
+        self.assertEqual(len(found), 1)
+        return found[0]
+
+    def test_secrets_must_agree_and_strangers_stop_nobody(self):
+        right, wrong = self.path("right", "the secret\n"), self.path("wrong", "another\n")
+        _, port = self.listen("127.0.0.1", "--secret-file", right)
+        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]  # say nothing
+        strangers[0].sendall(os.urandom(300))
+        report, _ = self.doctor("--secret-file", wrong, f"127.0.0.1:{port}", expect=3)
+        self.assertIn("secret", self.only(report, "reach")["text"])
+        report, _ = self.doctor("--secret-file", right, f"127.0.0.1:{port}")
+        self.assertFalse([finding for finding in report["findings"] if finding["id"] == "reach"])
+        for stranger in strangers:
+            stranger.close()
+
+    def test_in_two_network_namespaces(self):
+        reason = netns.allowed()
+        if reason:
+            self.skipTest(f"cannot make namespaces: {reason}")
+        secret = self.path("secret", "the secret\n")
+        with netns.Network(["here", "there"], "1gbit") as network:
+            address = network.address("there")
+            _, port = self.listen(address, "--once", "--secret-file", secret, prefix=network.command("there", []))
+            report, _ = self.doctor("--secret-file", secret, f"{address}:{port}", prefix=network.command("here", []))
+            rows = [link for pair, link in self.links(report, "ucx:tcp").items() if address in pair]
+            self.assertEqual(len(rows), 2, report["links"])
+            for link in rows:
+                self.assertTrue(link["works"])
+                self.assertLess(link["bytes_per_second"], 1e9)  # the shaped link carries 0.125e9: loopback would show more
+            report, _ = self.doctor("--deadline", "1", "10.77.0.99:4747", prefix=network.command("here", []), expect=3)
+            self.assertEqual(self.only(report, "reach")["level"], "broken")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,408 @@
+/* doctor.c - `weft doctor`: which transports work here and to other hosts, why not, and what to do about it.
+ *
+ *   weft doctor                       this host: its files, and a real try of every transport between two processes
+ *   weft doctor --listen HOST:PORT    answer another host's doctor
+ *   weft doctor HOST[:PORT] ...       also a real try of every transport to those hosts
+ *
+ * Numbers go into the link table, which is kept in a file for whoever must choose. Nothing is changed on any machine. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tools/benchlib/table.h"
+#include "tools/commands.h"
+#include "tools/common.h"
+#include "tools/doctor/machine.h"
+#include "tools/doctor/remote.h"
+#include "tools/p2p/options.h"
+
+enum { LANES_MAX = 16, TARGETS_MAX = 64, CLOCK_WARN_MS = 1000, EXIT_FINE = 0, EXIT_WARN = 1, EXIT_BROKEN = 3 };
+
+struct doctor {
+    char lanes[LANES_MAX][DOCTOR_LANE_MAX];
+    size_t lane_count;
+    bool asked;                /* the lanes were named: each must work */
+    const char *devices, *root, *cache_path, *secret_path;
+    char default_cache[512], *secret;
+    bool json, all, no_cache, links_only, no_tries;
+    uint32_t deadline_s;
+    struct doctor_report report;
+    struct weft_link_table *table;
+    uint32_t self;             /* this host in the table */
+    bool rdma_needed;
+};
+
+static const char help[] =
+    "usage: weft doctor [options] [HOST[:PORT] ...]\n\n"
+    "Says which transports work on this host, and to the hosts named, why not, and what to do. Changes nothing.\n\n"
+    "  --listen [HOST:]PORT  answer the doctor of another host (until interrupted; beyond loopback with a secret only)\n"
+    "  --once                with --listen: end after one asker\n"
+    "  --port-file FILE      with --listen: write the port there (PORT 0: any free one)\n"
+    "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs (default: all; one must work)\n"
+    "  --devices LIST        network or RDMA devices for the tries (default: the one that leads to the host)\n"
+    "  --secret-file FILE    the same file on both hosts (default: WEFT_SECRET, WEFT_SECRET_FILE)\n"
+    "  --deadline S          of each step of a try (default 5)\n"
+    "  --no-tries            look at the machine's files only\n"
+    "  --links               print the link table as last measured, measure nothing\n"
+    "  --cache FILE          the link table's file (default ~/.cache/weft/links); --no-cache: none\n"
+    "  --root DIR            read /proc, /sys and /dev below DIR (another machine's files; no tries)\n"
+    "  -a, --all             show what is in order, too\n"
+    "  --json                one JSON object\n"
+    "  -h, --help            this text\n\n"
+    "Exit status: 0 nothing to do; 1 warnings: it works, but slower or less than it could; 2 wrong usage; 3 something that was\n"
+    "asked for, or that everything needs, does not work. docs/doctor.md explains each finding.\n";
+
+enum {
+    OPTION_LISTEN = 256, OPTION_ONCE, OPTION_PORT_FILE, OPTION_TRANSPORT, OPTION_DEVICES, OPTION_SECRET, OPTION_DEADLINE, OPTION_NO_TRIES,
+    OPTION_LINKS, OPTION_CACHE, OPTION_NO_CACHE, OPTION_ROOT, OPTION_JSON, OPTION_VERSION,
+};
+
+static const struct option long_options[] = {
+    {"listen", required_argument, NULL, OPTION_LISTEN},     {"once", no_argument, NULL, OPTION_ONCE},
+    {"port-file", required_argument, NULL, OPTION_PORT_FILE}, {"transport", required_argument, NULL, OPTION_TRANSPORT},
+    {"devices", required_argument, NULL, OPTION_DEVICES},   {"secret-file", required_argument, NULL, OPTION_SECRET},
+    {"deadline", required_argument, NULL, OPTION_DEADLINE}, {"no-tries", no_argument, NULL, OPTION_NO_TRIES},
+    {"links", no_argument, NULL, OPTION_LINKS},             {"cache", required_argument, NULL, OPTION_CACHE},
+    {"no-cache", no_argument, NULL, OPTION_NO_CACHE},       {"root", required_argument, NULL, OPTION_ROOT},
+    {"all", no_argument, NULL, 'a'},                        {"json", no_argument, NULL, OPTION_JSON},
+    {"help", no_argument, NULL, 'h'},                       {"version", no_argument, NULL, OPTION_VERSION},
+    {NULL, 0, NULL, 0},
+};
+
+/* ---- the link table and its file ---- */
+
+static bool default_cache(struct doctor *doctor)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char folder[400];
+    if (base && base[0] == '/') snprintf(folder, sizeof folder, "%s", base);
+    else if (home && home[0] == '/') snprintf(folder, sizeof folder, "%s/.cache", home);
+    else return false;
+    mkdir(folder, 0700);
+    if (snprintf(doctor->default_cache, sizeof doctor->default_cache, "%s/weft", folder) >= 480) return false;
+    mkdir(doctor->default_cache, 0700);
+    strcat(doctor->default_cache, "/links");
+    return true;
+}
+
+static bool open_table(struct doctor *doctor)
+{
+    struct weft_env *env = weft_env_system();
+    struct weft_error error = {0};
+    char name[WEFT_LINK_NAME_BYTES] = "";
+    if (!doctor->cache_path && !doctor->no_cache && default_cache(doctor)) doctor->cache_path = doctor->default_cache;
+    if (doctor->no_cache) doctor->cache_path = NULL;
+    enum weft_status status = doctor->cache_path ? weft_link_table_load(env, doctor->cache_path, &doctor->table, &error) : WEFT_ERR_NOT_FOUND;
+    if (status < 0 && status != WEFT_ERR_NOT_FOUND) fprintf(stderr, "weft doctor: %s; it is made anew\n", error.text);
+    if (status < 0) status = weft_link_table_create(env, &doctor->table);
+    if (gethostname(name, sizeof name - 1) != 0 || !name[0]) snprintf(name, sizeof name, "localhost");
+    if (status >= 0) status = weft_link_table_host(doctor->table, name, weft_host_fingerprint("/"), &doctor->self);
+    if (status < 0) fprintf(stderr, "weft doctor: no link table: %s\n", weft_status_text(status));
+    return status >= 0;
+}
+
+static void save_table(struct doctor *doctor)
+{
+    struct weft_error error = {0};
+    if (!doctor->cache_path) return;
+    if (weft_link_table_save(doctor->table, doctor->cache_path, &error) < 0) fprintf(stderr, "weft doctor: %s\n", error.text);
+}
+
+static void print_links(const struct doctor *doctor, FILE *out)
+{
+    static const struct bench_column columns[] = {{"from", "", true}, {"to", "", true}, {"transport", "", true}, {"latency", "(us)", false},
+                                                  {"bandwidth", "(GB/s)", false}, {"way, or why not", "", true}};
+    struct bench_table table;
+    bench_table_init(&table, columns, 6);
+    for (uint32_t i = 0; i < weft_link_table_count(doctor->table); i++) {
+        const struct weft_link *link = weft_link_table_get(doctor->table, i);
+        bool works = link->state == WEFT_LINK_WORKS;
+        bench_table_row(&table);
+        bench_table_cell(&table, 0, "%s", weft_link_table_host_name(doctor->table, link->from));
+        bench_table_cell(&table, 1, "%s", weft_link_table_host_name(doctor->table, link->to));
+        bench_table_cell(&table, 2, "%s", link->lane);
+        bench_table_cell(&table, 3, works ? "%.2f" : "-", 1e-3 * (double)link->latency_ns);
+        bench_table_cell(&table, 4, works ? "%.3f" : "-", 1e-9 * (double)link->bytes_per_second);
+        bench_table_cell(&table, 5, "%s", link->text);
+    }
+    bench_table_print(&table, out, "#");
+    bench_table_free(&table);
+}
+
+static void set_link(struct doctor *doctor, uint32_t from, uint32_t to, const char *lane, const struct doctor_try_result *result, uint64_t rate)
+{
+    struct weft_link link = {.from = from, .to = to, .state = result->status < 0 ? WEFT_LINK_FAILED : WEFT_LINK_WORKS,
+                             .latency_ns = result->latency_ns, .bytes_per_second = rate};
+    snprintf(link.lane, sizeof link.lane, "%s", lane);
+    snprintf(link.text, sizeof link.text, "%.*s", (int)sizeof link.text - 1, result->text);
+    weft_link_table_set(doctor->table, &link);
+}
+
+/* ---- tries ---- */
+
+/* One lane to one host. Answers whether it works. */
+static bool judge_try(struct doctor *doctor, const char *subject, const char *lane, const struct doctor_try_result *result)
+{
+    if (result->status >= 0) {
+        doctor_find(&doctor->report, DOCTOR_OK, "transport", subject, NULL, "%s works: %.2f us, %.2f GB/s out, %.2f GB/s in", lane,
+                    1e-3 * (double)result->latency_ns, 1e-9 * (double)result->out_bytes_per_second, 1e-9 * (double)result->in_bytes_per_second);
+        return true;
+    }
+    enum doctor_level level = doctor->asked ? DOCTOR_BROKEN : result->absent ? DOCTOR_NOTE : DOCTOR_WARN;
+    const char *advice = result->absent ? "use another transport, or a build that has this one"
+                                        : "the lines above about the machine; between hosts: open the ports, name the device (--devices)";
+    doctor_find(&doctor->report, level, "transport", subject, level >= DOCTOR_WARN ? advice : NULL, "%s does not work: %s", lane, result->text);
+    return false;
+}
+
+static void judge_host(struct doctor *doctor, const char *subject, size_t working)
+{
+    if (working > 0 || doctor->asked) return;
+    doctor_find(&doctor->report, DOCTOR_BROKEN, "no-transport", subject, "see the reasons above", "no transport works");
+}
+
+static void judge_cma(struct doctor *doctor)
+{
+    int error = doctor_try_cma();
+    if (error == 0) {
+        doctor_find(&doctor->report, DOCTOR_OK, "cma", "this host", NULL, "processes of this user read each other's memory (process_vm_readv)");
+        return;
+    }
+    doctor_find(&doctor->report, DOCTOR_WARN, "cma", "this host",
+                "kernel.yama.ptrace_scope=0, in a container --cap-add=SYS_PTRACE; or take buffers from weft_alloc, which need none",
+                "process_vm_readv between two processes of this user: %s; large messages from ordinary memory are copied twice", strerror(error));
+}
+
+static void try_here(struct doctor *doctor)
+{
+    size_t working = 0;
+    for (size_t i = 0; i < doctor->lane_count; i++) {
+        struct doctor_try_result result;
+        doctor_try_here(doctor->lanes[i], doctor->devices, doctor->deadline_s, &result);
+        set_link(doctor, doctor->self, doctor->self, doctor->lanes[i], &result, result.out_bytes_per_second);
+        working += judge_try(doctor, "this host", doctor->lanes[i], &result);
+    }
+    judge_host(doctor, "this host", working);
+    judge_cma(doctor);
+}
+
+static void judge_clock(struct doctor *doctor, const char *target, int64_t offset_ns)
+{
+    bool apart = llabs((long long)offset_ns) / 1000000 > CLOCK_WARN_MS;
+    doctor_find(&doctor->report, apart ? DOCTOR_WARN : DOCTOR_OK, "clock-offset", target,
+                apart ? "run chrony or systemd-timesyncd on both: certificates and the order of log lines depend on it" : NULL,
+                "its clock is %+.3f s from ours", 1e-9 * (double)offset_ns);
+}
+
+/* A name for the table: what it calls itself, unless that is our own name (a namespace, a clone). */
+static bool add_remote(struct doctor *doctor, const struct doctor_remote *remote, const char *target, uint32_t *index)
+{
+    char name[WEFT_LINK_NAME_BYTES], host[256], port[16];
+    bool same = strcmp(remote->name, weft_link_table_host_name(doctor->table, doctor->self)) == 0;
+    if (!doctor_split_target(target, host, sizeof host, port, sizeof port)) return false;
+    if (same && (strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0)) {
+        *index = doctor->self;
+        return true;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)sizeof name - 1, same || !remote->name[0] ? host : remote->name);
+    return weft_link_table_host(doctor->table, name, remote->fingerprint, index) >= 0;
+}
+
+static void try_host(struct doctor *doctor, const char *target)
+{
+    struct doctor_remote remote;
+    uint32_t index = 0;
+    size_t working = 0;
+    if (!doctor_reach(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
+    judge_clock(doctor, target, remote.clock_offset_ns);
+    bool listed = add_remote(doctor, &remote, target, &index);
+    for (size_t i = 0; i < doctor->lane_count; i++) {
+        struct doctor_try_result result;
+        if (!doctor->asked && strstr(doctor->lanes[i], "shm")) continue; /* of one host, by nature */
+        bool there = doctor_remote_try(&remote, doctor->lanes[i], doctor->devices, doctor->secret, doctor->deadline_s, &result);
+        if (listed) set_link(doctor, doctor->self, index, doctor->lanes[i], &result, result.out_bytes_per_second);
+        if (listed) set_link(doctor, index, doctor->self, doctor->lanes[i], &result, result.in_bytes_per_second);
+        working += judge_try(doctor, target, doctor->lanes[i], &result);
+        if (!there) break;
+    }
+    judge_host(doctor, target, working);
+    doctor_leave(&remote);
+}
+
+/* ---- what it says ---- */
+
+static json_t *finding_json(const struct doctor_finding *finding)
+{
+    static const char *const levels[] = {"ok", "note", "warn", "broken"};
+    return json_pack("{s:s, s:s, s:s, s:s, s:s}", "level", levels[finding->level], "id", finding->id, "subject", finding->subject, "text",
+                     finding->text, "advice", finding->advice);
+}
+
+static json_t *link_json(const struct doctor *doctor, const struct weft_link *link)
+{
+    return json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s}", "from", weft_link_table_host_name(doctor->table, link->from), "to",
+                     weft_link_table_host_name(doctor->table, link->to), "transport", link->lane, "works", link->state == WEFT_LINK_WORKS,
+                     "latency_ns", (json_int_t)link->latency_ns, "bytes_per_second", (json_int_t)link->bytes_per_second, "text", link->text);
+}
+
+static void print_json(const struct doctor *doctor, int answer)
+{
+    json_t *findings = json_array(), *links = json_array();
+    for (size_t i = 0; i < doctor->report.count; i++) json_array_append_new(findings, finding_json(&doctor->report.findings[i]));
+    for (uint32_t i = 0; doctor->table && i < weft_link_table_count(doctor->table); i++) {
+        json_array_append_new(links, link_json(doctor, weft_link_table_get(doctor->table, i)));
+    }
+    json_t *object = json_pack("{s:o, s:o, s:i}", "findings", findings, "links", links, "exit", answer);
+    json_dumpf(object, stdout, JSON_INDENT(1));
+    putchar('\n');
+    json_decref(object);
+}
+
+static int answer_of(const struct doctor *doctor)
+{
+    enum doctor_level worst = doctor_worst(&doctor->report);
+    return worst == DOCTOR_BROKEN ? EXIT_BROKEN : worst == DOCTOR_WARN ? EXIT_WARN : EXIT_FINE;
+}
+
+static void print_summary(const struct doctor *doctor)
+{
+    size_t counts[4] = {0};
+    for (size_t i = 0; i < doctor->report.count; i++) counts[doctor->report.findings[i].level]++;
+    doctor_print(&doctor->report, stdout, doctor->all);
+    if (doctor->table && weft_link_table_count(doctor->table)) {
+        putchar('\n');
+        print_links(doctor, stdout);
+    }
+    printf("\n%zu broken, %zu warnings, %zu notes, %zu in order%s\n", counts[DOCTOR_BROKEN], counts[DOCTOR_WARN], counts[DOCTOR_NOTE],
+           counts[DOCTOR_OK], doctor->all ? "" : " (--all shows them)");
+}
+
+/* ---- the command ---- */
+
+static bool set_lanes(struct doctor *doctor, const char *text)
+{
+    char copy[256], *rest = copy;
+    struct p2p_transport_spec spec;
+    doctor->lane_count = 0;
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) return false;
+    for (char *word; (word = strsep(&rest, ","));) {
+        if (doctor->lane_count == LANES_MAX || strlen(word) >= DOCTOR_LANE_MAX || !p2p_transport_parse(word, &spec)) return false;
+        doctor->rdma_needed = doctor->rdma_needed || strcmp(spec.backend, "verbs") == 0;
+        snprintf(doctor->lanes[doctor->lane_count++], DOCTOR_LANE_MAX, "%s", word);
+    }
+    return true;
+}
+
+/* "PORT" or "HOST:PORT". */
+static bool set_listen(struct doctor_listen *listen, char *text)
+{
+    uint64_t port;
+    char *colon = strrchr(text, ':');
+    if (colon) {
+        *colon = 0;
+        listen->host = text;
+    }
+    if (!tool_parse_number("weft doctor", "--listen's port", colon ? colon + 1 : text, 0, 65535, &port)) return false;
+    listen->port = (uint16_t)port;
+    return true;
+}
+
+/* 0: go on; otherwise the exit status plus one. */
+static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *listening, int argc, char **argv)
+{
+    uint64_t number;
+    int found;
+    optind = 1;
+    opterr = 0;
+    while ((found = getopt_long(argc, argv, ":ah", long_options, NULL)) != -1) {
+        switch (found) {
+        case 'h': fputs(help, stdout); return 1;
+        case OPTION_VERSION: tool_print_version("weft doctor"); return 1;
+        case OPTION_LISTEN:
+            *listening = true;
+            if (!set_listen(listen, optarg)) return TOOL_USAGE + 1;
+            break;
+        case OPTION_ONCE: listen->once = true; break;
+        case OPTION_PORT_FILE: listen->port_file = optarg; break;
+        case OPTION_TRANSPORT:
+            doctor->asked = true;
+            if (!set_lanes(doctor, optarg)) return tool_usage_error("weft doctor", "--transport %s: no such list of transports", optarg) + 1;
+            break;
+        case OPTION_DEVICES: doctor->devices = optarg; break;
+        case OPTION_SECRET: doctor->secret_path = optarg; break;
+        case OPTION_DEADLINE:
+            if (!tool_parse_number("weft doctor", "--deadline", optarg, 1, 600, &number)) return TOOL_USAGE + 1;
+            doctor->deadline_s = (uint32_t)number;
+            break;
+        case OPTION_NO_TRIES: doctor->no_tries = true; break;
+        case OPTION_LINKS: doctor->links_only = true; break;
+        case OPTION_CACHE: doctor->cache_path = optarg; break;
+        case OPTION_NO_CACHE: doctor->no_cache = true; break;
+        case OPTION_ROOT: doctor->root = optarg; break;
+        case OPTION_JSON: doctor->json = true; break;
+        case 'a': doctor->all = true; break;
+        default: return tool_option_error("weft doctor", argc, argv, found) + 1;
+        }
+    }
+    if (*listening && optind < argc) return tool_usage_error("weft doctor", "--listen and hosts to ask do not go together") + 1;
+    if (doctor->root && optind < argc) return tool_usage_error("weft doctor", "--root looks at files only: no hosts") + 1;
+    if (doctor->no_tries && optind < argc) return tool_usage_error("weft doctor", "--no-tries looks at files only: no hosts") + 1;
+    if (argc - optind > TARGETS_MAX) return tool_usage_error("weft doctor", "more than %d hosts", TARGETS_MAX) + 1;
+    return 0;
+}
+
+static int examine(struct doctor *doctor, int count, char **targets)
+{
+    doctor_check_machine(&doctor->report, doctor->root ? doctor->root : "", doctor->rdma_needed);
+    if (!doctor->root && !doctor->no_tries) {
+        if (!open_table(doctor)) return EXIT_BROKEN;
+        try_here(doctor);
+        for (int i = 0; i < count; i++) try_host(doctor, targets[i]);
+        save_table(doctor);
+    }
+    int answer = answer_of(doctor);
+    if (doctor->json) print_json(doctor, answer);
+    else print_summary(doctor);
+    return answer;
+}
+
+static int print_cached(struct doctor *doctor)
+{
+    if (!open_table(doctor)) return EXIT_BROKEN;
+    if (weft_link_table_count(doctor->table) == 0) {
+        fprintf(stderr, "weft doctor: nothing has been measured yet; run `weft doctor` without --links\n");
+        return EXIT_BROKEN;
+    }
+    if (doctor->json) print_json(doctor, EXIT_FINE);
+    else print_links(doctor, stdout);
+    return EXIT_FINE;
+}
+
+int weft_doctor_main(int argc, char **argv)
+{
+    struct doctor doctor = {.deadline_s = 5};
+    struct doctor_listen listen = {0};
+    bool listening = false;
+    set_lanes(&doctor, "shm,ucx:shm,ucx:tcp,verbs");
+    doctor.rdma_needed = false;
+    int answer = parse(&doctor, &listen, &listening, argc, argv);
+    if (answer != 0) return answer - 1;
+    if (!tool_read_secret("weft doctor", doctor.secret_path, NULL, &doctor.secret)) return TOOL_USAGE;
+    if (listening) {
+        listen.devices = doctor.devices;
+        listen.secret = doctor.secret;
+        listen.deadline_s = doctor.deadline_s;
+        answer = doctor_serve(&listen);
+    } else {
+        answer = doctor.links_only ? print_cached(&doctor) : examine(&doctor, argc - optind, argv + optind);
+    }
+    doctor_report_free(&doctor.report);
+    weft_link_table_free(doctor.table);
+    free(doctor.secret);
+    return answer;
+}

@@ -1,0 +1,44 @@
+/* try.h - a real try of one transport between two processes, here or on two hosts: open, connect, measure.
+ *
+ * Both sides run the same steps over one stream socket that joins them; every wait has a deadline.
+ *
+ *   open ─► my record ◄─► their record ─► connect ─► probe (transport/probe) ─► done ◄─► done ─► close */
+#ifndef WEFT_TOOLS_DOCTOR_TRY_H
+#define WEFT_TOOLS_DOCTOR_TRY_H
+
+#include "tools/doctor/finding.h"
+#include "transport/transport.h"
+
+enum { DOCTOR_LANE_MAX = WEFT_LINK_LANE_BYTES };
+
+struct doctor_try_plan {
+    const char *lane;        /* "shm", "ucx:tcp" ... as `weft bench p2p --transport` */
+    const char *devices;     /* NULL: the transport's default */
+    const char *secret;      /* of both; NULL: none */
+    uint64_t nonce;          /* the same on both sides */
+    bool first;              /* this side measures */
+    int fd;                  /* the socket to the other side */
+    uint32_t deadline_s;     /* of each step */
+};
+
+struct doctor_try_result {
+    enum weft_status status;
+    bool absent;             /* this build or machine has no such transport: nothing is wrong */
+    uint64_t latency_ns, out_bytes_per_second, in_bytes_per_second;
+    char text[520];          /* the way, or why not, with the side that said so */
+};
+
+/* Blocks, for a few deadlines at most. */
+void doctor_try(const struct doctor_try_plan *plan, struct doctor_try_result *result);
+
+/* Two processes of this host; they end before it returns. */
+void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s, struct doctor_try_result *result);
+/* Can one process of this user read another's memory? 0, or an errno. */
+int doctor_try_cma(void);
+
+/* Whole messages over a socket with timeouts. False: gone, or too late. */
+bool doctor_send_all(int fd, const void *data, size_t bytes);
+bool doctor_recv_all(int fd, void *data, size_t bytes);
+bool doctor_set_timeouts(int fd, uint32_t seconds);
+
+#endif
