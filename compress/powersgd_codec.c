@@ -23,8 +23,6 @@
 #include "compress/powersgd.h"
 #include "kernels/kernels.h"
 
-enum { BAND_ELEMS = 8192 }; /* rows worked on at once: 32 KiB of M stay in the first-level cache */
-
 #define TOO_LARGE_BITS 0x7b800000u /* 2^120 */
 
 struct powersgd_codec {
@@ -50,19 +48,11 @@ static bool in_range(const float *values, size_t count)
     return weft_kernels()->max_abs_bits_f32(values, count) < TOO_LARGE_BITS;
 }
 
-/* M = grad * scale + e and P = M Q in one walk: each band of rows is multiplied while it is in cache. */
+/* M = grad * scale + e and P = M Q in one walk. */
 static enum weft_status encode_p(struct powersgd_codec *self, const float *grad, float grad_scale)
 {
-    const struct weft_kernels *kernels = weft_kernels();
-    const size_t band = self->cols < BAND_ELEMS ? BAND_ELEMS / self->cols : 1;
-    uint32_t max_bits = 0;
-    for (size_t row = 0; row < self->rows; row += band) {
-        const size_t rows = self->rows - row < band ? self->rows - row : band, at = row * self->cols;
-        const uint32_t bits = kernels->scale_add_f32(self->shadow + at, grad + at, grad_scale, self->residual + at,
-                                                     rows * self->cols);
-        max_bits = bits > max_bits ? bits : max_bits;
-        kernels->matmul_f32(self->p_sent + row, self->rows, self->shadow + at, self->q, rows, self->cols, self->rank);
-    }
+    const uint32_t max_bits = weft_kernels()->scale_add_matmul_f32(self->shadow, grad, grad_scale, self->residual, self->p_sent,
+                                                                   self->rows, self->q, self->rows, self->cols, self->rank);
     if (max_bits >= TOO_LARGE_BITS || !in_range(self->p_sent, self->rank * self->rows)) return WEFT_ERR_INVALID;
     return WEFT_OK;
 }

@@ -91,6 +91,10 @@ struct weft_kernels {
      * p_stride: elements between two ranks of P (>= rows): a caller may work on a band of rows. */
     void (*matmul_f32)(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
                        size_t rank);
+    /* scale_add and matmul in one pass: m = a*factor + b, all (rows, cols), then P = M Q as matmul; returns
+     * max_abs_bits of m. m may equal b. */
+    uint32_t (*scale_add_matmul_f32)(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
+                                     const float *q, size_t rows, size_t cols, size_t rank);
     void (*matmul_t_f32)(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
     void (*outer_f32)(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
     void (*outer_sub_f32)(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);

@@ -10,7 +10,7 @@
  * is never -0: no bit changes. */
 #include "kernels/avx2/avx2.h"
 
-enum { WIDTH = 8, LANES = 16, RANK_BLOCK = 4, ROW_BLOCK = 4 };
+enum { WIDTH = 8, LANES = 16, RANK_BLOCK = 4, ROW_BLOCK = 4, BAND_ELEMS = 8192 };
 
 /* All ones in the first `count` of eight 32-bit lanes. */
 static inline __m256i first_lanes(size_t count)
@@ -115,6 +115,21 @@ void weft_avx2_matmul_f32(float *p, size_t p_stride, const float *m, const float
             }
         }
     }
+}
+
+/* In bands of rows that stay in the first-level cache between being written and being multiplied. */
+uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
+                                          const float *q, size_t rows, size_t cols, size_t rank)
+{
+    const size_t band = cols < BAND_ELEMS ? BAND_ELEMS / cols : 1;
+    uint32_t max_bits = 0;
+    for (size_t row = 0; row < rows; row += band) {
+        const size_t count = rows - row < band ? rows - row : band, at = row * cols;
+        const uint32_t bits = weft_avx2_scale_add_f32(m + at, a + at, factor, b + at, count * cols);
+        max_bits = bits > max_bits ? bits : max_bits;
+        weft_avx2_matmul_f32(p + row, p_stride, m + at, q, count, cols, rank);
+    }
+    return max_bits;
 }
 
 /* q (cols,) += sum over `row_count` rows of m(i, :) * p(i), in row order. */

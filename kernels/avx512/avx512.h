@@ -31,6 +31,8 @@ void weft_avx512_cast_bf16_f32(float *out, const uint16_t *in, size_t count);
 
 double weft_avx512_dot_f32(const float *a, const float *b, size_t count);
 void weft_avx512_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank);
+uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
+                                          const float *q, size_t rows, size_t cols, size_t rank);
 void weft_avx512_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
 void weft_avx512_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
 void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);

@@ -5,7 +5,7 @@
  * under a mask: masked lanes add +0 * +0 to a lane that started at +0 and so is never -0, no bit changes. */
 #include "kernels/avx512/avx512.h"
 
-enum { WIDTH = 16, RANK_BLOCK = 4, ROW_PAIR = 4, ROW_BLOCK = 8 };
+enum { WIDTH = 16, RANK_BLOCK = 4, ROW_PAIR = 4, ROW_BLOCK = 8, PANEL_ELEMS = 8192, BAND_ELEMS = 8192, FUSED_RANKS = 8 };
 
 static inline double fold_lanes_f64(__m512d low, __m512d high)
 {
@@ -102,6 +102,67 @@ void weft_avx512_matmul_f32(float *p, size_t p_stride, const float *m, const flo
         band_times(p + i, p_stride, m + i * cols, q, cols, 1, rank);
 }
 
+/* In bands of rows that stay in the first-level cache between being written and being multiplied. */
+static uint32_t in_bands(float *m, const float *a, float factor, const float *b, float *p,
+                         size_t p_stride, const float *q, size_t rows, size_t cols, size_t rank)
+{
+    const size_t band = cols < BAND_ELEMS ? BAND_ELEMS / cols : 1;
+    uint32_t max_bits = 0;
+    for (size_t row = 0; row < rows; row += band) {
+        const size_t count = rows - row < band ? rows - row : band, at = row * cols;
+        const uint32_t bits = weft_avx512_scale_add_f32(m + at, a + at, factor, b + at, count * cols);
+        max_bits = bits > max_bits ? bits : max_bits;
+        weft_avx512_matmul_f32(p + row, p_stride, m + at, q, count, cols, rank);
+    }
+    return max_bits;
+}
+
+/* One row of M at a time: made, written past the caches, and multiplied while in registers. One row is enough: the
+ * chain of additions of a single rank is shorter than the time memory takes for sixteen elements. `ranks` is a constant
+ * where inlined. */
+static inline __attribute__((always_inline)) __m512i fused(float *m, const float *a, __m512 factor, const float *b, float *p,
+                                                           size_t p_stride, const float *q, size_t rows, size_t cols,
+                                                           size_t ranks)
+{
+    __m512i max = _mm512_setzero_si512();
+    for (size_t i = 0; i < rows; i++, a += cols, b += cols, m += cols) {
+        __m512 sum[FUSED_RANKS];
+        for (size_t r = 0; r < ranks; r++)
+            sum[r] = _mm512_setzero_ps();
+        for (size_t j = 0; j < cols; j += WIDTH) {
+            const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(a + j), factor);
+            const __m512 row = canonical16(_mm512_add_ps(scaled, _mm512_loadu_ps(b + j)));
+            max = _mm512_max_epu32(max, magnitude16(row));
+            _mm512_stream_ps(m + j, row);
+            for (size_t r = 0; r < ranks; r++)
+                sum[r] = _mm512_add_ps(sum[r], _mm512_mul_ps(row, _mm512_loadu_ps(q + r * cols + j)));
+        }
+        for (size_t r = 0; r < ranks; r++)
+            p[r * p_stride + i] = fold_lanes_f32(sum[r]);
+    }
+    _mm_sfence();
+    return max;
+}
+
+/* Fused only where M is written past the caches anyway: a small M is better left in them for matmul_t. */
+uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
+                                          const float *q, size_t rows, size_t cols, size_t rank)
+{
+    const __m512 f = _mm512_set1_ps(factor);
+    if (rank > FUSED_RANKS || m == b || cols % WIDTH != 0 || stream_from(m, sizeof *m, rows * cols) != 0)
+        return in_bands(m, a, factor, b, p, p_stride, q, rows, cols, rank);
+    switch (rank) {
+    case 1: return _mm512_reduce_max_epu32(fused(m, a, f, b, p, p_stride, q, rows, cols, 1));
+    case 2: return _mm512_reduce_max_epu32(fused(m, a, f, b, p, p_stride, q, rows, cols, 2));
+    case 3: return _mm512_reduce_max_epu32(fused(m, a, f, b, p, p_stride, q, rows, cols, 3));
+    case 4: return _mm512_reduce_max_epu32(fused(m, a, f, b, p, p_stride, q, rows, cols, 4));
+    case 5: return _mm512_reduce_max_epu32(fused(m, a, f, b, p, p_stride, q, rows, cols, 5));
+    case 6: return _mm512_reduce_max_epu32(fused(m, a, f, b, p, p_stride, q, rows, cols, 6));
+    case 7: return _mm512_reduce_max_epu32(fused(m, a, f, b, p, p_stride, q, rows, cols, 7));
+    default: return _mm512_reduce_max_epu32(fused(m, a, f, b, p, p_stride, q, rows, cols, 8));
+    }
+}
+
 static inline __attribute__((always_inline)) void add_row_columns(float *q, const float *m, const __m512 *factors, size_t cols,
                                                                   size_t rows, __mmask16 lanes)
 {
@@ -111,37 +172,51 @@ static inline __attribute__((always_inline)) void add_row_columns(float *q, cons
     _mm512_mask_storeu_ps(q, lanes, sum);
 }
 
-/* q (cols,) += sum over `rows` (a constant where inlined) rows of m(i, :) * p(i), in row order. */
-static inline __attribute__((always_inline)) void add_rows(float *q, const float *m, const float *p, size_t cols, size_t rows)
+/* q (width,) += sum over `rows` (a constant where inlined) rows of m(i, :) * p(i), in row order. */
+static inline __attribute__((always_inline)) void add_rows(float *q, const float *m, const float *p, size_t cols,
+                                                           size_t width, size_t rows)
 {
     __m512 factors[ROW_BLOCK];
     for (size_t i = 0; i < rows; i++)
         factors[i] = _mm512_set1_ps(p[i]);
     size_t j = 0;
-    for (; j + WIDTH <= cols; j += WIDTH)
+    for (; j + WIDTH <= width; j += WIDTH)
         add_row_columns(q + j, m + j, factors, cols, rows, ALL16);
-    if (j < cols) add_row_columns(q + j, m + j, factors, cols, rows, first16(cols - j));
+    if (j < width) add_row_columns(q + j, m + j, factors, cols, rows, first16(width - j));
+}
+
+/* Columns are cut into panels, so that a panel of every rank of Q stays in the first-level cache while all rows go by. */
+static inline size_t panel_width(size_t rank)
+{
+    const size_t width = PANEL_ELEMS / rank / WIDTH * WIDTH;
+    return width > 4 * WIDTH ? width : 4 * WIDTH;
 }
 
 void weft_avx512_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
 {
+    const size_t panel = panel_width(rank);
     for (size_t j = 0; j < rank * cols; j++)
         q[j] = 0.0f;
-    size_t i = 0; /* a block of rows of M stays in the second-level cache while every rank walks over it */
-    for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
-        for (size_t r = 0; r < rank; r++)
-            add_rows(q + r * cols, m + i * cols, p + r * rows + i, cols, ROW_BLOCK);
-    for (; i < rows; i++)
-        for (size_t r = 0; r < rank; r++)
-            add_rows(q + r * cols, m + i * cols, p + r * rows + i, cols, 1);
+    for (size_t j = 0; j < cols; j += panel) {
+        const size_t width = cols - j < panel ? cols - j : panel;
+        size_t i = 0;
+        for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
+            for (size_t r = 0; r < rank; r++)
+                add_rows(q + r * cols + j, m + i * cols + j, p + r * rows + i, cols, width, ROW_BLOCK);
+        for (; i < rows; i++)
+            for (size_t r = 0; r < rank; r++)
+                add_rows(q + r * cols + j, m + i * cols + j, p + r * rows + i, cols, width, 1);
+    }
     for (size_t j = 0; j < rank * cols; j++)
         q[j] = canonical(q[j]);
 }
 
+enum outer_kind { OUTER_WRITE, OUTER_STREAM, OUTER_SUBTRACT };
+
 /* 16 * `vectors` elements of row i of P^T Q, written or subtracted from what is there; lanes: of the last vector. */
 static inline __attribute__((always_inline)) void outer_vectors(float *out, const float *p, const float *q, size_t rows,
                                                                 size_t cols, size_t rank, size_t vectors, __mmask16 lanes,
-                                                                bool subtract)
+                                                                enum outer_kind kind)
 {
     __m512 sum[4];
     for (size_t v = 0; v < vectors; v++)
@@ -152,30 +227,39 @@ static inline __attribute__((always_inline)) void outer_vectors(float *out, cons
             sum[v] = _mm512_add_ps(sum[v], _mm512_mul_ps(factor, _mm512_maskz_loadu_ps(lanes, q + r * cols + v * WIDTH)));
     }
     for (size_t v = 0; v < vectors; v++) {
-        if (subtract) sum[v] = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, out + v * WIDTH), sum[v]);
-        _mm512_mask_storeu_ps(out + v * WIDTH, lanes, canonical16(sum[v]));
+        if (kind == OUTER_SUBTRACT) sum[v] = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, out + v * WIDTH), sum[v]);
+        if (kind == OUTER_STREAM) _mm512_stream_ps(out + v * WIDTH, canonical16(sum[v]));
+        else _mm512_mask_storeu_ps(out + v * WIDTH, lanes, canonical16(sum[v]));
     }
 }
 
 static inline __attribute__((always_inline)) void outer(float *out, const float *p, const float *q, size_t rows, size_t cols,
-                                                        size_t rank, bool subtract)
+                                                        size_t rank, enum outer_kind kind)
 {
-    for (size_t i = 0; i < rows; i++) {
-        float *row = out + i * cols;
-        size_t j = 0;
-        for (; j + 4 * WIDTH <= cols; j += 4 * WIDTH)
-            outer_vectors(row + j, p + i, q + j, rows, cols, rank, 4, ALL16, subtract);
-        for (; j < cols; j += WIDTH)
-            outer_vectors(row + j, p + i, q + j, rows, cols, rank, 1, first16(cols - j), subtract);
+    const size_t panel = panel_width(rank);
+    for (size_t begin = 0; begin < cols; begin += panel) {
+        const size_t end = cols - begin < panel ? cols : begin + panel;
+        for (size_t i = 0; i < rows; i++) {
+            float *row = out + i * cols;
+            size_t j = begin;
+            for (; j + 4 * WIDTH <= end; j += 4 * WIDTH)
+                outer_vectors(row + j, p + i, q + j, rows, cols, rank, 4, ALL16, kind);
+            for (; j < end; j += WIDTH)
+                outer_vectors(row + j, p + i, q + j, rows, cols, rank, 1, first16(end - j), kind);
+        }
     }
 }
 
+/* Streaming wants every row to begin at a cache line and to be a whole number of them. */
 void weft_avx512_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank)
 {
-    outer(out, p, q, rows, cols, rank, false);
+    const bool stream = cols % WIDTH == 0 && stream_from(out, sizeof *out, rows * cols) == 0;
+    if (stream) outer(out, p, q, rows, cols, rank, OUTER_STREAM);
+    else outer(out, p, q, rows, cols, rank, OUTER_WRITE);
+    if (stream) _mm_sfence();
 }
 
 void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank)
 {
-    outer(m, p, q, rows, cols, rank, true);
+    outer(m, p, q, rows, cols, rank, OUTER_SUBTRACT);
 }

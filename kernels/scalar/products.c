@@ -38,6 +38,14 @@ void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const flo
             p[r * p_stride + i] = dot_in_f32(m + i * cols, q + r * cols, cols);
 }
 
+uint32_t weft_scalar_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
+                                          const float *q, size_t rows, size_t cols, size_t rank)
+{
+    const uint32_t max_bits = weft_scalar_scale_add_f32(m, a, factor, b, rows * cols);
+    weft_scalar_matmul_f32(p, p_stride, m, q, rows, cols, rank);
+    return max_bits;
+}
+
 void weft_scalar_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
 {
     for (size_t j = 0; j < rank * cols; j++)

@@ -233,6 +233,7 @@ static void test_vectors(void **state)
 
 enum { MATRIX_MAX = 80 * 80, FACTOR_MAX = 64 * 80 };
 static float matrix[MATRIX_MAX + 4], p_in[FACTOR_MAX + 4], q_in[FACTOR_MAX + 4];
+static float fast_m[MATRIX_MAX + 4], slow_m[MATRIX_MAX + 4];
 static float fast_out[MATRIX_MAX + 4], slow_out[MATRIX_MAX + 4];
 
 static void compare_product(const struct weft_kernels *fast, const char *kernel, size_t rows, size_t cols, size_t rank,
@@ -274,6 +275,11 @@ static void products_of(const struct weft_kernels *fast)
                 fast->matmul_f32(f, rows + 1, m, q, rows, cols, rank);
                 scalar->matmul_f32(s, rows + 1, m, q, rows, cols, rank);
                 compare_product(fast, "matmul_f32", rows, cols, rank, seed);
+                const float factor = sample_normal(&sample);
+                assert_int_equal(fast->scale_add_matmul_f32(fast_m + shift, m, factor, m, f, rows + 1, q, rows, cols, rank),
+                                 scalar->scale_add_matmul_f32(slow_m + shift, m, factor, m, s, rows + 1, q, rows, cols, rank));
+                compare_product(fast, "scale_add_matmul_f32", rows, cols, rank, seed);
+                assert_memory_equal(fast_m + shift, slow_m + shift, rows * cols * sizeof *fast_m);
                 fast->matmul_t_f32(f, m, p, rows, cols, rank);
                 scalar->matmul_t_f32(s, m, p, rows, cols, rank);
                 compare_product(fast, "matmul_t_f32", rows, cols, rank, seed);
@@ -283,6 +289,48 @@ static void products_of(const struct weft_kernels *fast)
 static void test_large(void **state)
 {
     each_variant(large_of);
+}
+
+/* Matrices beyond the caches: rows and columns around the blocks that variants cut them into. */
+static void large_products_of(const struct weft_kernels *fast)
+{
+    static const size_t shapes[][3] = {{259, 2064, 4}, {261, 2064, 1}, {130, 4112, 8}, {67, 8208, 2}, {130, 4099, 9}};
+    const uint64_t seed = sample_seed(5);
+    struct sample sample = {seed};
+    for (size_t t = 0; t < sizeof shapes / sizeof shapes[0]; t++) {
+        const size_t rows = shapes[t][0], cols = shapes[t][1], rank = shapes[t][2], elems = rows * cols;
+        const size_t bytes = elems * sizeof(float), factors = rank * (rows > cols ? rows : cols);
+        float *block = NULL;
+        assert_int_equal(posix_memalign((void **)&block, 64, 6 * (bytes + 64) + 4 * (factors * sizeof(float) + 64)), 0);
+        const size_t room = (elems + 15) / 16 * 16, factor_room = (factors + 15) / 16 * 16;
+        float *a = block, *b = a + room, *f = b + room, *s = f + room, *p = s + room, *q = p + factor_room;
+        float *f_small = q + factor_room, *s_small = f_small + factor_room;
+        sample_fill(&sample, t % 2 ? SAMPLE_WILD : SAMPLE_NORMAL, a, elems);
+        sample_fill(&sample, SAMPLE_NORMAL, b, elems);
+        sample_fill(&sample, SAMPLE_NORMAL, p, factors);
+        sample_fill(&sample, SAMPLE_NORMAL, q, factors);
+        memset(f_small, 0, factors * sizeof *f_small);
+        memset(s_small, 0, factors * sizeof *s_small);
+        assert_int_equal(fast->scale_add_matmul_f32(f, a, 0.5f, b, f_small, rows, q, rows, cols, rank),
+                         scalar->scale_add_matmul_f32(s, a, 0.5f, b, s_small, rows, q, rows, cols, rank));
+        assert_memory_equal(f, s, bytes);
+        assert_memory_equal(f_small, s_small, factors * sizeof *f_small);
+        fast->matmul_t_f32(f_small, f, p, rows, cols, rank);
+        scalar->matmul_t_f32(s_small, s, p, rows, cols, rank);
+        assert_memory_equal(f_small, s_small, factors * sizeof *f_small);
+        fast->outer_sub_f32(f, p, q, rows, cols, rank);
+        scalar->outer_sub_f32(s, p, q, rows, cols, rank);
+        assert_memory_equal(f, s, bytes);
+        fast->outer_f32(f, p, q, rows, cols, rank);
+        scalar->outer_f32(s, p, q, rows, cols, rank);
+        assert_memory_equal(f, s, bytes);
+        free(block);
+    }
+}
+
+static void test_large_products(void **state)
+{
+    each_variant(large_products_of);
 }
 
 static void test_products(void **state)
@@ -334,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_large_products),
         cmocka_unit_test(test_definitions),
         cmocka_unit_test(test_choice),
     };
