@@ -20,6 +20,8 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     case WEFT_CODEC_BF16: codec = cast_codec_create(env, resolved, shape); break;
     case WEFT_CODEC_POWERSGD: codec = powersgd_codec_create(env, resolved, shape); break;
     case WEFT_CODEC_TOPK: codec = topk_codec_create(env, resolved, shape); break;
+    case WEFT_CODEC_INT8:
+    case WEFT_CODEC_INT4: codec = quantise_codec_create(env, resolved, shape); break;
     default: return WEFT_ERR_INVALID;
     }
     if (!codec) return WEFT_ERR_NO_MEMORY;

@@ -1,8 +1,8 @@
 /* codec.h - what the files of this room share: the worker's and the combiner's objects as tables of functions,
  * and the decoders both sides use (one decoder is why both sides give the same bits). Private to the room.
  *
- *     codec.c      the worker's face: order of calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c
- *     combiner.c   the combiner's face: order of calls, then ->ops   fold_combiner.c, union_combiner.c
+ *     codec.c      the worker's face: order of calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c, quantise_codec.c
+ *     combiner.c   the combiner's face: order of calls, then ->ops   fold_combiner.c, union_combiner.c, integer_combiner.c
  *
  * The faces check the order of calls, so an implementation may rely on it: encode(k) of an ops table is
  * called once per step and round, except where a codec says that it wants to be asked again. */
@@ -50,6 +50,7 @@ struct weft_codec {
 struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 
 struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
+struct weft_codec *quantise_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 
 /* ---- combiner ---- */
@@ -77,6 +78,8 @@ struct weft_combiner {
 struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                            const struct weft_shape *shape, uint32_t ranks);
 
+struct weft_combiner *integer_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                              const struct weft_shape *shape, uint32_t ranks);
 struct weft_combiner *union_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                             const struct weft_shape *shape, uint32_t ranks);
 

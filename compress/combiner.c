@@ -2,7 +2,8 @@
  *
  * A combiner sees contributions in rank order and gives the same bytes for the same contributions: at a shard,
  * in the owner of an all-reduce slice, or on every rank after an all-gather. The arithmetic is in
- * fold_combiner.c (vectors, by the tree T) and union_combiner.c (sparse lists, in T's order per index). */
+ * fold_combiner.c (vectors, by the tree T), union_combiner.c (sparse lists, in T's order per index) and
+ * integer_combiner.c (exponents and codes, exact in any order). */
 #include "compress/codec.h"
 
 enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
@@ -12,8 +13,15 @@ enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_co
     struct weft_combiner *combiner;
     if (elems == 0 || elems > SIZE_MAX / 16 || ranks == 0) return WEFT_ERR_INVALID;
     if (weft_codec_resolve(resolved, shape).id != resolved->id) return WEFT_ERR_INVALID;
-    combiner = resolved->id == WEFT_CODEC_TOPK ? union_combiner_create(env, resolved, shape, ranks)
-                                               : fold_combiner_create(env, resolved, shape, ranks);
+    switch (resolved->id) {
+    case WEFT_CODEC_TOPK: combiner = union_combiner_create(env, resolved, shape, ranks); break;
+    case WEFT_CODEC_INT8:
+    case WEFT_CODEC_INT4:
+        if (ranks > INT32_MAX / 127) return WEFT_ERR_INVALID; /* sums are kept in 32 bits */
+        combiner = integer_combiner_create(env, resolved, shape, ranks);
+        break;
+    default: combiner = fold_combiner_create(env, resolved, shape, ranks); break;
+    }
     if (!combiner) return WEFT_ERR_NO_MEMORY;
     combiner->env = env;
     combiner->spec = *resolved;

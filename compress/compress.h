@@ -11,6 +11,9 @@
  *   powersgd           two rounds: P = M Q; then, against the orthogonalised sum P^, Q = M^T P^
  *                      combined by the fold T; orthogonalisation happens once, in the combiner of round 0
  *
+ *   int8, int4         two rounds: one exponent per 256 elements, combined as their maximum; then integer codes under
+ *                      the shared exponents, combined as exact integer sums (compress/quantise.h has the bytes)
+ *
  * The bytes (little-endian; contributions and aggregates of a codec look alike):
  *
  *   dense      count f32
@@ -38,8 +41,9 @@
  * WEFT_ERR_INVALID, state untouched; PowerSGD counts magnitudes from 2^120 as non-finite.
  *
  * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n: dense 1;
- * f16, bf16 1/2; powersgd 2 and 3 rank (rows + cols); topk about 4 and 10 k. A combiner keeps
- * log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs.
+ * f16, bf16 1/2; powersgd 2 and 3 rank (rows + cols); topk about 4 and 10 k;
+ * int8, int4 about 3.5. A combiner keeps log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs, or for int8
+ * and int4 about 2.
  *
  * Calls out of order (take before encode, encode(1) before take(0), add before begin or beyond ranks) answer
  * WEFT_ERR_STATE and change nothing. Nothing here does I/O or reads a clock; one codec object is used by one thread at
@@ -64,16 +68,19 @@ enum weft_codec_id {
     WEFT_CODEC_BF16 = 2,
     WEFT_CODEC_POWERSGD = 3,
     WEFT_CODEC_TOPK = 4,
+    WEFT_CODEC_INT8 = 5,
+    WEFT_CODEC_INT4 = 6,
 };
 
-/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,min_ratio=2,seed=1", "topk:ratio=0.01". */
+/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,min_ratio=2,seed=1", "topk:ratio=0.01",
+ * "int8:seed=1,min_count=1024", "int4". */
 struct weft_codec_spec {
     enum weft_codec_id id;
     uint32_t rank;        /* powersgd, 1..64, default 4 */
     double min_ratio;     /* powersgd, 1..1e6: compress iff (rows+cols)*rank*min_ratio < rows*cols; default 2 */
-    uint64_t seed;        /* powersgd: of the first Q, the same on every rank; default 1 */
+    uint64_t seed;        /* powersgd: of the first Q; int8, int4: of the rounding; the same on every rank; default 1 */
     double ratio;         /* topk: kept share of elements, 0 < ratio <= 1, default 0.01; k = clamp(ceil(n*ratio),1,n) */
-    uint64_t min_count;   /* topk: tensors with fewer elements go dense; default 1024 */
+    uint64_t min_count;   /* topk, int8, int4: tensors with fewer elements go dense; default 1024 */
 };
 /* Unknown names, options, values: WEFT_ERR_INVALID and a sentence that lists what is allowed. */
 enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out, struct weft_error *error);

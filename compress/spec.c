@@ -9,14 +9,21 @@
 #include <string.h>
 
 #include "compress/codec.h"
+#include "compress/quantise.h"
 
 enum { RANK_MAX = 64, DIGITS_MAX = 15 };
 
 static const char *const codec_names[] = {
     [WEFT_CODEC_DENSE] = "dense",       [WEFT_CODEC_F16] = "f16",   [WEFT_CODEC_BF16] = "bf16",
-    [WEFT_CODEC_POWERSGD] = "powersgd", [WEFT_CODEC_TOPK] = "topk",
+    [WEFT_CODEC_POWERSGD] = "powersgd", [WEFT_CODEC_TOPK] = "topk", [WEFT_CODEC_INT8] = "int8",
+    [WEFT_CODEC_INT4] = "int4",
 };
 enum { CODEC_COUNT = sizeof codec_names / sizeof codec_names[0] };
+
+static bool is_integer(enum weft_codec_id id)
+{
+    return id == WEFT_CODEC_INT8 || id == WEFT_CODEC_INT4;
+}
 
 static struct weft_codec_spec default_spec(enum weft_codec_id id)
 {
@@ -28,6 +35,10 @@ static struct weft_codec_spec default_spec(enum weft_codec_id id)
     }
     if (id == WEFT_CODEC_TOPK) {
         spec.ratio = 0.01;
+        spec.min_count = 1024;
+    }
+    if (is_integer(id)) {
+        spec.seed = 1;
         spec.min_count = 1024;
     }
     return spec;
@@ -107,6 +118,7 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
     uint64_t whole;
     double decimal;
     const bool low_rank = spec->id == WEFT_CODEC_POWERSGD, sparse = spec->id == WEFT_CODEC_TOPK;
+    const bool integer = is_integer(spec->id);
 #define IS(text) (name_length == strlen(text) && memcmp(name, text, name_length) == 0)
     *known_out = true;
     if (low_rank && IS("rank")) {
@@ -115,12 +127,12 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
     } else if (low_rank && IS("min_ratio")) {
         if (!parse_decimal(value, value_length, &decimal) || decimal < 1.0 || decimal > 1e6) return false;
         spec->min_ratio = decimal;
-    } else if (low_rank && IS("seed")) {
+    } else if ((low_rank || integer) && IS("seed")) {
         if (!parse_whole(value, value_length, &spec->seed)) return false;
     } else if (sparse && IS("ratio")) {
         if (!parse_decimal(value, value_length, &decimal) || !(decimal > 0.0 && decimal <= 1.0)) return false;
         spec->ratio = decimal;
-    } else if (sparse && IS("min_count")) {
+    } else if ((sparse || integer) && IS("min_count")) {
         if (!parse_whole(value, value_length, &spec->min_count)) return false;
     } else {
         *known_out = false;
@@ -133,6 +145,7 @@ static const char *options_of(enum weft_codec_id id)
 {
     if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, min_ratio=1..1000000, seed=0..18446744073709551615";
     if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, min_count=0..18446744073709551615";
+    if (is_integer(id)) return "seed=0..18446744073709551615, min_count=0..18446744073709551615";
     return "none";
 }
 
@@ -145,7 +158,7 @@ enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec
         id++;
     if (id == CODEC_COUNT)
         return weft_error_set(error, WEFT_ERR_INVALID,
-                              "codec \"%.*s\" is unknown; use dense, f16, bf16, powersgd or topk, for example \"powersgd:rank=4\"",
+                              "codec \"%.*s\" is unknown; use dense, f16, bf16, powersgd, topk, int8 or int4, for example \"powersgd:rank=4\"",
                               (int)(name_length < 60 ? name_length : 60), text);
     spec = default_spec((enum weft_codec_id)id);
 
@@ -176,6 +189,10 @@ void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out
     case WEFT_CODEC_TOPK:
         format_decimal(spec->ratio, number, sizeof number);
         snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64, number, spec->min_count);
+        break;
+    case WEFT_CODEC_INT8:
+    case WEFT_CODEC_INT4:
+        snprintf(out, out_bytes, "%s:seed=%" PRIu64 ",min_count=%" PRIu64, codec_names[spec->id], spec->seed, spec->min_count);
         break;
     default: snprintf(out, out_bytes, "%s", codec_names[spec->id]); break;
     }
@@ -223,13 +240,15 @@ struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, co
             && (rows + cols) * spec->rank * spec->min_ratio < rows * cols;
     } else if (spec->id == WEFT_CODEC_TOPK) {
         worth = elems >= spec->min_count && elems <= UINT32_MAX; /* indices are 32 bits */
+    } else if (is_integer(spec->id)) {
+        worth = elems >= spec->min_count;
     }
     return worth ? *spec : default_spec(WEFT_CODEC_DENSE);
 }
 
 uint32_t weft_codec_rounds(const struct weft_codec_spec *spec)
 {
-    return spec->id == WEFT_CODEC_POWERSGD ? 2 : 1;
+    return spec->id == WEFT_CODEC_POWERSGD || is_integer(spec->id) ? 2 : 1;
 }
 
 /* ---- sizes ---- */
@@ -243,12 +262,14 @@ static size_t elements_bytes(const struct weft_codec_spec *spec, const struct we
 
 size_t weft_codec_contribution_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
 {
+    if (is_integer(spec->id)) return quantise_contribution_bytes(spec->id, weft_shape_elems(shape), round);
     return weft_codec_aggregate_bytes_max(spec, shape, round, 1);
 }
 
 size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round,
                                       uint32_t ranks)
 {
+    if (is_integer(spec->id)) return quantise_aggregate_bytes(spec->id, weft_shape_elems(shape), round, ranks);
     if (spec->id != WEFT_CODEC_TOPK) return elements_bytes(spec, shape, round);
     const uint64_t elems = weft_shape_elems(shape), one = topk_count(spec, elems);
     const uint64_t all = one > elems / ranks ? elems : one * ranks; /* the union of all ranks' indices */

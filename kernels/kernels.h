@@ -34,6 +34,16 @@ struct weft_sgd {
     bool nesterov;
 };
 
+/* Block quantisation: elements per shared exponent. */
+#define WEFT_BLOCK 256
+
+/* What stochastic rounding draws from: Philox 4x32-10 (kernels/philox.h) keyed by `key`, counting elements and steps. */
+struct weft_noise {
+    uint32_t key[2];
+    uint64_t step;
+    uint64_t first_block; /* number of the first block of the call within its tensor */
+};
+
 struct weft_kernels {
     const char *name; /* "scalar", "avx2", "avx512" */
 
@@ -83,6 +93,22 @@ struct weft_kernels {
     size_t (*scale_add_above_f32)(float *out, const float *a, float factor, const float *b, size_t count, uint32_t floor_bits,
                                   uint32_t first, uint32_t *indices_out, float *values_out, uint32_t *max_bits);
 
+    /* Block quantisation with power-of-two scales: block b holds elements 256 b .. 256 b + 255 and scale 2^(E-127), E one
+     * byte; `limit` is 127 or 7. scale_add_blocks: scale_add, and per block the smallest E that keeps every |out| at most
+     * limit * scale (weft_block_exponent; 255 where out is not finite); returns max_abs_bits of out. */
+    uint32_t (*scale_add_blocks_f32)(float *out, const float *a, float factor, const float *b, size_t count, unsigned limit,
+                                     uint8_t *exponents_out);
+    /* quantise: code = x/scale rounded (noise NULL: to nearest, ties to even; else down after adding (byte + 1/2)/256, byte
+     * drawn for this element), clamped to +-limit; and x becomes the residual x - code*scale. x finite. E <= 254. */
+    void (*quantise_f32)(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count, unsigned limit,
+                         const struct weft_noise *noise);
+    /* Sums of codes: exact as long as they fit. */
+    void (*add_i8_i16)(int16_t *sums, const int8_t *codes, size_t count);
+    void (*add_i8_i32)(int32_t *sums, const int8_t *codes, size_t count);
+    /* out[i] = sums[i] * scale of its block * factor (in this order). */
+    void (*dequantise_i16_f32)(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count);
+    void (*dequantise_i32_f32)(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count);
+
     /* PowerSGD products; M (rows, cols), P (rank, rows), Q (rank, cols), rank <= 64.
      *   matmul:     P = M Q         P(r,i): dot of row i of M and row r of Q in the fixed 16-lane order, f32
      *   matmul_t:   Q = M^T P       Q(r,j): from +0, sum over i = 0..rows-1 in order, f32
@@ -106,6 +132,10 @@ const struct weft_kernels *weft_kernels(void);
 
 /* weft_kernels_by_name() - one variant, or NULL when this CPU or build does not have it. */
 const struct weft_kernels *weft_kernels_by_name(const char *name);
+
+/* weft_block_exponent() - E of a block whose largest |x| has the bits max_bits (finite): 0 for an all-zero block, else
+ * 1..254, the smallest with |x| / 2^(E-127) <= limit; limit = 2^n - 1 <= 127. */
+uint8_t weft_block_exponent(uint32_t max_bits, unsigned limit);
 
 /* weft_orthogonalise() - replace P (rank, rows), rank-major, by an orthonormal basis of its vectors' span.
  * Vector by vector, in place: scaled by a power of two (so 1e-40 and 1e30 are alike), then twice-projected

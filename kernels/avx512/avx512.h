@@ -29,6 +29,15 @@ void weft_avx512_cast_f16_f32(float *out, const uint16_t *in, size_t count);
 void weft_avx512_cast_f32_bf16(uint16_t *out, const float *in, size_t count);
 void weft_avx512_cast_bf16_f32(float *out, const uint16_t *in, size_t count);
 
+uint32_t weft_avx512_scale_add_blocks_f32(float *out, const float *a, float factor, const float *b, size_t count,
+                                          unsigned limit, uint8_t *exponents_out);
+void weft_avx512_quantise_f32(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count, unsigned limit,
+                              const struct weft_noise *noise);
+void weft_avx512_add_i8_i16(int16_t *sums, const int8_t *codes, size_t count);
+void weft_avx512_add_i8_i32(int32_t *sums, const int8_t *codes, size_t count);
+void weft_avx512_dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count);
+void weft_avx512_dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count);
+
 double weft_avx512_dot_f32(const float *a, const float *b, size_t count);
 void weft_avx512_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank);
 uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,

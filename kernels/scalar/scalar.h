@@ -28,6 +28,15 @@ void weft_scalar_cast_bf16_f32(float *out, const uint16_t *in, size_t count);
 void weft_scalar_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale,
                          const struct weft_sgd *sgd, size_t count);
 
+uint32_t weft_scalar_scale_add_blocks_f32(float *out, const float *a, float factor, const float *b, size_t count,
+                                          unsigned limit, uint8_t *exponents_out);
+void weft_scalar_quantise_f32(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count, unsigned limit,
+                              const struct weft_noise *noise);
+void weft_scalar_add_i8_i16(int16_t *sums, const int8_t *codes, size_t count);
+void weft_scalar_add_i8_i32(int32_t *sums, const int8_t *codes, size_t count);
+void weft_scalar_dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count);
+void weft_scalar_dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count);
+
 double weft_scalar_dot_f32(const float *a, const float *b, size_t count);
 void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
                             size_t rank);

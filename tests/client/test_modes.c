@@ -41,6 +41,8 @@ static const struct plan_tensor tensors_codec[] = {
     {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {256, 300}},
     {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {200, 250}},
     {"half", "bf16", "sgd", 1, {5000}},
+    {"eight", "int8:min_count=0", "sgd", 1, {5000}},
+    {"four", "int4:min_count=0", "sgd", 1, {3001}},
 };
 
 /* Small integers over a power of two would hide rounding: these do not. */

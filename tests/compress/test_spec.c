@@ -8,6 +8,8 @@ static void test_defaults_and_text(void **state)
         {"f16", "f16"},
         {"bf16", "bf16"},
         {"powersgd", "powersgd:rank=4,min_ratio=2,seed=1"},
+        {"int8", "int8:seed=1,min_count=1024"},
+        {"int4:min_count=0,seed=7", "int4:seed=7,min_count=0"},
         {"powersgd:rank=2", "powersgd:rank=2,min_ratio=2,seed=1"},
         {"powersgd:seed=18446744073709551615,min_ratio=1.50,rank=64", "powersgd:rank=64,min_ratio=1.5,seed=18446744073709551615"},
         {"topk", "topk:ratio=0.01,min_count=1024"},

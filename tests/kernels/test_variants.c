@@ -169,6 +169,50 @@ static void check_tree(const struct weft_kernels *fast, size_t count, size_t shi
     memcpy(arena.slow, arena.fast, sizeof arena.slow); /* what follows updates both in place */
 }
 
+/* Block quantisation: exponents, codes, residuals, sums and back, rounded both ways. */
+static void check_quantise(const struct weft_kernels *fast, struct sample *sample, size_t count, size_t shift, int kind,
+                           uint64_t seed)
+{
+    const size_t at = GUARD + shift;
+    static int8_t fast_codes[ROOM], slow_codes[ROOM];
+    static int16_t fast_i16[ROOM], slow_i16[ROOM];
+    static int32_t fast_i32[ROOM], slow_i32[ROOM];
+    uint8_t fast_exponents[ROOM / WEFT_BLOCK + 2], slow_exponents[ROOM / WEFT_BLOCK + 2];
+    const struct weft_noise noise = {{(uint32_t)sample_u64(sample), 7}, sample_u64(sample), sample_u64(sample) % 1000};
+    for (unsigned limit = 7; limit <= 127; limit += 120) {
+        memset(fast_exponents, 0x5a, sizeof fast_exponents);
+        memset(slow_exponents, 0x5a, sizeof slow_exponents);
+        memset(fast_codes, 0x33, sizeof fast_codes);
+        memset(slow_codes, 0x33, sizeof slow_codes);
+        const uint32_t max_bits = scalar->scale_add_blocks_f32(arena.slow + at, arena.a + at, 0.5f, arena.b + at, count, limit, slow_exponents);
+        assert_int_equal(fast->scale_add_blocks_f32(arena.fast + at, arena.a + at, 0.5f, arena.b + at, count, limit, fast_exponents), max_bits);
+        SAME("scale_add_blocks_f32", arena.fast, arena.slow);
+        assert_memory_equal(fast_exponents, slow_exponents, sizeof fast_exponents);
+        if (max_bits >= 0x7f000000) continue; /* quantise is for what scale_add_blocks let through */
+        const struct weft_noise *const used = shift % 2 ? &noise : NULL;
+        fast->quantise_f32(fast_codes + at, arena.fast + at, fast_exponents, count, limit, used);
+        scalar->quantise_f32(slow_codes + at, arena.slow + at, slow_exponents, count, limit, used);
+        SAME("quantise_f32 residual", arena.fast, arena.slow);
+        SAME("quantise_f32 codes", fast_codes, slow_codes);
+        memset(fast_i16, 0x11, sizeof fast_i16);
+        memset(slow_i16, 0x11, sizeof slow_i16);
+        memset(fast_i32, 0x11, sizeof fast_i32);
+        memset(slow_i32, 0x11, sizeof slow_i32);
+        fast->add_i8_i16(fast_i16 + at, fast_codes + at, count);
+        scalar->add_i8_i16(slow_i16 + at, slow_codes + at, count);
+        SAME("add_i8_i16", fast_i16, slow_i16);
+        fast->add_i8_i32(fast_i32 + at, fast_codes + at, count);
+        scalar->add_i8_i32(slow_i32 + at, slow_codes + at, count);
+        SAME("add_i8_i32", fast_i32, slow_i32);
+        fast->dequantise_i16_f32(arena.fast + at, fast_i16 + at, fast_exponents, 0.3f, count);
+        scalar->dequantise_i16_f32(arena.slow + at, slow_i16 + at, slow_exponents, 0.3f, count);
+        SAME("dequantise_i16_f32", arena.fast, arena.slow);
+        fast->dequantise_i32_f32(arena.fast + at, fast_i32 + at, fast_exponents, 0.3f, count);
+        scalar->dequantise_i32_f32(arena.slow + at, slow_i32 + at, slow_exponents, 0.3f, count);
+        SAME("dequantise_i32_f32", arena.fast, arena.slow);
+    }
+}
+
 /* Results too large for the caches take another way out. */
 static void large_of(const struct weft_kernels *fast)
 {
@@ -222,6 +266,7 @@ static void vectors_of(const struct weft_kernels *fast)
                 check_elementwise(fast, &sample, counts[c], shift, kind, seed);
                 check_casts(fast, counts[c], shift, kind, seed);
                 check_tree(fast, counts[c], shift, kind, seed);
+                check_quantise(fast, &sample, counts[c], shift, kind, seed);
                 check_sgd(fast, counts[c], shift, kind, seed);
             }
 }

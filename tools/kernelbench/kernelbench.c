@@ -12,6 +12,7 @@ enum { ARRAYS = 9, ROUNDS_MAX = 1000, SIDE_MAX = 4096 };
 
 struct buffers {
     float *arrays[ARRAYS]; /* (count,) at page starts; 0..7 random normal, 8 is scratch */
+    uint8_t *exponents; /* one per block */
     size_t count;
     struct weft_codec *codec;
     size_t codec_rows; /* of its square matrix */
@@ -82,6 +83,25 @@ static void run_max_abs(const struct weft_kernels *k, struct buffers *b)
     b->arrays[8][0] = (float)k->max_abs_bits_f32(b->arrays[0], b->count);
 }
 
+static void run_quantise(const struct weft_kernels *k, struct buffers *b)
+{
+    const struct weft_noise noise = {{1, 2}, b->step++, 0};
+    const float *zero = b->arrays[6]; /* any second operand: the exponents are made once, for the values quantised */
+    if (b->step == 1) k->scale_add_blocks_f32(b->arrays[0], b->arrays[0], 1.0f, zero, b->count, 127, b->exponents);
+    k->quantise_f32((int8_t *)b->arrays[8], b->arrays[0], b->exponents, b->count, 127, &noise);
+}
+
+static void run_block_exponents(const struct weft_kernels *k, struct buffers *b)
+{
+    k->scale_add_blocks_f32(b->arrays[1], b->arrays[0], 1.0f, b->arrays[1], b->count, 127, b->exponents);
+}
+
+static void run_dequantise(const struct weft_kernels *k, struct buffers *b)
+{
+    memset(b->exponents, 100, b->count / WEFT_BLOCK + 1);
+    k->dequantise_i16_f32(b->arrays[8], (const int16_t *)b->arrays[0], b->exponents, 0.5f, b->count);
+}
+
 static void run_scale_add(const struct weft_kernels *k, struct buffers *b)
 {
     b->arrays[8][0] = (float)k->scale_add_f32(b->arrays[1], b->arrays[0], 1.0f, b->arrays[1], b->count);
@@ -117,6 +137,9 @@ static const struct bench_case cases[] = {
     {"sgd momentum", 20, run_sgd, NULL, false},
     {"largest magnitude", 4, run_max_abs, NULL, false},
     {"add residual", 12, run_scale_add, NULL, false},
+    {"block exponents", 12, run_block_exponents, NULL, false},
+    {"quantise i8, residual", 9, run_quantise, NULL, false},
+    {"dequantise i16", 6, run_dequantise, NULL, false},
     {"top-k 1 % with residual", 16, run_codec, "topk:ratio=0.01", false},
     {"powersgd rank 4", 28, run_codec, "powersgd:rank=4", true},
 };
@@ -204,13 +227,15 @@ bool kernelbench_run(const struct kernelbench_options *options, void (*row)(void
 {
     struct buffers b = {.count = options->count};
     const size_t bytes = (options->count * sizeof(float) + 4095) / 4096 * 4096;
-    bool fine = true;
+    b.exponents = calloc(options->count / WEFT_BLOCK + 1, 1);
+    bool fine = b.exponents != NULL;
     for (size_t i = 0; i < ARRAYS && fine; i++) {
         b.arrays[i] = aligned_alloc(4096, bytes);
         fine = b.arrays[i] != NULL;
         if (fine) fill_normal(b.arrays[i], options->count, i + 1);
     }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0] && fine; i++) {
+        b.step = 0;
         if (options->only && !strstr(cases[i].name, options->only)) continue;
         struct kernelbench_row result;
         if (cases[i].codec) fine = codec_open(&b, &cases[i]);
@@ -220,5 +245,6 @@ bool kernelbench_run(const struct kernelbench_options *options, void (*row)(void
     }
     for (size_t i = 0; i < ARRAYS; i++)
         free(b.arrays[i]);
+    free(b.exponents);
     return fine;
 }

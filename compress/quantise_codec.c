@@ -1,0 +1,142 @@
+/* quantise_codec.c - the worker's side of int8 and int4: block quantisation under exponents that all workers share.
+ *
+ *     encode(0)   p = grad * scale + e;  per block of 256 the exponent E_i its largest |p| needs
+ *     take(0)     E = max over workers of E_i
+ *     encode(1)   code = p / 2^(E-127), rounded;  e' = p - code * 2^(E-127)
+ *     take(1)     the integer sums of all workers' codes: exact, in any order
+ *     finish      out = sum * 2^(E-127) * scale
+ *     commit      e = e'
+ *
+ * What may be summed compressed: codes under one exponent, as integers. Scales are powers of two (E8M0, OCP
+ * Microscaling Formats 1.0, section 5.2), so they are divided by exactly and commute with the sum. Rounding is
+ * stochastic, unbiased up to 2^-9 of a code (Alistarh et al. 2017, QSGD, section 3.1, with 8 random bits), its bits a
+ * pure function of (seed, step, element): a retry, another host or a GPU draws the same. What rounding loses is the
+ * residual, local to the worker. A block may be all zero: exponent 0, codes 0.
+ *
+ * p lives in `shadow` and becomes e' there in encode(1); commit swaps it with e. */
+#include <math.h>
+#include <string.h>
+
+#include "compress/codec.h"
+#include "compress/quantise.h"
+#include "kernels/kernels.h"
+
+#define TOO_LARGE_BITS 0x7b800000u /* 2^120: what a saved state may not hold either */
+
+struct quantise_codec {
+    struct weft_codec base;
+    uint64_t steps;                /* committed so far: keys the noise */
+    float *residual, *shadow;      /* owned (elems,): e, and p or e' of the open step */
+    uint8_t *own, *shared;         /* owned (blocks,): E_i and E */
+    uint8_t *sent;                 /* owned: the codes on the wire, kept for a retry */
+    int8_t *codes;                 /* owned (elems,) */
+    int32_t *sums;                 /* owned (elems,) */
+};
+
+static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                                     void *out, size_t *bytes_out)
+{
+    const struct quantise_codec *self = (const struct quantise_codec *)codec;
+    *bytes_out = quantise_contribution_bytes(codec->spec.id, codec->elems, round);
+    memcpy(out, round == 0 ? self->own : self->sent, *bytes_out);
+    return WEFT_OK;
+}
+
+static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
+                               size_t *bytes_out)
+{
+    struct quantise_codec *self = (struct quantise_codec *)codec;
+    const unsigned limit = quantise_limit(codec->spec.id);
+    if (round == 0) {
+        const uint32_t max_bits = weft_kernels()->scale_add_blocks_f32(self->shadow, grad, grad_scale, self->residual,
+                                                                       codec->elems, limit, self->own);
+        if (max_bits >= TOO_LARGE_BITS) return WEFT_ERR_INVALID;
+    } else {
+        const struct weft_noise noise = {{(uint32_t)codec->spec.seed, (uint32_t)(codec->spec.seed >> 32)}, self->steps, 0};
+        weft_kernels()->quantise_f32(self->codes, self->shadow, self->shared, codec->elems, limit, &noise);
+        quantise_pack(codec->spec.id, self->sent, self->codes, codec->elems);
+    }
+    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+}
+
+/* An exponent below our own would clip what we send: no honest maximum is. */
+static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+{
+    struct quantise_codec *self = (struct quantise_codec *)codec;
+    if (round == 1) return quantise_read_sums(codec->spec.id, aggregate, bytes, codec->elems, ranks, self->sums);
+    const uint8_t *exponents = aggregate;
+    const size_t blocks = quantise_blocks(codec->elems);
+    if (bytes != blocks) return WEFT_ERR_MALFORMED;
+    for (size_t b = 0; b < blocks; b++)
+        if (exponents[b] < self->own[b] || exponents[b] > QUANTISE_EXPONENT_MAX) return WEFT_ERR_MALFORMED;
+    memcpy(self->shared, exponents, blocks);
+    return WEFT_OK;
+}
+
+static void finish(struct weft_codec *codec, float scale, float *out)
+{
+    struct quantise_codec *self = (struct quantise_codec *)codec;
+    weft_kernels()->dequantise_i32_f32(out, self->sums, self->shared, scale, codec->elems);
+}
+
+static void commit(struct weft_codec *codec)
+{
+    struct quantise_codec *self = (struct quantise_codec *)codec;
+    float *old = self->residual;
+    self->residual = self->shadow;
+    self->shadow = old;
+    self->steps++;
+}
+
+static double residual_norm(const struct weft_codec *codec)
+{
+    const struct quantise_codec *self = (const struct quantise_codec *)codec;
+    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
+}
+
+static struct codec_state state(const struct weft_codec *codec)
+{
+    struct quantise_codec *self = (struct quantise_codec *)(uintptr_t)codec;
+    return (struct codec_state){&self->steps, {self->residual, NULL}, {codec->elems, 0}};
+}
+
+static void quantise_free(struct weft_codec *codec)
+{
+    struct quantise_codec *self = (struct quantise_codec *)codec;
+    void *const all[] = {self->residual, self->shadow, self->own, self->shared, self->sent, self->codes, self->sums};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        weft_free_bytes(codec->env, all[i]);
+    weft_free_bytes(codec->env, self);
+}
+
+static const struct codec_ops quantise_ops = {
+    .encode = encode,
+    .encode_again = encode_again,
+    .take = take,
+    .finish = finish,
+    .commit = commit,
+    .residual_norm = residual_norm,
+    .state = state,
+    .free = quantise_free,
+};
+
+struct weft_codec *quantise_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+{
+    const size_t elems = weft_shape_elems(shape), blocks = quantise_blocks(elems);
+    struct quantise_codec *self = weft_alloc_zero(env, sizeof *self);
+    if (!self) return NULL;
+    self->base = (struct weft_codec){.ops = &quantise_ops, .env = env};
+    self->residual = weft_alloc_array(env, elems, sizeof *self->residual);
+    self->shadow = weft_alloc_array(env, elems, sizeof *self->shadow);
+    self->own = weft_alloc_bytes(env, blocks);
+    self->shared = weft_alloc_bytes(env, blocks);
+    self->sent = weft_alloc_bytes(env, quantise_contribution_bytes(spec->id, elems, 1));
+    self->codes = weft_alloc_bytes(env, elems);
+    self->sums = weft_alloc_array(env, elems, sizeof *self->sums);
+    if (!self->residual || !self->shadow || !self->own || !self->shared || !self->sent || !self->codes || !self->sums) {
+        quantise_free(&self->base);
+        return NULL;
+    }
+    memset(self->residual, 0, elems * sizeof *self->residual);
+    return &self->base;
+}
