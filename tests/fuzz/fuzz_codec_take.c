@@ -17,9 +17,16 @@ static void finish_step(struct weft_codec *codec, const struct fuzz_case *chosen
     float out[FUZZ_ELEMS];
     size_t bytes;
     if (weft_codec_rounds(&chosen->spec) == 2 && chosen->round == 0) {
-        /* Our own Q as if it were the sum: one rank's aggregate of the second round. */
+        /* Our own second contribution alone: one rank's aggregate. */
+        struct weft_combiner *alone;
+        const void *aggregate;
+        fuzz_expect(weft_combiner_create(weft_env_system(), &chosen->spec, &chosen->shape, 1, &alone) == WEFT_OK);
         fuzz_expect(weft_codec_encode(codec, 1, NULL, 1.0f, factor, &bytes) == WEFT_OK);
-        fuzz_expect(weft_codec_take(codec, 1, factor, bytes, 1) == WEFT_OK);
+        weft_combiner_begin(alone, 1);
+        fuzz_expect(weft_combiner_add(alone, factor, bytes) == WEFT_OK);
+        fuzz_expect(weft_combiner_close(alone, &aggregate, &bytes) == WEFT_OK);
+        fuzz_expect(weft_codec_take(codec, 1, aggregate, bytes, 1) == WEFT_OK);
+        weft_combiner_free(alone);
     }
     fuzz_expect(weft_codec_finish(codec, 0.5f, out) == WEFT_OK);
     weft_codec_commit(codec);
