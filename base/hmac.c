@@ -11,13 +11,13 @@
 #define BLOCK_BYTES 64u /* of SHA-256 */
 
 /* digest(pad ^ key, parts...) */
-static bool digest(EVP_MD_CTX *context, const uint8_t key[BLOCK_BYTES], uint8_t pad, const struct weft_bytes_view *parts,
-                   size_t part_count, uint8_t out[WEFT_HMAC_BYTES])
+static bool digest(EVP_MD_CTX *context, const uint8_t key[BLOCK_BYTES], uint8_t pad,
+                   const struct weft_bytes_view *parts, size_t part_count, uint8_t out[WEFT_HMAC_BYTES])
 {
     uint8_t block[BLOCK_BYTES];
-    for (size_t i = 0; i < BLOCK_BYTES; i++)
-        block[i] = key[i] ^ pad;
-    bool ok = EVP_DigestInit_ex(context, EVP_sha256(), NULL) && EVP_DigestUpdate(context, block, sizeof block);
+    for (size_t i = 0; i < BLOCK_BYTES; i++) block[i] = key[i] ^ pad;
+    bool ok =
+        EVP_DigestInit_ex(context, EVP_sha256(), NULL) && EVP_DigestUpdate(context, block, sizeof block);
     for (size_t i = 0; ok && i < part_count; i++)
         ok = parts[i].bytes == 0 || EVP_DigestUpdate(context, parts[i].data, parts[i].bytes);
     ok = ok && EVP_DigestFinal_ex(context, out, NULL);
@@ -25,8 +25,8 @@ static bool digest(EVP_MD_CTX *context, const uint8_t key[BLOCK_BYTES], uint8_t 
     return ok;
 }
 
-enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts, size_t part_count,
-                                  uint8_t mac_out[WEFT_HMAC_BYTES])
+enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts,
+                                  size_t part_count, uint8_t mac_out[WEFT_HMAC_BYTES])
 {
     uint8_t block[BLOCK_BYTES] = {0}, inner[WEFT_HMAC_BYTES];
     EVP_MD_CTX *context = EVP_MD_CTX_new();
@@ -35,8 +35,7 @@ enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struc
     if (key_bytes > BLOCK_BYTES)
         ok = EVP_DigestInit_ex(context, EVP_sha256(), NULL) && EVP_DigestUpdate(context, key, key_bytes) &&
              EVP_DigestFinal_ex(context, block, NULL);
-    else if (key_bytes > 0)
-        memcpy(block, key, key_bytes);
+    else if (key_bytes > 0) memcpy(block, key, key_bytes);
     ok = ok && digest(context, block, 0x36, parts, part_count, inner);
     struct weft_bytes_view inside = {inner, sizeof inner};
     ok = ok && digest(context, block, 0x5c, &inside, 1, mac_out);

@@ -19,8 +19,8 @@ struct weft_bytes_view {
 
 /* HMAC-SHA256 of the parts in a row (no separators: the caller makes lengths unambiguous). `mac_out` may be one of the
  * inputs. WEFT_OK; WEFT_ERR_NO_MEMORY when OpenSSL has none (or refuses). */
-enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts, size_t part_count,
-                                  uint8_t mac_out[WEFT_HMAC_BYTES]);
+enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts,
+                                  size_t part_count, uint8_t mac_out[WEFT_HMAC_BYTES]);
 /* Equal? In a time that depends on `bytes` only. */
 bool weft_bytes_equal_secretly(const void *a, const void *b, size_t bytes);
 /* From the env's random numbers (the system's are fit for keys, the simulator's are seeded). */

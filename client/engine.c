@@ -320,24 +320,24 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
 enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce, struct weft_error *error)
 {
     struct client_engine *engine = &session->engine;
-    const char *wrap = weft_config_text(session->settings.config, "transport.wrap");
+    const struct client_settings *settings = &session->settings;
+    const char *wrap = weft_config_text(settings->config, "transport.wrap");
     struct weft_transport_options options;
+    char backend[WEFT_TRANSPORT_BACKEND_BYTES_MAX];
     weft_transport_options_init(&options);
-    options.backend = weft_config_text(session->settings.config, "transport.backend");
+    if (weft_transport_options_wrap(&options, weft_config_text(settings->config, "transport.backend"), wrap, backend) < 0)
+        return weft_error_set(error, WEFT_ERR_INVALID, "the option transport.wrap is too long: '%.100s...'", wrap);
     options.id = session->endpoint;
     options.nonce = nonce;
-    options.eager_bytes_max = weft_config_u64(session->settings.config, "transport.eager_bytes");
-    options.lanes = session->settings.lanes;
-    options.devices = session->settings.devices;
+    options.eager_bytes_max = weft_config_u64(settings->config, "transport.eager_bytes");
+    options.lanes = settings->lanes;
+    options.devices = settings->devices;
+    options.secret = settings->secret;
+    options.secret_bytes = settings->secret ? strlen(settings->secret) : 0;
+    options.ports = weft_config_text(settings->config, "transport.ports");
+    options.tune = weft_config_text(settings->config, "transport.tune");
     options.peer_failed = on_peer_failed;
     options.peer_failed_context = session;
-    char backend[128];
-    const char *colon = strchr(wrap, ':'); /* "fault:drop=0.01": wrapper and its parameters */
-    if (wrap[0]) {
-        snprintf(backend, sizeof backend, "%.*s:%s", colon ? (int)(colon - wrap) : (int)strlen(wrap), wrap, options.backend);
-        options.backend = backend;
-        options.wrap = colon ? colon + 1 : "";
-    }
     enum weft_status status = weft_transport_open(session->env, &options, &engine->transport, error);
     if (status < 0)
         return weft_error_set(error, status, "cannot open transport '%s' (lanes %s, devices %s): %s", options.backend,

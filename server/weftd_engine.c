@@ -25,32 +25,24 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
     weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is gone: %s", engine->index, peer_id, text ? text : weft_status_text(status));
 }
 
-/* "fault:drop=0.01" wraps the backend by "fault" and gives it the rest. */
-static void set_backend(const struct weft_config *config, struct weft_transport_options *options, char *backend, size_t backend_bytes)
-{
-    const char *base = weft_config_text(config, "transport.backend"), *wrap = weft_config_text(config, "transport.wrap");
-    const char *colon = strchr(wrap, ':');
-    if (wrap[0] == 0) {
-        snprintf(backend, backend_bytes, "%s", base);
-    } else {
-        snprintf(backend, backend_bytes, "%.*s:%s", (int)(colon ? colon - wrap : (long)strlen(wrap)), wrap, base);
-        options->wrap = colon ? colon + 1 : "";
-    }
-    options->backend = backend;
-}
-
 static enum weft_status open_transport(struct weftd_engine *engine)
 {
     struct weftd *weftd = engine->weftd;
     struct weft_transport_options options;
-    char backend[64];
+    char backend[WEFT_TRANSPORT_BACKEND_BYTES_MAX];
+    const char *wrap = weft_config_text(weftd->options.config, "transport.wrap"), *secret = weftd->options.secret;
     weft_transport_options_init(&options);
-    set_backend(weftd->options.config, &options, backend, sizeof backend);
+    if (weft_transport_options_wrap(&options, weft_config_text(weftd->options.config, "transport.backend"), wrap, backend) < 0)
+        return weft_error_set(&engine->error, WEFT_ERR_INVALID, "the option transport.wrap is too long: '%.100s...'", wrap);
     options.id = weftd->welcome.endpoint_first + engine->index;
     options.nonce = weftd->welcome.transport_nonce;
     options.lanes = weftd->options.lanes;
     options.devices = weftd->options.devices;
     options.eager_bytes_max = weft_config_u64(weftd->options.config, "transport.eager_bytes");
+    options.secret = secret && secret[0] ? secret : NULL;
+    options.secret_bytes = options.secret ? strlen(secret) : 0;
+    options.ports = weft_config_text(weftd->options.config, "transport.ports");
+    options.tune = weft_config_text(weftd->options.config, "transport.tune");
     options.peer_failed = on_peer_failed;
     options.peer_failed_context = engine;
     WEFT_TRY(weft_transport_open(weftd->env, &options, &engine->transport, &engine->error));

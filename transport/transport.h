@@ -160,14 +160,20 @@ struct weft_transport_options {
     uint32_t sim_host;        /* sim: index of its host */
     const void *secret;       /* of the job: endpoints prove to each other that they hold it; NULL: one host, one user only */
     size_t secret_bytes;
-    const char *ports;        /* "first-last": TCP ports to listen on; NULL: any */
-    const char *tune;         /* the backend's own settings, "name=value,name=value"; its header lists them; NULL: none */
+    const char *ports;        /* "first-last": TCP ports to listen on; NULL or "": any */
+    const char *tune;         /* the backend's own settings, "name=value,name=value"; its header lists them; NULL or "": none */
     const char *wrap;         /* fault, delay: parameters, e.g. "drop=0.01,delay_us=100,kill_after=1000,seed=7" */
     /* A peer is gone; called once per peer, from progress, after its operations have completed. */
     void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
     void *peer_failed_context;
 };
 void weft_transport_options_init(struct weft_transport_options *options);
+/* Set options->backend and ->wrap from a backend's name and a wrapper with its parameters as a user writes it:
+ * "fault:drop=0.01,seed=7", "delay" or "" (none). `room` holds the composed name: keep it, and `wrap`, until the endpoint is open.
+ * WEFT_ERR_LIMIT: it does not fit. */
+#define WEFT_TRANSPORT_BACKEND_BYTES_MAX 128
+enum weft_status weft_transport_options_wrap(struct weft_transport_options *options, const char *backend, const char *wrap,
+                                             char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX]);
 
 /* ---- what each backend provides; reached only through the functions below ---- */
 struct weft_transport_ops {

@@ -8,7 +8,10 @@
 #include "tests/fuzz/fuzz.h"
 #include "transport/core/meet_internal.h"
 
-#define MUST(expression) do { if (!(expression)) abort(); } while (0)
+#define MUST(expression)            \
+    do {                            \
+        if (!(expression)) abort(); \
+    } while (0)
 
 enum { DIALER_ID = 3, ACCEPTER_ID = 8 };
 
@@ -49,7 +52,8 @@ static void converse(struct pair *pair, unsigned stage)
     pair->dialer.out_bytes = pair->accepter.out_bytes = 0;
 }
 
-static void check_state(const struct handshake *handshake, enum handshake_state before, enum handshake_event event)
+static void check_state(const struct handshake *handshake, enum handshake_state before,
+                        enum handshake_event event)
 {
     MUST(handshake->state >= before && handshake->state <= HANDSHAKE_OVER);
     MUST(handshake->out_bytes <= sizeof handshake->out);
@@ -135,7 +139,8 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     /* Replayed from the start in a pair of its own: the same challenges, so the same words. */
     struct pair talk;
     pair_init(&talk);
-    struct handshake *speaker = accepter ? &talk.dialer : &talk.accepter, *listener = accepter ? &talk.accepter : &talk.dialer;
+    struct handshake *speaker = accepter ? &talk.dialer : &talk.accepter,
+                     *listener = accepter ? &talk.accepter : &talk.dialer;
     for (unsigned step = 0; step < 4; step++) {
         struct handshake *from = step % 2 ? &talk.accepter : &talk.dialer;
         if (from == speaker && step >= stage) {

@@ -11,8 +11,7 @@
 
 static void keep(struct acquaintance *who, int *descriptors, uint32_t count)
 {
-    for (uint32_t i = 0; i < who->descriptor_count; i++)
-        close(who->descriptors[i]);
+    for (uint32_t i = 0; i < who->descriptor_count; i++) close(who->descriptors[i]);
     who->descriptor_count = count;
     for (uint32_t i = 0; i < count; i++) {
         who->descriptors[i] = descriptors[i];
@@ -20,7 +19,8 @@ static void keep(struct acquaintance *who, int *descriptors, uint32_t count)
     }
 }
 
-static void on_met(void *owner, struct meet_peer *peer, const void *parameters, size_t bytes, int *descriptors, uint32_t count)
+static void on_met(void *owner, struct meet_peer *peer, const void *parameters, size_t bytes,
+                   int *descriptors, uint32_t count)
 {
     struct acquaintance *who = owner;
     assert_ptr_equal(who->peer, peer);
@@ -35,7 +35,8 @@ static void on_met(void *owner, struct meet_peer *peer, const void *parameters, 
     who->peer = NULL;
 }
 
-static void on_message(void *owner, struct meet_peer *peer, const void *data, size_t bytes, int *descriptors, uint32_t count)
+static void on_message(void *owner, struct meet_peer *peer, const void *data, size_t bytes, int *descriptors,
+                       uint32_t count)
 {
     struct acquaintance *who = owner;
     assert_int_equal(who->met, 1);
@@ -87,14 +88,15 @@ void place_close(struct place *place)
     place->meet = NULL;
 }
 
-enum weft_status place_ask(struct place *place, struct acquaintance *who, const struct place *other, const void *parameters, size_t bytes,
-                           const int *descriptors, uint32_t count)
+enum weft_status place_ask(struct place *place, struct acquaintance *who, const struct place *other,
+                           const void *parameters, size_t bytes, const int *descriptors, uint32_t count)
 {
     size_t address_bytes;
     const void *address = meet_address(other->meet, &address_bytes);
     bool forget = who->forget_in_met;
     *who = (struct acquaintance){.place = place, .id = other->id, .forget_in_met = forget};
-    return meet_connect(place->meet, other->id, address, address_bytes, parameters, bytes, descriptors, count, who, &who->peer);
+    return meet_connect(place->meet, other->id, address, address_bytes, parameters, bytes, descriptors, count,
+                        who, &who->peer);
 }
 
 void place_step(struct place *const *places, int count)
@@ -112,7 +114,8 @@ void place_step(struct place *const *places, int count)
 int stranger_connect(const struct place *place)
 {
     struct meet_where where;
-    assert_int_equal(meet_address_decode(place->meet, place->meet->address, place->meet->address_bytes, &where), WEFT_OK);
+    assert_int_equal(
+        meet_address_decode(place->meet, place->meet->address, place->meet->address_bytes, &where), WEFT_OK);
     int fd = socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     struct timeval patience = {20, 0};
@@ -125,8 +128,7 @@ int open_descriptor_count(void)
 {
     int count = 0;
     DIR *folder = opendir("/proc/self/fd");
-    while (readdir(folder))
-        count++;
+    while (readdir(folder)) count++;
     closedir(folder);
     return count - 3; /* ".", ".." and the folder itself */
 }

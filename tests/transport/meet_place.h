@@ -32,18 +32,18 @@ void place_options(struct meet_options *options, enum meet_family family, uint32
 void place_open(struct place *place, const struct meet_options *options);
 void place_open_in(struct place *place, struct weft_env *env, const struct meet_options *options);
 void place_close(struct place *place);
-enum weft_status place_ask(struct place *place, struct acquaintance *who, const struct place *other, const void *parameters, size_t bytes,
-                           const int *descriptors, uint32_t count);
+enum weft_status place_ask(struct place *place, struct acquaintance *who, const struct place *other,
+                           const void *parameters, size_t bytes, const int *descriptors, uint32_t count);
 void place_step(struct place *const *places, int count);
 
 /* Progress of all until the expression holds; a minute of real time is a failure. */
-#define STEP_UNTIL(places, count, expression)                                                     \
-    do {                                                                                          \
-        uint64_t limit_ns_ = weft_now_ns(weft_env_system()) + WEFT_SECONDS(60);                   \
-        while (!(expression)) {                                                                   \
-            place_step((places), (count));                                                        \
+#define STEP_UNTIL(places, count, expression)                                                        \
+    do {                                                                                             \
+        uint64_t limit_ns_ = weft_now_ns(weft_env_system()) + WEFT_SECONDS(60);                      \
+        while (!(expression)) {                                                                      \
+            place_step((places), (count));                                                           \
             if (weft_now_ns(weft_env_system()) > limit_ns_) fail_msg("never true: %s", #expression); \
-        }                                                                                         \
+        }                                                                                            \
     } while (0)
 
 /* A socket connected to the place, blocking; the hostile side of a test. */

@@ -52,8 +52,7 @@ static void either_asks_first(void **state)
         open_two(&a, &b, order % 2 ? "secret" : NULL);
         if (order < 2) assert_int_equal(place_ask(&a, &of_a, &b, most, sizeof most, NULL, 0), WEFT_OK);
         else assert_int_equal(place_ask(&b, &of_b, &a, NULL, 0, NULL, 0), WEFT_OK);
-        for (int i = 0; i < 20; i++)
-            place_step(both, 2);
+        for (int i = 0; i < 20; i++) place_step(both, 2);
         struct meet_stats stats;
         meet_stats(b.meet, &stats);
         assert_int_equal(stats.early, order < 2 ? 1 : 0); /* proven, kept until somebody asks */
@@ -107,8 +106,7 @@ static void descriptors(void **state)
     open_two(&a, &b, "secret");
     int file = memfd_create("test", MFD_CLOEXEC), files[MEET_DESCRIPTORS_MAX];
     assert_int_equal(write(file, "in the file", 11), 11);
-    for (uint32_t i = 0; i < MEET_DESCRIPTORS_MAX; i++)
-        files[i] = file;
+    for (uint32_t i = 0; i < MEET_DESCRIPTORS_MAX; i++) files[i] = file;
     if (family == MEET_TCP) {
         assert_int_equal(place_ask(&a, &of_a, &b, "p", 1, &file, 1), WEFT_ERR_INVALID);
     } else {
@@ -130,10 +128,8 @@ static void descriptors(void **state)
         int invalid = 19999;
         assert_int_equal(meet_send(of_a.peer, "m", 1, &invalid, 1), WEFT_ERR_INVALID);
         assert_int_equal(meet_peer_pid(of_a.peer), getpid());
-        for (uint32_t i = 0; i < of_b.descriptor_count; i++)
-            close(of_b.descriptors[i]);
-        for (uint32_t i = 0; i < of_a.descriptor_count; i++)
-            close(of_a.descriptors[i]);
+        for (uint32_t i = 0; i < of_b.descriptor_count; i++) close(of_b.descriptors[i]);
+        for (uint32_t i = 0; i < of_a.descriptor_count; i++) close(of_a.descriptors[i]);
     }
     close(file);
     place_close(&a);
@@ -176,15 +172,20 @@ static void wrong_calls(void **state)
     size_t bytes;
     const void *address = meet_address(b.meet, &bytes);
     static const uint8_t much[MEET_PARAMETER_BYTES_MAX + 1];
-    assert_int_equal(meet_connect(a.meet, 1, address, bytes, NULL, 0, NULL, 0, &other, &peer), WEFT_ERR_INVALID);
-    assert_int_equal(meet_connect(a.meet, 3, address, bytes, NULL, 0, NULL, 0, &other, &peer), WEFT_ERR_MALFORMED);
-    assert_int_equal(meet_connect(a.meet, 2, address, bytes, much, sizeof much, NULL, 0, &other, &peer), WEFT_ERR_INVALID);
+    assert_int_equal(meet_connect(a.meet, 1, address, bytes, NULL, 0, NULL, 0, &other, &peer),
+                     WEFT_ERR_INVALID);
+    assert_int_equal(meet_connect(a.meet, 3, address, bytes, NULL, 0, NULL, 0, &other, &peer),
+                     WEFT_ERR_MALFORMED);
+    assert_int_equal(meet_connect(a.meet, 2, address, bytes, much, sizeof much, NULL, 0, &other, &peer),
+                     WEFT_ERR_INVALID);
     for (size_t cut = 0; cut < bytes; cut++)
-        assert_int_equal(meet_connect(a.meet, 2, address, cut, NULL, 0, NULL, 0, &other, &peer), WEFT_ERR_MALFORMED);
+        assert_int_equal(meet_connect(a.meet, 2, address, cut, NULL, 0, NULL, 0, &other, &peer),
+                         WEFT_ERR_MALFORMED);
     uint8_t changed[MEET_ADDRESS_BYTES_MAX];
     memcpy(changed, address, bytes);
     changed[1] = (uint8_t)(family == MEET_UNIX ? 4 : 1);
-    assert_int_equal(meet_connect(a.meet, 2, changed, bytes, NULL, 0, NULL, 0, &other, &peer), WEFT_ERR_MALFORMED);
+    assert_int_equal(meet_connect(a.meet, 2, changed, bytes, NULL, 0, NULL, 0, &other, &peer),
+                     WEFT_ERR_MALFORMED);
     assert_int_equal(place_ask(&a, &of_a, &b, NULL, 0, NULL, 0), WEFT_OK);
     assert_int_equal(place_ask(&a, &other, &b, NULL, 0, NULL, 0), WEFT_ERR_EXISTS);
     assert_int_equal(meet_send(of_a.peer, "m", 1, NULL, 0), WEFT_ERR_STATE);
@@ -197,7 +198,8 @@ static void two_secrets(void **state)
     static const struct {
         const char *a, *b;
         enum weft_status status;
-    } rows[] = {{"one", "two", WEFT_ERR_AUTH}, {"one", NULL, WEFT_ERR_VERSION}, {NULL, "two", WEFT_ERR_VERSION}};
+    } rows[] = {
+        {"one", "two", WEFT_ERR_AUTH}, {"one", NULL, WEFT_ERR_VERSION}, {NULL, "two", WEFT_ERR_VERSION}};
     for (size_t i = 0; i < 3; i++) {
         struct place a, b, *const both[] = {&a, &b};
         struct acquaintance of_a = {0}, of_b = {0};
@@ -215,7 +217,8 @@ static void two_secrets(void **state)
         assert_int_equal(of_b.status, WEFT_ERR_UNREACHABLE); /* nobody who could prove himself came */
         assert_int_equal(of_a.met + of_b.met, 0);
         meet_stats(b.meet, &stats);
-        assert_int_equal(stats.refused[rows[i].status == WEFT_ERR_AUTH ? MEET_WRONG_SECRET : MEET_VERSION], 1);
+        assert_int_equal(stats.refused[rows[i].status == WEFT_ERR_AUTH ? MEET_WRONG_SECRET : MEET_VERSION],
+                         1);
         assert_int_equal(stats.half_open, 0);
         place_close(&a);
         place_close(&b);
@@ -263,7 +266,8 @@ static void a_killed_process_is_noticed(void **state)
         uint8_t theirs[MEET_ADDRESS_BYTES_MAX];
         ssize_t got = read(blob[0], theirs, sizeof theirs);
         of_a = (struct acquaintance){.place = &a, .id = 2};
-        if (meet_connect(a.meet, 2, theirs, (size_t)got, NULL, 0, NULL, 0, &of_a, &of_a.peer) != WEFT_OK) _exit(2);
+        if (meet_connect(a.meet, 2, theirs, (size_t)got, NULL, 0, NULL, 0, &of_a, &of_a.peer) != WEFT_OK)
+            _exit(2);
         struct place *const mine[] = {&a};
         STEP_UNTIL(mine, 1, of_a.met);
         pid_t grandchild = family == MEET_UNIX ? fork() : 1;
@@ -273,8 +277,7 @@ static void a_killed_process_is_noticed(void **state)
             _exit(read(blob[0], &byte, 1) == 0 ? 0 : 1);
         }
         if (write(report[1], "met", 3) != 3) _exit(3);
-        for (;;)
-            pause();
+        for (;;) pause();
     }
     place_options(&options, family, 2, "secret");
     place_open(&b, &options);
@@ -284,7 +287,8 @@ static void a_killed_process_is_noticed(void **state)
     ssize_t got = read(report[0], theirs, sizeof theirs);
     assert_true(got > 0);
     of_b = (struct acquaintance){.place = &b, .id = 1};
-    assert_int_equal(meet_connect(b.meet, 1, theirs, (size_t)got, NULL, 0, NULL, 0, &of_b, &of_b.peer), WEFT_OK);
+    assert_int_equal(meet_connect(b.meet, 1, theirs, (size_t)got, NULL, 0, NULL, 0, &of_b, &of_b.peer),
+                     WEFT_OK);
     assert_int_equal(write(blob[1], address, bytes), bytes);
     STEP_UNTIL(one, 1, of_b.met);
     assert_int_equal(meet_peer_pid(of_b.peer), family == MEET_UNIX ? child : 0);
@@ -311,21 +315,19 @@ static void a_thousand_at_once(void **state)
     }
     for (int i = 0; i < MANY; i++) {
         assert_int_equal(place_ask(&places[i], &of_many[i], &places[MANY], "me", 2, NULL, 0), WEFT_OK);
-        if (i % 2) assert_int_equal(place_ask(&places[MANY], &of_one[i], &places[i], "you", 3, NULL, 0), WEFT_OK);
+        if (i % 2)
+            assert_int_equal(place_ask(&places[MANY], &of_one[i], &places[i], "you", 3, NULL, 0), WEFT_OK);
     }
-    for (int i = 0; i < 3; i++)
-        place_step(all, MANY + 1);
+    for (int i = 0; i < 3; i++) place_step(all, MANY + 1);
     for (int i = 0; i < MANY; i += 2)
         assert_int_equal(place_ask(&places[MANY], &of_one[i], &places[i], "you", 3, NULL, 0), WEFT_OK);
-    for (int i = 0; i < MANY; i++)
-        STEP_UNTIL(all, MANY + 1, of_one[i].met && of_many[i].met);
+    for (int i = 0; i < MANY; i++) STEP_UNTIL(all, MANY + 1, of_one[i].met && of_many[i].met);
     struct meet_stats stats;
     meet_stats(places[MANY].meet, &stats);
     assert_int_equal(stats.met_count, MANY);
     assert_int_equal(stats.peers, MANY);
     assert_int_equal(stats.half_open + stats.early, 0);
-    for (int i = 0; i <= MANY; i++)
-        place_close(&places[i]);
+    for (int i = 0; i <= MANY; i++) place_close(&places[i]);
 }
 
 static void port_range(void **state)
@@ -359,9 +361,10 @@ static void bad_options(void **state)
     static const struct {
         const char *host, *advertise, *secret;
         enum weft_status status;
-    } rows[] = {{"host.example", NULL, "s", WEFT_ERR_INVALID}, {"0.0.0.0", NULL, "s", WEFT_ERR_INVALID}, {"0.0.0.0", "127.0.0.1", "s", WEFT_OK},
-                {"0.0.0.0", "127.0.0.1", NULL, WEFT_ERR_AUTH}, {"192.0.2.77", NULL, "s", WEFT_ERR_NOT_FOUND},
-                {"192.0.2.77", NULL, NULL, WEFT_ERR_AUTH}, {"::", NULL, "s", WEFT_ERR_INVALID}, {"127.0.0.2", NULL, NULL, WEFT_OK}};
+    } rows[] = {{"host.example", NULL, "s", WEFT_ERR_INVALID}, {"0.0.0.0", NULL, "s", WEFT_ERR_INVALID},
+                {"0.0.0.0", "127.0.0.1", "s", WEFT_OK},        {"0.0.0.0", "127.0.0.1", NULL, WEFT_ERR_AUTH},
+                {"192.0.2.77", NULL, "s", WEFT_ERR_NOT_FOUND}, {"192.0.2.77", NULL, NULL, WEFT_ERR_AUTH},
+                {"::", NULL, "s", WEFT_ERR_INVALID},           {"127.0.0.2", NULL, NULL, WEFT_OK}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct meet_options options;
         struct weft_error error = {0};
@@ -370,7 +373,8 @@ static void bad_options(void **state)
         options.bind_host = rows[i].host;
         options.advertise = rows[i].advertise;
         enum weft_status status = meet_open(weft_env_system(), &options, &meet, &error);
-        if (status != rows[i].status) fail_msg("%s: %s (%s)", rows[i].host, weft_status_name(status), error.text);
+        if (status != rows[i].status)
+            fail_msg("%s: %s (%s)", rows[i].host, weft_status_name(status), error.text);
         assert_int_equal(status < 0, error.text[0] != 0);
         meet_close(meet);
     }
@@ -388,14 +392,11 @@ static enum weft_status meet_and_talk(struct weft_env *env, void *context)
     options.id = 2;
     if (status >= 0) status = meet_open(env, &options, &b.meet, NULL);
     if (status >= 0) status = place_ask(&a, &of_a, &b, "p", 1, NULL, 0);
-    for (int i = 0; status >= 0 && i < 5; i++)
-        place_step(both, 2);
+    for (int i = 0; status >= 0 && i < 5; i++) place_step(both, 2);
     if (status >= 0) status = place_ask(&b, &of_b, &a, "p", 1, NULL, 0);
-    while (status >= 0 && !(of_a.met && of_b.met) && !of_a.gone && !of_b.gone)
-        place_step(both, 2);
+    while (status >= 0 && !(of_a.met && of_b.met) && !of_a.gone && !of_b.gone) place_step(both, 2);
     if (of_a.met && of_b.met && !of_a.gone && !of_b.gone) status = meet_send(of_a.peer, "m", 1, NULL, 0);
-    while (status >= 0 && of_b.messages == 0 && !of_a.gone && !of_b.gone)
-        place_step(both, 2);
+    while (status >= 0 && of_b.messages == 0 && !of_a.gone && !of_b.gone) place_step(both, 2);
     meet_close(a.meet);
     meet_close(b.meet);
     /* Memory that lacks on one side may look like a lost peer, or like one that never came, on the other. */
@@ -430,12 +431,10 @@ static void out_of_descriptors(void **state)
     setrlimit(RLIMIT_NOFILE, &tight);
     place_ask(&a, &of_a, &b, "p", 1, NULL, 0);
     place_ask(&b, &of_b, &a, "p", 1, NULL, 0);
-    for (int i = 0; i < 20; i++)
-        place_step(both, 2);
+    for (int i = 0; i < 20; i++) place_step(both, 2);
     tight.rlim_cur += 1; /* one for the dialler, none for the listener */
     setrlimit(RLIMIT_NOFILE, &tight);
-    for (int i = 0; i < 20; i++)
-        place_step(both, 2);
+    for (int i = 0; i < 20; i++) place_step(both, 2);
     assert_int_equal(of_a.met + of_b.met + of_a.gone + of_b.gone, 0);
     setrlimit(RLIMIT_NOFILE, &before);
     STEP_UNTIL(both, 2, of_a.met && of_b.met);

@@ -23,12 +23,14 @@ struct side {
     uint32_t last_bytes, last_descriptors;
 };
 
-static void side_init(struct side *side, enum handshake_role role, uint32_t id, uint32_t peer, uint64_t nonce, const char *secret, uint8_t salt)
+static void side_init(struct side *side, enum handshake_role role, uint32_t id, uint32_t peer, uint64_t nonce,
+                      const char *secret, uint8_t salt)
 {
     uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES];
     memset(side, 0, sizeof *side);
     memset(challenge, salt, sizeof challenge);
-    assert_int_equal(handshake_self_init(&side->self, id, nonce, secret, secret ? strlen(secret) : 0), WEFT_OK);
+    assert_int_equal(handshake_self_init(&side->self, id, nonce, secret, secret ? strlen(secret) : 0),
+                     WEFT_OK);
     handshake_init(&side->handshake, &side->self, role, peer, challenge);
 }
 
@@ -51,7 +53,8 @@ static void take(struct side *side, size_t limit, struct pipe *answers)
     while (!side->over) {
         struct handshake_frame frame;
         size_t used, there = side->in.bytes < limit ? side->in.bytes : limit;
-        enum handshake_event event = handshake_take(&side->handshake, side->in.data + side->in.taken, there - side->in.taken, &used, &frame);
+        enum handshake_event event = handshake_take(&side->handshake, side->in.data + side->in.taken,
+                                                    there - side->in.taken, &used, &frame);
         side->in.taken += used;
         flush_out(side, answers);
         if (event == HANDSHAKE_MORE) return;
@@ -83,8 +86,8 @@ static void seal(struct side *from, struct pipe *to, const void *data, uint32_t 
     push(to, frame, HANDSHAKE_FRAME_BYTES + bytes + WEFT_HMAC_BYTES);
 }
 
-static void check_outcome(const char *dialer_secret, const char *accepter_secret, uint64_t accepter_nonce, uint32_t dialled,
-                          enum meet_reason there, enum meet_reason here)
+static void check_outcome(const char *dialer_secret, const char *accepter_secret, uint64_t accepter_nonce,
+                          uint32_t dialled, enum meet_reason there, enum meet_reason here)
 {
     struct side dialer, accepter;
     side_init(&dialer, HANDSHAKE_DIALER, SMALL, dialled, NONCE, dialer_secret, 1);
@@ -190,9 +193,11 @@ static void every_changed_bit(void **state)
                 seal(&dialer, &accepter.in, "param", 5, 0);
                 seal(&dialer, &accepter.in, "messg", 5, 0);
             }
-            if (accepter.in.bytes > bit / 8 && accepter.in.taken <= bit / 8) accepter.in.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            if (accepter.in.bytes > bit / 8 && accepter.in.taken <= bit / 8)
+                accepter.in.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
             take(&accepter, SIZE_MAX, &dialer.in);
-            if (accepter.in.bytes > bit / 8 && accepter.in.taken <= bit / 8) accepter.in.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            if (accepter.in.bytes > bit / 8 && accepter.in.taken <= bit / 8)
+                accepter.in.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
             take(&dialer, SIZE_MAX, &accepter.in);
         }
         assert_true(accepter.parameters + accepter.messages < 2);
@@ -232,7 +237,8 @@ static void replay_inside(void **state)
         seal(&dialer, &second, "m", 1, 0);
         seal(&dialer, &third, "n", 1, 0);
         push(&accepter.in, first.data, first.bytes);
-        if (kind == 0) push(&accepter.in, second.data, second.bytes), push(&accepter.in, second.data, second.bytes);
+        if (kind == 0)
+            push(&accepter.in, second.data, second.bytes), push(&accepter.in, second.data, second.bytes);
         if (kind == 1) push(&accepter.in, third.data, third.bytes);
         if (kind == 2) push(&dialer.in, first.data, first.bytes);
         take(&accepter, SIZE_MAX, &dialer.in);
@@ -295,9 +301,15 @@ static void strangers_learn_nothing(void **state)
 /* What can never become a frame is refused with its first four bytes. */
 static void garbage_at_once(void **state)
 {
-    static const uint8_t bad[][HANDSHAKE_FRAME_BYTES] = {
-        {'G', 'E', 'T', ' '}, {1, 0, HANDSHAKE_HELLO_BYTES + 1, 0}, {1, 1, HANDSHAKE_HELLO_BYTES, 0}, {1, 0, 0xff, 0xff},
-        {2, 0, 32, 0}, {4, 0, 40, 0}, {5, 0, 40, 0}, {3, 0, 2, 0}, {0, 0, 0, 0}};
+    static const uint8_t bad[][HANDSHAKE_FRAME_BYTES] = {{'G', 'E', 'T', ' '},
+                                                         {1, 0, HANDSHAKE_HELLO_BYTES + 1, 0},
+                                                         {1, 1, HANDSHAKE_HELLO_BYTES, 0},
+                                                         {1, 0, 0xff, 0xff},
+                                                         {2, 0, 32, 0},
+                                                         {4, 0, 40, 0},
+                                                         {5, 0, 40, 0},
+                                                         {3, 0, 2, 0},
+                                                         {0, 0, 0, 0}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct side accepter;
         struct pipe nowhere = {.bytes = 0};
@@ -307,7 +319,8 @@ static void garbage_at_once(void **state)
         assert_int_equal(accepter.handshake.reason, MEET_GARBAGE);
     }
     struct side dialer, accepter;
-    static const uint8_t oversize[] = {4, 0, 0x21, 0x10}, crowd[] = {4, MEET_DESCRIPTORS_MAX + 1, 32, 0}, naked[] = {4, 0, 31, 0};
+    static const uint8_t oversize[] = {4, 0, 0x21, 0x10}, crowd[] = {4, MEET_DESCRIPTORS_MAX + 1, 32, 0},
+                         naked[] = {4, 0, 31, 0};
     const uint8_t *const late[] = {oversize, crowd, naked};
     for (size_t i = 0; i < 3; i++) {
         open_pair(&dialer, &accepter);
@@ -320,9 +333,16 @@ static void garbage_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(facts_must_agree), cmocka_unit_test(the_smaller_id_dials), cmocka_unit_test(parameters_then_messages),
-        cmocka_unit_test(every_cut), cmocka_unit_test(every_changed_bit), cmocka_unit_test(replay), cmocka_unit_test(replay_inside),
-        cmocka_unit_test(reflected), cmocka_unit_test(strangers_learn_nothing), cmocka_unit_test(garbage_at_once),
+        cmocka_unit_test(facts_must_agree),
+        cmocka_unit_test(the_smaller_id_dials),
+        cmocka_unit_test(parameters_then_messages),
+        cmocka_unit_test(every_cut),
+        cmocka_unit_test(every_changed_bit),
+        cmocka_unit_test(replay),
+        cmocka_unit_test(replay_inside),
+        cmocka_unit_test(reflected),
+        cmocka_unit_test(strangers_learn_nothing),
+        cmocka_unit_test(garbage_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,7 +71,8 @@ static bool hung_up(int fd)
 {
     uint8_t byte;
     ssize_t got;
-    while ((got = recv(fd, &byte, 1, MSG_DONTWAIT)) > 0) {}
+    while ((got = recv(fd, &byte, 1, MSG_DONTWAIT)) > 0) {
+    }
     return got == 0 || (got < 0 && errno != EAGAIN);
 }
 
@@ -80,7 +81,8 @@ static void slow_and_silent(void **state)
     struct place victim, *const one[] = {&victim};
     open_victim(&victim, WEFT_MS(150), 256);
     int silent = stranger_connect(&victim), dripping = stranger_connect(&victim);
-    static const uint8_t hello[] = {1, 0, HANDSHAKE_HELLO_BYTES, 0, 'w', 'e', 'f', 't', 'm', 'e', 'e', 't', 1, 0};
+    static const uint8_t hello[] = {1, 0, HANDSHAKE_HELLO_BYTES, 0, 'w', 'e', 'f', 't', 'm', 'e', 'e', 't',
+                                    1, 0};
     size_t dripped = 0;
     honest_pair_meets(&victim);
     while (!hung_up(dripping)) {
@@ -100,11 +102,11 @@ static void garbage(void **state)
     static uint8_t noise[20000];
     struct place victim, *const one[] = {&victim};
     open_victim(&victim, WEFT_SECONDS(5), 256);
-    for (size_t i = 0; i < sizeof noise; i++)
-        noise[i] = (uint8_t)(i * 151 + 7);
+    for (size_t i = 0; i < sizeof noise; i++) noise[i] = (uint8_t)(i * 151 + 7);
     static const uint8_t oversize[] = {1, 0, 0xff, 0xff};
     static const uint8_t request[] = "GET / HTTP/1.1\r\nHost: metrics\r\n\r\n";
-    const struct weft_bytes_view rows[] = {{noise, sizeof noise}, {oversize, sizeof oversize}, {request, sizeof request - 1}};
+    const struct weft_bytes_view rows[] = {
+        {noise, sizeof noise}, {oversize, sizeof oversize}, {request, sizeof request - 1}};
     for (size_t i = 0; i < 3; i++) {
         int fd = stranger_connect(&victim);
         assert_true(send(fd, rows[i].data, rows[i].bytes, MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
@@ -135,8 +137,7 @@ static void flood(void **state)
     STEP_UNTIL(one, 1, refused(&victim, MEET_CROWDED) >= FLOOD - INSIDE);
     assert_true(hung_up(fds[0]));
     assert_true(half_open(&victim) <= INSIDE);
-    for (int i = 0; i < FLOOD; i++)
-        close(fds[i]);
+    for (int i = 0; i < FLOOD; i++) close(fds[i]);
     STEP_UNTIL(one, 1, half_open(&victim) == 0);
     place_close(&victim);
 }
@@ -149,7 +150,9 @@ static void send_descriptors(int fd, const void *data, size_t bytes, const int *
         uint8_t bytes[CMSG_SPACE(64 * sizeof(int))];
     } control = {.bytes = {0}};
     struct iovec part = {(void *)(uintptr_t)data, bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
                              .msg_controllen = CMSG_SPACE(count * sizeof(int))};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
@@ -166,8 +169,7 @@ static void descriptors_of_a_stranger(void **state)
     open_victim(&victim, WEFT_SECONDS(5), 256);
     for (size_t count = 1; count <= 64; count *= 4) {
         int files[64], fd = stranger_connect(&victim);
-        for (size_t i = 0; i < count; i++)
-            files[i] = fd;
+        for (size_t i = 0; i < count; i++) files[i] = fd;
         uint64_t before = refused(&victim, MEET_DESCRIPTORS);
         send_descriptors(fd, "\1", 1, files, count);
         STEP_UNTIL(one, 1, hung_up(fd));
@@ -209,7 +211,8 @@ static void insider_receive(struct insider *insider, struct place *victim, enum 
 
 static void insider_say(struct insider *insider)
 {
-    assert_int_equal(send(insider->fd, insider->handshake.out, insider->handshake.out_bytes, MSG_NOSIGNAL), insider->handshake.out_bytes);
+    assert_int_equal(send(insider->fd, insider->handshake.out, insider->handshake.out_bytes, MSG_NOSIGNAL),
+                     insider->handshake.out_bytes);
     insider->handshake.out_bytes = 0;
 }
 
@@ -227,7 +230,8 @@ static void insider_enter(struct insider *insider, struct place *victim, uint32_
     insider_say(insider);
 }
 
-static void insider_send(struct insider *insider, const void *data, uint32_t bytes, uint32_t descriptors, size_t flip)
+static void insider_send(struct insider *insider, const void *data, uint32_t bytes, uint32_t descriptors,
+                         size_t flip)
 {
     uint8_t frame[HANDSHAKE_SEALED_MAX];
     uint32_t total = HANDSHAKE_FRAME_BYTES + bytes + WEFT_HMAC_BYTES;
@@ -261,7 +265,8 @@ static void wrong_secret(void **state)
 static void frames_that_do_not_fit(void **state)
 {
     enum { TAMPERED, KIND, MISSING_DESCRIPTORS, EXTRA_DESCRIPTORS, OVERSIZE, ROWS };
-    static const enum meet_reason reasons[] = {MEET_TAMPERED, MEET_GARBAGE, MEET_DESCRIPTORS, MEET_DESCRIPTORS, MEET_GARBAGE};
+    static const enum meet_reason reasons[] = {MEET_TAMPERED, MEET_GARBAGE, MEET_DESCRIPTORS,
+                                               MEET_DESCRIPTORS, MEET_GARBAGE};
     static const uint8_t oversize[] = {5, 0, 0x21, 0x10};
     for (int row = 0; row < ROWS; row++) {
         if (row == EXTRA_DESCRIPTORS && family == MEET_TCP) continue;
@@ -276,14 +281,16 @@ static void frames_that_do_not_fit(void **state)
         STEP_UNTIL(one, 1, who.met);
         assert_int_equal(meet_send(who.peer, "m", 1, NULL, 0), WEFT_OK);
         if (row == TAMPERED) insider_send(&insider, "message", 7, 0, 6);
-        if (row == KIND) insider_send(&insider, "message", 7, 0, 1); /* a descriptor count of one: the MAC covers it */
+        if (row == KIND)
+            insider_send(&insider, "message", 7, 0, 1); /* a descriptor count of one: the MAC covers it */
         if (row == MISSING_DESCRIPTORS) insider_send(&insider, "message", 7, 3, 0);
         if (row == EXTRA_DESCRIPTORS) {
             uint8_t frame[HANDSHAKE_SEALED_MAX];
             assert_int_equal(handshake_seal(&insider.handshake, "m", 1, 0, frame), WEFT_OK);
             send_descriptors(insider.fd, frame, HANDSHAKE_FRAME_BYTES + 1 + WEFT_HMAC_BYTES, &insider.fd, 1);
         }
-        if (row == OVERSIZE) assert_int_equal(send(insider.fd, oversize, sizeof oversize, MSG_NOSIGNAL), sizeof oversize);
+        if (row == OVERSIZE)
+            assert_int_equal(send(insider.fd, oversize, sizeof oversize, MSG_NOSIGNAL), sizeof oversize);
         STEP_UNTIL(one, 1, who.gone);
         enum meet_reason reason = row == KIND ? MEET_TAMPERED : reasons[row];
         assert_int_equal(refused(&victim, reason), 1);
@@ -316,19 +323,16 @@ static void uninvited(void **state)
     assert_int_equal(stats.refused[MEET_CROWDED], CROWD - KEPT);
     close(insiders[0].fd);
     insiders[0].fd = -1;
-    while (meet_stats(victim.meet, &stats), stats.early == KEPT)
-        place_step(one, 1);
+    while (meet_stats(victim.meet, &stats), stats.early == KEPT) place_step(one, 1);
     struct insider again; /* the same id once more: the newer one counts */
     insider_enter(&again, &victim, 3, "secret");
     insider_receive(&again, &victim, HANDSHAKE_PROVEN);
     STEP_UNTIL(one, 1, hung_up(insiders[1].fd));
     meet_stats(victim.meet, &stats);
     assert_int_equal(stats.early, KEPT - 1);
-    for (int i = 1; i < CROWD; i++)
-        close(insiders[i].fd);
+    for (int i = 1; i < CROWD; i++) close(insiders[i].fd);
     close(again.fd);
-    while (meet_stats(victim.meet, &stats), stats.early > 0)
-        place_step(one, 1);
+    while (meet_stats(victim.meet, &stats), stats.early > 0) place_step(one, 1);
     place_close(&victim);
 }
 
@@ -362,7 +366,7 @@ struct middle {
     size_t address_bytes;
     uint8_t heard[4096]; /* what the dialler said */
     size_t heard_bytes, heard_of_victim;
-    size_t flip;         /* change this byte of the dialler's, counted from 1 */
+    size_t flip; /* change this byte of the dialler's, counted from 1 */
     bool echo;
 };
 
@@ -375,7 +379,8 @@ static void middle_open(struct middle *middle, const struct place *victim)
     middle->address[2] = middle->address[3] = 0;
     if (family == MEET_UNIX) middle->address[10] ^= 0xff; /* another name */
     else middle->address[2] = 1;
-    assert_int_equal(meet_address_decode(victim->meet, middle->address, middle->address_bytes, &where), WEFT_OK);
+    assert_int_equal(meet_address_decode(victim->meet, middle->address, middle->address_bytes, &where),
+                     WEFT_OK);
     if (family == MEET_TCP) ((struct sockaddr_in *)(void *)&where.storage)->sin_port = 0;
     middle->listen_fd = socket(where.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
     assert_int_equal(bind(middle->listen_fd, (struct sockaddr *)&where.storage, where.bytes), 0);
@@ -401,7 +406,9 @@ static void middle_pass(struct middle *middle, const struct place *victim)
             data[middle->flip - 1 - middle->heard_bytes] ^= 0x10;
         memcpy(middle->heard + middle->heard_bytes, data, (size_t)got);
         middle->heard_bytes += (size_t)got;
-        if (send(middle->echo ? middle->dialler_fd : middle->victim_fd, data, (size_t)got, MSG_NOSIGNAL) != got) return;
+        if (send(middle->echo ? middle->dialler_fd : middle->victim_fd, data, (size_t)got, MSG_NOSIGNAL) !=
+            got)
+            return;
     }
     if (middle->victim_fd < 0) return;
     got = recv(middle->victim_fd, data, sizeof data, MSG_DONTWAIT);
@@ -418,8 +425,8 @@ static void middle_close(struct middle *middle)
     if (middle->victim_fd >= 0) close(middle->victim_fd);
 }
 
-static void open_pair_through(struct place *dialler, struct place *victim, struct middle *middle, struct acquaintance *of_dialler,
-                              struct acquaintance *of_victim)
+static void open_pair_through(struct place *dialler, struct place *victim, struct middle *middle,
+                              struct acquaintance *of_dialler, struct acquaintance *of_victim)
 {
     struct meet_options options;
     place_options(&options, family, HONEST, "secret");
@@ -428,12 +435,17 @@ static void open_pair_through(struct place *dialler, struct place *victim, struc
     middle_open(middle, victim);
     *of_dialler = (struct acquaintance){.place = dialler, .id = VICTIM};
     *of_victim = (struct acquaintance){0};
-    assert_int_equal(meet_connect(dialler->meet, VICTIM, middle->address, middle->address_bytes, "p", 1, NULL, 0, of_dialler, &of_dialler->peer), WEFT_OK);
+    assert_int_equal(meet_connect(dialler->meet, VICTIM, middle->address, middle->address_bytes, "p", 1, NULL,
+                                  0, of_dialler, &of_dialler->peer),
+                     WEFT_OK);
     assert_int_equal(place_ask(victim, of_victim, dialler, "p", 1, NULL, 0), WEFT_OK);
 }
 
-#define PASS_UNTIL(expression) \
-    do { middle_pass(&middle, &victim); place_step(both, 2); } while (!(expression))
+#define PASS_UNTIL(expression)         \
+    do {                               \
+        middle_pass(&middle, &victim); \
+        place_step(both, 2);           \
+    } while (!(expression))
 
 static void replayed_transcript(void **state)
 {
@@ -472,7 +484,8 @@ static void echoed(void **state)
 /* A byte changed on the way, at every place of the dialler's part in turn: the victim never takes changed parameters. */
 static void changed_on_the_way(void **state)
 {
-    const size_t total = 2 * HANDSHAKE_FRAME_BYTES + HANDSHAKE_HELLO_BYTES + WEFT_HMAC_BYTES + HANDSHAKE_FRAME_BYTES + 1 + WEFT_HMAC_BYTES;
+    const size_t total = 2 * HANDSHAKE_FRAME_BYTES + HANDSHAKE_HELLO_BYTES + WEFT_HMAC_BYTES +
+                         HANDSHAKE_FRAME_BYTES + 1 + WEFT_HMAC_BYTES;
     for (size_t flip = 1; flip <= total; flip += 5) {
         struct place dialler, victim;
         struct acquaintance of_dialler, of_victim;
@@ -513,5 +526,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(changed_on_the_way, remember, nothing_left_open),
     };
     family = argc > 1 && strcmp(argv[1], "tcp") == 0 ? MEET_TCP : MEET_UNIX;
-    return cmocka_run_group_tests_name(family == MEET_TCP ? "meet hostile tcp" : "meet hostile unix", tests, NULL, NULL);
+    return cmocka_run_group_tests_name(family == MEET_TCP ? "meet hostile tcp" : "meet hostile unix", tests,
+                                       NULL, NULL);
 }

@@ -119,9 +119,30 @@ static void test_parameters(void **state)
     weft_sim_free(sim);
 }
 
+static void test_names_of_users(void **state)
+{
+    static const struct {
+        const char *wrap, *backend, *parameters;
+    } rows[] = {{"", "sim", NULL}, {"fault", "fault:sim", ""}, {"fault:", "fault:sim", ""}, {"fault:drop=0.01,seed=7", "fault:sim", "drop=0.01,seed=7"},
+                {"delay:delay_us=5", "delay:sim", "delay_us=5"}};
+    struct weft_transport_options options;
+    char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX], longer[200];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        weft_transport_options_init(&options);
+        assert_int_equal(weft_transport_options_wrap(&options, "sim", rows[i].wrap, room), WEFT_OK);
+        assert_string_equal(options.backend, rows[i].backend);
+        if (rows[i].parameters) assert_string_equal(options.wrap, rows[i].parameters);
+        else assert_null(options.wrap);
+    }
+    memset(longer, 'f', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    assert_int_equal(weft_transport_options_wrap(&options, "sim", longer, room), WEFT_ERR_LIMIT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names_of_users),
         cmocka_unit_test(test_cut),  cmocka_unit_test(test_kill),       cmocka_unit_test(test_drop_is_seeded),
         cmocka_unit_test(test_rate), cmocka_unit_test(test_parameters),
     };

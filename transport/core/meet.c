@@ -54,8 +54,9 @@ void meet_count_refusal(struct meet *meet, enum meet_reason reason, const char *
     meet->unlogged++;
     uint64_t now_ns = weft_now_ns(meet->env);
     if (meet->logged_ns != 0 && now_ns - meet->logged_ns < LOG_PERIOD_NS) return;
-    weft_log(meet->env, WEFT_LOG_WARN, "transport", "endpoint %u refused a connection with %s: %s (%llu since the last such line)",
-             meet->options.id, who, meet_reason_text(reason), (unsigned long long)meet->unlogged);
+    weft_log(meet->env, WEFT_LOG_WARN, "transport",
+             "endpoint %u refused a connection with %s: %s (%llu since the last such line)", meet->options.id,
+             who, meet_reason_text(reason), (unsigned long long)meet->unlogged);
     meet->logged_ns = now_ns;
     meet->unlogged = 0;
 }
@@ -75,7 +76,8 @@ static enum weft_status open_descriptors(struct meet *meet, struct weft_error *e
     meet->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     if (meet->epoll_fd < 0 || meet->timer_fd < 0)
         return weft_error_set(error, errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT,
-                              "cannot make the descriptors of an endpoint: %s; raise ulimit -n", strerror(errno));
+                              "cannot make the descriptors of an endpoint: %s; raise ulimit -n",
+                              strerror(errno));
     WEFT_TRY(meet_watch(meet, meet->timer_fd, &meet->timer, EPOLLIN));
     return meet_listen(meet, error);
 }
@@ -90,9 +92,11 @@ static bool options_are_fine(const struct meet_options *options)
            options->liveness_ns >= WEFT_SECONDS(2) && options->liveness_ns <= WEFT_SECONDS(3600);
 }
 
-enum weft_status meet_open(struct weft_env *env, const struct meet_options *options, struct meet **meet_out, struct weft_error *error)
+enum weft_status meet_open(struct weft_env *env, const struct meet_options *options, struct meet **meet_out,
+                           struct weft_error *error)
 {
-    if (!options_are_fine(options)) return weft_error_set(error, WEFT_ERR_INVALID, "an option of meeting is missing or out of its range");
+    if (!options_are_fine(options))
+        return weft_error_set(error, WEFT_ERR_INVALID, "an option of meeting is missing or out of its range");
     struct meet *meet = weft_alloc_zero(env, sizeof *meet);
     if (!meet) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for an endpoint");
     meet->env = env;
@@ -108,7 +112,8 @@ enum weft_status meet_open(struct weft_env *env, const struct meet_options *opti
     weft_list_init(&meet->strangers);
     weft_list_init(&meet->dialling);
     weft_list_init(&meet->dead);
-    enum weft_status status = handshake_self_init(&meet->self, options->id, options->nonce, options->secret, options->secret_bytes);
+    enum weft_status status =
+        handshake_self_init(&meet->self, options->id, options->nonce, options->secret, options->secret_bytes);
     if (status >= 0) status = open_descriptors(meet, error);
     if (status < 0) {
         meet_close(meet);
@@ -155,8 +160,10 @@ void meet_stats(const struct meet *meet, struct meet_stats *stats_out)
 
 void meet_set_timer(struct meet *meet, uint64_t time_ns)
 {
-    if (time_ns >= meet->timer_ns) return; /* it comes early enough; a timer that comes for nothing sets itself again */
-    uint64_t now_ns = weft_now_ns(meet->env), left_ns = time_ns > now_ns ? time_ns - now_ns : 1; /* 0 would be off */
+    if (time_ns >= meet->timer_ns)
+        return; /* it comes early enough; a timer that comes for nothing sets itself again */
+    uint64_t now_ns = weft_now_ns(meet->env),
+             left_ns = time_ns > now_ns ? time_ns - now_ns : 1; /* 0 would be off */
     struct itimerspec when = {.it_value = {(time_t)(left_ns / 1000000000u), (long)(left_ns % 1000000000u)}};
     timerfd_settime(meet->timer_fd, 0, &when, NULL);
     meet->timer_ns = time_ns;
@@ -203,7 +210,8 @@ static int run_source(struct meet *meet, struct source *source, uint32_t events)
 
 static uint64_t next_ns(const struct meet *meet)
 {
-    uint64_t listen_ns = meet_listen_next_ns(meet), dial_ns = dial_next_ns(meet), peer_ns = peer_next_ns(meet);
+    uint64_t listen_ns = meet_listen_next_ns(meet), dial_ns = dial_next_ns(meet),
+             peer_ns = peer_next_ns(meet);
     uint64_t next = listen_ns < dial_ns ? listen_ns : dial_ns;
     return next < peer_ns ? next : peer_ns;
 }
@@ -212,11 +220,14 @@ int meet_progress(struct meet *meet, int budget)
 {
     struct epoll_event events[EVENTS_PER_ROUND];
     WEFT_ASSERT(!meet->progressing);
-    int work = 0, count = epoll_wait(meet->epoll_fd, events, budget < 1 ? 1 : budget < EVENTS_PER_ROUND ? budget : EVENTS_PER_ROUND, 0);
+    int work = 0, count = epoll_wait(meet->epoll_fd, events,
+                                     budget < 1                  ? 1
+                                     : budget < EVENTS_PER_ROUND ? budget
+                                                                 : EVENTS_PER_ROUND,
+                                     0);
     if (count <= 0 && weft_list_empty(&meet->ending)) return 0;
     meet->progressing = true;
-    for (int i = 0; i < count; i++)
-        work += run_source(meet, events[i].data.ptr, events[i].events);
+    for (int i = 0; i < count; i++) work += run_source(meet, events[i].data.ptr, events[i].events);
     work += peer_deliver_ends(meet);
     meet->progressing = false;
     connections_free_dead(meet);

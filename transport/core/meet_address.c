@@ -10,8 +10,14 @@
 
 enum { ADDRESS_VERSION = 1, FAMILY_UNIX = 1, FAMILY_V4 = 4, FAMILY_V6 = 6, ADDRESS_HEAD = 8 };
 
-static struct sockaddr_in *v4(const struct meet_where *where) { return (struct sockaddr_in *)(void *)&where->storage; }
-static struct sockaddr_in6 *v6(const struct meet_where *where) { return (struct sockaddr_in6 *)(void *)&where->storage; }
+static struct sockaddr_in *v4(const struct meet_where *where)
+{
+    return (struct sockaddr_in *)(void *)&where->storage;
+}
+static struct sockaddr_in6 *v6(const struct meet_where *where)
+{
+    return (struct sockaddr_in6 *)(void *)&where->storage;
+}
 
 static void set_unix(struct meet_where *where, const uint8_t name[MEET_NAME_BYTES])
 {
@@ -53,7 +59,8 @@ static bool is_wildcard(const struct meet_where *where)
     return where->storage.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&v6(where)->sin6_addr);
 }
 
-enum weft_status meet_where_local(struct meet *meet, uint16_t port, struct meet_where *where_out, struct weft_error *error)
+enum weft_status meet_where_local(struct meet *meet, uint16_t port, struct meet_where *where_out,
+                                  struct weft_error *error)
 {
     *where_out = (struct meet_where){.id = meet->options.id};
     if (meet->options.family == MEET_UNIX) {
@@ -64,12 +71,18 @@ enum weft_status meet_where_local(struct meet *meet, uint16_t port, struct meet_
     }
     const char *host = meet->options.bind_host;
     if (!set_ip(where_out, host, port))
-        return weft_error_set(error, WEFT_ERR_INVALID, "'%.100s' is no numeric address to listen on; give one of this host, such as 10.0.0.7", host);
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "'%.100s' is no numeric address to listen on; give one of this host, such as 10.0.0.7", host);
     if (!meet->self.has_secret && !meet_where_is_local(where_out))
         return weft_error_set(error, WEFT_ERR_AUTH,
-                              "listening on %.100s is open to other hosts, and without a job secret anybody there could join; set one", host);
+                              "listening on %.100s is open to other hosts, and without a job secret anybody "
+                              "there could join; set one",
+                              host);
     if (is_wildcard(where_out) && !meet->options.advertise)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%.100s is every address of this host; say which one others should connect to", host);
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "%.100s is every address of this host; say which one others should connect to",
+                              host);
     return WEFT_OK;
 }
 
@@ -97,14 +110,17 @@ void meet_address_encode(struct meet *meet, const struct meet_where *local)
         tail_bytes = is_v4 ? 4 : 16;
     }
     const uint32_t id = meet->options.id;
-    const uint8_t head[ADDRESS_HEAD] = {ADDRESS_VERSION, family, (uint8_t)port, (uint8_t)(port >> 8),
-                                        (uint8_t)id, (uint8_t)(id >> 8), (uint8_t)(id >> 16), (uint8_t)(id >> 24)};
+    const uint8_t head[ADDRESS_HEAD] = {ADDRESS_VERSION,     family,
+                                        (uint8_t)port,       (uint8_t)(port >> 8),
+                                        (uint8_t)id,         (uint8_t)(id >> 8),
+                                        (uint8_t)(id >> 16), (uint8_t)(id >> 24)};
     memcpy(meet->address, head, sizeof head);
     memcpy(meet->address + sizeof head, tail, tail_bytes);
     meet->address_bytes = sizeof head + tail_bytes;
 }
 
-enum weft_status meet_address_decode(const struct meet *meet, const void *address, size_t bytes, struct meet_where *where_out)
+enum weft_status meet_address_decode(const struct meet *meet, const void *address, size_t bytes,
+                                     struct meet_where *where_out)
 {
     const uint8_t *data = address;
     *where_out = (struct meet_where){0};

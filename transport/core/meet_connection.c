@@ -25,7 +25,8 @@ static void close_descriptors(int *descriptors, uint32_t count)
 static void set_liveness(struct connection *connection)
 {
     int fd = connection->fd, on = 1;
-    int seconds = (int)(connection->meet->options.liveness_ns / 1000000000u), idle = seconds / 2, interval = seconds - idle;
+    int seconds = (int)(connection->meet->options.liveness_ns / 1000000000u), idle = seconds / 2,
+        interval = seconds - idle;
     unsigned timeout_ms = (unsigned)seconds * 1000 - 500; /* so that the probe at `seconds` finds it passed */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -61,7 +62,8 @@ enum meet_reason connection_know_peer(struct connection *connection)
     struct meet *meet = connection->meet;
     if (meet->options.family == MEET_TCP) {
         struct meet_where where = {.bytes = sizeof where.storage};
-        if (getpeername(connection->fd, (struct sockaddr *)&where.storage, &where.bytes) != 0) return MEET_HUNG_UP;
+        if (getpeername(connection->fd, (struct sockaddr *)&where.storage, &where.bytes) != 0)
+            return MEET_HUNG_UP;
         meet_where_name(&where, connection->name, sizeof connection->name);
         return meet->self.has_secret || meet_where_is_local(&where) ? 0 : MEET_WRONG_USER;
     }
@@ -69,7 +71,8 @@ enum meet_reason connection_know_peer(struct connection *connection)
     socklen_t bytes = sizeof who;
     if (getsockopt(connection->fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return MEET_HUNG_UP;
     connection->pid = who.pid;
-    snprintf(connection->name, sizeof connection->name, "process %d of user %u", (int)who.pid, (unsigned)who.uid);
+    snprintf(connection->name, sizeof connection->name, "process %d of user %u", (int)who.pid,
+             (unsigned)who.uid);
     return meet->self.has_secret || who.uid == geteuid() ? 0 : MEET_WRONG_USER;
 }
 
@@ -148,7 +151,8 @@ void connections_free_dead(struct meet *meet)
 
 /* --- ends --- */
 
-static void end(struct connection *connection, enum meet_reason reason, bool there, enum weft_status status, const char *text)
+static void end(struct connection *connection, enum meet_reason reason, bool there, enum weft_status status,
+                const char *text)
 {
     struct meet_peer *peer = connection->peer;
     char name[sizeof connection->name];
@@ -180,7 +184,8 @@ static void refused(struct connection *connection)
 {
     struct handshake *handshake = &connection->handshake;
     if (!handshake->refused_there && weft_list_empty(&connection->letters)) connection_say(connection);
-    end(connection, handshake->reason, handshake->refused_there, WEFT_OK, meet_reason_text(handshake->reason));
+    end(connection, handshake->reason, handshake->refused_there, WEFT_OK,
+        meet_reason_text(handshake->reason));
 }
 
 /* --- in --- */
@@ -191,11 +196,13 @@ static bool take_descriptors(struct connection *connection, uint32_t count, int 
     if (connection->descriptor_count < count) return false;
     memcpy(out, connection->descriptors, count * sizeof *out);
     connection->descriptor_count -= count;
-    memmove(connection->descriptors, connection->descriptors + count, connection->descriptor_count * sizeof *out);
+    memmove(connection->descriptors, connection->descriptors + count,
+            connection->descriptor_count * sizeof *out);
     return true;
 }
 
-static void hand_over(struct connection *connection, enum handshake_event event, const struct handshake_frame *frame)
+static void hand_over(struct connection *connection, enum handshake_event event,
+                      const struct handshake_frame *frame)
 {
     struct meet_peer *peer = connection->peer;
     const struct meet_callbacks *callbacks = &connection->meet->options.callbacks;
@@ -220,7 +227,8 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
     while (!connection->ended) {
         struct handshake_frame frame;
         size_t used;
-        enum handshake_event event = handshake_take(&connection->handshake, data + at, bytes - at, &used, &frame);
+        enum handshake_event event =
+            handshake_take(&connection->handshake, data + at, bytes - at, &used, &frame);
         at += used;
         if (event == HANDSHAKE_MORE) break;
         if (event == HANDSHAKE_REFUSED) {
@@ -231,7 +239,8 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
             connection_refuse(connection, MEET_HUNG_UP);
         } else if (event == HANDSHAKE_PROVEN) {
             peer_proven(connection);
-            if (!connection->ended && connection->peer->state == PEER_EARLY) break; /* nobody to give his parameters to */
+            if (!connection->ended && connection->peer->state == PEER_EARLY)
+                break; /* nobody to give his parameters to */
         }
     }
     return at;
@@ -242,16 +251,19 @@ static void keep_rest(struct connection *connection, const uint8_t *data, size_t
     if (connection->ended) return;
     if (bytes == 0) {
         drop_partial(connection);
-        if (connection->descriptor_count > 0) connection_refuse(connection, MEET_DESCRIPTORS); /* they belong to no frame */
+        if (connection->descriptor_count > 0)
+            connection_refuse(connection, MEET_DESCRIPTORS); /* they belong to no frame */
         return;
     }
-    if (connection->peer && connection->peer->state == PEER_EARLY) { /* who proves himself waits for our proof first */
+    if (connection->peer &&
+        connection->peer->state == PEER_EARLY) { /* who proves himself waits for our proof first */
         connection_refuse(connection, MEET_GARBAGE);
         return;
     }
     bool stranger = connection->handshake.state < HANDSHAKE_OPEN;
     if (!connection->partial)
-        connection->partial = weft_alloc_bytes(connection->meet->env, stranger ? HANDSHAKE_STRANGER_MAX : HANDSHAKE_SEALED_MAX);
+        connection->partial =
+            weft_alloc_bytes(connection->meet->env, stranger ? HANDSHAKE_STRANGER_MAX : HANDSHAKE_SEALED_MAX);
     if (!connection->partial) {
         connection_refuse(connection, MEET_NO_RESOURCE);
         return;
@@ -291,11 +303,15 @@ static bool read_once(struct connection *connection)
         uint8_t bytes[CMSG_SPACE(MEET_DESCRIPTORS_QUEUED * sizeof(int))];
     } control;
     struct iovec part = {meet->scratch + kept, MEET_SCRATCH_BYTES - HANDSHAKE_SEALED_MAX};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
     ssize_t got = recvmsg(connection->fd, &message, MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (got <= 0) {
-        connection_lost(connection, WEFT_ERR_PEER_LOST, got == 0 ? "closed the connection or ended" : strerror(errno));
+        connection_lost(connection, WEFT_ERR_PEER_LOST,
+                        got == 0 ? "closed the connection or ended" : strerror(errno));
         return false;
     }
     if (!queue_descriptors(connection, &message)) {
@@ -393,7 +409,8 @@ static bool duplicate(const int *descriptors, uint32_t count, int *out)
     return true;
 }
 
-enum weft_status connection_send(struct connection *connection, const void *data, uint32_t bytes, const int *descriptors, uint32_t count)
+enum weft_status connection_send(struct connection *connection, const void *data, uint32_t bytes,
+                                 const int *descriptors, uint32_t count)
 {
     uint32_t frame_bytes = HANDSHAKE_FRAME_BYTES + bytes + WEFT_HMAC_BYTES;
     struct letter *letter = weft_alloc_bytes(connection->meet->env, sizeof *letter + frame_bytes);

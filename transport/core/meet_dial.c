@@ -17,9 +17,12 @@ static void cannot_dial(struct meet_peer *peer, int reason)
 {
     char where[80];
     meet_where_name(&peer->where, where, sizeof where);
-    snprintf(peer->text, sizeof peer->text, "cannot connect to endpoint %u on %s: %s", peer->id, where, strerror(reason));
-    if (reason == ECONNREFUSED && (peer->where.storage.ss_family == AF_UNIX || ++peer->nobody_count >= NOBODY_MAX)) {
-        snprintf(peer->text, sizeof peer->text, "nobody listens for endpoint %u on %s: its process has ended%s", peer->id, where,
+    snprintf(peer->text, sizeof peer->text, "cannot connect to endpoint %u on %s: %s", peer->id, where,
+             strerror(reason));
+    if (reason == ECONNREFUSED &&
+        (peer->where.storage.ss_family == AF_UNIX || ++peer->nobody_count >= NOBODY_MAX)) {
+        snprintf(peer->text, sizeof peer->text,
+                 "nobody listens for endpoint %u on %s: its process has ended%s", peer->id, where,
                  peer->where.storage.ss_family == AF_UNIX ? "" : ", or a firewall refuses");
         peer_fail(peer, WEFT_ERR_UNREACHABLE, peer->text);
     } else {
@@ -31,9 +34,12 @@ void peer_rest(struct meet_peer *peer)
 {
     struct meet *meet = peer->meet;
     peer->state = PEER_RESTING;
-    peer->rest_ns = peer->rest_ns == 0 ? REST_FIRST_NS : peer->rest_ns * 2 < REST_LAST_NS ? peer->rest_ns * 2 : REST_LAST_NS;
+    peer->rest_ns = peer->rest_ns == 0                 ? REST_FIRST_NS
+                    : peer->rest_ns * 2 < REST_LAST_NS ? peer->rest_ns * 2
+                                                       : REST_LAST_NS;
     /* Spread, so that a thousand that were turned away together do not come back together. */
-    peer->retry_ns = weft_now_ns(meet->env) + peer->rest_ns / 2 + weft_random_u64(meet->env) % (peer->rest_ns / 2);
+    peer->retry_ns =
+        weft_now_ns(meet->env) + peer->rest_ns / 2 + weft_random_u64(meet->env) % (peer->rest_ns / 2);
     weft_list_append(&meet->resting, &peer->resting);
     meet_set_timer(meet, peer->retry_ns);
 }
@@ -61,7 +67,8 @@ void peer_dial(struct meet_peer *peer)
     weft_list_append(&meet->dialling, &connection->link);
     meet_set_timer(meet, connection->deadline_ns);
 
-    int reason = connect(fd, (const struct sockaddr *)&peer->where.storage, peer->where.bytes) == 0 ? 0 : errno;
+    int reason =
+        connect(fd, (const struct sockaddr *)&peer->where.storage, peer->where.bytes) == 0 ? 0 : errno;
     connection->connecting = reason == EINPROGRESS;
     connection->interest = connection->connecting ? EPOLLOUT : EPOLLIN;
     if (reason == 0 || reason == EINPROGRESS) {
@@ -89,7 +96,8 @@ void connection_dialled(struct connection *connection)
     connection_want(connection, EPOLLIN);
     enum meet_reason refusal = connection_know_peer(connection);
     if (refusal) connection_refuse(connection, refusal);
-    else if (!connection_say(connection)) connection_lost(connection, WEFT_ERR_PEER_LOST, "closed the connection or ended");
+    else if (!connection_say(connection))
+        connection_lost(connection, WEFT_ERR_PEER_LOST, "closed the connection or ended");
 }
 
 int dial_timers(struct meet *meet, uint64_t now_ns)
@@ -102,7 +110,7 @@ int dial_timers(struct meet *meet, uint64_t now_ns)
         connection_refuse(oldest, MEET_SLOW);
         count++;
     }
-    weft_list_foreach(node, spare, &meet->resting) {
+    weft_list_foreach (node, spare, &meet->resting) {
         struct meet_peer *peer = weft_container_of(node, struct meet_peer, resting);
         if (peer->retry_ns > now_ns) continue;
         weft_list_remove(&peer->resting);
@@ -115,9 +123,10 @@ int dial_timers(struct meet *meet, uint64_t now_ns)
 uint64_t dial_next_ns(const struct meet *meet)
 {
     uint64_t next_ns = WEFT_NEVER;
-    if (!weft_list_empty(&meet->dialling)) next_ns = weft_list_first(&meet->dialling, struct connection, link)->deadline_ns;
+    if (!weft_list_empty(&meet->dialling))
+        next_ns = weft_list_first(&meet->dialling, struct connection, link)->deadline_ns;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &meet->resting) {
+    weft_list_foreach (node, spare, &meet->resting) {
         const struct meet_peer *peer = weft_container_of(node, struct meet_peer, resting);
         if (peer->retry_ns < next_ns) next_ns = peer->retry_ns;
     }

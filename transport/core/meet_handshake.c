@@ -24,8 +24,14 @@ static void put32(uint8_t *at, uint32_t value)
     put16(at + 2, value >> 16);
 }
 
-static uint32_t get16(const uint8_t *at) { return at[0] | (uint32_t)at[1] << 8; }
-static uint32_t get32(const uint8_t *at) { return get16(at) | get16(at + 2) << 16; }
+static uint32_t get16(const uint8_t *at)
+{
+    return at[0] | (uint32_t)at[1] << 8;
+}
+static uint32_t get32(const uint8_t *at)
+{
+    return get16(at) | get16(at + 2) << 16;
+}
 
 static void put64(uint8_t *at, uint64_t value)
 {
@@ -42,7 +48,8 @@ static void put_frame(uint8_t *at, enum frame_kind kind, uint32_t descriptors, u
 
 /* --- keys --- */
 
-enum weft_status handshake_self_init(struct handshake_self *self, uint32_t id, uint64_t nonce, const void *secret, size_t secret_bytes)
+enum weft_status handshake_self_init(struct handshake_self *self, uint32_t id, uint64_t nonce,
+                                     const void *secret, size_t secret_bytes)
 {
     static const char label[] = "weft meet job", mark_label[] = "weft meet mark";
     uint8_t nonce_bytes[8], facts[3], mark[WEFT_HMAC_BYTES];
@@ -51,8 +58,10 @@ enum weft_status handshake_self_init(struct handshake_self *self, uint32_t id, u
     put16(facts, HANDSHAKE_VERSION);
     facts[2] = secret ? MODE_SECRET : MODE_NONCE;
 
-    const struct weft_bytes_view parts[] = {{label, sizeof label}, {facts, sizeof facts}, {nonce_bytes, sizeof nonce_bytes}};
-    WEFT_TRY(weft_hmac_sha256(secret ? secret : nonce_bytes, secret ? secret_bytes : sizeof nonce_bytes, parts, 3, self->job_key));
+    const struct weft_bytes_view parts[] = {
+        {label, sizeof label}, {facts, sizeof facts}, {nonce_bytes, sizeof nonce_bytes}};
+    WEFT_TRY(weft_hmac_sha256(secret ? secret : nonce_bytes, secret ? secret_bytes : sizeof nonce_bytes,
+                              parts, 3, self->job_key));
     /* Of the nonce alone, so that a wrong secret is told apart from a wrong job. */
     const struct weft_bytes_view mark_part = {mark_label, sizeof mark_label};
     WEFT_TRY(weft_hmac_sha256(nonce_bytes, sizeof nonce_bytes, &mark_part, 1, mark));
@@ -65,7 +74,8 @@ void handshake_self_fini(struct handshake_self *self)
     weft_wipe(self, sizeof *self);
 }
 
-static enum weft_status make_session_key(struct handshake *handshake, const uint8_t their_hello[HANDSHAKE_HELLO_BYTES])
+static enum weft_status make_session_key(struct handshake *handshake,
+                                         const uint8_t their_hello[HANDSHAKE_HELLO_BYTES])
 {
     static const char label[] = "weft meet session";
     bool dialer = handshake->role == HANDSHAKE_DIALER;
@@ -77,7 +87,8 @@ static enum weft_status make_session_key(struct handshake *handshake, const uint
     return weft_hmac_sha256(handshake->self->job_key, WEFT_HMAC_BYTES, parts, 3, handshake->session_key);
 }
 
-static enum weft_status make_proof(const struct handshake *handshake, enum handshake_role role, uint8_t proof_out[WEFT_HMAC_BYTES])
+static enum weft_status make_proof(const struct handshake *handshake, enum handshake_role role,
+                                   uint8_t proof_out[WEFT_HMAC_BYTES])
 {
     static const char label[] = "weft meet proof";
     uint8_t who = (uint8_t)role;
@@ -85,14 +96,16 @@ static enum weft_status make_proof(const struct handshake *handshake, enum hands
     return weft_hmac_sha256(handshake->session_key, WEFT_HMAC_BYTES, parts, 2, proof_out);
 }
 
-static enum weft_status make_mac(const struct handshake *handshake, enum handshake_role role, uint64_t number, const uint8_t *frame,
-                                 const void *data, uint32_t bytes, uint8_t mac_out[WEFT_HMAC_BYTES])
+static enum weft_status make_mac(const struct handshake *handshake, enum handshake_role role, uint64_t number,
+                                 const uint8_t *frame, const void *data, uint32_t bytes,
+                                 uint8_t mac_out[WEFT_HMAC_BYTES])
 {
     static const char label[] = "weft meet frame";
     uint8_t place[9];
     place[0] = (uint8_t)role;
     put64(place + 1, number);
-    const struct weft_bytes_view parts[] = {{label, sizeof label}, {place, sizeof place}, {frame, HANDSHAKE_FRAME_BYTES}, {data, bytes}};
+    const struct weft_bytes_view parts[] = {
+        {label, sizeof label}, {place, sizeof place}, {frame, HANDSHAKE_FRAME_BYTES}, {data, bytes}};
     return weft_hmac_sha256(handshake->session_key, WEFT_HMAC_BYTES, parts, 4, mac_out);
 }
 
@@ -114,8 +127,8 @@ static enum weft_status say_proof(struct handshake *handshake)
     return WEFT_OK;
 }
 
-void handshake_init(struct handshake *handshake, const struct handshake_self *self, enum handshake_role role, uint32_t peer_id,
-                    const uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES])
+void handshake_init(struct handshake *handshake, const struct handshake_self *self, enum handshake_role role,
+                    uint32_t peer_id, const uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES])
 {
     *handshake = (struct handshake){.self = self, .role = role, .state = HANDSHAKE_HELLO, .peer_id = peer_id};
     uint8_t *hello = handshake->hello;
@@ -144,7 +157,8 @@ void handshake_refuse(struct handshake *handshake, enum meet_reason reason)
     handshake->out_bytes = HANDSHAKE_FRAME_BYTES + 1;
 }
 
-enum weft_status handshake_seal(struct handshake *handshake, const void *data, uint32_t bytes, uint32_t descriptors, uint8_t *frame_out)
+enum weft_status handshake_seal(struct handshake *handshake, const void *data, uint32_t bytes,
+                                uint32_t descriptors, uint8_t *frame_out)
 {
     WEFT_ASSERT(handshake->state == HANDSHAKE_OPEN || handshake->state == HANDSHAKE_MET);
     WEFT_ASSERT(bytes <= MEET_MESSAGE_BYTES_MAX && descriptors <= MEET_DESCRIPTORS_MAX);
@@ -175,11 +189,13 @@ static enum meet_reason check_hello(const struct handshake *handshake, const uin
 {
     uint32_t from = get32(hello + AT_FROM), self = handshake->self->id;
     if (memcmp(hello, magic, sizeof magic) != 0) return MEET_GARBAGE;
-    if (get16(hello + AT_VERSION) != HANDSHAKE_VERSION || hello[AT_MODE] != handshake->hello[AT_MODE]) return MEET_VERSION;
+    if (get16(hello + AT_VERSION) != HANDSHAKE_VERSION || hello[AT_MODE] != handshake->hello[AT_MODE])
+        return MEET_VERSION;
     if (hello[AT_ROLE] == handshake->role) return MEET_REFLECTED;
     if (hello[AT_ROLE] != other_role(handshake)) return MEET_GARBAGE;
     if (get32(hello + AT_JOB) != handshake->self->job_mark) return MEET_WRONG_JOB;
-    if (memcmp(hello + AT_CHALLENGE, handshake->hello + AT_CHALLENGE, HANDSHAKE_CHALLENGE_BYTES) == 0) return MEET_REFLECTED;
+    if (memcmp(hello + AT_CHALLENGE, handshake->hello + AT_CHALLENGE, HANDSHAKE_CHALLENGE_BYTES) == 0)
+        return MEET_REFLECTED;
     if (get32(hello + AT_TO) != self) return MEET_WRONG_ID;
     if (handshake->role == HANDSHAKE_DIALER ? from != handshake->peer_id : from >= self) return MEET_WRONG_ID;
     return 0;
@@ -204,21 +220,27 @@ static enum handshake_event take_hello(struct handshake *handshake, const uint8_
 static enum handshake_event take_proof(struct handshake *handshake, const uint8_t *proof)
 {
     uint8_t expected[WEFT_HMAC_BYTES];
-    if (make_proof(handshake, other_role(handshake), expected) < 0) return refused(handshake, MEET_NO_RESOURCE);
-    if (!weft_bytes_equal_secretly(proof, expected, sizeof expected)) return refused(handshake, MEET_WRONG_SECRET);
-    if (handshake->role == HANDSHAKE_ACCEPTER && say_proof(handshake) < 0) return refused(handshake, MEET_NO_RESOURCE);
+    if (make_proof(handshake, other_role(handshake), expected) < 0)
+        return refused(handshake, MEET_NO_RESOURCE);
+    if (!weft_bytes_equal_secretly(proof, expected, sizeof expected))
+        return refused(handshake, MEET_WRONG_SECRET);
+    if (handshake->role == HANDSHAKE_ACCEPTER && say_proof(handshake) < 0)
+        return refused(handshake, MEET_NO_RESOURCE);
     handshake->state = HANDSHAKE_OPEN;
     return HANDSHAKE_PROVEN;
 }
 
-static enum handshake_event take_sealed(struct handshake *handshake, const uint8_t *frame, uint32_t body_bytes, struct handshake_frame *frame_out)
+static enum handshake_event take_sealed(struct handshake *handshake, const uint8_t *frame,
+                                        uint32_t body_bytes, struct handshake_frame *frame_out)
 {
     const uint8_t *body = frame + HANDSHAKE_FRAME_BYTES;
     uint32_t bytes = body_bytes - WEFT_HMAC_BYTES;
     uint8_t expected[WEFT_HMAC_BYTES];
-    if (make_mac(handshake, other_role(handshake), handshake->unsealed_count, frame, body, bytes, expected) < 0)
+    if (make_mac(handshake, other_role(handshake), handshake->unsealed_count, frame, body, bytes, expected) <
+        0)
         return refused(handshake, MEET_NO_RESOURCE);
-    if (!weft_bytes_equal_secretly(body + bytes, expected, sizeof expected)) return refused(handshake, MEET_TAMPERED);
+    if (!weft_bytes_equal_secretly(body + bytes, expected, sizeof expected))
+        return refused(handshake, MEET_TAMPERED);
     handshake->unsealed_count++;
     *frame_out = (struct handshake_frame){body, bytes, frame[1]};
     if (handshake->state == HANDSHAKE_MET) return HANDSHAKE_MESSAGE;
@@ -249,8 +271,8 @@ static enum meet_reason check_frame(const struct handshake *handshake, const uin
     return bytes >= WEFT_HMAC_BYTES && bytes <= WEFT_HMAC_BYTES + MEET_MESSAGE_BYTES_MAX ? 0 : MEET_GARBAGE;
 }
 
-enum handshake_event handshake_take(struct handshake *handshake, const uint8_t *data, size_t bytes, size_t *used_out,
-                                    struct handshake_frame *frame_out)
+enum handshake_event handshake_take(struct handshake *handshake, const uint8_t *data, size_t bytes,
+                                    size_t *used_out, struct handshake_frame *frame_out)
 {
     WEFT_ASSERT(handshake->out_bytes == 0);
     *used_out = 0;

@@ -18,10 +18,11 @@ static enum weft_status cannot_listen(const struct meet_where *where, int reason
 {
     char name[80];
     meet_where_name(where, name, sizeof name);
-    enum weft_status status = reason == EMFILE || reason == ENFILE ? WEFT_ERR_LIMIT
+    enum weft_status status = reason == EMFILE || reason == ENFILE    ? WEFT_ERR_LIMIT
                               : reason == ENOMEM || reason == ENOBUFS ? WEFT_ERR_NO_MEMORY
-                              : reason == EADDRNOTAVAIL ? WEFT_ERR_NOT_FOUND
-                              : reason == EADDRINUSE ? WEFT_ERR_EXISTS : WEFT_ERR_IO;
+                              : reason == EADDRNOTAVAIL               ? WEFT_ERR_NOT_FOUND
+                              : reason == EADDRINUSE                  ? WEFT_ERR_EXISTS
+                                                                      : WEFT_ERR_IO;
     return weft_error_set(error, status, "cannot listen for peers on %s: %s", name, strerror(reason));
 }
 
@@ -32,7 +33,9 @@ static int listen_at(struct meet_where *where)
     int on = 1, fd = socket(where->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     if (where->storage.ss_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, name, where->bytes) == 0 && listen(fd, LISTEN_QUEUE) == 0 && getsockname(fd, name, &where->bytes) == 0) return fd;
+    if (bind(fd, name, where->bytes) == 0 && listen(fd, LISTEN_QUEUE) == 0 &&
+        getsockname(fd, name, &where->bytes) == 0)
+        return fd;
     int reason = errno;
     close(fd);
     errno = reason;
@@ -54,8 +57,9 @@ enum weft_status meet_listen(struct meet *meet, struct weft_error *error)
         }
         if (errno != EADDRINUSE || port == last) {
             if (errno == EADDRINUSE && last > first && options->family == MEET_TCP)
-                return weft_error_set(error, WEFT_ERR_EXISTS, "every port from %u to %u of %.100s is in use; widen the range", first, last,
-                                      options->bind_host);
+                return weft_error_set(error, WEFT_ERR_EXISTS,
+                                      "every port from %u to %u of %.100s is in use; widen the range", first,
+                                      last, options->bind_host);
             return cannot_listen(&where, errno, error);
         }
     }

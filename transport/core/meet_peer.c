@@ -20,8 +20,7 @@ struct meet_peer *peer_find(struct meet *meet, uint32_t id)
 {
     if (meet->bucket_count == 0) return NULL;
     struct meet_peer *peer = *bucket_of(meet, id);
-    while (peer && peer->id != id)
-        peer = peer->next;
+    while (peer && peer->id != id) peer = peer->next;
     return peer;
 }
 
@@ -29,7 +28,8 @@ static enum weft_status grow(struct meet *meet)
 {
     uint32_t old_count = meet->bucket_count, count = old_count ? old_count * 2 : BUCKETS_FIRST;
     if (meet->stats.peers + meet->stats.early < old_count) return WEFT_OK;
-    struct meet_peer **old = meet->buckets, **buckets = weft_alloc_zero(meet->env, count * sizeof(struct meet_peer *));
+    struct meet_peer **old = meet->buckets,
+                     **buckets = weft_alloc_zero(meet->env, count * sizeof(struct meet_peer *));
     if (!buckets) return old ? WEFT_OK : WEFT_ERR_NO_MEMORY; /* long chains do, too */
     meet->buckets = buckets;
     meet->bucket_count = count;
@@ -64,8 +64,7 @@ static struct meet_peer *peer_add(struct meet *meet, uint32_t id, enum peer_stat
 
 static void drop_parameters(struct meet_peer *peer)
 {
-    for (uint32_t i = 0; i < peer->descriptor_count; i++)
-        close(peer->descriptors[i]);
+    for (uint32_t i = 0; i < peer->descriptor_count; i++) close(peer->descriptors[i]);
     peer->descriptor_count = 0;
     weft_free_bytes(peer->meet->env, peer->parameters);
     peer->parameters = NULL;
@@ -81,8 +80,7 @@ static void peer_remove(struct meet_peer *peer)
     weft_list_remove(&peer->link);
     weft_list_remove(&peer->resting);
     struct meet_peer **at = bucket_of(meet, peer->id);
-    while (*at != peer)
-        at = &(*at)->next;
+    while (*at != peer) at = &(*at)->next;
     *at = peer->next;
     weft_free_bytes(meet->env, peer);
 }
@@ -90,14 +88,14 @@ static void peer_remove(struct meet_peer *peer)
 void peers_free(struct meet *meet)
 {
     for (uint32_t i = 0; i < meet->bucket_count; i++)
-        while (meet->buckets[i])
-            peer_remove(meet->buckets[i]);
+        while (meet->buckets[i]) peer_remove(meet->buckets[i]);
     weft_free_bytes(meet->env, meet->buckets);
 }
 
 /* --- meeting --- */
 
-static enum weft_status keep_parameters(struct meet_peer *peer, const void *parameters, size_t bytes, const int *descriptors, uint32_t count)
+static enum weft_status keep_parameters(struct meet_peer *peer, const void *parameters, size_t bytes,
+                                        const int *descriptors, uint32_t count)
 {
     if (bytes > 0) {
         peer->parameters = weft_alloc_bytes(peer->meet->env, bytes);
@@ -115,16 +113,18 @@ static enum weft_status keep_parameters(struct meet_peer *peer, const void *para
 
 static void send_parameters(struct meet_peer *peer)
 {
-    enum weft_status status =
-        connection_send(peer->connection, peer->parameters, peer->parameter_bytes, peer->descriptors, peer->descriptor_count);
+    enum weft_status status = connection_send(peer->connection, peer->parameters, peer->parameter_bytes,
+                                              peer->descriptors, peer->descriptor_count);
     if (status < 0) peer_fail(peer, status, "our parameters could not be sent");
 }
 
-enum weft_status meet_connect(struct meet *meet, uint32_t peer_id, const void *address, size_t address_bytes, const void *parameters,
-                              size_t bytes, const int *descriptors, uint32_t count, void *owner, struct meet_peer **peer_out)
+enum weft_status meet_connect(struct meet *meet, uint32_t peer_id, const void *address, size_t address_bytes,
+                              const void *parameters, size_t bytes, const int *descriptors, uint32_t count,
+                              void *owner, struct meet_peer **peer_out)
 {
     struct meet_where where;
-    if (peer_id == meet->options.id || bytes > MEET_PARAMETER_BYTES_MAX || count > MEET_DESCRIPTORS_MAX) return WEFT_ERR_INVALID;
+    if (peer_id == meet->options.id || bytes > MEET_PARAMETER_BYTES_MAX || count > MEET_DESCRIPTORS_MAX)
+        return WEFT_ERR_INVALID;
     if (count > 0 && meet->options.family != MEET_UNIX) return WEFT_ERR_INVALID;
     WEFT_TRY(meet_address_decode(meet, address, address_bytes, &where));
     if (where.id != peer_id) return WEFT_ERR_MALFORMED;
@@ -168,7 +168,8 @@ static struct meet_peer *claim(struct connection *connection)
     struct meet_peer *peer = peer_find(meet, connection->handshake.peer_id);
     enum meet_reason reason = 0;
     if (!peer && meet->stats.early >= meet->options.early_max) reason = MEET_CROWDED;
-    else if (!peer && !(peer = peer_add(meet, connection->handshake.peer_id, PEER_EARLY))) reason = MEET_NO_RESOURCE;
+    else if (!peer && !(peer = peer_add(meet, connection->handshake.peer_id, PEER_EARLY)))
+        reason = MEET_NO_RESOURCE;
     else if (peer->state != PEER_EARLY && peer->state != PEER_AWAITED) reason = MEET_TWICE;
     if (reason) {
         connection_refuse(connection, reason);
@@ -242,14 +243,17 @@ static enum weft_status status_of(enum meet_reason reason, bool there)
     return WEFT_OK;
 }
 
-void peer_connection_ended(struct meet_peer *peer, enum meet_reason reason, bool there, enum weft_status status, const char *text)
+void peer_connection_ended(struct meet_peer *peer, enum meet_reason reason, bool there,
+                           enum weft_status status, const char *text)
 {
     char said[160];
     snprintf(said, sizeof said, "%s%s", there ? "it refused us: " : "", text);
     enum weft_status final = reason ? status_of(reason, there) : WEFT_OK;
     switch (peer->state) {
     case PEER_EARLY: peer_remove(peer); break;
-    case PEER_MET: peer_fail(peer, reason == 0 ? status : final < 0 && !there ? final : WEFT_ERR_PEER_LOST, said); break;
+    case PEER_MET:
+        peer_fail(peer, reason == 0 ? status : final < 0 && !there ? final : WEFT_ERR_PEER_LOST, said);
+        break;
     case PEER_DIALLING:
         if (final < 0) {
             peer_fail(peer, final, said);
@@ -286,7 +290,9 @@ int peer_timers(struct meet *meet, uint64_t now_ns)
 uint64_t peer_next_ns(const struct meet *meet)
 {
     if (!weft_list_empty(&meet->ending)) return 0;
-    return weft_list_empty(&meet->waiting) ? WEFT_NEVER : weft_list_first(&meet->waiting, struct meet_peer, link)->deadline_ns;
+    return weft_list_empty(&meet->waiting)
+               ? WEFT_NEVER
+               : weft_list_first(&meet->waiting, struct meet_peer, link)->deadline_ns;
 }
 
 int peer_deliver_ends(struct meet *meet)
@@ -306,7 +312,8 @@ int peer_deliver_ends(struct meet *meet)
 
 /* --- for the owner --- */
 
-enum weft_status meet_send(struct meet_peer *peer, const void *data, size_t bytes, const int *descriptors, uint32_t count)
+enum weft_status meet_send(struct meet_peer *peer, const void *data, size_t bytes, const int *descriptors,
+                           uint32_t count)
 {
     if (bytes > MEET_MESSAGE_BYTES_MAX || count > MEET_DESCRIPTORS_MAX) return WEFT_ERR_INVALID;
     if (count > 0 && peer->meet->options.family != MEET_UNIX) return WEFT_ERR_INVALID;

@@ -17,6 +17,18 @@ void weft_transport_options_init(struct weft_transport_options *options)
     options->devices = "lo";
 }
 
+enum weft_status weft_transport_options_wrap(struct weft_transport_options *options, const char *backend, const char *wrap,
+                                             char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX])
+{
+    size_t wrapper_bytes = strcspn(wrap, ":");
+    bool has_parameters = wrap[wrapper_bytes] == ':';
+    int bytes = snprintf(room, WEFT_TRANSPORT_BACKEND_BYTES_MAX, "%.*s%s%s", (int)wrapper_bytes, wrap, wrap[0] ? ":" : "", backend);
+    if (bytes >= WEFT_TRANSPORT_BACKEND_BYTES_MAX) return WEFT_ERR_LIMIT;
+    options->backend = room;
+    options->wrap = wrap[0] == 0 ? NULL : has_parameters ? wrap + wrapper_bytes + 1 : "";
+    return WEFT_OK;
+}
+
 uint32_t core_nonce_hash(uint64_t nonce)
 {
     nonce ^= nonce >> 33;
@@ -86,7 +98,10 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
         weft_free_bytes(env, transport);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a transport endpoint");
     }
-    enum weft_status status = ops->open(transport, options, error);
+    struct weft_transport_options settled = *options; /* an empty text and none are the same to a backend */
+    if (settled.ports && settled.ports[0] == 0) settled.ports = NULL;
+    if (settled.tune && settled.tune[0] == 0) settled.tune = NULL;
+    enum weft_status status = ops->open(transport, &settled, error);
     if (status < 0) {
         core_peers_free(transport);
         weft_free_bytes(env, transport);
