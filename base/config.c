@@ -216,12 +216,14 @@ static void warn_of_near_misses(struct weft_config *config)
         name[bytes] = '\0';
         bool exact = false;
         const char *near = NULL;
+        size_t least = 3; /* further away is no likely slip */
         char wanted[NAME_BYTES_MAX + 8], near_name[NAME_BYTES_MAX + 8];
         for (size_t i = 0; i < config->count && !exact; i++) {
             variable_name(weft_option_table[i].name, wanted, sizeof wanted);
             size_t away = distance(name, wanted);
             exact = away == 0;
-            if (away > 2) continue;
+            if (away >= least) continue;
+            least = away;
             near = near_name;
             memcpy(near_name, wanted, sizeof wanted);
         }
