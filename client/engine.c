@@ -465,6 +465,7 @@ bool client_engine_halt(struct weft_session *session)
     struct client_engine *engine = &session->engine;
     if (engine->halted) return true;
     if (weft_loop_take(engine->loop, client_deadline(session, WEFT_MS(300))) < 0) return false;
+    weft_loop_step(engine->loop); /* letters that nobody has read yet: their requests would never end */
     end_requests(engine, client_failed(session), session->failure.text);
     weft_loop_stop(engine->loop); /* before give: the thread sees it first and ends without another step */
     weft_loop_give(engine->loop);
