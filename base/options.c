@@ -28,7 +28,7 @@ const struct weft_option weft_option_table[] = {
     CHOICE("transport.backend", "ucx", "ucx|sim", "Which transport moves the data."),
     TEXT("transport.lanes", "tcp", "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),
     TEXT("transport.devices", "lo", "Network devices to use, as UCX_NET_DEVICES has them."),
-    BYTES("transport.eager_bytes", "8KiB", 0, MIB, "Messages up to this size are sent at once, without a handshake."),
+    BYTES("transport.eager_bytes", "0", 0, MIB, "Messages up to this size are sent at once, without a handshake; 0: the transport's choice."),
     TEXT("transport.ports", "", "TCP ports to listen on for data, as first-last (40000-40099); empty for any."),
     TEXT("transport.tune", "", "Settings of the transport itself, name=value,name=value; empty for none."),
     TEXT("transport.wrap", "", "Wrappers around the transport for tests, such as fault:...; empty for none."),

@@ -12,22 +12,57 @@ static void message(const uint8_t *data, size_t bytes)
 {
     struct ucx_wire_header header;
     if (ucx_wire_decode(data, bytes, &header) < 0) return;
-    MUST(header.header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
+    MUST(header.header_bytes <= UCX_WIRE_INNER_BYTES_MAX);
     MUST(header.header >= data && header.header + header.header_bytes == data + bytes);
-    MUST(header.kind >= UCX_WIRE_MESSAGE && header.kind <= UCX_WIRE_BYE_TOO);
+    MUST(header.kind >= UCX_WIRE_MESSAGE && header.kind <= UCX_WIRE_KIND_LAST);
     uint8_t again[UCX_WIRE_HEADER_BYTES_MAX];
     ucx_wire_encode(&header, again);
     MUST(memcmp(again, data, bytes) == 0);
 }
 
+static void words(const uint8_t *data, size_t bytes)
+{
+    while (bytes > 0) {
+        struct ucx_wire_entry entry;
+        size_t used = ucx_wire_entry_decode(data, bytes, &entry);
+        if (used == 0) return;
+        MUST(used <= bytes && entry.header + entry.header_bytes == data + used);
+        uint8_t again[UCX_WIRE_ENTRY_BYTES + WEFT_TRANSPORT_HEADER_BYTES_MAX];
+        ucx_wire_entry_encode(&entry, again);
+        MUST(memcmp(again, data, used) == 0);
+        data += used;
+        bytes -= used;
+    }
+}
+
+static void key_and_put(const uint8_t *data, size_t bytes)
+{
+    struct ucx_wire_key key;
+    if (ucx_wire_key_decode(data, bytes, &key) == WEFT_OK) {
+        MUST(key.packed + key.packed_bytes == data + bytes);
+        MUST(key.address + key.bytes >= key.address);
+        uint8_t again[WEFT_WINDOW_KEY_BYTES_MAX];
+        ucx_wire_key_encode(&key, again);
+        MUST(memcmp(again, data, bytes) == 0);
+    }
+    struct ucx_wire_put put, twice;
+    if (ucx_wire_put_decode(data, bytes, &put) < 0) return;
+    uint8_t again[UCX_WIRE_PUT_BYTES], third[UCX_WIRE_PUT_BYTES];
+    ucx_wire_put_encode(&put, again);
+    MUST(ucx_wire_put_decode(again, sizeof again, &twice) == WEFT_OK);
+    ucx_wire_put_encode(&twice, third);
+    MUST(memcmp(again, third, sizeof again) == 0);
+}
+
 static void address(const uint8_t *data, size_t bytes)
 {
     const void *inside = NULL;
+    struct ucx_wire_process process;
     if (bytes < 8) return;
     uint32_t hash, id;
     memcpy(&hash, data, 4);
     memcpy(&id, data + 4, 4);
-    if (ucx_wire_address_decode(data + 8, bytes - 8, hash, id, &inside) < 0) return;
+    if (ucx_wire_address_decode(data + 8, bytes - 8, hash, id, &process, &inside) < 0) return;
     MUST((const uint8_t *)inside > data + 8 && (const uint8_t *)inside < data + bytes);
 }
 
@@ -35,6 +70,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     message(data, bytes);
     address(data, bytes);
+    words(data, bytes);
+    key_and_put(data, bytes);
     return 0;
 }
 
@@ -44,7 +81,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     memset(content, (int)number, sizeof content);
     if (number % 2 == 0) {
         struct ucx_wire_header header = {
-            .kind = (enum ucx_wire_kind)(1 + number / 2 % 4),
+            .kind = (enum ucx_wire_kind)(1 + number / 2 % UCX_WIRE_KIND_LAST),
             .header_bytes = (uint32_t)(number * 37 % (sizeof content + 1)),
             .sender = (uint32_t)number,
             .nonce = number * 0x9e3779b97f4a7c15ull,
@@ -58,9 +95,20 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         memcpy(out, bytes, length);
         return length;
     }
+    if (number % 8 == 3 && room >= 2 * (UCX_WIRE_ENTRY_BYTES + 8)) {
+        struct ucx_wire_entry entry = {.word = (enum ucx_wire_word)(1 + number / 4 % UCX_WORD_LAST), .header_bytes = 8, .id = number, .header = content};
+        for (int i = 0; i < 2; i++) ucx_wire_entry_encode(&entry, out + i * (UCX_WIRE_ENTRY_BYTES + 8));
+        return 2 * (UCX_WIRE_ENTRY_BYTES + 8);
+    }
+    if (number % 8 == 1 && room >= WEFT_WINDOW_KEY_BYTES_MAX) {
+        struct ucx_wire_key key = {.owner = 3, .rights = 3, .window = number, .bytes = 4096, .address = 1 << 20, .packed = content, .packed_bytes = number % 80};
+        ucx_wire_key_encode(&key, out);
+        return UCX_WIRE_KEY_BYTES + key.packed_bytes;
+    }
+    struct ucx_wire_process process = {.pid = number};
     uint32_t words[2] = {(uint32_t)(number * 77), (uint32_t)number}, address_bytes = 1 + (uint32_t)(number % 200);
     if (8 + UCX_WIRE_ADDRESS_BYTES + address_bytes > room) return 0;
     memcpy(out, words, sizeof words);
-    ucx_wire_address_encode(words[0], words[1], content, address_bytes, out + 8);
+    ucx_wire_address_encode(words[0], words[1], &process, content, address_bytes, out + 8);
     return 8 + UCX_WIRE_ADDRESS_BYTES + address_bytes;
 }

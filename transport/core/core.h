@@ -84,6 +84,7 @@ struct weft_remote {
 };
 
 enum { CORE_MATCH_BUCKETS = 512, CORE_CHANNELS = 256 };
+enum { CORE_EAGER_BYTES = 8192 }; /* where neither the user nor the backend has said otherwise */
 
 /* Bounds of what strangers with the right nonce may leave here before they are connected. */
 enum { CORE_EARLY_PEERS_MAX = 4096, CORE_EARLY_ARRIVALS_MAX = 16384 };
@@ -137,6 +138,9 @@ struct weft_transport {
 void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status);
 /* A message of `peer_id` with the right nonce was announced; `face` is filled. Takes the arrival, always. */
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival);
+/* As core_arrived, but only if a receive is posted for it: then it is taken, and no code of a user has run, so this may
+ * be called from inside a library's callback. false: nothing was done. */
+bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *arrival);
 /* As weft_transport_fail_peer. `peer` may be one that is lost already: then nothing happens. */
 void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text);
 /* As core_peer_lost, but it took its leave in order: whole messages it had sent can still be received. */

@@ -66,20 +66,27 @@ void core_receive_meet(struct weft_transport *transport, struct weft_receive *re
     WEFT_ASSERT(status == WEFT_IN_PROGRESS);
 }
 
-/* Give the arrival to the first receive posted for it. */
-bool core_match_posted(struct weft_transport *transport, struct core_arrival *arrival)
+/* The first receive posted for this arrival, or NULL. */
+static struct weft_receive *posted_for(struct weft_transport *transport, const struct core_arrival *arrival)
 {
     uint32_t peer_id = arrival->face.peer_id;
     uint64_t tag = arrival->face.tag;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->posted[bucket_of(peer_id, tag)]) {
         struct weft_receive *receive = weft_container_of(node, struct weft_receive, link);
-        if (receive->tag != tag || receive->peer_id != peer_id) continue;
-        weft_list_remove(node);
-        core_receive_meet(transport, receive, arrival);
-        return true;
+        if (receive->tag == tag && receive->peer_id == peer_id) return receive;
     }
-    return false;
+    return NULL;
+}
+
+/* Give the arrival to the first receive posted for it. */
+bool core_match_posted(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    struct weft_receive *receive = posted_for(transport, arrival);
+    if (!receive) return false;
+    weft_list_remove(&receive->link);
+    core_receive_meet(transport, receive, arrival);
+    return true;
 }
 
 struct core_arrival *core_match_unexpected(struct weft_transport *transport, uint32_t peer_id, uint64_t tag)
@@ -190,13 +197,32 @@ static void arrival_dispatch(struct weft_transport *transport, struct core_arriv
     core_match_keep(transport, arrival);
 }
 
+static void arrival_init(struct core_arrival *arrival)
+{
+    WEFT_ASSERT(arrival->face.header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
+    weft_list_init(&arrival->face.link);
+    weft_list_init(&arrival->of_peer);
+    arrival->face.lost = false;
+}
+
+bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    struct weft_peer *peer = core_peer_find(transport, arrival->face.peer_id);
+    if (!peer || !peer->connected || peer->early || peer->status < 0 || transport->closed) return false;
+    if (!posted_for(transport, arrival)) return false;
+    arrival_init(arrival);
+    arrival->peer = peer;
+    arrival->state = CORE_ARRIVAL_UNEXPECTED;
+    weft_list_append(&peer->arrivals, &arrival->of_peer);
+    transport->stats.received_count++;
+    transport->stats.received_bytes += arrival->face.header_bytes;
+    return core_match_posted(transport, arrival);
+}
+
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival)
 {
     struct weft_arrival *face = &arrival->face;
-    WEFT_ASSERT(face->header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
-    weft_list_init(&face->link);
-    weft_list_init(&arrival->of_peer);
-    face->lost = false;
+    arrival_init(arrival);
     struct weft_peer *peer = core_peer_find(transport, face->peer_id);
     bool early = !peer || !peer->connected || peer->early;
     if (early && transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) peer = NULL;

@@ -12,7 +12,6 @@ void weft_transport_options_init(struct weft_transport_options *options)
 {
     memset(options, 0, sizeof *options);
     options->size = sizeof *options;
-    options->eager_bytes_max = 8192;
     options->lanes = "tcp";
     options->devices = "lo";
 }
@@ -85,7 +84,7 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
     snprintf(transport->name, sizeof transport->name, "%s", options->backend);
     transport->id = options->id;
     transport->nonce = options->nonce;
-    transport->eager_bytes_max = options->eager_bytes_max;
+    transport->eager_bytes_max = options->eager_bytes_max ? options->eager_bytes_max : CORE_EAGER_BYTES;
     transport->peer_failed = options->peer_failed;
     transport->peer_failed_context = options->peer_failed_context;
     core_match_init(transport);

@@ -1,36 +1,57 @@
 /* ucx.h - inside the UCX backend. UCX's headers appear in this folder only.
  *
- *   ucx_wire.c      our bytes: message header, address blob
+ *   ucx_wire.c      our bytes: message header, words, keys, address blob
+ *   ucx_settings.c  what the user chose: lanes, devices, ports, tuning; his UCX_* environment wins
  *   ucx_open.c      context, worker, address, sleeping, close and free
  *   ucx_peer.c      connect; how a peer is lost and when its operations may complete
- *   ucx_message.c   send, arrivals, accept, discard, progress
+ *   ucx_lane.c      which lanes UCX chose towards a peer
+ *   ucx_process.c   the processes of peers on this host, watched by pidfd
+ *   ucx_message.c   send, arrivals, accept, discard
+ *   ucx_batch.c     small words to a peer, gathered into one message
+ *   ucx_stream.c    payloads cut into fragments, for buffers that the receiver has named
+ *   ucx_window.c    one-sided: windows, put, get
+ *   ucx_table.c     numbers for what is in flight
  *
- * One message is one UCX active message. Up to eager_bytes_max the payload travels along; above it UCX
- * announces the message (rendezvous) and moves the payload when ucp_am_recv_data_nbx names the buffer.
+ * A message goes one of three ways
+ *   eager       up to eager_bytes_max, while its receiver lets more bytes wait: one UCX active message
+ *   announced   else: a word ANNOUNCE ─► GRANT (a buffer is named) or TAKEN (nobody needs it) ─► DATA fragments, each
+ *               one active message of at most a TCP segment of UCX. Over tcp this is faster than UCX's own rendezvous
+ *               (which puts the whole payload into the socket at once, out of the caches).
+ *   by UCX      where the lane has real remote access (verbs, shared memory): UCX's rendezvous, no copy by a processor
  *
  * UCX callbacks only note what happened (an arrival queued, an operation finished, a peer failed); all
  * the rest runs after ucp_worker_progress has returned, so no user code ever runs inside UCX.
  *
  * An operation has two owners, the user and UCX, and is recycled when both have let go:
  *   finished   its completion is queued (the user gets his buffer back)     delivered   and has run
- *   ucx_live   UCX still holds its request
- * UCX lets go first, also when a peer is lost: a forced close ends its requests. Should one remain after
- * the connection is gone, its user gets it back all the same, and its memory waits here for UCX. */
+ *   holds      requests of UCX that still use it
+ * An operation finishes when UCX holds nothing of it, also when a peer is lost: a forced close ends UCX's requests.
+ * Should one remain after the connection is gone, its user gets it back all the same, and its memory waits here for
+ * UCX. A buffer that waits for DATA is written by our own hand only, so it can be given back at any time. */
 #ifndef WEFT_TRANSPORT_UCX_H
 #define WEFT_TRANSPORT_UCX_H
 
 #include <ucp/api/ucp.h>
 
 #include "transport/core/core.h"
+#include "transport/ucx/ucx_settings.h"
+#include "transport/ucx/ucx_table.h"
 #include "transport/ucx/ucx_wire.h"
 
 enum {
     UCX_AM_ID = 17,            /* one active message id for everything; kinds are in our header */
-    UCX_SENDS_MAX = 8192,      /* sends in flight of one endpoint; more answer WEFT_ERR_AGAIN */
+    UCX_SENDS_MAX = 8192,      /* sends, puts and gets in flight of one endpoint; more answer WEFT_ERR_AGAIN */
     UCX_SMALL_BYTES = 256,     /* eager payloads up to this are kept inside the arrival */
-    UCX_REORDER_MAX = 4096,    /* how far a message may run ahead of an earlier one */
+    UCX_REORDER_MAX = 16384,   /* how far a message may run ahead of an earlier one */
     UCX_POOL_BLOCK = 32,
-    UCX_EAGER_HELD_MAX = 256 << 20, /* bytes of eager messages waiting to be taken; a peer that goes beyond is lost */
+    UCX_POOL_BLOCK_BYTES = 256 << 10,
+    UCX_EAGER_FIRST = 64 << 10, /* what may wait untaken before the receiver has said more in its HELLO */
+    UCX_EAGER_EXTRA = 64,       /* a message counts for this much more than its payload */
+    UCX_BATCH_BYTES = 4096,
+    UCX_BATCHES_MAX = 64,       /* waiting for a peer that is not connected yet; more words are lost */
+    UCX_FRAGMENTS_MAX = 8,      /* in flight towards one peer */
+    UCX_PUSH_MAX = 16,          /* fragments started in a row towards one peer */
+    UCX_INCOMING_MAX = 4096,    /* puts of one peer that are under way here */
 };
 
 /* A free list that grows by blocks to the peak in flight and is given back when the endpoint is freed. */
@@ -39,29 +60,103 @@ struct ucx_pool {
     void *free_items, *blocks; /* singly linked through their first word */
 };
 
+enum ucx_op_kind {
+    UCX_OP_MESSAGE = 1, /* struct ucx_send; these four have a user */
+    UCX_OP_PUT,         /* struct ucx_send */
+    UCX_OP_RECEIVE,     /* struct ucx_arrival */
+    UCX_OP_GET,         /* struct ucx_landing */
+    UCX_OP_SERVE,       /* struct ucx_send: the answer to a peer's get */
+    UCX_OP_CONTROL,     /* struct ucx_send: HELLO, BYE, BYE_TOO */
+    UCX_OP_BATCH,       /* struct ucx_batch */
+};
+
 struct ucx_op {
     struct core_done done; /* first */
     struct weft_list link; /* in ucx_peer.operations until recycled */
     struct ucx_peer *peer;
-    void *request;
-    bool is_send, rendezvous, control, finished, delivered, ucx_live;
+    enum ucx_op_kind kind;
+    uint64_t id;           /* in endpoint->operations; 0: none */
+    uint32_t holds;
+    enum weft_status failed; /* finishes with this as soon as UCX holds nothing of it */
+    bool rendezvous;         /* by UCX */
+    bool finished, delivered;
 };
 
+/* Something on its way out: a message, a put, the answer to a get. */
 struct ucx_send {
-    struct ucx_op op; /* first */
+    struct ucx_op op;         /* first */
+    struct weft_list sending; /* in ucx_peer.sending while there are fragments to start */
+    const char *source;
+    uint64_t bytes, started, piece; /* all, handed to UCX, one fragment's */
+    uint64_t landing;         /* DATA: where to, at the receiver; 0: not granted yet */
+    struct ucx_window *served;
+    struct ucx_wire_put put;
+    uint64_t put_offset;
+    bool answered;            /* a put: the peer has it all, or has refused it */
+    enum weft_status answer;
+    uint32_t header_bytes;
     uint8_t header[UCX_WIRE_HEADER_BYTES_MAX]; /* UCX 1.13 reads it until the send completes */
+};
+
+struct ucx_fragment {
+    struct ucx_send *send;
+    uint8_t header[UCX_WIRE_HEADER_BYTES_MAX];
+};
+
+struct ucx_batch {
+    struct ucx_op op; /* first */
+    struct weft_list link;
+    uint32_t used;
+    uint8_t header[UCX_WIRE_HEADER_BYTES_MAX];
+    uint8_t words[UCX_BATCH_BYTES];
+};
+
+/* A buffer that DATA fragments fill. */
+struct ucx_landing {
+    struct ucx_op op; /* first */
+    char *buffer;
+    uint64_t bytes, received;
 };
 
 struct ucx_arrival {
     struct core_arrival core; /* first */
-    struct ucx_op op;         /* its acceptance */
+    struct ucx_landing landing; /* its acceptance */
     struct weft_list link;    /* in endpoint->arrived, or in ucx_peer.ahead */
+    struct ucx_peer *from;
     uint64_t sequence;
+    uint64_t send_id;         /* announced: of its sender; 0: not announced */
     bool rendezvous, bye;
-    uint32_t held_bytes; /* counted in endpoint->eager_held */
+    bool unordered;      /* a notification: not in the sequence of messages */
+    uint32_t held_bytes; /* counted in ucx_peer.held_bytes */
+    const void *borrowed; /* eager data where UCX has it, inside its callback only */
     void *descriptor; /* UCX's, held: rendezvous, or eager data that could stay where it came in */
     void *big;        /* eager data copied into a buffer of endpoint->eager_buffers */
     uint8_t small[UCX_SMALL_BYTES];
+};
+
+/* A put of several fragments on its way in. */
+struct ucx_incoming {
+    struct weft_list link; /* in ucx_peer.incoming */
+    struct ucx_window *window;
+    uint64_t put_id, bytes, received;
+    struct ucx_arrival *notification; /* NULL: none, or its fragment has not come */
+};
+
+struct ucx_window {
+    struct weft_window *window;
+    uint64_t id, secret;
+    ucp_mem_h memory;        /* NULL: only by messages */
+    uint32_t serving;        /* answers to gets that read it */
+    uint32_t awaited;        /* peers that have not let go of it */
+};
+
+struct ucx_remote {
+    struct weft_remote *remote;
+    struct weft_list link;   /* in ucx_peer.remotes */
+    uint64_t window, secret, address;
+    ucp_rkey_h rkey;         /* NULL: only by messages */
+    bool shut;               /* its owner closes it: no new access, LET_GO when the last has ended */
+    uint32_t direct;         /* puts and gets by UCX under way */
 };
 
 /* How a connection ends; see ucx_peer.c. */
@@ -81,25 +176,37 @@ struct ucx_peer {
     enum ucx_end end;
     enum weft_status end_status;
     uint64_t end_deadline_ns;   /* of the present phase */
+    bool direct;                /* its lanes have real remote access: payloads and puts go by UCX */
+    char lanes[80];             /* "tcp/lo", "rc_verbs/mlx5_0:1 + ud_verbs/mlx5_0:1" */
     bool hello_came, hello_went; /* both: UCX knows both ends of the connection */
     bool answered;              /* BYE or its answer has come */
-    bool failed;                /* UCX says that the connection broke */
+    bool failed;                /* the connection broke, or its process has died */
     ucs_status_t failed_status;
     uint64_t send_sequence, receive_sequence;
+    uint64_t credit;            /* eager bytes that may still be sent */
+    uint64_t held_bytes, credit_due; /* eager bytes of his that wait here; taken, but not told yet */
+    uint32_t queued;            /* of his in endpoint->arrived */
+    uint32_t fragments;         /* in flight to him */
+    uint32_t incoming_count;
     struct weft_list operations, ahead, link_failed, link;
+    struct weft_list sending, busy; /* busy: in endpoint->busy while `sending` is not empty */
+    struct weft_list batches, talking; /* talking: in endpoint->talking while `batches` is not empty */
+    struct weft_list incoming, remotes;
 };
 
 struct ucx_endpoint {
     struct weft_transport *transport;
+    struct ucx_settings settings;
     ucp_context_h context;
     ucp_worker_h worker;
     int fd;
     size_t address_bytes;
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
-    struct ucx_pool sends, arrivals, eager_buffers;
+    struct ucx_pool sends, arrivals, eager_buffers, fragments, batches, landings, incomings;
+    uint64_t pool_bytes;
+    struct ucx_table operations, windows;
     uint32_t send_count;
-    uint64_t eager_held;
-    struct weft_list arrived, failed, peers;
+    struct weft_list arrived, failed, peers, busy, talking;
     uint32_t ending_count; /* peers that close or drain */
     bool forced;           /* some connection was closed by force */
     void *flush_request;   /* closing: the worker's last flush */
@@ -122,6 +229,10 @@ int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet);
 bool ucx_peers_patient(struct ucx_endpoint *endpoint); /* false: some end must be polled, not slept for */
 enum weft_status ucx_status(const struct ucx_peer *known, ucs_status_t status);
 
+/* ucx_lane.c */
+void ucx_lane_learn(struct ucx_peer *known);
+void ucx_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
+
 /* ucx_message.c */
 ucs_status_t ucx_on_message(void *context, const void *header, size_t header_bytes, void *data, size_t data_bytes,
                             const ucp_am_recv_param_t *param);
@@ -131,8 +242,54 @@ enum weft_status ucx_message_accept(struct weft_transport *transport, struct wef
                                     struct weft_completion *completion);
 void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face);
 void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_TOO */
-void ucx_op_finish(struct ucx_op *op, enum weft_status status);
+struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind, struct weft_completion *completion); /* NULL: no memory */
+/* An arrival without payload of its own: an announced message, a notification. NULL: no memory, the peer is failed. */
+struct ucx_arrival *ucx_arrival_make(struct ucx_peer *known, uint64_t tag, uint64_t sequence, uint64_t payload_bytes,
+                                     const uint8_t *header, uint32_t header_bytes);
+void ucx_arrival_queue(struct ucx_arrival *arrival);
 int ucx_arrivals_progress(struct ucx_endpoint *endpoint);
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival);
+
+/* ucx_op.c */
+void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known, struct weft_completion *completion);
+bool ucx_op_number(struct ucx_op *op); /* give it an id; false: no memory */
+void ucx_op_finish(struct ucx_op *op, enum weft_status status);
+void ucx_op_fail(struct ucx_op *op, enum weft_status status); /* finish, now or when UCX holds nothing of it any more */
+void ucx_op_started(struct ucx_op *op, void *request);        /* what UCX answered to its start */
+void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status);
+void ucx_op_drop(struct ucx_op *op);                          /* it was never started */
+
+/* ucx_batch.c */
+void ucx_word(struct ucx_peer *known, const struct ucx_wire_entry *entry);
+void ucx_batch_flush(struct ucx_peer *known);
+int ucx_batches_flush(struct ucx_endpoint *endpoint);
+void ucx_batches_drop(struct ucx_peer *known);
+void ucx_on_batch(struct ucx_peer *known, const uint8_t *data, size_t bytes);
+
+/* ucx_stream.c */
+void ucx_stream_begin(struct ucx_send *send);
+void ucx_stream_stop(struct ucx_send *send);
+void ucx_stream_check(struct ucx_send *send); /* is it over? */
+int ucx_streams_push(struct ucx_endpoint *endpoint);
+bool ucx_streams_waiting(const struct ucx_endpoint *endpoint); /* fragments could be started right now */
+void ucx_on_data(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data, size_t data_bytes);
+
+/* ucx_window.c */
+enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
+void ucx_window_close(struct weft_transport *transport, struct weft_window *window);
+void ucx_window_free(struct weft_transport *transport, struct weft_window *window);
+enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
+void ucx_release(struct weft_transport *transport, struct weft_remote *remote);
+void *ucx_map(struct weft_transport *transport, struct weft_remote *remote);
+enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
+                         struct weft_completion *completion);
+enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination,
+                         size_t bytes, struct weft_completion *completion);
+void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data, size_t data_bytes);
+void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry);
+void ucx_on_shut(struct ucx_peer *known, uint64_t window);
+void ucx_on_let_go(struct ucx_peer *known, uint64_t window);
+void ucx_windows_peer_gone(struct ucx_peer *known); /* no word will come from him any more */
+void ucx_serve_ended(struct ucx_send *send);
 
 #endif

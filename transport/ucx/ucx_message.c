@@ -1,87 +1,23 @@
-/* ucx_message.c - messages out and in.
+/* ucx_message.c - messages out and in; see ucx.h for the three ways.
  *
- *   out   ucx_message_send ─► ucp_am_send_nbx(our header, payload; eager or rendezvous) ─► on_sent
+ *   out   ucx_message_send ─► eager or by UCX: ucp_am_send_nbx(our header, payload) ─► on_sent
+ *                          ─► announced: a word, and a stream when it is granted
  *   in    ucx_on_message (inside UCX: check, keep, queue) ─► ucx_arrivals_progress (order, core_arrived)
- *         ─► accept: copy, or ucp_am_recv_data_nbx into the buffer ─► on_received; discard: release
+ *         ─► accept: copy, GRANT, or ucp_am_recv_data_nbx into the buffer; discard: release
  *
  * UCX gives no order between lanes or protocols, so messages of one pair carry a sequence number and
- * one that runs ahead waits. Eager data stays where UCX received it if UCX lets us keep that memory
- * (shared memory does), else it is copied once. */
+ * one that runs ahead waits. An eager payload whose receive is posted is copied from UCX's buffer to its place; others
+ * stay where UCX received them if UCX lets us keep that memory (shared memory does), or are copied once more.
+ *
+ * Back-pressure: a peer may leave settings.eager_window bytes untaken here (it was told so in our HELLO); what is taken
+ * is given back by CREDIT words. Beyond that it announces its messages, whatever their size, and they wait there. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
 
-/* ---- operations ---- */
-
-static void op_release(struct ucx_op *op)
-{
-    if ((!op->delivered && !op->control) || op->ucx_live) return;
-    struct ucx_endpoint *endpoint = op->peer->endpoint;
-    weft_list_remove(&op->link);
-    if (op->is_send) {
-        if (!op->control) endpoint->send_count--;
-        ucx_pool_give(&endpoint->sends, op);
-    } else {
-        ucx_arrival_release(endpoint, weft_container_of(op, struct ucx_arrival, op));
-    }
-}
-
-static void op_recycle(struct weft_transport *transport, struct core_done *done)
-{
-    struct ucx_op *op = weft_container_of(done, struct ucx_op, done);
-    op->delivered = true;
-    op_release(op);
-}
-
-void ucx_op_finish(struct ucx_op *op, enum weft_status status)
-{
-    if (op->finished) return;
-    op->finished = true;
-    core_finish(op->peer->endpoint->transport, &op->done, status);
-}
-
-static void op_init(struct ucx_op *op, struct weft_peer *peer, struct weft_completion *completion, bool is_send, bool rendezvous)
-{
-    *op = (struct ucx_op){
-        .done = {.peer = peer, .completion = completion, .recycle = op_recycle},
-        .peer = peer->backend,
-        .is_send = is_send,
-        .rendezvous = rendezvous,
-    };
-    weft_list_append(&op->peer->operations, &op->link);
-}
-
-/* What UCX answered to the start of an operation. */
-static void op_started(struct ucx_op *op, void *request)
-{
-    if (UCS_PTR_IS_PTR(request)) {
-        op->request = request;
-        op->ucx_live = true;
-        return;
-    }
-    ucx_op_finish(op, ucx_status(op->peer, UCS_PTR_STATUS(request)));
-}
-
-static void op_ended(struct ucx_op *op, void *request, ucs_status_t status)
-{
-    op->ucx_live = false;
-    op->request = NULL;
-    ucp_request_free(request);
-    if (op->control) {
-        if (op->rendezvous) op->peer->hello_went = true;
-    } else if (status == UCS_OK && op->rendezvous && op->peer->end_status < 0) {
-        ucx_op_finish(op, op->peer->end_status); /* a rendezvous nobody took ends like one that was: do not call it done */
-    } else {
-        ucx_op_finish(op, ucx_status(op->peer, status));
-    }
-    op_release(op);
-}
-
-static void on_sent(void *request, ucs_status_t status, void *user_data) { op_ended(user_data, request, status); }
-
-static void on_received(void *request, ucs_status_t status, size_t length, void *user_data) { op_ended(user_data, request, status); }
-
 /* ---- out ---- */
+
+static void on_sent(void *request, ucs_status_t status, void *user_data) { ucx_op_ended(user_data, request, status); }
 
 static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const struct weft_message *message)
 {
@@ -105,8 +41,43 @@ static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const st
         .cb.send = on_sent,
         .user_data = send,
     };
+    send->op.holds = 1;
+    ucx_batch_flush(known); /* what was said before goes before */
     return ucp_am_send_nbx(known->ep, UCX_AM_ID, send->header, UCX_WIRE_FIXED_BYTES + message->header_bytes, message->payload,
                            message->payload_bytes, &param);
+}
+
+struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind, struct weft_completion *completion)
+{
+    struct ucx_send *send = ucx_pool_take(known->endpoint, &known->endpoint->sends);
+    if (!send) return NULL;
+    ucx_op_init(&send->op, kind, known, completion);
+    weft_list_init(&send->sending);
+    send->landing = 0;
+    send->served = NULL;
+    send->answered = false;
+    return send;
+}
+
+static enum weft_status announce(struct ucx_send *send, const struct weft_message *message)
+{
+    struct ucx_peer *known = send->op.peer;
+    if (!ucx_op_number(&send->op)) {
+        ucx_op_drop(&send->op);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    send->source = message->payload;
+    send->bytes = message->payload_bytes;
+    ucx_word(known, &(struct ucx_wire_entry){
+                        .word = UCX_WORD_ANNOUNCE,
+                        .id = send->op.id,
+                        .a = message->tag,
+                        .b = known->send_sequence++,
+                        .c = message->payload_bytes,
+                        .header = message->header,
+                        .header_bytes = message->header_bytes,
+                    });
+    return WEFT_IN_PROGRESS;
 }
 
 enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
@@ -116,21 +87,24 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
     struct ucx_peer *known = peer->backend;
     if (!known->ep) return WEFT_ERR_PEER_LOST;
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
-    struct ucx_send *send = ucx_pool_take(endpoint, &endpoint->sends);
+    bool small = message->payload_bytes <= transport->eager_bytes_max;
+    uint64_t cost = message->payload_bytes + UCX_EAGER_EXTRA;
+    bool eager = small && cost <= known->credit;
+    struct ucx_send *send = ucx_send_take(known, UCX_OP_MESSAGE, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
-    op_init(&send->op, peer, completion, true, message->payload_bytes > transport->eager_bytes_max);
+    if (!eager && (small || !known->direct)) return announce(send, message);
+    send->op.rendezvous = !eager;
     void *request = start_send(send, UCX_WIRE_MESSAGE, message);
     if (UCS_PTR_IS_ERR(request)) {
-        weft_list_remove(&send->op.link);
-        ucx_pool_give(&endpoint->sends, send);
+        ucx_op_drop(&send->op);
         ucs_status_t status = UCS_PTR_STATUS(request);
         if (status == UCS_ERR_NO_RESOURCE) return WEFT_ERR_AGAIN;
         if (status != UCS_ERR_NO_MEMORY) ucx_peer_failed(known, status);
         return ucx_status(known, status);
     }
     known->send_sequence++;
-    endpoint->send_count++;
-    op_started(&send->op, request);
+    if (eager) known->credit -= cost;
+    ucx_op_started(&send->op, request);
     return WEFT_IN_PROGRESS;
 }
 
@@ -138,46 +112,75 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
 void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind)
 {
     static const uint8_t nothing[1];
-    struct ucx_send *send = ucx_pool_take(known->endpoint, &known->endpoint->sends);
+    struct ucx_send *send = ucx_send_take(known, UCX_OP_CONTROL, NULL);
     if (!send) return;
     bool hello = kind == UCX_WIRE_HELLO;
-    op_init(&send->op, known->peer, NULL, true, hello);
-    send->op.control = true;
-    void *request = start_send(send, kind, &(struct weft_message){.payload = nothing, .payload_bytes = hello});
-    if (UCS_PTR_IS_PTR(request)) {
-        send->op.request = request;
-        send->op.ucx_live = true;
-        return;
-    }
+    send->op.rendezvous = hello;
+    struct weft_message message = {.tag = hello ? known->endpoint->settings.eager_window : 0, .payload = nothing, .payload_bytes = hello};
+    void *request = start_send(send, kind, &message);
     if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
-    else if (hello) known->hello_went = true;
-    op_release(&send->op);
+    ucx_op_started(&send->op, request);
 }
 
 /* ---- in ---- */
+
+static void give_credit(struct ucx_peer *known, uint64_t bytes)
+{
+    known->credit_due += bytes;
+    if (known->credit_due < known->endpoint->settings.eager_window / 4 || !known->ep) return;
+    ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_CREDIT, .a = known->credit_due});
+    known->credit_due = 0;
+}
 
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival)
 {
     if (arrival->descriptor) ucp_am_data_release(endpoint->worker, arrival->descriptor);
     if (arrival->big) ucx_pool_give(&endpoint->eager_buffers, arrival->big);
-    endpoint->eager_held -= arrival->held_bytes;
+    if (arrival->held_bytes > 0) {
+        arrival->from->held_bytes -= arrival->held_bytes;
+        give_credit(arrival->from, arrival->held_bytes);
+    }
     ucx_pool_give(&endpoint->arrivals, arrival);
 }
 
-/* Keep what must outlive the callback. UCS_INPROGRESS: UCX's memory is ours until released. */
-static ucs_status_t keep_data(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *data, size_t data_bytes, uint64_t attributes)
+struct ucx_arrival *ucx_arrival_make(struct ucx_peer *known, uint64_t tag, uint64_t sequence, uint64_t payload_bytes,
+                                     const uint8_t *header, uint32_t header_bytes)
 {
-    if (!(attributes & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
-        uint32_t held_bytes = (uint32_t)(data_bytes + sizeof *arrival);
-        if (endpoint->eager_held + held_bytes > UCX_EAGER_HELD_MAX) return UCS_ERR_NO_MEMORY;
-        arrival->held_bytes = held_bytes;
-        endpoint->eager_held += held_bytes;
+    struct ucx_arrival *arrival = ucx_pool_take(known->endpoint, &known->endpoint->arrivals);
+    if (!arrival) {
+        ucx_peer_failed(known, UCS_ERR_NO_MEMORY); /* a message is lost: the order cannot be kept */
+        return NULL;
     }
-    if (attributes & (UCP_AM_RECV_ATTR_FLAG_RNDV | UCP_AM_RECV_ATTR_FLAG_DATA)) {
-        arrival->rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    arrival->from = known;
+    arrival->sequence = sequence;
+    arrival->send_id = 0;
+    arrival->rendezvous = arrival->bye = arrival->unordered = false;
+    arrival->held_bytes = 0;
+    arrival->borrowed = arrival->descriptor = arrival->big = NULL;
+    arrival->core.whole = true;
+    struct weft_arrival *face = &arrival->core.face;
+    face->peer_id = known->peer->id;
+    face->tag = tag;
+    face->payload_bytes = payload_bytes;
+    face->header_bytes = header_bytes;
+    memcpy(face->header, header, header_bytes);
+    return arrival;
+}
+
+void ucx_arrival_queue(struct ucx_arrival *arrival)
+{
+    arrival->from->queued++;
+    weft_list_append(&arrival->from->endpoint->arrived, &arrival->link);
+}
+
+/* Eager data must outlive the callback. UCS_INPROGRESS: UCX's memory is ours until released. */
+static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *data, size_t data_bytes, bool lent)
+{
+    if (lent) {
         arrival->descriptor = data;
         return UCS_INPROGRESS;
     }
+    endpoint->transport->stats.copied_bytes += data_bytes;
     if (data_bytes <= UCX_SMALL_BYTES) {
         if (data_bytes > 0) memcpy(arrival->small, data, data_bytes);
         return UCS_OK;
@@ -188,14 +191,75 @@ static ucs_status_t keep_data(struct ucx_endpoint *endpoint, struct ucx_arrival 
     return UCS_OK;
 }
 
+/* The next in order, and its receive is posted: from UCX's buffer to its place. */
+static bool deliver_at_once(struct ucx_peer *known, struct ucx_arrival *arrival, const void *data, uint32_t cost)
+{
+    if (known->queued > 0 || !weft_list_empty(&known->ahead) || arrival->sequence != known->receive_sequence) return false;
+    arrival->borrowed = data;
+    if (core_arrived_posted(known->endpoint->transport, &arrival->core)) {
+        known->receive_sequence++;
+        give_credit(known, cost);
+        return true;
+    }
+    arrival->borrowed = NULL;
+    return false;
+}
+
+static ucs_status_t on_payload(struct ucx_peer *known, const struct ucx_wire_header *header, void *data, size_t data_bytes, uint64_t attributes)
+{
+    struct ucx_endpoint *endpoint = known->endpoint;
+    struct ucx_arrival *arrival =
+        ucx_arrival_make(known, header->tag, header->sequence, header->payload_bytes, header->header, header->header_bytes);
+    if (!arrival) return UCS_OK;
+    ucs_status_t answer = UCS_OK;
+    arrival->bye = header->kind == UCX_WIRE_BYE;
+    arrival->rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    if (arrival->rendezvous) {
+        arrival->core.whole = false;
+        arrival->descriptor = data;
+        answer = UCS_INPROGRESS;
+    } else if (!arrival->bye) {
+        uint32_t cost = (uint32_t)data_bytes + UCX_EAGER_EXTRA;
+        if (deliver_at_once(known, arrival, data, cost)) return UCS_OK;
+        known->held_bytes += cost;
+        arrival->held_bytes = cost;
+        uint64_t window = endpoint->settings.eager_window;
+        bool breach = known->held_bytes > (window > UCX_EAGER_FIRST ? window : UCX_EAGER_FIRST);
+        if (!breach) answer = keep_eager(endpoint, arrival, data, data_bytes, (attributes & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
+        if (breach || answer == UCS_ERR_NO_MEMORY) {
+            ucx_arrival_release(endpoint, arrival);
+            ucx_peer_failed(known, breach ? UCS_ERR_EXCEEDS_LIMIT : UCS_ERR_NO_MEMORY);
+            return UCS_OK;
+        }
+    }
+    ucx_arrival_queue(arrival);
+    return answer;
+}
+
 /* From a stranger, of another job, or for somebody else? Lengths that disagree are no better. */
 static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wire_header *header, size_t data_bytes, uint64_t attributes)
 {
     const struct weft_transport *transport = endpoint->transport;
     if (header->nonce != transport->nonce || header->receiver != transport->id) return false;
     if (header->payload_bytes != data_bytes) return false;
-    if (header->kind != UCX_WIRE_MESSAGE && data_bytes != (header->kind == UCX_WIRE_HELLO)) return false;
-    return (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) || data_bytes <= endpoint->eager_buffers.item_bytes;
+    bool rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    switch (header->kind) {
+    case UCX_WIRE_MESSAGE: return rendezvous || data_bytes <= endpoint->eager_buffers.item_bytes;
+    case UCX_WIRE_HELLO: return data_bytes == 1;
+    case UCX_WIRE_BYE:
+    case UCX_WIRE_BYE_TOO: return data_bytes == 0;
+    case UCX_WIRE_DATA:
+    case UCX_WIRE_PUT:
+    case UCX_WIRE_BATCH: return !rendezvous;
+    }
+    return false;
+}
+
+static void on_hello(struct ucx_peer *known, uint64_t window)
+{
+    if (known->hello_came) return;
+    known->hello_came = true;
+    if (window > UCX_EAGER_FIRST) known->credit += window - UCX_EAGER_FIRST;
 }
 
 ucs_status_t ucx_on_message(void *context, const void *header_data, size_t header_bytes, void *data, size_t data_bytes,
@@ -215,45 +279,17 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
         core_refused(transport);
         return UCS_OK;
     }
-    if (header.kind == UCX_WIRE_HELLO) {
-        known->hello_came = true;
-        return UCS_OK; /* UCX tells the sender that it was taken */
+    switch (header.kind) {
+    case UCX_WIRE_HELLO: on_hello(known, header.tag); return UCS_OK; /* UCX tells the sender that it was taken */
+    case UCX_WIRE_BYE_TOO: known->answered = true; return UCS_OK;
+    case UCX_WIRE_DATA: ucx_on_data(known, &header, data, data_bytes); return UCS_OK;
+    case UCX_WIRE_PUT: ucx_on_put(known, &header, data, data_bytes); return UCS_OK;
+    case UCX_WIRE_BATCH: ucx_on_batch(known, data, data_bytes); return UCS_OK;
+    case UCX_WIRE_MESSAGE:
+    case UCX_WIRE_BYE: break;
     }
-    if (header.kind == UCX_WIRE_BYE_TOO) {
-        known->answered = true;
-        return UCS_OK;
-    }
-    if (transport->closed || peer->status < 0) {
-        if (header.kind == UCX_WIRE_BYE) ucx_peer_left(known);
-        return UCS_OK;
-    }
-    struct ucx_arrival *arrival = ucx_pool_take(endpoint, &endpoint->arrivals);
-    if (!arrival) goto no_memory;
-    arrival->rendezvous = false;
-    arrival->bye = header.kind == UCX_WIRE_BYE;
-    arrival->descriptor = arrival->big = NULL;
-    arrival->held_bytes = 0;
-    ucs_status_t answer = keep_data(endpoint, arrival, data, data_bytes, attributes);
-    if (answer == UCS_ERR_NO_MEMORY) {
-        ucx_arrival_release(endpoint, arrival);
-        goto no_memory;
-    }
-    struct weft_arrival *face = &arrival->core.face;
-    arrival->core.whole = !arrival->rendezvous;
-    face->peer_id = header.sender;
-    face->tag = header.tag;
-    face->payload_bytes = header.payload_bytes;
-    face->header_bytes = header.header_bytes;
-    memcpy(face->header, header.header, header.header_bytes);
-    arrival->sequence = header.sequence;
-    weft_list_append(&endpoint->arrived, &arrival->link);
-    return answer;
-
-no_memory: /* a message is lost: the order with this peer cannot be kept */
-    weft_log(transport->env, WEFT_LOG_ERROR, "transport", "endpoint %u peer %u: no room to keep a message of %zu bytes: memory, or %d MiB of messages that nobody takes", transport->id,
-             header.sender, data_bytes, UCX_EAGER_HELD_MAX >> 20);
-    core_refused(transport);
-    ucx_peer_failed(known, UCS_ERR_NO_MEMORY);
+    if (!transport->closed && peer->status >= 0) return on_payload(known, &header, data, data_bytes, attributes);
+    if (header.kind == UCX_WIRE_BYE) ucx_peer_left(known);
     return UCS_OK;
 }
 
@@ -285,7 +321,13 @@ int ucx_arrivals_progress(struct ucx_endpoint *endpoint)
     while (!weft_list_empty(&endpoint->arrived)) {
         struct ucx_arrival *arrival = weft_list_first(&endpoint->arrived, struct ucx_arrival, link);
         weft_list_remove(&arrival->link);
-        struct ucx_peer *known = core_peer_find(endpoint->transport, arrival->core.face.peer_id)->backend;
+        struct ucx_peer *known = arrival->from;
+        known->queued--;
+        if (arrival->unordered) {
+            core_arrived(endpoint->transport, &arrival->core);
+            count++;
+            continue;
+        }
         uint64_t ahead = arrival->sequence - known->receive_sequence; /* the past wraps around to far ahead */
         if (ahead > UCX_REORDER_MAX) {
             core_refused(endpoint->transport);
@@ -307,30 +349,73 @@ int ucx_arrivals_progress(struct ucx_endpoint *endpoint)
     return count;
 }
 
+/* ---- accept and discard ---- */
+
+static void say_taken(const struct ucx_arrival *arrival)
+{
+    ucx_word(arrival->from, &(struct ucx_wire_entry){.word = UCX_WORD_TAKEN, .id = arrival->send_id});
+}
+
+static void accept_eager(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *buffer)
+{
+    size_t bytes = arrival->core.face.payload_bytes;
+    const void *data = arrival->borrowed     ? arrival->borrowed
+                       : arrival->descriptor ? arrival->descriptor
+                       : arrival->big        ? arrival->big
+                                             : arrival->small;
+    if (bytes > 0) memcpy(buffer, data, bytes);
+    endpoint->transport->stats.copied_bytes += bytes;
+    ucx_op_finish(&arrival->landing.op, WEFT_OK);
+}
+
+static void accept_announced(struct ucx_arrival *arrival, void *buffer)
+{
+    struct ucx_landing *landing = &arrival->landing;
+    landing->buffer = buffer;
+    landing->bytes = arrival->core.face.payload_bytes;
+    landing->received = 0;
+    bool numbered = landing->bytes > 0 && ucx_op_number(&landing->op);
+    if (!numbered) {
+        say_taken(arrival);
+        ucx_op_finish(&landing->op, landing->bytes > 0 ? WEFT_ERR_NO_MEMORY : WEFT_OK);
+        return;
+    }
+    ucx_word(arrival->from, &(struct ucx_wire_entry){.word = UCX_WORD_GRANT, .id = arrival->send_id, .a = landing->op.id});
+}
+
+static void on_received(void *request, ucs_status_t status, size_t length, void *user_data) { ucx_op_ended(user_data, request, status); }
+
 enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
                                     struct weft_completion *completion)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     struct ucx_arrival *arrival = weft_container_of(face, struct ucx_arrival, core.face);
-    op_init(&arrival->op, arrival->core.peer, completion, false, arrival->rendezvous);
-    if (!arrival->rendezvous) {
-        const void *data = arrival->descriptor ? arrival->descriptor : arrival->big ? arrival->big : arrival->small;
-        if (face->payload_bytes > 0) memcpy(buffer, data, face->payload_bytes);
-        ucx_op_finish(&arrival->op, WEFT_OK);
+    struct ucx_op *op = &arrival->landing.op;
+    ucx_op_init(op, UCX_OP_RECEIVE, arrival->from, completion);
+    if (arrival->send_id) {
+        accept_announced(arrival, buffer);
         return WEFT_IN_PROGRESS;
     }
+    if (!arrival->rendezvous) {
+        accept_eager(endpoint, arrival, buffer);
+        return WEFT_IN_PROGRESS;
+    }
+    op->rendezvous = true;
+    op->holds = 1;
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
         .cb.recv_am = on_received,
-        .user_data = &arrival->op,
+        .user_data = op,
     };
     void *descriptor = arrival->descriptor;
     arrival->descriptor = NULL; /* UCX owns it again, whatever it answers */
-    op_started(&arrival->op, ucp_am_recv_data_nbx(endpoint->worker, descriptor, buffer, face->payload_bytes, &param));
+    ucx_op_started(op, ucp_am_recv_data_nbx(endpoint->worker, descriptor, buffer, face->payload_bytes, &param));
     return WEFT_IN_PROGRESS;
 }
 
 void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face)
 {
-    ucx_arrival_release(transport->backend, weft_container_of(face, struct ucx_arrival, core.face));
+    struct ucx_arrival *arrival = weft_container_of(face, struct ucx_arrival, core.face);
+    if (arrival->send_id) say_taken(arrival);
+    ucx_arrival_release(transport->backend, arrival);
 }

@@ -27,12 +27,14 @@
 void *ucx_pool_take(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
 {
     if (!pool->free_items) {
-        size_t step = (pool->item_bytes + 63) / 64 * 64;
-        char *block = weft_alloc_bytes(endpoint->transport->env, 64 + step * UCX_POOL_BLOCK);
+        size_t step = (pool->item_bytes + 63) / 64 * 64, count = UCX_POOL_BLOCK;
+        while (count > 1 && step * count > UCX_POOL_BLOCK_BYTES) count /= 2;
+        char *block = weft_alloc_bytes(endpoint->transport->env, 64 + step * count);
         if (!block) return NULL;
         *(void **)block = pool->blocks;
         pool->blocks = block;
-        for (int i = 0; i < UCX_POOL_BLOCK; i++) ucx_pool_give(pool, block + 64 + step * (size_t)i);
+        endpoint->pool_bytes += 64 + step * count;
+        for (size_t i = 0; i < count; i++) ucx_pool_give(pool, block + 64 + step * (size_t)i);
     }
     void *item = pool->free_items;
     pool->free_items = *(void **)item;
@@ -82,20 +84,27 @@ static enum weft_status configure(ucp_config_t *config, const char *name, const 
     return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX refuses %s=%s: %s", name, value, ucs_status_string(status));
 }
 
-static enum weft_status open_context(struct ucx_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
+/* What the settings ask of UCX. */
+static enum weft_status configure_all(ucp_config_t *config, const struct ucx_settings *settings, struct weft_error *error)
 {
-    const char *lanes = options->lanes && options->lanes[0] ? options->lanes : "tcp";
-    const char *list = strcmp(lanes, "tcp") == 0 ? "tcp,self" : strcmp(lanes, "shm") == 0 ? "sysv,cma,self" : lanes;
+    WEFT_TRY(configure(config, "TLS", settings->list, error));
+    WEFT_TRY(configure(config, "NET_DEVICES", settings->devices, error));
+    if (settings->tcp) WEFT_TRY(configure(config, "TCP_CONN_NB", "y", error)); /* connect never blocks */
+    if (settings->ports[0]) WEFT_TRY(configure(config, "TCP_PORT_RANGE", settings->ports, error));
+    if (settings->shared_memory) WEFT_TRY(configure(config, "MM_ERROR_HANDLING", "y", error));
+    if (settings->shared_memory) WEFT_TRY(configure(config, "KEEPALIVE_INTERVAL", "300ms", error));
+    return WEFT_OK;
+}
+
+static enum weft_status open_context(struct ucx_endpoint *endpoint, struct weft_error *error)
+{
+    const struct ucx_settings *settings = &endpoint->settings;
     ucp_config_t *config;
     ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);
     if (ucs != UCS_OK) {
         return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX cannot read its UCX_* environment: %s", ucs_status_string(ucs));
     }
-    enum weft_status status = configure(config, "TLS", list, error);
-    if (status == WEFT_OK) status = configure(config, "NET_DEVICES", options->devices && options->devices[0] ? options->devices : "lo", error);
-    if (status == WEFT_OK && strstr(list, "tcp")) status = configure(config, "TCP_CONN_NB", "y", error); /* connect never blocks */
-    if (status == WEFT_OK && strstr(list, "sysv")) status = configure(config, "MM_ERROR_HANDLING", "y", error);
-    if (status == WEFT_OK && strstr(list, "sysv")) status = configure(config, "KEEPALIVE_INTERVAL", "300ms", error);
+    enum weft_status status = configure_all(config, settings, error);
     if (status < 0) {
         ucp_config_release(config);
         return status;
@@ -108,9 +117,9 @@ static enum weft_status open_context(struct ucx_endpoint *endpoint, const struct
     ucp_config_release(config);
     if (ucs != UCS_OK) {
         return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot start on lanes %s, devices %s: %s (ucx_info -d lists both)",
-                                                list, options->devices ? options->devices : "lo", ucs_status_string(ucs));
+                                                settings->list, settings->devices, ucs_status_string(ucs));
     }
-    snprintf(endpoint->transport->name, sizeof endpoint->transport->name, "ucx %s", lanes);
+    snprintf(endpoint->transport->name, sizeof endpoint->transport->name, "ucx %s", settings->lanes);
     return WEFT_OK;
 }
 
@@ -164,11 +173,27 @@ static enum weft_status open_address(struct ucx_endpoint *endpoint, struct weft_
                                                   sizeof endpoint->address - UCX_WIRE_ADDRESS_BYTES);
     } else {
         struct weft_transport *transport = endpoint->transport;
-        ucx_wire_address_encode(core_nonce_hash(transport->nonce), transport->id, address, (uint32_t)bytes, endpoint->address);
+        struct ucx_wire_process process = {0};
+        ucx_wire_address_encode(core_nonce_hash(transport->nonce), transport->id, &process, address, (uint32_t)bytes, endpoint->address);
         endpoint->address_bytes = UCX_WIRE_ADDRESS_BYTES + bytes;
     }
     ucp_worker_release_address(endpoint->worker, address);
     return status;
+}
+
+static void pools_init(struct ucx_endpoint *endpoint)
+{
+    uint64_t eager_bytes = endpoint->settings.eager_bytes_max;
+    endpoint->transport->eager_bytes_max = eager_bytes;
+    endpoint->sends.item_bytes = sizeof(struct ucx_send);
+    endpoint->arrivals.item_bytes = sizeof(struct ucx_arrival);
+    endpoint->eager_buffers.item_bytes = eager_bytes > 64 ? eager_bytes : 64;
+    endpoint->fragments.item_bytes = sizeof(struct ucx_fragment);
+    endpoint->batches.item_bytes = sizeof(struct ucx_batch);
+    endpoint->landings.item_bytes = sizeof(struct ucx_landing);
+    endpoint->incomings.item_bytes = sizeof(struct ucx_incoming);
+    struct weft_list *const lists[] = {&endpoint->arrived, &endpoint->failed, &endpoint->peers, &endpoint->busy, &endpoint->talking};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
 }
 
 static enum weft_status ucx_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
@@ -177,13 +202,10 @@ static enum weft_status ucx_open(struct weft_transport *transport, const struct 
     struct ucx_endpoint *endpoint = weft_alloc_zero(transport->env, sizeof *endpoint);
     if (!endpoint) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a UCX endpoint");
     endpoint->transport = transport;
-    endpoint->sends.item_bytes = sizeof(struct ucx_send);
-    endpoint->arrivals.item_bytes = sizeof(struct ucx_arrival);
-    endpoint->eager_buffers.item_bytes = options->eager_bytes_max > 64 ? options->eager_bytes_max : 64;
-    weft_list_init(&endpoint->arrived);
-    weft_list_init(&endpoint->failed);
-    weft_list_init(&endpoint->peers);
-    enum weft_status status = open_context(endpoint, options, error);
+    enum weft_status status = ucx_settings_read(options, &endpoint->settings, error);
+    if (status < 0) goto err_free;
+    pools_init(endpoint);
+    status = open_context(endpoint, error);
     if (status < 0) goto err_free;
     status = open_worker(endpoint, error);
     if (status < 0) goto err_cleanup;
@@ -236,25 +258,50 @@ static int ucx_progress(struct weft_transport *transport, int budget)
     int count = 0;
     if (endpoint->at_rest) return 0;
     bool quiet = false;
+    ucx_batches_flush(endpoint);
     while (count < budget && !quiet) {
-        quiet = ucp_worker_progress(endpoint->worker) == 0;
+        int pushed = ucx_streams_push(endpoint);
+        quiet = ucp_worker_progress(endpoint->worker) == 0 && pushed == 0;
         if (!quiet) count++;
     }
     count += ucx_arrivals_progress(endpoint);
+    count += ucx_batches_flush(endpoint);
     count += ucx_peers_progress(endpoint, quiet);
     if (transport->closed && endpoint->ending_count == 0) come_to_rest(endpoint);
     return count;
+}
+
+static bool words_waiting(const struct ucx_endpoint *endpoint)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->talking) {
+        if (weft_container_of(node, struct ucx_peer, talking)->ep) return true;
+    }
+    return false;
 }
 
 static enum weft_status ucx_arm(struct weft_transport *transport)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     if (!weft_list_empty(&endpoint->arrived) || !weft_list_empty(&endpoint->failed)) return WEFT_ERR_AGAIN;
-    if (!ucx_peers_patient(endpoint)) return WEFT_ERR_AGAIN;
+    if (ucx_streams_waiting(endpoint) || words_waiting(endpoint) || !ucx_peers_patient(endpoint)) return WEFT_ERR_AGAIN;
     return ucp_worker_arm(endpoint->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
 }
 
 static int ucx_fd(struct weft_transport *transport) { return ((struct ucx_endpoint *)transport->backend)->fd; }
+
+static void ucx_count(struct weft_transport *transport)
+{
+    const struct ucx_endpoint *endpoint = transport->backend;
+    transport->stats.memory_bytes = endpoint->pool_bytes;
+    transport->stats.memory_peer_bytes = 0;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->peers) {
+        const struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
+        uint64_t held_bytes = sizeof *known + known->held_bytes;
+        if (held_bytes > transport->stats.memory_peer_bytes) transport->stats.memory_peer_bytes = held_bytes;
+    }
+}
 
 /* ---- end ---- */
 
@@ -300,14 +347,17 @@ static void ucx_free(struct weft_transport *transport)
     weft_list_foreach(node, spare, &endpoint->peers) {
         weft_free_bytes(transport->env, weft_container_of(node, struct ucx_peer, link));
     }
-    pool_free(endpoint, &endpoint->sends);
-    pool_free(endpoint, &endpoint->arrivals);
-    pool_free(endpoint, &endpoint->eager_buffers);
+    struct ucx_pool *const pools[] = {&endpoint->sends,    &endpoint->arrivals, &endpoint->eager_buffers, &endpoint->fragments,
+                                      &endpoint->batches, &endpoint->landings, &endpoint->incomings};
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) pool_free(endpoint, pools[i]);
+    ucx_table_free(transport->env, &endpoint->operations);
+    ucx_table_free(transport->env, &endpoint->windows);
     weft_free_bytes(transport->env, endpoint);
 }
 
 const struct weft_transport_ops ucx_transport_ops = {
     .name = "ucx",
+    .abilities = WEFT_TRANSPORT_WINDOWS,
     .open = ucx_open,
     .close = ucx_close,
     .drained = ucx_drained,
@@ -318,6 +368,15 @@ const struct weft_transport_ops ucx_transport_ops = {
     .send = ucx_message_send,
     .accept = ucx_message_accept,
     .discard = ucx_message_discard,
+    .window_open = ucx_window_open,
+    .window_close = ucx_window_close,
+    .window_free = ucx_window_free,
+    .import = ucx_import,
+    .release = ucx_release,
+    .put = ucx_put,
+    .get = ucx_get,
+    .describe = ucx_describe,
+    .count = ucx_count,
     .progress = ucx_progress,
     .arm = ucx_arm,
     .fd = ucx_fd,

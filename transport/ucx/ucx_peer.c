@@ -38,9 +38,10 @@ struct ucx_peer *ucx_peer_of(struct ucx_endpoint *endpoint, struct weft_peer *pe
     if (!known) return NULL;
     known->endpoint = endpoint;
     known->peer = peer;
-    weft_list_init(&known->operations);
-    weft_list_init(&known->ahead);
-    weft_list_init(&known->link_failed);
+    known->credit = UCX_EAGER_FIRST;
+    struct weft_list *const lists[] = {&known->operations, &known->ahead, &known->link_failed, &known->sending, &known->busy,
+                                       &known->batches,    &known->talking, &known->incoming,  &known->remotes};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
     weft_list_append(&endpoint->peers, &known->link);
     peer->backend = known;
     return known;
@@ -62,7 +63,8 @@ enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer 
 {
     struct ucx_endpoint *endpoint = transport->backend;
     const void *address;
-    WEFT_TRY(ucx_wire_address_decode(blob, bytes, core_nonce_hash(transport->nonce), peer->id, &address));
+    struct ucx_wire_process process;
+    WEFT_TRY(ucx_wire_address_decode(blob, bytes, core_nonce_hash(transport->nonce), peer->id, &process, &address));
     bool fresh = !peer->backend;
     struct ucx_peer *known = ucx_peer_of(endpoint, peer);
     if (!known) return WEFT_ERR_NO_MEMORY;
@@ -74,6 +76,7 @@ enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer 
     };
     ucs_status_t ucs = ucp_ep_create(endpoint->worker, &params, &known->ep);
     if (ucs == UCS_OK) {
+        ucx_lane_learn(known);
         ucx_message_control(known, UCX_WIRE_HELLO);
         if (known->answered) ucx_peer_left(known); /* it came, spoke and went before we knew it */
         return WEFT_OK;
@@ -94,9 +97,34 @@ static bool has_unfinished(const struct ucx_peer *known)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &known->operations) {
         const struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
-        if (!op->finished || op->control) return true;
+        if (!op->finished) return true;
     }
     return false;
+}
+
+/* What need not wait for the connection's end. Not by force: the peer is there, and what is being received, here or there,
+ * goes on to its end. */
+static void end_operations(struct ucx_peer *known, enum weft_status status, bool force)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &known->operations) {
+        struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
+        if (op->finished) continue;
+        switch (op->kind) {
+        case UCX_OP_MESSAGE:
+            if (op->id && (force || !weft_container_of(op, struct ucx_send, op)->landing)) ucx_op_fail(op, status);
+            break;
+        case UCX_OP_RECEIVE:
+            if (op->id && force) ucx_op_fail(op, status);
+            break;
+        case UCX_OP_PUT:
+        case UCX_OP_GET:
+        case UCX_OP_SERVE: ucx_op_fail(op, status); break;
+        case UCX_OP_CONTROL:
+        case UCX_OP_BATCH: break;
+        }
+    }
+    if (force) ucx_batches_drop(known);
 }
 
 static void end_begin(struct ucx_peer *known, enum ucx_end end, enum weft_status status)
@@ -105,6 +133,7 @@ static void end_begin(struct ucx_peer *known, enum ucx_end end, enum weft_status
     known->end = end;
     known->end_status = status;
     known->end_deadline_ns = weft_now_ns(known->endpoint->transport->env) + END_PATIENCE_NS;
+    end_operations(known, status, end == UCX_END_FORCE);
 }
 
 /* We close: say so. */
@@ -136,8 +165,10 @@ static void end_done(struct ucx_peer *known)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &known->operations) {
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
-        if (!op->finished && !op->control) ucx_op_finish(op, known->end_status);
+        ucx_op_finish(op, known->end_status);
     }
+    ucx_batches_drop(known);
+    ucx_windows_peer_gone(known);
     known->end = UCX_END_DONE;
     known->endpoint->ending_count--;
 }

@@ -1,9 +1,25 @@
-/* ucx_wire.h - the bytes this backend puts on the wire itself: the header in front of each active message,
- * and the address blob. No UCX in here, so that a fuzzer can have it alone. All little endian.
+/* ucx_wire.h - the bytes this backend puts on the wire itself: the header in front of each active message, the
+ * entries of a batch, the key of a window and the address blob. No UCX in here, so that a fuzzer can have it alone.
+ * All little endian.
  *
  *   message   magic u32 | version u8 | kind u8 | header_bytes u16 | sender u32 | receiver u32 | nonce u64 |
  *             tag u64 | sequence u64 | payload_bytes u64 | header (header_bytes)
- *   address   magic u32 | version u32 | nonce hash u32 | id u32 | bytes u32 | checksum u32 | UCX's address (bytes)
+ *   entry     kind u8 | 0 u8 | header_bytes u16 | status i32 | id u64 | a u64 | b u64 | c u64 | header (header_bytes)
+ *   put       window u64 | secret u64 | put id u64 | all bytes u64 | notify u8, 0 (7) | tag u64 | sequence u64, then the
+ *             notification's header: inside the header of a PUT message
+ *   key       magic u32 | version u32 | owner u32 | rights u32 | window u64 | secret u64 | bytes u64 | address u64 |
+ *             UCX's packed key
+ *   address   magic u32 | version u32 | nonce hash u32 | id u32 | bytes u32 | checksum u32 | process | UCX's address (bytes)
+ *   process   pid u64 | start time u64 | pid namespace u64 | host (16 bytes)
+ *
+ * What the three numbers of a message mean depends on its kind:
+ *   kind      tag          sequence         payload_bytes      payload
+ *   MESSAGE   tag          of the message   of the message     the payload
+ *   HELLO     eager bytes  -                1                  one byte, by rendezvous
+ *   BYE       -            of the message   0
+ *   DATA      landing id   offset           of this fragment   the fragment
+ *   PUT       window       offset           of this fragment   the fragment
+ *   BATCH     -            -                of the entries     entries
  *
  * The address carries only a hash of the nonce, because blobs are printed and stored; its checksum is
  * against accidents: UCX trusts an address it unpacks. */
@@ -16,19 +32,29 @@
 #include "transport/transport.h"
 
 enum {
-    UCX_WIRE_MAGIC = 0x314d4157,         /* "WAM1" */
+    UCX_WIRE_MAGIC = 0x324d4157,         /* "WAM2" */
     UCX_WIRE_ADDRESS_MAGIC = 0x58435557, /* "WUCX" */
-    UCX_WIRE_VERSION = 1,
+    UCX_WIRE_KEY_MAGIC = 0x594b5557,     /* "WUKY" */
+    UCX_WIRE_VERSION = 2,
     UCX_WIRE_FIXED_BYTES = 48,
-    UCX_WIRE_HEADER_BYTES_MAX = UCX_WIRE_FIXED_BYTES + WEFT_TRANSPORT_HEADER_BYTES_MAX,
-    UCX_WIRE_ADDRESS_BYTES = 24,
+    UCX_WIRE_ENTRY_BYTES = 40,
+    UCX_WIRE_PUT_BYTES = 56,
+    UCX_WIRE_INNER_BYTES_MAX = UCX_WIRE_PUT_BYTES + WEFT_TRANSPORT_HEADER_BYTES_MAX,
+    UCX_WIRE_HEADER_BYTES_MAX = UCX_WIRE_FIXED_BYTES + UCX_WIRE_INNER_BYTES_MAX,
+    UCX_WIRE_KEY_BYTES = 48,
+    UCX_WIRE_PROCESS_BYTES = 40,
+    UCX_WIRE_ADDRESS_BYTES = 24 + UCX_WIRE_PROCESS_BYTES,
 };
 
 enum ucx_wire_kind {
     UCX_WIRE_MESSAGE = 1,
-    UCX_WIRE_HELLO = 2,  /* sent once by each side of a connection; one byte of payload, by rendezvous */
-    UCX_WIRE_BYE = 3,    /* the last in sequence: the sender closes and will take no more */
+    UCX_WIRE_HELLO = 2,   /* sent once by each side of a connection: what may wait untaken at its sender */
+    UCX_WIRE_BYE = 3,     /* the last in sequence: the sender closes and will take no more */
     UCX_WIRE_BYE_TOO = 4, /* the answer: nothing will follow from here either */
+    UCX_WIRE_DATA = 5,    /* part of a payload whose buffer the receiver has named */
+    UCX_WIRE_PUT = 6,     /* part of a put into a window */
+    UCX_WIRE_BATCH = 7,   /* small words, gathered */
+    UCX_WIRE_KIND_LAST = UCX_WIRE_BATCH,
 };
 
 struct ucx_wire_header {
@@ -41,13 +67,72 @@ struct ucx_wire_header {
     const uint8_t *header;  /* inside the decoded bytes */
 };
 
+enum ucx_wire_word {
+    UCX_WORD_ANNOUNCE = 1, /* id: of the send; a: tag, b: sequence, c: payload bytes; the message's header */
+    UCX_WORD_GRANT = 2,    /* id: of the send; a: landing id */
+    UCX_WORD_TAKEN = 3,    /* id: of the send: nobody needs its payload (any more) */
+    UCX_WORD_ABORT = 4,    /* id: landing id; status: why nothing more comes */
+    UCX_WORD_CREDIT = 5,   /* a: so many bytes that had waited here have been taken */
+    UCX_WORD_PUT_DONE = 6, /* id: put id; status */
+    UCX_WORD_GET = 7,      /* id: landing id; a: window, b: offset, c: bytes; header: secret u64 */
+    UCX_WORD_SHUT = 8,     /* id: window: let go of it, and say so */
+    UCX_WORD_LET_GO = 9,   /* id: window: no access is under way from here and none will come */
+    UCX_WORD_LAST = UCX_WORD_LET_GO,
+};
+
+struct ucx_wire_entry {
+    enum ucx_wire_word word;
+    int32_t status;
+    uint32_t header_bytes;
+    uint64_t id, a, b, c;
+    const uint8_t *header;
+};
+
+struct ucx_wire_put {
+    uint64_t window, secret, id, bytes;
+    bool notify;
+    uint64_t tag, sequence; /* of the notification */
+};
+
+struct ucx_wire_key {
+    uint32_t owner, rights;
+    uint64_t window, secret, bytes, address;
+    const uint8_t *packed;
+    size_t packed_bytes; /* 0: only by messages */
+};
+
+/* Who a process is, for peers on its host. */
+struct ucx_wire_process {
+    uint64_t pid;       /* in its pid namespace; 0: unknown */
+    uint64_t start;     /* clock ticks after boot */
+    uint64_t namespace; /* inode of its pid namespace */
+    uint8_t host[16];   /* the boot's id */
+};
+
 /* Writes UCX_WIRE_FIXED_BYTES + header_bytes. */
 void ucx_wire_encode(const struct ucx_wire_header *header, uint8_t out[UCX_WIRE_HEADER_BYTES_MAX]);
 /* WEFT_OK, WEFT_ERR_MALFORMED or WEFT_ERR_VERSION; *header_out only on WEFT_OK. */
 enum weft_status ucx_wire_decode(const void *data, size_t bytes, struct ucx_wire_header *header_out);
 
-void ucx_wire_address_encode(uint32_t nonce_hash, uint32_t id, const void *address, uint32_t address_bytes, uint8_t *out);
+/* Writes UCX_WIRE_ENTRY_BYTES + header_bytes. */
+void ucx_wire_entry_encode(const struct ucx_wire_entry *entry, uint8_t *out);
+/* The entry at the front; its length, or 0: malformed. */
+size_t ucx_wire_entry_decode(const uint8_t *data, size_t bytes, struct ucx_wire_entry *entry_out);
+
+void ucx_wire_put_encode(const struct ucx_wire_put *put, uint8_t out[UCX_WIRE_PUT_BYTES]);
+enum weft_status ucx_wire_put_decode(const uint8_t *data, size_t bytes, struct ucx_wire_put *put_out);
+
+/* Writes UCX_WIRE_KEY_BYTES + packed_bytes. */
+void ucx_wire_key_encode(const struct ucx_wire_key *key, uint8_t *out);
+enum weft_status ucx_wire_key_decode(const uint8_t *data, size_t bytes, struct ucx_wire_key *key_out);
+
+uint64_t ucx_wire_u64(const uint8_t *at);
+void ucx_wire_put_u64(uint8_t *at, uint64_t value);
+
+void ucx_wire_address_encode(uint32_t nonce_hash, uint32_t id, const struct ucx_wire_process *process, const void *address,
+                             uint32_t address_bytes, uint8_t *out);
 /* WEFT_OK and *address_out inside `blob`; WEFT_ERR_MALFORMED, WEFT_ERR_VERSION, WEFT_ERR_AUTH (another job's nonce). */
-enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id, const void **address_out);
+enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id,
+                                         struct ucx_wire_process *process_out, const void **address_out);
 
 #endif

@@ -1,0 +1,196 @@
+/* ucx_batch.c - small words to a peer. They are gathered while one round of progress runs and leave together at its
+ * end, so that a stream of announced messages costs a fraction of an active message each way, not two. */
+#include "transport/ucx/ucx.h"
+
+static struct ucx_batch *last_batch(struct ucx_peer *known)
+{
+    if (weft_list_empty(&known->batches)) return NULL;
+    return weft_container_of(known->batches.prev, struct ucx_batch, link);
+}
+
+static struct ucx_batch *add_batch(struct ucx_peer *known)
+{
+    struct ucx_endpoint *endpoint = known->endpoint;
+    if (!known->ep) { /* not connected yet: what may wait is bounded */
+        int count = 0;
+        struct weft_list *node, *spare;
+        weft_list_foreach(node, spare, &known->batches) count++;
+        if (count >= UCX_BATCHES_MAX) return NULL;
+    }
+    struct ucx_batch *batch = ucx_pool_take(endpoint, &endpoint->batches);
+    if (!batch) {
+        ucx_peer_failed(known, UCS_ERR_NO_MEMORY);
+        return NULL;
+    }
+    ucx_op_init(&batch->op, UCX_OP_BATCH, known, NULL);
+    batch->used = 0;
+    if (weft_list_empty(&known->batches)) weft_list_append(&endpoint->talking, &known->talking);
+    weft_list_append(&known->batches, &batch->link);
+    return batch;
+}
+
+void ucx_word(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+{
+    if (known->end >= UCX_END_CLOSING) return;
+    uint32_t bytes = UCX_WIRE_ENTRY_BYTES + entry->header_bytes;
+    struct ucx_batch *batch = last_batch(known);
+    if (!batch || batch->used + bytes > UCX_BATCH_BYTES) batch = add_batch(known);
+    if (!batch) return;
+    ucx_wire_entry_encode(entry, batch->words + batch->used);
+    batch->used += bytes;
+}
+
+static void on_batch_sent(void *request, ucs_status_t status, void *user_data) { ucx_op_ended(user_data, request, status); }
+
+static void send_batch(struct ucx_peer *known, struct ucx_batch *batch)
+{
+    struct weft_transport *transport = known->endpoint->transport;
+    struct ucx_wire_header header = {
+        .kind = UCX_WIRE_BATCH,
+        .sender = transport->id,
+        .receiver = known->peer->id,
+        .nonce = transport->nonce,
+        .payload_bytes = batch->used,
+    };
+    ucx_wire_encode(&header, batch->header);
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = UCP_AM_SEND_FLAG_EAGER,
+        .cb.send = on_batch_sent,
+        .user_data = &batch->op,
+    };
+    batch->op.holds = 1;
+    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, batch->header, UCX_WIRE_FIXED_BYTES, batch->words, batch->used, &param);
+    if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
+    ucx_op_started(&batch->op, request);
+}
+
+void ucx_batch_flush(struct ucx_peer *known)
+{
+    if (!known->ep || weft_list_empty(&known->batches)) return;
+    while (!weft_list_empty(&known->batches)) {
+        struct ucx_batch *batch = weft_list_first(&known->batches, struct ucx_batch, link);
+        weft_list_remove(&batch->link);
+        send_batch(known, batch);
+    }
+    weft_list_remove(&known->talking);
+}
+
+int ucx_batches_flush(struct ucx_endpoint *endpoint)
+{
+    int count = 0;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->talking) {
+        struct ucx_peer *known = weft_container_of(node, struct ucx_peer, talking);
+        if (!known->ep) continue;
+        ucx_batch_flush(known);
+        count++;
+    }
+    return count;
+}
+
+void ucx_batches_drop(struct ucx_peer *known)
+{
+    if (weft_list_empty(&known->batches)) return;
+    while (!weft_list_empty(&known->batches)) {
+        struct ucx_batch *batch = weft_list_first(&known->batches, struct ucx_batch, link);
+        weft_list_remove(&batch->link);
+        ucx_op_drop(&batch->op);
+    }
+    weft_list_remove(&known->talking);
+}
+
+/* ---- in ---- */
+
+static void on_announce(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+{
+    if (known->endpoint->transport->closed || known->peer->status < 0) {
+        ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_TAKEN, .id = entry->id});
+        return;
+    }
+    struct ucx_arrival *arrival = ucx_arrival_make(known, entry->a, entry->b, entry->c, entry->header, entry->header_bytes);
+    if (!arrival) return;
+    arrival->send_id = entry->id;
+    arrival->core.whole = false;
+    ucx_arrival_queue(arrival);
+}
+
+/* A status that came over the wire: one of ours, or it means that something is wrong. */
+static enum weft_status status_of(const struct ucx_wire_entry *entry)
+{
+    return entry->status < 0 && entry->status >= WEFT_ERR_INTERNAL ? (enum weft_status)entry->status : WEFT_ERR_PEER_LOST;
+}
+
+/* An operation of this peer, or NULL: it has ended meanwhile. */
+static struct ucx_op *operation(struct ucx_peer *known, uint64_t id)
+{
+    struct ucx_op *op = ucx_table_get(&known->endpoint->operations, id);
+    return op && op->peer == known ? op : NULL;
+}
+
+static void on_grant(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+{
+    struct ucx_op *op = operation(known, entry->id);
+    struct ucx_send *send = op && op->kind == UCX_OP_MESSAGE ? weft_container_of(op, struct ucx_send, op) : NULL;
+    if (!send || send->landing) { /* given up meanwhile: its buffer need not wait */
+        ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_ABORT, .id = entry->a, .status = WEFT_ERR_PEER_LOST});
+        return;
+    }
+    send->landing = entry->a;
+    ucx_stream_begin(send);
+}
+
+static void on_taken(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+{
+    struct ucx_op *op = operation(known, entry->id);
+    if (!op || op->kind != UCX_OP_MESSAGE || weft_container_of(op, struct ucx_send, op)->landing) return;
+    ucx_op_finish(op, known->end_status < 0 ? known->end_status : WEFT_OK);
+}
+
+static void on_abort(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+{
+    struct ucx_op *op = operation(known, entry->id);
+    if (!op || (op->kind != UCX_OP_RECEIVE && op->kind != UCX_OP_GET)) return;
+    ucx_op_fail(op, status_of(entry));
+}
+
+static void on_put_done(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+{
+    struct ucx_op *op = operation(known, entry->id);
+    if (!op || op->kind != UCX_OP_PUT) return;
+    struct ucx_send *send = weft_container_of(op, struct ucx_send, op);
+    send->answered = true;
+    send->answer = entry->status == 0 ? WEFT_OK : status_of(entry);
+    if (send->answer < 0) ucx_stream_stop(send);
+    ucx_stream_check(send);
+}
+
+static void on_word(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+{
+    switch (entry->word) {
+    case UCX_WORD_ANNOUNCE: on_announce(known, entry); break;
+    case UCX_WORD_GRANT: on_grant(known, entry); break;
+    case UCX_WORD_TAKEN: on_taken(known, entry); break;
+    case UCX_WORD_ABORT: on_abort(known, entry); break;
+    case UCX_WORD_CREDIT: known->credit += entry->a; break;
+    case UCX_WORD_PUT_DONE: on_put_done(known, entry); break;
+    case UCX_WORD_GET: ucx_on_get(known, entry); break;
+    case UCX_WORD_SHUT: ucx_on_shut(known, entry->id); break;
+    case UCX_WORD_LET_GO: ucx_on_let_go(known, entry->id); break;
+    }
+}
+
+void ucx_on_batch(struct ucx_peer *known, const uint8_t *data, size_t bytes)
+{
+    while (bytes > 0) {
+        struct ucx_wire_entry entry;
+        size_t used = ucx_wire_entry_decode(data, bytes, &entry);
+        if (used == 0) {
+            core_refused(known->endpoint->transport);
+            return;
+        }
+        on_word(known, &entry);
+        data += used;
+        bytes -= used;
+    }
+}

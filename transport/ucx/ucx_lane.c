@@ -1,0 +1,79 @@
+/* ucx_lane.c - which lanes UCX chose towards a peer. UCX 1.13 tells it only in words meant for people, one line a
+ * lane: "lane[0]:  0:rc_verbs/mlx5_0:1.0 md[0] -> ... rma_bw#0 am wireup". From UCX 1.15 on ucp_ep_query has a
+ * field for it, but not for what each lane is used for, so the words are read everywhere. What they cannot tell is
+ * taken as "no remote access": slower, never wrong. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/ucx/ucx.h"
+
+static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+
+/* "rc_verbs/mlx5_0:1" of " 0:rc_verbs/mlx5_0:1.0 md[0] ..."; its device's path (".0") is cut off. */
+static void read_name(const char *line, char *out, size_t room)
+{
+    const char *at = strchr(line, ']');
+    at = at ? strchr(at + 2, ':') : NULL;
+    out[0] = 0;
+    if (!at) return;
+    at++;
+    size_t bytes = strcspn(at, " \n");
+    for (size_t dot = bytes; dot > 0; dot--) {
+        if (at[dot] == '.') {
+            bytes = dot;
+            break;
+        }
+    }
+    snprintf(out, room, "%.*s", (int)(bytes < room ? bytes : room - 1), at);
+}
+
+/* Lanes over which a device or the kernel moves bytes between two address spaces. */
+static bool reaches_memory(const char *name)
+{
+    static const char *const able[] = {"rc", "dc", "cma", "xpmem", "knem", "gga"};
+    for (size_t i = 0; i < sizeof able / sizeof *able; i++) {
+        if (begins(name, able[i])) return true;
+    }
+    return false;
+}
+
+static void read_lane(struct ucx_peer *known, const char *line)
+{
+    char name[64];
+    read_name(line, name, sizeof name);
+    if (!name[0]) return;
+    if (reaches_memory(name) && strstr(line, " rma_bw#")) known->direct = known->endpoint->settings.direct;
+    size_t used = strlen(known->lanes);
+    if (strstr(known->lanes, name) || used + strlen(name) + 4 > sizeof known->lanes) return;
+    snprintf(known->lanes + used, sizeof known->lanes - used, "%s%s", used ? " + " : "", name);
+}
+
+void ucx_lane_learn(struct ucx_peer *known)
+{
+    char *words = NULL;
+    size_t bytes = 0;
+    known->lanes[0] = 0;
+    known->direct = false;
+    FILE *stream = open_memstream(&words, &bytes);
+    if (!stream) return;
+    ucp_ep_print_info(known->ep, stream);
+    if (fclose(stream) == 0) {
+        for (char *line = strstr(words, "lane["); line; line = strstr(line + 1, "lane[")) {
+            char *end = strchr(line, '\n');
+            if (end) *end = 0;
+            read_lane(known, line);
+            if (!end) break;
+            line = end;
+            *end = '\n';
+        }
+    }
+    free(words);
+}
+
+void ucx_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
+{
+    const struct ucx_peer *known = peer->backend;
+    if (known->lanes[0]) snprintf(out, bytes, "ucx %s%s", known->lanes, known->direct ? ", remote access" : "");
+    else snprintf(out, bytes, "%s", transport->name);
+}

@@ -1,0 +1,106 @@
+/* ucx_op.c - the life of one operation; see ucx.h for its two owners. */
+#include "transport/ucx/ucx.h"
+
+static bool has_user(const struct ucx_op *op) { return op->kind <= UCX_OP_GET; }
+
+static void op_release(struct ucx_op *op)
+{
+    if (!op->delivered || op->holds > 0) return;
+    struct ucx_endpoint *endpoint = op->peer->endpoint;
+    weft_list_remove(&op->link);
+    if (op->kind == UCX_OP_MESSAGE || op->kind == UCX_OP_PUT || op->kind == UCX_OP_GET) endpoint->send_count--;
+    switch (op->kind) {
+    case UCX_OP_RECEIVE: ucx_arrival_release(endpoint, weft_container_of(op, struct ucx_arrival, landing.op)); break;
+    case UCX_OP_GET: ucx_pool_give(&endpoint->landings, op); break;
+    case UCX_OP_BATCH: ucx_pool_give(&endpoint->batches, op); break;
+    default: ucx_pool_give(&endpoint->sends, op); break;
+    }
+}
+
+static void op_recycle(struct weft_transport *transport, struct core_done *done)
+{
+    struct ucx_op *op = weft_container_of(done, struct ucx_op, done);
+    op->delivered = true;
+    op_release(op);
+}
+
+void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known, struct weft_completion *completion)
+{
+    *op = (struct ucx_op){
+        .done = {.peer = known->peer, .completion = completion, .recycle = op_recycle},
+        .peer = known,
+        .kind = kind,
+    };
+    weft_list_append(&known->operations, &op->link);
+    if (kind == UCX_OP_MESSAGE || kind == UCX_OP_PUT || kind == UCX_OP_GET) known->endpoint->send_count++;
+}
+
+bool ucx_op_number(struct ucx_op *op)
+{
+    op->id = ucx_table_put(op->peer->endpoint->transport->env, &op->peer->endpoint->operations, op);
+    return op->id != 0;
+}
+
+static void op_forget_number(struct ucx_op *op)
+{
+    if (op->id) ucx_table_remove(&op->peer->endpoint->operations, op->id);
+    op->id = 0;
+}
+
+void ucx_op_finish(struct ucx_op *op, enum weft_status status)
+{
+    if (op->finished) return;
+    op->finished = true;
+    op_forget_number(op);
+    if (has_user(op)) {
+        core_finish(op->peer->endpoint->transport, &op->done, status);
+    } else {
+        op->delivered = true;
+        op_release(op);
+    }
+}
+
+void ucx_op_fail(struct ucx_op *op, enum weft_status status)
+{
+    if (op->finished) return;
+    op->failed = status;
+    op_forget_number(op);
+    if (op->kind == UCX_OP_MESSAGE || op->kind == UCX_OP_PUT || op->kind == UCX_OP_SERVE) {
+        ucx_stream_stop(weft_container_of(op, struct ucx_send, op));
+    }
+    if (op->holds > 0) return;
+    if (op->kind == UCX_OP_SERVE) ucx_serve_ended(weft_container_of(op, struct ucx_send, op));
+    ucx_op_finish(op, status);
+}
+
+void ucx_op_drop(struct ucx_op *op)
+{
+    op_forget_number(op);
+    op->delivered = op->finished = true;
+    op->holds = 0;
+    op_release(op);
+}
+
+void ucx_op_started(struct ucx_op *op, void *request)
+{
+    if (UCS_PTR_IS_PTR(request)) return;
+    ucx_op_ended(op, NULL, UCS_PTR_STATUS(request));
+}
+
+/* Of everything that is one request of UCX; fragments and direct access count their own. */
+void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status)
+{
+    if (request) ucp_request_free(request);
+    op->holds--;
+    if (op->kind == UCX_OP_CONTROL && op->rendezvous && status == UCS_OK) op->peer->hello_went = true;
+    enum weft_status end_status = op->peer->end_status;
+    if (op->finished) { /* its user has been told: the connection is gone */
+        op_release(op);
+        return;
+    }
+    if (op->kind == UCX_OP_MESSAGE && op->rendezvous && status == UCS_OK && end_status < 0) {
+        ucx_op_finish(op, end_status); /* a rendezvous nobody took ends like one that was: do not call it done */
+    } else {
+        ucx_op_finish(op, op->failed < 0 && status != UCS_OK ? op->failed : ucx_status(op->peer, status));
+    }
+}

@@ -1,0 +1,136 @@
+/* ucx_settings.c - see ucx_settings.h. */
+#include "transport/ucx/ucx_settings.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Over tcp one message in one segment of UCX (64 KiB) costs least; elsewhere copying more than this does not pay. */
+enum { EAGER_TCP = 64512, EAGER_OTHERS = 8192 };
+
+/* Is `word` one of the comma separated words of `list` that begin with it? "rc" finds rc_verbs. */
+static bool holds(const char *list, const char *word)
+{
+    for (const char *at = list; *at;) {
+        if (*at != '^' && strncmp(at, word, strlen(word)) == 0) return true;
+        at += strcspn(at, ",");
+        if (*at == ',') at++;
+    }
+    return false;
+}
+
+static enum weft_status copy_text(char *out, size_t room, const char *text, const char *name, struct weft_error *error)
+{
+    if (strlen(text) >= room) {
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "transport %s has %zu characters, at most %zu fit: name fewer", name, strlen(text), room - 1);
+    }
+    snprintf(out, room, "%s", text);
+    return WEFT_OK;
+}
+
+static enum weft_status read_lanes(const char *lanes, struct ucx_settings *settings, struct weft_error *error)
+{
+    if (!lanes || !lanes[0]) lanes = "tcp";
+    const char *list = strcmp(lanes, "tcp") == 0 ? "tcp,self" : strcmp(lanes, "shm") == 0 ? "sysv,cma,self" : lanes;
+    WEFT_TRY(copy_text(settings->list, sizeof settings->list, list, "lanes", error));
+    snprintf(settings->lanes, sizeof settings->lanes, "%.60s", lanes);
+    const char *user = getenv("UCX_TLS"); /* his list is the one that counts */
+    if (user) list = user;
+    bool all = holds(list, "all") || list[0] == '^';
+    static const char *const shared[] = {"sysv", "posix", "sm", "shm", "mm", "cma", "knem", "xpmem"};
+    static const char *const remote[] = {"rc", "ud", "dc", "ib"};
+    settings->tcp = all || holds(list, "tcp");
+    settings->shared_memory = settings->verbs = all;
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) settings->shared_memory |= holds(list, shared[i]);
+    for (size_t i = 0; i < sizeof remote / sizeof *remote; i++) settings->verbs |= holds(list, remote[i]);
+    return WEFT_OK;
+}
+
+static bool port_is_free(unsigned port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return true; /* UCX will say what is wrong */
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    bool is_free = bind(fd, (struct sockaddr *)&any, sizeof any) == 0;
+    close(fd);
+    return is_free;
+}
+
+/* UCX tries ports of the range at random until one is free, for ever if none is: so look first. */
+static enum weft_status read_ports(const char *ports, struct ucx_settings *settings, struct weft_error *error)
+{
+    if (!ports || !ports[0]) return WEFT_OK;
+    unsigned first = 0, last = 0;
+    int used = 0;
+    if (sscanf(ports, "%5u-%5u%n", &first, &last, &used) != 2 || ports[used] || first == 0 || last < first || last > 65535) {
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
+                                                "transport ports \"%.40s\": a range is first-last, from 1 to 65535", ports);
+    }
+    unsigned wanted = 1, free_count = 0;
+    for (const char *at = settings->devices; *at; at++) wanted += *at == ',';
+    for (unsigned port = first; port <= last && free_count < wanted; port++) free_count += port_is_free(port);
+    if (free_count < wanted) {
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_EXISTS, "of the TCP ports %u-%u %u are free, %u are needed (one for each device): "
+                                                "widen transport.ports or stop what holds them", first, last, free_count, wanted);
+    }
+    snprintf(settings->ports, sizeof settings->ports, "%u-%u", first, last);
+    return WEFT_OK;
+}
+
+/* "4M" -> 4194304; false: not a number of bytes in these bounds. */
+static bool read_bytes(const char *text, uint64_t least, uint64_t most, uint64_t *bytes_out)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9') return false;
+    unsigned long long number = strtoull(text, &end, 10);
+    unsigned shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+    if (shift) end++;
+    if (*end || number > most >> shift) return false;
+    *bytes_out = (uint64_t)number << shift;
+    return *bytes_out >= least;
+}
+
+static bool read_one(const char *name, const char *value, struct ucx_settings *settings)
+{
+    if (strcmp(name, "eager_window") == 0) return read_bytes(value, 64 << 10, 1 << 30, &settings->eager_window);
+    if (strcmp(name, "fragment") == 0) return read_bytes(value, 4 << 10, 16 << 20, &settings->fragment_bytes);
+    if (strcmp(name, "direct") != 0 || (strcmp(value, "y") != 0 && strcmp(value, "n") != 0)) return false;
+    settings->direct = value[0] == 'y';
+    return true;
+}
+
+static enum weft_status read_tune(const char *tune, struct ucx_settings *settings, struct weft_error *error)
+{
+    for (const char *at = tune ? tune : ""; *at;) {
+        char item[64];
+        size_t bytes = strcspn(at, ",");
+        snprintf(item, sizeof item, "%.*s", (int)(bytes < sizeof item ? bytes : sizeof item - 1), at);
+        at += bytes;
+        if (*at == ',') at++;
+        char *value = strchr(item, '=');
+        if (value) *value++ = 0;
+        if (!value || !read_one(item, value, settings)) {
+            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "transport tune \"%s%s%s\": ucx knows eager_window=64K to 1G, "
+                                                    "fragment=4K to 16M and direct=y or n", item, value ? "=" : "", value ? value : "");
+        }
+    }
+    return WEFT_OK;
+}
+
+enum weft_status ucx_settings_read(const struct weft_transport_options *options, struct ucx_settings *settings_out, struct weft_error *error)
+{
+    struct ucx_settings settings = {.eager_window = 4 << 20, .fragment_bytes = EAGER_TCP, .direct = true};
+    WEFT_TRY(read_lanes(options->lanes, &settings, error));
+    const char *devices = options->devices && options->devices[0] ? options->devices : "lo";
+    WEFT_TRY(copy_text(settings.devices, sizeof settings.devices, devices, "devices", error));
+    WEFT_TRY(read_ports(options->ports, &settings, error));
+    WEFT_TRY(read_tune(options->tune, &settings, error));
+    settings.eager_bytes_max = options->eager_bytes_max;
+    if (settings.eager_bytes_max == 0) settings.eager_bytes_max = settings.tcp && !settings.verbs ? EAGER_TCP : EAGER_OTHERS;
+    *settings_out = settings;
+    return WEFT_OK;
+}
