@@ -634,6 +634,132 @@ static void test_headers(void **state)
     net_close(&net);
 }
 
+/* ---- one-sided ---- */
+
+static enum weft_status op_put(struct op *op, struct weft_remote *remote, uint64_t offset, const void *source, size_t bytes, const char *header)
+{
+    struct weft_put put = {
+        .source = source,
+        .bytes = bytes,
+        .offset = offset,
+        .notify = header != NULL,
+        .tag = TAG(77),
+        .header = header,
+        .header_bytes = header ? (uint32_t)strlen(header) : 0,
+    };
+    op_init(op);
+    op_inside_call = true;
+    enum weft_status status = weft_transport_put(remote, &put, &op->completion);
+    op_inside_call = false;
+    return status;
+}
+
+static enum weft_status op_get(struct op *op, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes)
+{
+    op_init(op);
+    op_inside_call = true;
+    enum weft_status status = weft_transport_get(remote, offset, destination, bytes, &op->completion);
+    op_inside_call = false;
+    return status;
+}
+
+static struct weft_window *open_window(struct net *net, void *memory, size_t bytes, unsigned rights, struct weft_remote **remote_out)
+{
+    struct weft_window_options options = {
+        .size = sizeof options, .address = memory, .bytes = bytes, .rights = rights, .peer_id = WEFT_ANY_PEER};
+    struct weft_window *window;
+    const void *key;
+    size_t key_bytes;
+    assert_int_equal(weft_window_open(net->transports[1], &options, &window, NULL), WEFT_OK);
+    weft_window_key(window, &key, &key_bytes);
+    assert_true(key_bytes <= WEFT_WINDOW_KEY_BYTES_MAX);
+    assert_int_equal(weft_transport_import(net->peers[0][1], key, key_bytes, remote_out), WEFT_OK);
+    assert_int_equal(weft_remote_bytes(*remote_out), bytes);
+    return window;
+}
+
+static bool has_windows(const struct net *net)
+{
+    if (weft_transport_abilities(net->transports[0]) & WEFT_TRANSPORT_WINDOWS) return true;
+    print_message("%s has no windows\n", net->flavour->name);
+    return false;
+}
+
+/* Bytes put are there when the notification has come; bytes got are those of the window; nothing beside them changes. */
+static void test_put_and_get(void **state)
+{
+    enum { BYTES = 700000 };
+    const size_t lengths[] = {0, 1, 4097, 65536, 300001};
+    static unsigned char memory[BYTES], expected[BYTES], source[BYTES], back[BYTES];
+    struct net net;
+    net_open(&net, flavour, 2);
+    if (has_windows(&net)) {
+        struct weft_remote *remote;
+        struct weft_window *window = open_window(&net, memory, BYTES, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE, &remote);
+        memset(memory, 0x11, BYTES);
+        memset(expected, 0x11, BYTES);
+        for (int i = 0; i < 5; i++) {
+            size_t offset = 1000 + (size_t)i * 13;
+            struct op put, got, heard;
+            fill(source, lengths[i], (uint32_t)i);
+            memcpy(expected + offset, source, lengths[i]);
+            op_recv(&heard, net.transports[1], id_of(0), TAG(77), NULL, 0);
+            assert_int_equal(op_put(&put, remote, offset, source, lengths[i], "there"), WEFT_IN_PROGRESS);
+            PUMP_UNTIL(&net, heard.fired);
+            assert_memory_equal(memory, expected, BYTES);
+            assert_memory_equal(heard.receive.header, "there", 5);
+            PUMP_UNTIL(&net, put.fired);
+            assert_int_equal(put.status, WEFT_OK);
+            assert_int_equal(op_get(&got, remote, offset, back, 300001), WEFT_IN_PROGRESS);
+            PUMP_UNTIL(&net, got.fired);
+            assert_int_equal(got.status, WEFT_OK);
+            assert_memory_equal(back, expected + offset, 300001);
+        }
+        struct op closed;
+        op_init(&closed);
+        weft_window_close(window, &closed.completion);
+        PUMP_UNTIL(&net, closed.fired);
+        assert_int_equal(weft_remote_release(remote), WEFT_OK);
+    }
+    net_close(&net);
+}
+
+/* A closed window is not written any more, whatever was under way; its user is told. Rights and bounds hold. */
+static void test_window_closes(void **state)
+{
+    enum { BYTES = 4 << 20, COUNT = 8 };
+    struct net net;
+    net_open(&net, flavour, 2);
+    if (has_windows(&net)) {
+        unsigned char *memory = calloc(1, BYTES), *source = malloc(BYTES), *back = malloc(BYTES);
+        memset(source, 7, BYTES);
+        struct weft_remote *remote;
+        struct weft_window *window = open_window(&net, memory, BYTES, WEFT_WINDOW_WRITE, &remote);
+        struct op puts[COUNT], got, closed, late;
+        assert_int_equal(op_get(&got, remote, 0, back, 10), WEFT_ERR_INVALID);
+        assert_int_equal(op_put(&late, remote, BYTES - 4, source, 5, NULL), WEFT_ERR_INVALID);
+        assert_int_equal(op_put(&late, remote, UINT64_MAX, source, 5, NULL), WEFT_ERR_INVALID);
+        for (int i = 0; i < COUNT; i++) assert_int_equal(op_put(&puts[i], remote, 0, source, BYTES, NULL), WEFT_IN_PROGRESS);
+        assert_int_equal(weft_remote_release(remote), WEFT_ERR_BUSY);
+        for (int i = 0; i < 3; i++) net_pump(&net);
+        op_init(&closed);
+        weft_window_close(window, &closed.completion);
+        PUMP_UNTIL(&net, closed.fired);
+        memset(memory, 0xEE, BYTES);
+        for (int i = 0; i < COUNT; i++) {
+            PUMP_UNTIL(&net, puts[i].fired);
+            assert_true(puts[i].status == WEFT_OK || puts[i].status == WEFT_ERR_CANCELLED);
+        }
+        enum weft_status status = op_put(&late, remote, 0, source, 100, NULL);
+        if (status == WEFT_IN_PROGRESS) PUMP_UNTIL(&net, late.fired);
+        assert_int_equal(status == WEFT_IN_PROGRESS ? late.status : status, WEFT_ERR_CANCELLED);
+        for (size_t i = 0; i < BYTES; i++) assert_int_equal(memory[i], 0xEE);
+        assert_int_equal(weft_remote_release(remote), WEFT_OK);
+        free(memory), free(source), free(back);
+    }
+    net_close(&net);
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "sim";
@@ -665,6 +791,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_self),
         cmocka_unit_test(test_bad_calls),
         cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_put_and_get),
+        cmocka_unit_test(test_window_closes),
     };
     return cmocka_run_group_tests_name(flavour->name, tests, NULL, NULL);
 }
