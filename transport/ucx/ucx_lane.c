@@ -3,7 +3,6 @@
  * field for it, but not for what each lane is used for, so the words are read everywhere. What they cannot tell is
  * taken as "no remote access": slower, never wrong. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
@@ -51,24 +50,21 @@ static void read_lane(struct ucx_peer *known, const char *line)
 
 void ucx_lane_learn(struct ucx_peer *known)
 {
-    char *words = NULL;
-    size_t bytes = 0;
+    char words[4096] = "";
     known->lanes[0] = 0;
     known->direct = false;
-    FILE *stream = open_memstream(&words, &bytes);
+    FILE *stream = fmemopen(words, sizeof words - 1, "w"); /* what does not fit is cut: fewer lanes are known */
     if (!stream) return;
     ucp_ep_print_info(known->ep, stream);
-    if (fclose(stream) == 0) {
-        for (char *line = strstr(words, "lane["); line; line = strstr(line + 1, "lane[")) {
-            char *end = strchr(line, '\n');
-            if (end) *end = 0;
-            read_lane(known, line);
-            if (!end) break;
-            line = end;
-            *end = '\n';
-        }
+    fclose(stream);
+    for (char *line = strstr(words, "lane["); line; line = strstr(line + 1, "lane[")) {
+        char *end = strchr(line, '\n');
+        if (!end) return;
+        *end = 0;
+        read_lane(known, line);
+        *end = '\n';
+        line = end;
     }
-    free(words);
 }
 
 void ucx_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
