@@ -114,6 +114,20 @@ void net_open(struct net *net, const struct flavour *flavour, int count)
     }
 }
 
+void *net_alloc(struct net *net, size_t bytes)
+{
+    if (!net->flavour->memory) return calloc(1, bytes);
+    void *memory = NULL;
+    assert_int_equal(weft_memory_alloc(weft_env_system(), bytes, &memory, NULL), WEFT_OK);
+    return memory;
+}
+
+void net_give(struct net *net, void *memory)
+{
+    if (net->flavour->memory) weft_memory_free(weft_env_system(), memory);
+    else free(memory);
+}
+
 void net_pump(struct net *net)
 {
     if (net->sim) weft_sim_run(net->sim, NULL, weft_sim_now_ns(net->sim) + 2000);

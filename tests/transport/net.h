@@ -20,6 +20,7 @@ struct flavour {
     const char *lanes;
     const char *wrap;
     const char *tune;
+    bool memory;         /* large buffers are from weft_memory_alloc */
 };
 
 struct net {
@@ -42,6 +43,9 @@ extern int net_stranger;
 void net_open(struct net *net, const struct flavour *flavour, int count);
 void net_close(struct net *net);
 void net_drop(struct net *net, int index); /* close, drain and free one endpoint */
+/* Zeroed; from weft_memory_alloc where the flavour says so. */
+void *net_alloc(struct net *net, size_t bytes);
+void net_give(struct net *net, void *memory);
 void net_pump(struct net *net);
 bool net_is_sim(const struct flavour *flavour);
 uint64_t net_now_ns(void);

@@ -14,6 +14,13 @@ static const struct flavour flavours[] = {
     {"ucx-shm", "ucx", "shm", NULL},
     {"ucx-verbs", "ucx", "rc_verbs,ud_verbs", NULL}, /* in the virtual machine */
     {"verbs", "verbs", NULL, NULL}, /* in the virtual machine */
+    {"shm", "shm", NULL, NULL, NULL, true},
+    {"shm-cma", "shm", NULL, NULL, "maps=off"},
+    {"shm-staged", "shm", NULL, NULL, "cma=off"},
+    {"shm-granted", "shm", NULL, NULL, "cma=off", true},
+    {"shm-neither", "shm", NULL, NULL, "cma=off,maps=off"},
+    {"fault-shm", "fault:shm", NULL, NULL},
+    {"delay-shm", "delay:shm", NULL, "delay_us=50,seed=3"},
     {"fault-sim", "fault:sim", NULL, NULL},
     {"delay-sim", "delay:sim", NULL, "delay_us=30,jitter_us=20,rate_bytes=2000000000,seed=3"},
     {"fault-ucx", "fault:ucx", "tcp", NULL},
@@ -29,7 +36,7 @@ static uint32_t id_of(int index) { return 100 + (uint32_t)index; }
 /* Send from endpoint 0 to 1, receive, compare; both orders of posting. */
 static void exchange(struct net *net, size_t bytes, size_t shift, bool post_first, uint32_t seed)
 {
-    unsigned char *out = malloc(bytes + shift + 1), *in = calloc(1, bytes + shift + 2);
+    unsigned char *out = net_alloc(net, bytes + shift + 1), *in = net_alloc(net, bytes + shift + 2);
     fill(out + shift, bytes, seed);
     in[shift + bytes] = 0xA5; /* must survive */
     struct op send, recv;
@@ -54,8 +61,8 @@ static void exchange(struct net *net, size_t bytes, size_t shift, bool post_firs
     for (int i = 0; i < 3; i++) net_pump(net);
     assert_int_equal(send.fired, 1);
     assert_int_equal(recv.fired, 1);
-    free(out);
-    free(in);
+    net_give(net, out);
+    net_give(net, in);
 }
 
 static const size_t sizes[] = {0, 1, 7, 255, 4096, NET_EAGER - 1, NET_EAGER, NET_EAGER + 1, 65537, 1 << 20, (1 << 20) + 3};

@@ -1,7 +1,8 @@
-/* test_death.c - a real process dies by SIGKILL at each step of an operation: `test_death tcp|shm`.
+/* test_death.c - a real process dies by SIGKILL at each step of an operation: `test_death WAY`, tcp or shm (lanes of UCX),
+ * or weft's own shared memory: mapped, cma, granted, staged.
  *
  * Every case forks first and opens its endpoint in both processes afterwards (UCX does not survive a fork).
- * Over tcp the survivor must notice by itself; over shm it may, and is told, as the owner of such a transport does.
+ * Over tcp and weft's own the survivor must notice by itself; over UCX's shm it may, and is told, as the owner of such a transport does.
  * Then every operation has completed, once, peer_failed ran once, and close, drain and free work. */
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +19,13 @@ enum { BIG = 48 << 20, FLOOD = 3000, CHILD = 0, PARENT = 1 };
 enum step { IDLE, POSTED, ANNOUNCED, RECEIVING, SENDING, FLOODED, HELD };
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
-static const char *lanes;
+static const struct way {
+    const char *name, *backend, *lanes, *tune;
+    bool child_memory, parent_memory; /* large buffers are from weft_memory_alloc */
+} ways[] = {
+    {"tcp", "ucx", "tcp"},         {"shm", "ucx", "shm"},         {"mapped", "shm", NULL, NULL, true, true},
+    {"cma", "shm", NULL, NULL},    {"staged", "shm", NULL, "cma=off"}, {"granted", "shm", NULL, "cma=off", false, true},
+}, *way;
 static bool told; /* shm: the survivor is told, in case it has not noticed by itself */
 
 struct side {
@@ -54,8 +61,9 @@ static void side_open(struct side *side, int who, int fd)
     struct weft_transport_options options;
     struct weft_error error = {0};
     weft_transport_options_init(&options);
-    options.backend = "ucx";
-    options.lanes = lanes;
+    options.backend = way->backend;
+    options.lanes = way->lanes;
+    options.tune = way->tune;
     options.id = 10 + (uint32_t)who;
     options.nonce = 77;
     options.peer_failed = on_failed;
@@ -76,6 +84,22 @@ static void side_open(struct side *side, int who, int fd)
     if (weft_transport_connect(side->transport, 11 - (uint32_t)who, theirs, bytes, &side->peer) < 0) abort();
 }
 
+static char *big_alloc(bool from_transport)
+{
+    void *memory = calloc(1, BIG);
+    if (from_transport) {
+        free(memory);
+        if (weft_memory_alloc(weft_env_system(), BIG, &memory, NULL) < 0) abort();
+    }
+    return memory;
+}
+
+static void big_free(void *memory)
+{
+    if (way->parent_memory) weft_memory_free(weft_env_system(), memory);
+    else free(memory);
+}
+
 #define SPIN(side, expression)                                                                     \
     for (uint64_t limit_ns_ = net_now_ns() + WEFT_SECONDS(60); !(expression);) {                   \
         weft_transport_progress((side)->transport, 64);                                            \
@@ -94,7 +118,7 @@ static void child(int fd, enum step step)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct side side;
     struct op hello, work[3];
-    char *big = calloc(1, BIG);
+    char *big = big_alloc(way->child_memory);
     side_open(&side, CHILD, fd);
     op_send(&hello, side.peer, TAG(99), NULL, "hi", 2);
     if (step == RECEIVING || step == HELD) op_send(&work[0], side.peer, TAG(1), NULL, big, BIG);
@@ -140,7 +164,7 @@ static void run_case(enum step step)
     struct side side;
     struct op hello, posted, work;
     static struct op flood[FLOOD];
-    char word[2], *big = calloc(1, BIG), byte;
+    char word[2], *big = big_alloc(way->parent_memory), byte;
     int taken = 0;
     side_open(&side, PARENT, fds[0]);
     op_recv(&hello, side.transport, 10, TAG(99), word, 2);
@@ -185,7 +209,7 @@ static void run_case(enum step step)
     for (size_t i = 0; i < BIG; i++) {
         if ((unsigned char)big[i] != 0xEE) fail_msg("byte %zu was written after its completion", i);
     }
-    free(big);
+    big_free(big);
     assert_int_equal(side.failed, 1);
     assert_int_equal(posted.fired + work.fired, step == IDLE || step == FLOODED || step == HELD ? 0 : 1);
     assert_int_equal(op_send(&work, side.peer, TAG(1), NULL, "x", 1), WEFT_ERR_PEER_LOST);
@@ -205,12 +229,16 @@ static void test_held(void **state) { run_case(HELD); }
 
 int main(int argc, char **argv)
 {
-    lanes = argc > 1 ? argv[1] : "tcp";
-    told = strcmp(lanes, "shm") == 0;
+    const char *name = argc > 1 ? argv[1] : "tcp";
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        if (strcmp(ways[i].name, name) == 0) way = &ways[i];
+    }
+    if (!way) return 2;
+    told = strcmp(name, "shm") == 0;
     if (argc > 2) cmocka_set_test_filter(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idle),    cmocka_unit_test(test_posted),  cmocka_unit_test(test_announced), cmocka_unit_test(test_receiving),
         cmocka_unit_test(test_sending), cmocka_unit_test(test_flooded), cmocka_unit_test(test_held),
     };
-    return cmocka_run_group_tests_name(lanes, tests, NULL, NULL);
+    return cmocka_run_group_tests_name(way->name, tests, NULL, NULL);
 }

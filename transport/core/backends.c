@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "transport/core/core.h"
+#include "transport/shm/shm_ops.h"
 #include "transport/sim/sim_ops.h"
 #include "transport/wrap/wrap_ops.h"
 #ifdef WEFT_HAVE_UCX
@@ -13,7 +14,7 @@
 
 const char *core_backend_names(void)
 {
-    return ""
+    return "shm, "
 #ifdef WEFT_HAVE_UCX
            "ucx, "
 #endif
@@ -25,6 +26,7 @@ const char *core_backend_names(void)
 
 const struct weft_transport_ops *core_backend_find(const char *name)
 {
+    if (strcmp(name, "shm") == 0) return &shm_transport_ops;
     if (strcmp(name, "sim") == 0) return &sim_transport_ops;
 #ifdef WEFT_HAVE_UCX
     if (strcmp(name, "ucx") == 0) return &ucx_transport_ops;

@@ -426,9 +426,15 @@ static int wrap_progress(struct weft_transport *transport, int budget)
     int count = leave(wrap, budget);
     count += weft_transport_progress(wrap->inner, budget);
     count += arrive(wrap, budget);
-    transport->stats.refused_count = wrap->inner->stats.refused_count;
     wake_next(wrap);
     return count;
+}
+
+static void wrap_count(struct weft_transport *transport)
+{
+    struct weft_transport_stats inner;
+    weft_transport_stats(wrap_of(transport)->inner, &inner);
+    transport->stats.refused_count = inner.refused_count;
 }
 
 static enum weft_status wrap_arm(struct weft_transport *transport)
@@ -454,7 +460,8 @@ static int wrap_fd(struct weft_transport *transport)
     {                                                                                                         \
         .name = the_name, .open = wrap_open, .close = wrap_close, .drained = wrap_drained, .free = wrap_free, \
         .address = wrap_address, .connect = wrap_connect, .disconnect = wrap_disconnect, .send = wrap_send,   \
-        .accept = wrap_accept, .discard = wrap_discard, .progress = wrap_progress, .arm = wrap_arm,           \
+        .accept = wrap_accept, .discard = wrap_discard, .progress = wrap_progress,                            \
+        .count = wrap_count, .arm = wrap_arm,                                                                 \
         .fd = wrap_fd,                                                                                        \
     }
 

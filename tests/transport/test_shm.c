@@ -1,0 +1,290 @@
+/* test_shm.c - what is the shared memory backend's own: memory of weft_memory_alloc, windows on every way, the
+ * closing of a window under a slow user, copies counted, and a ring that somebody scribbles into. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/transport/net.h"
+#include "transport/memory/memory.h"
+#include "transport/shm/shm.h"
+
+#define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
+
+/* tune; do the window's memory and the user's come from weft_memory_alloc? */
+static const struct flavour ways[] = {
+    {"mapped", "shm", NULL, NULL, NULL, true},     {"cma", "shm", NULL, NULL, "maps=off"},
+    {"staged", "shm", NULL, NULL, "cma=off"},      {"neither", "shm", NULL, NULL, "cma=off,maps=off"},
+};
+
+static enum weft_status op_put(struct op *op, struct weft_remote *remote, uint64_t offset, const void *data, size_t bytes, bool notify)
+{
+    struct weft_put put = {data, bytes, offset, notify, TAG(9), "told", 4};
+    op_init(op);
+    op_inside_call = true;
+    enum weft_status status = weft_transport_put(remote, &put, &op->completion);
+    op_inside_call = false;
+    return status;
+}
+
+static enum weft_status op_get(struct op *op, struct weft_remote *remote, uint64_t offset, void *data, size_t bytes)
+{
+    op_init(op);
+    return weft_transport_get(remote, offset, data, bytes, &op->completion);
+}
+
+static struct weft_window *window_open(struct net *net, int owner, void *memory, size_t bytes)
+{
+    struct weft_window_options options = {sizeof options, memory, bytes, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE, WEFT_ANY_PEER};
+    struct weft_window *window = NULL;
+    assert_int_equal(weft_window_open(net->transports[owner], &options, &window, NULL), WEFT_OK);
+    return window;
+}
+
+static struct weft_remote *window_import(struct net *net, int user, int owner, const struct weft_window *window)
+{
+    const void *key;
+    size_t bytes;
+    struct weft_remote *remote = NULL;
+    weft_window_key(window, &key, &bytes);
+    assert_int_equal(weft_transport_import(net->peers[user][owner], key, bytes, &remote), WEFT_OK);
+    return remote;
+}
+
+static void meet(struct net *net)
+{
+    struct op send, recv;
+    char in[4];
+    op_recv(&recv, net->transports[1], 100, TAG(77), in, 4);
+    op_send(&send, net->peers[0][1], TAG(77), NULL, "meet", 4);
+    PUMP_UNTIL(net, send.fired && recv.fired);
+    op_recv(&recv, net->transports[0], 101, TAG(78), in, 4);
+    op_send(&send, net->peers[1][0], TAG(78), NULL, "meet", 4);
+    PUMP_UNTIL(net, send.fired && recv.fired);
+}
+
+static void test_put_and_get(void **state)
+{
+    const size_t sizes[] = {1, 8, 4096, 65537, 700000, 3 << 20};
+    enum { BYTES = 4 << 20 };
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        struct net net;
+        net_open(&net, &ways[w], 2);
+        meet(&net);
+        unsigned char *memory = net_alloc(&net, BYTES), *mine = net_alloc(&net, BYTES);
+        struct weft_window *window = window_open(&net, 1, memory, BYTES);
+        struct weft_remote *remote = window_import(&net, 0, 1, window);
+        assert_int_equal(weft_remote_bytes(remote), BYTES);
+        assert_true((weft_remote_map(remote) != NULL) == ways[w].memory);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            struct op put, get, told;
+            op_recv(&told, net.transports[1], 100, TAG(9), NULL, 0);
+            fill(mine, sizes[i], (uint32_t)i);
+            memset(memory, 0, BYTES);
+            assert_int_equal(op_put(&put, remote, 13, mine, sizes[i], true), WEFT_IN_PROGRESS);
+            PUMP_UNTIL(&net, told.fired);
+            assert_int_equal(told.status, WEFT_OK);
+            assert_int_equal(told.receive.header_bytes, 4);
+            assert_int_equal(told.receive.payload_bytes, 0);
+            assert_true(filled(memory + 13, sizes[i], (uint32_t)i));
+            assert_int_equal(memory[12] | memory[13 + sizes[i]], 0);
+            PUMP_UNTIL(&net, put.fired);
+            assert_int_equal(put.status, WEFT_OK);
+            memset(mine, 0, sizes[i]);
+            assert_int_equal(op_get(&get, remote, 13, mine, sizes[i]), WEFT_IN_PROGRESS);
+            PUMP_UNTIL(&net, get.fired);
+            assert_int_equal(get.status, WEFT_OK);
+            assert_true(filled(mine, sizes[i], (uint32_t)i));
+        }
+        struct op outside;
+        assert_int_equal(op_put(&outside, remote, BYTES - 4, mine, 5, false), WEFT_ERR_INVALID);
+        struct op closing, late;
+        op_init(&closing);
+        weft_window_close(window, &closing.completion);
+        assert_int_equal(op_put(&late, remote, 0, mine, 64, true), WEFT_IN_PROGRESS);
+        PUMP_UNTIL(&net, late.fired);
+        assert_int_equal(late.status, WEFT_ERR_CANCELLED);
+        assert_int_equal(closing.fired, ways[w].memory ? 0 : 1); /* held mapped: its owner waits for the release */
+        assert_int_equal(weft_remote_release(remote), WEFT_OK);
+        PUMP_UNTIL(&net, closing.fired);
+        assert_int_equal(closing.status, WEFT_OK);
+        net_close(&net);
+        net_give(&net, memory);
+        net_give(&net, mine);
+    }
+}
+
+/* A key that was changed, or belongs to somebody else, opens nothing. */
+static void test_keys(void **state)
+{
+    struct net net;
+    net_open(&net, &ways[0], 3);
+    static char memory[100];
+    struct weft_window *window = window_open(&net, 1, memory, sizeof memory);
+    const void *key;
+    size_t bytes;
+    unsigned char forged[WEFT_WINDOW_KEY_BYTES_MAX];
+    struct weft_remote *remote = NULL;
+    weft_window_key(window, &key, &bytes);
+    assert_int_equal(weft_transport_import(net.peers[0][2], key, bytes, &remote), WEFT_ERR_MALFORMED);
+    for (size_t i = 0; i < bytes; i++) {
+        memcpy(forged, key, bytes);
+        forged[i] ^= 1;
+        assert_int_equal(weft_transport_import(net.peers[0][1], forged, bytes, &remote), WEFT_ERR_MALFORMED);
+    }
+    for (size_t i = 0; i < bytes; i++) assert_int_equal(weft_transport_import(net.peers[0][1], key, i, &remote), WEFT_ERR_MALFORMED);
+    net_close(&net);
+}
+
+/* Who is inside is waited for; the others are not. */
+static void test_close_under_a_user(void **state)
+{
+    struct net net;
+    net_open(&net, &ways[0], 2);
+    meet(&net);
+    char *memory = net_alloc(&net, 4096);
+    struct weft_window *window = window_open(&net, 1, memory, 4096);
+    const struct shm_window *own = window->backend;
+    struct shm_pair *pair = net.peers[0][1]->backend;
+    assert_true(shm_enter(pair, own->number + 1, own->generation)); /* stopped in the middle of a put */
+    struct op closing;
+    op_init(&closing);
+    weft_window_close(window, &closing.completion);
+    for (int i = 0; i < 50; i++) net_pump(&net);
+    assert_int_equal(closing.fired, 0);
+    shm_leave(pair);
+    PUMP_UNTIL(&net, closing.fired);
+    assert_int_equal(closing.status, WEFT_OK);
+    net_close(&net);
+    net_give(&net, memory);
+}
+
+/* One copy where the memory is mapped or CMA is allowed, two where it is staged or travels through the ring. */
+static void test_copies(void **state)
+{
+    enum { BYTES = 1 << 20 };
+    const int copies[] = {1, 1, 2, 2};
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        struct net net;
+        net_open(&net, &ways[w], 2);
+        meet(&net);
+        struct weft_transport_stats before[2], after[2];
+        unsigned char *out = net_alloc(&net, BYTES), *in = net_alloc(&net, BYTES);
+        struct op send, recv;
+        fill(out, BYTES, 5);
+        for (int i = 0; i < 2; i++) weft_transport_stats(net.transports[i], &before[i]);
+        op_recv(&recv, net.transports[1], 100, TAG(1), in, BYTES);
+        op_send(&send, net.peers[0][1], TAG(1), NULL, out, BYTES);
+        PUMP_UNTIL(&net, send.fired && recv.fired);
+        assert_true(filled(in, BYTES, 5));
+        uint64_t copied = 0;
+        for (int i = 0; i < 2; i++) {
+            weft_transport_stats(net.transports[i], &after[i]);
+            copied += after[i].copied_bytes - before[i].copied_bytes;
+        }
+        assert_int_equal(copied, (uint64_t)copies[w] * BYTES);
+        char text[2][80];
+        weft_peer_describe(net.peers[0][1], text[0], sizeof text[0]);
+        weft_peer_describe(net.peers[1][0], text[1], sizeof text[1]);
+        assert_string_equal(text[0], text[1]);
+        net_close(&net);
+        net_give(&net, out);
+        net_give(&net, in);
+    }
+}
+
+/* ---- a ring under a hostile hand ---- */
+
+static void scribble(struct net *net, uint64_t *seed)
+{
+    struct shm_pair *pair = net->peers[0][1]->backend; /* 0 writes, 1 must bear it */
+    uint8_t *shared = (uint8_t *)pair->out.shared;
+    for (int i = 0; i < 8; i++) {
+        *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+        size_t at = (*seed >> 20) % sizeof *pair->out.shared;
+        if (at < 64) continue; /* the reader's own line */
+        shared[at] = (uint8_t)(*seed >> 56);
+    }
+    struct ring_cell *cell = ring_writer_cell(&pair->out); /* and one that will be looked at */
+    for (size_t i = 4; i < sizeof *cell; i++) {
+        *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+        if (*seed >> 62 == 0) ((uint8_t *)cell)[i] = (uint8_t)(*seed >> 40);
+    }
+    cell->kind = (uint8_t)((*seed >> 33) % (RING_KINDS + 1));
+    ring_writer_publish(&pair->out);
+    shm_bell_ring(pair);
+}
+
+/* Whatever is in a peer's ring, this endpoint lives, loses that peer at most, and still talks to the other. */
+static void test_scribbled_ring(void **state)
+{
+    int lost = 0;
+    for (uint64_t round = 1; round <= 60; round++) {
+        struct net net;
+        net_open(&net, &ways[round % 4], 3);
+        meet(&net);
+        char *in = net_alloc(&net, 100000), *window_memory = net_alloc(&net, 4096);
+        window_open(&net, 1, window_memory, 4096);
+        uint64_t seed = round * 0x9e3779b97f4a7c15ull;
+        struct op receive, other_recv, other_send;
+        op_recv(&receive, net.transports[1], 100, TAG(3), in, 1000);
+        for (int i = 0; i < 40 && net.failed_count[1] == 0; i++) {
+            scribble(&net, &seed);
+            weft_transport_progress(net.transports[1], 64);
+        }
+        lost += net.failed_count[1];
+        op_recv(&other_recv, net.transports[1], 102, TAG(4), in, 100000);
+        op_send(&other_send, net.peers[2][1], TAG(4), NULL, in, 100000);
+        PUMP_UNTIL(&net, other_recv.fired && other_send.fired);
+        assert_int_equal(other_recv.status, WEFT_OK);
+        assert_true(net.failed_count[1] <= 1);
+        net_close(&net);
+        net_give(&net, in);
+        net_give(&net, window_memory);
+    }
+    assert_true(lost > 50); /* random bytes are hardly ever a protocol */
+}
+
+/* ---- memory ---- */
+
+static void test_memory(void **state)
+{
+    enum { COUNT = 400 };
+    struct weft_env *env = weft_env_system();
+    static unsigned char *block[COUNT];
+    static size_t bytes[COUNT];
+    uint64_t seed = 7;
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+            if (block[i] && seed >> 63) {
+                assert_true(filled(block[i], bytes[i], (uint32_t)i));
+                weft_memory_free(env, block[i]);
+                block[i] = NULL;
+            }
+            if (block[i]) continue;
+            bytes[i] = 1 + (seed >> 33) % (i % 50 == 0 ? 5000000 : 20000);
+            void *memory;
+            assert_int_equal(weft_memory_alloc(env, bytes[i], &memory, NULL), WEFT_OK);
+            block[i] = memory;
+            assert_int_equal((uintptr_t)memory % 4096, 0);
+            assert_true(memory_offset(memory, bytes[i]) != MEMORY_NO_OFFSET);
+            for (size_t k = 0; k < bytes[i]; k++) assert_int_equal(block[i][k], 0);
+            fill(block[i], bytes[i], (uint32_t)i);
+        }
+    }
+    for (int i = 0; i < COUNT; i++) {
+        assert_true(filled(block[i], bytes[i], (uint32_t)i));
+        weft_memory_free(env, block[i]);
+    }
+    char elsewhere;
+    assert_true(memory_offset(&elsewhere, 1) == MEMORY_NO_OFFSET);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_keys), cmocka_unit_test(test_close_under_a_user),
+        cmocka_unit_test(test_copies),     cmocka_unit_test(test_scribbled_ring),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,312 @@
+/* shm.h - inside the shared memory backend: endpoints of one host.
+ *
+ *   shm_ring.c      the segment between two endpoints, one each way: cells and bytes
+ *   shm_bell.c      how a writer tells a reader that does not look; how an endpoint sleeps
+ *   shm_open.c      open, address, progress, arm, close, free
+ *   shm_pair.c      two endpoints meet (meet.h), and how a pair ends
+ *   shm_message.c   send, arrivals, accept, discard: cells out, cells in
+ *   shm_transfer.c  payloads: mapped, CMA, granted, staged; in slices
+ *   shm_window.c    windows, put, get
+ *   shm_copy.c      one copy; the system calls of CMA
+ *
+ * How a payload moves is chosen by its receiver when the buffer is named, for the fewest copies:
+ *
+ *   sender's memory          receiver's memory      way       copies  who copies
+ *   up to eager bytes        any                    eager     2       sender into the ring, receiver out of it
+ *   from weft_memory_alloc   any                    mapped    1       receiver, straight out of the mapping; then DONE
+ *   any                      from weft_memory_alloc granted   1       GRANT, sender straight into the mapping, then DONE
+ *   any                      any, CMA allowed       CMA       1       receiver, process_vm_readv; then DONE
+ *   any                      any                    staged    2       STAGE, sender into slots of its staging memory, receiver out
+ *
+ * A put or get is done by who asks for it, mapped or by CMA; without both it is a message to the owner, whose progress
+ * then does as with any other message (the table above).
+ *
+ * Trust: peers are of the same job and have proven it. What they write into a ring is checked; that they write nowhere
+ * in mapped memory but where they were told cannot be. */
+#ifndef WEFT_TRANSPORT_SHM_H
+#define WEFT_TRANSPORT_SHM_H
+
+#include "transport/core/core.h"
+#include "transport/core/meet.h"
+#include "transport/memory/memory.h"
+#include "transport/shm/shm_ring.h"
+
+enum {
+    SHM_OPS_MAX = 8192,        /* sends, puts and gets in flight of one endpoint; more answer WEFT_ERR_AGAIN */
+    SHM_EAGER_MAX = 8192,      /* at most this much payload travels through the ring, whatever the option says */
+    SHM_MAPPED_MIN = 1024,     /* payload in mapped memory above this is announced rather than copied twice */
+    SHM_CREDIT_BYTES = 1 << 20, /* eager messages one peer may leave here untaken; what exceeds it is announced */
+    SHM_MESSAGE_COST = 512,    /* a message's own share of that, beside its payload */
+    SHM_GRANT_MIN = 64 << 10,  /* below this a CMA read is quicker than asking the sender to write */
+    SHM_SLICE_BYTES = 512 << 10, /* of one copy at a time: bounds a step */
+    SHM_STEP_BYTES = 1 << 20,  /* of all copies in one progress */
+    SHM_DIRECT_BYTES = 256 << 10, /* puts and gets up to this are done inside their call */
+    SHM_STREAM_BYTES = 16 << 20, /* copies of this and more go around the cache */
+    SHM_SLOT_BYTES = 128 << 10, /* staging memory: so many slots of so many bytes for all peers */
+    SHM_SLOTS = 16,
+    SHM_SLOTS_OF_OP = 4,
+    SHM_PIECE_BYTES = 4096,    /* pieces without a slot travel behind their cell */
+    SHM_HOT_MAX = 16,          /* rings that are looked at without a bell */
+    SHM_HOT_IDLE = 4096,       /* progress without a cell after which a ring may lose that place */
+    SHM_BELLS = 4096,          /* bits of the bell; peers beyond share them */
+    SHM_MEET_EVERY = 64,       /* progress calls between looks at the sockets, while nothing else asks for one */
+    SHM_POOL_BLOCK = 32,
+};
+#define SHM_INSIDE_GRANT 0x80000000u
+
+enum shm_ability { SHM_MAPS = 1, SHM_CMA = 2 }; /* the writer of the hello can map, or read by CMA, its peer's memory */
+
+/* ---- what an endpoint shows to its peers ---- */
+
+struct shm_board { /* written by everybody */
+    _Alignas(64) _Atomic uint32_t sleeping;
+    _Alignas(64) _Atomic uint64_t summary; /* bit i: look at words[i] */
+    _Alignas(64) _Atomic uint64_t words[SHM_BELLS / 64];
+};
+
+struct shm_facts { /* written by the endpoint alone: peers can only read it */
+    _Atomic uint32_t generation[RING_WINDOWS]; /* odd: open */
+};
+
+/* ---- operations ---- */
+
+enum shm_phase {
+    SHM_FREE = 0,
+    SHM_QUEUED,    /* its cell waits for room */
+    SHM_ANNOUNCED, /* sender: the receiver has to name a buffer */
+    SHM_COPYING,   /* in endpoint->active: this side copies */
+    SHM_GRANTED,   /* the other side writes into our memory */
+    SHM_STAGING,   /* sender, in endpoint->active or ->stalled: pieces go out */
+    SHM_PIECES,    /* receiver: pieces come in */
+    SHM_WAITING,   /* put or get: the owner works on it */
+    SHM_OVER,      /* finished; may still have a cell to write */
+};
+
+enum shm_way { SHM_WAY_MAPPED = 1, SHM_WAY_CMA };
+
+struct shm_op {
+    struct core_done done;    /* first */
+    struct weft_list of_pair; /* in pair->ops until over */
+    struct weft_list link;    /* in pair->queue or ->answers (queued), or in endpoint->active or ->stalled */
+    struct shm_pair *pair;
+    uint32_t index, generation; /* its name at the peer */
+    enum shm_phase phase;
+    bool is_arrival;          /* embedded in a struct shm_arrival, else in a struct shm_send */
+    bool user;                /* somebody's completion hangs on it */
+    bool delivered;           /* core is through with it */
+    bool queued;              /* `cell` waits for room: not recycled before it is written */
+    struct shm_window *holds; /* of ours: counted in its users */
+    /* the copy, when this side does it */
+    bool outward, stream, tell_done;
+    enum shm_way way;
+    uint8_t *local;
+    size_t bytes, at;
+    uint64_t there;           /* arena offset (mapped) or address (CMA) at the peer */
+    uint64_t peer_op;         /* its operation at the peer */
+    uint32_t window, window_generation; /* of the peer: 1 + its number and what makes it valid; 0: no window */
+    uint32_t slots;           /* staging slots filled and not taken */
+    /* the cell that says so */
+    struct ring_cell cell;
+    const uint8_t *payload;   /* behind the cell, after the header; eager only */
+};
+
+struct shm_send {
+    struct shm_op op; /* first */
+    bool notify;      /* put: a message without payload follows the bytes */
+    uint64_t tag;
+    uint32_t header_bytes;
+    uint8_t header[WEFT_TRANSPORT_HEADER_BYTES_MAX];
+};
+
+struct shm_arrival {
+    struct core_arrival core; /* first */
+    struct shm_op op;         /* its acceptance */
+    uint64_t address, offset, sender_op; /* announced */
+    bool announced, notify;
+    struct shm_window *window; /* a put through the owner: where it goes */
+    uint32_t cost;            /* of its eager bytes kept here */
+    const uint8_t *payload;   /* eager: in the ring while core_arrived runs, later in `kept` */
+    uint8_t *kept;
+};
+
+struct shm_pool {
+    size_t item_bytes, op_offset;
+    bool is_arrival;
+    struct weft_list free; /* by op.link */
+    void *blocks;          /* singly linked through their first word */
+};
+
+/* ---- pairs and endpoints ---- */
+
+enum shm_pair_state { SHM_MEETING = 1, SHM_MET, SHM_PAIR_OVER };
+
+struct shm_pair {
+    struct shm_endpoint *endpoint;
+    struct weft_peer *peer;
+    struct meet_peer *meet;
+    enum shm_pair_state state;
+    bool dead;        /* its process is gone, or has taken its hands off: it touches nothing any more */
+    bool self;        /* an endpoint's pair with itself: one ring, both ends here */
+    bool broken;      /* its ring says the impossible */
+    bool answered;    /* its hello came */
+    bool read_by_cma; /* we can reach its memory by process_vm_readv */
+    uint32_t abilities; /* of its hello: what it can do with our memory */
+    int32_t pid;
+    struct ring_writer out;
+    struct ring_reader in;
+    struct shm_board *board; /* the peer's, mapped here; likewise the next two */
+    struct shm_facts *facts;
+    int event_fd;
+    struct memory_view *view;
+    uint32_t bell, peer_bell; /* the bit in our board that this peer sets, and ours in its board */
+    struct weft_list queue, answers, ops; /* cells that wait: messages in order; answers go first */
+    uint64_t credit_used;     /* cost of eager messages sent so far */
+    uint64_t credit_given;    /* cost of eager messages taken here so far */
+    uint64_t credit_kept;     /* cost of those not taken yet */
+    uint32_t pieces_taken;    /* staging slots of the peer (a bit each) that it is to be told are free */
+    struct shm_arrival *current; /* being handed to the core, payload still in the ring */
+    enum weft_status end_status;
+    bool hot;
+    uint32_t idle;            /* progress without a cell, while hot */
+    struct shm_pair *next_bell; /* further pairs with the same bit */
+    struct weft_list link;    /* in endpoint->pairs */
+    struct weft_list blocked; /* in endpoint->blocked while cells wait */
+    struct weft_list ending;  /* in endpoint->ending while the peer may be inside our memory */
+};
+
+struct shm_window {
+    struct weft_window *face;
+    uint32_t number, generation;
+    uint32_t users;         /* puts and gets that the owner does itself, under way */
+    struct weft_list closing;
+};
+
+struct shm_remote {
+    struct shm_pair *pair;
+    uint32_t window, generation;
+    uint64_t address, offset;
+    bool mapped;            /* given out by weft_remote_map: a bit in writer.maps */
+    struct memory_view *view;
+};
+
+struct shm_slot {
+    struct shm_pair *pair; /* who reads it; NULL: free */
+    struct shm_op *op;
+    uint32_t op_generation;
+};
+
+struct shm_endpoint {
+    struct weft_transport *transport;
+    struct meet *meet;
+    int epoll_fd, event_fd, board_fd, facts_fd;
+    struct shm_board *board;
+    struct shm_facts *facts;
+    bool allow_maps, allow_cma;
+    bool armed;              /* said to sleep; an answer may be in event_fd */
+    bool meet_due;
+    uint32_t meet_count, meeting; /* progress since the last look; pairs that have not met yet */
+    uint64_t probe;          /* what a peer must read at &probe to have found the right process */
+    struct weft_list pairs, active, stalled, blocked, ending, closing;
+    struct shm_pair *bells[SHM_BELLS], *hot[SHM_HOT_MAX];
+    uint32_t next_bell, hot_count;
+    struct shm_window *windows[RING_WINDOWS];
+    struct shm_pool sends, arrivals;
+    struct shm_op **ops;     /* by index */
+    uint32_t op_count, op_capacity, ops_used;
+    uint8_t *staging;        /* SHM_SLOTS slots in the arena; NULL: not needed yet, or none to be had */
+    uint64_t staging_offset;
+    bool staging_tried;
+    struct shm_slot slots[SHM_SLOTS];
+    size_t step_bytes;       /* copied in this progress */
+    uint64_t refused_seen;   /* of the sockets' refusals, in the stats already */
+    size_t address_bytes;
+    uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
+};
+
+/* shm_bell.c */
+void shm_bell_ring(struct shm_pair *pair);  /* make the peer look at this pair, whatever it does */
+void shm_bell_self(struct shm_pair *pair);  /* make ourselves look at it */
+void shm_published(struct shm_pair *pair);  /* after ring_writer_publish: the bell only if nobody looks */
+enum weft_status shm_arm(struct weft_transport *transport);
+void shm_disarm(struct shm_endpoint *endpoint);
+int shm_bells_progress(struct shm_endpoint *endpoint, int budget);
+void shm_bell_join(struct shm_endpoint *endpoint, struct shm_pair *pair);
+void shm_bell_leave(struct shm_endpoint *endpoint, struct shm_pair *pair);
+
+/* shm_open.c */
+void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool); /* NULL: no memory */
+void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op);
+struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name); /* NULL: no such one, or of another pair */
+static inline uint64_t shm_op_name(const struct shm_op *op) { return (uint64_t)op->generation << 32 | op->index; }
+
+/* shm_pair.c */
+enum weft_status shm_address_make(struct shm_endpoint *endpoint);
+enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes);
+void shm_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status);
+void shm_pair_met(void *owner, struct meet_peer *meet, const void *parameters, size_t bytes, int *descriptors, uint32_t count);
+void shm_pair_gone(void *owner, struct meet_peer *meet, enum weft_status status, const char *text);
+/* It has broken the rules: lost. From progress only. */
+void shm_pair_broken(struct shm_pair *pair, const char *text);
+void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status status);
+int shm_pairs_ending(struct shm_endpoint *endpoint);
+void shm_pair_free(struct shm_pair *pair);
+void shm_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
+
+/* shm_message.c */
+enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
+                          struct weft_completion *completion);
+enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, struct weft_completion *completion);
+void shm_discard(struct weft_transport *transport, struct weft_arrival *face);
+int shm_pair_poll(struct shm_pair *pair, int budget);  /* cells in */
+void shm_pair_flush(struct shm_pair *pair);            /* cells out, those that wait */
+void shm_answer(struct shm_op *op, enum ring_kind kind, uint64_t a); /* op->cell.body is filled: write it now or when there is room */
+void shm_op_over(struct shm_op *op, enum weft_status status); /* finish, once */
+void shm_op_recycle(struct weft_transport *transport, struct core_done *done);
+/* Start an operation of the user: in the pair's list, its completion hooked in. */
+void shm_op_start(struct shm_op *op, struct shm_pair *pair, struct weft_completion *completion, struct weft_remote *remote);
+void shm_queue(struct shm_op *op); /* op->cell in the order of messages */
+void shm_message_go(struct shm_op *op, const struct weft_message *message); /* as a message, whole or announced */
+void shm_block(struct shm_pair *pair); /* something waits for room */
+/* Written at once when there is room and nothing waits before it. */
+bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header, const void *payload, size_t payload_bytes);
+struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const uint8_t *header, uint32_t header_bytes);
+void shm_arrival_release(struct shm_arrival *arrival);
+void shm_arrival_deliver(struct shm_arrival *arrival); /* to the core */
+
+/* shm_transfer.c */
+void shm_receive_start(struct shm_arrival *arrival); /* op.local is named: choose the way and go */
+void shm_copy_start(struct shm_op *op, enum shm_way way, uint64_t there, bool outward);
+int shm_transfers_progress(struct shm_endpoint *endpoint, int budget);
+void shm_stalled_resume(struct shm_endpoint *endpoint);
+bool shm_on_done(struct shm_pair *pair, const struct ring_cell *cell); /* these answer false: the peer breaks the rules */
+bool shm_on_grant(struct shm_pair *pair, const struct ring_cell *cell);
+bool shm_on_stage(struct shm_pair *pair, const struct ring_cell *cell);
+bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *data);
+bool shm_on_piece_taken(struct shm_pair *pair, const struct ring_cell *cell);
+void shm_slots_free(struct shm_endpoint *endpoint, const struct shm_pair *pair);
+uint8_t *shm_view_at(const struct memory_view *view, uint64_t offset, uint64_t bytes); /* NULL: outside */
+
+/* shm_window.c */
+enum weft_status shm_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
+void shm_window_close(struct weft_transport *transport, struct weft_window *window);
+void shm_window_free(struct weft_transport *transport, struct weft_window *window);
+enum weft_status shm_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
+void shm_release(struct weft_transport *transport, struct weft_remote *remote);
+void *shm_map(struct weft_transport *transport, struct weft_remote *remote);
+enum weft_status shm_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion);
+enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
+                         struct weft_completion *completion);
+bool shm_on_put(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *header);
+bool shm_on_get(struct shm_pair *pair, const struct ring_cell *cell);
+bool shm_ask_owner(struct shm_op *op); /* a put or get as a message to the window's owner; true */
+int shm_windows_progress(struct shm_endpoint *endpoint); /* those that close */
+/* Around every touch of a peer's memory that it may take back. false: it has. */
+bool shm_enter(struct shm_pair *pair, uint32_t window, uint32_t generation);
+void shm_leave(struct shm_pair *pair);
+
+/* shm_copy.c */
+void shm_copy(void *to, const void *from, size_t bytes, bool stream);
+/* Whole or an error: WEFT_ERR_PEER_LOST, WEFT_ERR_UNSUPPORTED (not allowed), WEFT_ERR_INVALID (no such memory there). */
+enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes, bool write);
+
+#endif

@@ -1,0 +1,58 @@
+/* shm_copy.c - one copy: by the processor in mapped memory, or by the kernel between two processes (CMA). */
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "transport/shm/shm.h"
+
+#ifdef __SSE2__
+/* Around the cache: a large destination would only push other things out, and is not read line by line before it is written. */
+static void copy_stream(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    size_t head = (64 - ((uintptr_t)to & 63)) & 63;
+    memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
+        _mm_prefetch((const char *)from + 512, _MM_HINT_NTA);
+        __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)(from + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)), d = _mm_loadu_si128((const __m128i *)(from + 48));
+        _mm_stream_si128((__m128i *)to, a);
+        _mm_stream_si128((__m128i *)(to + 16), b);
+        _mm_stream_si128((__m128i *)(to + 32), c);
+        _mm_stream_si128((__m128i *)(to + 48), d);
+    }
+    memcpy(to, from, bytes);
+    _mm_sfence(); /* such stores are not ordered with the cell that tells of them */
+}
+#endif
+
+void shm_copy(void *to, const void *from, size_t bytes, bool stream)
+{
+#ifdef __SSE2__
+    if (stream && bytes >= 4096) {
+        copy_stream(to, from, bytes);
+        return;
+    }
+#endif
+    memcpy(to, from, bytes);
+}
+
+enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes, bool write)
+{
+    for (size_t at = 0; at < bytes;) {
+        struct iovec here = {(uint8_t *)local + at, bytes - at}, there = {(void *)(uintptr_t)(remote + at), bytes - at};
+        ssize_t moved = write ? process_vm_writev(pid, &here, 1, &there, 1, 0) : process_vm_readv(pid, &here, 1, &there, 1, 0);
+        if (moved > 0) {
+            at += (size_t)moved;
+            continue;
+        }
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved < 0 && errno == ESRCH) return WEFT_ERR_PEER_LOST;
+        if (moved < 0 && (errno == EPERM || errno == ENOSYS)) return WEFT_ERR_UNSUPPORTED;
+        return moved < 0 && errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_INVALID;
+    }
+    return WEFT_OK;
+}

@@ -1,0 +1,442 @@
+/* shm_message.c - messages as cells: out, in, and what the core wants done with them.
+ *
+ * A message goes whole into the ring (inline in its cell, or eager behind it) or is announced. Eager messages that nobody
+ * has taken are kept by the receiver, at most SHM_CREDIT_BYTES per peer: the sender counts, and announces what exceeds
+ * that, so a message is never refused and memory stays bounded.
+ *
+ * Cells that find no room wait in their pair: messages in order, answers to the peer before them. An operation whose
+ * answer still waits is over for its user but not recycled. */
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/shm/shm.h"
+
+/* ---- operations ---- */
+
+void shm_op_start(struct shm_op *op, struct shm_pair *pair, struct weft_completion *completion, struct weft_remote *remote)
+{
+    op->done = (struct core_done){.peer = pair->peer, .completion = completion, .remote = remote, .recycle = shm_op_recycle};
+    op->pair = pair;
+    op->user = completion != NULL;
+    op->delivered = op->queued = false;
+    op->holds = NULL;
+    op->outward = op->stream = op->tell_done = false;
+    op->at = 0;
+    op->window = 0;
+    op->slots = 0;
+    op->payload = NULL;
+    weft_list_append(&pair->ops, &op->of_pair);
+}
+
+static void op_release(struct shm_op *op)
+{
+    if (op->is_arrival) shm_arrival_release(weft_container_of(op, struct shm_arrival, op));
+    else shm_pool_give(op->pair->endpoint, op);
+}
+
+void shm_op_recycle(struct weft_transport *transport, struct core_done *done)
+{
+    struct shm_op *op = weft_container_of(done, struct shm_op, done);
+    op->delivered = true;
+    if (!op->queued) op_release(op);
+}
+
+void shm_op_over(struct shm_op *op, enum weft_status status)
+{
+    WEFT_ASSERT(op->phase != SHM_OVER && op->phase != SHM_FREE);
+    op->phase = SHM_OVER;
+    weft_list_remove(&op->of_pair);
+    if (!op->queued) weft_list_remove(&op->link);
+    if (op->holds) {
+        WEFT_ASSERT(op->holds->users > 0);
+        op->holds->users--;
+        op->holds = NULL;
+    }
+    if (op->user) core_finish(op->pair->endpoint->transport, &op->done, status);
+    else if (!op->queued) op_release(op);
+}
+
+/* ---- cells out ---- */
+
+/* How many bytes lie behind the cell; SIZE_MAX: it cannot be. The same for both ends. */
+static size_t data_bytes_of(const struct ring_cell *cell)
+{
+    if (cell->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX) return SIZE_MAX;
+    switch (cell->kind) {
+    case RING_INLINE: return cell->header_bytes + (size_t)cell->inline_bytes <= RING_BODY_BYTES ? 0 : SIZE_MAX;
+    case RING_EAGER:
+        if (cell->body.eager.bytes > SHM_EAGER_MAX) return SIZE_MAX;
+        return ring_align(cell->header_bytes) + cell->body.eager.bytes;
+    case RING_ANNOUNCE:
+    case RING_PUT: return cell->header_bytes;
+    case RING_PIECE:
+        if (cell->body.piece.offset != RING_NOWHERE) return 0;
+        return cell->body.piece.bytes <= SHM_PIECE_BYTES ? cell->body.piece.bytes : SIZE_MAX;
+    default: return 0;
+    }
+}
+
+bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header, const void *payload, size_t payload_bytes)
+{
+    size_t data_bytes = data_bytes_of(cell);
+    WEFT_ASSERT(data_bytes != SIZE_MAX);
+    if (!ring_writer_room(&pair->out, data_bytes, &pair->broken)) return false;
+    if (data_bytes > 0) {
+        uint8_t *data = ring_writer_data(&pair->out, data_bytes);
+        if (cell->header_bytes > 0) memcpy(data, header, cell->header_bytes);
+        if (payload_bytes > 0) memcpy(data + ring_align(cell->header_bytes), payload, payload_bytes);
+    }
+    struct ring_cell *shared = ring_writer_cell(&pair->out);
+    memcpy((uint8_t *)shared + sizeof shared->turn, (const uint8_t *)cell + sizeof cell->turn, sizeof *cell - sizeof cell->turn);
+    ring_writer_publish(&pair->out);
+    shm_published(pair);
+    return true;
+}
+
+void shm_block(struct shm_pair *pair)
+{
+    if (weft_list_empty(&pair->blocked)) weft_list_append(&pair->endpoint->blocked, &pair->blocked);
+}
+
+/* The cell of a message or put of the user, with what travels behind it. */
+static bool write_message(struct shm_op *op)
+{
+    struct shm_send *send = weft_container_of(op, struct shm_send, op);
+    bool eager = op->cell.kind == RING_EAGER;
+    if (!shm_write(op->pair, &op->cell, send->header, op->payload, eager ? op->cell.body.eager.bytes : 0)) return false;
+    if (eager) op->pair->endpoint->transport->stats.copied_bytes += op->cell.body.eager.bytes;
+    if (eager || op->cell.kind == RING_INLINE) shm_op_over(op, WEFT_OK);
+    else if (op->cell.kind != RING_GET) op->phase = SHM_ANNOUNCED;
+    else op->phase = op->cell.body.get.offset != RING_NOWHERE ? SHM_GRANTED : SHM_PIECES;
+    return true;
+}
+
+void shm_queue(struct shm_op *op)
+{
+    struct shm_pair *pair = op->pair;
+    op->phase = SHM_QUEUED;
+    if (pair->state == SHM_MET && weft_list_empty(&pair->queue) && write_message(op)) return;
+    weft_list_append(&pair->queue, &op->link);
+    shm_block(pair);
+}
+
+void shm_answer(struct shm_op *op, enum ring_kind kind, uint64_t a)
+{
+    struct shm_pair *pair = op->pair;
+    op->cell.kind = (uint8_t)kind;
+    op->cell.inline_bytes = 0;
+    op->cell.header_bytes = 0;
+    op->cell.a = a;
+    if (pair->state != SHM_MET) return; /* nobody listens any more */
+    if (weft_list_empty(&pair->answers) && shm_write(pair, &op->cell, NULL, NULL, 0)) return;
+    op->queued = true;
+    weft_list_remove(&op->link);
+    weft_list_append(&pair->answers, &op->link);
+    shm_block(pair);
+}
+
+static bool write_answer(struct shm_op *op)
+{
+    if (!shm_write(op->pair, &op->cell, NULL, NULL, 0)) return false;
+    weft_list_remove(&op->link);
+    op->queued = false;
+    if (op->phase == SHM_OVER && (!op->user || op->delivered)) op_release(op);
+    return true;
+}
+
+static bool write_taken(struct shm_pair *pair)
+{
+    struct ring_cell cell = {.kind = RING_PIECE_TAKEN, .a = pair->pieces_taken};
+    if (!shm_write(pair, &cell, NULL, NULL, 0)) return false;
+    pair->pieces_taken = 0;
+    return true;
+}
+
+/* Everything that waits, as far as there is room; else ask to be told of room. */
+void shm_pair_flush(struct shm_pair *pair)
+{
+    if (pair->state != SHM_MET) return;
+    bool more = true;
+    while (more && !pair->broken) {
+        more = true;
+        if (pair->pieces_taken) more = write_taken(pair);
+        else if (!weft_list_empty(&pair->answers)) more = write_answer(weft_list_first(&pair->answers, struct shm_op, link));
+        else if (!weft_list_empty(&pair->queue)) {
+            struct shm_op *op = weft_list_first(&pair->queue, struct shm_op, link);
+            weft_list_remove(&op->link);
+            more = write_message(op);
+            if (!more) weft_list_insert_before(pair->queue.next, &op->link);
+        } else {
+            weft_list_remove(&pair->blocked);
+            return;
+        }
+        if (!more) more = ring_writer_wait(&pair->out, RING_DATA_BYTES / 2, &pair->broken);
+    }
+}
+
+/* ---- send ---- */
+
+/* May this much more lie untaken at the peer? */
+static bool credit_take(struct shm_pair *pair, size_t cost)
+{
+    if (pair->credit_used + cost - pair->out.credit_taken > SHM_CREDIT_BYTES) {
+        if (pair->state != SHM_MET) return false;
+        uint64_t taken = atomic_load_explicit(&pair->out.shared->reader.credit_taken, memory_order_relaxed);
+        if (taken < pair->out.credit_taken || taken > pair->credit_used) {
+            pair->broken = true;
+            return false;
+        }
+        pair->out.credit_taken = taken;
+        if (pair->credit_used + cost - taken > SHM_CREDIT_BYTES) return false;
+    }
+    pair->credit_used += cost;
+    return true;
+}
+
+static bool is_eager(struct shm_pair *pair, const struct weft_message *message, uint64_t offset)
+{
+    size_t limit = pair->endpoint->transport->eager_bytes_max;
+    if (message->payload_bytes > (limit < SHM_EAGER_MAX ? limit : SHM_EAGER_MAX)) return false;
+    if (message->payload_bytes > SHM_MAPPED_MIN && offset != RING_NOWHERE && (pair->abilities & SHM_MAPS)) return false;
+    return credit_take(pair, message->payload_bytes + SHM_MESSAGE_COST);
+}
+
+/* The cell that carries or announces `message`. */
+static void message_cell(struct shm_op *op, const struct weft_message *message)
+{
+    struct ring_cell *cell = &op->cell;
+    size_t bytes = message->payload_bytes;
+    uint64_t offset = RING_NOWHERE;
+    if (bytes > SHM_MAPPED_MIN && op->pair->endpoint->allow_maps) offset = memory_offset(message->payload, bytes);
+    cell->a = message->tag;
+    cell->inline_bytes = 0;
+    cell->header_bytes = (uint16_t)message->header_bytes;
+    if (!is_eager(op->pair, message, offset)) {
+        cell->kind = RING_ANNOUNCE;
+        cell->body.announce.op = shm_op_name(op);
+        cell->body.announce.bytes = bytes;
+        cell->body.announce.address = (uintptr_t)message->payload;
+        cell->body.announce.offset = offset;
+    } else if (message->header_bytes + bytes <= RING_BODY_BYTES) {
+        cell->kind = RING_INLINE;
+        cell->inline_bytes = (uint8_t)bytes;
+        if (message->header_bytes > 0) memcpy(cell->body.bytes, message->header, message->header_bytes);
+        if (bytes > 0) memcpy(cell->body.bytes + message->header_bytes, message->payload, bytes);
+    } else {
+        cell->kind = RING_EAGER;
+        cell->body.eager.bytes = bytes;
+    }
+}
+
+void shm_message_go(struct shm_op *op, const struct weft_message *message)
+{
+    struct shm_send *send = weft_container_of(op, struct shm_send, op);
+    op->payload = message->payload;
+    op->local = (uint8_t *)(uintptr_t)message->payload;
+    op->bytes = message->payload_bytes;
+    if (message->header_bytes > 0 && message->header != send->header) memcpy(send->header, message->header, message->header_bytes);
+    message_cell(op, message);
+    shm_queue(op);
+}
+
+enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
+                          struct weft_completion *completion)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
+    struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
+    if (!send) return WEFT_ERR_NO_MEMORY;
+    shm_op_start(&send->op, peer->backend, completion, NULL);
+    shm_message_go(&send->op, message);
+    return WEFT_IN_PROGRESS;
+}
+
+/* ---- arrivals ---- */
+
+struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const uint8_t *header, uint32_t header_bytes)
+{
+    struct shm_arrival *arrival = shm_pool_take(pair->endpoint, &pair->endpoint->arrivals);
+    if (!arrival) return NULL;
+    struct weft_arrival *face = &arrival->core.face;
+    face->peer_id = pair->peer->id;
+    face->tag = tag;
+    face->header_bytes = header_bytes;
+    face->payload_bytes = 0;
+    if (header_bytes > 0) memcpy(face->header, header, header_bytes);
+    arrival->core.whole = true;
+    arrival->announced = arrival->notify = false;
+    arrival->window = NULL;
+    arrival->cost = 0;
+    arrival->payload = NULL;
+    arrival->kept = NULL;
+    arrival->op.pair = pair;
+    arrival->op.phase = SHM_ANNOUNCED;
+    arrival->op.queued = arrival->op.user = arrival->op.delivered = false;
+    arrival->op.holds = NULL;
+    arrival->op.window = 0;
+    weft_list_init(&arrival->op.link);
+    weft_list_init(&arrival->op.of_pair);
+    return arrival;
+}
+
+/* It has been heard: the sender may send that much more. It reads this when it has run out. */
+static void credit_give(struct shm_arrival *arrival)
+{
+    struct shm_pair *pair = arrival->op.pair;
+    pair->credit_kept -= arrival->cost;
+    pair->credit_given += arrival->cost;
+    arrival->cost = 0;
+    if (pair->in.shared) atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit_given, memory_order_relaxed);
+}
+
+void shm_arrival_release(struct shm_arrival *arrival)
+{
+    struct shm_endpoint *endpoint = arrival->op.pair->endpoint;
+    if (arrival->cost > 0) credit_give(arrival);
+    weft_free_bytes(endpoint->transport->env, arrival->kept);
+    arrival->kept = NULL;
+    shm_pool_give(endpoint, &arrival->op);
+}
+
+/* Nobody wanted it yet: out of the ring into memory of its own. */
+static void keep(struct shm_arrival *arrival)
+{
+    struct shm_pair *pair = arrival->op.pair;
+    size_t bytes = arrival->core.face.payload_bytes;
+    if (bytes == 0) return;
+    arrival->kept = weft_alloc_bytes(pair->endpoint->transport->env, bytes);
+    if (!arrival->kept) {
+        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY, "no memory to keep a message of this peer");
+        return;
+    }
+    memcpy(arrival->kept, arrival->payload, bytes);
+    arrival->payload = arrival->kept;
+    pair->endpoint->transport->stats.copied_bytes += bytes;
+}
+
+void shm_arrival_deliver(struct shm_arrival *arrival)
+{
+    struct shm_pair *pair = arrival->op.pair;
+    pair->current = arrival;
+    core_arrived(pair->endpoint->transport, &arrival->core);
+    bool waits = pair->current == arrival;
+    pair->current = NULL;
+    if (waits && pair->state == SHM_MET && !arrival->announced) keep(arrival);
+}
+
+enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, struct weft_completion *completion)
+{
+    struct shm_arrival *arrival = weft_container_of(face, struct shm_arrival, core.face);
+    struct shm_pair *pair = arrival->op.pair;
+    if (pair->current == arrival) pair->current = NULL;
+    shm_op_start(&arrival->op, pair, completion, NULL);
+    arrival->op.local = buffer;
+    arrival->op.bytes = face->payload_bytes;
+    arrival->op.phase = SHM_QUEUED;
+    if (arrival->announced) {
+        shm_receive_start(arrival);
+        return WEFT_IN_PROGRESS;
+    }
+    if (face->payload_bytes > 0) {
+        memcpy(buffer, arrival->payload, face->payload_bytes);
+        transport->stats.copied_bytes += face->payload_bytes;
+    }
+    credit_give(arrival);
+    shm_op_over(&arrival->op, WEFT_OK);
+    return WEFT_IN_PROGRESS;
+}
+
+void shm_discard(struct weft_transport *transport, struct weft_arrival *face)
+{
+    struct shm_arrival *arrival = weft_container_of(face, struct shm_arrival, core.face);
+    struct shm_pair *pair = arrival->op.pair;
+    if (pair->current == arrival) pair->current = NULL;
+    arrival->op.phase = SHM_OVER;
+    if (arrival->announced) {
+        arrival->op.cell.body.done.status = WEFT_OK;
+        shm_answer(&arrival->op, RING_DONE, arrival->sender_op);
+    }
+    if (!arrival->op.queued) shm_arrival_release(arrival);
+}
+
+/* ---- cells in ---- */
+
+static bool on_message(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *data)
+{
+    const uint8_t *header = cell->kind == RING_INLINE ? cell->body.bytes : data;
+    struct shm_arrival *arrival = shm_arrival_take(pair, cell->a, header, cell->header_bytes);
+    if (!arrival) {
+        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY, "no memory for a message of this peer");
+        return true;
+    }
+    struct weft_arrival *face = &arrival->core.face;
+    if (cell->kind == RING_ANNOUNCE) {
+        arrival->announced = true;
+        arrival->core.whole = false;
+        face->payload_bytes = cell->body.announce.bytes;
+        arrival->sender_op = cell->body.announce.op;
+        arrival->address = cell->body.announce.address;
+        arrival->offset = cell->body.announce.offset;
+    } else if (cell->kind == RING_INLINE) {
+        face->payload_bytes = cell->inline_bytes;
+        arrival->payload = cell->body.bytes + cell->header_bytes;
+    } else {
+        face->payload_bytes = cell->body.eager.bytes;
+        arrival->payload = data + ring_align(cell->header_bytes);
+    }
+    if (!arrival->announced) arrival->cost = (uint32_t)face->payload_bytes + SHM_MESSAGE_COST;
+    pair->credit_kept += arrival->cost;
+    bool fair = pair->credit_kept <= SHM_CREDIT_BYTES; /* else it sent more than it may without being heard */
+    if (fair) shm_arrival_deliver(arrival);
+    else shm_arrival_release(arrival);
+    return fair;
+}
+
+static bool on_hello(struct shm_pair *pair, const struct ring_cell *cell)
+{
+    if (pair->answered) return false;
+    pair->answered = true;
+    pair->abilities = (uint32_t)cell->a & (SHM_MAPS | SHM_CMA);
+    return true;
+}
+
+/* false: no honest peer writes that here and now. */
+static bool dispatch(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *data)
+{
+    if (!pair->answered && cell->kind != RING_HELLO) return false;
+    switch (cell->kind) {
+    case RING_HELLO: return on_hello(pair, cell);
+    case RING_INLINE:
+    case RING_EAGER:
+    case RING_ANNOUNCE: return on_message(pair, cell, data);
+    case RING_PUT: return shm_on_put(pair, cell, data);
+    case RING_GET: return shm_on_get(pair, cell);
+    case RING_DONE: return shm_on_done(pair, cell);
+    case RING_GRANT: return shm_on_grant(pair, cell);
+    case RING_STAGE: return shm_on_stage(pair, cell);
+    case RING_PIECE: return shm_on_piece(pair, cell, data);
+    case RING_PIECE_TAKEN: return shm_on_piece_taken(pair, cell);
+    default: return false;
+    }
+}
+
+int shm_pair_poll(struct shm_pair *pair, int budget)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    int count = 0;
+    while (count < budget && pair->state == SHM_MET && endpoint->step_bytes < SHM_STEP_BYTES && ring_reader_ready(&pair->in)) {
+        struct ring_cell cell;
+        ring_reader_copy(&pair->in, &cell);
+        size_t data_bytes = data_bytes_of(&cell);
+        const uint8_t *data = data_bytes == SIZE_MAX ? NULL : ring_reader_data(&pair->in, data_bytes);
+        count++;
+        if (!data || !dispatch(pair, &cell, data)) {
+            shm_pair_broken(pair, "what it wrote into shared memory makes no sense");
+            return count;
+        }
+        if (pair->state != SHM_MET) return count; /* its end came out of this cell */
+        ring_reader_next(&pair->in, data_bytes);
+        if (ring_reader_owes(&pair->in) && ring_reader_tell(&pair->in)) shm_bell_ring(pair);
+    }
+    return count;
+}

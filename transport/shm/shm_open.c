@@ -1,0 +1,320 @@
+/* shm_open.c - one endpoint: opened, progressed, closed.
+ *
+ * Sleeping is on one epoll descriptor over two: the eventfd that peers write when they find this endpoint asleep, and the
+ * sockets of meet.h, which break when a peer's process ends. Neither is looked at while messages flow, but every
+ * SHM_MEET_EVERY-th progress, so the fast path makes no system call. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "transport/shm/shm.h"
+#include "transport/shm/shm_ops.h"
+
+/* ---- pools ---- */
+
+static void *item_of(const struct shm_pool *pool, struct shm_op *op) { return (uint8_t *)op - pool->op_offset; }
+
+static bool ops_grow(struct shm_endpoint *endpoint)
+{
+    if (endpoint->op_count + SHM_POOL_BLOCK <= endpoint->op_capacity) return true;
+    struct weft_env *env = endpoint->transport->env;
+    uint32_t capacity = endpoint->op_capacity ? endpoint->op_capacity * 2 : 256;
+    struct shm_op **ops = weft_alloc_array(env, capacity, sizeof *ops);
+    if (!ops) return false;
+    if (endpoint->op_count > 0) memcpy(ops, endpoint->ops, endpoint->op_count * sizeof *ops);
+    weft_free_bytes(env, endpoint->ops);
+    endpoint->ops = ops;
+    endpoint->op_capacity = capacity;
+    return true;
+}
+
+static bool pool_grow(struct shm_endpoint *endpoint, struct shm_pool *pool)
+{
+    size_t item_bytes = (pool->item_bytes + 63) & ~(size_t)63;
+    if (!ops_grow(endpoint)) return false;
+    uint8_t *block = weft_alloc_zero(endpoint->transport->env, 64 + SHM_POOL_BLOCK * item_bytes);
+    if (!block) return false;
+    *(void **)block = pool->blocks;
+    pool->blocks = block;
+    for (uint32_t i = 0; i < SHM_POOL_BLOCK; i++) {
+        struct shm_op *op = (struct shm_op *)(block + 64 + i * item_bytes + pool->op_offset);
+        op->index = endpoint->op_count;
+        op->generation = 1;
+        op->is_arrival = pool->is_arrival;
+        endpoint->ops[endpoint->op_count++] = op;
+        weft_list_append(&pool->free, &op->link);
+    }
+    return true;
+}
+
+void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool)
+{
+    if (weft_list_empty(&pool->free) && !pool_grow(endpoint, pool)) return NULL;
+    struct shm_op *op = weft_list_first(&pool->free, struct shm_op, link);
+    weft_list_remove(&op->link);
+    weft_list_init(&op->of_pair);
+    if (!pool->is_arrival) endpoint->ops_used++;
+    return item_of(pool, op);
+}
+
+/* The name it had is never used again: what the peer still says to it goes nowhere. */
+void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op)
+{
+    struct shm_pool *pool = op->is_arrival ? &endpoint->arrivals : &endpoint->sends;
+    WEFT_ASSERT(weft_list_empty(&op->link) && weft_list_empty(&op->of_pair));
+    op->generation++;
+    op->phase = SHM_FREE;
+    if (!pool->is_arrival) endpoint->ops_used--;
+    weft_list_insert_before(pool->free.next, &op->link); /* the warmest next */
+}
+
+struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    uint32_t index = (uint32_t)name;
+    if (index >= endpoint->op_count) return NULL;
+    struct shm_op *op = endpoint->ops[index];
+    return op->generation == (uint32_t)(name >> 32) && op->phase != SHM_FREE && op->pair == pair ? op : NULL;
+}
+
+static void pool_free(struct shm_endpoint *endpoint, struct shm_pool *pool)
+{
+    while (pool->blocks) {
+        void *block = pool->blocks;
+        pool->blocks = *(void **)block;
+        weft_free_bytes(endpoint->transport->env, block);
+    }
+}
+
+/* ---- open ---- */
+
+/* "cma=off,maps=off": for tests, and for who wants to see what it costs. */
+static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, struct weft_error *error)
+{
+    endpoint->allow_cma = endpoint->allow_maps = true;
+    while (text && *text) {
+        size_t length = strcspn(text, ",");
+        if (length == 7 && strncmp(text, "cma=off", 7) == 0) endpoint->allow_cma = false;
+        else if (length == 8 && strncmp(text, "maps=off", 8) == 0) endpoint->allow_maps = false;
+        else if ((length != 6 || strncmp(text, "cma=on", 6) != 0) && (length != 7 || strncmp(text, "maps=on", 7) != 0)) {
+            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "shm has no setting \"%.*s\": it has cma=on|off and maps=on|off",
+                                                    (int)length, text);
+        }
+        text += length + (text[length] == ',');
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status open_memory(struct shm_endpoint *endpoint, struct weft_error *error)
+{
+    endpoint->board = memory_file_make("weft-board", sizeof *endpoint->board, true, &endpoint->board_fd);
+    if (endpoint->board) endpoint->facts = memory_file_make("weft-facts", sizeof *endpoint->facts, false, &endpoint->facts_fd);
+    if (endpoint->facts) return WEFT_OK;
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "shared memory cannot be made: %s; raise ulimit -n or the memory limit of the container",
+                                            strerror(errno));
+}
+
+static bool watch(int epoll_fd, int fd)
+{
+    struct epoll_event interest = {.events = EPOLLIN, .data.fd = fd};
+    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &interest) == 0;
+}
+
+static enum weft_status open_descriptors(struct shm_endpoint *endpoint, struct weft_error *error)
+{
+    endpoint->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    endpoint->epoll_fd = endpoint->event_fd >= 0 ? epoll_create1(EPOLL_CLOEXEC) : -1;
+    if (endpoint->epoll_fd >= 0 && watch(endpoint->epoll_fd, endpoint->event_fd) && watch(endpoint->epoll_fd, meet_fd(endpoint->meet))) return WEFT_OK;
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "no descriptor for an endpoint: %s; raise ulimit -n", strerror(errno));
+}
+
+static enum weft_status open_meet(struct shm_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
+{
+    struct meet_options meeting;
+    meet_options_init(&meeting);
+    meeting.family = MEET_UNIX;
+    meeting.id = options->id;
+    meeting.nonce = options->nonce;
+    meeting.secret = options->secret;
+    meeting.secret_bytes = options->secret_bytes;
+    meeting.callbacks = (struct meet_callbacks){.met = shm_pair_met, .gone = shm_pair_gone};
+    return meet_open(endpoint->transport->env, &meeting, &endpoint->meet, error);
+}
+
+static void endpoint_free(struct shm_endpoint *endpoint)
+{
+    struct weft_env *env = endpoint->transport->env;
+    meet_close(endpoint->meet);
+    if (endpoint->epoll_fd >= 0) close(endpoint->epoll_fd);
+    if (endpoint->event_fd >= 0) close(endpoint->event_fd);
+    if (endpoint->board_fd >= 0) close(endpoint->board_fd);
+    if (endpoint->facts_fd >= 0) close(endpoint->facts_fd);
+    memory_file_unmap(endpoint->board, sizeof *endpoint->board);
+    memory_file_unmap(endpoint->facts, sizeof *endpoint->facts);
+    weft_memory_free(env, endpoint->staging);
+    pool_free(endpoint, &endpoint->sends);
+    pool_free(endpoint, &endpoint->arrivals);
+    weft_free_bytes(env, endpoint->ops);
+    weft_free_bytes(env, endpoint);
+}
+
+static enum weft_status shm_open_endpoint(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
+{
+    struct shm_endpoint *endpoint = weft_alloc_zero(transport->env, sizeof *endpoint);
+    if (!endpoint) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for an endpoint");
+    endpoint->transport = transport;
+    endpoint->epoll_fd = endpoint->event_fd = endpoint->board_fd = endpoint->facts_fd = -1;
+    endpoint->probe = weft_random_u64(transport->env);
+    endpoint->sends = (struct shm_pool){.item_bytes = sizeof(struct shm_send), .op_offset = offsetof(struct shm_send, op)};
+    endpoint->arrivals = (struct shm_pool){.item_bytes = sizeof(struct shm_arrival), .op_offset = offsetof(struct shm_arrival, op), .is_arrival = true};
+    struct weft_list *lists[] = {&endpoint->sends.free, &endpoint->arrivals.free, &endpoint->pairs,  &endpoint->active,
+                                 &endpoint->stalled,    &endpoint->blocked,       &endpoint->ending, &endpoint->closing};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
+    enum weft_status status = tune(endpoint, options->tune, error);
+    if (status == WEFT_OK) status = open_memory(endpoint, error);
+    if (status == WEFT_OK) status = open_meet(endpoint, options, error);
+    if (status == WEFT_OK) status = open_descriptors(endpoint, error);
+    if (status == WEFT_OK) status = shm_address_make(endpoint);
+    if (status < 0) {
+        endpoint_free(endpoint);
+        return status;
+    }
+    transport->backend = endpoint;
+    return WEFT_OK;
+}
+
+static enum weft_status shm_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    *blob_out = endpoint->address;
+    *bytes_out = endpoint->address_bytes;
+    return WEFT_OK;
+}
+
+static int shm_fd(struct weft_transport *transport) { return ((struct shm_endpoint *)transport->backend)->epoll_fd; }
+
+/* ---- work ---- */
+
+static int sockets_progress(struct shm_endpoint *endpoint)
+{
+    if (!endpoint->meet_due && endpoint->meeting == 0 && ++endpoint->meet_count < SHM_MEET_EVERY) return 0;
+    endpoint->meet_due = false;
+    endpoint->meet_count = 0;
+    return meet_progress(endpoint->meet, 64);
+}
+
+static void flush_blocked(struct shm_endpoint *endpoint)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->blocked) {
+        struct shm_pair *pair = weft_container_of(node, struct shm_pair, blocked);
+        shm_pair_flush(pair);
+        if (pair->broken) shm_pair_broken(pair, "what it wrote into shared memory makes no sense");
+    }
+}
+
+static int shm_progress(struct weft_transport *transport, int budget)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    endpoint->step_bytes = 0;
+    if (endpoint->armed) shm_disarm(endpoint);
+    int count = sockets_progress(endpoint);
+    count += shm_bells_progress(endpoint, budget);
+    if (!weft_list_empty(&endpoint->blocked)) flush_blocked(endpoint);
+    if (!weft_list_empty(&endpoint->active)) count += shm_transfers_progress(endpoint, budget);
+    if (!weft_list_empty(&endpoint->ending) || !weft_list_empty(&endpoint->closing)) {
+        count += shm_pairs_ending(endpoint) + shm_windows_progress(endpoint);
+        core_wake_at(transport, weft_now_ns(transport->env) + WEFT_MS(1)); /* who is inside does not say when he is out */
+    }
+    return count;
+}
+
+static void shm_count(struct weft_transport *transport)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    struct weft_transport_stats *stats = &transport->stats;
+    uint64_t kept = 0, most = 0;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->pairs) {
+        const struct shm_pair *pair = weft_container_of(node, struct shm_pair, link);
+        uint64_t mine = sizeof *pair + (pair->in.shared ? RING_SEGMENT_BYTES : 0) + pair->credit_kept;
+        kept += mine;
+        if (mine > most) most = mine;
+    }
+    struct meet_stats meeting;
+    meet_stats(endpoint->meet, &meeting);
+    stats->refused_count += meeting.refused_count - endpoint->refused_seen;
+    endpoint->refused_seen = meeting.refused_count;
+    stats->memory_bytes = kept + (endpoint->staging ? (uint64_t)SHM_SLOTS * SHM_SLOT_BYTES : 0);
+    stats->memory_peer_bytes = most;
+}
+
+/* ---- end ---- */
+
+static void shm_close(struct weft_transport *transport)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->pairs) {
+        shm_pair_end(weft_container_of(node, struct shm_pair, link), RING_LEFT, WEFT_ERR_CLOSED);
+    }
+}
+
+static bool shm_drained(struct weft_transport *transport)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->ending) {
+        if (!weft_list_empty(&weft_container_of(node, struct shm_pair, ending)->ops)) return false;
+    }
+    return weft_list_empty(&endpoint->closing);
+}
+
+/* Arrivals that a handler still holds keep payloads of their own. */
+static void kept_free(struct shm_endpoint *endpoint)
+{
+    for (uint32_t i = 0; i < endpoint->op_count; i++) {
+        struct shm_op *op = endpoint->ops[i];
+        if (op->is_arrival) weft_free_bytes(endpoint->transport->env, weft_container_of(op, struct shm_arrival, op)->kept);
+    }
+}
+
+static void shm_free(struct weft_transport *transport)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    struct weft_list *node, *spare;
+    kept_free(endpoint);
+    weft_list_foreach(node, spare, &endpoint->pairs) shm_pair_free(weft_container_of(node, struct shm_pair, link));
+    endpoint_free(endpoint);
+}
+
+const struct weft_transport_ops shm_transport_ops = {
+    .name = "shm",
+    .open = shm_open_endpoint,
+    .close = shm_close,
+    .drained = shm_drained,
+    .free = shm_free,
+    .address = shm_address,
+    .connect = shm_connect,
+    .disconnect = shm_disconnect,
+    .send = shm_send,
+    .accept = shm_accept,
+    .discard = shm_discard,
+    .abilities = WEFT_TRANSPORT_WINDOWS | WEFT_TRANSPORT_MAPS,
+    .window_open = shm_window_open,
+    .window_close = shm_window_close,
+    .window_free = shm_window_free,
+    .import = shm_import,
+    .release = shm_release,
+    .map = shm_map,
+    .put = shm_put,
+    .get = shm_get,
+    .describe = shm_describe,
+    .count = shm_count,
+    .progress = shm_progress,
+    .arm = shm_arm,
+    .fd = shm_fd,
+};

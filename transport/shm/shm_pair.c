@@ -1,0 +1,358 @@
+/* shm_pair.c - how two endpoints come together, and how that ends.
+ *
+ * They meet over a Unix socket (meet.h), prove that they are of one job, and pass each other the descriptors of what the
+ * other may map: the ring it writes into, the board with the bell, the facts, the arena, and the eventfd that wakes. Then
+ * each tries whether it can read the other's memory by CMA, maps what it got, and tells in the first cell (HELLO) what
+ * works. The socket stays as the line that breaks when the other's process ends.
+ *
+ * The end has two halves. At once: the state in both rings says that we are gone, so that no copy under way at the peer
+ * counts any more and none begins. Then operations complete, except those whose buffer the peer may be writing at this
+ * very moment (it is inside): these, and the mapping of its ring, stay until it is outside, or its process is gone. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "transport/shm/shm.h"
+
+#define ADDRESS_MAGIC 0x4d485357u
+enum { ADDRESS_VERSION = 1, PARAMETERS_VERSION = 1, DESCRIPTORS = 5 };
+
+struct address {
+    uint32_t magic, version, nonce_hash, id, bytes, check;
+    uint64_t host; /* a hash of the boot's id: shared memory ends there */
+};
+
+struct parameters {
+    uint32_t version, bell, segment_bytes, board_bytes, facts_bytes, flags; /* flags: enum shm_ability that are allowed here */
+    uint64_t arena_id, arena_bytes; /* 0: none */
+    uint64_t probe_address, probe;
+};
+
+static uint64_t hash(uint64_t sum, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) sum = (sum ^ ((const uint8_t *)data)[i]) * 0x100000001b3ull;
+    return sum;
+}
+#define HASH_START 0xcbf29ce484222325ull
+
+static uint64_t host_hash(void)
+{
+    char text[64] = {0};
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t bytes = read(fd, text, sizeof text);
+    close(fd);
+    return bytes > 0 ? hash(HASH_START, text, (size_t)bytes) : 0;
+}
+
+static uint32_t address_check(const struct address *head, const uint8_t *rest, size_t bytes)
+{
+    uint64_t sum = hash(HASH_START, &head->bytes, sizeof head->bytes); /* the other words are compared one by one */
+    sum = hash(sum, &head->host, sizeof head->host);
+    return (uint32_t)(hash(sum, rest, bytes) >> 16);
+}
+
+enum weft_status shm_address_make(struct shm_endpoint *endpoint)
+{
+    size_t bytes;
+    const void *meeting = meet_address(endpoint->meet, &bytes);
+    struct weft_transport *transport = endpoint->transport;
+    struct address head = {.magic = ADDRESS_MAGIC, .version = ADDRESS_VERSION, .nonce_hash = core_nonce_hash(transport->nonce), .id = transport->id};
+    if (bytes > sizeof endpoint->address - sizeof head) return WEFT_ERR_LIMIT;
+    head.host = host_hash();
+    head.bytes = (uint32_t)(sizeof head + bytes);
+    head.check = address_check(&head, meeting, bytes);
+    memcpy(endpoint->address, &head, sizeof head);
+    memcpy(endpoint->address + sizeof head, meeting, bytes);
+    endpoint->address_bytes = sizeof head + bytes;
+    return WEFT_OK;
+}
+
+static enum weft_status address_read(const struct weft_transport *transport, uint32_t peer_id, const void *blob, size_t bytes)
+{
+    struct address head;
+    if (bytes < sizeof head) return WEFT_ERR_MALFORMED;
+    memcpy(&head, blob, sizeof head);
+    if (head.magic != ADDRESS_MAGIC) return WEFT_ERR_MALFORMED;
+    if (head.version != ADDRESS_VERSION) return WEFT_ERR_VERSION;
+    if (head.nonce_hash != core_nonce_hash(transport->nonce)) return WEFT_ERR_AUTH;
+    if (head.bytes != bytes || head.id != peer_id) return WEFT_ERR_MALFORMED;
+    if (head.check != address_check(&head, (const uint8_t *)blob + sizeof head, bytes - sizeof head)) return WEFT_ERR_MALFORMED;
+    return head.host == host_hash() ? WEFT_OK : WEFT_ERR_UNREACHABLE;
+}
+
+/* ---- meeting ---- */
+
+static void pair_unmap(struct shm_pair *pair)
+{
+    memory_file_unmap(pair->in.shared, sizeof *pair->in.shared);
+    if (!pair->self) {
+        memory_file_unmap(pair->out.shared, sizeof *pair->out.shared);
+        memory_file_unmap(pair->board, sizeof *pair->board);
+        memory_file_unmap(pair->facts, sizeof *pair->facts);
+        if (pair->event_fd >= 0) close(pair->event_fd);
+    }
+    memory_view_give(pair->view);
+    if (pair->meet) meet_forget(pair->meet);
+    pair->in.shared = pair->out.shared = NULL;
+    pair->board = NULL;
+    pair->facts = NULL;
+    pair->event_fd = -1;
+    pair->view = NULL;
+    pair->meet = NULL;
+}
+
+/* An endpoint's pair with itself: what it writes it reads. */
+static void meet_self(struct shm_pair *pair)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    struct memory_arena arena;
+    pair->self = pair->answered = true;
+    pair->out.shared = pair->in.shared;
+    pair->board = endpoint->board;
+    pair->facts = endpoint->facts;
+    pair->event_fd = endpoint->event_fd;
+    pair->peer_bell = pair->bell;
+    if (endpoint->allow_maps && memory_arena(&arena)) pair->view = memory_view_take(arena.fd, arena.id, arena.bytes);
+    pair->pid = getpid();
+    uint64_t seen = 0;
+    pair->read_by_cma = endpoint->allow_cma && shm_cma(pair->pid, &seen, (uintptr_t)&endpoint->probe, sizeof seen, false) == WEFT_OK;
+    pair->abilities = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0);
+    pair->state = SHM_MET;
+}
+
+static enum weft_status meet_other(struct shm_pair *pair, int inbox_fd, const uint8_t *address, size_t bytes)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    struct memory_arena arena = {.fd = -1};
+    bool have_arena = endpoint->allow_maps && memory_arena(&arena);
+    struct parameters mine = {
+        .version = PARAMETERS_VERSION,
+        .bell = pair->bell,
+        .segment_bytes = sizeof(struct ring_shared),
+        .board_bytes = sizeof(struct shm_board),
+        .facts_bytes = sizeof(struct shm_facts),
+        .flags = (endpoint->allow_maps ? SHM_MAPS : 0) | (endpoint->allow_cma ? SHM_CMA : 0),
+        .arena_id = have_arena ? arena.id : 0,
+        .arena_bytes = have_arena ? arena.bytes : 0,
+        .probe_address = (uintptr_t)&endpoint->probe,
+        .probe = endpoint->probe,
+    };
+    int descriptors[DESCRIPTORS] = {inbox_fd, endpoint->board_fd, endpoint->facts_fd, endpoint->event_fd, arena.fd};
+    enum weft_status status = meet_connect(endpoint->meet, pair->peer->id, address, bytes, &mine, sizeof mine, descriptors,
+                                           have_arena ? DESCRIPTORS : DESCRIPTORS - 1, pair, &pair->meet);
+    if (status == WEFT_OK) {
+        pair->state = SHM_MEETING;
+        endpoint->meeting++;
+        endpoint->meet_due = true;
+    }
+    return status;
+}
+
+enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    WEFT_TRY(address_read(transport, peer->id, blob, bytes));
+    struct shm_pair *pair = weft_alloc_zero(transport->env, sizeof *pair);
+    if (!pair) return WEFT_ERR_NO_MEMORY;
+    pair->endpoint = endpoint;
+    pair->peer = peer;
+    pair->event_fd = -1;
+    int inbox_fd;
+    pair->in.shared = memory_file_make("weft-ring", sizeof *pair->in.shared, true, &inbox_fd);
+    if (!pair->in.shared) {
+        weft_free_bytes(transport->env, pair);
+        return WEFT_ERR_LIMIT;
+    }
+    memset(pair->in.shared, 0, RING_HEAD_BYTES + RING_CELLS * RING_CELL_BYTES); /* touched by its reader first */
+    weft_list_init(&pair->queue);
+    weft_list_init(&pair->answers);
+    weft_list_init(&pair->ops);
+    weft_list_init(&pair->blocked);
+    weft_list_init(&pair->ending);
+    shm_bell_join(endpoint, pair);
+    enum weft_status status = WEFT_OK;
+    if (peer->id == transport->id) meet_self(pair);
+    else status = meet_other(pair, inbox_fd, (const uint8_t *)blob + sizeof(struct address), bytes - sizeof(struct address));
+    close(inbox_fd);
+    if (status < 0) {
+        shm_bell_leave(endpoint, pair);
+        pair_unmap(pair);
+        weft_free_bytes(transport->env, pair);
+        return status;
+    }
+    weft_list_append(&endpoint->pairs, &pair->link);
+    peer->backend = pair;
+    return WEFT_OK;
+}
+
+/* What the peer shows us, mapped. false: it is not what it should be, or cannot be mapped here. */
+static bool map_peer(struct shm_pair *pair, const struct parameters *theirs, int *descriptors, uint32_t count)
+{
+    pair->out.shared = memory_file_map(descriptors[0], sizeof *pair->out.shared, true);
+    pair->board = memory_file_map(descriptors[1], sizeof *pair->board, true);
+    pair->facts = memory_file_map(descriptors[2], sizeof *pair->facts, false);
+    if (!pair->out.shared || !pair->board || !pair->facts) return false;
+    pair->event_fd = descriptors[3];
+    descriptors[3] = -1;
+    if (count == DESCRIPTORS && theirs->arena_bytes > 0 && pair->endpoint->allow_maps) {
+        pair->view = memory_view_take(descriptors[4], theirs->arena_id, theirs->arena_bytes);
+    }
+    return true;
+}
+
+static void probe_cma(struct shm_pair *pair, const struct parameters *theirs)
+{
+    uint64_t seen = 0;
+    pair->pid = meet_peer_pid(pair->meet);
+    if (!pair->endpoint->allow_cma || !(theirs->flags & SHM_CMA) || pair->pid <= 0) return;
+    pair->read_by_cma = shm_cma(pair->pid, &seen, theirs->probe_address, sizeof seen, false) == WEFT_OK && seen == theirs->probe;
+}
+
+void shm_pair_met(void *owner, struct meet_peer *meet, const void *parameters, size_t bytes, int *descriptors, uint32_t count)
+{
+    struct shm_pair *pair = owner;
+    struct shm_endpoint *endpoint = pair->endpoint;
+    struct parameters theirs;
+    bool fits = bytes == sizeof theirs && count >= DESCRIPTORS - 1 && count <= DESCRIPTORS;
+    if (fits) memcpy(&theirs, parameters, sizeof theirs);
+    fits = fits && theirs.version == PARAMETERS_VERSION && theirs.bell < SHM_BELLS && theirs.segment_bytes == sizeof(struct ring_shared) &&
+           theirs.board_bytes == sizeof(struct shm_board) && theirs.facts_bytes == sizeof(struct shm_facts);
+    if (!fits) {
+        core_peer_lost(endpoint->transport, pair->peer, WEFT_ERR_VERSION, "the peer's shared memory is laid out by another version of weft");
+        return;
+    }
+    if (!map_peer(pair, &theirs, descriptors, count)) {
+        core_peer_lost(endpoint->transport, pair->peer, WEFT_ERR_UNREACHABLE,
+                       "the peer's shared memory cannot be mapped: raise vm.max_map_count or the limit on address space (ulimit -v)");
+        return;
+    }
+    pair->peer_bell = theirs.bell;
+    probe_cma(pair, &theirs);
+    pair->state = SHM_MET;
+    endpoint->meeting--;
+    struct ring_cell hello = {.kind = RING_HELLO, .a = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0)};
+    shm_write(pair, &hello, NULL, NULL, 0);
+    shm_bell_self(pair); /* it may have met us, and rung, before we had met it */
+    shm_pair_flush(pair);
+}
+
+void shm_pair_gone(void *owner, struct meet_peer *meet, enum weft_status status, const char *text)
+{
+    struct shm_pair *pair = owner;
+    struct weft_transport *transport = pair->endpoint->transport;
+    bool was_met = pair->state == SHM_MET;
+    if (status == WEFT_ERR_PEER_LOST || !was_met) pair->dead = true; /* it ran until it said LEFT, or until its process ended */
+    while (pair->state == SHM_MET && atomic_load(&pair->in.shared->writer.state) == RING_LEFT && ring_reader_ready(&pair->in)) {
+        pair->endpoint->step_bytes = 0;
+        shm_pair_poll(pair, RING_CELLS); /* what it said before comes first */
+    }
+    if (pair->state == SHM_MET && atomic_load(&pair->in.shared->writer.state) == RING_LEFT) {
+        core_peer_left(transport, pair->peer, "the endpoint has closed");
+    } else if (pair->state != SHM_PAIR_OVER) {
+        core_peer_lost(transport, pair->peer, status, text);
+    }
+    if (pair->state != SHM_PAIR_OVER) shm_pair_end(pair, RING_ENDED, status); /* the core knew already */
+    if (pair->meet) meet_forget(pair->meet);
+    pair->meet = NULL;
+}
+
+/* ---- the end ---- */
+
+void shm_pair_broken(struct shm_pair *pair, const char *text)
+{
+    char sentence[160];
+    snprintf(sentence, sizeof sentence, "endpoint %u: %s", pair->peer->id, text);
+    core_refused(pair->endpoint->transport);
+    core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_MALFORMED, sentence);
+}
+
+/* May the peer be in our memory right now? */
+static bool is_inside(const struct shm_pair *pair)
+{
+    if (pair->dead || pair->self || !pair->in.shared || !pair->out.shared) return false;
+    if (atomic_load(&pair->in.shared->writer.inside) != 0) return true;
+    for (uint32_t i = 0; i < RING_WINDOWS / 64; i++) {
+        if (atomic_load(&pair->in.shared->writer.maps[i]) != 0) return true;
+    }
+    return false;
+}
+
+static void ops_end(struct shm_pair *pair, enum weft_status status)
+{
+    bool writes = !pair->dead && !pair->self && pair->in.shared && atomic_load(&pair->in.shared->writer.inside) != 0;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &pair->ops) {
+        struct shm_op *op = weft_container_of(node, struct shm_op, of_pair);
+        if (op->phase != SHM_GRANTED || !writes) shm_op_over(op, status);
+    }
+}
+
+void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status status)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    if (pair->state == SHM_PAIR_OVER) return;
+    bool met = pair->state == SHM_MET;
+    if (!met) endpoint->meeting--;
+    shm_bell_leave(endpoint, pair);
+    pair->state = SHM_PAIR_OVER;
+    pair->end_status = status;
+    if (met) {
+        atomic_store(&pair->in.shared->reader.state, how);
+        atomic_store(&pair->out.shared->writer.state, how);
+        atomic_thread_fence(memory_order_seq_cst);
+        if (!pair->dead && !pair->self) shm_bell_ring(pair);
+    }
+    while (!weft_list_empty(&pair->answers)) {
+        struct shm_op *op = weft_list_first(&pair->answers, struct shm_op, link);
+        weft_list_remove(&op->link);
+        op->queued = false;
+        if (op->phase == SHM_OVER && (!op->user || op->delivered)) shm_op_recycle(endpoint->transport, &op->done);
+    }
+    ops_end(pair, status);
+    shm_slots_free(endpoint, pair);
+    weft_list_remove(&pair->blocked);
+    weft_list_append(&endpoint->ending, &pair->ending);
+    shm_pairs_ending(endpoint);
+}
+
+/* Pairs whose peer may be inside our memory: when it is outside, the rest of the end. */
+int shm_pairs_ending(struct shm_endpoint *endpoint)
+{
+    int count = 0;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->ending) {
+        struct shm_pair *pair = weft_container_of(node, struct shm_pair, ending);
+        ops_end(pair, pair->end_status);
+        if (!weft_list_empty(&pair->ops) || is_inside(pair)) continue;
+        weft_list_remove(&pair->ending);
+        pair_unmap(pair);
+        count++;
+    }
+    return count;
+}
+
+void shm_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
+{
+    shm_pair_end(peer->backend, RING_ENDED, status);
+}
+
+void shm_pair_free(struct shm_pair *pair)
+{
+    weft_list_remove(&pair->link);
+    pair_unmap(pair);
+    weft_free_bytes(pair->endpoint->transport->env, pair);
+}
+
+/* What both ends have agreed on: the same sentence on both. */
+void shm_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
+{
+    const struct shm_pair *pair = peer->backend;
+    if (!pair || pair->state != SHM_MET || !pair->answered) {
+        snprintf(out, bytes, "shm, not met yet");
+        return;
+    }
+    bool maps = pair->view && (pair->abilities & SHM_MAPS), cma = pair->read_by_cma && (pair->abilities & SHM_CMA);
+    snprintf(out, bytes, "shm %s, other memory %s", maps ? "mapped" : "not mapped", cma ? "by CMA" : "staged");
+}

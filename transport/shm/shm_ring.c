@@ -1,0 +1,95 @@
+/* shm_ring.c - the two ends of a ring. See shm_ring.h for the layout and the rules. */
+#include "transport/shm/shm_ring.h"
+
+#include <string.h>
+
+/* Bytes behind a cell lie in one piece: what would cross the end starts at the beginning. Both ends count the gap. */
+static uint64_t data_start(uint64_t position, size_t data_bytes)
+{
+    uint64_t at = position % RING_DATA_BYTES;
+    return at + data_bytes > RING_DATA_BYTES ? position + (RING_DATA_BYTES - at) : position;
+}
+
+bool ring_writer_look(struct ring_writer *writer)
+{
+    uint64_t cells = atomic_load_explicit(&writer->shared->reader.cells_taken, memory_order_acquire);
+    uint64_t bytes = atomic_load_explicit(&writer->shared->reader.bytes_taken, memory_order_relaxed);
+    if (cells < writer->cells_taken || cells > writer->cells) return false;
+    if (bytes < writer->bytes_taken || bytes > writer->bytes) return false;
+    writer->cells_taken = cells;
+    writer->bytes_taken = bytes;
+    return true;
+}
+
+static bool has_room(const struct ring_writer *writer, size_t data_bytes)
+{
+    if (writer->cells - writer->cells_taken >= RING_CELLS) return false;
+    if (data_bytes == 0) return true;
+    return data_start(writer->bytes, data_bytes) + ring_align(data_bytes) - writer->bytes_taken <= RING_DATA_BYTES;
+}
+
+bool ring_writer_room(struct ring_writer *writer, size_t data_bytes, bool *broken_out)
+{
+    if (has_room(writer, data_bytes)) return true;
+    if (!ring_writer_look(writer)) *broken_out = true;
+    return !*broken_out && has_room(writer, data_bytes);
+}
+
+bool ring_writer_wait(struct ring_writer *writer, size_t data_bytes, bool *broken_out)
+{
+    if (!writer->waits) {
+        writer->waits = true;
+        atomic_store_explicit(&writer->shared->writer.waits, 1, memory_order_relaxed);
+        atomic_thread_fence(memory_order_seq_cst);
+    }
+    if (!ring_writer_room(writer, data_bytes, broken_out)) return false;
+    writer->waits = false;
+    atomic_store_explicit(&writer->shared->writer.waits, 0, memory_order_relaxed);
+    return true;
+}
+
+void *ring_writer_data(struct ring_writer *writer, size_t data_bytes)
+{
+    uint64_t start = data_start(writer->bytes, data_bytes);
+    writer->bytes = start + ring_align(data_bytes);
+    return &writer->shared->data[start % RING_DATA_BYTES];
+}
+
+void ring_reader_copy(const struct ring_reader *reader, struct ring_cell *cell_out)
+{
+    memcpy(cell_out, &reader->shared->cells[reader->at], sizeof *cell_out);
+    atomic_signal_fence(memory_order_seq_cst); /* the copy is judged, not the original once more */
+}
+
+const uint8_t *ring_reader_data(const struct ring_reader *reader, size_t data_bytes)
+{
+    if (data_bytes > RING_DATA_BYTES) return NULL;
+    uint64_t start = data_start(reader->bytes, data_bytes);
+    if (start + ring_align(data_bytes) - reader->bytes_told > RING_DATA_BYTES) return NULL; /* more than the writer may have in flight */
+    return &reader->shared->data[start % RING_DATA_BYTES];
+}
+
+void ring_reader_next(struct ring_reader *reader, size_t data_bytes)
+{
+    if (data_bytes > 0) reader->bytes = data_start(reader->bytes, data_bytes) + ring_align(data_bytes);
+    reader->cells++;
+    if (++reader->at == RING_CELLS) reader->at = 0;
+}
+
+bool ring_reader_owes(const struct ring_reader *reader)
+{
+    uint64_t cells = reader->cells - reader->cells_told;
+    if (cells == 0) return false;
+    if (cells >= RING_TAKEN_CELLS || reader->bytes - reader->bytes_told >= RING_TAKEN_BYTES) return true;
+    return atomic_load_explicit(&reader->shared->writer.waits, memory_order_relaxed) != 0;
+}
+
+bool ring_reader_tell(struct ring_reader *reader)
+{
+    reader->cells_told = reader->cells;
+    reader->bytes_told = reader->bytes;
+    atomic_store_explicit(&reader->shared->reader.bytes_taken, reader->bytes, memory_order_relaxed);
+    atomic_store_explicit(&reader->shared->reader.cells_taken, reader->cells, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    return atomic_load_explicit(&reader->shared->writer.waits, memory_order_relaxed) != 0;
+}

@@ -1,0 +1,365 @@
+/* shm_transfer.c - how an announced payload gets to its receiver: the table in shm.h.
+ *
+ * The receiver names a buffer and chooses. Whoever copies does so in slices from progress; small ones at once. After the
+ * last slice the copier tells the other side (DONE), unless the other side knows by itself (pieces).
+ *
+ * Reading a peer's memory is safe for the peer, but it may have given its buffer back in the middle (it ended the pair):
+ * it says so in its state before it reuses anything, and the reader looks at that state after the copy. Writing is
+ * guarded by shm_enter and shm_leave on both sides of each slice. */
+#include <string.h>
+
+#include "transport/shm/shm.h"
+
+uint8_t *shm_view_at(const struct memory_view *view, uint64_t offset, uint64_t bytes)
+{
+    if (!view || offset > view->bytes || bytes > view->bytes - offset) return NULL;
+    return view->base + offset;
+}
+
+/* Is what was read from the peer's memory what it meant us to read? */
+static bool still_valid(const struct shm_pair *pair)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return pair->state == SHM_MET && atomic_load_explicit(&pair->in.shared->writer.state, memory_order_relaxed) == RING_OPEN;
+}
+
+static void stage_ask(struct shm_arrival *arrival)
+{
+    struct shm_op *op = &arrival->op;
+    op->phase = SHM_PIECES;
+    op->at = 0;
+    op->cell.body.stage.op = shm_op_name(op);
+    shm_answer(op, RING_STAGE, arrival->sender_op);
+}
+
+static void grant(struct shm_arrival *arrival, uint64_t offset)
+{
+    struct shm_op *op = &arrival->op;
+    op->phase = SHM_GRANTED;
+    op->cell.body.grant.op = shm_op_name(op);
+    op->cell.body.grant.offset = offset;
+    shm_answer(op, RING_GRANT, arrival->sender_op);
+}
+
+/* The end of a receive, or of a put that this owner does itself. `tell`: the sender does not know yet. */
+static void receive_over(struct shm_arrival *arrival, enum weft_status status, bool tell)
+{
+    struct shm_op *op = &arrival->op;
+    bool notify = arrival->notify && status == WEFT_OK;
+    if (tell) {
+        op->cell.body.done.status = status;
+        shm_answer(op, RING_DONE, arrival->sender_op);
+    }
+    if (!notify) {
+        shm_op_over(op, status);
+        return;
+    }
+    struct shm_arrival *news = shm_arrival_take(op->pair, arrival->core.face.tag, arrival->core.face.header, arrival->core.face.header_bytes);
+    struct shm_pair *pair = op->pair;
+    shm_op_over(op, status);
+    if (news) shm_arrival_deliver(news);
+    else core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY, "no memory for a notification of this peer");
+}
+
+void shm_receive_start(struct shm_arrival *arrival)
+{
+    struct shm_op *op = &arrival->op;
+    struct shm_pair *pair = op->pair;
+    bool cma = pair->read_by_cma && (pair->abilities & SHM_CMA) && arrival->address != 0;
+    if (op->bytes == 0) {
+        receive_over(arrival, WEFT_OK, true);
+        return;
+    }
+    op->peer_op = arrival->sender_op;
+    op->tell_done = true;
+    if (arrival->offset != RING_NOWHERE && shm_view_at(pair->view, arrival->offset, op->bytes)) {
+        shm_copy_start(op, SHM_WAY_MAPPED, arrival->offset, false);
+        return;
+    }
+    uint64_t here = RING_NOWHERE;
+    bool may_grant = !arrival->window && pair->endpoint->allow_maps && (pair->abilities & SHM_MAPS);
+    if (may_grant && (!cma || op->bytes >= SHM_GRANT_MIN)) here = memory_offset(op->local, op->bytes);
+    if (here != RING_NOWHERE) grant(arrival, here);
+    else if (cma) shm_copy_start(op, SHM_WAY_CMA, arrival->address, false);
+    else stage_ask(arrival);
+}
+
+/* ---- copies by this side ---- */
+
+/* The copy is complete (or has failed): what follows depends on what it was. */
+static void copy_over(struct shm_op *op, enum weft_status status)
+{
+    if (op->is_arrival) {
+        receive_over(weft_container_of(op, struct shm_arrival, op), status, true);
+        return;
+    }
+    struct shm_send *send = weft_container_of(op, struct shm_send, op);
+    if (op->tell_done) {
+        op->cell.body.done.status = status;
+        shm_answer(op, RING_DONE, op->peer_op);
+    }
+    if (!send->notify || status < 0) {
+        shm_op_over(op, status);
+        return;
+    }
+    struct weft_message news = {.tag = send->tag, .header = send->header, .header_bytes = send->header_bytes};
+    shm_message_go(op, &news);
+}
+
+static enum weft_status copy_slice(struct shm_op *op, size_t bytes)
+{
+    struct shm_pair *pair = op->pair;
+    struct weft_transport_stats *stats = &pair->endpoint->transport->stats;
+    bool guarded = op->outward || op->window != 0;
+    uint8_t *local = op->local + op->at;
+    enum weft_status status = WEFT_OK;
+    if (pair->state != SHM_MET) return WEFT_ERR_PEER_LOST;
+    if (guarded && !shm_enter(pair, op->window, op->window_generation)) return op->window ? WEFT_ERR_CANCELLED : WEFT_ERR_PEER_LOST;
+    if (op->way == SHM_WAY_CMA) {
+        status = shm_cma(pair->pid, local, op->there + op->at, bytes, op->outward);
+        stats->system_call_count++;
+    } else {
+        uint8_t *there = pair->view->base + op->there + op->at;
+        shm_copy(op->outward ? there : local, op->outward ? local : there, bytes, op->stream);
+    }
+    if (guarded) shm_leave(pair);
+    if (status < 0) return status;
+    stats->copied_bytes += bytes;
+    op->at += bytes;
+    pair->endpoint->step_bytes += bytes;
+    return !op->outward && op->at == op->bytes && !still_valid(pair) ? WEFT_ERR_PEER_LOST : WEFT_OK;
+}
+
+/* CMA that was allowed when the two met is not any more, or not for this memory: another way. */
+static bool copy_otherwise(struct shm_op *op, enum weft_status status)
+{
+    struct shm_pair *pair = op->pair;
+    if (op->way != SHM_WAY_CMA || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_CANCELLED) return false;
+    if (status == WEFT_ERR_UNSUPPORTED) pair->read_by_cma = false;
+    weft_list_remove(&op->link);
+    if (op->is_arrival) stage_ask(weft_container_of(op, struct shm_arrival, op));
+    else return shm_ask_owner(op);
+    return true;
+}
+
+/* One slice; the operation goes on in the active list, or is over. */
+static void copy_step(struct shm_op *op)
+{
+    size_t left = op->bytes - op->at;
+    enum weft_status status = copy_slice(op, left < SHM_SLICE_BYTES ? left : SHM_SLICE_BYTES);
+    if (status < 0 && copy_otherwise(op, status)) return;
+    if (status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_INVALID) status = WEFT_ERR_IO;
+    if (status < 0 || op->at == op->bytes) copy_over(op, status);
+    else if (weft_list_empty(&op->link)) weft_list_append(&op->pair->endpoint->active, &op->link);
+}
+
+void shm_copy_start(struct shm_op *op, enum shm_way way, uint64_t there, bool outward)
+{
+    struct shm_endpoint *endpoint = op->pair->endpoint;
+    op->phase = SHM_COPYING;
+    op->way = way;
+    op->there = there;
+    op->outward = outward;
+    op->stream = op->bytes >= SHM_STREAM_BYTES;
+    op->at = 0;
+    if (op->bytes <= SHM_DIRECT_BYTES && endpoint->step_bytes < SHM_STEP_BYTES) copy_step(op);
+    else weft_list_append(&endpoint->active, &op->link);
+}
+
+/* ---- pieces out ---- */
+
+/* Two megabytes in the arena for all peers, made and touched when first needed, then reused. */
+static void staging_make(struct shm_endpoint *endpoint)
+{
+    endpoint->staging_tried = true;
+    void *memory;
+    if (!endpoint->allow_maps) return;
+    if (weft_memory_alloc(endpoint->transport->env, (size_t)SHM_SLOTS * SHM_SLOT_BYTES, &memory, NULL) < 0) return;
+    endpoint->staging_offset = memory_offset(memory, (size_t)SHM_SLOTS * SHM_SLOT_BYTES);
+    if (endpoint->staging_offset == MEMORY_NO_OFFSET) weft_memory_free(endpoint->transport->env, memory);
+    else endpoint->staging = memory;
+}
+
+static struct shm_slot *slot_take(struct shm_op *op)
+{
+    struct shm_endpoint *endpoint = op->pair->endpoint;
+    if (!(op->pair->abilities & SHM_MAPS) || op->slots >= SHM_SLOTS_OF_OP) return NULL;
+    if (!endpoint->staging_tried) staging_make(endpoint);
+    for (uint32_t i = 0; i < SHM_SLOTS && endpoint->staging; i++) {
+        if (endpoint->slots[i].pair) continue;
+        endpoint->slots[i] = (struct shm_slot){op->pair, op, op->generation};
+        return &endpoint->slots[i];
+    }
+    return NULL;
+}
+
+/* The next bytes of op, in a slot or behind their cell. 0: neither has room now. */
+static size_t piece_send(struct shm_op *op)
+{
+    struct shm_pair *pair = op->pair;
+    struct shm_endpoint *endpoint = pair->endpoint;
+    struct ring_cell cell = {.kind = RING_PIECE, .a = op->peer_op};
+    size_t left = op->bytes - op->at;
+    if (!ring_writer_room(&pair->out, 0, &pair->broken)) return 0;
+    struct shm_slot *slot = slot_take(op);
+    if (slot) {
+        uint32_t number = (uint32_t)(slot - endpoint->slots);
+        size_t bytes = left < SHM_SLOT_BYTES ? left : SHM_SLOT_BYTES;
+        memcpy(endpoint->staging + (size_t)number * SHM_SLOT_BYTES, op->local + op->at, bytes);
+        cell.body.piece.bytes = bytes;
+        cell.body.piece.offset = endpoint->staging_offset + (uint64_t)number * SHM_SLOT_BYTES;
+        cell.body.piece.slot = number;
+        op->slots++;
+        bool written = shm_write(pair, &cell, NULL, NULL, 0);
+        WEFT_ASSERT(written);
+        return bytes;
+    }
+    if (op->slots > 0) return 0; /* slots come back: worth waiting for */
+    cell.body.piece.bytes = left < SHM_PIECE_BYTES ? left : SHM_PIECE_BYTES;
+    cell.body.piece.offset = RING_NOWHERE;
+    return shm_write(pair, &cell, NULL, op->local + op->at, cell.body.piece.bytes) ? cell.body.piece.bytes : 0;
+}
+
+static void stage_step(struct shm_op *op)
+{
+    struct shm_endpoint *endpoint = op->pair->endpoint;
+    while (op->at < op->bytes && endpoint->step_bytes < SHM_STEP_BYTES) {
+        size_t bytes = piece_send(op);
+        if (bytes == 0) {
+            bool broken = false;
+            if (ring_writer_wait(&op->pair->out, RING_DATA_BYTES / 2, &broken) && op->slots == 0) continue;
+            weft_list_append(&endpoint->stalled, &op->link);
+            return;
+        }
+        op->at += bytes;
+        endpoint->step_bytes += bytes;
+        endpoint->transport->stats.copied_bytes += bytes;
+    }
+    if (op->at < op->bytes) weft_list_append(&endpoint->active, &op->link);
+    else if (op->window != 0) op->phase = SHM_WAITING; /* a put: the owner says when it is all there */
+    else shm_op_over(op, WEFT_OK);
+}
+
+void shm_stalled_resume(struct shm_endpoint *endpoint)
+{
+    while (!weft_list_empty(&endpoint->stalled)) {
+        struct weft_list *node = endpoint->stalled.next;
+        weft_list_remove(node);
+        weft_list_append(&endpoint->active, node);
+    }
+}
+
+int shm_transfers_progress(struct shm_endpoint *endpoint, int budget)
+{
+    int count = 0;
+    while (count < budget && !weft_list_empty(&endpoint->active) && endpoint->step_bytes < SHM_STEP_BYTES) {
+        struct shm_op *op = weft_list_first(&endpoint->active, struct shm_op, link);
+        weft_list_remove(&op->link);
+        count++;
+        if (op->phase == SHM_COPYING) copy_step(op);
+        else stage_step(op);
+    }
+    return count;
+}
+
+void shm_slots_free(struct shm_endpoint *endpoint, const struct shm_pair *pair)
+{
+    for (uint32_t i = 0; i < SHM_SLOTS; i++) {
+        if (endpoint->slots[i].pair == pair) endpoint->slots[i].pair = NULL;
+    }
+    shm_stalled_resume(endpoint);
+}
+
+/* ---- what the other side says ---- */
+
+static enum weft_status status_of(int32_t value)
+{
+    if (value == WEFT_OK) return WEFT_OK;
+    return value < 0 && value > -128 ? (enum weft_status)value : WEFT_ERR_INTERNAL;
+}
+
+bool shm_on_done(struct shm_pair *pair, const struct ring_cell *cell)
+{
+    struct shm_op *op = shm_op_find(pair, cell->a);
+    enum weft_status status = status_of(cell->body.done.status);
+    if (!op || op->phase == SHM_OVER) return true; /* by an error here that it did not know of */
+    if (op->phase == SHM_GRANTED && op->is_arrival) receive_over(weft_container_of(op, struct shm_arrival, op), status, false);
+    else if (op->phase == SHM_ANNOUNCED || op->phase == SHM_WAITING || op->phase == SHM_GRANTED) shm_op_over(op, status);
+    else if ((op->phase == SHM_STAGING || op->phase == SHM_PIECES) && status < 0 && !op->is_arrival) shm_op_over(op, status);
+    else return false;
+    return true;
+}
+
+bool shm_on_grant(struct shm_pair *pair, const struct ring_cell *cell)
+{
+    struct shm_op *op = shm_op_find(pair, cell->a);
+    if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival || op->window != 0) return false;
+    if (!shm_view_at(pair->view, cell->body.grant.offset, op->bytes)) return false;
+    op->peer_op = cell->body.grant.op;
+    op->tell_done = true;
+    shm_copy_start(op, SHM_WAY_MAPPED, cell->body.grant.offset, true);
+    return true;
+}
+
+bool shm_on_stage(struct shm_pair *pair, const struct ring_cell *cell)
+{
+    struct shm_op *op = shm_op_find(pair, cell->a);
+    if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival) return false;
+    op->peer_op = cell->body.stage.op;
+    op->at = 0;
+    op->phase = SHM_STAGING;
+    weft_list_append(&pair->endpoint->active, &op->link);
+    return true;
+}
+
+/* May the next bytes still go where this operation wants them? */
+static bool piece_welcome(struct shm_op *op)
+{
+    if (!op->is_arrival) return true;
+    struct shm_window *window = weft_container_of(op, struct shm_arrival, op)->window;
+    return !window || !window->face->closing;
+}
+
+bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *data)
+{
+    struct shm_op *op = shm_op_find(pair, cell->a);
+    uint64_t bytes = cell->body.piece.bytes;
+    if (cell->body.piece.offset != RING_NOWHERE) {
+        if (bytes > SHM_SLOT_BYTES || cell->body.piece.slot >= SHM_SLOTS) return false;
+        data = shm_view_at(pair->view, cell->body.piece.offset, bytes);
+        if (!data) return false;
+        pair->pieces_taken |= 1u << cell->body.piece.slot; /* told when this one is copied: the flush comes later */
+        shm_block(pair);
+    }
+    if (!op || (op->phase != SHM_PIECES && op->phase != SHM_OVER)) return !op;
+    if (op->phase == SHM_OVER) return true;
+    if (bytes == 0 || bytes > op->bytes - op->at) return false;
+    struct shm_arrival *arrival = op->is_arrival ? weft_container_of(op, struct shm_arrival, op) : NULL;
+    if (!piece_welcome(op)) {
+        receive_over(arrival, WEFT_ERR_CANCELLED, true);
+        return true;
+    }
+    memcpy(op->local + op->at, data, bytes);
+    if (!still_valid(pair)) return true; /* the pair is about to end, and this operation with it */
+    op->at += bytes;
+    pair->endpoint->step_bytes += bytes;
+    pair->endpoint->transport->stats.copied_bytes += bytes;
+    if (op->at < op->bytes) return true;
+    if (arrival) receive_over(arrival, WEFT_OK, arrival->window != NULL);
+    else shm_op_over(op, WEFT_OK);
+    return true;
+}
+
+bool shm_on_piece_taken(struct shm_pair *pair, const struct ring_cell *cell)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    for (uint32_t i = 0; i < SHM_SLOTS; i++) {
+        struct shm_slot *slot = &endpoint->slots[i];
+        if (!(cell->a >> i & 1)) continue;
+        if (slot->pair != pair) return false;
+        if (slot->op->generation == slot->op_generation && slot->op->slots > 0) slot->op->slots--;
+        slot->pair = NULL;
+    }
+    shm_stalled_resume(endpoint);
+    return true;
+}

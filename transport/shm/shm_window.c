@@ -1,0 +1,383 @@
+/* shm_window.c - memory that peers reach by themselves.
+ *
+ * A window has a number and a generation (odd: open), shown in the owner's facts, which peers can only read. Who touches
+ * it says so in his own line of the pair's ring, with a full fence before he looks whether it is still open; the owner
+ * closes it (generation + 1), with a full fence before he looks who is inside. So when the owner has seen everybody
+ * outside, nobody gets in any more: no message is needed, and a peer that computes or sleeps delays nothing. One that was
+ * stopped inside, or holds the window mapped (a bit in its ring), is waited for until it goes on, releases it, or dies.
+ *
+ * A put or get that can be done neither in mapped memory nor by CMA is a message to the owner. */
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/shm/shm.h"
+
+#define KEY_MAGIC 0x794b4d53u
+
+struct key {
+    uint32_t magic, owner, user, window, generation, rights;
+    uint64_t bytes, address, offset, check;
+};
+
+static uint64_t key_check(const struct key *key)
+{
+    uint64_t sum = 0xcbf29ce484222325ull;
+    const uint8_t *bytes = (const uint8_t *)key;
+    for (size_t i = 0; i < offsetof(struct key, check); i++) sum = (sum ^ bytes[i]) * 0x100000001b3ull;
+    return sum;
+}
+
+/* ---- the owner ---- */
+
+enum weft_status shm_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    if (window->options.kind == WEFT_MEMORY_CUDA) {
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "shared memory windows are host memory: copy device memory out first");
+    }
+    uint32_t number = 0;
+    while (number < RING_WINDOWS && endpoint->windows[number]) number++;
+    if (number == RING_WINDOWS) {
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "%d windows are open on this endpoint already: close one", RING_WINDOWS);
+    }
+    struct shm_window *mine = weft_alloc_zero(transport->env, sizeof *mine);
+    if (!mine) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a window");
+    mine->face = window;
+    mine->number = number;
+    mine->generation = atomic_load(&endpoint->facts->generation[number]) + 1;
+    weft_list_init(&mine->closing);
+    endpoint->windows[number] = mine;
+    window->backend = mine;
+    const struct weft_window_options *options = &window->options;
+    struct key key = {
+        .magic = KEY_MAGIC,
+        .owner = transport->id,
+        .user = options->peer_id,
+        .window = number,
+        .generation = mine->generation,
+        .rights = options->rights,
+        .bytes = options->bytes,
+        .address = (uintptr_t)options->address,
+        .offset = endpoint->allow_maps ? memory_offset(options->address, options->bytes) : RING_NOWHERE,
+    };
+    key.check = key_check(&key);
+    memcpy(window->key, &key, sizeof key);
+    window->key_bytes = sizeof key;
+    atomic_store(&endpoint->facts->generation[number], mine->generation);
+    return WEFT_OK;
+}
+
+static bool anybody_inside(const struct shm_endpoint *endpoint, const struct shm_window *window)
+{
+    const struct weft_list *node;
+    for (node = endpoint->pairs.next; node != &endpoint->pairs; node = node->next) {
+        const struct shm_pair *pair = weft_container_of(node, struct shm_pair, link);
+        if (!pair->in.shared || pair->dead) continue;
+        if (atomic_load(&pair->in.shared->writer.inside) == window->number + 1) return true;
+        if (atomic_load(&pair->in.shared->writer.maps[window->number / 64]) >> (window->number % 64) & 1) return true;
+    }
+    return false;
+}
+
+int shm_windows_progress(struct shm_endpoint *endpoint)
+{
+    int count = 0;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &endpoint->closing) {
+        struct shm_window *window = weft_container_of(node, struct shm_window, closing);
+        if (window->users > 0 || anybody_inside(endpoint, window)) continue;
+        weft_list_remove(&window->closing);
+        core_finish(endpoint->transport, &window->face->done, WEFT_OK);
+        count++;
+    }
+    return count;
+}
+
+void shm_window_close(struct weft_transport *transport, struct weft_window *window)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    struct shm_window *mine = window->backend;
+    atomic_store(&endpoint->facts->generation[mine->number], mine->generation + 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    weft_list_append(&endpoint->closing, &mine->closing);
+    shm_windows_progress(endpoint);
+}
+
+void shm_window_free(struct weft_transport *transport, struct weft_window *window)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    struct shm_window *mine = window->backend;
+    if (!window->closing) atomic_store(&endpoint->facts->generation[mine->number], mine->generation + 1);
+    weft_list_remove(&mine->closing);
+    endpoint->windows[mine->number] = NULL;
+    weft_free_bytes(transport->env, mine);
+}
+
+/* ---- the user ---- */
+
+bool shm_enter(struct shm_pair *pair, uint32_t window, uint32_t generation)
+{
+    struct ring_shared *shared = pair->out.shared;
+    atomic_store_explicit(&shared->writer.inside, window ? window : SHM_INSIDE_GRANT, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    bool open = atomic_load_explicit(&shared->reader.state, memory_order_relaxed) == RING_OPEN;
+    if (open && window) open = atomic_load_explicit(&pair->facts->generation[window - 1], memory_order_relaxed) == generation;
+    if (!open) shm_leave(pair);
+    return open;
+}
+
+void shm_leave(struct shm_pair *pair) { atomic_store_explicit(&pair->out.shared->writer.inside, 0, memory_order_release); }
+
+enum weft_status shm_import(struct weft_transport *transport, struct weft_remote *remote, const void *data, size_t bytes)
+{
+    struct key key;
+    if (bytes != sizeof key) return WEFT_ERR_MALFORMED;
+    memcpy(&key, data, sizeof key);
+    if (key.magic != KEY_MAGIC || key.check != key_check(&key) || key.owner != remote->peer->id) return WEFT_ERR_MALFORMED;
+    if (key.user != WEFT_ANY_PEER && key.user != transport->id) return WEFT_ERR_MALFORMED;
+    if (key.window >= RING_WINDOWS || key.bytes == 0 || (key.rights & ~3u)) return WEFT_ERR_MALFORMED;
+    struct shm_remote *mine = weft_alloc_zero(transport->env, sizeof *mine);
+    if (!mine) return WEFT_ERR_NO_MEMORY;
+    mine->pair = remote->peer->backend;
+    mine->window = key.window + 1;
+    mine->generation = key.generation;
+    mine->address = key.address;
+    mine->offset = key.offset;
+    remote->bytes = key.bytes;
+    remote->rights = key.rights;
+    remote->backend = mine;
+    return WEFT_OK;
+}
+
+static bool is_mapped(const struct weft_remote *remote)
+{
+    const struct shm_remote *mine = remote->backend;
+    return mine->pair->state == SHM_MET && mine->offset != RING_NOWHERE && shm_view_at(mine->pair->view, mine->offset, remote->bytes);
+}
+
+static void maps_mark(const struct shm_remote *mine, bool on)
+{
+    _Atomic uint64_t *word = &mine->pair->out.shared->writer.maps[(mine->window - 1) / 64];
+    uint64_t bit = 1ull << ((mine->window - 1) % 64);
+    if (on) atomic_fetch_or(word, bit);
+    else atomic_fetch_and(word, ~bit);
+}
+
+/* Several remotes of one window share its bit. */
+static bool mapped_elsewhere(struct weft_transport *transport, const struct weft_remote *remote)
+{
+    const struct shm_remote *mine = remote->backend;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &transport->remotes) {
+        struct weft_remote *other = weft_container_of(node, struct weft_remote, link);
+        struct shm_remote *theirs = other->backend;
+        if (other != remote && theirs->pair == mine->pair && theirs->window == mine->window && theirs->view) return true;
+    }
+    return false;
+}
+
+void *shm_map(struct weft_transport *transport, struct weft_remote *remote)
+{
+    struct shm_remote *mine = remote->backend;
+    if (!mine->view) {
+        if (!is_mapped(remote)) return NULL;
+        maps_mark(mine, true);
+        atomic_thread_fence(memory_order_seq_cst);
+        bool open = shm_enter(mine->pair, mine->window, mine->generation);
+        if (open) shm_leave(mine->pair);
+        else if (!mapped_elsewhere(transport, remote)) maps_mark(mine, false);
+        if (!open) return NULL;
+        mine->view = mine->pair->view;
+        memory_view_keep(mine->view);
+    }
+    return shm_view_at(mine->view, mine->offset, remote->bytes);
+}
+
+void shm_release(struct weft_transport *transport, struct weft_remote *remote)
+{
+    struct shm_remote *mine = remote->backend;
+    if (mine->view) {
+        if (mine->pair->out.shared && !mapped_elsewhere(transport, remote)) maps_mark(mine, false);
+        memory_view_give(mine->view);
+    }
+    weft_free_bytes(transport->env, mine);
+}
+
+bool shm_ask_owner(struct shm_op *op)
+{
+    struct shm_send *send = weft_container_of(op, struct shm_send, op);
+    struct ring_cell *cell = &op->cell;
+    struct weft_remote *remote = op->done.remote;
+    const struct shm_remote *mine = remote->backend;
+    uint64_t at = op->there - (op->way == SHM_WAY_MAPPED ? mine->offset : mine->address);
+    uint64_t offset = op->pair->endpoint->allow_maps ? memory_offset(op->local, op->bytes) : RING_NOWHERE;
+    cell->inline_bytes = 0;
+    cell->header_bytes = 0;
+    op->at = 0;
+    if (op->outward) {
+        cell->kind = RING_PUT;
+        cell->a = send->tag;
+        cell->header_bytes = send->notify ? (uint16_t)send->header_bytes : 0;
+        cell->body.put.op = shm_op_name(op);
+        cell->body.put.bytes = op->bytes;
+        cell->body.put.at = at;
+        cell->body.put.offset = offset;
+        cell->body.put.window = op->window;
+        cell->body.put.generation = op->window_generation;
+        cell->body.put.notify = send->notify;
+    } else {
+        cell->kind = RING_GET;
+        cell->a = shm_op_name(op);
+        cell->body.get.bytes = op->bytes;
+        cell->body.get.at = at;
+        cell->body.get.offset = op->pair->abilities & SHM_MAPS ? offset : RING_NOWHERE;
+        cell->body.get.window = op->window;
+        cell->body.get.generation = op->window_generation;
+    }
+    shm_queue(op);
+    return true;
+}
+
+/* The shortest way to the window: mapped, CMA, or its owner. */
+static void access_start(struct shm_op *op, uint64_t at, bool outward)
+{
+    struct weft_remote *remote = op->done.remote;
+    const struct shm_remote *mine = remote->backend;
+    struct shm_pair *pair = op->pair;
+    op->window = mine->window;
+    op->window_generation = mine->generation;
+    if (is_mapped(remote)) {
+        shm_copy_start(op, SHM_WAY_MAPPED, mine->offset + at, outward);
+    } else if (pair->state == SHM_MET && pair->read_by_cma && (pair->abilities & SHM_CMA)) {
+        shm_copy_start(op, SHM_WAY_CMA, mine->address + at, outward);
+    } else {
+        op->way = SHM_WAY_CMA;
+        op->there = mine->address + at;
+        op->outward = outward;
+        shm_ask_owner(op);
+    }
+}
+
+enum weft_status shm_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
+    struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
+    if (!send) return WEFT_ERR_NO_MEMORY;
+    struct shm_op *op = &send->op;
+    shm_op_start(op, remote->peer->backend, completion, remote);
+    send->notify = put->notify;
+    if (put->notify) {
+        send->tag = put->tag;
+        send->header_bytes = put->header_bytes;
+        if (put->header_bytes > 0) memcpy(send->header, put->header, put->header_bytes);
+    }
+    if (put->bytes == 0) {
+        struct weft_message news = {.tag = put->tag, .header = put->header, .header_bytes = put->header_bytes};
+        shm_message_go(op, &news);
+        return WEFT_IN_PROGRESS;
+    }
+    op->local = (uint8_t *)(uintptr_t)put->source;
+    op->bytes = put->bytes;
+    access_start(op, put->offset, true);
+    return WEFT_IN_PROGRESS;
+}
+
+enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
+                         struct weft_completion *completion)
+{
+    struct shm_endpoint *endpoint = transport->backend;
+    if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
+    struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
+    if (!send) return WEFT_ERR_NO_MEMORY;
+    struct shm_op *op = &send->op;
+    shm_op_start(op, remote->peer->backend, completion, remote);
+    send->notify = false;
+    op->local = destination;
+    op->bytes = bytes;
+    access_start(op, offset, false);
+    return WEFT_IN_PROGRESS;
+}
+
+/* ---- puts and gets that the owner does ---- */
+
+/* The open window that a peer names, if it may do that there. */
+static struct shm_window *window_for(struct shm_pair *pair, uint32_t window, uint32_t generation, uint64_t at, uint64_t bytes, unsigned right)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    struct shm_window *mine = window > 0 && window <= RING_WINDOWS ? endpoint->windows[window - 1] : NULL;
+    if (!mine || mine->generation != generation || mine->face->closing) return NULL;
+    const struct weft_window_options *options = &mine->face->options;
+    if (!(options->rights & right) || (options->peer_id != WEFT_ANY_PEER && options->peer_id != pair->peer->id)) return NULL;
+    if (bytes == 0 || at > options->bytes || bytes > options->bytes - at) return NULL;
+    return mine;
+}
+
+/* The answer to a request that is not done. */
+static bool refuse(struct shm_pair *pair, uint64_t name, enum weft_status status)
+{
+    struct shm_send *send = shm_pool_take(pair->endpoint, &pair->endpoint->sends);
+    if (!send) {
+        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY, "no memory to answer this peer");
+        return true;
+    }
+    shm_op_start(&send->op, pair, NULL, NULL);
+    send->op.phase = SHM_WAITING;
+    send->op.cell.body.done.status = status;
+    shm_answer(&send->op, RING_DONE, name);
+    shm_op_over(&send->op, status);
+    return true;
+}
+
+bool shm_on_put(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *header)
+{
+    struct shm_window *window = window_for(pair, cell->body.put.window, cell->body.put.generation, cell->body.put.at, cell->body.put.bytes,
+                                           WEFT_WINDOW_WRITE);
+    if (!window) return refuse(pair, cell->body.put.op, WEFT_ERR_CANCELLED);
+    struct shm_arrival *arrival = shm_arrival_take(pair, cell->a, header, cell->header_bytes);
+    if (!arrival) return refuse(pair, cell->body.put.op, WEFT_ERR_NO_MEMORY);
+    struct shm_op *op = &arrival->op;
+    arrival->window = window;
+    arrival->notify = cell->body.put.notify != 0;
+    arrival->sender_op = cell->body.put.op;
+    arrival->address = 0;
+    arrival->offset = cell->body.put.offset;
+    shm_op_start(op, pair, NULL, NULL);
+    op->holds = window;
+    window->users++;
+    op->local = (uint8_t *)window->face->options.address + cell->body.put.at;
+    op->bytes = cell->body.put.bytes;
+    op->phase = SHM_QUEUED;
+    shm_receive_start(arrival);
+    return true;
+}
+
+bool shm_on_get(struct shm_pair *pair, const struct ring_cell *cell)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    struct shm_window *window = window_for(pair, cell->body.get.window, cell->body.get.generation, cell->body.get.at, cell->body.get.bytes,
+                                           WEFT_WINDOW_READ);
+    if (!window) return refuse(pair, cell->a, WEFT_ERR_CANCELLED);
+    struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
+    if (!send) return refuse(pair, cell->a, WEFT_ERR_NO_MEMORY);
+    struct shm_op *op = &send->op;
+    shm_op_start(op, pair, NULL, NULL);
+    send->notify = false;
+    op->holds = window;
+    window->users++;
+    op->local = (uint8_t *)window->face->options.address + cell->body.get.at;
+    op->bytes = cell->body.get.bytes;
+    op->peer_op = cell->a;
+    uint64_t offset = cell->body.get.offset;
+    if (offset != RING_NOWHERE && shm_view_at(pair->view, offset, op->bytes)) {
+        op->tell_done = true;
+        shm_copy_start(op, SHM_WAY_MAPPED, offset, true);
+    } else if (offset != RING_NOWHERE) { /* it believes that we can write there */
+        shm_op_over(op, WEFT_ERR_CANCELLED);
+        return false;
+    } else {
+        op->phase = SHM_STAGING;
+        weft_list_append(&endpoint->active, &op->link);
+    }
+    return true;
+}
