@@ -322,10 +322,22 @@ enum weft_status weft_transport_fault_kill(struct weft_transport *transport);
 
 /* ---- the simulator ---- (transport/sim) one thread, virtual time, everything from one seed */
 struct weft_sim;
+struct weft_topology; /* a network read from a file: docs/simulator.md has its grammar and what it means */
+
+/* weft_topology_load() - read a topology file. WEFT_ERR_NOT_FOUND, WEFT_ERR_IO, WEFT_ERR_MALFORMED (the text names file, line
+ * and what to write instead), WEFT_ERR_NO_MEMORY. weft_topology_parse: the same of text in memory; `name` stands for the file. */
+enum weft_status weft_topology_load(struct weft_env *env, const char *path, struct weft_topology **topology_out, struct weft_error *error);
+enum weft_status weft_topology_parse(struct weft_env *env, const char *name, const char *content, size_t bytes,
+                                     struct weft_topology **topology_out, struct weft_error *error);
+void weft_topology_free(struct weft_topology *topology); /* NULL is fine; after every simulation that uses it */
+uint32_t weft_topology_hosts(const struct weft_topology *topology);
+void weft_topology_describe(const struct weft_topology *topology, char *out, size_t bytes); /* one line */
+
 struct weft_sim_options {
     size_t size;
     uint64_t seed;
-    uint32_t host_count;
+    uint32_t host_count;          /* default 1; with a topology its own number counts */
+    const struct weft_topology *topology; /* borrowed until weft_sim_free; NULL: an ideal network with the numbers below */
     uint64_t latency_ns;          /* one way between hosts, default 5,000 */
     uint64_t jitter_ns;           /* uniform 0..jitter added, default 1,000 */
     uint64_t bytes_per_second;    /* of one host's link, each direction; default 12,500,000,000; 0: unlimited */
@@ -350,6 +362,13 @@ void weft_sim_slow(struct weft_sim *sim, uint32_t host, uint32_t factor); /* its
 void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, bool cut);
 uint64_t weft_sim_now_ns(const struct weft_sim *sim);
 uint64_t weft_sim_event_count(const struct weft_sim *sim);
+/* What a topology's links did. */
+struct weft_sim_traffic {
+    uint64_t bursts;       /* put on the wire, those that were sent again too */
+    uint64_t retried, lost, duplicated, overflowed; /* lost: bursts and acknowledgements; overflowed: of them, by a full buffer */
+    uint64_t queue_max_ns; /* the longest wait for a link */
+};
+void weft_sim_traffic(const struct weft_sim *sim, struct weft_sim_traffic *traffic_out);
 /* A hash of everything that happened so far, in order: equal seeds and calls give equal traces. */
 uint64_t weft_sim_trace(const struct weft_sim *sim);
 

@@ -14,6 +14,8 @@
 struct settings {
     uint32_t endpoints, window, rounds;
     size_t bytes;
+    const char *topology;
+    bool timing_only;
 };
 
 struct runner;
@@ -39,6 +41,8 @@ static uint32_t unfinished;
 static bool done;
 
 static void go_on(struct runner *runner);
+
+static struct weft_topology *topology;
 
 static void check(enum weft_status status, const char *what)
 {
@@ -88,18 +92,19 @@ static void open_all(struct weft_sim *sim)
 {
     for (uint32_t i = 0; i < settings.endpoints; i++) {
         struct runner *runner = &runners[i];
-        struct weft_env *env = weft_sim_env(sim, i);
+        uint32_t host = topology ? i * weft_topology_hosts(topology) / settings.endpoints : i; /* neighbours share hosts */
+        struct weft_env *env = weft_sim_env(sim, host);
         struct weft_loop_options loop_options;
         struct weft_transport_options options;
         weft_loop_options_init(&loop_options);
         loop_options.virtual_time = true;
         check(weft_loop_create(env, &loop_options, &runner->loop), "loop");
-        check(weft_sim_add(sim, i, runner->loop), "add");
+        check(weft_sim_add(sim, host, runner->loop), "add");
         weft_transport_options_init(&options);
         options.backend = "sim";
         options.id = i;
         options.sim = sim;
-        options.sim_host = i;
+        options.sim_host = host;
         check(weft_transport_open(env, &options, &runner->transport, NULL), "open");
         check(weft_transport_attach(runner->transport, runner->loop), "attach");
         runner->lanes = calloc(settings.window, sizeof *runner->lanes);
@@ -128,23 +133,36 @@ static double seconds(void)
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i += 2) {
+        if (strcmp(argv[i], "--timing-only") == 0) {
+            settings.timing_only = true;
+            i--;
+            continue;
+        }
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--endpoints") == 0) settings.endpoints = (uint32_t)strtoul(value, NULL, 10);
         else if (strcmp(argv[i], "--bytes") == 0) settings.bytes = strtoul(value, NULL, 10);
         else if (strcmp(argv[i], "--rounds") == 0) settings.rounds = (uint32_t)strtoul(value, NULL, 10);
         else if (strcmp(argv[i], "--window") == 0) settings.window = (uint32_t)strtoul(value, NULL, 10);
+        else if (strcmp(argv[i], "--topology") == 0) settings.topology = value;
         else {
-            fprintf(stderr, "usage: %s [--endpoints N] [--bytes B] [--rounds R] [--window W]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--endpoints N] [--bytes B] [--rounds R] [--window W] [--topology FILE] [--timing-only]\n", argv[0]);
             return 2;
         }
     }
     if (settings.endpoints < 2 || settings.window == 0 || settings.rounds == 0) return 2;
     struct weft_sim_options options;
     struct weft_sim *sim;
+    struct weft_error error = {0};
     weft_sim_options_init(&options);
     options.host_count = settings.endpoints;
+    options.timing_only = settings.timing_only;
+    if (settings.topology && weft_topology_load(weft_env_system(), settings.topology, &topology, &error) < 0) {
+        fprintf(stderr, "sim_bench: %s\n", error.text);
+        return 2;
+    }
+    options.topology = topology;
     check(weft_sim_create(weft_env_system(), &options, &sim), "sim");
-    payload = calloc(1, settings.bytes + 1);
+    payload = settings.timing_only ? (void *)16 : calloc(1, settings.bytes + 1);
     runners = calloc(settings.endpoints, sizeof *runners);
     open_all(sim);
     unfinished = settings.endpoints;

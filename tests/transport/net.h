@@ -27,6 +27,7 @@ struct net {
     const struct flavour *flavour;
     int count;
     struct weft_sim *sim;
+    struct weft_topology *topology; /* flavours "lossy-...": four hosts behind a bad switch */
     struct weft_loop *loops[NET_MAX];
     struct weft_transport *transports[NET_MAX];
     struct weft_peer *peers[NET_MAX][NET_MAX]; /* [from][to] */

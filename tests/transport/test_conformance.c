@@ -10,6 +10,7 @@
 
 static const struct flavour flavours[] = {
     {"sim", "sim", NULL, NULL},
+    {"lossy-sim", "sim", NULL, NULL},
     {"ucx-tcp", "ucx", "tcp", NULL},
     {"ucx-shm", "ucx", "shm", NULL},
     {"ucx-verbs", "ucx", "rc_verbs,ud_verbs", NULL}, /* in the virtual machine */

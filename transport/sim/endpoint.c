@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "transport/sim/sim.h"
+#include "transport/sim/flow.h"
 #include "transport/sim/sim_ops.h"
 
-enum { ADDRESS_MAGIC = 0x4d495357, ADDRESS_VERSION = 1 };
+enum { ADDRESS_MAGIC = 0x4d495357, ADDRESS_VERSION = 1, NOTICE_POLL_NS = 100000 };
 
 static struct sim_endpoint *endpoint_of(struct weft_transport *transport) { return transport->backend; }
 
@@ -39,11 +39,14 @@ static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
             snprintf(text, sizeof text, "host %u of endpoint %u died", remote->host->index, remote->id);
         } else if (remote->gone_known) {
             snprintf(text, sizeof text, "endpoint %u on host %u closed", remote->id, remote->host->index);
+        } else if (sim_flow_broken(endpoint->sim, endpoint, remote)) {
+            snprintf(text, sizeof text, "nothing from or to endpoint %u on host %u was acknowledged after %u attempts", remote->id,
+                     remote->host->index, endpoint->sim->options.topology->retry_count + 1);
         } else {
             continue;
         }
-        if (remote->host->death_known) core_peer_lost(transport, peer, WEFT_ERR_PEER_LOST, text);
-        else core_peer_left(transport, peer, text);
+        if (remote->gone_known && !remote->host->death_known) core_peer_left(transport, peer, text);
+        else core_peer_lost(transport, peer, WEFT_ERR_PEER_LOST, text);
         count++;
     }
     return count;
@@ -53,6 +56,10 @@ static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
 static void notice_fire(struct weft_sim *sim, struct sim_due *due)
 {
     struct sim_endpoint *endpoint = weft_container_of(due, struct sim_endpoint, notice);
+    if (endpoint->phases_out > 0 && !endpoint->host->dead) { /* over lossy links nobody can say when */
+        sim_schedule(sim, due, sim->now_ns + NOTICE_POLL_NS);
+        return;
+    }
     endpoint->gone_known = true;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &sim->endpoints) {
@@ -69,6 +76,16 @@ static bool reserve(struct weft_sim *sim)
            sim_heap_reserve(&sim->events, sim->env, 2);
 }
 
+/* "rail=2"; without it the endpoints of a host take its rails in turn. */
+static enum weft_status set_rail(struct sim_endpoint *endpoint, const char *tune, struct weft_error *error)
+{
+    int used = 0;
+    endpoint->rail = endpoint->host->endpoint_count++;
+    if (!tune || !tune[0]) return WEFT_OK;
+    if (sscanf(tune, "rail=%u%n", &endpoint->rail, &used) == 1 && used > 0 && !tune[used]) return WEFT_OK;
+    return weft_error_set(error, WEFT_ERR_INVALID, "transport.tune \"%s\" is not valid: the simulator knows rail=NUMBER", tune);
+}
+
 static enum weft_status sim_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
 {
     struct weft_sim *sim = options->sim;
@@ -79,12 +96,14 @@ static enum weft_status sim_open(struct weft_transport *transport, const struct 
     }
     struct sim_endpoint *endpoint = weft_alloc_zero(sim->env, sizeof *endpoint);
     if (!endpoint) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
-    if (!reserve(sim)) {
-        weft_free_bytes(sim->env, endpoint);
-        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
-    }
     endpoint->sim = sim;
     endpoint->host = &sim->hosts[options->sim_host];
+    enum weft_status status = set_rail(endpoint, options->tune, error);
+    if (status == WEFT_OK && !reserve(sim)) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
+    if (status < 0) {
+        weft_free_bytes(sim->env, endpoint);
+        return status;
+    }
     endpoint->transport = transport;
     endpoint->id = options->id;
     endpoint->serial = sim->endpoint_count++;
@@ -107,6 +126,12 @@ static enum weft_status sim_address(struct weft_transport *transport, const void
     return WEFT_OK;
 }
 
+static bool has_way(const struct weft_sim *sim, const struct sim_endpoint *from, const struct sim_endpoint *to)
+{
+    uint32_t path[TOPOLOGY_HOPS_MAX];
+    return !sim->options.topology || topology_route(sim->options.topology, from->host->index, from->rail, to->host->index, to->rail, 0, path) > 0;
+}
+
 static enum weft_status sim_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
@@ -121,6 +146,7 @@ static enum weft_status sim_connect(struct weft_transport *transport, struct wef
     if (words[5] >= sim->endpoint_count) return WEFT_ERR_MALFORMED;
     struct sim_endpoint *remote = sim->endpoint_table[words[5]];
     if (remote->id != peer->id || remote->host->index != words[4]) return WEFT_ERR_MALFORMED;
+    if (!has_way(sim, endpoint, remote) || !has_way(sim, remote, endpoint)) return WEFT_ERR_UNREACHABLE;
     struct sim_peer *known = weft_alloc_zero(transport->env, sizeof *known);
     if (!known) return WEFT_ERR_NO_MEMORY;
     known->remote = remote;
@@ -146,7 +172,7 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
     bool eager = sent->payload_bytes <= transport->eager_bytes_max, copied = eager && sent->payload_bytes > 0 && !sim->options.timing_only;
     void *copy = copied ? sim_copy_take(sim, sent->payload_bytes) : NULL;
     if (copied && !copy) return WEFT_ERR_NO_MEMORY;
-    struct sim_message *message = sim_message_new(endpoint, known->remote);
+    struct sim_message *message = sim_message_new(endpoint, known->remote, !eager);
     if (!message) {
         if (copy) sim_copy_give(sim, copy, sent->payload_bytes);
         return WEFT_ERR_NO_MEMORY;

@@ -8,22 +8,31 @@ struct sim_block {
     struct sim_block *next;
 };
 
+enum { HEAD_BYTES = 64 }; /* of a slab, or of a block by itself: its place in pool->slabs */
+
 void sim_pool_init(struct sim_pool *pool, size_t block_bytes)
 {
     *pool = (struct sim_pool){.block_bytes = (block_bytes + 63) / 64 * 64};
+    weft_list_init(&pool->slabs);
 }
 
-/* One more slab; its first 64 bytes link it to the others. */
+/* A slab with room for `count` blocks, behind its head. */
+static unsigned char *slab_new(struct sim_pool *pool, struct weft_env *env, size_t count)
+{
+    unsigned char *slab = weft_alloc_bytes(env, HEAD_BYTES + count * pool->block_bytes);
+    if (!slab) return NULL;
+    weft_list_append(&pool->slabs, (struct weft_list *)slab);
+    return slab + HEAD_BYTES;
+}
+
 static bool grow(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes)
 {
-    size_t count = slab_bytes > 64 ? (slab_bytes - 64) / pool->block_bytes : 0;
+    size_t count = slab_bytes > HEAD_BYTES ? (slab_bytes - HEAD_BYTES) / pool->block_bytes : 0;
     if (count == 0) count = 1;
-    unsigned char *slab = weft_alloc_array(env, 1, 64 + count * pool->block_bytes);
-    if (!slab) return false;
-    *(void **)slab = pool->slabs;
-    pool->slabs = slab;
+    unsigned char *blocks = slab_new(pool, env, count);
+    if (!blocks) return false;
     for (size_t i = count; i-- > 0;) {
-        struct sim_block *block = (struct sim_block *)(slab + 64 + i * pool->block_bytes);
+        struct sim_block *block = (struct sim_block *)(blocks + i * pool->block_bytes);
         block->next = pool->unused;
         pool->unused = block;
     }
@@ -32,7 +41,7 @@ static bool grow(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes)
 
 void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes)
 {
-    if (slab_bytes == 0) return weft_alloc_bytes(env, pool->block_bytes);
+    if (slab_bytes == 0) return slab_new(pool, env, 1);
     if (!pool->unused && !grow(pool, env, slab_bytes)) return NULL;
     struct sim_block *block = pool->unused;
     pool->unused = block->next;
@@ -42,7 +51,9 @@ void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_byt
 void sim_pool_give(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory)
 {
     if (slab_bytes == 0) {
-        weft_free_bytes(env, memory);
+        struct weft_list *slab = (struct weft_list *)((unsigned char *)memory - HEAD_BYTES);
+        weft_list_remove(slab);
+        weft_free_bytes(env, slab);
         return;
     }
     struct sim_block *block = memory;
@@ -52,11 +63,9 @@ void sim_pool_give(struct sim_pool *pool, struct weft_env *env, size_t slab_byte
 
 void sim_pool_free(struct sim_pool *pool, struct weft_env *env)
 {
-    while (pool->slabs) {
-        void *slab = pool->slabs;
-        pool->slabs = *(void **)slab;
-        weft_free_bytes(env, slab);
-    }
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &pool->slabs) weft_free_bytes(env, node);
+    weft_list_init(&pool->slabs);
     pool->unused = NULL;
 }
 

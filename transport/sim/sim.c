@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "transport/sim/sim.h"
+#include "transport/sim/flow.h"
 
 enum { STEPS_PER_TURN = 4096, TURNS_PER_INSTANT = 1000000 };
 
@@ -89,29 +89,40 @@ static void host_init(struct weft_sim *sim, uint32_t index)
     weft_list_init(&host->ready);
 }
 
+static void sim_pools_init(struct weft_sim *sim)
+{
+    sim_pool_init(&sim->message_pool, sizeof(struct sim_message));
+    sim_pool_init(&sim->flow_pool, sizeof(struct sim_flow));
+    sim_pool_init(&sim->burst_pool, sizeof(struct sim_burst));
+    sim_pool_init(&sim->copy_pool, sizeof(struct sim_copy));
+    for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_init(&sim->copies[class], (size_t)SIM_COPY_BYTES_MIN << class);
+}
+
 enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_options *options, struct weft_sim **sim_out)
 {
-    if (options->size != sizeof *options || options->host_count == 0 || options->host_count > 65536) return WEFT_ERR_INVALID;
+    uint32_t hosts = options->topology ? options->topology->host_count : options->host_count;
+    if (options->size != sizeof *options || hosts == 0 || hosts > TOPOLOGY_HOSTS_MAX) return WEFT_ERR_INVALID;
     struct weft_sim *sim = weft_alloc_zero(env, sizeof *sim);
     if (!sim) return WEFT_ERR_NO_MEMORY;
     sim->env = env;
     sim->options = *options;
+    sim->options.host_count = hosts;
+    if (options->topology && options->topology->detect_ns) sim->options.detect_ns = options->topology->detect_ns;
     sim->random = options->seed;
     sim->timers.tracked = true;
     weft_list_init(&sim->ready);
     weft_list_init(&sim->endpoints);
     weft_list_init(&sim->messages);
     weft_list_init(&sim->stalled);
-    sim_pool_init(&sim->message_pool, sizeof(struct sim_message));
-    for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_init(&sim->copies[class], (size_t)SIM_COPY_BYTES_MIN << class);
-    size_t host_count = options->host_count;
+    sim_pools_init(sim);
+    size_t host_count = hosts;
     sim->hosts = weft_alloc_zero(env, host_count * sizeof *sim->hosts);
     sim->cut = weft_alloc_zero(env, host_count * host_count / 8 + 1);
-    if (!sim->hosts || !sim->cut || !sim_heap_reserve(&sim->events, env, 2 * host_count)) {
+    if (!sim->hosts || !sim->cut || !sim_heap_reserve(&sim->events, env, 2 * host_count) || sim_flows_init(sim) < 0) {
         weft_sim_free(sim);
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t i = 0; i < options->host_count; i++) host_init(sim, i);
+    for (uint32_t i = 0; i < hosts; i++) host_init(sim, i);
     *sim_out = sim;
     return WEFT_OK;
 }
@@ -137,6 +148,7 @@ void weft_sim_free(struct weft_sim *sim)
     }
     for (uint32_t i = 0; i < sim->window_count; i++) weft_free_bytes(env, sim->window_table[i]);
     sim_pool_free(&sim->message_pool, env);
+    sim_flows_free(sim);
     for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_free(&sim->copies[class], env);
     weft_free_bytes(env, sim->window_table);
     weft_free_bytes(env, sim->endpoint_table);
@@ -155,6 +167,7 @@ struct weft_env *weft_sim_env(struct weft_sim *sim, uint32_t host)
 
 uint64_t weft_sim_now_ns(const struct weft_sim *sim) { return sim->now_ns; }
 uint64_t weft_sim_event_count(const struct weft_sim *sim) { return sim->event_count; }
+void weft_sim_traffic(const struct weft_sim *sim, struct weft_sim_traffic *traffic_out) { *traffic_out = sim->traffic; }
 uint64_t weft_sim_trace(const struct weft_sim *sim) { return sim->trace; }
 
 bool sim_table_grow(struct weft_sim *sim, void ***table, uint32_t count, uint32_t *capacity)

@@ -2,7 +2,9 @@
  *
  *   heap.c       what happens next: intrusive nodes ordered by (time, order of scheduling)
  *   pool.c       memory of what is in flight
- *   wire.c       when a message arrives: latency, jitter, two link queues per host; its phases
+ *   wire.c       the phases of a message; on the ideal network also when each arrives
+ *   flow.c       the same on a topology: bursts over links that queue and lose, under a reliable layer
+ *   topology*.c, route.c   what a topology file describes; which links a flow takes
  *   window.c     memory that others reach: windows, put, get
  *   endpoint.c   the simulator as a transport backend
  *   sim.c        hosts, their env, their loops, faults, and the run that moves time
@@ -56,7 +58,7 @@ void sim_heap_remove(struct sim_heap *heap, struct sim_due *due);
 /* pool.c: blocks of one size; contents undefined. slab_bytes 0: each from the allocator. */
 struct sim_pool {
     struct sim_block *unused;
-    void *slabs;
+    struct weft_list slabs;
     size_t block_bytes;
 };
 void sim_pool_init(struct sim_pool *pool, size_t block_bytes);
@@ -80,7 +82,8 @@ struct sim_host {
     uint32_t index;
     uint64_t random;
     uint32_t slow;
-    uint64_t egress_free_ns, ingress_free_ns; /* when its link has room again */
+    uint64_t egress_free_ns, ingress_free_ns; /* ideal network: when its link has room again */
+    uint32_t endpoint_count;                  /* ever opened on it: they take its rails in turn */
     bool dead, death_known;
     uint64_t killed_ns;
     struct sim_due kill_due, notice_due;
@@ -92,7 +95,8 @@ struct sim_endpoint {
     struct weft_sim *sim;
     struct sim_host *host;
     struct weft_transport *transport; /* NULL once freed; this record stays until the simulation ends */
-    uint32_t id, serial;
+    uint32_t id, serial, rail;
+    uint32_t phases_out;                 /* of its messages, on their way over a topology */
     bool closed, gone_known;
     uint32_t sending_count;
     struct weft_list sending, receiving; /* struct sim_message */
@@ -120,6 +124,21 @@ struct sim_window {
     bool open;
 };
 
+/* The moving part of a link. */
+struct sim_link {
+    uint64_t free_ns; /* when it has sent all it was given */
+    struct weft_list waiting; /* flows that begin here and may send, by of_link */
+    struct sim_due turn;
+    bool down;
+};
+
+/* A fault of the topology file. */
+struct sim_fault {
+    struct sim_due due;
+    const struct topology_fault *what;
+    bool on;
+};
+
 enum sim_phase { SIM_ANNOUNCE = 1, SIM_ACCEPT, SIM_DATA, SIM_FINISH, SIM_DISCARD, SIM_PUT, SIM_GET, SIM_GET_DATA };
 
 struct sim_message {
@@ -139,6 +158,9 @@ struct sim_message {
     struct sim_window *window; /* of a put or get */
     uint64_t offset;
     size_t bytes;            /* that a put or get moves */
+    struct sim_flow *flow, *flow_back; /* topology: there, and (for what is answered) back */
+    uint64_t phase_bytes;
+    struct weft_list of_flow; /* waiting to be cut into bursts */
     struct weft_list all;    /* in sim->messages */
     struct weft_list of_source, of_sink, waiting, stalled; /* sending; receiving; inbox; behind a cut */
 };
@@ -150,6 +172,13 @@ struct weft_sim {
     uint64_t trace; /* of all that happened, in order */
     struct sim_heap events, timers;
     struct sim_pool message_pool, copies[SIM_COPY_CLASSES];
+    struct sim_pool flow_pool, burst_pool, copy_pool;
+    struct sim_flow **flow_buckets;
+    uint32_t flow_bucket_count, flow_count, idle_flow_count, broken_count;
+    struct weft_list idle_flows;
+    struct sim_link *links; /* as topology->links */
+    struct sim_fault *faults;
+    struct weft_sim_traffic traffic;
     struct sim_host *hosts;
     uint8_t *cut; /* (hosts, hosts) bits */
     struct weft_list ready;
@@ -174,13 +203,16 @@ static inline bool sim_is_cut(const struct weft_sim *sim, const struct sim_host 
 bool sim_table_grow(struct weft_sim *sim, void ***table, uint32_t count, uint32_t *capacity);
 
 /* wire.c */
-struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink); /* NULL: no memory */
+/* `answered`: something will come back from the sink. NULL: no memory. */
+struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink, bool answered);
 void sim_message_start(struct sim_message *message, enum sim_phase phase, struct sim_peer *peer);
 void sim_message_accept(struct sim_message *message);
 void sim_message_discard(struct sim_message *message);
 void sim_message_release(struct sim_message *message);
 void sim_message_end_send(struct sim_message *message, enum weft_status status);
 void sim_message_end_receive(struct sim_message *message, enum weft_status status);
+void sim_message_arrived(struct sim_message *message); /* its present phase */
+void sim_message_departed(struct sim_message *message, uint64_t time_ns); /* the last byte of its first phase leaves its host then */
 void sim_message_heal(struct sim_message *message);
 void sim_recycle_send(struct weft_transport *transport, struct core_done *done);
 

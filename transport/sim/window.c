@@ -90,7 +90,7 @@ static struct sim_message *access_new(struct weft_transport *transport, struct w
     *status_out = WEFT_ERR_AGAIN;
     if (endpoint->sending_count >= SIM_SENDING_MAX) return NULL;
     *status_out = WEFT_ERR_NO_MEMORY;
-    struct sim_message *message = sim_message_new(endpoint, window->owner);
+    struct sim_message *message = sim_message_new(endpoint, window->owner, true);
     if (!message) return NULL;
     message->window = window;
     message->offset = offset;

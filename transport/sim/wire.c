@@ -1,13 +1,13 @@
 /* wire.c - how long a message is under way, and what happens when a phase of it arrives.
  *
- * Between two hosts: the sender's link sends one message after the other at its rate, the latency (and
+ * With a topology every phase goes by a flow (flow.c). Without one the network is ideal: between two hosts: the sender's link sends one message after the other at its rate, the latency (and
  * a random jitter) follows, and the receiver's link takes one after the other; the first bytes go on
  * while the last are still being sent (cut-through). On one host there is no link, only a tenth of the
  * latency. A cut pair of hosts loses nothing: what would arrive waits until the cut heals, as under a
  * retransmitting protocol; deadlines above must notice. */
 #include <string.h>
 
-#include "transport/sim/sim.h"
+#include "transport/sim/flow.h"
 
 enum { ANNOUNCE_BYTES = 64, CONTROL_BYTES = 32 }; /* what framing costs on the link */
 
@@ -44,15 +44,20 @@ static void message_travel(struct sim_message *message, enum sim_phase phase, st
                            uint64_t bytes, struct sim_peer *order)
 {
     struct weft_sim *sim = from->sim;
+    message->phase = phase;
+    message->refs++;
+    sim_note(sim, (uint64_t)from->serial << 40 ^ (uint64_t)to->serial << 8 ^ phase ^ bytes << 16);
+    if (sim->options.topology) {
+        bool back = phase == SIM_ACCEPT || phase == SIM_FINISH || phase == SIM_DISCARD || phase == SIM_GET_DATA;
+        sim_flow_send(back ? message->flow_back : message->flow, message, bytes);
+        return;
+    }
     uint64_t time_ns = arrival_time(sim, from->host, to->host, bytes, &message->depart_ns);
     if (order) {
         if (time_ns < order->last_delivery_ns) time_ns = order->last_delivery_ns;
         order->last_delivery_ns = time_ns;
     }
     if (from->last_delivery_ns < time_ns) from->last_delivery_ns = time_ns;
-    message->phase = phase;
-    message->refs++;
-    sim_note(sim, (uint64_t)from->serial << 40 ^ (uint64_t)to->serial << 8 ^ phase ^ bytes << 16);
     sim_schedule(sim, &message->travel, time_ns);
 }
 
@@ -63,12 +68,23 @@ void sim_message_release(struct sim_message *message)
     WEFT_ASSERT(!message->send_live && !message->receive_live);
     weft_list_remove(&message->all);
     sim_heap_unreserve(&sim->events, 2);
+    if (message->flow) sim_flow_leave(message->flow);
+    if (message->flow_back) sim_flow_leave(message->flow_back);
     if (message->copy) sim_copy_give(sim, message->copy, message->arrival.face.payload_bytes);
     sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
 }
 
+static bool use_flows(struct sim_message *message, struct sim_endpoint *source, struct sim_endpoint *sink, bool answered)
+{
+    if (!source->sim->options.topology) return true;
+    if (!(message->flow = sim_flow_use(source, sink))) return false;
+    if (!answered || (message->flow_back = sim_flow_use(sink, source))) return true;
+    sim_flow_leave(message->flow);
+    return false;
+}
+
 /* A record with all but the header of its face cleared, in the lists of its source and of the simulation. */
-struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink)
+struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink, bool answered)
 {
     struct weft_sim *sim = source->sim;
     const size_t header = offsetof(struct sim_message, arrival.face.header), after = header + WEFT_TRANSPORT_HEADER_BYTES_MAX;
@@ -80,6 +96,11 @@ struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endp
     }
     memset(message, 0, header);
     memset((char *)message + after, 0, sizeof *message - after);
+    if (!use_flows(message, source, sink, answered)) {
+        sim_heap_unreserve(&sim->events, 2);
+        sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+        return NULL;
+    }
     message->arrival.face.peer_id = source->id;
     message->travel.index = message->sent.index = SIM_IDLE;
     message->source = source;
@@ -92,6 +113,7 @@ struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endp
     weft_list_init(&message->of_sink);
     weft_list_init(&message->waiting);
     weft_list_init(&message->stalled);
+    weft_list_init(&message->of_flow);
     source->sending_count++;
     return message;
 }
@@ -199,6 +221,12 @@ static void travel_fire(struct weft_sim *sim, struct sim_due *due)
         weft_list_append(&sim->stalled, &message->stalled);
         return; /* its reference stays with the list */
     }
+    sim_message_arrived(message);
+    sim_message_release(message);
+}
+
+void sim_message_arrived(struct sim_message *message)
+{
     switch (message->phase) {
     case SIM_ANNOUNCE: announce_arrived(message); break;
     case SIM_ACCEPT: accept_arrived(message); break;
@@ -211,7 +239,15 @@ static void travel_fire(struct weft_sim *sim, struct sim_due *due)
         if (!message->source->host->dead) sim_message_end_send(message, message->result);
         break;
     }
-    sim_message_release(message);
+}
+
+/* An eager message is over for its sender when it has left. */
+void sim_message_departed(struct sim_message *message, uint64_t time_ns)
+{
+    if (message->phase != SIM_ANNOUNCE || !message->eager) return;
+    message->depart_ns = time_ns;
+    message->refs++;
+    sim_schedule(message->source->sim, &message->sent, time_ns);
 }
 
 /* A stalled message goes on after a heal; in the order stalled, which is the order of arrival. */
@@ -231,9 +267,7 @@ void sim_message_start(struct sim_message *message, enum sim_phase phase, struct
     if (phase == SIM_PUT) bytes += message->bytes;
     if (phase == SIM_ANNOUNCE && message->eager) bytes += message->arrival.face.payload_bytes;
     message_travel(message, phase, message->source, message->sink, bytes, peer);
-    if (phase != SIM_ANNOUNCE || !message->eager) return;
-    message->refs++;
-    sim_schedule(message->source->sim, &message->sent, message->depart_ns);
+    if (!message->flow) sim_message_departed(message, message->depart_ns);
 }
 
 void sim_message_accept(struct sim_message *message)
