@@ -31,7 +31,7 @@ const struct weft_option weft_option_table[] = {
     BYTES("transport.eager_bytes", "0", 0, MIB, "Messages up to this size are sent at once, without a handshake; 0: the transport's choice."),
     TEXT("transport.ports", "", "TCP ports to listen on for data, as first-last (40000-40099); empty for any."),
     TEXT("transport.tune", "", "Settings of the transport itself, name=value,name=value; empty for none."),
-    TEXT("transport.wrap", "", "Wrappers around the transport for tests, such as fault:...; empty for none."),
+    TEXT("transport.wrap", "", "Wrappers around the transport: fault:..., delay:..., trace:file=t-%e.json; several separated by ';', outermost first."),
 
     BYTES("collective.chunk_bytes", "1MiB", 4 * KIB, GIB, "Size of the pieces a collective keeps in flight."),
     CHOICE("collective.plan", "auto", "auto|direct|ring", "Algorithm of all-reduce; auto chooses by size."),

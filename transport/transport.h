@@ -74,6 +74,7 @@ struct weft_receive {
     uint32_t peer_id;
     uint64_t tag;
     int state;
+    uint64_t posted_ns; /* while somebody traces */
     struct weft_list link;
     void *backend;
 };
@@ -162,14 +163,15 @@ struct weft_transport_options {
     size_t secret_bytes;
     const char *ports;        /* "first-last": TCP ports to listen on; NULL or "": any */
     const char *tune;         /* the backend's own settings, "name=value,name=value"; its header lists them; NULL or "": none */
-    const char *wrap;         /* fault, delay: parameters, e.g. "drop=0.01,delay_us=100,kill_after=1000,seed=7" */
+    const char *wrap;         /* parameters of fault:, delay:, trace:, e.g. "drop=0.01,delay_us=100,kill_after=1000,seed=7"; of nested
+                                 wrappers from the outermost in, separated by ';', each of which may begin with its name and ':' */
     /* A peer is gone; called once per peer, from progress, after its operations have completed. */
     void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
     void *peer_failed_context;
 };
 void weft_transport_options_init(struct weft_transport_options *options);
 /* Set options->backend and ->wrap from a backend's name and a wrapper with its parameters as a user writes it:
- * "fault:drop=0.01,seed=7", "delay" or "" (none). `room` holds the composed name: keep it, and `wrap`, until the endpoint is open.
+ * "fault:drop=0.01,seed=7", "delay", several from the outermost in ("delay:delay_us=5;trace:file=t-%e.json"), or "" (none). `room` holds the composed name: keep it, and `wrap`, until the endpoint is open.
  * WEFT_ERR_LIMIT: it does not fit. */
 #define WEFT_TRANSPORT_BACKEND_BYTES_MAX 128
 enum weft_status weft_transport_options_wrap(struct weft_transport_options *options, const char *backend, const char *wrap,

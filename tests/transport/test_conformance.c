@@ -26,6 +26,9 @@ static const struct flavour flavours[] = {
     {"delay-sim", "delay:sim", NULL, "delay_us=30,jitter_us=20,rate_bytes=2000000000,seed=3"},
     {"fault-ucx", "fault:ucx", "tcp", NULL},
     {"delay-ucx", "delay:ucx", "tcp", "delay_us=50,seed=3"},
+    {"trace-sim", "trace:sim", NULL, "file=/dev/null"},
+    {"fault-trace-delay-sim", "fault:trace:delay:sim", NULL, ";trace:file=/dev/null;delay_us=10"},
+    {"trace-shm", "trace:shm", NULL, "file=/dev/null"},
     {"delay-fault-sim", "delay:fault:sim", NULL, "delay_us=10"},
 };
 static const struct flavour *flavour;

@@ -1,4 +1,6 @@
 /* test_wrap.c - what the wrappers are for: lost messages, silent peers, shaped links; on the simulator. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/transport/net.h"
@@ -95,11 +97,227 @@ static void test_rate(void **state)
     net_close(&net);
 }
 
+/* ---- one-sided through wrappers ---- */
+
+struct access {
+    struct net net;
+    struct weft_window *window;
+    struct weft_remote *remote;
+    struct op told, put, got, closed;
+};
+static unsigned char memory[200000], data[200000], back[200000];
+
+static void access_open(struct access *access, const struct flavour *flavour)
+{
+    const void *key;
+    size_t bytes;
+    net_open(&access->net, flavour, 2);
+    memset(memory, 0, sizeof memory);
+    fill(data, sizeof data, 4);
+    struct weft_window_options options = {sizeof options, memory, sizeof memory, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE, WEFT_ANY_PEER};
+    assert_int_equal(weft_window_open(access->net.transports[1], &options, &access->window, NULL), WEFT_OK);
+    weft_window_key(access->window, &key, &bytes);
+    assert_int_equal(weft_transport_import(access->net.peers[0][1], key, bytes, &access->remote), WEFT_OK);
+    assert_int_equal(weft_remote_bytes(access->remote), sizeof memory);
+}
+
+static void access_put(struct access *access)
+{
+    char header[] = "told";
+    op_init(&access->put);
+    op_recv(&access->told, access->net.transports[1], 100, TAG(4), NULL, 0);
+    struct weft_put put = {data, sizeof data, 0, true, TAG(4), header, 4};
+    assert_int_equal(weft_transport_put(access->remote, &put, &access->put.completion), WEFT_IN_PROGRESS);
+    memset(header, 0, sizeof header); /* it was copied */
+}
+
+static void test_windows(void **state)
+{
+    static const struct flavour flavours[] = {
+        {"fault-sim", "fault:sim", NULL, NULL},
+        {"delay-sim", "delay:sim", NULL, "delay_us=500,rate_bytes=1000000000"},
+        {"all", "fault:trace:delay:sim", NULL, ";trace:file=/dev/null;jitter_us=5"},
+    };
+    for (int i = 0; i < 3; i++) {
+        static struct access access;
+        access_open(&access, &flavours[i]);
+        access_put(&access);
+        assert_int_equal(weft_remote_release(access.remote), WEFT_ERR_BUSY);
+        PUMP_UNTIL(&access.net, access.put.fired && access.told.fired);
+        assert_int_equal(access.put.status | access.told.status, WEFT_OK);
+        assert_memory_equal(access.told.receive.header, "told", 4);
+        assert_true(filled(memory, sizeof memory, 4));
+        if (i == 1) assert_true(weft_sim_now_ns(access.net.sim) >= 700000);
+        op_init(&access.got);
+        assert_int_equal(weft_transport_get(access.remote, 1000, back, 1000, &access.got.completion), WEFT_IN_PROGRESS);
+        PUMP_UNTIL(&access.net, access.got.fired);
+        assert_memory_equal(back, data + 1000, 1000);
+        struct weft_transport_stats stats;
+        weft_transport_stats(access.net.transports[0], &stats);
+        assert_int_equal(stats.put_bytes, sizeof data);
+        assert_int_equal(stats.get_count, 1);
+        op_init(&access.closed);
+        weft_window_close(access.window, &access.closed.completion);
+        PUMP_UNTIL(&access.net, access.closed.fired);
+        access_put(&access);
+        weft_transport_cancel(access.net.transports[1], &access.told.receive);
+        PUMP_UNTIL(&access.net, access.put.fired && access.told.fired);
+        assert_int_equal(access.put.status, WEFT_ERR_CANCELLED);
+        assert_int_equal(weft_remote_release(access.remote), WEFT_OK);
+        net_close(&access.net);
+    }
+}
+
+/* A cut: the put is taken and nothing comes of it, until somebody gives up. */
+static void test_windows_cut(void **state)
+{
+    static const struct flavour fault = {"fault-sim", "trace:fault:sim", NULL, "file=/dev/null"};
+    static struct access access;
+    access_open(&access, &fault);
+    assert_int_equal(weft_transport_fault_cut(access.net.transports[0], 101), WEFT_OK);
+    access_put(&access);
+    op_init(&access.got);
+    weft_transport_get(access.remote, 0, back, 10, &access.got.completion);
+    for (int i = 0; i < 1000; i++) net_pump(&access.net);
+    assert_int_equal(access.put.fired + access.got.fired + access.told.fired + access.net.failed_count[0], 0);
+    assert_int_equal(memory[1], 0);
+    weft_transport_fail_peer(access.net.transports[0], 101, WEFT_ERR_PEER_LOST, "deadline");
+    PUMP_UNTIL(&access.net, access.put.fired && access.got.fired && access.net.failed_count[0]);
+    assert_int_equal(access.put.status, WEFT_ERR_PEER_LOST);
+    net_close(&access.net);
+}
+
+/* A break is noticed: the operation ends and the peer is reported. */
+static void test_break(void **state)
+{
+    static const struct flavour fault = {"fault-sim", "fault:sim", NULL, "break=1"};
+    static struct access access;
+    access_open(&access, &fault);
+    access_put(&access);
+    PUMP_UNTIL(&access.net, access.put.fired && access.net.failed_count[0]);
+    assert_int_equal(access.put.status, WEFT_ERR_PEER_LOST);
+    assert_int_equal(access.net.failed_count[0], 1);
+    assert_non_null(strstr(access.net.failed_text[0], "broke"));
+    net_close(&access.net);
+}
+
+/* ---- the trace ---- */
+
+static char *slurp(const char *path, size_t *bytes_out)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) fail_msg("no file %s", path);
+    char *text = calloc(1, 4 << 20);
+    *bytes_out = fread(text, 1, (4 << 20) - 1, file);
+    fclose(file);
+    return text;
+}
+
+static int occurrences(const char *text, const char *word)
+{
+    int count = 0;
+    while ((text = strstr(text, word))) count++, text++;
+    return count;
+}
+
+static void test_trace(void **state)
+{
+    static const struct flavour traced = {"trace-sim", "trace:sim", NULL, "file=test_wrap_trace.json"};
+    static struct access access;
+    size_t bytes;
+    char in[64];
+    access_open(&access, &traced);
+    access_put(&access);
+    PUMP_UNTIL(&access.net, access.put.fired && access.told.fired);
+    op_init(&access.got);
+    weft_transport_get(access.remote, 0, back, 100, &access.got.completion);
+    struct op sends[2], recvs[2];
+    op_recv(&recvs[0], access.net.transports[1], 100, TAG(5), in, sizeof in);
+    op_recv(&recvs[1], access.net.transports[1], 100, TAG(6), in, sizeof in);
+    for (int i = 0; i < 2; i++) op_send(&sends[i], access.net.peers[0][1], TAG(5), NULL, i ? (void *)data : (void *)"x", i ? 30000 : 1);
+    weft_transport_cancel(access.net.transports[1], &recvs[1].receive);
+    PUMP_UNTIL(&access.net, access.got.fired && sends[0].fired && recvs[0].fired && recvs[1].fired);
+    net_drop(&access.net, 1); /* with an announcement unreceived */
+    PUMP_UNTIL(&access.net, sends[1].fired && access.net.failed_count[0]);
+    net_close(&access.net);
+    static const struct {
+        const char *file, *words[8];
+    } expected[] = {
+        {"test_wrap_trace-100.json",
+         {"{\"name\":\"put\",\"cat\":\"put\",\"ph\":\"b\"", "\"peer\":101,\"tag\":\"0xf00000000000004\",\"bytes\":200000,\"status\":\"WEFT_OK\",\"queue_us\":0.000",
+          "{\"name\":\"get\",\"cat\":\"get\",\"ph\":\"e\"", "\"bytes\":30000,\"status\":\"WEFT_OK\",\"queue_us\":0.000", "\"name\":\"peer le", "connect", "endpoint 100 sim"}},
+        {"test_wrap_trace-101.json",
+         {"{\"name\":\"recv\",\"cat\":\"recv\",\"ph\":\"b\"", "\"peer\":100,\"tag\":\"0xf00000000000005\",\"bytes\":1,\"status\":\"WEFT_OK\"",
+          "\"tag\":\"0xf00000000000006\",\"bytes\":0,\"status\":\"WEFT_ERR_CANCELLED\"", "\"name\":\"close\"", "weft_clock"}},
+    };
+    for (int i = 0; i < 2; i++) {
+        char *text = slurp(expected[i].file, &bytes);
+        for (int k = 0; k < 8 && expected[i].words[k]; k++)
+            if (!strstr(text, expected[i].words[k])) fail_msg("%s lacks %s:\n%s", expected[i].file, expected[i].words[k], text);
+        assert_int_equal(occurrences(text, "\"ph\":\"b\""), occurrences(text, "\"ph\":\"e\""));
+        assert_int_equal(text[0], '[');
+        assert_string_equal(text + bytes - 3, "\n]\n");
+        free(text);
+        remove(expected[i].file);
+    }
+}
+
+static char said[4000];
+
+static void listen(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+{
+    size_t at = strlen(said);
+    snprintf(said + at, sizeof said - at, "%s\n", text);
+}
+
+/* A file that cannot be written, or no more: one sentence, and the messages go on. */
+static void test_trace_refused(void **state)
+{
+    static const struct {
+        const char *parameters, *words;
+    } cases[] = {
+        {"file=/nonexistent/trace.json", "/nonexistent/trace-100.json cannot be written: No such file or directory; the job goes on"},
+        {"file=/dev/full", "/dev/full: No space left on device; tracing stops here, the job goes on"},
+        {"file=test_wrap_limit.json,limit=65536", "it has reached its limit"},
+    };
+    for (int i = 0; i < 3; i++) {
+        struct flavour traced = {"trace-sim", "trace:sim", NULL, cases[i].parameters};
+        struct net net;
+        void (*spoke)(struct weft_env *, enum weft_log_level, const char *, const char *) = weft_env_system()->log;
+        weft_env_system()->log = listen;
+        said[0] = 0;
+        net_open(&net, &traced, 2);
+        for (int round = 0; round < 300; round++) {
+            struct op send, recv;
+            char in[8];
+            op_recv(&recv, net.transports[1], 100, TAG(1), in, 8);
+            op_send(&send, net.peers[0][1], TAG(1), NULL, "x", 1);
+            PUMP_UNTIL(&net, send.fired && recv.fired);
+            assert_int_equal(recv.status, WEFT_OK);
+        }
+        net_close(&net);
+        weft_env_system()->log = spoke;
+        if (!strstr(said, cases[i].words)) fail_msg("not said: %s; but: %s", cases[i].words, said);
+        assert_int_equal(occurrences(said, "the job goes on"), 2); /* each endpoint once */
+    }
+    size_t bytes;
+    char *text = slurp("test_wrap_limit-100.json", &bytes);
+    assert_true(bytes <= 65536 && bytes > 60000);
+    assert_string_equal(text + bytes - 3, "\n]\n");
+    free(text);
+    remove("test_wrap_limit-100.json");
+    remove("test_wrap_limit-101.json");
+}
+
+/* ---- names and parameters ---- */
+
 static void test_parameters(void **state)
 {
     static const char *const bad[][2] = {
         {"fault:sim", "drop=2"}, {"fault:sim", "drop"}, {"fault:sim", "speed=1"}, {"delay:sim", "drop=0.1"},
-        {"delay:sim", "delay_us=x"}, {"delay:sim", "rate_bytes=-1"}, {"fault:nothing", ""}, {"delay:", ""},
+        {"delay:sim", "delay_us=x"}, {"trace:sim", NULL}, {"trace:sim", "file="}, {"trace:sim", "file=a,limit=10"},
+        {"trace:fault:sim", "file=/dev/null;drop=7"}, {"fault:trace:sim", "drop=0.1"}, {"delay:sim", "break=1"},
+        {"fault:sim", "drop=0;file=/dev/null"}, {"delay:fault:sim", ";delay:delay_us=1"}, {"delay:sim", "rate_bytes=-1"}, {"fault:nothing", ""}, {"delay:", ""},
     };
     struct weft_sim_options sim_options;
     struct weft_sim *sim;
@@ -124,7 +342,10 @@ static void test_names_of_users(void **state)
     static const struct {
         const char *wrap, *backend, *parameters;
     } rows[] = {{"", "sim", NULL}, {"fault", "fault:sim", ""}, {"fault:", "fault:sim", ""}, {"fault:drop=0.01,seed=7", "fault:sim", "drop=0.01,seed=7"},
-                {"delay:delay_us=5", "delay:sim", "delay_us=5"}};
+                {"delay:delay_us=5", "delay:sim", "delay_us=5"},
+                {"fault:drop=0.1;trace:file=a:b.json", "fault:trace:sim", "drop=0.1;trace:file=a:b.json"},
+                {"fault;delay:delay_us=1;", "fault:delay:sim", ";delay:delay_us=1;"},
+                {":drop=1", ":sim", "drop=1"}}; /* a name that opening refuses */
     struct weft_transport_options options;
     char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX], longer[200];
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -134,6 +355,9 @@ static void test_names_of_users(void **state)
         if (rows[i].parameters) assert_string_equal(options.wrap, rows[i].parameters);
         else assert_null(options.wrap);
     }
+    for (size_t i = 0; i < sizeof longer - 1; i++) longer[i] = "f;"[i % 2];
+    longer[sizeof longer - 1] = 0;
+    assert_int_equal(weft_transport_options_wrap(&options, "sim", longer, room), WEFT_ERR_LIMIT);
     memset(longer, 'f', sizeof longer - 1);
     longer[sizeof longer - 1] = 0;
     assert_int_equal(weft_transport_options_wrap(&options, "sim", longer, room), WEFT_ERR_LIMIT);
@@ -144,7 +368,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_of_users),
         cmocka_unit_test(test_cut),  cmocka_unit_test(test_kill),       cmocka_unit_test(test_drop_is_seeded),
-        cmocka_unit_test(test_rate), cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_rate), cmocka_unit_test(test_parameters), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_windows_cut), cmocka_unit_test(test_break), cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,5 +36,6 @@ const struct weft_transport_ops *core_backend_find(const char *name)
 #endif
     if (strncmp(name, "fault:", 6) == 0) return &fault_transport_ops;
     if (strncmp(name, "delay:", 6) == 0) return &delay_transport_ops;
+    if (strncmp(name, "trace:", 6) == 0) return &trace_transport_ops;
     return NULL;
 }

@@ -83,6 +83,10 @@ struct weft_remote {
     void *backend;
 };
 
+/* What a backend that wants to know is told of posted receives: MATCHED is followed at once by ops->accept, ENDED means
+ * over without having moved anything, with the status in `state`. */
+enum core_moment { CORE_RECEIVE_POSTED = 1, CORE_RECEIVE_MATCHED, CORE_RECEIVE_ENDED };
+
 enum { CORE_MATCH_BUCKETS = 512, CORE_CHANNELS = 256 };
 enum { CORE_EAGER_BYTES = 8192 }; /* where neither the user nor the backend has said otherwise */
 
@@ -121,6 +125,7 @@ struct weft_transport {
 
     struct weft_list done;  /* struct core_done */
     struct weft_list ended; /* struct weft_receive that ends without a backend; state holds the status */
+    void (*observe)(struct weft_transport *transport, enum core_moment moment, struct weft_receive *receive); /* mostly NULL */
     bool rescan;            /* a handler or a peer is new: arrivals that wait may have a taker */
     bool progressing, closed;
 

@@ -33,6 +33,7 @@ static void receive_end(struct weft_transport *transport, struct weft_receive *r
 {
     WEFT_ASSERT(status < 0);
     receive->state = status;
+    if (transport->observe) transport->observe(transport, CORE_RECEIVE_ENDED, receive);
     weft_list_append(&transport->ended, &receive->link);
 }
 
@@ -62,6 +63,7 @@ void core_receive_meet(struct weft_transport *transport, struct weft_receive *re
         return;
     }
     receive->state = RECEIVE_MATCHED;
+    if (transport->observe) transport->observe(transport, CORE_RECEIVE_MATCHED, receive);
     enum weft_status status = weft_transport_accept(transport, face, receive->buffer, receive->buffer_bytes, receive->completion);
     WEFT_ASSERT(status == WEFT_IN_PROGRESS);
 }

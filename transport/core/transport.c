@@ -19,12 +19,22 @@ void weft_transport_options_init(struct weft_transport_options *options)
 enum weft_status weft_transport_options_wrap(struct weft_transport_options *options, const char *backend, const char *wrap,
                                              char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX])
 {
-    size_t wrapper_bytes = strcspn(wrap, ":");
-    bool has_parameters = wrap[wrapper_bytes] == ':';
-    int bytes = snprintf(room, WEFT_TRANSPORT_BACKEND_BYTES_MAX, "%.*s%s%s", (int)wrapper_bytes, wrap, wrap[0] ? ":" : "", backend);
-    if (bytes >= WEFT_TRANSPORT_BACKEND_BYTES_MAX) return WEFT_ERR_LIMIT;
+    size_t used = 0;
+    for (const char *at = wrap; *at;) { /* "fault:drop=0.01;trace:file=x": the names to the backend, the rest stays where it is */
+        size_t name_bytes = strcspn(at, ":;");
+        if (used + name_bytes + 1 >= WEFT_TRANSPORT_BACKEND_BYTES_MAX) return WEFT_ERR_LIMIT;
+        memcpy(room + used, at, name_bytes);
+        used += name_bytes;
+        room[used++] = ':';
+        at += strcspn(at, ";");
+        if (*at == ';') at++;
+    }
+    if (used + strlen(backend) >= WEFT_TRANSPORT_BACKEND_BYTES_MAX) return WEFT_ERR_LIMIT;
+    memcpy(room + used, backend, strlen(backend) + 1);
+    const char *parameters = wrap + strcspn(wrap, ":;");
+    if (*parameters == ':') parameters++;
     options->backend = room;
-    options->wrap = wrap[0] == 0 ? NULL : has_parameters ? wrap + wrapper_bytes + 1 : "";
+    options->wrap = wrap[0] == 0 ? NULL : parameters;
     return WEFT_OK;
 }
 
@@ -74,7 +84,7 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
     }
     const struct weft_transport_ops *ops = options->backend ? core_backend_find(options->backend) : NULL;
     if (!ops) {
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "transport backend \"%s\" is unknown: this build has %s, each also behind fault: or delay:",
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "transport backend \"%s\" is unknown: this build has %s, each also behind fault:, delay: or trace:",
                               options->backend ? options->backend : "", core_backend_names());
     }
     struct weft_transport *transport = weft_alloc_zero(env, sizeof *transport);
@@ -192,6 +202,7 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
     receive->header_bytes = 0;
     receive->backend = NULL;
     weft_list_init(&receive->link);
+    if (transport->observe) transport->observe(transport, CORE_RECEIVE_POSTED, receive);
     if (arrival) core_receive_meet(transport, receive, arrival);
     else core_match_post(transport, receive);
     return WEFT_IN_PROGRESS;

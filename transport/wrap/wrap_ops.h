@@ -4,6 +4,6 @@
 
 #include "transport/transport.h"
 
-extern const struct weft_transport_ops fault_transport_ops, delay_transport_ops;
+extern const struct weft_transport_ops fault_transport_ops, delay_transport_ops, trace_transport_ops;
 
 #endif

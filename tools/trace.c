@@ -1,0 +1,134 @@
+/* trace.c - `weft trace merge`: the trace files of a job's endpoints as one, on one clock.
+ *
+ * A line of a trace file is one JSON object, so files are merged line by line and of any length. Processes of one host share
+ * a clock; those of other hosts are moved by what their files say the wall clock said. */
+#include <errno.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/commands.h"
+#include "tools/common.h"
+
+static const char help[] =
+    "usage: weft trace merge [-o FILE] FILE...\n\n"
+    "  Merges the files of the trace wrapper (transport.wrap=\"trace:file=trace-%%h-%%e.json\") into one "
+    "for\n"
+    "  ui.perfetto.dev or chrome://tracing. Hosts are aligned by their wall clocks.\n\n"
+    "  -o, --output FILE   write there instead of standard output\n";
+
+struct clock {
+    char host[64];
+    double ahead_us; /* wall clock minus the clock of the time stamps */
+};
+
+struct merge {
+    FILE *out;
+    struct clock first;
+    bool known, any;
+};
+
+/* The object of a line without its comma, NULL: none. */
+static json_t *parse_line(char *line)
+{
+    size_t bytes = strlen(line);
+    while (bytes > 0 && (line[bytes - 1] == '\n' || line[bytes - 1] == ',' || line[bytes - 1] == '\r'))
+        line[--bytes] = 0;
+    return json_loadb(line, bytes, 0, NULL);
+}
+
+static void take_clock(struct merge *merge, json_t *object, double *shift_us)
+{
+    json_t *arguments = json_object_get(object, "args");
+    const char *host = json_string_value(json_object_get(arguments, "host"));
+    struct clock clock;
+    snprintf(clock.host, sizeof clock.host, "%s", host ? host : "");
+    clock.ahead_us = (double)(json_integer_value(json_object_get(arguments, "wall_ns")) -
+                              json_integer_value(json_object_get(arguments, "monotonic_ns"))) /
+                     1e3;
+    if (!merge->known) merge->first = clock;
+    merge->known = true;
+    *shift_us = strcmp(clock.host, merge->first.host) == 0 ? 0 : clock.ahead_us - merge->first.ahead_us;
+}
+
+static bool write_object(struct merge *merge, json_t *object)
+{
+    char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    bool fine = text && fprintf(merge->out, "%s%s", merge->any ? ",\n" : "", text) > 0;
+    merge->any = true;
+    free(text);
+    return fine;
+}
+
+static bool merge_file(struct merge *merge, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        fprintf(stderr, "weft trace: %s cannot be opened: %s\n", path, strerror(errno));
+        return false;
+    }
+    char line[4096];
+    double shift_us = 0;
+    bool fine = true;
+    for (int number = 1; fine && fgets(line, sizeof line, file); number++) {
+        if (line[0] == '[' || line[0] == ']' || line[0] == '\n') continue;
+        bool whole = strchr(line, '\n') != NULL;
+        json_t *object = parse_line(line), *ts = json_object_get(object, "ts");
+        const char *name = json_string_value(json_object_get(object, "name"));
+        if (!object && !whole && feof(file)) break; /* its process died while it wrote this line */
+        if (!json_is_object(object) || !name) {
+            fprintf(stderr, "weft trace: %s:%d: this is no line of a trace of weft\n", path, number);
+            fine = false;
+        } else {
+            if (strcmp(name, "weft_clock") == 0) take_clock(merge, object, &shift_us);
+            if (json_is_number(ts) && shift_us != 0)
+                json_object_set_new(object, "ts", json_real(json_number_value(ts) + shift_us));
+            fine = write_object(merge, object);
+            if (!fine) fprintf(stderr, "weft trace: cannot write: %s\n", strerror(errno));
+        }
+        json_decref(object);
+    }
+    fclose(file);
+    return fine;
+}
+
+static int merge_main(const char *output, int count, char **paths)
+{
+    struct merge merge = {.out = output ? fopen(output, "we") : stdout};
+    if (!merge.out) {
+        fprintf(stderr, "weft trace: %s cannot be written: %s\n", output, strerror(errno));
+        return 1;
+    }
+    bool fine = fputs("[\n", merge.out) >= 0;
+    for (int i = 0; i < count && fine; i++) fine = merge_file(&merge, paths[i]);
+    bool ended = fputs("\n]\n", merge.out) >= 0 && fflush(merge.out) == 0;
+    if (output && fclose(merge.out) != 0) ended = false;
+    if (fine && !ended) fprintf(stderr, "weft trace: cannot write: %s\n", strerror(errno));
+    return fine && ended ? 0 : 1;
+}
+
+int weft_trace_main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"output", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    const char *output = NULL;
+    int answer;
+    opterr = 0;
+    if (argc < 2) return tool_usage_error("weft trace", "say what to do: weft trace merge FILE...");
+    while ((answer = getopt_long(argc, argv, ":o:h", options, NULL)) != -1) {
+        if (answer == 'o') output = optarg;
+        else if (answer == 'h') {
+            printf(help);
+            return 0;
+        } else return tool_option_error("weft trace", argc, argv, answer);
+    }
+    if (optind >= argc || strcmp(argv[optind], "merge") != 0)
+        return tool_usage_error("weft trace", "there is only: weft trace merge FILE...");
+    if (optind + 1 >= argc) return tool_usage_error("weft trace", "name the files to merge");
+    for (int i = optind + 1; i < argc; i++)
+        if (output && strcmp(output, argv[i]) == 0)
+            return tool_usage_error("weft trace", "the output %s is one of the files to merge", output);
+    return merge_main(output, argc - optind - 1, argv + optind + 1);
+}
