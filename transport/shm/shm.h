@@ -152,6 +152,7 @@ struct shm_pair {
     bool read_by_cma; /* we can reach its memory by process_vm_readv */
     uint32_t abilities; /* of its hello: what it can do with our memory */
     int32_t pid;
+    uint64_t arena_id, arena_bytes; /* of its parameters; 0: it has none */
     struct ring_writer out;
     struct ring_reader in;
     struct shm_board *board; /* the peer's, mapped here; likewise the next two */
@@ -244,6 +245,7 @@ enum weft_status shm_address_make(struct shm_endpoint *endpoint);
 enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes);
 void shm_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status);
 void shm_pair_met(void *owner, struct meet_peer *meet, const void *parameters, size_t bytes, int *descriptors, uint32_t count);
+void shm_pair_offered(void *owner, struct meet_peer *meet, const void *data, size_t bytes, int *descriptors, uint32_t count);
 void shm_pair_gone(void *owner, struct meet_peer *meet, enum weft_status status, const char *text);
 /* It has broken the rules: lost. From progress only. */
 void shm_pair_broken(struct shm_pair *pair, const char *text);

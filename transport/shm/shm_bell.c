@@ -106,7 +106,7 @@ static int heed(struct shm_pair *pair, int budget)
     if (pair->state != SHM_MET) return 0;
     warm(endpoint, pair);
     int count = shm_pair_poll(pair, budget);
-    if (pair->state != SHM_MET || count >= budget) return count;
+    if (pair->state != SHM_MET || ring_reader_ready(&pair->in)) return count;
     if (pair->in.cells != pair->in.cells_told && ring_reader_tell(&pair->in)) shm_bell_ring(pair);
     uint32_t state = atomic_load_explicit(&pair->in.shared->writer.state, memory_order_acquire);
     if (state != RING_OPEN && !ring_reader_ready(&pair->in)) {
@@ -131,10 +131,8 @@ static int bells_heed(struct shm_endpoint *endpoint, int budget)
             struct shm_pair *pair = endpoint->bells[bit], *next;
             for (; pair; pair = next) {
                 next = pair->next_bell;
-                int share = budget - count > 1 ? budget - count : 1;
-                int done = heed(pair, share);
-                count += done;
-                if (done >= share && pair->state == SHM_MET) { /* there may be more: next time */
+                count += heed(pair, budget - count > 1 ? budget - count : 1);
+                if (pair->state == SHM_MET && ring_reader_ready(&pair->in)) { /* more than one step may do: next time */
                     atomic_fetch_or_explicit(&board->words[word], 1ull << (bit % 64), memory_order_relaxed);
                     atomic_fetch_or_explicit(&board->summary, 1ull << word, memory_order_relaxed);
                 }

@@ -140,7 +140,7 @@ static enum weft_status open_meet(struct shm_endpoint *endpoint, const struct we
     meeting.nonce = options->nonce;
     meeting.secret = options->secret;
     meeting.secret_bytes = options->secret_bytes;
-    meeting.callbacks = (struct meet_callbacks){.met = shm_pair_met, .gone = shm_pair_gone};
+    meeting.callbacks = (struct meet_callbacks){.met = shm_pair_met, .message = shm_pair_offered, .gone = shm_pair_gone};
     return meet_open(endpoint->transport->env, &meeting, &endpoint->meet, error);
 }
 
@@ -182,6 +182,8 @@ static enum weft_status shm_open_endpoint(struct weft_transport *transport, cons
         endpoint_free(endpoint);
         return status;
     }
+    struct memory_arena arena;
+    if (!endpoint->allow_maps || !memory_arena(&arena)) transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
     transport->backend = endpoint;
     return WEFT_OK;
 }

@@ -1,9 +1,12 @@
 /* shm_pair.c - how two endpoints come together, and how that ends.
  *
- * They meet over a Unix socket (meet.h), prove that they are of one job, and pass each other the descriptors of what the
- * other may map: the ring it writes into, the board with the bell, the facts, the arena, and the eventfd that wakes. Then
- * each tries whether it can read the other's memory by CMA, maps what it got, and tells in the first cell (HELLO) what
- * works. The socket stays as the line that breaks when the other's process ends.
+ * They meet over a Unix socket (meet.h) and prove that they are of one job. Only then each makes the ring that the other
+ * writes into and offers it, as one message with descriptors: the ring, the board with the bell, the facts, the eventfd that
+ * wakes, the arena. Each maps what it got, tries whether it can read the other's memory by CMA, and tells in the first cell
+ * (HELLO) what works. The socket stays as the line that breaks when the other's process ends.
+ *
+ * So a peer costs memory only when it is there, and of descriptors the socket, a pidfd and its eventfd: the others are
+ * closed once they are sent or mapped.
  *
  * The end has two halves. At once: the state in both rings says that we are gone, so that no copy under way at the peer
  * counts any more and none begins. Then operations complete, except those whose buffer the peer may be writing at this
@@ -16,7 +19,7 @@
 #include "transport/shm/shm.h"
 
 #define ADDRESS_MAGIC 0x4d485357u
-enum { ADDRESS_VERSION = 1, PARAMETERS_VERSION = 1, DESCRIPTORS = 5 };
+enum { ADDRESS_VERSION = 2, PARAMETERS_VERSION = 2, DESCRIPTORS = 5 };
 
 struct address {
     uint32_t magic, version, nonce_hash, id, bytes, check;
@@ -122,10 +125,10 @@ static void meet_self(struct shm_pair *pair)
     pair->state = SHM_MET;
 }
 
-static enum weft_status meet_other(struct shm_pair *pair, int inbox_fd, const uint8_t *address, size_t bytes)
+static enum weft_status meet_other(struct shm_pair *pair, const uint8_t *address, size_t bytes)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
-    struct memory_arena arena = {.fd = -1};
+    struct memory_arena arena;
     bool have_arena = endpoint->allow_maps && memory_arena(&arena);
     struct parameters mine = {
         .version = PARAMETERS_VERSION,
@@ -139,15 +142,46 @@ static enum weft_status meet_other(struct shm_pair *pair, int inbox_fd, const ui
         .probe_address = (uintptr_t)&endpoint->probe,
         .probe = endpoint->probe,
     };
-    int descriptors[DESCRIPTORS] = {inbox_fd, endpoint->board_fd, endpoint->facts_fd, endpoint->event_fd, arena.fd};
-    enum weft_status status = meet_connect(endpoint->meet, pair->peer->id, address, bytes, &mine, sizeof mine, descriptors,
-                                           have_arena ? DESCRIPTORS : DESCRIPTORS - 1, pair, &pair->meet);
+    enum weft_status status = meet_connect(endpoint->meet, pair->peer->id, address, bytes, &mine, sizeof mine, NULL, 0, pair, &pair->meet);
     if (status == WEFT_OK) {
         pair->state = SHM_MEETING;
         endpoint->meeting++;
         endpoint->meet_due = true;
     }
     return status;
+}
+
+/* The ring that the peer writes into; touched by its reader first. WEFT_ERR_LIMIT. */
+static enum weft_status inbox_make(struct shm_pair *pair, int *fd_out)
+{
+    pair->in.shared = memory_file_make("weft-ring", sizeof *pair->in.shared, true, fd_out);
+    if (!pair->in.shared) return WEFT_ERR_LIMIT;
+    memset(pair->in.shared, 0, RING_HEAD_BYTES + RING_CELLS * RING_CELL_BYTES);
+    return WEFT_OK;
+}
+
+/* Give the peer what it may map of ours. */
+static enum weft_status offer(struct shm_pair *pair)
+{
+    struct shm_endpoint *endpoint = pair->endpoint;
+    struct memory_arena arena = {.fd = -1};
+    bool have_arena = endpoint->allow_maps && memory_arena(&arena);
+    int inbox_fd;
+    WEFT_TRY(inbox_make(pair, &inbox_fd));
+    const int descriptors[DESCRIPTORS] = {inbox_fd, endpoint->board_fd, endpoint->facts_fd, endpoint->event_fd, arena.fd};
+    enum weft_status status = meet_send(pair->meet, NULL, 0, descriptors, have_arena ? DESCRIPTORS : DESCRIPTORS - 1);
+    close(inbox_fd);
+    return status;
+}
+
+static enum weft_status meet_start(struct shm_pair *pair, const uint8_t *blob, size_t bytes)
+{
+    if (pair->peer->id != pair->endpoint->transport->id) return meet_other(pair, blob + sizeof(struct address), bytes - sizeof(struct address));
+    int inbox_fd;
+    WEFT_TRY(inbox_make(pair, &inbox_fd));
+    close(inbox_fd);
+    meet_self(pair);
+    return WEFT_OK;
 }
 
 enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
@@ -159,23 +193,13 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
     pair->endpoint = endpoint;
     pair->peer = peer;
     pair->event_fd = -1;
-    int inbox_fd;
-    pair->in.shared = memory_file_make("weft-ring", sizeof *pair->in.shared, true, &inbox_fd);
-    if (!pair->in.shared) {
-        weft_free_bytes(transport->env, pair);
-        return WEFT_ERR_LIMIT;
-    }
-    memset(pair->in.shared, 0, RING_HEAD_BYTES + RING_CELLS * RING_CELL_BYTES); /* touched by its reader first */
     weft_list_init(&pair->queue);
     weft_list_init(&pair->answers);
     weft_list_init(&pair->ops);
     weft_list_init(&pair->blocked);
     weft_list_init(&pair->ending);
     shm_bell_join(endpoint, pair);
-    enum weft_status status = WEFT_OK;
-    if (peer->id == transport->id) meet_self(pair);
-    else status = meet_other(pair, inbox_fd, (const uint8_t *)blob + sizeof(struct address), bytes - sizeof(struct address));
-    close(inbox_fd);
+    enum weft_status status = meet_start(pair, blob, bytes);
     if (status < 0) {
         shm_bell_leave(endpoint, pair);
         pair_unmap(pair);
@@ -188,7 +212,7 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
 }
 
 /* What the peer shows us, mapped. false: it is not what it should be, or cannot be mapped here. */
-static bool map_peer(struct shm_pair *pair, const struct parameters *theirs, int *descriptors, uint32_t count)
+static bool map_peer(struct shm_pair *pair, int *descriptors, uint32_t count)
 {
     pair->out.shared = memory_file_map(descriptors[0], sizeof *pair->out.shared, true);
     pair->board = memory_file_map(descriptors[1], sizeof *pair->board, true);
@@ -196,8 +220,8 @@ static bool map_peer(struct shm_pair *pair, const struct parameters *theirs, int
     if (!pair->out.shared || !pair->board || !pair->facts) return false;
     pair->event_fd = descriptors[3];
     descriptors[3] = -1;
-    if (count == DESCRIPTORS && theirs->arena_bytes > 0 && pair->endpoint->allow_maps) {
-        pair->view = memory_view_take(descriptors[4], theirs->arena_id, theirs->arena_bytes);
+    if (count == DESCRIPTORS && pair->arena_bytes > 0 && pair->endpoint->allow_maps) {
+        pair->view = memory_view_take(descriptors[4], pair->arena_id, pair->arena_bytes);
     }
     return true;
 }
@@ -210,26 +234,38 @@ static void probe_cma(struct shm_pair *pair, const struct parameters *theirs)
     pair->read_by_cma = shm_cma(pair->pid, &seen, theirs->probe_address, sizeof seen, false) == WEFT_OK && seen == theirs->probe;
 }
 
-void shm_pair_met(void *owner, struct meet_peer *meet, const void *parameters, size_t bytes, int *descriptors, uint32_t count)
+void shm_pair_met(void *owner, struct meet_peer *meet, const void *data, size_t bytes, int *descriptors, uint32_t count)
 {
     struct shm_pair *pair = owner;
-    struct shm_endpoint *endpoint = pair->endpoint;
+    struct weft_transport *transport = pair->endpoint->transport;
     struct parameters theirs;
-    bool fits = bytes == sizeof theirs && count >= DESCRIPTORS - 1 && count <= DESCRIPTORS;
-    if (fits) memcpy(&theirs, parameters, sizeof theirs);
+    bool fits = bytes == sizeof theirs;
+    if (fits) memcpy(&theirs, data, sizeof theirs);
     fits = fits && theirs.version == PARAMETERS_VERSION && theirs.bell < SHM_BELLS && theirs.segment_bytes == sizeof(struct ring_shared) &&
            theirs.board_bytes == sizeof(struct shm_board) && theirs.facts_bytes == sizeof(struct shm_facts);
     if (!fits) {
-        core_peer_lost(endpoint->transport, pair->peer, WEFT_ERR_VERSION, "the peer's shared memory is laid out by another version of weft");
+        core_peer_lost(transport, pair->peer, WEFT_ERR_VERSION, "the peer's shared memory is laid out by another version of weft");
         return;
     }
-    if (!map_peer(pair, &theirs, descriptors, count)) {
+    pair->peer_bell = theirs.bell;
+    pair->arena_id = theirs.arena_id;
+    pair->arena_bytes = theirs.arena_bytes;
+    probe_cma(pair, &theirs);
+    enum weft_status status = offer(pair);
+    if (status < 0) core_peer_lost(transport, pair->peer, status, "no memory file for this peer could be made: raise ulimit -n, or the memory limit");
+}
+
+/* Its offer: now the two can talk. */
+void shm_pair_offered(void *owner, struct meet_peer *meet, const void *data, size_t bytes, int *descriptors, uint32_t count)
+{
+    struct shm_pair *pair = owner;
+    struct shm_endpoint *endpoint = pair->endpoint;
+    if (pair->state != SHM_MEETING) return; /* over; or it has said what nobody asks for */
+    if (bytes != 0 || count < DESCRIPTORS - 1 || count > DESCRIPTORS || !map_peer(pair, descriptors, count)) {
         core_peer_lost(endpoint->transport, pair->peer, WEFT_ERR_UNREACHABLE,
                        "the peer's shared memory cannot be mapped: raise vm.max_map_count or the limit on address space (ulimit -v)");
         return;
     }
-    pair->peer_bell = theirs.bell;
-    probe_cma(pair, &theirs);
     pair->state = SHM_MET;
     endpoint->meeting--;
     struct ring_cell hello = {.kind = RING_HELLO, .a = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0)};
@@ -298,12 +334,10 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
     shm_bell_leave(endpoint, pair);
     pair->state = SHM_PAIR_OVER;
     pair->end_status = status;
-    if (met) {
-        atomic_store(&pair->in.shared->reader.state, how);
-        atomic_store(&pair->out.shared->writer.state, how);
-        atomic_thread_fence(memory_order_seq_cst);
-        if (!pair->dead && !pair->self) shm_bell_ring(pair);
-    }
+    if (pair->in.shared) atomic_store(&pair->in.shared->reader.state, how); /* the peer may have met us already */
+    if (pair->out.shared) atomic_store(&pair->out.shared->writer.state, how);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (met && !pair->dead && !pair->self) shm_bell_ring(pair);
     while (!weft_list_empty(&pair->answers)) {
         struct shm_op *op = weft_list_first(&pair->answers, struct shm_op, link);
         weft_list_remove(&op->link);
