@@ -56,14 +56,13 @@ static void key_and_put(const uint8_t *data, size_t bytes)
 
 static void address(const uint8_t *data, size_t bytes)
 {
-    const void *inside = NULL;
-    struct ucx_wire_process process;
-    if (bytes < 8) return;
-    uint32_t hash, id;
-    memcpy(&hash, data, 4);
-    memcpy(&id, data + 4, 4);
-    if (ucx_wire_address_decode(data + 8, bytes - 8, hash, id, &process, &inside) < 0) return;
-    MUST((const uint8_t *)inside > data + 8 && (const uint8_t *)inside < data + bytes);
+    struct ucx_wire_address found;
+    if (ucx_wire_address_decode(data, bytes, &found) < 0) return;
+    MUST(found.packed_bytes > 0 && (const uint8_t *)found.packed + found.packed_bytes == found.proof);
+    MUST(found.proof + UCX_SEAL_PROOF_BYTES == data + bytes);
+    uint8_t again[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
+    ucx_wire_address_encode(&found, again);
+    MUST(memcmp(again, data, bytes - UCX_SEAL_PROOF_BYTES) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -84,7 +83,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
             .kind = (enum ucx_wire_kind)(1 + number / 2 % UCX_WIRE_KIND_LAST),
             .header_bytes = (uint32_t)(number * 37 % (sizeof content + 1)),
             .sender = (uint32_t)number,
-            .nonce = number * 0x9e3779b97f4a7c15ull,
+            .token = number * 0x9e3779b97f4a7c15ull,
             .payload_bytes = number << (number % 50),
             .header = content,
         };
@@ -105,10 +104,9 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         ucx_wire_key_encode(&key, out);
         return UCX_WIRE_KEY_BYTES + key.packed_bytes;
     }
-    struct ucx_wire_process process = {.pid = number};
-    uint32_t words[2] = {(uint32_t)(number * 77), (uint32_t)number}, address_bytes = 1 + (uint32_t)(number % 200);
-    if (8 + UCX_WIRE_ADDRESS_BYTES + address_bytes > room) return 0;
-    memcpy(out, words, sizeof words);
-    ucx_wire_address_encode(words[0], words[1], &process, content, address_bytes, out + 8);
-    return 8 + UCX_WIRE_ADDRESS_BYTES + address_bytes;
+    struct ucx_wire_address one = {.mark = (uint32_t)(number * 77), .id = (uint32_t)number, .challenge = content, .process.pid = number,
+                                   .packed = content, .packed_bytes = 1 + (uint32_t)(number % 200)};
+    if (UCX_WIRE_AROUND_BYTES + one.packed_bytes > room) return 0;
+    ucx_wire_address_encode(&one, out);
+    return UCX_WIRE_AROUND_BYTES + one.packed_bytes;
 }

@@ -117,7 +117,9 @@ void net_open(struct net *net, const struct flavour *flavour, int count)
             }
             memcpy(forged, blob, bytes);
             memcpy(forged + 8, (const char *)own + 8, 4);
-            assert_int_equal(weft_transport_connect(net->transports[i], 100 + (uint32_t)k, forged, bytes, &net->peers[i][k]), WEFT_OK);
+            enum weft_status status = weft_transport_connect(net->transports[i], 100 + (uint32_t)k, forged, bytes, &net->peers[i][k]);
+            if (i == net_stranger && status == WEFT_ERR_AUTH) continue; /* a backend that proves its blobs: peers[i][k] stays NULL */
+            assert_int_equal(status, WEFT_OK);
         }
     }
 }

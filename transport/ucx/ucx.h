@@ -1,6 +1,7 @@
 /* ucx.h - inside the UCX backend. UCX's headers appear in this folder only.
  *
  *   ucx_wire.c      our bytes: message header, words, keys, address blob
+ *   ucx_seal.c      proofs that blobs and messages come from who holds the job's secret
  *   ucx_settings.c  what the user chose: lanes, devices, ports, tuning; his UCX_* environment wins
  *   ucx_open.c      context, worker, address, sleeping, close and free
  *   ucx_peer.c      connect; how a peer is lost and when its operations may complete
@@ -34,6 +35,7 @@
 #include <ucp/api/ucp.h>
 
 #include "transport/core/core.h"
+#include "transport/ucx/ucx_seal.h"
 #include "transport/ucx/ucx_settings.h"
 #include "transport/ucx/ucx_table.h"
 #include "transport/ucx/ucx_wire.h"
@@ -181,6 +183,8 @@ struct ucx_peer {
     bool hello_came, hello_went; /* both: UCX knows both ends of the connection */
     bool answered;              /* BYE or its answer has come */
     bool failed;                /* the connection broke, or its process has died */
+    struct ucx_process *process; /* watched; NULL: not */
+    uint64_t token_out, token_in; /* ucx_seal.h: in what we send, in what we take */
     ucs_status_t failed_status;
     uint64_t send_sequence, receive_sequence;
     uint64_t credit;            /* eager bytes that may still be sent */
@@ -194,12 +198,26 @@ struct ucx_peer {
     struct weft_list incoming, remotes;
 };
 
+/* Another process of this host, in which peers live. */
+struct ucx_process {
+    struct weft_list link; /* in endpoint->processes */
+    struct ucx_wire_process who;
+    int fd;                /* a pidfd in endpoint->fd; -1: dead */
+    uint32_t peers;
+};
+
 struct ucx_endpoint {
     struct weft_transport *transport;
     struct ucx_settings settings;
+    struct ucx_seal seal;
     ucp_context_h context;
     ucp_worker_h worker;
-    int fd;
+    int fd;                /* an epoll: UCX's own descriptor, and the processes */
+    struct ucx_wire_process self;
+    struct weft_list processes;
+    bool armed;            /* since the processes were looked at last */
+    uint32_t looks;
+    uint64_t look_ns;
     size_t address_bytes;
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
     struct ucx_pool sends, arrivals, eager_buffers, fragments, batches, landings, incomings;
@@ -228,6 +246,15 @@ void ucx_peer_failed(struct ucx_peer *known, ucs_status_t status);
 int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet);
 bool ucx_peers_patient(struct ucx_endpoint *endpoint); /* false: some end must be polled, not slept for */
 enum weft_status ucx_status(const struct ucx_peer *known, ucs_status_t status);
+
+/* NULL: the token is wrong, or there are too many peers, or no memory. */
+struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id, uint64_t token);
+
+/* ucx_process.c */
+void ucx_process_self(struct ucx_wire_process *self_out);
+void ucx_process_watch(struct ucx_peer *known, const struct ucx_wire_process *process);
+void ucx_process_forget(struct ucx_peer *known);
+int ucx_processes_progress(struct ucx_endpoint *endpoint);
 
 /* ucx_lane.c */
 void ucx_lane_learn(struct ucx_peer *known);

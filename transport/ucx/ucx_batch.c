@@ -44,12 +44,11 @@ static void on_batch_sent(void *request, ucs_status_t status, void *user_data) {
 
 static void send_batch(struct ucx_peer *known, struct ucx_batch *batch)
 {
-    struct weft_transport *transport = known->endpoint->transport;
     struct ucx_wire_header header = {
         .kind = UCX_WIRE_BATCH,
-        .sender = transport->id,
+        .sender = known->endpoint->transport->id,
         .receiver = known->peer->id,
-        .nonce = transport->nonce,
+        .token = known->token_out,
         .payload_bytes = batch->used,
     };
     ucx_wire_encode(&header, batch->header);

@@ -22,13 +22,12 @@ static void on_sent(void *request, ucs_status_t status, void *user_data) { ucx_o
 static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const struct weft_message *message)
 {
     struct ucx_peer *known = send->op.peer;
-    struct weft_transport *transport = known->endpoint->transport;
     struct ucx_wire_header header = {
         .kind = kind,
         .header_bytes = message->header_bytes,
-        .sender = transport->id,
+        .sender = known->endpoint->transport->id,
         .receiver = known->peer->id,
-        .nonce = transport->nonce,
+        .token = known->token_out,
         .tag = message->tag,
         .sequence = known->send_sequence,
         .payload_bytes = message->payload_bytes,
@@ -236,12 +235,10 @@ static ucs_status_t on_payload(struct ucx_peer *known, const struct ucx_wire_hea
     return answer;
 }
 
-/* From a stranger, of another job, or for somebody else? Lengths that disagree are no better. */
+/* For somebody else, or do lengths disagree? */
 static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wire_header *header, size_t data_bytes, uint64_t attributes)
 {
-    const struct weft_transport *transport = endpoint->transport;
-    if (header->nonce != transport->nonce || header->receiver != transport->id) return false;
-    if (header->payload_bytes != data_bytes) return false;
+    if (header->receiver != endpoint->transport->id || header->payload_bytes != data_bytes) return false;
     bool rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
     switch (header->kind) {
     case UCX_WIRE_MESSAGE: return rendezvous || data_bytes <= endpoint->eager_buffers.item_bytes;
@@ -273,8 +270,7 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
         core_refused(transport);
         return UCS_OK; /* dropped; a rendezvous is answered so that its sender does not wait */
     }
-    struct weft_peer *peer = core_peer_meet(transport, header.sender);
-    struct ucx_peer *known = peer ? ucx_peer_of(endpoint, peer) : NULL;
+    struct ucx_peer *known = ucx_peer_proven(endpoint, header.sender, header.token);
     if (!known) {
         core_refused(transport);
         return UCS_OK;
@@ -288,7 +284,7 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     case UCX_WIRE_MESSAGE:
     case UCX_WIRE_BYE: break;
     }
-    if (!transport->closed && peer->status >= 0) return on_payload(known, &header, data, data_bytes, attributes);
+    if (!transport->closed && known->peer->status >= 0) return on_payload(known, &header, data, data_bytes, attributes);
     if (header.kind == UCX_WIRE_BYE) ucx_peer_left(known);
     return UCS_OK;
 }

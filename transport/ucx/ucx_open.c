@@ -4,17 +4,21 @@
  * "tcp" is tcp and self. "shm" is sysv, cma and self: by default UCX 1.13 drops its shared-memory lanes
  * when error handling is asked for, with MM_ERROR_HANDLING it keeps those on System V segments (measured
  * as fast as posix; and a killed process leaves none behind, posix files it does). Over tcp a death is seen
- * by the connection; over shm mostly by UCX's keepalive, set to a fraction of a second here, and surely
- * when the owner calls weft_transport_fail_peer. Any other text is a UCX_TLS list. What the user has set himself in
+ * by the connection; over shm by watching the peers' processes (ucx_process.c), and where that cannot be, mostly by UCX's
+ * keepalive, set to a fraction of a second here, and surely when the owner calls weft_transport_fail_peer. Any other text is a UCX_TLS list. What the user has set himself in
  * the environment (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...) wins over ours.
  *
  * UCX prints to the terminal and catches fatal signals by default; a library must do neither, so both
  * are turned down here unless the user asked for them. */
+#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
@@ -147,8 +151,6 @@ static enum weft_status open_worker(struct ucx_endpoint *endpoint, struct weft_e
     };
     ucs = ucp_worker_set_am_recv_handler(endpoint->worker, &handler);
     if (ucs != UCS_OK) goto err_destroy;
-    ucs = ucp_worker_get_efd(endpoint->worker, &endpoint->fd);
-    if (ucs != UCS_OK) goto err_destroy;
     return WEFT_OK;
 
 err_destroy:
@@ -156,6 +158,22 @@ err_destroy:
 err:
     return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot make a worker on lanes %s: %s", endpoint->transport->name,
                                             ucs_status_string(ucs));
+}
+
+/* One descriptor to sleep on: UCX's, and those of processes that are watched. */
+static enum weft_status open_descriptor(struct ucx_endpoint *endpoint, struct weft_error *error)
+{
+    int ucx_fd = -1;
+    ucs_status_t ucs = ucp_worker_get_efd(endpoint->worker, &ucx_fd);
+    if (ucs != UCS_OK) {
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot sleep on lanes %s: %s", endpoint->settings.list, ucs_status_string(ucs));
+    }
+    endpoint->fd = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+    if (endpoint->fd >= 0 && epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, ucx_fd, &event) == 0) return WEFT_OK;
+    enum weft_status status = weft_error_set(error, WEFT_ERR_LIMIT, "no descriptor for a UCX endpoint: %s (raise the limit of open files)", strerror(errno));
+    if (endpoint->fd >= 0) close(endpoint->fd);
+    return status;
 }
 
 static enum weft_status open_address(struct ucx_endpoint *endpoint, struct weft_error *error)
@@ -168,14 +186,22 @@ static enum weft_status open_address(struct ucx_endpoint *endpoint, struct weft_
                                                 ucs_status_string(ucs));
     }
     enum weft_status status = WEFT_OK;
-    if (bytes > sizeof endpoint->address - UCX_WIRE_ADDRESS_BYTES) {
+    if (bytes > sizeof endpoint->address - UCX_WIRE_AROUND_BYTES) {
         status = (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "the UCX address has %zu bytes, at most %zu fit: name fewer devices", bytes,
-                                                  sizeof endpoint->address - UCX_WIRE_ADDRESS_BYTES);
+                                                  sizeof endpoint->address - UCX_WIRE_AROUND_BYTES);
     } else {
-        struct weft_transport *transport = endpoint->transport;
-        struct ucx_wire_process process = {0};
-        ucx_wire_address_encode(core_nonce_hash(transport->nonce), transport->id, &process, address, (uint32_t)bytes, endpoint->address);
-        endpoint->address_bytes = UCX_WIRE_ADDRESS_BYTES + bytes;
+        struct ucx_wire_address blob = {
+            .mark = endpoint->seal.mark,
+            .id = endpoint->transport->id,
+            .challenge = endpoint->seal.challenge,
+            .process = endpoint->self,
+            .packed = address,
+            .packed_bytes = (uint32_t)bytes,
+        };
+        ucx_wire_address_encode(&blob, endpoint->address);
+        endpoint->address_bytes = UCX_WIRE_AROUND_BYTES + bytes;
+        size_t proven = UCX_WIRE_ADDRESS_BYTES + bytes;
+        status = ucx_seal_prove(&endpoint->seal, endpoint->address, proven, endpoint->address + proven);
     }
     ucp_worker_release_address(endpoint->worker, address);
     return status;
@@ -192,7 +218,8 @@ static void pools_init(struct ucx_endpoint *endpoint)
     endpoint->batches.item_bytes = sizeof(struct ucx_batch);
     endpoint->landings.item_bytes = sizeof(struct ucx_landing);
     endpoint->incomings.item_bytes = sizeof(struct ucx_incoming);
-    struct weft_list *const lists[] = {&endpoint->arrived, &endpoint->failed, &endpoint->peers, &endpoint->busy, &endpoint->talking};
+    struct weft_list *const lists[] = {&endpoint->arrived, &endpoint->failed, &endpoint->peers,
+                                       &endpoint->busy,    &endpoint->talking, &endpoint->processes};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
 }
 
@@ -204,21 +231,29 @@ static enum weft_status ucx_open(struct weft_transport *transport, const struct 
     endpoint->transport = transport;
     enum weft_status status = ucx_settings_read(options, &endpoint->settings, error);
     if (status < 0) goto err_free;
+    status = ucx_seal_init(transport->env, &endpoint->seal, options->nonce, options->secret, options->secret_bytes);
+    if (status < 0) goto err_free;
+    ucx_process_self(&endpoint->self);
     pools_init(endpoint);
     status = open_context(endpoint, error);
     if (status < 0) goto err_free;
     status = open_worker(endpoint, error);
     if (status < 0) goto err_cleanup;
-    status = open_address(endpoint, error);
+    status = open_descriptor(endpoint, error);
     if (status < 0) goto err_destroy;
+    status = open_address(endpoint, error);
+    if (status < 0) goto err_close;
     transport->backend = endpoint;
     return WEFT_OK;
 
+err_close:
+    close(endpoint->fd);
 err_destroy:
     ucp_worker_destroy(endpoint->worker);
 err_cleanup:
     ucp_cleanup(endpoint->context);
 err_free:
+    ucx_seal_fini(&endpoint->seal);
     weft_free_bytes(transport->env, endpoint);
     return status;
 }
@@ -265,6 +300,7 @@ static int ucx_progress(struct weft_transport *transport, int budget)
         if (!quiet) count++;
     }
     count += ucx_arrivals_progress(endpoint);
+    if (quiet) count += ucx_processes_progress(endpoint); /* what a dead one has sent comes before its end */
     count += ucx_batches_flush(endpoint);
     count += ucx_peers_progress(endpoint, quiet);
     if (transport->closed && endpoint->ending_count == 0) come_to_rest(endpoint);
@@ -285,7 +321,9 @@ static enum weft_status ucx_arm(struct weft_transport *transport)
     struct ucx_endpoint *endpoint = transport->backend;
     if (!weft_list_empty(&endpoint->arrived) || !weft_list_empty(&endpoint->failed)) return WEFT_ERR_AGAIN;
     if (ucx_streams_waiting(endpoint) || words_waiting(endpoint) || !ucx_peers_patient(endpoint)) return WEFT_ERR_AGAIN;
-    return ucp_worker_arm(endpoint->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
+    if (ucp_worker_arm(endpoint->worker) != UCS_OK) return WEFT_ERR_AGAIN;
+    endpoint->armed = true;
+    return WEFT_OK;
 }
 
 static int ucx_fd(struct weft_transport *transport) { return ((struct ucx_endpoint *)transport->backend)->fd; }
@@ -342,6 +380,8 @@ static void ucx_free(struct weft_transport *transport)
         weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u is freed before it has drained: its UCX worker is left behind", transport->id);
         return;
     }
+    weft_list_foreach(node, spare, &endpoint->peers) ucx_process_forget(weft_container_of(node, struct ucx_peer, link));
+    close(endpoint->fd);
     ucp_worker_destroy(endpoint->worker); /* may still call back: the memory of operations goes after it */
     ucp_cleanup(endpoint->context);
     weft_list_foreach(node, spare, &endpoint->peers) {
@@ -352,6 +392,7 @@ static void ucx_free(struct weft_transport *transport)
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) pool_free(endpoint, pools[i]);
     ucx_table_free(transport->env, &endpoint->operations);
     ucx_table_free(transport->env, &endpoint->windows);
+    ucx_seal_fini(&endpoint->seal);
     weft_free_bytes(transport->env, endpoint);
 }
 

@@ -39,12 +39,29 @@ struct ucx_peer *ucx_peer_of(struct ucx_endpoint *endpoint, struct weft_peer *pe
     known->endpoint = endpoint;
     known->peer = peer;
     known->credit = UCX_EAGER_FIRST;
+    if (ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer->id, endpoint->transport->id, &known->token_in) < 0) {
+        weft_free_bytes(endpoint->transport->env, known);
+        return NULL;
+    }
     struct weft_list *const lists[] = {&known->operations, &known->ahead, &known->link_failed, &known->sending, &known->busy,
                                        &known->batches,    &known->talking, &known->incoming,  &known->remotes};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
     weft_list_append(&endpoint->peers, &known->link);
     peer->backend = known;
     return known;
+}
+
+struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id, uint64_t token)
+{
+    struct weft_transport *transport = endpoint->transport;
+    struct weft_peer *peer = core_peer_find(transport, peer_id);
+    struct ucx_peer *known = peer ? peer->backend : NULL;
+    uint64_t expected = known ? known->token_in : 0;
+    if (!known && ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer_id, transport->id, &expected) < 0) return NULL;
+    if (!weft_bytes_equal_secretly(&token, &expected, sizeof token)) return NULL;
+    if (known) return known;
+    peer = core_peer_meet(transport, peer_id);
+    return peer ? ucx_peer_of(endpoint, peer) : NULL;
 }
 
 /* Note it; reported after ucp_worker_progress. UCS_OK: he took his leave; an error may still follow that. */
@@ -57,26 +74,41 @@ void ucx_peer_failed(struct ucx_peer *known, ucs_status_t status)
     if (!reported) weft_list_append(&known->endpoint->failed, &known->link_failed);
 }
 
+/* The address in a blob that is proven to come from this peer. */
+static enum weft_status read_address(const struct ucx_endpoint *endpoint, uint32_t peer_id, const void *blob, size_t bytes,
+                                     struct ucx_wire_address *address_out)
+{
+    uint8_t proof[UCX_SEAL_PROOF_BYTES];
+    WEFT_TRY(ucx_wire_address_decode(blob, bytes, address_out));
+    if (address_out->mark != endpoint->seal.mark) return WEFT_ERR_AUTH;
+    WEFT_TRY(ucx_seal_prove(&endpoint->seal, blob, bytes - sizeof proof, proof));
+    if (!weft_bytes_equal_secretly(proof, address_out->proof, sizeof proof)) return WEFT_ERR_AUTH;
+    return address_out->id == peer_id ? WEFT_OK : WEFT_ERR_MALFORMED;
+}
+
 static void on_error(void *context, ucp_ep_h ep, ucs_status_t status) { ucx_peer_failed(context, status); }
 
 enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    const void *address;
-    struct ucx_wire_process process;
-    WEFT_TRY(ucx_wire_address_decode(blob, bytes, core_nonce_hash(transport->nonce), peer->id, &process, &address));
+    struct ucx_wire_address address;
+    uint64_t token;
+    WEFT_TRY(read_address(endpoint, peer->id, blob, bytes, &address));
+    WEFT_TRY(ucx_seal_token(&endpoint->seal, address.challenge, transport->id, peer->id, &token));
     bool fresh = !peer->backend;
     struct ucx_peer *known = ucx_peer_of(endpoint, peer);
     if (!known) return WEFT_ERR_NO_MEMORY;
+    known->token_out = token;
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
-        .address = address,
+        .address = address.packed,
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = on_error, .arg = known},
     };
     ucs_status_t ucs = ucp_ep_create(endpoint->worker, &params, &known->ep);
     if (ucs == UCS_OK) {
         ucx_lane_learn(known);
+        ucx_process_watch(known, &address.process);
         ucx_message_control(known, UCX_WIRE_HELLO);
         if (known->answered) ucx_peer_left(known); /* it came, spoke and went before we knew it */
         return WEFT_OK;
@@ -169,6 +201,7 @@ static void end_done(struct ucx_peer *known)
     }
     ucx_batches_drop(known);
     ucx_windows_peer_gone(known);
+    ucx_process_forget(known);
     known->end = UCX_END_DONE;
     known->endpoint->ending_count--;
 }
@@ -225,6 +258,9 @@ int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet)
         weft_list_remove(&known->link_failed);
         char text[120];
         snprintf(text, sizeof text, "its connection broke (%s)", ucs_status_string(known->failed_status));
+        if (known->process && known->process->fd < 0) {
+            snprintf(text, sizeof text, "its process %llu has died", (unsigned long long)known->process->who.pid);
+        }
         if (known->failed_status == UCS_OK) core_peer_left(transport, known->peer, "it has closed its endpoint");
         else core_peer_lost(transport, known->peer, WEFT_ERR_PEER_LOST, text);
         count++;

@@ -72,13 +72,12 @@ static void on_fragment_sent(void *request, ucs_status_t status, void *user_data
 static size_t encode_fragment(const struct ucx_send *send, uint64_t offset, uint64_t bytes, uint8_t *out)
 {
     const struct ucx_peer *known = send->op.peer;
-    const struct weft_transport *transport = known->endpoint->transport;
     uint8_t inner[UCX_WIRE_INNER_BYTES_MAX];
     struct ucx_wire_header header = {
         .kind = UCX_WIRE_DATA,
-        .sender = transport->id,
+        .sender = known->endpoint->transport->id,
         .receiver = known->peer->id,
-        .nonce = transport->nonce,
+        .token = known->token_out,
         .tag = send->landing,
         .sequence = offset,
         .payload_bytes = bytes,

@@ -37,7 +37,7 @@ void ucx_wire_encode(const struct ucx_wire_header *header, uint8_t out[UCX_WIRE_
     put16(out + 6, (uint16_t)header->header_bytes);
     put32(out + 8, header->sender);
     put32(out + 12, header->receiver);
-    put64(out + 16, header->nonce);
+    put64(out + 16, header->token);
     put64(out + 24, header->tag);
     put64(out + 32, header->sequence);
     put64(out + 40, header->payload_bytes);
@@ -60,7 +60,7 @@ enum weft_status ucx_wire_decode(const void *data, size_t bytes, struct ucx_wire
         .header_bytes = header_bytes,
         .sender = get32(at + 8),
         .receiver = get32(at + 12),
-        .nonce = get64(at + 16),
+        .token = get64(at + 16),
         .tag = get64(at + 24),
         .sequence = get64(at + 32),
         .payload_bytes = get64(at + 40),
@@ -164,45 +164,40 @@ enum weft_status ucx_wire_key_decode(const uint8_t *data, size_t bytes, struct u
 uint64_t ucx_wire_u64(const uint8_t *at) { return get64(at); }
 void ucx_wire_put_u64(uint8_t *at, uint64_t value) { put64(at, value); }
 
-/* FNV-1a (Fowler, Noll, Vo). */
-static uint32_t checksum(const uint8_t *data, size_t bytes)
+void ucx_wire_address_encode(const struct ucx_wire_address *address, uint8_t *out)
 {
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ data[i]) * 16777619u;
-    return hash;
-}
-
-void ucx_wire_address_encode(uint32_t nonce_hash, uint32_t id, const struct ucx_wire_process *process, const void *address,
-                             uint32_t address_bytes, uint8_t *out)
-{
+    const struct ucx_wire_process *process = &address->process;
     put32(out, UCX_WIRE_ADDRESS_MAGIC);
     put32(out + 4, UCX_WIRE_VERSION);
-    put32(out + 8, nonce_hash);
-    put32(out + 12, id);
-    put32(out + 16, address_bytes);
-    put64(out + 24, process->pid);
-    put64(out + 32, process->start);
-    put64(out + 40, process->namespace);
-    memcpy(out + 48, process->host, sizeof process->host);
-    memcpy(out + UCX_WIRE_ADDRESS_BYTES, address, address_bytes);
-    put32(out + 20, checksum(out + 24, UCX_WIRE_PROCESS_BYTES + address_bytes));
+    put32(out + 8, address->mark);
+    put32(out + 12, address->id);
+    put32(out + 16, address->packed_bytes);
+    put32(out + 20, 0);
+    memcpy(out + 24, address->challenge, UCX_SEAL_CHALLENGE_BYTES);
+    put64(out + 40, process->pid);
+    put64(out + 48, process->start);
+    put64(out + 56, process->namespace);
+    memcpy(out + 64, process->host, sizeof process->host);
+    memcpy(out + UCX_WIRE_ADDRESS_BYTES, address->packed, address->packed_bytes);
+    memset(out + UCX_WIRE_ADDRESS_BYTES + address->packed_bytes, 0, UCX_SEAL_PROOF_BYTES);
 }
 
-enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id,
-                                         struct ucx_wire_process *process_out, const void **address_out)
+enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes, struct ucx_wire_address *address_out)
 {
     const uint8_t *at = blob;
-    if (bytes <= UCX_WIRE_ADDRESS_BYTES || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX) return WEFT_ERR_MALFORMED;
+    if (bytes <= UCX_WIRE_AROUND_BYTES || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX) return WEFT_ERR_MALFORMED;
     if (get32(at) != UCX_WIRE_ADDRESS_MAGIC) return WEFT_ERR_MALFORMED;
     if (get32(at + 4) != UCX_WIRE_VERSION) return WEFT_ERR_VERSION;
-    if (get32(at + 8) != nonce_hash) return WEFT_ERR_AUTH;
-    if (get32(at + 12) != id) return WEFT_ERR_MALFORMED;
-    if (get32(at + 16) != bytes - UCX_WIRE_ADDRESS_BYTES) return WEFT_ERR_MALFORMED;
-    if (get32(at + 20) != checksum(at + 24, bytes - 24)) return WEFT_ERR_MALFORMED;
-    process_out->pid = get64(at + 24);
-    process_out->start = get64(at + 32);
-    process_out->namespace = get64(at + 40);
-    memcpy(process_out->host, at + 48, sizeof process_out->host);
-    *address_out = at + UCX_WIRE_ADDRESS_BYTES;
+    if (get32(at + 16) != bytes - UCX_WIRE_AROUND_BYTES || get32(at + 20) != 0) return WEFT_ERR_MALFORMED;
+    *address_out = (struct ucx_wire_address){
+        .mark = get32(at + 8),
+        .id = get32(at + 12),
+        .challenge = at + 24,
+        .process = {.pid = get64(at + 40), .start = get64(at + 48), .namespace = get64(at + 56)},
+        .packed = at + UCX_WIRE_ADDRESS_BYTES,
+        .packed_bytes = get32(at + 16),
+        .proof = at + bytes - UCX_SEAL_PROOF_BYTES,
+    };
+    memcpy(address_out->process.host, at + 64, sizeof address_out->process.host);
     return WEFT_OK;
 }

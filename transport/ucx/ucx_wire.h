@@ -2,14 +2,15 @@
  * entries of a batch, the key of a window and the address blob. No UCX in here, so that a fuzzer can have it alone.
  * All little endian.
  *
- *   message   magic u32 | version u8 | kind u8 | header_bytes u16 | sender u32 | receiver u32 | nonce u64 |
+ *   message   magic u32 | version u8 | kind u8 | header_bytes u16 | sender u32 | receiver u32 | token u64 |
  *             tag u64 | sequence u64 | payload_bytes u64 | header (header_bytes)
  *   entry     kind u8 | 0 u8 | header_bytes u16 | status i32 | id u64 | a u64 | b u64 | c u64 | header (header_bytes)
  *   put       window u64 | secret u64 | put id u64 | all bytes u64 | notify u8, 0 (7) | tag u64 | sequence u64, then the
  *             notification's header: inside the header of a PUT message
  *   key       magic u32 | version u32 | owner u32 | rights u32 | window u64 | secret u64 | bytes u64 | address u64 |
  *             UCX's packed key
- *   address   magic u32 | version u32 | nonce hash u32 | id u32 | bytes u32 | checksum u32 | process | UCX's address (bytes)
+ *   address   magic u32 | version u32 | job's mark u32 | id u32 | bytes u32 | 0 u32 | challenge (16) | process |
+ *             UCX's address (bytes) | proof (16) over all before it
  *   process   pid u64 | start time u64 | pid namespace u64 | host (16 bytes)
  *
  * What the three numbers of a message mean depends on its kind:
@@ -21,8 +22,8 @@
  *   PUT       window       offset           of this fragment   the fragment
  *   BATCH     -            -                of the entries     entries
  *
- * The address carries only a hash of the nonce, because blobs are printed and stored; its checksum is
- * against accidents: UCX trusts an address it unpacks. */
+ * Token, mark, challenge and proof: ucx_seal.h. Nothing of the nonce or the secret can be read in an address: they are
+ * printed and stored. */
 #ifndef WEFT_TRANSPORT_UCX_WIRE_H
 #define WEFT_TRANSPORT_UCX_WIRE_H
 
@@ -30,12 +31,13 @@
 #include <stdint.h>
 
 #include "transport/transport.h"
+#include "transport/ucx/ucx_seal.h"
 
 enum {
     UCX_WIRE_MAGIC = 0x324d4157,         /* "WAM2" */
     UCX_WIRE_ADDRESS_MAGIC = 0x58435557, /* "WUCX" */
     UCX_WIRE_KEY_MAGIC = 0x594b5557,     /* "WUKY" */
-    UCX_WIRE_VERSION = 2,
+    UCX_WIRE_VERSION = 3,
     UCX_WIRE_FIXED_BYTES = 48,
     UCX_WIRE_ENTRY_BYTES = 40,
     UCX_WIRE_PUT_BYTES = 56,
@@ -43,7 +45,8 @@ enum {
     UCX_WIRE_HEADER_BYTES_MAX = UCX_WIRE_FIXED_BYTES + UCX_WIRE_INNER_BYTES_MAX,
     UCX_WIRE_KEY_BYTES = 48,
     UCX_WIRE_PROCESS_BYTES = 40,
-    UCX_WIRE_ADDRESS_BYTES = 24 + UCX_WIRE_PROCESS_BYTES,
+    UCX_WIRE_ADDRESS_BYTES = 24 + UCX_SEAL_CHALLENGE_BYTES + UCX_WIRE_PROCESS_BYTES, /* in front of UCX's */
+    UCX_WIRE_AROUND_BYTES = UCX_WIRE_ADDRESS_BYTES + UCX_SEAL_PROOF_BYTES,
 };
 
 enum ucx_wire_kind {
@@ -61,7 +64,7 @@ struct ucx_wire_header {
     enum ucx_wire_kind kind;
     uint32_t header_bytes;
     uint32_t sender, receiver;
-    uint64_t nonce, tag;
+    uint64_t token, tag;
     uint64_t sequence;      /* of the messages from sender to receiver, from 0 */
     uint64_t payload_bytes;
     const uint8_t *header;  /* inside the decoded bytes */
@@ -129,10 +132,18 @@ enum weft_status ucx_wire_key_decode(const uint8_t *data, size_t bytes, struct u
 uint64_t ucx_wire_u64(const uint8_t *at);
 void ucx_wire_put_u64(uint8_t *at, uint64_t value);
 
-void ucx_wire_address_encode(uint32_t nonce_hash, uint32_t id, const struct ucx_wire_process *process, const void *address,
-                             uint32_t address_bytes, uint8_t *out);
-/* WEFT_OK and *address_out inside `blob`; WEFT_ERR_MALFORMED, WEFT_ERR_VERSION, WEFT_ERR_AUTH (another job's nonce). */
-enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id,
-                                         struct ucx_wire_process *process_out, const void **address_out);
+struct ucx_wire_address {
+    uint32_t mark, id;
+    const uint8_t *challenge; /* (UCX_SEAL_CHALLENGE_BYTES,) */
+    struct ucx_wire_process process;
+    const void *packed;       /* UCX's */
+    uint32_t packed_bytes;
+    const uint8_t *proof;     /* decoded: over all before it; to be checked before `packed` is used */
+};
+
+/* Writes UCX_WIRE_AROUND_BYTES + packed_bytes, the proof as zeros. */
+void ucx_wire_address_encode(const struct ucx_wire_address *address, uint8_t *out);
+/* WEFT_OK, WEFT_ERR_MALFORMED or WEFT_ERR_VERSION; everything decoded lies inside `blob`. */
+enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes, struct ucx_wire_address *address_out);
 
 #endif
