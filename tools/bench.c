@@ -21,7 +21,7 @@ static const char help[] =
     "  waiting      what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
     "  kernels      speed of the kernels and codecs of one thread beside copy bandwidth\n"
     "  p2p          messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
-    "  compare      two commands in turn, the median ratio and its noise\n"
+    "  compare      two commands in turn, or two files of rows: the median ratio and its noise\n"
     "  plot         charts (SVG) of CSV files\n\n"
     "With -n N, all_reduce, push_pull and waiting start N processes on this host; without it they take part in the job they\n"
     "were started in: weft run -n 4 -- weft bench all_reduce. `weft bench WHAT --help` has the options.\n";

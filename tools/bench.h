@@ -7,11 +7,12 @@
  *   bench_report     the table (nccl-tests' columns) and the JSON rows
  *   bench_kernels    `weft bench kernels`, over tools/kernelbench
  *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them
- *   bench_chart      `weft bench plot` and `weft bench compare`, over tools/benchlib */
+ *   bench_chart      `weft bench plot`, bench_compare `weft bench compare`, over tools/benchlib */
 #ifndef WEFT_TOOLS_BENCH_H
 #define WEFT_TOOLS_BENCH_H
 
-/* argv[0] is "bench". Returns the exit status: 0, 1 (failed, or a result was wrong), 2 (usage). */
+/* argv[0] is "bench". Returns the exit status: 0, 1 (failed, or a result was wrong), 2 (usage),
+ * 3 (of compare: something is slower). */
 int weft_bench_main(int argc, char **argv);
 
 int weft_bench_p2p_main(int argc, char **argv); /* tools/p2p */

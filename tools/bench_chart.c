@@ -1,9 +1,5 @@
-/* bench_chart.c - `weft bench plot` and `weft bench compare`: the benchmark library from the shell.
- *
- * plot draws columns of CSV files as an SVG chart; compare runs two commands in turn and prints the
- * median ratio with its noise band. */
+/* bench_chart.c - `weft bench plot`: columns of CSV files as an SVG chart. */
 #include <getopt.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,12 +8,8 @@
 #include "tools/bench.h"
 #include "tools/benchlib/chart.h"
 #include "tools/benchlib/csv.h"
-#include "tools/benchlib/interleave.h"
-#include "tools/benchlib/samples.h"
 
-enum { SERIES_MAX = 16, PAIRS_MAX = 1000 };
-
-/* ---- plot ---- */
+enum { SERIES_MAX = 16 };
 
 enum { P_TITLE = 256, P_SUBTITLE, P_X, P_Y, P_XLABEL, P_YLABEL, P_XSCALE, P_YSCALE, P_XLOG, P_YLOG, P_XMIN, P_XMAX, P_YMIN, P_YMAX };
 
@@ -158,67 +150,4 @@ int weft_bench_plot_main(int argc, char **argv)
     int status = fine ? plot_write(&plot) : 1;
     for (size_t i = 0; i < SERIES_MAX; i++) bench_points_free(&plot.points[i]);
     return status;
-}
-
-/* ---- compare ---- */
-
-static const char compare_help[] =
-    "usage: weft bench compare [options] COMMAND_A COMMAND_B\n\n"
-    "Runs the two shell commands in turn, A B A B ..., and prints the median of the ratios B / A with the range\n"
-    "of their middle half. A difference inside that range is no difference.\n\n"
-    "  --key NAME    the measurement is this number of the last JSON line a command prints (time_us, busbw_GBps)\n"
-    "                (default: the seconds the command took)\n"
-    "  --pairs N     (default 7)\n"
-    "  --json        one JSON object instead of the sentence\n";
-
-static const struct option compare_options[] = {
-    {"key", required_argument, NULL, 'k'}, {"pairs", required_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},      {NULL, 0, NULL, 0},
-};
-
-static void print_comparison(bool json, const char *key, const struct bench_ratio *ratio, double *a, double *b, size_t pairs)
-{
-    struct bench_summary sa = bench_summarise(a, pairs), sb = bench_summarise(b, pairs);
-    if (json) {
-        json_t *object = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f}", "key", key, "pairs", (json_int_t)ratio->pairs, "a_median", sa.p50,
-                                   "b_median", sb.p50, "ratio", ratio->median, "ratio_low", ratio->low, "ratio_high", ratio->high);
-        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
-        putchar('\n');
-        json_decref(object);
-        return;
-    }
-    bool inside = ratio->low <= 1 && ratio->high >= 1;
-    printf("%s: A %g, B %g (medians of %zu)\nB / A = %.3f, middle half %.3f to %.3f%s\n", key, sa.p50, sb.p50, ratio->pairs, ratio->median,
-           ratio->low, ratio->high, inside ? ": no difference beyond the noise" : "");
-}
-
-int weft_bench_compare_main(int argc, char **argv)
-{
-    const char *key = NULL;
-    unsigned long pairs = 7;
-    bool json = false;
-    int found;
-    optind = 1;
-    while ((found = getopt_long(argc, argv, "h", compare_options, NULL)) != -1) {
-        if (found == 'h') return fputs(compare_help, stdout), 0;
-        if (found == '?') return 2;
-        if (found == 'k') key = optarg;
-        if (found == 'j') json = true;
-        if (found == 'p') pairs = strtoul(optarg, NULL, 10);
-    }
-    if (argc - optind != 2 || pairs < 1 || pairs > PAIRS_MAX) {
-        fprintf(stderr, "weft bench compare: needs two commands and 1 to %d pairs; see --help\n", PAIRS_MAX);
-        return 2;
-    }
-    double *values = calloc(3 * pairs, sizeof(*values));
-    char error[512] = "out of memory";
-    bool fine = values && bench_interleave(argv[optind], argv[optind + 1], key, pairs, values, values + pairs, error, sizeof(error));
-    if (fine) {
-        struct bench_ratio ratio = bench_compare(values, values + pairs, pairs, values + 2 * pairs);
-        print_comparison(json, key ? key : "seconds", &ratio, values, values + pairs, pairs);
-    } else {
-        fprintf(stderr, "weft bench compare: %s\n", error);
-    }
-    free(values);
-    return fine ? 0 : 1;
 }

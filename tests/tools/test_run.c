@@ -78,6 +78,46 @@ static void usage(void **state)
     expect(WORDS(weftd, "--port-file", "/nonexistent/ports"), 1, "cannot write the port file /nonexistent/ports: No such file", NULL);
 }
 
+static void write_rows(const char *path, const char *rows)
+{
+    FILE *file = fopen(path, "w");
+    if (!file || fputs(rows, file) < 0 || fclose(file) != 0) fail_msg("cannot write %s", path);
+}
+
+/* `weft bench compare`: its exit statuses and what it says of wrong words; nothing that looks like a file is ever run. */
+static void bench_compare(void **state)
+{
+    char a[600], b[600], wrong[600];
+    char *directory = temp_dir_make();
+    snprintf(a, sizeof a, "%s/a.json", directory);
+    snprintf(b, sizeof b, "%s/b.json", directory);
+    snprintf(wrong, sizeof wrong, "%s/wrong.json", directory);
+    write_rows(a, "{\"op\": \"x\", \"time_us\": 4}\n");
+    write_rows(b, "{\"op\": \"x\", \"time_us\": 6}\nnoise\n");
+    write_rows(wrong, "{\"op\": \"x\", \"time_us\": 4, \"wrong\": 7}\n{\"op\": \"y\", \"time_us\": 4}\n");
+    expect(WORDS(weft, "bench", "compare", "--help"), 0, "A.json B.json", "Exit status");
+    expect(WORDS(weft, "bench", "compare", a, b), 3, "1.500", "SLOWER");
+    expect(WORDS(weft, "bench", "compare", a, b), 3, "0 faster, 1 slower, 0 within the noise", "1 lines of");
+    expect(WORDS(weft, "bench", "compare", "--json", b, a), 0, "\"b_is\":\"faster\"", "\"bounds\":\"assumed\"");
+    expect(WORDS(weft, "bench", "compare", "--noise", "60", a, b), 0, "within noise", NULL);
+    expect(WORDS(weft, "bench", "compare", a, wrong), 1, "1 rows of", "have wrong contents: their times mean nothing");
+    expect(WORDS(weft, "bench", "compare", "--key", "p50_us", a, b), 1, "no row of", "has a number 'p50_us' above 0");
+    expect(WORDS(weft, "bench", "compare", a, "nowhere.json"), 1, "cannot read nowhere.json: No such file or directory", NULL);
+    expect(WORDS(weft, "bench", "compare", a, directory), 1, "Is a directory", NULL);
+    expect(WORDS(weft, "bench", "compare", a, "true"), 2, "true is no file of rows, but the other is", NULL);
+    expect(WORDS(weft, "bench", "compare", a), 2, "needs two files of rows, or two commands; see --help", NULL);
+    expect(WORDS(weft, "bench", "compare", "--noise", "x", a, b), 2, "--noise x: expected a number of percent", NULL);
+    expect(WORDS(weft, "bench", "compare", "--pairs", "0", "true", "true"), 2, "--pairs 0: expected a whole number from 1 to 1000", NULL);
+    expect(WORDS(weft, "bench", "compare", "--pairs", "3", a, b), 2, "--pairs is for commands", NULL);
+    expect(WORDS(weft, "bench", "compare", "--bogus", a, b), 2, "there is no option --bogus", NULL);
+    expect(WORDS(weft, "bench", "compare", a, b, "--noise"), 2, "--noise needs a value", NULL);
+    expect(WORDS(weft, "bench", "compare", "--pairs", "1", "true", "exit 5"), 1, "'exit 5' failed (status 5)", NULL);
+    char full[1400];
+    snprintf(full, sizeof full, "'%s' bench compare --json '%s' '%s' > /dev/full", weft, a, b);
+    expect(WORDS("sh", "-c", full), 1, "cannot write the result: No space left on device", NULL);
+    temp_dir_remove(directory);
+}
+
 /* Every job gets a directory for its logs and a TMPDIR of its own, which must be empty afterwards. */
 static char *logs, *scratch;
 
@@ -351,7 +391,7 @@ int main(int argc, char **argv)
         return 2;
     }
     unsetenv("WEFT_SECRET"), unsetenv("WEFT_SECRET_FILE"), unsetenv("WEFT_JOB"), unsetenv("WEFT_CONFIG");
-    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage)};
+    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(bench_compare)};
     const struct CMUnitTest job_tests[] = {cmocka_unit_test(in_order), cmocka_unit_test(others_learn_of_a_death), cmocka_unit_test(different_shapes),
         cmocka_unit_test(aborted), cmocka_unit_test(trainers_that_never_join), cmocka_unit_test(output_of_rank_0_is_copied),
         cmocka_unit_test(nobody_stays_behind), cmocka_unit_test(status_and_ports), cmocka_unit_test(silence), cmocka_unit_test(two_jobs_at_a_time)};

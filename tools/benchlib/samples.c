@@ -1,6 +1,7 @@
 /* samples.c - see samples.h. */
 #include "tools/benchlib/samples.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static int compare_doubles(const void *a, const void *b)
@@ -32,6 +33,22 @@ struct bench_summary bench_summarise(double *values, size_t count)
     summary.p99 = bench_percentile(values, count, 0.99);
     summary.max = values[count - 1];
     return summary;
+}
+
+/* Fewer than k of n values lie below the median with the chance of fewer than k heads in n throws of a coin. */
+void bench_median_bounds(const double *sorted, size_t count, double chance, double *low_out, double *high_out)
+{
+    size_t cut = 0;
+    double outside = 0, of_this_many = pow(0.5, (double)count);
+    while (2 * (cut + 1) <= count) {
+        outside += 2 * of_this_many; /* exactly `cut` values on one side of the median, or on the other */
+        if (1 - outside < chance) break;
+        of_this_many *= (double)(count - cut) / (double)(cut + 1);
+        cut++;
+    }
+    size_t from_end = cut > 0 ? cut - 1 : 0;
+    *low_out = sorted[from_end];
+    *high_out = sorted[count - 1 - from_end];
 }
 
 struct bench_ratio bench_compare(const double *a, const double *b, size_t count, double *scratch)
