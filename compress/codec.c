@@ -22,6 +22,10 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     case WEFT_CODEC_TOPK: codec = topk_codec_create(env, resolved, shape); break;
     case WEFT_CODEC_INT8:
     case WEFT_CODEC_INT4: codec = quantise_codec_create(env, resolved, shape); break;
+    case WEFT_CODEC_SIGN:
+    case WEFT_CODEC_E4M3:
+    case WEFT_CODEC_E5M2: codec = narrow_codec_create(env, resolved, shape); break;
+    case WEFT_CODEC_RANDOMK: codec = randomk_codec_create(env, resolved, shape); break;
     default: return WEFT_ERR_INVALID;
     }
     if (!codec) return WEFT_ERR_NO_MEMORY;

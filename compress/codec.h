@@ -1,7 +1,8 @@
 /* codec.h - what the files of this room share: the worker's and the combiner's objects as tables of functions,
  * and the decoders both sides use (one decoder is why both sides give the same bits). Private to the room.
  *
- *     codec.c      the worker's face: order of calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c, quantise_codec.c
+ *     codec.c      the worker's face: order of calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c, quantise_codec.c,
+ *                                                                narrow_codec.c, randomk_codec.c
  *     combiner.c   the combiner's face: order of calls, then ->ops   fold_combiner.c, union_combiner.c, integer_combiner.c
  *
  * The faces check the order of calls, so an implementation may rely on it: encode(k) of an ops table is
@@ -49,8 +50,10 @@ struct weft_codec {
 /* Each takes memory and fills in all but the common members; NULL when there is no memory. */
 struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 
+struct weft_codec *narrow_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 struct weft_codec *quantise_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
+struct weft_codec *randomk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
 
 /* ---- combiner ---- */
@@ -95,6 +98,7 @@ void cast_unpack(enum weft_codec_id id, float *out, const void *data, float fact
 /* ---- shapes ---- */
 size_t matrix_rows(const struct weft_shape *shape);
 size_t matrix_cols(const struct weft_shape *shape);
+/* Elements that topk and randomk send. */
 size_t topk_count(const struct weft_codec_spec *spec, size_t elems);
 
 #endif

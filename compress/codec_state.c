@@ -1,7 +1,7 @@
 /* codec_state.c - a codec's memory as bytes, for checkpoints: the debt to the gradient must survive a restart.
  *
  *     u32 version (1), u32 codec id, u64 elements, u64 steps committed, then the codec's arrays as f32:
- *     powersgd  residual (elements), Q (rank * cols);   topk  residual (elements);   dense, f16, bf16  nothing
+ *     powersgd  residual (elements), Q (rank * cols);   dense, f16, bf16  nothing;   all others  residual (elements)
  *
  * Only between steps is there one state to save. A file may be damaged: sizes are compared and every value must be
  * finite and below 2^120 (what an encode would refuse) before the first one is copied. */

@@ -13,6 +13,8 @@
  *
  *   int8, int4         two rounds: one exponent per 256 elements, combined as their maximum; then integer codes under
  *                      the shared exponents, combined as exact integer sums (compress/quantise.h has the bytes)
+ *   sign, e4m3, e5m2   one round, codes under each worker's own scales (compress/narrow.h), widened and folded
+ *   randomk            two rounds: the step number, combined as the largest; then the k values it draws, combined by the fold T
  *
  * The bytes (little-endian; contributions and aggregates of a codec look alike):
  *
@@ -24,7 +26,10 @@
  *   topk       an index stream (compress/index_block.c gives its format), then one f32 per index. A contribution has
  *              exactly k indices, an aggregate at most min(count, ranks * k)
  *
- * f16 and bf16 contributions are widened and folded in f32; the aggregate is rounded once to the 16-bit type. The
+ *   sign, e4m3, e5m2   contributions: compress/narrow.h; aggregate: count bf16
+ *   randomk    round 0: u64 step; round 1: k f32, in rising order of the elements drawn (compress/randomk.h)
+ *
+ * f16, bf16, sign, e4m3 and e5m2 contributions are widened and folded in f32; the aggregate is rounded once to the 16-bit type (bf16). The
  * sparse union sums each index by T over the ranks, those that did not send it left out (x alone, not x + 0).
  * Structure is checked, values are not: a peer that sends NaN gets NaN summed, but none of it enters residual or Q.
  *
@@ -42,7 +47,7 @@
  *
  * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n: dense 1;
  * f16, bf16 1/2; powersgd 2 and 3 rank (rows + cols); topk about 4 and 10 k;
- * int8, int4 about 3.5. A combiner keeps log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs, or for int8
+ * int8, int4 about 3.5; sign, e4m3, e5m2 2.5 to 2.8; randomk 2 and 3 k. A combiner keeps log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs, or for int8
  * and int4 about 2.
  *
  * Calls out of order (take before encode, encode(1) before take(0), add before begin or beyond ranks) answer
@@ -70,17 +75,21 @@ enum weft_codec_id {
     WEFT_CODEC_TOPK = 4,
     WEFT_CODEC_INT8 = 5,
     WEFT_CODEC_INT4 = 6,
+    WEFT_CODEC_SIGN = 7,
+    WEFT_CODEC_E4M3 = 8,
+    WEFT_CODEC_E5M2 = 9,
+    WEFT_CODEC_RANDOMK = 10,
 };
 
 /* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,min_ratio=2,seed=1", "topk:ratio=0.01",
- * "int8:seed=1,min_count=1024", "int4". */
+ * "int8:seed=1,min_count=1024", "int4", "sign:min_count=1024", "e4m3", "e5m2", "randomk:ratio=0.01,seed=1". */
 struct weft_codec_spec {
     enum weft_codec_id id;
     uint32_t rank;        /* powersgd, 1..64, default 4 */
     double min_ratio;     /* powersgd, 1..1e6: compress iff (rows+cols)*rank*min_ratio < rows*cols; default 2 */
-    uint64_t seed;        /* powersgd: of the first Q; int8, int4: of the rounding; the same on every rank; default 1 */
-    double ratio;         /* topk: kept share of elements, 0 < ratio <= 1, default 0.01; k = clamp(ceil(n*ratio),1,n) */
-    uint64_t min_count;   /* topk, int8, int4: tensors with fewer elements go dense; default 1024 */
+    uint64_t seed;        /* powersgd: of the first Q; int8, int4: of the rounding; randomk: of the draw; the same on every rank; default 1 */
+    double ratio;         /* topk, randomk: kept share of elements, 0 < ratio <= 1, default 0.01; k = clamp(ceil(n*ratio),1,n) */
+    uint64_t min_count;   /* all but dense, f16, bf16, powersgd: tensors with fewer elements go dense; default 1024 */
 };
 /* Unknown names, options, values: WEFT_ERR_INVALID and a sentence that lists what is allowed. */
 enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out, struct weft_error *error);

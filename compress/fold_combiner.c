@@ -4,12 +4,16 @@
  *
  *   dense, powersgd   the aggregate is the f32 sum (powersgd round 0: orthogonalised)
  *   f16, bf16         the f32 sum is rounded once to the 16-bit type; half the bytes back, one rounding
+ *   sign, e4m3, e5m2  the same, to bf16
+ *   randomk           round 0: the largest step number; round 1: the f32 sum of k values
  *
  * weft_fold_slots(ranks) buffers are taken at create and circulate between the pool and the fold. */
 #include <string.h>
 
 #include "compress/codec.h"
+#include "compress/narrow.h"
 #include "compress/powersgd.h"
+#include "compress/randomk.h"
 #include "kernels/kernels.h"
 
 struct fold_combiner {
@@ -19,8 +23,11 @@ struct fold_combiner {
     float *pool[33];      /* buffers the fold does not hold */
     uint32_t pooled, slots;
     size_t count_max;
-    enum weft_codec_id format; /* of the elements: powersgd's factors are dense */
-    void *narrow;          /* owned; f16 and bf16: the aggregate; else NULL */
+    enum weft_codec_id format; /* of a contribution's elements: powersgd's factors and randomk's values are dense */
+    enum weft_codec_id reply;  /* of the aggregate's */
+    void *narrow;          /* owned; where the reply is 16-bit: the aggregate; else NULL */
+    uint32_t *indices;     /* owned (k,); randomk: what its step draws; else NULL */
+    uint64_t step;         /* randomk: of the open step */
     float *basis, *q_scaled; /* owned; powersgd: P^ of round 0, and scratch; else NULL */
     const void *aggregate; /* of the last closed round */
 };
@@ -28,6 +35,7 @@ struct fold_combiner {
 /* Elements of one contribution. */
 static size_t round_count(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
 {
+    if (spec->id == WEFT_CODEC_RANDOMK) return topk_count(spec, weft_shape_elems(shape));
     if (spec->id != WEFT_CODEC_POWERSGD) return weft_shape_elems(shape);
     return spec->rank * (round == 0 ? matrix_rows(shape) : matrix_cols(shape));
 }
@@ -47,14 +55,28 @@ static void give_back(struct fold_combiner *self, float *const freed[32], uint32
         self->pool[self->pooled++] = freed[f];
 }
 
+/* randomk, round 0. */
+static enum weft_status add_step(struct fold_combiner *self, const void *data, size_t bytes)
+{
+    uint64_t step;
+    if (bytes != sizeof step) return WEFT_ERR_MALFORMED;
+    memcpy(&step, data, sizeof step);
+    if (self->base.added == 0 || step > self->step) self->step = step;
+    return WEFT_OK;
+}
+
 static enum weft_status add(struct weft_combiner *combiner, const void *data, size_t bytes)
 {
     struct fold_combiner *self = (struct fold_combiner *)combiner;
     float *freed[32];
-    if (!cast_well_formed(self->format, data, bytes, self->fold.count)) return WEFT_ERR_MALFORMED;
+    if (self->indices && combiner->round == 0) return add_step(self, data, bytes);
+    if (is_narrow(self->format) ? !narrow_well_formed(self->format, data, bytes, self->fold.count)
+                                : !cast_well_formed(self->format, data, bytes, self->fold.count))
+        return WEFT_ERR_MALFORMED;
     WEFT_ASSERT(self->pooled > 0);
     float *buffer = self->pool[--self->pooled];
-    cast_unpack(self->format, buffer, data, 1.0f, self->fold.count);
+    if (is_narrow(self->format)) narrow_unpack(self->format, buffer, data, self->fold.count);
+    else cast_unpack(self->format, buffer, data, 1.0f, self->fold.count);
     give_back(self, freed, weft_fold_add(&self->fold, buffer, freed));
     return WEFT_OK;
 }
@@ -65,14 +87,20 @@ static void fold_close(struct weft_combiner *combiner, const void **data_out, si
     const size_t count = self->fold.count;
     float *freed[32];
     uint32_t freed_count;
+    if (self->indices && combiner->round == 0) {
+        randomk_indices(self->indices, combiner->elems, count, combiner->spec.seed, self->step);
+        *data_out = &self->step;
+        *bytes_out = sizeof self->step;
+        return;
+    }
     float *sum = weft_fold_finish(&self->fold, freed, &freed_count);
     give_back(self, freed, freed_count);
     weft_codec_sum_to_aggregate(&combiner->spec, &combiner->shape, combiner->round, sum);
-    if (self->narrow) cast_pack_sum(self->format, self->narrow, sum, count);
+    if (self->narrow) cast_pack_sum(self->reply, self->narrow, sum, count);
     if (self->basis && combiner->round == 0) memcpy(self->basis, sum, count * sizeof *sum);
     self->aggregate = self->narrow ? self->narrow : sum;
     *data_out = self->aggregate;
-    *bytes_out = cast_bytes(self->format, count);
+    *bytes_out = cast_bytes(self->reply, count);
 }
 
 static void finish(struct weft_combiner *combiner, float scale, float *out)
@@ -80,8 +108,10 @@ static void finish(struct weft_combiner *combiner, float scale, float *out)
     struct fold_combiner *self = (struct fold_combiner *)combiner;
     if (self->basis)
         powersgd_decode(&combiner->shape, combiner->spec.rank, self->basis, self->aggregate, self->q_scaled, scale, out);
+    else if (self->indices)
+        randomk_spread(out, combiner->elems, self->indices, self->aggregate, self->fold.count, scale);
     else
-        cast_unpack(self->format, out, self->aggregate, scale, combiner->elems);
+        cast_unpack(self->reply, out, self->aggregate, scale, combiner->elems);
 }
 
 static void fold_free(struct weft_combiner *combiner)
@@ -89,6 +119,7 @@ static void fold_free(struct weft_combiner *combiner)
     struct fold_combiner *self = (struct fold_combiner *)combiner;
     weft_free_bytes(combiner->env, self->memory);
     weft_free_bytes(combiner->env, self->narrow);
+    weft_free_bytes(combiner->env, self->indices);
     weft_free_bytes(combiner->env, self->basis);
     weft_free_bytes(combiner->env, self->q_scaled);
     weft_free_bytes(combiner->env, self);
@@ -109,19 +140,21 @@ struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct we
     if (!self) return NULL;
     self->base.ops = &fold_ops;
     self->base.env = env;
-    const bool narrows = spec->id == WEFT_CODEC_F16 || spec->id == WEFT_CODEC_BF16;
-    const bool low_rank = spec->id == WEFT_CODEC_POWERSGD;
+    const bool low_rank = spec->id == WEFT_CODEC_POWERSGD, draws = spec->id == WEFT_CODEC_RANDOMK;
     const size_t first = round_count(spec, shape, 0), last = round_count(spec, shape, weft_codec_rounds(spec) - 1);
     self->slots = weft_fold_slots(ranks);
     self->count_max = first > last ? first : last;
-    self->format = low_rank ? WEFT_CODEC_DENSE : spec->id;
+    self->format = low_rank || draws ? WEFT_CODEC_DENSE : spec->id;
+    self->reply = is_narrow(spec->id) ? WEFT_CODEC_BF16 : self->format;
+    const bool narrows = self->reply != WEFT_CODEC_DENSE;
     self->memory = weft_alloc_array(env, self->slots * self->count_max, sizeof *self->memory);
-    if (narrows) self->narrow = weft_alloc_bytes(env, cast_bytes(spec->id, first));
+    if (narrows) self->narrow = weft_alloc_bytes(env, cast_bytes(self->reply, first));
+    if (draws) self->indices = weft_alloc_array(env, last, sizeof *self->indices);
     if (low_rank) {
         self->basis = weft_alloc_array(env, first, sizeof *self->basis);
         self->q_scaled = weft_alloc_array(env, last, sizeof *self->q_scaled);
     }
-    if (self->memory && (!narrows || self->narrow) && (!low_rank || (self->basis && self->q_scaled))) return &self->base;
+    if (self->memory && (!narrows || self->narrow) && (!draws || self->indices) && (!low_rank || (self->basis && self->q_scaled))) return &self->base;
     fold_free(&self->base);
     return NULL;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "compress/codec.h"
+#include "compress/narrow.h"
 #include "compress/quantise.h"
 
 enum { RANK_MAX = 64, DIGITS_MAX = 15 };
@@ -16,7 +17,8 @@ enum { RANK_MAX = 64, DIGITS_MAX = 15 };
 static const char *const codec_names[] = {
     [WEFT_CODEC_DENSE] = "dense",       [WEFT_CODEC_F16] = "f16",   [WEFT_CODEC_BF16] = "bf16",
     [WEFT_CODEC_POWERSGD] = "powersgd", [WEFT_CODEC_TOPK] = "topk", [WEFT_CODEC_INT8] = "int8",
-    [WEFT_CODEC_INT4] = "int4",
+    [WEFT_CODEC_INT4] = "int4",         [WEFT_CODEC_SIGN] = "sign", [WEFT_CODEC_E4M3] = "e4m3",
+    [WEFT_CODEC_E5M2] = "e5m2",         [WEFT_CODEC_RANDOMK] = "randomk",
 };
 enum { CODEC_COUNT = sizeof codec_names / sizeof codec_names[0] };
 
@@ -25,22 +27,32 @@ static bool is_integer(enum weft_codec_id id)
     return id == WEFT_CODEC_INT8 || id == WEFT_CODEC_INT4;
 }
 
+/* Which options a codec has. */
+static bool has_seed(enum weft_codec_id id)
+{
+    return id == WEFT_CODEC_POWERSGD || is_integer(id) || id == WEFT_CODEC_RANDOMK;
+}
+
+static bool has_ratio(enum weft_codec_id id)
+{
+    return id == WEFT_CODEC_TOPK || id == WEFT_CODEC_RANDOMK;
+}
+
+static bool has_min_count(enum weft_codec_id id)
+{
+    return has_ratio(id) || is_integer(id) || is_narrow(id);
+}
+
 static struct weft_codec_spec default_spec(enum weft_codec_id id)
 {
     struct weft_codec_spec spec = {.id = id};
     if (id == WEFT_CODEC_POWERSGD) {
         spec.rank = 4;
         spec.min_ratio = 2.0;
-        spec.seed = 1;
     }
-    if (id == WEFT_CODEC_TOPK) {
-        spec.ratio = 0.01;
-        spec.min_count = 1024;
-    }
-    if (is_integer(id)) {
-        spec.seed = 1;
-        spec.min_count = 1024;
-    }
+    if (has_seed(id)) spec.seed = 1;
+    if (has_ratio(id)) spec.ratio = 0.01;
+    if (has_min_count(id)) spec.min_count = 1024;
     return spec;
 }
 
@@ -117,8 +129,7 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
 {
     uint64_t whole;
     double decimal;
-    const bool low_rank = spec->id == WEFT_CODEC_POWERSGD, sparse = spec->id == WEFT_CODEC_TOPK;
-    const bool integer = is_integer(spec->id);
+    const bool low_rank = spec->id == WEFT_CODEC_POWERSGD;
 #define IS(text) (name_length == strlen(text) && memcmp(name, text, name_length) == 0)
     *known_out = true;
     if (low_rank && IS("rank")) {
@@ -127,12 +138,12 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
     } else if (low_rank && IS("min_ratio")) {
         if (!parse_decimal(value, value_length, &decimal) || decimal < 1.0 || decimal > 1e6) return false;
         spec->min_ratio = decimal;
-    } else if ((low_rank || integer) && IS("seed")) {
+    } else if (has_seed(spec->id) && IS("seed")) {
         if (!parse_whole(value, value_length, &spec->seed)) return false;
-    } else if (sparse && IS("ratio")) {
+    } else if (has_ratio(spec->id) && IS("ratio")) {
         if (!parse_decimal(value, value_length, &decimal) || !(decimal > 0.0 && decimal <= 1.0)) return false;
         spec->ratio = decimal;
-    } else if ((sparse || integer) && IS("min_count")) {
+    } else if (has_min_count(spec->id) && IS("min_count")) {
         if (!parse_whole(value, value_length, &spec->min_count)) return false;
     } else {
         *known_out = false;
@@ -145,6 +156,8 @@ static const char *options_of(enum weft_codec_id id)
 {
     if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, min_ratio=1..1000000, seed=0..18446744073709551615";
     if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, min_count=0..18446744073709551615";
+    if (id == WEFT_CODEC_RANDOMK) return "ratio above 0 up to 1, seed=0..18446744073709551615, min_count=0..18446744073709551615";
+    if (is_narrow(id)) return "min_count=0..18446744073709551615";
     if (is_integer(id)) return "seed=0..18446744073709551615, min_count=0..18446744073709551615";
     return "none";
 }
@@ -158,7 +171,7 @@ enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec
         id++;
     if (id == CODEC_COUNT)
         return weft_error_set(error, WEFT_ERR_INVALID,
-                              "codec \"%.*s\" is unknown; use dense, f16, bf16, powersgd, topk, int8 or int4, for example \"powersgd:rank=4\"",
+                              "codec \"%.*s\" is unknown; use dense, f16, bf16, powersgd, topk, randomk, int8, int4, e4m3, e5m2 or sign, for example \"powersgd:rank=4\"",
                               (int)(name_length < 60 ? name_length : 60), text);
     spec = default_spec((enum weft_codec_id)id);
 
@@ -190,6 +203,13 @@ void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out
         format_decimal(spec->ratio, number, sizeof number);
         snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64, number, spec->min_count);
         break;
+    case WEFT_CODEC_RANDOMK:
+        format_decimal(spec->ratio, number, sizeof number);
+        snprintf(out, out_bytes, "randomk:ratio=%s,seed=%" PRIu64 ",min_count=%" PRIu64, number, spec->seed, spec->min_count);
+        break;
+    case WEFT_CODEC_SIGN:
+    case WEFT_CODEC_E4M3:
+    case WEFT_CODEC_E5M2: snprintf(out, out_bytes, "%s:min_count=%" PRIu64, codec_names[spec->id], spec->min_count); break;
     case WEFT_CODEC_INT8:
     case WEFT_CODEC_INT4:
         snprintf(out, out_bytes, "%s:seed=%" PRIu64 ",min_count=%" PRIu64, codec_names[spec->id], spec->seed, spec->min_count);
@@ -238,9 +258,9 @@ struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, co
         const double rows = (double)matrix_rows(shape), cols = (double)matrix_cols(shape);
         worth = shape->dim_count >= 2 && spec->rank >= 1 && spec->rank <= RANK_MAX
             && (rows + cols) * spec->rank * spec->min_ratio < rows * cols;
-    } else if (spec->id == WEFT_CODEC_TOPK) {
+    } else if (has_ratio(spec->id)) {
         worth = elems >= spec->min_count && elems <= UINT32_MAX; /* indices are 32 bits */
-    } else if (is_integer(spec->id)) {
+    } else if (has_min_count(spec->id)) {
         worth = elems >= spec->min_count;
     }
     return worth ? *spec : default_spec(WEFT_CODEC_DENSE);
@@ -248,7 +268,7 @@ struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, co
 
 uint32_t weft_codec_rounds(const struct weft_codec_spec *spec)
 {
-    return spec->id == WEFT_CODEC_POWERSGD || is_integer(spec->id) ? 2 : 1;
+    return spec->id == WEFT_CODEC_POWERSGD || spec->id == WEFT_CODEC_RANDOMK || is_integer(spec->id) ? 2 : 1;
 }
 
 /* ---- sizes ---- */
@@ -257,12 +277,16 @@ static size_t elements_bytes(const struct weft_codec_spec *spec, const struct we
 {
     if (spec->id == WEFT_CODEC_POWERSGD)
         return spec->rank * (round == 0 ? matrix_rows(shape) : matrix_cols(shape)) * sizeof(float);
+    if (spec->id == WEFT_CODEC_RANDOMK)
+        return round == 0 ? sizeof(uint64_t) : topk_count(spec, weft_shape_elems(shape)) * sizeof(float);
+    if (is_narrow(spec->id)) return cast_bytes(WEFT_CODEC_BF16, weft_shape_elems(shape)); /* the aggregate */
     return cast_bytes(spec->id, weft_shape_elems(shape));
 }
 
 size_t weft_codec_contribution_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
 {
     if (is_integer(spec->id)) return quantise_contribution_bytes(spec->id, weft_shape_elems(shape), round);
+    if (is_narrow(spec->id)) return narrow_bytes(spec->id, weft_shape_elems(shape));
     return weft_codec_aggregate_bytes_max(spec, shape, round, 1);
 }
 
@@ -278,5 +302,6 @@ size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const 
 
 enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spec, uint32_t round)
 {
-    return spec->id == WEFT_CODEC_DENSE || spec->id == WEFT_CODEC_POWERSGD ? WEFT_COMBINE_SUM_F32 : WEFT_COMBINE_GATHER;
+    const bool draws = spec->id == WEFT_CODEC_RANDOMK && round == 1;
+    return draws || spec->id == WEFT_CODEC_DENSE || spec->id == WEFT_CODEC_POWERSGD ? WEFT_COMBINE_SUM_F32 : WEFT_COMBINE_GATHER;
 }

@@ -37,6 +37,9 @@ struct weft_sgd {
 /* Block quantisation: elements per shared exponent. */
 #define WEFT_BLOCK 256
 
+/* 8-bit floats of the OCP specification: 4 exponent bits and 3 of mantissa, up to 448; or 5 and 2, up to 57344. */
+enum weft_fp8 { WEFT_E4M3 = 1, WEFT_E5M2 };
+
 /* What stochastic rounding draws from: Philox 4x32-10 (kernels/philox.h) keyed by `key`, counting elements and steps. */
 struct weft_noise {
     uint32_t key[2];
@@ -109,6 +112,15 @@ struct weft_kernels {
     void (*dequantise_i16_f32)(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count);
     void (*dequantise_i32_f32)(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count);
 
+    /* 8-bit floats under block scales 2^(E-127), as above: code = x/scale to nearest even, |x| at most the format's largest *
+     * scale (weft_fp8_exponent), x finite; x becomes the residual x - code*scale. Back: out = code*scale, exact. */
+    void (*quantise_fp8_f32)(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count, enum weft_fp8 format);
+    void (*dequantise_fp8_f32)(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count, enum weft_fp8 format);
+    /* Signs: per block of 256 the mean |x| (sum in f64 by the 16-lane order, rounded once), and one bit per element, the
+     * first the lowest of its byte, set for x < 0; unused bits of the last byte are 0. x becomes x - (+-mean), x finite. */
+    void (*quantise_sign_f32)(uint8_t *bits_out, float *scales_out, float *x, size_t count);
+    void (*dequantise_sign_f32)(float *out, const uint8_t *bits, const float *scales, size_t count);
+
     /* PowerSGD products; M (rows, cols), P (rank, rows), Q (rank, cols), rank <= 64.
      *   matmul:     P = M Q         P(r,i): dot of row i of M and row r of Q in the fixed 16-lane order, f32
      *   matmul_t:   Q = M^T P       Q(r,j): from +0, sum over i = 0..rows-1 in order, f32
@@ -136,6 +148,14 @@ const struct weft_kernels *weft_kernels_by_name(const char *name);
 /* weft_block_exponent() - E of a block whose largest |x| has the bits max_bits (finite): 0 for an all-zero block, else
  * 1..254, the smallest with |x| / 2^(E-127) <= limit; limit = 2^n - 1 <= 127. */
 uint8_t weft_block_exponent(uint32_t max_bits, unsigned limit);
+
+/* weft_fp8_exponent() - likewise for 8-bit floats: the smallest E with |x| / 2^(E-127) <= the format's largest number. */
+uint8_t weft_fp8_exponent(uint32_t max_bits, enum weft_fp8 format);
+
+/* weft_draw_strata() - one index of each of k strata [floor(j n / k), floor((j + 1) n / k)) of n elements, k <= n < 2^32:
+ * rising, each index of a stratum with equal probability up to 2^-32 of its width. Draw j is word j % 4 of Philox with
+ * counter {j / 4, 0, step}; noise->first_block is not used. */
+void weft_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise);
 
 /* weft_orthogonalise() - replace P (rank, rows), rank-major, by an orthonormal basis of its vectors' span.
  * Vector by vector, in place: scaled by a power of two (so 1e-40 and 1e30 are alike), then twice-projected

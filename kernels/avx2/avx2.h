@@ -26,6 +26,11 @@ void weft_avx2_cast_f16_f32(float *out, const uint16_t *in, size_t count);
 void weft_avx2_cast_f32_bf16(uint16_t *out, const float *in, size_t count);
 void weft_avx2_cast_bf16_f32(float *out, const uint16_t *in, size_t count);
 
+void weft_avx2_quantise_fp8_f32(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count, enum weft_fp8 format);
+void weft_avx2_dequantise_fp8_f32(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count, enum weft_fp8 format);
+void weft_avx2_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *x, size_t count);
+void weft_avx2_dequantise_sign_f32(float *out, const uint8_t *bits, const float *scales, size_t count);
+
 double weft_avx2_dot_f32(const float *a, const float *b, size_t count);
 void weft_avx2_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank);
 uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,

@@ -28,6 +28,15 @@ uint8_t weft_block_exponent(uint32_t max_bits, unsigned limit)
     return (uint8_t)(e < 1 ? 1 : e);
 }
 
+/* The largest numbers are 1.75 * 2^8 and 1.75 * 2^15. */
+uint8_t weft_fp8_exponent(uint32_t max_bits, enum weft_fp8 format)
+{
+    const int exponent = (int)(max_bits >> 23), top = format == WEFT_E4M3 ? 8 : 15;
+    if (max_bits == 0) return 0;
+    const int e = (exponent == 0 ? 1 : exponent) - top + (exponent != 0 && (max_bits & 0x7fffffu) > 0x600000u);
+    return (uint8_t)(e < 1 ? 1 : e);
+}
+
 uint32_t weft_scalar_scale_add_blocks_f32(float *out, const float *a, float factor, const float *b, size_t count,
                                           unsigned limit, uint8_t *exponents_out)
 {

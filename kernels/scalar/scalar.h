@@ -37,6 +37,11 @@ void weft_scalar_add_i8_i32(int32_t *sums, const int8_t *codes, size_t count);
 void weft_scalar_dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count);
 void weft_scalar_dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count);
 
+void weft_scalar_quantise_fp8_f32(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count, enum weft_fp8 format);
+void weft_scalar_dequantise_fp8_f32(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count, enum weft_fp8 format);
+void weft_scalar_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *x, size_t count);
+void weft_scalar_dequantise_sign_f32(float *out, const uint8_t *bits, const float *scales, size_t count);
+
 double weft_scalar_dot_f32(const float *a, const float *b, size_t count);
 void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
                             size_t rank);

@@ -43,6 +43,9 @@ static const struct plan_tensor tensors_codec[] = {
     {"half", "bf16", "sgd", 1, {5000}},
     {"eight", "int8:min_count=0", "sgd", 1, {5000}},
     {"four", "int4:min_count=0", "sgd", 1, {3001}},
+    {"signs", "sign:min_count=0", "sgd", 1, {3001}},
+    {"eighths", "e4m3:min_count=0", "sgd", 1, {1500}},
+    {"drawn", "randomk:ratio=0.02,min_count=0", "sgd", 2, {40, 75}},
 };
 
 /* Small integers over a power of two would hide rounding: these do not. */

@@ -79,7 +79,8 @@ static void tensor_close(struct tensor *t, uint32_t ranks)
     free(t->expected);
 }
 
-static const char *const specs[] = {"dense", "f16", "bf16", "powersgd:rank=3", "topk:ratio=0.05,min_count=1", "int8:min_count=1", "int4:min_count=1"};
+static const char *const specs[] = {"dense", "f16", "bf16", "powersgd:rank=3", "topk:ratio=0.05,min_count=1", "int8:min_count=1", "int4:min_count=1",
+                                    "sign:min_count=1", "e4m3:min_count=1", "e5m2:min_count=1", "randomk:ratio=0.05,min_count=1"};
 #define SPECS 5
 
 static struct world *world;

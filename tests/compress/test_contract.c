@@ -3,7 +3,8 @@
 #include "tests/compress/compress_fixture.h"
 
 static const char *const codecs[] = {"dense", "f16", "bf16", "powersgd:rank=3,min_ratio=1", "topk:ratio=0.03,min_count=0",
-                                     "int8:min_count=0", "int4:min_count=0"};
+                                     "int8:min_count=0", "int4:min_count=0", "sign:min_count=0", "e4m3:min_count=0", "e5m2:min_count=0",
+                                     "randomk:ratio=0.03,min_count=0"};
 enum { CODECS = sizeof codecs / sizeof codecs[0], ROWS = 37, COLS = 53, COUNT = ROWS * COLS };
 
 static float grads[FLEET_MAX][COUNT], out[COUNT], other[COUNT];

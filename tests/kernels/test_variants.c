@@ -116,6 +116,46 @@ static void check_casts(const struct weft_kernels *fast, size_t count, size_t sh
     SAME("cast_bf16_f32", arena.fast, arena.slow);
 }
 
+/* Sign and 8-bit floats. What no caller sends (not finite, too large for its scale) is kept out. */
+static void check_narrow(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
+{
+    const size_t at = GUARD + shift;
+    static uint8_t fast_codes[ROOM], slow_codes[ROOM];
+    uint8_t exponents[ROOM / WEFT_BLOCK + 2];
+    float fast_scales[ROOM / WEFT_BLOCK + 2], slow_scales[ROOM / WEFT_BLOCK + 2];
+    if (scalar->max_abs_bits_f32(arena.a + at, count) >= 0x7b800000u) return;
+    for (int format = 0; format <= WEFT_E5M2; format++) {
+        for (size_t block = 0; block * WEFT_BLOCK < count; block++) {
+            const size_t first = block * WEFT_BLOCK, length = count - first < WEFT_BLOCK ? count - first : WEFT_BLOCK;
+            exponents[block] = weft_fp8_exponent(scalar->max_abs_bits_f32(arena.a + at + first, length), (enum weft_fp8)format);
+        }
+        memset(fast_codes, 0x33, sizeof fast_codes);
+        memset(slow_codes, 0x33, sizeof slow_codes);
+        memset(fast_scales, 0x33, sizeof fast_scales);
+        memset(slow_scales, 0x33, sizeof slow_scales);
+        memcpy(arena.fast + at, arena.a + at, count * sizeof(float));
+        memcpy(arena.slow + at, arena.a + at, count * sizeof(float));
+        if (format == 0) {
+            fast->quantise_sign_f32(fast_codes + at, fast_scales, arena.fast + at, count);
+            scalar->quantise_sign_f32(slow_codes + at, slow_scales, arena.slow + at, count);
+        } else {
+            fast->quantise_fp8_f32(fast_codes + at, arena.fast + at, exponents, count, (enum weft_fp8)format);
+            scalar->quantise_fp8_f32(slow_codes + at, arena.slow + at, exponents, count, (enum weft_fp8)format);
+        }
+        SAME("narrow residual", arena.fast, arena.slow);
+        SAME("narrow codes", fast_codes, slow_codes);
+        assert_memory_equal(fast_scales, slow_scales, sizeof fast_scales);
+        if (format == 0) {
+            fast->dequantise_sign_f32(arena.fast + at, fast_codes + at, fast_scales, count);
+            scalar->dequantise_sign_f32(arena.slow + at, slow_codes + at, slow_scales, count);
+        } else {
+            fast->dequantise_fp8_f32(arena.fast + at, fast_codes + at, exponents, count, (enum weft_fp8)format);
+            scalar->dequantise_fp8_f32(arena.slow + at, slow_codes + at, exponents, count, (enum weft_fp8)format);
+        }
+        SAME("narrow values", arena.fast, arena.slow);
+    }
+}
+
 static void check_sgd(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
 {
     static const struct weft_sgd steps[] = {
@@ -267,6 +307,7 @@ static void vectors_of(const struct weft_kernels *fast)
                 check_casts(fast, counts[c], shift, kind, seed);
                 check_tree(fast, counts[c], shift, kind, seed);
                 check_quantise(fast, &sample, counts[c], shift, kind, seed);
+                check_narrow(fast, counts[c], shift, kind, seed);
                 check_sgd(fast, counts[c], shift, kind, seed);
             }
 }

@@ -102,6 +102,30 @@ static void run_dequantise(const struct weft_kernels *k, struct buffers *b)
     k->dequantise_i16_f32(b->arrays[8], (const int16_t *)b->arrays[0], b->exponents, 0.5f, b->count);
 }
 
+/* Under one scale for all: the work is the same for any. */
+static void run_fp8(const struct weft_kernels *k, struct buffers *b)
+{
+    memset(b->exponents, 120, b->count / WEFT_BLOCK + 1);
+    k->quantise_fp8_f32((uint8_t *)b->arrays[8], b->arrays[0], b->exponents, b->count, WEFT_E4M3);
+}
+
+static void run_from_fp8(const struct weft_kernels *k, struct buffers *b)
+{
+    memset(b->exponents, 120, b->count / WEFT_BLOCK + 1);
+    k->dequantise_fp8_f32(b->arrays[8], (const uint8_t *)b->arrays[0], b->exponents, b->count, WEFT_E4M3);
+}
+
+/* The means go behind the bits. */
+static void run_sign(const struct weft_kernels *k, struct buffers *b)
+{
+    k->quantise_sign_f32((uint8_t *)b->arrays[8], b->arrays[8] + b->count / 16, b->arrays[0], b->count);
+}
+
+static void run_from_sign(const struct weft_kernels *k, struct buffers *b)
+{
+    k->dequantise_sign_f32(b->arrays[8], (const uint8_t *)b->arrays[0], b->arrays[1], b->count);
+}
+
 static void run_scale_add(const struct weft_kernels *k, struct buffers *b)
 {
     b->arrays[8][0] = (float)k->scale_add_f32(b->arrays[1], b->arrays[0], 1.0f, b->arrays[1], b->count);
@@ -140,6 +164,10 @@ static const struct bench_case cases[] = {
     {"block exponents", 12, run_block_exponents, NULL, false},
     {"quantise i8, residual", 9, run_quantise, NULL, false},
     {"dequantise i16", 6, run_dequantise, NULL, false},
+    {"quantise e4m3, residual", 9, run_fp8, NULL, false},
+    {"dequantise e4m3", 5, run_from_fp8, NULL, false},
+    {"signs, residual", 8.140625, run_sign, NULL, false},
+    {"signs to f32", 4.140625, run_from_sign, NULL, false},
     {"top-k 1 % with residual", 16, run_codec, "topk:ratio=0.01", false},
     {"powersgd rank 4", 28, run_codec, "powersgd:rank=4", true},
 };

@@ -103,7 +103,8 @@ struct weft_tensor_options {
     uint64_t dims[8];        /* row-major shape */
     enum weft_dtype dtype;   /* default WEFT_F32, the only one with an optimiser or codec in this version */
     enum weft_mode mode;     /* default: SERVER when there are shards, else ALL_REDUCE */
-    const char *codec;       /* default "dense"; "f16", "bf16", "powersgd:rank=4", "topk:ratio=0.01", "int8", "int4" */
+    const char *codec;       /* default "dense"; "f16", "bf16", "powersgd:rank=4", "topk:ratio=0.01", "randomk:ratio=0.01",
+                              * "int8", "int4", "e4m3", "e5m2", "sign" */
     const char *optimizer;   /* default "none"; "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1" */
     uint64_t chunk_bytes;    /* default 4 MiB: cut size of dense tensors over the shards */
 };

@@ -1,0 +1,119 @@
+/* narrow_codec.c - the worker's side of sign, e4m3 and e5m2: one round, each worker under scales of its own.
+ *
+ *     encode   p = grad * scale + e;  per block of 256: codes under the scale this block needs;  e' = p - decoded
+ *     take     the sum of all workers' decoded contributions, as bf16
+ *     finish   out = sum * scale
+ *     commit   e = e'
+ *
+ *   sign         c = mean|p| * sgn(p): Bernstein et al. 2018 with the L1 scale and feedback of Karimireddy et al. 2019
+ *                (EF-signSGD, algorithm 1), per block as Zheng et al. 2019; a contraction by ||p||_1^2 / (n ||p||_2^2)
+ *   e4m3, e5m2   8-bit floats (OCP 8-bit Floating Point Specification 1.0) under a power-of-two scale per block
+ *
+ * What may be summed compressed: nothing, the scales differ. A contribution is widened to f32, the sum is by the tree T
+ * and is rounded once to bf16 (relative 2^-9, not fed back): small one way, two bytes the other. Rounding to nearest needs no
+ * noise here: feedback returns what was lost.
+ *
+ * p lives in `shadow` and becomes e' there; commit swaps it with e. */
+#include <math.h>
+#include <string.h>
+
+#include "compress/codec.h"
+#include "compress/narrow.h"
+#include "kernels/kernels.h"
+
+struct narrow_codec {
+    struct weft_codec base;
+    float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step */
+    uint8_t *sent;            /* owned: this step's contribution, kept for a retry */
+    uint8_t *aggregate;       /* owned: the bf16 sum as it came */
+};
+
+static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
+                                     size_t *bytes_out)
+{
+    const struct narrow_codec *self = (const struct narrow_codec *)codec;
+    *bytes_out = narrow_bytes(codec->spec.id, codec->elems);
+    memcpy(out, self->sent, *bytes_out);
+    return WEFT_OK;
+}
+
+static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
+                               size_t *bytes_out)
+{
+    struct narrow_codec *self = (struct narrow_codec *)codec;
+    if (!narrow_pack(codec->spec.id, self->sent, self->shadow, grad, grad_scale, self->residual, codec->elems))
+        return WEFT_ERR_INVALID;
+    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+}
+
+static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+{
+    struct narrow_codec *self = (struct narrow_codec *)codec;
+    if (!cast_well_formed(WEFT_CODEC_BF16, aggregate, bytes, codec->elems)) return WEFT_ERR_MALFORMED;
+    memcpy(self->aggregate, aggregate, bytes);
+    return WEFT_OK;
+}
+
+static void finish(struct weft_codec *codec, float scale, float *out)
+{
+    cast_unpack(WEFT_CODEC_BF16, out, ((struct narrow_codec *)codec)->aggregate, scale, codec->elems);
+}
+
+static void commit(struct weft_codec *codec)
+{
+    struct narrow_codec *self = (struct narrow_codec *)codec;
+    float *old = self->residual;
+    self->residual = self->shadow;
+    self->shadow = old;
+}
+
+static double residual_norm(const struct weft_codec *codec)
+{
+    const struct narrow_codec *self = (const struct narrow_codec *)codec;
+    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
+}
+
+static struct codec_state state(const struct weft_codec *codec)
+{
+    const struct narrow_codec *self = (const struct narrow_codec *)codec;
+    return (struct codec_state){NULL, {self->residual, NULL}, {codec->elems, 0}};
+}
+
+static void narrow_free(struct weft_codec *codec)
+{
+    struct narrow_codec *self = (struct narrow_codec *)codec;
+    weft_free_bytes(codec->env, self->residual);
+    weft_free_bytes(codec->env, self->shadow);
+    weft_free_bytes(codec->env, self->sent);
+    weft_free_bytes(codec->env, self->aggregate);
+    weft_free_bytes(codec->env, self);
+}
+
+static const struct codec_ops narrow_ops = {
+    .encode = encode,
+    .encode_again = encode_again,
+    .take = take,
+    .finish = finish,
+    .commit = commit,
+    .residual_norm = residual_norm,
+    .state = state,
+    .free = narrow_free,
+};
+
+struct weft_codec *narrow_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+{
+    const size_t elems = weft_shape_elems(shape);
+    struct narrow_codec *self = weft_alloc_zero(env, sizeof *self);
+    if (!self) return NULL;
+    self->base = (struct weft_codec){.ops = &narrow_ops, .env = env};
+    self->residual = weft_alloc_array(env, elems, sizeof *self->residual);
+    self->shadow = weft_alloc_array(env, elems, sizeof *self->shadow);
+    self->sent = weft_alloc_bytes(env, narrow_bytes(spec->id, elems));
+    self->aggregate = weft_alloc_bytes(env, cast_bytes(WEFT_CODEC_BF16, elems));
+    if (!self->residual || !self->shadow || !self->sent || !self->aggregate) {
+        narrow_free(&self->base);
+        return NULL;
+    }
+    memset(self->residual, 0, elems * sizeof *self->residual);
+    return &self->base;
+}

@@ -1,0 +1,159 @@
+/* randomk_codec.c - the worker's side of random-k: k elements that all ranks draw alike, with error feedback.
+ *
+ *     encode(0)   p = grad * scale + e;  send the number of the next step, which decides what is drawn
+ *     take(0)     the largest of all workers' numbers: all draw by it, also when one was restored from an older checkpoint
+ *     encode(1)   send p at the drawn indices;  e' = p, zero where sent
+ *     take(1)     the sum of all workers' values
+ *     finish      out = sum * scale at the indices, zero elsewhere
+ *     commit      e = e', step = the largest + 1
+ *
+ * Stich, Cordonnier, Jaggi 2018 (Sparsified SGD with Memory): no factor n/k, what is not drawn comes back through e. A
+ * contraction by k/n in expectation.
+ *
+ * What may be summed compressed: the values of round 1, as one dense vector of k: bytes do not grow with the ranks. */
+#include <math.h>
+#include <string.h>
+
+#include "compress/codec.h"
+#include "compress/randomk.h"
+#include "kernels/kernels.h"
+
+#define TOO_LARGE_BITS 0x7b800000u /* 2^120: what a saved state may not hold either */
+
+enum { BATCH = 512 };
+
+struct randomk_codec {
+    struct weft_codec base;
+    uint64_t steps, shared; /* the next step's number; and the largest of all workers', in the open step */
+    size_t k;
+    float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step */
+    uint32_t *indices;        /* owned (k,) of the open step */
+    float *values, *sum;      /* owned (k,): sent, and taken */
+};
+
+void randomk_indices(uint32_t *indices_out, uint64_t elems, uint64_t k, uint64_t seed, uint64_t step)
+{
+    const struct weft_noise noise = {{(uint32_t)seed, (uint32_t)(seed >> 32)}, step, 0};
+    weft_draw_strata(indices_out, elems, k, &noise);
+}
+
+void randomk_spread(float *out, size_t elems, const uint32_t *indices, const float *values, size_t k, float scale)
+{
+    memset(out, 0, elems * sizeof *out);
+    for (size_t at = 0; at < k; at += BATCH) {
+        float scaled[BATCH];
+        const size_t part = k - at < BATCH ? k - at : BATCH;
+        weft_kernels()->scale_f32(scaled, values + at, scale, part);
+        for (size_t j = 0; j < part; j++)
+            out[indices[at + j]] = scaled[j];
+    }
+}
+
+static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
+                                     size_t *bytes_out)
+{
+    const struct randomk_codec *self = (const struct randomk_codec *)codec;
+    *bytes_out = round == 0 ? sizeof self->steps : self->k * sizeof *self->values;
+    memcpy(out, round == 0 ? (const void *)&self->steps : (const void *)self->values, *bytes_out);
+    return WEFT_OK;
+}
+
+static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
+                               size_t *bytes_out)
+{
+    struct randomk_codec *self = (struct randomk_codec *)codec;
+    if (round == 0) {
+        if (weft_kernels()->scale_add_f32(self->shadow, grad, grad_scale, self->residual, codec->elems) >= TOO_LARGE_BITS)
+            return WEFT_ERR_INVALID;
+    } else {
+        randomk_indices(self->indices, codec->elems, self->k, codec->spec.seed, self->shared);
+        for (size_t j = 0; j < self->k; j++) {
+            self->values[j] = self->shadow[self->indices[j]];
+            self->shadow[self->indices[j]] = 0.0f;
+        }
+    }
+    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+}
+
+static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+{
+    struct randomk_codec *self = (struct randomk_codec *)codec;
+    if (round == 0) {
+        uint64_t largest;
+        if (bytes != sizeof largest) return WEFT_ERR_MALFORMED;
+        memcpy(&largest, aggregate, bytes);
+        if (largest < self->steps) return WEFT_ERR_MALFORMED;
+        self->shared = largest;
+        return WEFT_OK;
+    }
+    if (bytes != self->k * sizeof *self->sum) return WEFT_ERR_MALFORMED;
+    memcpy(self->sum, aggregate, bytes);
+    return WEFT_OK;
+}
+
+static void finish(struct weft_codec *codec, float scale, float *out)
+{
+    struct randomk_codec *self = (struct randomk_codec *)codec;
+    randomk_spread(out, codec->elems, self->indices, self->sum, self->k, scale);
+}
+
+static void commit(struct weft_codec *codec)
+{
+    struct randomk_codec *self = (struct randomk_codec *)codec;
+    float *old = self->residual;
+    self->residual = self->shadow;
+    self->shadow = old;
+    self->steps = self->shared + 1;
+}
+
+static double residual_norm(const struct weft_codec *codec)
+{
+    const struct randomk_codec *self = (const struct randomk_codec *)codec;
+    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
+}
+
+static struct codec_state state(const struct weft_codec *codec)
+{
+    struct randomk_codec *self = (struct randomk_codec *)(uintptr_t)codec;
+    return (struct codec_state){&self->steps, {self->residual, NULL}, {codec->elems, 0}};
+}
+
+static void randomk_free(struct weft_codec *codec)
+{
+    struct randomk_codec *self = (struct randomk_codec *)codec;
+    void *const all[] = {self->residual, self->shadow, self->indices, self->values, self->sum};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        weft_free_bytes(codec->env, all[i]);
+    weft_free_bytes(codec->env, self);
+}
+
+static const struct codec_ops randomk_ops = {
+    .encode = encode,
+    .encode_again = encode_again,
+    .take = take,
+    .finish = finish,
+    .commit = commit,
+    .residual_norm = residual_norm,
+    .state = state,
+    .free = randomk_free,
+};
+
+struct weft_codec *randomk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+{
+    const size_t elems = weft_shape_elems(shape);
+    struct randomk_codec *self = weft_alloc_zero(env, sizeof *self);
+    if (!self) return NULL;
+    self->base = (struct weft_codec){.ops = &randomk_ops, .env = env};
+    self->k = topk_count(spec, elems);
+    self->residual = weft_alloc_array(env, elems, sizeof *self->residual);
+    self->shadow = weft_alloc_array(env, elems, sizeof *self->shadow);
+    self->indices = weft_alloc_array(env, self->k, sizeof *self->indices);
+    self->values = weft_alloc_array(env, self->k, sizeof *self->values);
+    self->sum = weft_alloc_array(env, self->k, sizeof *self->sum);
+    if (!self->residual || !self->shadow || !self->indices || !self->values || !self->sum) {
+        randomk_free(&self->base);
+        return NULL;
+    }
+    memset(self->residual, 0, elems * sizeof *self->residual);
+    return &self->base;
+}

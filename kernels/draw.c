@@ -1,0 +1,14 @@
+/* draw.c - random indices that every machine draws alike: stratified, so they come sorted and without repetition. */
+#include "kernels/kernels.h"
+#include "kernels/philox.h"
+
+void weft_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise)
+{
+    uint32_t words[4];
+    for (uint64_t j = 0; j < k; j++) {
+        const uint64_t first = j * count / k, width = (j + 1) * count / k - first;
+        const uint32_t counter[4] = {(uint32_t)(j / 4), 0, (uint32_t)noise->step, (uint32_t)(noise->step >> 32)};
+        if (j % 4 == 0) philox(counter, noise->key, words);
+        indices_out[j] = (uint32_t)(first + (words[j % 4] * width >> 32));
+    }
+}
