@@ -6,6 +6,7 @@
 #include <time.h>
 
 int net_stranger = -1;
+const char *net_secret;
 bool op_inside_call;
 int op_order;
 
@@ -64,6 +65,10 @@ static void open_one(struct net *net, int index)
     options.wrap = flavour->wrap;
     options.tune = flavour->tune;
     options.peer_failed = peer_failed;
+    if (net_secret) {
+        options.secret = net_secret;
+        options.secret_bytes = strlen(net_secret);
+    }
     failed_contexts[index] = (struct failed_context){net, index};
     options.peer_failed_context = &failed_contexts[index];
     if (net->sim) {

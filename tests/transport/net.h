@@ -39,6 +39,8 @@ struct net {
 
 /* Index of an endpoint that belongs to another job (other nonce), -1: none. It forges its way to a connection. */
 extern int net_stranger;
+/* The job's secret; NULL: none, then endpoints meet on this host's loopback only. */
+extern const char *net_secret;
 
 /* Ids are 100, 101, ... (id 100 + index). */
 void net_open(struct net *net, const struct flavour *flavour, int count);

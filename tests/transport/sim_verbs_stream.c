@@ -27,8 +27,8 @@ enum {
     STEPS_MAX = 200000,
 };
 
-enum trouble { CALM, BREAKS, STORM, DEATH, RAILS_DIE, LEAVE };
-static const char *const trouble_names[] = {"calm", "breaks", "storm", "a peer dies", "all rails die", "a leave"};
+enum trouble { CALM, BREAKS, STORM, DEATH, RAILS_DIE, VAIN, LEAVE };
+static const char *const trouble_names[] = {"calm", "breaks", "storm", "a peer dies", "all rails die", "nothing gets through", "a leave"};
 
 struct posted {
     struct stream_work work;
@@ -93,6 +93,7 @@ static struct world {
     struct qp *newest[2][LANES];
     struct weft_env env;
     bool failed, verbose;
+    bool deaf; /* queue pairs come up, but nothing posted on them arrives */
     char what[200];
     uint64_t breaks;
     int dying;
@@ -358,8 +359,8 @@ static bool wire_step(struct qp *qp)
     if (count == 0) return false;
     struct posted *posted = work_of(qp, open[draw(count)]);
     struct side *to = &world.sides[1 - qp->side];
-    bool reaches = qp->peer->joined && !qp->peer->fenced && !qp->peer->error && !to->dead;
-    if (STREAM_MUTANT == STREAM_MUTANT_LATE_WRITES && posted->work.kind == STREAM_WORK_WRITE) reaches = !to->dead;
+    bool reaches = qp->peer->joined && !qp->peer->fenced && !qp->peer->error && !to->dead && !world.deaf;
+    if (STREAM_MUTANT == STREAM_MUTANT_LATE_WRITES && posted->work.kind == STREAM_WORK_WRITE) reaches = !to->dead && !world.deaf;
     if (!reaches) { /* dropped on the floor, for ever */
         if (qp->peer->joined || to->dead) qp->error = true;
         return false;
@@ -535,6 +536,7 @@ static void lose(struct side *side, enum weft_status status)
 {
     if (side->told_lost) return;
     side->told_lost = true;
+    if (status == WEFT_ERR_PEER_LOST && !side->left) stream_tell_lost(side->stream, "lost");
     stream_end(side->stream, status);
 }
 
@@ -548,6 +550,7 @@ static void trouble_strikes(uint32_t step)
             if (world.qps[i]->side == world.dying) world.qps[i]->error = true;
         }
     }
+    if (world.trouble == VAIN) world.deaf = true;
     if (world.trouble == LEAVE) stream_leave(world.sides[world.dying].stream, false);
 }
 
@@ -558,10 +561,10 @@ static void react(struct side *side)
     if (side->dead) return;
     if (peer->dead && chance(2)) lose(side, WEFT_ERR_PEER_LOST);
     if (side->stream->failure < 0) {
-        if (world.trouble != RAILS_DIE) violation("side %d gave up: %s", side->index, side->stream->failure_text);
+        if (world.trouble != RAILS_DIE && world.trouble != VAIN) violation("side %d gave up: %s", side->index, side->stream->failure_text);
         lose(side, side->stream->failure);
     }
-    if (world.trouble == RAILS_DIE && peer->told_lost) lose(side, WEFT_ERR_PEER_LOST);
+    if ((world.trouble == RAILS_DIE || world.trouble == VAIN) && peer->told_lost) lose(side, WEFT_ERR_PEER_LOST);
     if (side->left && !side->told_lost) {
         stream_leave(side->stream, true);
         stream_pump(side->stream);
@@ -581,8 +584,8 @@ static void world_make(uint64_t seed, bool verbose)
     world.env = *weft_env_system();
     world.env.now_ns = sim_now;
     world.now_ns = 1000;
-    static const enum trouble troubles[] = {CALM, BREAKS, BREAKS, BREAKS, STORM, STORM, DEATH, DEATH, RAILS_DIE, LEAVE};
-    world.trouble = troubles[draw(10)];
+    static const enum trouble troubles[] = {CALM, BREAKS, BREAKS, BREAKS, STORM, STORM, DEATH, DEATH, RAILS_DIE, VAIN, LEAVE};
+    world.trouble = troubles[draw(11)];
     world.breaks_left = world.trouble == CALM ? 0 : world.trouble == STORM ? 60 : (uint32_t)draw(6);
     world.dying = (int)draw(2);
     world.trouble_step = 100 + (uint32_t)draw(3000);
@@ -602,7 +605,7 @@ static void world_make(uint64_t seed, bool verbose)
         options.ring_bytes = RING;
         options.ring = side->ring;
         options.staging = side->staging;
-        options.lost_ns = world.trouble == RAILS_DIE ? WEFT_MS(200) : WEFT_SECONDS(1000);
+        options.lost_ns = world.trouble == RAILS_DIE || world.trouble == VAIN ? WEFT_MS(200) : WEFT_SECONDS(1000);
         side->stream = stream_create(&world.env, &options, &ops, side);
         stream_start(side->stream);
     }
@@ -676,7 +679,7 @@ static void check_end(void)
 {
     for (int s = 0; s < 2 && !world.failed; s++) {
         struct side *side = &world.sides[s];
-        bool alone = world.trouble == DEATH || world.trouble == RAILS_DIE || world.trouble == LEAVE;
+        bool alone = world.trouble == DEATH || world.trouble == RAILS_DIE || world.trouble == VAIN || world.trouble == LEAVE;
         for (uint32_t i = 0; i < MESSAGES; i++) {
             struct item *own = &side->items[i];
             if (!own->started) continue;

@@ -240,9 +240,9 @@ static int print_cost(size_t bytes)
 {
     struct net net;
     unsigned char *out = malloc(bytes), *in = calloc(1, bytes);
-    int count = bytes >= 16 << 20 ? 4 : 64;
+    int count = bytes >= 64 << 20 ? 1 : bytes >= 16 << 20 ? 4 : 64;
     open_tuned(&net, 2, getenv("WEFT_TEST_TUNE"));
-    exchange(&net, out, in, bytes, 4);
+    exchange(&net, out, in, bytes, 1);
     struct weft_transport_stats before[2], after[2];
     for (int i = 0; i < 2; i++) weft_transport_stats(net.transports[i], &before[i]);
     exchange(&net, out, in, bytes, count);

@@ -63,7 +63,7 @@ struct stream *stream_create(struct weft_env *env, const struct stream_options *
 {
     WEFT_ASSERT(options->lane_count > 0 && options->lane_count <= STREAM_LANES_MAX);
     WEFT_ASSERT(options->lane_depth >= 16 && options->signal_every > 0 && options->signal_every <= options->lane_depth / 2);
-    WEFT_ASSERT(options->ring_bytes >= 4096 && options->ring_bytes <= 4u << 20 && options->ring_bytes % STREAM_ALIGN == 0);
+    WEFT_ASSERT(options->ring_bytes >= STREAM_RING_LEAST && options->ring_bytes <= 4u << 20 && options->ring_bytes % STREAM_ALIGN == 0);
     WEFT_ASSERT(options->eager_budget >= STREAM_EAGER_BUDGET_LEAST);
     struct stream *stream = weft_alloc_zero(env, sizeof *stream);
     if (!stream) return NULL;
@@ -219,6 +219,12 @@ void stream_control(struct stream *stream, const void *bytes, uint32_t count)
         leave_check(stream);
         break;
     case STREAM_CONTROL_LEAVE_TOO: stream->leave_answered = true; break;
+    case STREAM_CONTROL_LOST: {
+        char text[sizeof stream->failure_text];
+        snprintf(text, sizeof text, "it has given this connection up: %.*s", (int)control.bytes, (const char *)control.body);
+        stream_fail(stream, WEFT_ERR_PEER_LOST, text);
+        break;
+    }
     }
 }
 
@@ -237,6 +243,15 @@ void stream_leave(struct stream *stream, bool answer)
     else stream->leaving = true;
 }
 
+void stream_tell_lost(struct stream *stream, const char *text)
+{
+    uint8_t out[STREAM_CONTROL_BYTES_MAX];
+    size_t bytes = strlen(text), most = STREAM_CONTROL_BYTES_MAX - STREAM_CONTROL_FIXED_BYTES;
+    if (stream->phase != STREAM_RUNS || !stream->hello_sent) return;
+    struct stream_control control = {.kind = STREAM_CONTROL_LOST, .bytes = (uint32_t)(bytes < most ? bytes : most), .body = (const uint8_t *)text};
+    stream_say(stream, out, stream_control_encode(&control, out));
+}
+
 /* ---- work ---- */
 
 void stream_imm(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint32_t imm)
@@ -249,6 +264,7 @@ void stream_imm(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint32_
         return; /* the watermark is told: it will come again */
     }
     lane->imm_received++;
+    stream->vain_breaks = 0;
     uint32_t rest = imm & 0x3fffffff;
     switch (imm >> 30) {
     case STREAM_IMM_RECORD: stream_record_came(stream, rest >> 16, (rest & 0xffff) * STREAM_ALIGN); break;

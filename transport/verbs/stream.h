@@ -113,7 +113,8 @@ struct stream_options {
     uint8_t *staging;        /* our records start from here */
     struct stream_keys ring_keys, staging_keys; /* remote key of the ring, local key of the staging */
     uint64_t retry_ns;       /* from a break to the next attempt, doubled each time; default 10 ms */
-    uint64_t lost_ns;        /* so long without any lane: the peer is lost; default 10 s */
+    uint64_t lost_ns;        /* so long without any lane, or with lanes that break again and again and get nothing through:
+                              * the peer is lost; default 10 s */
 };
 void stream_options_init(struct stream_options *options);
 
@@ -245,6 +246,8 @@ struct stream {
     struct stream_lane lanes[STREAM_LANES_MAX];
     uint32_t lane_turn;
     uint64_t down_since_ns; /* WEFT_NEVER: some lane is up */
+    uint64_t vain_since_ns; /* first of the breaks below */
+    uint32_t vain_breaks;   /* of lanes with open works, since anything got through on any lane */
 
     /* records out */
     struct weft_list waiting; /* struct stream_outgoing */
@@ -323,7 +326,11 @@ void stream_leave(struct stream *stream, bool answer);
 static inline bool stream_leave_answered(const struct stream *stream) { return stream->leave_answered; }
 /* Fence everything and end all operations with `status`; ended() follows, possibly from inside this call. */
 void stream_end(struct stream *stream, enum weft_status status);
+/* Before stream_end, when the connection is given up: the peer is told why. */
+void stream_tell_lost(struct stream *stream, const char *text);
 uint32_t stream_lanes_up(const struct stream *stream);
+/* Why lanes are down or get nothing through; NULL when they do. */
+const char *stream_trouble(const struct stream *stream);
 uint64_t stream_memory(const struct stream *stream); /* bytes it holds itself, without ring and staging */
 
 /* ---- between the files of the machine ---- */

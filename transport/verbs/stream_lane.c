@@ -4,7 +4,7 @@
 
 #include "transport/verbs/stream.h"
 
-enum { BACKOFF_MAX = 7 };
+enum { BACKOFF_MAX = 7, VAIN_BREAKS = 3 };
 
 static void say(struct stream *stream, enum stream_control_kind kind, uint32_t lane_at, uint64_t value, const void *body, uint32_t bytes)
 {
@@ -58,7 +58,7 @@ static void lane_make(struct stream *stream, uint32_t lane_at, uint64_t now_ns)
     uint8_t blob[STREAM_BLOB_BYTES_MAX];
     uint32_t bytes = 0;
     if (stream->ops->lane_make(stream->context, lane_at, lane->epoch, blob, &bytes) != WEFT_OK) {
-        snprintf(lane->cause, sizeof lane->cause, "no queue pair can be made");
+        if (!lane->cause[0]) snprintf(lane->cause, sizeof lane->cause, "no queue pair can be made"); /* why the last one broke says more */
         lane->retry_ns = now_ns + backoff_ns(stream, lane);
         lane->failures++;
         return;
@@ -179,11 +179,12 @@ static void lane_replay(struct stream *stream, struct stream_lane *lane)
 static void lane_settle(struct stream *stream, uint32_t lane_at)
 {
     struct stream_lane *lane = &stream->lanes[lane_at];
+    if (lane->peer_received > lane->imm_acked) stream->vain_breaks = 0; /* more of it had got through than we knew */
     lane_replay(stream, lane);
     if (stream->failure < 0) return;
     uint64_t now_ns = weft_now_ns(stream->env);
     lane->retry_ns = now_ns + backoff_ns(stream, lane);
-    if (lane->posted > 0 || lane->imm_received > 0) lane->failures = 0; /* it had worked */
+    if (lane->acked > 0 || lane->imm_received > 0 || lane->peer_received > 0) lane->failures = 0; /* it had worked */
     else lane->failures++;
     lane->state = STREAM_LANE_IDLE;
     lane->epoch++;
@@ -201,7 +202,9 @@ void stream_lane_stop(struct stream *stream, uint32_t lane_at, const char *cause
     lane->state = STREAM_LANE_FENCING;
     lane->run = NULL;
     snprintf(lane->cause, sizeof lane->cause, "%s", cause);
-    if (stream->down_since_ns == WEFT_NEVER && stream_lanes_up(stream) == 0) stream->down_since_ns = weft_now_ns(stream->env);
+    uint64_t now_ns = weft_now_ns(stream->env);
+    if (stream->down_since_ns == WEFT_NEVER && stream_lanes_up(stream) == 0) stream->down_since_ns = now_ns;
+    if (lane->posted > lane->acked && stream->vain_breaks++ == 0) stream->vain_since_ns = now_ns;
     if (STREAM_MUTANT == STREAM_MUTANT_NO_FENCE) say(stream, STREAM_CONTROL_BROKEN, lane_at, lane->imm_received, lane->cause, (uint32_t)strlen(lane->cause));
     stream->ops->lane_fence(stream->context, lane_at, lane->epoch);
 }
@@ -214,6 +217,7 @@ bool stream_work_refused(struct stream *stream, uint32_t lane_at, uint32_t epoch
     if (entry->kind != STREAM_ENTRY_CHUNK && entry->kind != STREAM_ENTRY_READ) return false;
     if (entry->of.transfer->grant != STREAM_NO_GRANT) return false;
     entry->of.transfer->refused = true;
+    stream->vain_breaks = 0; /* the peer's device has answered */
     return true;
 }
 
@@ -275,6 +279,7 @@ void stream_acked(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint6
 {
     struct stream_lane *lane = &stream->lanes[lane_at];
     if (stream->phase != STREAM_RUNS || epoch != lane->epoch || index >= lane->posted) return;
+    stream->vain_breaks = 0;
     while (lane->acked <= index) {
         const struct stream_entry *entry = entry_at(stream, lane, lane->acked++);
         lane->imm_acked += entry_is_imm(entry);
@@ -284,11 +289,25 @@ void stream_acked(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint6
 
 /* ---- time ---- */
 
+static uint64_t lost_at(const struct stream *stream, uint64_t since_ns) { return since_ns == WEFT_NEVER ? WEFT_NEVER : since_ns + stream->options.lost_ns; }
+
+/* Lanes may come up again and again on a path that carries nothing: then not being down is no sign of life. */
+static uint64_t vain_since_ns(const struct stream *stream) { return stream->vain_breaks >= VAIN_BREAKS ? stream->vain_since_ns : WEFT_NEVER; }
+
+const char *stream_trouble(const struct stream *stream)
+{
+    if (stream->down_since_ns == WEFT_NEVER && stream->vain_breaks == 0) return NULL;
+    for (uint32_t i = 0; i < stream->options.lane_count; i++) {
+        if (stream->lanes[i].cause[0]) return stream->lanes[i].cause;
+    }
+    return NULL;
+}
+
 uint64_t stream_next_ns(const struct stream *stream)
 {
-    uint64_t next_ns = WEFT_NEVER;
-    if (stream->phase != STREAM_RUNS || !stream->hello_sent) return next_ns;
-    if (stream->down_since_ns != WEFT_NEVER) next_ns = stream->down_since_ns + stream->options.lost_ns;
+    if (stream->phase != STREAM_RUNS || !stream->hello_sent) return WEFT_NEVER;
+    uint64_t next_ns = lost_at(stream, stream->down_since_ns), vain_ns = lost_at(stream, vain_since_ns(stream));
+    if (vain_ns < next_ns) next_ns = vain_ns;
     for (uint32_t i = 0; i < stream->options.lane_count && stream->hello_came; i++) {
         const struct stream_lane *lane = &stream->lanes[i];
         if (lane->state == STREAM_LANE_IDLE && lane->retry_ns < next_ns) next_ns = lane->retry_ns;
@@ -303,9 +322,11 @@ void stream_tick(struct stream *stream, uint64_t now_ns)
         struct stream_lane *lane = &stream->lanes[i];
         if (lane->state == STREAM_LANE_IDLE && now_ns >= lane->retry_ns) lane_make(stream, i, now_ns);
     }
-    if (stream->down_since_ns == WEFT_NEVER || now_ns < stream->down_since_ns + stream->options.lost_ns) return;
+    bool down = now_ns >= lost_at(stream, stream->down_since_ns), vain = now_ns >= lost_at(stream, vain_since_ns(stream));
+    if (!down && !vain) return;
+    const char *cause = stream_trouble(stream);
     char text[200];
-    snprintf(text, sizeof text, "no queue pair with it could be had for %llu ms: %s", (unsigned long long)(stream->options.lost_ns / 1000000),
-             stream->lanes[0].cause[0] ? stream->lanes[0].cause : "it does not answer");
+    snprintf(text, sizeof text, "%s for %llu ms: %s", down ? "no queue pair with it could be had" : "every queue pair with it breaks, nothing got through",
+             (unsigned long long)(stream->options.lost_ns / 1000000), cause ? cause : "it does not answer");
     stream_fail(stream, WEFT_ERR_PEER_LOST, text);
 }

@@ -17,7 +17,7 @@ static uint32_t eager_charge(uint32_t header_bytes, uint64_t payload_bytes)
 
 bool stream_takes_eager(const struct stream *stream, uint32_t header_bytes, uint64_t payload_bytes, uint32_t eager_bytes)
 {
-    uint32_t ring = stream->hello_came ? stream->ring_size : stream->options.ring_bytes;
+    uint32_t ring = stream->hello_came ? stream->ring_size : STREAM_RING_LEAST; /* nothing may be too large for his */
     if (payload_bytes > eager_bytes || STREAM_RECORD_BYTES + header_bytes + payload_bytes > ring / 4) return false;
     return stream->eager_sent - stream->eager_taken + eager_charge(header_bytes, payload_bytes) <= stream->peer_eager_budget;
 }

@@ -104,7 +104,7 @@ enum weft_status stream_control_decode(const void *data, size_t bytes, struct st
         .value = get64(at + 8),
         .body = at + STREAM_CONTROL_FIXED_BYTES,
     };
-    if (control.kind < STREAM_CONTROL_HELLO || control.kind > STREAM_CONTROL_LEAVE_TOO) return WEFT_ERR_MALFORMED;
+    if (control.kind < STREAM_CONTROL_HELLO || control.kind > STREAM_CONTROL_LOST) return WEFT_ERR_MALFORMED;
     if (control.lane >= STREAM_LANES_MAX || control.bytes != bytes - STREAM_CONTROL_FIXED_BYTES) return WEFT_ERR_MALFORMED;
     *control_out = control;
     return WEFT_OK;
@@ -136,7 +136,7 @@ enum weft_status stream_hello_decode(const uint8_t *data, size_t bytes, struct s
     };
     if (hello.version != STREAM_VERSION) return WEFT_ERR_VERSION;
     if (hello.lane_count == 0 || hello.lane_count > STREAM_LANES_MAX || bytes != 32 + 4 * (size_t)hello.lane_count) return WEFT_ERR_MALFORMED;
-    if (hello.ring_bytes < 4096 || hello.ring_bytes > 4u << 20 || hello.ring_bytes % STREAM_ALIGN != 0) return WEFT_ERR_MALFORMED;
+    if (hello.ring_bytes < STREAM_RING_LEAST || hello.ring_bytes > 4u << 20 || hello.ring_bytes % STREAM_ALIGN != 0) return WEFT_ERR_MALFORMED;
     if (hello.chunk_bytes < 64 || hello.chunk_bytes > 1u << 30) return WEFT_ERR_MALFORMED;
     for (uint32_t i = 0; i < hello.lane_count; i++) hello.keys[i] = get32(data + 32 + 4 * i);
     *hello_out = hello;

@@ -26,6 +26,7 @@ enum {
     STREAM_LANES_MAX = 8,
     STREAM_VERSION = 1,
     STREAM_ALIGN = 64,            /* records start and end on this */
+    STREAM_RING_LEAST = 4096,     /* bytes of the smallest ring */
     STREAM_RECORD_BYTES = 56,     /* fixed part */
     STREAM_BLOB_BYTES_MAX = 128,  /* a queue pair's address */
     STREAM_CONTROL_FIXED_BYTES = 16,
@@ -77,6 +78,7 @@ enum stream_control_kind {
     STREAM_CONTROL_BROKEN,    /* it is fenced; value: immediates received on it */
     STREAM_CONTROL_LEAVE,     /* value: so many records were sent, nothing follows */
     STREAM_CONTROL_LEAVE_TOO, /* the answer */
+    STREAM_CONTROL_LOST,      /* I give this connection up; body: why, as text */
 };
 
 struct stream_control {

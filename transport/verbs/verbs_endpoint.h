@@ -28,7 +28,8 @@ enum {
     VERBS_POOL_BLOCK = 32,
     VERBS_POLL = 32,          /* completions taken at once */
     VERBS_CLOCK_EVERY = 32,   /* polls between two looks at the clock */
-    VERBS_ASIDE_NS = 1000000, /* between two looks at the link and the devices' events */
+    VERBS_ASIDE_NS = 1000000, /* between two looks at the link and the devices' events while peers come, go or break */
+    VERBS_CALM_NS = 10000000, /* ... and when all of them just work */
 };
 
 /* tune: the message half's own settings, besides those of verbs_device.h. */
@@ -100,7 +101,8 @@ struct verbs_arrival {
     bool announced;
     struct weft_list link;    /* to itself: to be told in progress */
     struct verbs_send *sender; /* to itself, large */
-    void *big;
+    void *big;                /* a payload that `small` does not hold */
+    bool alone;               /* ... and that is not of the pool */
     uint8_t small[VERBS_SMALL_BYTES];
 };
 

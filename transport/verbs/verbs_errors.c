@@ -23,7 +23,9 @@ static const struct {
     {IBV_WC_REM_OP_ERR, WEFT_ERR_PEER_LOST, true, "the peer's device could not do the operation"},
     {IBV_WC_REM_INV_RD_REQ_ERR, WEFT_ERR_PEER_LOST, true, "the peer's device refused a read"},
     {IBV_WC_LOC_LEN_ERR, WEFT_ERR_INTERNAL, false, "a message was longer than the device takes"},
-    {IBV_WC_LOC_QP_OP_ERR, WEFT_ERR_INTERNAL, false, "this device found the work request inconsistent"},
+    /* Soft-RoCE gives this one also when it finds no route for a packet, its link being down. */
+    {IBV_WC_LOC_QP_OP_ERR, WEFT_ERR_PEER_LOST, true, "this device could not send: its link is down or it has no route any more (or the work request is "
+                                                     "inconsistent)"},
     {IBV_WC_LOC_EEC_OP_ERR, WEFT_ERR_INTERNAL, false, "this device found the work request inconsistent"},
     {IBV_WC_LOC_PROT_ERR, WEFT_ERR_INTERNAL, false, "memory of the work request is not registered here"},
     {IBV_WC_LOC_ACCESS_ERR, WEFT_ERR_INTERNAL, false, "the memory written to is not registered for it"},

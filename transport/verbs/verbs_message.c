@@ -100,27 +100,37 @@ void verbs_arrival_release(struct verbs_arrival *arrival)
 {
     struct verbs_endpoint *endpoint = arrival->known->endpoint;
     if (arrival->region) verbs_memory_put(endpoint->memory, arrival->region);
-    if (arrival->big) verbs_pool_give(&endpoint->payloads, arrival->big);
+    if (arrival->alone) weft_free_bytes(endpoint->transport->env, arrival->big);
+    else if (arrival->big) verbs_pool_give(&endpoint->payloads, arrival->big);
     verbs_pool_give(&endpoint->arrivals, arrival);
 }
 
-/* A record of it, with a small payload copied; NULL: no memory, or a payload that cannot be. */
+/* Room for a payload. The peer may call larger ones small than we do: those are rare. */
+static bool payload_room(struct verbs_arrival *arrival, size_t bytes)
+{
+    struct verbs_endpoint *endpoint = arrival->known->endpoint;
+    arrival->big = NULL;
+    arrival->alone = bytes > endpoint->payloads.item_bytes && bytes > VERBS_SMALL_BYTES;
+    if (arrival->alone) arrival->big = weft_alloc_bytes(endpoint->transport->env, bytes);
+    else if (bytes > VERBS_SMALL_BYTES) arrival->big = verbs_pool_take(endpoint, &endpoint->payloads);
+    return arrival->big || bytes <= VERBS_SMALL_BYTES;
+}
+
+/* A record of it, with a small payload copied; NULL: no memory. */
 struct verbs_arrival *verbs_arrival_new(struct verbs_peer *known, const struct stream_news *news)
 {
     struct verbs_endpoint *endpoint = known->endpoint;
     size_t copy = news->announced ? 0 : news->payload_bytes;
-    if (copy > endpoint->payloads.item_bytes) return NULL;
     struct verbs_arrival *arrival = verbs_pool_take(endpoint, &endpoint->arrivals);
     if (!arrival) return NULL;
     arrival->known = known;
     arrival->region = NULL;
-    arrival->big = NULL;
     arrival->sender = NULL;
     arrival->announced = news->announced;
     arrival->receive.id = news->id;
     weft_list_init(&arrival->link);
     weft_list_init(&arrival->receive.outgoing.link);
-    if (copy > VERBS_SMALL_BYTES && !(arrival->big = verbs_pool_take(endpoint, &endpoint->payloads))) {
+    if (!payload_room(arrival, copy)) {
         verbs_pool_give(&endpoint->arrivals, arrival);
         return NULL;
     }
@@ -141,7 +151,7 @@ void verbs_arrived(void *context, const struct stream_news *news)
     struct verbs_peer *known = context;
     struct verbs_arrival *arrival = verbs_arrival_new(known, news);
     if (!arrival) {
-        stream_fail(known->stream, WEFT_ERR_NO_MEMORY, "there is no memory to keep its messages, or one was larger than agreed");
+        stream_fail(known->stream, WEFT_ERR_NO_MEMORY, "there is no memory to keep its messages");
         return;
     }
     core_arrived(known->endpoint->transport, &arrival->core);

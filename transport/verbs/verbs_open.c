@@ -150,7 +150,7 @@ static enum weft_status verbs_open(struct weft_transport *transport, const struc
     weft_list_init(&endpoint->self_arrivals);
     pool_init(&endpoint->sends, sizeof(struct verbs_send));
     pool_init(&endpoint->arrivals, sizeof(struct verbs_arrival));
-    pool_init(&endpoint->payloads, options->eager_bytes_max > 64 ? options->eager_bytes_max : 64);
+    pool_init(&endpoint->payloads, 64); /* until the ring is known */
     uint32_t rail_count = 0;
     enum weft_status status = read_options(endpoint, options, error);
     if (status == WEFT_OK) status = verbs_rails_open(transport->env, &endpoint->options, endpoint->rails, &rail_count, error);
@@ -163,6 +163,8 @@ static enum weft_status verbs_open(struct weft_transport *transport, const struc
         return status;
     }
     if (endpoint->tuning.lanes == 0) endpoint->tuning.lanes = endpoint->rail_count;
+    uint32_t record = endpoint->tuning.ring / 4; /* the largest that travels in the ring */
+    pool_init(&endpoint->payloads, transport->eager_bytes_max < record ? transport->eager_bytes_max : record);
     snprintf(transport->name, sizeof transport->name, "verbs %.50s", endpoint->rails[0].port.device);
     transport->backend = endpoint;
     return WEFT_OK;

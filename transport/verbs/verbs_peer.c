@@ -177,15 +177,33 @@ static void link_message(void *owner, struct meet_peer *link, const void *data, 
     verbs_dirty(known);
 }
 
+/* "over rxe0 port 1 and rxe2 port 1: " and the cause, unless that says already which device. */
+static void say_where(const struct verbs_peer *known, const char *cause, char *out, size_t bytes)
+{
+    const struct verbs_endpoint *endpoint = known->endpoint;
+    size_t at = 0;
+    out[0] = 0;
+    for (uint32_t i = 0; i < endpoint->rail_count && at < bytes / 2 && !strstr(cause, " port "); i++) {
+        const struct verbs_port *port = &endpoint->rails[i].port;
+        at += (size_t)snprintf(out + at, bytes - at, "%s%s port %u", i == 0 ? "over " : " and ", port->device, port->port);
+    }
+    if (at < bytes) snprintf(out + at, bytes - at, "%s%s", at > 0 ? ": " : "", cause);
+}
+
+/* A link that ends while queue pairs break ends for the same reason. */
 static void link_gone(void *owner, struct meet_peer *link, enum weft_status status, const char *text)
 {
     struct verbs_peer *known = owner;
     struct weft_transport *transport = known->endpoint->transport;
+    char cause[300], where[300];
+    const char *trouble = stream_trouble(known->stream);
     known->link = NULL;
     meet_forget(link);
     verbs_dirty(known);
+    if (trouble) snprintf(cause, sizeof cause, "%s, after this: %s", text, trouble);
+    say_where(known, trouble ? cause : text, where, sizeof where);
     if (transport->closed) stream_end(known->stream, WEFT_ERR_CLOSED);
-    else core_peer_lost(transport, known->peer, status < 0 ? status : WEFT_ERR_PEER_LOST, text);
+    else core_peer_lost(transport, known->peer, status < 0 ? status : WEFT_ERR_PEER_LOST, where);
 }
 
 const struct meet_callbacks verbs_link_callbacks = {.met = link_met, .message = link_message, .gone = link_gone};
@@ -270,6 +288,7 @@ enum weft_status verbs_connect(struct weft_transport *transport, struct weft_pee
         }
     }
     peer->backend = known;
+    if (known->stream) verbs_dirty(known);
     return WEFT_OK;
 }
 
@@ -336,7 +355,8 @@ void verbs_disconnect(struct weft_transport *transport, struct weft_peer *peer, 
     if (!known || !known->stream) return;
     bool orderly = known->left && known->link && known->stream->phase == STREAM_RUNS;
     if (orderly) stream_leave(known->stream, true);
-    else if (known->link) {
+    else stream_tell_lost(known->stream, peer->text); /* the link goes when that was said */
+    if (known->link && !known->stream->hello_sent) {
         meet_forget(known->link);
         known->link = NULL;
     }
@@ -359,8 +379,10 @@ void verbs_peer_look(struct verbs_peer *known, uint64_t now_ns)
     stream_tick(stream, now_ns);
     stream_pump(stream);
     if (stream->failure < 0 && stream->phase == STREAM_RUNS) {
+        char where[300];
+        say_where(known, stream->failure_text, where, sizeof where);
         if (transport->closed) stream_end(stream, WEFT_ERR_CLOSED);
-        else core_peer_lost(transport, known->peer, stream->failure, stream->failure_text);
+        else core_peer_lost(transport, known->peer, stream->failure, where);
     }
     if (known->left && !known->left_told) {
         known->left_told = true;
@@ -377,6 +399,11 @@ void verbs_peer_look(struct verbs_peer *known, uint64_t now_ns)
         known->link = NULL;
     }
     bool restless = stream_next_ns(stream) != WEFT_NEVER || known->leaving || (known->ended && known->link) || stream->control_queued > 0;
-    if (!restless) weft_list_remove(&known->restless);
-    else if (weft_list_empty(&known->restless)) weft_list_append(&known->endpoint->restless, &known->restless);
+    restless |= known->link && !stream->hello_came;
+    if (!restless) {
+        weft_list_remove(&known->restless);
+    } else if (weft_list_empty(&known->restless)) {
+        weft_list_append(&known->endpoint->restless, &known->restless);
+        known->endpoint->aside_ns = 0;
+    }
 }

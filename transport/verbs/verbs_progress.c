@@ -1,7 +1,7 @@
 /* verbs_progress.c - what happened on the devices is told to the streams; what the streams then want is posted.
  *
  * While there is traffic nothing here makes a system call: completions are polled from memory. The link and the device's
- * own events are looked at after a sleep and once a millisecond. */
+ * own events are looked at after a sleep, and every 10 ms, or every millisecond while some peer is not just working. */
 #include <stdio.h>
 #include <sys/epoll.h>
 
@@ -162,9 +162,9 @@ int verbs_progress(struct weft_transport *transport, int budget)
     uint64_t now_ns = weft_now_ns(transport->env);
     if (aside && (endpoint->slept || now_ns >= endpoint->aside_ns)) {
         endpoint->slept = false;
-        endpoint->aside_ns = now_ns + VERBS_ASIDE_NS;
         count += look_aside(endpoint, 64);
         look_at_restless(endpoint);
+        endpoint->aside_ns = now_ns + (weft_list_empty(&endpoint->restless) ? VERBS_CALM_NS : VERBS_ASIDE_NS);
     }
     count += fences(endpoint, now_ns);
     look_at_dirty(endpoint, now_ns);
