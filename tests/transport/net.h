@@ -10,24 +10,16 @@
 
 #include <cmocka.h>
 
+#include "tests/transport/conformance/flavours.h"
 #include "transport/transport.h"
 
 enum { NET_MAX = 4, NET_EAGER = 8192 };
-
-struct flavour {
-    const char *name;    /* of the test group */
-    const char *backend; /* as in the options */
-    const char *lanes;
-    const char *wrap;
-    const char *tune;
-    bool memory;         /* large buffers are from weft_memory_alloc */
-};
 
 struct net {
     const struct flavour *flavour;
     int count;
     struct weft_sim *sim;
-    struct weft_topology *topology; /* flavours "lossy-...": four hosts behind a bad switch */
+    struct weft_topology *topology; /* of a lossy flavour */
     struct weft_loop *loops[NET_MAX];
     struct weft_transport *transports[NET_MAX];
     struct weft_peer *peers[NET_MAX][NET_MAX]; /* [from][to] */
@@ -50,7 +42,12 @@ void net_drop(struct net *net, int index); /* close, drain and free one endpoint
 void *net_alloc(struct net *net, size_t bytes);
 void net_give(struct net *net, void *memory);
 void net_pump(struct net *net);
+/* WEFT_TEST_DEVICES: network devices for the endpoints, in turn, separated by blanks. NULL: the default. */
+const char *net_devices(int index);
 bool net_is_sim(const struct flavour *flavour);
+/* A simulation for that many hosts of this flavour; `topology_out` (NULL: none) is to be freed after it. */
+struct weft_sim *net_sim_create(struct weft_env *env, const struct flavour *flavour, int hosts, uint64_t seed,
+                                struct weft_topology **topology_out);
 uint64_t net_now_ns(void);
 
 /* Pump until the expression is true; a minute of real time is a failure, not a measurement. */

@@ -13,7 +13,7 @@
 
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
-static struct flavour flavour = {"verbs", "verbs", NULL, NULL, NULL};
+static struct flavour flavour = {"verbs", "verbs"};
 
 static uint32_t id_of(int index) { return 100 + (uint32_t)index; }
 

@@ -105,6 +105,7 @@ static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, st
         }
         text += length + (text[length] == ',');
     }
+    if (!endpoint->allow_maps) endpoint->transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
     return WEFT_OK;
 }
 

@@ -254,7 +254,7 @@ enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote
 {
     struct ucx_wire_key key;
     WEFT_TRY(ucx_wire_key_decode(key_data, bytes, &key));
-    if (key.owner != remote->peer->id) return WEFT_ERR_MALFORMED;
+    if (key.owner != remote->peer->id || key.packed_bytes > 0) return WEFT_ERR_MALFORMED;
     struct ucx_peer *known = remote->peer->backend;
     struct ucx_remote *far = weft_alloc_zero(transport->env, sizeof *far);
     if (!far) return WEFT_ERR_NO_MEMORY;

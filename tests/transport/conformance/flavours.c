@@ -1,0 +1,49 @@
+/* flavours.c - see flavours.h. */
+#include "tests/transport/conformance/flavours.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/transport.h"
+
+enum { WINDOWS = WEFT_TRANSPORT_WINDOWS, MAPS = WEFT_TRANSPORT_MAPS };
+
+static const struct flavour flavours[] = {
+    {"sim", "sim", .must = WINDOWS, .many = 1000},
+    {"lossy-sim", "sim", .must = WINDOWS, .many = 40, .lossy = true},
+    {"fault-sim", "fault:sim", .may = WINDOWS, .many = 1000},
+    {"delay-sim", "delay:sim", .wrap = "delay_us=30,jitter_us=20,rate_bytes=2000000000,seed=3", .may = WINDOWS, .many = 200},
+    {"delay-fault-sim", "delay:fault:sim", .wrap = "delay_us=10", .may = WINDOWS, .many = 200},
+    {"trace-sim", "trace:sim", .wrap = "file=/dev/null", .may = WINDOWS, .many = 40},
+    {"fault-trace-delay-sim", "fault:trace:delay:sim", .wrap = ";trace:file=/dev/null;delay_us=10", .may = WINDOWS, .many = 40},
+    {"shm", "shm", .memory = true, .must = WINDOWS | MAPS, .many = 100, .processes = true},
+    {"shm-cma", "shm", .tune = "maps=off", .must = WINDOWS, .many = 8, .processes = true},
+    {"shm-staged", "shm", .tune = "cma=off", .must = WINDOWS | MAPS, .many = 8, .processes = true},
+    {"shm-granted", "shm", .tune = "cma=off", .memory = true, .must = WINDOWS | MAPS, .many = 8, .processes = true},
+    {"shm-neither", "shm", .tune = "cma=off,maps=off", .must = WINDOWS, .many = 8, .processes = true},
+    {"fault-shm", "fault:shm", .may = WINDOWS | MAPS, .many = 8},
+    {"delay-shm", "delay:shm", .wrap = "delay_us=50,seed=3", .may = WINDOWS | MAPS, .many = 8},
+    {"trace-shm", "trace:shm", .wrap = "file=/dev/null", .may = WINDOWS | MAPS, .many = 8},
+    {"verbs", "verbs", .must = WINDOWS, .many = 16, .processes = true, .networks = true, .machine = true},
+    /* those with a device: in the virtual machine */
+    {"fault-verbs", "fault:verbs", .may = WINDOWS, .many = 4, .machine = true},
+    {"delay-verbs", "delay:verbs", .wrap = "delay_us=50,seed=3", .may = WINDOWS, .many = 4, .machine = true},
+    {"ucx-tcp", "ucx", "tcp", .may = WINDOWS, .many = 32, .processes = true, .networks = true},
+    {"ucx-shm", "ucx", "shm", .may = WINDOWS, .many = 8, .processes = true},
+    {"ucx-verbs", "ucx", "rc_verbs,ud_verbs", .may = WINDOWS, .many = 8, .machine = true},
+    {"fault-ucx", "fault:ucx", "tcp", .may = WINDOWS, .many = 8},
+    {"delay-ucx", "delay:ucx", "tcp", .wrap = "delay_us=50,seed=3", .may = WINDOWS, .many = 8},
+};
+
+const struct flavour *flavour_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof flavours / sizeof *flavours; i++)
+        if (strcmp(flavours[i].name, name) == 0) return &flavours[i];
+    return NULL;
+}
+
+void flavour_print_names(void)
+{
+    for (size_t i = 0; i < sizeof flavours / sizeof *flavours; i++) fprintf(stderr, " %s", flavours[i].name);
+    fprintf(stderr, "\n");
+}

@@ -1,0 +1,27 @@
+/* flavours.h - every backend and wrapper that the suites of this folder run on: a new one joins by a row of flavours.c. */
+#ifndef WEFT_TESTS_TRANSPORT_FLAVOURS_H
+#define WEFT_TESTS_TRANSPORT_FLAVOURS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct flavour {
+    const char *name;
+    const char *backend; /* as in the options */
+    const char *lanes;
+    const char *wrap;
+    const char *tune;
+    bool memory;   /* payloads in memory of weft_memory_alloc */
+    bool lossy;    /* sim: all hosts behind a switch that loses, doubles and delays */
+    unsigned must; /* enum weft_transport_abilities that it has */
+    unsigned may;  /* and those that it has on some machines; no others */
+    int many;      /* endpoints of the test with many, in the quick suite */
+    bool processes; /* endpoints may be in several processes: test_death, test_processes */
+    bool networks;  /* ... and on several hosts */
+    bool machine;   /* needs a device; the suite is skipped where it cannot be opened */
+};
+
+const struct flavour *flavour_find(const char *name); /* NULL: none of this name */
+void flavour_print_names(void);                       /* to stderr */
+
+#endif

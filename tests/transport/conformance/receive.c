@@ -1,0 +1,148 @@
+/* receive.c - who gets a message: posted receives, cancelled ones, handlers of channels, refused tags. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/transport/conformance/conformance.h"
+
+static void test_cancel(void **state)
+{
+    struct net net;
+    net_open(&net, flavour, 2);
+    unsigned char in[3][8] = {{0}};
+    struct op first, second, matched, send;
+    op_recv(&first, net.transports[1], id_of(0), TAG(1), in[0], 8);
+    op_recv(&second, net.transports[1], id_of(0), TAG(1), in[1], 8);
+    op_inside_call = true;
+    weft_transport_cancel(net.transports[1], &first.receive);
+    op_inside_call = false;
+    PUMP_UNTIL(&net, first.fired);
+    assert_int_equal(first.status, WEFT_ERR_CANCELLED);
+    assert_int_equal(op_send(&send, net.peers[0][1], TAG(1), NULL, "abc", 3), WEFT_IN_PROGRESS);
+    PUMP_UNTIL(&net, second.fired && send.fired);
+    assert_int_equal(second.status, WEFT_OK);
+    assert_memory_equal(in[1], "abc", 3);
+    assert_int_equal(in[0][0], 0);
+    op_send(&send, net.peers[0][1], TAG(2), NULL, "def", 3); /* one that has matched completes normally */
+    for (int i = 0; i < 20; i++) net_pump(&net);
+    op_recv(&matched, net.transports[1], id_of(0), TAG(2), in[2], 8);
+    weft_transport_cancel(net.transports[1], &matched.receive);
+    PUMP_UNTIL(&net, matched.fired && send.fired);
+    if (matched.status == WEFT_OK) assert_memory_equal(in[2], "def", 3);
+    else assert_int_equal(matched.status, WEFT_ERR_CANCELLED); /* it had not arrived yet */
+    weft_transport_cancel(net.transports[1], &matched.receive);
+    for (int i = 0; i < 3; i++) net_pump(&net);
+    assert_int_equal(matched.fired, 1);
+    assert_int_equal(first.fired, 1);
+    net_close(&net);
+}
+
+static void test_handler(void **state)
+{
+    const size_t lengths[] = {0, 40, NET_EAGER, 300001};
+    for (int late = 0; late < 2; late++) { /* 1: the handler comes after the messages */
+        struct net net;
+        net_open(&net, flavour, 2);
+        struct handled handled = {.count = 0};
+        weft_list_init(&handled.held);
+        if (!late) weft_transport_handler(net.transports[1], WEFT_CHANNEL_PUSH, on_arrival, &handled);
+        struct op sends[8];
+        static unsigned char out[8][300001], in[8][300001];
+        for (int i = 0; i < 8; i++) {
+            fill(out[i], lengths[i % 4], (uint32_t)i);
+            char header[8];
+            snprintf(header, sizeof header, "n%d", i);
+            assert_int_equal(op_send(&sends[i], net.peers[0][1], WEFT_TAG(WEFT_CHANNEL_PUSH, 7), header, out[i], lengths[i % 4]), WEFT_IN_PROGRESS);
+        }
+        for (int i = 0; i < 30; i++) net_pump(&net);
+        if (late) weft_transport_handler(net.transports[1], WEFT_CHANNEL_PUSH, on_arrival, &handled);
+        PUMP_UNTIL(&net, handled.count == 8);
+        for (int i = 0; i < 8; i++) assert_true(lengths[i % 4] <= NET_EAGER || !sends[i].fired); /* nobody named a buffer yet */
+        struct op accepts[8];
+        for (int i = 0; i < 8; i++) { /* accept the first four, discard the others */
+            struct weft_arrival *arrival = weft_list_first(&handled.held, struct weft_arrival, link);
+            weft_list_remove(&arrival->link);
+            assert_int_equal(arrival->payload_bytes, lengths[i % 4]);
+            assert_int_equal(arrival->peer_id, id_of(0));
+            assert_int_equal(arrival->header_bytes, 2);
+            assert_int_equal(arrival->header[1], '0' + i);
+            op_init(&accepts[i]);
+            if (i >= 4) {
+                weft_transport_discard(net.transports[1], arrival);
+                continue;
+            }
+            if (arrival->payload_bytes > 0) {
+                assert_int_equal(weft_transport_accept(net.transports[1], arrival, in[i], arrival->payload_bytes - 1, &accepts[i].completion),
+                                 WEFT_ERR_TRUNCATED);
+            }
+            op_inside_call = true;
+            assert_int_equal(weft_transport_accept(net.transports[1], arrival, in[i], arrival->payload_bytes, &accepts[i].completion),
+                             WEFT_IN_PROGRESS);
+            op_inside_call = false;
+        }
+        for (int i = 0; i < 8; i++) PUMP_UNTIL(&net, sends[i].fired && (i >= 4 || accepts[i].fired));
+        for (int i = 0; i < 8; i++) {
+            assert_int_equal(sends[i].status, WEFT_OK);
+            if (i >= 4) continue;
+            assert_int_equal(accepts[i].status, WEFT_OK);
+            assert_true(filled(in[i], lengths[i], (uint32_t)i));
+        }
+        net_close(&net);
+    }
+}
+
+/* A posted receive goes before the handler of its channel. */
+static void test_posted_before_handler(void **state)
+{
+    struct net net;
+    net_open(&net, flavour, 2);
+    struct handled handled = {.count = 0};
+    weft_list_init(&handled.held);
+    weft_transport_handler(net.transports[1], WEFT_CHANNEL_TEST, on_arrival, &handled);
+    struct op recv, sends[2];
+    char in[4];
+    op_recv(&recv, net.transports[1], id_of(0), TAG(3), in, 4);
+    op_send(&sends[0], net.peers[0][1], TAG(3), NULL, "one", 3);
+    op_send(&sends[1], net.peers[0][1], TAG(3), NULL, "two", 3);
+    PUMP_UNTIL(&net, recv.fired && handled.count == 1 && sends[0].fired && sends[1].fired);
+    assert_memory_equal(in, "one", 3);
+    struct weft_arrival *arrival = weft_list_first(&handled.held, struct weft_arrival, link);
+    weft_list_remove(&arrival->link);
+    weft_transport_discard(net.transports[1], arrival);
+    net_close(&net);
+}
+
+/* A refused tag: what waits and what comes is dropped, its sender is told OK; a posted receive still gets its message. */
+static void test_refuse(void **state)
+{
+    struct net net;
+    net_open(&net, flavour, 2);
+    static unsigned char big[200000], in[8];
+    struct op waiting, later, wanted, recv, other, other_recv;
+    op_send(&waiting, net.peers[0][1], TAG(0x1100), NULL, big, sizeof big);
+    for (int i = 0; i < 20; i++) net_pump(&net);
+    assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1100), WEFT_TAG(0xff, 0xff00), true), WEFT_OK);
+    op_send(&later, net.peers[0][1], TAG(0x1122), NULL, big, sizeof big);
+    op_send(&other, net.peers[0][1], TAG(0x2200), NULL, "other", 5);
+    op_recv(&other_recv, net.transports[1], id_of(0), TAG(0x2200), in, 8);
+    PUMP_UNTIL(&net, waiting.fired && later.fired && other.fired && other_recv.fired);
+    assert_int_equal(waiting.status, WEFT_OK);
+    assert_int_equal(later.status, WEFT_OK);
+    op_recv(&recv, net.transports[1], id_of(0), TAG(0x1133), in, 8);
+    op_send(&wanted, net.peers[0][1], TAG(0x1133), NULL, "wanted", 6);
+    PUMP_UNTIL(&net, wanted.fired && recv.fired);
+    assert_memory_equal(in, "wanted", 6);
+    assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1100), WEFT_TAG(0xff, 0xff00), false), WEFT_OK);
+    op_recv(&recv, net.transports[1], id_of(0), TAG(0x1144), in, 8);
+    op_send(&wanted, net.peers[0][1], TAG(0x1144), NULL, "again", 5);
+    PUMP_UNTIL(&net, wanted.fired && recv.fired);
+    net_close(&net);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_cancel),
+    cmocka_unit_test(test_handler),
+    cmocka_unit_test(test_posted_before_handler),
+    cmocka_unit_test(test_refuse),
+};
+const struct conformance_part conformance_receive = {"receive", tests, sizeof tests / sizeof *tests};

@@ -1,0 +1,396 @@
+/* soak.c - a thousand endpoints for minutes, with faults all the time, in memory that does not grow:
+ *
+ *     soak [--flavour NAME] [--endpoints N] [--seconds S] [--seed X]
+ *
+ * Residents talk along random edges: messages of every size, receives posted early, late, or cancelled and posted again.
+ * Meanwhile residents are killed (fall silent), edges are cut, residents leave in order with work in flight, and each time
+ * somebody new moves in under a new id. Checked all the time:
+ *   - every operation completes, once; what arrives is what was sent;
+ *   - nothing waits for ever: an operation between two that can hear each other ends within STUCK_NS;
+ *   - a life that ends leaves no operation behind;
+ *   - memory: allocations alive and resident pages in the last quarter are those of the second. An endpoint remembers the
+ *     dead it has known, so that holds once everybody has been replaced LIVES_TO_JUDGE times; a shorter run says so.
+ * The flavour's backend is wrapped in fault:, which is how one process kills and cuts. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/fail_env.h"
+#include "tests/transport/conformance/crowd.h"
+
+enum { EDGES_PER_ENTRY = 2, MESSAGES_PER_ROUND = 40, LARGE = 150000, LIVES_TO_JUDGE = 8 };
+#define STUCK_NS WEFT_SECONDS(60)
+#define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
+
+struct edge {
+    int slots[2];
+    uint32_t ids[2];
+    struct weft_peer *peers[2]; /* the other one, as each side sees him */
+    int work;                   /* under way */
+    bool cut;
+};
+
+enum work_state { SENDING = 1, OWED, POSTED, CANCELLED_ONCE };
+
+struct work { /* one side of one message */
+    struct weft_list link;
+    struct op op;
+    enum work_state state;
+    int slot;            /* where it runs */
+    uint32_t id;         /* of that life, and of the other side's */
+    uint32_t other_id;
+    uint64_t tag, born_ns;
+    uint32_t bytes, seed;
+    unsigned char *buffer; /* of malloc */
+};
+
+static struct soak {
+    struct crowd crowd;
+    struct fail_env memory; /* counts what is alive; fails nothing */
+    struct edge *edges;
+    int edge_count;
+    struct weft_list works, quarantine; /* completed ones wait a while: nobody may complete them again */
+    int quarantined;
+    struct { uint32_t at, about; } news[4096]; /* peer_failed: at whom, about whom */
+    int news_count;
+    uint64_t random, next_tag;
+    uint64_t lives, messages, cancels, cuts, kills, leaves, failed_operations;
+} soak;
+
+static uint64_t random_below(uint64_t limit)
+{
+    uint64_t x = soak.random += 0x9e3779b97f4a7c15ull;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return (x ^ x >> 31) % limit;
+}
+
+static void on_failed(struct resident *resident, uint32_t peer_id)
+{
+    if (soak.news_count == (int)(sizeof soak.news / sizeof *soak.news)) fail_msg("more deaths at once than there are residents");
+    soak.news[soak.news_count].at = resident->id;
+    soak.news[soak.news_count++].about = peer_id;
+}
+
+/* ---- residents and edges ---- */
+
+/* Also of old: two lives that have lost each other do not meet again. */
+static bool know_each_other(const struct resident *a, const struct resident *b)
+{
+    return weft_transport_peer(a->transport, b->id) || weft_transport_peer(b->transport, a->id);
+}
+
+static void add_edge(int a)
+{
+    int b = (int)random_below((uint64_t)soak.crowd.count);
+    const struct resident *residents = soak.crowd.residents;
+    if (a == b || !residents[a].transport || !residents[b].transport || know_each_other(&residents[a], &residents[b])) return;
+    if (soak.edge_count >= soak.crowd.count * EDGES_PER_ENTRY) return;
+    struct edge *edge = &soak.edges[soak.edge_count++];
+    *edge = (struct edge){.slots = {a, b}, .ids = {soak.crowd.residents[a].id, soak.crowd.residents[b].id}};
+    crowd_connect(&soak.crowd, a, b, &edge->peers[0], &edge->peers[1]);
+}
+
+static void move_in(int slot)
+{
+    crowd_enter(&soak.crowd, slot);
+    soak.lives++;
+    for (int i = 0; i < EDGES_PER_ENTRY; i++) add_edge(slot);
+}
+
+/* Both sides are told, as a coordinator would; those who know already do not mind. */
+static void end_edge(int index)
+{
+    struct edge edge = soak.edges[index];
+    soak.edges[index] = soak.edges[--soak.edge_count];
+    for (int side = 0; side < 2; side++) {
+        struct resident *resident = &soak.crowd.residents[edge.slots[side]];
+        if (resident->transport && resident->id == edge.ids[side])
+            weft_transport_fail_peer(resident->transport, edge.ids[1 - side], WEFT_ERR_PEER_LOST, "told by the soak");
+    }
+}
+
+static void end_edges_of(int slot)
+{
+    for (int i = soak.edge_count - 1; i >= 0; i--)
+        if (soak.edges[i].slots[0] == slot || soak.edges[i].slots[1] == slot) end_edge(i);
+}
+
+static void hear_news(void)
+{
+    for (int n = 0; n < soak.news_count; n++)
+        for (int i = soak.edge_count - 1; i >= 0; i--) {
+            const uint32_t *ids = soak.edges[i].ids;
+            if ((ids[0] == soak.news[n].at && ids[1] == soak.news[n].about) || (ids[1] == soak.news[n].at && ids[0] == soak.news[n].about))
+                end_edge(i);
+        }
+    soak.news_count = 0;
+}
+
+/* ---- messages ---- */
+
+static struct work *work_make(enum work_state state, int slot, uint32_t other_id, uint64_t tag, uint32_t bytes)
+{
+    struct work *work = calloc(1, sizeof *work);
+    work->state = state;
+    work->slot = slot;
+    work->id = soak.crowd.residents[slot].id;
+    work->other_id = other_id;
+    work->tag = tag;
+    work->seed = (uint32_t)tag;
+    work->bytes = bytes;
+    work->born_ns = net_now_ns();
+    work->buffer = malloc(bytes + 1);
+    weft_list_append(&soak.works, &work->link);
+    return work;
+}
+
+static void work_retire(struct work *work)
+{
+    weft_list_remove(&work->link);
+    free(work->buffer);
+    work->buffer = NULL;
+    weft_list_append(&soak.quarantine, &work->link);
+    if (++soak.quarantined <= 5000) return;
+    struct work *oldest = weft_list_first(&soak.quarantine, struct work, link);
+    if (oldest->op.fired > 1) fail_msg("an operation completed %d times", oldest->op.fired);
+    weft_list_remove(&oldest->link);
+    free(oldest);
+    soak.quarantined--;
+}
+
+/* False: the peer is gone (or will be): the receive is not owed any more. */
+static bool post(struct work *work)
+{
+    struct resident *resident = &soak.crowd.residents[work->slot];
+    if (!resident->transport || resident->id != work->id) return false;
+    work->buffer[work->bytes] = 0xA5;
+    return op_recv(&work->op, resident->transport, work->other_id, TAG(work->tag), work->buffer, work->bytes) == WEFT_IN_PROGRESS;
+}
+
+static void start_message(void)
+{
+    if (soak.edge_count == 0) return;
+    struct edge *edge = &soak.edges[random_below((uint64_t)soak.edge_count)];
+    int from = (int)random_below(2);
+    uint64_t kind = random_below(20), tag = soak.next_tag++ & 0xffffffffu;
+    uint32_t bytes = kind < 2 ? 0 : kind < 14 ? (uint32_t)random_below(3000) : kind < 18 ? (uint32_t)random_below(20000) : (uint32_t)random_below(LARGE);
+    struct work *sender = work_make(SENDING, edge->slots[from], edge->ids[1 - from], tag, bytes);
+    fill(sender->buffer, bytes, sender->seed);
+    if (op_send(&sender->op, edge->peers[from], TAG(tag), NULL, sender->buffer, bytes) != WEFT_IN_PROGRESS) {
+        work_retire(sender); /* AGAIN, or lost meanwhile */
+        return;
+    }
+    struct work *receiver = work_make(OWED, edge->slots[1 - from], edge->ids[from], tag, bytes);
+    soak.messages++;
+    uint64_t when = random_below(4);
+    if (when == 0) return; /* later */
+    if (!post(receiver)) {
+        work_retire(receiver);
+        return;
+    }
+    receiver->state = POSTED;
+    if (when > 1) return;
+    receiver->state = CANCELLED_ONCE; /* and posted again when that is through */
+    weft_transport_cancel(soak.crowd.residents[receiver->slot].transport, &receiver->op.receive);
+    soak.cancels++;
+}
+
+static void check_received(struct work *work)
+{
+    if (work->op.status == WEFT_OK) {
+        assert_int_equal(work->op.receive.payload_bytes, work->bytes);
+        assert_true(filled(work->buffer, work->bytes, work->seed));
+    }
+    if (work->bytes > 0) assert_int_equal(work->buffer[work->bytes], 0xA5);
+}
+
+static void look_at(struct work *work, uint64_t now_ns)
+{
+    if (work->state == OWED) {
+        if (random_below(8) > 0) return;
+        if (post(work)) work->state = POSTED;
+        else work_retire(work);
+        return;
+    }
+    if (!work->op.fired) {
+        if (now_ns - work->born_ns > STUCK_NS)
+            fail_msg("%s of %u bytes at endpoint %u with %u has not ended", work->state == SENDING ? "a send" : "a receive", work->bytes,
+                     work->id, work->other_id);
+        return;
+    }
+    assert_int_equal(work->op.fired, 1);
+    if (work->state == CANCELLED_ONCE && work->op.status == WEFT_ERR_CANCELLED) {
+        if (post(work)) work->state = POSTED;
+        else work_retire(work);
+        return;
+    }
+    if (work->state != SENDING) check_received(work);
+    if (work->op.status != WEFT_OK) soak.failed_operations++;
+    work_retire(work);
+}
+
+static void look_at_all(void)
+{
+    struct weft_list *node, *spare;
+    uint64_t now_ns = net_now_ns();
+    weft_list_foreach(node, spare, &soak.works) look_at(weft_container_of(node, struct work, link), now_ns);
+}
+
+/* A life is over: each of its operations has been completed. */
+static void expect_nothing_of(uint32_t id)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &soak.works) {
+        struct work *work = weft_container_of(node, struct work, link);
+        if (work->id == id && work->state != OWED && work->op.fired != 1)
+            fail_msg("endpoint %u was freed with a %s that completed %d times", id, work->state == SENDING ? "send" : "receive", work->op.fired);
+    }
+}
+
+/* ---- faults ---- */
+
+static void replace(int slot)
+{
+    uint32_t id = soak.crowd.residents[slot].id;
+    crowd_leave(&soak.crowd, slot);
+    expect_nothing_of(id);
+    end_edges_of(slot);
+    move_in(slot);
+}
+
+static void do_fault(void)
+{
+    int slot = (int)random_below((uint64_t)soak.crowd.count);
+    struct resident *resident = &soak.crowd.residents[slot];
+    switch (random_below(3)) {
+    case 0: /* silent at once; the others are told; then its process is gone */
+        assert_int_equal(weft_transport_fault_kill(resident->transport), WEFT_OK);
+        for (int i = 0; i < 3; i++) crowd_pump(&soak.crowd);
+        end_edges_of(slot);
+        replace(slot);
+        soak.kills++;
+        break;
+    case 1: /* in order, with work in flight */
+        replace(slot);
+        soak.leaves++;
+        break;
+    default:
+        if (soak.edge_count == 0) return;
+        struct edge *edge = &soak.edges[random_below((uint64_t)soak.edge_count)];
+        assert_int_equal(weft_transport_fault_cut(soak.crowd.residents[edge->slots[0]].transport, edge->ids[1]), WEFT_OK);
+        edge->cut = true;
+        soak.cuts++;
+    }
+    for (int i = soak.edge_count - 1; i >= 0; i--) /* a cut is noticed by somebody's deadline, some rounds later */
+        if (soak.edges[i].cut && random_below(4) == 0) end_edge(i);
+}
+
+/* ---- memory ---- */
+
+struct memory_use {
+    double allocations, pages; /* means */
+    int samples;
+};
+
+static void sample_memory(struct memory_use *use)
+{
+    unsigned long size, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file) {
+        if (fscanf(file, "%lu %lu", &size, &resident) != 2) resident = 0;
+        fclose(file);
+    }
+    use->samples++;
+    use->allocations += ((double)soak.memory.live - use->allocations) / use->samples;
+    use->pages += ((double)resident - use->pages) / use->samples;
+}
+
+/* ---- the run ---- */
+
+static const struct flavour *chosen;
+static int endpoints = 1000;
+static double seconds = 20;
+static uint64_t seed = 1;
+
+static void run_until(uint64_t end_ns, struct memory_use *use)
+{
+    for (uint64_t round = 0; net_now_ns() < end_ns; round++) {
+        for (int i = 0; i < MESSAGES_PER_ROUND; i++) start_message();
+        do_fault();
+        for (int i = 0; i < 2; i++) add_edge((int)random_below((uint64_t)soak.crowd.count));
+        crowd_pump(&soak.crowd);
+        hear_news();
+        look_at_all();
+        if (round % 16 == 0) sample_memory(use);
+    }
+}
+
+static void test_soak(void **state)
+{
+    char backend[64];
+    struct memory_use uses[4] = {{0}};
+    soak.random = seed;
+    fail_env_init(&soak.memory, 0);
+    soak.memory.env.log = weft_env_system()->log;
+    weft_list_init(&soak.works);
+    weft_list_init(&soak.quarantine);
+    crowd_init(&soak.crowd, chosen, endpoints, &soak.memory.env);
+    snprintf(backend, sizeof backend, "fault:%s", chosen->backend);
+    soak.crowd.backend = backend;
+    soak.crowd.peer_failed = on_failed;
+    soak.edges = calloc((size_t)endpoints * EDGES_PER_ENTRY, sizeof *soak.edges);
+    for (int i = 0; i < endpoints; i++) move_in(i);
+    uint64_t begin_ns = net_now_ns(), quarter_ns = (uint64_t)(seconds * 1e9 / 4);
+    for (int i = 0; i < 4; i++) run_until(begin_ns + (uint64_t)(i + 1) * quarter_ns, &uses[i]);
+    printf("%s: %.0f s, seed %llu: %llu lives of %d residents, %llu messages, %llu cancels, %llu kills, %llu leaves, %llu cuts, "
+           "%llu operations ended by a fault\n", backend, seconds, (unsigned long long)seed, (unsigned long long)soak.lives, endpoints,
+           (unsigned long long)soak.messages, (unsigned long long)soak.cancels, (unsigned long long)soak.kills,
+           (unsigned long long)soak.leaves, (unsigned long long)soak.cuts, (unsigned long long)soak.failed_operations);
+    for (int i = 0; i < 4; i++)
+        printf("  quarter %d: %.0f allocations alive, %.1f MiB resident\n", i + 1, uses[i].allocations, uses[i].pages * 4096 / 1048576);
+    crowd_fini(&soak.crowd);
+    look_at_all();
+    look_at_all();
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &soak.works) {
+        struct work *work = weft_container_of(node, struct work, link);
+        if (work->state != OWED) fail_msg("an operation was left behind by endpoint %u", work->id);
+        work_retire(work);
+    }
+    weft_list_foreach(node, spare, &soak.quarantine) {
+        struct work *work = weft_container_of(node, struct work, link);
+        assert_true(work->op.fired <= 1);
+        free(work);
+    }
+    free(soak.edges);
+    assert_int_equal(soak.memory.live, 0);
+    if (soak.lives < (uint64_t)endpoints * LIVES_TO_JUDGE) {
+        printf("  too short to judge the memory of %d residents: %d lives of each are wanted\n", endpoints, LIVES_TO_JUDGE);
+        return;
+    }
+    /* The first quarter fills the tables; from the second on the means stay. */
+    assert_true(uses[3].allocations <= uses[1].allocations * 1.15 + 500);
+    assert_true(uses[3].pages <= uses[1].pages * 1.15 + 2048);
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = "sim";
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--flavour") == 0) name = argv[i + 1];
+        else if (strcmp(argv[i], "--endpoints") == 0) endpoints = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--seconds") == 0) seconds = atof(argv[i + 1]);
+        else if (strcmp(argv[i], "--seed") == 0) seed = strtoull(argv[i + 1], NULL, 10);
+        else endpoints = 0;
+    }
+    chosen = flavour_find(name);
+    if (!chosen || endpoints < 3 || seconds <= 0) {
+        fprintf(stderr, "usage: soak [--flavour NAME] [--endpoints N] [--seconds S] [--seed X]\nflavours:");
+        flavour_print_names();
+        return 2;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_soak)};
+    return cmocka_run_group_tests_name("soak", tests, NULL, NULL);
+}
