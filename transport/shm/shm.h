@@ -209,7 +209,7 @@ struct shm_endpoint {
     uint64_t probe;          /* what a peer must read at &probe to have found the right process */
     struct weft_list pairs, active, stalled, blocked, ending, closing;
     struct shm_pair *bells[SHM_BELLS], *hot[SHM_HOT_MAX];
-    uint32_t next_bell, hot_count;
+    uint32_t next_bell, hot_count, hot_first;
     struct shm_window *windows[RING_WINDOWS];
     struct shm_pool sends, arrivals;
     struct shm_op **ops;     /* by index */

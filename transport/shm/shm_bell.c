@@ -146,8 +146,10 @@ static int bells_heed(struct shm_endpoint *endpoint, int budget)
 int shm_bells_progress(struct shm_endpoint *endpoint, int budget)
 {
     int count = 0;
-    for (uint32_t i = 0; i < endpoint->hot_count && count < budget; i++) {
-        struct shm_pair *pair = endpoint->hot[i];
+    uint32_t at = endpoint->hot_first++; /* another one first each time: a ring that is always full starves nobody */
+    for (uint32_t i = 0; i < endpoint->hot_count && count < budget; i++, at++) {
+        if (at >= endpoint->hot_count) at = 0;
+        struct shm_pair *pair = endpoint->hot[at];
         if (!ring_reader_ready(&pair->in)) {
             if (pair->idle <= SHM_HOT_IDLE) pair->idle++;
             if (ring_reader_owes(&pair->in) && ring_reader_tell(&pair->in)) shm_bell_ring(pair);
@@ -156,6 +158,7 @@ int shm_bells_progress(struct shm_endpoint *endpoint, int budget)
         pair->idle = 0;
         count += shm_pair_poll(pair, budget - count);
     }
+    if (endpoint->hot_first >= endpoint->hot_count) endpoint->hot_first = 0;
     return count + bells_heed(endpoint, budget - count > 1 ? budget - count : 1);
 }
 
