@@ -3,7 +3,8 @@
  *   ucx_wire.c      our bytes: message header, words, keys, address blob
  *   ucx_seal.c      proofs that blobs and messages come from who holds the job's secret
  *   ucx_settings.c  what the user chose: lanes, devices, ports, tuning; his UCX_* environment wins
- *   ucx_open.c      context, worker, address, sleeping, close and free
+ *   ucx_context.c   UCX's context: settings, the user's environment, devices
+ *   ucx_open.c      worker, address, sleeping, close and free
  *   ucx_peer.c      connect; how a peer is lost and when its operations may complete
  *   ucx_lane.c      which lanes UCX chose towards a peer
  *   ucx_process.c   the processes of peers on this host, watched by pidfd
@@ -231,6 +232,9 @@ struct ucx_endpoint {
     uint64_t flush_ns;     /* when it began */
     bool at_rest;          /* closed and nothing pending inside UCX: it is not progressed any more */
 };
+
+/* ucx_context.c */
+enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_error *error);
 
 /* ucx_open.c */
 void *ucx_pool_take(struct ucx_endpoint *endpoint, struct ucx_pool *pool);

@@ -1,27 +1,10 @@
-/* ucx_open.c - one UCX context and worker per endpoint, and how it sleeps and ends.
- *
- * Lanes run with UCX's peer error handling: a dead process is noticed, and its requests can be ended.
- * "tcp" is tcp and self. "shm" is sysv, cma and self: by default UCX 1.13 drops its shared-memory lanes
- * when error handling is asked for, with MM_ERROR_HANDLING it keeps those on System V segments (measured
- * as fast as posix; and a killed process leaves none behind, posix files it does). Over tcp a death is seen
- * by the connection; over shm by watching the peers' processes (ucx_process.c), and where that cannot be, mostly by UCX's
- * keepalive, set to a fraction of a second here, and surely when the owner calls weft_transport_fail_peer. Any other text is a UCX_TLS list. What the user has set himself in
- * the environment (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...) wins over ours.
- *
- * UCX prints to the terminal and catches fatal signals by default; a library must do neither, so both
- * are turned down here unless the user asked for them. */
+/* ucx_open.c - one UCX context and worker per endpoint, and how it sleeps and ends. */
 #include <errno.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <sys/epoll.h>
 #include <unistd.h>
-
-#include <ucs/config/global_opts.h>
-#include <ucs/debug/debug.h>
 
 #include "transport/ucx/ucx.h"
 #include "transport/ucx/ucx_ops.h"
@@ -61,71 +44,6 @@ static void pool_free(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
 }
 
 /* ---- open ---- */
-
-/* UCX's own voice: silent at our default level, its errors from debug on. Both are the process's, so they are set by
- * its first endpoint only: sessions may open on several threads, and UCX complains about giving a signal back twice. */
-static void quieten(struct weft_env *env)
-{
-    static atomic_flag done = ATOMIC_FLAG_INIT;
-    if (atomic_flag_test_and_set(&done)) return;
-    if (!getenv("UCX_LOG_LEVEL")) {
-        ucs_global_opts.log_component.log_level = env->log_level >= WEFT_LOG_DEBUG ? UCS_LOG_LEVEL_ERROR : UCS_LOG_LEVEL_FATAL;
-    }
-    if (!getenv("UCX_HANDLE_ERRORS")) {
-        static const int caught[] = {SIGILL, SIGABRT, SIGFPE, SIGBUS, SIGSEGV};
-        for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) ucs_debug_disable_signal(caught[i]);
-    }
-}
-
-/* Ours, unless the user's environment has its own value. */
-static enum weft_status configure(ucp_config_t *config, const char *name, const char *value, struct weft_error *error)
-{
-    char variable[64];
-    snprintf(variable, sizeof variable, "UCX_%s", name);
-    if (getenv(variable)) return WEFT_OK;
-    ucs_status_t status = ucp_config_modify(config, name, value);
-    if (status == UCS_OK) return WEFT_OK;
-    return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX refuses %s=%s: %s", name, value, ucs_status_string(status));
-}
-
-/* What the settings ask of UCX. */
-static enum weft_status configure_all(ucp_config_t *config, const struct ucx_settings *settings, struct weft_error *error)
-{
-    WEFT_TRY(configure(config, "TLS", settings->list, error));
-    WEFT_TRY(configure(config, "NET_DEVICES", settings->devices, error));
-    if (settings->tcp) WEFT_TRY(configure(config, "TCP_CONN_NB", "y", error)); /* connect never blocks */
-    if (settings->ports[0]) WEFT_TRY(configure(config, "TCP_PORT_RANGE", settings->ports, error));
-    if (settings->shared_memory) WEFT_TRY(configure(config, "MM_ERROR_HANDLING", "y", error));
-    if (settings->shared_memory) WEFT_TRY(configure(config, "KEEPALIVE_INTERVAL", "300ms", error));
-    return WEFT_OK;
-}
-
-static enum weft_status open_context(struct ucx_endpoint *endpoint, struct weft_error *error)
-{
-    const struct ucx_settings *settings = &endpoint->settings;
-    ucp_config_t *config;
-    ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);
-    if (ucs != UCS_OK) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX cannot read its UCX_* environment: %s", ucs_status_string(ucs));
-    }
-    enum weft_status status = configure_all(config, settings, error);
-    if (status < 0) {
-        ucp_config_release(config);
-        return status;
-    }
-    ucp_params_t params = {
-        .field_mask = UCP_PARAM_FIELD_FEATURES,
-        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
-    };
-    ucs = ucp_init(&params, config, &endpoint->context);
-    ucp_config_release(config);
-    if (ucs != UCS_OK) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot start on lanes %s, devices %s: %s (ucx_info -d lists both)",
-                                                settings->list, settings->devices, ucs_status_string(ucs));
-    }
-    snprintf(endpoint->transport->name, sizeof endpoint->transport->name, "ucx %s", settings->lanes);
-    return WEFT_OK;
-}
 
 static enum weft_status open_worker(struct ucx_endpoint *endpoint, struct weft_error *error)
 {
@@ -225,7 +143,6 @@ static void pools_init(struct ucx_endpoint *endpoint)
 
 static enum weft_status ucx_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
 {
-    quieten(transport->env);
     struct ucx_endpoint *endpoint = weft_alloc_zero(transport->env, sizeof *endpoint);
     if (!endpoint) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a UCX endpoint");
     endpoint->transport = transport;
@@ -235,7 +152,7 @@ static enum weft_status ucx_open(struct weft_transport *transport, const struct 
     if (status < 0) goto err_free;
     ucx_process_self(&endpoint->self);
     pools_init(endpoint);
-    status = open_context(endpoint, error);
+    status = ucx_context_open(endpoint, error);
     if (status < 0) goto err_free;
     status = open_worker(endpoint, error);
     if (status < 0) goto err_cleanup;

@@ -60,24 +60,29 @@ static bool port_is_free(unsigned port)
     return is_free;
 }
 
-/* UCX tries ports of the range at random until one is free, for ever if none is: so look first. */
+/* UCX tries ports of the range at random until one is free, for ever if none is: so look first. The user's own
+ * UCX_TCP_PORT_RANGE wins, and is looked at in the same way. */
 static enum weft_status read_ports(const char *ports, struct ucx_settings *settings, struct weft_error *error)
 {
-    if (!ports || !ports[0]) return WEFT_OK;
+    const char *user = getenv("UCX_TCP_PORT_RANGE"), *name = user ? "UCX_TCP_PORT_RANGE=" : "transport ports ";
+    if (user) ports = user;
+    if (!ports || !ports[0] || !settings->tcp || strcmp(ports, "0") == 0) return WEFT_OK;
     unsigned first = 0, last = 0;
     int used = 0;
     if (sscanf(ports, "%5u-%5u%n", &first, &last, &used) != 2 || ports[used] || first == 0 || last < first || last > 65535) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
-                                                "transport ports \"%.40s\": a range is first-last, from 1 to 65535", ports);
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "%s\"%.40s\": a range is first-last, from 1 to 65535",
+                                                name, ports);
     }
     unsigned wanted = 1, free_count = 0;
     for (const char *at = settings->devices; *at; at++) wanted += *at == ',';
     for (unsigned port = first; port <= last && free_count < wanted; port++) free_count += port_is_free(port);
     if (free_count < wanted) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_EXISTS, "of the TCP ports %u-%u %u are free, %u are needed (one for each device): "
-                                                "widen transport.ports or stop what holds them", first, last, free_count, wanted);
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_EXISTS,
+                                                "of the TCP ports %u-%u %u are free, %u are needed (one for each device): "
+                                                "widen %s or stop what holds them",
+                                                first, last, free_count, wanted, user ? "UCX_TCP_PORT_RANGE" : "transport.ports");
     }
-    snprintf(settings->ports, sizeof settings->ports, "%u-%u", first, last);
+    if (!user) snprintf(settings->ports, sizeof settings->ports, "%u-%u", first, last);
     return WEFT_OK;
 }
 

@@ -1,0 +1,169 @@
+/* ucx_context.c - UCX's context: what our settings and the user's environment ask of it, and whether it has found it.
+ *
+ * Lanes run with UCX's peer error handling: a dead process is noticed, and its requests can be ended.
+ * "tcp" is tcp and self. "shm" is sysv, cma and self: by default UCX 1.13 drops its shared-memory lanes
+ * when error handling is asked for, with MM_ERROR_HANDLING it keeps those on System V segments (measured
+ * as fast as posix; and a killed process leaves none behind, posix files it does). Over tcp a death is seen
+ * by the connection; over shm by watching the peers' processes (ucx_process.c), and where that cannot be, mostly by UCX's
+ * keepalive, set to a fraction of a second here, and surely when the owner calls weft_transport_fail_peer. Any other text
+ * is a UCX_TLS list. What the user has set himself in
+ * the environment (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...) wins over ours.
+ *
+ * UCX prints to the terminal and catches fatal signals by default; a library must do neither, so both
+ * are turned down here unless the user asked for them. */
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ucs/config/global_opts.h>
+#include <ucs/debug/debug.h>
+
+#include "transport/ucx/ucx.h"
+
+/* UCX's own voice: silent at our default level, its errors from debug on. Both are the process's, so they are set by
+ * its first endpoint only: sessions may open on several threads, and UCX complains about giving a signal back twice. */
+static void quieten(struct weft_env *env)
+{
+    static atomic_flag done = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&done)) return;
+    if (!getenv("UCX_LOG_LEVEL")) {
+        ucs_global_opts.log_component.log_level = env->log_level >= WEFT_LOG_DEBUG ? UCS_LOG_LEVEL_ERROR : UCS_LOG_LEVEL_FATAL;
+    }
+    if (!getenv("UCX_HANDLE_ERRORS")) {
+        static const int caught[] = {SIGILL, SIGABRT, SIGFPE, SIGBUS, SIGSEGV};
+        for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) ucs_debug_disable_signal(caught[i]);
+    }
+}
+
+/* Ours, unless the user's environment has its own value. */
+static enum weft_status configure(ucp_config_t *config, const char *name, const char *value, struct weft_error *error)
+{
+    char variable[80];
+    snprintf(variable, sizeof variable, "UCX_%s", name);
+    if (getenv(variable)) return WEFT_OK;
+    ucs_status_t status = ucp_config_modify(config, name, value);
+    if (status == UCS_OK) return WEFT_OK;
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX refuses %s=%s: %s", name, value, ucs_status_string(status));
+}
+
+/* Of UCX's tcp transport: in the environment its settings have TCP_ in front; ucp_config_modify of UCX 1.13 wants them
+ * without (and forgets others with a warning), a later one may want it: so both. */
+static enum weft_status configure_tcp(ucp_config_t *config, const char *name, const char *value, struct weft_error *error)
+{
+    char longer[40], variable[48];
+    snprintf(longer, sizeof longer, "TCP_%s", name);
+    snprintf(variable, sizeof variable, "UCX_%s", longer);
+    if (getenv(variable)) return WEFT_OK;
+    WEFT_TRY(configure(config, name, value, error));
+    return configure(config, longer, value, error);
+}
+
+/* What the settings ask of UCX. */
+static enum weft_status configure_all(ucp_config_t *config, const struct ucx_settings *settings, struct weft_error *error)
+{
+    WEFT_TRY(configure(config, "TLS", settings->list, error));
+    WEFT_TRY(configure(config, "NET_DEVICES", settings->devices, error));
+    if (settings->tcp) WEFT_TRY(configure_tcp(config, "CONN_NB", "y", error)); /* connect never blocks */
+    if (settings->ports[0]) WEFT_TRY(configure_tcp(config, "PORT_RANGE", settings->ports, error));
+    if (settings->shared_memory) WEFT_TRY(configure(config, "MM_ERROR_HANDLING", "y", error));
+    if (settings->shared_memory) WEFT_TRY(configure(config, "KEEPALIVE_INTERVAL", "300ms", error));
+    return WEFT_OK;
+}
+
+/* The UCX_* variables that the user has set, as far as they fit: what cannot start may be his doing. */
+static void user_variables(char *out, size_t room)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (char **variable = environ; variable && *variable; variable++) {
+        if (strncmp(*variable, "UCX_", 4) != 0 || strlen(*variable) + used + 3 > room) continue;
+        used += (size_t)snprintf(out + used, room - used, "%s%s", used ? ", " : "", *variable);
+    }
+}
+
+static enum weft_status cannot_start(const struct ucx_settings *settings, ucs_status_t ucs, struct weft_error *error)
+{
+    char variables[160];
+    user_variables(variables, sizeof variables);
+    const char *lanes = getenv("UCX_TLS"), *devices = getenv("UCX_NET_DEVICES");
+    return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot start on lanes %s, devices %s: %s (ucx_info -d lists both%s%s)",
+                          lanes ? lanes : settings->list, devices ? devices : settings->devices, ucs_status_string(ucs),
+                          variables[0] ? "; the environment has " : "", variables);
+}
+
+/* Is there a lane on the device? `words` has lines like "resource 1 :  md 1  dev 1  flags -- tcp/lo". */
+static bool has_device(const char *words, const char *device, size_t bytes)
+{
+    for (const char *at = strstr(words, " -- "); at; at = strstr(at + 4, " -- ")) {
+        const char *slash = at + 4 + strcspn(at + 4, "/\n");
+        if (*slash == '/' && strncmp(slash + 1, device, bytes) == 0 && strchr(": \n", slash[1 + bytes])) return true;
+    }
+    return false;
+}
+
+/* UCX goes on without a device that is not there, and nobody could be reached: find out now. It tells what it has only in
+ * words meant for people; where they are cut short nothing is refused. */
+static enum weft_status look_for_devices(struct ucx_endpoint *endpoint, struct weft_error *error)
+{
+    enum { ROOM = 64 << 10 };
+    const struct ucx_settings *settings = &endpoint->settings;
+    const char *user = getenv("UCX_NET_DEVICES"), *devices = user ? user : settings->devices;
+    if ((!settings->tcp && !settings->verbs) || devices[0] == '^') return WEFT_OK;
+    char *words = weft_alloc_zero(endpoint->transport->env, ROOM);
+    if (!words) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a UCX endpoint");
+    FILE *stream = fmemopen(words, ROOM - 1, "w");
+    if (stream) {
+        ucp_context_print_info(endpoint->context, stream);
+        fclose(stream);
+    }
+    bool readable = strstr(words, " -- ") && strlen(words) < ROOM - 256;
+    enum weft_status status = WEFT_OK;
+    for (const char *at = devices; readable && *at && status == WEFT_OK;) {
+        size_t bytes = strcspn(at, ",");
+        bool pattern = strcspn(at, "*?[") < bytes || (bytes == 3 && strncmp(at, "all", 3) == 0);
+        if (bytes > 0 && !pattern && !has_device(words, at, bytes)) {
+            const char *lanes = getenv("UCX_TLS");
+            status = weft_error_set(error, WEFT_ERR_NOT_FOUND, "there is no network device %.*s for lanes %s (%s): ucx_info -d lists what there is",
+                                    (int)bytes, at, lanes ? lanes : settings->list, user ? "UCX_NET_DEVICES" : "transport.devices");
+        }
+        at += bytes + (at[bytes] == ',');
+    }
+    weft_free_bytes(endpoint->transport->env, words);
+    return status;
+}
+
+enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_error *error)
+{
+    quieten(endpoint->transport->env);
+    const struct ucx_settings *settings = &endpoint->settings;
+    ucp_config_t *config;
+    ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);
+    if (ucs != UCS_OK) {
+        char variables[160];
+        user_variables(variables, sizeof variables);
+        return weft_error_set(error, WEFT_ERR_INVALID, "UCX cannot read its settings from the environment (%s): %s", variables,
+                              ucs_status_string(ucs));
+    }
+    enum weft_status status = configure_all(config, settings, error);
+    if (status < 0) {
+        ucp_config_release(config);
+        return status;
+    }
+    ucp_params_t params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES,
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+    };
+    ucs = ucp_init(&params, config, &endpoint->context);
+    ucp_config_release(config);
+    if (ucs != UCS_OK) return cannot_start(settings, ucs, error);
+    status = look_for_devices(endpoint, error);
+    if (status < 0) {
+        ucp_cleanup(endpoint->context);
+        return status;
+    }
+    snprintf(endpoint->transport->name, sizeof endpoint->transport->name, "ucx %.50s", settings->lanes);
+    return WEFT_OK;
+}
