@@ -45,7 +45,7 @@ struct qp {
     uint32_t count, acked;          /* works posted; how far the sender has been told */
 };
 
-enum event_kind { EVENT_IMM, EVENT_ACKED, EVENT_REFUSED, EVENT_BROKE, EVENT_FENCED };
+enum event_kind { EVENT_JOINED, EVENT_IMM, EVENT_ACKED, EVENT_REFUSED, EVENT_BROKE, EVENT_FENCED };
 struct event {
     enum event_kind kind;
     struct qp *qp;
@@ -193,8 +193,10 @@ static enum weft_status lane_join(void *context, uint32_t lane, uint32_t epoch, 
     if (world.trouble != CALM && chance(4)) return WEFT_ERR_UNREACHABLE;
     memcpy(&number, blob, 4);
     qp->peer = world.qps[number];
-    qp->joined = true;
-    return WEFT_OK;
+    qp->joined = true; /* a connection manager may be done before it says so */
+    if (chance(70)) return WEFT_OK;
+    event_add(side, (struct event){.kind = EVENT_JOINED, .qp = qp});
+    return WEFT_IN_PROGRESS;
 }
 
 static void lane_fence(void *context, uint32_t lane, uint32_t epoch)
@@ -427,6 +429,7 @@ static bool event_step(struct side *side)
     side->event_count--;
     struct qp *qp = event.qp;
     switch (event.kind) {
+    case EVENT_JOINED: stream_lane_joined(side->stream, qp->lane, qp->epoch); break;
     case EVENT_IMM: stream_imm(side->stream, qp->lane, qp->epoch, event.imm); break;
     case EVENT_ACKED: stream_acked(side->stream, qp->lane, qp->epoch, event.index); break;
     case EVENT_REFUSED:

@@ -123,6 +123,11 @@ static void test_small_everything(void **state)
     weft_transport_stats(net.transports[0], &stats);
     assert_true(stats.memory_peer_bytes > 2 * 16384);
     assert_true(stats.memory_peer_bytes < 1 << 20); /* bounded by its settings */
+    char text[200], wanted[40];
+    weft_peer_describe(net.peers[0][1], text, sizeof text);
+    snprintf(wanted, sizeof wanted, "%llu KiB", (unsigned long long)(stats.memory_peer_bytes + 1023) / 1024);
+    print_message("%s\n", text);
+    assert_non_null(strstr(text, wanted));
     net_close(&net);
 }
 
@@ -195,6 +200,31 @@ static void test_windows_and_breaks(void **state)
     assert_memory_equal(in, out, BYTES);
     net_close(&net);
 }
+
+/* GPU memory goes by its dma-buf; where there is no CUDA driver that is said, and nothing else happens. */
+static void test_window_of_gpu_memory(void **state)
+{
+    struct net net;
+    static unsigned char memory[4096];
+    struct weft_window_options options = {.size = sizeof options, .address = memory, .bytes = sizeof memory, .kind = WEFT_MEMORY_CUDA,
+                                          .rights = WEFT_WINDOW_WRITE, .peer_id = WEFT_ANY_PEER};
+    struct weft_window *window = NULL;
+    struct weft_error error = {0};
+    open_tuned(&net, 1, NULL);
+    assert_int_equal(weft_window_open(net.transports[0], &options, &window, &error), WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "CUDA driver"));
+    assert_null(window);
+    options.kind = WEFT_MEMORY_PINNED; /* ordinary memory to this device */
+    struct op closed;
+    op_init(&closed);
+    assert_int_equal(weft_window_open(net.transports[0], &options, &window, &error), WEFT_OK);
+    weft_window_close(window, &closed.completion);
+    PUMP_UNTIL(&net, closed.fired);
+    net_close(&net);
+}
+
+/* The connection manager makes the queue pairs, the first ones and those after breaks. */
+static void test_connection_manager(void **state) { break_under_load("connect=cm,lanes=2", 2, 3, 5); }
 
 /* ---- what it costs ---- */
 
@@ -284,6 +314,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_break_of_four_lanes),
         cmocka_unit_test(test_small_everything),
         cmocka_unit_test(test_windows_and_breaks),
+        cmocka_unit_test(test_window_of_gpu_memory),
+        cmocka_unit_test(test_connection_manager),
         cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests_name("verbs", tests, NULL, NULL);

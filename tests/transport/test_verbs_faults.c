@@ -158,7 +158,8 @@ static void never(const struct traffic *traffic, const char *expression)
                       traffic->net.failed_text[from]);
         for (int i = 0; i < SLOTS; i++) {
             const struct flight *flight = &traffic->flights[from][i];
-            if (flight->flying) print_message("  message %u of %zu bytes: sent %d, received %d\n", flight->number, flight->bytes, flight->send.fired, flight->recv.fired);
+            if (!flight->flying) continue;
+            print_message("  message %u of %zu bytes: sent %d, received %d\n", flight->number, flight->bytes, flight->send.fired, flight->recv.fired);
         }
     }
     fail_msg("never true: %s (%u messages ended)", expression, ended(traffic));

@@ -110,8 +110,7 @@ class Checks:
 
     def conformance_ucx_verbs(self):
         """The transport's conformance suite over UCX on RC queue pairs; endpoints alternate between the devices."""
-        self.cases(["tests/transport/test_conformance", "ucx-verbs"], 20,
-                   {**UCX_VERBS, "WEFT_TEST_DEVICES": " ".join(device + ":1" for device in self.devices)})
+        self.conformance("ucx-verbs", " ".join(device + ":1" for device in self.devices), UCX_VERBS)
 
     def wire(self):
         """For tests that hurt the wire, where there is one."""
@@ -119,9 +118,29 @@ class Checks:
             return {}
         return {"WEFT_TEST_WIRE": "veth0", "WEFT_TEST_WIRE_REPAIR": "sh " + os.path.join(ROOT, "tests", "vm", "repair-pair")}
 
+    def conformance(self, flavour, devices=None, environment=None):
+        """The transport's conformance suite over one of conformance/flavours.c; endpoints take the devices in turn."""
+        self.cases(["tests/transport/test_conformance", flavour], 30, {"WEFT_TEST_DEVICES": devices or " ".join(self.devices), **(environment or {})})
+
     def conformance_verbs(self):
-        """The transport's conformance suite over the verbs backend."""
-        self.cases(["tests/transport/test_conformance", "verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
+        """The verbs backend as it comes."""
+        self.conformance("verbs")
+
+    def conformance_verbs_lanes(self):
+        """Four lanes to each peer and small windows everywhere; on the pair, over two rails."""
+        self.conformance("verbs-lanes", "rxe0,rxe2 rxe1,rxe3" if self.setup == "pair" else None)
+
+    def conformance_verbs_cm(self):
+        """Queue pairs connected by librdmacm."""
+        self.conformance("verbs-cm")
+
+    def conformance_fault_verbs(self):
+        """Behind the wrapper that injects faults."""
+        self.conformance("fault-verbs")
+
+    def conformance_delay_verbs(self):
+        """Behind the wrapper that delays."""
+        self.conformance("delay-verbs")
 
     def verbs_backend(self):
         """What only verbs has: several lanes, small windows, keys taken back, queue pairs that break under load."""
@@ -134,8 +153,6 @@ class Checks:
 
     def rails_verbs(self):
         """Two rails, one of them cut: work goes on over the other."""
-        if self.setup != "pair":
-            raise Skipped("it needs the pair's two wires")
         self.cases(["tests/transport/test_verbs_faults", "test_rail*"], 10, {"WEFT_TEST_DEVICES": "rxe0,rxe2 rxe1,rxe3", **self.wire()})
 
     # --- what the verbs backend costs ---
@@ -249,8 +266,13 @@ class Checks:
         self.same_as_tcp("verbs", {"WEFT_TRANSPORT_BACKEND": "verbs"})
 
     def all(self):
-        return [self.devices_are_up, self.device_half, self.connection_manager, self.conformance_verbs, self.verbs_backend, self.faults_verbs, self.rails_verbs,
-                self.main_job_verbs, self.counters, self.conformance_ucx_verbs, self.main_job_ucx_verbs]
+        """Of this setup: what does not depend on the devices runs on one of them."""
+        both = [self.devices_are_up, self.device_half, self.connection_manager, self.conformance_verbs, self.conformance_verbs_lanes, self.verbs_backend,
+                self.faults_verbs]
+        last = [self.main_job_verbs, self.counters, self.conformance_ucx_verbs, self.main_job_ucx_verbs]
+        if self.setup == "pair":
+            return both + [self.rails_verbs, self.conformance_verbs_cm] + last
+        return both + [self.conformance_fault_verbs, self.conformance_delay_verbs] + last
 
 
 def outcome_of(check, checks):

@@ -84,7 +84,8 @@ struct stream_news {
 struct stream_ops {
     /* Make the queue pair of this epoch and describe it to the peer (at most STREAM_BLOB_BYTES_MAX). */
     enum weft_status (*lane_make)(void *context, uint32_t lane, uint32_t epoch, uint8_t *blob_out, uint32_t *bytes_out);
-    /* Connect it with the peer's: from now on it receives; it may send when the stream posts. */
+    /* Connect it with the peer's: from now on it receives; it may send when the stream posts. WEFT_IN_PROGRESS: it will,
+     * stream_lane_joined (or stream_lane_broke) says when. */
     enum weft_status (*lane_join)(void *context, uint32_t lane, uint32_t epoch, const uint8_t *blob, uint32_t bytes);
     /* Stop it for good. When nothing can land through it any more and every completion it had produced has been told,
      * the driver calls stream_lane_fenced: not from inside this call. */
@@ -300,6 +301,7 @@ void stream_acked(struct stream *stream, uint32_t lane, uint32_t epoch, uint64_t
 bool stream_work_refused(struct stream *stream, uint32_t lane, uint32_t epoch, uint64_t index);
 void stream_lane_broke(struct stream *stream, uint32_t lane, uint32_t epoch, const char *cause);
 void stream_lane_fenced(struct stream *stream, uint32_t lane, uint32_t epoch);
+void stream_lane_joined(struct stream *stream, uint32_t lane, uint32_t epoch);
 
 /* Time passes: attempts to rebuild, the end of patience. */
 void stream_tick(struct stream *stream, uint64_t now_ns);

@@ -34,16 +34,21 @@ static void lane_up(struct stream *stream, struct stream_lane *lane)
     stream->down_since_ns = WEFT_NEVER;
 }
 
-static void lane_join(struct stream *stream, uint32_t lane_at)
+void stream_lane_joined(struct stream *stream, uint32_t lane_at, uint32_t epoch)
 {
     struct stream_lane *lane = &stream->lanes[lane_at];
-    if (stream->ops->lane_join(stream->context, lane_at, lane->epoch, lane->peer_blob, lane->peer_blob_bytes) != WEFT_OK) {
-        stream_lane_stop(stream, lane_at, "the queue pair cannot be connected");
-        return;
-    }
+    if (epoch != lane->epoch || lane->state != STREAM_LANE_OFFERED || !lane->peer_offered) return;
     lane->state = STREAM_LANE_JOINED;
     say(stream, STREAM_CONTROL_READY, lane_at, 0, NULL, 0);
     if (lane->peer_ready) lane_up(stream, lane);
+}
+
+static void lane_join(struct stream *stream, uint32_t lane_at)
+{
+    struct stream_lane *lane = &stream->lanes[lane_at];
+    enum weft_status status = stream->ops->lane_join(stream->context, lane_at, lane->epoch, lane->peer_blob, lane->peer_blob_bytes);
+    if (status < 0) stream_lane_stop(stream, lane_at, "the queue pair cannot be connected");
+    else if (status == WEFT_OK) stream_lane_joined(stream, lane_at, lane->epoch);
 }
 
 static uint64_t backoff_ns(const struct stream *stream, const struct stream_lane *lane)

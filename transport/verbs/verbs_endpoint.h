@@ -2,6 +2,7 @@
  *
  *   verbs_open.c       options, devices, memory, the place where links meet; close, free, statistics
  *   verbs_peer.c       connect, the link's messages, queue pairs made, joined and fenced; how a peer ends
+ *   verbs_join.c       the two queue pairs of a lane find each other
  *   verbs_message.c    send, arrivals, accept, discard
  *   verbs_window.c     windows, put, get
  *   verbs_self.c       messages of an endpoint to itself
@@ -19,6 +20,7 @@
 #include "transport/core/meet.h"
 #include "transport/verbs/stream.h"
 #include "transport/verbs/verbs_address.h"
+#include "transport/verbs/verbs_cm.h"
 #include "transport/verbs/verbs_device.h"
 #include "transport/verbs/verbs_ops.h"
 
@@ -112,6 +114,7 @@ struct verbs_endpoint {
     struct verbs_tuning tuning;
     struct verbs_rail rails[VERBS_RAILS_MAX];
     uint32_t rail_count;
+    struct verbs_cm *cms[VERBS_RAILS_MAX]; /* of each rail; NULL with connect=exchange */
     struct verbs_memory *memory;
     struct meet *meet;
     int epoll;
@@ -128,6 +131,7 @@ struct verbs_endpoint {
 };
 
 /* verbs_open.c */
+uint64_t verbs_peer_memory(const struct verbs_peer *known); /* bytes; bounded by the settings ring, depth, lanes */
 void *verbs_pool_take(struct verbs_endpoint *endpoint, struct verbs_pool *pool);
 void verbs_pool_give(struct verbs_pool *pool, void *item);
 
@@ -145,6 +149,16 @@ static inline void verbs_dirty(struct verbs_peer *known)
 }
 /* Called after an operation was begun: post it now, unless progress does so soon. */
 void verbs_push(struct verbs_peer *known);
+
+/* verbs_join.c */
+enum weft_status verbs_cms_open(struct verbs_endpoint *endpoint, struct weft_error *error);
+void verbs_cms_close(struct verbs_endpoint *endpoint);
+/* For the peer; at most STREAM_BLOB_BYTES_MAX. */
+enum weft_status verbs_lane_blob(struct verbs_lane *lane, uint8_t *blob, uint32_t *bytes_out);
+/* With the peer's blob. WEFT_OK; WEFT_IN_PROGRESS: verbs_lanes_joined tells the stream; or it cannot be. */
+enum weft_status verbs_lane_connect(struct verbs_lane *lane, const uint8_t *blob, uint32_t bytes, struct weft_error *error);
+void verbs_lane_destroy(struct verbs_lane *lane); /* its queue pair, if it has one */
+int verbs_lanes_joined(struct verbs_cm *cm);
 
 /* verbs_message.c */
 enum weft_status verbs_send_message(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,

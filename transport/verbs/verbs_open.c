@@ -121,7 +121,8 @@ static enum weft_status open_epoll(struct verbs_endpoint *endpoint, struct weft_
     endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
     bool good = endpoint->epoll >= 0 && watch(endpoint, meet_fd(endpoint->meet));
     for (uint32_t i = 0; i < endpoint->rail_count && good; i++) {
-        good = watch(endpoint, verbs_rail_fd(&endpoint->rails[i])) && watch(endpoint, verbs_rail_async_fd(&endpoint->rails[i]));
+        good = watch(endpoint, verbs_rail_fd(&endpoint->rails[i])) && watch(endpoint, verbs_rail_async_fd(&endpoint->rails[i])) &&
+               (!endpoint->cms[i] || watch(endpoint, verbs_cm_fd(endpoint->cms[i])));
     }
     if (good) return WEFT_OK;
     return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "no descriptor to sleep on is left: raise the limit of open files (ulimit -n)");
@@ -131,6 +132,7 @@ static void close_all(struct verbs_endpoint *endpoint)
 {
     if (endpoint->epoll >= 0) close(endpoint->epoll);
     meet_close(endpoint->meet);
+    verbs_cms_close(endpoint);
     if (endpoint->memory) verbs_memory_close(endpoint->memory);
     for (uint32_t i = 0; i < endpoint->rail_count; i++) verbs_rail_close(&endpoint->rails[i]);
     weft_free_bytes(endpoint->transport->env, endpoint);
@@ -156,6 +158,7 @@ static enum weft_status verbs_open(struct weft_transport *transport, const struc
     if (status == WEFT_OK) status = verbs_rails_open(transport->env, &endpoint->options, endpoint->rails, &rail_count, error);
     endpoint->rail_count = status == WEFT_OK ? rail_count : 0;
     if (status == WEFT_OK) status = verbs_memory_open(transport->env, endpoint->rails, endpoint->rail_count, &endpoint->memory, error);
+    if (status == WEFT_OK) status = verbs_cms_open(endpoint, error);
     if (status == WEFT_OK) status = open_link(endpoint, options, error);
     if (status == WEFT_OK) status = open_epoll(endpoint, error);
     if (status < 0) {
@@ -181,6 +184,19 @@ static enum weft_status verbs_address(struct weft_transport *transport, const vo
 static int verbs_fd(struct weft_transport *transport) { return ((struct verbs_endpoint *)transport->backend)->epoll; }
 
 /* ---- statistics ---- */
+
+/* Held for one peer: ring, staging, the stream's tables and the queue pairs that it has now. */
+uint64_t verbs_peer_memory(const struct verbs_peer *known)
+{
+    uint64_t own, each, bytes = sizeof *known;
+    if (known->stream) bytes += 2ull * known->endpoint->tuning.ring + stream_memory(known->stream);
+    for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) {
+        if (!known->lanes[i].queue_pair) continue;
+        verbs_rail_memory(known->lanes[i].queue_pair->rail, &own, &each);
+        bytes += each;
+    }
+    return bytes;
+}
 
 static void verbs_count(struct weft_transport *transport)
 {
@@ -212,12 +228,7 @@ static void verbs_count(struct weft_transport *transport)
         const struct verbs_peer *known = weft_container_of(node, struct verbs_peer, of_endpoint);
         if (!known->stream) continue;
         stats->copied_bytes += known->stream->copied_bytes;
-        uint64_t bytes = 2ull * endpoint->tuning.ring + sizeof *known + stream_memory(known->stream);
-        for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) {
-            uint64_t own, each = 0;
-            if (known->lanes[i].queue_pair) verbs_rail_memory(known->lanes[i].queue_pair->rail, &own, &each);
-            bytes += each;
-        }
+        uint64_t bytes = verbs_peer_memory(known);
         if (bytes > stats->memory_peer_bytes) stats->memory_peer_bytes = bytes;
         stats->memory_bytes += sizeof *known + stream_memory(known->stream);
     }
@@ -258,8 +269,7 @@ static void end_at_once(struct verbs_endpoint *endpoint)
         stream_end(known->stream, WEFT_ERR_CLOSED);
         for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) {
             struct verbs_lane *lane = &known->lanes[i];
-            verbs_queue_pair_destroy(lane->queue_pair);
-            lane->queue_pair = NULL;
+            verbs_lane_destroy(lane);
             stream_lane_fenced(known->stream, i, lane->epoch);
         }
     }

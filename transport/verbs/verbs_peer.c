@@ -2,7 +2,7 @@
  *
  *   weft_transport_close ─ stream_leave ─► (the peer has heard everything) LEAVE_TOO ─► stream_end(CLOSED) ─► fenced ─► ended
  *   LEAVE came ─ core_peer_left ─► disconnect: LEAVE_TOO, stream_end ─► fenced ─► ended; the link stays until it is sent
- *   link gone, stream failed, weft_transport_fail_peer ─► disconnect: link dropped, stream_end ─► fenced ─► ended
+ *   link gone, stream failed, weft_transport_fail_peer ─► disconnect: LOST, stream_end ─► fenced ─► ended, link dropped
  *
  * A peer that does not answer a leave within a second is ended all the same. */
 #include <stdio.h>
@@ -75,16 +75,16 @@ static enum weft_status lane_make(void *context, uint32_t lane_at, uint32_t epoc
     lane->queue_pair->signal_every = known->endpoint->options.send_depth; /* the stream knows when */
     lane->epoch = epoch;
     if (epoch > 1) known->rebuilt_count++;
-    verbs_queue_pair_address(lane->queue_pair, blob);
-    *bytes = VERBS_ADDRESS_BYTES;
-    return WEFT_OK;
+    status = verbs_lane_blob(lane, blob, bytes);
+    if (status < 0) verbs_lane_destroy(lane);
+    return status;
 }
 
 static enum weft_status lane_join(void *context, uint32_t lane_at, uint32_t epoch, const uint8_t *blob, uint32_t bytes)
 {
     struct verbs_peer *known = context;
     struct weft_error error = {0};
-    enum weft_status status = verbs_queue_pair_connect(known->lanes[lane_at].queue_pair, blob, bytes, &error);
+    enum weft_status status = verbs_lane_connect(&known->lanes[lane_at], blob, bytes, &error);
     if (status < 0) weft_log(known->endpoint->transport->env, WEFT_LOG_INFO, "transport", "endpoint %u: %s", known->endpoint->transport->id, error.text);
     return status;
 }
@@ -301,8 +301,8 @@ void verbs_describe(struct weft_transport *transport, struct weft_peer *peer, ch
         snprintf(out, bytes, "verbs self");
         return;
     }
-    snprintf(out, bytes, "verbs rc %s:%u gid %d mtu %u, %u of %u lanes", port->device, port->port, port->gid_index, port->mtu_bytes,
-             stream_lanes_up(known->stream), known->stream->options.lane_count);
+    snprintf(out, bytes, "verbs rc %s:%u gid %d mtu %u, %u of %u lanes, %llu KiB", port->device, port->port, port->gid_index, port->mtu_bytes,
+             stream_lanes_up(known->stream), known->stream->options.lane_count, (unsigned long long)(verbs_peer_memory(known) + 1023) / 1024);
 }
 
 enum weft_status verbs_force_error(struct weft_transport *transport, uint32_t peer_id, uint32_t lane_at)

@@ -71,8 +71,7 @@ static int fences(struct verbs_endpoint *endpoint, uint64_t now_ns)
         if (!lane->drained && now_ns < lane->fence_limit_ns) continue;
         weft_list_remove(&lane->link);
         lane->fencing = false;
-        verbs_queue_pair_destroy(lane->queue_pair); /* nothing can land through it from here on */
-        lane->queue_pair = NULL;
+        verbs_lane_destroy(lane); /* nothing can land through it from here on */
         verbs_dirty(lane->known);
         stream_lane_fenced(lane->known->stream, lane->index, lane->epoch);
         count++;
@@ -117,8 +116,8 @@ static int rail_events(struct verbs_endpoint *endpoint, struct verbs_rail *rail)
 
 static int look_aside(struct verbs_endpoint *endpoint, int budget)
 {
-    struct epoll_event events[2 * VERBS_RAILS_MAX + 1];
-    int count = 0, got = epoll_wait(endpoint->epoll, events, 2 * VERBS_RAILS_MAX + 1, 0);
+    struct epoll_event events[3 * VERBS_RAILS_MAX + 1];
+    int count = 0, got = epoll_wait(endpoint->epoll, events, 3 * VERBS_RAILS_MAX + 1, 0);
     endpoint->system_calls++;
     for (int e = 0; e < got; e++) {
         if (events[e].data.fd == meet_fd(endpoint->meet)) {
@@ -129,6 +128,7 @@ static int look_aside(struct verbs_endpoint *endpoint, int budget)
             struct verbs_rail *rail = &endpoint->rails[i];
             if (events[e].data.fd == verbs_rail_fd(rail)) verbs_rail_woken(rail);
             if (events[e].data.fd == verbs_rail_async_fd(rail)) count += rail_events(endpoint, rail);
+            if (endpoint->cms[i] && events[e].data.fd == verbs_cm_fd(endpoint->cms[i])) count += verbs_lanes_joined(endpoint->cms[i]);
         }
     }
     return count;

@@ -2,8 +2,10 @@
  * access of others' windows. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "transport/verbs/verbs_endpoint.h"
+#include "transport/verbs/verbs_gpu.h"
 
 struct window {
     struct verbs_region region;
@@ -14,19 +16,29 @@ struct remote {
     struct verbs_window_key key;
 };
 
+static enum weft_status register_window(struct verbs_endpoint *endpoint, const struct weft_window_options *options, unsigned access,
+                                        struct verbs_region *region, struct weft_error *error)
+{
+    int descriptor;
+    uint64_t offset;
+    if (options->kind != WEFT_MEMORY_CUDA) return verbs_memory_register(endpoint->memory, options->address, options->bytes, access, region, error);
+    WEFT_TRY(verbs_gpu_dmabuf(options->address, options->bytes, &descriptor, &offset, error));
+    enum weft_status status =
+        verbs_memory_register_dmabuf(endpoint->memory, descriptor, offset, options->address, options->bytes, access, region, error);
+    close(descriptor);
+    return status;
+}
+
 enum weft_status verbs_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error)
 {
     struct verbs_endpoint *endpoint = transport->backend;
     const struct weft_window_options *options = &window->options;
-    if (options->kind == WEFT_MEMORY_CUDA) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "a window over device memory needs its dma-buf: it is not known here");
-    }
     struct window *own = weft_alloc_zero(transport->env, sizeof *own);
     if (!own) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a window");
     unsigned access = VERBS_RELAXED;
     if (options->rights & WEFT_WINDOW_READ) access |= VERBS_REMOTE_READ;
     if (options->rights & WEFT_WINDOW_WRITE) access |= VERBS_REMOTE_WRITE;
-    enum weft_status status = verbs_memory_register(endpoint->memory, options->address, options->bytes, access, &own->region, error);
+    enum weft_status status = register_window(endpoint, options, access, &own->region, error);
     if (status < 0) {
         weft_free_bytes(transport->env, own);
         return status;
@@ -45,7 +57,7 @@ enum weft_status verbs_window_open(struct weft_transport *transport, struct weft
     return WEFT_OK;
 }
 
-static void revoke(struct verbs_endpoint *endpoint, struct window *own)
+static void take_back(struct verbs_endpoint *endpoint, struct window *own)
 {
     if (own->registered) verbs_memory_unregister(endpoint->memory, &own->region);
     own->registered = false;
@@ -54,13 +66,13 @@ static void revoke(struct verbs_endpoint *endpoint, struct window *own)
 /* Once the registration is gone the device refuses the key: nobody can touch the memory any more. */
 void verbs_window_close(struct weft_transport *transport, struct weft_window *window)
 {
-    revoke(transport->backend, window->backend);
+    take_back(transport->backend, window->backend);
     core_finish(transport, &window->done, WEFT_OK);
 }
 
 void verbs_window_free(struct weft_transport *transport, struct weft_window *window)
 {
-    revoke(transport->backend, window->backend);
+    take_back(transport->backend, window->backend);
     weft_free_bytes(transport->env, window->backend);
     window->backend = NULL;
 }

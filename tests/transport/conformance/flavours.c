@@ -24,8 +24,10 @@ static const struct flavour flavours[] = {
     {"fault-shm", "fault:shm", .may = WINDOWS | MAPS, .many = 8},
     {"delay-shm", "delay:shm", .wrap = "delay_us=50,seed=3", .may = WINDOWS | MAPS, .many = 8},
     {"trace-shm", "trace:shm", .wrap = "file=/dev/null", .may = WINDOWS | MAPS, .many = 8},
-    {"verbs", "verbs", .must = WINDOWS, .many = 16, .processes = true, .networks = true, .machine = true},
     /* those with a device: in the virtual machine */
+    {"verbs", "verbs", .must = WINDOWS, .many = 16, .processes = true, .networks = true, .machine = true},
+    {"verbs-cm", "verbs", .tune = "connect=cm", .must = WINDOWS, .many = 8, .machine = true},
+    {"verbs-lanes", "verbs", .tune = "lanes=4,chunk=16k,ring=16k,depth=16,budget=16k,inline=0,receives=64", .must = WINDOWS, .many = 8, .machine = true},
     {"fault-verbs", "fault:verbs", .may = WINDOWS, .many = 4, .machine = true},
     {"delay-verbs", "delay:verbs", .wrap = "delay_us=50,seed=3", .may = WINDOWS, .many = 4, .machine = true},
     {"ucx-tcp", "ucx", "tcp", .may = WINDOWS, .many = 32, .processes = true, .networks = true},
