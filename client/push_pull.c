@@ -22,7 +22,7 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
     const struct client_step *step = &session->step;
     if (!step->open)
         return client_error(session, WEFT_ERR_STATE, "%s of tensor '%s' outside a step; call weft_step_begin first", call, tensor->name);
-    if (tensor->optimizer.enabled && !tensor->initialised)
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->initialised)
         return client_error(session, WEFT_ERR_STATE, "%s of tensor '%s', which has an optimiser but no weights yet; call weft_tensor_init",
                             call, tensor->name);
     if (tensor->last_step == step->number)

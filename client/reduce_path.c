@@ -17,7 +17,7 @@
 /* Where the sum of a dense tensor goes. */
 static void *sum_place(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.enabled ? tensor->scratch : tensor->op.out;
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : tensor->op.out;
 }
 
 static bool run_update(struct client_work *work)
@@ -34,7 +34,7 @@ static bool run_update(struct client_work *work)
 static void finish(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    bool nothing_left = tensor->dtype != WEFT_F32 || (tensor->codec && !tensor->optimizer.enabled);
+    bool nothing_left = tensor->dtype != WEFT_F32 || (tensor->codec && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE);
     if (nothing_left) {
         client_request_complete(op->request, WEFT_OK, NULL);
         return;

@@ -198,12 +198,12 @@ static bool run_take(struct client_work *work)
         op->round++;
         return run_encode(work);
     }
-    status = weft_codec_finish(tensor->codec, op->grad_scale, tensor->optimizer.enabled ? tensor->scratch : op->out);
+    status = weft_codec_finish(tensor->codec, op->grad_scale, tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : op->out);
     if (status < 0) {
         client_tensor_fail(tensor, status, "could not be decoded: %s", weft_status_text(status));
         return true;
     }
-    if (!tensor->optimizer.enabled) {
+    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
         client_request_complete(op->request, WEFT_OK, NULL);
         return true;
     }

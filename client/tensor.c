@@ -65,7 +65,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
     if (status == WEFT_OK) status = weft_optimizer_parse(options->optimizer ? options->optimizer : "none", &tensor->optimizer, &error);
     if (status < 0) return client_error(session, status, "tensor '%s': %.400s", options->name, error.text);
     tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
-    bool plain = spec.id == WEFT_CODEC_DENSE && !tensor->optimizer.enabled && tensor->mode == WEFT_MODE_ALL_REDUCE;
+    bool plain = spec.id == WEFT_CODEC_DENSE && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
     if (tensor->dtype != WEFT_F32 && !plain)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version", options->name,
@@ -183,9 +183,9 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
     if (client_tensor_updates_here(tensor)) {
         tensor->scratch = weft_alloc_zero(env, tensor->bytes);
         failed |= !tensor->scratch;
-        if (tensor->optimizer.momentum != 0) {
-            tensor->velocity = weft_alloc_zero(env, tensor->bytes);
-            failed |= !tensor->velocity;
+        for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
+            tensor->states[s] = weft_alloc_zero(env, tensor->bytes);
+            failed |= !tensor->states[s];
         }
     }
     if (status < 0 || failed)
@@ -255,7 +255,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     weft_list_remove(&tensor->session_link);
     weft_codec_free(tensor->codec);
     weft_free_bytes(env, tensor->chunks);
-    weft_free_bytes(env, tensor->velocity);
+    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
     weft_free_bytes(env, tensor->scratch);
     weft_free_bytes(env, tensor->aggregate);
     for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) weft_free_bytes(env, tensor->contribution[round]);

@@ -66,13 +66,13 @@ struct weft_tensor {
     enum weft_dtype dtype;
     enum weft_mode mode;
     struct weft_codec_spec codec_spec; /* resolved for this shape */
-    struct weft_optimizer_spec optimizer;
+    struct weft_optimizer optimizer;
     struct weft_codec *codec;          /* owned; NULL: dense */
     uint32_t chunk_count;
     struct client_chunk *chunks;       /* (chunk_count,) owned; server mode */
 
     /* owned, all elements of f32; NULL where the mode needs none */
-    float *velocity;                   /* optimiser state of modes that update here */
+    float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (elems,) each: the optimiser's, of modes that update here; else NULL */
     float *scratch;                    /* reduced or scaled gradient */
     uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec, server mode: encoded; kept until the step ends */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
@@ -97,7 +97,7 @@ struct weft_tensor {
 /* The whole-tensor modes keep their optimiser here; dense server mode leaves it to the shards. */
 static inline bool client_tensor_updates_here(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.enabled && (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec);
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec);
 }
 void client_tensor_free(struct weft_tensor *tensor);
 /* Caller: memory for weight * gradient where `out` cannot serve. */

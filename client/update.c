@@ -3,7 +3,7 @@
  * The rules that make bits equal between modes (the shard does the same on its chunks):
  *     contribution = weight * gradient, rounded once, and not touched at all when the weight is 1
  *     grad_scale   = (float)(1 / (double)sum of weights)
- *     update       = weft_kernels()->sgd_f32(weights, velocity, sum, grad_scale, ...), element by element */
+ *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...), element by element */
 #include "client/session.h"
 #include "client/tensor.h"
 
@@ -26,14 +26,11 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
     struct client_tensor_op *op = &tensor->op;
     uint64_t at = op->work_at, stop = slice_end(at, tensor->elems);
     float *out = op->out;
-    if (tensor->optimizer.enabled) {
-        struct weft_sgd sgd = {
-            .lr = op->lr,
-            .momentum = tensor->optimizer.momentum,
-            .weight_decay = tensor->optimizer.weight_decay,
-            .nesterov = tensor->optimizer.nesterov,
-        };
-        weft_kernels()->sgd_f32(out + at, tensor->velocity ? tensor->velocity + at : NULL, grad + at, scale, &sgd, stop - at);
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
+        float *states[WEFT_OPTIMIZER_STATES_MAX];
+        for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
+            states[s] = tensor->states[s] ? tensor->states[s] + at : NULL;
+        weft_optimizer_step(&tensor->optimizer, op->lr, op->step, out + at, states, grad + at, scale, stop - at);
     } else {
         weft_kernels()->scale_f32(out + at, grad + at, scale, stop - at);
     }
@@ -52,7 +49,7 @@ void client_hash_weights(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     const struct client_tensor_op *op = &tensor->op;
-    if (!tensor->optimizer.enabled || session->settings.hash_every == 0 || op->step % session->settings.hash_every != 0) return;
+    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE || session->settings.hash_every == 0 || op->step % session->settings.hash_every != 0) return;
     if (atomic_exchange(&tensor->hash_posted, true)) return; /* the control plane is that slow: the next one will do */
     tensor->hash = weft_weight_hash(op->out, tensor->bytes);
     tensor->hash_step = op->step;

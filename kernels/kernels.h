@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/optimizer.h"
 #include "weft/types.h"
 
 /* Hyper-parameters of one optimiser step; learning rate travels with the step. */
@@ -32,6 +33,21 @@ struct weft_sgd {
     float momentum;     /* 0: plain SGD, velocity may be NULL */
     float weight_decay; /* L2, added to the gradient: g + wd*w; 0: none */
     bool nesterov;
+};
+
+/* One step of Adam: step_size and root_scale hold the corrections of the moments' bias. */
+struct weft_adam {
+    float lr;
+    float step_size;  /* lr / (1 - beta1^t) */
+    float root_scale; /* 1 / sqrt(1 - beta2^t) */
+    float beta1, beta2, eps;
+    float weight_decay;
+    bool decoupled;   /* decay: w = w - lr*wd*w beside the step (AdamW), not g = g + wd*w */
+};
+
+struct weft_ftrl {
+    float alpha; /* the learning rate */
+    float beta, l1, l2;
 };
 
 /* Block quantisation: elements per shared exponent. */
@@ -73,6 +89,19 @@ struct weft_kernels {
      * velocity (count,) is NULL exactly when momentum is 0. */
     void (*sgd_f32)(float *weights, float *velocity, const float *grad, float grad_scale,
                     const struct weft_sgd *sgd, size_t count);
+
+    /* The other rules of optimizer.h, each operation rounded; arrays disjoint.
+     *   adam:     g = grad*grad_scale (+ wd*w);  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*(g*g);
+     *             w = w - step_size * (m / (sqrt(v)*root_scale + eps))
+     *   adagrad:  s = s + g*g;  w = w - lr * (g / (sqrt(s) + eps))
+     *   ftrl:     n' = n + g*g;  z = z + (g - (sqrt(n') - sqrt(n))/alpha * w);
+     *             w = |z| <= l1 ? 0 : (sign(z)*l1 - z) / ((beta + sqrt(n'))/alpha + l2) */
+    void (*adam_f32)(float *weights, float *first, float *second, const float *grad, float grad_scale,
+                     const struct weft_adam *adam, size_t count);
+    void (*adagrad_f32)(float *weights, float *sums, const float *grad, float grad_scale, float lr, float eps,
+                        float weight_decay, size_t count);
+    void (*ftrl_f32)(float *weights, float *z, float *n, const float *grad, float grad_scale, const struct weft_ftrl *ftrl,
+                     size_t count);
 
     /* dot in the fixed 16-lane order; f32 inputs widened, accumulated in f64. */
     double (*dot_f32)(const float *a, const float *b, size_t count);

@@ -27,3 +27,5 @@ bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PRO
 {
     return a_bytes == WEFT_PROOF_BYTES && weft_bytes_equal_secretly(a, b, WEFT_PROOF_BYTES);
 }
+
+const char *weft_proto_release(void) { return WEFT_RELEASE; }

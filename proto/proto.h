@@ -94,8 +94,4 @@ enum weft_wire_mode { WEFT_WIRE_MODE_SERVER = 1, WEFT_WIRE_MODE_ALL_REDUCE = 2 }
 /* "0.1.0": the release of this build, for Challenge and Hello. */
 const char *weft_proto_release(void);
 
-/* Text spec of an optimiser: "" is "none"; "none", "sgd", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1" (lr comes with the step). */
-struct weft_optimizer_spec { bool enabled; float momentum; float weight_decay; bool nesterov; };
-enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer_spec *spec_out, struct weft_error *error);
-
 #endif

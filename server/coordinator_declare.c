@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/kernels.h"
 #include "server/coordinator.h"
 
 #define CHUNK_ALIGN_ELEMS 16u /* the width of the fixed summation order; keeps chunks vector-aligned */
@@ -102,7 +103,7 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator, cons
                                       size_t codec_bytes, struct weft_codec_spec *resolved_out, struct weft_error *error)
 {
     struct weft_codec_spec spec;
-    struct weft_optimizer_spec optimizer;
+    struct weft_optimizer optimizer;
     struct weft_shape shape = {.dim_count = (uint32_t)declare->n_dims};
     _Static_assert(WEFT_LIMIT_DIMS == WEFT_TENSOR_DIMS_MAX, "one limit of dimensions");
     memcpy(shape.dims, declare->dims, declare->n_dims * sizeof shape.dims[0]);
@@ -110,7 +111,7 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator, cons
     WEFT_TRY((enum weft_status)weft_optimizer_parse(declare->optimizer, &optimizer, error));
     weft_codec_format(&spec, codec_text, codec_bytes);
     *resolved_out = weft_codec_resolve(&spec, &shape);
-    if (declare->dtype != WEFT_F32 && (spec.id != WEFT_CODEC_DENSE || optimizer.enabled))
+    if (declare->dtype != WEFT_F32 && (spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codecs and optimizers need dtype f32, not %s",
                               weft_dtype_name((enum weft_dtype)declare->dtype));
     if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.shards == 0)

@@ -118,7 +118,7 @@ struct shard_chunk {
     uint64_t offset, count; /* elements */
 
     float *values;    /* (count,) owned; weights with an optimiser; else the last mean (step 0: the first weights) */
-    float *velocity;  /* (count,) owned; NULL without momentum */
+    float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (count,) each, owned: the optimiser's; NULL where it needs none */
     bool initialised; /* values hold first weights or something later */
     uint64_t closed_step;
 
@@ -166,7 +166,7 @@ struct shard_tensor {
     struct weft_shape shape;
     struct weft_codec_spec codec; /* resolved */
     uint32_t rounds;
-    struct weft_optimizer_spec optimizer;
+    struct weft_optimizer optimizer;
     struct weft_combiner *combiner; /* owned; NULL: dense */
     uint32_t chunk_count;           /* ours */
     struct shard_chunk *chunks;     /* owned, by rising index */

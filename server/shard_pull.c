@@ -24,7 +24,7 @@ void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
     struct shard_part *part = &chunk->parts[header->worker];
-    bool values_follow = shard_tensor_is_dense(tensor) || tensor->optimizer.enabled;
+    bool values_follow = shard_tensor_is_dense(tensor) || tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
     if (!values_follow && (header->step > 0 || chunk->closed_step > 0)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_UNSUPPORTED,
                            "tensor '%.40s' has a codec and no optimizer: there is nothing to pull after step 0", tensor->name);
@@ -92,7 +92,7 @@ static void installed(struct weft_completion *completion, enum weft_status statu
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
     }
     shard_round_resume(chunk);
-    if (!chunk->initialised && chunk->tensor->optimizer.enabled && chunk->arrived > 0)
+    if (!chunk->initialised && chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && chunk->arrived > 0)
         shard_round_drop(chunk, WEFT_ERR_STATE, "the tensor's first weights did not arrive");
     if (chunk->initialised) shard_pull_answer_waiting(chunk);
     shard_engine_moved(engine);

@@ -84,7 +84,7 @@ static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_hea
 {
     struct shard_tensor *tensor = chunk->tensor;
     const struct shard_part *part = &chunk->parts[header->worker];
-    if (tensor->optimizer.enabled && !chunk->initialised && chunk->phase != SHARD_PHASE_INSTALLING) {
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !chunk->initialised && chunk->phase != SHARD_PHASE_INSTALLING) {
         shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_STATE,
                            "tensor '%.40s' has an optimizer and no first weights: call weft_tensor_init first", tensor->name);
         return false;

@@ -125,13 +125,7 @@ static float weight_sum(const struct shard_chunk *chunk)
 static void optimise(struct shard_chunk *chunk, const float *grad, float grad_scale)
 {
     const struct shard_tensor *tensor = chunk->tensor;
-    struct weft_sgd sgd = {
-        .lr = chunk->lr,
-        .momentum = tensor->optimizer.momentum,
-        .weight_decay = tensor->optimizer.weight_decay,
-        .nesterov = tensor->optimizer.nesterov,
-    };
-    tensor->engine->kernels->sgd_f32(chunk->values, chunk->velocity, grad, grad_scale, &sgd, chunk->count);
+    weft_optimizer_step(&tensor->optimizer, chunk->lr, chunk->open_step, chunk->values, chunk->states, grad, grad_scale, chunk->count);
 }
 
 static void close_dense(struct shard_chunk *chunk, float grad_scale)
@@ -140,7 +134,7 @@ static void close_dense(struct shard_chunk *chunk, float grad_scale)
     uint32_t freed_count;
     float *sum = weft_fold_finish(&chunk->fold, freed, &freed_count);
     WEFT_ASSERT(sum != NULL);
-    if (chunk->tensor->optimizer.enabled) optimise(chunk, sum, grad_scale);
+    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, grad_scale);
     else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, grad_scale, chunk->count);
     chunk->result_data = chunk->values;
     chunk->result_bytes = chunk->count * sizeof(float);
@@ -152,7 +146,7 @@ static enum weft_status close_codec(struct shard_chunk *chunk, float grad_scale,
     const void *aggregate;
     size_t bytes;
     WEFT_TRY(weft_combiner_close(tensor->combiner, &aggregate, &bytes));
-    if (last && tensor->optimizer.enabled) {
+    if (last && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
         WEFT_TRY(weft_combiner_finish(tensor->combiner, grad_scale, tensor->engine->scratch));
         optimise(chunk, tensor->engine->scratch, 1.0f);
     }
@@ -207,7 +201,7 @@ static void close_round(struct shard_chunk *chunk)
         chunk->open_step = 0;
         chunk->round = 0;
         for (uint32_t worker = 0; worker < engine->workers; worker++) chunk->parts[worker].applied_step = chunk->closed_step;
-        if (!shard_tensor_is_dense(tensor) && tensor->optimizer.enabled) shard_hash_step(chunk);
+        if (!shard_tensor_is_dense(tensor) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) shard_hash_step(chunk);
     } else {
         chunk->round++;
     }

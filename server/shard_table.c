@@ -1,7 +1,7 @@
 /* shard_table.c - tensors and chunks of one engine, made when the coordinator declares them.
  *
  * A declaration lists every chunk of a tensor and the endpoint that owns it. The engine takes its own: all
- * memory a chunk will ever need (values, velocity, one small record per worker, a codec's combiner) is
+ * memory a chunk will ever need (values, optimiser state, one small record per worker, a codec's combiner) is
  * taken here, so that the data path allocates nothing. What does not fit is refused here, in words.
  *
  * Dense tensors are cut anywhere. A codec encodes a whole tensor, so its one chunk covers all elements. */
@@ -95,9 +95,12 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     }
     chunk->values = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
     chunk->parts = weft_alloc_zero(engine->env, engine->workers * sizeof *chunk->parts);
-    if (tensor->optimizer.enabled && tensor->optimizer.momentum != 0)
-        chunk->velocity = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
-    if (!chunk->values || !chunk->parts || (tensor->optimizer.enabled && tensor->optimizer.momentum != 0 && !chunk->velocity))
+    bool failed = !chunk->values || !chunk->parts;
+    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
+        chunk->states[s] = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
+        failed |= !chunk->states[s];
+    }
+    if (failed)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a chunk of %llu elements of tensor '%s'",
                               (unsigned long long)chunk->count, tensor->name);
     return WEFT_OK;
@@ -159,7 +162,7 @@ static void tensor_free(struct shard_tensor *tensor)
     struct weft_env *env = tensor->engine->env;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         weft_free_bytes(env, tensor->chunks[i].values);
-        weft_free_bytes(env, tensor->chunks[i].velocity);
+        for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
         weft_free_bytes(env, tensor->chunks[i].parts);
     }
     weft_free_bytes(env, tensor->chunks);
@@ -183,7 +186,7 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
 
     enum weft_status status = tensor_describe(tensor, declared->declare, error);
     if (status == WEFT_OK) status = chunks_make(tensor, declared, error);
-    if (status == WEFT_OK && tensor->combiner && tensor->optimizer.enabled) {
+    if (status == WEFT_OK && tensor->combiner && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
         status = scratch_grow(engine, weft_shape_elems(&tensor->shape));
         if (status < 0) weft_error_set(error, status, "no memory to decode tensor '%s'", tensor->name);
     }

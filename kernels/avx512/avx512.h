@@ -43,6 +43,13 @@ void weft_avx512_dequantise_fp8_f32(float *out, const uint8_t *codes, const uint
 void weft_avx512_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *x, size_t count);
 void weft_avx512_dequantise_sign_f32(float *out, const uint8_t *bits, const float *scales, size_t count);
 
+void weft_avx512_adam_f32(float *weights, float *first, float *second, const float *grad, float grad_scale,
+                         const struct weft_adam *adam, size_t count);
+void weft_avx512_adagrad_f32(float *weights, float *sums, const float *grad, float grad_scale, float lr, float eps,
+                            float weight_decay, size_t count);
+void weft_avx512_ftrl_f32(float *weights, float *z, float *n, const float *grad, float grad_scale, const struct weft_ftrl *ftrl,
+                         size_t count);
+
 double weft_avx512_dot_f32(const float *a, const float *b, size_t count);
 void weft_avx512_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank);
 uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,

@@ -42,6 +42,13 @@ void weft_scalar_dequantise_fp8_f32(float *out, const uint8_t *codes, const uint
 void weft_scalar_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *x, size_t count);
 void weft_scalar_dequantise_sign_f32(float *out, const uint8_t *bits, const float *scales, size_t count);
 
+void weft_scalar_adam_f32(float *weights, float *first, float *second, const float *grad, float grad_scale,
+                         const struct weft_adam *adam, size_t count);
+void weft_scalar_adagrad_f32(float *weights, float *sums, const float *grad, float grad_scale, float lr, float eps,
+                            float weight_decay, size_t count);
+void weft_scalar_ftrl_f32(float *weights, float *z, float *n, const float *grad, float grad_scale, const struct weft_ftrl *ftrl,
+                         size_t count);
+
 double weft_scalar_dot_f32(const float *a, const float *b, size_t count);
 void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
                             size_t rank);

@@ -35,13 +35,15 @@ static const struct plan_tensor tensors_small[] = {
 static const struct plan_tensor tensors_full[] = {
     {"matrix", "dense", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", 2, {700, 1100}}, /* 3 MB: chunks on both shards */
     {"bias", "dense", "sgd:momentum=0.5", 1, {1001}},
+    {"moments", "dense", "adam:weight_decay=0.01", 2, {90, 40}},
+    {"sparse", "dense", "ftrl:l1=0.05,l2=0.1", 1, {777}},
     {"mean", "dense", "none", 2, {300, 1000}},
 };
 static const struct plan_tensor tensors_codec[] = {
     {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {256, 300}},
     {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {200, 250}},
-    {"half", "bf16", "sgd", 1, {5000}},
-    {"eight", "int8:min_count=0", "sgd", 1, {5000}},
+    {"half", "bf16", "adamw:beta2=0.95,weight_decay=0.1", 1, {5000}},
+    {"eight", "int8:min_count=0", "adagrad", 1, {5000}},
     {"four", "int4:min_count=0", "sgd", 1, {3001}},
     {"signs", "sign:min_count=0", "sgd", 1, {3001}},
     {"eighths", "e4m3:min_count=0", "sgd", 1, {1500}},

@@ -176,6 +176,34 @@ static void check_sgd(const struct weft_kernels *fast, size_t count, size_t shif
     }
 }
 
+static void check_rules(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
+{
+    const size_t at = GUARD + shift;
+    static float fast_third[ROOM], slow_third[ROOM];
+    const struct weft_adam adams[] = {
+        {.lr = 0.1f, .step_size = 0.19f, .root_scale = 3.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f},
+        {.lr = 0.1f, .step_size = 0.1f, .root_scale = 1.0f, .beta1 = 0.5f, .beta2 = 0.9f, .eps = 1.0f, .weight_decay = 0.1f, .decoupled = true},
+    };
+    const struct weft_ftrl ftrl = {.alpha = 0.1f, .beta = 1.0f, .l1 = 0.3f, .l2 = 0.1f};
+    memcpy(fast_third, arena.b, sizeof fast_third);
+    memcpy(slow_third, arena.b, sizeof slow_third);
+    for (int rule = 0; rule < 4; rule++) {
+        if (rule < 2) {
+            fast->adam_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f, &adams[rule], count);
+            scalar->adam_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f, &adams[rule], count);
+        } else if (rule == 2) {
+            fast->adagrad_f32(arena.fast + at, fast_third + at, arena.a + at, 0.25f, 0.1f, 1e-10f, 0.01f, count);
+            scalar->adagrad_f32(arena.slow + at, slow_third + at, arena.a + at, 0.25f, 0.1f, 1e-10f, 0.01f, count);
+        } else {
+            fast->ftrl_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f, &ftrl, count);
+            scalar->ftrl_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f, &ftrl, count);
+        }
+        SAME("rule's weights", arena.fast, arena.slow);
+        SAME("rule's first state", arena.fast_second, arena.slow_second);
+        SAME("rule's second state", fast_third, slow_third);
+    }
+}
+
 /* One pass over n sources against the definition, an out that is a source included, and against the fold of fold.c. */
 static void check_tree(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
 {
@@ -309,6 +337,7 @@ static void vectors_of(const struct weft_kernels *fast)
                 check_quantise(fast, &sample, counts[c], shift, kind, seed);
                 check_narrow(fast, counts[c], shift, kind, seed);
                 check_sgd(fast, counts[c], shift, kind, seed);
+                check_rules(fast, counts[c], shift, kind, seed);
             }
 }
 

@@ -46,39 +46,6 @@ static void every_input_matters(void **state)
     assert_int_equal(weft_proof_make("s", WEFT_PROOF_JOIN, nonce, "job", longer, other), WEFT_ERR_INVALID);
 }
 
-static void optimizer_accepts(void **state)
-{
-    struct weft_optimizer_spec spec;
-    assert_int_equal(weft_optimizer_parse("", &spec, NULL), WEFT_OK);
-    assert_false(spec.enabled);
-    assert_int_equal(weft_optimizer_parse("none", &spec, NULL), WEFT_OK);
-    assert_false(spec.enabled);
-    assert_int_equal(weft_optimizer_parse("sgd", &spec, NULL), WEFT_OK);
-    assert_true(spec.enabled && spec.momentum == 0 && spec.weight_decay == 0 && !spec.nesterov);
-    assert_int_equal(weft_optimizer_parse("sgd:nesterov=1,momentum=0.9,weight_decay=1e-4", &spec, NULL), WEFT_OK);
-    assert_true(spec.enabled && spec.momentum == 0.9f && spec.weight_decay == 1e-4f && spec.nesterov);
-}
-
-static void optimizer_refuses(void **state)
-{
-    static const char *const bad[] = {"adam", "sgd:", "sgd,", "sgdx", "none:momentum=1", "sgd:momentum", "sgd:momentum=", "sgd:momentum=1",
-        "sgd:momentum=0.99999999999", "sgd:momentum=-0.1", "sgd:momentum=nan", "sgd:momentum=0x1p-1", "sgd:momentum=0.9,momentum=0.9",
-        "sgd:momentum=0.9,", "sgd:momentum=0.9 ", "sgd:nesterov=1", "sgd:momentum=0.5,nesterov=2", "sgd:weight_decay=inf",
-        "sgd:lr=0.1", "sgd:momentum=0.9.1", "sgd:momentum=0,9"};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct weft_optimizer_spec spec = {.weight_decay = 7};
-        struct weft_error error = {0};
-        if (weft_optimizer_parse(bad[i], &spec, &error) != WEFT_ERR_INVALID) fail_msg("'%s' was accepted", bad[i]);
-        assert_true(spec.weight_decay == 7 && error.text[0] != 0);
-    }
-    struct weft_error error = {0};
-    struct weft_optimizer_spec spec;
-    weft_optimizer_parse("sgd:lr=0.1", &spec, &error);
-    assert_string_equal(error.text, "optimizer option 'lr=0.1' is not known: give 'none', 'sgd' or "
-                                    "'sgd:momentum=0.9,weight_decay=1e-4,nesterov=1'");
-}
-
-/* Data endpoints leave the host only with a secret. */
 static void devices_need_a_secret(void **state)
 {
     static const char *const own[] = {NULL, "", "lo", "lo,lo", ","}, *const open[] = {"eth0", "lo,eth0", "lo0", "l", "all"};
@@ -95,7 +62,6 @@ static void devices_need_a_secret(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(known_value), cmocka_unit_test(every_input_matters),
-        cmocka_unit_test(optimizer_accepts), cmocka_unit_test(optimizer_refuses),
         cmocka_unit_test(devices_need_a_secret)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

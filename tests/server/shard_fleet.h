@@ -119,7 +119,7 @@ struct fleet {
     uint32_t chunk_count;
     struct weft_shape shape[FLEET_TENSORS_MAX];
     struct weft_codec_spec codec[FLEET_TENSORS_MAX];
-    struct weft_optimizer_spec optimizer[FLEET_TENSORS_MAX];
+    struct weft_optimizer optimizer[FLEET_TENSORS_MAX];
     struct reference *reference;
     uint64_t random;
     uint32_t repeats;       /* messages sent again on purpose */

@@ -110,7 +110,7 @@ static float tree(float *const *contributions, uint64_t element, uint32_t from, 
     return left + right;
 }
 
-static void sgd(const struct weft_optimizer_spec *spec, float lr, float *weights, float *velocity, const float *grad, float scale,
+static void sgd(const struct weft_optimizer *spec, float lr, float *weights, float *velocity, const float *grad, float scale,
                 uint64_t elems)
 {
     for (uint64_t i = 0; i < elems; i++) {
@@ -153,7 +153,7 @@ static void dense_step(struct reference *reference, uint32_t t, uint64_t step)
     }
     for (uint64_t i = 0; i < elems; i++) sum[i] = tree(contributions, i, 0, fleet->options.workers);
     float scale = scale_of(fleet, step);
-    if (fleet->optimizer[t].enabled) {
+    if (fleet->optimizer[t].kind == WEFT_OPTIMIZER_SGD) {
         memcpy(values, tensor->steps[step - 1].values, elems * sizeof(float));
         sgd(&fleet->optimizer[t], fleet_lr(step), values, tensor->velocity, sum, scale, elems);
     } else {
@@ -195,7 +195,7 @@ static void codec_step(struct reference *reference, uint32_t t, uint64_t step)
     }
     for (uint32_t w = 0; w < fleet->options.workers; w++) weft_codec_commit(tensor->codec[w]);
     memcpy(out->values, tensor->steps[step - 1].values, elems * sizeof(float));
-    if (fleet->optimizer[t].enabled) sgd(&fleet->optimizer[t], fleet_lr(step), out->values, tensor->velocity, grad, 1.0f, elems);
+    if (fleet->optimizer[t].kind == WEFT_OPTIMIZER_SGD) sgd(&fleet->optimizer[t], fleet_lr(step), out->values, tensor->velocity, grad, 1.0f, elems);
     free(grad);
 }
 

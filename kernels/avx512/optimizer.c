@@ -1,0 +1,5 @@
+/* optimizer.c - adam, adagrad and ftrl, as this instruction set has them; the text is optimizer_loops.h. */
+#include "kernels/avx512/avx512.h"
+
+#define OPTIMIZER(name) weft_avx512_##name
+#include "kernels/optimizer_loops.h"
