@@ -520,13 +520,130 @@ static void test_close_while_written(void **state)
     }
 }
 
+/* ---- remote access ---- */
+
+static struct weft_window *open_window(struct place *place, struct weft_peer *peer, void *memory, size_t bytes, struct weft_remote *remotes[2])
+{
+    struct weft_window_options own = {.size = sizeof own, .address = memory, .bytes = bytes, .rights = WEFT_WINDOW_READ | WEFT_WINDOW_WRITE,
+                                      .peer_id = WEFT_ANY_PEER};
+    struct weft_window *window;
+    const void *key;
+    size_t key_bytes;
+    assert_int_equal(weft_window_open(place->transport, &own, &window, NULL), WEFT_OK);
+    weft_window_key(window, &key, &key_bytes);
+    for (int i = 0; i < 2; i++) assert_int_equal(weft_transport_import(peer, key, key_bytes, &remotes[i]), WEFT_OK);
+    return window;
+}
+
+static uint64_t copied(struct place *place)
+{
+    struct weft_transport_stats stats;
+    weft_transport_stats(place->transport, &stats);
+    return stats.copied_bytes;
+}
+
+static enum weft_status put(struct op *op, struct weft_remote *remote, const void *source, size_t bytes, bool notify)
+{
+    struct weft_put what = {.source = source, .bytes = bytes, .notify = notify, .tag = TAG(5), .header = "there", .header_bytes = notify ? 5 : 0};
+    op_init(op);
+    return weft_transport_put(remote, &what, &op->completion);
+}
+
+/* Over verbs lanes (in the virtual machine): the owner's processor touches nothing of what is put into or got from its window,
+ * the notification comes behind the bytes, and a window closes only when nobody has its key any more. */
+static void test_remote_access(void **state)
+{
+    enum { BYTES = 1 << 20, COUNT = 16 };
+    const char *devices = getenv("WEFT_TEST_DEVICES");
+    if (!devices) {
+        fprintf(stderr, "WEFT_TEST_DEVICES names no RDMA device\n");
+        skip();
+    }
+    struct place places[2];
+    struct weft_peer *peers[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        struct weft_transport_options options;
+        char device[64];
+        snprintf(device, sizeof device, "%.*s", (int)strcspn(devices, " "), devices);
+        if (i == 1 && strchr(devices, ' ')) snprintf(device, sizeof device, "%s", strchr(devices, ' ') + 1);
+        place_init(&options, &places[i], i + 1);
+        options.lanes = "rc_verbs,ud_verbs";
+        options.devices = device;
+        must_open(&options, &places[i]);
+    }
+    meet_both(places, peers);
+    talk(places, peers);
+    char line[200];
+    weft_peer_describe(peers[0], line, sizeof line);
+    if (!strstr(line, "put and get by remote access")) fail_msg("\"%s\"", line);
+
+    static unsigned char memory[BYTES], source[BYTES], back[BYTES];
+    struct weft_remote *remotes[2];
+    struct weft_window *window = open_window(&places[1], peers[0], memory, BYTES, remotes);
+    talk(places, peers); /* the key is asked for and given meanwhile */
+    uint64_t before = copied(&places[1]), own_before = copied(&places[0]);
+    for (uint32_t round = 0; round < 4; round++) {
+        size_t bytes = round == 0 ? 8 : BYTES >> (3 - round);
+        struct op put_op, got, heard;
+        fill(source, bytes, round);
+        memset(back, 0, bytes);
+        op_recv(&heard, places[1].transport, 1, TAG(5), NULL, 0);
+        assert_int_equal(put(&put_op, remotes[round % 2], source, bytes, true), WEFT_IN_PROGRESS);
+        UNTIL(places, 2, heard.fired);
+        assert_true(filled(memory, bytes, round));
+        assert_memory_equal(heard.receive.header, "there", 5);
+        UNTIL(places, 2, put_op.fired);
+        assert_int_equal(put_op.status, WEFT_OK);
+        op_init(&got);
+        assert_int_equal(weft_transport_get(remotes[round % 2], 0, back, bytes, &got.completion), WEFT_IN_PROGRESS);
+        UNTIL(places, 2, got.fired);
+        assert_int_equal(got.status, WEFT_OK);
+        assert_true(filled(back, bytes, round));
+    }
+    assert_int_equal(copied(&places[1]), before);
+    assert_int_equal(copied(&places[0]), own_before);
+
+    struct op puts[COUNT], closed, late;
+    for (int i = 0; i < COUNT; i++) assert_int_equal(put(&puts[i], remotes[0], source, BYTES, false), WEFT_IN_PROGRESS);
+    op_init(&closed);
+    weft_window_close(window, &closed.completion);
+    for (int i = 0; i < 20; i++) weft_transport_progress(places[1].transport, 64); /* the importer has not heard of it */
+    assert_int_equal(closed.fired, 0);
+    UNTIL(places, 2, closed.fired);
+    memset(memory, 0xEE, BYTES);
+    for (int i = 0; i < COUNT; i++) UNTIL(places, 2, puts[i].fired);
+    assert_int_equal(put(&late, remotes[0], source, 100, false), WEFT_IN_PROGRESS);
+    UNTIL(places, 2, late.fired);
+    assert_int_equal(late.status, WEFT_ERR_CANCELLED);
+    for (int i = 0; i < BYTES; i++) assert_int_equal(memory[i], 0xEE);
+    for (int i = 0; i < 2; i++) assert_int_equal(weft_remote_release(remotes[i]), WEFT_OK);
+
+    window = open_window(&places[1], peers[0], memory, BYTES, remotes); /* released before and after the key has come */
+    assert_int_equal(weft_remote_release(remotes[0]), WEFT_OK);
+    talk(places, peers);
+    assert_int_equal(weft_remote_release(remotes[1]), WEFT_OK);
+    op_init(&closed);
+    weft_window_close(window, &closed.completion);
+    UNTIL(places, 2, closed.fired);
+    assert_int_equal(places[0].failed + places[1].failed, 0);
+
+    window = open_window(&places[1], peers[0], memory, BYTES, remotes); /* its user leaves without letting go */
+    talk(places, peers);
+    assert_int_equal(put(&puts[0], remotes[0], source, BYTES, false), WEFT_IN_PROGRESS);
+    weft_transport_close(places[0].transport);
+    op_init(&closed);
+    weft_window_close(window, &closed.completion);
+    UNTIL(places, 2, closed.fired && puts[0].fired);
+    close_all(places, 2);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_secrets_differ), cmocka_unit_test(test_blob_is_sealed), cmocka_unit_test(test_forger),
         cmocka_unit_test(test_port_range),     cmocka_unit_test(test_devices),        cmocka_unit_test(test_user_settings),
         cmocka_unit_test(test_strangers),      cmocka_unit_test(test_sleeps_tcp),     cmocka_unit_test(test_sleeps_shm),
-        cmocka_unit_test(test_close_while_written),
+        cmocka_unit_test(test_close_while_written), cmocka_unit_test(test_remote_access),
     };
     if (argc > 1 && strcmp(argv[1], "quick") == 0) cmocka_set_skip_filter("test_forger"); /* nobody answers him: it takes two seconds */
     else if (argc > 1) cmocka_set_test_filter(argv[1]);

@@ -112,6 +112,11 @@ class Checks:
         """The transport's conformance suite over UCX on RC queue pairs; endpoints alternate between the devices."""
         self.conformance("ucx-verbs", " ".join(device + ":1" for device in self.devices), UCX_VERBS)
 
+    def remote_access_ucx_verbs(self):
+        """Put and get by UCX's own remote access: no byte touched by the owner's processor, closing waits for who has the key."""
+        self.cases(["tests/transport/test_transport_ucx", "test_remote_access"], 10,
+                   {**UCX_VERBS, "WEFT_TEST_DEVICES": " ".join(device + ":1" for device in self.devices)})
+
     def wire(self):
         """For tests that hurt the wire, where there is one."""
         if self.setup != "pair":
@@ -269,7 +274,8 @@ class Checks:
         """Of this setup: what does not depend on the devices runs on one of them."""
         both = [self.devices_are_up, self.device_half, self.connection_manager, self.conformance_verbs, self.conformance_verbs_lanes, self.verbs_backend,
                 self.faults_verbs]
-        last = [self.main_job_verbs, self.counters, self.conformance_ucx_verbs, self.main_job_ucx_verbs]
+        last = [self.main_job_verbs, self.counters, self.conformance_ucx_verbs, self.remote_access_ucx_verbs,
+                self.main_job_ucx_verbs]
         if self.setup == "pair":
             return both + [self.rails_verbs, self.conformance_verbs_cm] + last
         return both + [self.conformance_fault_verbs, self.conformance_delay_verbs] + last

@@ -11,7 +11,8 @@
  *   ucx_message.c   send, arrivals, accept, discard
  *   ucx_batch.c     small words to a peer, gathered into one message
  *   ucx_stream.c    payloads cut into fragments, for buffers that the receiver has named
- *   ucx_window.c    one-sided: windows, put, get
+ *   ucx_window.c    one-sided: windows, put, get, by messages
+ *   ucx_direct.c    put and get by UCX's own remote access
  *   ucx_table.c     numbers for what is in flight
  *
  * A message goes one of three ways
@@ -93,6 +94,7 @@ struct ucx_send {
     uint64_t bytes, started, piece; /* all, handed to UCX, one fragment's */
     uint64_t landing;         /* DATA: where to, at the receiver; 0: not granted yet */
     struct ucx_window *served;
+    struct ucx_remote *far;   /* a put by UCX: into this one */
     struct ucx_wire_put put;
     uint64_t put_offset;
     bool answered;            /* a put: the peer has it all, or has refused it */
@@ -119,6 +121,7 @@ struct ucx_landing {
     struct ucx_op op; /* first */
     char *buffer;
     uint64_t bytes, received;
+    struct ucx_remote *far; /* a get by UCX: from this one */
 };
 
 struct ucx_arrival {
@@ -149,8 +152,15 @@ struct ucx_window {
     struct weft_window *window;
     uint64_t id, secret;
     ucp_mem_h memory;        /* NULL: only by messages */
+    struct weft_list holders; /* who has UCX's key of it */
     uint32_t serving;        /* answers to gets that read it */
-    uint32_t awaited;        /* peers that have not let go of it */
+    bool shut;               /* closes: found by nobody any more */
+};
+
+struct ucx_holder {
+    struct weft_list link;
+    struct ucx_peer *peer;
+    uint32_t count; /* keys given and not let go of */
 };
 
 struct ucx_remote {
@@ -158,6 +168,7 @@ struct ucx_remote {
     struct weft_list link;   /* in ucx_peer.remotes */
     uint64_t window, secret, address;
     ucp_rkey_h rkey;         /* NULL: only by messages */
+    bool asked;              /* for the key */
     bool shut;               /* its owner closes it: no new access, LET_GO when the last has ended */
     uint32_t direct;         /* puts and gets by UCX under way */
 };
@@ -179,7 +190,8 @@ struct ucx_peer {
     enum ucx_end end;
     enum weft_status end_status;
     uint64_t end_deadline_ns;   /* of the present phase */
-    bool direct;                /* its lanes have real remote access: payloads and puts go by UCX */
+    bool direct;                /* its lanes reach memory: large payloads go by UCX's rendezvous */
+    bool remote_access;         /* in hardware, without the peer's processor: puts and gets go by UCX */
     char lanes[80];             /* "tcp/lo", "rc_verbs/mlx5_0:1 + ud_verbs/mlx5_0:1" */
     bool hello_came, hello_went; /* both: UCX knows both ends of the connection */
     bool answered;              /* BYE or its answer has come */
@@ -223,6 +235,7 @@ struct ucx_endpoint {
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
     struct ucx_pool sends, arrivals, eager_buffers, fragments, batches, landings, incomings;
     uint64_t pool_bytes;
+    bool reaches_cuda;     /* UCX in this process knows the memory of CUDA devices */
     struct ucx_table operations, windows;
     uint32_t send_count;
     struct weft_list arrived, failed, peers, busy, talking;
@@ -288,6 +301,7 @@ void ucx_op_finish(struct ucx_op *op, enum weft_status status);
 void ucx_op_fail(struct ucx_op *op, enum weft_status status); /* finish, now or when UCX holds nothing of it any more */
 void ucx_op_started(struct ucx_op *op, void *request);        /* what UCX answered to its start */
 void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status);
+void ucx_op_release(struct ucx_op *op);                       /* recycle it if nobody holds it any more */
 void ucx_op_drop(struct ucx_op *op);                          /* it was never started */
 
 /* ucx_batch.c */
@@ -318,9 +332,27 @@ enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *r
                          size_t bytes, struct weft_completion *completion);
 void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data, size_t data_bytes);
 void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry);
-void ucx_on_shut(struct ucx_peer *known, uint64_t window);
-void ucx_on_let_go(struct ucx_peer *known, uint64_t window);
+/* The window that this peer may reach with one of these rights, or NULL. */
+struct ucx_window *ucx_window_find(struct ucx_peer *known, uint64_t id, uint64_t secret, unsigned rights);
+void ucx_window_check(struct ucx_window *own); /* is its closing over? */
+void ucx_on_notify(struct ucx_peer *known, const struct ucx_wire_entry *entry);
 void ucx_windows_peer_gone(struct ucx_peer *known); /* no word will come from him any more */
 void ucx_serve_ended(struct ucx_send *send);
+
+/* ucx_direct.c */
+void ucx_direct_map(struct ucx_endpoint *endpoint, struct ucx_window *own);
+void ucx_direct_unmap(struct ucx_endpoint *endpoint, struct ucx_window *own);
+void ucx_direct_shut(struct ucx_window *own);
+void ucx_direct_free(struct ucx_endpoint *endpoint, struct ucx_window *own);
+void ucx_direct_ask(struct ucx_remote *far, struct ucx_peer *known);
+void ucx_direct_release(struct ucx_remote *far);
+void ucx_direct_peer_gone(struct ucx_peer *known);
+/* They end by ucx_op_finish, whatever happens. */
+void ucx_direct_put(struct ucx_send *send, struct ucx_remote *far, const struct weft_put *put);
+void ucx_direct_get(struct ucx_landing *landing, struct ucx_remote *far, uint64_t offset);
+void ucx_on_ask(struct ucx_peer *known, const struct ucx_wire_entry *entry);
+void ucx_on_give(struct ucx_peer *known, const struct ucx_wire_entry *entry);
+void ucx_on_shut(struct ucx_peer *known, uint64_t window);
+void ucx_on_let_go(struct ucx_peer *known, uint64_t window);
 
 #endif

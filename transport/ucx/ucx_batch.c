@@ -176,6 +176,9 @@ static void on_word(struct ucx_peer *known, const struct ucx_wire_entry *entry)
     case UCX_WORD_GET: ucx_on_get(known, entry); break;
     case UCX_WORD_SHUT: ucx_on_shut(known, entry->id); break;
     case UCX_WORD_LET_GO: ucx_on_let_go(known, entry->id); break;
+    case UCX_WORD_ASK: ucx_on_ask(known, entry); break;
+    case UCX_WORD_GIVE: ucx_on_give(known, entry); break;
+    case UCX_WORD_NOTIFY: ucx_on_notify(known, entry); break;
     }
 }
 

@@ -156,6 +156,7 @@ enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_err
         .field_mask = UCP_PARAM_FIELD_FEATURES,
         .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
     };
+    if (settings->verbs && settings->direct) params.features |= UCP_FEATURE_RMA;
     ucs = ucp_init(&params, config, &endpoint->context);
     ucp_config_release(config);
     if (ucs != UCS_OK) return cannot_start(settings, ucs, error);
@@ -164,6 +165,8 @@ enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_err
         ucp_cleanup(endpoint->context);
         return status;
     }
+    ucp_context_attr_t found = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    if (ucp_context_query(endpoint->context, &found) == UCS_OK) endpoint->reaches_cuda = found.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA);
     snprintf(endpoint->transport->name, sizeof endpoint->transport->name, "ucx %.50s", settings->lanes);
     return WEFT_OK;
 }

@@ -1,8 +1,10 @@
 /* ucx_lane.c - which lanes UCX chose towards a peer. UCX 1.13 tells it only in words meant for people, one line a
- * lane: "lane[0]:  0:rc_verbs/mlx5_0:1.0 md[0] -> ... rma_bw#0 am wireup". From UCX 1.15 on ucp_ep_query has a
+ * lane: "lane[0]:  0:rc_verbs/mlx5_0:1.0 md[0] -> ... rma_bw#0 am wireup", and further below, where put and get are asked
+ * for, one line "put[0]: 0..<short>..81..<bcopy>.." for each lane that carries puts. From UCX 1.15 on ucp_ep_query has a
  * field for it, but not for what each lane is used for, so the words are read everywhere. What they cannot tell is
  * taken as "no remote access": slower, never wrong. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
@@ -37,12 +39,31 @@ static bool reaches_memory(const char *name)
     return false;
 }
 
+static bool reaches_without_processor(const char *name)
+{
+    return begins(name, "rc") || begins(name, "dc");
+}
+
+/* Is there a line about puts for a lane that needs no processor? */
+static bool puts_by_hardware(const char *words)
+{
+    for (const char *at = strstr(words, " put["); at; at = strstr(at + 1, " put[")) {
+        char label[24], name[64];
+        snprintf(label, sizeof label, "lane[%lu]:", strtoul(at + 5, NULL, 10));
+        const char *line = strstr(words, label);
+        if (line) read_name(line, name, sizeof name);
+        if (line && reaches_without_processor(name)) return true;
+    }
+    return false;
+}
+
 static void read_lane(struct ucx_peer *known, const char *line)
 {
     char name[64];
     read_name(line, name, sizeof name);
     if (!name[0]) return;
-    if (reaches_memory(name) && strstr(line, " rma_bw#")) known->direct = known->endpoint->settings.direct;
+    bool allowed = known->endpoint->settings.direct;
+    if (reaches_memory(name) && strstr(line, " rma_bw#")) known->direct = allowed;
     size_t used = strlen(known->lanes);
     if (strstr(known->lanes, name) || used + strlen(name) + 4 > sizeof known->lanes) return;
     snprintf(known->lanes + used, sizeof known->lanes - used, "%s%s", used ? " + " : "", name);
@@ -52,11 +73,12 @@ void ucx_lane_learn(struct ucx_peer *known)
 {
     char words[4096] = "";
     known->lanes[0] = 0;
-    known->direct = false;
+    known->direct = known->remote_access = false;
     FILE *stream = fmemopen(words, sizeof words - 1, "w"); /* what does not fit is cut: fewer lanes are known */
     if (!stream) return;
     ucp_ep_print_info(known->ep, stream);
     fclose(stream);
+    known->remote_access = known->endpoint->settings.direct && puts_by_hardware(words);
     for (char *line = strstr(words, "lane["); line; line = strstr(line + 1, "lane[")) {
         char *end = strchr(line, '\n');
         if (!end) return;
@@ -70,6 +92,8 @@ void ucx_lane_learn(struct ucx_peer *known)
 void ucx_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
 {
     const struct ucx_peer *known = peer->backend;
-    if (known->lanes[0]) snprintf(out, bytes, "ucx %s%s", known->lanes, known->direct ? ", remote access" : "");
+    const char *payloads = known->direct ? "large payloads by UCX's rendezvous" : "payloads in fragments";
+    const char *access = known->remote_access ? "put and get by remote access" : "put and get by messages";
+    if (known->lanes[0]) snprintf(out, bytes, "ucx %s, %s, %s", known->lanes, payloads, access);
     else snprintf(out, bytes, "%s", transport->name);
 }

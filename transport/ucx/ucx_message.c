@@ -54,6 +54,8 @@ struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind, st
     weft_list_init(&send->sending);
     send->landing = 0;
     send->served = NULL;
+    send->far = NULL;
+    send->answer = WEFT_OK;
     send->answered = false;
     return send;
 }

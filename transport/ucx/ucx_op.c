@@ -3,7 +3,7 @@
 
 static bool has_user(const struct ucx_op *op) { return op->kind <= UCX_OP_GET; }
 
-static void op_release(struct ucx_op *op)
+void ucx_op_release(struct ucx_op *op)
 {
     if (!op->delivered || op->holds > 0) return;
     struct ucx_endpoint *endpoint = op->peer->endpoint;
@@ -21,7 +21,7 @@ static void op_recycle(struct weft_transport *transport, struct core_done *done)
 {
     struct ucx_op *op = weft_container_of(done, struct ucx_op, done);
     op->delivered = true;
-    op_release(op);
+    ucx_op_release(op);
 }
 
 void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known, struct weft_completion *completion)
@@ -56,7 +56,7 @@ void ucx_op_finish(struct ucx_op *op, enum weft_status status)
         core_finish(op->peer->endpoint->transport, &op->done, status);
     } else {
         op->delivered = true;
-        op_release(op);
+        ucx_op_release(op);
     }
 }
 
@@ -78,7 +78,7 @@ void ucx_op_drop(struct ucx_op *op)
     op_forget_number(op);
     op->delivered = op->finished = true;
     op->holds = 0;
-    op_release(op);
+    ucx_op_release(op);
 }
 
 void ucx_op_started(struct ucx_op *op, void *request)
@@ -95,7 +95,7 @@ void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status)
     if (op->kind == UCX_OP_CONTROL && op->rendezvous && status == UCS_OK) op->peer->hello_went = true;
     enum weft_status end_status = op->peer->end_status;
     if (op->finished) { /* its user has been told: the connection is gone */
-        op_release(op);
+        ucx_op_release(op);
         return;
     }
     if (op->kind == UCX_OP_MESSAGE && op->rendezvous && status == UCS_OK && end_status < 0) {

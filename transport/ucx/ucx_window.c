@@ -1,6 +1,6 @@
 /* ucx_window.c - one-sided access.
  *
- * Towards most peers a put or get is made of active messages and served by the window's owner, inside his progress:
+ * Towards most peers (all others: ucx_direct.c) a put or get is made of active messages and served by the window's owner, inside his progress:
  * UCX's own put over tcp moves a twentieth of what the messages do, and memory that only its owner's hand writes can
  * be closed at once.
  *   put   PUT fragments ─► copied into the window ─► PUT_DONE (and the notification arrives there)
@@ -16,8 +16,9 @@
 enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    if (window->options.kind == WEFT_MEMORY_CUDA) {
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "transport %s opens windows on host memory only: copy to the host first", transport->name);
+    if (window->options.kind == WEFT_MEMORY_CUDA && !endpoint->reaches_cuda) {
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "transport %s opens windows on host memory only, its UCX has no CUDA: copy to the host first", transport->name);
     }
     struct ucx_window *own = weft_alloc_zero(transport->env, sizeof *own);
     uint64_t id = own ? ucx_table_put(transport->env, &endpoint->windows, own) : 0;
@@ -29,16 +30,18 @@ enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_w
     own->id = id;
     own->secret = weft_random_u64(transport->env);
     window->backend = own;
+    weft_list_init(&own->holders);
+    ucx_direct_map(endpoint, own);
     struct ucx_wire_key key = {
         .owner = transport->id,
         .rights = window->options.rights,
         .window = id,
         .secret = own->secret,
         .bytes = window->options.bytes,
-        .address = (uintptr_t)window->options.address,
+        .address = own->memory ? (uintptr_t)window->options.address : 0,
     };
     ucx_wire_key_encode(&key, window->key);
-    window->key_bytes = UCX_WIRE_KEY_BYTES + key.packed_bytes;
+    window->key_bytes = UCX_WIRE_KEY_BYTES;
     return WEFT_OK;
 }
 
@@ -74,36 +77,40 @@ static void window_shut(struct ucx_peer *known, struct ucx_window *own)
     }
 }
 
-static void window_check(struct ucx_window *own)
+void ucx_window_check(struct ucx_window *own)
 {
     struct weft_window *window = own->window;
-    if (!window->closing || own->serving > 0 || own->awaited > 0) return;
+    if (!window->closing || !own->shut || own->serving > 0 || !weft_list_empty(&own->holders)) return;
+    ucx_direct_unmap(window->transport->backend, own);
     core_finish(window->transport, &window->done, WEFT_OK);
 }
 
 static void window_end(struct ucx_endpoint *endpoint, struct ucx_window *own)
 {
-    ucx_table_remove(&endpoint->windows, own->id);
+    own->shut = true;
     own->serving++; /* not before all is said */
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
         window_shut(weft_container_of(node, struct ucx_peer, link), own);
     }
     own->serving--;
+    ucx_direct_shut(own);
 }
 
 void ucx_window_close(struct weft_transport *transport, struct weft_window *window)
 {
     struct ucx_window *own = window->backend;
     window_end(transport->backend, own);
-    window_check(own);
+    ucx_window_check(own);
 }
 
 void ucx_window_free(struct weft_transport *transport, struct weft_window *window)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     struct ucx_window *own = window->backend;
-    if (!window->closing) window_end(endpoint, own);
+    if (!own->shut) window_end(endpoint, own);
+    ucx_table_remove(&endpoint->windows, own->id);
+    ucx_direct_free(endpoint, own);
     struct weft_list *node, *spare, *each, *after;
     weft_list_foreach(node, spare, &endpoint->peers) {
         struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
@@ -122,17 +129,19 @@ void ucx_serve_ended(struct ucx_send *send)
     send->served = NULL;
     if (!own) return;
     own->serving--;
-    window_check(own);
+    ucx_window_check(own);
 }
 
-/* The window that this peer may reach with this right, or NULL. */
-static struct ucx_window *window_for(struct ucx_peer *known, uint64_t id, uint64_t secret, unsigned right)
+struct ucx_window *ucx_window_find(struct ucx_peer *known, uint64_t id, uint64_t secret, unsigned rights)
 {
     struct ucx_window *own = ucx_table_get(&known->endpoint->windows, id);
-    if (!own || own->secret != secret || !(own->window->options.rights & right)) return NULL;
+    if (!own || own->shut || own->secret != secret || !(own->window->options.rights & rights)) return NULL;
     uint32_t only = own->window->options.peer_id;
     return only == WEFT_ANY_PEER || only == known->peer->id ? own : NULL;
 }
+
+/* Memory that the processor cannot touch: reached by UCX alone. */
+static bool of_device(const struct ucx_window *own) { return own->window->options.kind == WEFT_MEMORY_CUDA; }
 
 static bool inside(const struct ucx_window *own, uint64_t offset, uint64_t bytes)
 {
@@ -191,10 +200,10 @@ void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, co
         core_refused(transport);
         return;
     }
-    struct ucx_window *own = transport->closed ? NULL : window_for(known, put.window, put.secret, WEFT_WINDOW_WRITE);
-    if (!own || !inside(own, header->sequence, data_bytes) || known->peer->status < 0) {
+    struct ucx_window *own = transport->closed ? NULL : ucx_window_find(known, put.window, put.secret, WEFT_WINDOW_WRITE);
+    if (!own || !inside(own, header->sequence, data_bytes) || known->peer->status < 0 || of_device(own)) {
         if (!own) core_refused(transport);
-        put_done(known, put.id, own ? WEFT_ERR_INVALID : WEFT_ERR_CANCELLED);
+        put_done(known, put.id, !own ? WEFT_ERR_CANCELLED : of_device(own) ? WEFT_ERR_UNSUPPORTED : WEFT_ERR_INVALID);
         return;
     }
     struct ucx_arrival *notification = NULL;
@@ -221,10 +230,10 @@ void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry)
 {
     struct ucx_endpoint *endpoint = known->endpoint;
     uint64_t secret = entry->header_bytes == 8 ? ucx_wire_u64(entry->header) : 0;
-    struct ucx_window *own = endpoint->transport->closed ? NULL : window_for(known, entry->a, secret, WEFT_WINDOW_READ);
-    if (!own || !inside(own, entry->b, entry->c) || entry->c == 0) {
+    struct ucx_window *own = endpoint->transport->closed ? NULL : ucx_window_find(known, entry->a, secret, WEFT_WINDOW_READ);
+    if (!own || !inside(own, entry->b, entry->c) || entry->c == 0 || of_device(own)) {
         if (!own) core_refused(endpoint->transport);
-        refuse_get(known, entry->id, own ? WEFT_ERR_INVALID : WEFT_ERR_CANCELLED);
+        refuse_get(known, entry->id, !own ? WEFT_ERR_CANCELLED : of_device(own) ? WEFT_ERR_UNSUPPORTED : WEFT_ERR_INVALID);
         return;
     }
     struct ucx_send *send = ucx_send_take(known, UCX_OP_SERVE, NULL);
@@ -242,11 +251,16 @@ void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry)
 
 void ucx_windows_peer_gone(struct ucx_peer *known)
 {
+    ucx_direct_peer_gone(known);
     while (!weft_list_empty(&known->incoming)) incoming_free(known, weft_list_first(&known->incoming, struct ucx_incoming, link));
 }
 
-void ucx_on_shut(struct ucx_peer *known, uint64_t window) {}
-void ucx_on_let_go(struct ucx_peer *known, uint64_t window) {}
+void ucx_on_notify(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+{
+    if (known->endpoint->transport->closed || known->peer->status < 0) return;
+    struct ucx_arrival *notification = ucx_arrival_make(known, entry->a, 0, 0, entry->header, entry->header_bytes);
+    if (notification) notify(notification);
+}
 
 /* ---- what we do at peers ---- */
 
@@ -254,7 +268,7 @@ enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote
 {
     struct ucx_wire_key key;
     WEFT_TRY(ucx_wire_key_decode(key_data, bytes, &key));
-    if (key.owner != remote->peer->id || key.packed_bytes > 0) return WEFT_ERR_MALFORMED;
+    if (key.owner != remote->peer->id) return WEFT_ERR_MALFORMED;
     struct ucx_peer *known = remote->peer->backend;
     struct ucx_remote *far = weft_alloc_zero(transport->env, sizeof *far);
     if (!far) return WEFT_ERR_NO_MEMORY;
@@ -263,15 +277,29 @@ enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote
     far->secret = key.secret;
     far->address = key.address;
     weft_list_append(&known->remotes, &far->link);
+    if (known->ep) ucx_direct_ask(far, known);
     remote->backend = far;
     remote->bytes = key.bytes;
     remote->rights = key.rights;
     return WEFT_OK;
 }
 
+static void forget(struct ucx_remote **at, const struct ucx_remote *far)
+{
+    if (*at == far) *at = NULL;
+}
+
 void ucx_release(struct weft_transport *transport, struct weft_remote *remote)
 {
     struct ucx_remote *far = remote->backend;
+    struct ucx_peer *known = remote->peer->backend;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &known->operations) { /* finished ones that UCX has not let go of */
+        struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
+        if (op->kind == UCX_OP_PUT) forget(&weft_container_of(op, struct ucx_send, op)->far, far);
+        if (op->kind == UCX_OP_GET) forget(&weft_container_of(op, struct ucx_landing, op)->far, far);
+    }
+    ucx_direct_release(far);
     weft_list_remove(&far->link);
     weft_free_bytes(transport->env, far);
 }
@@ -309,7 +337,10 @@ enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *r
     struct ucx_send *send = ucx_send_take(known, UCX_OP_PUT, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     send->op.done.remote = remote;
-    return put_by_messages(send, remote->backend, put);
+    struct ucx_remote *far = remote->backend;
+    if (!far->rkey || far->shut || put->bytes == 0) return put_by_messages(send, far, put);
+    ucx_direct_put(send, far, put);
+    return WEFT_IN_PROGRESS;
 }
 
 enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination,
@@ -317,7 +348,7 @@ enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *r
 {
     struct ucx_endpoint *endpoint = transport->backend;
     struct ucx_peer *known = remote->peer->backend;
-    const struct ucx_remote *far = remote->backend;
+    struct ucx_remote *far = remote->backend;
     if (!known->ep) return WEFT_ERR_PEER_LOST;
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
     struct ucx_landing *landing = ucx_pool_take(endpoint, &endpoint->landings);
@@ -327,6 +358,11 @@ enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *r
     landing->buffer = destination;
     landing->bytes = bytes;
     landing->received = 0;
+    landing->far = NULL;
+    if (far->rkey && !far->shut && bytes > 0) {
+        ucx_direct_get(landing, far, offset);
+        return WEFT_IN_PROGRESS;
+    }
     if (!ucx_op_number(&landing->op)) {
         ucx_op_drop(&landing->op);
         return WEFT_ERR_NO_MEMORY;

@@ -128,7 +128,7 @@ enum weft_status ucx_wire_put_decode(const uint8_t *data, size_t bytes, struct u
     return WEFT_OK;
 }
 
-void ucx_wire_key_encode(const struct ucx_wire_key *key, uint8_t *out)
+void ucx_wire_key_encode(const struct ucx_wire_key *key, uint8_t out[UCX_WIRE_KEY_BYTES])
 {
     put32(out, UCX_WIRE_KEY_MAGIC);
     put32(out + 4, UCX_WIRE_VERSION);
@@ -138,13 +138,12 @@ void ucx_wire_key_encode(const struct ucx_wire_key *key, uint8_t *out)
     put64(out + 24, key->secret);
     put64(out + 32, key->bytes);
     put64(out + 40, key->address);
-    if (key->packed_bytes > 0) memcpy(out + UCX_WIRE_KEY_BYTES, key->packed, key->packed_bytes);
 }
 
 enum weft_status ucx_wire_key_decode(const uint8_t *data, size_t bytes, struct ucx_wire_key *key_out)
 {
     const unsigned all_rights = WEFT_WINDOW_READ | WEFT_WINDOW_WRITE;
-    if (bytes < UCX_WIRE_KEY_BYTES || bytes > WEFT_WINDOW_KEY_BYTES_MAX) return WEFT_ERR_MALFORMED;
+    if (bytes != UCX_WIRE_KEY_BYTES) return WEFT_ERR_MALFORMED;
     if (get32(data) != UCX_WIRE_KEY_MAGIC || get32(data + 4) != UCX_WIRE_VERSION) return WEFT_ERR_MALFORMED;
     *key_out = (struct ucx_wire_key){
         .owner = get32(data + 8),
@@ -153,8 +152,6 @@ enum weft_status ucx_wire_key_decode(const uint8_t *data, size_t bytes, struct u
         .secret = get64(data + 24),
         .bytes = get64(data + 32),
         .address = get64(data + 40),
-        .packed = data + UCX_WIRE_KEY_BYTES,
-        .packed_bytes = bytes - UCX_WIRE_KEY_BYTES,
     };
     if (key_out->rights == 0 || (key_out->rights & ~all_rights) || key_out->bytes == 0) return WEFT_ERR_MALFORMED;
     if (key_out->address + key_out->bytes < key_out->address) return WEFT_ERR_MALFORMED;

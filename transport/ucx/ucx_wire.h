@@ -7,8 +7,7 @@
  *   entry     kind u8 | 0 u8 | header_bytes u16 | status i32 | id u64 | a u64 | b u64 | c u64 | header (header_bytes)
  *   put       window u64 | secret u64 | put id u64 | all bytes u64 | notify u8, 0 (7) | tag u64 | sequence u64, then the
  *             notification's header: inside the header of a PUT message
- *   key       magic u32 | version u32 | owner u32 | rights u32 | window u64 | secret u64 | bytes u64 | address u64 |
- *             UCX's packed key
+ *   key       magic u32 | version u32 | owner u32 | rights u32 | window u64 | secret u64 | bytes u64 | address u64
  *   address   magic u32 | version u32 | job's mark u32 | id u32 | bytes u32 | 0 u32 | challenge (16) | process |
  *             UCX's address (bytes) | proof (16) over all before it
  *   process   pid u64 | start time u64 | pid namespace u64 | host (16 bytes)
@@ -78,9 +77,12 @@ enum ucx_wire_word {
     UCX_WORD_CREDIT = 5,   /* a: so many bytes that had waited here have been taken */
     UCX_WORD_PUT_DONE = 6, /* id: put id; status */
     UCX_WORD_GET = 7,      /* id: landing id; a: window, b: offset, c: bytes; header: secret u64 */
-    UCX_WORD_SHUT = 8,     /* id: window: let go of it, and say so */
+    UCX_WORD_SHUT = 8,     /* id: window: let go of the key that was given, and say so */
     UCX_WORD_LET_GO = 9,   /* id: window: no access is under way from here and none will come */
-    UCX_WORD_LAST = UCX_WORD_LET_GO,
+    UCX_WORD_ASK = 10,    /* id: window; a: secret: may I reach it by UCX's remote access? No answer: no */
+    UCX_WORD_GIVE = 11,   /* id: window; header: UCX's key of it */
+    UCX_WORD_NOTIFY = 12, /* a: tag; the header of a notification: the bytes of its put are in your memory */
+    UCX_WORD_LAST = UCX_WORD_NOTIFY,
 };
 
 struct ucx_wire_entry {
@@ -99,9 +101,8 @@ struct ucx_wire_put {
 
 struct ucx_wire_key {
     uint32_t owner, rights;
-    uint64_t window, secret, bytes, address;
-    const uint8_t *packed;
-    size_t packed_bytes; /* 0: only by messages */
+    uint64_t window, secret, bytes;
+    uint64_t address; /* for UCX's remote access; 0: only by messages */
 };
 
 /* Who a process is, for peers on its host. */
@@ -125,8 +126,7 @@ size_t ucx_wire_entry_decode(const uint8_t *data, size_t bytes, struct ucx_wire_
 void ucx_wire_put_encode(const struct ucx_wire_put *put, uint8_t out[UCX_WIRE_PUT_BYTES]);
 enum weft_status ucx_wire_put_decode(const uint8_t *data, size_t bytes, struct ucx_wire_put *put_out);
 
-/* Writes UCX_WIRE_KEY_BYTES + packed_bytes. */
-void ucx_wire_key_encode(const struct ucx_wire_key *key, uint8_t *out);
+void ucx_wire_key_encode(const struct ucx_wire_key *key, uint8_t out[UCX_WIRE_KEY_BYTES]);
 enum weft_status ucx_wire_key_decode(const uint8_t *data, size_t bytes, struct ucx_wire_key *key_out);
 
 uint64_t ucx_wire_u64(const uint8_t *at);
