@@ -317,6 +317,36 @@ static void test_partition(void **state)
     world_close(&world);
 }
 
+/* It says two things and closes behind a cut: after the heal the other hears both, then that it has closed. The third is told at once. */
+static void test_close_behind_cut(void **state)
+{
+    struct world world;
+    world_open(&world, 3, 1);
+    struct work sends[2], receives[3];
+    char in[3][4];
+    weft_sim_partition(world.sim, 0, 1, true);
+    send(&world, &sends[0], 0, 1, TAG(1), "one", 3);
+    send(&world, &sends[1], 0, 1, TAG(1), "two", 3);
+    receive(&world, &receives[0], 1, 0, TAG(1), in[0], 3);
+    weft_sim_run(world.sim, NULL, WEFT_MS(1));
+    weft_transport_close(world.transports[0]);
+    weft_sim_run(world.sim, NULL, WEFT_SECONDS(5));
+    assert_int_equal(world.failed[1], 0);
+    assert_int_equal(world.failed[2], 1);
+    assert_int_equal(receives[0].fired, 0);
+    weft_sim_partition(world.sim, 0, 1, false);
+    assert_int_equal(weft_sim_run(world.sim, NULL, WEFT_SECONDS(10)), WEFT_ERR_STATE);
+    assert_int_equal(world.failed[1], 1);
+    receive(&world, &receives[1], 1, 0, TAG(1), in[1], 3);
+    weft_sim_run(world.sim, NULL, WEFT_SECONDS(10));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(receives[i].fired, 1);
+        assert_int_equal(receives[i].status, WEFT_OK);
+        assert_memory_equal(in[i], i ? "two" : "one", 3);
+    }
+    world_close(&world);
+}
+
 /* 10 MB over 12.5 GB/s is 0.8 ms; ten times slower with slow = 10. */
 static void test_bandwidth(void **state)
 {
@@ -360,7 +390,7 @@ static void test_run_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_to_all), cmocka_unit_test(test_deaths),      cmocka_unit_test(test_partition),
+        cmocka_unit_test(test_all_to_all), cmocka_unit_test(test_deaths),      cmocka_unit_test(test_partition), cmocka_unit_test(test_close_behind_cut),
         cmocka_unit_test(test_bandwidth),  cmocka_unit_test(test_run_answers), cmocka_unit_test(test_slabs),
         cmocka_unit_test(test_timing_only), cmocka_unit_test(test_windows),
     };

@@ -24,6 +24,18 @@ static void look_fire(struct weft_sim *sim, struct sim_due *due)
     sim_host_ready(endpoint->host);
 }
 
+/* On the ideal network a cut holds up what the peer said before it closed, so it holds up the news of the closing as
+ * well; and just after the heal it is still on its way. */
+static bool news_waits(struct sim_endpoint *endpoint, const struct sim_endpoint *remote)
+{
+    struct weft_sim *sim = endpoint->sim;
+    if (sim->options.topology) return false; /* there, what it said has arrived or was given up before the news go out */
+    if (!sim_is_cut(sim, endpoint->host, remote->host) && sim->now_ns >= sim->settled_ns) return false;
+    sim->news_wait = true;
+    if (!sim_is_cut(sim, endpoint->host, remote->host) && endpoint->look.index == SIM_IDLE) sim_schedule(sim, &endpoint->look, sim->settled_ns);
+    return true;
+}
+
 static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
 {
     endpoint->must_look = false;
@@ -38,6 +50,7 @@ static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
         if (remote->host->death_known) {
             snprintf(text, sizeof text, "host %u of endpoint %u died", remote->host->index, remote->id);
         } else if (remote->gone_known) {
+            if (news_waits(endpoint, remote)) continue;
             snprintf(text, sizeof text, "endpoint %u on host %u closed", remote->id, remote->host->index);
         } else if (sim_flow_broken(endpoint->sim, endpoint, remote)) {
             snprintf(text, sizeof text, "nothing from or to endpoint %u on host %u was acknowledged after %u attempts", remote->id,

@@ -280,6 +280,13 @@ void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, 
         struct sim_message *message = weft_container_of(node, struct sim_message, stalled);
         if (!sim_is_cut(sim, message->source->host, message->sink->host)) sim_message_heal(message);
     }
+    sim->settled_ns = sim->now_ns + sim->options.latency_ns;
+    if (!sim->news_wait) return;
+    weft_list_foreach(node, spare, &sim->endpoints) {
+        struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
+        bool at_cut = endpoint->host->index == host_a || endpoint->host->index == host_b;
+        if (at_cut && endpoint->transport && endpoint->look.index == SIM_IDLE) sim_schedule(sim, &endpoint->look, sim->settled_ns);
+    }
 }
 
 /* ---- the run ---- */

@@ -181,6 +181,8 @@ struct weft_sim {
     struct weft_sim_traffic traffic;
     struct sim_host *hosts;
     uint8_t *cut; /* (hosts, hosts) bits */
+    uint64_t settled_ns; /* what the last heal let go has arrived by then */
+    bool news_wait;      /* some closing is not told yet because of a cut */
     struct weft_list ready;
     struct weft_list endpoints, messages, stalled;
     struct sim_endpoint **endpoint_table; /* by serial */
