@@ -44,6 +44,9 @@ struct world *world_create(struct weft_env *outer, uint32_t hosts, uint64_t seed
     world->outer = outer;
     world->hosts = hosts;
     world->seed = seed;
+    world->loops = calloc(hosts, sizeof(struct weft_loop *));
+    world->transports = calloc(hosts, sizeof(struct weft_transport *));
+    world->envs = calloc(hosts, sizeof(struct weft_env *));
     struct weft_sim_options options;
     weft_sim_options_init(&options);
     options.seed = seed;
@@ -71,13 +74,16 @@ void world_free(struct world *world)
         weft_loop_free(world->loops[host]);
     }
     weft_sim_free(world->sim);
+    free(world->loops);
+    free(world->transports);
+    free(world->envs);
     free(world);
 }
 
 enum weft_status world_group(struct world *world, const uint32_t *hosts, uint32_t ranks, uint32_t group_id,
                              const struct weft_group_options *options, struct weft_group **groups_out)
 {
-    uint32_t ids[WORLD_HOSTS_MAX];
+    uint32_t *ids = calloc(ranks, sizeof *ids);
     for (uint32_t rank = 0; rank < ranks; rank++) ids[rank] = 100 + (hosts ? hosts[rank] : rank);
     memset(groups_out, 0, ranks * sizeof *groups_out);
     for (uint32_t rank = 0; rank < ranks; rank++) {
@@ -94,9 +100,11 @@ enum weft_status world_group(struct world *world, const uint32_t *hosts, uint32_
         if (status < 0) {
             for (uint32_t made = 0; made < rank; made++) weft_group_free(groups_out[made]);
             memset(groups_out, 0, ranks * sizeof *groups_out);
+            free(ids);
             return status;
         }
     }
+    free(ids);
     return WEFT_OK;
 }
 

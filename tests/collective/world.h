@@ -4,16 +4,16 @@
 
 #include "collective/collective.h"
 
-#define WORLD_HOSTS_MAX 128
+#define WORLD_HOSTS_MAX 128 /* of callers with tables of a fixed size; a world itself may have more */
 
 struct world {
     struct weft_env *outer;
     struct weft_sim *sim;
     uint32_t hosts;
     uint64_t seed;
-    struct weft_loop *loops[WORLD_HOSTS_MAX];
-    struct weft_transport *transports[WORLD_HOSTS_MAX];
-    struct weft_env *envs[WORLD_HOSTS_MAX];
+    struct weft_loop **loops; /* (hosts,) each */
+    struct weft_transport **transports;
+    struct weft_env **envs;
 };
 
 /* NULL on failure (only when `outer` runs out of memory). tweak may be NULL. */

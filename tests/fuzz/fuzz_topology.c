@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "transport/transport.h"
+#include "transport/sim/topology.h"
 
 enum { MEMORY_MAX = 4 << 20, HOSTS_MAX = 64, PAYLOAD_BYTES = 30000 };
 
@@ -92,6 +92,17 @@ static int end_start(struct end *end)
            (weft_transport_recv(end->transport, peer_id, message.tag, &end->receive) == WEFT_IN_PROGRESS);
 }
 
+/* The short answer and the long one agree. */
+static void check_ways(const struct weft_topology *topology)
+{
+    uint32_t hosts = topology->host_count, path[TOPOLOGY_HOPS_MAX];
+    for (uint32_t i = 0; i < hosts * hosts * 4; i++) {
+        uint32_t from = i / 4 / hosts, to = i / 4 % hosts;
+        bool way = topology_route(topology, from, i % 2, to, i / 2 % 2, i, path) > 0;
+        if (way != topology_reaches(topology, from, i % 2, to, i / 2 % 2)) abort();
+    }
+}
+
 static void talk(struct weft_sim *sim, uint32_t hosts)
 {
     static struct end ends[2];
@@ -133,6 +144,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     weft_sim_options_init(&options);
     options.topology = topology;
     options.slab_bytes = 0; /* so that a sanitizer sees every block */
+    if (weft_topology_hosts(topology) <= HOSTS_MAX) check_ways(topology);
     if (weft_topology_hosts(topology) <= HOSTS_MAX && weft_sim_create(&env, &options, &sim) == WEFT_OK) {
         talk(sim, weft_topology_hosts(topology));
         weft_sim_free(sim);

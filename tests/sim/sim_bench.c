@@ -1,12 +1,11 @@
 /* sim_bench.c - how fast the simulator is, and how much memory an endpoint takes: `sim_bench --help`.
  *
  * Every endpoint sends to the next one of a ring and receives from the one before, `rounds` times with `window` messages
- * in flight: the traffic of a ring all-reduce without its sums. Printed: events per second of real time, virtual time,
- * and the memory of the process. */
+ * in flight: the traffic of a ring all-reduce without its sums. Printed: events per second of processor time, virtual
+ * time, and the memory of the process. With --memory-max it is a test: exit status 1 when the process ever held more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/sim/sim_memory.h"
 #include "transport/transport.h"
@@ -15,7 +14,8 @@ struct settings {
     uint32_t endpoints, window, rounds;
     size_t bytes;
     const char *topology;
-    bool timing_only;
+    bool timing_only, all;
+    uint64_t memory_max;
 };
 
 struct runner;
@@ -110,31 +110,38 @@ static void open_all(struct weft_sim *sim)
         runner->lanes = calloc(settings.window, sizeof *runner->lanes);
         for (uint32_t k = 0; k < settings.window; k++) runner->lanes[k].runner = runner;
     }
+    for (uint32_t i = 0; i < settings.endpoints && settings.all; i++) {
+        for (uint32_t k = 0; k < settings.endpoints; k++) {
+            const void *blob;
+            size_t bytes;
+            struct weft_peer *peer;
+            if (k == i) continue;
+            check(weft_transport_address(runners[k].transport, &blob, &bytes), "address");
+            check(weft_transport_connect(runners[i].transport, k, blob, bytes, &peer), "connect");
+        }
+    }
     for (uint32_t i = 0; i < settings.endpoints; i++) {
         uint32_t next = (i + 1) % settings.endpoints, previous = (i + settings.endpoints - 1) % settings.endpoints;
         const void *blob;
         size_t bytes;
         struct weft_peer *peer;
+        runners[i].previous_id = previous;
+        if (settings.all) runners[i].next = weft_transport_peer(runners[i].transport, next);
+        if (settings.all) continue;
         check(weft_transport_address(runners[next].transport, &blob, &bytes), "address");
         check(weft_transport_connect(runners[i].transport, next, blob, bytes, &runners[i].next), "connect");
         check(weft_transport_address(runners[previous].transport, &blob, &bytes), "address");
         if (previous != next) check(weft_transport_connect(runners[i].transport, previous, blob, bytes, &peer), "connect");
-        runners[i].previous_id = previous;
     }
 }
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-int main(int argc, char **argv)
+static bool read_settings(int argc, char **argv)
 {
     for (int i = 1; i < argc; i += 2) {
-        if (strcmp(argv[i], "--timing-only") == 0) {
-            settings.timing_only = true;
+        bool timing = strcmp(argv[i], "--timing-only") == 0, all = strcmp(argv[i], "--all") == 0;
+        settings.timing_only |= timing;
+        settings.all |= all;
+        if (timing || all) {
             i--;
             continue;
         }
@@ -144,12 +151,21 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--rounds") == 0) settings.rounds = (uint32_t)strtoul(value, NULL, 10);
         else if (strcmp(argv[i], "--window") == 0) settings.window = (uint32_t)strtoul(value, NULL, 10);
         else if (strcmp(argv[i], "--topology") == 0) settings.topology = value;
-        else {
-            fprintf(stderr, "usage: %s [--endpoints N] [--bytes B] [--rounds R] [--window W] [--topology FILE] [--timing-only]\n", argv[0]);
-            return 2;
-        }
+        else if (strcmp(argv[i], "--memory-max") == 0) settings.memory_max = strtoull(value, NULL, 10);
+        else return false;
     }
-    if (settings.endpoints < 2 || settings.window == 0 || settings.rounds == 0) return 2;
+    return settings.endpoints >= 2 && settings.window > 0 && settings.rounds > 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (!read_settings(argc, argv)) {
+        fprintf(stderr,
+                "usage: %s [--endpoints N] [--bytes B] [--rounds R] [--window W] [--topology FILE] [--timing-only]\n"
+                "          [--all] [--memory-max BYTES]\n"
+                "  --all   every endpoint is connected to every other, not only to its neighbours\n", argv[0]);
+        return 2;
+    }
     struct weft_sim_options options;
     struct weft_sim *sim;
     struct weft_error error = {0};
@@ -167,12 +183,17 @@ int main(int argc, char **argv)
     open_all(sim);
     unfinished = settings.endpoints;
     for (uint32_t i = 0; i < settings.endpoints; i++) go_on(&runners[i]);
-    double start = seconds();
+    double start = sim_cpu_seconds();
     check(weft_sim_run(sim, &done, WEFT_NEVER), "run");
-    double took = seconds() - start;
+    double took = sim_cpu_seconds() - start;
+    uint64_t peak = sim_memory_peak_bytes();
     uint64_t messages = (uint64_t)settings.endpoints * settings.rounds;
-    printf("%u endpoints, %llu messages of %zu bytes: %.3f s, %.2f M events/s, %.2f M messages/s, virtual %.6f s, memory %.0f MB\n",
-           settings.endpoints, (unsigned long long)messages, settings.bytes, took, (double)weft_sim_event_count(sim) / took / 1e6,
-           (double)messages / took / 1e6, (double)weft_sim_now_ns(sim) / 1e9, (double)sim_memory_bytes() / 1e6);
-    return 0; /* the process ends: nothing is given back one by one */
+    printf("%u endpoints%s, %llu messages of %zu bytes: %.3f CPU s, %.2f M events/s, %.2f M messages/s, virtual %.6f s, memory %.0f MB, "
+           "peak %.0f MB, %.0f bytes per endpoint\n",
+           settings.endpoints, settings.all ? " (all connected)" : "", (unsigned long long)messages, settings.bytes, took,
+           (double)weft_sim_event_count(sim) / took / 1e6, (double)messages / took / 1e6, (double)weft_sim_now_ns(sim) / 1e9,
+           (double)sim_memory_bytes() / 1e6, (double)peak / 1e6, (double)peak / settings.endpoints);
+    if (settings.memory_max == 0 || peak <= settings.memory_max) return 0; /* the process ends: nothing is given back one by one */
+    fprintf(stderr, "sim_bench: the peak of %llu bytes is above %llu\n", (unsigned long long)peak, (unsigned long long)settings.memory_max);
+    return 1;
 }

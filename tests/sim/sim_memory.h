@@ -1,9 +1,10 @@
-/* sim_memory.h - how much memory this process holds: its proportional set size. */
+/* sim_memory.h - how much memory this process holds (its proportional set size), and the most it ever held. */
 #ifndef WEFT_TESTS_SIM_MEMORY_H
 #define WEFT_TESTS_SIM_MEMORY_H
 
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 /* Bytes; 0 when the kernel does not say. */
 static inline uint64_t sim_memory_bytes(void)
@@ -16,6 +17,21 @@ static inline uint64_t sim_memory_bytes(void)
     }
     if (file) fclose(file);
     return (uint64_t)kib * 1024;
+}
+
+/* Bytes. */
+static inline uint64_t sim_memory_peak_bytes(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+/* Of this process, user and system. */
+static inline double sim_cpu_seconds(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 #endif

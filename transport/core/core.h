@@ -53,8 +53,8 @@ struct weft_peer {
     bool early;               /* connected, but early arrivals wait for the next progress */
     enum weft_status status;  /* WEFT_OK, or why it is lost */
     bool left;                /* lost, but in order: its whole messages can still be received */
-    char text[200];
     uint32_t operations;      /* sends and accepts in flight */
+    char *text;               /* why it is lost: core_peer_text */
     struct weft_peer *next;   /* in its hash bucket */
     struct weft_list link;    /* in transport->peers, in the order met */
     struct weft_list failing; /* in transport->failing until peer_failed has been called */
@@ -107,6 +107,8 @@ struct weft_transport {
 
     struct weft_peer **peer_buckets;
     uint32_t peer_bucket_count, peer_count, early_peer_count, early_arrival_count;
+    struct core_peer_batch *peer_batches; /* their memory, the newest first */
+    struct weft_peer *unused_peers;       /* in it, by next */
     struct weft_list peers, failing;
     struct weft_list windows, remotes;
     unsigned abilities; /* from ops->abilities; open may take some away */
@@ -150,6 +152,8 @@ bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *
 void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text);
 /* As core_peer_lost, but it took its leave in order: whole messages it had sent can still be received. */
 void core_peer_left(struct weft_transport *transport, struct weft_peer *peer, const char *text);
+/* Why it is lost; "" while it is not. */
+const char *core_peer_text(const struct weft_peer *peer);
 /* The peer, or an early one made for this id; NULL when there are too many of those (or no memory). */
 struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id);
 static inline void core_refused(struct weft_transport *transport) { transport->stats.refused_count++; }

@@ -12,11 +12,49 @@
 
 #include "transport/core/core.h"
 
-enum { FIRST_BUCKETS = 64 };
+enum { FIRST_BUCKETS = 64, TEXT_BYTES_MAX = 200 };
 
 static uint32_t bucket_of(uint32_t peer_id, uint32_t bucket_count)
 {
     return (peer_id * 2654435761u) >> 7 & (bucket_count - 1);
+}
+
+/* ---- memory: peers come by the batch, as there may be thousands of each of thousands of endpoints ---- */
+
+enum { BATCH_FIRST = 4, BATCH_MAX = 64 };
+
+struct core_peer_batch {
+    struct core_peer_batch *next;
+    uint32_t count;
+    struct weft_peer peers[];
+};
+
+static struct weft_peer *peer_take(struct weft_transport *transport)
+{
+    if (!transport->unused_peers) {
+        uint32_t count = transport->peer_batches ? transport->peer_batches->count * 2 : BATCH_FIRST;
+        if (count > BATCH_MAX) count = BATCH_MAX;
+        struct core_peer_batch *batch = weft_alloc_bytes(transport->env, sizeof *batch + count * sizeof *batch->peers);
+        if (!batch) return NULL;
+        batch->next = transport->peer_batches;
+        batch->count = count;
+        transport->peer_batches = batch;
+        for (uint32_t i = count; i-- > 0;) {
+            batch->peers[i].next = transport->unused_peers;
+            transport->unused_peers = &batch->peers[i];
+        }
+    }
+    struct weft_peer *peer = transport->unused_peers;
+    transport->unused_peers = peer->next;
+    memset(peer, 0, sizeof *peer);
+    return peer;
+}
+
+static void peer_give(struct weft_transport *transport, struct weft_peer *peer)
+{
+    weft_free_bytes(transport->env, peer->text);
+    peer->next = transport->unused_peers;
+    transport->unused_peers = peer;
 }
 
 enum weft_status core_peers_init(struct weft_transport *transport)
@@ -33,7 +71,11 @@ void core_peers_free(struct weft_transport *transport)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->peers) {
-        weft_free_bytes(transport->env, weft_container_of(node, struct weft_peer, link));
+        weft_free_bytes(transport->env, weft_container_of(node, struct weft_peer, link)->text);
+    }
+    for (struct core_peer_batch *batch = transport->peer_batches, *next; batch; batch = next) {
+        next = batch->next;
+        weft_free_bytes(transport->env, batch);
     }
     weft_free_bytes(transport->env, transport->peer_buckets);
 }
@@ -65,7 +107,7 @@ static void buckets_grow(struct weft_transport *transport)
 
 struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_id)
 {
-    struct weft_peer *peer = weft_alloc_zero(transport->env, sizeof *peer);
+    struct weft_peer *peer = peer_take(transport);
     if (!peer) return NULL;
     if (transport->peer_count >= transport->peer_bucket_count) buckets_grow(transport);
     peer->transport = transport;
@@ -100,7 +142,7 @@ void core_peer_remove(struct weft_transport *transport, struct weft_peer *peer)
     *at = peer->next;
     weft_list_remove(&peer->link);
     transport->peer_count--;
-    weft_free_bytes(transport->env, peer);
+    peer_give(transport, peer);
 }
 
 enum weft_status weft_transport_connect(struct weft_transport *transport, uint32_t peer_id, const void *blob, size_t bytes,
@@ -137,13 +179,28 @@ struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t
 uint32_t weft_peer_id(const struct weft_peer *peer) { return peer->id; }
 enum weft_status weft_peer_status(const struct weft_peer *peer) { return peer->status; }
 
+/* There may be thousands of peers, and few are ever lost: so the reason takes memory only then. */
+static void keep_text(struct weft_transport *transport, struct weft_peer *peer, const char *text)
+{
+    size_t bytes = text ? strnlen(text, TEXT_BYTES_MAX - 1) : 0;
+    if (bytes == 0 || !(peer->text = weft_alloc_bytes(transport->env, bytes + 1))) return;
+    memcpy(peer->text, text, bytes);
+    peer->text[bytes] = 0;
+}
+
+const char *core_peer_text(const struct weft_peer *peer)
+{
+    if (peer->text) return peer->text;
+    return peer->status < 0 ? "the connection to the peer is gone" : "";
+}
+
 static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text, bool in_order)
 {
     if (transport->closed || !peer->connected || peer->status < 0) return;
     peer->status = status < 0 ? status : WEFT_ERR_PEER_LOST;
     peer->left = in_order;
-    snprintf(peer->text, sizeof peer->text, "%s", text && text[0] ? text : "the connection to the peer is gone");
-    weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id, peer->id, peer->text);
+    keep_text(transport, peer, text);
+    weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id, peer->id, core_peer_text(peer));
     core_match_end_posted(transport, peer, peer->status);
     core_arrivals_drop(transport, peer, in_order);
     weft_list_append(&transport->failing, &peer->failing);
@@ -185,7 +242,7 @@ int core_peers_report(struct weft_transport *transport)
             weft_list_remove(node);
             count++;
             if (transport->peer_failed) {
-                transport->peer_failed(transport->peer_failed_context, peer->id, peer->status, peer->text);
+                transport->peer_failed(transport->peer_failed_context, peer->id, peer->status, core_peer_text(peer));
             }
             again = true;
             break;

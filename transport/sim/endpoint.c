@@ -141,8 +141,8 @@ static enum weft_status sim_address(struct weft_transport *transport, const void
 
 static bool has_way(const struct weft_sim *sim, const struct sim_endpoint *from, const struct sim_endpoint *to)
 {
-    uint32_t path[TOPOLOGY_HOPS_MAX];
-    return !sim->options.topology || topology_route(sim->options.topology, from->host->index, from->rail, to->host->index, to->rail, 0, path) > 0;
+    const struct weft_topology *topology = sim->options.topology;
+    return !topology || topology_reaches(topology, from->host->index, from->rail, to->host->index, to->rail);
 }
 
 static enum weft_status sim_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
@@ -160,9 +160,9 @@ static enum weft_status sim_connect(struct weft_transport *transport, struct wef
     struct sim_endpoint *remote = sim->endpoint_table[words[5]];
     if (remote->id != peer->id || remote->host->index != words[4]) return WEFT_ERR_MALFORMED;
     if (!has_way(sim, endpoint, remote) || !has_way(sim, remote, endpoint)) return WEFT_ERR_UNREACHABLE;
-    struct sim_peer *known = weft_alloc_zero(transport->env, sizeof *known);
+    struct sim_peer *known = sim_pool_take(&sim->peer_pool, sim->env, sim->options.slab_bytes);
     if (!known) return WEFT_ERR_NO_MEMORY;
-    known->remote = remote;
+    *known = (struct sim_peer){.remote = remote};
     peer->backend = known;
     if ((remote->gone_known || remote->host->death_known) && endpoint->look.index == SIM_IDLE) {
         sim_schedule(sim, &endpoint->look, sim->now_ns + sim->options.latency_ns);
@@ -201,6 +201,7 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
         memcpy(copy, sent->payload, sent->payload_bytes);
         transport->stats.copied_bytes += sent->payload_bytes;
         message->payload = message->copy = copy;
+        if (!sim_copy_pooled(sent->payload_bytes)) weft_list_append(&sim->big_copies, &message->all);
     }
     message->send_done = (struct core_done){.peer = peer, .completion = completion, .recycle = sim_recycle_send};
     sim_message_start(message, SIM_ANNOUNCE, known);
@@ -300,7 +301,8 @@ static void sim_free(struct weft_transport *transport)
         done->recycle(transport, done);
     }
     weft_list_foreach(node, spare, &transport->peers) {
-        weft_free_bytes(transport->env, weft_container_of(node, struct weft_peer, link)->backend);
+        struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
+        if (peer->backend) sim_pool_give(&endpoint->sim->peer_pool, endpoint->sim->env, endpoint->sim->options.slab_bytes, peer->backend);
     }
     endpoint->transport = NULL;
 }

@@ -12,7 +12,8 @@ enum { HEAD_BYTES = 64 }; /* of a slab, or of a block by itself: its place in po
 
 void sim_pool_init(struct sim_pool *pool, size_t block_bytes)
 {
-    *pool = (struct sim_pool){.block_bytes = (block_bytes + 63) / 64 * 64};
+    size_t step = block_bytes < 64 ? 16 : 64; /* small ones are many and idle: no cache line each */
+    *pool = (struct sim_pool){.block_bytes = (block_bytes + step - 1) / step * step};
     weft_list_init(&pool->slabs);
 }
 

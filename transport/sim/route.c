@@ -66,6 +66,13 @@ static uint32_t next_link(const struct weft_topology *topology, uint32_t at, uin
     return 0;
 }
 
+bool topology_reaches(const struct weft_topology *topology, uint32_t from, uint32_t from_rail, uint32_t to, uint32_t to_rail)
+{
+    const struct topology_port *out, *in;
+    if (from == to) return true;
+    return choose_ports(topology, from, from_rail, to, to_rail, &out, &in) && port_distance(topology, out, in) <= TOPOLOGY_HOPS_MAX - 2;
+}
+
 uint32_t topology_route(const struct weft_topology *topology, uint32_t from, uint32_t from_rail, uint32_t to, uint32_t to_rail,
                         uint64_t hash, uint32_t *path_out)
 {

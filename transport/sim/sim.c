@@ -92,6 +92,7 @@ static void host_init(struct weft_sim *sim, uint32_t index)
 static void sim_pools_init(struct weft_sim *sim)
 {
     sim_pool_init(&sim->message_pool, sizeof(struct sim_message));
+    sim_pool_init(&sim->peer_pool, sizeof(struct sim_peer));
     sim_pool_init(&sim->flow_pool, sizeof(struct sim_flow));
     sim_pool_init(&sim->burst_pool, sizeof(struct sim_burst));
     sim_pool_init(&sim->copy_pool, sizeof(struct sim_copy));
@@ -112,7 +113,7 @@ enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_opt
     sim->timers.tracked = true;
     weft_list_init(&sim->ready);
     weft_list_init(&sim->endpoints);
-    weft_list_init(&sim->messages);
+    weft_list_init(&sim->big_copies);
     weft_list_init(&sim->stalled);
     sim_pools_init(sim);
     size_t host_count = hosts;
@@ -136,11 +137,7 @@ void weft_sim_free(struct weft_sim *sim)
         if (!sim->hosts[i].sim) break;
         weft_list_foreach(node, spare, &sim->hosts[i].loops) weft_free_bytes(env, weft_container_of(node, struct sim_loop, link));
     }
-    weft_list_foreach(node, spare, &sim->messages) {
-        struct sim_message *message = weft_container_of(node, struct sim_message, all);
-        if (message->copy) sim_copy_give(sim, message->copy, message->arrival.face.payload_bytes);
-        sim_pool_give(&sim->message_pool, env, sim->options.slab_bytes, message);
-    }
+    weft_list_foreach(node, spare, &sim->big_copies) weft_free_bytes(env, weft_container_of(node, struct sim_message, all)->copy);
     weft_list_foreach(node, spare, &sim->endpoints) {
         struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
         WEFT_ASSERT(!endpoint->transport); /* free the endpoints first */
@@ -148,6 +145,7 @@ void weft_sim_free(struct weft_sim *sim)
     }
     for (uint32_t i = 0; i < sim->window_count; i++) weft_free_bytes(env, sim->window_table[i]);
     sim_pool_free(&sim->message_pool, env);
+    sim_pool_free(&sim->peer_pool, env);
     sim_flows_free(sim);
     for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_free(&sim->copies[class], env);
     weft_free_bytes(env, sim->window_table);
@@ -271,8 +269,10 @@ void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, 
     const size_t bits[2] = {(size_t)host_a * hosts + host_b, (size_t)host_b * hosts + host_a};
     for (int i = 0; i < 2; i++) {
         uint8_t mask = (uint8_t)(1u << bits[i] % 8);
-        if (cut) sim->cut[bits[i] / 8] |= mask;
-        else sim->cut[bits[i] / 8] &= (uint8_t)~mask;
+        if (!(sim->cut[bits[i] / 8] & mask) != cut) continue;
+        sim->cut[bits[i] / 8] ^= mask;
+        if (cut) sim->cut_count++;
+        else sim->cut_count--;
     }
     if (cut) return;
     struct weft_list *node, *spare;

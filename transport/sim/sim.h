@@ -66,6 +66,7 @@ void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_byt
 void sim_pool_give(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory);
 void sim_pool_free(struct sim_pool *pool, struct weft_env *env);
 enum { SIM_COPY_CLASSES = 12, SIM_COPY_BYTES_MIN = 64 };
+static inline bool sim_copy_pooled(size_t bytes) { return bytes <= (size_t)SIM_COPY_BYTES_MIN << (SIM_COPY_CLASSES - 1); }
 void *sim_copy_take(struct weft_sim *sim, size_t bytes); /* for an eager payload; NULL: no memory */
 void sim_copy_give(struct weft_sim *sim, void *memory, size_t bytes);
 
@@ -161,7 +162,7 @@ struct sim_message {
     struct sim_flow *flow, *flow_back; /* topology: there, and (for what is answered) back */
     uint64_t phase_bytes;
     struct weft_list of_flow; /* waiting to be cut into bursts */
-    struct weft_list all;    /* in sim->messages */
+    struct weft_list all;    /* in sim->big_copies, while it has a copy that is of no pool */
     struct weft_list of_source, of_sink, waiting, stalled; /* sending; receiving; inbox; behind a cut */
 };
 
@@ -171,7 +172,7 @@ struct weft_sim {
     uint64_t now_ns, order, event_count, random;
     uint64_t trace; /* of all that happened, in order */
     struct sim_heap events, timers;
-    struct sim_pool message_pool, copies[SIM_COPY_CLASSES];
+    struct sim_pool message_pool, peer_pool, copies[SIM_COPY_CLASSES];
     struct sim_pool flow_pool, burst_pool, copy_pool;
     struct sim_flow **flow_buckets;
     uint32_t flow_bucket_count, flow_count, idle_flow_count, broken_count;
@@ -181,10 +182,11 @@ struct weft_sim {
     struct weft_sim_traffic traffic;
     struct sim_host *hosts;
     uint8_t *cut; /* (hosts, hosts) bits */
+    uint64_t cut_count; /* of them */
     uint64_t settled_ns; /* what the last heal let go has arrived by then */
     bool news_wait;      /* some closing is not told yet because of a cut */
     struct weft_list ready;
-    struct weft_list endpoints, messages, stalled;
+    struct weft_list endpoints, big_copies, stalled;
     struct sim_endpoint **endpoint_table; /* by serial */
     uint32_t endpoint_count, endpoint_capacity;
     struct sim_window **window_table; /* by serial */
@@ -198,6 +200,7 @@ uint64_t sim_random(uint64_t *state);
 static inline void sim_note(struct weft_sim *sim, uint64_t what) { sim->trace = (sim->trace ^ what) * 0x9fb21c651e98df25ull; }
 static inline bool sim_is_cut(const struct weft_sim *sim, const struct sim_host *a, const struct sim_host *b)
 {
+    if (sim->cut_count == 0) return false; /* mostly, and then nothing of the hosts is read */
     size_t bit = (size_t)a->index * sim->options.host_count + b->index;
     return sim->cut[bit / 8] >> bit % 8 & 1;
 }

@@ -96,4 +96,7 @@ enum weft_status topology_chance(struct topology_text *text, const struct topolo
 uint32_t topology_route(const struct weft_topology *topology, uint32_t from, uint32_t from_rail, uint32_t to, uint32_t to_rail,
                         uint64_t hash, uint32_t *path_out);
 
+/* Is there such a route? Much quicker. */
+bool topology_reaches(const struct weft_topology *topology, uint32_t from, uint32_t from_rail, uint32_t to, uint32_t to_rail);
+
 #endif

@@ -108,7 +108,7 @@ struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endp
     message->nonce = source->transport->nonce;
     message->send_live = true;
     message->refs = 1;
-    weft_list_append(&sim->messages, &message->all);
+    weft_list_init(&message->all);
     weft_list_append(&source->sending, &message->of_source);
     weft_list_init(&message->of_sink);
     weft_list_init(&message->waiting);

@@ -103,11 +103,11 @@ static void wrap_disconnect(struct weft_transport *transport, struct weft_peer *
 {
     struct wrap *wrap = wrap_of(transport);
     struct wrap_peer *known = peer->backend;
-    if (wrap->trace && peer->status < 0) trace_mark(wrap->trace, "disconnect", peer->id, peer->text);
+    if (wrap->trace && peer->status < 0) trace_mark(wrap->trace, "disconnect", peer->id, core_peer_text(peer));
     wrap_end_ops(transport, &wrap->leaving, peer, status);
     wrap_end_ops(transport, &known->vanished, NULL, status);
     weft_transport_fail_peer(wrap->inner, peer->id, status,
-                             peer->text); /* ends what it has, with the same status */
+                             core_peer_text(peer)); /* ends what it has, with the same status */
 }
 
 /* Connections that were broken on purpose. */
