@@ -452,6 +452,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
     weft_sim_options_init(&sim_options);
     sim_options.seed = options->seed;
     sim_options.host_count = options->shards + options->workers;
+    sim_options.topology = options->topology;
     fleet->env = *weft_env_system();
     if (!getenv("WEFT_LOG")) fleet->env.log_level = WEFT_LOG_ERROR; /* lost connections and deadlines are what is tested */
     enum weft_status status = options->ucx ? WEFT_OK : weft_sim_create(&fleet->env, &sim_options, &fleet->sim);

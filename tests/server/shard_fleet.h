@@ -42,6 +42,7 @@ struct fleet_options {
     uint32_t other_lr_rank; /* from step other_lr_step (0: never) on this rank has another learning rate */
     uint64_t other_lr_step;
     uint32_t again_percent; /* so many of 100 sends of a shard are answered AGAIN */
+    const struct weft_topology *topology; /* of at least shards + workers hosts; borrowed; NULL: the ideal network */
     bool ucx;             /* real connections over loopback instead of the simulator; no deaths then */
     bool coordinate;      /* a lost worker fails every engine, naming it */
 };

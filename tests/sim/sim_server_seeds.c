@@ -1,20 +1,24 @@
 /* sim_server_seeds.c - shard engines under random fleets, orders, memory sizes and deaths; one seed, one world.
  *
- *     sim_server_seeds [--seeds N] [--first S] [--verbose]
+ *     sim_server_seeds [--seeds N] [--first S] [--topology] [--verbose]
  *
  * Safety, in every world: what a worker received and what lies at a shard equals the scalar reference of
  * that step, bit for bit (so nothing was lost, mixed or applied twice); watermarks equal the closed step;
  * receive memory stays below its bound and is all free at the end.
  * Liveness: everybody who lives ends, in order or with an error that names the cause (the lost one, the
  * late one, the two who disagree), soon after it was noticed and long before the deadline of a round.
+ * With --topology every seed has a network of its own, whose links queue, lose, double and break for a while.
  * A failing seed prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shard_fleet.h"
+#include "tests/sim/random_topology.h"
 
 #define DETECT_NS WEFT_MS(100)
+
+static bool with_topology; /* --topology */
 
 static const struct fleet_tensor_spec catalogue[] = {
     {.name = "fc1", .codec = "dense", .optimizer = "sgd:momentum=0.9,weight_decay=1e-4", .dim_count = 2, .dims = {33, 29}, .chunk_elems = 300},
@@ -87,10 +91,10 @@ static void world_make(struct world *world, uint64_t seed)
 static int failed(const struct world *world, const char *what, const char *text)
 {
     printf("seed %llu: %s %s\n  %u shards, %u workers, %u tensors, %llu steps, lost worker %d shard %d at %llu ns\n"
-           "  trouble: %s\n  replay: tests/sim/sim_server_seeds --first %llu --seeds 1 --verbose\n",
+           "  trouble: %s\n  replay: tests/sim/sim_server_seeds --first %llu --seeds 1 --verbose%s\n",
            (unsigned long long)world->seed, what, text, world->options.shards, world->options.workers, world->options.tensor_count,
            (unsigned long long)world->steps, world->lost_worker, world->lost_shard, (unsigned long long)world->kill_ns,
-           trouble_names[world->trouble], (unsigned long long)world->seed);
+           trouble_names[world->trouble], (unsigned long long)world->seed, with_topology ? " --topology" : "");
     return 1;
 }
 
@@ -185,10 +189,15 @@ static int check_shards(struct fleet *fleet, const struct world *world)
     return 0;
 }
 
+static uint64_t retried; /* bursts, in all worlds */
+
 static int run_seed(uint64_t seed, bool verbose)
 {
     struct world world;
     world_make(&world, seed);
+    struct weft_topology *topology = NULL;
+    if (with_topology) topology = random_topology(weft_env_system(), seed, world.options.shards + world.options.workers);
+    world.options.topology = topology;
     struct fleet *fleet = fleet_create(&world.options);
     uint64_t ended_ns;
     fleet_install(fleet);
@@ -202,7 +211,13 @@ static int run_seed(uint64_t seed, bool verbose)
             printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].step, fleet->worker[w].left,
                    weft_status_name(fleet->worker[w].failure), fleet->worker[w].failure_text);
     }
+    if (topology) {
+        struct weft_sim_traffic traffic;
+        weft_sim_traffic(fleet->sim, &traffic);
+        retried += traffic.retried;
+    }
     fleet_free(fleet);
+    weft_topology_free(topology);
     return bad;
 }
 
@@ -212,14 +227,18 @@ int main(int argc, char **argv)
     bool verbose = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) verbose = true;
+        else if (strcmp(argv[i], "--topology") == 0) with_topology = true;
         else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--topology] [--verbose]\n", argv[0]);
             return 2;
         }
     }
     for (uint64_t seed = first; seed < first + seeds && bad < 5; seed++) bad += (uint64_t)run_seed(seed, verbose);
-    printf("%llu seeds from %llu: %llu bad\n", (unsigned long long)seeds, (unsigned long long)first, (unsigned long long)bad);
+    printf("%llu seeds from %llu: %llu bad", (unsigned long long)seeds, (unsigned long long)first, (unsigned long long)bad);
+    if (with_topology) printf(", %llu bursts sent again", (unsigned long long)retried);
+    printf("\n");
+    if (with_topology && seeds >= 20 && retried == 0) bad++; /* then the links lost nothing */
     return bad > 0;
 }
