@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <jansson.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,9 +46,9 @@ static void take_clock(struct merge *merge, json_t *object, double *shift_us)
     const char *host = json_string_value(json_object_get(arguments, "host"));
     struct clock clock;
     snprintf(clock.host, sizeof clock.host, "%s", host ? host : "");
-    clock.ahead_us = (double)(json_integer_value(json_object_get(arguments, "wall_ns")) -
-                              json_integer_value(json_object_get(arguments, "monotonic_ns"))) /
-                     1e3;
+    uint64_t wall_ns = (uint64_t)json_integer_value(json_object_get(arguments, "wall_ns"));
+    uint64_t own_ns = (uint64_t)json_integer_value(json_object_get(arguments, "monotonic_ns"));
+    clock.ahead_us = (double)(int64_t)(wall_ns - own_ns) / 1e3; /* a file may say anything: no overflow of signed numbers */
     if (!merge->known) merge->first = clock;
     merge->known = true;
     *shift_us = strcmp(clock.host, merge->first.host) == 0 ? 0 : clock.ahead_us - merge->first.ahead_us;

@@ -68,6 +68,13 @@ class TraceTest(unittest.TestCase):
         times = {event["name"]: event.get("ts") for event in json.loads(done.stdout)}
         self.assertEqual((times["x"], times["y"], times["z"]), (1500, 1600, 1400))
 
+    def test_clock_that_cannot_be(self):
+        file = self.write("a", ["[", '{"name":"weft_clock","args":{"wall_ns":9223372036854775807,"monotonic_ns":-9223372036854775808}},',
+                                '{"name":"weft_clock","args":7},', '{"name":"weft_clock","args":{"host":["x"],"wall_ns":"now"}},', self.event(1, "x", 7), "]"])
+        done = self.weft("trace", "merge", self.write("b", [self.clock(1, "b", 0, 0)]), file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)[-1]["name"], "x")
+
     def test_cut_off_file(self):
         file = self.write("a", ["[", self.clock(1, "a", 0, 0), self.event(1, "x", 7), '{"name":"send","ph":"b","ts"'])
         done = self.weft("trace", "merge", file)

@@ -144,26 +144,28 @@ enum sim_phase { SIM_ANNOUNCE = 1, SIM_ACCEPT, SIM_DATA, SIM_FINISH, SIM_DISCARD
 
 struct sim_message {
     struct core_arrival arrival; /* first */
-    struct sim_due travel, sent;
-    struct core_done send_done, receive_done;
-    struct sim_endpoint *source, *sink;
-    enum sim_phase phase;
-    bool eager, send_live, receive_live, accepted, notify;
-    int refs;
-    enum weft_status result; /* what FINISH brings */
     uint64_t nonce;
     uint64_t depart_ns;      /* when the announcement has left its host */
+    uint64_t offset;
+    size_t bytes;            /* that a put or get moves */
+    enum weft_status result; /* what FINISH brings */
+    /* What every event reads, together: 64 bytes, at a multiple of 64 as long as the arrival has its present size. */
+    struct sim_due travel;
+    struct sim_endpoint *source, *sink;
+    enum sim_phase phase;
+    int refs;
+    bool eager, send_live, receive_live, accepted, notify;
+    struct sim_due sent;
+    struct core_done send_done, receive_done;
     const void *payload;     /* the sender's buffer, or `copy` */
     void *copy;              /* of an eager payload */
     void *buffer;            /* the receiver's, or a get's destination */
+    struct weft_list of_source, of_sink, waiting, stalled; /* sending; receiving; inbox; behind a cut */
     struct sim_window *window; /* of a put or get */
-    uint64_t offset;
-    size_t bytes;            /* that a put or get moves */
     struct sim_flow *flow, *flow_back; /* topology: there, and (for what is answered) back */
     uint64_t phase_bytes;
     struct weft_list of_flow; /* waiting to be cut into bursts */
     struct weft_list all;    /* in sim->big_copies, while it has a copy that is of no pool */
-    struct weft_list of_source, of_sink, waiting, stalled; /* sending; receiving; inbox; behind a cut */
 };
 
 struct weft_sim {
