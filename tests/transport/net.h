@@ -31,6 +31,8 @@ struct net {
 
 /* Index of an endpoint that belongs to another job (other nonce), -1: none. It forges its way to a connection. */
 extern int net_stranger;
+/* Index of an endpoint that does not hold the job's secret, -1: none. */
+extern int net_impostor;
 /* The job's secret; NULL: none, then endpoints meet on this host's loopback only. */
 extern const char *net_secret;
 

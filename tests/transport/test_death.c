@@ -1,5 +1,5 @@
 /* test_death.c - a real process dies by SIGKILL at each step of an operation: `test_death WAY`, tcp or shm (lanes of UCX),
- * or weft's own shared memory: mapped, cma, granted, staged.
+ * or weft's own shared memory: mapped, cma, granted, staged; or verbs.
  *
  * Every case forks first and opens its endpoint in both processes afterwards (UCX does not survive a fork).
  * The survivor must notice by itself, on every way.
@@ -13,97 +13,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/transport/net.h"
+#include "tests/transport/side.h"
 
-enum { BIG = 48 << 20, FLOOD = 3000, CHILD = 0, PARENT = 1 };
+enum { BIG = 48 << 20, FLOOD = 3000 };
 enum step { IDLE, POSTED, ANNOUNCED, RECEIVING, SENDING, FLOODED, HELD };
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
 static const struct way {
-    const char *name, *backend, *lanes, *tune;
+    struct flavour flavour;
     bool child_memory, parent_memory; /* large buffers are from weft_memory_alloc */
 } ways[] = {
-    {"tcp", "ucx", "tcp"},         {"shm", "ucx", "shm"},         {"mapped", "shm", NULL, NULL, true, true},
-    {"cma", "shm", NULL, NULL},    {"staged", "shm", NULL, "cma=off"}, {"granted", "shm", NULL, "cma=off", false, true},
+    {{"tcp", "ucx", "tcp"}},
+    {{"shm", "ucx", "shm"}},
+    {{"mapped", "shm"}, true, true},
+    {{"cma", "shm"}},
+    {{"staged", "shm", .tune = "cma=off"}},
+    {{"granted", "shm", .tune = "cma=off"}, false, true},
+    {{"verbs", "verbs"}}, /* in the virtual machine */
 }, *way;
-
-struct side {
-    struct weft_transport *transport;
-    struct weft_peer *peer;
-    int failed;
-};
-
-static void on_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
-{
-    struct side *side = context;
-    side->failed++;
-    assert_int_equal(status, WEFT_ERR_PEER_LOST);
-    assert_true(strlen(text) > 0);
-}
-
-static void write_all(int fd, const void *data, size_t bytes)
-{
-    if (write(fd, data, bytes) != (ssize_t)bytes) abort();
-}
-
-static void read_all(int fd, void *data, size_t bytes)
-{
-    for (size_t have = 0; have < bytes;) {
-        ssize_t got = read(fd, (char *)data + have, bytes - have);
-        if (got <= 0) abort();
-        have += (size_t)got;
-    }
-}
-
-static void side_open(struct side *side, int who, int fd)
-{
-    struct weft_transport_options options;
-    struct weft_error error = {0};
-    weft_transport_options_init(&options);
-    options.backend = way->backend;
-    options.lanes = way->lanes;
-    options.tune = way->tune;
-    options.id = 10 + (uint32_t)who;
-    options.nonce = 77;
-    options.peer_failed = on_failed;
-    options.peer_failed_context = side;
-    side->failed = 0;
-    if (weft_transport_open(weft_env_system(), &options, &side->transport, &error) < 0) {
-        fprintf(stderr, "%s\n", error.text);
-        abort();
-    }
-    const void *blob;
-    size_t bytes;
-    unsigned char theirs[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
-    weft_transport_address(side->transport, &blob, &bytes);
-    write_all(fd, &bytes, sizeof bytes);
-    write_all(fd, blob, bytes);
-    read_all(fd, &bytes, sizeof bytes);
-    read_all(fd, theirs, bytes);
-    if (weft_transport_connect(side->transport, 11 - (uint32_t)who, theirs, bytes, &side->peer) < 0) abort();
-}
-
-static char *big_alloc(bool from_transport)
-{
-    void *memory = calloc(1, BIG);
-    if (from_transport) {
-        free(memory);
-        if (weft_memory_alloc(weft_env_system(), BIG, &memory, NULL) < 0) abort();
-    }
-    return memory;
-}
-
-static void big_free(void *memory)
-{
-    if (way->parent_memory) weft_memory_free(weft_env_system(), memory);
-    else free(memory);
-}
-
-#define SPIN(side, expression)                                                                     \
-    for (uint64_t limit_ns_ = net_now_ns() + WEFT_SECONDS(60); !(expression);) {                   \
-        weft_transport_progress((side)->transport, 64);                                            \
-        if (net_now_ns() > limit_ns_) fail_msg("never true: %s", #expression);                     \
-    }
 
 static void on_held(void *context, struct weft_arrival *arrival)
 {
@@ -117,8 +44,8 @@ static void child(int fd, enum step step)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct side side;
     struct op hello, work[3];
-    char *big = big_alloc(way->child_memory);
-    side_open(&side, CHILD, fd);
+    char *big = side_alloc(way->child_memory, BIG);
+    side_open(&side, &way->flavour, NULL, CHILD, fd);
     op_send(&hello, side.peer, TAG(99), NULL, "hi", 2);
     if (step == RECEIVING || step == HELD) op_send(&work[0], side.peer, TAG(1), NULL, big, BIG);
     if (step == HELD) op_send(&work[1], side.peer, TAG(2), NULL, big, 5000);
@@ -128,7 +55,7 @@ static void child(int fd, enum step step)
         weft_transport_progress(side.transport, 64);
         if (hello.fired && !ready) {
             ready = true;
-            write_all(fd, "r", 1);
+            side_write(fd, "r", 1);
         }
     }
     _exit(3);
@@ -161,12 +88,12 @@ static void run_case(enum step step)
     struct side side;
     struct op hello, posted, work;
     static struct op flood[FLOOD];
-    char word[2], *big = big_alloc(way->parent_memory), byte;
+    char word[2], *big = side_alloc(way->parent_memory, BIG), byte;
     int taken = 0;
-    side_open(&side, PARENT, fds[0]);
+    side_open(&side, &way->flavour, NULL, PARENT, fds[0]);
     op_recv(&hello, side.transport, 10, TAG(99), word, 2);
     SPIN(&side, hello.fired);
-    read_all(fds[0], &byte, 1);
+    side_read(fds[0], &byte, 1);
 
     struct weft_list held;
     weft_list_init(&held);
@@ -190,6 +117,7 @@ static void run_case(enum step step)
     }
     kill_child(pid);
     SPIN(&side, side.failed);
+    assert_int_equal(side.failed_status, WEFT_ERR_PEER_LOST);
 
     if (step == POSTED) assert_int_equal(posted.fired && posted.status == WEFT_ERR_PEER_LOST, 1);
     if (step == ANNOUNCED || step == SENDING || step == RECEIVING) expect_lost(&work);
@@ -206,13 +134,11 @@ static void run_case(enum step step)
     for (size_t i = 0; i < BIG; i++) {
         if ((unsigned char)big[i] != 0xEE) fail_msg("byte %zu was written after its completion", i);
     }
-    big_free(big);
+    side_give(way->parent_memory, big);
     assert_int_equal(side.failed, 1);
     assert_int_equal(posted.fired + work.fired, step == IDLE || step == FLOODED || step == HELD ? 0 : 1);
     assert_int_equal(op_send(&work, side.peer, TAG(1), NULL, "x", 1), WEFT_ERR_PEER_LOST);
-    weft_transport_close(side.transport);
-    SPIN(&side, weft_transport_drained(side.transport));
-    weft_transport_free(side.transport);
+    side_close(&side);
     close(fds[0]);
 }
 
@@ -228,7 +154,7 @@ int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "tcp";
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        if (strcmp(ways[i].name, name) == 0) way = &ways[i];
+        if (strcmp(ways[i].flavour.name, name) == 0) way = &ways[i];
     }
     if (!way) return 2;
     if (argc > 2) cmocka_set_test_filter(argv[2]);
@@ -236,5 +162,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_idle),    cmocka_unit_test(test_posted),  cmocka_unit_test(test_announced), cmocka_unit_test(test_receiving),
         cmocka_unit_test(test_sending), cmocka_unit_test(test_flooded), cmocka_unit_test(test_held),
     };
-    return cmocka_run_group_tests_name(way->name, tests, NULL, NULL);
+    return cmocka_run_group_tests_name(way->flavour.name, tests, NULL, NULL);
 }

@@ -62,8 +62,43 @@ static void test_wrong_nonce(void **state)
     net_close(&net);
 }
 
+/* One without the job's secret is told so, gets nothing through, and delays nobody: those who hold it talk at once. He is
+ * the one who dials (the smallest id), and then the one who is dialled. */
+static void test_wrong_secret(void **state)
+{
+    if (net_is_sim(flavour)) return; /* nobody proves anything in a simulation */
+    for (int impostor = 0; impostor < 3; impostor += 2) {
+        struct net net;
+        struct op stray, good, recv, never;
+        char in[8], none[8];
+        int honest = impostor == 0 ? 2 : 0;
+        net_impostor = impostor;
+        net_open(&net, flavour, 3);
+        net_impostor = -1;
+        struct weft_peer *to_us = net.peers[impostor][1];
+        if (to_us) op_send(&stray, to_us, TAG(1), NULL, "stray", 5);
+        if (net.peers[1][impostor]) op_recv(&never, net.transports[1], id_of(impostor), TAG(1), none, 8);
+        op_recv(&recv, net.transports[1], id_of(honest), TAG(1), in, 8);
+        op_send(&good, net.peers[honest][1], TAG(1), NULL, "good", 4);
+        PUMP_UNTIL(&net, recv.fired && good.fired);
+        assert_memory_equal(in, "good", 4);
+        int dialler = impostor == 0 ? impostor : 1; /* it learns why; the other one only closes the door */
+        if (net.peers[dialler][dialler == 1 ? impostor : 1]) {
+            PUMP_UNTIL(&net, net.failed_count[dialler] > 0);
+            assert_int_equal(net.failed_status[dialler], WEFT_ERR_AUTH);
+        }
+        struct weft_transport_stats stats;
+        weft_transport_stats(net.transports[1], &stats);
+        assert_int_equal(stats.received_payload_bytes, 4);
+        if (to_us && impostor == 0) assert_int_equal(stray.status, WEFT_ERR_AUTH);
+        net_close(&net);
+        if (to_us) assert_int_equal(stray.fired, 1);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_malformed_address),
     cmocka_unit_test(test_wrong_nonce),
+    cmocka_unit_test(test_wrong_secret),
 };
 const struct conformance_part conformance_strangers = {"strangers", tests, sizeof tests / sizeof *tests};
