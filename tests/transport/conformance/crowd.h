@@ -36,6 +36,7 @@ void crowd_enter(struct crowd *crowd, int slot);
 void crowd_connect(struct crowd *crowd, int a, int b, struct weft_peer **of_a, struct weft_peer **of_b);
 void crowd_leave(struct crowd *crowd, int slot); /* close, drain, free */
 void crowd_pump(struct crowd *crowd);
+int crowd_descriptors(void); /* open in this process */
 
 #define CROWD_UNTIL(crowd, expression)                                                              \
     do {                                                                                            \
