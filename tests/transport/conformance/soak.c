@@ -1,15 +1,18 @@
 /* soak.c - a thousand endpoints for minutes, with faults all the time, in memory that does not grow:
  *
- *     soak [--flavour NAME] [--endpoints N] [--seconds S] [--seed X]
+ *     soak [--flavour NAME] [--endpoints N] [--seconds S | --minutes M] [--seed X]
  *
- * Residents talk along random edges: messages of every size, receives posted early, late, or cancelled and posted again.
+ * Residents talk along random edges: messages of every size, receives posted early, late, or cancelled and posted again; they
+ * put into and get from each other's windows (soak_access.h).
  * Meanwhile residents are killed (fall silent), edges are cut, residents leave in order with work in flight, and each time
  * somebody new moves in under a new id. Checked all the time:
  *   - every operation completes, once; what arrives is what was sent;
  *   - nothing waits for ever: an operation between two that can hear each other ends within STUCK_NS;
  *   - a life that ends leaves no operation behind;
- *   - memory: allocations alive and resident pages in the last quarter are those of the second. An endpoint remembers the
- *     dead it has known, so that holds once everybody has been replaced LIVES_TO_JUDGE times; a shorter run says so.
+ *   - memory: allocations alive, resident pages and open descriptors in the last quarter are those of the second. An endpoint
+ *     remembers the dead it has known, so that holds once everybody has been replaced LIVES_TO_JUDGE times; a shorter run says
+ *     so. (The simulator keeps a record of every endpoint and window that ever was, until the simulation ends: allowed for.) At the end
+ *     nothing is left.
  * The flavour's backend is wrapped in fault:, which is how one process kills and cuts. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +21,10 @@
 
 #include "tests/lib/fail_env.h"
 #include "tests/transport/conformance/crowd.h"
+#include "tests/transport/conformance/soak_access.h"
 
-enum { EDGES_PER_ENTRY = 2, MESSAGES_PER_ROUND = 40, LARGE = 150000, LIVES_TO_JUDGE = 8 };
+enum { EDGES_PER_ENTRY = 2, MESSAGES_PER_ROUND = 40, ACCESSES_PER_ROUND = 3, LARGE = 150000, LIVES_TO_JUDGE = 8,
+       DESCRIPTORS_KEPT = 24 /* a library may keep some of its first opening */ };
 #define STUCK_NS WEFT_SECONDS(60)
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
@@ -47,6 +52,7 @@ struct work { /* one side of one message */
 
 static struct soak {
     struct crowd crowd;
+    struct soak_accesses accesses;
     struct fail_env memory; /* counts what is alive; fails nothing */
     struct edge *edges;
     int edge_count;
@@ -256,6 +262,7 @@ static void replace(int slot)
     uint32_t id = soak.crowd.residents[slot].id;
     crowd_leave(&soak.crowd, slot);
     expect_nothing_of(id);
+    soak_accesses_check(&soak.accesses, id);
     end_edges_of(slot);
     move_in(slot);
 }
@@ -290,7 +297,8 @@ static void do_fault(void)
 /* ---- memory ---- */
 
 struct memory_use {
-    double allocations, pages; /* means */
+    double allocations, pages, descriptors; /* means */
+    uint64_t lives, accesses;               /* so far */
     int samples;
 };
 
@@ -305,6 +313,25 @@ static void sample_memory(struct memory_use *use)
     use->samples++;
     use->allocations += ((double)soak.memory.live - use->allocations) / use->samples;
     use->pages += ((double)resident - use->pages) / use->samples;
+    use->descriptors += (crowd_descriptors() - use->descriptors) / use->samples;
+    use->lives = soak.lives;
+    use->accesses = soak.accesses.started;
+}
+
+static void print_memory(const struct memory_use *uses)
+{
+    for (int i = 0; i < 4; i++)
+        printf("  quarter %d: %.0f allocations alive, %.1f MiB resident, %.0f descriptors\n", i + 1, uses[i].allocations,
+               uses[i].pages * 4096 / 1048576, uses[i].descriptors);
+}
+
+/* The first quarter fills the tables; from the second on the means stay. */
+static void judge_memory(const struct memory_use *uses, bool is_sim)
+{
+    double records = is_sim ? (double)(uses[3].lives - uses[1].lives) * 1.5 + (double)(uses[3].accesses - uses[1].accesses) : 0;
+    assert_true(uses[3].allocations <= uses[1].allocations * 1.15 + 500 + records);
+    assert_true(uses[3].pages <= uses[1].pages * 1.15 + 2048);
+    assert_true(uses[3].descriptors <= uses[1].descriptors * 1.1 + 100);
 }
 
 /* ---- the run ---- */
@@ -318,11 +345,17 @@ static void run_until(uint64_t end_ns, struct memory_use *use)
 {
     for (uint64_t round = 0; net_now_ns() < end_ns; round++) {
         for (int i = 0; i < MESSAGES_PER_ROUND; i++) start_message();
-        do_fault();
+        for (int i = 0; i < ACCESSES_PER_ROUND && soak.edge_count > 0; i++) {
+            const struct edge *edge = &soak.edges[random_below((uint64_t)soak.edge_count)];
+            int user = (int)random_below(2);
+            soak_access_start(&soak.accesses, edge->slots[1 - user], edge->slots[user], edge->peers[user]);
+        }
+        for (int i = 0; i <= soak.crowd.count / 500; i++) do_fault();
         for (int i = 0; i < 2; i++) add_edge((int)random_below((uint64_t)soak.crowd.count));
         crowd_pump(&soak.crowd);
         hear_news();
         look_at_all();
+        soak_accesses_look(&soak.accesses);
         if (round % 16 == 0) sample_memory(use);
     }
 }
@@ -331,6 +364,7 @@ static void test_soak(void **state)
 {
     char backend[64];
     struct memory_use uses[4] = {{0}};
+    int descriptors = crowd_descriptors();
     soak.random = seed;
     fail_env_init(&soak.memory, 0);
     soak.memory.env.log = weft_env_system()->log;
@@ -340,19 +374,21 @@ static void test_soak(void **state)
     snprintf(backend, sizeof backend, "fault:%s", chosen->backend);
     soak.crowd.backend = backend;
     soak.crowd.peer_failed = on_failed;
+    soak_accesses_init(&soak.accesses, &soak.crowd, random_below);
     soak.edges = calloc((size_t)endpoints * EDGES_PER_ENTRY, sizeof *soak.edges);
     for (int i = 0; i < endpoints; i++) move_in(i);
     uint64_t begin_ns = net_now_ns(), quarter_ns = (uint64_t)(seconds * 1e9 / 4);
     for (int i = 0; i < 4; i++) run_until(begin_ns + (uint64_t)(i + 1) * quarter_ns, &uses[i]);
-    printf("%s: %.0f s, seed %llu: %llu lives of %d residents, %llu messages, %llu cancels, %llu kills, %llu leaves, %llu cuts, "
-           "%llu operations ended by a fault\n", backend, seconds, (unsigned long long)seed, (unsigned long long)soak.lives, endpoints,
-           (unsigned long long)soak.messages, (unsigned long long)soak.cancels, (unsigned long long)soak.kills,
+    printf("%s: %.0f s, seed %llu: %llu lives of %d residents, %llu messages, %llu puts (%llu cancelled by a closing window), %llu cancels, "
+           "%llu kills, %llu leaves, %llu cuts, %llu operations ended by a fault\n", backend, seconds, (unsigned long long)seed,
+           (unsigned long long)soak.lives, endpoints, (unsigned long long)soak.messages, (unsigned long long)soak.accesses.started,
+           (unsigned long long)soak.accesses.cancelled, (unsigned long long)soak.cancels, (unsigned long long)soak.kills,
            (unsigned long long)soak.leaves, (unsigned long long)soak.cuts, (unsigned long long)soak.failed_operations);
-    for (int i = 0; i < 4; i++)
-        printf("  quarter %d: %.0f allocations alive, %.1f MiB resident\n", i + 1, uses[i].allocations, uses[i].pages * 4096 / 1048576);
+    print_memory(uses);
     crowd_fini(&soak.crowd);
     look_at_all();
     look_at_all();
+    soak_accesses_fini(&soak.accesses);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &soak.works) {
         struct work *work = weft_container_of(node, struct work, link);
@@ -366,13 +402,12 @@ static void test_soak(void **state)
     }
     free(soak.edges);
     assert_int_equal(soak.memory.live, 0);
+    assert_true(crowd_descriptors() <= descriptors + DESCRIPTORS_KEPT);
     if (soak.lives < (uint64_t)endpoints * LIVES_TO_JUDGE) {
         printf("  too short to judge the memory of %d residents: %d lives of each are wanted\n", endpoints, LIVES_TO_JUDGE);
         return;
     }
-    /* The first quarter fills the tables; from the second on the means stay. */
-    assert_true(uses[3].allocations <= uses[1].allocations * 1.15 + 500);
-    assert_true(uses[3].pages <= uses[1].pages * 1.15 + 2048);
+    judge_memory(uses, net_is_sim(chosen));
 }
 
 int main(int argc, char **argv)
@@ -382,12 +417,13 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--flavour") == 0) name = argv[i + 1];
         else if (strcmp(argv[i], "--endpoints") == 0) endpoints = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--seconds") == 0) seconds = atof(argv[i + 1]);
+        else if (strcmp(argv[i], "--minutes") == 0) seconds = atof(argv[i + 1]) * 60;
         else if (strcmp(argv[i], "--seed") == 0) seed = strtoull(argv[i + 1], NULL, 10);
         else endpoints = 0;
     }
     chosen = flavour_find(name);
     if (!chosen || endpoints < 3 || seconds <= 0) {
-        fprintf(stderr, "usage: soak [--flavour NAME] [--endpoints N] [--seconds S] [--seed X]\nflavours:");
+        fprintf(stderr, "usage: soak [--flavour NAME] [--endpoints N] [--seconds S | --minutes M] [--seed X]\nflavours:");
         flavour_print_names();
         return 2;
     }

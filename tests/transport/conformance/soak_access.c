@@ -1,0 +1,230 @@
+/* soak_access.c - see soak_access.h. One access is: put, and a notification behind it; get it back; close. A quarter of the
+ * windows are closed while the put is on its way. What must hold: the owner reads what was put when the notification is there,
+ * the user gets back what he has put, and once the closing is complete nobody writes there any more. */
+#include "tests/transport/conformance/soak_access.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BYTES_MAX = 60000, ALIVE_MAX = 200, QUARANTINE = 50 };
+#define STUCK_NS WEFT_SECONDS(60)
+#define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, (1ull << 40) + (n))
+
+enum stage { PUTTING = 1, GETTING, CLOSING };
+
+struct access {
+    struct weft_list link;
+    enum stage stage;
+    int owner, user; /* slots */
+    uint32_t owner_id, user_id;
+    struct weft_window *window; /* NULL: closed, or gone with its endpoint */
+    struct weft_remote *remote; /* NULL: released, or gone with its endpoint */
+    bool of_transport;          /* the owner's memory is from weft_memory_alloc */
+    bool closed_early;
+    unsigned char *memory, *source, *back;
+    uint32_t bytes, seed;
+    struct op put, got, told, closing;
+    bool put_asked, got_asked, told_asked, closing_asked; /* was it started? */
+    uint64_t tag, born_ns;
+};
+
+void soak_accesses_init(struct soak_accesses *accesses, struct crowd *crowd, uint64_t (*random_below)(uint64_t limit))
+{
+    *accesses = (struct soak_accesses){.crowd = crowd, .random_below = random_below};
+    weft_list_init(&accesses->going);
+    weft_list_init(&accesses->quarantine);
+}
+
+static struct weft_transport *living(const struct soak_accesses *accesses, int slot, uint32_t id)
+{
+    const struct resident *resident = &accesses->crowd->residents[slot];
+    return resident->id == id ? resident->transport : NULL;
+}
+
+static void access_free(struct access *access)
+{
+    if (access->of_transport) weft_memory_free(weft_env_system(), access->memory);
+    else free(access->memory);
+    free(access->source);
+    free(access->back);
+    free(access);
+}
+
+/* Handles die with the endpoints they belong to. */
+static void forget_the_dead(const struct soak_accesses *accesses, struct access *access)
+{
+    if (!living(accesses, access->owner, access->owner_id)) access->window = NULL;
+    if (!living(accesses, access->user, access->user_id)) access->remote = NULL;
+}
+
+static void close_window(struct access *access)
+{
+    op_init(&access->closing);
+    access->closing_asked = true;
+    weft_window_close(access->window, &access->closing.completion);
+    access->window = NULL;
+}
+
+static bool open_and_put(struct soak_accesses *accesses, struct access *access, struct weft_peer *peer)
+{
+    struct weft_transport *owner = living(accesses, access->owner, access->owner_id);
+    struct weft_window_options options = {sizeof options, access->memory, access->bytes, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE,
+                                          accesses->random_below(2) ? WEFT_ANY_PEER : access->user_id};
+    const void *key;
+    size_t key_bytes;
+    if (weft_window_open(owner, &options, &access->window, NULL) != WEFT_OK) return false;
+    weft_window_key(access->window, &key, &key_bytes);
+    if (weft_transport_import(peer, key, key_bytes, &access->remote) != WEFT_OK) return true; /* lost meanwhile: the window is closed later */
+    access->told_asked = op_recv(&access->told, owner, access->user_id, TAG(access->tag), NULL, 0) == WEFT_IN_PROGRESS;
+    struct weft_put put = {access->source, access->bytes, 0, access->told_asked, TAG(access->tag), "put", 3};
+    op_init(&access->put);
+    access->put_asked = weft_transport_put(access->remote, &put, &access->put.completion) == WEFT_IN_PROGRESS;
+    if (access->put_asked && accesses->random_below(4) == 0) {
+        access->closed_early = true;
+        close_window(access);
+    }
+    return true;
+}
+
+void soak_access_start(struct soak_accesses *accesses, int owner, int user, struct weft_peer *peer)
+{
+    const struct resident *residents = accesses->crowd->residents;
+    unsigned both = weft_transport_abilities(residents[owner].transport) & weft_transport_abilities(residents[user].transport);
+    if (!(both & WEFT_TRANSPORT_WINDOWS) || accesses->alive >= ALIVE_MAX) return;
+    struct access *access = calloc(1, sizeof *access);
+    access->stage = PUTTING;
+    access->owner = owner;
+    access->user = user;
+    access->owner_id = residents[owner].id;
+    access->user_id = residents[user].id;
+    access->bytes = 1 + (uint32_t)accesses->random_below(BYTES_MAX);
+    access->tag = accesses->next_tag++ & 0xffffffffu;
+    access->seed = (uint32_t)access->tag;
+    access->born_ns = net_now_ns();
+    access->of_transport = accesses->random_below(2);
+    void *memory = NULL;
+    if (!access->of_transport) memory = calloc(1, access->bytes);
+    else assert_int_equal(weft_memory_alloc(weft_env_system(), access->bytes, &memory, NULL), WEFT_OK);
+    access->memory = memory;
+    access->source = malloc(access->bytes);
+    access->back = malloc(access->bytes);
+    fill(access->source, access->bytes, access->seed);
+    if (!open_and_put(accesses, access, peer)) {
+        access_free(access);
+        return;
+    }
+    accesses->started++;
+    accesses->alive++;
+    weft_list_append(&accesses->going, &access->link);
+}
+
+/* The put is over: get it back, unless something came between. */
+static void after_put(struct soak_accesses *accesses, struct access *access)
+{
+    access->stage = CLOSING;
+    if (!access->put_asked || access->put.status != WEFT_OK || access->closed_early || !access->remote) return;
+    op_init(&access->got);
+    access->got_asked = weft_transport_get(access->remote, 0, access->back, access->bytes, &access->got.completion) == WEFT_IN_PROGRESS;
+    if (access->got_asked) access->stage = GETTING;
+}
+
+static void check_told(struct access *access)
+{
+    if (access->told_asked && access->told.fired && access->told.status == WEFT_OK && !access->closing_asked && access->window &&
+        !filled(access->memory, access->bytes, access->seed))
+        fail_msg("endpoint %u was told of %u bytes that are not there", access->owner_id, access->bytes);
+}
+
+/* True: nothing of it is under way any more. */
+static bool wind_up(struct soak_accesses *accesses, struct access *access)
+{
+    struct weft_transport *owner = living(accesses, access->owner, access->owner_id);
+    if (access->remote) {
+        assert_int_equal(weft_remote_release(access->remote), WEFT_OK);
+        access->remote = NULL;
+    }
+    bool hears = access->put_asked && access->put.status == WEFT_OK && !access->closed_early; /* then the notification comes */
+    if (access->told_asked && !access->told.fired) {
+        if (!hears && owner) weft_transport_cancel(owner, &access->told.receive);
+        return false;
+    }
+    check_told(access);
+    if (access->window) close_window(access);
+    return !access->closing_asked || access->closing.fired;
+}
+
+static void retire(struct soak_accesses *accesses, struct access *access)
+{
+    if (access->put_asked && access->put.status == WEFT_ERR_CANCELLED) accesses->cancelled++;
+    weft_list_remove(&access->link);
+    memset(access->memory, 0xEE, access->bytes);
+    weft_list_append(&accesses->quarantine, &access->link);
+    accesses->alive--;
+    accesses->quarantined++;
+}
+
+static void release_oldest(struct soak_accesses *accesses)
+{
+    struct access *access = weft_list_first(&accesses->quarantine, struct access, link);
+    for (uint32_t i = 0; i < access->bytes; i++)
+        if (access->memory[i] != 0xEE) fail_msg("byte %u of a window of endpoint %u was written after it had closed", i, access->owner_id);
+    assert_true(access->put.fired <= 1 && access->got.fired <= 1 && access->told.fired <= 1 && access->closing.fired <= 1);
+    weft_list_remove(&access->link);
+    access_free(access);
+    accesses->quarantined--;
+}
+
+static void look_at(struct soak_accesses *accesses, struct access *access, uint64_t now_ns)
+{
+    forget_the_dead(accesses, access);
+    check_told(access);
+    if (access->stage == PUTTING && (!access->put_asked || access->put.fired)) after_put(accesses, access);
+    if (access->stage == GETTING && access->got.fired) {
+        if (access->got.status == WEFT_OK) assert_memory_equal(access->back, access->source, access->bytes);
+        access->stage = CLOSING;
+    }
+    if (access->stage == CLOSING && wind_up(accesses, access)) {
+        retire(accesses, access);
+        return;
+    }
+    if (now_ns - access->born_ns > STUCK_NS)
+        fail_msg("%s of %u bytes of endpoint %u at %u has not ended",
+                 access->stage == PUTTING ? "a put" : access->stage == GETTING ? "a get" : "the closing of a window", access->bytes,
+                 access->user_id, access->owner_id);
+}
+
+void soak_accesses_look(struct soak_accesses *accesses)
+{
+    struct weft_list *node, *spare;
+    uint64_t now_ns = net_now_ns();
+    weft_list_foreach(node, spare, &accesses->going) look_at(accesses, weft_container_of(node, struct access, link), now_ns);
+    while (accesses->quarantined > QUARANTINE) release_oldest(accesses);
+}
+
+static void check_op(bool asked, const struct op *op, const char *what, uint32_t id)
+{
+    if (asked && op->fired != 1) fail_msg("endpoint %u was freed with a %s that completed %d times", id, what, op->fired);
+}
+
+void soak_accesses_check(struct soak_accesses *accesses, uint32_t id)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &accesses->going) {
+        struct access *access = weft_container_of(node, struct access, link);
+        if (access->user_id == id) {
+            check_op(access->put_asked, &access->put, "put", id);
+            check_op(access->got_asked, &access->got, "get", id);
+        }
+        if (access->owner_id == id) {
+            check_op(access->told_asked, &access->told, "notification's receive", id);
+            check_op(access->closing_asked, &access->closing, "closing of a window", id);
+        }
+    }
+}
+
+void soak_accesses_fini(struct soak_accesses *accesses)
+{
+    for (int i = 0; i < 3; i++) soak_accesses_look(accesses); /* nobody lives any more: each stage passes */
+    assert_int_equal(accesses->alive, 0);
+    while (accesses->quarantined > 0) release_oldest(accesses);
+}

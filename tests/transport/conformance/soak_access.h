@@ -1,0 +1,26 @@
+/* soak_access.h - the one-sided half of the soak: windows opened, put into, read back and closed at any moment, by residents
+ * who die meanwhile. */
+#ifndef WEFT_TESTS_TRANSPORT_SOAK_ACCESS_H
+#define WEFT_TESTS_TRANSPORT_SOAK_ACCESS_H
+
+#include "tests/transport/conformance/crowd.h"
+
+struct soak_accesses {
+    struct crowd *crowd;
+    uint64_t (*random_below)(uint64_t limit);
+    struct weft_list going, quarantine;
+    uint64_t next_tag;
+    int alive, quarantined;
+    uint64_t started, cancelled; /* a window was closed over a put or a get */
+};
+
+void soak_accesses_init(struct soak_accesses *accesses, struct crowd *crowd, uint64_t (*random_below)(uint64_t limit));
+/* `user` (who sees the owner as `peer`) reaches into memory of `owner`; nothing where the flavour has no windows. */
+void soak_access_start(struct soak_accesses *accesses, int owner, int user, struct weft_peer *peer);
+void soak_accesses_look(struct soak_accesses *accesses);
+/* The endpoint `id` was freed: fails when an operation of its own has not completed, once. */
+void soak_accesses_check(struct soak_accesses *accesses, uint32_t id);
+/* After the last endpoint was freed. */
+void soak_accesses_fini(struct soak_accesses *accesses);
+
+#endif
