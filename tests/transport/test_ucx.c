@@ -564,8 +564,9 @@ static void test_remote_access(void **state)
     for (uint32_t i = 0; i < 2; i++) {
         struct weft_transport_options options;
         char device[64];
-        snprintf(device, sizeof device, "%.*s", (int)strcspn(devices, " "), devices);
-        if (i == 1 && strchr(devices, ' ')) snprintf(device, sizeof device, "%s", strchr(devices, ' ') + 1);
+        const char *second = strchr(devices, ' ');
+        snprintf(device, sizeof device, "%s", i == 1 && second ? second + 1 : devices);
+        device[strcspn(device, " ")] = 0;
         place_init(&options, &places[i], i + 1);
         options.lanes = "rc_verbs,ud_verbs";
         options.devices = device;

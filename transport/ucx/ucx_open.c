@@ -211,7 +211,8 @@ static int ucx_progress(struct weft_transport *transport, int budget)
     if (endpoint->at_rest) return 0;
     bool quiet = false;
     ucx_batches_flush(endpoint);
-    while (count < budget && !quiet) {
+    /* Not past an operation that has ended: its owner may post the receive that the next message would be kept for. */
+    while (count < budget && !quiet && weft_list_empty(&transport->done)) {
         int pushed = ucx_streams_push(endpoint);
         quiet = ucp_worker_progress(endpoint->worker) == 0 && pushed == 0;
         if (!quiet) count++;

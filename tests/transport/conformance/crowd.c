@@ -45,6 +45,7 @@ void crowd_enter(struct crowd *crowd, int slot)
     options.secret = "soak";
     options.secret_bytes = 4;
     if (crowd->flavour->lanes) options.lanes = crowd->flavour->lanes;
+    if (net_devices(slot)) options.devices = net_devices(slot);
     options.wrap = crowd->wrap;
     options.tune = crowd->flavour->tune;
     options.peer_failed = peer_failed;
