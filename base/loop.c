@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "base/baton.h"
+#include "base/compute.h"
 #include "base/mailbox.h"
 #include "base/timer_heap.h"
 #include "base/weft_assert.h"
@@ -51,6 +52,7 @@ struct weft_loop {
 
     struct mailbox mail;
     struct baton baton;
+    struct compute compute;
     uint64_t runner_wake_ns; /* the holder's: when a resting runner wakes by itself */
 };
 
@@ -138,6 +140,7 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
         status = open_descriptors(loop);
         if (status < 0) goto err_free_timers;
     }
+    compute_init(&loop->compute, loop, options->virtual_time);
     *loop_out = loop;
     return WEFT_OK;
 
@@ -153,6 +156,7 @@ void weft_loop_free(struct weft_loop *loop)
     if (!loop) return;
     WEFT_ASSERT(atomic_load(&loop->baton.holder) == NULL && !loop->stepping);
     struct weft_list *node, *spare;
+    compute_fini(&loop->compute);
     weft_list_foreach(node, spare, &loop->pollables) weft_list_remove(node);
     timer_heap_fini(&loop->timers, loop->env);
     if (loop->epoll_fd >= 0) close(loop->epoll_fd);
@@ -284,6 +288,24 @@ void weft_loop_post_lazy(struct weft_loop *loop, struct weft_mail *mail)
 void weft_loop_notify(struct weft_loop *loop)
 {
     baton_notified(&loop->baton, &(struct baton_turn){0});
+}
+
+/* --- long computations --- */
+
+void weft_loop_compute(struct weft_loop *loop, struct weft_task *task, uint64_t elements)
+{
+    assert_holder(loop);
+    compute_start(&loop->compute, task, elements);
+}
+
+void weft_loop_compute_cancel(struct weft_loop *loop, struct weft_task *task)
+{
+    compute_cancel(&loop->compute, task);
+}
+
+void weft_loop_compute_cancel_all(struct weft_loop *loop)
+{
+    compute_cancel_all(&loop->compute);
 }
 
 /* --- stepping and sleeping --- */

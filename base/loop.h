@@ -106,6 +106,26 @@ void weft_loop_stop(struct weft_loop *loop);
 enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns);
 void weft_loop_give(struct weft_loop *loop);
 
+/* ---- long computations ----
+ * No step of a loop may be long: arithmetic on more than WEFT_LOOP_SLICE elements is cut into slices by its owner, or,
+ * where it cannot be cut, is a task for the loop's compute thread (one per loop, started with the first long task, so
+ * tasks of one loop run one after the other). */
+#define WEFT_LOOP_SLICE 65536u /* elements: about 100 us of memory traffic */
+
+struct weft_task {
+    void (*run)(struct weft_task *task);  /* on the compute thread: touches nothing but what is the task's until done */
+    void (*done)(struct weft_task *task); /* on the loop, from a letter; may start, cancel or free the task */
+    struct weft_list link;
+};
+static inline void weft_task_init(struct weft_task *task) { weft_list_init(&task->link); }
+/* Holder: run, then done. `elements`: how long it is; up to WEFT_LOOP_SLICE run() is called here and now, as it is with
+ * virtual_time and when no thread is to be had. Memory of the task belongs to the caller and stays until done. */
+void weft_loop_compute(struct weft_loop *loop, struct weft_task *task, uint64_t elements);
+/* Holder, or when nobody steps any more: neither run nor done will happen after the return; waits for a run that has
+ * begun. Fine for a task that was never started. _all: for every task of the loop. */
+void weft_loop_compute_cancel(struct weft_loop *loop, struct weft_task *task);
+void weft_loop_compute_cancel_all(struct weft_loop *loop);
+
 /* The earliest running timer, or WEFT_NEVER. */
 uint64_t weft_loop_next_timer_ns(struct weft_loop *loop);
 

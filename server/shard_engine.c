@@ -76,6 +76,12 @@ static void unwatch_when_idle(struct weft_shard_engine *engine)
 static void expire_round(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (shard_round_closes(chunk)) { /* too late to be late */
+        chunk->first_ns = weft_now_ns(engine->env);
+        weft_list_remove(&chunk->round_link);
+        weft_list_append(&engine->rounds, &chunk->round_link);
+        return;
+    }
     char missing[64], text[240]; /* cut to the length of a RESULT sentence when it is kept */
     unsigned long long step = chunk->open_step;
     double seconds = (double)engine->round_deadline_ns / 1e9;
@@ -165,6 +171,7 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
         struct shard_tensor *tensor = engine->tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
             struct shard_chunk *chunk = &tensor->chunks[i];
+            if (shard_round_closes(chunk)) continue; /* all have pushed: they get their result */
             if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_drop(chunk, engine->failed, engine->failed_text);
         }
     }
@@ -246,6 +253,17 @@ static void discard_all(struct weft_shard_engine *engine, struct weft_list *arri
     }
 }
 
+static void cancel_tasks(struct weft_shard_engine *engine)
+{
+    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
+        struct shard_tensor *tensor = engine->tensors[id];
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
+            weft_loop_compute_cancel(engine->loop, &tensor->chunks[i].task);
+            tensor->chunks[i].computing = false;
+        }
+    }
+}
+
 void weft_shard_engine_close(struct weft_shard_engine *engine)
 {
     if (engine->closed) return;
@@ -255,6 +273,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->retry_timer);
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
+    cancel_tasks(engine);
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
@@ -272,6 +291,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     if (!engine) return;
     weft_timer_stop(engine->loop, &engine->deadline_timer);
     weft_timer_stop(engine->loop, &engine->retry_timer);
+    cancel_tasks(engine);
     shard_table_free(engine);
     shard_arena_fini(&engine->arena, engine->env);
     shard_reply_fini(engine);

@@ -147,6 +147,17 @@ struct shard_chunk {
     struct weft_fold fold;
     struct weft_completion install;
 
+    /* The arithmetic of a fold or a close, a task of the loop when it is long (shard_round.c). While it is computed the
+     * chunk counts as receiving: its slots, values and combiner are not the engine's to touch. */
+    struct weft_task task;
+    bool computing;
+    struct shard_slot *folding; /* the slot that is being folded */
+    float grad_scale;           /* of a close */
+    float *scratch;             /* the engine's when the close began */
+    enum weft_status computed;  /* what came of it */
+    float *freed[32];           /* buffers the fold has done with */
+    uint32_t freed_count;
+
     /* The last error of the chunk. */
     enum weft_status error_status;
     uint64_t error_step;
@@ -190,6 +201,8 @@ struct shard_worker {
     bool lost; /* logged once */
 };
 
+enum { SHARD_SCRATCHES = 64 }; /* each twice as long as the one before */
+
 struct weft_shard_engine {
     struct weft_env *env;
     struct weft_transport *transport;
@@ -206,6 +219,8 @@ struct weft_shard_engine {
     uint32_t tensor_capacity;
     float *scratch; /* (scratch_count,) owned; a decoded codec step on its way into the optimiser */
     uint64_t scratch_count;
+    float *retired[SHARD_SCRATCHES]; /* earlier ones */
+    uint32_t retired_count;
 
     struct shard_arena arena;
     struct weft_list waiting;   /* chunks that want receive memory, in the order they came */
@@ -263,6 +278,10 @@ void shard_round_resume(struct shard_chunk *chunk);
 void shard_round_advance(struct shard_chunk *chunk);
 /* The round is over without a result: its contributors hear `status` and `text` now, the others when they come. */
 void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text);
+/* DRAINING: give the slots back as soon as nothing is received into them or computed from them. */
+void shard_round_drained(struct shard_chunk *chunk);
+/* Its values are being written by a close that will end in a moment. */
+static inline bool shard_round_closes(const struct shard_chunk *chunk) { return chunk->phase == SHARD_PHASE_CLOSING && chunk->computing; }
 /* The result's readers have become fewer: close or fold what waited for them. */
 void shard_round_result_released(struct shard_chunk *chunk);
 /* "rank 1, 4 and 7" of the parts without a contribution; "" when none. */

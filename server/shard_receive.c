@@ -63,11 +63,7 @@ static void received(struct weft_completion *completion, enum weft_status status
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
     }
     if (chunk->phase == SHARD_PHASE_DRAINING) {
-        if (chunk->receiving == 0) {
-            shard_slots_close(&chunk->slots, &engine->arena);
-            shard_round_resume(chunk);
-            shard_engine_moved(engine);
-        }
+        shard_round_drained(chunk);
         return;
     }
     struct shard_part *part = &chunk->parts[worker];

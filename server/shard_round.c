@@ -12,6 +12,10 @@
  * trace in the values: its contributors hear why at once, the others when their contribution comes, and the
  * same step may be tried again from the codec's round 0.
  *
+ * Long arithmetic (a fold or a close of more than WEFT_LOOP_SLICE elements) is a task beside the engine's thread; the
+ * chunk stays in its phase meanwhile, COLLECTING or CLOSING, and a round dropped in a fold drains until the task is over.
+ * A close that has begun is not dropped any more: all have contributed, and the values are being written.
+ *
  * Result. Values (or the aggregate) are sent from where they lie, to every worker; the next round collects
  * meanwhile and writes only when the last send has ended: the values are one round buffer, its slots the other. */
 #include <inttypes.h>
@@ -48,7 +52,7 @@ void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     WEFT_ASSERT(legal_before[phase] & 1 << chunk->phase);
-    WEFT_ASSERT(phase != SHARD_PHASE_IDLE || chunk->receiving == 0);
+    WEFT_ASSERT(phase != SHARD_PHASE_IDLE || (chunk->receiving == 0 && !chunk->computing));
     WEFT_ASSERT(phase != SHARD_PHASE_CLOSING || chunk->next == engine->workers);
     if (phase == SHARD_PHASE_WAITING) {
         chunk->first_ns = weft_now_ns(engine->env);
@@ -84,27 +88,29 @@ static void drop_malformed(struct shard_chunk *chunk, uint32_t worker, enum weft
     shard_round_drop(chunk, status, text);
 }
 
-/* Fold the lowest missing rank, which is held. false: it cannot be now, or the round was dropped. */
-static bool fold_next(struct shard_chunk *chunk)
+/* ---- the arithmetic: what is long is a task, beside the engine's thread ---- */
+
+static void fold(struct weft_task *task)
 {
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
     struct shard_tensor *tensor = chunk->tensor;
+    if (shard_tensor_is_dense(tensor))
+        chunk->freed_count = weft_fold_add(&chunk->fold, shard_slot_data(chunk->folding), chunk->freed);
+    else
+        chunk->computed = weft_combiner_add(tensor->combiner, shard_slot_data(chunk->folding), chunk->folding->payload_bytes);
+}
+
+/* The contribution of chunk->next is in the sum, or not usable. false: the round was dropped. */
+static bool folded(struct shard_chunk *chunk)
+{
     uint32_t worker = chunk->next;
     struct shard_part *part = &chunk->parts[worker];
-    WEFT_ASSERT(part->applied_step <= chunk->closed_step && chunk->closed_step < chunk->open_step);
-    if (shard_tensor_is_dense(tensor)) {
-        float *freed[32];
-        uint32_t freed_count = weft_fold_add(&chunk->fold, shard_slot_data(part->slot), freed);
-        give_freed(chunk, freed, freed_count);
+    if (shard_tensor_is_dense(chunk->tensor)) {
+        give_freed(chunk, chunk->freed, chunk->freed_count);
         WEFT_ASSERT(chunk->fold.depth == shard_round_partials(chunk, worker + 1));
     } else {
-        if (worker == 0) {
-            if (shard_result_busy(chunk)) return false; /* the aggregate is still being sent */
-            chunk->result_answerable = false;
-            weft_combiner_begin(tensor->combiner, chunk->round);
-        }
-        enum weft_status status = weft_combiner_add(tensor->combiner, shard_slot_data(part->slot), part->slot->payload_bytes);
-        if (status < 0) {
-            drop_malformed(chunk, worker, status);
+        if (chunk->computed < 0) {
+            drop_malformed(chunk, worker, chunk->computed);
             return false;
         }
         shard_slots_give(&chunk->slots, part->slot);
@@ -113,6 +119,43 @@ static bool fold_next(struct shard_chunk *chunk)
     part->state = SHARD_PART_FOLDED;
     chunk->next++;
     return true;
+}
+
+static void fold_done(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computing = false;
+    if (chunk->phase == SHARD_PHASE_DRAINING) shard_round_drained(chunk);
+    else if (folded(chunk)) shard_round_advance(chunk);
+}
+
+static void start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *), void (*done)(struct weft_task *), uint64_t elements)
+{
+    chunk->computing = true;
+    chunk->task.run = run;
+    chunk->task.done = done;
+    weft_loop_compute(chunk->tensor->engine->loop, &chunk->task, elements);
+}
+
+/* Fold the lowest missing rank, which is held. false: it cannot be now, is being done, or the round was dropped. */
+static bool fold_next(struct shard_chunk *chunk)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct shard_part *part = &chunk->parts[chunk->next];
+    WEFT_ASSERT(part->applied_step <= chunk->closed_step && chunk->closed_step < chunk->open_step);
+    if (!shard_tensor_is_dense(tensor) && chunk->next == 0) {
+        if (shard_result_busy(chunk)) return false; /* the aggregate is still being sent */
+        chunk->result_answerable = false;
+        weft_combiner_begin(tensor->combiner, chunk->round);
+    }
+    chunk->folding = part->slot;
+    uint64_t elements = part->slot->payload_bytes / sizeof(float);
+    if (elements > WEFT_LOOP_SLICE) {
+        start_task(chunk, fold, fold_done, elements);
+        return false;
+    }
+    fold(&chunk->task);
+    return folded(chunk);
 }
 
 static float weight_sum(const struct shard_chunk *chunk)
@@ -128,31 +171,48 @@ static void optimise(struct shard_chunk *chunk, const float *grad, float grad_sc
     weft_optimizer_step(&tensor->optimizer, chunk->lr, chunk->open_step, chunk->values, chunk->states, grad, grad_scale, chunk->count);
 }
 
-static void close_dense(struct shard_chunk *chunk, float grad_scale)
+static void close_dense(struct shard_chunk *chunk)
 {
-    float *freed[32];
-    uint32_t freed_count;
-    float *sum = weft_fold_finish(&chunk->fold, freed, &freed_count);
+    float *sum = weft_fold_finish(&chunk->fold, chunk->freed, &chunk->freed_count);
     WEFT_ASSERT(sum != NULL);
-    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, grad_scale);
-    else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, grad_scale, chunk->count);
+    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->grad_scale);
+    else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->grad_scale, chunk->count);
     chunk->result_data = chunk->values;
     chunk->result_bytes = chunk->count * sizeof(float);
 }
 
-static enum weft_status close_codec(struct shard_chunk *chunk, float grad_scale, bool last)
+static bool is_last_round(const struct shard_chunk *chunk) { return chunk->round + 1u == chunk->tensor->rounds; }
+
+static enum weft_status close_codec(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
     const void *aggregate;
     size_t bytes;
     WEFT_TRY(weft_combiner_close(tensor->combiner, &aggregate, &bytes));
-    if (last && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
-        WEFT_TRY(weft_combiner_finish(tensor->combiner, grad_scale, tensor->engine->scratch));
-        optimise(chunk, tensor->engine->scratch, 1.0f);
+    if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
+        WEFT_TRY(weft_combiner_finish(tensor->combiner, chunk->grad_scale, chunk->scratch));
+        optimise(chunk, chunk->scratch, 1.0f);
     }
     chunk->result_data = aggregate;
     chunk->result_bytes = bytes;
     return WEFT_OK;
+}
+
+static void close_values(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computed = WEFT_OK;
+    if (shard_tensor_is_dense(chunk->tensor)) close_dense(chunk);
+    else chunk->computed = close_codec(chunk);
+}
+
+/* How long a close is. The engine has one scratch: tensors that need it are all computed in the same place. */
+static uint64_t close_elements(const struct shard_chunk *chunk)
+{
+    const struct shard_tensor *tensor = chunk->tensor;
+    if (shard_tensor_is_dense(tensor)) return chunk->count;
+    if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return tensor->engine->scratch_count;
+    return shard_chunk_contribution_bytes(chunk, chunk->round) / sizeof(float);
 }
 
 /* Forget who contributed; `answer_wanted`: everyone gets what he asked for. */
@@ -168,28 +228,15 @@ static void parts_reset(struct shard_chunk *chunk, bool answer_wanted)
     chunk->starved = false;
 }
 
-static void close_round(struct shard_chunk *chunk)
+/* The values are those of the next step, or the aggregate is there. */
+static void round_closed(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    bool last = chunk->round + 1u == tensor->rounds;
-    WEFT_ASSERT(chunk->phase == SHARD_PHASE_CLOSING && !shard_result_busy(chunk));
-
-    chunk->result_weight_sum = weight_sum(chunk);
-    float grad_scale = (float)(1.0 / (double)chunk->result_weight_sum);
-    if (!isfinite(chunk->result_weight_sum) || !isfinite(grad_scale)) {
-        chunk->result_weight_sum = 0;
-        shard_round_drop(chunk, WEFT_ERR_INVALID, "the workers' sample weights are too large or too small to sum");
+    bool last = is_last_round(chunk);
+    if (chunk->computed < 0) {
+        shard_round_drop(chunk, chunk->computed, "the shard could not combine the contributions");
         return;
-    }
-    if (shard_tensor_is_dense(tensor)) {
-        close_dense(chunk, grad_scale);
-    } else {
-        enum weft_status status = close_codec(chunk, grad_scale, last);
-        if (status < 0) {
-            shard_round_drop(chunk, status, "the shard could not combine the contributions");
-            return;
-        }
     }
     shard_slots_close(&chunk->slots, &engine->arena);
     chunk->result_step = chunk->open_step;
@@ -213,9 +260,38 @@ static void close_round(struct shard_chunk *chunk)
     shard_engine_moved(engine);
 }
 
+static void close_done(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computing = false;
+    round_closed(chunk);
+}
+
+static void close_round(struct shard_chunk *chunk)
+{
+    WEFT_ASSERT(chunk->phase == SHARD_PHASE_CLOSING && !shard_result_busy(chunk));
+    if (chunk->computing) return;
+    chunk->result_weight_sum = weight_sum(chunk);
+    chunk->grad_scale = (float)(1.0 / (double)chunk->result_weight_sum);
+    if (!isfinite(chunk->result_weight_sum) || !isfinite(chunk->grad_scale)) {
+        chunk->result_weight_sum = 0;
+        shard_round_drop(chunk, WEFT_ERR_INVALID, "the workers' sample weights are too large or too small to sum");
+        return;
+    }
+    chunk->scratch = chunk->tensor->engine->scratch;
+    uint64_t elements = close_elements(chunk);
+    if (elements > WEFT_LOOP_SLICE) {
+        start_task(chunk, close_values, close_done, elements);
+        return;
+    }
+    close_values(&chunk->task);
+    round_closed(chunk);
+}
+
 void shard_round_advance(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (chunk->computing) return;
     while (chunk->phase == SHARD_PHASE_COLLECTING && chunk->next < engine->workers &&
            chunk->parts[chunk->next].state == SHARD_PART_HELD) {
         if (!fold_next(chunk)) return;
@@ -261,13 +337,24 @@ void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const 
     }
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX, 0, status);
     if (chunk->phase != SHARD_PHASE_INSTALLING) {
-        if (chunk->receiving > 0) {
+        WEFT_ASSERT(!shard_round_closes(chunk));
+        if (chunk->receiving > 0 || chunk->computing) {
             shard_round_enter(chunk, SHARD_PHASE_DRAINING);
         } else {
             shard_slots_close(&chunk->slots, &engine->arena);
             shard_round_enter(chunk, SHARD_PHASE_IDLE);
         }
     }
+    shard_engine_moved(engine);
+}
+
+void shard_round_drained(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    WEFT_ASSERT(chunk->phase == SHARD_PHASE_DRAINING);
+    if (chunk->receiving > 0 || chunk->computing) return;
+    shard_slots_close(&chunk->slots, &engine->arena);
+    shard_round_resume(chunk);
     shard_engine_moved(engine);
 }
 

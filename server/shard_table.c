@@ -84,6 +84,7 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     weft_list_init(&chunk->waiting_link);
     weft_list_init(&chunk->round_link);
     weft_list_init(&chunk->answering_link);
+    weft_task_init(&chunk->task);
 
     for (uint8_t round = 0; round < tensor->rounds; round++) {
         size_t needed = shard_slots_bytes(shard_chunk_slots_min(chunk), shard_chunk_contribution_bytes(chunk, round));
@@ -132,12 +133,16 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
     return WEFT_OK;
 }
 
+/* A task may be writing into the one there was: it stays until the end. At least twice as long each time, so all those
+ * together are no longer than the last. */
 static enum weft_status scratch_grow(struct weft_shard_engine *engine, uint64_t count)
 {
     if (count <= engine->scratch_count) return WEFT_OK;
+    if (count < 2 * engine->scratch_count) count = 2 * engine->scratch_count;
     float *scratch = weft_alloc_array(engine->env, count, sizeof(float));
     if (!scratch) return WEFT_ERR_NO_MEMORY;
-    weft_free_bytes(engine->env, engine->scratch);
+    WEFT_ASSERT(engine->retired_count < SHARD_SCRATCHES);
+    if (engine->scratch) engine->retired[engine->retired_count++] = engine->scratch;
     engine->scratch = scratch;
     engine->scratch_count = count;
     return WEFT_OK;
@@ -206,6 +211,7 @@ void shard_table_free(struct weft_shard_engine *engine)
         if (engine->tensors[i]) tensor_free(engine->tensors[i]);
     weft_free_bytes(engine->env, engine->tensors);
     weft_free_bytes(engine->env, engine->scratch);
+    while (engine->retired_count > 0) weft_free_bytes(engine->env, engine->retired[--engine->retired_count]);
     engine->tensors = NULL;
     engine->scratch = NULL;
     engine->tensor_capacity = 0;
