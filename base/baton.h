@@ -21,6 +21,8 @@
  *   - A waiter that cannot have the baton sleeps on `events`; every give, every completion of anything
  *     (baton_notified) moves that word. The runner gives way to waiters after each step.
  *   - weft_loop_take is a *claim*: drivers step aside for it too.
+ *   - A stopped runner ends while it holds the baton (it claims it): no driver is inside a step then, and none
+ *     begins another.
  *
  * Why nothing is lost: each side first writes its own word and then reads the other's (letter / asleep and
  * parked; fact / asleep and waiters; holder / waiters and parked), all sequentially consistent, so at least
@@ -236,6 +238,17 @@ static inline int baton_unclaim(struct baton *baton, struct baton_turn *turn, bo
     BATON_END(turn, 0);
 }
 
+/* A driver looks before each step. 1: it may step. The runner takes `stop` back last: whoever then reads 0 there reads
+ * 0 in `running`, too. */
+static inline int baton_may_step(struct baton *baton, struct baton_turn *turn)
+{
+    BATON_BEGIN(turn);
+    BATON_STEP(turn);
+    if (atomic_load(&baton->stop)) BATON_END(turn, 0);
+    BATON_STEP(turn);
+    BATON_END(turn, atomic_load(&baton->running) != 0);
+}
+
 /* The driver found nothing to do and has armed the pollables. 1: it may sleep in epoll unless the fact is true;
  * either way baton_dozed follows. steps_aside: it leaves when the baton is claimed. */
 static inline int baton_doze(struct baton *baton, struct baton_turn *turn, bool steps_aside)
@@ -311,6 +324,17 @@ static inline int baton_risen(struct baton *baton, struct baton_turn *turn)
     BATON_BEGIN(turn);
     BATON_STEP(turn);
     atomic_fetch_and(&baton->asleep, ~(unsigned)BATON_RUNNER);
+    BATON_END(turn, 0);
+}
+
+/* The runner ends, holding the baton by a claim; it gives it back afterwards. */
+static inline int baton_ended(struct baton *baton, struct baton_turn *turn)
+{
+    BATON_BEGIN(turn);
+    BATON_STEP(turn);
+    atomic_store(&baton->running, 0);
+    BATON_STEP(turn);
+    atomic_store(&baton->stop, 0);
     BATON_END(turn, 0);
 }
 

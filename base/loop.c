@@ -322,6 +322,16 @@ int weft_loop_step(struct weft_loop *loop)
     return work;
 }
 
+int weft_loop_read_mail(struct weft_loop *loop)
+{
+    assert_holder(loop);
+    WEFT_ASSERT(!loop->stepping);
+    loop->stepping = true;
+    int count = mailbox_run(&loop->mail);
+    loop->stepping = false;
+    return count;
+}
+
 static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
 {
     struct epoll_event events[8];
@@ -397,7 +407,7 @@ static void drive(struct weft_loop *loop, bool (*fact)(void *), void *context, u
     struct spin spin = {0};
     struct baton_turn turn = {0};
     uint64_t timeout_ns;
-    while (!guest || !atomic_load(&loop->baton.stop)) {
+    while (!guest || baton_may_step(&loop->baton, &turn)) {
         int work = weft_loop_step(loop);
         if (fact(context) || (guest && atomic_load(&loop->baton.claims) > 0)) return;
         if (until_ns != WEFT_NEVER && weft_now_ns(loop->env) >= until_ns) return;
@@ -544,8 +554,9 @@ void weft_loop_run(struct weft_loop *loop)
         /* The waiter it gave way to may need a while to wake: taking the baton again would keep it out. */
         if (!free) park(loop, &turn);
     }
-    atomic_store(&loop->baton.running, 0);
-    atomic_store(&loop->baton.stop, 0);
+    (void)weft_loop_take(loop, WEFT_NEVER); /* cannot fail: it waits */
+    baton_ended(&loop->baton, &turn);
+    weft_loop_give(loop);
 }
 
 void weft_loop_stop(struct weft_loop *loop)

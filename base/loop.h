@@ -83,6 +83,10 @@ void weft_loop_post_lazy(struct weft_loop *loop, struct weft_mail *mail);
  * a callback of the same loop (asserted). */
 int weft_loop_step(struct weft_loop *loop);
 
+/* Holder: only the letters that have come, as a step would run them. For an owner who steps no more and must know of
+ * everything that was posted. Returns how many ran. */
+int weft_loop_read_mail(struct weft_loop *loop);
+
 /* Step until `*done` is true or the clock passes until_ns (at least one step); sleeps when idle.
  * `done` is set by a callback on this thread (a letter, a timer, a pollable). For the holder, or on a loop that has no
  * runner. Returns WEFT_OK, or WEFT_ERR_DEADLINE. Not with virtual_time. */

@@ -463,14 +463,21 @@ static void end_requests(struct client_engine *engine, enum weft_status status, 
 bool client_engine_halt(struct weft_session *session)
 {
     struct client_engine *engine = &session->engine;
-    if (engine->halted) return true;
     if (weft_loop_take(engine->loop, client_deadline(session, WEFT_MS(300))) < 0) return false;
-    weft_loop_step(engine->loop); /* letters that nobody has read yet: their requests would never end */
-    end_requests(engine, client_failed(session), session->failure.text);
-    weft_loop_stop(engine->loop); /* before give: the thread sees it first and ends without another step */
+    /* A request whose start is still a letter would never end. Read the letters, but move nothing: in a failed engine
+     * what starts ends at once. A second halt finds those that were posted during the first. */
+    if (!engine->failed) {
+        engine->failed = client_failed(session);
+        engine->failed_text = session->failure.text;
+    }
+    while (!weft_list_empty(&engine->work)) weft_list_remove(engine->work.next);
+    weft_loop_read_mail(engine->loop);
+    end_requests(engine, engine->failed, engine->failed_text);
+    bool first = !engine->halted;
+    if (first) weft_loop_stop(engine->loop); /* before give: the thread sees it first and ends without another step */
     weft_loop_give(engine->loop);
     engine->halted = true;
-    weft_log(session->env, WEFT_LOG_WARN, "client", "the transport did not let go of its buffers in time; the engine is halted");
+    if (first) weft_log(session->env, WEFT_LOG_WARN, "client", "the transport did not let go of its buffers in time; the engine is halted");
     return true;
 }
 

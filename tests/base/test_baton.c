@@ -45,6 +45,7 @@ struct thread {
     bool lazy;        /* waiter: posts lazily */
     bool may_expire;  /* waiter, claimer: the deadline may pass at any time */
     bool worked, long_park, result, expired;
+    bool ending;      /* the runner has seen the stop */
     uint8_t letter;   /* bit of its letter, 0: it waits for the notifier's fact */
     uint8_t packets;  /* waiter: waits until so many have been handled; network: to bring */
 };
@@ -111,6 +112,7 @@ static void enter(struct world *world, const struct thread *thread)
 {
     if (world->inside) broken = "two threads step the loop";
     if (world->baton.holder != thread->turn.mark) broken = "a thread steps without the baton";
+    if (thread->role == WAITER && !world->baton.running) broken = "a thread drives after the run has ended";
     world->inside = (uint8_t)(thread - world->threads + 1);
 }
 
@@ -137,11 +139,9 @@ static void step_loop(struct world *world, struct thread *thread)
     int result;
     switch (thread->place) {
     case HOLDING:
-        if (world->baton.stop) {
-            thread->place = LEAVING;
-            return;
-        }
-        thread->place = POLLING;
+        if (runner) result = world->baton.stop == 0;
+        else if ((result = baton_may_step(&world->baton, &thread->turn)) == MORE) return;
+        thread->place = result ? POLLING : LEAVING;
         return;
     case POLLING:
         enter(world, thread);
@@ -196,21 +196,70 @@ static void step_loop(struct world *world, struct thread *thread)
     }
 }
 
+/* weft_loop_take and give, with something to do in between: the runner's end, or a claimer's own. */
+static void step_claim(struct world *world, struct thread *thread)
+{
+    int result;
+    switch (thread->place) {
+    case CLAIMING:
+        if (baton_claim(&world->baton, &thread->turn) == MORE) return;
+        thread->place = TAKING;
+        return;
+    case TAKING:
+        if ((result = baton_take(&world->baton, &thread->turn, true)) == MORE) return;
+        thread->result = result;
+        thread->place = result || thread->expired ? UNCLAIMING : WAITING;
+        return;
+    case WAITING:
+        if ((result = baton_wait_claimed(&world->baton, &thread->turn)) == MORE) return;
+        thread->place = result ? PARKED : WAITED;
+        return;
+    case PARKED:
+        thread->place = WAITED;
+        fall_asleep(world, thread, ON_EVENTS);
+        return;
+    case WAITED:
+        if (baton_waited(&world->baton, &thread->turn) == MORE) return;
+        thread->turn.seen = 0;
+        thread->place = TAKING;
+        return;
+    case UNCLAIMING:
+        if (baton_unclaim(&world->baton, &thread->turn, thread->result) == MORE) return;
+        thread->place = thread->result ? HOLDING : OVER;
+        return;
+    case HOLDING:
+        if (world->inside == 0) enter(world, thread);
+        if (thread->ending && baton_ended(&world->baton, &thread->turn) == MORE) return;
+        thread->place = LEAVING;
+        return;
+    case LEAVING:
+        world->inside = 0;
+        thread->result = (world->baton.asleep & BATON_RUNNER) && !arm(world);
+        thread->place = GIVING;
+        return;
+    case GIVING:
+        if (baton_give(&world->baton, &thread->turn, thread->result) == MORE) return;
+        thread->place = OVER;
+        return;
+    }
+}
+
 static void step_runner(struct world *world, struct thread *thread)
 {
     int result;
+    if (thread->ending) {
+        step_claim(world, thread);
+        return;
+    }
     switch (thread->place) {
     case START:
         thread->place = TOP;
         return;
     case TOP:
         thread->long_park = false;
-        if (world->baton.stop) {
-            world->baton.running = 0;
-            thread->place = OVER;
-            return;
-        }
-        thread->place = TAKING;
+        thread->ending = world->baton.stop != 0;
+        thread->place = thread->ending ? CLAIMING : TAKING;
+        if (thread->ending) thread->turn.seen = 0;
         return;
     case TAKING:
         if ((result = baton_run(&world->baton, &thread->turn)) == MORE) return;
@@ -296,52 +345,6 @@ static void step_waiter(struct world *world, struct thread *thread)
     }
 }
 
-static void step_claimer(struct world *world, struct thread *thread)
-{
-    int result;
-    switch (thread->place) {
-    case START:
-        if (baton_claim(&world->baton, &thread->turn) == MORE) return;
-        thread->place = TAKING;
-        return;
-    case TAKING:
-        if ((result = baton_take(&world->baton, &thread->turn, true)) == MORE) return;
-        thread->result = result;
-        thread->place = result || thread->expired ? UNCLAIMING : WAITING;
-        return;
-    case WAITING:
-        if ((result = baton_wait_claimed(&world->baton, &thread->turn)) == MORE) return;
-        thread->place = result ? PARKED : WAITED;
-        return;
-    case PARKED:
-        thread->place = WAITED;
-        fall_asleep(world, thread, ON_EVENTS);
-        return;
-    case WAITED:
-        if (baton_waited(&world->baton, &thread->turn) == MORE) return;
-        thread->turn.seen = 0;
-        thread->place = TAKING;
-        return;
-    case UNCLAIMING:
-        if (baton_unclaim(&world->baton, &thread->turn, thread->result) == MORE) return;
-        thread->place = thread->result ? HOLDING : OVER;
-        return;
-    case HOLDING:
-        enter(world, thread);
-        thread->place = LEAVING;
-        return;
-    case LEAVING:
-        world->inside = 0;
-        thread->result = (world->baton.asleep & BATON_RUNNER) && !arm(world);
-        thread->place = GIVING;
-        return;
-    case GIVING:
-        if (baton_give(&world->baton, &thread->turn, thread->result) == MORE) return;
-        thread->place = OVER;
-        return;
-    }
-}
-
 static void step_other(struct world *world, struct thread *thread)
 {
     if (thread->place == START) {
@@ -372,7 +375,10 @@ static void step_script(struct world *world, struct thread *thread)
     switch (thread->role) {
     case RUNNER: step_runner(world, thread); break;
     case WAITER: step_waiter(world, thread); break;
-    case CLAIMER: step_claimer(world, thread); break;
+    case CLAIMER:
+        if (thread->place == START) thread->place = CLAIMING;
+        step_claim(world, thread);
+        break;
     default: step_other(world, thread);
     }
 }
@@ -384,7 +390,9 @@ static bool begins_with_stop(const struct thread *thread)
     switch (thread->place) {
     case POSTED: case TAKING: case GIVING: case WAITING: case WAITED: case SETTLING: case RISING: case NOTIFYING: case LOOKING:
     case UNCLAIMING: return true;
-    case LEAVING: return thread->role == RUNNER;
+    case CLAIMING: return true;
+    case HOLDING: return thread->role == WAITER;
+    case LEAVING: return thread->role == RUNNER && !thread->ending;
     default: return false;
     }
 }
@@ -396,7 +404,7 @@ static void forget_counts(struct world *world)
     for (int i = 0; i < THREADS; i++) {
         struct thread *thread = &world->threads[i];
         bool waits = thread->place == WAITING || thread->place == PARKED || thread->place == WAITED;
-        if (thread->role == RUNNER ? world->baton.takes : waits && world->baton.events) thread->turn.seen = 2;
+        if (thread->role == RUNNER && !thread->ending ? world->baton.takes : waits && world->baton.events) thread->turn.seen = 2;
     }
     world->baton.events = 0;
     world->baton.takes = 0;
@@ -570,6 +578,7 @@ static const struct scenario scenarios[] = {
     {"a waiter and a stop", false, {{.role = WAITER, LETTER(0), .may_expire = true}, {.role = STOPPER}}},
     {"a claim", true, {{.role = CLAIMER}}},
     {"a claim and a post", true, {{.role = CLAIMER}, {.role = POSTER, LETTER(0)}}},
+    {"a claim and a stop", true, {{.role = CLAIMER}, {.role = STOPPER}}},
     {"a claim against a waiter", true, {{.role = CLAIMER}, {.role = WAITER, LETTER(0)}}},
     {"a claim that may be given up, against a waiter", true, {{.role = CLAIMER, .may_expire = true}, {.role = WAITER, LETTER(0)}}},
     {"two waiters", true, {{.role = WAITER, LETTER(0)}, {.role = WAITER, LETTER(1)}}},

@@ -303,6 +303,13 @@ static void halts(struct crowd *crowd, struct weft_session *session, uint32_t ra
     CROWD_CHECK(crowd, session, client_engine_halt(session));
     CROWD_CHECK(crowd, session, weft_test(&request) == WEFT_ERR_ABORTED);
     memset(&request, 0xee, sizeof request);
+    /* Another thread's call that found the session whole and posts only now. */
+    atomic_store(&session->failure.status, WEFT_OK);
+    memset(&request, 0, sizeof request);
+    CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 400000, WEFT_F32, WEFT_SUM, &request));
+    atomic_store(&session->failure.status, WEFT_ERR_ABORTED);
+    CROWD_CHECK(crowd, session, client_engine_halt(session)); /* as its wait does, after a while */
+    CROWD_CHECK(crowd, session, weft_test(&request) == WEFT_ERR_ABORTED);
     CROWD_OK(crowd, session, weft_stats_get(session, &stats)); /* still answers */
 }
 
@@ -344,8 +351,9 @@ static void test_fork(void **state)
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:ucs_calloc\n"; }
 
-int main(void)
+int main(int argc, char **argv) /* [a pattern of test names] */
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     setenv("UCX_MEM_EVENTS", "n", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_misuse),           cmocka_unit_test(test_different_lr),
