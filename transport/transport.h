@@ -132,7 +132,7 @@ struct weft_put {
 /* What an endpoint can do beyond messages (or-ed). */
 enum weft_transport_abilities {
     WEFT_TRANSPORT_WINDOWS = 1, /* windows, put, get */
-    WEFT_TRANSPORT_MAPS = 2,    /* weft_remote_map answers for memory from weft_memory_alloc */
+    WEFT_TRANSPORT_MAPS = 2,    /* weft_remote_map answers for memory from weft_memory_alloc; auto: of peers on this host */
 };
 
 struct weft_transport_stats {
@@ -151,7 +151,7 @@ struct weft_transport_stats {
 
 struct weft_transport_options {
     size_t size;              /* sizeof(struct weft_transport_options) */
-    const char *backend;      /* "ucx", "sim", or wrapped: "fault:ucx", "delay:sim" ...; required */
+    const char *backend;      /* "auto" (the best for each peer), "shm", "verbs", "ucx", "sim", or wrapped: "fault:ucx", "delay:sim" ...; required */
     uint32_t id;              /* this endpoint's id, unique in the job; required */
     uint64_t nonce;           /* of the job; messages with another nonce are dropped and counted */
     size_t eager_bytes_max;   /* default 0: the backend's choice (ucx over tcp 63 KiB, else 8 KiB) */

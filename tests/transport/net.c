@@ -64,7 +64,7 @@ static void open_one(struct net *net, int index)
     if (flavour->lanes) options.lanes = flavour->lanes;
     if (net_devices(index)) options.devices = net_devices(index);
     options.wrap = flavour->wrap;
-    options.tune = flavour->tune;
+    options.tune = flavour_tune(flavour, index);
     options.peer_failed = peer_failed;
     if (net_secret) {
         options.secret = net_secret;

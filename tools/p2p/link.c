@@ -128,27 +128,11 @@ static bool all_opened(struct p2p_link *link, bool mine, bool *all_out)
     return true;
 }
 
-static bool open_auto(struct p2p_link *link)
-{
-    static const struct { const char *backend, *lanes; } candidates[] = {{"shm", ""}, {"verbs", ""}, {"ucx", "tcp"}};
-    for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
-        struct weft_error error = {0};
-        bool all = false;
-        bool mine = try_open(link, candidates[i].backend, candidates[i].lanes, &error);
-        if (!all_opened(link, mine, &all)) return false;
-        if (all) return true;
-        weft_transport_free(link->transport);
-        link->transport = NULL;
-    }
-    return p2p_link_fail(link, "no transport could be opened by all processes; `weft doctor` says why");
-}
-
 static bool open_endpoint(struct p2p_link *link)
 {
     const struct p2p_transport_spec *spec = &link->options->transport;
     struct weft_error error = {0};
     bool all = false;
-    if (strcmp(spec->backend, "auto") == 0) return open_auto(link);
     bool mine = try_open(link, spec->backend, spec->lanes, &error);
     if (!mine) p2p_link_fail(link, "%s", error.text);
     return all_opened(link, mine, &all) && mine && all;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "transport/core/core.h"
+#include "transport/route/route_ops.h"
 #include "transport/shm/shm_ops.h"
 #include "transport/sim/sim_ops.h"
 #include "transport/wrap/wrap_ops.h"
@@ -14,7 +15,7 @@
 
 const char *core_backend_names(void)
 {
-    return "shm, "
+    return "auto, shm, "
 #ifdef WEFT_HAVE_UCX
            "ucx, "
 #endif
@@ -26,6 +27,7 @@ const char *core_backend_names(void)
 
 const struct weft_transport_ops *core_backend_find(const char *name)
 {
+    if (strcmp(name, "auto") == 0) return &route_transport_ops;
     if (strcmp(name, "shm") == 0) return &shm_transport_ops;
     if (strcmp(name, "sim") == 0) return &sim_transport_ops;
 #ifdef WEFT_HAVE_UCX

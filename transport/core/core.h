@@ -60,6 +60,7 @@ struct weft_peer {
     struct weft_list failing; /* in transport->failing until peer_failed has been called */
     struct weft_list arrivals;
     void *backend;
+    uint32_t marks;           /* of the composite endpoint that chose this part for it (route/) */
 };
 
 /* The core fills the first part before ops->window_open. */
@@ -131,6 +132,11 @@ struct weft_transport {
     bool rescan;            /* a handler or a peer is new: arrivals that wait may have a taker */
     bool progressing, closed;
 
+    /* An endpoint made of several (route/): its peers, receives and arrivals live in the parts, and the face hands them on. */
+    struct weft_transport **parts; /* NULL: an ordinary one */
+    uint32_t part_count;
+    struct weft_transport *whole;  /* of a part: what it belongs to; else NULL */
+
     struct weft_loop *loop; /* while attached */
     struct weft_pollable pollable;
     struct weft_timer wake;
@@ -170,7 +176,7 @@ enum weft_status core_arm(struct weft_transport *transport);
 /* peers.c */
 enum weft_status core_peers_init(struct weft_transport *transport);
 void core_peers_free(struct weft_transport *transport);
-struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer_id); /* connected or not */
+struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer_id); /* connected or not; not in parts */
 struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_id);  /* NULL: no memory */
 void core_peer_remove(struct weft_transport *transport, struct weft_peer *peer);
 int core_peers_report(struct weft_transport *transport);

@@ -119,6 +119,7 @@ void core_match_end_posted(struct weft_transport *transport, const struct weft_p
 void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive)
 {
     if (receive->state != RECEIVE_POSTED) return;
+    if (transport->parts) transport = weft_transport_peer(transport, receive->peer_id)->transport; /* it was posted there */
     weft_list_remove(&receive->link);
     receive_end(transport, receive, WEFT_ERR_CANCELLED);
 }
@@ -157,7 +158,7 @@ void weft_transport_discard(struct weft_transport *transport, struct weft_arriva
 {
     struct core_arrival *arrival = weft_container_of(face, struct core_arrival, face);
     WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD);
-    core_discard(transport, arrival);
+    core_discard(arrival->peer->transport, arrival);
 }
 
 enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, size_t buffer_bytes,
@@ -166,6 +167,7 @@ enum weft_status weft_transport_accept(struct weft_transport *transport, struct 
     struct core_arrival *arrival = weft_container_of(face, struct core_arrival, face);
     WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD || arrival->state == CORE_ARRIVAL_UNEXPECTED);
     WEFT_ASSERT(completion);
+    transport = arrival->peer->transport;
     if (transport->closed) return WEFT_ERR_CLOSED;
     if (face->lost) return WEFT_ERR_PEER_LOST;
     if (buffer_bytes < face->payload_bytes) return WEFT_ERR_TRUNCATED;
@@ -335,6 +337,13 @@ static void refuse_waiting(struct weft_transport *transport, uint64_t tag, uint6
 enum weft_status weft_transport_refuse(struct weft_transport *transport, uint64_t tag, uint64_t mask, bool on)
 {
     WEFT_ASSERT((tag & mask) == tag);
+    for (uint32_t i = 0; i < transport->part_count; i++) {
+        enum weft_status status = weft_transport_refuse(transport->parts[i], tag, mask, on);
+        if (status == WEFT_OK) continue;
+        while (i-- > 0) weft_transport_refuse(transport->parts[i], tag, mask, false);
+        return status;
+    }
+    if (transport->parts) return WEFT_OK;
     uint32_t at = 0;
     while (at < transport->refusal_count && (transport->refusals[at].tag != tag || transport->refusals[at].mask != mask)) at++;
     bool known = at < transport->refusal_count;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "transport/core/core.h"
+#include "transport/route/route_ops.h"
 
 enum { FIRST_BUCKETS = 64, TEXT_BYTES_MAX = 200 };
 
@@ -151,6 +152,7 @@ enum weft_status weft_transport_connect(struct weft_transport *transport, uint32
     WEFT_ASSERT(transport && peer_out);
     if (transport->closed) return WEFT_ERR_CLOSED;
     if (!blob || bytes == 0 || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX) return WEFT_ERR_MALFORMED;
+    if (transport->parts) return route_connect(transport, peer_id, blob, bytes, peer_out);
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     if (peer && peer->connected) return WEFT_ERR_EXISTS;
     bool fresh = !peer;
@@ -172,6 +174,11 @@ enum weft_status weft_transport_connect(struct weft_transport *transport, uint32
 
 struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t peer_id)
 {
+    for (uint32_t i = 0; i < transport->part_count; i++) {
+        struct weft_peer *peer = weft_transport_peer(transport->parts[i], peer_id);
+        if (peer) return peer;
+    }
+    if (transport->parts) return NULL;
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     return peer && peer->connected ? peer : NULL;
 }
@@ -221,6 +228,7 @@ void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id
 {
     struct weft_peer *peer = weft_transport_peer(transport, peer_id);
     if (!peer || transport->closed) return;
+    transport = peer->transport;
     if (peer->status < 0 && peer->operations > 0) {
         transport->ops->disconnect(transport, peer, peer->status); /* it was closing in order; now it is dead */
         return;

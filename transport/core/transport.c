@@ -194,6 +194,7 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
     if (receive->buffer_bytes > 0 && !receive->buffer) return WEFT_ERR_INVALID;
     struct weft_peer *peer = weft_transport_peer(transport, peer_id);
     if (!peer) return WEFT_ERR_NOT_FOUND;
+    transport = peer->transport;
     struct core_arrival *arrival = core_match_unexpected(transport, peer_id, tag); /* also of one that has left since */
     if (peer->status < 0 && !arrival) return peer->status;
     receive->peer_id = peer_id;
@@ -210,9 +211,10 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
 
 void weft_transport_handler(struct weft_transport *transport, uint8_t channel, weft_arrival_fn fn, void *context)
 {
+    for (uint32_t i = 0; i < transport->part_count; i++) weft_transport_handler(transport->parts[i], channel, fn, context);
     transport->handlers[channel].fn = fn;
     transport->handlers[channel].context = context;
-    if (fn) transport->rescan = true;
+    if (fn && !transport->parts) transport->rescan = true;
 }
 
 void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "transport/core/core.h"
+#include "transport/route/route_ops.h"
 
 void core_windows_init(struct weft_transport *transport)
 {
@@ -96,6 +97,7 @@ enum weft_status weft_transport_import(struct weft_peer *peer, const void *key, 
     if (peer->status < 0) return peer->status;
     if (!(transport->abilities & WEFT_TRANSPORT_WINDOWS)) return WEFT_ERR_UNSUPPORTED;
     if (!key || bytes == 0 || bytes > WEFT_WINDOW_KEY_BYTES_MAX) return WEFT_ERR_MALFORMED;
+    if (transport->whole) WEFT_TRY(route_key_piece(peer, &key, &bytes));
     struct weft_remote *remote = weft_alloc_zero(transport->env, sizeof *remote);
     if (!remote) return WEFT_ERR_NO_MEMORY;
     remote->peer = peer;
@@ -180,6 +182,7 @@ enum weft_status weft_transport_get(struct weft_remote *remote, uint64_t offset,
 void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes)
 {
     struct weft_transport *transport = peer->transport;
-    if (transport->ops->describe) transport->ops->describe(transport, peer, out, bytes);
+    if (transport->whole) route_describe(peer, out, bytes);
+    else if (transport->ops->describe) transport->ops->describe(transport, peer, out, bytes);
     else snprintf(out, bytes, "%s", transport->name);
 }

@@ -47,7 +47,7 @@ void crowd_enter(struct crowd *crowd, int slot)
     if (crowd->flavour->lanes) options.lanes = crowd->flavour->lanes;
     if (net_devices(slot)) options.devices = net_devices(slot);
     options.wrap = crowd->wrap;
-    options.tune = crowd->flavour->tune;
+    options.tune = flavour_tune(crowd->flavour, slot);
     options.peer_failed = peer_failed;
     options.peer_failed_context = resident;
     if (crowd->sim) {

@@ -24,6 +24,10 @@ static const struct flavour flavours[] = {
     {"fault-shm", "fault:shm", .may = WINDOWS | MAPS, .many = 8},
     {"delay-shm", "delay:shm", .wrap = "delay_us=50,seed=3", .may = WINDOWS | MAPS, .many = 8},
     {"trace-shm", "trace:shm", .wrap = "file=/dev/null", .may = WINDOWS | MAPS, .many = 8},
+    {"auto", "auto", "tcp", .memory = true, .must = WINDOWS | MAPS, .many = 32},
+    {"auto-ucx", "auto", "tcp", .tune = "use=ucx", .may = WINDOWS, .many = 8},
+    {"auto-mixed", "auto", "tcp", .tune = "use=shm+ucx", .odd_tune = "use=ucx", .may = WINDOWS | MAPS, .many = 32},
+    {"fault-auto", "fault:auto", "tcp", .may = WINDOWS | MAPS, .many = 8},
     /* those with a device: in the virtual machine */
     {"verbs", "verbs", .must = WINDOWS, .many = 16, .processes = true, .networks = true, .machine = true},
     {"verbs-cm", "verbs", .tune = "connect=cm", .must = WINDOWS, .many = 8, .machine = true},
@@ -42,6 +46,11 @@ const struct flavour *flavour_find(const char *name)
     for (size_t i = 0; i < sizeof flavours / sizeof *flavours; i++)
         if (strcmp(flavours[i].name, name) == 0) return &flavours[i];
     return NULL;
+}
+
+const char *flavour_tune(const struct flavour *flavour, int index)
+{
+    return flavour->odd_tune && index % 2 == 1 ? flavour->odd_tune : flavour->tune;
 }
 
 void flavour_print_names(void)

@@ -11,6 +11,7 @@ struct flavour {
     const char *lanes;
     const char *wrap;
     const char *tune;
+    const char *odd_tune; /* of every second endpoint, if they differ */
     bool memory;   /* payloads in memory of weft_memory_alloc */
     bool lossy;    /* sim: all hosts behind a switch that loses, doubles and delays */
     unsigned must; /* enum weft_transport_abilities that it has */
@@ -22,6 +23,7 @@ struct flavour {
 };
 
 const struct flavour *flavour_find(const char *name); /* NULL: none of this name */
+const char *flavour_tune(const struct flavour *flavour, int index); /* of the endpoint with this number */
 void flavour_print_names(void);                       /* to stderr */
 
 #endif

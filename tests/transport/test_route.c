@@ -1,0 +1,302 @@
+/* test_route.c - the composite endpoint "auto": what two ends choose and that both choose the same; offers as bytes; what
+ * it says of itself; the key of a window; sleeping on all its parts at once. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/transport/net.h"
+#include "transport/route/route.h"
+
+#define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
+enum { SHM, VERBS, UCX };
+
+/* An offer of these kinds, in this order. */
+static struct route_offer offer(uint32_t id, uint64_t host, const char *kinds)
+{
+    struct route_offer offer = {.nonce_hash = 7, .id = id, .host = host, .space = 5, .fingerprint = host, .links = 9};
+    for (; *kinds; kinds++) {
+        uint8_t kind = *kinds == 's' ? SHM : *kinds == 'v' ? VERBS : UCX;
+        offer.ways[offer.way_count++] = (struct route_way){.kind = kind, .blob = (const uint8_t *)"address", .bytes = 7u - kind};
+    }
+    return offer;
+}
+
+/* What the two take; asked from both ends. */
+static int chosen(const struct route_offer *one, const struct route_offer *other, bool secret, const struct weft_link_table *links,
+                  enum route_reason reasons[ROUTE_KINDS])
+{
+    enum route_reason back[ROUTE_KINDS];
+    int kind = route_choose(one, other, secret, links, reasons);
+    assert_int_equal(route_choose(other, one, secret, links, back), kind);
+    return kind;
+}
+
+static void test_choice(void **state)
+{
+    enum route_reason reasons[ROUTE_KINDS];
+    struct route_offer one = offer(1, 10, "svu"), same = offer(2, 10, "svu"), far = offer(3, 11, "svu");
+    assert_int_equal(chosen(&one, &same, false, NULL, reasons), SHM);
+    assert_int_equal(reasons[SHM], ROUTE_TAKEN);
+    assert_int_equal(reasons[VERBS], ROUTE_LATER);
+    assert_int_equal(chosen(&one, &far, true, NULL, reasons), VERBS);
+    assert_int_equal(reasons[SHM], ROUTE_OTHER_HOST);
+    assert_int_equal(chosen(&one, &far, false, NULL, reasons), UCX);
+    assert_int_equal(reasons[VERBS], ROUTE_NO_SECRET);
+    same.space = 6;
+    assert_int_equal(chosen(&one, &same, false, NULL, reasons), VERBS); /* one host: no secret needed */
+    assert_int_equal(reasons[SHM], ROUTE_OTHER_SPACE);
+    struct route_offer unknown = offer(4, 0, "su"), unknown_too = offer(5, 0, "su");
+    assert_int_equal(chosen(&unknown, &unknown_too, false, NULL, reasons), UCX);
+    struct route_offer poor = offer(6, 10, "u"), other = offer(7, 10, "s");
+    assert_int_equal(chosen(&one, &poor, false, NULL, reasons), UCX);
+    assert_int_equal(reasons[SHM], ROUTE_NOT_THERE);
+    assert_int_equal(route_choose(&poor, &one, false, NULL, reasons), UCX);
+    assert_int_equal(reasons[SHM], ROUTE_NOT_HERE);
+    assert_int_equal(chosen(&poor, &other, false, NULL, reasons), -1);
+    struct route_offer first = offer(1, 10, "us"), last = offer(9, 10, "us"), usual = offer(5, 10, "su");
+    assert_int_equal(chosen(&first, &usual, false, NULL, reasons), UCX); /* the smaller id's order */
+    assert_int_equal(chosen(&last, &usual, false, NULL, reasons), SHM);
+}
+
+static void add_link(struct weft_link_table *table, uint32_t from, uint32_t to, const char *lane, uint64_t latency_ns)
+{
+    struct weft_link link = {.from = from, .to = to, .state = latency_ns ? WEFT_LINK_WORKS : WEFT_LINK_FAILED, .latency_ns = latency_ns,
+                             .bytes_per_second = latency_ns ? 1000000000 : 0};
+    snprintf(link.lane, sizeof link.lane, "%s", lane);
+    assert_int_equal(weft_link_table_set(table, &link), WEFT_OK);
+}
+
+static void test_link_table(void **state)
+{
+    enum route_reason reasons[ROUTE_KINDS];
+    struct weft_link_table *table;
+    uint32_t a, b;
+    struct route_offer one = offer(1, 10, "svu"), far = offer(2, 11, "svu");
+    assert_int_equal(weft_link_table_create(weft_env_system(), &table), WEFT_OK);
+    assert_int_equal(weft_link_table_host(table, "a", 10, &a), WEFT_OK);
+    assert_int_equal(weft_link_table_host(table, "b", 11, &b), WEFT_OK);
+    add_link(table, a, b, "verbs", 900);
+    add_link(table, b, a, "verbs", 900000000); /* slow in one direction counts */
+    add_link(table, a, b, "ucx:tcp", 5000);
+    assert_int_equal(chosen(&one, &far, true, table, reasons), VERBS); /* ucx was not measured in both directions */
+    add_link(table, b, a, "ucx:tcp", 5000);
+    assert_int_equal(chosen(&one, &far, true, table, reasons), UCX);
+    assert_int_equal(reasons[VERBS], ROUTE_LATER);
+    far.links = 8; /* it has read another table: heeded by neither */
+    assert_int_equal(chosen(&one, &far, true, table, reasons), VERBS);
+    far.links = 9;
+    add_link(table, b, a, "ucx:tcp", 0);
+    add_link(table, b, a, "verbs", 0);
+    assert_int_equal(chosen(&one, &far, true, table, reasons), -1);
+    assert_int_equal(reasons[UCX], ROUTE_BAD_LINK);
+    weft_link_table_free(table);
+}
+
+static void test_offer_bytes(void **state)
+{
+    uint8_t data[WEFT_TRANSPORT_ADDRESS_BYTES_MAX], hurt[sizeof data];
+    struct route_offer in = offer(77, 10, "usv"), out;
+    size_t bytes = route_offer_encode(&in, data);
+    assert_int_equal(route_offer_decode(data, bytes, &out), WEFT_OK);
+    assert_true(out.id == 77 && out.host == 10 && out.space == 5 && out.fingerprint == 10 && out.links == 9 && out.nonce_hash == 7);
+    assert_int_equal(out.way_count, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(out.ways[i].kind, in.ways[i].kind);
+        assert_int_equal(out.ways[i].bytes, in.ways[i].bytes);
+        assert_memory_equal(out.ways[i].blob, "address", in.ways[i].bytes);
+    }
+    for (size_t length = 0; length < bytes; length++) assert_true(route_offer_decode(data, length, &out) < 0);
+    for (size_t i = 0; i < bytes; i++) {
+        if (i >= 8 && i < 12) continue; /* the nonce's hash is compared by whoever knows it */
+        memcpy(hurt, data, bytes);
+        hurt[i] ^= 0x10;
+        assert_true(route_offer_decode(hurt, bytes, &out) < 0);
+    }
+    struct route_offer long_one = in; /* two addresses of 3,000 bytes do not fit */
+    long_one.ways[0].bytes = long_one.ways[1].bytes = 3000;
+    static const uint8_t zeros[3000];
+    long_one.ways[0].blob = long_one.ways[1].blob = zeros;
+    assert_int_equal(route_offer_encode(&long_one, data), 0);
+    struct route_offer none = offer(1, 10, "");
+    bytes = route_offer_encode(&none, data);
+    assert_int_equal(route_offer_decode(data, bytes, &out), WEFT_ERR_MALFORMED);
+    struct route_offer twice = offer(1, 10, "ss");
+    bytes = route_offer_encode(&twice, data);
+    assert_int_equal(route_offer_decode(data, bytes, &out), WEFT_ERR_MALFORMED);
+}
+
+static void refused(const char *tune, const char *words)
+{
+    struct weft_transport_options options;
+    struct weft_transport *transport;
+    struct weft_error error = {0};
+    weft_transport_options_init(&options);
+    options.backend = "auto";
+    options.tune = tune;
+    assert_true(weft_transport_open(weft_env_system(), &options, &transport, &error) < 0);
+    if (!strstr(error.text, words)) fail_msg("\"%s\" says: %s", tune, error.text);
+}
+
+static void test_settings(void **state)
+{
+    refused("use=", "no setting \"use=\"");
+    refused("use=shm+shm", "use=shm+verbs+ucx");
+    refused("use=tcp", "use=shm+verbs+ucx");
+    refused("cma=off", "such as shm.cma=off");
+    refused("shm.cma=perhaps", "shm has no setting \"cma=perhaps\"");
+    refused("links=/nowhere/links", "/nowhere/links");
+}
+
+#ifdef WEFT_HAVE_UCX
+static const struct flavour mixed = {"auto-mixed", "auto", "tcp", .odd_tune = "use=ucx"};
+
+static void test_describe(void **state)
+{
+    struct net net;
+    char text[400], back[400];
+    net_open(&net, &mixed, 3);
+    for (int i = 0; i < 2000; i++) net_pump(&net); /* until they have met */
+    weft_peer_describe(net.peers[0][2], text, sizeof text);
+    weft_peer_describe(net.peers[2][0], back, sizeof back);
+    assert_string_equal(text, back);
+    assert_ptr_equal(strstr(text, "shm "), text);
+    assert_non_null(strstr(text, "not ucx: would work, too"));
+    weft_peer_describe(net.peers[0][1], text, sizeof text);
+    assert_ptr_equal(strstr(text, "ucx "), text);
+    assert_non_null(strstr(text, "not shm: the peer does not offer it"));
+    weft_peer_describe(net.peers[1][0], text, sizeof text);
+    assert_non_null(strstr(text, "not shm: left out by use="));
+    char narrow[12];
+    weft_peer_describe(net.peers[1][0], narrow, sizeof narrow);
+    assert_true(strlen(narrow) < sizeof narrow);
+    assert_string_equal(weft_transport_name(net.transports[1]), "auto ucx tcp");
+    net_close(&net);
+}
+
+/* One window, used over shm by one peer and over UCX by the other; a key for nobody; closing while opened in both. */
+static void test_window_of_two_ways(void **state)
+{
+    static unsigned char memory[4096];
+    struct net net;
+    net_open(&net, &mixed, 3);
+    struct weft_window_options options = {.size = sizeof options, .address = memory, .bytes = sizeof memory,
+                                          .rights = WEFT_WINDOW_READ | WEFT_WINDOW_WRITE, .peer_id = WEFT_ANY_PEER};
+    struct weft_window *window;
+    struct weft_remote *remotes[2], *none;
+    const void *key;
+    size_t bytes;
+    assert_int_equal(weft_window_open(net.transports[0], &options, &window, NULL), WEFT_OK);
+    weft_window_key(window, &key, &bytes);
+    struct op puts[2], heard[2], closing;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(weft_transport_import(net.peers[i + 1][0], key, bytes, &remotes[i]), WEFT_OK);
+        op_recv(&heard[i], net.transports[0], 101 + (uint32_t)i, TAG(5), NULL, 0);
+        struct weft_put put = {.source = i ? "two" : "one", .bytes = 3, .offset = (uint64_t)i * 100, .notify = true, .tag = TAG(5)};
+        op_init(&puts[i]);
+        assert_int_equal(weft_transport_put(remotes[i], &put, &puts[i].completion), WEFT_IN_PROGRESS);
+    }
+    PUMP_UNTIL(&net, heard[0].fired && heard[1].fired && puts[0].fired && puts[1].fired);
+    assert_memory_equal(memory, "one", 3);
+    assert_memory_equal(memory + 100, "two", 3);
+    struct weft_transport_stats stats;
+    weft_transport_stats(net.transports[0], &stats);
+    assert_int_equal(stats.received_count, 2); /* one by each */
+    for (size_t length = 0; length < bytes; length++) assert_true(weft_transport_import(net.peers[1][0], key, length, &none) < 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(weft_remote_release(remotes[i]), WEFT_OK);
+    op_init(&closing);
+    weft_window_close(window, &closing.completion);
+    PUMP_UNTIL(&net, closing.fired);
+    assert_int_equal(closing.status, WEFT_OK);
+
+    options.peer_id = 102; /* for one peer: his part alone has it */
+    assert_int_equal(weft_window_open(net.transports[0], &options, &window, NULL), WEFT_OK);
+    weft_window_key(window, &key, &bytes);
+    assert_int_equal(weft_transport_import(net.peers[2][0], key, bytes, &remotes[0]), WEFT_OK);
+    assert_int_equal(weft_transport_import(net.peers[1][0], key, bytes, &none), WEFT_ERR_UNSUPPORTED);
+    weft_remote_release(remotes[0]);
+    net_close(&net); /* with the window open */
+}
+
+/* Everybody asleep in a loop of its own is woken by either part, also by the first word of a peer. */
+struct echo {
+    struct net *net;
+    int index;
+    bool stop;
+    struct op recv, send;
+    char in[8];
+};
+
+static void answered(struct weft_completion *completion, enum weft_status status)
+{
+    struct echo *echo = weft_container_of(completion, struct echo, recv.completion);
+    echo->recv.fired++;
+    echo->stop = true;
+}
+
+static void sent(struct weft_completion *completion, enum weft_status status)
+{
+    weft_container_of(completion, struct echo, send.completion)->stop = true;
+}
+
+static void *echo_thread(void *context)
+{
+    struct echo *echo = context;
+    struct weft_loop *loop;
+    uint64_t until_ns = net_now_ns() + WEFT_SECONDS(30);
+    if (weft_loop_create(weft_env_system(), NULL, &loop) < 0) return NULL;
+    if (weft_transport_attach(echo->net->transports[echo->index], loop) < 0) return NULL;
+    weft_loop_wait(loop, &echo->stop, until_ns);
+    if (echo->stop) {
+        op_init(&echo->send);
+        echo->send.completion.fn = sent;
+        struct weft_message message = {.tag = TAG(9), .payload = "pong", .payload_bytes = 4};
+        weft_transport_send(echo->net->peers[echo->index][0], &message, &echo->send.completion);
+        echo->stop = false;
+        weft_loop_wait(loop, &echo->stop, until_ns);
+    }
+    weft_transport_close(echo->net->transports[echo->index]);
+    weft_loop_free(loop);
+    return context;
+}
+
+static void test_sleeping(void **state)
+{
+    struct net net;
+    struct echo echoes[2] = {{.index = 1}, {.index = 2}};
+    pthread_t threads[2];
+    struct op sends[2], recvs[2];
+    char in[2][8];
+    net_open(&net, &mixed, 3);
+    for (int i = 0; i < 2; i++) {
+        echoes[i].net = &net;
+        op_recv(&echoes[i].recv, net.transports[i + 1], 100, TAG(8), echoes[i].in, 8);
+        echoes[i].recv.completion.fn = answered;
+        op_recv(&recvs[i], net.transports[0], 101 + (uint32_t)i, TAG(9), in[i], 8);
+        assert_int_equal(pthread_create(&threads[i], NULL, echo_thread, &echoes[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) op_send(&sends[i], net.peers[0][i + 1], TAG(8), NULL, "ping", 4);
+    struct weft_loop *loop;
+    bool never = false;
+    assert_int_equal(weft_loop_create(weft_env_system(), NULL, &loop), WEFT_OK);
+    assert_int_equal(weft_transport_attach(net.transports[0], loop), WEFT_OK);
+    for (int i = 0; i < 100 && !(recvs[0].fired && recvs[1].fired); i++) weft_loop_wait(loop, &never, net_now_ns() + WEFT_MS(100));
+    assert_true(recvs[0].status == WEFT_OK && recvs[1].status == WEFT_OK);
+    assert_memory_equal(in[0], "pong", 4);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    weft_transport_close(net.transports[0]);
+    weft_loop_free(loop);
+    net_close(&net);
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choice),   cmocka_unit_test(test_link_table), cmocka_unit_test(test_offer_bytes),
+        cmocka_unit_test(test_settings),
+#ifdef WEFT_HAVE_UCX
+        cmocka_unit_test(test_describe), cmocka_unit_test(test_window_of_two_ways), cmocka_unit_test(test_sleeping),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
