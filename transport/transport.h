@@ -132,7 +132,7 @@ struct weft_put {
 /* What an endpoint can do beyond messages (or-ed). */
 enum weft_transport_abilities {
     WEFT_TRANSPORT_WINDOWS = 1, /* windows, put, get */
-    WEFT_TRANSPORT_MAPS = 2,    /* weft_remote_map answers for memory from weft_memory_alloc; auto: of peers on this host */
+    WEFT_TRANSPORT_MAPS = 2,    /* weft_remote_map answers for memory from weft_memory_alloc, with a peer on this host that says so, too */
 };
 
 struct weft_transport_stats {

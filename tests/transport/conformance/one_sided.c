@@ -323,7 +323,7 @@ static void test_map(void **state)
     struct pair pair;
     if (!pair_open(&pair, SMALL, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE)) return;
     unsigned char *mapped = weft_remote_map(pair.remote);
-    if (!(weft_transport_abilities(pair.net.transports[0]) & WEFT_TRANSPORT_MAPS)) {
+    if (!(weft_transport_abilities(pair.net.transports[0]) & weft_transport_abilities(pair.net.transports[1]) & WEFT_TRANSPORT_MAPS)) {
         assert_null(mapped);
         pair_close(&pair);
         return;
