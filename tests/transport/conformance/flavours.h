@@ -11,7 +11,6 @@ struct flavour {
     const char *lanes;
     const char *wrap;
     const char *tune;
-    const char *odd_tune; /* of every second endpoint, if they differ */
     bool memory;   /* payloads in memory of weft_memory_alloc */
     bool lossy;    /* sim: all hosts behind a switch that loses, doubles and delays */
     unsigned must; /* enum weft_transport_abilities that it has */
@@ -20,6 +19,7 @@ struct flavour {
     bool processes; /* endpoints may be in several processes: test_death, test_processes */
     bool networks;  /* ... and on several hosts */
     bool machine;   /* needs a device; the suite is skipped where it cannot be opened */
+    const char *odd_tune; /* instead of tune for every second endpoint */
 };
 
 const struct flavour *flavour_find(const char *name); /* NULL: none of this name */
