@@ -16,11 +16,16 @@ void crowd_init(struct crowd *crowd, const struct flavour *flavour, int count, s
     crowd->sim = net_sim_create(env, flavour, count, 5, &crowd->topology);
 }
 
-void crowd_fini(struct crowd *crowd)
+void crowd_empty(struct crowd *crowd)
 {
     for (int i = 0; i < crowd->count; i++)
         if (crowd->residents[i].transport) weft_transport_close(crowd->residents[i].transport);
     for (int i = 0; i < crowd->count; i++) crowd_leave(crowd, i);
+}
+
+void crowd_fini(struct crowd *crowd)
+{
+    crowd_empty(crowd);
     weft_sim_free(crowd->sim);
     weft_topology_free(crowd->topology);
     free(crowd->residents);

@@ -30,7 +30,8 @@ struct crowd {
 
 /* No residents yet. `env`: memory and log of them all. */
 void crowd_init(struct crowd *crowd, const struct flavour *flavour, int count, struct weft_env *env);
-void crowd_fini(struct crowd *crowd); /* closes those who are left */
+void crowd_empty(struct crowd *crowd); /* closes those who are left */
+void crowd_fini(struct crowd *crowd);  /* the same, and forgets the crowd */
 void crowd_enter(struct crowd *crowd, int slot);
 /* Both sides; the peers as a and b see them (either pointer may be NULL). */
 void crowd_connect(struct crowd *crowd, int a, int b, struct weft_peer **of_a, struct weft_peer **of_b);

@@ -325,12 +325,23 @@ static void print_memory(const struct memory_use *uses)
                uses[i].pages * 4096 / 1048576, uses[i].descriptors);
 }
 
+#if defined __has_feature
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define PAGES_TELL_NOTHING true
+#endif
+#elif defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define PAGES_TELL_NOTHING true
+#endif
+#ifndef PAGES_TELL_NOTHING
+#define PAGES_TELL_NOTHING false /* a sanitizer keeps what was freed for a while */
+#endif
+
 /* The first quarter fills the tables; from the second on the means stay. */
 static void judge_memory(const struct memory_use *uses, bool is_sim)
 {
     double records = is_sim ? (double)(uses[3].lives - uses[1].lives) * 1.5 + (double)(uses[3].accesses - uses[1].accesses) : 0;
     assert_true(uses[3].allocations <= uses[1].allocations * 1.15 + 500 + records);
-    assert_true(uses[3].pages <= uses[1].pages * 1.15 + 2048);
+    assert_true(PAGES_TELL_NOTHING || uses[3].pages <= uses[1].pages * 1.15 + 2048);
     assert_true(uses[3].descriptors <= uses[1].descriptors * 1.1 + 100);
 }
 
@@ -385,10 +396,11 @@ static void test_soak(void **state)
            (unsigned long long)soak.accesses.cancelled, (unsigned long long)soak.cancels, (unsigned long long)soak.kills,
            (unsigned long long)soak.leaves, (unsigned long long)soak.cuts, (unsigned long long)soak.failed_operations);
     print_memory(uses);
-    crowd_fini(&soak.crowd);
+    crowd_empty(&soak.crowd);
     look_at_all();
     look_at_all();
     soak_accesses_fini(&soak.accesses);
+    crowd_fini(&soak.crowd);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &soak.works) {
         struct work *work = weft_container_of(node, struct work, link);
