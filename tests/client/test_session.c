@@ -256,8 +256,29 @@ static void test_means(void **state)
 
 /* ---- memory and the recorder ---- */
 
+/* Does it lie in the memory file that peers map? */
+static bool is_transport_memory(const void *address)
+{
+    char line[512];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && !found && fgets(line, sizeof line, maps)) {
+        unsigned long first, last;
+        if (sscanf(line, "%lx-%lx", &first, &last) != 2 || (uintptr_t)address < first || (uintptr_t)address >= last) continue;
+        found = strstr(line, "memfd:weft-memory") != NULL;
+    }
+    if (maps) fclose(maps);
+    return found;
+}
+
 static void memory(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
+    const char *backend = getenv("WEFT_TRANSPORT_BACKEND");
+    bool mapped = backend && strcmp(backend, "shm") == 0;
+    uint8_t *shared = weft_alloc(session, 100000);
+    CROWD_CHECK(crowd, session, shared && is_transport_memory(shared) == mapped);
+    weft_free(session, shared);
+    weft_free(session, &mapped); /* not ours: said and ignored */
     for (size_t bytes = 0; bytes < 5000; bytes += 777) {
         uint8_t *block = weft_alloc(session, bytes);
         CROWD_CHECK(crowd, session, block && (uintptr_t)block % 64 == 0 && (bytes == 0 || (block[0] == 0 && block[bytes - 1] == 0)));

@@ -5,10 +5,11 @@ import jobs
 
 
 class Modes(harness.JobTest):
-    def check(self, mode, codec, shards=2, workers=2):
+    def check(self, mode, codec, shards=2, workers=2, backend="ucx"):
         report = self.path("report")
         self.train(shards, workers, ["--mode", mode, "--codec", codec, "--steps", "20", "--warmup", "0", "--eval-every", "10",
-                                     "--hidden", "256", "--csv", report + ".csv", "--json", report + ".json"])
+                                     "--hidden", "256", "--csv", report + ".csv", "--json", report + ".json"],
+                   environment={"WEFT_TRANSPORT_BACKEND": backend})
         result = jobs.read_result(report + ".json")
         self.assertIsNotNone(result)
         rows = result["evaluations"]
@@ -38,6 +39,15 @@ class Modes(harness.JobTest):
             for codec in ("powersgd:rank=4", "topk:ratio=0.01"):
                 with self.subTest(mode=mode, codec=codec):
                     self.assertLess(self.check(mode, codec)["sent_bytes"], dense / 4)
+
+    def test_shared_memory_makes_the_same_losses(self):
+        ways = (("server", "dense", 2, 2), ("server", "powersgd:rank=4", 2, 2), ("server", "topk:ratio=0.01", 1, 2), ("all_reduce", "dense", 0, 3),
+                ("all_reduce", "powersgd:rank=4", 2, 2))
+        for mode, codec, shards, workers in ways:
+            with self.subTest(mode=mode, codec=codec):
+                rows = [self.check(mode, codec, shards, workers, backend)["evaluations"] for backend in ("ucx", "shm")]
+                losses = [[(row["step"], row["test_loss"], row["accuracy"]) for row in each] for each in rows]
+                self.assertEqual(losses[0], losses[1])
 
     def test_one_worker(self):
         self.check("server", "dense", shards=1, workers=1)
