@@ -201,7 +201,7 @@ static void scribble(struct net *net, uint64_t *seed)
     for (int i = 0; i < 8; i++) {
         *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
         size_t at = (*seed >> 20) % sizeof *pair->out.shared;
-        if (at < 64) continue; /* the reader's own line */
+        if (at < 128) continue; /* the reader's own lines */
         shared[at] = (uint8_t)(*seed >> 56);
     }
     struct ring_cell *cell = ring_writer_cell(&pair->out); /* and one that will be looked at */

@@ -49,7 +49,8 @@ enum {
     SHM_HOT_MAX = 16,          /* rings that are looked at without a bell */
     SHM_HOT_IDLE = 4096,       /* progress without a cell after which a ring may lose that place */
     SHM_BELLS = 4096,          /* bits of the bell; peers beyond share them */
-    SHM_MEET_EVERY = 64,       /* progress calls between looks at the sockets, while nothing else asks for one */
+    SHM_MEET_EVERY = 1024,     /* progress calls between looks at the sockets, while nothing else asks for one; */
+    SHM_MEET_BYTES = 4096,     /* so many bytes copied count as a call */
     SHM_POOL_BLOCK = 32,
 };
 #define SHM_INSIDE_GRANT 0x80000000u

@@ -2,7 +2,7 @@
  *
  * Sleeping is on one epoll descriptor over two: the eventfd that peers write when they find this endpoint asleep, and the
  * sockets of meet.h, which break when a peer's process ends. Neither is looked at while messages flow, but every
- * SHM_MEET_EVERY-th progress, so the fast path makes no system call. */
+ * SHM_MEET_EVERY-th progress (sooner when much is copied), so the fast path makes no system call. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -203,7 +203,9 @@ static int shm_fd(struct weft_transport *transport) { return ((struct shm_endpoi
 
 static int sockets_progress(struct shm_endpoint *endpoint)
 {
-    if (!endpoint->meet_due && endpoint->meeting == 0 && ++endpoint->meet_count < SHM_MEET_EVERY) return 0;
+    endpoint->meet_count += 1 + (uint32_t)(endpoint->step_bytes / SHM_MEET_BYTES);
+    endpoint->step_bytes = 0;
+    if (!endpoint->meet_due && endpoint->meeting == 0 && endpoint->meet_count < SHM_MEET_EVERY) return 0;
     endpoint->meet_due = false;
     endpoint->meet_count = 0;
     return meet_progress(endpoint->meet, 64);
@@ -222,7 +224,6 @@ static void flush_blocked(struct shm_endpoint *endpoint)
 static int shm_progress(struct weft_transport *transport, int budget)
 {
     struct shm_endpoint *endpoint = transport->backend;
-    endpoint->step_bytes = 0;
     if (endpoint->armed) shm_disarm(endpoint);
     int count = sockets_progress(endpoint);
     count += shm_bells_progress(endpoint, budget);

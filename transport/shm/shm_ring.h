@@ -1,7 +1,8 @@
 /* shm_ring.h - the way from one endpoint to one other: a segment in shared memory with one writer and one reader.
  *
- *   offset 0      the reader's line    what it has taken; does it look here by itself; has it ended
- *          64     the writer's lines   has it left; does it wait for room; whose memory is it in
+ *   offset 0      the reader's lines   what it has taken, written often and read seldom; and the other way round: does it
+ *                                      look here by itself, has it ended
+ *          128    the writer's lines   has it left; does it wait for room; whose memory is it in
  *          512    cells                64 bytes each: what happened, and small messages whole
  *          8192   bytes                headers and payloads that do not fit into their cell, 64-byte aligned, never wrapped
  *
@@ -97,7 +98,7 @@ struct ring_shared {
         _Alignas(64) _Atomic uint64_t cells_taken;
         _Atomic uint64_t bytes_taken;
         _Atomic uint64_t credit_taken; /* eager bytes given to somebody; see shm_message.c */
-        _Atomic uint32_t looks;        /* the reader looks at the cells by itself: no need to ring its bell */
+        _Alignas(64) _Atomic uint32_t looks; /* the reader looks at the cells by itself: no need to ring its bell */
         _Atomic uint32_t state;        /* enum ring_state */
     } reader;
     struct { /* written by the writer */
@@ -106,7 +107,7 @@ struct ring_shared {
         _Atomic uint32_t inside; /* in the reader's memory: 1 + window, SHM_INSIDE_GRANT, or 0 */
         _Alignas(64) _Atomic uint64_t maps[RING_WINDOWS / 64]; /* windows of the reader it holds mapped */
     } writer;
-    _Alignas(64) uint8_t unused[RING_HEAD_BYTES - 128 - RING_WINDOWS / 8];
+    _Alignas(64) uint8_t unused[RING_HEAD_BYTES - 192 - RING_WINDOWS / 8];
     _Alignas(64) struct ring_cell cells[RING_CELLS];
     uint8_t data[RING_DATA_BYTES];
 };
