@@ -6,7 +6,6 @@
 #include <time.h>
 
 int net_stranger = -1, net_impostor = -1;
-const char *net_secret;
 bool op_inside_call;
 int op_order;
 
@@ -66,10 +65,6 @@ static void open_one(struct net *net, int index)
     options.wrap = flavour->wrap;
     options.tune = flavour_tune(flavour, index);
     options.peer_failed = peer_failed;
-    if (net_secret) {
-        options.secret = net_secret;
-        options.secret_bytes = strlen(net_secret);
-    }
     failed_contexts[index] = (struct failed_context){net, index};
     options.peer_failed_context = &failed_contexts[index];
     if (net->sim) {

@@ -33,8 +33,6 @@ struct net {
 extern int net_stranger;
 /* Index of an endpoint that does not hold the job's secret, -1: none. */
 extern int net_impostor;
-/* The job's secret; NULL: none, then endpoints meet on this host's loopback only. */
-extern const char *net_secret;
 
 /* Ids are 100, 101, ... (id 100 + index). */
 void net_open(struct net *net, const struct flavour *flavour, int count);

@@ -195,6 +195,18 @@ static enum weft_status opens(const char *devices, const char *tune, struct verb
     return status < 0 ? status : verbs_rails_open(weft_env_system(), &options, rails, count, error);
 }
 
+static uint32_t usable_ports(void)
+{
+    struct verbs_options options;
+    struct verbs_port *ports;
+    uint32_t count, usable = 0;
+    verbs_options_init(&options);
+    assert_int_equal(verbs_ports_list(weft_env_system(), &options, &ports, &count), WEFT_OK);
+    for (uint32_t i = 0; i < count; i++) usable += ports[i].usable;
+    weft_free_bytes(weft_env_system(), ports);
+    return usable < VERBS_RAILS_MAX ? usable : VERBS_RAILS_MAX;
+}
+
 static void test_overrides(void **state)
 {
     struct verbs_rail rails[VERBS_RAILS_MAX];
@@ -218,7 +230,7 @@ static void test_overrides(void **state)
     assert_string_equal(rails[0].port.device, names[B]);
     verbs_rail_close(&rails[0]);
     assert_int_equal(opens("", "rails=8", rails, &count, &error), WEFT_OK);
-    assert_int_equal(count, strcmp(names[A], names[B]) ? 2 : 1);
+    assert_int_equal(count, usable_ports());
     while (count > 0) verbs_rail_close(&rails[--count]);
 }
 

@@ -101,6 +101,9 @@ static enum weft_status open_link(struct verbs_endpoint *endpoint, const struct 
     meet.secret_bytes = options->secret_bytes;
     meet.bind_host = link_host(endpoint, options->secret != NULL, host);
     meet.callbacks = verbs_link_callbacks;
+    /* The link often shares the wire with the queue pairs: it is as patient as they are. */
+    uint64_t seconds = (endpoint->tuning.lost_ns + WEFT_SECONDS(1) - 1) / WEFT_SECONDS(1);
+    meet.liveness_ns = WEFT_SECONDS(seconds > 2 ? seconds : 2);
     WEFT_TRY(read_ports(options->ports, &meet, error));
     WEFT_TRY(meet_open(transport->env, &meet, &endpoint->meet, error));
     size_t bytes;
