@@ -12,12 +12,14 @@ One guest runs at a time (a lock in the cache): two would starve each other. Emu
 guest tells what happened, never how fast. Messages and waits are bounded by `seconds`.
 """
 
+import ctypes
 import fcntl
 import glob
 import hashlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -157,6 +159,11 @@ def initramfs(cache, version):
     return image
 
 
+def die_with_parent():
+    """In the child: whatever ends this program (a time limit of its caller) ends the guest too."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 class Guest:
     """One boot for each run(). `setup` names the file that makes the RDMA devices: "one" or "pair"."""
 
@@ -188,7 +195,8 @@ class Guest:
             with open(os.path.join(job, name), "w", encoding="utf-8") as file:
                 file.write(text + "\n")
         with open(os.path.join(job, "qemu.log"), "wb") as errors:
-            process = subprocess.Popen(self.words(files, job), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+            process = subprocess.Popen(self.words(files, job), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                                       preexec_fn=die_with_parent)
             try:
                 pour(process, time.monotonic() + seconds, write, seconds)
             finally:
