@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -82,7 +83,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual([finding["id"] for finding in report["findings"] if finding["level"] == "broken"], ["transport"])
 
     def test_usage(self):
-        for words in (["--listen", "x"], ["--listen", "1", "host"], ["--deadline", "0"], ["--root", "/x", "host"], ["--no-tries", "host"], ["--bogus"],
+        for words in (["--listen", "x:y"], ["--listen", "1", "host"], ["--listen", "--port", "70000"], ["--port", "1"], ["--once"], ["--deadline", "0"], ["--root", "/x", "host"], ["--no-tries", "host"], ["--bogus"],
                       ["--transport", "sim"]):
             with self.subTest(words=words):
                 self.doctor(*words, expect=2)
@@ -124,6 +125,59 @@ class Doctor(unittest.TestCase):
         for stranger in strangers:
             stranger.close()
 
+    def test_more_strangers_than_places_and_one_that_trickles(self):
+        """All places are taken by strangers, more come all the time, one sends a byte now and then; --once is not theirs."""
+        secret = self.path("secret", "the secret\n")
+        process, port = self.listen("127.0.0.1", "--secret-file", secret, "--once", "--deadline", "20")
+        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        strangers[-1].sendall(b"d")
+        report, _ = self.doctor("--secret-file", secret, f"127.0.0.1:{port}", "--transport", "shm")
+        self.assertFalse([finding for finding in report["findings"] if finding["id"] == "reach"], report)
+        self.assertTrue(any(finding["id"] == "transport" and finding["subject"] == f"127.0.0.1:{port}" for finding in report["findings"]))
+        self.assertEqual(process.wait(timeout=10), 0)
+        for stranger in strangers:
+            stranger.close()
+
+    def test_a_listener_that_trickles_has_one_deadline(self):
+        """It greets as it should, then sends its proof one byte at a time for ever."""
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen(1)
+
+            def trickle():
+                asker, _ = other.accept()
+                with asker:
+                    asker.sendall(b"doc2" + os.urandom(32))
+                    try:
+                        while True:
+                            asker.sendall(b"x")
+                            time.sleep(0.2)
+                    except OSError:
+                        pass
+
+            thread = threading.Thread(target=trickle, daemon=True)
+            thread.start()
+            report, _ = self.doctor("--deadline", "1", f"127.0.0.1:{other.getsockname()[1]}", expect=3)
+            self.assertEqual(self.only(report, "reach")["level"], "broken")
+            thread.join(timeout=20)
+            self.assertFalse(thread.is_alive())
+
+    def test_the_report_needs_room(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for words in ([], ["--json"], ["--links"]):
+                done = subprocess.run([harness.PROGRAMS.weft, "doctor", "--cache", self.cache, "--transport", "shm", *words], stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=90)
+                self.assertEqual(done.returncode, 3)
+                self.assertIn("No space left on device", done.stderr)
+
+    def test_what_the_other_machine_is_like(self):
+        _, port = self.listen("127.0.0.1")
+        report, _ = self.doctor("--all", f"127.0.0.1:{port}")
+        for name in ("memlock", "open-files", "clock-source", "rdma-device"):
+            subjects = {finding["subject"] for finding in report["findings"] if finding["id"] == name}
+            self.assertTrue(any(subject.startswith(f"127.0.0.1:{port}: ") for subject in subjects), (name, subjects))
+        self.assertTrue(any(finding["id"] == "path-mtu" for finding in report["findings"]))
+
     def test_in_two_network_namespaces(self):
         reason = netns.allowed()
         if reason:
@@ -138,8 +192,33 @@ class Doctor(unittest.TestCase):
             for link in rows:
                 self.assertTrue(link["works"])
                 self.assertLess(link["bytes_per_second"], 1e9)  # the shaped link carries 0.125e9: loopback would show more
+            self.assertEqual(self.only(report, "path-mtu")["level"], "ok")
             report, _ = self.doctor("--deadline", "1", "10.77.0.99:4747", prefix=network.command("here", []), expect=3)
             self.assertEqual(self.only(report, "reach")["level"], "broken")
+
+
+    def test_a_shorter_mtu_there_and_a_firewall(self):
+        reason = netns.allowed()
+        if reason:
+            self.skipTest(f"cannot make namespaces: {reason}")
+        secret = self.path("secret", "the secret\n")
+        with netns.Network(["here", "there"], "1gbit") as network:
+            address = network.address("there")
+            words = ("--secret-file", secret, "--deadline", "2", "--transport", "ucx:tcp")
+            netns.run(*network.command("there", ["ip", "link", "set", netns.DEVICE, "mtu", "1400"]))
+            _, port = self.listen(address, "--secret-file", secret, prefix=network.command("there", []))
+            report, _ = self.doctor(*words, f"{address}:{port}", prefix=network.command("here", []))
+            finding = self.only(report, "path-mtu")
+            self.assertEqual(finding["level"], "warn")
+            self.assertIn("MTU 1500 on weft0 here, 1400 on weft0 there", finding["text"])
+            rule = ["iptables", "-A", "INPUT", "-i", netns.DEVICE, "-p", "tcp", "--syn", "!", "--dport", str(port), "-j", "DROP"]
+            if not shutil.which("iptables") or subprocess.run(network.command("there", rule), stderr=subprocess.DEVNULL).returncode != 0:
+                return  # no firewall can be made here; the rest has been shown
+            subprocess.run(network.command("here", rule), check=True)  # the transport may call either way
+            report, _ = self.doctor(*words, f"{address}:{port}", prefix=network.command("here", []), expect=3)
+            found = [finding for finding in report["findings"] if finding["id"] == "transport" and finding["subject"] == f"{address}:{port}"]
+            self.assertEqual([finding["level"] for finding in found], ["broken"])
+            self.assertIn("open the ports", found[0]["advice"])
 
 
 if __name__ == "__main__":

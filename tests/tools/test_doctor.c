@@ -383,8 +383,8 @@ static void lists_of_processors(void **state)
 static void targets_are_read_as_people_write_them(void **state)
 {
     static const struct { const char *target, *host, *port; } good[] = {
-        {"node1", "node1", "4747"}, {"node1:99", "node1", "99"}, {"10.0.0.1:4747", "10.0.0.1", "4747"},
-        {"fe80::1", "fe80::1", "4747"}, {"[fe80::1]:80", "fe80::1", "80"}, {"[fe80::1]", "fe80::1", "4747"},
+        {"node1", "node1", ""}, {"node1:99", "node1", "99"}, {"10.0.0.1:4747", "10.0.0.1", "4747"},
+        {"fe80::1", "fe80::1", ""}, {"[fe80::1]:80", "fe80::1", "80"}, {"[fe80::1]", "fe80::1", ""},
     };
     char host[64], port[16];
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -392,7 +392,7 @@ static void targets_are_read_as_people_write_them(void **state)
         assert_string_equal(host, good[i].host);
         assert_string_equal(port, good[i].port);
     }
-    static const char *const bad[] = {"", ":80", "[fe80::1", "node:1234567"};
+    static const char *const bad[] = {"", ":80", "[fe80::1", "node:1234567", "node:"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(doctor_split_target(bad[i], host, sizeof host, port, sizeof port));
 }
 

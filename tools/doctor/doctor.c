@@ -1,7 +1,7 @@
 /* doctor.c - `weft doctor`: which transports work here and to other hosts, why not, and what to do about it.
  *
  *   weft doctor                       this host: its files, and a real try of every transport between two processes
- *   weft doctor --listen HOST:PORT    answer another host's doctor
+ *   weft doctor --listen              answer another host's doctor
  *   weft doctor HOST[:PORT] ...       also a real try of every transport to those hosts
  *
  * Numbers go into the link table, which is kept in a file for whoever must choose. Nothing is changed on any machine. */
@@ -38,11 +38,14 @@ struct doctor {
 };
 
 static const char help[] =
-    "usage: weft doctor [options] [HOST[:PORT] ...]\n\n"
+    "usage: weft doctor [options] [HOST[:PORT] ...]\n"
+    "       weft doctor --listen [options] [ADDRESS[:PORT] | PORT]\n\n"
     "Says which transports work on this host, and to the hosts named, why not, and what to do. Changes nothing.\n\n"
-    "  --listen [HOST:]PORT  answer the doctor of another host (until interrupted; beyond loopback with a secret only)\n"
-    "  --once                with --listen: end after one asker\n"
-    "  --port-file FILE      with --listen: write the port there (PORT 0: any free one)\n"
+    "  --listen              answer the doctor of another host, until interrupted; on all addresses with a secret, on\n"
+    "                        loopback without one\n"
+    "  --port PORT           with --listen: instead of 4747 (0: any free one)\n"
+    "  --once                with --listen: end after the first asker who holds the secret\n"
+    "  --port-file FILE      with --listen: write the port there\n"
     "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs (default: all; one must work)\n"
     "  --devices LIST        network or RDMA devices for the tries (default: the one that leads to the host)\n"
     "  --secret-file FILE    the same file on both hosts (default: WEFT_SECRET, WEFT_SECRET_FILE)\n"
@@ -58,12 +61,13 @@ static const char help[] =
     "asked for, or that everything needs, does not work. docs/doctor.md explains each finding.\n";
 
 enum {
-    OPTION_LISTEN = 256, OPTION_ONCE, OPTION_PORT_FILE, OPTION_TRANSPORT, OPTION_DEVICES, OPTION_SECRET, OPTION_DEADLINE, OPTION_NO_TRIES,
+    OPTION_LISTEN = 256, OPTION_PORT, OPTION_ONCE, OPTION_PORT_FILE, OPTION_TRANSPORT, OPTION_DEVICES, OPTION_SECRET, OPTION_DEADLINE, OPTION_NO_TRIES,
     OPTION_LINKS, OPTION_CACHE, OPTION_NO_CACHE, OPTION_ROOT, OPTION_JSON, OPTION_VERSION,
 };
 
 static const struct option long_options[] = {
-    {"listen", required_argument, NULL, OPTION_LISTEN},     {"once", no_argument, NULL, OPTION_ONCE},
+    {"listen", no_argument, NULL, OPTION_LISTEN},           {"port", required_argument, NULL, OPTION_PORT},
+    {"once", no_argument, NULL, OPTION_ONCE},
     {"port-file", required_argument, NULL, OPTION_PORT_FILE}, {"transport", required_argument, NULL, OPTION_TRANSPORT},
     {"devices", required_argument, NULL, OPTION_DEVICES},   {"secret-file", required_argument, NULL, OPTION_SECRET},
     {"deadline", required_argument, NULL, OPTION_DEADLINE}, {"no-tries", no_argument, NULL, OPTION_NO_TRIES},
@@ -153,8 +157,10 @@ static bool judge_try(struct doctor *doctor, const char *subject, const char *la
                     1e-3 * (double)result->latency_ns, 1e-9 * (double)result->out_bytes_per_second, 1e-9 * (double)result->in_bytes_per_second);
         return true;
     }
-    enum doctor_level level = doctor->asked ? DOCTOR_BROKEN : result->absent ? DOCTOR_NOTE : DOCTOR_WARN;
-    const char *advice = result->absent ? "use another transport, or a build that has this one"
+    const struct doctor_finding *device = doctor_find_by_id(&doctor->report, "rdma-device");
+    bool absent = result->absent || (strncmp(lane, "verbs", 5) == 0 && device && device->level == DOCTOR_NOTE);
+    enum doctor_level level = doctor->asked ? DOCTOR_BROKEN : absent ? DOCTOR_NOTE : DOCTOR_WARN;
+    const char *advice = absent ? "use another transport, or a build that has this one"
                                         : "the lines above about the machine; between hosts: open the ports, name the device (--devices)";
     doctor_find(&doctor->report, level, "transport", subject, level >= DOCTOR_WARN ? advice : NULL, "%s does not work: %s", lane, result->text);
     return false;
@@ -199,13 +205,26 @@ static void judge_clock(struct doctor *doctor, const char *target, int64_t offse
                 "its clock is %+.3f s from ours", 1e-9 * (double)offset_ns);
 }
 
+/* Devices that carry packets of different length lose the long ones, or cut them. */
+static void judge_mtu(struct doctor *doctor, const char *target, const struct doctor_remote *remote)
+{
+    uint32_t least = remote->mtu < remote->their_mtu ? remote->mtu : remote->their_mtu;
+    if (!remote->mtu || !remote->their_mtu) return;
+    bool differ = remote->mtu != remote->their_mtu, narrow = !differ && remote->path_mtu > 0 && remote->path_mtu < least;
+    const char *advice = differ   ? "the same MTU on both hosts and on the switches between them (9000 on fast Ethernet)"
+                         : narrow ? "raise the MTU of the routers, switches or tunnels between the hosts" : NULL;
+    doctor_find(&doctor->report, advice ? DOCTOR_WARN : DOCTOR_OK, "path-mtu", target, advice,
+                "MTU %u on %s here, %u on %s there%s", remote->mtu, remote->devices, remote->their_mtu, remote->their_device,
+                narrow ? ", but the way between carries less" : "");
+}
+
 /* A name for the table: what it calls itself, unless that is our own name (a namespace, a clone). */
 static bool add_remote(struct doctor *doctor, const struct doctor_remote *remote, const char *target, uint32_t *index)
 {
     char name[WEFT_LINK_NAME_BYTES], host[256], port[16];
     bool same = strcmp(remote->name, weft_link_table_host_name(doctor->table, doctor->self)) == 0;
     if (!doctor_split_target(target, host, sizeof host, port, sizeof port)) return false;
-    if (same && (strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0)) {
+    if (same && doctor_is_loopback(host)) {
         *index = doctor->self;
         return true;
     }
@@ -220,15 +239,25 @@ static void try_host(struct doctor *doctor, const char *target)
     size_t working = 0;
     if (!doctor_reach(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
     judge_clock(doctor, target, remote.clock_offset_ns);
+    judge_mtu(doctor, target, &remote);
+    if (!doctor_remote_look(&remote, target, doctor->rdma_needed, doctor->deadline_s, &doctor->report)) {
+        doctor_find(&doctor->report, DOCTOR_BROKEN, "reach", target, "look at what `weft doctor --listen` said there", "it has gone");
+        doctor_leave(&remote);
+        return;
+    }
     bool listed = add_remote(doctor, &remote, target, &index);
     for (size_t i = 0; i < doctor->lane_count; i++) {
         struct doctor_try_result result;
-        if (!doctor->asked && strstr(doctor->lanes[i], "shm")) continue; /* of one host, by nature */
+        bool one_host = strstr(doctor->lanes[i], "shm") != NULL; /* by nature */
+        if (one_host && !doctor->asked && !remote.same_kernel) continue;
         bool there = doctor_remote_try(&remote, doctor->lanes[i], doctor->devices, doctor->secret, doctor->deadline_s, &result);
         if (listed) set_link(doctor, doctor->self, index, doctor->lanes[i], &result, result.out_bytes_per_second);
         if (listed) set_link(doctor, index, doctor->self, doctor->lanes[i], &result, result.in_bytes_per_second);
+        if (one_host && !doctor->asked) result.absent = true; /* containers of one kernel may well be kept apart */
         working += judge_try(doctor, target, doctor->lanes[i], &result);
-        if (!there) break;
+        if (there || i + 1 == doctor->lane_count) continue;
+        doctor_leave(&remote);
+        if (!doctor_reach(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
     }
     judge_host(doctor, target, working);
     doctor_leave(&remote);
@@ -298,23 +327,31 @@ static bool set_lanes(struct doctor *doctor, const char *text)
     return true;
 }
 
-/* "PORT" or "HOST:PORT". */
-static bool set_listen(struct doctor_listen *listen, char *text)
+/* "PORT", "ADDRESS" or "ADDRESS:PORT". */
+static bool set_listen(struct doctor_listen *listen, const char *text)
 {
-    uint64_t port;
-    char *colon = strrchr(text, ':');
-    if (colon) {
-        *colon = 0;
-        listen->host = text;
+    static char host[256];
+    char port[16];
+    uint64_t number;
+    if (text[0] && strspn(text, "0123456789") == strlen(text)) {
+        snprintf(port, sizeof port, "%.8s", text);
+    } else {
+        if (!doctor_split_target(text, host, sizeof host, port, sizeof port)) {
+            tool_usage_error("weft doctor", "--listen: '%s' is no address: give ADDRESS, ADDRESS:PORT or PORT", text);
+            return false;
+        }
+        listen->host = host;
+        if (!port[0]) return true; /* that of --port, or the usual one */
     }
-    if (!tool_parse_number("weft doctor", "--listen's port", colon ? colon + 1 : text, 0, 65535, &port)) return false;
-    listen->port = (uint16_t)port;
+    if (!tool_parse_number("weft doctor", "--listen's port", port, 0, 65535, &number)) return false;
+    listen->port = (uint16_t)number;
     return true;
 }
 
 /* 0: go on; otherwise the exit status plus one. */
 static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *listening, int argc, char **argv)
 {
+    const char *listener_only = NULL;
     uint64_t number;
     int found;
     optind = 1;
@@ -325,10 +362,20 @@ static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *list
         case OPTION_VERSION: tool_print_version("weft doctor"); return 1;
         case OPTION_LISTEN:
             *listening = true;
-            if (!set_listen(listen, optarg)) return TOOL_USAGE + 1;
             break;
-        case OPTION_ONCE: listen->once = true; break;
-        case OPTION_PORT_FILE: listen->port_file = optarg; break;
+        case OPTION_PORT:
+            if (!tool_parse_number("weft doctor", "--port", optarg, 0, 65535, &number)) return TOOL_USAGE + 1;
+            listen->port = (uint16_t)number;
+            listener_only = "--port";
+            break;
+        case OPTION_ONCE:
+            listen->once = true;
+            listener_only = "--once";
+            break;
+        case OPTION_PORT_FILE:
+            listen->port_file = optarg;
+            listener_only = "--port-file";
+            break;
         case OPTION_TRANSPORT:
             doctor->asked = true;
             if (!set_lanes(doctor, optarg)) return tool_usage_error("weft doctor", "--transport %s: no such list of transports", optarg) + 1;
@@ -349,11 +396,23 @@ static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *list
         default: return tool_option_error("weft doctor", argc, argv, found) + 1;
         }
     }
-    if (*listening && optind < argc) return tool_usage_error("weft doctor", "--listen and hosts to ask do not go together") + 1;
+    if (*listening) {
+        if (argc - optind > 1) return tool_usage_error("weft doctor", "--listen takes one address, not '%s', too", argv[optind + 1]) + 1;
+        return optind < argc && !set_listen(listen, argv[optind]) ? TOOL_USAGE + 1 : 0;
+    }
+    if (listener_only) return tool_usage_error("weft doctor", "%s goes with --listen", listener_only) + 1;
     if (doctor->root && optind < argc) return tool_usage_error("weft doctor", "--root looks at files only: no hosts") + 1;
     if (doctor->no_tries && optind < argc) return tool_usage_error("weft doctor", "--no-tries looks at files only: no hosts") + 1;
     if (argc - optind > TARGETS_MAX) return tool_usage_error("weft doctor", "more than %d hosts", TARGETS_MAX) + 1;
     return 0;
+}
+
+/* A report that did not reach the disk is none. */
+static int printed(int answer)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return answer;
+    fprintf(stderr, "weft doctor: cannot write the report: %s\n", strerror(errno));
+    return EXIT_BROKEN;
 }
 
 static int examine(struct doctor *doctor, int count, char **targets)
@@ -368,7 +427,7 @@ static int examine(struct doctor *doctor, int count, char **targets)
     int answer = answer_of(doctor);
     if (doctor->json) print_json(doctor, answer);
     else print_summary(doctor);
-    return answer;
+    return printed(answer);
 }
 
 static int print_cached(struct doctor *doctor)
@@ -380,13 +439,13 @@ static int print_cached(struct doctor *doctor)
     }
     if (doctor->json) print_json(doctor, EXIT_FINE);
     else print_links(doctor, stdout);
-    return EXIT_FINE;
+    return printed(EXIT_FINE);
 }
 
 int weft_doctor_main(int argc, char **argv)
 {
     struct doctor doctor = {.deadline_s = 5};
-    struct doctor_listen listen = {0};
+    struct doctor_listen listen = {.port = DOCTOR_PORT};
     bool listening = false;
     set_lanes(&doctor, "shm,ucx:shm,ucx:tcp,verbs");
     doctor.rdma_needed = false;
@@ -394,6 +453,7 @@ int weft_doctor_main(int argc, char **argv)
     if (answer != 0) return answer - 1;
     if (!tool_read_secret("weft doctor", doctor.secret_path, NULL, &doctor.secret)) return TOOL_USAGE;
     if (listening) {
+        if (!listen.host) listen.host = doctor.secret ? "0.0.0.0" : "127.0.0.1";
         listen.devices = doctor.devices;
         listen.secret = doctor.secret;
         listen.deadline_s = doctor.deadline_s;

@@ -2,13 +2,13 @@
 #include "tools/doctor/try.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -38,18 +38,28 @@ struct attempt {
 
 /* ---- the socket ---- */
 
-bool doctor_set_timeouts(int fd, uint32_t seconds)
+/* Until the socket is ready, but not beyond limit_ns. */
+static bool wait_ready(int fd, short events, uint64_t limit_ns)
 {
-    struct timeval limit = {.tv_sec = seconds};
-    return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0;
+    for (;;) {
+        struct pollfd wait = {.fd = fd, .events = events};
+        uint64_t now_ns = weft_now_ns(weft_env_system());
+        if (now_ns >= limit_ns) return false;
+        uint64_t left_ms = (limit_ns - now_ns) / 1000000 + 1;
+        int ready = poll(&wait, 1, left_ms > 1000 ? 1000 : (int)left_ms);
+        if (ready > 0) return true;
+        if (ready < 0 && errno != EINTR) return false;
+    }
 }
 
-bool doctor_send_all(int fd, const void *data, size_t bytes)
+bool doctor_send_all(int fd, const void *data, size_t bytes, uint32_t seconds)
 {
+    uint64_t limit_ns = weft_now_ns(weft_env_system()) + WEFT_SECONDS(seconds);
     const char *at = data;
     while (bytes > 0) {
-        ssize_t put = send(fd, at, bytes, MSG_NOSIGNAL);
-        if (put < 0 && errno == EINTR) continue;
+        if (!wait_ready(fd, POLLOUT, limit_ns)) return false;
+        ssize_t put = send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (put < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (put <= 0) return false;
         at += put;
         bytes -= (size_t)put;
@@ -57,12 +67,14 @@ bool doctor_send_all(int fd, const void *data, size_t bytes)
     return true;
 }
 
-bool doctor_recv_all(int fd, void *data, size_t bytes)
+bool doctor_recv_all(int fd, void *data, size_t bytes, uint32_t seconds)
 {
+    uint64_t limit_ns = weft_now_ns(weft_env_system()) + WEFT_SECONDS(seconds);
     char *at = data;
     while (bytes > 0) {
-        ssize_t got = recv(fd, at, bytes, 0);
-        if (got < 0 && errno == EINTR) continue;
+        if (!wait_ready(fd, POLLIN, limit_ns)) return false;
+        ssize_t got = recv(fd, at, bytes, MSG_DONTWAIT);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got <= 0) return false;
         at += got;
         bytes -= (size_t)got;
@@ -75,7 +87,7 @@ static bool exchange(struct attempt *attempt, const struct record *mine, struct 
 {
     int fd = attempt->plan->fd;
     uint64_t limit_ns = weft_now_ns(attempt->env) + WEFT_SECONDS(attempt->plan->deadline_s);
-    if (!doctor_send_all(fd, mine, sizeof *mine)) return false;
+    if (!doctor_send_all(fd, mine, sizeof *mine, attempt->plan->deadline_s)) return false;
     for (;;) {
         struct pollfd wait = {.fd = fd, .events = POLLIN};
         int ready = poll(&wait, 1, attempt->transport ? SLICE_MS : 100);
@@ -83,7 +95,7 @@ static bool exchange(struct attempt *attempt, const struct record *mine, struct 
         if (attempt->transport) weft_transport_progress(attempt->transport, 64);
         if (weft_now_ns(attempt->env) > limit_ns) return false;
     }
-    if (!doctor_recv_all(fd, theirs, sizeof *theirs)) return false;
+    if (!doctor_recv_all(fd, theirs, sizeof *theirs, attempt->plan->deadline_s)) return false;
     theirs->text[sizeof theirs->text - 1] = 0;
     return theirs->address_bytes <= sizeof theirs->address;
 }
@@ -203,9 +215,9 @@ void doctor_try(const struct doctor_try_plan *plan, struct doctor_try_result *re
     close_attempt(&attempt);
 }
 
-/* ---- on this host ---- */
+/* ---- in processes of their own: a transport that blocks or dies ends its try, not the doctor ---- */
 
-static pid_t start_side(const char *lane, const char *devices, uint32_t deadline_s, bool first, int fd, int other, int output)
+static pid_t start_side(const struct doctor_try_plan *plan, int other, int output)
 {
     pid_t parent = getpid();
     fflush(NULL);
@@ -213,12 +225,10 @@ static pid_t start_side(const char *lane, const char *devices, uint32_t deadline
     if (child != 0) return child;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
-    close(other);
-    struct doctor_try_plan plan = {.lane = lane, .devices = devices, .nonce = 0x646f63746f72ull, .first = first, .fd = fd, .deadline_s = deadline_s};
+    if (other >= 0) close(other);
     struct doctor_try_result result;
-    doctor_set_timeouts(fd, deadline_s);
-    doctor_try(&plan, &result);
-    if (first && write(output, &result, sizeof result) != sizeof result) _exit(1);
+    doctor_try(plan, &result);
+    if (output >= 0 && write(output, &result, sizeof result) != sizeof result) _exit(1);
     _exit(0);
 }
 
@@ -229,6 +239,37 @@ static void end_child(pid_t child, bool kill_it)
     while (waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
 }
 
+/* The longest that the steps of a try may take, when each keeps its deadline. */
+static uint32_t try_seconds(uint32_t deadline_s) { return 5 * deadline_s + CLOSE_S + 1; }
+
+/* The result of the child that writes into `output`, within the time of a try. False: it has said none. */
+static bool read_result(int output, uint32_t deadline_s, struct doctor_try_result *result)
+{
+    uint64_t limit_ns = weft_now_ns(weft_env_system()) + WEFT_SECONDS(try_seconds(deadline_s));
+    bool ready = wait_ready(output, POLLIN, limit_ns);
+    if (ready && read(output, result, sizeof *result) == sizeof *result) return true;
+    memset(result, 0, sizeof *result);
+    result->status = ready ? WEFT_ERR_PEER_LOST : WEFT_ERR_DEADLINE;
+    if (ready) snprintf(result->text, sizeof result->text, "the process that tried it ended without a word");
+    else snprintf(result->text, sizeof result->text, "it blocked, and was ended after %u s", try_seconds(deadline_s));
+    return false;
+}
+
+bool doctor_try_apart(const struct doctor_try_plan *plan, struct doctor_try_result *result)
+{
+    int output[2];
+    memset(result, 0, sizeof *result);
+    result->status = WEFT_ERR_INTERNAL;
+    snprintf(result->text, sizeof result->text, "cannot start a process");
+    if (pipe2(output, O_CLOEXEC) != 0) return false;
+    pid_t child = start_side(plan, output[0], output[1]);
+    close(output[1]);
+    bool told = child > 0 && read_result(output[0], plan->deadline_s, result);
+    end_child(child, !told);
+    close(output[0]);
+    return told;
+}
+
 void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s, struct doctor_try_result *result)
 {
     int pair[2], output[2];
@@ -236,16 +277,15 @@ void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s,
     result->status = WEFT_ERR_INTERNAL;
     snprintf(result->text, sizeof result->text, "cannot start two processes: %s", strerror(errno));
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return;
-    if (pipe(output) == 0) {
-        pid_t one = start_side(lane, devices, deadline_s, true, pair[0], pair[1], output[1]);
-        pid_t two = start_side(lane, devices, deadline_s, false, pair[1], pair[0], output[1]);
-        struct pollfd wait = {.fd = output[0], .events = POLLIN};
+    if (pipe2(output, O_CLOEXEC) == 0) {
+        struct doctor_try_plan plan = {.lane = lane, .devices = devices, .nonce = 0x646f63746f72ull, .first = true,
+                                       .fd = pair[0], .deadline_s = deadline_s};
+        pid_t one = start_side(&plan, pair[1], output[1]);
+        plan.first = false;
+        plan.fd = pair[1];
+        pid_t two = start_side(&plan, pair[0], -1);
         close(output[1]);
-        bool told = one > 0 && two > 0 && poll(&wait, 1, 8000 * (int)deadline_s) > 0 && read(output[0], result, sizeof *result) == sizeof *result;
-        if (!told) {
-            result->status = WEFT_ERR_PEER_LOST;
-            snprintf(result->text, sizeof result->text, "the process that tried it ended without a word");
-        }
+        bool told = one > 0 && two > 0 && read_result(output[0], deadline_s, result);
         end_child(one, !told);
         end_child(two, !told);
         close(output[0]);

@@ -31,14 +31,16 @@ struct doctor_try_result {
 /* Blocks, for a few deadlines at most. */
 void doctor_try(const struct doctor_try_plan *plan, struct doctor_try_result *result);
 
+/* The same in a process of its own, which is ended when a step blocks for longer than its deadline allows. False: it was, or
+ * died; the socket to the other side is then of no more use. */
+bool doctor_try_apart(const struct doctor_try_plan *plan, struct doctor_try_result *result);
 /* Two processes of this host; they end before it returns. */
 void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s, struct doctor_try_result *result);
 /* Can one process of this user read another's memory? 0, or an errno. */
 int doctor_try_cma(void);
 
-/* Whole messages over a socket with timeouts. False: gone, or too late. */
-bool doctor_send_all(int fd, const void *data, size_t bytes);
-bool doctor_recv_all(int fd, void *data, size_t bytes);
-bool doctor_set_timeouts(int fd, uint32_t seconds);
+/* Whole messages over a socket; `seconds` for all of it, however it trickles. False: gone, or too late. */
+bool doctor_send_all(int fd, const void *data, size_t bytes, uint32_t seconds);
+bool doctor_recv_all(int fd, void *data, size_t bytes, uint32_t seconds);
 
 #endif

@@ -1,0 +1,238 @@
+/* listen.c - `weft doctor --listen`: one process per asker, so that nobody waits for anybody.
+ *
+ * Who has not proven the secret has one deadline for all of it and no right to a place: when all places are
+ * taken, the one of them that came first makes room. Who has proven it may stay for a few tries. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/doctor/greet.h"
+#include "tools/doctor/machine.h"
+#include "tools/doctor/remote.h"
+
+enum { PLACES = 32, BACKLOG = 128, ASKER_S = 120, ASKER_DEADLINES = 24, REAP_MS = 100, EXIT_CANNOT = 3 };
+
+struct place {
+    pid_t child;     /* 0: free */
+    uint64_t number; /* in the order of coming */
+};
+
+struct server {
+    const struct doctor_listen *listen;
+    int fd;
+    struct place places[PLACES];
+    uint64_t came;
+    volatile uint8_t *proven; /* (PLACES,), shared with the children: set by theirs */
+    bool served;              /* somebody with the secret has come and gone */
+};
+
+/* ---- the child ---- */
+
+static bool send_findings(int fd, bool need_rdma, uint32_t seconds)
+{
+    struct doctor_report report = {0};
+    doctor_check_machine(&report, "", need_rdma);
+    uint32_t count = report.count < GREET_FINDINGS_MAX ? (uint32_t)report.count : GREET_FINDINGS_MAX;
+    bool sent = doctor_send_all(fd, &count, sizeof count, seconds) &&
+                doctor_send_all(fd, report.findings, count * sizeof *report.findings, seconds);
+    doctor_report_free(&report);
+    return sent;
+}
+
+static void try_lane(const struct doctor_listen *listen, int fd, const char *lane, const char *device,
+                     uint64_t nonce)
+{
+    struct doctor_try_result result;
+    struct doctor_try_plan plan = {.lane = lane,
+                                   .devices = listen->devices,
+                                   .secret = listen->secret,
+                                   .nonce = nonce,
+                                   .fd = fd,
+                                   .deadline_s = listen->deadline_s};
+    if (!listen->devices && strncmp(lane, "ucx", 3) == 0) plan.devices = device;
+    doctor_try(&plan, &result);
+    fprintf(stderr, "weft doctor: %s: %s\n", lane, result.status < 0 ? result.text : "works");
+}
+
+static void serve_asker(const struct doctor_listen *listen, int fd, volatile uint8_t *proven)
+{
+    uint32_t seconds = listen->deadline_s;
+    struct greet_hello mine = {.magic = GREET_MAGIC}, theirs;
+    struct greet_about about;
+    struct greet_request request;
+    greet_challenge(mine.challenge);
+    greet_send_at_once(fd);
+    alarm(seconds); /* for all of the greeting: a stranger ends here */
+    if (!doctor_send_all(fd, &mine, sizeof mine, seconds) ||
+        !doctor_recv_all(fd, &theirs, sizeof theirs, seconds))
+        return;
+    if (theirs.magic != GREET_MAGIC || memcmp(mine.challenge, theirs.challenge, sizeof mine.challenge) == 0)
+        return;
+    if (!greet_prove(fd, listen->secret, false, mine.challenge, theirs.challenge, seconds)) {
+        fprintf(stderr, "weft doctor: somebody without the right secret was turned away\n");
+        return;
+    }
+    *proven = 1;
+    alarm(seconds * ASKER_DEADLINES > ASKER_S ? seconds * ASKER_DEADLINES : ASKER_S);
+    greet_describe(fd, &about);
+    if (!doctor_send_all(fd, &about, sizeof about, seconds)) return;
+    uint64_t nonce = greet_nonce(theirs.challenge, mine.challenge);
+    while (doctor_recv_all(fd, &request, sizeof request, 3 * seconds)) {
+        request.lane[sizeof request.lane - 1] = 0;
+        if (request.kind == GREET_TRY) try_lane(listen, fd, request.lane, about.device, nonce);
+        else if (request.kind != GREET_LOOK || !send_findings(fd, request.need_rdma != 0, seconds)) return;
+    }
+}
+
+/* ---- places ---- */
+
+static void free_place(struct server *server, size_t index)
+{
+    server->served = server->served || server->proven[index];
+    server->proven[index] = 0;
+    server->places[index].child = 0;
+}
+
+static void reap(struct server *server)
+{
+    for (size_t i = 0; i < PLACES; i++) {
+        struct place *place = &server->places[i];
+        if (place->child > 0 && waitpid(place->child, NULL, WNOHANG) == place->child) free_place(server, i);
+    }
+}
+
+/* A free place; if there is none, that of the stranger who came first. -1: all are people we know. */
+static int find_place(struct server *server)
+{
+    int oldest = -1;
+    for (int i = 0; i < PLACES; i++) {
+        const struct place *place = &server->places[i];
+        if (place->child == 0) return i;
+        if (!server->proven[i] && (oldest < 0 || place->number < server->places[oldest].number)) oldest = i;
+    }
+    if (oldest < 0) return -1;
+    kill(server->places[oldest].child, SIGKILL);
+    while (waitpid(server->places[oldest].child, NULL, 0) < 0 && errno == EINTR) continue;
+    free_place(server, (size_t)oldest);
+    return oldest;
+}
+
+static void start_child(struct server *server, int index, int asker)
+{
+    pid_t parent = getpid();
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1);
+        close(server->fd);
+        serve_asker(server->listen, asker, &server->proven[index]);
+        fflush(NULL);
+        _exit(0);
+    }
+    if (child < 0) fprintf(stderr, "weft doctor: cannot start a process for an asker: %s\n", strerror(errno));
+    server->places[index] = (struct place){.child = child > 0 ? child : 0, .number = ++server->came};
+}
+
+static void serve(struct server *server)
+{
+    while (!(server->listen->once && server->served)) {
+        struct pollfd wait = {.fd = server->fd, .events = POLLIN};
+        int ready = poll(&wait, 1, REAP_MS), index;
+        reap(server);
+        if (ready <= 0 || (index = find_place(server)) < 0) {
+            if (ready > 0) poll(NULL, 0, REAP_MS); /* all places are in use */
+            continue;
+        }
+        int asker = accept4(server->fd, NULL, NULL, SOCK_CLOEXEC);
+        if (asker < 0) {
+            poll(NULL, 0, REAP_MS); /* gone again, or no descriptor is free: not in a tight loop */
+            continue;
+        }
+        start_child(server, index, asker);
+        close(asker);
+    }
+    for (size_t i = 0; i < PLACES; i++) {
+        if (server->places[i].child > 0) kill(server->places[i].child, SIGKILL);
+    }
+}
+
+/* ---- the socket ---- */
+
+static int open_listener(const char *host, uint16_t asked_port, uint16_t *port_out)
+{
+    char port[8];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
+                    *found = NULL;
+    snprintf(port, sizeof port, "%u", asked_port);
+    int answer = getaddrinfo(host, port, &hints, &found), fd = -1, yes = 1;
+    if (answer != 0)
+        return fprintf(stderr, "weft doctor: cannot listen on %s: %s\n", host, gai_strerror(answer)), -1;
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool fine = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+                bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0;
+    struct sockaddr_storage own;
+    socklen_t bytes = sizeof own;
+    if (!fine || getsockname(fd, (struct sockaddr *)&own, &bytes) != 0) {
+        fprintf(stderr, "weft doctor: cannot listen on %s port %u: %s\n", host, asked_port, strerror(errno));
+        if (fd >= 0) close(fd);
+        fd = -1;
+    } else {
+        *port_out = ntohs(own.ss_family == AF_INET ? ((struct sockaddr_in *)&own)->sin_port
+                                                   : ((struct sockaddr_in6 *)&own)->sin6_port);
+    }
+    freeaddrinfo(found);
+    return fd;
+}
+
+bool doctor_is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
+}
+
+static bool write_port(const char *path, uint16_t port)
+{
+    char fresh[1024];
+    if (!path) return true;
+    snprintf(fresh, sizeof fresh, "%s.new", path);
+    FILE *file = fopen(fresh, "we");
+    bool fine = file && fprintf(file, "%u\n", port) > 0;
+    if (file) fine = fclose(file) == 0 && fine;
+    fine = fine && rename(fresh, path) == 0;
+    if (!fine) fprintf(stderr, "weft doctor: cannot write the port file %s: %s\n", path, strerror(errno));
+    return fine;
+}
+
+int doctor_serve(const struct doctor_listen *listen)
+{
+    struct server server = {.listen = listen};
+    uint16_t port = 0;
+    if (!listen->secret && !doctor_is_loopback(listen->host)) {
+        fprintf(stderr,
+                "weft doctor: to listen on %s needs a secret (--secret-file, the same file on both hosts): "
+                "without "
+                "one anybody could have this host open endpoints\n",
+                listen->host);
+        return 2;
+    }
+    server.fd = open_listener(listen->host, listen->port, &port);
+    if (server.fd < 0 || !write_port(listen->port_file, port)) return EXIT_CANNOT;
+    void *shared = mmap(NULL, PLACES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return fprintf(stderr, "weft doctor: no memory\n"), EXIT_CANNOT;
+    server.proven = shared;
+    fprintf(stderr, "weft doctor: listening on %s port %u; on the other host: weft doctor %sTHIS_HOST:%u\n",
+            listen->host, port, listen->secret ? "--secret-file FILE " : "", port);
+    serve(&server);
+    munmap(shared, PLACES);
+    close(server.fd);
+    return 0;
+}
