@@ -8,6 +8,7 @@
 #include "tools/bench.h"
 #include "tools/benchlib/chart.h"
 #include "tools/benchlib/csv.h"
+#include "tools/benchlib/usage.h"
 
 enum { SERIES_MAX = 16 };
 
@@ -136,10 +137,12 @@ int weft_bench_plot_main(int argc, char **argv)
     plot = (struct plot){.chart = {.title = "", .x = {.min = NAN, .max = NAN}, .y = {.min = NAN, .max = NAN}, .series = plot.series},
                          .x_scale = 1, .y_scale = 1};
     int found;
+    opterr = 0;
     optind = 1;
-    while ((found = getopt_long(argc, argv, "o:h", plot_options, NULL)) != -1) {
+    while ((found = getopt_long(argc, argv, ":o:h", plot_options, NULL)) != -1) {
         if (found == 'h') return fputs(plot_help, stdout), 0;
-        if (found == '?' || !plot_option(&plot, found, optarg)) return 2;
+        if (found == '?' || found == ':') return bench_option_error("plot", argv, found);
+        if (!plot_option(&plot, found, optarg)) return 2;
     }
     if (!plot.x || !plot.y || optind == argc) {
         fprintf(stderr, "weft bench plot: needs --x, --y and at least one NAME=FILE.csv; see --help\n");

@@ -2,7 +2,6 @@
  *
  * Two files of rows: every measurement that is in both (benchlib/rows.h). Two commands: run in turn
  * (benchlib/interleave.h). */
-#include <errno.h>
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 #include "tools/benchlib/rows.h"
 #include "tools/benchlib/samples.h"
 #include "tools/benchlib/table.h"
+#include "tools/benchlib/usage.h"
 
 enum { PAIRS_MAX = 1000, EXIT_SLOWER = 3 };
 
@@ -56,14 +56,6 @@ struct compare {
     double noise; /* a share */
     bool json, pairs_given, noise_given;
 };
-
-/* Everything is on its way to the disk? A full one is a failure like any other. */
-static bool printed(void)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout)) return true;
-    fprintf(stderr, "weft bench compare: cannot write the result: %s\n", strerror(errno));
-    return false;
-}
 
 /* ---- two files ---- */
 
@@ -159,7 +151,7 @@ static int compare_files(const struct compare *compare, const char *path_a, cons
         for (size_t i = 0; compare->json && i < count; i++) print_row_json(&differences[i]);
         if (!compare->json) print_rows(differences, count);
         if (!compare->json) print_end(differences, count, compare, only_a, only_b);
-        fine = printed() && right_a && right_b;
+        fine = bench_printed("compare") && right_a && right_b;
     }
     free(differences);
     bench_rows_free(&a);
@@ -199,7 +191,7 @@ static int compare_commands(const struct compare *compare, const char *command_a
     if (fine) {
         struct bench_ratio ratio = bench_compare(values, values + pairs, pairs, values + 2 * pairs);
         print_ratio(compare, compare->key ? compare->key : "seconds", &ratio, values, values + pairs);
-        fine = printed();
+        fine = bench_printed("compare");
     } else {
         fprintf(stderr, "weft bench compare: %s\n", error);
     }
@@ -243,8 +235,7 @@ static int parse(struct compare *compare, int argc, char **argv)
     optind = 1;
     while ((found = getopt_long(argc, argv, ":h", long_options, NULL)) != -1) {
         if (found == 'h') return fputs(help, stdout), 1;
-        if (found == ':') return complain("%s needs a value", argv[optind - 1]) + 1;
-        if (found == '?') return complain("there is no option %s", argv[optind - 1]) + 1;
+        if (found == ':' || found == '?') return bench_option_error("compare", argv, found) + 1;
         if (found == 'k') compare->key = optarg;
         if (found == 'j') compare->json = true;
         if (found == 'p') {

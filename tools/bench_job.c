@@ -14,6 +14,7 @@
 
 #include "tools/bench_pattern.h"
 #include "tools/bench_report.h"
+#include "tools/benchlib/usage.h"
 #include "weft/weft.h"
 
 struct job {
@@ -206,7 +207,7 @@ static bool run_sweep(struct job *job)
     for (uint64_t bytes = 0; (bytes = bench_sweep_next(&options->sweep, bytes)) != 0; salt += 2) {
         if (!run_size(job, bytes, salt)) return false;
     }
-    return job->rank != 0 || bench_report_end(&job->report);
+    return job->rank != 0 || (bench_report_end(&job->report) || bench_printed(bench_kind_name(options->kind)));
 }
 
 static bool prepare(struct job *job)

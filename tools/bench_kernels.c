@@ -9,6 +9,7 @@
 #include "tools/bench.h"
 #include "tools/benchlib/sweep.h"
 #include "tools/benchlib/table.h"
+#include "tools/benchlib/usage.h"
 #include "tools/kernelbench/kernelbench.h"
 
 static const char help[] =
@@ -80,7 +81,8 @@ int weft_bench_kernels_main(int argc, char **argv)
     char *end;
     int c;
     optind = 0;
-    while ((c = getopt_long(argc, argv, "c:r:k:o:h", known, NULL)) != -1) {
+    opterr = 0;
+    while ((c = getopt_long(argc, argv, ":c:r:k:o:h", known, NULL)) != -1) {
         switch (c) {
         case 'c':
             if (!bench_size_parse(optarg, &number) || number < 1024 || number >= (uint64_t)1 << 32)
@@ -100,7 +102,7 @@ int weft_bench_kernels_main(int argc, char **argv)
         case 'o': options.only = optarg; break;
         case 'j': out.json = true; break;
         case 'h': fputs(help, stdout); return 0;
-        default: fputs(help, stderr); return 2;
+        default: return bench_option_error("kernels", argv, c);
         }
     }
     if (!options.kernels) options.kernels = weft_kernels();
@@ -112,5 +114,5 @@ int weft_bench_kernels_main(int argc, char **argv)
     if (!out.json) bench_table_print(&out.table, stdout, "");
     bench_table_free(&out.table);
     if (!fine) fprintf(stderr, "weft bench kernels: no memory for the buffers of %zu elements: say a smaller --count\n", options.count);
-    return fine && fflush(stdout) == 0 ? 0 : 1;
+    return bench_printed("kernels") && fine ? 0 : 1;
 }

@@ -1,5 +1,6 @@
 /* bench_options.c - see bench_options.h. */
 #include "tools/bench_options.h"
+#include "tools/benchlib/usage.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -155,26 +156,38 @@ static bool set_option(struct bench_options *options, int found, const char *tex
     }
 }
 
+static int complain_foreign(int found, enum bench_kind kind)
+{
+    const struct option *option = long_options;
+    while (option->name && option->val != found) option++;
+    fprintf(stderr, "weft bench: --%s is not an option of %s; see `weft bench %s --help`\n", option->name ? option->name : "?",
+            bench_kind_name(kind), bench_kind_name(kind));
+    return 3;
+}
+
 int bench_options_parse(struct bench_options *options, enum bench_kind kind, int argc, char **argv)
 {
     bool push_pull = kind == BENCH_PUSH_PULL;
     *options = (struct bench_options){.kind = kind, .dtype = WEFT_F32, .op = WEFT_SUM, .iters = 20, .warmup = 5, .plan = "auto", .piece_us = 2000,
                                       .sweep = {.first = push_pull ? 64 << 10 : 8, .last = 16 << 20, .factor = 4}};
     int found;
+    opterr = 0;
     optind = 1;
-    while ((found = getopt_long(argc, argv, push_pull ? "b:e:f:n:s:h" : "b:e:f:n:d:o:h", long_options, NULL)) != -1) {
+    while ((found = getopt_long(argc, argv, push_pull ? ":b:e:f:n:s:h" : ":b:e:f:n:d:o:h", long_options, NULL)) != -1) {
         if (found == 'h') return print_help(kind), 1;
+        if (found == '?' || found == ':') return bench_option_error(bench_kind_name(kind), argv, found) + 1;
         bool foreign = push_pull ? found == 'd' || found == 'o' || found == OPTION_PLAN : found == 's';
         if (kind == BENCH_WAITING)
             foreign = found != 'n' && found != OPTION_ITERS && found != OPTION_TRANSPORT && found != OPTION_JSON && found != OPTION_PIECE;
         else foreign |= found == OPTION_PIECE;
-        if (foreign) fprintf(stderr, "weft bench: that option is not one of %s\n", bench_kind_name(kind));
-        if (found == '?' || foreign) goto usage;
+        if (foreign) {
+            return complain_foreign(found, kind);
+        }
         if (!set_option(options, found, optarg)) return 3;
     }
     if (optind < argc) {
-        fprintf(stderr, "weft bench: unexpected argument '%s'\n", argv[optind]);
-        goto usage;
+        fprintf(stderr, "weft bench: unexpected argument '%s'; see `weft bench %s --help`\n", argv[optind], bench_kind_name(kind));
+        return 3;
     }
     options->sweep.unit = weft_dtype_bytes(options->dtype);
     if (options->sweep.first > options->sweep.last) {
@@ -183,8 +196,4 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind, int
     }
     if (push_pull && options->shards == 0) options->shards = 1;
     return 0;
-
-usage:
-    fprintf(stderr, "weft bench: see `weft bench %s --help`\n", bench_kind_name(kind));
-    return 3;
 }

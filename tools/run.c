@@ -343,6 +343,12 @@ static int conclude(struct run *run, bool started)
     correct_first_failed(run);
     if (run->first_failed) report_failure(run);
     if (!started || run->first_failed) return 1;
+    for (uint32_t i = 0; i < run->process_count; i++) {
+        int error = run->processes[i].output_error;
+        if (!error || error == EPIPE) continue; /* a reader that has gone had seen enough */
+        fprintf(stderr, "weft run: cannot write all of %s's output: %s\n", run->processes[i].name, strerror(error));
+        return 1;
+    }
     if (run->shards_told && run->shards > 0)
         fprintf(stderr, "weft run: the workers ended without leaving the job; the shards were told to end (does %s call weft_init and weft_finalize?)\n", run->trainer[0]);
     return 0;

@@ -20,6 +20,7 @@ struct run_process {
     bool ended;
     int wait_status;            /* of waitpid, once ended */
     int output_fd;              /* read end of its standard output when that is copied; -1 */
+    int output_error;           /* the first errno of copying it; 0: all is written */
     int log_fd;                 /* for the copy; -1 */
     const char *hint;           /* what it could not do, when it never ran */
 };

@@ -91,8 +91,8 @@ void run_process_copy(struct run_process *process)
             return;
         }
         (void)!write(process->log_fd, data, (size_t)bytes); /* a full disk loses log lines, not the job */
-        fwrite(data, 1, (size_t)bytes, stdout);
-        fflush(stdout);
+        bool written = fwrite(data, 1, (size_t)bytes, stdout) == (size_t)bytes && fflush(stdout) == 0;
+        if (!written && !process->output_error) process->output_error = errno;
     }
 }
 

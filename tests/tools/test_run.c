@@ -118,6 +118,32 @@ static void bench_compare(void **state)
     temp_dir_remove(directory);
 }
 
+/* Wrong words and full disks: one sentence each. */
+static void bench_words(void **state)
+{
+    char full[700];
+    expect(WORDS(weft, "bench"), 2, "usage: weft bench", NULL);
+    expect(WORDS(weft, "bench", "nonsense"), 2, "there is no benchmark 'nonsense'", NULL);
+    expect(WORDS(weft, "bench", "p2p", "--help"), 0, "usage: weft bench p2p", "--peers");
+    expect(WORDS(weft, "bench", "p2p", "--bogus"), 2, "weft bench p2p: there is no option --bogus; see `weft bench p2p --help`", NULL);
+    expect(WORDS(weft, "bench", "p2p", "-z"), 2, "there is no option -z", NULL);
+    expect(WORDS(weft, "bench", "p2p", "-b"), 2, "-b needs a value", NULL);
+    expect(WORDS(weft, "bench", "p2p", "-b", "8", "-e", "4"), 2, "the first size (-b) is larger than the last", NULL);
+    expect(WORDS(weft, "bench", "p2p", "--op", "shout"), 2, "--op shout: expected send, put, get or all", NULL);
+    expect(WORDS(weft, "bench", "p2p", "--peers", "3", "-n", "2"), 2, "--peers N means -n N+1", NULL);
+    expect(WORDS(weft, "bench", "p2p", "--peers", "0"), 2, "--peers 0: expected a whole number from 1 to 255", NULL);
+    expect(WORDS(weft, "bench", "p2p", "-n", "1"), 2, "two processes are the least", NULL);
+    expect(WORDS(weft, "bench", "p2p", "--transport", "pigeon"), 1, "rank 0: transport backend \"pigeon\" is unknown", NULL);
+    expect(WORDS(weft, "bench", "all_reduce", "--bogus"), 2, "weft bench all_reduce: there is no option --bogus", NULL);
+    expect(WORDS(weft, "bench", "push_pull", "--plan", "ring"), 2, "--plan is not an option of push_pull", NULL);
+    expect(WORDS(weft, "bench", "kernels", "-q"), 2, "weft bench kernels: there is no option -q", NULL);
+    expect(WORDS(weft, "bench", "plot", "--x"), 2, "weft bench plot: --x needs a value", NULL);
+    expect(WORDS(weft, "bench", "p2p", "--transport", "shm", "--peers", "2", "-e", "64", "--iters", "50", "--measure", "bw"), 0,
+           "3 processes, transport shm", "pattern fanout");
+    snprintf(full, sizeof full, "'%s' bench p2p --transport shm -e 8 --iters 50 --json > /dev/full", weft);
+    expect(WORDS("sh", "-c", full), 1, "weft bench p2p: cannot write the result: No space left on device", NULL);
+}
+
 /* Every job gets a directory for its logs and a TMPDIR of its own, which must be empty afterwards. */
 static char *logs, *scratch;
 
@@ -391,7 +417,7 @@ int main(int argc, char **argv)
         return 2;
     }
     unsetenv("WEFT_SECRET"), unsetenv("WEFT_SECRET_FILE"), unsetenv("WEFT_JOB"), unsetenv("WEFT_CONFIG");
-    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(bench_compare)};
+    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(bench_words), cmocka_unit_test(bench_compare)};
     const struct CMUnitTest job_tests[] = {cmocka_unit_test(in_order), cmocka_unit_test(others_learn_of_a_death), cmocka_unit_test(different_shapes),
         cmocka_unit_test(aborted), cmocka_unit_test(trainers_that_never_join), cmocka_unit_test(output_of_rank_0_is_copied),
         cmocka_unit_test(nobody_stays_behind), cmocka_unit_test(status_and_ports), cmocka_unit_test(silence), cmocka_unit_test(two_jobs_at_a_time)};

@@ -13,6 +13,7 @@
 
 #include "tools/benchlib/samples.h"
 #include "tools/benchlib/table.h"
+#include "tools/benchlib/usage.h"
 
 enum { PEERS_MAX = 4, ROUNDS_MAX = 99, SIZES_MAX = 8 };
 
@@ -293,5 +294,5 @@ int p2p_beside(const struct p2p_options *given)
         fine = run_section(&options, &sections[i]) && fine;
     }
     if (ran == 0) fprintf(stderr, "weft bench p2p: --only %s: no such section; there are shm-latency, shm-send, shm-put, cma, tcp\n", options.only);
-    return ran == 0 ? 2 : fine ? 0 : 1;
+    return ran == 0 ? 2 : bench_printed("p2p") && fine ? 0 : 1;
 }

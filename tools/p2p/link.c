@@ -39,6 +39,13 @@ bool p2p_link_fail(struct p2p_link *link, const char *format, ...)
     return false;
 }
 
+bool p2p_link_gone(struct p2p_link *link)
+{
+    if (link->meet->session) return p2p_link_fail(link, "the other processes are gone");
+    link->failed = true; /* who went first has said why, or the launcher says it */
+    return false;
+}
+
 static void peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
     p2p_link_fail(context, "peer %u is lost: %s (%s)", peer_id, text, weft_status_text(status));
@@ -118,14 +125,32 @@ static bool try_open(struct p2p_link *link, const char *backend, const char *lan
     return weft_transport_open(link->env, &options, &link->transport, error) >= 0;
 }
 
-/* Everybody or nobody: has every rank opened it? */
-static bool all_opened(struct p2p_link *link, bool mine, bool *all_out)
+struct verdict {
+    uint32_t opened;
+    char why_not[sizeof(((struct weft_error *)0)->text)];
+};
+
+/* Everybody or nobody: has every rank opened it? The first that has not says why. */
+static bool all_opened(struct p2p_link *link, bool mine, const struct weft_error *error, bool *all_out, char *why, size_t room)
 {
-    int32_t opened = mine, all[P2P_RANKS_MAX];
-    if (!p2p_gather(link->meet, &opened, sizeof opened, all)) return p2p_link_fail(link, "the other processes are gone");
-    *all_out = true;
-    for (uint32_t i = 0; i < link->meet->ranks; i++) *all_out = *all_out && all[i];
-    return true;
+    struct verdict verdict = {.opened = mine}, *all = calloc(link->meet->ranks, sizeof *all);
+    uint32_t first = 0;
+    if (!mine) snprintf(verdict.why_not, sizeof verdict.why_not, "%s", error->text);
+    bool fine = all && p2p_gather(link->meet, &verdict, sizeof verdict, all);
+    if (!fine) all ? p2p_link_gone(link) : p2p_link_fail(link, "no memory");
+    while (fine && first < link->meet->ranks && all[first].opened) first++;
+    *all_out = fine && first == link->meet->ranks;
+    if (fine && !*all_out) snprintf(why, room, "%.*s", (int)sizeof verdict.why_not - 1, all[first].why_not);
+    free(all);
+    return fine;
+}
+
+/* What all ranks know, one tells. */
+static bool fail_by_one(struct p2p_link *link, const char *text)
+{
+    if (link->meet->rank == 0) return p2p_link_fail(link, "%s", text);
+    link->failed = true;
+    return false;
 }
 
 static bool open_endpoint(struct p2p_link *link)
@@ -134,8 +159,8 @@ static bool open_endpoint(struct p2p_link *link)
     struct weft_error error = {0};
     bool all = false;
     bool mine = try_open(link, spec->backend, spec->lanes, &error);
-    if (!mine) p2p_link_fail(link, "%s", error.text);
-    return all_opened(link, mine, &all) && mine && all;
+    char why[sizeof(((struct weft_error *)0)->text)];
+    return all_opened(link, mine, &error, &all, why, sizeof why) && (all || fail_by_one(link, why));
 }
 
 static bool open_loop(struct p2p_link *link)
@@ -227,7 +252,7 @@ static bool connect_all(struct p2p_link *link)
         mine->out_key_bytes = copy_key(link->out_window, mine->out_key);
     }
     if (!fine) p2p_link_fail(link, "no address to give to the others");
-    fine = fine && (p2p_gather(link->meet, mine, sizeof *mine, all) || p2p_link_fail(link, "the other processes are gone"));
+    fine = fine && (p2p_gather(link->meet, mine, sizeof *mine, all) || p2p_link_gone(link));
     for (uint32_t i = 0; fine && i < ranks; i++) {
         if (i != link->meet->rank) fine = connect_peer(link, i, &all[i]);
     }

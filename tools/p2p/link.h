@@ -39,6 +39,8 @@ void p2p_link_close(struct p2p_link *link);
 
 /* Told on stderr once; answers false. */
 bool p2p_link_fail(struct p2p_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A gather failed. Answers false. */
+bool p2p_link_gone(struct p2p_link *link);
 /* A completion has run: count it. */
 static inline void p2p_link_count(struct p2p_link *link, struct p2p_counter *counter)
 {

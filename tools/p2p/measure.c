@@ -422,14 +422,14 @@ static bool make_pair_flows(struct run *run)
 static bool barrier(struct p2p_link *link)
 {
     uint32_t mine = 1, all[P2P_RANKS_MAX];
-    return p2p_gather(link->meet, &mine, sizeof mine, all) || p2p_link_fail(link, "the other processes are gone");
+    return p2p_gather(link->meet, &mine, sizeof mine, all) || p2p_link_gone(link);
 }
 
 /* rank 0's number, on all ranks. */
 static bool agree(struct p2p_link *link, uint64_t *number)
 {
     uint64_t all[P2P_RANKS_MAX];
-    if (!p2p_gather(link->meet, number, sizeof *number, all)) return p2p_link_fail(link, "the other processes are gone");
+    if (!p2p_gather(link->meet, number, sizeof *number, all)) return p2p_link_gone(link);
     *number = all[0];
     return true;
 }
@@ -566,7 +566,7 @@ bool p2p_measure(struct p2p_link *link, unsigned op, unsigned measure, uint64_t 
     bool fine = parts && (measure == P2P_LATENCY ? make_pair_flows(&run) : make_flows(&run, measure));
     fine = fine && measure_run(&run, measure, &mine);
     mine.wrong = run.wrong;
-    fine = fine && (p2p_gather(link->meet, &mine, sizeof mine, parts) || p2p_link_fail(link, "the other processes are gone"));
+    fine = fine && (p2p_gather(link->meet, &mine, sizeof mine, parts) || p2p_link_gone(link));
     if (fine) {
         *row = (struct p2p_row){.op = op, .measure = measure, .bytes = bytes, .iters = mine.iters, .ranks = link->meet->ranks,
                                 .window = run.window};

@@ -9,10 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/benchlib/usage.h"
+
 enum {
     OPTION_OP = 256, OPTION_MEASURE, OPTION_WAIT, OPTION_PATTERN, OPTION_MEMORY, OPTION_TRANSPORT, OPTION_DEVICES, OPTION_WRAP,
     OPTION_WINDOW, OPTION_BUFFERS, OPTION_ITERS, OPTION_ROW_MS, OPTION_DEADLINE, OPTION_EAGER, OPTION_CPUS, OPTION_JSON,
-    OPTION_BESIDE, OPTION_ROUNDS, OPTION_ONLY, OPTION_STEP,
+    OPTION_PEERS, OPTION_BESIDE, OPTION_ROUNDS, OPTION_ONLY, OPTION_STEP,
 };
 
 static const struct option long_options[] = {
@@ -36,6 +38,7 @@ static const struct option long_options[] = {
     {"stepfactor", required_argument, NULL, 'f'},
     {"stepbytes", required_argument, NULL, OPTION_STEP},
     {"processes", required_argument, NULL, 'n'},
+    {"peers", required_argument, NULL, OPTION_PEERS},
     {"json", no_argument, NULL, OPTION_JSON},
     {"beside", required_argument, NULL, OPTION_BESIDE},
     {"rounds", required_argument, NULL, OPTION_ROUNDS},
@@ -48,6 +51,7 @@ static const char help[] =
     "usage: weft bench p2p [options]\n\n"
     "Messages between endpoints of one transport, no collective: latency, bandwidth, message rate, contents checked.\n\n"
     "  -n, --processes N     start N processes on this host (default 2; 0, or inside `weft run`: take part in that job)\n"
+    "      --peers N         process 0 and N peers: -n N+1, and pattern fanout unless another is named\n"
     "      --op OPS          send, put, get, several with commas, or all (default send)\n"
     "      --measure WHAT    lat, bw, duplex, rate, several with commas, or all (default lat,bw)\n"
     "      --transport T     ucx:tcp, ucx:shm, shm, verbs, auto; wrapped: fault:T, delay:T (default ucx:tcp)\n"
@@ -233,6 +237,10 @@ static bool set_option(struct p2p_options *options, int found, const char *text)
     case 'f': return parse_factor(text, &options->sweep.factor);
     case OPTION_STEP: options->sweep.factor = 0; return parse_size("--stepbytes", text, &options->sweep.step);
     case 'n': return parse_u32("-n", text, 0, P2P_RANKS_MAX, &options->processes);
+    case OPTION_PEERS:
+        if (!parse_u32("--peers", text, 1, P2P_RANKS_MAX - 1, &options->processes)) return false;
+        options->processes++;
+        return true;
     case OPTION_TRANSPORT: return p2p_transport_parse(text, &options->transport);
     case OPTION_DEVICES: options->devices = text; return true;
     case OPTION_WRAP: options->wrap = text; return true;
@@ -261,17 +269,21 @@ int p2p_options_parse(struct p2p_options *options, int argc, char **argv)
         .window = 16, .buffers = 1, .row_ms = 300, .deadline_s = 30, .eager_bytes = UINT64_MAX, .rounds = 5,
     };
     p2p_transport_parse("ucx:tcp", &options->transport);
-    int found;
+    int found, several = 0;
+    bool peers = false, patterned = false;
+    opterr = 0;
     optind = 1;
-    while ((found = getopt_long(argc, argv, "b:e:f:n:h", long_options, NULL)) != -1) {
+    while ((found = getopt_long(argc, argv, ":b:e:f:n:h", long_options, NULL)) != -1) {
         if (found == 'h') return fputs(help, stdout), 1;
-        if (found == '?') {
-            fprintf(stderr, "weft bench p2p: see `weft bench p2p --help`\n");
-            return 3;
-        }
+        if (found == '?' || found == ':') return bench_option_error("p2p", argv, found) + 1;
+        if (found == 'n') several++;
+        if (found == OPTION_PEERS) several++, peers = true;
+        if (found == OPTION_PATTERN) patterned = true;
         if (!set_option(options, found, optarg)) return 3;
     }
     if (optind < argc) return fprintf(stderr, "weft bench p2p: unexpected argument '%s'\n", argv[optind]), 3;
+    if (peers && several > 1) return fprintf(stderr, "weft bench p2p: --peers N means -n N+1: say one of them\n"), 3;
+    if (peers && !patterned) options->pattern = P2P_FANOUT;
     if (options->sweep.first == 0) options->sweep.first = 1;
     if (options->sweep.first > options->sweep.last) {
         return fprintf(stderr, "weft bench p2p: the first size (-b) is larger than the last (-e)\n"), 3;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tools/bench.h"
+#include "tools/benchlib/usage.h"
 #include "tools/p2p/beside.h"
 #include "tools/p2p/report.h"
 
@@ -27,6 +28,7 @@ static bool run_rows(struct p2p_link *link, struct p2p_report *report)
                 if (tells) p2p_report_progress(report, ops[o], measures[m], bytes);
                 if (!p2p_measure(link, ops[o], measures[m], bytes, &row)) return false;
                 if (tells) p2p_report_row(report, &row);
+                if (tells && !bench_printed("p2p")) return false;
             }
         }
     }

@@ -1,0 +1,12 @@
+/* usage.h - what the benchmarks say of a wrong command line or a full disk: one sentence. */
+#ifndef WEFT_BENCHLIB_USAGE_H
+#define WEFT_BENCHLIB_USAGE_H
+
+#include <stdbool.h>
+
+/* What getopt_long (opterr 0, a leading ':') has answered '?' or ':' for. Answers 2, the exit status of wrong usage. */
+int bench_option_error(const char *what, char **argv, int found);
+/* Has everything printed so far left for its file? False: told, unless its reader has simply gone. */
+bool bench_printed(const char *what);
+
+#endif
