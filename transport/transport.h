@@ -375,6 +375,7 @@ void weft_sim_traffic(const struct weft_sim *sim, struct weft_sim_traffic *traff
 uint64_t weft_sim_trace(const struct weft_sim *sim);
 
 /* ---- what the links are like ---- */
+#include "transport/probe/link_cost.h"
 #include "transport/probe/link_table.h"
 #include "transport/probe/probe.h"
 
