@@ -362,6 +362,7 @@ bool shm_on_get(struct shm_pair *pair, const struct ring_cell *cell)
     if (!send) return refuse(pair, cell->a, WEFT_ERR_NO_MEMORY);
     struct shm_op *op = &send->op;
     shm_op_start(op, pair, NULL, NULL);
+    op->phase = SHM_WAITING;
     send->notify = false;
     op->holds = window;
     window->users++;
