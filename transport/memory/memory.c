@@ -23,6 +23,10 @@ enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20, INHERITED_MAX = 16 };
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1: who maps it from now on can only read */
 #endif
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1; older ones refuse it */
+#endif
+
 #if defined(__SANITIZE_THREAD__)
 #define SMALL_ARENA 1
 #elif defined(__has_feature)
@@ -73,11 +77,26 @@ static bool file_fits(int fd, size_t bytes)
     return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &facts) == 0 && facts.st_size == (off_t)bytes;
 }
 
+/* Address space at a multiple of HUGE_BYTES, so that huge pages of a file are huge here too; NULL: there is none. */
+static uint8_t *reserve(size_t bytes)
+{
+    uint8_t *base = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) return NULL;
+    uint8_t *aligned = (uint8_t *)(((uintptr_t)base + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1));
+    if (aligned > base) munmap(base, (size_t)(aligned - base));
+    munmap(aligned + bytes, HUGE_BYTES - (size_t)(aligned - base));
+    return aligned;
+}
+
 /* A mapping of another process's memory: not for children (they would go on writing after this process has ended). */
 static void *file_map(int fd, size_t bytes, bool writable)
 {
-    void *memory = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED) return NULL;
+    uint8_t *base = bytes >= HUGE_BYTES ? reserve(bytes) : NULL;
+    void *memory = mmap(base, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | (base ? MAP_FIXED : 0), fd, 0);
+    if (memory == MAP_FAILED) {
+        if (base) munmap(base, bytes);
+        return NULL;
+    }
     madvise(memory, bytes, MADV_DONTFORK);
     madvise(memory, bytes, MADV_DONTDUMP);
     return memory;
@@ -157,12 +176,11 @@ static bool arena_make(void)
     for (size_t bytes = arena_bytes(); bytes >= (size_t)64 << 20; bytes /= 2) { /* limits may ask for a smaller one */
         int fd = file_make("weft-memory", bytes);
         if (fd < 0) continue;
-        uint8_t *base = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (base == MAP_FAILED) {
+        uint8_t *base = reserve(bytes);
+        if (!base) {
             close(fd);
             continue;
         }
-        base = (uint8_t *)(((uintptr_t)base + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1));
         fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL);
         arena.fd = fd;
         arena.id = weft_random_u64(weft_env_system());
@@ -220,14 +238,27 @@ static bool ranges_grow(void)
     return true;
 }
 
+/* Huge pages where whole ones fit, whatever the system's setting for shared memory but "deny": one page is put there first,
+ * because the kernel collapses nothing into nothing. Where it does not work, small pages follow. */
+static void range_make_huge(uint8_t *memory, size_t at, size_t bytes)
+{
+    size_t whole = bytes & ~(size_t)(HUGE_BYTES - 1);
+    for (size_t i = 0; i < whole; i += HUGE_BYTES) {
+        if (fallocate(arena.fd, 0, (off_t)(at + i), PAGE_BYTES) != 0) return;
+        ((volatile uint8_t *)memory)[i] = 0;
+    }
+    if (whole > 0) madvise(memory, whole, MADV_COLLAPSE);
+}
+
 /* Memory first (an error, not a signal, when there is none), then the page tables of this process. */
 static bool range_fill(uint8_t *memory, size_t at, size_t bytes)
 {
+    if (mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena.fd, (off_t)at) == MAP_FAILED) return false;
+    range_make_huge(memory, at, bytes);
     while (fallocate(arena.fd, 0, (off_t)at, (off_t)bytes) != 0) {
         if (errno == EINTR) continue;
         return false;
     }
-    if (mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena.fd, (off_t)at) == MAP_FAILED) return false;
 #ifdef MADV_POPULATE_WRITE
     if (madvise(memory, bytes, MADV_POPULATE_WRITE) == 0) return true;
 #endif
