@@ -20,7 +20,7 @@
  *   announced   else: a word ANNOUNCE ─► GRANT (a buffer is named) or TAKEN (nobody needs it) ─► DATA fragments, each
  *               one active message of at most a TCP segment of UCX. Over tcp this is faster than UCX's own rendezvous
  *               (which puts the whole payload into the socket at once, out of the caches).
- *   by UCX      where the lane has real remote access (verbs, shared memory): UCX's rendezvous, no copy by a processor
+ *   by UCX      where the kernel copies between processes (shared memory): UCX's rendezvous
  *
  * UCX callbacks only note what happened (an arrival queued, an operation finished, a peer failed); all
  * the rest runs after ucp_worker_progress has returned, so no user code ever runs inside UCX.
@@ -28,8 +28,10 @@
  * An operation has two owners, the user and UCX, and is recycled when both have let go:
  *   finished   its completion is queued (the user gets his buffer back)     delivered   and has run
  *   holds      requests of UCX that still use it
- * An operation finishes when UCX holds nothing of it, also when a peer is lost: a forced close ends UCX's requests.
- * Should one remain after the connection is gone, its user gets it back all the same, and its memory waits here for
+ * An operation finishes when UCX holds nothing of it, also when a peer is lost: a forced close ends UCX's requests. A put or
+ * get by hardware UCX ends while the device may still be at it, so the buffers of those that failed are kept
+ * until the connection is gone and UCX's worker flushed (`parked`).
+ * Should a request remain after that, its user gets it back all the same, and its memory waits here for
  * UCX. A buffer that waits for DATA is written by our own hand only, so it can be given back at any time. */
 #ifndef WEFT_TRANSPORT_UCX_H
 #define WEFT_TRANSPORT_UCX_H
@@ -82,8 +84,9 @@ struct ucx_op {
     uint64_t id;           /* in endpoint->operations; 0: none */
     uint32_t holds;
     enum weft_status failed; /* finishes with this as soon as UCX holds nothing of it */
-    bool rendezvous;         /* by UCX */
+    bool rendezvous;         /* by UCX; also a put or get by its remote access */
     bool finished, delivered;
+    bool parked;             /* UCX has let go of it by an error, a device perhaps not: finishes with the connection */
 };
 
 /* Something on its way out: a message, a put, the answer to a get. */
@@ -186,11 +189,13 @@ struct ucx_peer {
     struct ucx_endpoint *endpoint;
     struct weft_peer *peer;
     ucp_ep_h ep;                /* NULL: an early peer, or closed */
-    void *close_request;
+    void *close_request;        /* of the close, then of the flush behind it */
+    bool flushed;
+    uint32_t parked;            /* operations */
     enum ucx_end end;
     enum weft_status end_status;
     uint64_t end_deadline_ns;   /* of the present phase */
-    bool direct;                /* its lanes reach memory: large payloads go by UCX's rendezvous */
+    bool direct;                /* the kernel reaches its memory: large payloads go by UCX's rendezvous */
     bool remote_access;         /* in hardware, without the peer's processor: puts and gets go by UCX */
     char lanes[80];             /* "tcp/lo", "rc_verbs/mlx5_0:1 + ud_verbs/mlx5_0:1" */
     bool hello_came, hello_went; /* both: UCX knows both ends of the connection */
@@ -298,6 +303,7 @@ void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arri
 void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known, struct weft_completion *completion);
 bool ucx_op_number(struct ucx_op *op); /* give it an id; false: no memory */
 void ucx_op_finish(struct ucx_op *op, enum weft_status status);
+bool ucx_op_park(struct ucx_op *op, ucs_status_t status);      /* true: it finishes later, see `parked` */
 void ucx_op_fail(struct ucx_op *op, enum weft_status status); /* finish, now or when UCX holds nothing of it any more */
 void ucx_op_started(struct ucx_op *op, void *request);        /* what UCX answered to its start */
 void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status);

@@ -194,7 +194,7 @@ static void access_ended(struct ucx_op *op, struct ucx_remote **far_at, enum wef
     *far_at = NULL;
     if (far && --far->direct == 0 && far->shut && far->rkey) let_go(far);
     if (op->finished) ucx_op_release(op); /* its user has been told: the connection is gone */
-    else ucx_op_finish(op, status);
+    else if (!op->parked) ucx_op_finish(op, status);
 }
 
 /* One of the two requests of a put. */
@@ -202,6 +202,7 @@ static void put_step(struct ucx_send *send, ucs_status_t ucs)
 {
     struct ucx_op *op = &send->op;
     if (ucs != UCS_OK && send->answer == WEFT_OK) send->answer = ucx_status(op->peer, ucs);
+    ucx_op_park(op, ucs);
     if (--op->holds > 0) return;
     if (send->answer == WEFT_OK && send->put.notify) {
         ucx_word(op->peer, &(struct ucx_wire_entry){.word = UCX_WORD_NOTIFY, .a = send->put.tag, .header = send->header, .header_bytes = send->header_bytes});
@@ -230,6 +231,7 @@ void ucx_direct_put(struct ucx_send *send, struct ucx_remote *far, const struct 
     send->header_bytes = put->notify ? put->header_bytes : 0;
     if (send->header_bytes > 0) memcpy(send->header, put->header, send->header_bytes);
     send->op.holds = 2;
+    send->op.rendezvous = true;
     void *request = ucp_put_nbx(ep, put->source, put->bytes, far->address + put->offset, far->rkey, &param);
     bool refused = UCS_PTR_IS_ERR(request);
     if (!UCS_PTR_IS_PTR(request)) put_step(send, UCS_PTR_STATUS(request));
@@ -240,6 +242,7 @@ void ucx_direct_put(struct ucx_send *send, struct ucx_remote *far, const struct 
 static void get_ended(struct ucx_landing *landing, ucs_status_t ucs)
 {
     landing->op.holds--;
+    ucx_op_park(&landing->op, ucs);
     access_ended(&landing->op, &landing->far, ucx_status(landing->op.peer, ucs));
 }
 
@@ -259,6 +262,7 @@ void ucx_direct_get(struct ucx_landing *landing, struct ucx_remote *far, uint64_
     landing->far = far;
     far->direct++;
     landing->op.holds = 1;
+    landing->op.rendezvous = true;
     void *request = ucp_get_nbx(landing->op.peer->ep, landing->buffer, landing->bytes, far->address + offset, far->rkey, &param);
     if (!UCS_PTR_IS_PTR(request)) get_ended(landing, UCS_PTR_STATUS(request));
 }

@@ -47,10 +47,22 @@ static void op_forget_number(struct ucx_op *op)
     op->id = 0;
 }
 
+bool ucx_op_park(struct ucx_op *op, ucs_status_t status)
+{
+    if (op->finished || !op->rendezvous || !has_user(op) || !op->peer->remote_access) return false;
+    if (status == UCS_OK || status == UCS_ERR_NO_MEMORY || status == UCS_ERR_MESSAGE_TRUNCATED) return false;
+    if (!op->parked) op->peer->parked++;
+    op->parked = true;
+    ucx_peer_failed(op->peer, status); /* the end of the connection ends it */
+    return true;
+}
+
 void ucx_op_finish(struct ucx_op *op, enum weft_status status)
 {
     if (op->finished) return;
     op->finished = true;
+    if (op->parked) op->peer->parked--;
+    op->parked = false;
     op_forget_number(op);
     if (has_user(op)) {
         core_finish(op->peer->endpoint->transport, &op->done, status);
@@ -68,7 +80,7 @@ void ucx_op_fail(struct ucx_op *op, enum weft_status status)
     if (op->kind == UCX_OP_MESSAGE || op->kind == UCX_OP_PUT || op->kind == UCX_OP_SERVE) {
         ucx_stream_stop(weft_container_of(op, struct ucx_send, op));
     }
-    if (op->holds > 0) return;
+    if (op->holds > 0 || op->parked) return;
     if (op->kind == UCX_OP_SERVE) ucx_serve_ended(weft_container_of(op, struct ucx_send, op));
     ucx_op_finish(op, status);
 }
@@ -94,6 +106,7 @@ void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status)
     op->holds--;
     if (op->kind == UCX_OP_CONTROL && op->rendezvous && status == UCS_OK) op->peer->hello_went = true;
     enum weft_status end_status = op->peer->end_status;
+    if (ucx_op_park(op, status)) return;
     if (op->finished) { /* its user has been told: the connection is gone */
         ucx_op_release(op);
         return;

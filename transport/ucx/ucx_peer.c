@@ -215,6 +215,19 @@ static void end_close(struct ucx_peer *known, unsigned flags)
     if (flags & UCP_EP_CLOSE_FLAG_FORCE) known->endpoint->forced = true;
     void *request = ucp_ep_close_nbx(ep, &param);
     known->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+    known->end_deadline_ns = weft_now_ns(known->endpoint->transport->env) + END_PATIENCE_NS;
+}
+
+/* UCX has ended all requests of the connection, but takes its queue pairs down behind our back; a flush of the worker
+ * waits for that. What is queued to a dead process would keep it waiting for ever. true: it is over. */
+static bool parked_are_safe(struct ucx_peer *known, uint64_t now_ns)
+{
+    if (known->parked == 0 || known->flushed || now_ns >= known->end_deadline_ns) return true;
+    known->flushed = true;
+    ucp_request_param_t param = {.op_attr_mask = 0};
+    void *request = ucp_worker_flush_nbx(known->endpoint->worker, &param);
+    known->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+    return known->close_request == NULL;
 }
 
 /* One step of the machine above; true when it moved. `quiet`: UCX had nothing more to do. */
@@ -236,11 +249,13 @@ static bool end_step(struct ucx_peer *known, bool quiet, uint64_t now_ns)
         return true;
     case UCX_END_CLOSING:
         if (known->close_request) {
-            if (ucp_request_check_status(known->close_request) == UCS_INPROGRESS) return false;
+            bool patient = !known->flushed || now_ns < known->end_deadline_ns;
+            if (patient && ucp_request_check_status(known->close_request) == UCS_INPROGRESS) return false;
             ucp_request_free(known->close_request);
             known->close_request = NULL;
         }
-        if (!quiet) return false;
+        if (!quiet && !known->flushed) return false; /* a flush keeps UCX busy until it is over */
+        if (!parked_are_safe(known, now_ns)) return false;
         end_done(known);
         return true;
     case UCX_END_NONE:
@@ -281,7 +296,7 @@ bool ucx_peers_patient(struct ucx_endpoint *endpoint)
     weft_list_foreach(node, spare, &endpoint->peers) {
         struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
         if (known->end == UCX_END_CLOSING && !known->close_request) return false;
-        if (known->end == UCX_END_GRACEFUL || known->end == UCX_END_FORCE) core_wake_at(endpoint->transport, known->end_deadline_ns);
+        if (known->end != UCX_END_NONE && known->end != UCX_END_DONE) core_wake_at(endpoint->transport, known->end_deadline_ns);
     }
     return true;
 }
