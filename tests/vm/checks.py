@@ -160,6 +160,14 @@ class Checks:
         """What only verbs has: several lanes, small windows, keys taken back, queue pairs that break under load."""
         self.cases(["tests/transport/test_verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
 
+    def processes_verbs(self):
+        """Two endpoints in two processes: every size, a flood in order, windows."""
+        self.cases(["tests/transport/test_processes", "verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
+
+    def death_verbs(self):
+        """The other process is killed at each step of an operation."""
+        self.cases(["tests/transport/test_death", "verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
+
     def faults_verbs(self):
         """Traffic while queue pairs are forced into error; on the pair, while the wire loses, delays, reorders, doubles and
         damages packets, is cut and mended, is cut for good, swallows everything."""
@@ -293,7 +301,7 @@ class Checks:
     def all(self):
         """Of this setup: what does not depend on the devices runs on one of them."""
         both = [self.devices_are_up, self.device_half, self.connection_manager, self.conformance_verbs, self.conformance_verbs_lanes, self.verbs_backend,
-                self.faults_verbs]
+                self.faults_verbs, self.processes_verbs, self.death_verbs]
         last = [self.main_job_verbs, self.conformance_ucx_verbs, self.remote_access_ucx_verbs, self.main_job_ucx_verbs]
         if self.setup == "pair":
             return both + [self.rails_verbs, self.conformance_verbs_cm] + last
