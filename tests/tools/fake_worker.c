@@ -21,6 +21,7 @@ struct fake {
     struct weft_env *env;
     struct weft_member *member;
     struct weft_transport *transport;
+    char *secret;
     char **words;
     bool left, done;
     int status;
@@ -45,6 +46,8 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     options.backend = "ucx";
     options.id = welcome->endpoint_first;
     options.nonce = welcome->transport_nonce;
+    options.secret = fake->secret;
+    options.secret_bytes = fake->secret ? strlen(fake->secret) : 0;
     if (weft_transport_open(fake->env, &options, &fake->transport, &error) != WEFT_OK ||
         weft_transport_address(fake->transport, &blob, &bytes) != WEFT_OK) {
         printf("no transport: %s\n", error.text);
@@ -136,14 +139,14 @@ int main(int argc, char **argv)
     struct weft_member_options options;
     struct weft_error error = {0};
     struct weft_net *net;
-    char host[256], *secret;
+    char host[256];
     signal(SIGPIPE, SIG_IGN);
     weft_member_options_init(&options);
     const char *coordinator = getenv("WEFT_COORDINATOR"), *rank = getenv("WEFT_RANK");
     if (argc < 2 || !coordinator || weft_host_port(coordinator, host, &options.port, &error) != WEFT_OK) return 2;
-    if (!tool_read_secret("fake_worker", NULL, NULL, &secret) || weft_net_create(fake.env, &net) != WEFT_OK) return 2;
+    if (!tool_read_secret("fake_worker", NULL, NULL, &fake.secret) || weft_net_create(fake.env, &net) != WEFT_OK) return 2;
     options.host = host;
-    options.secret = secret;
+    options.secret = fake.secret;
     options.job = getenv("WEFT_JOB") ? getenv("WEFT_JOB") : "weft";
     options.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
     options.wanted_index = rank ? atoi(rank) : -1;
@@ -167,6 +170,6 @@ int main(int argc, char **argv)
         for (int i = 0; i < 1000 && !weft_transport_drained(fake.transport); i++) (void)weft_transport_progress(fake.transport, 16);
         weft_transport_free(fake.transport);
     }
-    free(secret);
+    free(fake.secret);
     return fake.left ? 0 : 1;
 }
