@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -37,6 +38,7 @@ static uint64_t system_random_u64(struct weft_env *env)
 static void *system_alloc(struct weft_env *env, size_t bytes)
 {
     void *memory = NULL;
+    if (bytes > PTRDIFF_MAX) return NULL; /* no object is larger; a sum that went wrong may ask for one */
     if (posix_memalign(&memory, ALIGNMENT, bytes > 0 ? bytes : 1) != 0) return NULL;
     return memory;
 }
