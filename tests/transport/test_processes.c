@@ -3,11 +3,13 @@
  *
  * The child opens a window and says back whatever it is told: a message comes back with its tag, header and bytes; a notification
  * of a put is answered by what the window holds then. "bye" makes it close in order. */
+#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -157,6 +159,19 @@ static void shell(const char *format, ...)
 
 static char wire[20]; /* the parent's end */
 
+/* Both ends are up, but the kernel says so up to a second later, and UCX takes no device that does not run. */
+static void await_running(const char *device)
+{
+    struct ifreq request = {0};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", device);
+    for (int i = 0; i < 1000 && !(request.ifr_flags & IFF_RUNNING); i++) {
+        if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &request) != 0) fprintf(stderr, "no flags of %s\n", device), abort();
+        if (!(request.ifr_flags & IFF_RUNNING)) usleep(10000);
+    }
+    close(fd);
+}
+
 /* A network for each child, so that several of these tests, and the remains of one, do not meet. */
 static int network_of(pid_t child) { return (int)child % 16384; }
 
@@ -173,6 +188,7 @@ static const char *network_of_child(int fd)
     int network = network_of(getpid());
     shell("ip link set lo up && ip address add 10.%d.%d.2/24 dev weft-child && ip link set weft-child up", 64 + network / 256, network % 256);
     side_write(fd, "u", 1);
+    await_running("weft-child");
     return "weft-child";
 }
 
@@ -187,6 +203,7 @@ static const char *network_of_parent(int fd, pid_t child)
           64 + network / 256, network % 256, wire, wire);
     side_write(fd, "w", 1);
     side_read(fd, &byte, 1);
+    await_running(wire);
     return wire;
 }
 

@@ -10,6 +10,7 @@ by the system tests.
 
 import os
 import subprocess
+import time
 
 DEVICE = "weft0"  # of every process's end; what transport.devices must name
 
@@ -81,6 +82,16 @@ class Network:
         self._shape("bridge", port)
         self._shape(node, DEVICE)
 
+    def _await_running(self, node):
+        """The kernel tells up to a second later that a link runs, and some libraries take no device that does not."""
+        limit = time.monotonic() + 10
+        while time.monotonic() < limit:
+            shown = subprocess.run(self.command(node, ["ip", "-o", "link", "show", DEVICE]), stdout=subprocess.PIPE, text=True)
+            if "state UP" in shown.stdout:
+                return
+            time.sleep(0.01)
+        raise OSError(f"{DEVICE} of {node} does not run after 10 s")
+
     def __enter__(self):
         try:
             self._add_namespace("bridge")
@@ -89,6 +100,8 @@ class Network:
             for index, node in enumerate(self.nodes):
                 self._add_namespace(node)
                 self._join(node, f"port{index}")
+            for node in self.nodes:
+                self._await_running(node)
         except OSError:
             self.__exit__()
             raise
