@@ -349,7 +349,7 @@ static void test_fork(void **state)
 
 /* test_halt leaves a transport behind on purpose; UCX keeps some of its memory where the leak checker cannot follow. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void) { return "leak:ucs_calloc\n"; }
+const char *__lsan_default_suppressions(void) { return "leak:ucs_calloc\nleak:ucs_malloc\n"; }
 
 int main(int argc, char **argv) /* [a pattern of test names] */
 {
