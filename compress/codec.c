@@ -5,7 +5,11 @@
  *            +---------------------------------- abandon, from anywhere ---------------------+
  *
  * A codec writes to shadow state only until commit, so abandon has nothing to undo but this counter. */
+#include <math.h>
+#include <string.h>
+
 #include "compress/codec.h"
+#include "kernels/kernels.h"
 
 enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
                                    struct weft_codec **codec_out)
@@ -39,9 +43,19 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     return WEFT_OK;
 }
 
+bool codec_residual_open(struct weft_codec *codec, size_t elems)
+{
+    codec->residual = weft_alloc_zero(codec->env, elems * sizeof *codec->residual);
+    codec->shadow = weft_alloc_array(codec->env, elems, sizeof *codec->shadow);
+    return codec->residual && codec->shadow;
+}
+
 void weft_codec_free(struct weft_codec *codec)
 {
-    if (codec) codec->ops->free(codec);
+    if (!codec) return;
+    weft_free_bytes(codec->env, codec->residual);
+    weft_free_bytes(codec->env, codec->shadow);
+    codec->ops->free(codec);
 }
 
 enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
@@ -72,7 +86,12 @@ enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float 
 void weft_codec_commit(struct weft_codec *codec)
 {
     WEFT_ASSERT(codec->done == 0 || codec->done == 2 * codec->rounds);
-    if (codec->done != 0 && codec->ops->commit) codec->ops->commit(codec);
+    if (codec->done != 0) {
+        float *old = codec->residual;
+        codec->residual = codec->shadow;
+        codec->shadow = old;
+        if (codec->ops->commit) codec->ops->commit(codec);
+    }
     codec->done = 0;
 }
 
@@ -83,5 +102,5 @@ void weft_codec_abandon(struct weft_codec *codec)
 
 double weft_codec_residual_norm(const struct weft_codec *codec)
 {
-    return codec->ops->residual_norm ? codec->ops->residual_norm(codec) : 0.0;
+    return codec->residual ? sqrt(weft_kernels()->dot_f32(codec->residual, codec->residual, codec->elems)) : 0.0;
 }

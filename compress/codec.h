@@ -30,10 +30,9 @@ struct codec_ops {
     enum weft_status (*take)(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
                              uint32_t ranks);
     void (*finish)(struct weft_codec *codec, float scale, float *out);
-    void (*commit)(struct weft_codec *codec);   /* NULL: no state */
-    double (*residual_norm)(const struct weft_codec *codec); /* NULL: no residual */
-    struct codec_state (*state)(const struct weft_codec *codec); /* NULL: no state */
-    void (*free)(struct weft_codec *codec);     /* of a half-built one too */
+    void (*commit)(struct weft_codec *codec);   /* after the residual's; NULL: nothing else to do */
+    void (*state)(struct weft_codec *codec, struct codec_state *state); /* adds to the residual; NULL: nothing */
+    void (*free)(struct weft_codec *codec);     /* its own memory, not the base's; of a half-built one too */
 };
 
 /* First member of every worker codec. */
@@ -44,8 +43,15 @@ struct weft_codec {
     struct weft_shape shape;
     size_t elems;
     uint32_t rounds;
+    float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step; commit swaps them. NULL: a codec without */
     uint32_t done; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */
 };
+
+/* What a saved state may not hold, and no residual may become: magnitudes from 2^120. */
+#define CODEC_TOO_LARGE_BITS 0x7b800000u
+
+/* Takes residual (zero) and shadow; false: no memory, and weft_codec_free gives back what there is. */
+bool codec_residual_open(struct weft_codec *codec, size_t elems);
 
 /* Each takes memory and fills in all but the common members; NULL when there is no memory. */
 struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);

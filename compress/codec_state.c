@@ -10,8 +10,6 @@
 #include "compress/codec.h"
 #include "kernels/kernels.h"
 
-#define TOO_LARGE_BITS 0x7b800000u /* 2^120 */
-
 enum { STATE_VERSION = 1 };
 
 struct state_head {
@@ -22,7 +20,9 @@ _Static_assert(sizeof(struct state_head) == 24, "a file format");
 
 static struct codec_state state_of(const struct weft_codec *codec)
 {
-    return codec->ops->state ? codec->ops->state(codec) : (struct codec_state){0};
+    struct codec_state state = {.values = {codec->residual}, .counts = {codec->residual ? codec->elems : 0}};
+    if (codec->ops->state) codec->ops->state((struct weft_codec *)(uintptr_t)codec, &state);
+    return state;
 }
 
 size_t weft_codec_state_bytes(const struct weft_codec *codec)
@@ -54,7 +54,7 @@ static bool values_in_range(const uint8_t *data, size_t count)
     for (size_t at = 0; at < count; at += 512) {
         const size_t part = count - at < 512 ? count - at : 512;
         memcpy(block, data + at * sizeof(float), part * sizeof(float));
-        if (weft_kernels()->max_abs_bits_f32(block, part) >= TOO_LARGE_BITS) return false;
+        if (weft_kernels()->max_abs_bits_f32(block, part) >= CODEC_TOO_LARGE_BITS) return false;
     }
     return true;
 }

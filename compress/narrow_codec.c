@@ -14,7 +14,6 @@
  * noise here: feedback returns what was lost.
  *
  * p lives in `shadow` and becomes e' there; commit swaps it with e. */
-#include <math.h>
 #include <string.h>
 
 #include "compress/codec.h"
@@ -23,7 +22,6 @@
 
 struct narrow_codec {
     struct weft_codec base;
-    float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step */
     uint8_t *sent;            /* owned: this step's contribution, kept for a retry */
     uint8_t *aggregate;       /* owned: the bf16 sum as it came */
 };
@@ -41,7 +39,7 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
                                size_t *bytes_out)
 {
     struct narrow_codec *self = (struct narrow_codec *)codec;
-    if (!narrow_pack(codec->spec.id, self->sent, self->shadow, grad, grad_scale, self->residual, codec->elems))
+    if (!narrow_pack(codec->spec.id, self->sent, self->base.shadow, grad, grad_scale, self->base.residual, codec->elems))
         return WEFT_ERR_INVALID;
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
 }
@@ -59,31 +57,9 @@ static void finish(struct weft_codec *codec, float scale, float *out)
     cast_unpack(WEFT_CODEC_BF16, out, ((struct narrow_codec *)codec)->aggregate, scale, codec->elems);
 }
 
-static void commit(struct weft_codec *codec)
-{
-    struct narrow_codec *self = (struct narrow_codec *)codec;
-    float *old = self->residual;
-    self->residual = self->shadow;
-    self->shadow = old;
-}
-
-static double residual_norm(const struct weft_codec *codec)
-{
-    const struct narrow_codec *self = (const struct narrow_codec *)codec;
-    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
-}
-
-static struct codec_state state(const struct weft_codec *codec)
-{
-    const struct narrow_codec *self = (const struct narrow_codec *)codec;
-    return (struct codec_state){NULL, {self->residual, NULL}, {codec->elems, 0}};
-}
-
 static void narrow_free(struct weft_codec *codec)
 {
     struct narrow_codec *self = (struct narrow_codec *)codec;
-    weft_free_bytes(codec->env, self->residual);
-    weft_free_bytes(codec->env, self->shadow);
     weft_free_bytes(codec->env, self->sent);
     weft_free_bytes(codec->env, self->aggregate);
     weft_free_bytes(codec->env, self);
@@ -94,9 +70,6 @@ static const struct codec_ops narrow_ops = {
     .encode_again = encode_again,
     .take = take,
     .finish = finish,
-    .commit = commit,
-    .residual_norm = residual_norm,
-    .state = state,
     .free = narrow_free,
 };
 
@@ -106,14 +79,11 @@ struct weft_codec *narrow_codec_create(struct weft_env *env, const struct weft_c
     struct narrow_codec *self = weft_alloc_zero(env, sizeof *self);
     if (!self) return NULL;
     self->base = (struct weft_codec){.ops = &narrow_ops, .env = env};
-    self->residual = weft_alloc_array(env, elems, sizeof *self->residual);
-    self->shadow = weft_alloc_array(env, elems, sizeof *self->shadow);
     self->sent = weft_alloc_bytes(env, narrow_bytes(spec->id, elems));
     self->aggregate = weft_alloc_bytes(env, cast_bytes(WEFT_CODEC_BF16, elems));
-    if (!self->residual || !self->shadow || !self->sent || !self->aggregate) {
-        narrow_free(&self->base);
+    if (!codec_residual_open(&self->base, elems) || !self->sent || !self->aggregate) {
+        weft_codec_free(&self->base);
         return NULL;
     }
-    memset(self->residual, 0, elems * sizeof *self->residual);
     return &self->base;
 }

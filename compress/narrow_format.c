@@ -1,12 +1,10 @@
 /* narrow_format.c - sign, e4m3 and e5m2 as bytes; narrow.h has the layout. */
 #include <string.h>
 
+#include "compress/codec.h"
 #include "compress/narrow.h"
+#include "compress/quantise.h"
 #include "kernels/kernels.h"
-
-#define TOO_LARGE_BITS 0x7b800000u /* 2^120, as for the integers */
-
-enum { EXPONENT_MAX = 247 };
 
 bool is_narrow(enum weft_codec_id id)
 {
@@ -15,11 +13,9 @@ bool is_narrow(enum weft_codec_id id)
 
 static enum weft_fp8 fp8_of(enum weft_codec_id id) { return id == WEFT_CODEC_E4M3 ? WEFT_E4M3 : WEFT_E5M2; }
 
-static size_t blocks_of(size_t elems) { return elems / WEFT_BLOCK + (elems % WEFT_BLOCK != 0); }
-
 static size_t scales_bytes(enum weft_codec_id id, size_t elems)
 {
-    return blocks_of(elems) * (id == WEFT_CODEC_SIGN ? sizeof(float) : 1);
+    return quantise_blocks(elems) * (id == WEFT_CODEC_SIGN ? sizeof(float) : 1);
 }
 
 static size_t codes_bytes(enum weft_codec_id id, size_t elems)
@@ -42,7 +38,7 @@ bool narrow_pack(enum weft_codec_id id, void *out, float *x, const float *grad, 
         const size_t length = elems - at < WEFT_BLOCK ? elems - at : WEFT_BLOCK;
         const uint32_t bits = kernels->scale_add_f32(x + at, grad + at, factor, residual + at, length);
         max_bits = bits > max_bits ? bits : max_bits;
-        if (max_bits >= TOO_LARGE_BITS) return false;
+        if (max_bits >= CODEC_TOO_LARGE_BITS) return false;
         if (id == WEFT_CODEC_SIGN) {
             float mean;
             kernels->quantise_sign_f32(codes + at / 8, &mean, x + at, length);
@@ -59,10 +55,10 @@ bool narrow_pack(enum weft_codec_id id, void *out, float *x, const float *grad, 
 static bool sign_well_formed(const uint8_t *scales, const uint8_t *codes, size_t elems)
 {
     bool fine = elems % 8 == 0 || codes[elems / 8] >> elems % 8 == 0;
-    for (size_t block = 0; block < blocks_of(elems); block++) {
+    for (size_t block = 0; block < quantise_blocks(elems); block++) {
         uint32_t bits;
         memcpy(&bits, scales + block * sizeof bits, sizeof bits);
-        fine &= bits < TOO_LARGE_BITS; /* not negative, not NaN either */
+        fine &= bits < CODEC_TOO_LARGE_BITS; /* not negative, not NaN either */
     }
     return fine;
 }
@@ -71,8 +67,8 @@ static bool fp8_well_formed(enum weft_codec_id id, const uint8_t *scales, const 
 {
     const uint8_t top = id == WEFT_CODEC_E4M3 ? 0x7e : 0x7b;
     bool fine = true;
-    for (size_t block = 0; block < blocks_of(elems); block++)
-        fine &= scales[block] <= EXPONENT_MAX;
+    for (size_t block = 0; block < quantise_blocks(elems); block++)
+        fine &= scales[block] <= QUANTISE_EXPONENT_MAX;
     for (size_t i = 0; i < elems; i++)
         fine &= (codes[i] & 0x7f) <= top;
     return fine;

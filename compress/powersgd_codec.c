@@ -23,13 +23,10 @@
 #include "compress/powersgd.h"
 #include "kernels/kernels.h"
 
-#define TOO_LARGE_BITS 0x7b800000u /* 2^120 */
-
 struct powersgd_codec {
     struct weft_codec base;
     size_t rows, cols, rank;
     uint64_t steps;             /* committed so far: keys the generator */
-    float *residual, *shadow;   /* owned (rows, cols): e, and M or e' of the open step */
     float *q;                   /* owned (rank, cols): warm start */
     float *p_sent, *q_sent;     /* owned: this step's contributions, kept for a retry */
     float *basis;               /* owned (rank, rows): P^ */
@@ -45,24 +42,24 @@ static enum weft_status send_copy(void *out, size_t *bytes_out, const float *fac
 
 static bool in_range(const float *values, size_t count)
 {
-    return weft_kernels()->max_abs_bits_f32(values, count) < TOO_LARGE_BITS;
+    return weft_kernels()->max_abs_bits_f32(values, count) < CODEC_TOO_LARGE_BITS;
 }
 
 /* M = grad * scale + e and P = M Q in one walk. */
 static enum weft_status encode_p(struct powersgd_codec *self, const float *grad, float grad_scale)
 {
-    const uint32_t max_bits = weft_kernels()->scale_add_matmul_f32(self->shadow, grad, grad_scale, self->residual, self->p_sent,
+    const uint32_t max_bits = weft_kernels()->scale_add_matmul_f32(self->base.shadow, grad, grad_scale, self->base.residual, self->p_sent,
                                                                    self->rows, self->q, self->rows, self->cols, self->rank);
-    if (max_bits >= TOO_LARGE_BITS || !in_range(self->p_sent, self->rank * self->rows)) return WEFT_ERR_INVALID;
+    if (max_bits >= CODEC_TOO_LARGE_BITS || !in_range(self->p_sent, self->rank * self->rows)) return WEFT_ERR_INVALID;
     return WEFT_OK;
 }
 
 static enum weft_status encode_q(struct powersgd_codec *self)
 {
     const struct weft_kernels *kernels = weft_kernels();
-    kernels->matmul_t_f32(self->q_sent, self->shadow, self->basis, self->rows, self->cols, self->rank);
+    kernels->matmul_t_f32(self->q_sent, self->base.shadow, self->basis, self->rows, self->cols, self->rank);
     if (!in_range(self->q_sent, self->rank * self->cols)) return WEFT_ERR_INVALID;
-    kernels->outer_sub_f32(self->shadow, self->basis, self->q_sent, self->rows, self->cols, self->rank);
+    kernels->outer_sub_f32(self->base.shadow, self->basis, self->q_sent, self->rows, self->cols, self->rank);
     return WEFT_OK;
 }
 
@@ -150,23 +147,16 @@ static void next_q(struct powersgd_codec *self)
 static void commit(struct weft_codec *codec)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    float *old = self->residual;
-    self->residual = self->shadow;
-    self->shadow = old;
     self->steps++;
     next_q(self);
 }
 
-static double residual_norm(const struct weft_codec *codec)
+static void state(struct weft_codec *codec, struct codec_state *state)
 {
-    const struct powersgd_codec *self = (const struct powersgd_codec *)codec;
-    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
-}
-
-static struct codec_state state(const struct weft_codec *codec)
-{
-    struct powersgd_codec *self = (struct powersgd_codec *)(uintptr_t)codec;
-    return (struct codec_state){&self->steps, {self->residual, self->q}, {codec->elems, self->rank * self->cols}};
+    struct powersgd_codec *self = (struct powersgd_codec *)codec;
+    state->steps = &self->steps;
+    state->values[1] = self->q;
+    state->counts[1] = self->rank * self->cols;
 }
 
 /* ---- life ---- */
@@ -174,8 +164,7 @@ static struct codec_state state(const struct weft_codec *codec)
 static void powersgd_free(struct weft_codec *codec)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    float *const all[] = {self->residual, self->shadow, self->q,     self->p_sent,
-                          self->q_sent,   self->basis,  self->q_sum, self->q_scaled};
+    float *const all[] = {self->q, self->p_sent, self->q_sent, self->basis, self->q_sum, self->q_scaled};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         weft_free_bytes(codec->env, all[i]);
     weft_free_bytes(codec->env, self);
@@ -187,7 +176,6 @@ static const struct codec_ops powersgd_ops = {
     .take = take,
     .finish = finish,
     .commit = commit,
-    .residual_norm = residual_norm,
     .state = state,
     .free = powersgd_free,
 };
@@ -201,19 +189,20 @@ struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft
     self->cols = matrix_cols(shape);
     self->rank = spec->rank;
 
-    const size_t elems = self->rows * self->cols, p_count = self->rank * self->rows, q_count = self->rank * self->cols;
+    const size_t p_count = self->rank * self->rows, q_count = self->rank * self->cols;
     const struct { float **place; size_t count; } parts[] = {
-        {&self->residual, elems}, {&self->shadow, elems},   {&self->q, q_count},     {&self->p_sent, p_count},
-        {&self->q_sent, q_count}, {&self->basis, p_count},  {&self->q_sum, q_count}, {&self->q_scaled, q_count},
+        {&self->q, q_count},     {&self->p_sent, p_count}, {&self->q_sent, q_count},
+        {&self->basis, p_count}, {&self->q_sum, q_count},  {&self->q_scaled, q_count},
     };
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    bool enough = codec_residual_open(&self->base, self->rows * self->cols);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && enough; i++) {
         *parts[i].place = weft_alloc_array(env, parts[i].count, sizeof(float));
-        if (!*parts[i].place) {
-            powersgd_free(&self->base);
-            return NULL;
-        }
+        enough = *parts[i].place != NULL;
     }
-    memset(self->residual, 0, elems * sizeof(float));
+    if (!enough) {
+        weft_codec_free(&self->base);
+        return NULL;
+    }
     for (size_t r = 0; r < self->rank; r++)
         draw_column(self->q + r * self->cols, self->cols, spec->seed, self->steps, r);
     return &self->base;

@@ -14,19 +14,15 @@
  * residual, local to the worker. A block may be all zero: exponent 0, codes 0.
  *
  * p lives in `shadow` and becomes e' there in encode(1); commit swaps it with e. */
-#include <math.h>
 #include <string.h>
 
 #include "compress/codec.h"
 #include "compress/quantise.h"
 #include "kernels/kernels.h"
 
-#define TOO_LARGE_BITS 0x7b800000u /* 2^120: what a saved state may not hold either */
-
 struct quantise_codec {
     struct weft_codec base;
     uint64_t steps;                /* committed so far: keys the noise */
-    float *residual, *shadow;      /* owned (elems,): e, and p or e' of the open step */
     uint8_t *own, *shared;         /* owned (blocks,): E_i and E */
     uint8_t *sent;                 /* owned: the codes on the wire, kept for a retry */
     int8_t *codes;                 /* owned (elems,) */
@@ -48,12 +44,12 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     struct quantise_codec *self = (struct quantise_codec *)codec;
     const unsigned limit = quantise_limit(codec->spec.id);
     if (round == 0) {
-        const uint32_t max_bits = weft_kernels()->scale_add_blocks_f32(self->shadow, grad, grad_scale, self->residual,
+        const uint32_t max_bits = weft_kernels()->scale_add_blocks_f32(self->base.shadow, grad, grad_scale, self->base.residual,
                                                                        codec->elems, limit, self->own);
-        if (max_bits >= TOO_LARGE_BITS) return WEFT_ERR_INVALID;
+        if (max_bits >= CODEC_TOO_LARGE_BITS) return WEFT_ERR_INVALID;
     } else {
         const struct weft_noise noise = {{(uint32_t)codec->spec.seed, (uint32_t)(codec->spec.seed >> 32)}, self->steps, 0};
-        weft_kernels()->quantise_f32(self->codes, self->shadow, self->shared, codec->elems, limit, &noise);
+        weft_kernels()->quantise_f32(self->codes, self->base.shadow, self->shared, codec->elems, limit, &noise);
         quantise_pack(codec->spec.id, self->sent, self->codes, codec->elems);
     }
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
@@ -82,28 +78,19 @@ static void finish(struct weft_codec *codec, float scale, float *out)
 static void commit(struct weft_codec *codec)
 {
     struct quantise_codec *self = (struct quantise_codec *)codec;
-    float *old = self->residual;
-    self->residual = self->shadow;
-    self->shadow = old;
     self->steps++;
 }
 
-static double residual_norm(const struct weft_codec *codec)
+static void state(struct weft_codec *codec, struct codec_state *state)
 {
-    const struct quantise_codec *self = (const struct quantise_codec *)codec;
-    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
-}
-
-static struct codec_state state(const struct weft_codec *codec)
-{
-    struct quantise_codec *self = (struct quantise_codec *)(uintptr_t)codec;
-    return (struct codec_state){&self->steps, {self->residual, NULL}, {codec->elems, 0}};
+    struct quantise_codec *self = (struct quantise_codec *)codec;
+    state->steps = &self->steps;
 }
 
 static void quantise_free(struct weft_codec *codec)
 {
     struct quantise_codec *self = (struct quantise_codec *)codec;
-    void *const all[] = {self->residual, self->shadow, self->own, self->shared, self->sent, self->codes, self->sums};
+    void *const all[] = {self->own, self->shared, self->sent, self->codes, self->sums};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         weft_free_bytes(codec->env, all[i]);
     weft_free_bytes(codec->env, self);
@@ -115,7 +102,6 @@ static const struct codec_ops quantise_ops = {
     .take = take,
     .finish = finish,
     .commit = commit,
-    .residual_norm = residual_norm,
     .state = state,
     .free = quantise_free,
 };
@@ -126,17 +112,14 @@ struct weft_codec *quantise_codec_create(struct weft_env *env, const struct weft
     struct quantise_codec *self = weft_alloc_zero(env, sizeof *self);
     if (!self) return NULL;
     self->base = (struct weft_codec){.ops = &quantise_ops, .env = env};
-    self->residual = weft_alloc_array(env, elems, sizeof *self->residual);
-    self->shadow = weft_alloc_array(env, elems, sizeof *self->shadow);
     self->own = weft_alloc_bytes(env, blocks);
     self->shared = weft_alloc_bytes(env, blocks);
     self->sent = weft_alloc_bytes(env, quantise_contribution_bytes(spec->id, elems, 1));
     self->codes = weft_alloc_bytes(env, elems);
     self->sums = weft_alloc_array(env, elems, sizeof *self->sums);
-    if (!self->residual || !self->shadow || !self->own || !self->shared || !self->sent || !self->codes || !self->sums) {
-        quantise_free(&self->base);
+    if (!codec_residual_open(&self->base, elems) || !self->own || !self->shared || !self->sent || !self->codes || !self->sums) {
+        weft_codec_free(&self->base);
         return NULL;
     }
-    memset(self->residual, 0, elems * sizeof *self->residual);
     return &self->base;
 }

@@ -11,14 +11,11 @@
  * contraction by k/n in expectation.
  *
  * What may be summed compressed: the values of round 1, as one dense vector of k: bytes do not grow with the ranks. */
-#include <math.h>
 #include <string.h>
 
 #include "compress/codec.h"
 #include "compress/randomk.h"
 #include "kernels/kernels.h"
-
-#define TOO_LARGE_BITS 0x7b800000u /* 2^120: what a saved state may not hold either */
 
 enum { BATCH = 512 };
 
@@ -26,7 +23,6 @@ struct randomk_codec {
     struct weft_codec base;
     uint64_t steps, shared; /* the next step's number; and the largest of all workers', in the open step */
     size_t k;
-    float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step */
     uint32_t *indices;        /* owned (k,) of the open step */
     float *values, *sum;      /* owned (k,): sent, and taken */
 };
@@ -63,13 +59,13 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
     if (round == 0) {
-        if (weft_kernels()->scale_add_f32(self->shadow, grad, grad_scale, self->residual, codec->elems) >= TOO_LARGE_BITS)
+        if (weft_kernels()->scale_add_f32(self->base.shadow, grad, grad_scale, self->base.residual, codec->elems) >= CODEC_TOO_LARGE_BITS)
             return WEFT_ERR_INVALID;
     } else {
         randomk_indices(self->indices, codec->elems, self->k, codec->spec.seed, self->shared);
         for (size_t j = 0; j < self->k; j++) {
-            self->values[j] = self->shadow[self->indices[j]];
-            self->shadow[self->indices[j]] = 0.0f;
+            self->values[j] = self->base.shadow[self->indices[j]];
+            self->base.shadow[self->indices[j]] = 0.0f;
         }
     }
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
@@ -100,28 +96,19 @@ static void finish(struct weft_codec *codec, float scale, float *out)
 static void commit(struct weft_codec *codec)
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
-    float *old = self->residual;
-    self->residual = self->shadow;
-    self->shadow = old;
     self->steps = self->shared + 1;
 }
 
-static double residual_norm(const struct weft_codec *codec)
+static void state(struct weft_codec *codec, struct codec_state *state)
 {
-    const struct randomk_codec *self = (const struct randomk_codec *)codec;
-    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
-}
-
-static struct codec_state state(const struct weft_codec *codec)
-{
-    struct randomk_codec *self = (struct randomk_codec *)(uintptr_t)codec;
-    return (struct codec_state){&self->steps, {self->residual, NULL}, {codec->elems, 0}};
+    struct randomk_codec *self = (struct randomk_codec *)codec;
+    state->steps = &self->steps;
 }
 
 static void randomk_free(struct weft_codec *codec)
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
-    void *const all[] = {self->residual, self->shadow, self->indices, self->values, self->sum};
+    void *const all[] = {self->indices, self->values, self->sum};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         weft_free_bytes(codec->env, all[i]);
     weft_free_bytes(codec->env, self);
@@ -133,7 +120,6 @@ static const struct codec_ops randomk_ops = {
     .take = take,
     .finish = finish,
     .commit = commit,
-    .residual_norm = residual_norm,
     .state = state,
     .free = randomk_free,
 };
@@ -145,15 +131,12 @@ struct weft_codec *randomk_codec_create(struct weft_env *env, const struct weft_
     if (!self) return NULL;
     self->base = (struct weft_codec){.ops = &randomk_ops, .env = env};
     self->k = topk_count(spec, elems);
-    self->residual = weft_alloc_array(env, elems, sizeof *self->residual);
-    self->shadow = weft_alloc_array(env, elems, sizeof *self->shadow);
     self->indices = weft_alloc_array(env, self->k, sizeof *self->indices);
     self->values = weft_alloc_array(env, self->k, sizeof *self->values);
     self->sum = weft_alloc_array(env, self->k, sizeof *self->sum);
-    if (!self->residual || !self->shadow || !self->indices || !self->values || !self->sum) {
-        randomk_free(&self->base);
+    if (!codec_residual_open(&self->base, elems) || !self->indices || !self->values || !self->sum) {
+        weft_codec_free(&self->base);
         return NULL;
     }
-    memset(self->residual, 0, elems * sizeof *self->residual);
     return &self->base;
 }

@@ -13,7 +13,6 @@
  * threshold is raised to the k-th largest seen so far. When at least k elements were listed, the k largest are among them
  * and are selected exactly from that short list; otherwise the select reads all of p. Either way the result is exactly
  * the k largest: the guess decides about time, never about bits, and is no part of the saved state. */
-#include <math.h>
 #include <string.h>
 
 #include "compress/codec.h"
@@ -30,7 +29,6 @@ enum { MARGIN_MIN = 1 << 16, MARGIN_FIRST = 1 << 20, MARGIN_MAX = 1 << 23 };
 struct topk_codec {
     struct weft_codec base;
     size_t k;
-    float *residual, *shadow;  /* owned (elems,): e, and p or e' of the open step */
     uint32_t *indices;         /* owned (k,) */
     float *values;             /* owned (k,) */
     uint8_t *sent;             /* owned; this step's contribution, kept for a retry */
@@ -61,7 +59,7 @@ static uint32_t sampled_floor(struct topk_codec *self, const float *grad, float 
     float *sample = self->candidate_values; /* its room is at least SAMPLES */
     uint32_t *picked = self->candidates;
     for (size_t i = 0; i < samples; i++)
-        sample[i] = grad[i * stride] * grad_scale + self->residual[i * stride];
+        sample[i] = grad[i * stride] * grad_scale + self->base.residual[i * stride];
     const size_t wanted = (size_t)((double)samples * (double)self->k / (double)elems * 1.5) + 8;
     return weft_select_among(picked, sample, samples, wanted < samples ? wanted : samples);
 }
@@ -89,7 +87,7 @@ static uint32_t add_residual(struct topk_codec *self, const float *grad, float g
     for (size_t at = 0; at < elems; at += self->block) {
         const size_t part = elems - at < self->block ? elems - at : self->block;
         if (*found + part > self->candidate_room) *found = raise_floor(self, *found);
-        *found += kernels->scale_add_above_f32(self->shadow + at, grad + at, grad_scale, self->residual + at, part,
+        *found += kernels->scale_add_above_f32(self->base.shadow + at, grad + at, grad_scale, self->base.residual + at, part,
                                                self->floor_bits, (uint32_t)at, self->candidates + *found,
                                                self->candidate_values + *found, &max_bits);
     }
@@ -106,10 +104,10 @@ static void select_top(struct topk_codec *self, size_t found)
             self->indices[i] = self->candidates[self->indices[i]];
         if (found > 2 * self->k && self->margin > MARGIN_MIN) self->margin /= 2;
     } else {
-        weft_select_top(self->indices, self->shadow, self->base.elems, self->k, self->work);
+        weft_select_top(self->indices, self->base.shadow, self->base.elems, self->k, self->work);
         for (size_t i = 0; i < self->k; i++) {
             uint32_t bits;
-            memcpy(&bits, &self->shadow[self->indices[i]], sizeof bits);
+            memcpy(&bits, &self->base.shadow[self->indices[i]], sizeof bits);
             bits &= 0x7fffffffu;
             kth = bits < kth ? bits : kth;
         }
@@ -131,8 +129,8 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     if (add_residual(self, grad, grad_scale, &found) >= F32_INF_BITS) return WEFT_ERR_INVALID;
     select_top(self, found);
     for (size_t i = 0; i < self->k; i++) {
-        self->values[i] = self->shadow[self->indices[i]];
-        self->shadow[self->indices[i]] = 0.0f;
+        self->values[i] = self->base.shadow[self->indices[i]];
+        self->base.shadow[self->indices[i]] = 0.0f;
     }
     self->sent_bytes = sparse_encode(self->sent, self->indices, self->values, self->k, codec->elems);
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
@@ -156,31 +154,10 @@ static void finish(struct weft_codec *codec, float scale, float *out)
     sparse_scatter(self->work, self->aggregate_bytes, codec->elems, scale, out);
 }
 
-static void commit(struct weft_codec *codec)
-{
-    struct topk_codec *self = (struct topk_codec *)codec;
-    float *old = self->residual;
-    self->residual = self->shadow;
-    self->shadow = old;
-}
-
-static double residual_norm(const struct weft_codec *codec)
-{
-    const struct topk_codec *self = (const struct topk_codec *)codec;
-    return sqrt(weft_kernels()->dot_f32(self->residual, self->residual, codec->elems));
-}
-
-static struct codec_state state(const struct weft_codec *codec)
-{
-    const struct topk_codec *self = (const struct topk_codec *)codec;
-    return (struct codec_state){NULL, {self->residual, NULL}, {codec->elems, 0}};
-}
-
 static void topk_free(struct weft_codec *codec)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
-    void *const all[] = {self->residual, self->shadow, self->indices,    self->values,
-                         self->sent,     self->work,   self->candidates, self->candidate_values};
+    void *const all[] = {self->indices, self->values, self->sent, self->work, self->candidates, self->candidate_values};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         weft_free_bytes(codec->env, all[i]);
     weft_free_bytes(codec->env, self);
@@ -191,9 +168,6 @@ static const struct codec_ops topk_ops = {
     .encode_again = encode_again,
     .take = take,
     .finish = finish,
-    .commit = commit,
-    .residual_norm = residual_norm,
-    .state = state,
     .free = topk_free,
 };
 
@@ -207,8 +181,6 @@ struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_cod
     /* The number of ranks is not known here: room for an aggregate that holds every element. That is also more
      * than the select's scratch of one uint32 per element. */
     self->work_bytes = weft_index_bytes_max(elems, elems) + elems * sizeof(float);
-    self->residual = weft_alloc_array(env, elems, sizeof *self->residual);
-    self->shadow = weft_alloc_array(env, elems, sizeof *self->shadow);
     self->indices = weft_alloc_array(env, k, sizeof *self->indices);
     self->values = weft_alloc_array(env, k, sizeof *self->values);
     self->margin = MARGIN_FIRST;
@@ -218,11 +190,10 @@ struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_cod
     self->candidate_values = weft_alloc_array(env, self->candidate_room, sizeof *self->candidate_values);
     self->sent = weft_alloc_bytes(env, weft_codec_contribution_bytes_max(spec, shape, 0));
     self->work = weft_alloc_bytes(env, self->work_bytes);
-    if (!self->residual || !self->shadow || !self->indices || !self->values || !self->sent || !self->work ||
+    if (!codec_residual_open(&self->base, elems) || !self->indices || !self->values || !self->sent || !self->work ||
         !self->candidates || !self->candidate_values) {
-        topk_free(&self->base);
+        weft_codec_free(&self->base);
         return NULL;
     }
-    memset(self->residual, 0, elems * sizeof *self->residual);
     return &self->base;
 }

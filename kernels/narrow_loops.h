@@ -14,23 +14,7 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/float_bits.h"
-#include "kernels/kernels.h"
-
-static inline size_t narrow_length(size_t at, size_t count)
-{
-    return count - at < WEFT_BLOCK ? count - at : WEFT_BLOCK;
-}
-
-static inline float narrow_scale(uint8_t exponent)
-{
-    return float_from_bits(exponent == 0 ? 0x00400000u : (uint32_t)exponent << 23);
-}
-
-static inline float narrow_inverse(uint8_t exponent)
-{
-    return float_from_bits(exponent == 254 ? 0x00400000u : (uint32_t)(254 - exponent) << 23);
-}
+#include "kernels/blocks.h"
 
 /* `shift`: mantissa bits that an f32 has more; `lowest`: bits of the smallest normal number as f32; `steps`: denormals in 1;
  * `top`: code of the largest number. Both ways are worked out and one chosen, so that no lane branches. */
@@ -62,7 +46,7 @@ static const struct narrow_format narrow_e5m2 = {21, (127 - 14) << 23, 0x7b, 0x1
 static inline __attribute__((always_inline)) void narrow_block(uint8_t *codes_out, float *x, uint8_t exponent, size_t length,
                                                                struct narrow_format format)
 {
-    const float scale = narrow_scale(exponent), inverse = narrow_inverse(exponent);
+    const float scale = block_scale(exponent), inverse = block_inverse(exponent);
     for (size_t i = 0; i < length; i++) {
         const uint8_t code = narrow_code(x[i] * inverse, format.shift, format.lowest, format.steps, format.top);
         codes_out[i] = code;
@@ -73,16 +57,16 @@ static inline __attribute__((always_inline)) void narrow_block(uint8_t *codes_ou
 void NARROW(quantise_fp8_f32)(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count, enum weft_fp8 format)
 {
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        if (format == WEFT_E4M3) narrow_block(codes_out + at, x + at, *exponents++, narrow_length(at, count), narrow_e4m3);
-        else narrow_block(codes_out + at, x + at, *exponents++, narrow_length(at, count), narrow_e5m2);
+        if (format == WEFT_E4M3) narrow_block(codes_out + at, x + at, *exponents++, block_length(at, count), narrow_e4m3);
+        else narrow_block(codes_out + at, x + at, *exponents++, block_length(at, count), narrow_e5m2);
     }
 }
 
 void NARROW(dequantise_fp8_f32)(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count, enum weft_fp8 format)
 {
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        const float scale = narrow_scale(*exponents++);
-        const size_t length = narrow_length(at, count);
+        const float scale = block_scale(*exponents++);
+        const size_t length = block_length(at, count);
         if (format == WEFT_E4M3)
             for (size_t i = 0; i < length; i++)
                 out[at + i] = narrow_value(codes[at + i], narrow_e4m3.shift, narrow_e4m3.bias) * scale;
@@ -136,7 +120,7 @@ static inline float narrow_mean_magnitude(const float *x, size_t length)
 void NARROW(quantise_sign_f32)(uint8_t *bits_out, float *scales_out, float *x, size_t count)
 {
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        const size_t length = narrow_length(at, count);
+        const size_t length = block_length(at, count);
         const float scale = narrow_mean_magnitude(x + at, length);
         uint8_t *bits = bits_out + at / 8;
         *scales_out++ = scale;
@@ -156,7 +140,7 @@ void NARROW(quantise_sign_f32)(uint8_t *bits_out, float *scales_out, float *x, s
 void NARROW(dequantise_sign_f32)(float *out, const uint8_t *bits, const float *scales, size_t count)
 {
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        const size_t length = narrow_length(at, count);
+        const size_t length = block_length(at, count);
         const uint32_t scale = float_bits(*scales++);
         const uint8_t *from = bits + at / 8;
         size_t i = 0;

@@ -1,6 +1,7 @@
 /* quantise.c - block quantisation with AVX-512: a block of 256 is sixteen vectors, and sixteen Philox counters at once
  * give exactly the 256 bytes that a block draws: lane = counter, then byte by byte of word by word. */
 #include "kernels/avx512/avx512.h"
+#include "kernels/blocks.h"
 #include "kernels/philox.h"
 #include "kernels/scalar/scalar.h"
 
@@ -11,7 +12,7 @@ uint32_t weft_avx512_scale_add_blocks_f32(float *out, const float *a, float fact
 {
     uint32_t max_bits = 0;
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        const size_t length = count - at < WEFT_BLOCK ? count - at : WEFT_BLOCK;
+        const size_t length = block_length(at, count);
         const uint32_t bits = weft_avx512_scale_add_f32(out + at, a + at, factor, b + at, length);
         *exponents_out++ = bits < FLOAT_INF ? weft_block_exponent(bits, limit) : 255;
         max_bits = bits > max_bits ? bits : max_bits;
@@ -78,8 +79,8 @@ void weft_avx512_quantise_f32(int8_t *codes_out, float *x, const uint8_t *expone
     size_t at = 0;
     for (; at + WEFT_BLOCK <= count; at += WEFT_BLOCK) {
         const uint8_t e = exponents[at / WEFT_BLOCK];
-        const __m512 scale = _mm512_set1_ps(float_from_bits(e == 0 ? 0x00400000u : (uint32_t)e << 23));
-        const __m512 inverse = _mm512_set1_ps(float_from_bits(e == 254 ? 0x00400000u : (uint32_t)(254 - e) << 23));
+        const __m512 scale = _mm512_set1_ps(block_scale(e));
+        const __m512 inverse = _mm512_set1_ps(block_inverse(e));
         __m512i words[4];
         if (!noise) {
             for (size_t i = 0; i < WEFT_BLOCK; i += WIDTH)
@@ -133,7 +134,7 @@ static inline __attribute__((always_inline)) void dequantise(float *out, const v
     const bool stream = stream_from(out, sizeof *out, count) == 0;
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
         const uint8_t e = *exponents++;
-        const __m512 scale = _mm512_set1_ps(float_from_bits(e == 0 ? 0x00400000u : (uint32_t)e << 23));
+        const __m512 scale = _mm512_set1_ps(block_scale(e));
         const size_t end = count - at < WEFT_BLOCK ? count : at + WEFT_BLOCK;
         size_t i = at;
         for (; i + WIDTH <= end; i += WIDTH) {

@@ -5,14 +5,9 @@
  * is the rounding itself, and sums of codes under one shared exponent are exact. */
 #include <math.h>
 
-#include "kernels/float_bits.h"
+#include "kernels/blocks.h"
 #include "kernels/philox.h"
 #include "kernels/scalar/scalar.h"
-
-static inline size_t block_length(size_t at, size_t count)
-{
-    return count - at < WEFT_BLOCK ? count - at : WEFT_BLOCK;
-}
 
 /* The smallest E whose scale brings max to at most limit: limit = 2^n - 1 >= max / scale. max = m * 2^e with m in [1, 2),
  * so max / 2^(e-n+1) lies in [2^(n-1), 2^n): one more when that is above the limit. */
@@ -50,17 +45,6 @@ uint32_t weft_scalar_scale_add_blocks_f32(float *out, const float *a, float fact
     return max_bits;
 }
 
-static inline float scale_of(uint8_t exponent)
-{
-    return float_from_bits(exponent == 0 ? 0x00400000u : (uint32_t)exponent << 23);
-}
-
-/* 2^(127 - E); E is at most 254. */
-static inline float inverse_of(uint8_t exponent)
-{
-    return float_from_bits(exponent == 254 ? 0x00400000u : (uint32_t)(254 - exponent) << 23);
-}
-
 /* Which of the four words, and which byte of it, belongs to element i of a block; the counter is i % 16. */
 static inline uint32_t block_noise(const struct weft_noise *noise, uint64_t block, size_t i)
 {
@@ -77,7 +61,7 @@ void weft_scalar_quantise_f32(int8_t *codes_out, float *x, const uint8_t *expone
     const float most = (float)limit;
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
         const uint64_t block = at / WEFT_BLOCK;
-        const float scale = scale_of(exponents[block]), inverse = inverse_of(exponents[block]);
+        const float scale = block_scale(exponents[block]), inverse = block_inverse(exponents[block]);
         for (size_t i = 0; i < block_length(at, count); i++) {
             const float in_units = x[at + i] * inverse;
             float code = noise ? floorf(in_units + ((float)block_noise(noise, noise->first_block + block, i) + 0.5f) * 0x1p-8f)
@@ -104,7 +88,7 @@ void weft_scalar_add_i8_i32(int32_t *sums, const int8_t *codes, size_t count)
 void weft_scalar_dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count)
 {
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        const float scale = scale_of(*exponents++);
+        const float scale = block_scale(*exponents++);
         for (size_t i = 0; i < block_length(at, count); i++)
             out[at + i] = canonical((float)sums[at + i] * scale * factor);
     }
@@ -113,7 +97,7 @@ void weft_scalar_dequantise_i16_f32(float *out, const int16_t *sums, const uint8
 void weft_scalar_dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count)
 {
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        const float scale = scale_of(*exponents++);
+        const float scale = block_scale(*exponents++);
         for (size_t i = 0; i < block_length(at, count); i++)
             out[at + i] = canonical((float)sums[at + i] * scale * factor);
     }
