@@ -123,6 +123,15 @@ def cpu_seconds(pid):
     return total * 1e-9
 
 
+def wake_count(pid):
+    """How often its threads have gone to sleep by themselves (and so, woken up again)."""
+    total = 0
+    for path in glob.glob(f"/proc/{pid}/task/*/status"):
+        with open(path) as file:
+            total += next(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
+    return total
+
+
 def main():
     program = unittest.main(verbosity=2, exit=False)
     result = program.result

@@ -1,6 +1,9 @@
 """test_waiting.py - waiting costs no CPU: with one worker stopped, every other process of the job sleeps.
 
-At most 5 ms in 10 s, measured here over 5 s and after a moment in which what was in flight has settled."""
+Counted are the times a process woke up by itself: heartbeats and their timers, a few a second, whatever the machine. A
+process that polls wakes thousands of times, or, if it never sleeps, uses the whole second: so a share of the CPU is
+bounded, too, far above what heartbeats cost under a sanitizer and far below what spinning does. The exact CPU time is
+printed; `weft bench waiting` measures it."""
 
 import os
 import signal
@@ -10,7 +13,12 @@ import harness
 import jobs
 
 SECONDS = 5.0
-ALLOWED = 0.005 * SECONDS / 10
+WAKES_PER_SECOND = 5
+SHARE = 0.003
+
+
+def cost(process):
+    return harness.cpu_seconds(process.pid), harness.wake_count(process.pid)
 
 
 class Waiting(harness.JobTest):
@@ -25,14 +33,16 @@ class Waiting(harness.JobTest):
         os.kill(stopped.pid, signal.SIGSTOP)
         try:
             time.sleep(1.5)
-            before = {name: harness.cpu_seconds(process.pid) for name, process in processes.items()}
+            before = {name: cost(process) for name, process in processes.items()}
             time.sleep(SECONDS)
-            used = {name: harness.cpu_seconds(process.pid) - before[name] for name, process in processes.items()}
+            after = {name: cost(process) for name, process in processes.items()}
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
-        print(" ".join(f"{name} {1000 * value:.2f} ms" for name, value in used.items()), end=" ")
-        for name, value in used.items():
-            self.assertLessEqual(value, ALLOWED, f"{name} used {1000 * value:.1f} ms of CPU in {SECONDS} s of waiting")
+        used = {name: (after[name][0] - before[name][0], after[name][1] - before[name][1]) for name in after}
+        print(" ".join(f"{name} {1000 * cpu:.2f} ms {wakes} wakes" for name, (cpu, wakes) in used.items()), end=" ")
+        for name, (cpu, wakes) in used.items():
+            self.assertLessEqual(wakes, WAKES_PER_SECOND * SECONDS, f"{name} woke {wakes} times in {SECONDS} s of waiting")
+            self.assertLessEqual(cpu, SHARE * SECONDS, f"{name} used {1000 * cpu:.1f} ms of CPU in {SECONDS} s of waiting")
         for name, process in processes.items():
             self.assertIsNone(process.poll(), f"{name} ended:\n{self.log(group, name)}")
 
