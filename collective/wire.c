@@ -15,54 +15,38 @@
 #define MAGIC 0x43544657u
 #define VERSION 1u
 
-static void put32(uint8_t *out, uint32_t value)
-{
-    for (int i = 0; i < 4; i++) out[i] = (uint8_t)(value >> (8 * i));
-}
-static void put64(uint8_t *out, uint64_t value)
-{
-    for (int i = 0; i < 8; i++) out[i] = (uint8_t)(value >> (8 * i));
-}
-static uint32_t get32(const uint8_t *in)
-{
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++) value |= (uint32_t)in[i] << (8 * i);
-    return value;
-}
-static uint64_t get64(const uint8_t *in) { return get32(in) | (uint64_t)get32(in + 4) << 32; }
-
 void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header *header)
 {
     memset(out, 0, COLL_HEADER_BYTES);
-    put32(out, MAGIC);
+    put_le32(out, MAGIC);
     out[4] = VERSION;
     out[5] = header->type;
     out[6] = header->kind;
     out[7] = header->dtype;
     out[8] = header->op;
     out[9] = header->plan;
-    put32(out + 12, header->group);
-    put32(out + 16, header->epoch);
-    put32(out + 20, header->rank);
-    put32(out + 24, header->root);
-    put32(out + 28, header->lanes);
-    put32(out + 32, header->message);
-    put32(out + 36, (uint32_t)header->status);
-    put64(out + 40, header->sequence);
-    put64(out + 48, header->count);
-    put64(out + 56, header->chunk);
-    put64(out + 64, header->piece_bytes);
+    put_le32(out + 12, header->group);
+    put_le32(out + 16, header->epoch);
+    put_le32(out + 20, header->rank);
+    put_le32(out + 24, header->root);
+    put_le32(out + 28, header->lanes);
+    put_le32(out + 32, header->message);
+    put_le32(out + 36, (uint32_t)header->status);
+    put_le64(out + 40, header->sequence);
+    put_le64(out + 48, header->count);
+    put_le64(out + 56, header->chunk);
+    put_le64(out + 64, header->piece_bytes);
 }
 
 bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out)
 {
-    if (bytes != COLL_HEADER_BYTES || get32(data) != MAGIC || data[4] != VERSION) return false;
+    if (bytes != COLL_HEADER_BYTES || get_le32(data) != MAGIC || data[4] != VERSION) return false;
     if (data[5] < COLL_MESSAGE_DATA || data[5] > COLL_MESSAGE_LEAVE) return false;
     *header_out = (struct coll_header){
         .type = data[5], .kind = data[6], .dtype = data[7], .op = data[8], .plan = data[9],
-        .group = get32(data + 12), .epoch = get32(data + 16), .rank = get32(data + 20), .root = get32(data + 24),
-        .lanes = get32(data + 28), .message = get32(data + 32), .status = (int32_t)get32(data + 36),
-        .sequence = get64(data + 40), .count = get64(data + 48), .chunk = get64(data + 56), .piece_bytes = get64(data + 64),
+        .group = get_le32(data + 12), .epoch = get_le32(data + 16), .rank = get_le32(data + 20), .root = get_le32(data + 24),
+        .lanes = get_le32(data + 28), .message = get_le32(data + 32), .status = (int32_t)get_le32(data + 36),
+        .sequence = get_le64(data + 40), .count = get_le64(data + 48), .chunk = get_le64(data + 56), .piece_bytes = get_le64(data + 64),
     };
     return true;
 }

@@ -46,38 +46,16 @@ _Static_assert(AT_END == WEFT_WIRE_HEADER_BYTES, "the layout and the face agree"
 _Static_assert(AT_CHECKSUM + 4 == AT_END, "the checksum is last");
 _Static_assert(sizeof(float) == 4, "floats travel as IEEE binary32");
 
-static void put16(uint8_t *out, uint16_t value)
-{
-    out[0] = (uint8_t)value;
-    out[1] = (uint8_t)(value >> 8);
-}
-
-static void put32(uint8_t *out, uint32_t value)
-{
-    put16(out, (uint16_t)value);
-    put16(out + 2, (uint16_t)(value >> 16));
-}
-
-static void put64(uint8_t *out, uint64_t value)
-{
-    put32(out, (uint32_t)value);
-    put32(out + 4, (uint32_t)(value >> 32));
-}
-
 static void put_float(uint8_t *out, float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    put32(out, bits);
+    put_le32(out, bits);
 }
-
-static uint16_t get16(const uint8_t *data) { return (uint16_t)(data[0] | data[1] << 8); }
-static uint32_t get32(const uint8_t *data) { return get16(data) | (uint32_t)get16(data + 2) << 16; }
-static uint64_t get64(const uint8_t *data) { return get32(data) | (uint64_t)get32(data + 4) << 32; }
 
 static float get_float(const uint8_t *data)
 {
-    uint32_t bits = get32(data);
+    uint32_t bits = get_le32(data);
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -110,57 +88,57 @@ static bool floats_usable(const struct weft_wire_header *header)
 void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WIRE_HEADER_BYTES])
 {
     WEFT_ASSERT(header_in_limits(header));
-    put32(out + AT_MAGIC, WEFT_WIRE_MAGIC);
-    put16(out + AT_VERSION, WEFT_WIRE_VERSION);
+    put_le32(out + AT_MAGIC, WEFT_WIRE_MAGIC);
+    put_le16(out + AT_VERSION, WEFT_WIRE_VERSION);
     out[AT_KIND] = header->kind;
     out[AT_CODEC] = header->codec;
     out[AT_DTYPE] = header->dtype;
     out[AT_ROUND] = header->round;
-    put16(out + AT_ZERO16, 0);
-    put32(out + AT_STATUS, (uint32_t)header->status);
-    put64(out + AT_JOB, header->job);
-    put64(out + AT_INCARNATION, header->incarnation);
-    put32(out + AT_WORKER, header->worker);
-    put32(out + AT_EPOCH, header->epoch);
-    put32(out + AT_TENSOR, header->tensor);
-    put32(out + AT_CHUNK, header->chunk);
-    put64(out + AT_STEP, header->step);
-    put64(out + AT_PAYLOAD_BYTES, header->payload_bytes);
+    put_le16(out + AT_ZERO16, 0);
+    put_le32(out + AT_STATUS, (uint32_t)header->status);
+    put_le64(out + AT_JOB, header->job);
+    put_le64(out + AT_INCARNATION, header->incarnation);
+    put_le32(out + AT_WORKER, header->worker);
+    put_le32(out + AT_EPOCH, header->epoch);
+    put_le32(out + AT_TENSOR, header->tensor);
+    put_le32(out + AT_CHUNK, header->chunk);
+    put_le64(out + AT_STEP, header->step);
+    put_le64(out + AT_PAYLOAD_BYTES, header->payload_bytes);
     put_float(out + AT_LR, header->lr);
     put_float(out + AT_WEIGHT, header->weight);
     put_float(out + AT_WEIGHT_SUM, header->weight_sum);
-    put32(out + AT_TEXT_BYTES, header->text_bytes);
-    put32(out + AT_ZERO32, 0);
-    put32(out + AT_CHECKSUM, wire_checksum(out, AT_CHECKSUM));
+    put_le32(out + AT_TEXT_BYTES, header->text_bytes);
+    put_le32(out + AT_ZERO32, 0);
+    put_le32(out + AT_CHECKSUM, wire_checksum(out, AT_CHECKSUM));
 }
 
 enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft_wire_header *header_out)
 {
     if (bytes < WEFT_WIRE_HEADER_BYTES || bytes > WEFT_WIRE_HEADER_BYTES_MAX) return WEFT_ERR_MALFORMED;
-    if (get32(data + AT_MAGIC) != WEFT_WIRE_MAGIC) return WEFT_ERR_MALFORMED;
+    if (get_le32(data + AT_MAGIC) != WEFT_WIRE_MAGIC) return WEFT_ERR_MALFORMED;
     /* Before the checksum: another version may keep it elsewhere. */
-    if (get16(data + AT_VERSION) != WEFT_WIRE_VERSION) return WEFT_ERR_VERSION;
-    if (get32(data + AT_CHECKSUM) != wire_checksum(data, AT_CHECKSUM)) return WEFT_ERR_MALFORMED;
-    if (get16(data + AT_ZERO16) != 0 || get32(data + AT_ZERO32) != 0) return WEFT_ERR_MALFORMED;
+    if (get_le16(data + AT_VERSION) != WEFT_WIRE_VERSION) return WEFT_ERR_VERSION;
+    if (get_le32(data + AT_CHECKSUM) != wire_checksum(data, AT_CHECKSUM)) return WEFT_ERR_MALFORMED;
+    if (get_le16(data + AT_ZERO16) != 0 || get_le32(data + AT_ZERO32) != 0) return WEFT_ERR_MALFORMED;
 
     struct weft_wire_header header = {
         .kind = data[AT_KIND],
         .codec = data[AT_CODEC],
         .dtype = data[AT_DTYPE],
         .round = data[AT_ROUND],
-        .status = (int32_t)get32(data + AT_STATUS),
-        .job = get64(data + AT_JOB),
-        .incarnation = get64(data + AT_INCARNATION),
-        .worker = get32(data + AT_WORKER),
-        .epoch = get32(data + AT_EPOCH),
-        .tensor = get32(data + AT_TENSOR),
-        .chunk = get32(data + AT_CHUNK),
-        .step = get64(data + AT_STEP),
-        .payload_bytes = get64(data + AT_PAYLOAD_BYTES),
+        .status = (int32_t)get_le32(data + AT_STATUS),
+        .job = get_le64(data + AT_JOB),
+        .incarnation = get_le64(data + AT_INCARNATION),
+        .worker = get_le32(data + AT_WORKER),
+        .epoch = get_le32(data + AT_EPOCH),
+        .tensor = get_le32(data + AT_TENSOR),
+        .chunk = get_le32(data + AT_CHUNK),
+        .step = get_le64(data + AT_STEP),
+        .payload_bytes = get_le64(data + AT_PAYLOAD_BYTES),
         .lr = get_float(data + AT_LR),
         .weight = get_float(data + AT_WEIGHT),
         .weight_sum = get_float(data + AT_WEIGHT_SUM),
-        .text_bytes = get32(data + AT_TEXT_BYTES),
+        .text_bytes = get_le32(data + AT_TEXT_BYTES),
     };
     if (!header_in_limits(&header) || !floats_usable(&header)) return WEFT_ERR_MALFORMED;
     if (bytes != WEFT_WIRE_HEADER_BYTES + (size_t)header.text_bytes) return WEFT_ERR_MALFORMED;

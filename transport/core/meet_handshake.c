@@ -12,38 +12,11 @@ static const uint8_t magic[8] = {'w', 'e', 'f', 't', 'm', 'e', 'e', 't'};
 /* Where things lie in a hello. */
 enum { AT_VERSION = 8, AT_MODE = 10, AT_ROLE = 11, AT_FROM = 12, AT_TO = 16, AT_JOB = 20, AT_CHALLENGE = 24 };
 
-static void put16(uint8_t *at, uint32_t value)
-{
-    at[0] = (uint8_t)value;
-    at[1] = (uint8_t)(value >> 8);
-}
-
-static void put32(uint8_t *at, uint32_t value)
-{
-    put16(at, value);
-    put16(at + 2, value >> 16);
-}
-
-static uint32_t get16(const uint8_t *at)
-{
-    return at[0] | (uint32_t)at[1] << 8;
-}
-static uint32_t get32(const uint8_t *at)
-{
-    return get16(at) | get16(at + 2) << 16;
-}
-
-static void put64(uint8_t *at, uint64_t value)
-{
-    put32(at, (uint32_t)value);
-    put32(at + 4, (uint32_t)(value >> 32));
-}
-
 static void put_frame(uint8_t *at, enum frame_kind kind, uint32_t descriptors, uint32_t bytes)
 {
     at[0] = (uint8_t)kind;
     at[1] = (uint8_t)descriptors;
-    put16(at + 2, bytes);
+    put_le16(at + 2, bytes);
 }
 
 /* --- keys --- */
@@ -54,8 +27,8 @@ enum weft_status handshake_self_init(struct handshake_self *self, uint32_t id, u
     static const char label[] = "weft meet job", mark_label[] = "weft meet mark";
     uint8_t nonce_bytes[8], facts[3], mark[WEFT_HMAC_BYTES];
     *self = (struct handshake_self){.id = id, .has_secret = secret != NULL};
-    put64(nonce_bytes, nonce);
-    put16(facts, HANDSHAKE_VERSION);
+    put_le64(nonce_bytes, nonce);
+    put_le16(facts, HANDSHAKE_VERSION);
     facts[2] = secret ? MODE_SECRET : MODE_NONCE;
 
     const struct weft_bytes_view parts[] = {
@@ -65,7 +38,7 @@ enum weft_status handshake_self_init(struct handshake_self *self, uint32_t id, u
     /* Of the nonce alone, so that a wrong secret is told apart from a wrong job. */
     const struct weft_bytes_view mark_part = {mark_label, sizeof mark_label};
     WEFT_TRY(weft_hmac_sha256(nonce_bytes, sizeof nonce_bytes, &mark_part, 1, mark));
-    self->job_mark = get32(mark);
+    self->job_mark = get_le32(mark);
     return WEFT_OK;
 }
 
@@ -103,7 +76,7 @@ static enum weft_status make_mac(const struct handshake *handshake, enum handsha
     static const char label[] = "weft meet frame";
     uint8_t place[9];
     place[0] = (uint8_t)role;
-    put64(place + 1, number);
+    put_le64(place + 1, number);
     const struct weft_bytes_view parts[] = {
         {label, sizeof label}, {place, sizeof place}, {frame, HANDSHAKE_FRAME_BYTES}, {data, bytes}};
     return weft_hmac_sha256(handshake->session_key, WEFT_HMAC_BYTES, parts, 4, mac_out);
@@ -113,7 +86,7 @@ static enum weft_status make_mac(const struct handshake *handshake, enum handsha
 
 static void say_hello(struct handshake *handshake)
 {
-    put32(handshake->hello + AT_TO, handshake->peer_id);
+    put_le32(handshake->hello + AT_TO, handshake->peer_id);
     put_frame(handshake->out, FRAME_HELLO, 0, HANDSHAKE_HELLO_BYTES);
     memcpy(handshake->out + HANDSHAKE_FRAME_BYTES, handshake->hello, HANDSHAKE_HELLO_BYTES);
     handshake->out_bytes = HANDSHAKE_FRAME_BYTES + HANDSHAKE_HELLO_BYTES;
@@ -133,11 +106,11 @@ void handshake_init(struct handshake *handshake, const struct handshake_self *se
     *handshake = (struct handshake){.self = self, .role = role, .state = HANDSHAKE_HELLO, .peer_id = peer_id};
     uint8_t *hello = handshake->hello;
     memcpy(hello, magic, sizeof magic);
-    put16(hello + AT_VERSION, HANDSHAKE_VERSION);
+    put_le16(hello + AT_VERSION, HANDSHAKE_VERSION);
     hello[AT_MODE] = self->has_secret ? MODE_SECRET : MODE_NONCE;
     hello[AT_ROLE] = (uint8_t)role;
-    put32(hello + AT_FROM, self->id);
-    put32(hello + AT_JOB, self->job_mark);
+    put_le32(hello + AT_FROM, self->id);
+    put_le32(hello + AT_JOB, self->job_mark);
     memcpy(hello + AT_CHALLENGE, challenge, HANDSHAKE_CHALLENGE_BYTES);
     if (role == HANDSHAKE_DIALER) say_hello(handshake);
 }
@@ -187,16 +160,16 @@ static enum handshake_role other_role(const struct handshake *handshake)
 /* 0: fine. The smaller id dials, always: so neither side can be made to take the other's part. */
 static enum meet_reason check_hello(const struct handshake *handshake, const uint8_t *hello)
 {
-    uint32_t from = get32(hello + AT_FROM), self = handshake->self->id;
+    uint32_t from = get_le32(hello + AT_FROM), self = handshake->self->id;
     if (memcmp(hello, magic, sizeof magic) != 0) return MEET_GARBAGE;
-    if (get16(hello + AT_VERSION) != HANDSHAKE_VERSION || hello[AT_MODE] != handshake->hello[AT_MODE])
+    if (get_le16(hello + AT_VERSION) != HANDSHAKE_VERSION || hello[AT_MODE] != handshake->hello[AT_MODE])
         return MEET_VERSION;
     if (hello[AT_ROLE] == handshake->role) return MEET_REFLECTED;
     if (hello[AT_ROLE] != other_role(handshake)) return MEET_GARBAGE;
-    if (get32(hello + AT_JOB) != handshake->self->job_mark) return MEET_WRONG_JOB;
+    if (get_le32(hello + AT_JOB) != handshake->self->job_mark) return MEET_WRONG_JOB;
     if (memcmp(hello + AT_CHALLENGE, handshake->hello + AT_CHALLENGE, HANDSHAKE_CHALLENGE_BYTES) == 0)
         return MEET_REFLECTED;
-    if (get32(hello + AT_TO) != self) return MEET_WRONG_ID;
+    if (get_le32(hello + AT_TO) != self) return MEET_WRONG_ID;
     if (handshake->role == HANDSHAKE_DIALER ? from != handshake->peer_id : from >= self) return MEET_WRONG_ID;
     return 0;
 }
@@ -207,7 +180,7 @@ static enum handshake_event take_hello(struct handshake *handshake, const uint8_
     if (reason) return refused(handshake, reason);
     bool accepter = handshake->role == HANDSHAKE_ACCEPTER;
     if (accepter) {
-        handshake->peer_id = get32(hello + AT_FROM);
+        handshake->peer_id = get_le32(hello + AT_FROM);
         say_hello(handshake);
     }
     enum weft_status status = make_session_key(handshake, hello);
@@ -260,7 +233,7 @@ static enum handshake_event take_refuse(struct handshake *handshake, uint8_t rea
 static enum meet_reason check_frame(const struct handshake *handshake, const uint8_t *frame)
 {
     static const enum frame_kind expected[] = {0, FRAME_HELLO, FRAME_PROOF, FRAME_PARAMETERS, FRAME_MESSAGE};
-    uint32_t kind = frame[0], descriptors = frame[1], bytes = get16(frame + 2);
+    uint32_t kind = frame[0], descriptors = frame[1], bytes = get_le16(frame + 2);
     bool sealed = kind == FRAME_PARAMETERS || kind == FRAME_MESSAGE;
     if (!sealed && descriptors > 0) return MEET_GARBAGE;
     if (kind == FRAME_REFUSE) return bytes == 1 ? 0 : MEET_GARBAGE;
@@ -281,7 +254,7 @@ enum handshake_event handshake_take(struct handshake *handshake, const uint8_t *
     if (bytes < HANDSHAKE_FRAME_BYTES) return HANDSHAKE_MORE;
     enum meet_reason reason = check_frame(handshake, data);
     if (reason) return refused(handshake, reason);
-    uint32_t body_bytes = get16(data + 2);
+    uint32_t body_bytes = get_le16(data + 2);
     if (bytes < HANDSHAKE_FRAME_BYTES + body_bytes) return HANDSHAKE_MORE;
     *used_out = HANDSHAKE_FRAME_BYTES + body_bytes;
     const uint8_t *body = data + HANDSHAKE_FRAME_BYTES;

@@ -14,21 +14,6 @@ enum { MAGIC = 0x54555257 /* "WRUT" */, VERSION = 1, FIXED_BYTES = 56, WAY_BYTES
 
 const char *const route_kind_names[ROUTE_KINDS] = {"shm", "verbs", "ucx"};
 
-static void put32(uint8_t *out, uint32_t value)
-{
-    for (int i = 0; i < 4; i++) out[i] = (uint8_t)(value >> (8 * i));
-}
-static void put64(uint8_t *out, uint64_t value)
-{
-    put32(out, (uint32_t)value);
-    put32(out + 4, (uint32_t)(value >> 32));
-}
-static uint32_t get32(const uint8_t *data)
-{
-    return (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
-}
-static uint64_t get64(const uint8_t *data) { return get32(data) | (uint64_t)get32(data + 4) << 32; }
-
 static uint32_t check_of(const uint8_t *data, size_t bytes)
 {
     uint64_t sum = 0xcbf29ce484222325ull;
@@ -42,23 +27,23 @@ static uint32_t check_of(const uint8_t *data, size_t bytes)
 size_t route_offer_encode(const struct route_offer *offer, uint8_t out[WEFT_TRANSPORT_ADDRESS_BYTES_MAX])
 {
     size_t at = FIXED_BYTES;
-    put32(out, MAGIC);
-    put32(out + 4, VERSION);
-    put32(out + 8, offer->nonce_hash);
-    put32(out + 12, offer->id);
-    put64(out + 16, offer->host);
-    put64(out + 24, offer->space);
-    put64(out + 32, offer->fingerprint);
-    put64(out + 40, offer->links);
+    put_le32(out, MAGIC);
+    put_le32(out + 4, VERSION);
+    put_le32(out + 8, offer->nonce_hash);
+    put_le32(out + 12, offer->id);
+    put_le64(out + 16, offer->host);
+    put_le64(out + 24, offer->space);
+    put_le64(out + 32, offer->fingerprint);
+    put_le64(out + 40, offer->links);
     for (uint32_t i = 0; i < offer->way_count; i++) {
         const struct route_way *way = &offer->ways[i];
         if (at + WAY_BYTES + way->bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX) return 0;
-        put32(out + at, way->kind | way->bytes << 16);
+        put_le32(out + at, way->kind | way->bytes << 16);
         memcpy(out + at + WAY_BYTES, way->blob, way->bytes);
         at += WAY_BYTES + way->bytes;
     }
-    put32(out + 48, (uint32_t)at);
-    put32(out + 52, check_of(out, at));
+    put_le32(out + 48, (uint32_t)at);
+    put_le32(out + 52, check_of(out, at));
     return at;
 }
 
@@ -70,7 +55,7 @@ static bool ways_read(struct route_offer *offer, const uint8_t *data, size_t byt
     for (; at < bytes && offer->way_count < ROUTE_KINDS; offer->way_count++) {
         if (bytes - at < WAY_BYTES) return false;
         struct route_way *way = &offer->ways[offer->way_count];
-        *way = (struct route_way){.kind = data[at], .blob = data + at + WAY_BYTES, .bytes = get32(data + at) >> 16};
+        *way = (struct route_way){.kind = data[at], .blob = data + at + WAY_BYTES, .bytes = get_le32(data + at) >> 16};
         if (data[at + 1] != 0 || way->kind >= ROUTE_KINDS || seen & 1u << way->kind) return false;
         if (way->bytes == 0 || way->bytes > bytes - at - WAY_BYTES) return false;
         seen |= 1u << way->kind;
@@ -82,12 +67,12 @@ static bool ways_read(struct route_offer *offer, const uint8_t *data, size_t byt
 enum weft_status route_offer_decode(const void *data, size_t bytes, struct route_offer *offer_out)
 {
     const uint8_t *at = data;
-    if (bytes < FIXED_BYTES || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX || get32(at) != MAGIC) return WEFT_ERR_MALFORMED;
-    if (get32(at + 4) != VERSION) return WEFT_ERR_VERSION;
-    if (get32(at + 48) != bytes || get32(at + 52) != check_of(at, bytes)) return WEFT_ERR_MALFORMED;
+    if (bytes < FIXED_BYTES || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX || get_le32(at) != MAGIC) return WEFT_ERR_MALFORMED;
+    if (get_le32(at + 4) != VERSION) return WEFT_ERR_VERSION;
+    if (get_le32(at + 48) != bytes || get_le32(at + 52) != check_of(at, bytes)) return WEFT_ERR_MALFORMED;
     *offer_out = (struct route_offer){
-        .nonce_hash = get32(at + 8), .id = get32(at + 12), .host = get64(at + 16), .space = get64(at + 24),
-        .fingerprint = get64(at + 32), .links = get64(at + 40)};
+        .nonce_hash = get_le32(at + 8), .id = get_le32(at + 12), .host = get_le64(at + 16), .space = get_le64(at + 24),
+        .fingerprint = get_le64(at + 32), .links = get_le64(at + 40)};
     return ways_read(offer_out, at, bytes) ? WEFT_OK : WEFT_ERR_MALFORMED;
 }
 

@@ -5,18 +5,6 @@
 
 enum { BLOB_MAGIC = 0x42565257 /* "WRVB" */, BLOB_VERSION = 1, WINDOW_MAGIC = 0x57565257 /* "WRVW" */, WINDOW_FIXED_BYTES = 32 };
 
-static void put32(uint8_t *out, uint32_t value)
-{
-    for (int i = 0; i < 4; i++) out[i] = (uint8_t)(value >> (8 * i));
-}
-static void put64(uint8_t *out, uint64_t value)
-{
-    put32(out, (uint32_t)value);
-    put32(out + 4, (uint32_t)(value >> 32));
-}
-static uint32_t get32(const uint8_t *data) { return (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24; }
-static uint64_t get64(const uint8_t *data) { return get32(data) | (uint64_t)get32(data + 4) << 32; }
-
 /* FNV-1a over everything but itself and the nonce's hash, which is compared. */
 static uint32_t checksum(const uint8_t *blob, size_t bytes)
 {
@@ -30,24 +18,24 @@ static uint32_t checksum(const uint8_t *blob, size_t bytes)
 
 uint32_t verbs_blob_encode(uint32_t nonce_hash, uint32_t id, const void *link, uint32_t bytes, uint8_t out[VERBS_BLOB_BYTES_MAX])
 {
-    put32(out, BLOB_MAGIC);
-    put32(out + 4, BLOB_VERSION);
-    put32(out + 8, nonce_hash);
-    put32(out + 12, id);
-    put32(out + 16, bytes);
+    put_le32(out, BLOB_MAGIC);
+    put_le32(out + 4, BLOB_VERSION);
+    put_le32(out + 8, nonce_hash);
+    put_le32(out + 12, id);
+    put_le32(out + 16, bytes);
     memcpy(out + VERBS_BLOB_FIXED_BYTES, link, bytes);
-    put32(out + 20, checksum(out, VERBS_BLOB_FIXED_BYTES + bytes));
+    put_le32(out + 20, checksum(out, VERBS_BLOB_FIXED_BYTES + bytes));
     return VERBS_BLOB_FIXED_BYTES + bytes;
 }
 
 enum weft_status verbs_blob_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id, const void **link_out, size_t *link_bytes_out)
 {
     const uint8_t *at = blob;
-    if (bytes < VERBS_BLOB_FIXED_BYTES || bytes > VERBS_BLOB_BYTES_MAX || get32(at) != BLOB_MAGIC) return WEFT_ERR_MALFORMED;
-    if (get32(at + 4) != BLOB_VERSION) return WEFT_ERR_VERSION;
-    if (get32(at + 8) != nonce_hash) return WEFT_ERR_AUTH;
-    if (get32(at + 12) != id || get32(at + 16) != bytes - VERBS_BLOB_FIXED_BYTES) return WEFT_ERR_MALFORMED;
-    if (get32(at + 20) != checksum(at, bytes)) return WEFT_ERR_MALFORMED;
+    if (bytes < VERBS_BLOB_FIXED_BYTES || bytes > VERBS_BLOB_BYTES_MAX || get_le32(at) != BLOB_MAGIC) return WEFT_ERR_MALFORMED;
+    if (get_le32(at + 4) != BLOB_VERSION) return WEFT_ERR_VERSION;
+    if (get_le32(at + 8) != nonce_hash) return WEFT_ERR_AUTH;
+    if (get_le32(at + 12) != id || get_le32(at + 16) != bytes - VERBS_BLOB_FIXED_BYTES) return WEFT_ERR_MALFORMED;
+    if (get_le32(at + 20) != checksum(at, bytes)) return WEFT_ERR_MALFORMED;
     *link_out = at + VERBS_BLOB_FIXED_BYTES;
     *link_bytes_out = bytes - VERBS_BLOB_FIXED_BYTES;
     return WEFT_OK;
@@ -55,25 +43,25 @@ enum weft_status verbs_blob_decode(const void *blob, size_t bytes, uint32_t nonc
 
 uint32_t verbs_window_key_encode(const struct verbs_window_key *key, uint8_t out[WEFT_WINDOW_KEY_BYTES_MAX])
 {
-    put32(out, WINDOW_MAGIC);
-    put32(out + 4, key->owner);
-    put64(out + 8, key->address);
-    put64(out + 16, key->bytes);
-    put32(out + 24, key->rights);
-    put32(out + 28, key->rail_count);
-    for (uint32_t i = 0; i < key->rail_count; i++) put32(out + WINDOW_FIXED_BYTES + 4 * i, key->keys[i]);
+    put_le32(out, WINDOW_MAGIC);
+    put_le32(out + 4, key->owner);
+    put_le64(out + 8, key->address);
+    put_le64(out + 16, key->bytes);
+    put_le32(out + 24, key->rights);
+    put_le32(out + 28, key->rail_count);
+    for (uint32_t i = 0; i < key->rail_count; i++) put_le32(out + WINDOW_FIXED_BYTES + 4 * i, key->keys[i]);
     return WINDOW_FIXED_BYTES + 4 * key->rail_count;
 }
 
 enum weft_status verbs_window_key_decode(const void *data, size_t bytes, uint32_t owner, struct verbs_window_key *key_out)
 {
     const uint8_t *at = data;
-    if (bytes < WINDOW_FIXED_BYTES || get32(at) != WINDOW_MAGIC || get32(at + 4) != owner) return WEFT_ERR_MALFORMED;
+    if (bytes < WINDOW_FIXED_BYTES || get_le32(at) != WINDOW_MAGIC || get_le32(at + 4) != owner) return WEFT_ERR_MALFORMED;
     struct verbs_window_key key = {
-        .owner = owner, .address = get64(at + 8), .bytes = get64(at + 16), .rights = get32(at + 24), .rail_count = get32(at + 28)};
+        .owner = owner, .address = get_le64(at + 8), .bytes = get_le64(at + 16), .rights = get_le32(at + 24), .rail_count = get_le32(at + 28)};
     if (key.rail_count == 0 || key.rail_count > 8 || bytes != WINDOW_FIXED_BYTES + 4 * (size_t)key.rail_count) return WEFT_ERR_MALFORMED;
     if (key.bytes == 0 || key.address + key.bytes < key.address) return WEFT_ERR_MALFORMED;
-    for (uint32_t i = 0; i < key.rail_count; i++) key.keys[i] = get32(at + WINDOW_FIXED_BYTES + 4 * i);
+    for (uint32_t i = 0; i < key.rail_count; i++) key.keys[i] = get_le32(at + WINDOW_FIXED_BYTES + 4 * i);
     *key_out = key;
     return WEFT_OK;
 }

@@ -7,7 +7,6 @@
  * remembers how many had been posted at each, and the difference to what has been retired is what the send queue holds.
  *
  * When it breaks, every work request is flushed; a marker posted then is the last of them. */
-#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -139,32 +138,6 @@ void verbs_queue_pair_destroy(struct verbs_queue_pair *queue_pair)
 
 enum { BLOB_VERSION = 1 };
 
-static void put32(uint8_t *at, uint32_t value)
-{
-    value = htole32(value);
-    memcpy(at, &value, sizeof value);
-}
-
-static void put16(uint8_t *at, uint16_t value)
-{
-    value = htole16(value);
-    memcpy(at, &value, sizeof value);
-}
-
-static uint32_t get32(const uint8_t *at)
-{
-    uint32_t value;
-    memcpy(&value, at, sizeof value);
-    return le32toh(value);
-}
-
-static uint16_t get16(const uint8_t *at)
-{
-    uint16_t value;
-    memcpy(&value, at, sizeof value);
-    return le16toh(value);
-}
-
 void verbs_queue_pair_address(const struct verbs_queue_pair *queue_pair, uint8_t out[VERBS_ADDRESS_BYTES])
 {
     const struct verbs_port *port = &queue_pair->rail->port;
@@ -173,10 +146,10 @@ void verbs_queue_pair_address(const struct verbs_queue_pair *queue_pair, uint8_t
     out[1] = 'Q';
     out[2] = BLOB_VERSION;
     out[3] = port->roce;
-    put32(out + 4, queue_pair->number);
-    put32(out + 8, queue_pair->packet_number);
-    put16(out + 12, (uint16_t)port->mtu_bytes);
-    put16(out + 14, port->lid);
+    put_le32(out + 4, queue_pair->number);
+    put_le32(out + 8, queue_pair->packet_number);
+    put_le16(out + 12, (uint16_t)port->mtu_bytes);
+    put_le16(out + 14, port->lid);
     memcpy(out + 16, port->gid.raw, 16);
     out[32] = reads_at_once(queue_pair->rail->limits.max_qp_rd_atom);
 }
@@ -185,7 +158,7 @@ void verbs_queue_pair_address(const struct verbs_queue_pair *queue_pair, uint8_t
 static void route(const struct verbs_rail *rail, const uint8_t *blob, struct ibv_ah_attr *out)
 {
     const struct verbs_port *port = &rail->port;
-    *out = (struct ibv_ah_attr){.dlid = get16(blob + 14), .sl = rail->options.service_level, .port_num = port->port};
+    *out = (struct ibv_ah_attr){.dlid = get_le16(blob + 14), .sl = rail->options.service_level, .port_num = port->port};
     bool elsewhere = port->gid_index >= 0 && memcmp(blob + 16, port->gid.raw, 8) != 0;
     if (!port->roce && !elsewhere) return;
     out->is_global = 1;
@@ -198,8 +171,8 @@ static void route(const struct verbs_rail *rail, const uint8_t *blob, struct ibv
 static enum weft_status check_blob(const struct verbs_queue_pair *queue_pair, const uint8_t *blob, size_t bytes, struct weft_error *error)
 {
     const struct verbs_port *port = &queue_pair->rail->port;
-    if (bytes < VERBS_ADDRESS_BYTES || blob[0] != 'W' || blob[1] != 'Q' || blob[2] != BLOB_VERSION || blob[3] > 1 || get32(blob + 4) > 0xffffff
-        || get32(blob + 8) > 0xffffff || get16(blob + 12) < 256) {
+    if (bytes < VERBS_ADDRESS_BYTES || blob[0] != 'W' || blob[1] != 'Q' || blob[2] != BLOB_VERSION || blob[3] > 1 || get_le32(blob + 4) > 0xffffff
+        || get_le32(blob + 8) > 0xffffff || get_le16(blob + 12) < 256) {
         return (enum weft_status)weft_error_set(error, WEFT_ERR_MALFORMED, "%s sent an address that is none of a queue pair", queue_pair->peer);
     }
     if ((blob[3] == 1) != port->roce) {
@@ -226,13 +199,13 @@ enum weft_status verbs_queue_pair_connect(struct verbs_queue_pair *queue_pair, c
     }
     enum weft_status status = check_blob(queue_pair, address, bytes, error);
     if (status < 0) return status;
-    uint32_t mtu = get16(address + 12);
+    uint32_t mtu = get_le16(address + 12);
     if (mtu < queue_pair->mtu_bytes) queue_pair->mtu_bytes = mtu;
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR,
         .path_mtu = mtu_code(queue_pair->mtu_bytes),
-        .dest_qp_num = get32(address + 4),
-        .rq_psn = get32(address + 8),
+        .dest_qp_num = get_le32(address + 4),
+        .rq_psn = get_le32(address + 8),
         .max_dest_rd_atomic = reads_at_once(rail->limits.max_qp_rd_atom),
         .min_rnr_timer = RNR_TIMER_640_US,
     };
