@@ -25,7 +25,7 @@ const struct weft_option weft_option_table[] = {
     DURATION("client.deadline", "300s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
              "Longest wait of an operation; then it ends with an error that names the late process."),
 
-    CHOICE("transport.backend", "ucx", "auto|shm|verbs|ucx|sim", "Which transport moves the data; auto: for each peer the best that works."),
+    CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|sim", "Which transport moves the data; auto: for each peer the best that works."),
     TEXT("transport.lanes", "tcp", "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),
     TEXT("transport.devices", "lo", "Network devices to use, as UCX_NET_DEVICES has them."),
     BYTES("transport.eager_bytes", "0", 0, MIB, "Messages up to this size are sent at once, without a handshake; 0: the transport's choice."),

@@ -357,8 +357,8 @@ static enum weft_status connect_members(struct weft_session *session, const Weft
             enum weft_status status = weft_transport_connect(session->engine.transport, endpoint, member->addresses[e].data,
                                                              member->addresses[e].len, &peer);
             if (status < 0)
-                return weft_error_set(error, status, "cannot connect to %s: %s", client_endpoint_name(session, endpoint),
-                                      weft_status_text(status));
+                return weft_error_set(error, status, "cannot connect to %s: %s%s", client_endpoint_name(session, endpoint),
+                                      weft_status_text(status), weft_transport_connect_hint(status));
         }
     }
     return WEFT_OK;

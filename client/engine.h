@@ -77,7 +77,9 @@ struct client_engine {
 
     struct weft_mail fail_mail;
     _Atomic bool leaving;               /* set before the fail letter: the session ends in order, nothing is open */
-    struct client_question stats_question, describe_question;
+    struct client_question stats_question, describe_question, links_question;
+    char *links_text;                   /* (links_bytes,) answer of links_question; owned by the session */
+    size_t links_bytes;
     pthread_mutex_t describe_lock;      /* one thread at a time asks describe_question and reads its answer */
     uint64_t stats[4];                  /* sent, received, encode_ns, requests: answer of stats_question */
     const void *describe_request;

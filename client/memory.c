@@ -1,7 +1,7 @@
 /* memory.c - weft_alloc: zeroed (so every page is touched here and not in the first step), 64-byte aligned, and freed
  * with the session.
  *
- * Where the job's data move through shared memory, blocks come from the transport: peers on this host map them, and a
+ * Where the job's data may move through shared memory (auto, shm), blocks come from the transport: peers on this host map them, and a
  * payload is copied once, straight between two blocks. The records of blocks lie elsewhere, because such memory is the
  * parent's too after a fork, and peers can write to it. */
 #include <string.h>
@@ -15,8 +15,9 @@ struct block {
 
 static void *memory_take(struct weft_session *session, size_t bytes)
 {
+    const char *backend = weft_config_text(session->settings.config, "transport.backend");
     void *memory;
-    if (strcmp(weft_config_text(session->settings.config, "transport.backend"), "shm") != 0) return weft_alloc_zero(session->env, bytes);
+    if (strcmp(backend, "shm") != 0 && strcmp(backend, "auto") != 0) return weft_alloc_zero(session->env, bytes);
     return weft_memory_alloc(session->env, bytes, &memory, NULL) < 0 ? NULL : memory;
 }
 

@@ -157,6 +157,7 @@ static void free_session(struct weft_session *session)
         client_tensor_free(weft_list_first(&session->tensors, struct weft_tensor, session_link));
     client_memory_free_all(session);
     weft_free_bytes(env, session->members);
+    weft_free_bytes(env, session->engine.links_text);
     weft_free_bytes(env, session->step.all);
     client_settings_done(env, &session->settings);
     pthread_mutex_destroy(&session->failure.lock);

@@ -113,6 +113,9 @@ struct weft_group_options {
     /* Names a rank in error texts: "rank 3 (host b, pid 41)"; may be NULL. */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
+    /* The worst link among the ranks, by which AUTO chooses: the same bytes on every rank, or they choose differently
+     * and the call is refused as mismatched. Copied; NULL: not known. */
+    const struct weft_link_cost *cost;
 };
 void weft_group_options_init(struct weft_group_options *options);
 enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options, struct weft_group **group_out,
@@ -123,6 +126,10 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
 void weft_group_free(struct weft_group *group);
 uint32_t weft_group_rank(const struct weft_group *group);
 uint32_t weft_group_ranks(const struct weft_group *group);
+/* What the group was given; all zero: not known. Never NULL. */
+const struct weft_link_cost *weft_group_cost(const struct weft_group *group);
+/* Another one from the next operation posted on: every rank calls it after the same operation. */
+void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost);
 /* Every posted operation ends with `status` (from the loop), every later one is refused with it; text is copied. While
  * operations are posted the other ranks are told and end alike. The first cause wins; a group that failed by itself
  * (mismatch, deadline, lost rank: docs/collectives.md) is in the same state. */

@@ -216,6 +216,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->deadline_ns = options->deadline_ns;
     group->describe = options->describe;
     group->describe_context = options->describe_context;
+    if (options->cost) group->cost = *options->cost;
     group->controls = controls;
     weft_list_init(&group->active);
     weft_list_init(&group->idle);
@@ -280,6 +281,8 @@ void weft_group_free(struct weft_group *group)
 
 uint32_t weft_group_rank(const struct weft_group *group) { return group->rank; }
 uint32_t weft_group_ranks(const struct weft_group *group) { return group->ranks; }
+const struct weft_link_cost *weft_group_cost(const struct weft_group *group) { return &group->cost; }
+void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost) { group->cost = *cost; }
 
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes)
 {

@@ -142,6 +142,7 @@ struct weft_group {
     uint64_t deadline_ns;
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
+    struct weft_link_cost cost; /* of its worst link; the same on all ranks */
 
     struct control *controls;    /* (ranks,); own one unused */
     struct weft_list active, idle, ready;

@@ -67,7 +67,8 @@ static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *e
         if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
         enum weft_status status = weft_transport_connect(engine->transport, member->endpoint_first, member->addresses[0].data,
                                                          member->addresses[0].len, &peer);
-        if (status != WEFT_OK) return weft_error_set(&engine->error, status, "cannot connect to %s: %s", member->name, weft_status_text(status));
+        if (status != WEFT_OK) return weft_error_set(&engine->error, status, "cannot connect to %s: %s%s", member->name, weft_status_text(status),
+                                                           weft_transport_connect_hint(status));
         endpoints[member->index] = member->endpoint_first;
         incarnations[member->index] = member->incarnation;
     }

@@ -193,13 +193,33 @@ static double copy_bandwidth(struct job *job)
     return best;
 }
 
+/* What the links are, each way once: "shm mapped, other memory by CMA", "ucx tcp/eth0". Reasons against other ways are left out. */
+static void name_transport(struct job *job)
+{
+    static char text[64 << 10];
+    char *rest = text, *line, *into = job->report.transport;
+    size_t room = sizeof job->report.transport;
+    snprintf(into, room, "none");
+    if (weft_describe_links(job->session, text, sizeof text) < 0) return;
+    for (size_t at = 0; (line = strtok_r(rest, "\n", &rest));) {
+        char *way = strstr(line, "): "), *reasons;
+        way = way ? way + 3 : line;
+        if ((reasons = strstr(way, " (not "))) *reasons = 0;
+        if (at > 0 && strstr(into, way)) continue;
+        at += (size_t)snprintf(into + at, room - at, "%s%s", at > 0 ? "; " : "", way);
+        if (at >= room) return;
+    }
+}
+
 static bool run_sweep(struct job *job)
 {
     const struct bench_options *options = job->options;
     enum weft_status status = weft_set_plan(job->session, options->plan);
     if (status < 0) return fail(job, "plan", status);
+    if (!barrier(job)) return false; /* the ranks have met: what their links are is settled */
     if (job->rank == 0) {
         job->report.copy_gbps = copy_bandwidth(job);
+        name_transport(job);
         bench_report_begin(&job->report);
     }
     if (!barrier(job)) return false;
@@ -244,9 +264,7 @@ int bench_job_run(const struct bench_options *options)
     }
     job.rank = weft_rank(job.session);
     job.ranks = weft_ranks(job.session);
-    const char *lanes = options->lanes ? options->lanes : getenv("WEFT_TRANSPORT_LANES");
-    job.report = (struct bench_report){.out = stdout, .options = options, .ranks = job.ranks, .shards = weft_shards(job.session),
-                                       .transport = lanes ? lanes : "tcp"};
+    job.report = (struct bench_report){.out = stdout, .options = options, .ranks = job.ranks, .shards = weft_shards(job.session)};
     bool fine = prepare(&job) && run_sweep(&job);
     weft_free(job.session, job.in);
     weft_free(job.session, job.out);

@@ -24,7 +24,7 @@ struct bench_report {
     FILE *out;
     const struct bench_options *options;
     uint32_t ranks, shards;
-    const char *transport;
+    char transport[160]; /* the ways that are really used, as rank 0 sees them */
     double copy_gbps; /* read plus written, of memcpy in this process before the first row */
     double busbw_sum;
     uint64_t row_count, wrong;

@@ -156,7 +156,7 @@ struct weft_transport_options {
     uint64_t nonce;           /* of the job; messages with another nonce are dropped and counted */
     size_t eager_bytes_max;   /* default 0: the backend's choice (ucx over tcp 63 KiB, else 8 KiB) */
     const char *lanes;        /* ucx: "tcp", "shm" or a UCX_TLS list; default "tcp" */
-    const char *devices;      /* ucx: network devices, comma separated; default "lo" */
+    const char *devices;      /* network devices for ucx, RDMA devices for verbs, comma separated; default "lo" */
     struct weft_sim *sim;     /* sim: the simulation this endpoint lives in; borrowed */
     uint32_t sim_host;        /* sim: index of its host */
     const void *secret;       /* of the job: endpoints prove to each other that they hold it; NULL: one host, one user only */
@@ -247,6 +247,8 @@ void weft_transport_free(struct weft_transport *transport); /* NULL is fine */
 enum weft_status weft_transport_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out);
 enum weft_status weft_transport_connect(struct weft_transport *transport, uint32_t peer_id, const void *blob, size_t bytes,
                                         struct weft_peer **peer_out);
+/* What a user can do about a connect that answered so, to follow the status in a sentence; "" when nothing is known. */
+const char *weft_transport_connect_hint(enum weft_status status);
 struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t peer_id); /* NULL: unknown */
 uint32_t weft_peer_id(const struct weft_peer *peer);
 enum weft_status weft_peer_status(const struct weft_peer *peer); /* WEFT_OK, or why it is lost */

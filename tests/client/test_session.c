@@ -274,7 +274,7 @@ static bool is_transport_memory(const void *address)
 static void memory(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const char *backend = getenv("WEFT_TRANSPORT_BACKEND");
-    bool mapped = backend && strcmp(backend, "shm") == 0;
+    bool mapped = !backend || strcmp(backend, "shm") == 0 || strcmp(backend, "auto") == 0;
     uint8_t *shared = weft_alloc(session, 100000);
     CROWD_CHECK(crowd, session, shared && is_transport_memory(shared) == mapped);
     weft_free(session, shared);

@@ -5,7 +5,7 @@ import jobs
 
 
 class Modes(harness.JobTest):
-    def check(self, mode, codec, shards=2, workers=2, backend="ucx"):
+    def check(self, mode, codec, shards=2, workers=2, backend="auto"):
         report = self.path("report")
         self.train(shards, workers, ["--mode", mode, "--codec", codec, "--steps", "20", "--warmup", "0", "--eval-every", "10",
                                      "--hidden", "256", "--csv", report + ".csv", "--json", report + ".json"],
@@ -40,12 +40,12 @@ class Modes(harness.JobTest):
                 with self.subTest(mode=mode, codec=codec):
                     self.assertLess(self.check(mode, codec)["sent_bytes"], dense / 4)
 
-    def test_shared_memory_makes_the_same_losses(self):
+    def test_sockets_make_the_same_losses(self):
         ways = (("server", "dense", 2, 2), ("server", "powersgd:rank=4", 2, 2), ("server", "topk:ratio=0.01", 1, 2), ("all_reduce", "dense", 0, 3),
                 ("all_reduce", "powersgd:rank=4", 2, 2))
         for mode, codec, shards, workers in ways:
             with self.subTest(mode=mode, codec=codec):
-                rows = [self.check(mode, codec, shards, workers, backend)["evaluations"] for backend in ("ucx", "shm")]
+                rows = [self.check(mode, codec, shards, workers, backend)["evaluations"] for backend in ("auto", "ucx")]
                 losses = [[(row["step"], row["test_loss"], row["accuracy"]) for row in each] for each in rows]
                 self.assertEqual(losses[0], losses[1])
 

@@ -43,7 +43,7 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     const void *blob;
     size_t bytes;
     weft_transport_options_init(&options);
-    options.backend = "ucx";
+    options.backend = "auto";
     options.id = welcome->endpoint_first;
     options.nonce = welcome->transport_nonce;
     options.secret = fake->secret;

@@ -2,7 +2,10 @@
  * it says of itself; the key of a window; sleeping on all its parts at once. */
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/transport/net.h"
 #include "transport/route/route.h"
@@ -147,6 +150,53 @@ static void test_settings(void **state)
     refused("links=/nowhere/links", "/nowhere/links");
 }
 
+/* Which of the devices named is whose, on a made-up machine. */
+static void split(const char *list, const char *rdma, const char *network)
+{
+    struct route_devices devices;
+    assert_int_equal(route_devices_split("devices-root", list, &devices, NULL), WEFT_OK);
+    assert_string_equal(devices.all, list && list[0] ? list : "lo");
+    assert_string_equal(devices.rdma, rdma);
+    assert_string_equal(devices.network, network);
+}
+
+static void test_devices(void **state)
+{
+    char room[16], place[] = "/tmp/weft-route-XXXXXX", before[4096];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_non_null(mkdtemp(place));
+    assert_int_equal(chdir(place), 0);
+    static const char *const folders[] = {"devices-root", "devices-root/sys", "devices-root/sys/class", "devices-root/sys/class/infiniband",
+                                          "devices-root/sys/class/infiniband/mlx5_0"};
+    for (int i = 0; i < 5; i++) assert_int_equal(mkdir(folders[i], 0700), 0);
+    split(NULL, "", "lo");
+    split("", "", "lo");
+    split("eth0", "", "eth0");
+    split("mlx5_0", "mlx5_0", "");
+    split("mlx5_0:1,eth0, eth1", "mlx5_0:1", "eth0,eth1");
+    split("mlx5_1:1,mlx5_0:2", "mlx5_0:2", "mlx5_1:1");
+    split("../infiniband/mlx5_0,.,:1", "", "../infiniband/mlx5_0,.,:1");
+    char longer[ROUTE_DEVICES_BYTES + 1];
+    struct route_devices devices;
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    assert_int_equal(route_devices_split("devices-root", longer, &devices, NULL), WEFT_ERR_INVALID);
+    for (int i = 5; i-- > 0;) assert_int_equal(rmdir(folders[i]), 0);
+    assert_int_equal(chdir(before), 0);
+    assert_int_equal(rmdir(place), 0);
+    snprintf(room, sizeof room, "%s", "nosuch0"); /* a device that only sockets could use, and there is none: no silence about it */
+    struct weft_transport_options options;
+    struct weft_transport *transport;
+    struct weft_error error = {0};
+    weft_transport_options_init(&options);
+    options.backend = "auto";
+    options.devices = room;
+#ifdef WEFT_HAVE_UCX
+    assert_int_equal(weft_transport_open(weft_env_system(), &options, &transport, &error), WEFT_ERR_NOT_FOUND);
+    assert_non_null(strstr(error.text, "there is no network device nosuch0"));
+#endif
+}
+
 #ifdef WEFT_HAVE_UCX
 static const struct flavour mixed = {"auto-mixed", "auto", "tcp", .odd_tune = "use=ucx"};
 
@@ -215,6 +265,34 @@ static void test_window_of_two_ways(void **state)
     assert_int_equal(weft_transport_import(net.peers[1][0], key, bytes, &none), WEFT_ERR_UNSUPPORTED);
     weft_remote_release(remotes[0]);
     net_close(&net); /* with the window open */
+}
+
+/* The way to one peer breaks while that peer lives: it ends, with the name of the way, and the others go on. */
+static void test_broken_part(void **state)
+{
+    struct net net;
+    struct op send, recv;
+    char in[8];
+    net_open(&net, &mixed, 3);
+    for (int i = 0; i < 2000; i++) net_pump(&net); /* until they have met */
+    op_recv(&recv, net.transports[0], 102, TAG(6), in, sizeof in);
+    weft_transport_fail_peer(net.transports[2], 100, WEFT_ERR_PEER_LOST, "said by its user");
+    PUMP_UNTIL(&net, net.failed_count[0] == 1 && net.failed_count[2] == 1 && recv.fired);
+    assert_int_equal(net.failed_id[0], 102);
+    assert_int_equal(net.failed_status[0], WEFT_ERR_PEER_LOST);
+    assert_int_equal(recv.status, WEFT_ERR_PEER_LOST);
+    assert_ptr_equal(strstr(net.failed_text[0], "shm: "), net.failed_text[0]);
+    assert_string_equal(net.failed_text[2], "said by its user");
+    assert_int_equal(weft_peer_status(net.peers[0][1]), WEFT_OK);
+    op_recv(&recv, net.transports[0], 101, TAG(6), in, sizeof in);
+    op_send(&send, net.peers[1][0], TAG(6), NULL, "ucx", 3);
+    PUMP_UNTIL(&net, recv.fired && send.fired);
+    assert_int_equal(recv.status, WEFT_OK);
+    op_recv(&recv, net.transports[2], 101, TAG(6), in, sizeof in); /* and the third still talks to the second */
+    op_send(&send, net.peers[1][2], TAG(6), NULL, "ucx", 3);
+    PUMP_UNTIL(&net, recv.fired && send.fired);
+    assert_int_equal(recv.status, WEFT_OK);
+    net_close(&net);
 }
 
 /* Everybody asleep in a loop of its own is woken by either part, also by the first word of a peer. */
@@ -293,9 +371,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),   cmocka_unit_test(test_link_table), cmocka_unit_test(test_offer_bytes),
-        cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_settings), cmocka_unit_test(test_devices),
 #ifdef WEFT_HAVE_UCX
         cmocka_unit_test(test_describe), cmocka_unit_test(test_window_of_two_ways), cmocka_unit_test(test_sleeping),
+        cmocka_unit_test(test_broken_part),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

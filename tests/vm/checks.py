@@ -284,7 +284,7 @@ class Checks:
     def same_as_tcp(self, name, environment):
         """Shards on the first device, workers on the last."""
         if not self.tcp:
-            self.tcp = self.train("tcp", {}, "lo", "lo")
+            self.tcp = self.train("tcp", {"WEFT_TRANSPORT_BACKEND": "ucx"}, "lo", "lo")
         losses = self.train(name, environment, self.devices[0] + ":1", self.devices[-1] + ":1")
         if losses != self.tcp:
             raise Failed(f"losses or weights differ from those over tcp:\n{losses}\n{self.tcp}")
@@ -292,7 +292,7 @@ class Checks:
 
     def main_job_ucx_verbs(self):
         """Training over UCX on verbs gives the same text as over tcp."""
-        self.same_as_tcp("ucx-verbs", {**UCX_VERBS, "WEFT_TRANSPORT_LANES": UCX_VERBS["UCX_TLS"]})
+        self.same_as_tcp("ucx-verbs", {**UCX_VERBS, "WEFT_TRANSPORT_BACKEND": "ucx", "WEFT_TRANSPORT_LANES": UCX_VERBS["UCX_TLS"]})
 
     def main_job_verbs(self):
         """Training over the verbs backend gives the same text as over tcp."""

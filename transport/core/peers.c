@@ -172,6 +172,13 @@ enum weft_status weft_transport_connect(struct weft_transport *transport, uint32
     return WEFT_OK;
 }
 
+const char *weft_transport_connect_hint(enum weft_status status)
+{
+    if (status == WEFT_ERR_MALFORMED) return "; have all processes the same transport.backend?";
+    if (status == WEFT_ERR_UNREACHABLE) return "; name the network devices that lead there (transport.devices)";
+    return "";
+}
+
 struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t peer_id)
 {
     for (uint32_t i = 0; i < transport->part_count; i++) {
@@ -214,14 +221,25 @@ static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, 
     transport->ops->disconnect(transport, peer, peer->status);
 }
 
+/* What a backend says of its peer; inside a composite endpoint with the name of the part: others of its peers are well. */
+static void ends_by_backend(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text, bool in_order)
+{
+    char named[TEXT_BYTES_MAX];
+    if (transport->whole && text && text[0]) {
+        snprintf(named, sizeof named, "%s: %s", transport->ops->name, text);
+        text = named;
+    }
+    peer_ends(transport, peer, status, text, in_order);
+}
+
 void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text)
 {
-    peer_ends(transport, peer, status, text, false);
+    ends_by_backend(transport, peer, status, text, false);
 }
 
 void core_peer_left(struct weft_transport *transport, struct weft_peer *peer, const char *text)
 {
-    peer_ends(transport, peer, WEFT_ERR_PEER_LOST, text, true);
+    ends_by_backend(transport, peer, WEFT_ERR_PEER_LOST, text, true);
 }
 
 void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id, enum weft_status status, const char *text)
@@ -233,7 +251,7 @@ void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id
         transport->ops->disconnect(transport, peer, peer->status); /* it was closing in order; now it is dead */
         return;
     }
-    core_peer_lost(transport, peer, status, text);
+    peer_ends(transport, peer, status, text, false);
 }
 
 /* Call peer_failed for every lost peer whose operations have all completed. */

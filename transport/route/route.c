@@ -17,6 +17,7 @@ struct settings {
     uint32_t count;
     char links[256];
     char tunes[ROUTE_KINDS][ROUTE_TUNE_BYTES]; /* of the parts */
+    struct route_devices devices;
 };
 
 static int kind_named(const char *name, size_t length)
@@ -121,6 +122,36 @@ static enum weft_status read_links(struct route *route, const char *path, struct
 
 /* ---- open ---- */
 
+/* The devices of a part, or NULL with the reason why it is not to be opened. */
+static const char *devices_of(struct route *route, int kind, const struct settings *settings, const char *lanes)
+{
+    const struct route_devices *devices = &settings->devices;
+    const char *why = NULL;
+    if (kind == ROUTE_VERBS) {
+        if (devices->rdma[0]) return devices->rdma;
+        if (devices->network[0] && strcmp(devices->network, "lo") != 0) return devices->network; /* RoCE is found by its interface */
+        why = "transport.devices names loopback alone";
+    } else if (kind == ROUTE_UCX) {
+        if (!route_lanes_are_sockets(lanes)) return devices->all;
+        if (devices->network[0]) return devices->network;
+        why = "transport.devices names no network interface for it";
+    } else {
+        return devices->all;
+    }
+    snprintf(route->why[kind], sizeof route->why[kind], "%s", why);
+    return NULL;
+}
+
+/* Has the user named something that only this part can use? Then he wants to know that it does not work. */
+static bool asked_for(int kind, const struct settings *settings, const char *lanes)
+{
+    const struct route_devices *devices = &settings->devices;
+    if (!core_backend_find(route_kind_names[kind])) return settings->tunes[kind][0] != 0;
+    if (kind == ROUTE_VERBS) return devices->rdma[0] != 0;
+    if (kind == ROUTE_UCX) return (devices->network[0] && strcmp(devices->network, "lo") != 0) || (lanes && strcmp(lanes, "tcp") != 0);
+    return false;
+}
+
 /* One part, or the reason why there is none. An error only where the user is to blame. */
 static enum weft_status open_part(struct route *route, int kind, const struct settings *settings,
                                   const struct weft_transport_options *options, struct weft_error *error)
@@ -131,11 +162,12 @@ static enum weft_status open_part(struct route *route, int kind, const struct se
     part.backend = route_kind_names[kind];
     part.tune = settings->tunes[kind];
     part.wrap = NULL;
+    if (!(part.devices = devices_of(route, kind, settings, options->lanes))) return WEFT_OK;
     struct weft_transport **at = &route->parts[whole->part_count];
     enum weft_status status = weft_transport_open(whole->env, &part, at, &why);
     if (status < 0) {
         snprintf(route->why[kind], sizeof route->why[kind], "%.*s", (int)sizeof route->why[kind] - 1, why.text);
-        bool meant = status == WEFT_ERR_NO_MEMORY || (status == WEFT_ERR_INVALID && part.tune[0]);
+        bool meant = status == WEFT_ERR_NO_MEMORY || status == WEFT_ERR_INVALID || asked_for(kind, settings, options->lanes);
         return meant ? weft_error_set(error, status, "%s", why.text) : WEFT_OK;
     }
     (*at)->whole = whole;
@@ -148,6 +180,7 @@ static enum weft_status open_parts(struct route *route, const struct weft_transp
     struct weft_transport *whole = route->whole;
     struct settings settings;
     WEFT_TRY(read_settings(&settings, options->tune, error));
+    WEFT_TRY(route_devices_split("/", options->devices, &settings.devices, error));
     WEFT_TRY(read_links(route, settings.links, error));
     for (int kind = 0; kind < ROUTE_KINDS; kind++) snprintf(route->why[kind], sizeof route->why[kind], "left out by use=");
     for (uint32_t i = 0; i < settings.count; i++) WEFT_TRY(open_part(route, settings.order[i], &settings, options, error));

@@ -14,6 +14,7 @@
  *
  *   route.c          life, peers, progress, sleeping
  *   route_offer.c    offers and the rule; pure
+ *   route_devices.c  which of the devices named is for which part
  *   route_window.c   windows: one in every part, and a key made of their keys
  *
  * Settings (options.tune): use=shm+verbs+ucx (what to offer, most wanted first); links=FILE (a link table as `weft doctor`
@@ -23,7 +24,8 @@
 
 #include "transport/core/core.h"
 
-enum { ROUTE_KINDS = 3, ROUTE_LOOK_EVERY = 64, ROUTE_TUNE_BYTES = 512, ROUTE_WHY_BYTES = 160 };
+enum { ROUTE_KINDS = 3, ROUTE_LOOK_EVERY = 64, ROUTE_TUNE_BYTES = 512, ROUTE_WHY_BYTES = 160, ROUTE_DEVICES_BYTES = 256 };
+enum { ROUTE_SHM, ROUTE_VERBS, ROUTE_UCX };
 extern const char *const route_kind_names[ROUTE_KINDS]; /* most wanted first */
 
 /* ---- offers ---- */
@@ -62,6 +64,17 @@ enum route_reason {
  * secret: the job has one. links: the table whose digest is in `mine`, or NULL. */
 int route_choose(const struct route_offer *mine, const struct route_offer *theirs, bool secret, const struct weft_link_table *links,
                  enum route_reason reasons_out[ROUTE_KINDS]);
+
+/* ---- devices ---- */
+
+/* One list names the devices of all parts: RDMA devices are for verbs, network interfaces for UCX's sockets. */
+struct route_devices {
+    char all[ROUTE_DEVICES_BYTES], rdma[ROUTE_DEVICES_BYTES], network[ROUTE_DEVICES_BYTES];
+};
+/* list: "mlx5_0:1,eth0", or NULL for "lo". What is an RDMA device is looked up below `root`, "/". WEFT_ERR_INVALID: too long. */
+enum weft_status route_devices_split(const char *root, const char *list, struct route_devices *devices_out, struct weft_error *error);
+/* Lanes of UCX that run over network interfaces, whatever RDMA devices there are. */
+bool route_lanes_are_sockets(const char *lanes);
 
 /* ---- the endpoint ---- */
 

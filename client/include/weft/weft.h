@@ -177,7 +177,8 @@ WEFT_API enum weft_status weft_set_plan(struct weft_session *session, const char
 
 /* ---- 4. Memory, statistics, recorder --------------------------------------------------------------- */
 
-/* weft_alloc() - memory (zeroed, 64-byte aligned, pre-touched) that transports can use best. NULL when there is none. */
+/* weft_alloc() - memory (zeroed, 64-byte aligned, pre-touched) that transports can use best: peers on this host map it and
+ * copy straight from and to it. A forked child shares it with its parent (it is no copy). NULL when there is none. */
 WEFT_API void *weft_alloc(struct weft_session *session, size_t bytes);
 WEFT_API void weft_free(struct weft_session *session, void *memory);
 
@@ -192,6 +193,11 @@ struct weft_stats {
     uint64_t requests;               /* completed */
 };
 WEFT_API enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out);
+
+/* weft_describe_links() - by what each other process of the job is reached, a line each, for people: "rank 1 (host b, pid
+ * 41): shm mapped, other memory by CMA". Cut to out_bytes. Asks the engine: may take as long as one of its steps.
+ * WEFT_ERR_BUSY: not within a second; ask again. */
+WEFT_API enum weft_status weft_describe_links(struct weft_session *session, char *out, size_t out_bytes);
 
 /* weft_dump_events() - the flight recorder as JSON, or as a Perfetto trace when the path ends in ".perfetto.json". */
 WEFT_API enum weft_status weft_dump_events(struct weft_session *session, const char *path);

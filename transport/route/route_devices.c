@@ -1,0 +1,46 @@
+/* route_devices.c - one list of devices for all parts of "auto".
+ *
+ * The user names what leads to the other hosts, "mlx5_0:1,eth0": RDMA devices are for verbs, interfaces for UCX over
+ * tcp. "lo", the default, means this host alone: no part then listens on a network. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "transport/route/route.h"
+
+static bool is_rdma(const char *root, const char *name, size_t length)
+{
+    char path[ROUTE_DEVICES_BYTES + 300];
+    size_t bytes = strcspn(name, ":"); /* a port follows */
+    if (bytes > length) bytes = length;
+    if (bytes == 0 || memchr(name, '/', bytes) || name[0] == '.') return false;
+    int got = snprintf(path, sizeof path, "%s/sys/class/infiniband/%.*s", root, (int)bytes, name);
+    return got > 0 && (size_t)got < sizeof path && access(path, F_OK) == 0;
+}
+
+static void add(char list[ROUTE_DEVICES_BYTES], const char *name, size_t length)
+{
+    size_t at = strlen(list);
+    snprintf(list + at, ROUTE_DEVICES_BYTES - at, "%s%.*s", at > 0 ? "," : "", (int)length, name);
+}
+
+enum weft_status route_devices_split(const char *root, const char *list, struct route_devices *devices_out, struct weft_error *error)
+{
+    struct route_devices *devices = devices_out;
+    *devices = (struct route_devices){0};
+    if (!list || !list[0]) list = "lo";
+    if (strlen(list) >= ROUTE_DEVICES_BYTES)
+        return weft_error_set(error, WEFT_ERR_INVALID, "the list of devices is longer than %d bytes", ROUTE_DEVICES_BYTES - 1);
+    snprintf(devices->all, sizeof devices->all, "%s", list);
+    for (const char *at = list; *at;) {
+        size_t length = strcspn(at, ", ");
+        if (length > 0) add(is_rdma(root, at, length) ? devices->rdma : devices->network, at, length);
+        at += length + (at[length] != 0);
+    }
+    return WEFT_OK;
+}
+
+bool route_lanes_are_sockets(const char *lanes)
+{
+    return !lanes || !lanes[0] || strcmp(lanes, "tcp") == 0;
+}
