@@ -175,4 +175,13 @@ enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct wef
                                             float result_scale, uint64_t deadline_ns, weft_coll_done_fn done, void *context,
                                             struct weft_error *error);
 
+/* What the call above moves, for those who choose a codec. contribution_bytes: of each round, as measured (all ranks'
+ * are taken to be alike); NULL: the upper bounds. */
+struct weft_coll_traffic {
+    double bytes; /* out of one rank, and as many into it */
+    double hops;  /* messages that wait for one another */
+};
+void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struct weft_shape *shape, uint32_t ranks,
+                             const size_t *contribution_bytes, struct weft_coll_traffic *traffic_out);
+
 #endif

@@ -104,3 +104,11 @@ double weft_codec_residual_norm(const struct weft_codec *codec)
 {
     return codec->residual ? sqrt(weft_kernels()->dot_f32(codec->residual, codec->residual, codec->elems)) : 0.0;
 }
+
+enum weft_status weft_codec_residual_copy(const struct weft_codec *codec, float *out)
+{
+    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (codec->residual) memcpy(out, codec->residual, codec->elems * sizeof *out);
+    else memset(out, 0, codec->elems * sizeof *out);
+    return WEFT_OK;
+}

@@ -133,6 +133,10 @@ void weft_codec_commit(struct weft_codec *codec);
 void weft_codec_abandon(struct weft_codec *codec);
 /* sqrt(sum of squares) of the residual: a live metric; 0 for codecs without one. */
 double weft_codec_residual_norm(const struct weft_codec *codec);
+/* For a tensor that goes on with another codec, between steps (WEFT_ERR_STATE): what this one still owes is copied to
+ * out (elems,), in units of grad_scale * gradient, to be added to the next contribution; a codec without a residual owes
+ * zeros. Nothing of the codec changes. */
+enum weft_status weft_codec_residual_copy(const struct weft_codec *codec, float *out);
 
 /* ---- what a codec must remember across a restart: residual, warm start, step counter ---- */
 size_t weft_codec_state_bytes(const struct weft_codec *codec);
@@ -173,5 +177,7 @@ size_t weft_index_encode(const uint32_t *indices, uint64_t index_count, uint64_t
 /* UNTRUSTED: checks every bound; rising order guaranteed in the result. *consumed_out: bytes used. */
 enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out,
                                    uint64_t index_count_max, uint64_t *index_count_out, size_t *consumed_out);
+
+#include "compress/judge.h" /* which codec pays */
 
 #endif

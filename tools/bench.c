@@ -20,6 +20,7 @@ static const char help[] =
     "  push_pull    the same through parameter-server shards\n"
     "  waiting      what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
     "  kernels      speed of the kernels and codecs of one thread beside copy bandwidth\n"
+    "  codec        ratio, error and time of each codec, and below which link speed it pays\n"
     "  p2p          messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
     "  compare      two commands in turn, or two files of rows: the median ratio and its noise\n"
     "  plot         charts (SVG) of CSV files\n\n"
@@ -126,6 +127,7 @@ int weft_bench_main(int argc, char **argv)
     if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, argc - 1, argv + 1);
     if (strcmp(what, "waiting") == 0) return measure(BENCH_WAITING, argc - 1, argv + 1);
     if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
+    if (strcmp(what, "codec") == 0) return weft_bench_codec_main(argc - 1, argv + 1);
     if (strcmp(what, "p2p") == 0) return weft_bench_p2p_main(argc - 1, argv + 1);
     if (strcmp(what, "plot") == 0) return weft_bench_plot_main(argc - 1, argv + 1);
     if (strcmp(what, "compare") == 0) return weft_bench_compare_main(argc - 1, argv + 1);

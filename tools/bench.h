@@ -6,6 +6,7 @@
  *   bench_job        session, timed loop, agreement of the ranks: what all benchmarks share
  *   bench_report     the table (nccl-tests' columns) and the JSON rows
  *   bench_kernels    `weft bench kernels`, over tools/kernelbench
+ *   bench_codec      `weft bench codec`, over tools/codecbench
  *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them
  *   bench_chart      `weft bench plot`, bench_compare `weft bench compare`, over tools/benchlib */
 #ifndef WEFT_TOOLS_BENCH_H
@@ -18,6 +19,7 @@ int weft_bench_main(int argc, char **argv);
 int weft_bench_p2p_main(int argc, char **argv); /* tools/p2p */
 int weft_bench_plot_main(int argc, char **argv);
 int weft_bench_kernels_main(int argc, char **argv);
+int weft_bench_codec_main(int argc, char **argv);
 int weft_bench_compare_main(int argc, char **argv);
 
 #endif

@@ -136,6 +136,14 @@ static void bench_words(void **state)
     expect(WORDS(weft, "bench", "p2p", "--transport", "pigeon"), 1, "rank 0: transport backend \"pigeon\" is unknown", NULL);
     expect(WORDS(weft, "bench", "all_reduce", "--bogus"), 2, "weft bench all_reduce: there is no option --bogus", NULL);
     expect(WORDS(weft, "bench", "push_pull", "--plan", "ring"), 2, "--plan is not an option of push_pull", NULL);
+    expect(WORDS(weft, "bench", "codec", "-q"), 2, "weft bench codec: there is no option -q", NULL);
+    expect(WORDS(weft, "bench", "codec", "--codec", "topc"), 2, "codec \"topc\" is unknown", NULL);
+    expect(WORDS(weft, "bench", "codec", "--size", "1M,"), 2, "--size '1M,' is not a list of at most 32 sizes from 64 to 4G", NULL);
+    expect(WORDS(weft, "bench", "codec", "--ranks", "0"), 2, "--ranks '0' is not a number from 1 to 64", NULL);
+    expect(WORDS(weft, "bench", "codec", "more"), 2, "argument 'more' is not an option", NULL);
+    expect(WORDS(weft, "bench", "codec", "--help"), 0, "pays below", "--json");
+    expect(WORDS(weft, "bench", "codec", "-s", "4K", "-c", "dense", "-r", "1", "--json"), 0, "\"ratio\":1.0,", "\"pays_below_Gbps\":0.0");
+    expect(WORDS(weft, "bench", "codec", "-s", "64K", "-c", "bf16", "-c", "topk", "-r", "1", "-n", "4"), 0, "topk:ratio=0.01", "never");
     expect(WORDS(weft, "bench", "kernels", "-q"), 2, "weft bench kernels: there is no option -q", NULL);
     expect(WORDS(weft, "bench", "plot", "--x"), 2, "weft bench plot: --x needs a value", NULL);
     expect(WORDS(weft, "bench", "p2p", "--transport", "shm", "--peers", "2", "-e", "64", "--iters", "50", "--measure", "bw"), 0,

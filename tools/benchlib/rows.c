@@ -60,7 +60,7 @@ static void name_row(const json_t *object, struct bench_measured *row)
     static const struct {
         const char *field, *format;
     } words[] = {
-        {"section", "%s"}, {"kernel", "%s"},  {"op", "%s"},        {"measure", "%s"}, {"dtype", "%s"},
+        {"section", "%s"}, {"kernel", "%s"},  {"codec", "%s"}, {"op", "%s"},        {"measure", "%s"}, {"dtype", "%s"},
         {"redop", "%s"},   {"pattern", "%s"}, {"wait", "wait %s"}, {"memory", "%s"},
     };
     static const char *const numbers[] = {"ranks", "shards", "window", "elements"};

@@ -1,0 +1,158 @@
+/* judge.c - the model of judge_model.c asked again and again, and slow to change its mind.
+ *
+ *     first look    the best choice, at once: there is nothing to lose yet
+ *     later looks   a change must gain `margin` of the step, `looks` times in a row (one more after each revision)
+ *     on trial      after a change the measured step is held against the one before: slower by the margin, twice in a
+ *                   row, with the link and the computation as they were, means that the model is wrong about these
+ *                   candidates here. The choice goes back, and what was new in it is refused until the link changes. */
+#include <math.h>
+#include <string.h>
+
+#include "compress/compress.h"
+
+#define SAME_LINK 1.5 /* bandwidths within this factor are the same link */
+enum { TRIAL_LOOKS = 2 };
+
+struct weft_judge {
+    struct weft_env *env;
+    struct weft_judge_options options;
+    uint32_t count, revision;
+    bool looked;
+    uint32_t patience;            /* looks in a row that wanted a change */
+    uint8_t *choices, *before, *wanted, *refused; /* (count,) each, of `memory` */
+    double before_step_ns, before_bandwidth, before_compute_ns; /* of the trial; 0: no trial */
+    uint32_t slower;              /* looks in a row in which the trial went badly */
+    double refused_bandwidth;
+    void *scratch, *memory;       /* owned */
+};
+
+void weft_judge_options_init(struct weft_judge_options *options)
+{
+    *options = (struct weft_judge_options){.margin = 0.03, .looks = 3, .revisions_max = 32};
+}
+
+enum weft_status weft_judge_create(struct weft_env *env, const struct weft_judge_options *options, uint32_t tensor_count,
+                                   struct weft_judge **judge_out)
+{
+    struct weft_judge *judge = weft_alloc_zero(env, sizeof *judge);
+    if (!judge) return WEFT_ERR_NO_MEMORY;
+    const size_t scratch_bytes = weft_judge_scratch_bytes(tensor_count);
+    judge->env = env;
+    judge->count = tensor_count;
+    judge->memory = weft_alloc_zero(env, scratch_bytes + (size_t)tensor_count * 4);
+    if (!judge->memory) {
+        weft_judge_free(judge);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_judge_options_init(&judge->options);
+    if (options) judge->options = *options;
+    judge->scratch = judge->memory;
+    judge->choices = (uint8_t *)judge->memory + scratch_bytes;
+    judge->before = judge->choices + tensor_count;
+    judge->wanted = judge->before + tensor_count;
+    judge->refused = judge->wanted + tensor_count;
+    *judge_out = judge;
+    return WEFT_OK;
+}
+
+void weft_judge_free(struct weft_judge *judge)
+{
+    if (!judge) return;
+    weft_free_bytes(judge->env, judge->memory);
+    weft_free_bytes(judge->env, judge);
+}
+
+const uint8_t *weft_judge_choices(const struct weft_judge *judge) { return judge->choices; }
+uint32_t weft_judge_revision(const struct weft_judge *judge) { return judge->revision; }
+
+static bool sane(const struct weft_judge *judge, const struct weft_judge_figures *figures)
+{
+    if (!(figures->bytes_per_second > 0) || !isfinite(figures->bytes_per_second)) return false;
+    if (!(figures->latency_ns >= 0) || !isfinite(figures->latency_ns)) return false;
+    if (!(figures->compute_ns >= 0) || !isfinite(figures->compute_ns)) return false;
+    if (!(figures->steal >= 0 && figures->steal <= 1)) return false;
+    for (uint32_t i = 0; i < judge->count; i++) {
+        const struct weft_judge_tensor *tensor = &figures->tensors[i];
+        if (!isfinite(tensor->ready_ns) || tensor->candidate_count < 1 || tensor->candidate_count > WEFT_JUDGE_CANDIDATES_MAX)
+            return false;
+    }
+    return true;
+}
+
+static bool within(double a, double b, double factor)
+{
+    return a <= b * factor && b <= a * factor;
+}
+
+static void revise(struct weft_judge *judge, const uint8_t *choices, const struct weft_judge_figures *figures, bool trial)
+{
+    memcpy(judge->before, judge->choices, judge->count);
+    memcpy(judge->choices, choices, judge->count);
+    judge->revision++;
+    judge->patience = judge->slower = 0;
+    judge->before_step_ns = trial ? figures->step_ns : 0;
+    judge->before_bandwidth = figures->bytes_per_second;
+    judge->before_compute_ns = figures->compute_ns;
+}
+
+/* Has the last change made things worse? */
+static bool trial_failed(struct weft_judge *judge, const struct weft_judge_figures *figures)
+{
+    const bool comparable = judge->before_step_ns > 0 && figures->step_ns > 0
+        && within(judge->before_bandwidth, figures->bytes_per_second, SAME_LINK)
+        && within(judge->before_compute_ns, figures->compute_ns, 1.2);
+    if (!comparable || figures->step_ns <= judge->before_step_ns * (1 + judge->options.margin)) {
+        judge->slower = 0;
+        return false;
+    }
+    return ++judge->slower >= TRIAL_LOOKS;
+}
+
+static void go_back(struct weft_judge *judge, const struct weft_judge_figures *figures)
+{
+    for (uint32_t i = 0; i < judge->count; i++)
+        if (judge->choices[i] != judge->before[i]) judge->refused[i] |= (uint8_t)(1u << judge->choices[i]);
+    judge->refused_bandwidth = figures->bytes_per_second;
+    memcpy(judge->wanted, judge->before, judge->count);
+    revise(judge, judge->wanted, figures, false);
+}
+
+/* As fast, and nothing but candidates that stand earlier. */
+static bool plainer(const struct weft_judge *judge)
+{
+    bool differs = false;
+    for (uint32_t i = 0; i < judge->count; i++) {
+        if (judge->wanted[i] > judge->choices[i]) return false;
+        differs |= judge->wanted[i] < judge->choices[i];
+    }
+    return differs;
+}
+
+/* Is judge->wanted worth having? */
+static bool pays(const struct weft_judge *judge, double now, double then)
+{
+    if (!isfinite(now)) return isfinite(then);
+    return now - then > (judge->looked ? judge->options.margin * now : 0) || plainer(judge);
+}
+
+enum weft_verdict weft_judge_look(struct weft_judge *judge, const struct weft_judge_figures *figures)
+{
+    if (!sane(judge, figures) || judge->revision >= judge->options.revisions_max) return WEFT_VERDICT_KEEP;
+    if (trial_failed(judge, figures)) {
+        go_back(judge, figures);
+        return WEFT_VERDICT_REVERT;
+    }
+    if (judge->refused_bandwidth > 0 && !within(judge->refused_bandwidth, figures->bytes_per_second, SAME_LINK)) {
+        memset(judge->refused, 0, judge->count);
+        judge->refused_bandwidth = 0;
+    }
+    const double now = weft_judge_step_ns(figures, judge->choices, judge->count);
+    memcpy(judge->wanted, judge->choices, judge->count);
+    const double then = weft_judge_improve(figures, judge->refused, judge->wanted, judge->count, judge->scratch);
+    judge->patience = pays(judge, now, then) ? judge->patience + 1 : 0;
+    const uint32_t needed = judge->looked ? judge->options.looks + judge->revision : 1;
+    judge->looked = true;
+    if (judge->patience < needed || memcmp(judge->wanted, judge->choices, judge->count) == 0) return WEFT_VERDICT_KEEP;
+    revise(judge, judge->wanted, figures, true);
+    return WEFT_VERDICT_CHANGE;
+}

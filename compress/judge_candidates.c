@@ -1,0 +1,85 @@
+/* judge_candidates.c - "auto:topk:ratio=0.01,bf16": which codecs a tensor may become.
+ *
+ * Commas separate both candidates and a codec's options. A piece with a '=' and no ':' before it is an option of the candidate
+ * before it; so the text is cut in front of every other piece, and each part is an ordinary codec spec. */
+#include <stdio.h>
+#include <string.h>
+
+#include "compress/compress.h"
+
+enum { TEXT_MAX = 200 };
+
+bool weft_judge_asked(const char *text)
+{
+    return strcmp(text, "auto") == 0 || strncmp(text, "auto:", 5) == 0;
+}
+
+/* Bytes of the candidate that begins at `text`. */
+static size_t candidate_length(const char *text)
+{
+    size_t length = strcspn(text, ",");
+    while (text[length] == ',') {
+        const char *piece = text + length + 1;
+        const size_t key = strcspn(piece, ":=,");
+        if (piece[key] != '=') break;
+        length += 1 + strcspn(piece, ",");
+    }
+    return length;
+}
+
+static bool same(const struct weft_codec_spec *a, const struct weft_codec_spec *b)
+{
+    char texts[2][96];
+    weft_codec_format(a, texts[0], sizeof texts[0]);
+    weft_codec_format(b, texts[1], sizeof texts[1]);
+    return strcmp(texts[0], texts[1]) == 0;
+}
+
+static bool known(const struct weft_codec_spec *specs, uint32_t count, const struct weft_codec_spec *spec)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (same(&specs[i], spec)) return true;
+    return false;
+}
+
+static enum weft_status add(const char *text, size_t length, struct weft_codec_spec *specs, uint32_t *count, struct weft_error *error)
+{
+    struct weft_codec_spec spec;
+    char one[TEXT_MAX];
+    snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), text);
+    WEFT_TRY(weft_codec_parse(one, &spec, error));
+    if (spec.id == WEFT_CODEC_DENSE) return WEFT_OK; /* it always is one */
+    if (known(specs, *count, &spec)) return weft_error_set(error, WEFT_ERR_INVALID, "auto: the candidate \"%s\" is there twice", one);
+    if (*count == WEFT_JUDGE_CANDIDATES_MAX)
+        return weft_error_set(error, WEFT_ERR_INVALID, "auto: at most %d candidates beside dense", WEFT_JUDGE_CANDIDATES_MAX - 1);
+    specs[(*count)++] = spec;
+    return WEFT_OK;
+}
+
+enum weft_status weft_judge_parse(const char *text, struct weft_judge_candidates *candidates, struct weft_error *error)
+{
+    struct weft_judge_candidates found = {.count = 1};
+    if (!weft_judge_asked(text))
+        return weft_error_set(error, WEFT_ERR_INVALID, "\"%.60s\" is not \"auto\", with or without candidates (\"auto:topk,bf16\")", text);
+    const char *at = text[4] == ':' ? text + 5 : "bf16";
+    if (strcmp(at, "lossy") == 0) at = "bf16,int8,powersgd:rank=4,topk:ratio=0.01";
+    WEFT_TRY(weft_codec_parse("dense", &found.specs[0], error));
+    for (;;) {
+        const size_t length = candidate_length(at);
+        WEFT_TRY(add(at, length, found.specs, &found.count, error));
+        if (at[length] == '\0') break;
+        at += length + 1;
+    }
+    *candidates = found;
+    return WEFT_OK;
+}
+
+void weft_judge_resolve(struct weft_judge_candidates *candidates, const struct weft_shape *shape)
+{
+    uint32_t count = 1;
+    for (uint32_t i = 1; i < candidates->count; i++) {
+        const struct weft_codec_spec spec = weft_codec_resolve(&candidates->specs[i], shape);
+        if (spec.id != WEFT_CODEC_DENSE && !known(candidates->specs, count, &spec)) candidates->specs[count++] = spec;
+    }
+    candidates->count = count;
+}

@@ -1,0 +1,174 @@
+/* judge_model.c - how long a step takes with given choices, and the choices for which it is shortest.
+ *
+ * The recurrences of judge.h are sums and maxima, so what is still to come after tensor k is a function of four numbers
+ * (engine, link, decoder, engine's own work) of the form max(number + coefficient, ..., constant): a *tail*. Tails of all
+ * k are made from the last tensor to the first; then one walk from the first to the last tries each candidate of each
+ * tensor in constant time. Walks are repeated until nothing gains.
+ *
+ * With `steal`, codec work moves everything behind it by the same time, so the four numbers are kept relative to that
+ * delay, and the delay is added at the end. */
+#include <math.h>
+#include <string.h>
+
+#include "compress/compress.h"
+
+enum { WALKS_MAX = 8 };
+#define TIE 0.005 /* of a step: what is not worth a codec */
+
+struct front {
+    double engine, link, decoder, work; /* when each is free, relative to `delay` */
+    double delay;
+};
+
+struct tail {
+    double engine, link, decoder, work, constant;
+};
+
+static double wire_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost)
+{
+    return cost->wire_bytes / figures->bytes_per_second * 1e9;
+}
+
+static bool usable(const struct weft_judge_cost *cost)
+{
+    return cost->encode_ns >= 0 && cost->decode_ns >= 0 && cost->wire_bytes >= 0 && cost->hops >= 0
+        && isfinite(cost->encode_ns + cost->decode_ns + cost->wire_bytes + cost->hops);
+}
+
+double weft_judge_exchange_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost)
+{
+    return cost->encode_ns + wire_ns(figures, cost) + cost->hops * figures->latency_ns + cost->decode_ns;
+}
+
+static void pass(struct front *front, const struct weft_judge_figures *figures, double ready, const struct weft_judge_cost *cost)
+{
+    const double steal = figures->steal * (cost->encode_ns + cost->decode_ns);
+    front->work = fmax(front->work, ready) + cost->encode_ns + cost->decode_ns - steal;
+    front->engine = fmax(front->engine, ready) + cost->encode_ns;
+    front->link = fmax(front->link, front->engine) + wire_ns(figures, cost);
+    front->decoder = fmax(front->decoder, front->link + cost->hops * figures->latency_ns) + cost->decode_ns - steal;
+    front->engine -= steal;
+    front->link -= steal;
+    front->delay += steal;
+}
+
+static struct tail tail_end(const struct weft_judge_figures *figures)
+{
+    return (struct tail){.engine = -INFINITY, .link = -INFINITY, .decoder = 0, .work = 0, .constant = figures->compute_ns};
+}
+
+/* The tail before a tensor, from the tail behind it. */
+static struct tail tail_before(const struct tail *behind, const struct weft_judge_figures *figures, double ready,
+                               const struct weft_judge_cost *cost)
+{
+    const double steal = figures->steal * (cost->encode_ns + cost->decode_ns);
+    struct tail tail;
+    tail.decoder = cost->decode_ns + behind->decoder;
+    tail.link = wire_ns(figures, cost) + fmax(behind->link, cost->hops * figures->latency_ns + tail.decoder);
+    tail.engine = cost->encode_ns + fmax(behind->engine, tail.link);
+    tail.work = cost->encode_ns + cost->decode_ns + behind->work;
+    tail.constant = fmax(ready + fmax(tail.engine, tail.work), behind->constant + steal);
+    return tail;
+}
+
+static double through(const struct front *front, const struct tail *tail)
+{
+    return front->delay + fmax(fmax(fmax(front->engine + tail->engine, front->link + tail->link), front->decoder + tail->decoder),
+                               fmax(front->work + tail->work, tail->constant));
+}
+
+double weft_judge_step_ns(const struct weft_judge_figures *figures, const uint8_t *choices, uint32_t count)
+{
+    struct front front = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        const struct weft_judge_tensor *tensor = &figures->tensors[i];
+        if (choices[i] >= tensor->candidate_count || !usable(&tensor->costs[choices[i]])) return INFINITY;
+        pass(&front, figures, tensor->ready_ns, &tensor->costs[choices[i]]);
+    }
+    const struct tail end = tail_end(figures);
+    return through(&front, &end);
+}
+
+static bool allowed(const struct weft_judge_tensor *tensor, uint8_t refused, uint32_t candidate)
+{
+    return !(refused >> candidate & 1) && usable(&tensor->costs[candidate]);
+}
+
+/* One walk: each tensor takes the candidate with which the step is shortest, the others as they are. False: nothing
+ * changed. With `limit`, instead the first candidate with which the step takes no longer than that. */
+static bool walk(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count,
+                 struct tail *tails, double limit)
+{
+    struct front front = {0};
+    bool changed = false;
+    tails[count] = tail_end(figures);
+    for (uint32_t i = count; i-- > 0;)
+        tails[i] = tail_before(&tails[i + 1], figures, figures->tensors[i].ready_ns, &figures->tensors[i].costs[choices[i]]);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct weft_judge_tensor *tensor = &figures->tensors[i];
+        const uint8_t old = choices[i];
+        double best = through(&front, &tails[i]);
+        for (uint32_t c = 0; c < tensor->candidate_count && !(limit > 0 && c >= choices[i]); c++) {
+            struct front next = front;
+            if (c == old || !allowed(tensor, refused ? refused[i] : 0, c)) continue;
+            pass(&next, figures, tensor->ready_ns, &tensor->costs[c]);
+            const double step = through(&next, &tails[i + 1]);
+            if (limit > 0 ? step > limit : step >= best * (1 - 1e-9)) continue;
+            best = step;
+            choices[i] = (uint8_t)c;
+        }
+        changed |= choices[i] != old;
+        pass(&front, figures, tensor->ready_ns, &tensor->costs[choices[i]]);
+    }
+    return changed;
+}
+
+static double descend(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count,
+                      struct tail *tails)
+{
+    for (uint32_t i = 0; i < WALKS_MAX && walk(figures, refused, choices, count, tails, 0); i++) continue;
+    return weft_judge_step_ns(figures, choices, count);
+}
+
+/* Where to start from: candidate `index` for all that have it, or each tensor's own shortest exchange. */
+static void start(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count, uint32_t index)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct weft_judge_tensor *tensor = &figures->tensors[i];
+        double best = INFINITY;
+        choices[i] = 0;
+        for (uint32_t c = 0; c < tensor->candidate_count; c++) {
+            if (!allowed(tensor, refused ? refused[i] : 0, c)) continue;
+            const double exchange = c == index ? -1 : weft_judge_exchange_ns(figures, &tensor->costs[c]);
+            if (index < WEFT_JUDGE_CANDIDATES_MAX && c != index) continue;
+            if (exchange >= best) continue;
+            best = exchange;
+            choices[i] = (uint8_t)c;
+        }
+    }
+}
+
+size_t weft_judge_scratch_bytes(uint32_t count)
+{
+    return ((size_t)count + 1) * (sizeof(struct tail) + 1);
+}
+
+double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count,
+                          void *scratch)
+{
+    struct tail *tails = scratch;
+    uint8_t *other = (uint8_t *)(tails + count + 1);
+    double best = weft_judge_step_ns(figures, choices, count);
+    if (isfinite(best)) best = descend(figures, refused, choices, count, tails);
+    for (uint32_t index = 0; index <= WEFT_JUDGE_CANDIDATES_MAX; index++) {
+        start(figures, refused, other, count, index);
+        if (!isfinite(weft_judge_step_ns(figures, other, count))) continue; /* dense itself is out: nothing to fall back on */
+        const double step = descend(figures, refused, other, count, tails);
+        if (step >= best * (1 - 1e-9)) continue;
+        best = step;
+        memcpy(choices, other, count);
+    }
+    if (!isfinite(best)) return best;
+    walk(figures, refused, choices, count, tails, best * (1 + TIE));
+    return weft_judge_step_ns(figures, choices, count);
+}
