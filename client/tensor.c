@@ -169,6 +169,7 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
     enum weft_status status = WEFT_OK;
     bool failed = false;
     if (spec->id != WEFT_CODEC_DENSE) status = weft_codec_create(env, spec, &tensor->shape, &tensor->codec);
+    if (tensor->codec) weft_codec_set_ranks(tensor->codec, session->ranks);
     if (tensor->codec && tensor->mode == WEFT_MODE_SERVER) {
         for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
             size_t bytes = weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks);

@@ -38,6 +38,7 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     codec->shape = *shape;
     codec->elems = (size_t)elems;
     codec->rounds = weft_codec_rounds(resolved);
+    codec->ranks = 0;
     codec->done = 0;
     *codec_out = codec;
     return WEFT_OK;

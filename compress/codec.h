@@ -19,6 +19,7 @@ struct codec_state {
     uint64_t *steps; /* NULL: none */
     float *values[2];
     size_t counts[2];
+    size_t owed;     /* how many of the arrays are debts to the gradient, in its unit; the first ones */
 };
 
 struct codec_ops {
@@ -43,11 +44,13 @@ struct weft_codec {
     struct weft_shape shape;
     size_t elems;
     uint32_t rounds;
+    uint32_t ranks;        /* that contribute; 0: not known */
     float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step; commit swaps them. NULL: a codec without */
     uint32_t done; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */
 };
 
 /* What a saved state may not hold, and no residual may become: magnitudes from 2^120. */
+#define CODEC_TOO_LARGE 0x1p120
 #define CODEC_TOO_LARGE_BITS 0x7b800000u
 
 /* Takes residual (zero) and shadow; false: no memory, and weft_codec_free gives back what there is. */
@@ -104,7 +107,15 @@ void cast_unpack(enum weft_codec_id id, float *out, const void *data, float fact
 /* ---- shapes ---- */
 size_t matrix_rows(const struct weft_shape *shape);
 size_t matrix_cols(const struct weft_shape *shape);
-/* Elements that topk and randomk send. */
+/* Elements of a factor that round `round` sends: P in even rounds, Q in odd ones. */
+size_t powersgd_count(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round);
+/* Elements that topk and randomk send; topk's after the warm-up. */
 size_t topk_count(const struct weft_codec_spec *spec, size_t elems);
+/* In step `steps` (counted from 0), and the most in any step. */
+size_t topk_count_at(const struct weft_codec_spec *spec, size_t elems, uint64_t steps);
+size_t topk_count_max(const struct weft_codec_spec *spec, size_t elems);
+
+/* ---- a saved state (codec_state.c) ---- */
+enum { CODEC_STATE_HEAD_BYTES = 32 }; /* the residual follows */
 
 #endif

@@ -1,26 +1,32 @@
 /* codec_state.c - a codec's memory as bytes, for checkpoints: the debt to the gradient must survive a restart.
  *
- *     u32 version (1), u32 codec id, u64 elements, u64 steps committed, then the codec's arrays as f32:
- *     powersgd  residual (elements), Q (rank * cols);   dense, f16, bf16  nothing;   all others  residual (elements)
+ *     u32 version (2), u32 codec id, u64 elements, u64 steps committed, u32 ranks (0: not known), u32 0, then the codec's
+ *     arrays as f32:
+ *     powersgd  residual (elements), Q (rank * cols);   topk with momentum  residual, momentum (elements each);
+ *     dense, f16, bf16  nothing;   all others  residual (elements)
  *
  * Only between steps is there one state to save. A file may be damaged: sizes are compared and every value must be
- * finite and below 2^120 (what an encode would refuse) before the first one is copied. */
+ * finite and below 2^120 (what an encode would refuse) before the first one is copied.
+ *
+ * What is owed is worth its share of the mean over `ranks` workers; it changes with their number (weft_codec_set_ranks). */
+#include <math.h>
 #include <string.h>
 
 #include "compress/codec.h"
 #include "kernels/kernels.h"
 
-enum { STATE_VERSION = 1 };
+enum { STATE_VERSION = 2 };
 
 struct state_head {
     uint32_t version, codec_id;
     uint64_t elems, steps;
+    uint32_t ranks, zero;
 };
-_Static_assert(sizeof(struct state_head) == 24, "a file format");
+_Static_assert(sizeof(struct state_head) == CODEC_STATE_HEAD_BYTES, "a file format");
 
 static struct codec_state state_of(const struct weft_codec *codec)
 {
-    struct codec_state state = {.values = {codec->residual}, .counts = {codec->residual ? codec->elems : 0}};
+    struct codec_state state = {.owed = 1, .values = {codec->residual}, .counts = {codec->residual ? codec->elems : 0}};
     if (codec->ops->state) codec->ops->state((struct weft_codec *)(uintptr_t)codec, &state);
     return state;
 }
@@ -34,7 +40,8 @@ size_t weft_codec_state_bytes(const struct weft_codec *codec)
 enum weft_status weft_codec_save(const struct weft_codec *codec, void *out)
 {
     const struct codec_state state = state_of(codec);
-    const struct state_head head = {STATE_VERSION, codec->spec.id, codec->elems, state.steps ? *state.steps : 0};
+    const struct state_head head = {STATE_VERSION, codec->spec.id, codec->elems, state.steps ? *state.steps : 0,
+                                    codec->ranks, 0};
     uint8_t *at = out;
     if (codec->done != 0) return WEFT_ERR_STATE;
     memcpy(at, &head, sizeof head);
@@ -67,14 +74,43 @@ enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, siz
     if (codec->done != 0) return WEFT_ERR_STATE;
     if (bytes != weft_codec_state_bytes(codec)) return WEFT_ERR_MALFORMED;
     memcpy(&head, data, sizeof head);
-    if (head.version != STATE_VERSION || head.codec_id != (uint32_t)codec->spec.id || head.elems != codec->elems)
+    if (head.version != STATE_VERSION || head.codec_id != (uint32_t)codec->spec.id || head.elems != codec->elems ||
+        head.zero != 0)
         return WEFT_ERR_MALFORMED;
     if (!values_in_range(at, state.counts[0] + state.counts[1])) return WEFT_ERR_MALFORMED;
+    codec->ranks = head.ranks;
     if (state.steps) *state.steps = head.steps;
     for (int part = 0; part < 2; part++) {
         if (state.counts[part] == 0) continue;
         memcpy(state.values[part], at, state.counts[part] * sizeof(float));
         at += state.counts[part] * sizeof(float);
     }
+    return WEFT_OK;
+}
+
+enum weft_status weft_codec_rescale(struct weft_codec *codec, float factor)
+{
+    const struct weft_kernels *kernels = weft_kernels();
+    const struct codec_state state = state_of(codec);
+    const size_t owed = state.owed < 2 ? state.owed : 2;
+    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (!isfinite(factor) || factor <= 0.0f) return WEFT_ERR_INVALID;
+    for (size_t part = 0; part < owed; part++) {
+        const uint32_t max_bits = kernels->max_abs_bits_f32(state.values[part], state.counts[part]);
+        float max;
+        memcpy(&max, &max_bits, sizeof max);
+        if (!((double)max * (double)factor < CODEC_TOO_LARGE)) return WEFT_ERR_INVALID;
+    }
+    for (size_t part = 0; part < owed; part++)
+        if (state.counts[part]) kernels->scale_f32(state.values[part], state.values[part], factor, state.counts[part]);
+    return WEFT_OK;
+}
+
+enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks)
+{
+    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (ranks == 0) return WEFT_ERR_INVALID;
+    if (codec->ranks != 0 && codec->ranks != ranks) WEFT_TRY(weft_codec_rescale(codec, (float)((double)ranks / codec->ranks)));
+    codec->ranks = ranks;
     return WEFT_OK;
 }

@@ -8,8 +8,8 @@
  *
  *   dense, f16, bf16   one round, elements                       combined by the fold T
  *   topk               one round, index blocks + values          combined as a sparse union, in T's order
- *   powersgd           two rounds: P = M Q; then, against the orthogonalised sum P^, Q = M^T P^
- *                      combined by the fold T; orthogonalisation happens once, in the combiner of round 0
+ *   powersgd           two rounds an iteration: P = M Q; then, against the orthogonalised sum P^, Q = M^T P^
+ *                      combined by the fold T; orthogonalisation happens once, in the combiner of the even rounds
  *
  *   int8, int4         two rounds: one exponent per 256 elements, combined as their maximum; then integer codes under
  *                      the shared exponents, combined as exact integer sums (compress/quantise.h has the bytes)
@@ -22,9 +22,10 @@
  *   f16        i32 exponent (-126..113), count f16; value = f16 * 2^exponent. The writer puts the largest magnitude
  *              into [2^14, 2^15), so no finite sum overflows and small gradients keep their bits
  *   bf16       count bf16
- *   powersgd   round 0: P, rank * rows f32; round 1: Q, rank * cols f32; rank-major: one vector after the other
+ *   powersgd   even rounds: P, rank * rows f32; odd: Q, rank * cols f32; rank-major: one vector after the other
  *   topk       an index stream (compress/index_block.c gives its format), then one f32 per index. A contribution has
- *              exactly k indices, an aggregate at most min(count, ranks * k)
+ *              exactly k indices (during a warm-up up to the k of its beginning), an aggregate at most
+ *              min(count, ranks * k); an aggregate that would be longer so is u32 0xffffffff, count f32 (dense)
  *
  *   sign, e4m3, e5m2   contributions: compress/narrow.h; aggregate: count bf16
  *   randomk    round 0: u64 step; round 1: k f32, in rising order of the elements drawn (compress/randomk.h)
@@ -33,7 +34,7 @@
  * sparse union sums each index by T over the ranks, those that did not send it left out (x alone, not x + 0).
  * Structure is checked, values are not: a peer that sends NaN gets NaN summed, but none of it enters residual or Q.
  *
- * The aggregate is always the SUM over workers (P^ of round 0 is a basis and has no scale); finish
+ * The aggregate is always the SUM over workers (P^ of an even round is a basis and has no scale); finish
  * multiplies by `scale` (1/ranks or 1/sum of weights), so the same bytes serve every averaging rule.
  * Bits: given the same contributions in the same rank order, every combiner gives the same bytes, and
  * every worker the same gradient, whatever moved the bytes.
@@ -43,10 +44,10 @@
  * the gradient itself is not kept, the caller computes it again). encode(k) called twice in one step gives the same
  * bytes again: a retry never encodes twice. (dense, f16 and bf16 remember nothing: there the gradient must still be
  * the same.) A non-finite gradient, or one that is non-finite after scale and residual: encode(0) answers
- * WEFT_ERR_INVALID, state untouched; PowerSGD counts magnitudes from 2^120 as non-finite.
+ * WEFT_ERR_INVALID, state untouched; PowerSGD and top-k count magnitudes from 2^120 as non-finite.
  *
  * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n: dense 1;
- * f16, bf16 1/2; powersgd 2 and 3 rank (rows + cols); topk about 4 and 10 k;
+ * f16, bf16 1/2; powersgd 2, rank (rows + 3 cols) and rank (rows + cols) an iteration; topk about 4 and 10 k, with momentum 2 more;
  * int8, int4 about 3.5; sign, e4m3, e5m2 2.5 to 2.8; randomk 2 and 3 k. A combiner keeps log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs, or for int8
  * and int4 about 2.
  *
@@ -64,7 +65,7 @@
 #include "base/base.h"
 
 #define WEFT_TENSOR_DIMS_MAX 8
-#define WEFT_CODEC_ROUNDS_MAX 2
+#define WEFT_CODEC_ROUNDS_MAX 16
 
 /* Pinned: on the wire. */
 enum weft_codec_id {
@@ -81,19 +82,28 @@ enum weft_codec_id {
     WEFT_CODEC_RANDOMK = 10,
 };
 
-/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,min_ratio=2,seed=1", "topk:ratio=0.01",
+/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,iterations=2,min_ratio=2,seed=1", "topk:ratio=0.01",
  * "int8:seed=1,min_count=1024", "int4", "sign:min_count=1024", "e4m3", "e5m2", "randomk:ratio=0.01,seed=1". */
 struct weft_codec_spec {
     enum weft_codec_id id;
     uint32_t rank;        /* powersgd, 1..64, default 4 */
+    uint32_t iterations;  /* powersgd, 1..8, default 1: power iterations of one step, two rounds each */
+    uint32_t nesterov;    /* topk, 0 or 1, default 0: Nesterov's form of the momentum */
     double min_ratio;     /* powersgd, 1..1e6: compress iff (rows+cols)*rank*min_ratio < rows*cols; default 2 */
     uint64_t seed;        /* powersgd: of the first Q; int8, int4: of the rounding; randomk: of the draw; the same on every rank; default 1 */
     double ratio;         /* topk, randomk: kept share of elements, 0 < ratio <= 1, default 0.01; k = clamp(ceil(n*ratio),1,n) */
+    double momentum;      /* topk, 0 <= m < 1, default 0: momentum correction; the optimiser then has none (topk_codec.c) */
+    double clip;          /* topk, 0: none, or up to 1e30: the gradient's norm is at most clip / sqrt(ranks) before it is added */
+    uint64_t warmup_steps;/* topk, default 0: steps in which the ratio falls from 0.25 by quarters to `ratio` */
+    uint32_t masking;     /* topk, 0 or 1, default 1: the momentum of what was sent starts again from zero */
+    uint32_t reserved;    /* 0 */
     uint64_t min_count;   /* all but dense, f16, bf16, powersgd: tensors with fewer elements go dense; default 1024 */
 };
 /* Unknown names, options, values: WEFT_ERR_INVALID and a sentence that lists what is allowed. */
 enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out, struct weft_error *error);
-/* The canonical text (equal specs give equal text); `out` of 96 bytes is enough. */
+/* The canonical text (equal specs give equal text); options that are newer than their codec appear where they differ from
+ * their default. `out` of WEFT_CODEC_TEXT_BYTES is enough. */
+#define WEFT_CODEC_TEXT_BYTES 256
 void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes);
 
 /* Shape of a tensor, row-major. A matrix view for low rank: rows = dims[0], cols = the rest. */
@@ -143,8 +153,19 @@ size_t weft_codec_state_bytes(const struct weft_codec *codec);
 /* Between steps only (else WEFT_ERR_STATE): state_bytes bytes into out. */
 enum weft_status weft_codec_save(const struct weft_codec *codec, void *out);
 /* Into a codec of the same spec and shape, between steps. Bytes from a file, UNTRUSTED: WEFT_ERR_MALFORMED for a wrong
- * size, codec, shape or a value no codec would have kept; the codec is then as it was. */
+ * size, codec, shape or a value no codec would have kept; the codec is then as it was.
+ * The number of workers is then the saved one: weft_codec_set_ranks tells the present one. */
 enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, size_t bytes);
+
+/* ---- what changes between steps (docs/compression.md has the rules) ---- */
+/* How many workers contribute. When that changes from P to P' (both known), everything owed is multiplied by P'/P: the
+ * mean over workers of the debts of those that stay is what it was; a new worker owes nothing; one that left took its share
+ * along. Between steps only (else WEFT_ERR_STATE); 0: WEFT_ERR_INVALID. Statuses of rescale. */
+enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks);
+/* Multiply everything owed (residual and momentum) by `factor`: for one who feeds lr * gradient, or gradients in a new unit
+ * (a loss scale that is not divided out by grad_scale). Between steps only (else WEFT_ERR_STATE). WEFT_ERR_INVALID, nothing
+ * changed: factor is not above 0, not finite, or would bring a value to 2^120. */
+enum weft_status weft_codec_rescale(struct weft_codec *codec, float factor);
 
 /* ---- the combiner's side: a shard, or the owner step of an all-reduce ---- */
 struct weft_combiner;
@@ -167,7 +188,7 @@ enum weft_combine_kind {
     WEFT_COMBINE_GATHER = 2,  /* all_gather the contributions, then a local combiner */
 };
 enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spec, uint32_t round);
-/* In place: turn the f32 sum of the contributions into the aggregate a combiner would have given (PowerSGD round 0:
+/* In place: turn the f32 sum of the contributions into the aggregate a combiner would have given (PowerSGD, even rounds:
  * orthogonalise; else nothing). Deterministic, same bits on every rank. */
 void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, float *sum);
 

@@ -2,7 +2,7 @@
  *
  *     contribution --unpack--> f32 buffer --weft_fold_add--> partials ... finish --> sum --> aggregate bytes
  *
- *   dense, powersgd   the aggregate is the f32 sum (powersgd round 0: orthogonalised)
+ *   dense, powersgd   the aggregate is the f32 sum (powersgd, even rounds: orthogonalised)
  *   f16, bf16         the f32 sum is rounded once to the 16-bit type; half the bytes back, one rounding
  *   sign, e4m3, e5m2  the same, to bf16
  *   randomk           round 0: the largest step number; round 1: the f32 sum of k values
@@ -28,7 +28,7 @@ struct fold_combiner {
     void *narrow;          /* owned; where the reply is 16-bit: the aggregate; else NULL */
     uint32_t *indices;     /* owned (k,); randomk: what its step draws; else NULL */
     uint64_t step;         /* randomk: of the open step */
-    float *basis, *q_scaled; /* owned; powersgd: P^ of round 0, and scratch; else NULL */
+    float *basis, *q_scaled; /* owned; powersgd: P^ of the last even round, and scratch; else NULL */
     const void *aggregate; /* of the last closed round */
 };
 
@@ -37,7 +37,7 @@ static size_t round_count(const struct weft_codec_spec *spec, const struct weft_
 {
     if (spec->id == WEFT_CODEC_RANDOMK) return topk_count(spec, weft_shape_elems(shape));
     if (spec->id != WEFT_CODEC_POWERSGD) return weft_shape_elems(shape);
-    return spec->rank * (round == 0 ? matrix_rows(shape) : matrix_cols(shape));
+    return powersgd_count(spec, shape, round);
 }
 
 static void begin(struct weft_combiner *combiner)
@@ -97,7 +97,7 @@ static void fold_close(struct weft_combiner *combiner, const void **data_out, si
     give_back(self, freed, freed_count);
     weft_codec_sum_to_aggregate(&combiner->spec, &combiner->shape, combiner->round, sum);
     if (self->narrow) cast_pack_sum(self->reply, self->narrow, sum, count);
-    if (self->basis && combiner->round == 0) memcpy(self->basis, sum, count * sizeof *sum);
+    if (self->basis && combiner->round % 2 == 0) memcpy(self->basis, sum, count * sizeof *sum);
     self->aggregate = self->narrow ? self->narrow : sum;
     *data_out = self->aggregate;
     *bytes_out = cast_bytes(self->reply, count);
@@ -161,6 +161,6 @@ struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct we
 
 void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, float *sum)
 {
-    if (spec->id == WEFT_CODEC_POWERSGD && round == 0)
+    if (spec->id == WEFT_CODEC_POWERSGD && round % 2 == 0)
         weft_orthogonalise(sum, matrix_rows(shape), spec->rank, NULL);
 }

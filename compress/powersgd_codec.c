@@ -3,8 +3,13 @@
  *     encode(0)   M = grad * scale + e              P_i = M Q
  *     take(0)     P^ = basis of sum P_i             (orthogonalised once, by the combiner)
  *     encode(1)   Q_i = M^T P^                      e' = M - P^ Q_i^T
+ *     take(1)     sum Q_i
  *     finish      out = P^ (sum Q_i)^T * scale
  *     commit      e = e',  Q = sum Q_i, each column scaled by a power of two to [1, 2)
+ *
+ * With several iterations Q = sum Q_i, its columns scaled as at commit, goes back into encode(0)'s product with the same M
+ * (rounds 2, 3 and so on); the residual is formed in the last round. One iteration a step with the warm start suffices
+ * where gradients of one step resemble those of the next; more turn the basis faster, for the price of two rounds each.
  *
  * Choices that matter:
  *   - the residual is *local*: M - P^ Q_i^T with the own Q_i. Taking the mean of all Q instead (common in the wild)
@@ -12,7 +17,7 @@
  *   - warm start: the next step begins with this step's Q, so repeated steps are a power iteration. Only its
  *     directions matter (P is orthogonalised), so each column is scaled, exactly, to keep products in range.
  *   - a column that vanished (P^ had it dropped: zero gradient, duplicate directions, true rank below ours) would
- *     stay zero for ever; it is drawn anew from a generator keyed by (seed, step, column): the same on all ranks.
+ *     stay zero for ever; it is drawn anew from a generator keyed by (seed, step, iteration, column): the same on all ranks.
  *   - magnitudes from 2^120 count as non-finite: below that no product or sum of this file can overflow.
  *
  * M lives in `shadow`, e in `residual`; commit swaps them, abandon needs to do nothing. Factors are rank-major. */
@@ -28,7 +33,8 @@ struct powersgd_codec {
     size_t rows, cols, rank;
     uint64_t steps;             /* committed so far: keys the generator */
     float *q;                   /* owned (rank, cols): warm start */
-    float *p_sent, *q_sent;     /* owned: this step's contributions, kept for a retry */
+    float *q_next;              /* owned (rank, cols): what the later iterations of a step begin with */
+    float *sent[WEFT_CODEC_ROUNDS_MAX]; /* owned: this step's contributions, kept for a retry */
     float *basis;               /* owned (rank, rows): P^ */
     float *q_sum, *q_scaled;    /* owned (rank, cols) */
 };
@@ -45,37 +51,44 @@ static bool in_range(const float *values, size_t count)
     return weft_kernels()->max_abs_bits_f32(values, count) < CODEC_TOO_LARGE_BITS;
 }
 
-/* M = grad * scale + e and P = M Q in one walk. */
-static enum weft_status encode_p(struct powersgd_codec *self, const float *grad, float grad_scale)
+static size_t count_of(const struct powersgd_codec *self, uint32_t round)
 {
-    const uint32_t max_bits = weft_kernels()->scale_add_matmul_f32(self->base.shadow, grad, grad_scale, self->base.residual, self->p_sent,
-                                                                   self->rows, self->q, self->rows, self->cols, self->rank);
-    if (max_bits >= CODEC_TOO_LARGE_BITS || !in_range(self->p_sent, self->rank * self->rows)) return WEFT_ERR_INVALID;
-    return WEFT_OK;
+    return powersgd_count(&self->base.spec, &self->base.shape, round);
 }
 
-static enum weft_status encode_q(struct powersgd_codec *self)
+/* M = grad * scale + e and P = M Q in one walk. */
+static enum weft_status encode_first(struct powersgd_codec *self, const float *grad, float grad_scale)
 {
-    const struct weft_kernels *kernels = weft_kernels();
-    kernels->matmul_t_f32(self->q_sent, self->base.shadow, self->basis, self->rows, self->cols, self->rank);
-    if (!in_range(self->q_sent, self->rank * self->cols)) return WEFT_ERR_INVALID;
-    kernels->outer_sub_f32(self->base.shadow, self->basis, self->q_sent, self->rows, self->cols, self->rank);
-    return WEFT_OK;
+    const uint32_t max_bits = weft_kernels()->scale_add_matmul_f32(self->base.shadow, grad, grad_scale, self->base.residual, self->sent[0],
+                                                                   self->rows, self->q, self->rows, self->cols, self->rank);
+    return max_bits >= CODEC_TOO_LARGE_BITS ? WEFT_ERR_INVALID : WEFT_OK;
 }
 
 static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                      void *out, size_t *bytes_out)
 {
-    struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    return round == 0 ? send_copy(out, bytes_out, self->p_sent, self->rank * self->rows)
-                      : send_copy(out, bytes_out, self->q_sent, self->rank * self->cols);
+    const struct powersgd_codec *self = (const struct powersgd_codec *)codec;
+    return send_copy(out, bytes_out, self->sent[round], count_of(self, round));
 }
+
+static void next_q(struct powersgd_codec *self, float *q, uint32_t iteration);
 
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
                                size_t *bytes_out)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    WEFT_TRY(round == 0 ? encode_p(self, grad, grad_scale) : encode_q(self));
+    const struct weft_kernels *kernels = weft_kernels();
+    float *sent = self->sent[round];
+    if (round == 0) {
+        WEFT_TRY(encode_first(self, grad, grad_scale));
+    } else if (round % 2 == 0) {
+        next_q(self, self->q_next, round / 2);
+        kernels->matmul_f32(sent, self->rows, codec->shadow, self->q_next, self->rows, self->cols, self->rank);
+    } else {
+        kernels->matmul_t_f32(sent, codec->shadow, self->basis, self->rows, self->cols, self->rank);
+    }
+    if (!in_range(sent, count_of(self, round))) return WEFT_ERR_INVALID;
+    if (round + 1 == codec->rounds) kernels->outer_sub_f32(codec->shadow, self->basis, sent, self->rows, self->cols, self->rank);
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
 }
 
@@ -83,11 +96,12 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    const size_t count = self->rank * (round == 0 ? self->rows : self->cols);
+    const size_t count = count_of(self, round);
+    const bool basis = round % 2 == 0;
     if (bytes != count * sizeof(float)) return WEFT_ERR_MALFORMED;
-    memcpy(round == 0 ? self->basis : self->q_sum, aggregate, bytes);
+    memcpy(basis ? self->basis : self->q_sum, aggregate, bytes);
     /* Elements of unit vectors: a peer's nonsense must not get into the residual. 0x3f808000 is 1 + 2^-8. */
-    if (round == 0 && weft_kernels()->max_abs_bits_f32(self->basis, count) > 0x3f808000u) return WEFT_ERR_MALFORMED;
+    if (basis && weft_kernels()->max_abs_bits_f32(self->basis, count) > 0x3f808000u) return WEFT_ERR_MALFORMED;
     return WEFT_OK;
 }
 
@@ -127,14 +141,15 @@ static void draw_column(float *column, size_t count, uint64_t seed, uint64_t ste
     }
 }
 
-static void next_q(struct powersgd_codec *self)
+/* Where the next power iteration begins: sum Q_i, or a new draw for a column without a direction. */
+static void next_q(struct powersgd_codec *self, float *q, uint32_t iteration)
 {
     for (size_t r = 0; r < self->rank; r++) {
         const float *from = self->q_sum + r * self->cols;
-        float *to = self->q + r * self->cols, max;
+        float *to = q + r * self->cols, max;
         const uint32_t max_bits = weft_kernels()->max_abs_bits_f32(from, self->cols);
         if (max_bits == 0 || max_bits >= 0x7f800000u) {
-            draw_column(to, self->cols, self->base.spec.seed, self->steps, r);
+            draw_column(to, self->cols, self->base.spec.seed, self->steps, (uint64_t)iteration << 32 | r);
             continue;
         }
         memcpy(&max, &max_bits, sizeof max);
@@ -148,7 +163,7 @@ static void commit(struct weft_codec *codec)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
     self->steps++;
-    next_q(self);
+    next_q(self, self->q, 0);
 }
 
 static void state(struct weft_codec *codec, struct codec_state *state)
@@ -164,7 +179,9 @@ static void state(struct weft_codec *codec, struct codec_state *state)
 static void powersgd_free(struct weft_codec *codec)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    float *const all[] = {self->q, self->p_sent, self->q_sent, self->basis, self->q_sum, self->q_scaled};
+    float *const all[] = {self->q, self->q_next, self->basis, self->q_sum, self->q_scaled};
+    for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++)
+        weft_free_bytes(codec->env, self->sent[round]);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         weft_free_bytes(codec->env, all[i]);
     weft_free_bytes(codec->env, self);
@@ -191,13 +208,17 @@ struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft
 
     const size_t p_count = self->rank * self->rows, q_count = self->rank * self->cols;
     const struct { float **place; size_t count; } parts[] = {
-        {&self->q, q_count},     {&self->p_sent, p_count}, {&self->q_sent, q_count},
-        {&self->basis, p_count}, {&self->q_sum, q_count},  {&self->q_scaled, q_count},
+        {&self->q, q_count},     {&self->q_next, q_count},   {&self->basis, p_count},
+        {&self->q_sum, q_count}, {&self->q_scaled, q_count},
     };
     bool enough = codec_residual_open(&self->base, self->rows * self->cols);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && enough; i++) {
         *parts[i].place = weft_alloc_array(env, parts[i].count, sizeof(float));
         enough = *parts[i].place != NULL;
+    }
+    for (uint32_t round = 0; round < weft_codec_rounds(spec) && enough; round++) {
+        self->sent[round] = weft_alloc_array(env, powersgd_count(spec, shape, round), sizeof(float));
+        enough = self->sent[round] != NULL;
     }
     if (!enough) {
         weft_codec_free(&self->base);

@@ -11,8 +11,9 @@
 #include "compress/codec.h"
 #include "compress/narrow.h"
 #include "compress/quantise.h"
+#include "compress/sparse.h"
 
-enum { RANK_MAX = 64, DIGITS_MAX = 15 };
+enum { RANK_MAX = 64, ITERATIONS_MAX = WEFT_CODEC_ROUNDS_MAX / 2, DIGITS_MAX = 15 };
 
 static const char *const codec_names[] = {
     [WEFT_CODEC_DENSE] = "dense",       [WEFT_CODEC_F16] = "f16",   [WEFT_CODEC_BF16] = "bf16",
@@ -48,11 +49,13 @@ static struct weft_codec_spec default_spec(enum weft_codec_id id)
     struct weft_codec_spec spec = {.id = id};
     if (id == WEFT_CODEC_POWERSGD) {
         spec.rank = 4;
+        spec.iterations = 1;
         spec.min_ratio = 2.0;
     }
     if (has_seed(id)) spec.seed = 1;
     if (has_ratio(id)) spec.ratio = 0.01;
     if (has_min_count(id)) spec.min_count = 1024;
+    if (id == WEFT_CODEC_TOPK) spec.masking = 1;
     return spec;
 }
 
@@ -123,6 +126,39 @@ static void format_decimal(double value, char *out, size_t out_bytes)
 
 /* ---- parse ---- */
 
+static bool parse_flag(const char *text, size_t length, uint32_t *flag_out)
+{
+    if (length != 1 || (*text != '0' && *text != '1')) return false;
+    *flag_out = *text == '1';
+    return true;
+}
+
+/* Options of topk alone; false as below. */
+static bool parse_topk_option(struct weft_codec_spec *spec, const char *name, size_t name_length, const char *value,
+                              size_t value_length, bool *known_out)
+{
+    double decimal;
+#define IS(text) (name_length == strlen(text) && memcmp(name, text, name_length) == 0)
+    *known_out = true;
+    if (IS("momentum")) {
+        if (!parse_decimal(value, value_length, &decimal) || decimal >= 1.0) return false;
+        spec->momentum = decimal;
+    } else if (IS("clip")) {
+        if (!parse_decimal(value, value_length, &decimal) || decimal > 1e30) return false;
+        spec->clip = decimal;
+    } else if (IS("warmup_steps")) {
+        return parse_whole(value, value_length, &spec->warmup_steps);
+    } else if (IS("nesterov")) {
+        return parse_flag(value, value_length, &spec->nesterov);
+    } else if (IS("masking")) {
+        return parse_flag(value, value_length, &spec->masking);
+    } else {
+        *known_out = false;
+    }
+#undef IS
+    return *known_out;
+}
+
 /* One "name=value"; false when the value is out of range, *known_out tells whether the name is an option. */
 static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t name_length, const char *value,
                          size_t value_length, bool *known_out)
@@ -135,6 +171,9 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
     if (low_rank && IS("rank")) {
         if (!parse_whole(value, value_length, &whole) || whole < 1 || whole > RANK_MAX) return false;
         spec->rank = (uint32_t)whole;
+    } else if (low_rank && IS("iterations")) {
+        if (!parse_whole(value, value_length, &whole) || whole < 1 || whole > ITERATIONS_MAX) return false;
+        spec->iterations = (uint32_t)whole;
     } else if (low_rank && IS("min_ratio")) {
         if (!parse_decimal(value, value_length, &decimal) || decimal < 1.0 || decimal > 1e6) return false;
         spec->min_ratio = decimal;
@@ -145,6 +184,8 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
         spec->ratio = decimal;
     } else if (has_min_count(spec->id) && IS("min_count")) {
         if (!parse_whole(value, value_length, &spec->min_count)) return false;
+    } else if (spec->id == WEFT_CODEC_TOPK) {
+        return parse_topk_option(spec, name, name_length, value, value_length, known_out);
     } else {
         *known_out = false;
     }
@@ -154,8 +195,9 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
 
 static const char *options_of(enum weft_codec_id id)
 {
-    if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, min_ratio=1..1000000, seed=0..18446744073709551615";
-    if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, min_count=0..18446744073709551615";
+    if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, iterations=1..8, min_ratio=1..1000000, seed=0..18446744073709551615";
+    if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, momentum=0.. below 1, nesterov=0|1, masking=0|1, clip=0..1e30, warmup_steps=0..,"
+               " min_count=0..";
     if (id == WEFT_CODEC_RANDOMK) return "ratio above 0 up to 1, seed=0..18446744073709551615, min_count=0..18446744073709551615";
     if (is_narrow(id)) return "min_count=0..18446744073709551615";
     if (is_integer(id)) return "seed=0..18446744073709551615, min_count=0..18446744073709551615";
@@ -190,6 +232,22 @@ enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec
     return WEFT_OK;
 }
 
+static void format_topk(const struct weft_codec_spec *spec, const char *ratio, char *out, size_t out_bytes)
+{
+    char momentum[48] = "", clip[48] = "", warmup[48] = "", number[32];
+    if (spec->momentum > 0) {
+        format_decimal(spec->momentum, number, sizeof number);
+        snprintf(momentum, sizeof momentum, ",momentum=%s", number);
+    }
+    if (spec->clip > 0) {
+        format_decimal(spec->clip, number, sizeof number);
+        snprintf(clip, sizeof clip, ",clip=%s", number);
+    }
+    if (spec->warmup_steps > 0) snprintf(warmup, sizeof warmup, ",warmup_steps=%" PRIu64, spec->warmup_steps);
+    snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64 "%s%s%s%s%s", ratio, spec->min_count, momentum,
+             spec->nesterov ? ",nesterov=1" : "", spec->masking ? "" : ",masking=0", clip, warmup);
+}
+
 void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes)
 {
     char number[32];
@@ -197,11 +255,12 @@ void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out
     switch (spec->id) {
     case WEFT_CODEC_POWERSGD:
         format_decimal(spec->min_ratio, number, sizeof number);
-        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 ",min_ratio=%s,seed=%" PRIu64, spec->rank, number, spec->seed);
+        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 ",iterations=%" PRIu32 ",min_ratio=%s,seed=%" PRIu64, spec->rank,
+                 spec->iterations, number, spec->seed);
         break;
     case WEFT_CODEC_TOPK:
         format_decimal(spec->ratio, number, sizeof number);
-        snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64, number, spec->min_count);
+        format_topk(spec, number, out, out_bytes);
         break;
     case WEFT_CODEC_RANDOMK:
         format_decimal(spec->ratio, number, sizeof number);
@@ -241,11 +300,35 @@ size_t matrix_cols(const struct weft_shape *shape)
     return weft_shape_elems(shape) / shape->dims[0];
 }
 
+size_t powersgd_count(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
+{
+    return spec->rank * (round % 2 == 0 ? matrix_rows(shape) : matrix_cols(shape));
+}
+
 size_t topk_count(const struct weft_codec_spec *spec, size_t elems)
 {
     const double wanted = ceil((double)elems * spec->ratio);
     if (!(wanted >= 1.0)) return 1;
     return wanted >= (double)elems ? elems : (size_t)wanted;
+}
+
+/* Deep gradient compression begins with a quarter of the elements and takes a quarter of that, and so on, in equal parts
+ * of the warm-up, until the ratio is reached. */
+size_t topk_count_at(const struct weft_codec_spec *spec, size_t elems, uint64_t steps)
+{
+    struct weft_codec_spec then = *spec;
+    uint32_t stages = 0;
+    for (double share = 0.25; share > spec->ratio; share *= 0.25)
+        stages++;
+    if (steps >= spec->warmup_steps || stages == 0) return topk_count(spec, elems);
+    const double done = (double)steps / (double)spec->warmup_steps; /* below 1 */
+    then.ratio = ldexp(1.0, -2 * ((int)(done * stages) + 1));
+    return topk_count(&then, elems);
+}
+
+size_t topk_count_max(const struct weft_codec_spec *spec, size_t elems)
+{
+    return topk_count_at(spec, elems, 0);
 }
 
 struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, const struct weft_shape *shape)
@@ -256,10 +339,11 @@ struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, co
         worth = false;
     } else if (spec->id == WEFT_CODEC_POWERSGD) {
         const double rows = (double)matrix_rows(shape), cols = (double)matrix_cols(shape);
-        worth = shape->dim_count >= 2 && spec->rank >= 1 && spec->rank <= RANK_MAX
+        worth = shape->dim_count >= 2 && spec->rank >= 1 && spec->rank <= RANK_MAX && spec->iterations >= 1
+            && spec->iterations <= ITERATIONS_MAX
             && (rows + cols) * spec->rank * spec->min_ratio < rows * cols;
     } else if (has_ratio(spec->id)) {
-        worth = elems >= spec->min_count && elems <= UINT32_MAX; /* indices are 32 bits */
+        worth = elems >= spec->min_count && elems < UINT32_MAX; /* indices and their number are 32 bits */
     } else if (has_min_count(spec->id)) {
         worth = elems >= spec->min_count;
     }
@@ -268,7 +352,8 @@ struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, co
 
 uint32_t weft_codec_rounds(const struct weft_codec_spec *spec)
 {
-    return spec->id == WEFT_CODEC_POWERSGD || spec->id == WEFT_CODEC_RANDOMK || is_integer(spec->id) ? 2 : 1;
+    if (spec->id == WEFT_CODEC_POWERSGD) return 2 * spec->iterations;
+    return spec->id == WEFT_CODEC_RANDOMK || is_integer(spec->id) ? 2 : 1;
 }
 
 /* ---- sizes ---- */
@@ -276,7 +361,7 @@ uint32_t weft_codec_rounds(const struct weft_codec_spec *spec)
 static size_t elements_bytes(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
 {
     if (spec->id == WEFT_CODEC_POWERSGD)
-        return spec->rank * (round == 0 ? matrix_rows(shape) : matrix_cols(shape)) * sizeof(float);
+        return powersgd_count(spec, shape, round) * sizeof(float);
     if (spec->id == WEFT_CODEC_RANDOMK)
         return round == 0 ? sizeof(uint64_t) : topk_count(spec, weft_shape_elems(shape)) * sizeof(float);
     if (is_narrow(spec->id)) return cast_bytes(WEFT_CODEC_BF16, weft_shape_elems(shape)); /* the aggregate */
@@ -295,9 +380,10 @@ size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const 
 {
     if (is_integer(spec->id)) return quantise_aggregate_bytes(spec->id, weft_shape_elems(shape), round, ranks);
     if (spec->id != WEFT_CODEC_TOPK) return elements_bytes(spec, shape, round);
-    const uint64_t elems = weft_shape_elems(shape), one = topk_count(spec, elems);
+    const uint64_t elems = weft_shape_elems(shape), one = topk_count_max(spec, elems);
     const uint64_t all = one > elems / ranks ? elems : one * ranks; /* the union of all ranks' indices */
-    return weft_index_bytes_max(elems, all) + all * sizeof(float);
+    const size_t sparse = weft_index_bytes_max(elems, all) + all * sizeof(float), dense = sparse_dense_bytes(elems);
+    return ranks > 1 && sparse > dense ? dense : sparse;
 }
 
 enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spec, uint32_t round)

@@ -8,6 +8,8 @@
  *     level 1          [4,6)             carry[l]:    a list of 2^l ranks on its way up
  *     level 0                 [6,7)      at the end the residents merge from the lowest up: [4,6)+[6,7), then [0,4)+..
  *
+ * Where list and indices would take more bytes than the vector itself, the vector is the aggregate (sparse.h).
+ *
  * A list of 2^l ranks holds at most min(n, 2^l * k) indices; all lists together are about 4 * ranks * k pairs, taken
  * at create. A contribution is decoded into carry[0] and checked to its end before anything is merged. */
 #include <math.h>
@@ -28,7 +30,7 @@ struct sparse_list {
 
 struct union_combiner {
     struct weft_combiner base;
-    uint64_t k;
+    uint64_t k, k_least; /* a contribution has so many at most and at least: they differ while a warm-up is possible */
     uint32_t levels;
     struct sparse_list resident[LEVELS_MAX], carry[LEVELS_MAX];
     struct sparse_list merged[2]; /* of the last merges; only when ranks is no power of two */
@@ -69,13 +71,13 @@ static void begin(struct weft_combiner *combiner)
         self->resident[level].full = false;
 }
 
-/* Exactly k indices and k values, not a byte more. */
+/* As many indices as values, not a byte more. */
 static enum weft_status decode(const struct union_combiner *self, struct sparse_list *into, const void *data, size_t bytes)
 {
     uint64_t count;
     size_t consumed;
     WEFT_TRY(weft_index_decode(data, bytes, self->base.elems, into->indices, self->k, &count, &consumed));
-    if (count != self->k || bytes - consumed != count * sizeof *into->values) return WEFT_ERR_MALFORMED;
+    if (count < self->k_least || bytes - consumed != count * sizeof *into->values) return WEFT_ERR_MALFORMED;
     memcpy(into->values, (const uint8_t *)data + consumed, count * sizeof *into->values);
     into->count = count;
     return WEFT_OK;
@@ -113,6 +115,8 @@ static void union_close(struct weft_combiner *combiner, const void **data_out, s
     }
     WEFT_ASSERT(sum != NULL);
     self->aggregate_bytes = sparse_encode(self->aggregate, sum->indices, sum->values, sum->count, combiner->elems);
+    if (combiner->ranks > 1 && self->aggregate_bytes > sparse_dense_bytes(combiner->elems))
+        self->aggregate_bytes = sparse_encode_dense(self->aggregate, sum->indices, sum->values, sum->count, combiner->elems);
     *data_out = self->aggregate;
     *bytes_out = self->aggregate_bytes;
 }
@@ -173,7 +177,8 @@ struct weft_combiner *union_combiner_create(struct weft_env *env, const struct w
     if (!self) return NULL;
     self->base.ops = &union_ops;
     self->base.env = env;
-    self->k = topk_count(spec, elems);
+    self->k = topk_count_max(spec, elems);
+    self->k_least = topk_count(spec, elems);
     bool enough = true;
     for (; self->levels < LEVELS_MAX && ranks >> self->levels != 0; self->levels++) {
         const uint64_t capacity = capacity_of(elems, self->k, (uint64_t)1 << self->levels);
@@ -184,7 +189,9 @@ struct weft_combiner *union_combiner_create(struct weft_env *env, const struct w
         const uint64_t capacity = capacity_of(elems, self->k, ranks);
         enough = enough && list_create(env, &self->merged[0], capacity) && list_create(env, &self->merged[1], capacity);
     }
-    self->aggregate = weft_alloc_bytes(env, weft_codec_aggregate_bytes_max(spec, shape, 0, ranks));
+    const uint64_t all = capacity_of(elems, self->k, ranks);
+    const size_t sparse = weft_index_bytes_max(elems, all) + all * sizeof(float), sent = weft_codec_aggregate_bytes_max(spec, shape, 0, ranks);
+    self->aggregate = weft_alloc_bytes(env, sparse > sent ? sparse : sent); /* written before it is known which is shorter */
     if (enough && self->aggregate) return &self->base;
     union_free(&self->base);
     return NULL;

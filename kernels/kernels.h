@@ -186,14 +186,14 @@ uint8_t weft_fp8_exponent(uint32_t max_bits, enum weft_fp8 format);
  * counter {j / 4, 0, step}; noise->first_block is not used. */
 void weft_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise);
 
-/* weft_orthogonalise() - replace P (rank, rows), rank-major, by an orthonormal basis of its vectors' span.
- * Vector by vector, in place: scaled by a power of two (so 1e-40 and 1e30 are alike), then twice-projected
- * Gram-Schmidt with f64 dots in the fixed order. A vector whose norm after projection falls below
- * 32*sqrt(rows)*eps_f32 of its norm before (or is zero, or not finite) is set to zero and counted:
- * rank-deficient, zero and duplicate columns never give NaN. Norm ratios below that are rounding noise of
- * the product that made P.
+/* weft_orthogonalise() - replace P (rank, rows), rank-major, rank <= 64, by an orthonormal basis of its vectors' span.
+ * Each vector is scaled by a power of two (so 1e-40 and 1e30 are alike), then a pivoted Cholesky factorisation of the
+ * f64 Gram matrix, in the fixed order, gives the basis, and a second one corrects it. A vector of which less than
+ * 32*sqrt(rows)*eps_f32 of its norm is left by those chosen before it (or that is zero, or not finite) is set to zero and
+ * counted: rank-deficient, zero and duplicate columns never give NaN. Less than that is rounding noise of the product
+ * that made P. Elements are orthonormal to about eps_f32. The same bits on every instruction set.
  * Returns the number of vectors kept. `dropped` (rank,) may be NULL; true where a vector was zeroed.
- * Source: Vogels et al. 2019 (PowerSGD), section 3; "twice is enough", Giraud et al. 2005. */
+ * Source: Vogels et al. 2019 (PowerSGD), section 3; CholeskyQR2, Yamamoto et al. 2015, with pivots. */
 size_t weft_orthogonalise(float *p, size_t rows, size_t rank, bool *dropped);
 
 /* weft_select_top() - the k largest |x| of x (count,) by bit pattern (so NaN above Inf), ties to the smaller

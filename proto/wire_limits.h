@@ -15,7 +15,7 @@
 #define WEFT_LIMIT_CHUNK_BYTES (1ull << 36)
 #define WEFT_LIMIT_PAYLOAD_BYTES (1ull << 36) /* of one data message */
 #define WEFT_LIMIT_CODEC_ID 15u           /* highest codec number a header may carry */
-#define WEFT_LIMIT_ROUND 3u               /* highest codec round a header may carry */
+#define WEFT_LIMIT_ROUND 15u              /* highest codec round a header may carry */
 #define WEFT_LIMIT_RESULT_TEXT_BYTES 128u /* sentence behind the header of a failed RESULT */
 #define WEFT_LIMIT_NAME_BYTES 255u
 #define WEFT_LIMIT_TEXT_BYTES 1000u

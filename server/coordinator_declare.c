@@ -283,7 +283,7 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         coordinator_lose(coordinator, worker, "it declared tensors out of order");
         return;
     }
-    char codec_text[128];
+    char codec_text[WEFT_CODEC_TEXT_BYTES];
     struct weft_codec_spec resolved;
     struct weft_error error = {0};
     enum weft_status status = check_declare(coordinator, declare, codec_text, sizeof codec_text, &resolved, &error);

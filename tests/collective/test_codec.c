@@ -80,8 +80,9 @@ static void tensor_close(struct tensor *t, uint32_t ranks)
 }
 
 static const char *const specs[] = {"dense", "f16", "bf16", "powersgd:rank=3", "topk:ratio=0.05,min_count=1", "int8:min_count=1", "int4:min_count=1",
-                                    "sign:min_count=1", "e4m3:min_count=1", "e5m2:min_count=1", "randomk:ratio=0.05,min_count=1"};
-#define SPECS 5
+                                    "sign:min_count=1", "e4m3:min_count=1", "e5m2:min_count=1", "randomk:ratio=0.05,min_count=1",
+                                    "powersgd:rank=2,iterations=3", "topk:ratio=0.05,min_count=1,momentum=0.9,warmup_steps=2"};
+#define SPECS (sizeof specs / sizeof specs[0])
 
 static struct world *world;
 static struct weft_group *groups[RANKS_MAX];

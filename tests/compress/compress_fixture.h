@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "compress/compress.h"
+#include "compress/codec.h"
 #include "kernels/kernels.h"
 #include "tests/kernels/sample.h"
 
@@ -160,6 +160,57 @@ static inline void fleet_commit(struct fleet *fleet)
 {
     for (uint32_t r = 0; r < fleet->ranks; r++)
         weft_codec_commit(fleet->codecs[r]);
+}
+
+/* What the rank's codec still owes (elems,), as a checkpoint has it: behind the head of its state. */
+static inline void codec_residual(const struct weft_codec *codec, size_t elems, float *residual_out)
+{
+    uint8_t *saved = malloc(weft_codec_state_bytes(codec));
+    assert_int_equal(weft_codec_save(codec, saved), WEFT_OK);
+    memcpy(residual_out, saved + CODEC_STATE_HEAD_BYTES, elems * sizeof *residual_out);
+    free(saved);
+}
+
+static inline void fleet_residual(const struct fleet *fleet, uint32_t rank, float *residual_out)
+{
+    codec_residual(fleet->codecs[rank], fleet->elems, residual_out);
+}
+
+/* One codec and a combiner for `ranks` over a vector of `elems` normal numbers: what the tests of damaged bytes begin
+ * with. The contribution of round 0 is in `good`. */
+struct lone {
+    struct weft_codec_spec spec;
+    struct weft_codec *codec;
+    struct weft_combiner *combiner;
+    uint8_t *good; /* room for any contribution */
+    size_t bytes;  /* of `good` */
+    float *grad;
+};
+
+static inline void lone_open(struct lone *lone, const char *text, size_t elems, uint32_t ranks, uint64_t seed)
+{
+    const struct weft_shape shape = shape_of(elems, 0);
+    struct sample sample = {sample_seed(seed)};
+    size_t room = 0;
+    *lone = (struct lone){.spec = spec_of(text), .grad = malloc(elems * sizeof(float))};
+    for (uint32_t round = 0; round < weft_codec_rounds(&lone->spec); round++) {
+        const size_t bytes = weft_codec_contribution_bytes_max(&lone->spec, &shape, round);
+        room = bytes > room ? bytes : room;
+    }
+    lone->good = malloc(room);
+    sample_fill(&sample, SAMPLE_NORMAL, lone->grad, elems);
+    assert_int_equal(weft_codec_create(weft_env_system(), &lone->spec, &shape, &lone->codec), WEFT_OK);
+    assert_int_equal(weft_combiner_create(weft_env_system(), &lone->spec, &shape, ranks, &lone->combiner), WEFT_OK);
+    assert_int_equal(weft_codec_encode(lone->codec, 0, lone->grad, 1, lone->good, &lone->bytes), WEFT_OK);
+    weft_combiner_begin(lone->combiner, 0);
+}
+
+static inline void lone_close(struct lone *lone)
+{
+    weft_codec_free(lone->codec);
+    weft_combiner_free(lone->combiner);
+    free(lone->good);
+    free(lone->grad);
 }
 
 #endif

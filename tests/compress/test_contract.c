@@ -2,7 +2,9 @@
  * gradients, equal bits on every path from contributions to gradient, and clean failure without memory. */
 #include "tests/compress/compress_fixture.h"
 
-static const char *const codecs[] = {"dense", "f16", "bf16", "powersgd:rank=3,min_ratio=1", "topk:ratio=0.03,min_count=0",
+static const char *const codecs[] = {"dense", "f16", "bf16", "powersgd:rank=3,min_ratio=1", "powersgd:rank=2,iterations=3,min_ratio=1", "topk:ratio=0.03,min_count=0",
+                                     "topk:ratio=0.03,min_count=0,momentum=0.9,clip=20,warmup_steps=4",
+                                     "topk:ratio=0.02,min_count=0,momentum=0.5,nesterov=1,masking=0",
                                      "int8:min_count=0", "int4:min_count=0", "sign:min_count=0", "e4m3:min_count=0", "e5m2:min_count=0",
                                      "randomk:ratio=0.03,min_count=0"};
 enum { CODECS = sizeof codecs / sizeof codecs[0], ROWS = 37, COLS = 53, COUNT = ROWS * COLS };
@@ -87,13 +89,18 @@ static void test_encode_again(void **state)
         struct fleet fleet;
         struct sample sample = {sample_seed(72)};
         fleet_open(&fleet, codecs[c], shape_of(ROWS, COLS), 2);
-        const size_t room = weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, 0)
-            + weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, weft_codec_rounds(&fleet.spec) == 2);
-        uint8_t *again = malloc(room), *first[2] = {malloc(room), malloc(room)};
-        size_t first_bytes[2] = {0};
+        const uint32_t rounds = weft_codec_rounds(&fleet.spec);
+        uint8_t *first[WEFT_CODEC_ROUNDS_MAX];
+        size_t first_bytes[WEFT_CODEC_ROUNDS_MAX], room = 0;
+        for (uint32_t round = 0; round < rounds; round++) {
+            const size_t bytes = weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, round);
+            first[round] = malloc(bytes);
+            room = bytes > room ? bytes : room;
+        }
+        uint8_t *again = malloc(room);
         for (int step = 0; step < 3; step++) {
             fill(&sample, 2);
-            for (uint32_t round = 0; round < weft_codec_rounds(&fleet.spec); round++) {
+            for (uint32_t round = 0; round < rounds; round++) {
                 fleet_encode(&fleet, round, round == 0 ? grad_list : NULL);
                 first_bytes[round] = fleet.contribution_bytes[0];
                 memcpy(first[round], fleet.contributions[0], first_bytes[round]);
@@ -111,8 +118,8 @@ static void test_encode_again(void **state)
             fleet_commit(&fleet);
         }
         free(again);
-        free(first[0]);
-        free(first[1]);
+        for (uint32_t round = 0; round < rounds; round++)
+            free(first[round]);
         fleet_close(&fleet);
     }
 }
@@ -126,8 +133,8 @@ static void test_abandon_and_refuse(void **state)
     for (int c = 0; c < CODECS; c++) {
         struct fleet calm, tried;
         struct sample sample = {sample_seed(73)}, trouble = {sample_seed(74)};
-        const uint32_t rounds = c == 3 ? 2 : 1;
         fleet_open(&calm, codecs[c], shape_of(ROWS, COLS), 2);
+        const uint32_t rounds = weft_codec_rounds(&calm.spec);
         fleet_open(&tried, codecs[c], shape_of(ROWS, COLS), 2);
         for (uint32_t step = 0; step < 12; step++) {
             fill(&trouble, 2); /* a step that gets as far as `stage`, then is given up */
@@ -186,7 +193,7 @@ static void test_save_and_load(void **state)
                         assert_int_equal(weft_codec_load(fresh.codecs[r], saved, bytes), WEFT_ERR_MALFORMED);
                         saved[byte] ^= 1;
                     }
-                    if (bytes > 24) {
+                    if (bytes > CODEC_STATE_HEAD_BYTES) {
                         uint8_t kept[4];
                         memcpy(kept, saved + bytes - 4, 4);
                         memcpy(saved + bytes - 4, &nan, 4);
@@ -236,11 +243,11 @@ static void test_combiner_starts_over(void **state)
         assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
         assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[1], fleet.contribution_bytes[1]), WEFT_OK);
         fleet_combine(&fleet, 0); /* begins again: the contribution above is gone */
-        if (weft_codec_rounds(&fleet.spec) == 2) {
+        for (uint32_t round = 1; round < weft_codec_rounds(&fleet.spec); round++) {
             assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
-            fleet_take(&fleet, 0);
-            fleet_encode(&fleet, 1, NULL);
-            fleet_combine(&fleet, 1);
+            fleet_take(&fleet, round - 1);
+            fleet_encode(&fleet, round, NULL);
+            fleet_combine(&fleet, round);
         }
         assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_OK);
         assert_memory_equal(other, out, sizeof out);
@@ -267,6 +274,117 @@ static void test_grad_scale(void **state)
         assert_memory_equal(a.contributions[0], b.contributions[0], bytes_a);
         fleet_close(&a);
         fleet_close(&b);
+    }
+}
+
+/* A loss scale that is divided out by grad_scale changes no bit, and may change from step to step (powers of two). */
+static void test_loss_scale_is_neutral(void **state)
+{
+    static float scaled[FLEET_MAX][COUNT];
+    const float *scaled_list[FLEET_MAX];
+    for (int c = 0; c < CODECS; c++) {
+        struct fleet plain, mixed;
+        struct sample sample = {sample_seed(78)};
+        fleet_open(&plain, codecs[c], shape_of(ROWS, COLS), 2);
+        fleet_open(&mixed, codecs[c], shape_of(ROWS, COLS), 2);
+        for (int step = 0; step < 6; step++) {
+            const float loss_scale = step < 3 ? 1024.0f : 2048.0f;
+            fill(&sample, 2);
+            for (uint32_t r = 0; r < 2; r++) {
+                scaled_list[r] = scaled[r];
+                for (size_t i = 0; i < COUNT; i++)
+                    scaled[r][i] = grads[r][i] * loss_scale;
+            }
+            fleet_step(&plain, grad_list, 0.5f, out);
+            for (uint32_t round = 0; round < weft_codec_rounds(&mixed.spec); round++) {
+                for (uint32_t r = 0; r < 2; r++)
+                    assert_int_equal(weft_codec_encode(mixed.codecs[r], round, round == 0 ? scaled_list[r] : NULL, 1.0f / loss_scale,
+                                                       mixed.contributions[r], &mixed.contribution_bytes[r]), WEFT_OK);
+                fleet_combine(&mixed, round);
+                fleet_take(&mixed, round);
+            }
+            assert_int_equal(weft_codec_finish(mixed.codecs[0], 0.5f, other), WEFT_OK);
+            assert_memory_equal(other, out, sizeof out);
+            fleet_commit(&plain);
+            fleet_commit(&mixed);
+        }
+        fleet_close(&plain);
+        fleet_close(&mixed);
+    }
+}
+
+/* Learning rates: a fleet that is fed lr * gradient and rescales when lr changes goes the way of one that is fed the
+ * gradient and applies lr to what comes out (powers of two: bit for bit, momentum included). */
+static void test_rescale_follows_the_rate(void **state)
+{
+    static float scaled[COUNT];
+    const float *scaled_list[1] = {scaled};
+    for (int c = 3; c < CODECS; c++) {
+        if (strstr(codecs[c], "clip")) continue; /* a norm in absolute terms */
+        struct fleet plain, fed;
+        struct sample sample = {sample_seed(79)};
+        fleet_open(&plain, codecs[c], shape_of(ROWS, COLS), 1);
+        fleet_open(&fed, codecs[c], shape_of(ROWS, COLS), 1);
+        for (int step = 0; step < 8; step++) {
+            const float lr = step < 4 ? 0.25f : 0.0625f;
+            fill(&sample, 1);
+            for (size_t i = 0; i < COUNT; i++)
+                scaled[i] = grads[0][i] * lr;
+            if (step == 4) assert_int_equal(weft_codec_rescale(fed.codecs[0], 0.25f), WEFT_OK);
+            fleet_step(&plain, grad_list, lr, out);
+            fleet_step(&fed, scaled_list, 1.0f, other);
+            assert_memory_equal(other, out, sizeof out);
+            assert_int_equal(weft_codec_rescale(fed.codecs[0], 2.0f), WEFT_ERR_STATE);
+            fleet_commit(&plain);
+            fleet_commit(&fed);
+        }
+        const double owed = weft_codec_residual_norm(fed.codecs[0]);
+        const float bad[] = {0.0f, -1.0f, NAN, INFINITY, 0x1p127f}; /* the last for a residual of ordinary size */
+        for (size_t b = 0; b < (owed > 1 ? 5u : 4u); b++)
+            assert_int_equal(weft_codec_rescale(fed.codecs[0], bad[b]), WEFT_ERR_INVALID);
+        assert_true(weft_codec_residual_norm(fed.codecs[0]) == owed);
+        fleet_close(&plain);
+        fleet_close(&fed);
+    }
+}
+
+/* Workers leave and join: the mean debt of those that stay, over the new number, is their share of the old mean; a saved
+ * state brings its number along. */
+static void test_ranks_change(void **state)
+{
+    static float before[COUNT], after[COUNT];
+    for (int c = 3; c < CODECS; c++) {
+        struct fleet fleet;
+        struct weft_codec *restored;
+        struct sample sample = {sample_seed(80)};
+        fleet_open(&fleet, codecs[c], shape_of(ROWS, COLS), 4);
+        for (uint32_t r = 0; r < 4; r++)
+            assert_int_equal(weft_codec_set_ranks(fleet.codecs[r], 4), WEFT_OK);
+        for (int step = 0; step < 3; step++) {
+            fill(&sample, 4);
+            fleet_step(&fleet, grad_list, 0.25f, out);
+            assert_int_equal(weft_codec_set_ranks(fleet.codecs[0], 3), WEFT_ERR_STATE);
+            fleet_commit(&fleet);
+        }
+        assert_int_equal(weft_codec_set_ranks(fleet.codecs[0], 0), WEFT_ERR_INVALID);
+        fleet_residual(&fleet, 0, before);
+        const size_t bytes = weft_codec_state_bytes(fleet.codecs[0]);
+        uint8_t *saved = malloc(bytes);
+        assert_int_equal(weft_codec_save(fleet.codecs[0], saved), WEFT_OK);
+        assert_int_equal(weft_codec_create(&fleet.memory.env, &fleet.spec, &fleet.shape, &restored), WEFT_OK);
+        assert_int_equal(weft_codec_set_ranks(restored, 9), WEFT_OK); /* of a job that had nothing to restore yet */
+        assert_int_equal(weft_codec_load(restored, saved, bytes), WEFT_OK);
+        assert_int_equal(weft_codec_set_ranks(restored, 2), WEFT_OK);
+        codec_residual(restored, COUNT, after);
+        for (size_t i = 0; i < COUNT; i++)
+            assert_true(after[i] / 2 == before[i] / 4);
+        assert_int_equal(weft_codec_set_ranks(fleet.codecs[0], 5), WEFT_OK);
+        fleet_residual(&fleet, 0, after);
+        for (size_t i = 0; i < COUNT; i++)
+            assert_true(fabs((double)after[i] / 5 - (double)before[i] / 4) <= 1e-6 * fabs((double)before[i]));
+        weft_codec_free(restored);
+        free(saved);
+        fleet_close(&fleet);
     }
 }
 
@@ -321,6 +439,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_paths_agree),       cmocka_unit_test(test_encode_again),
         cmocka_unit_test(test_abandon_and_refuse), cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_loss_scale_is_neutral), cmocka_unit_test(test_rescale_follows_the_rate),
+        cmocka_unit_test(test_ranks_change),
         cmocka_unit_test(test_combiner_starts_over), cmocka_unit_test(test_grad_scale),
         cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_refused_creation),
     };

@@ -18,14 +18,6 @@ static void fill(struct sample *sample, uint32_t ranks)
     }
 }
 
-static void residual_of(const struct weft_codec *codec, float *residual_out)
-{
-    uint8_t *saved = malloc(weft_codec_state_bytes(codec));
-    assert_int_equal(weft_codec_save(codec, saved), WEFT_OK);
-    memcpy(residual_out, saved + 24, COUNT * sizeof *residual_out);
-    free(saved);
-}
-
 /* Sum over steps of what came out, plus what is still owed, is the sum of what went in; up to the bf16 rounding of each
  * step's aggregate, which is what the codec says it does not feed back. */
 static void test_nothing_is_lost(void **state)
@@ -52,7 +44,7 @@ static void test_nothing_is_lost(void **state)
                 }
             }
             for (uint32_t r = 0; r < ranks; r++) {
-                residual_of(fleet.codecs[r], debt);
+                fleet_residual(&fleet, r, debt);
                 for (size_t i = 0; i < COUNT; i++)
                     out_sum[i] += (double)debt[i];
             }
@@ -144,22 +136,16 @@ static void test_a_late_worker_draws_alike(void **state)
 static void test_bad_bytes(void **state)
 {
     enum { ELEMS = 301, BLOCKS = 2 };
-    const struct weft_shape shape = shape_of(ELEMS, 0);
-    float grad[ELEMS];
-    struct sample sample = {sample_seed(64)};
-    sample_fill(&sample, SAMPLE_NORMAL, grad, ELEMS);
     for (int c = 0; c < 3; c++) {
-        const struct weft_codec_spec spec = spec_of(codecs[c]);
-        struct weft_codec *codec;
-        struct weft_combiner *combiner;
-        uint8_t good[2 * ELEMS], bytes[2 * ELEMS];
-        size_t length;
+        struct lone lone;
+        lone_open(&lone, codecs[c], ELEMS, 1, 64);
+        struct weft_codec *const codec = lone.codec;
+        struct weft_combiner *const combiner = lone.combiner;
+        const uint8_t *const good = lone.good;
+        uint8_t bytes[2 * ELEMS];
+        size_t length = lone.bytes;
         const void *aggregate;
-        assert_int_equal(weft_codec_create(weft_env_system(), &spec, &shape, &codec), WEFT_OK);
-        assert_int_equal(weft_combiner_create(weft_env_system(), &spec, &shape, 1, &combiner), WEFT_OK);
-        assert_int_equal(weft_codec_encode(codec, 0, grad, 1, good, &length), WEFT_OK);
-        assert_int_equal(length, narrow_bytes(spec.id, ELEMS));
-        weft_combiner_begin(combiner, 0);
+        assert_int_equal(length, narrow_bytes(lone.spec.id, ELEMS));
         assert_int_equal(weft_combiner_add(combiner, good, length - 1), WEFT_ERR_MALFORMED);
         assert_int_equal(weft_combiner_add(combiner, good, length + 1), WEFT_ERR_MALFORMED);
         static const uint32_t bad_means[] = {0x80000000u, 0xbf800000u, 0x7fc00000u, 0x7f800000u, 0x7b800000u};
@@ -179,8 +165,7 @@ static void test_bad_bytes(void **state)
         assert_int_equal(length, 2 * ELEMS);
         assert_int_equal(weft_codec_take(codec, 0, aggregate, length - 2, 1), WEFT_ERR_MALFORMED);
         assert_int_equal(weft_codec_take(codec, 0, aggregate, length, 1), WEFT_OK);
-        weft_codec_free(codec);
-        weft_combiner_free(combiner);
+        lone_close(&lone);
     }
 }
 

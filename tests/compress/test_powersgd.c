@@ -248,6 +248,47 @@ static void test_steps_follow_the_model(void **state)
     fleet_close(&fleet);
 }
 
+/* More iterations in one step come nearer to the best approximation, from the same first Q; as many single steps on the
+ * same matrix, of which the warm start makes the same iteration, end at the same basis. */
+static void test_iterations(void **state)
+{
+    static const char *const texts[] = {"powersgd:rank=2", "powersgd:rank=2,iterations=2", "powersgd:rank=2,iterations=5"};
+    static float target[COUNT], noise[COUNT], stepwise[COUNT];
+    struct sample sample = {sample_seed(69)};
+    double last = INFINITY;
+    list_grads();
+    low_rank(&sample, 2, target);
+    sample_fill(&sample, SAMPLE_NORMAL, noise, COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        target[i] += 0.5f * noise[i];
+    for (int t = 0; t < 3; t++) {
+        struct fleet fleet;
+        for (uint32_t r = 0; r < 2; r++) /* two parts of which neither looks like the sum */
+            for (size_t i = 0; i < COUNT; i++)
+                grads[r][i] = r == 0 ? target[i] - noise[i] : noise[i];
+        fleet_open(&fleet, texts[t], shape_of(ROWS, COLS), 2);
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        const double error = distance(out, target, COUNT);
+        assert_true(error < last);
+        last = error;
+        if (t == 0) {
+            for (int step = 0; step < 4; step++) {
+                fleet_commit(&fleet);
+                for (uint32_t r = 0; r < 2; r++) { /* the gradient that makes M the same again */
+                    float residual[COUNT];
+                    fleet_residual(&fleet, r, residual);
+                    for (size_t i = 0; i < COUNT; i++)
+                        grads[r][i] = (r == 0 ? target[i] - noise[i] : noise[i]) - residual[i];
+                }
+                fleet_step(&fleet, grad_list, 1.0f, stepwise);
+            }
+        } else if (t == 2) {
+            assert_true(distance(out, stepwise, COUNT) < 1e-4 * norm(target, COUNT));
+        }
+        fleet_close(&fleet);
+    }
+}
+
 /* A matrix of known singular values 2^0, 2^-1, ...: no rank-r approximation is nearer than the ones left out, and
  * repeated steps on it come near that. */
 static void test_never_below_the_best(void **state)
@@ -478,7 +519,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_low_rank),     cmocka_unit_test(test_projection),
-        cmocka_unit_test(test_bands),
+        cmocka_unit_test(test_bands),              cmocka_unit_test(test_iterations),
         cmocka_unit_test(test_steps_follow_the_model), cmocka_unit_test(test_never_below_the_best),
         cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
         cmocka_unit_test(test_drawn_anew),         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),

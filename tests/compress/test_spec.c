@@ -7,22 +7,26 @@ static void test_defaults_and_text(void **state)
         {"dense", "dense"},
         {"f16", "f16"},
         {"bf16", "bf16"},
-        {"powersgd", "powersgd:rank=4,min_ratio=2,seed=1"},
+        {"powersgd", "powersgd:rank=4,iterations=1,min_ratio=2,seed=1"},
         {"int8", "int8:seed=1,min_count=1024"},
         {"sign", "sign:min_count=1024"},
         {"e4m3:min_count=5", "e4m3:min_count=5"},
         {"e5m2", "e5m2:min_count=1024"},
         {"randomk:seed=9", "randomk:ratio=0.01,seed=9,min_count=1024"},
         {"int4:min_count=0,seed=7", "int4:seed=7,min_count=0"},
-        {"powersgd:rank=2", "powersgd:rank=2,min_ratio=2,seed=1"},
-        {"powersgd:seed=18446744073709551615,min_ratio=1.50,rank=64", "powersgd:rank=64,min_ratio=1.5,seed=18446744073709551615"},
+        {"powersgd:rank=2", "powersgd:rank=2,iterations=1,min_ratio=2,seed=1"},
+        {"powersgd:seed=18446744073709551615,min_ratio=1.50,rank=64,iterations=8",
+         "powersgd:rank=64,iterations=8,min_ratio=1.5,seed=18446744073709551615"},
         {"topk", "topk:ratio=0.01,min_count=1024"},
         {"topk:ratio=1e-3,min_count=0", "topk:ratio=0.001,min_count=0"},
+        {"topk:masking=1,nesterov=0,momentum=0,clip=0,warmup_steps=0", "topk:ratio=0.01,min_count=1024"},
+        {"topk:warmup_steps=500,masking=0,nesterov=1,clip=2.5,momentum=.9,ratio=0.001",
+         "topk:ratio=0.001,min_count=1024,momentum=0.9,nesterov=1,masking=0,clip=2.5,warmup_steps=500"},
         {"topk:ratio=.25", "topk:ratio=0.25,min_count=1024"},
         {"topk:ratio=0.000012345", "topk:ratio=1.2345e-05,min_count=1024"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        char text[96];
+        char text[WEFT_CODEC_TEXT_BYTES];
         struct weft_codec_spec spec = spec_of(pairs[i][0]), again;
         weft_codec_format(&spec, text, sizeof text);
         assert_string_equal(text, pairs[i][1]);
@@ -35,10 +39,11 @@ static void test_refusals(void **state)
 {
     static const char *const bad[] = {
         "", "Dense", "dens", "dense:", "dense:rank=1", "powersgd:", "powersgd:rank", "powersgd:rank=", "powersgd:rank=0",
-        "powersgd:rank=65", "powersgd:rank=4x", "powersgd:rank=-1", "powersgd:rank=4,", "powersgd:ratio=0.1",
+        "powersgd:rank=65", "powersgd:iterations=0", "powersgd:iterations=9", "powersgd:rank=4x", "powersgd:rank=-1", "powersgd:rank=4,", "powersgd:ratio=0.1",
         "powersgd:min_ratio=0.5", "powersgd:min_ratio=1e7", "powersgd:min_ratio=nan", "powersgd:seed=18446744073709551616",
         "topk:ratio=0", "topk:ratio=1.01", "topk:ratio=-0.1", "topk:ratio=0,01", "topk:ratio=1e-99", "topk:ratio=.",
-        "topk:ratio=1e", "topk:rank=4", "topk:min_count=1.5", "topk:ratio=0.1234567890123456789", "topk ", "topk:ratio=0.1 ",
+        "topk:ratio=1e", "topk:rank=4", "topk:momentum=1", "topk:momentum=-0.1", "topk:nesterov=2", "topk:masking=", "topk:masking=00", "topk:clip=1e31", "topk:clip=inf",
+        "topk:warmup_steps=1.5", "randomk:momentum=0.9", "int8:clip=1", "topk:min_count=1.5", "topk:ratio=0.1234567890123456789", "topk ", "topk:ratio=0.1 ",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct weft_codec_spec spec = {.rank = 77};

@@ -107,6 +107,119 @@ static void test_any_guess(void **state)
     test_free(grad);
 }
 
+/* Deep gradient compression against its recurrences, written down once more: fifty steps, both forms of the momentum, with
+ * and without masking, clipped or not, and the warm-up's list of ratios. */
+static void test_deep_gradient_compression(void **state)
+{
+    static const struct {
+        const char *text;
+        double momentum, clip;
+        bool nesterov, masking;
+        uint32_t warmup;
+    } cases[] = {{"topk:ratio=0.004,momentum=0.9", 0.9, 0, false, true, 0},
+                 {"topk:ratio=0.004,momentum=0.9,masking=0", 0.9, 0, false, false, 0},
+                 {"topk:ratio=0.004,momentum=0.7,nesterov=1,warmup_steps=24", 0.7, 0, true, true, 24},
+                 {"topk:ratio=0.004,clip=8,warmup_steps=3", 0, 8, false, true, 3},
+                 {"topk:ratio=0.004,momentum=0.5,nesterov=1,masking=0,clip=30", 0.5, 30, true, false, 0}};
+    static const double ratios[] = {0.25, 0.0625, 0.015625}; /* the next quarter is below 0.004 */
+    static float u[COUNT], v[COUNT], next[COUNT];
+    static bool sent[COUNT];
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct fleet fleet;
+        struct sample sample = {sample_seed(48)};
+        memset(u, 0, sizeof u);
+        memset(v, 0, sizeof v);
+        fleet_open(&fleet, cases[c].text, shape_of(COUNT, 0), 1);
+        assert_int_equal(weft_codec_set_ranks(fleet.codecs[0], 4), WEFT_OK);
+        for (uint32_t step = 0; step < 50; step++) {
+            const float m = (float)cases[c].momentum;
+            double square = 0, ratio = 0.004;
+            float scale = 1.0f;
+            fill(&sample, 1);
+            if (step % 7 == 3) /* a burst */
+                for (size_t i = 0; i < COUNT; i++)
+                    grads[0][i] *= 40.0f;
+            for (size_t i = 0; i < COUNT; i++)
+                square += (double)grads[0][i] * (double)grads[0][i];
+            if (cases[c].clip > 0 && sqrt(square) > cases[c].clip / 2) /* / sqrt(4 ranks) */
+                scale = (float)(cases[c].clip / 2 / sqrt(square));
+            for (size_t i = 0; i < COUNT; i++) {
+                const float g = grads[0][i] * scale;
+                u[i] = cases[c].nesterov ? m * (u[i] + g) : m * u[i] + g;
+                next[i] = v[i] + (cases[c].nesterov ? u[i] + g : u[i]);
+            }
+            if (step < cases[c].warmup) ratio = ratios[step * 3 / cases[c].warmup];
+            keep_top(next, k_of(ratio), expected, sent);
+            fleet_step(&fleet, grad_list, 1.0f, out);
+            for (size_t i = 0; i < COUNT; i++) {
+                if (cases[c].clip > 0) assert_true(fabs((double)out[i] - (double)expected[i]) < 1e-4); /* the norm's last bit */
+                else assert_true(out[i] == expected[i]);
+                v[i] = sent[i] ? 0.0f : next[i];
+                if (sent[i] && cases[c].masking) u[i] = 0.0f;
+            }
+            fleet_commit(&fleet);
+        }
+        fleet_close(&fleet);
+    }
+}
+
+/* A worker that joins begins its warm-up while the others are past it: contributions differ in length, sums do not care. */
+static void test_two_stages_meet(void **state)
+{
+    struct fleet fleet;
+    struct sample sample = {sample_seed(46)};
+    struct weft_codec *fresh;
+    static bool sent[2][COUNT];
+    static float kept[2][COUNT], residual[COUNT];
+    fleet_open(&fleet, "topk:ratio=0.01,warmup_steps=4", shape_of(COUNT, 0), 2);
+    for (int step = 0; step < 6; step++) {
+        fill(&sample, 2);
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        fleet_commit(&fleet);
+    }
+    weft_codec_free(fleet.codecs[1]);
+    assert_int_equal(weft_codec_create(&fleet.memory.env, &fleet.spec, &fleet.shape, &fresh), WEFT_OK);
+    fleet.codecs[1] = fresh;
+    fleet_residual(&fleet, 0, residual);
+    fill(&sample, 2);
+    fleet_step(&fleet, grad_list, 1.0f, out);
+    for (size_t i = 0; i < COUNT; i++)
+        residual[i] = grads[0][i] + residual[i];
+    keep_top(residual, k_of(0.01), kept[0], sent[0]);
+    keep_top(grads[1], k_of(0.25), kept[1], sent[1]);
+    for (size_t i = 0; i < COUNT; i++)
+        assert_true(out[i] == (sent[0][i] && sent[1][i] ? kept[0][i] + kept[1][i] : sent[0][i] ? kept[0][i] : kept[1][i]));
+    fleet_close(&fleet);
+}
+
+/* The longest of list and vector never travels: at a union of everything the vector, one byte earlier the list. */
+static void test_dense_where_shorter(void **state)
+{
+    struct sample sample = {sample_seed(45)};
+    static const struct {
+        const char *text;
+        bool dense;
+    } cases[] = {{"topk:ratio=0.5", false}, {"topk:ratio=0.9", true}, {"topk:ratio=1", true}};
+    for (size_t c = 0; c < 3; c++) {
+        struct fleet fleet;
+        fill(&sample, 4);
+        fleet_open(&fleet, cases[c].text, shape_of(COUNT, 0), 4);
+        fleet_step(&fleet, grad_list, 1.0f, out); /* all agree, and on the bound */
+        const size_t vector = sizeof(uint32_t) + COUNT * sizeof(float);
+        assert_true(cases[c].dense ? fleet.aggregate_bytes == vector : fleet.aggregate_bytes < vector);
+        if (cases[c].dense) {
+            weft_codec_abandon(fleet.codecs[0]);
+            fleet_encode(&fleet, 0, grad_list);
+            assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, vector - 4, 4), WEFT_ERR_MALFORMED);
+            assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, vector, 4), WEFT_OK);
+            /* A worker's own list is never a vector. */
+            weft_combiner_begin(fleet.combiner, 0);
+            assert_int_equal(weft_combiner_add(fleet.combiner, fleet.aggregate, vector), WEFT_ERR_MALFORMED);
+        }
+        fleet_close(&fleet);
+    }
+}
+
 /* ratio 1 sends everything: the result is the dense sum, and no residual stays. */
 static void test_everything(void **state)
 {
@@ -293,6 +406,8 @@ int main(void)
         cmocka_unit_test(test_values_move),     cmocka_unit_test(test_everything),       cmocka_unit_test(test_union_is_the_tree),
         cmocka_unit_test(test_nothing_is_lost), cmocka_unit_test(test_bad_contributions),
         cmocka_unit_test(test_wasteful_aggregate), cmocka_unit_test(test_any_guess),
+        cmocka_unit_test(test_deep_gradient_compression), cmocka_unit_test(test_two_stages_meet),
+        cmocka_unit_test(test_dense_where_shorter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

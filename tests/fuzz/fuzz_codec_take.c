@@ -16,16 +16,22 @@ static void finish_step(struct weft_codec *codec, const struct fuzz_case *chosen
     static uint8_t factor[FUZZ_BYTES];
     float out[FUZZ_ELEMS];
     size_t bytes;
-    if (weft_codec_rounds(&chosen->spec) == 2 && chosen->round == 0) {
-        /* Our own second contribution alone: one rank's aggregate. */
+    for (uint32_t round = chosen->round + 1; round < weft_codec_rounds(&chosen->spec); round++) {
+        /* Our own next contribution alone: one rank's aggregate. */
         struct weft_combiner *alone;
         const void *aggregate;
         fuzz_expect(weft_combiner_create(weft_env_system(), &chosen->spec, &chosen->shape, 1, &alone) == WEFT_OK);
-        fuzz_expect(weft_codec_encode(codec, 1, NULL, 1.0f, factor, &bytes) == WEFT_OK);
-        weft_combiner_begin(alone, 1);
+        const enum weft_status encoded = weft_codec_encode(codec, round, NULL, 1.0f, factor, &bytes);
+        if (encoded == WEFT_ERR_INVALID && round > 1) { /* a sum of nonsense may lead the next iteration out of range */
+            weft_combiner_free(alone);
+            weft_codec_abandon(codec);
+            return;
+        }
+        fuzz_expect(encoded == WEFT_OK);
+        weft_combiner_begin(alone, round);
         fuzz_expect(weft_combiner_add(alone, factor, bytes) == WEFT_OK);
         fuzz_expect(weft_combiner_close(alone, &aggregate, &bytes) == WEFT_OK);
-        fuzz_expect(weft_codec_take(codec, 1, aggregate, bytes, 1) == WEFT_OK);
+        fuzz_expect(weft_codec_take(codec, round, aggregate, bytes, 1) == WEFT_OK);
         weft_combiner_free(alone);
     }
     fuzz_expect(weft_codec_finish(codec, 0.5f, out) == WEFT_OK);

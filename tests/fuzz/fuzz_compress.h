@@ -20,15 +20,19 @@ struct fuzz_case {
 
 static inline struct fuzz_case fuzz_case_of(uint8_t choice)
 {
-    static const char *const texts[] = {"dense", "f16", "bf16", "powersgd:rank=2,min_ratio=1", "powersgd:rank=2,min_ratio=1",
-                                        "topk:ratio=0.1,min_count=0", "topk:ratio=0.004,min_count=0", "topk:ratio=1,min_count=0",
-                                        "int8:min_count=0", "int8:min_count=0", "int4:min_count=0", "int4:min_count=0",
-                                        "sign:min_count=0", "e4m3:min_count=0", "e5m2:min_count=0", "randomk:ratio=0.1,min_count=0",
-                                        "randomk:ratio=0.1,min_count=0"};
-    enum { TEXTS = sizeof texts / sizeof texts[0] };
-    const unsigned text = choice % TEXTS;
-    struct fuzz_case chosen = {.shape = {.dim_count = 2, .dims = {FUZZ_ROWS, FUZZ_COLS}}, .round = text == 4 || text == 9 || text == 11 || text == 16};
-    if (weft_codec_parse(texts[text], &chosen.spec, NULL) != WEFT_OK) abort();
+    static const struct {
+        const char *text;
+        uint32_t round;
+    } cases[] = {{"dense", 0}, {"f16", 0}, {"bf16", 0}, {"powersgd:rank=2,min_ratio=1", 0}, {"powersgd:rank=2,min_ratio=1", 1},
+                 {"topk:ratio=0.1,min_count=0", 0}, {"topk:ratio=0.004,min_count=0", 0}, {"topk:ratio=1,min_count=0", 0},
+                 {"int8:min_count=0", 0}, {"int8:min_count=0", 1}, {"int4:min_count=0", 0}, {"int4:min_count=0", 1},
+                 {"sign:min_count=0", 0}, {"e4m3:min_count=0", 0}, {"e5m2:min_count=0", 0},
+                 {"randomk:ratio=0.1,min_count=0", 0}, {"randomk:ratio=0.1,min_count=0", 1},
+                 {"topk:ratio=0.05,min_count=0,momentum=0.9,clip=3,warmup_steps=5", 0},
+                 {"powersgd:rank=2,iterations=2,min_ratio=1", 2}, {"powersgd:rank=2,iterations=2,min_ratio=1", 1}};
+    const unsigned which = choice % (sizeof cases / sizeof cases[0]);
+    struct fuzz_case chosen = {.shape = {.dim_count = 2, .dims = {FUZZ_ROWS, FUZZ_COLS}}, .round = cases[which].round};
+    if (weft_codec_parse(cases[which].text, &chosen.spec, NULL) != WEFT_OK) abort();
     if (weft_codec_resolve(&chosen.spec, &chosen.shape).id != chosen.spec.id) abort();
     return chosen;
 }

@@ -124,6 +124,51 @@ static void test_scale(void **state)
     check_basis(p, dropped, ROWS, RANK);
 }
 
+/* As many as are independent, in whatever order they come, and all 64 that a codec may have. */
+static void test_any_order(void **state)
+{
+    enum { MANY = 64, LONG = 333 };
+    static float from[MANY * LONG], p[MANY * LONG];
+    struct sample sample = {sample_seed(15)};
+    for (int turn = 0; turn < 20; turn++) {
+        bool dropped[MANY];
+        size_t order[MANY];
+        const size_t independent = turn == 0 ? MANY : 1 + sample_below(&sample, MANY);
+        sample_fill(&sample, SAMPLE_NORMAL, from, MANY * LONG);
+        for (size_t r = independent; r < MANY; r++) /* the rest: sums of two others, larger or smaller by far */
+            for (size_t i = 0; i < LONG; i++)
+                from[r * LONG + i] = ldexpf(from[r % independent * LONG + i] - from[(r + 1) % independent * LONG + i], (int)r - 40);
+        for (size_t r = 0; r < MANY; r++)
+            order[r] = r;
+        for (size_t r = MANY - 1; r > 0; r--) {
+            const size_t other = sample_below(&sample, r + 1), kept = order[r];
+            order[r] = order[other];
+            order[other] = kept;
+        }
+        for (size_t r = 0; r < MANY; r++)
+            memcpy(p + r * LONG, from + order[r] * LONG, LONG * sizeof *p);
+        assert_int_equal(weft_orthogonalise(p, LONG, MANY, dropped), independent);
+        assert_int_equal(check_basis(p, dropped, LONG, MANY), independent);
+        for (size_t r = 0; r < MANY; r++) {
+            double left = 0, whole = 0, rest[LONG];
+            for (size_t i = 0; i < LONG; i++)
+                rest[i] = from[r * LONG + i];
+            for (size_t b = 0; b < MANY; b++) {
+                double along = 0;
+                for (size_t i = 0; i < LONG; i++)
+                    along += rest[i] * (double)p[b * LONG + i];
+                for (size_t i = 0; i < LONG; i++)
+                    rest[i] -= along * (double)p[b * LONG + i];
+            }
+            for (size_t i = 0; i < LONG; i++) {
+                left += rest[i] * rest[i];
+                whole += (double)from[r * LONG + i] * (double)from[r * LONG + i];
+            }
+            assert_true(left <= 1e-8 * whole);
+        }
+    }
+}
+
 /* More vectors than dimensions: exactly `rows` can be independent. */
 static void test_more_vectors_than_rows(void **state)
 {
@@ -141,6 +186,7 @@ int main(void)
         cmocka_unit_test(test_condition),
         cmocka_unit_test(test_deficient),
         cmocka_unit_test(test_scale),
+        cmocka_unit_test(test_any_order),
         cmocka_unit_test(test_more_vectors_than_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

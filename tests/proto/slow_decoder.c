@@ -67,7 +67,7 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     h.weight_sum_bits = (uint32_t)little_endian(data, 72, 4);
     h.text_bytes = little_endian(data, 76, 4);
 
-    if (h.kind < 1 || h.kind > 5 || h.codec > 15 || h.dtype > 4 || h.round > 3) return -1;
+    if (h.kind < 1 || h.kind > 5 || h.codec > 15 || h.dtype > 4 || h.round > 15) return -1;
     if (h.status > 0 || h.status < -99) return -1;
     if (h.worker >= 4096 || h.tensor >= 65536 || h.chunk >= 65536 || h.payload_bytes > 1ull << 36) return -1;
     if (!finite_bits(h.lr_bits) || !finite_bits(h.weight_bits) || !finite_bits(h.weight_sum_bits)) return -1;

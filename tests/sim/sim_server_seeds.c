@@ -22,7 +22,7 @@ static bool with_topology; /* --topology */
 
 static const struct fleet_tensor_spec catalogue[] = {
     {.name = "fc1", .codec = "dense", .optimizer = "sgd:momentum=0.9,weight_decay=1e-4", .dim_count = 2, .dims = {33, 29}, .chunk_elems = 300},
-    {.name = "low", .codec = "powersgd:rank=2", .optimizer = "sgd:momentum=0.9", .dim_count = 2, .dims = {24, 30}},
+    {.name = "low", .codec = "powersgd:rank=2,iterations=2", .optimizer = "sgd:momentum=0.9", .dim_count = 2, .dims = {24, 30}},
     {.name = "bias", .codec = "dense", .optimizer = "sgd:momentum=0.9,nesterov=1", .dim_count = 1, .dims = {37}},
     {.name = "top", .codec = "topk:ratio=0.05,min_count=64", .optimizer = "sgd", .dim_count = 2, .dims = {25, 25}},
     {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {900}, .chunk_elems = 256},
