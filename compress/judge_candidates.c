@@ -29,7 +29,7 @@ static size_t candidate_length(const char *text)
 
 static bool same(const struct weft_codec_spec *a, const struct weft_codec_spec *b)
 {
-    char texts[2][96];
+    char texts[2][WEFT_CODEC_TEXT_BYTES];
     weft_codec_format(a, texts[0], sizeof texts[0]);
     weft_codec_format(b, texts[1], sizeof texts[1]);
     return strcmp(texts[0], texts[1]) == 0;

@@ -250,13 +250,13 @@ static void format_topk(const struct weft_codec_spec *spec, const char *ratio, c
 
 void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes)
 {
-    char number[32];
+    char number[32], iterations[32] = "";
     WEFT_ASSERT((unsigned)spec->id < CODEC_COUNT);
     switch (spec->id) {
     case WEFT_CODEC_POWERSGD:
         format_decimal(spec->min_ratio, number, sizeof number);
-        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 ",iterations=%" PRIu32 ",min_ratio=%s,seed=%" PRIu64, spec->rank,
-                 spec->iterations, number, spec->seed);
+        if (spec->iterations > 1) snprintf(iterations, sizeof iterations, ",iterations=%" PRIu32, spec->iterations);
+        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 "%s,min_ratio=%s,seed=%" PRIu64, spec->rank, iterations, number, spec->seed);
         break;
     case WEFT_CODEC_TOPK:
         format_decimal(spec->ratio, number, sizeof number);

@@ -183,7 +183,7 @@ int weft_bench_codec_main(int argc, char **argv)
                                                .ranks = settings.ranks, .rounds = settings.rounds};
         struct codecbench_row row;
         const char *sentence;
-        char codec[96];
+        char codec[WEFT_CODEC_TEXT_BYTES];
         weft_codec_format(wanted.spec, codec, sizeof codec);
         progress(i, total, codec);
         if (!codecbench_run(&wanted, &row, &sentence)) {

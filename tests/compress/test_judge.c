@@ -36,7 +36,7 @@ static void test_candidates(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct weft_judge_candidates found;
         struct weft_error error = {0};
-        char text[512] = "", one[96];
+        char text[512] = "", one[WEFT_CODEC_TEXT_BYTES];
         if (weft_judge_parse(cases[i].text, &found, &error) != WEFT_OK) fail_msg("%s: %s", cases[i].text, error.text);
         for (uint32_t c = 0; c < found.count; c++) {
             weft_codec_format(&found.specs[c], one, sizeof one);
