@@ -471,6 +471,7 @@ bool client_engine_halt(struct weft_session *session)
         engine->failed_text = session->failure.text;
     }
     while (!weft_list_empty(&engine->work)) weft_list_remove(engine->work.next);
+    weft_loop_compute_cancel_all(engine->loop); /* it reads and writes the callers' buffers */
     weft_loop_read_mail(engine->loop);
     end_requests(engine, engine->failed, engine->failed_text);
     bool first = !engine->halted;
@@ -496,6 +497,7 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
     weft_loop_post(engine->loop, &stopping.mail);
     pthread_join(engine->thread, NULL);
     weft_timer_stop(engine->loop, &stopping.timer);
+    weft_loop_compute_cancel_all(engine->loop);
     engine->thread_started = false;
     weft_group_free(engine->group); /* ends what it still has, through the requests' own callbacks */
     engine->group = NULL;

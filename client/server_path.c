@@ -157,60 +157,131 @@ static bool run_scale(struct client_work *work)
     return op->chunks_scaled == tensor->chunk_count;
 }
 
-static bool run_encode(struct client_work *work)
+/* ---- a codec's arithmetic: in its turn on the engine while it is short, else at the compute thread ----
+ *
+ * The three run_ functions touch nothing but the codec, its buffers and op->computed. While one is at the compute
+ * thread, op->in_transport counts it: the operation cannot end under it. */
+
+static void encode_round(struct weft_tensor *tensor, uint32_t round)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
     struct client_tensor_op *op = &tensor->op;
-    enum weft_status status = weft_codec_encode(tensor->codec, op->round, op->round == 0 ? op->in : NULL, op->weight,
-                                                tensor->contribution[op->round], &tensor->contribution_bytes[op->round]);
-    if (status == WEFT_ERR_INVALID)
-        client_tensor_fail(tensor, status, "has a gradient that is not finite (NaN or Inf) on rank %u; nothing was sent",
-                           tensor->session->rank);
-    else if (status < 0)
-        client_tensor_fail(tensor, status, "could not be encoded: %s", weft_status_text(status));
-    else
-        start_round(tensor);
-    return true;
+    op->computed = weft_codec_encode(tensor->codec, round, round == 0 ? op->in : NULL, op->weight, tensor->contribution[round],
+                                     &tensor->contribution_bytes[round]);
 }
+
+static void run_encode(struct weft_task *task) { encode_round(weft_container_of(task, struct weft_tensor, task), 0); }
+
+/* A round's aggregate is here: take it in, then the next round's contribution, or the gradient. */
+static void run_take(struct weft_task *task)
+{
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct client_tensor_op *op = &tensor->op;
+    op->computed = weft_codec_take(tensor->codec, op->round, tensor->aggregate, op->aggregate_bytes, tensor->session->ranks);
+    op->damaged = op->computed < 0;
+    if (op->damaged) return;
+    if (op->round + 1 < weft_codec_rounds(&tensor->codec_spec)) encode_round(tensor, op->round + 1);
+    else op->computed = weft_codec_finish(tensor->codec, op->grad_scale, tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : op->out);
+}
+
+static void run_hash(struct weft_task *task) { client_hash_weights(weft_container_of(task, struct weft_tensor, task)); }
+
+static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *task), void (*next)(struct weft_tensor *tensor));
+
+static void compute_failed(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    if (op->damaged)
+        client_tensor_fail(tensor, op->computed, "got a damaged aggregate (round %u, %zu bytes) from %s", op->round, op->aggregate_bytes,
+                           client_endpoint_name(tensor->session, tensor->chunks[0].endpoint));
+    else if (op->computed == WEFT_ERR_INVALID)
+        client_tensor_fail(tensor, op->computed, "has a gradient that is not finite (NaN or Inf) on rank %u; nothing was sent",
+                           tensor->session->rank);
+    else client_tensor_fail(tensor, op->computed, "could not be encoded or decoded: %s", weft_status_text(op->computed));
+}
+
+static void complete(struct weft_tensor *tensor) { client_request_complete(tensor->op.request, WEFT_OK, NULL); }
 
 static bool run_codec_update(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
     if (!client_update_slice(tensor, tensor->scratch, 1.0f)) return false;
-    client_hash_weights(tensor);
-    client_request_complete(tensor->op.request, WEFT_OK, NULL);
+    if (client_hash_due(tensor)) compute(tensor, run_hash, complete);
+    else complete(tensor);
     return true;
 }
 
-/* A round's aggregate is here: take it in, then the next round or the end. */
-static bool run_take(struct client_work *work)
+static void decoded(struct weft_tensor *tensor)
+{
+    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
+        complete(tensor);
+        return;
+    }
+    tensor->op.work_at = 0;
+    tensor->work.run = run_codec_update;
+    client_engine_queue_work(tensor->session, &tensor->work);
+}
+
+static void encoded(struct weft_tensor *tensor) { start_round(tensor); }
+
+static void taken(struct weft_tensor *tensor)
+{
+    if (tensor->op.round + 1 < weft_codec_rounds(&tensor->codec_spec)) {
+        tensor->op.round++;
+        encoded(tensor);
+    } else {
+        decoded(tensor);
+    }
+}
+
+static void computed(struct weft_tensor *tensor)
+{
+    if (tensor->op.computed < 0) compute_failed(tensor);
+    else tensor->op.next(tensor);
+}
+
+static void task_done(struct weft_task *task)
+{
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct client_engine *engine = &tensor->session->engine;
+    engine->encode_ns += tensor->op.compute_ns;
+    tensor->op.in_transport--;
+    if (engine->failed) advance(tensor);
+    else computed(tensor);
+}
+
+static void run_timed(struct weft_task *task)
+{
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct weft_env *env = tensor->session->env;
+    uint64_t began_ns = weft_now_ns(env);
+    tensor->op.run(task);
+    tensor->op.compute_ns = weft_now_ns(env) - began_ns;
+}
+
+static bool run_here(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
-    struct client_tensor_op *op = &tensor->op;
-    enum weft_status status =
-        weft_codec_take(tensor->codec, op->round, tensor->aggregate, op->aggregate_bytes, tensor->session->ranks);
-    if (status < 0) {
-        client_tensor_fail(tensor, status, "got a damaged aggregate (round %u, %zu bytes) from %s", op->round,
-                           op->aggregate_bytes, client_endpoint_name(tensor->session, tensor->chunks[0].endpoint));
-        return true;
-    }
-    if (op->round + 1 < weft_codec_rounds(&tensor->codec_spec)) {
-        op->round++;
-        return run_encode(work);
-    }
-    status = weft_codec_finish(tensor->codec, op->grad_scale, tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : op->out);
-    if (status < 0) {
-        client_tensor_fail(tensor, status, "could not be decoded: %s", weft_status_text(status));
-        return true;
-    }
-    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
-        client_request_complete(op->request, WEFT_OK, NULL);
-        return true;
-    }
-    op->work_at = 0;
-    work->run = run_codec_update;
-    client_engine_queue_work(tensor->session, work);
+    tensor->op.run(&tensor->task);
+    computed(tensor);
     return true;
+}
+
+static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *task), void (*next)(struct weft_tensor *tensor))
+{
+    struct client_tensor_op *op = &tensor->op;
+    op->run = run;
+    op->next = next;
+    op->computed = WEFT_OK;
+    op->damaged = false;
+    if (tensor->elems <= WEFT_LOOP_SLICE) {
+        tensor->work.run = run_here;
+        client_engine_queue_work(tensor->session, &tensor->work);
+        return;
+    }
+    op->in_transport++;
+    tensor->task.run = run_timed;
+    tensor->task.done = task_done;
+    weft_loop_compute(tensor->session->engine.loop, &tensor->task, tensor->elems);
 }
 
 /* ---- results ---- */
@@ -350,8 +421,7 @@ static void advance(struct weft_tensor *tensor)
     }
     if (op->status < 0 || op->results_left > 0) return; /* a failed one ends with the session's fail letter */
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
-        tensor->work.run = run_take;
-        client_engine_queue_work(tensor->session, &tensor->work);
+        compute(tensor, run_take, taken);
         return;
     }
     client_request_complete(op->request, WEFT_OK, NULL);
@@ -364,8 +434,7 @@ void client_server_path_start(struct weft_mail *mail)
     struct client_tensor_op *op = &tensor->op;
     if (!client_request_opened(request)) return;
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
-        tensor->work.run = run_encode;
-        client_engine_queue_work(tensor->session, &tensor->work);
+        compute(tensor, run_encode, encoded);
     } else if (op->scaled) {
         expect_results(tensor);
         tensor->work.run = run_scale;

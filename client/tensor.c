@@ -211,6 +211,7 @@ static struct weft_tensor *create(struct weft_session *session)
     weft_list_init(&tensor->session_link);
     weft_list_init(&tensor->work.link);
     weft_list_init(&tensor->record_link);
+    weft_task_init(&tensor->task);
     weft_list_init(&tensor->group_op.link);
     tensor->attach_mail.fn = attach;
     return tensor;

@@ -47,9 +47,15 @@ struct client_tensor_op {
     uint32_t chunks_scaled;        /* server mode: chunks whose scaled gradient is ready and on its way */
     uint32_t round;                /* of the codec; 0 for dense */
     uint32_t results_left;         /* chunks whose result has not come */
-    uint32_t in_transport;         /* sends and accepts whose buffers the transport holds */
+    uint32_t in_transport;         /* sends and accepts whose buffers the transport holds; a task that is computing */
     size_t aggregate_bytes;        /* codec: what came in this round */
     float grad_scale;              /* 1 / sum of weights */
+    /* server mode, codec: the arithmetic under way, what it answered, and what follows it on the engine */
+    void (*run)(struct weft_task *task);
+    void (*next)(struct weft_tensor *tensor);
+    enum weft_status computed;
+    bool damaged;                  /* it was the aggregate that could not be used */
+    uint64_t compute_ns;
     enum weft_status status;       /* first error: settle and end */
 };
 
@@ -87,6 +93,7 @@ struct weft_tensor {
     /* the engine's */
     struct client_tensor_op op;
     struct client_work work;
+    struct weft_task task;
     struct client_group_op group_op;
     struct weft_list record_link;
     struct weft_mail hash_mail;        /* to the net thread, every hash_every steps */
@@ -122,7 +129,9 @@ void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t o
 bool client_scale_slice(struct weft_tensor *tensor, uint64_t end);
 /* One slice of: with an optimiser, weights `out` take gradient `grad` * scale; without, out = grad * scale. */
 bool client_update_slice(struct weft_tensor *tensor, const float *grad, float scale);
-/* The weights of a codec tensor in server mode: tell the shard their hash when it is time. */
+/* The weights of a codec tensor in server mode: is it time to tell the shard their hash, and do so. Reads all of them:
+ * may run on the compute thread. */
+bool client_hash_due(const struct weft_tensor *tensor);
 void client_hash_weights(struct weft_tensor *tensor);
 static inline float client_grad_scale(float weight_sum) { return (float)(1.0 / (double)weight_sum); }
 

@@ -45,11 +45,16 @@ static void send_hash(struct weft_mail *mail)
     atomic_store(&tensor->hash_posted, false);
 }
 
+bool client_hash_due(const struct weft_tensor *tensor)
+{
+    uint64_t every = tensor->session->settings.hash_every;
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && every != 0 && tensor->op.step % every == 0;
+}
+
 void client_hash_weights(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     const struct client_tensor_op *op = &tensor->op;
-    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE || session->settings.hash_every == 0 || op->step % session->settings.hash_every != 0) return;
     if (atomic_exchange(&tensor->hash_posted, true)) return; /* the control plane is that slow: the next one will do */
     tensor->hash = weft_weight_hash(op->out, tensor->bytes);
     tensor->hash_step = op->step;

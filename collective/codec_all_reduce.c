@@ -11,7 +11,10 @@
  *
  * A rank whose gradient is not finite still takes part, with a marker instead of a contribution (NaN in a
  * sum, an empty piece in a gather): every rank sees it in the result and ends with WEFT_ERR_INVALID, the
- * group lives on, and a trainer may skip the step. Nothing of the codec's state is committed here. */
+ * group lives on, and a trainer may skip the step. Nothing of the codec's state is committed here.
+ *
+ * The codec's arithmetic on more than a slice of elements is a task of the loop's compute thread: until the task is
+ * done the operation is nobody's but the task's, and stands in group->computing instead of having a collective. */
 #include "collective/internal.h"
 
 #include <stdio.h>
@@ -19,7 +22,8 @@
 
 struct codec_op {
     struct weft_group *group;
-    struct weft_list link;        /* group->idle_codecs while idle */
+    struct weft_list link;        /* group->idle_codecs while idle, group->computing while a task runs */
+    struct weft_task task;
     struct weft_codec *codec;     /* borrowed */
     struct weft_codec_spec spec;
     struct weft_shape shape;
@@ -31,6 +35,11 @@ struct codec_op {
     uint32_t round, rounds;
     struct weft_coll *colls[WEFT_CODEC_ROUNDS_MAX]; /* prepared and not launched; else NULL */
     bool poisoned;                /* this rank's gradient is not finite */
+    const float *grad;            /* the caller's, until it is encoded */
+    float grad_scale;
+    enum weft_status computed;    /* what the arithmetic answered ... */
+    uint32_t at_rank;             /* ... and whose contribution was at fault; UINT32_MAX: not known */
+    bool not_finite;              /* some rank's gradient */
     char text[GROUP_TEXT_BYTES];
     uint8_t *memory;              /* owned: contribution | gathered pieces | their lengths */
     size_t memory_bytes;
@@ -110,6 +119,8 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     op->spec = *spec;
     op->shape = *shape;
     op->combiner = NULL;
+    weft_task_init(&op->task);
+    weft_list_init(&op->link);
     op->round = 0;
     op->rounds = weft_codec_rounds(spec);
     op->poisoned = false;
@@ -145,29 +156,6 @@ static enum weft_status prepare_round(struct codec_op *op, uint32_t round, uint6
     return coll_prepare(op->group, &args, round_done, op, &op->colls[round], error);
 }
 
-/* Encode this round's contribution, or its marker. */
-static enum weft_status encode(struct codec_op *op, const float *grad, float grad_scale)
-{
-    size_t bytes = 0, bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, op->round);
-    enum weft_status status = weft_codec_encode(op->codec, op->round, grad, grad_scale, op->contribution, &bytes);
-    if (status < 0 && status != WEFT_ERR_INVALID) return status;
-    op->poisoned = status == WEFT_ERR_INVALID;
-    if (sums(op, op->round)) {
-        WEFT_ASSERT(op->poisoned || bytes == bytes_max); /* sums have one length on all ranks */
-        if (op->poisoned) memset(op->contribution, 0xff, bytes_max); /* NaN in every element */
-    } else {
-        op->colls[op->round]->args.count = op->poisoned ? 0 : bytes;
-    }
-    return WEFT_OK;
-}
-
-static void launch(struct codec_op *op)
-{
-    struct weft_coll *coll = op->colls[op->round];
-    op->colls[op->round] = NULL;
-    coll_launch(coll);
-}
-
 static void op_end(struct codec_op *op, enum weft_status status, const char *text)
 {
     weft_coll_done_fn done = op->done;
@@ -177,13 +165,36 @@ static void op_end(struct codec_op *op, enum weft_status status, const char *tex
     record_release(op);
 }
 
+static void launch(struct codec_op *op)
+{
+    struct weft_coll *coll = op->colls[op->round];
+    op->colls[op->round] = NULL;
+    coll_launch(coll);
+}
+
+/* ---- arithmetic: on either thread, on nothing but the operation's own ---- */
+
+/* Encode this round's contribution, or its marker. */
+static enum weft_status encode(struct codec_op *op, uint32_t round)
+{
+    size_t bytes = 0, bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
+    enum weft_status status = weft_codec_encode(op->codec, round, round == 0 ? op->grad : NULL, round == 0 ? op->grad_scale : 1.0f,
+                                                op->contribution, &bytes);
+    if (status < 0 && status != WEFT_ERR_INVALID) return status;
+    op->poisoned = status == WEFT_ERR_INVALID;
+    if (sums(op, round)) {
+        WEFT_ASSERT(op->poisoned || bytes == bytes_max); /* sums have one length on all ranks */
+        if (op->poisoned) memset(op->contribution, 0xff, bytes_max); /* NaN in every element */
+    } else {
+        op->colls[round]->args.count = op->poisoned ? 0 : bytes;
+    }
+    return WEFT_OK;
+}
+
 static enum weft_status not_finite(struct codec_op *op, uint32_t rank)
 {
-    char name[128] = "a rank";
-    if (op->poisoned) snprintf(name, sizeof name, "this rank");
-    else if (rank != UINT32_MAX) group_describe(op->group, rank, name, sizeof name);
-    snprintf(op->text, sizeof op->text, "the gradient of %s is not finite (NaN or infinity): no rank has a result; skip the step or lower the loss scale",
-             name);
+    op->not_finite = true;
+    op->at_rank = rank;
     return WEFT_ERR_INVALID;
 }
 
@@ -203,37 +214,111 @@ static enum weft_status take_gathered(struct codec_op *op)
         if (op->lengths[rank] == 0) return not_finite(op, rank);
     weft_combiner_begin(op->combiner, op->round);
     for (uint32_t rank = 0; rank < op->group->ranks; rank++) {
-        enum weft_status status = weft_combiner_add(op->combiner, op->gathered + rank * piece_bytes_max, op->lengths[rank]);
-        if (status == WEFT_OK) continue;
-        char name[128];
-        group_describe(op->group, rank, name, sizeof name);
-        snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name, weft_status_text(status));
-        return status;
+        op->at_rank = rank;
+        WEFT_TRY(weft_combiner_add(op->combiner, op->gathered + rank * piece_bytes_max, op->lengths[rank]));
     }
+    op->at_rank = UINT32_MAX;
     const void *aggregate;
     WEFT_TRY(weft_combiner_close(op->combiner, &aggregate, &bytes));
     return weft_codec_take(op->codec, op->round, aggregate, bytes, op->group->ranks);
 }
 
-static void round_done(void *context, enum weft_status status, const char *text)
+static void run_first(struct weft_task *task)
 {
-    struct codec_op *op = context;
-    if (status < 0) {
-        op_end(op, status, text);
+    struct codec_op *op = weft_container_of(task, struct codec_op, task);
+    op->computed = encode(op, 0);
+}
+
+/* The round's result is here: take it in, then the next contribution, or the gradient. */
+static void run_round(struct weft_task *task)
+{
+    struct codec_op *op = weft_container_of(task, struct codec_op, task);
+    op->computed = sums(op, op->round) ? take_sum(op) : take_gathered(op);
+    if (op->computed < 0) return;
+    if (op->round + 1 < op->rounds) op->computed = encode(op, op->round + 1);
+    else op->computed = weft_codec_finish(op->codec, op->result_scale, op->out);
+}
+
+/* ---- and what follows from it, on the loop ---- */
+
+static void say_why(struct codec_op *op)
+{
+    char name[128] = "a rank";
+    if (op->not_finite && op->poisoned) snprintf(name, sizeof name, "this rank");
+    else if (op->at_rank != UINT32_MAX) group_describe(op->group, op->at_rank, name, sizeof name);
+    if (op->not_finite)
+        snprintf(op->text, sizeof op->text, "the gradient of %s is not finite (NaN or infinity): no rank has a result; skip the step or lower "
+                 "the loss scale", name);
+    else if (op->at_rank != UINT32_MAX)
+        snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name, weft_status_text(op->computed));
+    else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", weft_status_text(op->computed));
+}
+
+static void first_computed(struct codec_op *op)
+{
+    if (op->computed < 0) {
+        say_why(op);
+        op_end(op, op->computed, op->text);
+    } else {
+        launch(op);
+    }
+}
+
+static void round_computed(struct codec_op *op)
+{
+    if (op->computed == WEFT_OK && ++op->round < op->rounds) {
+        launch(op);
         return;
     }
     op->text[0] = 0;
-    status = sums(op, op->round) ? take_sum(op) : take_gathered(op);
-    if (status == WEFT_OK && ++op->round < op->rounds) {
-        status = encode(op, NULL, 1.0f);
-        if (status == WEFT_OK) {
-            launch(op);
-            return;
-        }
+    if (op->computed < 0) say_why(op);
+    op_end(op, op->computed, op->text);
+}
+
+/* The group may have ended meanwhile. */
+static void task_done(struct weft_task *task)
+{
+    struct codec_op *op = weft_container_of(task, struct codec_op, task);
+    struct weft_group *group = op->group;
+    weft_list_remove(&op->link);
+    if (group->fail_status < 0) op_end(op, group->fail_status, group->fail_text);
+    else if (task->run == run_first) first_computed(op);
+    else round_computed(op);
+}
+
+/* false: it is short, and done. */
+static bool compute_apart(struct codec_op *op, void (*run)(struct weft_task *task))
+{
+    uint64_t elements = weft_shape_elems(&op->shape);
+    op->computed = WEFT_OK;
+    op->not_finite = false;
+    op->at_rank = UINT32_MAX;
+    op->task.run = run;
+    op->task.done = task_done;
+    if (elements <= WEFT_LOOP_SLICE) {
+        run(&op->task);
+        return false;
     }
-    if (status == WEFT_OK) status = weft_codec_finish(op->codec, op->result_scale, op->out);
-    if (status < 0 && !op->text[0]) snprintf(op->text, sizeof op->text, "%s: %s", "compressed all_reduce", weft_status_text(status));
-    op_end(op, status, op->text);
+    weft_list_append(&op->group->computing, &op->link);
+    weft_loop_compute(op->group->loop, &op->task, elements);
+    return true;
+}
+
+static void round_done(void *context, enum weft_status status, const char *text)
+{
+    struct codec_op *op = context;
+    if (status < 0) op_end(op, status, text);
+    else if (!compute_apart(op, run_round)) round_computed(op);
+}
+
+void codec_close(struct weft_group *group, enum weft_status status, const char *text)
+{
+    while (!weft_list_empty(&group->computing)) {
+        struct codec_op *op = weft_list_first(&group->computing, struct codec_op, link);
+        weft_loop_compute_cancel(group->loop, &op->task);
+        weft_list_remove(&op->link);
+        op_end(op, status, text);
+    }
 }
 
 enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec, const struct weft_codec_spec *resolved,
@@ -254,13 +339,14 @@ enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct wef
     op->result_scale = result_scale;
     op->done = done;
     op->context = context;
+    op->grad = grad;
+    op->grad_scale = grad_scale;
     uint64_t sequence = group->sequence;
     enum weft_status status = WEFT_OK;
     for (uint32_t round = 0; round < op->rounds && status == WEFT_OK; round++) status = prepare_round(op, round, deadline_ns, error);
-    if (status == WEFT_OK) {
-        status = encode(op, grad, grad_scale);
-        if (status < 0) weft_error_set(error, status, "compressed all_reduce: %s", weft_status_text(status));
-    }
+    if (status == WEFT_OK && compute_apart(op, run_first)) return WEFT_IN_PROGRESS;
+    if (status == WEFT_OK && (status = op->computed) < 0)
+        weft_error_set(error, status, "compressed all_reduce: %s", weft_status_text(status));
     if (status < 0) {
         record_release(op);
         group->sequence = sequence; /* nothing was posted: the numbers are free again */

@@ -152,7 +152,7 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
     weft_event_ring_add(group->events, "group_end", WEFT_EVENT_MARK, group->group_id, UINT32_MAX, 0, status);
     group->grace_ns = weft_now_ns(group->env) + GROUP_GRACE_NS;
     group->verdict = VERDICT_NONE;
-    bool had_operations = group->active_count > 0;
+    bool had_operations = group->active_count > 0 || !weft_list_empty(&group->computing);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active)
         coll_end(weft_container_of(node, struct weft_coll, link), status, group->fail_text);
@@ -222,6 +222,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     weft_list_init(&group->idle);
     weft_list_init(&group->ready);
     weft_list_init(&group->idle_codecs);
+    weft_list_init(&group->computing);
     weft_timer_init(&group->timer, timer_fired);
     group->seen_ns = weft_now_ns(env);
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
@@ -276,6 +277,7 @@ void weft_group_free(struct weft_group *group)
         coll->done = NULL;
         if (done) done(coll->context, coll->status, coll->text);
     }
+    codec_close(group, WEFT_ERR_CLOSED, "the group was freed");
     group_released(group);
 }
 

@@ -147,6 +147,7 @@ struct weft_group {
     struct control *controls;    /* (ranks,); own one unused */
     struct weft_list active, idle, ready;
     struct weft_list idle_codecs;/* codec_all_reduce.c: memory kept for the next one */
+    struct weft_list computing;   /* codec operations whose task is at the compute thread */
     uint32_t active_count;
     uint32_t prepared_count;     /* later rounds of active codec operations */
     uint64_t sequence;           /* operations posted so far = number of the next */
@@ -215,6 +216,8 @@ void coll_records_free(struct weft_group *group);
 
 /* codec_all_reduce.c */
 void codec_records_free(struct weft_group *group);
+/* Those whose arithmetic is under way: it ends (may block for the length of it), then they do. */
+void codec_close(struct weft_group *group, enum weft_status status, const char *text);
 
 /* sum.c: out = received + own, then scaled if op is AVG (so SUM for all hops but the last) */
 void sum_received(enum weft_dtype dtype, enum weft_op op, uint32_t ranks, void *out, const void *received, const void *own, size_t count);

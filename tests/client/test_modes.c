@@ -4,6 +4,7 @@
  * compares the weights after each step; ranks compare with each other through shared memory. With an argument of
  * "small" (suite quick) two workers and one step size; otherwise 2 and 4 workers, 2 shards, a matrix of several chunks.
  * Replay: the data depend on nothing but (rank, step, element). */
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "codec_threads.h"
 #include "fleet.h"
 #include "proto/proto.h"
 #include "weft/weft.h"
@@ -48,6 +50,13 @@ static const struct plan_tensor tensors_codec[] = {
     {"signs", "sign:min_count=0", "sgd", 1, {3001}},
     {"eighths", "e4m3:min_count=0", "sgd", 1, {1500}},
     {"drawn", "randomk:ratio=0.02,min_count=0", "sgd", 2, {40, 75}},
+};
+
+/* Of several slices each: a codec's arithmetic leaves the engine. */
+static const struct plan_tensor tensors_long[] = {
+    {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {500, 400}},
+    {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {500, 400}},
+    {"half", "bf16", "sgd", 1, {200001}},
 };
 
 /* Small integers over a power of two would hide rounding: these do not. */
@@ -154,6 +163,24 @@ static int worker_small(struct fleet *fleet, uint32_t rank) { return worker(flee
 static int worker_full(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_full, 3); }
 static int worker_codec(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_codec, 3); }
 
+static int worker_long(struct fleet *fleet, uint32_t rank)
+{
+    int rc = worker(fleet, rank, tensors_long, 3);
+    if (rc == 0 && codec_threads_longest_step() > WEFT_LOOP_SLICE)
+        rc = fprintf(stderr, "a codec of %llu elements ran in a step of the engine\n", (unsigned long long)codec_threads_longest_step());
+    if (rc == 0 && codec_threads_apart() == 0) rc = fprintf(stderr, "nothing ran on the compute thread: the test sees nothing\n");
+    return rc;
+}
+
+/* The same counting sees short ones where they are. */
+static int worker_short(struct fleet *fleet, uint32_t rank)
+{
+    static const struct plan_tensor tensors[] = {{"short", "topk:ratio=0.02", "sgd", 2, {200, 250}}};
+    int rc = worker(fleet, rank, tensors, 1);
+    if (rc == 0 && (codec_threads_longest_step() != 50000 || codec_threads_apart() != 0)) rc = fprintf(stderr, "short codecs are not seen\n");
+    return rc;
+}
+
 static void check_job(uint32_t workers, uint32_t shards, fleet_worker_fn fn, size_t tensors)
 {
     struct fleet_result result;
@@ -175,13 +202,57 @@ static void test_dense_three_workers(void **state) { check_job(3, 1, worker_full
 static void test_codec_two_workers(void **state) { check_job(2, 2, worker_codec, 3); }
 static void test_codec_three_workers(void **state) { check_job(3, 2, worker_codec, 3); }
 
+static void test_long_codecs(void **state) { check_job(2, 1, worker_long, 3); }
+/* Left in the middle of long codecs, at another place each time: what is computed ends before its memory goes. */
+static uint32_t leaving_turn; /* the workers are forked */
+static int worker_leaves(struct fleet *fleet, uint32_t rank)
+{
+    struct weft_options options;
+    struct weft_session *session;
+    struct pair pairs[TENSORS_MAX] = {0};
+    weft_options_init(&options);
+    options.coordinator = fleet->coordinator;
+    options.job = "test";
+    options.rank = (int)rank;
+    options.deadline_ms = 30000;
+    MUST(NULL, weft_init(&options, &session));
+    for (size_t t = 0; t < 3; t++)
+        if (declare_pair(session, &tensors_long[t], &pairs[t]) != 0) return 1;
+    struct weft_request met = {{0}}; /* all have declared; from here on the other may leave first, and then calls fail */
+    if (weft_barrier(session, &met) >= 0) weft_wait(&met, 0);
+    weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 0.1f, .weight = 1});
+    for (size_t t = 0; t < 3; t++) {
+        for (uint64_t i = 0; i < pairs[t].elems; i++) pairs[t].grad[i] = pseudo(rank, 1, i);
+        for (int mode = 0; mode < 2; mode++)
+            if (weft_push_pull(pairs[t].tensor[mode], pairs[t].grad, pairs[t].weights[mode], &pairs[t].request[mode]) < 0) break;
+    }
+    poll(NULL, 0, (int)(leaving_turn % 5));
+    if (rank == 0 && leaving_turn % 2) weft_abort(session, "the test ends it");
+    weft_finalize(session);
+    return 0;
+}
+
+static void test_leaving_long_codecs(void **state)
+{
+    for (uint32_t turn = 0; turn < 10; turn++) {
+        struct fleet_result result;
+        void *user;
+        leaving_turn = turn;
+        fleet_run(2, 1, worker_leaves, &result, &user);
+        for (int rank = 0; rank < 2; rank++) assert_int_equal(result.worker_status[rank], 0);
+    }
+}
+
+static void test_short_codecs(void **state) { check_job(2, 1, worker_short, 1); }
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest quick[] = {cmocka_unit_test(test_dense_small)};
     const struct CMUnitTest full[] = {
         cmocka_unit_test(test_dense_two_workers),   cmocka_unit_test(test_dense_three_workers),
         cmocka_unit_test(test_dense_four_workers),  cmocka_unit_test(test_codec_two_workers),
-        cmocka_unit_test(test_codec_three_workers),
+        cmocka_unit_test(test_codec_three_workers), cmocka_unit_test(test_long_codecs),
+        cmocka_unit_test(test_short_codecs),        cmocka_unit_test(test_leaving_long_codecs),
     };
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     return small ? cmocka_run_group_tests(quick, NULL, NULL) : cmocka_run_group_tests(full, NULL, NULL);

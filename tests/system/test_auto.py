@@ -1,6 +1,7 @@
 """test_auto.py - one job over several transports at once: two hosts, played by network namespaces, with two processes
 each, talk through shared memory inside a host and through sockets between them. The same weights as over sockets alone."""
 
+import json
 import os
 import signal
 import subprocess
@@ -63,6 +64,26 @@ class Auto(harness.JobTest):
         group.wait(60)
         header = self.log(group, "worker0").splitlines()[0]
         self.assertRegex(header, "transport (shm .*ucx tcp/weft0|ucx tcp/weft0.*shm )")
+
+    def test_p2p_with_the_job_s_secret(self):
+        """weft bench p2p between hosts proves the secret that its job has; an endpoint with another one is refused."""
+        network = self.two_hosts()
+        words = [harness.PROGRAMS.weft, "bench", "p2p", "--devices", netns.DEVICE, "-b", "64", "-e", "64K", "-f", "1024", "--row-ms", "20",
+                 "--wait", "auto", "--json"]
+        for transport in ("ucx:tcp", "auto"):
+            group = self.group("p2p-" + transport)
+            jobs.start_by_hand(harness.PROGRAMS, group, 1, 2, words + ["--transport", transport], network)
+            group.wait(60)
+            rows = [json.loads(line) for line in self.log(group, "worker0").splitlines()]
+            self.assertEqual([row["wrong"] for row in rows], [0] * 4)
+        other = self.path("other")
+        with open(other, "w", encoding="ascii") as file:
+            file.write("another secret altogether")
+        group = self.group("p2p-other")
+        jobs.start_by_hand(harness.PROGRAMS, group, 1, 2, lambda rank: words + (["--secret-file", other] if rank else []), network)
+        with self.assertRaises(jobs.JobFailed):
+            group.wait(60)
+        self.assertIn("cannot connect to rank", self.log(group, "worker0") + self.log(group, "worker1"))
 
     def test_other_backend(self):
         """Processes with different backends cannot meet, and say what to look at."""

@@ -1,9 +1,12 @@
 """test_bench.py - weft bench starts its processes, finds no wrong element in any type, and says so in every form; the
 small examples run."""
 
+import glob
 import json
 import os
+import signal
 import subprocess
+import time
 
 import harness
 
@@ -70,6 +73,49 @@ class Bench(harness.JobTest):
                                "bench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual({json.loads(line)["wrong"] for line in done.stdout.splitlines()}, {0})
+
+    @staticmethod
+    def session_members(session):
+        """Processes that still run in it."""
+        members = []
+        for path in glob.glob("/proc/[0-9]*/stat"):
+            try:
+                with open(path, encoding="ascii", errors="replace") as file:
+                    fields = file.read().rpartition(")")[2].split()  # state, parent, group, session
+            except OSError:
+                continue
+            if fields[0] != "Z" and int(fields[3]) == session:
+                members.append(path)
+        return members
+
+    def test_interrupt(self):
+        """Ctrl-C ends every process of a benchmark, whoever started it, and the rows that were printed are whole."""
+        jobs = (["p2p", "-n", "3", "--pattern", "all", "--measure", "bw", "--row-ms", "400", "--json"], ["all_reduce", "-n", "2", "--iters", "200", "--json"],
+                ["push_pull", "-n", "2", "-s", "1", "--iters", "200", "--json"])
+        for words in jobs:
+            with self.subTest(bench=words[0]):
+                path = self.path(words[0])
+                with open(path, "w", encoding="ascii") as out:
+                    process = subprocess.Popen([harness.PROGRAMS.weft, "bench", *words, "-b", "8", "-e", "64M", "-f", "2"], stdout=out,
+                                               stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
+                try:
+                    limit = time.monotonic() + 30
+                    while os.path.getsize(path) == 0 and process.poll() is None and time.monotonic() < limit:
+                        time.sleep(0.02)
+                    self.assertIsNone(process.poll(), "it was over too soon")
+                    os.killpg(process.pid, signal.SIGINT)
+                    self.assertNotEqual(process.wait(20), 0)
+                    limit = time.monotonic() + 10
+                    while self.session_members(process.pid) and time.monotonic() < limit:
+                        time.sleep(0.05)
+                    self.assertEqual(self.session_members(process.pid), [])
+                finally:
+                    for member in self.session_members(process.pid):
+                        os.kill(int(member.split("/")[2]), signal.SIGKILL)
+                    process.wait()
+                with open(path, encoding="ascii") as file:
+                    lines = file.read().split("\n")
+                self.assertGreaterEqual(len([json.loads(line) for line in lines[:-1]]), 1)
 
     def test_table(self):
         table = self.bench("all_reduce", "-n", "2", "-e", "64K", "-f", "16")

@@ -35,6 +35,7 @@ struct doctor {
     struct weft_link_table *table;
     uint32_t self;             /* this host in the table */
     bool rdma_needed;
+    bool verbs_works;          /* to the host that is being tried */
 };
 
 static const char help[] =
@@ -46,7 +47,8 @@ static const char help[] =
     "  --port PORT           with --listen: instead of 4747 (0: any free one)\n"
     "  --once                with --listen: end after the first asker who holds the secret\n"
     "  --port-file FILE      with --listen: write the port there\n"
-    "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs (default: all; one must work)\n"
+    "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs, auto (default: all; one must\n"
+    "                        work). auto is what jobs use: the best of the others for each pair of processes\n"
     "  --devices LIST        network or RDMA devices for the tries (default: the one that leads to the host)\n"
     "  --secret-file FILE    the same file on both hosts (default: WEFT_SECRET, WEFT_SECRET_FILE)\n"
     "  --deadline S          of each step of a try (default 5)\n"
@@ -149,10 +151,26 @@ static void set_link(struct doctor *doctor, uint32_t from, uint32_t to, const ch
 
 /* ---- tries ---- */
 
+/* What a job would use; it could do better where a lane works that its devices do not lead to. */
+static void tell_auto(struct doctor *doctor, const char *subject, const char *way, const char *devices)
+{
+    const char *reasons = strstr(way, " (not ");
+    int length = reasons ? (int)(reasons - way) : (int)strlen(way);
+    bool verbs = strncmp(way, "verbs", 5) == 0, shm = strncmp(way, "shm", 3) == 0;
+    bool better = doctor->verbs_works && !verbs && !shm;
+    doctor_find(&doctor->report, better ? DOCTOR_WARN : DOCTOR_NOTE, "auto", subject,
+                better ? "name the RDMA device as well (transport.devices=mlx5_0:1,eth0)" : NULL,
+                "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length, way, devices ? devices : "lo",
+                better ? ", though verbs works there" : "");
+}
+
 /* One lane to one host. Answers whether it works. */
-static bool judge_try(struct doctor *doctor, const char *subject, const char *lane, const struct doctor_try_result *result)
+static bool judge_try(struct doctor *doctor, const char *subject, const char *lane, const char *devices,
+                      const struct doctor_try_result *result)
 {
     if (result->status >= 0) {
+        if (strncmp(lane, "verbs", 5) == 0) doctor->verbs_works = true;
+        if (strcmp(lane, "auto") == 0) tell_auto(doctor, subject, result->text, devices);
         doctor_find(&doctor->report, DOCTOR_OK, "transport", subject, NULL, "%s works: %.2f us, %.2f GB/s out, %.2f GB/s in", lane,
                     1e-3 * (double)result->latency_ns, 1e-9 * (double)result->out_bytes_per_second, 1e-9 * (double)result->in_bytes_per_second);
         return true;
@@ -187,11 +205,12 @@ static void judge_cma(struct doctor *doctor)
 static void try_here(struct doctor *doctor)
 {
     size_t working = 0;
+    doctor->verbs_works = false;
     for (size_t i = 0; i < doctor->lane_count; i++) {
         struct doctor_try_result result;
         doctor_try_here(doctor->lanes[i], doctor->devices, doctor->deadline_s, &result);
         set_link(doctor, doctor->self, doctor->self, doctor->lanes[i], &result, result.out_bytes_per_second);
-        working += judge_try(doctor, "this host", doctor->lanes[i], &result);
+        working += judge_try(doctor, "this host", doctor->lanes[i], doctor->devices, &result);
     }
     judge_host(doctor, "this host", working);
     judge_cma(doctor);
@@ -246,6 +265,7 @@ static void try_host(struct doctor *doctor, const char *target)
         return;
     }
     bool listed = add_remote(doctor, &remote, target, &index);
+    doctor->verbs_works = false;
     for (size_t i = 0; i < doctor->lane_count; i++) {
         struct doctor_try_result result;
         bool one_host = strstr(doctor->lanes[i], "shm") != NULL; /* by nature */
@@ -254,7 +274,7 @@ static void try_host(struct doctor *doctor, const char *target)
         if (listed) set_link(doctor, doctor->self, index, doctor->lanes[i], &result, result.out_bytes_per_second);
         if (listed) set_link(doctor, index, doctor->self, doctor->lanes[i], &result, result.in_bytes_per_second);
         if (one_host && !doctor->asked) result.absent = true; /* containers of one kernel may well be kept apart */
-        working += judge_try(doctor, target, doctor->lanes[i], &result);
+        working += judge_try(doctor, target, doctor->lanes[i], doctor->devices ? doctor->devices : remote.devices, &result);
         if (there || i + 1 == doctor->lane_count) continue;
         doctor_leave(&remote);
         if (!doctor_reach(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
@@ -447,7 +467,7 @@ int weft_doctor_main(int argc, char **argv)
     struct doctor doctor = {.deadline_s = 5};
     struct doctor_listen listen = {.port = DOCTOR_PORT};
     bool listening = false;
-    set_lanes(&doctor, "shm,ucx:shm,ucx:tcp,verbs");
+    set_lanes(&doctor, "shm,ucx:shm,ucx:tcp,verbs,auto");
     doctor.rdma_needed = false;
     int answer = parse(&doctor, &listen, &listening, argc, argv);
     if (answer != 0) return answer - 1;

@@ -58,7 +58,7 @@ static void try_lane(const struct doctor_listen *listen, int fd, const char *lan
                                    .nonce = nonce,
                                    .fd = fd,
                                    .deadline_s = listen->deadline_s};
-    if (!listen->devices && strncmp(lane, "ucx", 3) == 0) plan.devices = device;
+    if (!listen->devices && doctor_lane_needs_device(lane)) plan.devices = device;
     doctor_try(&plan, &result);
     fprintf(stderr, "weft doctor: %s: %s\n", lane, result.status < 0 ? result.text : "works");
 }

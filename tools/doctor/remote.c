@@ -225,7 +225,7 @@ bool doctor_remote_try(struct doctor_remote *remote, const char *lane, const cha
                                    .first = true,
                                    .fd = remote->fd,
                                    .deadline_s = deadline_s};
-    if (!devices && strncmp(lane, "ucx", 3) == 0) plan.devices = remote->devices;
+    if (!devices && doctor_lane_needs_device(lane)) plan.devices = remote->devices;
     return doctor_try_apart(&plan, result);
 }
 

@@ -28,6 +28,9 @@ struct doctor_try_result {
     char text[520];          /* the way, or why not, with the side that said so */
 };
 
+/* Between hosts it wants the name of the interface that leads to the other one; the rest finds its way by itself. */
+static inline bool doctor_lane_needs_device(const char *lane) { return strncmp(lane, "ucx", 3) == 0 || strcmp(lane, "auto") == 0; }
+
 /* Blocks, for a few deadlines at most. */
 void doctor_try(const struct doctor_try_plan *plan, struct doctor_try_result *result);
 

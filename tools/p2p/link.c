@@ -119,6 +119,8 @@ static bool try_open(struct p2p_link *link, const char *backend, const char *lan
     if (lanes[0]) options.lanes = lanes;
     if (given->devices) options.devices = given->devices;
     if (given->wrap) options.wrap = given->wrap;
+    options.secret = given->secret;
+    options.secret_bytes = given->secret ? strlen(given->secret) : 0;
     if (given->eager_bytes != UINT64_MAX) options.eager_bytes_max = given->eager_bytes;
     options.peer_failed = peer_failed;
     options.peer_failed_context = link;
@@ -226,7 +228,8 @@ static uint32_t copy_key(const struct weft_window *window, uint8_t *out)
 static bool connect_peer(struct p2p_link *link, uint32_t rank, const struct record *record)
 {
     enum weft_status status = weft_transport_connect(link->transport, rank + 1, record->address, record->address_bytes, &link->peers[rank]);
-    if (status < 0) return p2p_link_fail(link, "cannot connect to rank %u: %s", rank, weft_status_text(status));
+    if (status < 0) return p2p_link_fail(link, "cannot connect to rank %u: %s%s", rank, weft_status_text(status),
+                                          weft_transport_connect_hint(status));
     if (!record->in_key_bytes) return true;
     status = weft_transport_import(link->peers[rank], record->in_key, record->in_key_bytes, &link->in_remotes[rank]);
     if (status >= 0) status = weft_transport_import(link->peers[rank], record->out_key, record->out_key_bytes, &link->out_remotes[rank]);

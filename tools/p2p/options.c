@@ -14,7 +14,7 @@
 enum {
     OPTION_OP = 256, OPTION_MEASURE, OPTION_WAIT, OPTION_PATTERN, OPTION_MEMORY, OPTION_TRANSPORT, OPTION_DEVICES, OPTION_WRAP,
     OPTION_WINDOW, OPTION_BUFFERS, OPTION_ITERS, OPTION_ROW_MS, OPTION_DEADLINE, OPTION_EAGER, OPTION_CPUS, OPTION_JSON,
-    OPTION_PEERS, OPTION_BESIDE, OPTION_ROUNDS, OPTION_ONLY, OPTION_STEP,
+    OPTION_PEERS, OPTION_SECRET, OPTION_BESIDE, OPTION_ROUNDS, OPTION_ONLY, OPTION_STEP,
 };
 
 static const struct option long_options[] = {
@@ -39,6 +39,7 @@ static const struct option long_options[] = {
     {"stepbytes", required_argument, NULL, OPTION_STEP},
     {"processes", required_argument, NULL, 'n'},
     {"peers", required_argument, NULL, OPTION_PEERS},
+    {"secret-file", required_argument, NULL, OPTION_SECRET},
     {"json", no_argument, NULL, OPTION_JSON},
     {"beside", required_argument, NULL, OPTION_BESIDE},
     {"rounds", required_argument, NULL, OPTION_ROUNDS},
@@ -55,7 +56,9 @@ static const char help[] =
     "      --op OPS          send, put, get, several with commas, or all (default send)\n"
     "      --measure WHAT    lat, bw, duplex, rate, several with commas, or all (default lat,bw)\n"
     "      --transport T     ucx:tcp, ucx:shm, shm, verbs, auto; wrapped: fault:T, delay:T (default ucx:tcp)\n"
-    "      --devices LIST    network devices, comma separated (default lo)\n"
+    "      --devices LIST    network or RDMA devices, comma separated (default lo)\n"
+    "      --secret-file FILE  the secret that the endpoints prove to each other, the same on all hosts (default:\n"
+    "                        WEFT_SECRET, WEFT_SECRET_FILE): verbs between hosts needs one\n"
     "      --wrap TEXT       parameters of fault: and delay:, e.g. delay_us=100\n"
     "      --wait MODE       poll (never sleep), sleep (at once), auto (spin briefly, then sleep; default poll)\n"
     "      --pattern P       bandwidth of: pairs 0-1 2-3 ..., incast (all to 0), fanout (0 to all), all (default pairs);\n"
@@ -243,6 +246,7 @@ static bool set_option(struct p2p_options *options, int found, const char *text)
         return true;
     case OPTION_TRANSPORT: return p2p_transport_parse(text, &options->transport);
     case OPTION_DEVICES: options->devices = text; return true;
+    case OPTION_SECRET: options->secret_file = text; return true;
     case OPTION_WRAP: options->wrap = text; return true;
     case OPTION_WINDOW: return parse_u32("--window", text, 1, P2P_WINDOW_MAX, &options->window);
     case OPTION_BUFFERS: return parse_u32("--buffers", text, 1, P2P_BUFFERS_MAX, &options->buffers);

@@ -28,6 +28,8 @@ struct p2p_options {
     enum p2p_memory memory;
     struct p2p_transport_spec transport;
     const char *devices, *wrap;  /* NULL: the default */
+    const char *secret_file;     /* NULL: as the environment has it */
+    char *secret;                /* of all processes; NULL: none. Owned */
     struct bench_sweep sweep;
     uint32_t processes;          /* -n; 0: take part in the job of the environment */
     uint32_t window, buffers;

@@ -1,9 +1,11 @@
 /* p2p.c - `weft bench p2p`: the processes, and the rows each of them takes part in. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/bench.h"
 #include "tools/benchlib/usage.h"
+#include "tools/common.h"
 #include "tools/p2p/beside.h"
 #include "tools/p2p/report.h"
 
@@ -67,6 +69,9 @@ int weft_bench_p2p_main(int argc, char **argv)
     struct p2p_options options;
     int answer = p2p_options_parse(&options, argc, argv);
     if (answer != 0) return answer - 1;
-    if (options.beside) return p2p_beside(&options);
-    return options.processes > 0 ? p2p_launch(&options, take_part, &options) : take_part_in_job(&options);
+    if (!tool_read_secret("weft bench p2p", options.secret_file, NULL, &options.secret)) return TOOL_USAGE;
+    if (options.beside) answer = p2p_beside(&options);
+    else answer = options.processes > 0 ? p2p_launch(&options, take_part, &options) : take_part_in_job(&options);
+    free(options.secret);
+    return answer;
 }
