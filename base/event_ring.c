@@ -14,6 +14,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/json_text.h"
+
 #define EVENT_WORDS ((sizeof(struct weft_event) + 7) / 8)
 
 struct slot {
@@ -86,17 +88,6 @@ static bool read_event(struct weft_event_ring *ring, uint64_t number, struct wef
     return true;
 }
 
-static void print_text(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-        if (*at == '"' || *at == '\\') fprintf(out, "\\%c", *at);
-        else if (*at < 0x20) fprintf(out, "\\u%04x", *at);
-        else fputc(*at, out);
-    }
-    fputc('"', out);
-}
-
 static const char *phase_name(unsigned phase)
 {
     switch (phase) {
@@ -114,7 +105,7 @@ static void print_peer(FILE *out, uint32_t peer)
 static void print_flight_event(FILE *out, const struct weft_event *event, int pid)
 {
     fprintf(out, "{\"time_ns\":%" PRIu64 ",\"name\":", event->time_ns);
-    print_text(out, event->name);
+    weft_json_text(out, event->name);
     fprintf(out, ",\"phase\":\"%s\",\"id\":%" PRIu64 ",\"bytes\":%" PRIu64, phase_name(event->phase), event->id,
             event->bytes);
     print_peer(out, event->peer);
@@ -129,7 +120,7 @@ static void print_trace_event(FILE *out, const struct weft_event *event, int pid
 {
     const char *kind = event->phase == WEFT_EVENT_BEGIN ? "b" : event->phase == WEFT_EVENT_END ? "e" : "i";
     fputs("{\"name\":", out);
-    print_text(out, event->name);
+    weft_json_text(out, event->name);
     fprintf(out, ",\"cat\":\"weft\",\"ph\":\"%s\",\"ts\":%" PRIu64 ".%03u,\"pid\":%d,\"tid\":1", kind,
             event->time_ns / 1000, (unsigned)(event->time_ns % 1000), pid);
     if (event->phase == WEFT_EVENT_MARK) fputs(",\"s\":\"p\"", out);
@@ -164,7 +155,7 @@ enum weft_status weft_event_ring_dump_json(struct weft_event_ring *ring, const c
 {
     uint64_t count = atomic_load_explicit(&ring->count, memory_order_acquire);
     fputs("{\"engine\":", out);
-    print_text(out, engine);
+    weft_json_text(out, engine);
     fprintf(out, ",\"capacity\":%" PRIu32 ",\"added\":%" PRIu64 ",\"events\":[", ring->capacity, count);
     print_events(ring, out, true, 0, print_flight_event);
     fputs("\n]}\n", out);
@@ -174,7 +165,7 @@ enum weft_status weft_event_ring_dump_json(struct weft_event_ring *ring, const c
 enum weft_status weft_event_ring_dump_perfetto(struct weft_event_ring *ring, const char *engine, int pid, FILE *out)
 {
     fprintf(out, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":", pid);
-    print_text(out, engine);
+    weft_json_text(out, engine);
     fputs("}}", out);
     print_events(ring, out, false, pid, print_trace_event);
     fputs("\n]}\n", out);

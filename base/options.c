@@ -49,6 +49,11 @@ const struct weft_option weft_option_table[] = {
 
     CHOICE("log.level", "warn", "error|warn|info|debug|trace", "How much goes to the log on standard error."),
     COUNT("events.capacity", "4096", 1, 1 << 24, "Events that each engine's flight recorder keeps."),
+    COUNT("recorder.operations", "2000", 1, 1 << 20, "Collective operations that the flight recorder keeps, with whom they wait for."),
+    TEXT("recorder.directory", "",
+         "Directory for the flight record of a job that fails, one file a rank; weft run sets its log directory; empty: none is written."),
+    CHOICE("recorder.signal", "none", "none|USR1|USR2|HUP|QUIT",
+           "A signal on which the flight record is written there; none: no signal handler is installed."),
 
     {NULL, WEFT_OPTION_TEXT, NULL, NULL, 0, 0, NULL, NULL},
 };

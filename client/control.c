@@ -358,6 +358,7 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
     if (status < 0) return weft_error_set(error, status, "cannot set up the control connection: %s", weft_status_text(status));
     status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
                               client_deadline(session, session->settings.deadline_ns), &connection);
+    if (status == WEFT_OK) WEFT_TRY(client_flight_signal_start(session, error));
     if (status == WEFT_OK) status = weft_net_start(control->net);
     if (status < 0)
         return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", session->settings.host,

@@ -22,7 +22,9 @@
 #define DRAIN_PAUSE_NS_MIN (WEFT_MS(1) / 20)
 #define DRAIN_PAUSE_NS_MAX WEFT_MS(20)
 #define RETRY_NS WEFT_MS(1)          /* of sends the transport had no room for, when no completion comes first */
-#define DEADLINE_SLACK_NS WEFT_MS(250) /* the group's own verdict on a late operation names the rank: it goes first */
+/* The group's own verdict on a late operation names the rank: it goes first. It may first listen to another rank's
+ * question (1 s), and its own waits half a second for those that do not answer. */
+#define DEADLINE_SLACK_NS WEFT_MS(1750)
 #define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken */
 #define GROUP_ID 1u                  /* the group of all workers */
 
@@ -202,6 +204,10 @@ static void fail_on_engine(struct weft_mail *mail)
         engine->group = NULL;
     } else {
         weft_event_ring_add(engine->events, "session_failed", WEFT_EVENT_MARK, 0, UINT32_MAX, 0, engine->failed);
+        if (engine->group && engine->failed != WEFT_ERR_CLOSED) {
+            weft_group_record(engine->group);
+            client_flight_keep(session, engine->failed_text); /* before anybody learns of it and exits */
+        }
     }
     fail_queued(session);
     fail_lost_members(session);
@@ -313,6 +319,9 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
     if (status == WEFT_OK)
         status = weft_event_ring_create(session->env, (uint32_t)weft_config_u64(session->settings.config, "events.capacity"),
                                         &engine->events);
+    if (status == WEFT_OK)
+        status = weft_recorder_create(session->env, (uint32_t)weft_config_u64(session->settings.config, "recorder.operations"),
+                                      &engine->recorder);
     if (status < 0) return weft_error_set(error, status, "cannot make the engine: %s", weft_status_text(status));
     return WEFT_OK;
 }
@@ -380,6 +389,7 @@ static enum weft_status create_group(struct weft_session *session, struct weft_e
     options.transport = session->engine.transport;
     options.loop = session->engine.loop;
     options.events = session->engine.events;
+    options.recorder = session->engine.recorder;
     options.rank = session->rank;
     options.ranks = session->ranks;
     options.endpoint_ids = ids;
@@ -525,9 +535,11 @@ void client_engine_free(struct weft_session *session)
         weft_transport_free(engine->transport); /* closes it too, when that was not done yet */
     }
     weft_event_ring_free(engine->events);
+    weft_recorder_free(engine->recorder);
     weft_loop_free(engine->loop);
     engine->group = NULL;
     engine->transport = NULL;
     engine->events = NULL;
+    engine->recorder = NULL;
     engine->loop = NULL;
 }

@@ -55,6 +55,7 @@ struct client_engine {
     struct weft_transport *transport;   /* owned */
     struct weft_group *group;           /* owned */
     struct weft_event_ring *events;     /* owned; dumped by any thread */
+    struct weft_recorder *recorder;     /* owned; dumped by any thread */
     pthread_t thread;
     bool thread_started;
     _Atomic bool halted;                /* the caller's: the thread steps no more, see client_engine_halt */

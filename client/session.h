@@ -67,6 +67,8 @@ struct weft_session {
     _Atomic uint32_t member_count; /* set last: the net thread reads `members` too */
     struct client_member *members; /* (member_count,) owned */
 
+    unsigned flight_signals; /* flight_signal.c: how many had come at its last look */
+
     struct client_failure failure;
     struct client_texts texts;
     struct client_control control;
@@ -110,6 +112,13 @@ const struct client_member *client_member_of_endpoint(const struct weft_session 
 struct client_member *client_member_of_number(const struct weft_session *session, uint32_t member);
 const char *client_endpoint_name(const struct weft_session *session, uint32_t endpoint); /* never NULL */
 void client_rank_name(const struct weft_session *session, uint32_t rank, char *out, size_t out_bytes);
+
+/* ---- the flight recorder's files (events.c, flight_signal.c) ---- */
+/* Write the record into recorder.directory, if there is one. `why`: a sentence for the file. A directory or disk that
+ * refuses costs one sentence in the log. Any thread. */
+void client_flight_keep(struct weft_session *session, const char *why);
+/* recorder.signal: install its handler and look for it from the net thread. Before the net starts. */
+enum weft_status client_flight_signal_start(struct weft_session *session, struct weft_error *error);
 
 void client_memory_free_all(struct weft_session *session); /* memory.c */
 

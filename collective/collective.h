@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "collective/recorder.h"
 #include "compress/compress.h"
 #include "transport/transport.h"
 
@@ -102,6 +103,7 @@ struct weft_group_options {
     struct weft_transport *transport;/* borrowed; peers connected already */
     struct weft_loop *loop;          /* borrowed; carries the deadlines */
     struct weft_event_ring *events;  /* borrowed, may be NULL */
+    struct weft_recorder *recorder;  /* borrowed until weft_group_free, may be NULL; several groups may share one */
     uint32_t rank, ranks;
     const uint32_t *endpoint_ids;    /* (ranks,) copied */
     uint32_t group_id;               /* 24 bits; (group_id, epoch) names one group of the job and is never used again */
@@ -134,6 +136,9 @@ void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *
  * operations are posted the other ranks are told and end alike. The first cause wins; a group that failed by itself
  * (mismatch, deadline, lost rank: docs/collectives.md) is in the same state. */
 void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text);
+
+/* Bring the records of posted operations up to date (their phase, whom they wait for), before a dump. */
+void weft_group_record(struct weft_group *group);
 
 /* ---- operations ---- */
 struct weft_coll_args {

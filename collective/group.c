@@ -75,13 +75,14 @@ static void forgive_gap(struct weft_group *group, uint64_t now_ns)
     if (group->fail_status < 0) group->grace_ns += gap_ns;
 }
 
-static void pump(struct weft_group *group)
+static void pump(struct weft_group *group, uint64_t now_ns)
 {
     size_t budget = GROUP_PUMP_BYTES;
     group->pumping = true;
     for (uint32_t turns = group->active_count; turns > 0 && budget > 0 && !weft_list_empty(&group->ready) && !group->closing; turns--) {
         struct weft_coll *coll = weft_list_first(&group->ready, struct weft_coll, ready_link);
         weft_list_remove(&coll->ready_link);
+        coll_record_start(coll, now_ns);
         coll_advance(coll, &budget);
         if (coll_is_over(coll)) coll_finish(coll); /* runs done: may post, fail or free the group */
         else if (budget == 0 || group->retry) group_ready(coll);
@@ -114,10 +115,11 @@ static void timer_fired(struct weft_timer *timer)
     group->outstanding++; /* keeps the group alive while callbacks run */
     forgive_gap(group, now_ns);
     if (retried) control_retry(group);
-    pump(group);
+    pump(group, now_ns);
     uint64_t next_ns = WEFT_NEVER;
     if (!group->closing && group->active_count > 0) {
         next_ns = now_ns + GROUP_TICK_NS;
+        if (now_ns >= group->recorded_ns + GROUP_TICK_NS) weft_group_record(group);
         if (group->fail_status == WEFT_OK) {
             uint64_t look_ns = deadline_check(group, now_ns);
             if (look_ns < next_ns) next_ns = look_ns;
@@ -205,6 +207,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->transport = options->transport;
     group->loop = options->loop;
     group->events = options->events;
+    group->recorder = options->recorder;
     group->rank = options->rank;
     group->ranks = options->ranks;
     group->group_id = options->group_id;
@@ -275,6 +278,7 @@ void weft_group_free(struct weft_group *group)
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         weft_coll_done_fn done = coll->done;
         coll->done = NULL;
+        coll_record_end(coll);
         if (done) done(coll->context, coll->status, coll->text);
     }
     codec_close(group, WEFT_ERR_CLOSED, "the group was freed");

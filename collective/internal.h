@@ -91,6 +91,8 @@ struct weft_coll {
     size_t elem_bytes;
     uint64_t sequence, deadline_ns, posted_ns;
     bool warned;
+    struct weft_record record;   /* what the flight recorder says of it, under `record_number` */
+    uint64_t record_number;
     weft_coll_done_fn done;      /* NULL: has run */
     void *context;
 
@@ -137,6 +139,7 @@ struct weft_group {
     struct weft_transport *transport;
     struct weft_loop *loop;
     struct weft_event_ring *events;
+    struct weft_recorder *recorder;
     uint32_t rank, ranks, group_id, epoch, inflight_max, window, operations_max;
     size_t chunk_bytes;
     uint64_t deadline_ns;
@@ -156,6 +159,7 @@ struct weft_group {
     struct weft_timer timer;
     bool kicked, retry, pumping, closing;
     uint64_t seen_ns;            /* our last poll */
+    uint64_t recorded_ns;        /* the flight recorder learned last who waits for whom */
 
     enum weft_status fail_status;
     char fail_text[GROUP_TEXT_BYTES];
@@ -203,6 +207,12 @@ bool coll_is_over(const struct weft_coll *coll);
 void coll_end(struct weft_coll *coll, enum weft_status status, const char *text);
 /* The oldest step that waits for another rank; NULL: none. */
 const struct slot *coll_waits(const struct weft_coll *coll, const char **phase_out);
+
+/* record.c */
+void coll_record_post(struct weft_coll *coll);
+void coll_record_start(struct weft_coll *coll, uint64_t now_ns);
+void coll_record_phase(struct weft_coll *coll); /* how far it is and whom it waits for */
+void coll_record_end(struct weft_coll *coll);
 
 /* post.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives up. The
  * length of an all_gather_bytes piece may still be set before the launch. */

@@ -226,6 +226,7 @@ void coll_launch(struct weft_coll *coll)
     group->active_count++;
     weft_event_ring_add(group->events, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN, (uint64_t)group->group_id << 40 | coll->sequence,
                         UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
+    coll_record_post(coll);
     group_ready(coll);
 }
 
@@ -250,6 +251,7 @@ void coll_finish(struct weft_coll *coll)
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING; /* a cancel from inside done changes nothing */
     weft_event_ring_add(group->events, weft_coll_kind_name(coll->args.kind), WEFT_EVENT_END,
                         (uint64_t)group->group_id << 40 | coll->sequence, UINT32_MAX, coll->header.count * coll->elem_bytes, coll->status);
+    coll_record_end(coll);
     weft_list_remove(&coll->ready_link);
     weft_list_remove(&coll->link);
     group->active_count--;

@@ -313,6 +313,7 @@ bool coll_is_over(const struct weft_coll *coll)
 void coll_end(struct weft_coll *coll, enum weft_status status, const char *text)
 {
     if (coll->phase == COLL_ENDING) return;
+    coll_record_phase(coll); /* while it can still be seen whom it waited for */
     coll->phase = COLL_ENDING;
     coll->status = status;
     coll->text = text;

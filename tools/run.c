@@ -42,6 +42,7 @@ static const char help_text[] =
     "      --help, --version\n"
     "\n"
     "A worker finds its job in its environment: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_SECRET_FILE.\n"
+    "When the job fails each worker leaves its flight record among the logs; `weft inspect DIR` says who was late.\n"
     "Rank 0's standard output is also this command's. When a process fails, the others learn it from the\n"
     "coordinator and have 2 s to end, then SIGTERM, 2 s later SIGKILL.\n"
     "\n"
@@ -61,6 +62,7 @@ struct run {
     bool http;
     char job[WEFT_LIMIT_NAME_BYTES + 1];
     char log_dir[RUN_PATH_BYTES - 64];
+    char recorder[RUN_PATH_BYTES + 32]; /* an environment variable for the workers, or "" */
     char **trainer;
     struct run_scratch scratch;
     char coordinator[300];
@@ -156,6 +158,17 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     return run_process_start(process, (char *const *)argv, environment, false);
 }
 
+/* Workers of a job that fails leave their flight records beside their logs, unless the user has another place for them. */
+static void choose_recorder(struct run *run)
+{
+    struct weft_config *config = NULL;
+    char *whole = realpath(run->log_dir, NULL); /* a trainer may change its directory */
+    if (weft_config_load(run->env, &config, NULL) == WEFT_OK && whole && strcmp(weft_config_where(config, "recorder.directory"), "default") == 0)
+        snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
+    weft_config_free(config);
+    free(whole);
+}
+
 static bool start_worker(struct run *run, uint32_t rank)
 {
     struct run_process *process = &run->processes[run->shards + rank];
@@ -165,10 +178,11 @@ static bool start_worker(struct run *run, uint32_t rank)
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
     snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
     snprintf(number, sizeof number, "WEFT_RANK=%u", rank);
-    const char *environment[7] = {coordinator, job, secret, number};
+    const char *environment[8] = {coordinator, job, secret, number};
     int used = 4;
     if (run->lanes) snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->lanes), environment[used++] = lanes;
     if (run->devices) snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices), environment[used++] = devices;
+    if (run->recorder[0]) environment[used++] = run->recorder;
     return run_process_start(process, run->trainer, environment, rank == 0);
 }
 
@@ -228,6 +242,7 @@ static bool start_all(struct run *run)
     run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret);
     for (uint32_t i = 1; i < run->shards; i++)
         if (!start_shard(run, weftd, i)) return false;
+    choose_recorder(run);
     for (uint32_t rank = 0; rank < run->workers; rank++)
         if (!start_worker(run, rank)) return false;
     return true;

@@ -58,7 +58,7 @@ class JobTest(unittest.TestCase):
         command = [PROGRAMS.weft, "run", "-s", str(shards), "-n", str(workers), "--log-dir", log_directory, "--"] + words
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds,
                               start_new_session=True, env={**os.environ, **(environment or {})})
-        for log in sorted(glob.glob(os.path.join(log_directory, "*"))):
+        for log in sorted(glob.glob(os.path.join(log_directory, "*.log"))):
             with open(log, errors="replace") as file:
                 done.stdout += file.read()
         return done

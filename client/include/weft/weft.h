@@ -199,7 +199,11 @@ WEFT_API enum weft_status weft_stats_get(struct weft_session *session, struct we
  * WEFT_ERR_BUSY: not within a second; ask again. */
 WEFT_API enum weft_status weft_describe_links(struct weft_session *session, char *out, size_t out_bytes);
 
-/* weft_dump_events() - the flight recorder as JSON, or as a Perfetto trace when the path ends in ".perfetto.json". */
+/* weft_dump_events() - the flight recorder: the last collective operations (recorder.operations: 2,000), each with whom it
+ * waits for and in which phase, and the last events, as JSON for `weft inspect`; or the events as a Perfetto trace when the
+ * path ends in ".perfetto.json". A path that is a directory gets a file flight-JOB-rankN.json. The file appears whole or not
+ * at all. A job that fails writes one by itself into recorder.directory (under weft run its log directory), and, if
+ * recorder.signal asks for it, on a signal. Works on a failed session too. Blocks for the file only. Any thread. */
 WEFT_API enum weft_status weft_dump_events(struct weft_session *session, const char *path);
 
 /* weft_abort() - end the job for everybody, now: every rank's waits end with WEFT_ERR_ABORTED and this text. Any thread. */

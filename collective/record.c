@@ -1,0 +1,51 @@
+/* record.c - what a group tells the flight recorder of its operations. Nothing here is on the way of a message: a
+ * record is written when an operation is posted, begins, ends, and with the group's tick while it waits. */
+#include "collective/internal.h"
+
+void coll_record_post(struct weft_coll *coll)
+{
+    struct weft_group *group = coll->group;
+    const struct coll_header *header = &coll->header;
+    coll->record = (struct weft_record){
+        .sequence = coll->sequence, .count = header->count, .posted_ns = coll->posted_ns, .phase = "posted", .group = group->group_id,
+        .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks, .root = header->root, .peer = WEFT_RECORD_NOBODY,
+        .status = WEFT_IN_PROGRESS, .kind = header->kind, .dtype = header->dtype, .op = header->op, .plan = header->plan};
+    coll->record_number = weft_recorder_add(group->recorder, &coll->record);
+}
+
+void coll_record_start(struct weft_coll *coll, uint64_t now_ns)
+{
+    if (coll->record.started_ns || !coll->group->recorder) return;
+    coll->record.started_ns = now_ns > coll->posted_ns ? now_ns : coll->posted_ns;
+    coll->record.phase = "started";
+    weft_recorder_update(coll->group->recorder, coll->record_number, &coll->record);
+}
+
+void coll_record_phase(struct weft_coll *coll)
+{
+    if (!coll->group->recorder || coll->phase != COLL_RUNNING || !coll->record.started_ns) return;
+    const struct slot *slot = coll_waits(coll, &coll->record.phase);
+    coll->record.peer = slot ? slot->action.peer : WEFT_RECORD_NOBODY;
+    coll->record.steps = coll->tail;
+    weft_recorder_update(coll->group->recorder, coll->record_number, &coll->record);
+}
+
+void coll_record_end(struct weft_coll *coll)
+{
+    if (!coll->group->recorder) return;
+    coll->record.ended_ns = weft_now_ns(coll->group->env);
+    coll->record.status = coll->status;
+    if (coll->status == WEFT_OK) {
+        coll->record.phase = "done";
+        coll->record.peer = WEFT_RECORD_NOBODY;
+        coll->record.steps = coll->tail;
+    }
+    weft_recorder_update(coll->group->recorder, coll->record_number, &coll->record);
+}
+
+void weft_group_record(struct weft_group *group)
+{
+    struct weft_list *node, *spare;
+    group->recorded_ns = weft_now_ns(group->env);
+    weft_list_foreach(node, spare, &group->active) coll_record_phase(weft_container_of(node, struct weft_coll, link));
+}

@@ -1,0 +1,117 @@
+/* recorder.c - see recorder.h. A slot's version is odd while the owner writes it; readers copy and look again. */
+#include "collective/recorder.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/json_text.h"
+#include "collective/collective.h"
+
+#define RECORD_WORDS ((sizeof(struct weft_record) + 7) / 8)
+
+struct slot {
+    _Atomic uint64_t version;
+    _Atomic uint64_t number; /* of the record that lies here */
+    _Atomic uint64_t words[RECORD_WORDS];
+};
+
+struct weft_recorder {
+    struct weft_env *env;
+    _Atomic uint64_t count;
+    uint32_t capacity;
+    struct slot slots[];
+};
+
+enum weft_status weft_recorder_create(struct weft_env *env, uint32_t capacity, struct weft_recorder **recorder_out)
+{
+    size_t bytes;
+    if (capacity == 0 || __builtin_mul_overflow((size_t)capacity, sizeof(struct slot), &bytes)) return WEFT_ERR_INVALID;
+    struct weft_recorder *recorder = weft_alloc_zero(env, sizeof *recorder + bytes);
+    if (!recorder) return WEFT_ERR_NO_MEMORY;
+    recorder->env = env;
+    recorder->capacity = capacity;
+    *recorder_out = recorder;
+    return WEFT_OK;
+}
+
+void weft_recorder_free(struct weft_recorder *recorder)
+{
+    if (recorder) weft_free_bytes(recorder->env, recorder);
+}
+
+static void write_slot(struct weft_recorder *recorder, uint64_t number, const struct weft_record *record)
+{
+    struct slot *slot = &recorder->slots[number % recorder->capacity];
+    uint64_t words[RECORD_WORDS] = {0};
+    memcpy(words, record, sizeof *record);
+    uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
+    atomic_store_explicit(&slot->version, version + 1, memory_order_relaxed);
+    /* Release on each word: who sees a new word sees the odd version, too (event_ring.c does the same). */
+    atomic_store_explicit(&slot->number, number, memory_order_release);
+    for (size_t i = 0; i < RECORD_WORDS; i++) atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
+    atomic_store_explicit(&slot->version, version + 2, memory_order_release);
+}
+
+uint64_t weft_recorder_add(struct weft_recorder *recorder, const struct weft_record *record)
+{
+    if (!recorder) return 0;
+    uint64_t number = atomic_load_explicit(&recorder->count, memory_order_relaxed);
+    write_slot(recorder, number, record);
+    atomic_store_explicit(&recorder->count, number + 1, memory_order_release);
+    return number;
+}
+
+void weft_recorder_update(struct weft_recorder *recorder, uint64_t number, const struct weft_record *record)
+{
+    if (!recorder || number + recorder->capacity < atomic_load_explicit(&recorder->count, memory_order_relaxed)) return;
+    write_slot(recorder, number, record);
+}
+
+bool weft_recorder_read(struct weft_recorder *recorder, uint64_t number, struct weft_record *record_out)
+{
+    struct slot *slot = &recorder->slots[number % recorder->capacity];
+    uint64_t words[RECORD_WORDS];
+    if (number >= weft_recorder_count(recorder)) return false;
+    uint64_t version = atomic_load_explicit(&slot->version, memory_order_acquire);
+    bool mine = atomic_load_explicit(&slot->number, memory_order_acquire) == number;
+    for (size_t i = 0; i < RECORD_WORDS; i++) words[i] = atomic_load_explicit(&slot->words[i], memory_order_acquire);
+    if (version % 2 || !mine || atomic_load_explicit(&slot->version, memory_order_relaxed) != version) return false;
+    memcpy(record_out, words, sizeof *record_out);
+    return true;
+}
+
+uint64_t weft_recorder_count(struct weft_recorder *recorder)
+{
+    return atomic_load_explicit(&recorder->count, memory_order_acquire);
+}
+
+uint32_t weft_recorder_capacity(const struct weft_recorder *recorder) { return recorder->capacity; }
+
+static void dump_record(const struct weft_record *r, FILE *out)
+{
+    fprintf(out, "{\"group\":%" PRIu32 ",\"epoch\":%" PRIu32 ",\"rank\":%" PRIu32 ",\"ranks\":%" PRIu32 ",\"sequence\":%" PRIu64,
+            r->group, r->epoch, r->rank, r->ranks, r->sequence);
+    fprintf(out, ",\"kind\":\"%s\",\"count\":%" PRIu64 ",\"dtype\":\"%s\",\"op\":\"%s\",\"root\":%" PRIu32 ",\"plan\":\"%s\"",
+            weft_coll_kind_name(r->kind), r->count, r->dtype ? weft_dtype_name(r->dtype) : "", r->op ? weft_op_name(r->op) : "", r->root,
+            weft_plan_name(r->plan));
+    fprintf(out, ",\"posted_ns\":%" PRIu64 ",\"started_ns\":%" PRIu64 ",\"ended_ns\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"phase\":\"%s\"",
+            r->posted_ns, r->started_ns, r->ended_ns, r->steps, r->phase ? r->phase : "");
+    if (r->peer != WEFT_RECORD_NOBODY) fprintf(out, ",\"peer\":%" PRIu32, r->peer);
+    fprintf(out, ",\"status\":\"%s\"}", weft_status_name(r->status));
+}
+
+void weft_recorder_dump(struct weft_recorder *recorder, FILE *out)
+{
+    uint64_t end = weft_recorder_count(recorder), first = end > recorder->capacity ? end - recorder->capacity : 0;
+    bool any = false;
+    fprintf(out, "\"recorded\":%" PRIu64 ",\"capacity\":%" PRIu32 ",\"operations\":[", end, recorder->capacity);
+    for (uint64_t number = first; number < end; number++) {
+        struct weft_record record;
+        if (!weft_recorder_read(recorder, number, &record)) continue;
+        fputs(any ? ",\n" : "\n", out);
+        any = true;
+        dump_record(&record, out);
+    }
+    fputs("\n]", out);
+}
