@@ -6,20 +6,27 @@
 #include <stdint.h>
 #include <string.h>
 
+/* What C and CUDA compile from one text. */
+#ifdef __CUDACC__
+#define KERNEL_INLINE static inline __host__ __device__
+#else
+#define KERNEL_INLINE static inline
+#endif
+
 #define FLOAT_SIGN 0x80000000u
 #define FLOAT_ABS 0x7fffffffu
 #define FLOAT_INF 0x7f800000u
 #define FLOAT_QUIET 0x00400000u
 #define FLOAT_NAN 0x7fc00000u
 
-static inline uint32_t float_bits(float value)
+KERNEL_INLINE uint32_t float_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float float_from_bits(uint32_t bits)
+KERNEL_INLINE float float_from_bits(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -28,7 +35,7 @@ static inline float float_from_bits(uint32_t bits)
 
 /* x86 keeps the payload of the *first* NaN operand and a compiler may swap operands of + and *, so two
  * builds of one expression can differ in a NaN's payload. Storing one NaN for all ends that. */
-static inline float canonical(float value)
+KERNEL_INLINE float canonical(float value)
 {
     return value == value ? value : float_from_bits(FLOAT_NAN);
 }

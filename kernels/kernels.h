@@ -25,43 +25,8 @@
 #include <stdint.h>
 
 #include "kernels/optimizer.h"
+#include "kernels/parameters.h"
 #include "weft/types.h"
-
-/* Hyper-parameters of one optimiser step; learning rate travels with the step. */
-struct weft_sgd {
-    float lr;
-    float momentum;     /* 0: plain SGD, velocity may be NULL */
-    float weight_decay; /* L2, added to the gradient: g + wd*w; 0: none */
-    bool nesterov;
-};
-
-/* One step of Adam: step_size and root_scale hold the corrections of the moments' bias. */
-struct weft_adam {
-    float lr;
-    float step_size;  /* lr / (1 - beta1^t) */
-    float root_scale; /* 1 / sqrt(1 - beta2^t) */
-    float beta1, beta2, eps;
-    float weight_decay;
-    bool decoupled;   /* decay: w = w - lr*wd*w beside the step (AdamW), not g = g + wd*w */
-};
-
-struct weft_ftrl {
-    float alpha; /* the learning rate */
-    float beta, l1, l2;
-};
-
-/* Block quantisation: elements per shared exponent. */
-#define WEFT_BLOCK 256
-
-/* 8-bit floats of the OCP specification: 4 exponent bits and 3 of mantissa, up to 448; or 5 and 2, up to 57344. */
-enum weft_fp8 { WEFT_E4M3 = 1, WEFT_E5M2 };
-
-/* What stochastic rounding draws from: Philox 4x32-10 (kernels/philox.h) keyed by `key`, counting elements and steps. */
-struct weft_noise {
-    uint32_t key[2];
-    uint64_t step;
-    uint64_t first_block; /* number of the first block of the call within its tensor */
-};
 
 struct weft_kernels {
     const char *name; /* "scalar", "avx2", "avx512" */
@@ -102,6 +67,16 @@ struct weft_kernels {
                         float weight_decay, size_t count);
     void (*ftrl_f32)(float *weights, float *z, float *n, const float *grad, float grad_scale, const struct weft_ftrl *ftrl,
                      size_t count);
+
+    /* LAMB in two passes, because its step length depends on two norms of the whole tensor:
+     *   lamb_moments: g = grad*grad_scale;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*(g*g);
+     *                 d = (m*first_scale) / (sqrt(v)*root_scale + eps), and + wd*w if wd;
+     *                 squares_out = {sum of w*w, sum of d*d}, f64 in the fixed 16-lane order
+     *   lamb_apply:   d as above, from the m, v and w of lamb_moments;  w = w - rate*d */
+    void (*lamb_moments_f32)(float *first, float *second, const float *weights, const float *grad, float grad_scale,
+                             const struct weft_lamb *lamb, size_t count, double squares_out[2]);
+    void (*lamb_apply_f32)(float *weights, const float *first, const float *second, const struct weft_lamb *lamb, float rate,
+                           size_t count);
 
     /* dot in the fixed 16-lane order; f32 inputs widened, accumulated in f64. */
     double (*dot_f32)(const float *a, const float *b, size_t count);

@@ -1,12 +1,5 @@
-/* narrow_loops.h - the specification of the 8-bit floats and of signs, as loops every compiler turns into vectors. Each
- * variant compiles this text with its own instruction set, defining NARROW(name) first. Private to the kernels room.
- *
- *   e4m3   1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448; no Inf, S.1111.111 is NaN
- *   e5m2   1 sign, 5 exponent (bias 15), 2 mantissa bits; largest 57344; Inf and NaN as IEEE
- *
- * (OCP 8-bit Floating Point Specification 1.0, section 5.) Encoding rounds to nearest even, keeps denormals, never makes an
- * Inf or a NaN: the scale of a block, a power of two, brings its largest magnitude to at most the largest number. Decoding
- * puts exponent and mantissa where an f32 has them and multiplies by the difference of the biases: exact, denormals too.
+/* narrow_loops.h - 8-bit floats (narrow_element.h) and signs, as loops every compiler turns into vectors. Each variant
+ * compiles this text with its own instruction set, defining NARROW(name) first. Private to the kernels room.
  *
  * A sign block keeps the mean magnitude; its sum is taken in f64 in the 16-lane order of kernels.h. */
 #include <math.h>
@@ -15,33 +8,8 @@
 #endif
 
 #include "kernels/blocks.h"
-
-/* `shift`: mantissa bits that an f32 has more; `lowest`: bits of the smallest normal number as f32; `steps`: denormals in 1;
- * `top`: code of the largest number. Both ways are worked out and one chosen, so that no lane branches. */
-static inline uint8_t narrow_code(float x, unsigned shift, uint32_t lowest, float steps, uint32_t top)
-{
-    const uint32_t bits = float_bits(x), magnitude = bits & FLOAT_ABS;
-    const uint32_t rounded = (magnitude + ((1u << (shift - 1)) - 1u) + ((magnitude >> shift) & 1u)) >> shift;
-    /* Adding 2^23 leaves the nearest whole number, ties to even, in the low bits. */
-    const uint32_t tiny = float_bits(float_from_bits(magnitude) * steps + 0x1p23f) & 0xffu;
-    uint32_t code = magnitude < lowest ? tiny : rounded - (lowest >> shift) + (1u << (23 - shift));
-    code = code > top ? top : code;
-    return (uint8_t)(code | (bits >> 31) << 7);
-}
-
-static inline float narrow_value(uint8_t code, unsigned shift, float bias)
-{
-    const float magnitude = float_from_bits((uint32_t)(code & 0x7fu) << shift) * bias;
-    return float_from_bits(float_bits(magnitude) | (uint32_t)(code & 0x80u) << 24);
-}
-
-struct narrow_format {
-    unsigned shift;
-    uint32_t lowest, top;
-    float steps, bias;
-};
-static const struct narrow_format narrow_e4m3 = {20, (127 - 6) << 23, 0x7e, 0x1p9f, 0x1p120f};
-static const struct narrow_format narrow_e5m2 = {21, (127 - 14) << 23, 0x7b, 0x1p16f, 0x1p112f};
+#include "kernels/kernels.h"
+#include "kernels/narrow_element.h"
 
 static inline __attribute__((always_inline)) void narrow_block(uint8_t *codes_out, float *x, uint8_t exponent, size_t length,
                                                                struct narrow_format format)
@@ -57,22 +25,23 @@ static inline __attribute__((always_inline)) void narrow_block(uint8_t *codes_ou
 void NARROW(quantise_fp8_f32)(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count, enum weft_fp8 format)
 {
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        if (format == WEFT_E4M3) narrow_block(codes_out + at, x + at, *exponents++, block_length(at, count), narrow_e4m3);
-        else narrow_block(codes_out + at, x + at, *exponents++, block_length(at, count), narrow_e5m2);
+        if (format == WEFT_E4M3) narrow_block(codes_out + at, x + at, *exponents++, block_length(at, count), narrow_format(WEFT_E4M3));
+        else narrow_block(codes_out + at, x + at, *exponents++, block_length(at, count), narrow_format(WEFT_E5M2));
     }
 }
 
 void NARROW(dequantise_fp8_f32)(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count, enum weft_fp8 format)
 {
+    const struct narrow_format e4m3 = narrow_format(WEFT_E4M3), e5m2 = narrow_format(WEFT_E5M2);
     for (size_t at = 0; at < count; at += WEFT_BLOCK) {
         const float scale = block_scale(*exponents++);
         const size_t length = block_length(at, count);
         if (format == WEFT_E4M3)
             for (size_t i = 0; i < length; i++)
-                out[at + i] = narrow_value(codes[at + i], narrow_e4m3.shift, narrow_e4m3.bias) * scale;
+                out[at + i] = narrow_value(codes[at + i], e4m3.shift, e4m3.bias) * scale;
         else
             for (size_t i = 0; i < length; i++)
-                out[at + i] = narrow_value(codes[at + i], narrow_e5m2.shift, narrow_e5m2.bias) * scale;
+                out[at + i] = narrow_value(codes[at + i], e5m2.shift, e5m2.bias) * scale;
     }
 }
 

@@ -7,13 +7,15 @@
 
 #include <stdint.h>
 
+#include "kernels/float_bits.h"
+
 #define PHILOX_M0 0xd2511f53u
 #define PHILOX_M1 0xcd9e8d57u
 #define PHILOX_W0 0x9e3779b9u
 #define PHILOX_W1 0xbb67ae85u
 enum { PHILOX_ROUNDS = 10 };
 
-static inline void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
+KERNEL_INLINE void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
     for (int round = 0; round < PHILOX_ROUNDS; round++) {

@@ -38,6 +38,11 @@ void weft_avx2_adagrad_f32(float *weights, float *sums, const float *grad, float
 void weft_avx2_ftrl_f32(float *weights, float *z, float *n, const float *grad, float grad_scale, const struct weft_ftrl *ftrl,
                          size_t count);
 
+void weft_avx2_lamb_moments_f32(float *first, float *second, const float *weights, const float *grad, float grad_scale,
+                              const struct weft_lamb *lamb, size_t count, double squares_out[2]);
+void weft_avx2_lamb_apply_f32(float *weights, const float *first, const float *second, const struct weft_lamb *lamb, float rate,
+                            size_t count);
+
 double weft_avx2_dot_f32(const float *a, const float *b, size_t count);
 void weft_avx2_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank);
 uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,

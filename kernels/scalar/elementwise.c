@@ -3,6 +3,7 @@
  * Plain loops, one rounding per written operation, each NaN stored canonical (float_bits.h). The compiler
  * may vectorise them (no operation here depends on another element), it may not reassociate or contract. */
 #include "kernels/float_bits.h"
+#include "kernels/optimizer_element.h"
 #include "kernels/scalar/scalar.h"
 
 void weft_scalar_sum_f32(float *out, const float *a, const float *b, size_t count)
@@ -102,15 +103,9 @@ bool weft_scalar_finite_f32(const float *in, size_t count)
 void weft_scalar_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale,
                          const struct weft_sgd *sgd, size_t count)
 {
-    const float lr = sgd->lr, momentum = sgd->momentum, decay = sgd->weight_decay;
     for (size_t i = 0; i < count; i++) {
-        float g = grad[i] * grad_scale;
-        if (decay != 0.0f) g = g + decay * weights[i];
-        if (momentum != 0.0f) {
-            float v = canonical(momentum * velocity[i] + g);
-            velocity[i] = v;
-            g = sgd->nesterov ? g + momentum * v : v;
-        }
-        weights[i] = canonical(weights[i] - lr * g);
+        float v = sgd->momentum != 0.0f ? velocity[i] : 0.0f;
+        weights[i] = sgd_element(weights[i], &v, grad[i] * grad_scale, sgd);
+        if (sgd->momentum != 0.0f) velocity[i] = v;
     }
 }

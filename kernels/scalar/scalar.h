@@ -49,6 +49,11 @@ void weft_scalar_adagrad_f32(float *weights, float *sums, const float *grad, flo
 void weft_scalar_ftrl_f32(float *weights, float *z, float *n, const float *grad, float grad_scale, const struct weft_ftrl *ftrl,
                          size_t count);
 
+void weft_scalar_lamb_moments_f32(float *first, float *second, const float *weights, const float *grad, float grad_scale,
+                              const struct weft_lamb *lamb, size_t count, double squares_out[2]);
+void weft_scalar_lamb_apply_f32(float *weights, const float *first, const float *second, const struct weft_lamb *lamb, float rate,
+                            size_t count);
+
 double weft_scalar_dot_f32(const float *a, const float *b, size_t count);
 void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
                             size_t rank);

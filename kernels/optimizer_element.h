@@ -1,0 +1,66 @@
+/* optimizer_element.h - the update rules of one element, every operation rounded: what kernels.h says of the optimisers,
+ * in the one text that the CPU's loops and the GPU's threads compile. Private to the kernels room. */
+#ifndef WEFT_KERNELS_OPTIMIZER_ELEMENT_H
+#define WEFT_KERNELS_OPTIMIZER_ELEMENT_H
+
+#include <math.h>
+
+#include "kernels/float_bits.h"
+#include "kernels/parameters.h"
+
+KERNEL_INLINE float sgd_element(float w, float *velocity, float g, const struct weft_sgd *sgd)
+{
+    if (sgd->weight_decay != 0.0f) g = g + sgd->weight_decay * w;
+    if (sgd->momentum != 0.0f) {
+        const float v = canonical(sgd->momentum * *velocity + g);
+        *velocity = v;
+        g = sgd->nesterov ? g + sgd->momentum * v : v;
+    }
+    return canonical(w - sgd->lr * g);
+}
+
+KERNEL_INLINE float adam_element(float w, float *first, float *second, float g, const struct weft_adam *adam)
+{
+    const float coupled = adam->decoupled ? 0.0f : adam->weight_decay;
+    const float shrink = adam->decoupled ? adam->lr * adam->weight_decay : 0.0f;
+    g = coupled != 0.0f ? g + coupled * w : g;
+    w = shrink != 0.0f ? w - shrink * w : w;
+    const float m = canonical(adam->beta1 * *first + (1.0f - adam->beta1) * g);
+    const float v = canonical(adam->beta2 * *second + (1.0f - adam->beta2) * (g * g));
+    *first = m;
+    *second = v;
+    return canonical(w - adam->step_size * (m / (sqrtf(v) * adam->root_scale + adam->eps)));
+}
+
+KERNEL_INLINE float adagrad_element(float w, float *sum, float g, float lr, float eps, float weight_decay)
+{
+    g = weight_decay != 0.0f ? g + weight_decay * w : g;
+    const float s = canonical(*sum + g * g);
+    *sum = s;
+    return canonical(w - lr * (g / (sqrtf(s) + eps)));
+}
+
+KERNEL_INLINE float ftrl_element(float w, float *z, float *n, float g, const struct weft_ftrl *ftrl)
+{
+    const float before = *n, after = canonical(before + g * g);
+    const float sigma = (sqrtf(after) - sqrtf(before)) / ftrl->alpha;
+    const float debt = canonical(*z + (g - sigma * w));
+    const float side = copysignf(ftrl->l1, debt), rate = (ftrl->beta + sqrtf(after)) / ftrl->alpha + ftrl->l2;
+    *n = after;
+    *z = debt;
+    return fabsf(debt) <= ftrl->l1 ? 0.0f : canonical((side - debt) / rate);
+}
+
+KERNEL_INLINE void lamb_moments_element(float *first, float *second, float g, const struct weft_lamb *lamb)
+{
+    *first = canonical(lamb->beta1 * *first + (1.0f - lamb->beta1) * g);
+    *second = canonical(lamb->beta2 * *second + (1.0f - lamb->beta2) * (g * g));
+}
+
+KERNEL_INLINE float lamb_direction(float w, float first, float second, const struct weft_lamb *lamb)
+{
+    const float d = (first * lamb->first_scale) / (sqrtf(second) * lamb->root_scale + lamb->eps);
+    return canonical(lamb->weight_decay != 0.0f ? d + lamb->weight_decay * w : d);
+}
+
+#endif
