@@ -6,11 +6,11 @@
 #include <cmocka.h>
 
 #include "kernels/kernels.h"
-#include "tests/kernels/sample.h"
+#include "tests/kernels/vectors.h"
 
-enum { COUNT_MAX = 70000 };
-static float x[COUNT_MAX];
-static uint32_t scratch[COUNT_MAX], got[COUNT_MAX], order[COUNT_MAX];
+enum { SELECT_MAX = 70000 };
+static float x[SELECT_MAX];
+static uint32_t scratch[SELECT_MAX], got[SELECT_MAX], order[SELECT_MAX];
 
 static int larger_first(const void *a, const void *b)
 {
@@ -38,41 +38,22 @@ static void check(size_t count, size_t k, const char *what)
         fprintf(stderr, "select differs from sort: %s, count %zu, k %zu\n", what, count, k);
         fail();
     }
-    if (k < COUNT_MAX) assert_int_equal(got[k], UINT32_MAX); /* nothing beyond k */
+    if (k < SELECT_MAX) assert_int_equal(got[k], UINT32_MAX); /* nothing beyond k */
 }
 
 static void fill(const char *what, struct sample *sample, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t word = sample_u64(sample);
-        if (strcmp(what, "normal") == 0) x[i] = sample_normal(sample);
-        if (strcmp(what, "wild") == 0) x[i] = sample_wild(sample);
-        if (strcmp(what, "equal") == 0) x[i] = word & 1 ? 2.5f : -2.5f;
-        if (strcmp(what, "zero") == 0) x[i] = word & 1 ? 0.0f : -0.0f;
-        if (strcmp(what, "two values") == 0) x[i] = word % 3 ? 1.0f : -7.0f;
-        if (strcmp(what, "denormal") == 0) x[i] = sample_from_bits((uint32_t)word & 0x807fffff);
-        if (strcmp(what, "last bits") == 0) x[i] = sample_from_bits(0x3f800000 + (uint32_t)(word % 5));
-        if (strcmp(what, "middle bits") == 0) x[i] = sample_from_bits(0x3f800000 + ((uint32_t)(word % 1000) << 9));
-        if (strcmp(what, "rising") == 0) x[i] = (float)i;
-        if (strcmp(what, "falling") == 0) x[i] = -(float)(count - i);
-        if (strcmp(what, "mostly zero") == 0) x[i] = word % 100 ? 0.0f : sample_normal(sample);
-        if (strcmp(what, "one infinite") == 0) x[i] = i == count / 2 ? -INFINITY : sample_normal(sample);
-    }
+    vector_select_fill(what, sample, x, count);
 }
 
 static void test_equals_sort(void **state)
 {
-    static const char *const inputs[] = {"normal", "wild", "equal", "zero", "two values", "denormal", "last bits",
-                                         "middle bits", "rising", "falling", "mostly zero", "one infinite"};
-    static const size_t counts[] = {1, 2, 31, 32, 33, 63, 64, 65, 1000, 4097};
     struct sample sample = {sample_seed(21)};
-    for (size_t w = 0; w < sizeof inputs / sizeof inputs[0]; w++)
-        for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
-            const size_t count = counts[c];
-            const size_t ks[] = {1, count / 100 + 1, count / 2 + 1, count > 1 ? count - 1 : 1, count};
-            fill(inputs[w], &sample, count);
-            for (size_t i = 0; i < sizeof ks / sizeof ks[0]; i++)
-                if (ks[i] <= count) check(count, ks[i], inputs[w]);
+    for (size_t w = 0; w < VECTOR_SELECTS; w++)
+        for (size_t c = 0; c < VECTOR_SELECT_COUNTS; c++) {
+            fill(vector_selects[w], &sample, vector_select_counts[c]);
+            for (size_t i = 0; i < VECTOR_KS; i++)
+                check(vector_select_counts[c], vector_select_k(vector_select_counts[c], i), vector_selects[w]);
         }
 }
 
@@ -90,8 +71,8 @@ static void test_large(void **state)
 static void test_among(void **state)
 {
     static const char *const inputs[] = {"normal", "equal", "last bits", "two values", "denormal", "wild"};
-    static uint32_t whole[COUNT_MAX], candidates[COUNT_MAX];
-    static float values[COUNT_MAX];
+    static uint32_t whole[SELECT_MAX], candidates[SELECT_MAX];
+    static float values[SELECT_MAX];
     struct sample sample = {sample_seed(23)};
     for (size_t w = 0; w < sizeof inputs / sizeof inputs[0]; w++) {
         const size_t count = 5003, k = 77;

@@ -7,11 +7,7 @@
 #include <cmocka.h>
 
 #include "kernels/kernels.h"
-#include "tests/kernels/sample.h"
-
-enum { COUNT_MAX = 1100, SHIFT_MAX = 3, GUARD = 8, ROOM = COUNT_MAX + SHIFT_MAX + 2 * GUARD };
-
-static const size_t counts[] = {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 127, 129, 255, 1000, 1024, 1037};
+#include "tests/kernels/vectors.h"
 
 struct arena {
     float a[ROOM], b[ROOM], fast[ROOM], slow[ROOM], fast_second[ROOM], slow_second[ROOM];
@@ -158,19 +154,11 @@ static void check_narrow(const struct weft_kernels *fast, size_t count, size_t s
 
 static void check_sgd(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
 {
-    static const struct weft_sgd steps[] = {
-        {.lr = 0.1f},
-        {.lr = 0.1f, .weight_decay = 1e-4f},
-        {.lr = 0.01f, .momentum = 0.9f},
-        {.lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-2f},
-        {.lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-2f, .nesterov = true},
-        {.lr = 3e38f, .momentum = 3e38f, .nesterov = true},
-    };
     const size_t at = GUARD + shift;
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        const bool velocity = steps[i].momentum != 0.0f;
-        fast->sgd_f32(arena.fast + at, velocity ? arena.fast_second + at : NULL, arena.a + at, 0.25f, &steps[i], count);
-        scalar->sgd_f32(arena.slow + at, velocity ? arena.slow_second + at : NULL, arena.a + at, 0.25f, &steps[i], count);
+    for (size_t i = 0; i < VECTOR_SGDS; i++) {
+        const bool velocity = vector_sgds[i].momentum != 0.0f;
+        fast->sgd_f32(arena.fast + at, velocity ? arena.fast_second + at : NULL, arena.a + at, 0.25f, &vector_sgds[i], count);
+        scalar->sgd_f32(arena.slow + at, velocity ? arena.slow_second + at : NULL, arena.a + at, 0.25f, &vector_sgds[i], count);
         SAME("sgd_f32 weights", arena.fast, arena.slow);
         SAME("sgd_f32 velocity", arena.fast_second, arena.slow_second);
     }
@@ -180,27 +168,41 @@ static void check_rules(const struct weft_kernels *fast, size_t count, size_t sh
 {
     const size_t at = GUARD + shift;
     static float fast_third[ROOM], slow_third[ROOM];
-    const struct weft_adam adams[] = {
-        {.lr = 0.1f, .step_size = 0.19f, .root_scale = 3.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f},
-        {.lr = 0.1f, .step_size = 0.1f, .root_scale = 1.0f, .beta1 = 0.5f, .beta2 = 0.9f, .eps = 1.0f, .weight_decay = 0.1f, .decoupled = true},
-    };
-    const struct weft_ftrl ftrl = {.alpha = 0.1f, .beta = 1.0f, .l1 = 0.3f, .l2 = 0.1f};
     memcpy(fast_third, arena.b, sizeof fast_third);
     memcpy(slow_third, arena.b, sizeof slow_third);
     for (int rule = 0; rule < 4; rule++) {
         if (rule < 2) {
-            fast->adam_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f, &adams[rule], count);
-            scalar->adam_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f, &adams[rule], count);
+            fast->adam_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f, &vector_adams[rule], count);
+            scalar->adam_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f, &vector_adams[rule], count);
         } else if (rule == 2) {
             fast->adagrad_f32(arena.fast + at, fast_third + at, arena.a + at, 0.25f, 0.1f, 1e-10f, 0.01f, count);
             scalar->adagrad_f32(arena.slow + at, slow_third + at, arena.a + at, 0.25f, 0.1f, 1e-10f, 0.01f, count);
         } else {
-            fast->ftrl_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f, &ftrl, count);
-            scalar->ftrl_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f, &ftrl, count);
+            fast->ftrl_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f, &vector_ftrl, count);
+            scalar->ftrl_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f, &vector_ftrl, count);
         }
         SAME("rule's weights", arena.fast, arena.slow);
         SAME("rule's first state", arena.fast_second, arena.slow_second);
         SAME("rule's second state", fast_third, slow_third);
+    }
+}
+
+static void check_lamb(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
+{
+    const size_t at = GUARD + shift;
+    static float fast_third[ROOM], slow_third[ROOM];
+    memcpy(fast_third, arena.b, sizeof fast_third);
+    memcpy(slow_third, arena.b, sizeof slow_third);
+    for (size_t i = 0; i < VECTOR_LAMBS; i++) {
+        double fast_squares[2], slow_squares[2];
+        fast->lamb_moments_f32(arena.fast_second + at, fast_third + at, arena.fast + at, arena.a + at, 0.25f, &vector_lambs[i], count, fast_squares);
+        scalar->lamb_moments_f32(arena.slow_second + at, slow_third + at, arena.slow + at, arena.a + at, 0.25f, &vector_lambs[i], count, slow_squares);
+        SAME("lamb's first moment", arena.fast_second, arena.slow_second);
+        SAME("lamb's second moment", fast_third, slow_third);
+        assert_memory_equal(fast_squares, slow_squares, sizeof fast_squares);
+        fast->lamb_apply_f32(arena.fast + at, arena.fast_second + at, fast_third + at, &vector_lambs[i], 0.1f, count);
+        scalar->lamb_apply_f32(arena.slow + at, arena.slow_second + at, slow_third + at, &vector_lambs[i], 0.1f, count);
+        SAME("lamb's weights", arena.fast, arena.slow);
     }
 }
 
@@ -327,17 +329,18 @@ static void vectors_of(const struct weft_kernels *fast)
 {
     const uint64_t seed = sample_seed(1);
     struct sample sample = {seed};
-    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
+    for (size_t c = 0; c < VECTOR_COUNTS; c++)
         for (size_t shift = 0; shift <= SHIFT_MAX; shift++)
             for (int kind = 0; kind < SAMPLE_KINDS; kind++) {
                 fill(&sample, kind);
-                check_elementwise(fast, &sample, counts[c], shift, kind, seed);
-                check_casts(fast, counts[c], shift, kind, seed);
-                check_tree(fast, counts[c], shift, kind, seed);
-                check_quantise(fast, &sample, counts[c], shift, kind, seed);
-                check_narrow(fast, counts[c], shift, kind, seed);
-                check_sgd(fast, counts[c], shift, kind, seed);
-                check_rules(fast, counts[c], shift, kind, seed);
+                check_elementwise(fast, &sample, vector_counts[c], shift, kind, seed);
+                check_casts(fast, vector_counts[c], shift, kind, seed);
+                check_tree(fast, vector_counts[c], shift, kind, seed);
+                check_quantise(fast, &sample, vector_counts[c], shift, kind, seed);
+                check_narrow(fast, vector_counts[c], shift, kind, seed);
+                check_sgd(fast, vector_counts[c], shift, kind, seed);
+                check_rules(fast, vector_counts[c], shift, kind, seed);
+                check_lamb(fast, vector_counts[c], shift, kind, seed);
             }
 }
 
@@ -346,7 +349,6 @@ static void test_vectors(void **state)
     each_variant(vectors_of);
 }
 
-enum { MATRIX_MAX = 80 * 80, FACTOR_MAX = 64 * 80 };
 static float matrix[MATRIX_MAX + 4], p_in[FACTOR_MAX + 4], q_in[FACTOR_MAX + 4];
 static float fast_m[MATRIX_MAX + 4], slow_m[MATRIX_MAX + 4];
 static float fast_out[MATRIX_MAX + 4], slow_out[MATRIX_MAX + 4];
@@ -362,16 +364,13 @@ static void compare_product(const struct weft_kernels *fast, const char *kernel,
 
 static void products_of(const struct weft_kernels *fast)
 {
-    static const size_t sizes[] = {1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 64, 79};
-    static const size_t ranks[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 64};
-    enum { SIZES = sizeof sizes / sizeof sizes[0], RANKS = sizeof ranks / sizeof ranks[0] };
     const uint64_t seed = sample_seed(2);
     struct sample sample = {seed};
 
-    for (size_t a = 0; a < SIZES; a++)
-        for (size_t b = 0; b < SIZES; b++)
-            for (size_t c = 0; c < RANKS; c++) {
-                const size_t rows = sizes[a], cols = sizes[b], rank = ranks[c], shift = (a + b + c) % 2;
+    for (size_t a = 0; a < VECTOR_SIZES; a++)
+        for (size_t b = 0; b < VECTOR_SIZES; b++)
+            for (size_t c = 0; c < VECTOR_RANKS; c++) {
+                const size_t rows = vector_sizes[a], cols = vector_sizes[b], rank = vector_ranks[c], shift = (a + b + c) % 2;
                 const enum sample_kind kind = (enum sample_kind)((a + b) % SAMPLE_KINDS);
                 const float *m = matrix + shift, *p = p_in + shift, *q = q_in + shift;
                 float *f = fast_out + shift, *s = slow_out + shift;

@@ -45,6 +45,7 @@ THIRD_PARTY = [
     (r"jansson\.h", ["server/", "tools/"], None),
     (r"(immintrin|cpuid)\.h", ["kernels/"], None),
     (r"emmintrin\.h", ["transport/", "tools/kernelbench/"], None),  # copies past the caches
+    (r"cuda_\w+\.h$", ["kernels/cuda/"], None),
     (r"(cblas|zlib)\.h", ["examples/"], None),
     (r"cmocka\.h", [], None),
 ]

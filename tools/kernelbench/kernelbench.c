@@ -5,18 +5,16 @@
 #include <string.h>
 #include <time.h>
 
-#include "compress/compress.h"
 #include "tools/benchlib/samples.h"
+#include "tools/kernelbench/codec_case.h"
 
-enum { ARRAYS = 9, ROUNDS_MAX = 1000, SIDE_MAX = 4096 };
+enum { ARRAYS = 9, ROUNDS_MAX = 1000 };
 
 struct buffers {
     float *arrays[ARRAYS]; /* (count,) at page starts; 0..7 random normal, 8 is scratch */
     uint8_t *exponents; /* one per block */
     size_t count;
-    struct weft_codec *codec;
-    size_t codec_rows; /* of its square matrix */
-    void *wire;
+    struct codec_case *codec; /* of the case that runs, or NULL */
     uint32_t step; /* of the codec: another gradient each */
 };
 
@@ -131,20 +129,10 @@ static void run_scale_add(const struct weft_kernels *k, struct buffers *b)
     b->arrays[8][0] = (float)k->scale_add_f32(b->arrays[1], b->arrays[0], 1.0f, b->arrays[1], b->count);
 }
 
-/* A whole step of a worker on its own: every round encoded, its own bytes taken as the aggregate, but no finish for a
- * codec of one round (the select and its residual alone). A step is committed, so the next one has a real residual. */
 static void run_codec(const struct weft_kernels *k, struct buffers *b)
 {
-    const uint32_t rounds = b->codec_rows ? 2 : 1;
-    size_t bytes;
     (void)k;
-    for (uint32_t round = 0; round < rounds; round++) {
-        weft_codec_encode(b->codec, round, b->arrays[b->step % 7], 1.0f, b->wire, &bytes);
-        if (rounds == 2 && round == 0) weft_orthogonalise(b->wire, b->codec_rows, 4, NULL);
-        weft_codec_take(b->codec, round, b->wire, bytes, 1);
-    }
-    if (rounds == 2) weft_codec_finish(b->codec, 1.0f, b->arrays[8]);
-    weft_codec_commit(b->codec);
+    codec_case_step(b->codec, b->arrays[b->step % 7], b->arrays[8]);
     b->step++;
 }
 
@@ -193,36 +181,12 @@ static double copy_rate(struct buffers *b, size_t bytes_moved)
     return 2.0 * (double)half / (plain < streamed ? plain : streamed);
 }
 
-static bool codec_open(struct buffers *b, const struct bench_case *c)
-{
-    struct weft_codec_spec spec;
-    struct weft_error error;
-    size_t side = 1;
-    while (side < SIDE_MAX && (side + 1) * (side + 1) <= b->count)
-        side++;
-    b->codec_rows = c->square ? side : 0;
-    const struct weft_shape shape = c->square ? (struct weft_shape){2, {side, side}} : (struct weft_shape){1, {b->count}};
-    if (weft_codec_parse(c->codec, &spec, &error) < 0) return false;
-    spec = weft_codec_resolve(&spec, &shape);
-    if (weft_codec_create(weft_env_system(), &spec, &shape, &b->codec) < 0) return false;
-    b->wire = weft_alloc_bytes(weft_env_system(), weft_codec_contribution_bytes_max(&spec, &shape, 0) * 2);
-    return b->wire != NULL;
-}
-
-static void codec_close(struct buffers *b)
-{
-    if (b->codec) weft_codec_free(b->codec);
-    weft_free_bytes(weft_env_system(), b->wire);
-    b->codec = NULL;
-    b->wire = NULL;
-}
-
 static void measure(const struct kernelbench_options *options, const struct bench_case *c, struct buffers *b,
                     struct kernelbench_row *row)
 {
     double rates[ROUNDS_MAX], copies[ROUNDS_MAX], times[ROUNDS_MAX], scratch[ROUNDS_MAX];
     const uint32_t rounds = options->rounds < ROUNDS_MAX ? options->rounds : ROUNDS_MAX;
-    const size_t count = c->square ? b->codec_rows * b->codec_rows : b->count;
+    const size_t count = b->codec ? codec_case_elems(b->codec) : b->count;
     for (uint32_t round = 0; round <= rounds; round++) { /* round 0 warms up and is overwritten */
         const uint32_t at = round == 0 ? 0 : round - 1;
         copies[at] = copy_rate(b, (size_t)(c->bytes_per_element * (double)count));
@@ -266,9 +230,11 @@ bool kernelbench_run(const struct kernelbench_options *options, void (*row)(void
         b.step = 0;
         if (options->only && !strstr(cases[i].name, options->only)) continue;
         struct kernelbench_row result;
-        if (cases[i].codec) fine = codec_open(&b, &cases[i]);
+        if (cases[i].codec && !codec_cases) continue;
+        b.codec = cases[i].codec ? codec_case_open(cases[i].codec, cases[i].square, b.count) : NULL;
+        fine = !cases[i].codec || b.codec;
         if (fine) measure(options, &cases[i], &b, &result);
-        codec_close(&b);
+        if (b.codec) codec_case_close(b.codec);
         if (fine) row(context, &result);
     }
     for (size_t i = 0; i < ARRAYS; i++)

@@ -1,0 +1,93 @@
+/* cast.cu - f32 to and from the narrow floats. f16 goes by the hardware's converters, which round to nearest even and keep
+ * denormals and Inf; NaN apart, whose sign and payload the converters do not keep. The others are integer arithmetic. */
+#include <cuda_fp16.h>
+
+#include "kernels/cast_element.h"
+#include "kernels/cuda/device.h"
+#include "kernels/narrow_element.h"
+
+namespace {
+
+struct to_f16 {
+    __device__ uint16_t operator()(float x) const
+    {
+        return magnitude(x) > FLOAT_INF ? f16_from_f32(x) : __half_as_ushort(__float2half_rn(x));
+    }
+};
+struct from_f16 {
+    __device__ float operator()(uint16_t x) const
+    {
+        return (x & 0x7fffu) > 0x7c00u ? f32_from_f16(x) : __half2float(__ushort_as_half(x));
+    }
+};
+struct to_bf16 {
+    __device__ uint16_t operator()(float x) const { return bf16_from_f32(x); }
+};
+struct from_bf16 {
+    __device__ float operator()(uint16_t x) const { return f32_from_bf16(x); }
+};
+template <enum weft_fp8 FORMAT> struct to_fp8 {
+    __device__ uint8_t operator()(float x) const
+    {
+        const struct narrow_format f = narrow_format(FORMAT);
+        return narrow_code(x, f.shift, f.lowest, f.steps, f.top);
+    }
+};
+template <enum weft_fp8 FORMAT> struct from_fp8 {
+    __device__ float operator()(uint8_t x) const
+    {
+        const struct narrow_format f = narrow_format(FORMAT);
+        return narrow_value(x, f.shift, f.bias);
+    }
+};
+
+template <typename Convert, typename To, typename From> struct cast_op {
+    To *out;
+    const From *in;
+    template <int N> __device__ void run(size_t i) const
+    {
+        const pack<From, N> x = load<N>(in + i);
+        pack<To, N> y;
+        for (int j = 0; j < N; j++)
+            y.v[j] = Convert()(x.v[j]);
+        store<N>(out + i, y);
+    }
+};
+
+template <typename Convert, typename To, typename From>
+enum weft_status cast(To *out, const From *in, size_t count, weft_cuda_stream stream)
+{
+    return each<8>(stream, cast_op<Convert, To, From>{out, in}, count, aligned(out, in));
+}
+
+} // namespace
+
+enum weft_status weft_cuda_cast_f32_f16(uint16_t *out, const float *in, size_t count, weft_cuda_stream stream)
+{
+    return cast<to_f16>(out, in, count, stream);
+}
+
+enum weft_status weft_cuda_cast_f16_f32(float *out, const uint16_t *in, size_t count, weft_cuda_stream stream)
+{
+    return cast<from_f16>(out, in, count, stream);
+}
+
+enum weft_status weft_cuda_cast_f32_bf16(uint16_t *out, const float *in, size_t count, weft_cuda_stream stream)
+{
+    return cast<to_bf16>(out, in, count, stream);
+}
+
+enum weft_status weft_cuda_cast_bf16_f32(float *out, const uint16_t *in, size_t count, weft_cuda_stream stream)
+{
+    return cast<from_bf16>(out, in, count, stream);
+}
+
+enum weft_status weft_cuda_cast_f32_fp8(uint8_t *out, const float *in, size_t count, enum weft_fp8 format, weft_cuda_stream stream)
+{
+    return format == WEFT_E4M3 ? cast<to_fp8<WEFT_E4M3>>(out, in, count, stream) : cast<to_fp8<WEFT_E5M2>>(out, in, count, stream);
+}
+
+enum weft_status weft_cuda_cast_fp8_f32(float *out, const uint8_t *in, size_t count, enum weft_fp8 format, weft_cuda_stream stream)
+{
+    return format == WEFT_E4M3 ? cast<from_fp8<WEFT_E4M3>>(out, in, count, stream) : cast<from_fp8<WEFT_E5M2>>(out, in, count, stream);
+}

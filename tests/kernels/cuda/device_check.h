@@ -1,0 +1,25 @@
+/* device_check.h - what the checks of the CUDA kernels share. */
+#ifndef WEFT_TESTS_DEVICE_CHECK_H
+#define WEFT_TESTS_DEVICE_CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/kernels/cuda/device_memory.h"
+
+static inline void *check_memory(void *memory)
+{
+    if (memory) return memory;
+    fprintf(stderr, "kernel_check: no memory\n");
+    exit(1);
+}
+static inline void *check_malloc(size_t bytes) { return check_memory(malloc(bytes)); }
+static inline void *check_device_malloc(size_t bytes) { return check_memory(device_alloc(bytes)); }
+
+/* Each runs its tests against the scalar kernels; 0 when all passed. */
+int check_elementwise(void);
+int check_select(void);
+int check_products(void);
+int check_optimizer(void);
+
+#endif

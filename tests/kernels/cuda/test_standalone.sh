@@ -1,0 +1,18 @@
+#!/bin/sh
+# test_standalone.sh SOURCE-FOLDER OUT-FOLDER - the standalone program builds with nvcc, without a warning, and its tests pass:
+# the CPU's on any machine, the GPU's where there is one. Ends with 77 (skipped) where there is no nvcc.
+set -eu
+source=$1 out=$2
+if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+    echo "skipped: there is no nvcc here (the CUDA toolkit), so the CUDA kernels were not compiled"
+    exit 77
+fi
+"$source/kernels/cuda/standalone/build.sh" --out "$out" --jobs 2
+"$out/kernel_check" --test
+"$out/kernel_check" --bench --count 65536 --rounds 1 --json >"$out/bench.jsonl"
+grep -q '"kernel":"sum f32' "$out/bench.jsonl"
+"$out/kernel_check" --help >/dev/null
+if "$out/kernel_check" --count nonsense 2>/dev/null; then
+    echo "kernel_check took a count that is no number"
+    exit 1
+fi
