@@ -13,8 +13,9 @@
  * *channel* (the tag's top byte) has a handler, by that handler. Messages between one pair of endpoints
  * with the same tag match in the order sent; between different tags no order is promised.
  *
- * Everything completes exactly once, from inside weft_transport_progress, never from inside the call
- * that started it. WEFT_ERR_AGAIN means nothing was queued.
+ * Everything that answers WEFT_IN_PROGRESS completes exactly once, from inside weft_transport_progress, never from inside
+ * the call that started it. A put or get may also end inside its call: it then answers WEFT_OK, and its completion is not
+ * run, now or later. WEFT_ERR_AGAIN means nothing was queued.
  *
  * A dead peer: every operation with it completes with WEFT_ERR_PEER_LOST and `peer_failed` is called
  * once. One that closed in order ends the same way, except that small messages it had sent before, whose
@@ -219,7 +220,7 @@ struct weft_transport_ops {
     enum weft_status (*import)(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
     void (*release)(struct weft_transport *transport, struct weft_remote *remote); /* nothing is in flight on it */
     void *(*map)(struct weft_transport *transport, struct weft_remote *remote);    /* NULL: not possible; may itself be NULL */
-    /* As send. */
+    /* As send; or WEFT_OK: it is over, its record is gone, and `completion` is not touched. */
     enum weft_status (*put)(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
                             struct weft_completion *completion);
     enum weft_status (*get)(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination,
@@ -300,9 +301,11 @@ void *weft_remote_map(struct weft_remote *remote);
 /* WEFT_ERR_BUSY while operations on it are in flight (nothing is released then). */
 enum weft_status weft_remote_release(struct weft_remote *remote);
 
-/* Write into a remote window. WEFT_IN_PROGRESS, WEFT_ERR_AGAIN (nothing queued), or another error (nothing queued). The
- * completion says that the source may be reused and that the bytes have reached the peer's memory; its own processor may
- * read them once the notification has arrived. Two puts, or a put and a message, are not ordered with each other.
+/* Write into a remote window. WEFT_OK: it is done, and `completion` is left alone: it never runs for this put (count it down
+ * yourself with weft_completion_finish where it stands for several). WEFT_IN_PROGRESS: the completion says so later, from
+ * progress. WEFT_ERR_AGAIN or another error: nothing is queued. Which of the two a put answers may change from call to call.
+ * Done means that the source may be reused and that the bytes have reached the peer's memory; its own processor may read
+ * them once the notification has arrived. Two puts, or a put and a message, are not ordered with each other.
  * WEFT_ERR_INVALID: outside the window, or no such right. Completes with WEFT_ERR_CANCELLED when the window was closed. */
 enum weft_status weft_transport_put(struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion);
 /* Read (bytes,) at `offset` of a remote window into `destination`; otherwise as put. */

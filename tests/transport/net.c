@@ -192,6 +192,7 @@ static void op_done(struct weft_completion *completion, enum weft_status status)
 {
     struct op *op = weft_container_of(completion, struct op, completion);
     if (op_inside_call) fail_msg("a completion ran inside the call that started it");
+    if (op->over) fail_msg("a completion ran for what was over when its call returned");
     op->fired++;
     op->status = status;
     op->order = ++op_order;
@@ -201,6 +202,31 @@ void op_init(struct op *op)
 {
     memset(op, 0, sizeof *op);
     weft_completion_init(&op->completion, 1, op_done);
+}
+
+static enum weft_status answered(struct op *op, enum weft_status status)
+{
+    op_inside_call = false;
+    if (status != WEFT_OK) return status;
+    assert_int_equal(op->completion.count, 1); /* left alone */
+    op->over = true;
+    op->fired = 1;
+    op->order = ++op_order;
+    return status;
+}
+
+enum weft_status op_put(struct op *op, struct weft_remote *remote, const struct weft_put *put)
+{
+    op_init(op);
+    op_inside_call = true;
+    return answered(op, weft_transport_put(remote, put, &op->completion));
+}
+
+enum weft_status op_get(struct op *op, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes)
+{
+    op_init(op);
+    op_inside_call = true;
+    return answered(op, weft_transport_get(remote, offset, destination, bytes, &op->completion));
 }
 
 enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, const char *header, const void *payload, size_t bytes)

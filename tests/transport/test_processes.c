@@ -328,14 +328,12 @@ static void test_window(void **state)
         fill(out, WINDOW, round);
         struct weft_put put = {out, WINDOW, 0, true, TAG_PUT, "put", 3};
         op_recv(&told, side.transport, 10, TAG_PUT, in, WINDOW);
-        op_init(&put_done);
-        assert_int_equal(weft_transport_put(remote, &put, &put_done.completion), WEFT_IN_PROGRESS);
+        assert_true(op_taken(op_put(&put_done, remote, &put)));
         SPIN(&side, put_done.fired && told.fired);
         assert_int_equal(put_done.status, WEFT_OK);
         assert_true(filled(in, WINDOW, round));
         memset(in, 0, WINDOW);
-        op_init(&got);
-        assert_int_equal(weft_transport_get(remote, 1, in + 1, WINDOW - 1, &got.completion), WEFT_IN_PROGRESS);
+        assert_true(op_taken(op_get(&got, remote, 1, in + 1, WINDOW - 1)));
         SPIN(&side, got.fired);
         assert_int_equal(got.status, WEFT_OK);
         assert_memory_equal(in + 1, out + 1, WINDOW - 1);

@@ -242,8 +242,7 @@ static void test_window_of_two_ways(void **state)
         assert_int_equal(weft_transport_import(net.peers[i + 1][0], key, bytes, &remotes[i]), WEFT_OK);
         op_recv(&heard[i], net.transports[0], 101 + (uint32_t)i, TAG(5), NULL, 0);
         struct weft_put put = {.source = i ? "two" : "one", .bytes = 3, .offset = (uint64_t)i * 100, .notify = true, .tag = TAG(5)};
-        op_init(&puts[i]);
-        assert_int_equal(weft_transport_put(remotes[i], &put, &puts[i].completion), WEFT_IN_PROGRESS);
+        assert_true(op_taken(op_put(&puts[i], remotes[i], &put)));
     }
     PUMP_UNTIL(&net, heard[0].fired && heard[1].fired && puts[0].fired && puts[1].fired);
     assert_memory_equal(memory, "one", 3);

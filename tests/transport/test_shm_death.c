@@ -74,7 +74,7 @@ static void end_fini(struct end *end, bool from_transport)
 
 static void start(struct end *end, bool *on, enum weft_status status)
 {
-    *on = status == WEFT_IN_PROGRESS;
+    *on = op_taken(status);
     if (!*on) end->over = true;
 }
 
@@ -106,10 +106,8 @@ static bool end_step(struct end *end)
             return false;
         }
         weft_remote_map(end->remote);
-        op_init(&end->put);
-        start(end, &end->put_on, weft_transport_put(end->remote, &put, &end->put.completion));
-        op_init(&end->get);
-        start(end, &end->get_on, weft_transport_get(end->remote, 0, end->got, BIG, &end->get.completion));
+        start(end, &end->put_on, op_put(&end->put, end->remote, &put));
+        start(end, &end->get_on, op_get(&end->get, end->remote, 0, end->got, BIG));
     }
     if (end->put_on && end->put.fired && end->get_on && end->get.fired && end->recv[NEWS].fired && end->remote && !end->close_on) {
         weft_remote_release(end->remote);

@@ -88,7 +88,7 @@ static bool filled(const uint8_t *memory, uint64_t bytes, uint64_t seed)
 
 /* ---- operations ---- */
 
-/* A block of messages has arrived here. */
+/* A block of messages has arrived. */
 static void note_block(struct run *run)
 {
     uint64_t now_ns = p2p_now_ns(), took = now_ns - run->block_started_ns;
@@ -97,9 +97,17 @@ static void note_block(struct run *run)
     run->block_left = run->block;
 }
 
-static void data_done(struct weft_completion *completion, enum weft_status status)
+/* One operation is over: what arrives here by sends, what this side puts and gets, makes the blocks. */
+static inline void counted(struct flow *flow)
 {
-    struct slot *slot = weft_container_of(completion, struct slot, completion);
+    struct run *run = flow->run;
+    if ((!flow->active || run->op != P2P_SEND) && --run->block_left == 0) note_block(run);
+    p2p_link_count(run->link, &flow->count);
+    p2p_link_count(run->link, &run->all);
+}
+
+static void data_over(struct slot *slot, enum weft_status status)
+{
     struct flow *flow = slot->flow;
     struct run *run = flow->run;
     bool received = !flow->active && run->op == P2P_SEND;
@@ -110,9 +118,12 @@ static void data_done(struct weft_completion *completion, enum weft_status statu
         run->wrong++;
     }
     if (flow->free_count < run->window) flow->free_slots[flow->free_count++] = slot->index; /* the latency test takes none */
-    if ((received || run->op != P2P_SEND) && --run->block_left == 0) note_block(run);
-    p2p_link_count(run->link, &flow->count);
-    p2p_link_count(run->link, &run->all);
+    counted(flow);
+}
+
+static void data_done(struct weft_completion *completion, enum weft_status status)
+{
+    data_over(weft_container_of(completion, struct slot, completion), status);
 }
 
 static void go_done(struct weft_completion *completion, enum weft_status status)
@@ -133,7 +144,7 @@ static enum weft_status start_data(struct flow *flow, struct slot *slot)
 {
     struct run *run = flow->run;
     struct p2p_link *link = run->link;
-    uint64_t offset = flow->posted % link->options->buffers * link->buffer_bytes;
+    uint64_t offset = link->options->buffers == 1 ? 0 : flow->posted % link->options->buffers * link->buffer_bytes;
     weft_completion_init(&slot->completion, 1, data_done);
     if (!flow->active) {
         slot->receive = (struct weft_receive){.completion = &slot->completion, .buffer = link->in + offset, .buffer_bytes = run->bytes};
@@ -150,19 +161,20 @@ static enum weft_status start_data(struct flow *flow, struct slot *slot)
     return weft_transport_send(link->peers[flow->rank], &message, &slot->completion);
 }
 
-/* Fill the window. False: failed. *again_out: the transport takes no more now. */
+/* Fill the window; puts and gets may be over at once, and then a window's worth of them. False: failed. *again_out: the
+ * transport takes no more now. */
 static bool post(struct flow *flow, bool *again_out)
 {
     struct run *run = flow->run;
     if (!flow->active && run->op != P2P_SEND) return true;
-    while (flow->posted < run->iters && flow->free_count > 0) {
+    for (uint32_t i = 0; i < run->window && flow->posted < run->iters && flow->free_count > 0; i++) {
         struct slot *slot = &flow->slots[flow->free_slots[flow->free_count - 1]];
-        flow->free_count--;
         enum weft_status status = start_data(flow, slot);
-        if (status < 0) flow->free_slots[flow->free_count++] = slot->index;
         if (status == WEFT_ERR_AGAIN) return *again_out = true;
         if (status < 0) return p2p_link_fail(run->link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank, weft_status_text(status));
         flow->posted++;
+        if (status == WEFT_IN_PROGRESS) flow->free_count--;
+        else counted(flow);
     }
     return true;
 }
@@ -302,9 +314,11 @@ static bool pump(struct run *run, uint64_t expected)
 {
     while (run->all.finished < expected) {
         bool again = false;
+        uint64_t before = run->all.finished;
         for (uint32_t i = 0; i < run->flow_count; i++) {
             if (!post(&run->flows[i], &again)) return false;
         }
+        if (run->all.finished != before) continue; /* over inside their calls: there is room for more */
         if (again) p2p_link_nudge(run->link, &run->all);
         else if (!p2p_link_wait(run->link, &run->all, run->all.finished + 1, p2p_op_name(run->op))) return false;
     }
@@ -353,6 +367,7 @@ static bool ping(struct flow *flow, struct slot *slot)
         }
         if (status == WEFT_ERR_AGAIN) p2p_link_nudge(link, &flow->count);
     } while (status == WEFT_ERR_AGAIN && !link->failed && ++tries < 1u << 26);
+    if (status == WEFT_OK) data_over(slot, WEFT_OK);
     return status >= 0 || p2p_link_fail(link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank, weft_status_text(status));
 }
 

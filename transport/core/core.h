@@ -10,6 +10,7 @@
  * Rules for a backend
  *   - An operation that answered WEFT_IN_PROGRESS ends with exactly one core_finish. The core runs the
  *     completion later, from progress: so core_finish may be called from anywhere, ops->send included.
+ *     A put or get that answered WEFT_OK is over: no core_finish.
  *   - core_arrived, core_peer_lost: from ops->progress only. Messages of one peer arrive in the order sent.
  *   - An arrival embeds all memory its acceptance needs: ops->accept cannot be out of memory; what goes
  *     wrong afterwards is the status of its completion.

@@ -136,12 +136,11 @@ static enum weft_status check_access(const struct weft_remote *remote, uint64_t 
     return WEFT_OK;
 }
 
+/* The backend's answer: WEFT_OK means over already, and nothing is in flight. */
 static enum weft_status started(struct weft_remote *remote, enum weft_status status)
 {
-    if (status != WEFT_IN_PROGRESS) {
-        WEFT_ASSERT(status < 0);
-        return status;
-    }
+    WEFT_ASSERT(status <= WEFT_IN_PROGRESS);
+    if (status != WEFT_IN_PROGRESS) return status;
     remote->operations++;
     remote->peer->operations++;
     return status;
@@ -157,7 +156,7 @@ enum weft_status weft_transport_put(struct weft_remote *remote, const struct wef
     if (put->notify && put->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX) return WEFT_ERR_INVALID;
     if (put->notify && put->header_bytes > 0 && !put->header) return WEFT_ERR_INVALID;
     enum weft_status status = started(remote, transport->ops->put(transport, remote, put, completion));
-    if (status == WEFT_IN_PROGRESS) {
+    if (status >= 0) {
         transport->stats.put_count++;
         transport->stats.put_bytes += put->bytes;
     }
@@ -172,7 +171,7 @@ enum weft_status weft_transport_get(struct weft_remote *remote, uint64_t offset,
     WEFT_TRY(check_access(remote, offset, bytes, WEFT_WINDOW_READ));
     if (bytes == 0 || !destination) return WEFT_ERR_INVALID;
     enum weft_status status = started(remote, transport->ops->get(transport, remote, offset, destination, bytes, completion));
-    if (status == WEFT_IN_PROGRESS) {
+    if (status >= 0) {
         transport->stats.get_count++;
         transport->stats.get_bytes += bytes;
     }

@@ -7,6 +7,7 @@
  *   shm_message.c   send, arrivals, accept, discard: cells out, cells in
  *   shm_transfer.c  payloads: mapped, CMA, granted, staged; in slices
  *   shm_window.c    windows, put, get
+ *   shm_fence.c     why nobody writes to memory that its owner has taken back
  *   shm_copy.c      one copy; the system calls of CMA
  *
  * How a payload moves is chosen by its receiver when the buffer is named, for the fewest copies:
@@ -41,6 +42,7 @@ enum {
     SHM_SLICE_BYTES = 512 << 10, /* of one copy at a time: bounds a step */
     SHM_STEP_BYTES = 1 << 20,  /* of all copies in one progress */
     SHM_DIRECT_BYTES = 256 << 10, /* puts and gets up to this are done inside their call */
+    SHM_DIRECT_COST = 256,     /* what one of them counts in a step, beside its bytes */
     SHM_STREAM_BYTES = 16 << 20, /* copies of this and more go around the cache */
     SHM_SLOT_BYTES = 128 << 10, /* staging memory: so many slots of so many bytes for all peers */
     SHM_SLOTS = 16,
@@ -55,7 +57,9 @@ enum {
 };
 #define SHM_INSIDE_GRANT 0x80000000u
 
-enum shm_ability { SHM_MAPS = 1, SHM_CMA = 2 }; /* the writer of the hello can map, or read by CMA, its peer's memory */
+/* The writer of the hello can map, or read by CMA, its peer's memory. In the parameters of the meeting also: it fences for its
+ * peers (shm_fence.c). */
+enum shm_ability { SHM_MAPS = 1, SHM_CMA = 2, SHM_FENCES = 4 };
 
 /* ---- what an endpoint shows to its peers ---- */
 
@@ -151,6 +155,7 @@ struct shm_pair {
     bool broken;      /* its ring says the impossible */
     bool answered;    /* its hello came */
     bool read_by_cma; /* we can reach its memory by process_vm_readv */
+    bool light;       /* each fences for the other when it takes memory back */
     uint32_t abilities; /* of its hello: what it can do with our memory */
     int32_t pid;
     uint64_t arena_id, arena_bytes; /* of its parameters; 0: it has none */
@@ -187,8 +192,8 @@ struct shm_remote {
     struct shm_pair *pair;
     uint32_t window, generation;
     uint64_t address, offset;
-    bool mapped;            /* given out by weft_remote_map: a bit in writer.maps */
-    struct memory_view *view;
+    uint8_t *memory;          /* the window in the pair's mapping, while the pair is met; NULL: not mapped, or not needed yet */
+    struct memory_view *view; /* given out by weft_remote_map: a bit in writer.maps */
 };
 
 struct shm_slot {
@@ -203,7 +208,9 @@ struct shm_endpoint {
     int epoll_fd, event_fd, board_fd, facts_fd;
     struct shm_board *board;
     struct shm_facts *facts;
-    bool allow_maps, allow_cma;
+    bool allow_maps, allow_cma, allow_fences;
+    bool fences;             /* this process is registered for the fences of its peers' endpoints, and can make them pass one */
+    uint64_t unsure_until_ns; /* until then one may be inside whose word has not been seen; 0: no */
     bool armed;              /* said to sleep; an answer may be in event_fd */
     bool meet_due;
     uint32_t meet_count, meeting; /* progress since the last look; pairs that have not met yet */
@@ -269,6 +276,10 @@ void shm_op_recycle(struct weft_transport *transport, struct core_done *done);
 void shm_op_start(struct shm_op *op, struct shm_pair *pair, struct weft_completion *completion, struct weft_remote *remote);
 void shm_queue(struct shm_op *op); /* op->cell in the order of messages */
 void shm_message_go(struct shm_op *op, const struct weft_message *message); /* as a message, whole or announced */
+/* A message that is only a header, without a record of it: reserved if there is room and its turn now; then written, or not. */
+bool shm_notice_reserve(struct shm_pair *pair, size_t header_bytes);
+void shm_notice_write(struct shm_pair *pair, uint64_t tag, const void *header, size_t header_bytes);
+void shm_notice_cancel(struct shm_pair *pair);
 void shm_block(struct shm_pair *pair); /* something waits for room */
 /* Written at once when there is room and nothing waits before it. */
 bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header, const void *payload, size_t payload_bytes);
@@ -306,6 +317,12 @@ int shm_windows_progress(struct shm_endpoint *endpoint); /* those that close */
 /* Around every touch of a peer's memory that it may take back. false: it has. */
 bool shm_enter(struct shm_pair *pair, uint32_t window, uint32_t generation);
 void shm_leave(struct shm_pair *pair);
+
+/* shm_fence.c */
+bool shm_fence_register(void); /* false: this system has no such fence */
+/* Between taking memory back and looking who is inside it. */
+void shm_fence_users(struct shm_endpoint *endpoint);
+bool shm_fence_unsure(const struct shm_pair *pair); /* the peer may be inside without having been seen there */
 
 /* shm_copy.c */
 void shm_copy(void *to, const void *from, size_t bytes, bool stream);

@@ -239,6 +239,22 @@ void shm_message_go(struct shm_op *op, const struct weft_message *message)
     shm_queue(op);
 }
 
+bool shm_notice_reserve(struct shm_pair *pair, size_t header_bytes)
+{
+    return pair->state == SHM_MET && header_bytes <= RING_BODY_BYTES && weft_list_empty(&pair->queue) &&
+           ring_writer_room(&pair->out, 0, &pair->broken) && credit_take(pair, SHM_MESSAGE_COST);
+}
+
+void shm_notice_write(struct shm_pair *pair, uint64_t tag, const void *header, size_t header_bytes)
+{
+    struct ring_cell cell = {.kind = RING_INLINE, .header_bytes = (uint16_t)header_bytes, .a = tag};
+    if (header_bytes > 0) memcpy(cell.body.bytes, header, header_bytes);
+    bool written = shm_write(pair, &cell, header, NULL, 0);
+    WEFT_ASSERT(written);
+}
+
+void shm_notice_cancel(struct shm_pair *pair) { pair->credit_used -= SHM_MESSAGE_COST; }
+
 enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
                           struct weft_completion *completion)
 {

@@ -91,17 +91,29 @@ static void pool_free(struct shm_endpoint *endpoint, struct shm_pool *pool)
 
 /* ---- open ---- */
 
+/* Is it `name`=on or =off? Then *value_out is set. */
+static bool is_switch(const char *text, size_t length, const char *name, bool *value_out)
+{
+    size_t name_length = strlen(name);
+    if (length <= name_length || strncmp(text, name, name_length) != 0 || text[name_length] != '=') return false;
+    const char *value = text + name_length + 1;
+    size_t value_length = length - name_length - 1;
+    bool on = value_length == 2 && strncmp(value, "on", 2) == 0;
+    if (!on && (value_length != 3 || strncmp(value, "off", 3) != 0)) return false;
+    *value_out = on;
+    return true;
+}
+
 /* "cma=off,maps=off": for tests, and for who wants to see what it costs. */
 static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, struct weft_error *error)
 {
-    endpoint->allow_cma = endpoint->allow_maps = true;
+    endpoint->allow_cma = endpoint->allow_maps = endpoint->allow_fences = true;
     while (text && *text) {
         size_t length = strcspn(text, ",");
-        if (length == 7 && strncmp(text, "cma=off", 7) == 0) endpoint->allow_cma = false;
-        else if (length == 8 && strncmp(text, "maps=off", 8) == 0) endpoint->allow_maps = false;
-        else if ((length != 6 || strncmp(text, "cma=on", 6) != 0) && (length != 7 || strncmp(text, "maps=on", 7) != 0)) {
-            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "shm has no setting \"%.*s\": it has cma=on|off and maps=on|off",
-                                                    (int)length, text);
+        if (!is_switch(text, length, "cma", &endpoint->allow_cma) && !is_switch(text, length, "maps", &endpoint->allow_maps) &&
+            !is_switch(text, length, "membarrier", &endpoint->allow_fences)) {
+            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
+                                                    "shm has no setting \"%.*s\": it has cma, maps and membarrier, each =on or =off", (int)length, text);
         }
         text += length + (text[length] == ',');
     }
@@ -183,6 +195,7 @@ static enum weft_status shm_open_endpoint(struct weft_transport *transport, cons
         endpoint_free(endpoint);
         return status;
     }
+    endpoint->fences = endpoint->allow_fences && shm_fence_register();
     struct memory_arena arena;
     if (!endpoint->allow_maps || !memory_arena(&arena)) transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
     transport->backend = endpoint;

@@ -111,7 +111,7 @@ static void meet_self(struct shm_pair *pair)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     struct memory_arena arena;
-    pair->self = pair->answered = true;
+    pair->self = pair->answered = pair->light = true;
     pair->out.shared = pair->in.shared;
     pair->board = endpoint->board;
     pair->facts = endpoint->facts;
@@ -136,7 +136,7 @@ static enum weft_status meet_other(struct shm_pair *pair, const uint8_t *address
         .segment_bytes = sizeof(struct ring_shared),
         .board_bytes = sizeof(struct shm_board),
         .facts_bytes = sizeof(struct shm_facts),
-        .flags = (endpoint->allow_maps ? SHM_MAPS : 0) | (endpoint->allow_cma ? SHM_CMA : 0),
+        .flags = (endpoint->allow_maps ? SHM_MAPS : 0) | (endpoint->allow_cma ? SHM_CMA : 0) | (endpoint->fences ? SHM_FENCES : 0),
         .arena_id = have_arena ? arena.id : 0,
         .arena_bytes = have_arena ? arena.bytes : 0,
         .probe_address = (uintptr_t)&endpoint->probe,
@@ -248,6 +248,7 @@ void shm_pair_met(void *owner, struct meet_peer *meet, const void *data, size_t 
         return;
     }
     pair->peer_bell = theirs.bell;
+    pair->light = pair->endpoint->fences && (theirs.flags & SHM_FENCES);
     pair->arena_id = theirs.arena_id;
     pair->arena_bytes = theirs.arena_bytes;
     probe_cma(pair, &theirs);
@@ -308,7 +309,7 @@ void shm_pair_broken(struct shm_pair *pair, const char *text)
 static bool is_inside(const struct shm_pair *pair)
 {
     if (pair->dead || pair->self || !pair->in.shared || !pair->out.shared) return false;
-    if (atomic_load(&pair->in.shared->writer.inside) != 0) return true;
+    if (atomic_load(&pair->in.shared->writer.inside) != 0 || shm_fence_unsure(pair)) return true;
     for (uint32_t i = 0; i < RING_WINDOWS / 64; i++) {
         if (atomic_load(&pair->in.shared->writer.maps[i]) != 0) return true;
     }
@@ -317,7 +318,8 @@ static bool is_inside(const struct shm_pair *pair)
 
 static void ops_end(struct shm_pair *pair, enum weft_status status)
 {
-    bool writes = !pair->dead && !pair->self && pair->in.shared && atomic_load(&pair->in.shared->writer.inside) != 0;
+    bool writes = !pair->dead && !pair->self && pair->in.shared &&
+                  (atomic_load(&pair->in.shared->writer.inside) != 0 || shm_fence_unsure(pair));
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &pair->ops) {
         struct shm_op *op = weft_container_of(node, struct shm_op, of_pair);
@@ -336,7 +338,7 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
     pair->end_status = status;
     if (pair->in.shared) atomic_store(&pair->in.shared->reader.state, how); /* the peer may have met us already */
     if (pair->out.shared) atomic_store(&pair->out.shared->writer.state, how);
-    atomic_thread_fence(memory_order_seq_cst);
+    shm_fence_users(endpoint);
     if (met && !pair->dead && !pair->self) shm_bell_ring(pair);
     while (!weft_list_empty(&pair->answers)) {
         struct shm_op *op = weft_list_first(&pair->answers, struct shm_op, link);

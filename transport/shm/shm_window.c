@@ -1,12 +1,13 @@
 /* shm_window.c - memory that peers reach by themselves.
  *
  * A window has a number and a generation (odd: open), shown in the owner's facts, which peers can only read. Who touches
- * it says so in his own line of the pair's ring, with a full fence before he looks whether it is still open; the owner
- * closes it (generation + 1), with a full fence before he looks who is inside. So when the owner has seen everybody
- * outside, nobody gets in any more: no message is needed, and a peer that computes or sleeps delays nothing. One that was
- * stopped inside, or holds the window mapped (a bit in its ring), is waited for until it goes on, releases it, or dies.
+ * it says so in his own line of the pair's ring before he looks whether it is still open; the owner closes it (generation
+ * + 1) before he looks who is inside. So when the owner has seen everybody outside, nobody gets in any more: no message is
+ * needed, and a peer that computes or sleeps delays nothing (shm_fence.c has the order in which memory shows that). One that
+ * was stopped inside, or holds the window mapped (a bit in its ring), is waited for until it goes on, releases it, or dies.
  *
- * A put or get that can be done neither in mapped memory nor by CMA is a message to the owner. */
+ * A put or get of mapped memory that is not long is over when its call returns. One that can be done neither in mapped
+ * memory nor by CMA is a message to the owner. */
 #include <stdio.h>
 #include <string.h>
 
@@ -73,7 +74,7 @@ static bool anybody_inside(const struct shm_endpoint *endpoint, const struct shm
     for (node = endpoint->pairs.next; node != &endpoint->pairs; node = node->next) {
         const struct shm_pair *pair = weft_container_of(node, struct shm_pair, link);
         if (!pair->in.shared || pair->dead) continue;
-        if (atomic_load(&pair->in.shared->writer.inside) == window->number + 1) return true;
+        if (atomic_load(&pair->in.shared->writer.inside) == window->number + 1 || shm_fence_unsure(pair)) return true;
         if (atomic_load(&pair->in.shared->writer.maps[window->number / 64]) >> (window->number % 64) & 1) return true;
     }
     return false;
@@ -98,7 +99,7 @@ void shm_window_close(struct weft_transport *transport, struct weft_window *wind
     struct shm_endpoint *endpoint = transport->backend;
     struct shm_window *mine = window->backend;
     atomic_store(&endpoint->facts->generation[mine->number], mine->generation + 1);
-    atomic_thread_fence(memory_order_seq_cst);
+    shm_fence_users(endpoint);
     weft_list_append(&endpoint->closing, &mine->closing);
     shm_windows_progress(endpoint);
 }
@@ -115,18 +116,25 @@ void shm_window_free(struct weft_transport *transport, struct weft_window *windo
 
 /* ---- the user ---- */
 
-bool shm_enter(struct shm_pair *pair, uint32_t window, uint32_t generation)
+static inline void leave(struct shm_pair *pair)
+{
+    atomic_store_explicit(&pair->out.shared->writer.inside, 0, memory_order_release);
+}
+
+static inline bool enter(struct shm_pair *pair, uint32_t window, uint32_t generation)
 {
     struct ring_shared *shared = pair->out.shared;
     atomic_store_explicit(&shared->writer.inside, window ? window : SHM_INSIDE_GRANT, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
-    bool open = atomic_load_explicit(&shared->reader.state, memory_order_relaxed) == RING_OPEN;
-    if (open && window) open = atomic_load_explicit(&pair->facts->generation[window - 1], memory_order_relaxed) == generation;
-    if (!open) shm_leave(pair);
+    if (pair->light) atomic_signal_fence(memory_order_seq_cst); /* the owner fences for both */
+    else atomic_thread_fence(memory_order_seq_cst);
+    bool open = atomic_load_explicit(&shared->reader.state, memory_order_acquire) == RING_OPEN;
+    if (open && window) open = atomic_load_explicit(&pair->facts->generation[window - 1], memory_order_acquire) == generation;
+    if (!open) leave(pair);
     return open;
 }
 
-void shm_leave(struct shm_pair *pair) { atomic_store_explicit(&pair->out.shared->writer.inside, 0, memory_order_release); }
+bool shm_enter(struct shm_pair *pair, uint32_t window, uint32_t generation) { return enter(pair, window, generation); }
+void shm_leave(struct shm_pair *pair) { leave(pair); }
 
 enum weft_status shm_import(struct weft_transport *transport, struct weft_remote *remote, const void *data, size_t bytes)
 {
@@ -149,10 +157,13 @@ enum weft_status shm_import(struct weft_transport *transport, struct weft_remote
     return WEFT_OK;
 }
 
-static bool is_mapped(const struct weft_remote *remote)
+/* The mapping of a pair that has met stays until its end. */
+static inline bool is_mapped(const struct weft_remote *remote)
 {
-    const struct shm_remote *mine = remote->backend;
-    return mine->pair->state == SHM_MET && mine->offset != RING_NOWHERE && shm_view_at(mine->pair->view, mine->offset, remote->bytes);
+    struct shm_remote *mine = remote->backend;
+    if (mine->pair->state != SHM_MET) return false;
+    if (!mine->memory && mine->offset != RING_NOWHERE) mine->memory = shm_view_at(mine->pair->view, mine->offset, remote->bytes);
+    return mine->memory != NULL;
 }
 
 static void maps_mark(const struct shm_remote *mine, bool on)
@@ -258,9 +269,39 @@ static void access_start(struct shm_op *op, uint64_t at, bool outward)
     }
 }
 
+/* Here and now, without a record of it, when the memory is mapped, the window open and this step not long already. false:
+ * not so, and nothing has happened. */
+static inline bool access_now(const struct weft_remote *remote, uint64_t at, void *local, size_t bytes, bool outward)
+{
+    const struct shm_remote *mine = remote->backend;
+    struct shm_pair *pair = mine->pair;
+    struct shm_endpoint *endpoint = pair->endpoint;
+    if (bytes > SHM_DIRECT_BYTES || endpoint->step_bytes >= SHM_STEP_BYTES || !is_mapped(remote)) return false;
+    if (!enter(pair, mine->window, mine->generation)) return false;
+    memcpy(outward ? mine->memory + at : local, outward ? local : mine->memory + at, bytes);
+    leave(pair);
+    endpoint->step_bytes += bytes + SHM_DIRECT_COST;
+    endpoint->transport->stats.copied_bytes += bytes;
+    return true;
+}
+
+static bool put_now(const struct weft_remote *remote, const struct weft_put *put)
+{
+    void *source = (void *)(uintptr_t)put->source;
+    if (put->bytes == 0) return false;
+    if (!put->notify) return access_now(remote, put->offset, source, put->bytes, true);
+    struct shm_pair *pair = ((const struct shm_remote *)remote->backend)->pair;
+    if (!shm_notice_reserve(pair, put->header_bytes)) return false;
+    bool done = access_now(remote, put->offset, source, put->bytes, true);
+    if (done) shm_notice_write(pair, put->tag, put->header, put->header_bytes);
+    else shm_notice_cancel(pair);
+    return done;
+}
+
 enum weft_status shm_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion)
 {
     struct shm_endpoint *endpoint = transport->backend;
+    if (put_now(remote, put)) return WEFT_OK;
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
     if (!send) return WEFT_ERR_NO_MEMORY;
@@ -287,6 +328,7 @@ enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *r
                          struct weft_completion *completion)
 {
     struct shm_endpoint *endpoint = transport->backend;
+    if (access_now(remote, offset, destination, bytes, false)) return WEFT_OK;
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
     if (!send) return WEFT_ERR_NO_MEMORY;

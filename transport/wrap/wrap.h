@@ -96,7 +96,7 @@ static inline uint64_t wrap_trace_now(const struct wrap *wrap) { return wrap->tr
 
 /* wrap_message.c */
 struct wrap_op *wrap_op_new(struct weft_transport *outer, enum wrap_kind kind, struct weft_peer *peer, struct weft_completion *completion);
-/* Now, later, or never, as the wrapper decides. The answer of send, put or get; on an error the op is gone. */
+/* Now, later, or never, as the wrapper decides. The answer of send, put or get; the op is gone unless it is in progress. */
 enum weft_status wrap_op_go(struct wrap *wrap, struct wrap_op *op, bool *held_out);
 void wrap_op_free(struct wrap_op *op);
 int wrap_leave(struct wrap *wrap, int budget);   /* operations whose time has come */

@@ -144,10 +144,16 @@ enum weft_status wrap_op_go(struct wrap *wrap, struct wrap_op *op, bool *held_ou
         weft_list_append(&peer->vanished, &op->link);
     } else if (!wrap_waits(&wrap->options) && weft_list_empty(&wrap->leaving)) {
         enum weft_status status = hand_over(op);
-        if (status != WEFT_IN_PROGRESS) { /* a refused operation is none */
+        if (status == WEFT_OK) { /* a put or get that is over already */
+            op->taken_ns = op->begin_ns;
+            op->done.status = WEFT_OK;
+            write_down(wrap, op);
+        } else if (status < 0) { /* a refused operation is none */
             wrap->message_count--;
             if (wrap->trace && status == WEFT_ERR_AGAIN)
                 trace_mark(wrap->trace, "again", op->done.peer->id, NULL);
+        }
+        if (status != WEFT_IN_PROGRESS) {
             wrap_op_free(op);
             return status;
         }

@@ -77,8 +77,7 @@ static bool open_and_put(struct soak_accesses *accesses, struct access *access, 
     if (weft_transport_import(peer, key, key_bytes, &access->remote) != WEFT_OK) return true; /* lost meanwhile: the window is closed later */
     access->told_asked = op_recv(&access->told, owner, access->user_id, TAG(access->tag), NULL, 0) == WEFT_IN_PROGRESS;
     struct weft_put put = {access->source, access->bytes, 0, access->told_asked, TAG(access->tag), "put", 3};
-    op_init(&access->put);
-    access->put_asked = weft_transport_put(access->remote, &put, &access->put.completion) == WEFT_IN_PROGRESS;
+    access->put_asked = op_taken(op_put(&access->put, access->remote, &put));
     if (access->put_asked && accesses->random_below(4) == 0) {
         access->closed_early = true;
         close_window(access);
@@ -123,8 +122,7 @@ static void after_put(struct soak_accesses *accesses, struct access *access)
 {
     access->stage = CLOSING;
     if (!access->put_asked || access->put.status != WEFT_OK || access->closed_early || !access->remote) return;
-    op_init(&access->got);
-    access->got_asked = weft_transport_get(access->remote, 0, access->back, access->bytes, &access->got.completion) == WEFT_IN_PROGRESS;
+    access->got_asked = op_taken(op_get(&access->got, access->remote, 0, access->back, access->bytes));
     if (access->got_asked) access->stage = GETTING;
 }
 
