@@ -12,6 +12,14 @@ static const struct {
     {WEFT_F16, 2, "f16"},
     {WEFT_BF16, 2, "bf16"},
     {WEFT_I64, 8, "i64"},
+    {WEFT_F64, 8, "f64"},
+    {WEFT_I8, 1, "i8"},
+    {WEFT_U8, 1, "u8"},
+    {WEFT_I32, 4, "i32"},
+    {WEFT_U32, 4, "u32"},
+    {WEFT_U64, 8, "u64"},
+    {WEFT_F8_E4M3, 1, "e4m3"},
+    {WEFT_F8_E5M2, 1, "e5m2"},
 };
 #define DTYPE_COUNT (sizeof dtypes / sizeof dtypes[0])
 
@@ -41,6 +49,13 @@ const char *weft_op_name(enum weft_op op)
     switch (op) {
     case WEFT_SUM: return "sum";
     case WEFT_AVG: return "avg";
+    case WEFT_PROD: return "prod";
+    case WEFT_MIN: return "min";
+    case WEFT_MAX: return "max";
+    case WEFT_AND: return "and";
+    case WEFT_OR: return "or";
+    case WEFT_XOR: return "xor";
+    case WEFT_SCALED_SUM: return "scaled_sum";
     }
     return "?";
 }

@@ -13,9 +13,12 @@
 #include "collective/plan.h"
 
 #define DIRECT_SLICE_BYTES_MAX (64u << 10)
+#define DOUBLING_BYTES_MAX (8u << 10) /* beyond eight ranks the messages of direct cost more than its one exchange saves */
 
 enum weft_plan_id weft_plan_choose(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes, bool reproducible)
 {
+    if (kind == WEFT_COLL_REDUCE && bytes <= DIRECT_SLICE_BYTES_MAX) return WEFT_PLAN_BINOMIAL;
+    if (kind == WEFT_COLL_ALL_REDUCE && ranks > 8 && bytes <= DOUBLING_BYTES_MAX) return WEFT_PLAN_DOUBLING;
     if (reproducible || !weft_plan_supports(WEFT_PLAN_RING, kind)) return WEFT_PLAN_DIRECT;
     if (ranks <= 2) return WEFT_PLAN_DIRECT;
     uint64_t slice_bytes = kind == WEFT_COLL_ALL_REDUCE ? bytes / ranks : bytes;

@@ -22,14 +22,24 @@
 #include "compress/compress.h"
 #include "transport/transport.h"
 
-/* ---- plans (collective/plan_*.c; proved in tests/collective for 1..130 ranks) ---- */
+/* ---- plans (collective/plan_*.c; proved in tests/collective, the long suite for 1..257 ranks and up to 4,099) ---- */
 
-/* Pinned: on the wire. */
+/* Pinned: on the wire. Reproducible plans evaluate T (docs/collectives.md), the others are deterministic. */
 enum weft_plan_id {
     WEFT_PLAN_AUTO = 0,
-    WEFT_PLAN_DIRECT = 1, /* everything; reproducible (evaluates T) */
-    WEFT_PLAN_RING = 2,   /* all_reduce, reduce_scatter, all_gather; deterministic */
+    WEFT_PLAN_DIRECT = 1,      /* every kind but send and recv, all pairs; T */
+    WEFT_PLAN_RING = 2,        /* all_reduce, reduce_scatter, all_gather */
+    WEFT_PLAN_DOUBLING = 3,    /* all_reduce by recursive doubling, any number of ranks; T */
+    WEFT_PLAN_HALVING = 4,     /* all_reduce by halving and doubling, binary blocks; T */
+    WEFT_PLAN_DOUBLE_TREE = 5, /* all_reduce, reduce, broadcast over two binary trees */
+    WEFT_PLAN_BRUCK = 6,       /* all_gather, all_to_all in log2(ranks) messages */
+    WEFT_PLAN_PAT = 7,         /* all_gather, reduce_scatter in log2(ranks) messages and buffers; T */
+    WEFT_PLAN_CHAIN = 8,       /* broadcast, reduce: one link after the other, pipelined */
+    WEFT_PLAN_HIERARCHY = 9,   /* all_reduce within hosts, then across them; T where hosts are subtrees of it */
+    WEFT_PLAN_HOST = 10,       /* one host, memory mapped by all; T */
+    WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce, gather, scatter over the binomial tree; T */
 };
+#define WEFT_PLAN_COUNT 12
 
 enum weft_coll_kind {
     WEFT_COLL_ALL_REDUCE = 1,
@@ -38,45 +48,59 @@ enum weft_coll_kind {
     WEFT_COLL_BROADCAST = 4,
     WEFT_COLL_BARRIER = 5,
     WEFT_COLL_ALL_GATHER_BYTES = 6, /* all_gather of unequal pieces: used by sparse and compressed all_reduce */
+    WEFT_COLL_REDUCE = 7,
+    WEFT_COLL_GATHER = 8,
+    WEFT_COLL_SCATTER = 9,
+    WEFT_COLL_ALL_TO_ALL = 10,
+    WEFT_COLL_SEND = 11,            /* to `peer`: meets the recv of the same place in the order posted between the two */
+    WEFT_COLL_RECV = 12,
 };
+#define WEFT_COLL_KIND_COUNT 13
 const char *weft_coll_kind_name(enum weft_coll_kind kind); /* "all_reduce"; "?" for none; static text */
 
-/* One step. `offset_in` counts elements of the input vector, `offset` of the output vector. */
+/* One step. `offset_in` counts elements of the input vector, `offset` of the output vector, `scratch` of the operation's
+ * scratch. Scratch of a *wide* plan holds partials: f32 for narrower floats, else the element type. */
 enum weft_action_kind {
     WEFT_ACTION_NONE = 0,      /* an empty place (a slice without elements): nothing to do, but it waits for `depends` too */
     WEFT_ACTION_SEND = 1,      /* `count` elements of `place` to peer; count 0: a message without payload */
-    WEFT_ACTION_RECV = 2,      /* into output[offset..) */
+    WEFT_ACTION_RECV = 2,      /* into `place`: OUTPUT or AREA */
     WEFT_ACTION_RECV_FOLD = 3, /* peer's contribution to the fold in `area` */
-    WEFT_ACTION_FOLD = 4,      /* output[offset..) = T over all ranks' contributions in `area`, own one from input[offset_in..) */
-    WEFT_ACTION_RECV_SUM = 5,  /* into `area`; then received + input[offset_in..) stays there or, if `last`, goes to output[offset..) */
-    WEFT_ACTION_COPY = 6,      /* output[offset..) = input[offset_in..) */
+    WEFT_ACTION_FOLD = 4,      /* `place`: output[offset..), or elements at scratch[scratch..) = T over all ranks' contributions in `area`, own one from input[offset_in..) */
+    WEFT_ACTION_RECV_SUM = 5,  /* into scratch[scratch..); then received + own (of `place`) stays there or, if `last`, goes to the output */
+    WEFT_ACTION_COPY = 6,      /* output[offset..) = `place`: input[offset_in..) or scratch[scratch..) */
     WEFT_ACTION_DONE = 7,
 };
 enum weft_place { WEFT_PLACE_INPUT = 1, WEFT_PLACE_OUTPUT = 2, WEFT_PLACE_AREA = 3 };
 
 struct weft_action {
     enum weft_action_kind kind;
-    enum weft_place place;  /* of a SEND: INPUT uses offset_in, OUTPUT uses offset, AREA uses area */
+    enum weft_place place;  /* INPUT uses offset_in, OUTPUT offset, AREA scratch (the own operand of a RECV_SUM: scratch_own) */
     uint32_t peer;          /* rank in the group */
     uint32_t message;       /* number of the message between this pair of ranks within the operation: equal on both sides */
-    uint32_t area;          /* scratch: a fold of all ranks (direct) or one chunk (ring) */
-    bool last;              /* the sum is complete here: FOLD, COPY of one rank, the last RECV_SUM; AVG scales now */
-    uint64_t offset_in, offset, count; /* elements */
-    bool fence;             /* starts only when all steps before it are over */
+    uint32_t area;          /* which fold (RECV_FOLD, FOLD) */
+    bool own_first;         /* RECV_SUM: own + received, else received + own */
+    bool into_own;          /* RECV_SUM: a sum that is not `last` replaces the own operand in scratch, not what was received */
+    bool wide;              /* the message carries partials, else elements */
+    bool last;              /* the sum is complete here: FOLD, COPY of a sum, the last RECV_SUM; AVG scales now */
+    uint64_t offset_in, offset, scratch, scratch_own, count; /* elements */
+    uint64_t after;         /* starts only when all steps at least this many back are over (0: none) */
     uint64_t depends;       /* how many steps back (0: none) the step lies that must be over before this one starts */
 };
 
 struct weft_plan_args {
     enum weft_plan_id plan; /* not AUTO */
     enum weft_coll_kind kind;
-    uint32_t rank, ranks, root;
-    uint64_t count;       /* all_reduce, broadcast: elements; reduce_scatter, all_gather: elements of one rank's piece */
+    uint32_t rank, ranks, root; /* root: of SEND and RECV the other rank */
+    uint64_t count;       /* all_reduce, reduce, broadcast: elements; the others: elements of one rank's piece (the longest) */
     uint64_t chunk_elems; /* cut size of a message, > 0 */
     uint32_t lanes;       /* ring: chunks of one slice that travel together, > 0 */
+    /* Unequal pieces: (ranks + 1,) elements before piece i, borrowed while the cursor lives; NULL: pieces of `count`.
+     * The cut of the longer vector; all_to_all: cut_in of the input, cut_out of the output. The longest is `count`. */
+    const uint64_t *cut_in, *cut_out;
 };
 
 /* A plan is a function from a step's number to the step; the cursor only counts. Steps of one rank may
- * overlap freely except for `depends`; messages from one rank to another leave in the order of the steps
+ * overlap freely except for `depends` and `after`; messages from one rank to another leave in the order of the steps
  * (and their receives are posted in it). Any window of >= 2 steps, oldest first, runs without deadlock. */
 struct weft_plan_cursor {
     struct weft_plan_args args;
@@ -87,8 +111,11 @@ void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_arg
 /* The next step of this rank; after the last one WEFT_ACTION_DONE for ever. Pure: no clock, no memory. */
 void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_out);
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
+bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind); /* with unequal pieces */
 bool weft_plan_reproducible(enum weft_plan_id plan); /* evaluates T */
-uint32_t weft_plan_areas(const struct weft_plan_args *args); /* steps name areas 0 .. this - 1 */
+bool weft_plan_wide(enum weft_plan_id plan);         /* its scratch holds partials */
+uint32_t weft_plan_folds(const struct weft_plan_args *args);   /* steps name folds 0 .. this - 1 */
+uint64_t weft_plan_scratch(const struct weft_plan_args *args); /* elements of scratch its steps name */
 /* Elements before slice `index` of the output's owner cut: slice i is [first(i), first(i+1)). */
 uint64_t weft_plan_slice_first(const struct weft_plan_args *args, uint32_t index);
 const char *weft_plan_name(enum weft_plan_id plan);
@@ -143,13 +170,19 @@ void weft_group_record(struct weft_group *group);
 /* ---- operations ---- */
 struct weft_coll_args {
     enum weft_coll_kind kind;
-    const void *in;        /* all_reduce (count,); reduce_scatter (ranks*count,); all_gather (count,); broadcast: ignored */
-    void *out;             /* all_reduce (count,); reduce_scatter (count,); all_gather (ranks*count,); broadcast (count,)
-                              in place: all_reduce in == out; all_gather in == out + rank*count; reduce_scatter out == in + rank*count */
-    uint64_t count;        /* ALL_GATHER_BYTES: bytes of this rank's piece */
+    const void *in;        /* (count,); reduce_scatter, all_to_all, scatter's root (ranks*count,); broadcast, recv: ignored */
+    void *out;             /* (count,); all_gather, all_to_all, gather's root (ranks*count,); send, others than reduce's or gather's root: ignored
+                              in place: in == out; all_gather and gather's root in == out + rank*count; reduce_scatter and
+                              scatter's root out == in + rank*count; all_to_all in == out takes a copy */
+    uint64_t count;        /* elements; ALL_GATHER_BYTES: bytes of this rank's piece */
     enum weft_dtype dtype;
     enum weft_op op;
-    uint32_t root;
+    double factor;         /* SCALED_SUM: of this rank's contribution; the products are rounded to elements */
+    uint32_t root;         /* send, recv: the other rank */
+    /* Unequal pieces, one behind the other in the longer vector; (ranks,), read by the post only; NULL: `count` each.
+     * reduce_scatter, all_gather: the same on all ranks; gather, scatter: at the root (the others: `count`); all_to_all:
+     * counts to each rank, counts_out from each. */
+    const uint64_t *counts, *counts_out;
     bool reproducible;     /* take only plans that evaluate T */
     enum weft_plan_id plan;/* WEFT_PLAN_AUTO: chosen by ranks and size */
     uint64_t deadline_ns;  /* relative to the post; 0: the group's */
@@ -159,6 +192,7 @@ struct weft_coll_args {
 };
 
 struct weft_coll; /* one posted operation; valid until its `done` has returned */
+#define WEFT_COLL_SEQUENCE_PAIR UINT64_MAX /* the number of a send or recv: they count in no order but their pair's */
 typedef void (*weft_coll_done_fn)(void *context, enum weft_status status, const char *text);
 
 /* WEFT_IN_PROGRESS: done runs exactly once, later, from the loop (also for one rank), and after it nobody touches the

@@ -19,7 +19,7 @@ static struct weft_coll *oldest_running(const struct weft_group *group)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        if (coll->phase == COLL_RUNNING) return coll;
+        if (coll->phase == COLL_RUNNING && !coll->pairwise) return coll;
     }
     return NULL;
 }
@@ -63,6 +63,17 @@ static void verdict(struct weft_group *group, const struct weft_coll *coll)
     uint64_t waited_ms = (weft_now_ns(group->env) - coll->posted_ns) / 1000000;
     group_end(group, WEFT_ERR_DEADLINE, true, "operation %" PRIu64 " (%s) waited %" PRIu64 ".%03" PRIu64 " s, phase %s: %s",
               coll->sequence, call, waited_ms / 1000, waited_ms % 1000, phase, late);
+}
+
+/* A send or recv waits for one rank only: nobody else needs to be asked. */
+static void pair_verdict(struct weft_group *group, const struct weft_coll *coll)
+{
+    char name[128], call[128];
+    group_describe(group, coll->args.root, name, sizeof name);
+    coll_header_describe(&coll->header, call, sizeof call);
+    uint64_t waited_ms = (weft_now_ns(group->env) - coll->posted_ns) / 1000000;
+    group_end(group, WEFT_ERR_DEADLINE, true, "a %s (%s) waited %" PRIu64 ".%03" PRIu64 " s for %.100s, which has not met it",
+              weft_coll_kind_name(coll->args.kind), call, waited_ms / 1000, waited_ms % 1000, name);
 }
 
 static void ask(struct weft_group *group, const struct weft_coll *coll, uint64_t now_ns)
@@ -125,6 +136,10 @@ uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->phase != COLL_RUNNING) continue;
         if (!coll->warned && now_ns >= coll->posted_ns + GROUP_WARN_NS) warn(group, coll); /* it may be younger than now_ns */
+        if (now_ns >= coll->deadline_ns && coll->pairwise) {
+            pair_verdict(group, coll);
+            return now_ns + GROUP_GRACE_NS;
+        }
         if (now_ns >= coll->deadline_ns) {
             ask(group, coll, now_ns);
             return group->verdict_until_ns;

@@ -17,7 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SEQUENCE_TAGS 0xffffffull /* tags repeat after this many operations; the last value is control's */
+#define SEQUENCE_TAGS 0xfffffeull /* tags repeat after this many operations; then the one of pairs, and control's */
+#define TAG_MASK 0xffffffull
 
 void weft_group_options_init(struct weft_group_options *options)
 {
@@ -35,11 +36,12 @@ static uint64_t prefix(const struct weft_group *group)
     return WEFT_TAG(WEFT_CHANNEL_COLLECTIVE, (uint64_t)group->group_id << 32 | (uint64_t)(group->epoch & 0xff) << 24);
 }
 uint64_t group_tag(const struct weft_group *group, uint64_t sequence) { return prefix(group) | sequence % SEQUENCE_TAGS; }
-uint64_t group_control_tag(const struct weft_group *group) { return prefix(group) | SEQUENCE_TAGS; }
+uint64_t group_pair_tag(const struct weft_group *group) { return prefix(group) | SEQUENCE_TAGS; }
+uint64_t group_control_tag(const struct weft_group *group) { return prefix(group) | TAG_MASK; }
 
 static void refuse(struct weft_group *group, bool on)
 {
-    enum weft_status status = weft_transport_refuse(group->transport, prefix(group), ~SEQUENCE_TAGS, on);
+    enum weft_status status = weft_transport_refuse(group->transport, prefix(group), ~TAG_MASK, on);
     if (status < 0)
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: messages of the ended group could not be refused: %s",
                  group->group_id, weft_status_text(status));

@@ -42,7 +42,7 @@ struct coll_header {
     uint8_t type, kind, dtype, op, plan;
     uint32_t group, epoch, rank, root, lanes, message;
     int32_t status;
-    uint64_t sequence, count, chunk, piece_bytes;
+    uint64_t sequence, count, chunk, piece_bytes, cuts;
 };
 void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header *header);
 /* UNTRUSTED bytes; false: not a header of this version. */
@@ -51,6 +51,21 @@ bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *hea
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b);
 /* "all_reduce of 100 f32, sum, plan ring" */
 void coll_header_describe(const struct coll_header *header, char *out, size_t out_bytes);
+
+/* ---- the arithmetic of one operation (sum.c) ---- */
+struct sum {
+    enum weft_dtype dtype;
+    enum weft_op op;
+    uint32_t ranks;
+};
+struct sum_in {
+    const void *data;
+    bool wide; /* partials, else elements */
+};
+struct sum_out {
+    void *data;
+    bool wide, last;
+};
 
 /* ---- one posted operation ---- */
 enum slot_state { SLOT_WAITING = 1, SLOT_ISSUED, SLOT_COMPUTING, SLOT_OVER };
@@ -88,9 +103,14 @@ struct weft_coll {
     const char *text;            /* static, or the group's */
     struct weft_coll_args args;
     struct coll_header header;   /* what every message of it says */
+    const uint8_t *in;           /* what the plan calls input; args.in, but where contributions are scaled first */
+    struct sum sum;              /* its arithmetic */
     size_t elem_bytes;
+    size_t scratch_elem_bytes;   /* of a partial in a wide plan, else of an element */
+    bool wide;                   /* the plan's scratch holds partials */
+    uint64_t to_scale, scaled;   /* elements of the input to be scaled before the plan starts, and how many are */
     uint64_t sequence, deadline_ns, posted_ns;
-    bool warned;
+    bool warned, pairwise;       /* pairwise: send or recv */
     struct weft_record record;   /* what the flight recorder says of it, under `record_number` */
     uint64_t record_number;
     weft_coll_done_fn done;      /* NULL: has run */
@@ -103,10 +123,10 @@ struct weft_coll {
 
     uint8_t *scratch;            /* owned; kept with the record for the next operation */
     size_t scratch_bytes;
-    uint8_t *ring_areas;
-    size_t ring_area_bytes;
+    uint8_t *plan_scratch;       /* what the plan's steps name */
     struct fold_area *fold_areas;
-    uint32_t area_count;
+    uint32_t fold_count;
+    uint64_t *cuts;              /* elements before each piece; NULL: equal pieces */
     struct slot slots[];         /* (group->window,) */
 };
 
@@ -177,6 +197,7 @@ struct weft_group {
 /* group.c */
 uint64_t group_tag(const struct weft_group *group, uint64_t sequence);
 uint64_t group_control_tag(const struct weft_group *group);
+uint64_t group_pair_tag(const struct weft_group *group); /* sends and recvs of a pair match in the order posted */
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes);
 bool group_kick(struct weft_group *group); /* false: the loop has no memory for a timer */
 void group_ready(struct weft_coll *coll);
@@ -229,14 +250,21 @@ void codec_records_free(struct weft_group *group);
 /* Those whose arithmetic is under way: it ends (may block for the length of it), then they do. */
 void codec_close(struct weft_group *group, enum weft_status status, const char *text);
 
-/* sum.c: out = received + own, then scaled if op is AVG (so SUM for all hops but the last) */
-void sum_received(enum weft_dtype dtype, enum weft_op op, uint32_t ranks, void *out, const void *received, const void *own, size_t count);
-void sum_finish(enum weft_dtype dtype, enum weft_op op, uint32_t ranks, void *out, const void *in, size_t count);
+/* sum.c */
+bool sum_is_narrow(enum weft_dtype dtype);          /* a float narrower than its partial */
+size_t sum_partial_bytes(enum weft_dtype dtype);
+bool sum_allows(enum weft_dtype dtype, enum weft_op op);
+/* out = left (op) right, then scaled if `last` asks. */
+void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, struct sum_in right, size_t count);
+/* out = in, widened or narrowed, and scaled if `last` asks. */
+void sum_copy(const struct sum *sum, struct sum_out out, struct sum_in in, size_t count);
+void sum_widen(enum weft_dtype dtype, float *out, const void *in, size_t count);
+void sum_scale(enum weft_dtype dtype, double factor, void *out, const void *in, size_t count); /* floats; elements */
 
 /* fold_area.c */
 size_t fold_area_bytes(uint32_t ranks, enum weft_dtype dtype, uint64_t chunk_elems);
 void fold_area_init(struct fold_area *area, uint8_t *memory, uint32_t ranks, enum weft_dtype dtype, uint64_t chunk_elems);
-void fold_area_open(struct fold_area *area, uint32_t ranks, uint64_t offset_in, uint64_t count);
+void fold_area_open(struct fold_area *area, const struct sum *sum, uint64_t offset_in, uint64_t count);
 static inline uint8_t *fold_area_buffer(struct fold_area *area, uint32_t rank) { return area->raw + rank * area->raw_bytes; }
 /* Fold what is next in rank order while the budget lasts; true when all ranks are in. */
 bool fold_area_advance(struct weft_coll *coll, struct fold_area *area, size_t *budget);

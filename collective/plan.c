@@ -8,8 +8,8 @@
  * called alike, some rank differs from the one behind it on the circle and finds out from the greeting
  * at once, whatever the two plans would have sent. It also makes operations without elements real.
  *
- * Slices: rank i owns slice i of the vector. For all_reduce slice i is [count*i/ranks, count*(i+1)/ranks),
- * so lengths differ by at most one; for reduce_scatter and all_gather it is piece i of `count` elements. A
+ * Slices: rank i owns slice i of the vector. For all_reduce and reduce slice i is [count*i/ranks, count*(i+1)/ranks), so
+ * lengths differ by at most one; for the operations on pieces it is piece i, of `count` elements or of unequal lengths. A
  * slice longer than chunk_elems is cut into chunks. */
 #include "collective/plan.h"
 
@@ -30,17 +30,105 @@ void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_arg
 static bool alone_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     bool copies = args->kind != WEFT_COLL_BROADCAST && args->kind != WEFT_COLL_BARRIER;
-    if (!copies || index >= plan_chunks(args)) return false;
-    struct plan_part part = plan_part_of(args, 0, index);
+    if (!copies || index >= plan_whole_chunks(args)) return false;
+    struct plan_part part = plan_whole_part(args, index);
     action->kind = WEFT_ACTION_COPY;
+    action->place = WEFT_PLACE_INPUT;
     action->offset_in = action->offset = part.first;
     action->count = part.count;
-    action->last = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER;
+    action->last = plan_slices(args) || args->kind == WEFT_COLL_REDUCE_SCATTER;
     return true;
+}
+
+/* One message from one rank to another, whatever its length: the transport cuts it. */
+static bool pair_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
+{
+    if (index > 0) return false;
+    bool sends = args->kind == WEFT_COLL_SEND;
+    action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
+    action->place = sends ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
+    action->peer = args->root;
+    action->message = 1;
+    action->count = args->count;
+    return true;
+}
+
+static bool direct_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
+{
+    switch (args->kind) {
+    case WEFT_COLL_BARRIER: return plan_barrier_step(args, index, action);
+    case WEFT_COLL_BROADCAST: return plan_broadcast_step(args, index, action);
+    case WEFT_COLL_GATHER:
+    case WEFT_COLL_SCATTER: return plan_rooted_step(args, index, action);
+    case WEFT_COLL_ALL_TO_ALL: return plan_exchange_step(args, index, action);
+    default: return plan_direct_step(args, index, action);
+    }
+}
+
+/* ---- the plans ---- */
+#define KIND(name) (1u << WEFT_COLL_##name)
+#define KIND_CUTS (KIND(REDUCE_SCATTER) | KIND(ALL_GATHER) | KIND(GATHER) | KIND(SCATTER) | KIND(ALL_TO_ALL))
+
+struct plan {
+    const char *name;
+    uint32_t kinds, cuts;     /* kinds it has; those of them with unequal pieces */
+    bool reproducible;        /* evaluates T */
+    bool wide;                /* partials in scratch and on the wire */
+    bool (*step)(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+    uint64_t (*scratch)(const struct weft_plan_args *args);
+};
+
+static const struct plan plans[WEFT_PLAN_COUNT] = {
+    [WEFT_PLAN_AUTO] = {.name = "auto"},
+    [WEFT_PLAN_DIRECT] = {"direct", (1u << WEFT_COLL_KIND_COUNT) - 2, KIND_CUTS, true, false, direct_step, plan_direct_scratch},
+    [WEFT_PLAN_RING] = {"ring", KIND(ALL_REDUCE) | KIND(REDUCE_SCATTER) | KIND(ALL_GATHER), KIND(REDUCE_SCATTER) | KIND(ALL_GATHER),
+                        false, false, plan_ring_step, plan_ring_scratch},
+    [WEFT_PLAN_DOUBLING] = {"doubling", KIND(ALL_REDUCE), 0, true, true, plan_doubling_step, plan_doubling_scratch},
+    [WEFT_PLAN_HALVING] = {"halving", KIND(ALL_REDUCE), 0, true, true, plan_halving_step, plan_halving_scratch},
+    [WEFT_PLAN_DOUBLE_TREE] = {.name = "double_tree"},
+    [WEFT_PLAN_BRUCK] = {"bruck", KIND(ALL_GATHER), KIND(ALL_GATHER), true, false, plan_bruck_step, NULL},
+    [WEFT_PLAN_PAT] = {.name = "pat"},
+    [WEFT_PLAN_CHAIN] = {"chain", KIND(BROADCAST) | KIND(REDUCE), 0, false, true, plan_chain_step, plan_chain_scratch},
+    [WEFT_PLAN_HIERARCHY] = {.name = "hierarchy"},
+    [WEFT_PLAN_HOST] = {.name = "host"},
+    [WEFT_PLAN_BINOMIAL] = {"binomial", KIND(BROADCAST) | KIND(REDUCE), 0, true, true, plan_binomial_step, plan_binomial_scratch},
+};
+
+static const struct plan *plan_of(enum weft_plan_id plan) { return (unsigned)plan < WEFT_PLAN_COUNT ? &plans[plan] : &plans[0]; }
+
+bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind)
+{
+    return (unsigned)kind < WEFT_COLL_KIND_COUNT && (plan_of(plan)->kinds >> kind & 1);
+}
+bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind)
+{
+    return (unsigned)kind < WEFT_COLL_KIND_COUNT && (plan_of(plan)->cuts >> kind & 1);
+}
+bool weft_plan_reproducible(enum weft_plan_id plan) { return plan_of(plan)->reproducible; }
+bool weft_plan_wide(enum weft_plan_id plan) { return plan_of(plan)->wide; }
+const char *weft_plan_name(enum weft_plan_id plan) { return (unsigned)plan < WEFT_PLAN_COUNT ? plans[plan].name : "?"; }
+
+enum weft_plan_id weft_plan_parse(const char *name)
+{
+    for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++)
+        if (strcmp(name, plans[plan].name) == 0) return (enum weft_plan_id)plan;
+    return WEFT_PLAN_AUTO;
+}
+
+uint32_t weft_plan_folds(const struct weft_plan_args *args)
+{
+    return args->plan == WEFT_PLAN_DIRECT && args->ranks > 1 ? plan_direct_folds(args) : 0;
+}
+
+uint64_t weft_plan_scratch(const struct weft_plan_args *args)
+{
+    const struct plan *plan = plan_of(args->plan);
+    return plan->scratch && args->ranks > 1 ? plan->scratch(args) : 0;
 }
 
 static bool plan_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
+    if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV) return pair_step(args, index, action);
     if (args->ranks == 1) return alone_step(args, index, action);
     if (index == 0) {
         action->kind = WEFT_ACTION_SEND;
@@ -53,18 +141,14 @@ static bool plan_step(const struct weft_plan_args *args, uint64_t index, struct 
         action->peer = plan_behind(args, 1);
         return true;
     }
-    index -= GREETING_STEPS;
-    if (args->kind == WEFT_COLL_BARRIER) return plan_barrier_step(args, index, action);
-    if (args->kind == WEFT_COLL_BROADCAST) return plan_broadcast_step(args, index, action);
-    if (args->plan == WEFT_PLAN_RING) return plan_ring_step(args, index, action);
-    return plan_direct_step(args, index, action);
+    return plan_of(args->plan)->step(args, index - GREETING_STEPS, action);
 }
 
 void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_out)
 {
     memset(action_out, 0, sizeof *action_out);
     if (plan_step(&cursor->args, cursor->next, action_out)) {
-        WEFT_ASSERT(action_out->depends <= cursor->next);
+        WEFT_ASSERT(action_out->depends <= cursor->next && action_out->after <= cursor->next);
         cursor->next++;
         return;
     }
@@ -72,52 +156,52 @@ void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_
     action_out->kind = WEFT_ACTION_DONE;
 }
 
-bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind)
-{
-    switch (plan) {
-    case WEFT_PLAN_DIRECT:
-        return kind >= WEFT_COLL_ALL_REDUCE && kind <= WEFT_COLL_ALL_GATHER_BYTES;
-    case WEFT_PLAN_RING:
-        return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER;
-    default:
-        return false;
-    }
-}
-
-bool weft_plan_reproducible(enum weft_plan_id plan) { return plan == WEFT_PLAN_DIRECT; }
-
-uint32_t weft_plan_areas(const struct weft_plan_args *args)
-{
-    bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER;
-    if (!sums || args->ranks == 1) return 0;
-    return args->plan == WEFT_PLAN_RING ? plan_ring_areas(args) : plan_direct_areas(args);
-}
+/* ---- slices, chunks, blocks ---- */
+bool plan_slices(const struct weft_plan_args *args) { return args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE; }
 
 uint64_t weft_plan_slice_first(const struct weft_plan_args *args, uint32_t index)
 {
-    if (args->kind != WEFT_COLL_ALL_REDUCE) return args->count * index;
+    if (args->cut_in) return args->cut_in[index];
+    if (!plan_slices(args)) return args->count * index;
     /* count*index/ranks without a product that could overflow */
     uint64_t whole = args->count / args->ranks, rest = args->count % args->ranks;
     return whole * index + rest * index / args->ranks;
 }
 
-uint64_t plan_chunks(const struct weft_plan_args *args)
+static uint64_t longest_slice(const struct weft_plan_args *args)
 {
-    uint64_t longest = args->count;
-    if (args->kind == WEFT_COLL_ALL_REDUCE) longest = args->count / args->ranks + (args->count % args->ranks != 0);
-    return longest / args->chunk_elems + (longest % args->chunk_elems != 0);
+    return plan_slices(args) ? args->count / args->ranks + (args->count % args->ranks != 0) : args->count;
+}
+
+static uint64_t chunks_of(uint64_t length, uint64_t chunk) { return length / chunk + (length % chunk != 0); }
+
+uint64_t plan_chunks(const struct weft_plan_args *args) { return chunks_of(longest_slice(args), args->chunk_elems); }
+uint64_t plan_whole_chunks(const struct weft_plan_args *args) { return chunks_of(args->count, args->chunk_elems); }
+
+uint64_t plan_part_max(const struct weft_plan_args *args)
+{
+    uint64_t longest = longest_slice(args) < args->chunk_elems ? longest_slice(args) : args->chunk_elems;
+    return (longest + 63) & ~63ull;
+}
+
+static struct plan_part part_of(uint64_t length, uint64_t chunk_elems, uint64_t chunk)
+{
+    struct plan_part part = {chunk * chunk_elems, 0};
+    if (part.first < length) {
+        part.count = length - part.first;
+        if (part.count > chunk_elems) part.count = chunk_elems;
+    }
+    return part;
+}
+
+struct plan_part plan_whole_part(const struct weft_plan_args *args, uint64_t chunk)
+{
+    return part_of(args->count, args->chunk_elems, chunk);
 }
 
 struct plan_part plan_part_of(const struct weft_plan_args *args, uint32_t slice, uint64_t chunk)
 {
-    uint64_t length = args->kind == WEFT_COLL_BROADCAST
-        ? args->count : weft_plan_slice_first(args, slice + 1) - weft_plan_slice_first(args, slice);
-    struct plan_part part = {chunk * args->chunk_elems, 0};
-    if (part.first < length) {
-        part.count = length - part.first;
-        if (part.count > args->chunk_elems) part.count = args->chunk_elems;
-    }
-    return part;
+    return part_of(weft_plan_slice_first(args, slice + 1) - weft_plan_slice_first(args, slice), args->chunk_elems, chunk);
 }
 
 uint64_t plan_slice_in(const struct weft_plan_args *args, uint32_t slice)
@@ -131,21 +215,21 @@ uint64_t plan_slice_out(const struct weft_plan_args *args, uint32_t slice)
     return args->kind == WEFT_COLL_REDUCE_SCATTER ? 0 : weft_plan_slice_first(args, slice);
 }
 
-const char *weft_plan_name(enum weft_plan_id plan)
+struct plan_block plan_block_of(uint32_t ranks, uint32_t rank)
 {
-    switch (plan) {
-    case WEFT_PLAN_AUTO: return "auto";
-    case WEFT_PLAN_DIRECT: return "direct";
-    case WEFT_PLAN_RING: return "ring";
+    struct plan_block block = {0};
+    for (uint32_t bit = 1u << 31; bit > 0; bit >>= 1) {
+        if (!(ranks & bit)) continue;
+        if (block.size > 0 && rank < block.first + block.size) {
+            block.next_size = bit;
+            break;
+        }
+        block.first += block.size;
+        block.prev_size = block.size;
+        block.size = bit;
     }
-    return "?";
-}
-
-enum weft_plan_id weft_plan_parse(const char *name)
-{
-    if (strcmp(name, "direct") == 0) return WEFT_PLAN_DIRECT;
-    if (strcmp(name, "ring") == 0) return WEFT_PLAN_RING;
-    return WEFT_PLAN_AUTO;
+    while (1u << block.log2 < block.size) block.log2++;
+    return block;
 }
 
 const char *weft_coll_kind_name(enum weft_coll_kind kind)
@@ -157,6 +241,12 @@ const char *weft_coll_kind_name(enum weft_coll_kind kind)
     case WEFT_COLL_BROADCAST: return "broadcast";
     case WEFT_COLL_BARRIER: return "barrier";
     case WEFT_COLL_ALL_GATHER_BYTES: return "all_gather_bytes";
+    case WEFT_COLL_REDUCE: return "reduce";
+    case WEFT_COLL_GATHER: return "gather";
+    case WEFT_COLL_SCATTER: return "scatter";
+    case WEFT_COLL_ALL_TO_ALL: return "all_to_all";
+    case WEFT_COLL_SEND: return "send";
+    case WEFT_COLL_RECV: return "recv";
     }
     return "?";
 }

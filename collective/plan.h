@@ -4,24 +4,64 @@
 
 #include "collective/collective.h"
 
-/* Step number `index` (counted after the two of the greeting, plan.c) into *action_out, which comes zeroed
+/* ---- what each file provides ----
+ * Step number `index` (counted after the two of the greeting, plan.c) into *action_out, which comes zeroed
  * (kind NONE). `greeting` is how many steps precede index 0. Returns false past the last step. */
 bool plan_direct_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 bool plan_ring_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_binomial_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 bool plan_broadcast_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 bool plan_barrier_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_exchange_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_rooted_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_doubling_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_halving_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_chain_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_bruck_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 
-uint32_t plan_direct_areas(const struct weft_plan_args *args);
-uint32_t plan_ring_areas(const struct weft_plan_args *args);
+uint32_t plan_direct_folds(const struct weft_plan_args *args);
+/* Elements of scratch. */
+uint64_t plan_direct_scratch(const struct weft_plan_args *args);
+uint64_t plan_ring_scratch(const struct weft_plan_args *args);
+uint64_t plan_binomial_scratch(const struct weft_plan_args *args);
+uint64_t plan_doubling_scratch(const struct weft_plan_args *args);
+uint64_t plan_halving_scratch(const struct weft_plan_args *args);
+uint64_t plan_chain_scratch(const struct weft_plan_args *args);
 
-/* Chunks of the longest slice: every rank walks this many, so that positions agree everywhere. */
-uint64_t plan_chunks(const struct weft_plan_args *args);
-
-/* Chunk `chunk` of slice `slice`: where it starts within the slice and how long it is (0: no such part). */
+/* ---- cuts ---- */
+/* A chunk of a slice: where it starts within the slice and how long it is (0: no such part). */
 struct plan_part {
     uint64_t first; /* within the slice */
     uint64_t count;
 };
+
+/* Is the vector cut into slices by us (all_reduce, reduce), or does it come in pieces? */
+bool plan_slices(const struct weft_plan_args *args);
+/* The longest part that any step moves, rounded up so that parts in scratch start on cache lines. */
+uint64_t plan_part_max(const struct weft_plan_args *args);
+/* Plans that pass over the whole vector, not over slices of it: chunk `chunk` of it. */
+uint64_t plan_whole_chunks(const struct weft_plan_args *args);
+struct plan_part plan_whole_part(const struct weft_plan_args *args, uint64_t chunk);
+
+/* ---- blocks: ranks 0.. cut into powers of two, the largest first, as T cuts them ---- */
+struct plan_block {
+    uint32_t first, size, log2;
+    uint32_t next_size; /* of the block behind it; 0: the last one */
+    uint32_t prev_size; /* of the block before it; 0: the first one */
+};
+struct plan_block plan_block_of(uint32_t ranks, uint32_t rank);
+
+/* Scratch is used again by every second chunk: step `place` of one of `steps` of chunk `chunk` waits for all of chunk - 2. */
+static inline uint64_t plan_after_chunk(uint64_t chunk, uint64_t steps, uint64_t place) { return chunk >= 2 ? steps + place + 1 : 0; }
+static inline void plan_wait_after(struct weft_action *action, uint64_t after)
+{
+    if (after > 0 && (action->after == 0 || after < action->after)) action->after = after;
+}
+
+/* Chunks of the longest slice: every rank walks this many, so that positions agree everywhere. */
+uint64_t plan_chunks(const struct weft_plan_args *args);
+
+/* Chunk `chunk` of slice `slice`. */
 struct plan_part plan_part_of(const struct weft_plan_args *args, uint32_t slice, uint64_t chunk);
 
 /* Where slice `slice` starts in the input and in the output vector of this rank. The vector that holds only

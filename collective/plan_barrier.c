@@ -2,7 +2,7 @@
  *
  * Round 0 is the greeting that opens every plan. A rank starts round t only when it has heard all rounds
  * before, so after round t it knows that 2^(t+1) ranks have arrived: done in ceil(log2(ranks)) rounds for
- * any number of ranks. A signal waits for everything before it (fence); receives wait for nothing, so that
+ * any number of ranks. A signal waits for everything before it (after 1); receives wait for nothing, so that
  * whoever is through the barrier and leaves at once finds all its signals awaited.
  * Source: Hensgen, Finkel, Manber, IJPP 1988. */
 #include "collective/plan.h"
@@ -17,6 +17,6 @@ bool plan_barrier_step(const struct weft_plan_args *args, uint64_t index, struct
     action->place = WEFT_PLACE_INPUT;
     action->peer = sends ? plan_ahead(args, distance) : plan_behind(args, distance);
     action->message = (uint32_t)round;
-    action->fence = sends;
+    action->after = sends ? 1 : 0;
     return true;
 }

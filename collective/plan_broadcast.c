@@ -18,13 +18,14 @@ bool plan_broadcast_step(const struct weft_plan_args *args, uint64_t index, stru
 
     uint64_t receives = place != 0, steps = receives + children;
     uint64_t chunk = index / steps, at = index % steps;
-    if (chunk >= plan_chunks(args)) return false;
-    struct plan_part part = plan_part_of(args, 0, chunk);
+    if (chunk >= plan_whole_chunks(args)) return false;
+    struct plan_part part = plan_whole_part(args, chunk);
     action->offset = part.first;
     action->count = part.count;
     action->message = (uint32_t)(chunk + 1);
     if (at < receives) {
         action->kind = WEFT_ACTION_RECV;
+        action->place = WEFT_PLACE_OUTPUT;
         action->peer = (uint32_t)((place - lowest + args->root) % args->ranks);
         return true;
     }

@@ -7,6 +7,7 @@
  *     all_reduce      C0 | C1 F0 R0 | C2 F1 R1 | ... | F(k-1) R(k-1)
  *     reduce_scatter  C0 | C1 F0    | C2 F1    | ... | F(k-1)
  *     all_gather           K0 R0    | K1 R1    | ...               K: the copy of the own chunk
+ *     reduce          as all_reduce, R only to the root
  *
  * The contributions of the next chunk travel while this one is folded and handed out; two fold areas
  * alternate. Order: every element of every slice evaluates T (reproducible), so the cut does not show.
@@ -25,15 +26,21 @@ struct layout {
     uint64_t group;      /* steps of one group C F R */
 };
 
+static bool all_gather(const struct weft_plan_args *args)
+{
+    return args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_ALL_GATHER_BYTES;
+}
+
 static struct layout layout_of(const struct weft_plan_args *args)
 {
     uint64_t pairs = 2ull * (args->ranks - 1);
-    bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER;
+    bool sums = !all_gather(args);
     struct layout layout = {
         .chunks = plan_chunks(args),
         .contribute = sums ? pairs : 0,
         .result = args->kind == WEFT_COLL_REDUCE_SCATTER ? 0 : pairs,
     };
+    if (args->kind == WEFT_COLL_REDUCE) layout.result = args->rank == args->root ? args->ranks - 1 : 1;
     layout.group = layout.contribute + 1 + layout.result;
     return layout;
 }
@@ -46,11 +53,6 @@ static uint64_t contribute_at(const struct layout *layout, uint64_t chunk)
 static uint64_t fold_at(const struct layout *layout, uint64_t chunk)
 {
     return layout->contribute + chunk * layout->group + (chunk + 1 < layout->chunks ? layout->contribute : 0);
-}
-
-static bool all_gather(const struct weft_plan_args *args)
-{
-    return args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_ALL_GATHER_BYTES;
 }
 
 static void contribute_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t chunk, uint64_t place,
@@ -72,16 +74,41 @@ static void contribute_step(const struct weft_plan_args *args, const struct layo
     if (!sends && chunk >= 2) action->depends = contribute_at(layout, chunk) + place - fold_at(layout, chunk - 2);
 }
 
-static void fold_step(const struct weft_plan_args *args, uint64_t chunk, struct weft_action *action)
+/* reduce: only the root has an output; the others fold into scratch and send it from there. */
+static bool folds_aside(const struct weft_plan_args *args) { return args->kind == WEFT_COLL_REDUCE && args->rank != args->root; }
+
+static void fold_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t chunk, struct weft_action *action)
 {
     struct plan_part part = plan_part_of(args, args->rank, chunk);
     if (part.count == 0) return;
     action->kind = all_gather(args) ? WEFT_ACTION_COPY : WEFT_ACTION_FOLD;
+    action->place = all_gather(args) ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
+    if (folds_aside(args)) {
+        action->place = WEFT_PLACE_AREA;
+        action->scratch = (chunk & 1) * plan_part_max(args);
+        if (chunk >= 2) action->depends = fold_at(layout, chunk) - (fold_at(layout, chunk - 2) + 1); /* its send */
+    }
     action->area = chunk & 1;
     action->last = !all_gather(args);
     action->offset_in = plan_slice_in(args, args->rank) + part.first;
     action->offset = plan_slice_out(args, args->rank) + part.first;
     action->count = part.count;
+}
+
+static void result_to_root(const struct weft_plan_args *args, uint64_t chunk, uint64_t place, struct weft_action *action)
+{
+    bool sends = args->rank != args->root;
+    uint32_t peer = sends ? args->root : plan_behind(args, (uint32_t)place + 1), slice = sends ? args->rank : peer;
+    struct plan_part part = plan_part_of(args, slice, chunk);
+    if (part.count == 0) return;
+    action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
+    action->place = sends ? WEFT_PLACE_AREA : WEFT_PLACE_OUTPUT;
+    action->peer = peer;
+    action->message = (uint32_t)(2 * chunk + 2);
+    action->scratch = (chunk & 1) * plan_part_max(args);
+    action->offset = plan_slice_out(args, slice) + part.first;
+    action->count = part.count;
+    if (sends) action->depends = 1;
 }
 
 static void result_step(const struct weft_plan_args *args, uint64_t chunk, uint64_t place, struct weft_action *action)
@@ -93,7 +120,7 @@ static void result_step(const struct weft_plan_args *args, uint64_t chunk, uint6
     struct plan_part part = plan_part_of(args, slice, chunk);
     if (part.count == 0) return;
     action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
-    action->place = all_gather(args) ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
+    action->place = sends && all_gather(args) ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
     action->peer = peer;
     action->message = (uint32_t)(2 * chunk + 2);
     action->offset_in = part.first;
@@ -122,17 +149,21 @@ bool plan_direct_step(const struct weft_plan_args *args, uint64_t index, struct 
         index -= layout.contribute;
     }
     if (index == 0) {
-        fold_step(args, chunk, action);
+        fold_step(args, &layout, chunk, action);
         return true;
     }
     index -= 1;
     if (index >= layout.result) return false;
-    result_step(args, chunk, index, action);
+    if (args->kind == WEFT_COLL_REDUCE) result_to_root(args, chunk, index, action);
+    else result_step(args, chunk, index, action);
     return true;
 }
 
-uint32_t plan_direct_areas(const struct weft_plan_args *args)
+uint32_t plan_direct_folds(const struct weft_plan_args *args)
 {
+    bool sums = plan_slices(args) || args->kind == WEFT_COLL_REDUCE_SCATTER;
     uint64_t chunks = plan_chunks(args);
-    return chunks > 2 ? 2 : (uint32_t)chunks;
+    return !sums ? 0 : chunks > 2 ? 2 : (uint32_t)chunks;
 }
+
+uint64_t plan_direct_scratch(const struct weft_plan_args *args) { return folds_aside(args) ? plan_direct_folds(args) * plan_part_max(args) : 0; }

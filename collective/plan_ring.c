@@ -72,12 +72,13 @@ static void reduce_step(const struct weft_plan_args *args, const struct layout *
         action->kind = WEFT_ACTION_SEND;
         action->peer = plan_ahead(args, 1);
         action->place = s == 0 ? WEFT_PLACE_INPUT : WEFT_PLACE_AREA;
-        action->area = (uint32_t)(2 * lane + ((s - 1) & 1));
+        action->scratch = (2 * lane + ((s - 1) & 1)) * plan_part_max(args);
         return;
     }
     action->kind = WEFT_ACTION_RECV_SUM;
     action->peer = plan_behind(args, 1);
-    action->area = (uint32_t)(2 * lane + (s & 1));
+    action->place = WEFT_PLACE_INPUT;
+    action->scratch = (2 * lane + (s & 1)) * plan_part_max(args);
     action->last = s + 1 == layout->hops;
     if (action->last) action->offset = plan_slice_out(args, args->rank) + part.first;
 }
@@ -93,7 +94,7 @@ static void gather_step(const struct weft_plan_args *args, const struct layout *
     action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
     action->peer = sends ? plan_ahead(args, 1) : plan_behind(args, 1);
     action->message = message;
-    action->place = layout->copies && s == 0 ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
+    action->place = sends && layout->copies && s == 0 ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
     action->offset_in = part.first;
     action->offset = plan_slice_out(args, slice) + part.first;
     action->count = part.count;
@@ -106,6 +107,7 @@ static void copy_step(const struct weft_plan_args *args, const struct layout *la
     struct plan_part part = plan_part_of(args, args->rank, group * layout->lanes + lane);
     if (part.count == 0) return;
     action->kind = WEFT_ACTION_COPY;
+    action->place = WEFT_PLACE_INPUT;
     action->offset_in = part.first;
     action->offset = plan_slice_out(args, args->rank) + part.first;
     action->count = part.count;
@@ -143,8 +145,9 @@ bool plan_ring_step(const struct weft_plan_args *args, uint64_t index, struct we
     return true;
 }
 
-uint32_t plan_ring_areas(const struct weft_plan_args *args)
+uint64_t plan_ring_scratch(const struct weft_plan_args *args)
 {
+    if (args->kind == WEFT_COLL_ALL_GATHER) return 0;
     uint64_t chunks = plan_chunks(args);
-    return 2 * (chunks < args->lanes ? (uint32_t)chunks : args->lanes);
+    return 2 * (chunks < args->lanes ? chunks : args->lanes) * plan_part_max(args);
 }

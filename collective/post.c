@@ -10,7 +10,87 @@
 #define FOLD_CHUNK_BYTES_MIN 4096u
 
 /* ---- arguments ---- */
-static bool sums(enum weft_coll_kind kind) { return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER; }
+static bool sums(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
+}
+static bool is_pairwise(enum weft_coll_kind kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
+static bool rooted(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER;
+}
+static bool cuts_allowed(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER || kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER ||
+           kind == WEFT_COLL_ALL_TO_ALL;
+}
+
+/* Elements of the two buffers of this rank. */
+struct lengths {
+    uint64_t in, out;
+};
+
+static uint64_t total_of(const uint64_t *counts, uint64_t count, uint32_t ranks)
+{
+    if (!counts) return count * ranks;
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < ranks; r++) total += counts[r];
+    return total;
+}
+
+static struct lengths lengths_of(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    uint64_t count = args->count, whole = total_of(args->counts, count, group->ranks);
+    bool root = args->root == group->rank;
+    uint64_t piece = args->counts ? args->counts[group->rank] : count;
+    switch (args->kind) {
+    case WEFT_COLL_ALL_REDUCE: return (struct lengths){count, count};
+    case WEFT_COLL_REDUCE_SCATTER: return (struct lengths){whole, piece};
+    case WEFT_COLL_ALL_GATHER: return (struct lengths){piece, whole};
+    case WEFT_COLL_BROADCAST: return (struct lengths){0, count};
+    case WEFT_COLL_BARRIER: return (struct lengths){0, 0};
+    case WEFT_COLL_ALL_GATHER_BYTES: return (struct lengths){count, args->piece_bytes_max};
+    case WEFT_COLL_REDUCE: return (struct lengths){count, root ? count : 0};
+    case WEFT_COLL_GATHER: return (struct lengths){root ? piece : count, root ? whole : 0};
+    case WEFT_COLL_SCATTER: return (struct lengths){root ? whole : 0, root ? piece : count};
+    case WEFT_COLL_ALL_TO_ALL: return (struct lengths){whole, total_of(args->counts_out, count, group->ranks)};
+    case WEFT_COLL_SEND: return (struct lengths){count, 0};
+    case WEFT_COLL_RECV: return (struct lengths){0, count};
+    }
+    return (struct lengths){0, 0};
+}
+
+static enum weft_status check_counts(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
+{
+    const char *kind = weft_coll_kind_name(args->kind);
+    uint64_t limit = (UINT64_MAX >> 4) / group->ranks;
+    const uint64_t *tables[] = {args->counts, args->counts_out};
+    for (size_t t = 0; t < 2; t++)
+        for (uint32_t r = 0; tables[t] && r < group->ranks; r++)
+            if (tables[t][r] > limit)
+                return weft_error_set(error, WEFT_ERR_INVALID, "%s: count %llu of rank %u is too large", kind, (unsigned long long)tables[t][r], r);
+    if (args->count > limit || args->piece_bytes_max > limit)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s: count %llu is too large", kind, (unsigned long long)args->count);
+    if (args->counts && !cuts_allowed(args->kind))
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s takes one count, not one for each rank", kind);
+    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL;
+    if (exchanges ? !args->counts != !args->counts_out : args->counts_out != NULL)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s: %s", kind, exchanges ? "counts and counts_out go together" : "counts_out is for all_to_all");
+    return WEFT_OK;
+}
+
+static enum weft_status check_buffers(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
+{
+    const char *kind = weft_coll_kind_name(args->kind);
+    struct lengths lengths = lengths_of(group, args);
+    bool bytes_only = args->kind == WEFT_COLL_ALL_GATHER_BYTES;
+    if ((lengths.out > 0 && !args->out) || (lengths.in > 0 && !args->in) || (bytes_only && !args->piece_bytes_out))
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s: a buffer is NULL", kind);
+    if (bytes_only && args->count > args->piece_bytes_max)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s: this rank's piece has %llu bytes, at most %llu were agreed", kind,
+                              (unsigned long long)args->count, (unsigned long long)args->piece_bytes_max);
+    return WEFT_OK;
+}
 
 static enum weft_status check_args(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
 {
@@ -19,27 +99,32 @@ static enum weft_status check_args(const struct weft_group *group, const struct 
     if (args->plan != WEFT_PLAN_AUTO && !weft_plan_supports(args->plan, args->kind))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "plan %s has no %s", weft_plan_name(args->plan), kind);
     if (args->kind == WEFT_COLL_BARRIER) return WEFT_OK;
-    bool bytes_only = args->kind == WEFT_COLL_ALL_GATHER_BYTES;
-    if (!bytes_only && weft_dtype_bytes(args->dtype) == 0)
+    if (args->kind != WEFT_COLL_ALL_GATHER_BYTES && weft_dtype_bytes(args->dtype) == 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: element type %d does not exist", kind, (int)args->dtype);
-    if (sums(args->kind) && args->op != WEFT_SUM && args->op != WEFT_AVG)
+    if (sums(args->kind) && weft_op_name(args->op)[0] == '?')
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: reduction %d does not exist", kind, (int)args->op);
-    if (args->kind == WEFT_COLL_BROADCAST && args->root >= group->ranks)
+    if (sums(args->kind) && !sum_allows(args->dtype, args->op))
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: there is no %s of %s", kind, weft_op_name(args->op), weft_dtype_name(args->dtype));
+    if (rooted(args->kind) && args->root >= group->ranks)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: root %u of %u ranks", kind, args->root, group->ranks);
-    uint64_t limit = (UINT64_MAX >> 4) / group->ranks;
-    if (args->count > limit || args->piece_bytes_max > limit)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: count %llu is too large", kind, (unsigned long long)args->count);
-    bool out_needed = bytes_only ? args->piece_bytes_max > 0 : args->count > 0;
-    bool in_needed = args->count > 0 && args->kind != WEFT_COLL_BROADCAST;
-    if ((out_needed && !args->out) || (in_needed && !args->in) || (bytes_only && !args->piece_bytes_out))
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: a buffer is NULL", kind);
-    if (bytes_only && args->count > args->piece_bytes_max)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: this rank's piece has %llu bytes, at most %llu were agreed", kind,
-                              (unsigned long long)args->count, (unsigned long long)args->piece_bytes_max);
+    if (is_pairwise(args->kind) && (args->root >= group->ranks || args->root == group->rank))
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s: the other rank is %u, this one is %u of %u ranks", kind, args->root, group->rank, group->ranks);
+    WEFT_TRY(check_counts(group, args, error));
+    WEFT_TRY(check_buffers(group, args, error));
     if (args->plan != WEFT_PLAN_AUTO && args->reproducible && sums(args->kind) && !weft_plan_reproducible(args->plan))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: plan %s is not reproducible; leave the plan to weft or take direct", kind,
                               weft_plan_name(args->plan));
+    if (args->plan != WEFT_PLAN_AUTO && args->counts && !weft_plan_cuts(args->plan, args->kind))
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: plan %s has no unequal pieces", kind, weft_plan_name(args->plan));
     return WEFT_OK;
+}
+
+static uint64_t longest_of(const uint64_t *counts, uint32_t ranks)
+{
+    uint64_t longest = 0;
+    for (uint32_t r = 0; r < ranks; r++)
+        if (counts[r] > longest) longest = counts[r];
+    return longest;
 }
 
 static struct weft_plan_args plan_args_of(const struct weft_group *group, const struct weft_coll_args *args)
@@ -48,10 +133,13 @@ static struct weft_plan_args plan_args_of(const struct weft_group *group, const 
     size_t elem_bytes = args->kind == WEFT_COLL_ALL_GATHER_BYTES ? 1 : weft_dtype_bytes(args->dtype);
     plan.count = args->kind == WEFT_COLL_ALL_GATHER_BYTES ? args->piece_bytes_max : args->count;
     if (args->kind == WEFT_COLL_BARRIER) plan.count = 0, elem_bytes = 1;
-    if (args->kind == WEFT_COLL_BROADCAST) plan.root = args->root;
+    if (args->counts) plan.count = longest_of(args->counts, group->ranks);
+    if (args->counts_out && longest_of(args->counts_out, group->ranks) > plan.count) plan.count = longest_of(args->counts_out, group->ranks);
+    if (rooted(args->kind) || is_pairwise(args->kind)) plan.root = args->root;
     plan.plan = args->plan;
     if (plan.plan == WEFT_PLAN_AUTO)
         plan.plan = weft_plan_choose(args->kind, group->ranks, plan.count * elem_bytes, args->reproducible && sums(args->kind));
+    if (args->counts && !weft_plan_cuts(plan.plan, args->kind)) plan.plan = WEFT_PLAN_DIRECT;
     /* The direct plan holds all ranks' contributions to a chunk, twice: shorter chunks keep that bounded. */
     size_t chunk_bytes = group->chunk_bytes;
     if (plan.plan == WEFT_PLAN_DIRECT && sums(args->kind)) {
@@ -64,43 +152,70 @@ static struct weft_plan_args plan_args_of(const struct weft_group *group, const 
     return plan;
 }
 
-/* ---- memory ---- */
-static uint64_t longest_part(const struct weft_plan_args *plan)
-{
-    uint64_t longest = plan->kind == WEFT_COLL_ALL_REDUCE ? plan->count / plan->ranks + (plan->count % plan->ranks != 0) : plan->count;
-    return longest < plan->chunk_elems ? longest : plan->chunk_elems;
-}
-
+/* ---- memory: one block, laid out as folds | their contributions | the plan's scratch | cuts | a copy of the input ---- */
 static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
 struct scratch {
-    uint32_t areas;
-    bool folds;
-    size_t area_bytes, total_bytes;
+    uint32_t folds;
+    uint64_t fold_part, copy_elems;
+    size_t fold_bytes, plan_at, cuts_at, copy_at, total_bytes;
+    bool cuts;
 };
 
-static struct scratch scratch_of(const struct weft_plan_args *plan, enum weft_dtype dtype)
+static struct scratch scratch_of(const struct weft_group *group, const struct weft_plan_args *plan, const struct weft_coll_args *args)
 {
-    struct scratch scratch = {.areas = weft_plan_areas(plan), .folds = plan->plan == WEFT_PLAN_DIRECT};
-    if (scratch.areas == 0) return scratch;
-    uint64_t part = longest_part(plan);
-    scratch.area_bytes = scratch.folds ? fold_area_bytes(plan->ranks, dtype, part) : round_up(part * weft_dtype_bytes(dtype));
-    scratch.total_bytes = scratch.areas * scratch.area_bytes;
-    if (scratch.folds) scratch.total_bytes += round_up(scratch.areas * sizeof(struct fold_area));
+    struct scratch scratch = {.folds = weft_plan_folds(plan), .cuts = args->counts != NULL};
+    uint64_t longest = plan->kind == WEFT_COLL_ALL_REDUCE || plan->kind == WEFT_COLL_REDUCE
+        ? plan->count / plan->ranks + (plan->count % plan->ranks != 0) : plan->count;
+    scratch.fold_part = longest < plan->chunk_elems ? longest : plan->chunk_elems;
+    if (scratch.folds) scratch.fold_bytes = fold_area_bytes(plan->ranks, args->dtype, scratch.fold_part);
+    scratch.plan_at = round_up(scratch.folds * sizeof(struct fold_area)) + scratch.folds * scratch.fold_bytes;
+    size_t elem_bytes = weft_plan_wide(plan->plan) ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
+    scratch.cuts_at = scratch.plan_at + round_up(weft_plan_scratch(plan) * elem_bytes);
+    scratch.copy_at = scratch.cuts_at + (scratch.cuts ? round_up(2 * (plan->ranks + 1ull) * sizeof(uint64_t)) : 0);
+    /* all_reduce multiplies into its output; the others' outputs are too short or not theirs. */
+    bool copies = (args->op == WEFT_SCALED_SUM && (plan->kind == WEFT_COLL_REDUCE_SCATTER || plan->kind == WEFT_COLL_REDUCE)) ||
+                  (plan->kind == WEFT_COLL_ALL_TO_ALL && args->in == args->out);
+    if (copies) scratch.copy_elems = lengths_of(group, args).in;
+    scratch.total_bytes = scratch.copy_at + round_up(scratch.copy_elems * weft_dtype_bytes(args->dtype));
     return scratch;
 }
 
-static void scratch_lay_out(struct weft_coll *coll, const struct scratch *scratch, const struct weft_plan_args *plan)
+static const uint64_t *cuts_fill(uint64_t *cuts, const uint64_t *counts, uint32_t ranks)
 {
-    coll->area_count = scratch->areas;
-    coll->fold_areas = NULL;
-    coll->ring_areas = coll->scratch;
-    coll->ring_area_bytes = scratch->area_bytes;
-    if (!scratch->folds || scratch->areas == 0) return;
+    cuts[0] = 0;
+    for (uint32_t r = 0; r < ranks; r++) cuts[r + 1] = cuts[r] + counts[r];
+    return cuts;
+}
+
+static void scratch_lay_out(struct weft_coll *coll, const struct scratch *scratch, struct weft_plan_args *plan)
+{
+    coll->fold_count = scratch->folds;
     coll->fold_areas = (struct fold_area *)coll->scratch;
-    uint8_t *memory = coll->scratch + round_up(scratch->areas * sizeof(struct fold_area));
-    for (uint32_t a = 0; a < scratch->areas; a++)
-        fold_area_init(&coll->fold_areas[a], memory + a * scratch->area_bytes, plan->ranks, coll->args.dtype, longest_part(plan));
+    coll->plan_scratch = coll->scratch + scratch->plan_at;
+    uint8_t *memory = coll->scratch + round_up(scratch->folds * sizeof(struct fold_area));
+    for (uint32_t a = 0; a < scratch->folds; a++)
+        fold_area_init(&coll->fold_areas[a], memory + a * scratch->fold_bytes, plan->ranks, coll->args.dtype, scratch->fold_part);
+    if (!scratch->cuts) return;
+    uint64_t *cuts = (uint64_t *)(coll->scratch + scratch->cuts_at);
+    plan->cut_in = plan->cut_out = cuts_fill(cuts, coll->args.counts, plan->ranks);
+    if (coll->args.counts_out) plan->cut_out = cuts_fill(cuts + plan->ranks + 1, coll->args.counts_out, plan->ranks);
+}
+
+/* Where the plan's input is: the caller's, or a copy made before the first step. */
+static void input_init(struct weft_coll *coll, const struct scratch *scratch)
+{
+    coll->in = coll->args.in;
+    coll->scaled = coll->to_scale = 0;
+    if (scratch->copy_elems > 0) {
+        coll->in = coll->scratch + scratch->copy_at;
+        coll->to_scale = scratch->copy_elems;
+    } else if (coll->args.kind == WEFT_COLL_ALL_REDUCE && coll->sum.op == WEFT_SCALED_SUM) {
+        coll->in = coll->args.out;
+        coll->to_scale = coll->args.count;
+    }
+    if (coll->args.kind != WEFT_COLL_REDUCE && coll->args.kind != WEFT_COLL_REDUCE_SCATTER && coll->args.kind != WEFT_COLL_ALL_REDUCE)
+        coll->args.op = WEFT_SUM; /* copied, not scaled */
 }
 
 /* A record with enough scratch: one that has it, else one that grows, else a new one. */
@@ -147,6 +262,24 @@ void coll_records_free(struct weft_group *group)
 }
 
 /* ---- post ---- */
+static bool untyped(enum weft_coll_kind kind) { return kind == WEFT_COLL_ALL_GATHER_BYTES || kind == WEFT_COLL_BARRIER; }
+
+/* Each pair of ranks has lengths of its own, which only the messages themselves can compare. */
+static bool own_lengths(const struct weft_coll_args *args)
+{
+    return args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER || (args->kind == WEFT_COLL_ALL_TO_ALL && args->counts);
+}
+
+/* Unequal pieces that all ranks know: one number that differs when they do. */
+static uint64_t cuts_number(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    if (!args->counts || args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return 0;
+    uint64_t number = 0xcbf29ce484222325ull;
+    for (uint32_t r = 0; r < group->ranks && args->kind != WEFT_COLL_ALL_TO_ALL; r++)
+        number = (number ^ args->counts[r]) * 0x100000001b3ull + r;
+    return number;
+}
+
 static void coll_init(struct weft_coll *coll, struct weft_group *group, const struct weft_coll_args *args, const struct weft_plan_args *plan)
 {
     coll->group = group;
@@ -156,8 +289,12 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->status = WEFT_OK;
     coll->text = "";
     coll->args = *args;
-    coll->elem_bytes = args->kind == WEFT_COLL_ALL_GATHER_BYTES || args->kind == WEFT_COLL_BARRIER ? 1 : weft_dtype_bytes(args->dtype);
-    coll->sequence = group->sequence;
+    coll->sum = (struct sum){args->dtype, args->op, group->ranks};
+    coll->wide = weft_plan_wide(plan->plan);
+    coll->pairwise = is_pairwise(args->kind);
+    coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
+    coll->elem_bytes = untyped(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
+    coll->sequence = coll->pairwise ? WEFT_COLL_SEQUENCE_PAIR : group->sequence;
     coll->posted_ns = weft_now_ns(group->env);
     uint64_t deadline_ns = args->deadline_ns ? args->deadline_ns : group->deadline_ns;
     coll->deadline_ns = deadline_ns < WEFT_NEVER - coll->posted_ns ? coll->posted_ns + deadline_ns : WEFT_NEVER;
@@ -166,12 +303,12 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->head = coll->tail = 0;
     coll->outstanding = 0;
     coll->header = (struct coll_header){
-        .type = COLL_MESSAGE_DATA, .kind = (uint8_t)args->kind, .plan = (uint8_t)plan->plan,
-        .dtype = (uint8_t)(coll->elem_bytes == 1 ? 0 : args->dtype), .op = (uint8_t)(sums(args->kind) ? args->op : 0),
-        .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .root = plan->root, .lanes = plan->lanes,
-        .sequence = coll->sequence, .count = plan->count, .chunk = plan->chunk_elems,
+        .type = COLL_MESSAGE_DATA, .kind = (uint8_t)(coll->pairwise ? WEFT_COLL_SEND : args->kind), .plan = (uint8_t)plan->plan,
+        .dtype = (uint8_t)(untyped(args->kind) ? 0 : args->dtype), .op = (uint8_t)(sums(args->kind) ? args->op : 0),
+        .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .root = coll->pairwise ? 0 : plan->root,
+        .lanes = plan->lanes, .sequence = coll->sequence, .count = plan->count, .chunk = plan->chunk_elems, .cuts = cuts_number(group, args),
     };
-    weft_plan_begin(&coll->cursor, plan);
+    if (own_lengths(args)) coll->header.count = 0;
 }
 
 enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error)
@@ -190,16 +327,18 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
         return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
                               group->active_count + group->prepared_count);
     struct weft_plan_args plan = plan_args_of(group, args);
-    struct scratch scratch = scratch_of(&plan, args->dtype);
+    struct scratch scratch = scratch_of(group, &plan, args);
     struct weft_coll *coll = record_take(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch", weft_coll_kind_name(args->kind),
                               scratch.total_bytes);
     coll_init(coll, group, args, &plan);
     scratch_lay_out(coll, &scratch, &plan);
+    input_init(coll, &scratch);
+    weft_plan_begin(&coll->cursor, &plan);
     coll->done = done;
     coll->context = context;
-    group->sequence++;
+    if (!coll->pairwise) group->sequence++;
     group->prepared_count++;
     *coll_out = coll;
     return WEFT_OK;

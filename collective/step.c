@@ -29,15 +29,26 @@ static bool is_receive(enum weft_action_kind kind)
 }
 
 /* ---- where a step's bytes are ---- */
-static const uint8_t *input_at(const struct weft_coll *coll, uint64_t elem)
-{
-    return (const uint8_t *)coll->args.in + elem * coll->elem_bytes;
-}
+static const uint8_t *input_at(const struct weft_coll *coll, uint64_t elem) { return coll->in + elem * coll->elem_bytes; }
 static uint8_t *output_at(const struct weft_coll *coll, uint64_t elem)
 {
     return (uint8_t *)coll->args.out + elem * coll->elem_bytes;
 }
-static uint8_t *ring_area(const struct weft_coll *coll, uint32_t area) { return coll->ring_areas + area * coll->ring_area_bytes; }
+static uint8_t *scratch_at(const struct weft_coll *coll, uint64_t elem)
+{
+    return coll->plan_scratch + elem * coll->scratch_elem_bytes;
+}
+
+static size_t message_elem_bytes(const struct weft_coll *coll, const struct weft_action *action)
+{
+    return action->wide ? coll->scratch_elem_bytes : coll->elem_bytes;
+}
+
+/* Elements that come into wide scratch lie at the end of their place, so that widening them forward never overtakes. */
+static uint8_t *scratch_received(const struct weft_coll *coll, const struct weft_action *action)
+{
+    return scratch_at(coll, action->scratch) + action->count * (coll->scratch_elem_bytes - message_elem_bytes(coll, action));
+}
 
 /* all_gather_bytes: how much of the part [first, first+count) of a piece really exists. */
 static uint64_t clip(uint64_t piece_bytes, uint64_t first, uint64_t count)
@@ -49,15 +60,24 @@ static uint64_t clip(uint64_t piece_bytes, uint64_t first, uint64_t count)
 static size_t send_bytes(const struct weft_coll *coll, const struct weft_action *action)
 {
     if (coll->args.kind == WEFT_COLL_ALL_GATHER_BYTES) return clip(coll->args.count, action->offset_in, action->count);
-    return action->count * coll->elem_bytes;
+    return action->count * message_elem_bytes(coll, action);
+}
+
+static const uint8_t *send_buffer(const struct weft_coll *coll, const struct weft_action *action)
+{
+    if (action->place == WEFT_PLACE_INPUT) return input_at(coll, action->offset_in);
+    if (action->place == WEFT_PLACE_OUTPUT) return output_at(coll, action->offset);
+    return scratch_received(coll, action); /* the partials, or the elements that came in here */
 }
 
 static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action *action)
 {
     switch (action->kind) {
     case WEFT_ACTION_RECV_FOLD: return fold_area_buffer(&coll->fold_areas[action->area], action->peer);
-    case WEFT_ACTION_RECV_SUM: return ring_area(coll, action->area);
-    default: return action->count ? output_at(coll, action->offset) : NULL;
+    case WEFT_ACTION_RECV_SUM: return scratch_received(coll, action);
+    default:
+        if (action->count == 0) return NULL;
+        return action->place == WEFT_PLACE_AREA ? scratch_received(coll, action) : output_at(coll, action->offset);
     }
 }
 
@@ -90,7 +110,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
             mismatch(coll, action->peer, &header, what);
             return false;
         }
-        size_t expected = action->count * coll->elem_bytes;
+        size_t expected = action->count * message_elem_bytes(coll, action);
         uint64_t *piece = coll->args.kind == WEFT_COLL_ALL_GATHER_BYTES && action->count ? &coll->args.piece_bytes_out[action->peer] : NULL;
         if (piece) {
             uint64_t first = action->offset - action->peer * coll->args.piece_bytes_max;
@@ -100,6 +120,12 @@ static bool message_fits(struct slot *slot, enum weft_status status)
         if (readable && status == WEFT_OK && header.message == action->message && slot->receive.payload_bytes == expected) {
             if (piece) *piece = header.piece_bytes;
             return true;
+        }
+        if (readable && !piece && header.message == action->message && slot->receive.payload_bytes != expected) {
+            group_describe(group, action->peer, name, sizeof name);
+            group_end(group, WEFT_ERR_MISMATCH, true, "%s: %s sends %zu bytes to rank %u, which expects %zu: the counts of the two differ",
+                      weft_coll_kind_name(coll->args.kind), name, slot->receive.payload_bytes, group->rank, expected);
+            return false;
         }
     }
     group_describe(group, action->peer, name, sizeof name);
@@ -139,30 +165,49 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
 
 /* ---- starting steps ---- */
 
+static uint64_t tag_of(const struct weft_coll *coll)
+{
+    return coll->pairwise ? group_pair_tag(coll->group) : group_tag(coll->group, coll->sequence);
+}
+
+/* A send or receive of the same pair was posted before and has not been handed to the transport. */
+static bool pair_overtakes(const struct weft_coll *coll)
+{
+    if (!coll->pairwise) return false;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &coll->group->active) {
+        const struct weft_coll *older = weft_container_of(node, struct weft_coll, link);
+        if (older == coll) return false;
+        bool same = older->pairwise && older->args.kind == coll->args.kind && older->args.root == coll->args.root;
+        if (same && older->phase == COLL_RUNNING && (older->head == 0 || older->slots[0].state == SLOT_WAITING)) return true;
+    }
+    return false;
+}
+
 /* A send or receive. It stays WAITING when the transport says later, or when the group has ended. */
 static void start_transfer(struct weft_coll *coll, struct slot *slot)
 {
     struct weft_group *group = coll->group;
     const struct weft_action *action = &slot->action;
     enum weft_status status;
+    if (pair_overtakes(coll)) {
+        group->retry = true;
+        return;
+    }
     weft_completion_init(&slot->completion, 1, slot_completed);
     if (action->kind == WEFT_ACTION_SEND) {
         uint8_t bytes[COLL_HEADER_BYTES];
         coll->header.message = action->message;
         coll_header_write(bytes, &coll->header);
-        struct weft_message message = {.tag = group_tag(group, coll->sequence), .header = bytes, .header_bytes = sizeof bytes};
+        struct weft_message message = {.tag = tag_of(coll), .header = bytes, .header_bytes = sizeof bytes};
         message.payload_bytes = send_bytes(coll, action);
-        if (message.payload_bytes > 0) {
-            message.payload = action->place == WEFT_PLACE_INPUT ? input_at(coll, action->offset_in)
-                : action->place == WEFT_PLACE_OUTPUT ? output_at(coll, action->offset) : ring_area(coll, action->area);
-        }
+        if (message.payload_bytes > 0) message.payload = send_buffer(coll, action);
         status = weft_transport_send(group->controls[action->peer].peer, &message, &slot->completion);
     } else {
         slot->receive.completion = &slot->completion;
         slot->receive.buffer = receive_buffer(coll, action);
-        slot->receive.buffer_bytes = action->count * coll->elem_bytes;
-        status = weft_transport_recv(group->transport, weft_peer_id(group->controls[action->peer].peer), group_tag(group, coll->sequence),
-                                     &slot->receive);
+        slot->receive.buffer_bytes = action->count * message_elem_bytes(coll, action);
+        status = weft_transport_recv(group->transport, weft_peer_id(group->controls[action->peer].peer), tag_of(coll), &slot->receive);
     }
     if (status == WEFT_IN_PROGRESS) {
         slot->state = SLOT_ISSUED;
@@ -177,7 +222,8 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
 
 static bool depends_over(const struct weft_coll *coll, uint64_t number)
 {
-    if (slot_at(coll, number)->action.fence && number != coll->tail) return false;
+    uint64_t after = slot_at(coll, number)->action.after;
+    if (after > 0 && number >= after && number - after >= coll->tail) return false;
     uint64_t depends = slot_at(coll, number)->action.depends;
     if (depends == 0 || number - depends < coll->tail) return true;
     return slot_at(coll, number - depends)->state == SLOT_OVER;
@@ -203,7 +249,7 @@ static void start(struct weft_coll *coll, struct slot *slot)
     switch (action->kind) {
     case WEFT_ACTION_RECV_FOLD: {
         struct fold_area *area = &coll->fold_areas[action->area];
-        if (!area->open) fold_area_open(area, coll->group->ranks, action->offset_in, action->count);
+        if (!area->open) fold_area_open(area, &coll->sum, action->offset_in, action->count);
         WEFT_ASSERT(area->offset_in == action->offset_in && area->count == action->count);
         start_transfer(coll, slot);
         break;
@@ -224,17 +270,25 @@ static void start(struct weft_coll *coll, struct slot *slot)
 }
 
 /* ---- sums and copies ---- */
-static void compute_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from, uint64_t count)
+static void sum_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from, uint64_t count)
 {
-    uint8_t *out = output_at(coll, action->offset + from);
-    const uint8_t *in = input_at(coll, action->offset_in + from);
-    enum weft_op op = action->last ? coll->args.op : WEFT_SUM;
-    if (action->kind == WEFT_ACTION_RECV_SUM) {
-        uint8_t *received = ring_area(coll, action->area) + from * coll->elem_bytes;
-        sum_received(coll->args.dtype, op, coll->group->ranks, action->last ? out : received, received, in, count);
-    } else {
-        memmove(out, in, count * coll->elem_bytes);
+    struct sum_in received = {scratch_received(coll, action) + from * message_elem_bytes(coll, action), action->wide};
+    struct sum_in own = {input_at(coll, action->offset_in + from), false};
+    if (action->place == WEFT_PLACE_OUTPUT) own.data = output_at(coll, action->offset + from);
+    if (action->place == WEFT_PLACE_AREA) own = (struct sum_in){scratch_at(coll, action->scratch_own + from), coll->wide};
+    struct sum_out out = {scratch_at(coll, (action->into_own ? action->scratch_own : action->scratch) + from), coll->wide, false};
+    if (action->last) out = (struct sum_out){output_at(coll, action->offset + from), false, true};
+    sum_pair(&coll->sum, out, action->own_first ? own : received, action->own_first ? received : own, count);
+}
+
+static void copy_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from, uint64_t count)
+{
+    struct sum_out out = {output_at(coll, action->offset + from), false, action->last};
+    if (action->place != WEFT_PLACE_AREA) {
+        memmove(out.data, input_at(coll, action->offset_in + from), count * coll->elem_bytes);
+        return;
     }
+    sum_copy(&coll->sum, out, (struct sum_in){scratch_at(coll, action->scratch + from), coll->wide}, count);
 }
 
 /* Some more of a COMPUTING step. */
@@ -246,16 +300,18 @@ static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
         struct fold_area *area = &coll->fold_areas[action->area];
         bool mine = area->open && area->offset_in == action->offset_in; /* else it still serves an earlier chunk */
         if (!mine || !fold_area_advance(coll, area, budget)) return;
-        fold_area_finish(coll, area, output_at(coll, action->offset));
+        fold_area_finish(coll, area, action->place == WEFT_PLACE_AREA ? scratch_at(coll, action->scratch) : output_at(coll, action->offset));
         slot->state = SLOT_OVER;
         return;
     }
-    uint64_t count = action->kind == WEFT_ACTION_COPY ? send_bytes(coll, action) / coll->elem_bytes : action->count;
-    if (action->kind == WEFT_ACTION_COPY && input_at(coll, action->offset_in) == output_at(coll, action->offset)) slot->computed = count;
+    bool copies = action->kind == WEFT_ACTION_COPY, area = action->place == WEFT_PLACE_AREA;
+    uint64_t count = copies && !area ? send_bytes(coll, action) / coll->elem_bytes : action->count;
+    if (copies && !area && input_at(coll, action->offset_in) == output_at(coll, action->offset)) slot->computed = count;
     while (slot->computed < count && *budget > 0) {
         uint64_t unit = UNIT_BYTES / coll->elem_bytes;
         if (unit > count - slot->computed) unit = count - slot->computed;
-        compute_unit(coll, action, slot->computed, unit);
+        if (copies) copy_unit(coll, action, slot->computed, unit);
+        else sum_unit(coll, action, slot->computed, unit);
         slot->computed += unit;
         size_t bytes = unit * coll->elem_bytes;
         *budget = *budget > bytes ? *budget - bytes : 0;
@@ -285,9 +341,27 @@ static void fill(struct weft_coll *coll)
     }
 }
 
+/* Before the first step: contributions with a factor of their own (SCALED_SUM) are multiplied into a copy, the input of an
+ * exchange in place is copied aside. */
+static bool scale_input(struct weft_coll *coll, size_t *budget)
+{
+    while (coll->scaled < coll->to_scale && *budget > 0) {
+        uint64_t unit = UNIT_BYTES / coll->elem_bytes;
+        if (unit > coll->to_scale - coll->scaled) unit = coll->to_scale - coll->scaled;
+        size_t at = coll->scaled * coll->elem_bytes, bytes = unit * coll->elem_bytes;
+        uint8_t *to = (uint8_t *)coll->in + at;
+        const uint8_t *from = (const uint8_t *)coll->args.in + at;
+        if (coll->args.op == WEFT_SCALED_SUM) sum_scale(coll->sum.dtype, coll->args.factor, to, from, unit);
+        else memcpy(to, from, bytes);
+        coll->scaled += unit;
+        *budget = *budget > bytes ? *budget - bytes : 0;
+    }
+    return coll->scaled >= coll->to_scale;
+}
+
 void coll_advance(struct weft_coll *coll, size_t *budget)
 {
-    bool again = true;
+    bool again = coll->phase == COLL_RUNNING && scale_input(coll, budget);
     while (again && coll->phase == COLL_RUNNING) {
         fill(coll);
         again = false; /* steps wait for older ones only: one more round is needed when some are over and make room */
@@ -299,7 +373,7 @@ void coll_advance(struct weft_coll *coll, size_t *budget)
             again |= slot->state == SLOT_OVER;
         }
         /* Folds go on while their last contributions are still to come. */
-        for (uint32_t a = 0; a < (coll->fold_areas ? coll->area_count : 0) && coll->phase == COLL_RUNNING; a++)
+        for (uint32_t a = 0; a < coll->fold_count && coll->phase == COLL_RUNNING; a++)
             if (coll->fold_areas[a].open) fold_area_advance(coll, &coll->fold_areas[a], budget);
     }
 }

@@ -1,82 +1,149 @@
-/* sum.c - element arithmetic of the plans, by type.
+/* sum.c - element arithmetic of the plans, by type and reduction.
  *
- * 16-bit floats are widened to f32, summed there and rounded to nearest even when written. AVG is one
- * multiplication by 1/ranks in f32 before that rounding; for i64 a division that truncates toward zero.
- * `out` may equal an input; every range is contiguous. */
+ * A *partial* is what sums are made of: f32 for the narrower floats, else the element type itself. Narrower floats are
+ * widened to f32, combined there and rounded to nearest even when written as elements. A finished sum is scaled first where
+ * the reduction asks: AVG is one multiplication by 1/ranks in the partial's type, for integers a division that truncates
+ * toward zero. Any `out` may equal an input, and a narrow input may lie at the end of the wide output (weft_action.wide). */
 #include "collective/internal.h"
 
 #include <string.h>
 
 #define TILE 2048u
 
-static void widen(enum weft_dtype dtype, float *out, const uint16_t *in, size_t count)
+bool sum_is_narrow(enum weft_dtype dtype)
+{
+    return dtype == WEFT_F16 || dtype == WEFT_BF16 || dtype == WEFT_F8_E4M3 || dtype == WEFT_F8_E5M2;
+}
+
+size_t sum_partial_bytes(enum weft_dtype dtype) { return sum_is_narrow(dtype) ? sizeof(float) : weft_dtype_bytes(dtype); }
+
+bool sum_allows(enum weft_dtype dtype, enum weft_op op)
+{
+    bool floats = sum_is_narrow(dtype) || dtype == WEFT_F32 || dtype == WEFT_F64;
+    switch (op) {
+    case WEFT_SUM:
+    case WEFT_AVG:
+    case WEFT_PROD:
+    case WEFT_MIN:
+    case WEFT_MAX: return true;
+    case WEFT_AND:
+    case WEFT_OR:
+    case WEFT_XOR: return !floats;
+    case WEFT_SCALED_SUM: return floats;
+    }
+    return false;
+}
+
+void sum_widen(enum weft_dtype dtype, float *out, const void *in, size_t count)
 {
     if (dtype == WEFT_F16) weft_kernels()->cast_f16_f32(out, in, count);
-    else weft_kernels()->cast_bf16_f32(out, in, count);
+    else if (dtype == WEFT_BF16) weft_kernels()->cast_bf16_f32(out, in, count);
+    else weft_cast_fp8_f32(dtype, out, in, count);
 }
 
-static void narrow(enum weft_dtype dtype, uint16_t *out, const float *in, size_t count)
+static void narrow(enum weft_dtype dtype, void *out, const float *in, size_t count)
 {
     if (dtype == WEFT_F16) weft_kernels()->cast_f32_f16(out, in, count);
-    else weft_kernels()->cast_f32_bf16(out, in, count);
+    else if (dtype == WEFT_BF16) weft_kernels()->cast_f32_bf16(out, in, count);
+    else weft_cast_f32_fp8(dtype, out, in, count);
 }
 
-static void sum_received_16(enum weft_dtype dtype, uint16_t *out, const uint16_t *received, const uint16_t *own, float factor,
-                            size_t count)
+static void combine(enum weft_dtype dtype, enum weft_op op, void *out, const void *left, const void *right, size_t count)
 {
+    bool adds = op == WEFT_SUM || op == WEFT_AVG || op == WEFT_SCALED_SUM;
+    if (dtype == WEFT_F32 && adds) weft_kernels()->sum_f32(out, left, right, count);
+    else weft_kernels()->combine(dtype, op, out, left, right, count);
+}
+
+#define DIVIDE(type)                                                                                      \
+    do {                                                                                                  \
+        for (size_t i = 0; i < count; i++) ((type *)out)[i] = (type)(((const type *)in)[i] / (type)ranks); \
+    } while (0)
+/* With more ranks than a type can count, the mean of what it can hold is 0 (or its sign is lost): divide wider. */
+#define DIVIDE_SHORT(type)                                                                                  \
+    do {                                                                                                    \
+        for (size_t i = 0; i < count; i++) ((type *)out)[i] = (type)((int64_t)((const type *)in)[i] / ranks); \
+    } while (0)
+
+static void divide(enum weft_dtype dtype, int64_t ranks, void *out, const void *in, size_t count)
+{
+    switch (dtype) {
+    case WEFT_F32: weft_kernels()->scale_f32(out, in, 1.0f / (float)ranks, count); break;
+    case WEFT_F64:
+        for (size_t i = 0; i < count; i++) ((double *)out)[i] = ((const double *)in)[i] * (1.0 / (double)ranks);
+        break;
+    case WEFT_I8: DIVIDE_SHORT(int8_t); break;
+    case WEFT_U8: DIVIDE_SHORT(uint8_t); break;
+    case WEFT_I32: DIVIDE_SHORT(int32_t); break;
+    case WEFT_U32: DIVIDE_SHORT(uint32_t); break;
+    case WEFT_U64: DIVIDE(uint64_t); break;
+    default: DIVIDE(int64_t); break;
+    }
+}
+
+/* The partial type as a dtype. */
+static enum weft_dtype partial_type(enum weft_dtype dtype) { return sum_is_narrow(dtype) ? WEFT_F32 : dtype; }
+
+void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, struct sum_in right, size_t count)
+{
+    size_t element = weft_dtype_bytes(sum->dtype), partial = sum_partial_bytes(sum->dtype);
+    if (!sum_is_narrow(sum->dtype)) {
+        combine(sum->dtype, sum->op, out.data, left.data, right.data, count);
+        if (out.last && sum->op == WEFT_AVG && sum->ranks > 1) divide(sum->dtype, sum->ranks, out.data, out.data, count);
+        return;
+    }
     float a[TILE], b[TILE];
     for (size_t done = 0; done < count; done += TILE) {
         size_t n = count - done < TILE ? count - done : TILE;
-        widen(dtype, a, received + done, n);
-        widen(dtype, b, own + done, n);
-        weft_kernels()->sum_f32(a, a, b, n);
-        if (factor != 1.0f) weft_kernels()->scale_f32(a, a, factor, n);
-        narrow(dtype, out + done, a, n);
+        const void *x = (const uint8_t *)left.data + done * (left.wide ? partial : element);
+        const void *y = (const uint8_t *)right.data + done * (right.wide ? partial : element);
+        void *z = (uint8_t *)out.data + done * (out.wide ? partial : element);
+        if (!left.wide) sum_widen(sum->dtype, a, x, n), x = a;
+        if (!right.wide) sum_widen(sum->dtype, b, y, n), y = b;
+        float *total = out.wide ? z : a;
+        combine(WEFT_F32, sum->op, total, x, y, n);
+        if (out.last && sum->op == WEFT_AVG && sum->ranks > 1) weft_kernels()->scale_f32(total, total, 1.0f / (float)sum->ranks, n);
+        if (!out.wide) narrow(sum->dtype, z, total, n);
     }
 }
 
-void sum_received(enum weft_dtype dtype, enum weft_op op, uint32_t ranks, void *out, const void *received, const void *own, size_t count)
+void sum_copy(const struct sum *sum, struct sum_out out, struct sum_in in, size_t count)
 {
-    switch (dtype) {
-    case WEFT_F32:
-        weft_kernels()->sum_f32(out, received, own, count);
-        sum_finish(dtype, op, ranks, out, out, count);
-        break;
-    case WEFT_I64:
-        weft_kernels()->sum_i64(out, received, own, count);
-        sum_finish(dtype, op, ranks, out, out, count);
-        break;
-    case WEFT_F16:
-    case WEFT_BF16:
-        sum_received_16(dtype, out, received, own, op == WEFT_AVG ? 1.0f / (float)ranks : 1.0f, count);
-        break;
+    size_t element = weft_dtype_bytes(sum->dtype);
+    bool scales = out.last && sum->op == WEFT_AVG && sum->ranks > 1;
+    if (out.wide == in.wide || !sum_is_narrow(sum->dtype)) {
+        size_t bytes = in.wide ? sum_partial_bytes(sum->dtype) : element;
+        if (scales) divide(in.wide ? partial_type(sum->dtype) : sum->dtype, sum->ranks, out.data, in.data, count);
+        else if (out.data != in.data && count) memmove(out.data, in.data, count * bytes);
+        return;
     }
-}
-
-static void finish_16(enum weft_dtype dtype, uint16_t *out, const uint16_t *in, float factor, size_t count)
-{
     float tile[TILE];
     for (size_t done = 0; done < count; done += TILE) {
         size_t n = count - done < TILE ? count - done : TILE;
-        widen(dtype, tile, in + done, n);
-        weft_kernels()->scale_f32(tile, tile, factor, n);
-        narrow(dtype, out + done, tile, n);
+        if (in.wide) {
+            const float *from = (const float *)in.data + done;
+            if (scales) weft_kernels()->scale_f32(tile, from, 1.0f / (float)sum->ranks, n), from = tile;
+            narrow(sum->dtype, (uint8_t *)out.data + done * element, from, n);
+        } else {
+            sum_widen(sum->dtype, tile, (const uint8_t *)in.data + done * element, n);
+            memcpy((float *)out.data + done, tile, n * sizeof *tile);
+        }
     }
 }
 
-void sum_finish(enum weft_dtype dtype, enum weft_op op, uint32_t ranks, void *out, const void *in, size_t count)
+void sum_scale(enum weft_dtype dtype, double factor, void *out, const void *in, size_t count)
 {
-    if (op != WEFT_AVG || ranks == 1) {
-        if (out != in && count) memmove(out, in, count * weft_dtype_bytes(dtype));
-        return;
-    }
-    float factor = 1.0f / (float)ranks;
-    switch (dtype) {
-    case WEFT_F32: weft_kernels()->scale_f32(out, in, factor, count); break;
-    case WEFT_F16:
-    case WEFT_BF16: finish_16(dtype, out, in, factor, count); break;
-    case WEFT_I64:
-        for (size_t i = 0; i < count; i++) ((int64_t *)out)[i] = ((const int64_t *)in)[i] / (int64_t)ranks;
-        break;
-    }
+    float tile[TILE];
+    size_t element = weft_dtype_bytes(dtype);
+    if (dtype == WEFT_F64)
+        for (size_t i = 0; i < count; i++) ((double *)out)[i] = ((const double *)in)[i] * factor;
+    else if (dtype == WEFT_F32)
+        weft_kernels()->scale_f32(out, in, (float)factor, count);
+    else
+        for (size_t done = 0; done < count; done += TILE) {
+            size_t n = count - done < TILE ? count - done : TILE;
+            sum_widen(dtype, tile, (const uint8_t *)in + done * element, n);
+            weft_kernels()->scale_f32(tile, tile, (float)factor, n);
+            narrow(dtype, (uint8_t *)out + done * element, tile, n);
+        }
 }

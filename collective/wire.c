@@ -3,7 +3,7 @@
  *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  zero (2)
  *     12  group            16  epoch    20  rank (sender)   24  root   28  lanes  32  message  36  status
  *     40  sequence         48  count    56  chunk elements  64  piece bytes (all_gather_bytes)
- *     72  zero (8, for a later version's use)
+ *     72  cuts: 0, or of unequal pieces a number made of their lengths
  *
  * A data message says how its sender called the operation. The receiver compares: that is how calls that
  * do not match are found and named, instead of being summed or waited for. */
@@ -36,6 +36,7 @@ void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header 
     put_le64(out + 48, header->count);
     put_le64(out + 56, header->chunk);
     put_le64(out + 64, header->piece_bytes);
+    put_le64(out + 72, header->cuts);
 }
 
 bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out)
@@ -47,6 +48,7 @@ bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *hea
         .group = get_le32(data + 12), .epoch = get_le32(data + 16), .rank = get_le32(data + 20), .root = get_le32(data + 24),
         .lanes = get_le32(data + 28), .message = get_le32(data + 32), .status = (int32_t)get_le32(data + 36),
         .sequence = get_le64(data + 40), .count = get_le64(data + 48), .chunk = get_le64(data + 56), .piece_bytes = get_le64(data + 64),
+        .cuts = get_le64(data + 72),
     };
     return true;
 }
@@ -56,6 +58,7 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     if (a->kind != b->kind) return "the operation";
     if (a->dtype != b->dtype) return "the element type";
     if (a->count != b->count) return "the count";
+    if (a->cuts != b->cuts) return "the counts of the pieces";
     if (a->op != b->op) return "the reduction";
     if (a->root != b->root) return "the root";
     if (a->plan != b->plan) return "the plan";
@@ -71,16 +74,25 @@ void coll_header_describe(const struct coll_header *header, char *out, size_t ou
     switch (header->kind) {
     case WEFT_COLL_ALL_REDUCE:
     case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_REDUCE:
         snprintf(out, out_bytes, "%s of %llu %s, %s, plan %s", kind, count, weft_dtype_name(header->dtype), weft_op_name(header->op), plan);
         break;
     case WEFT_COLL_BROADCAST:
         snprintf(out, out_bytes, "%s of %llu %s from rank %u", kind, count, weft_dtype_name(header->dtype), header->root);
         break;
     case WEFT_COLL_ALL_GATHER:
+    case WEFT_COLL_ALL_TO_ALL:
         snprintf(out, out_bytes, "%s of %llu %s, plan %s", kind, count, weft_dtype_name(header->dtype), plan);
         break;
     case WEFT_COLL_ALL_GATHER_BYTES:
         snprintf(out, out_bytes, "%s of up to %llu bytes", kind, count);
+        break;
+    case WEFT_COLL_GATHER:
+    case WEFT_COLL_SCATTER:
+        snprintf(out, out_bytes, "%s of %s, root %u", kind, weft_dtype_name(header->dtype), header->root);
+        break;
+    case WEFT_COLL_SEND:
+        snprintf(out, out_bytes, "message of %llu %s", count, weft_dtype_name(header->dtype));
         break;
     default:
         snprintf(out, out_bytes, "%s", kind);

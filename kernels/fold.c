@@ -15,7 +15,14 @@
 
 void weft_fold_init(struct weft_fold *fold, size_t count)
 {
+    weft_fold_init_op(fold, count, WEFT_F32, WEFT_SUM);
+}
+
+void weft_fold_init_op(struct weft_fold *fold, size_t count, enum weft_dtype dtype, enum weft_op op)
+{
     fold->count = count;
+    fold->dtype = dtype;
+    fold->op = op;
     fold->added = 0;
     fold->depth = 0;
 }
@@ -25,7 +32,10 @@ static float *merge_last_two(struct weft_fold *fold)
 {
     const uint32_t right = fold->depth - 1, left = fold->depth - 2;
     float *freed = fold->partials[right];
-    weft_kernels()->sum_f32(fold->partials[left], fold->partials[left], freed, fold->count);
+    if (fold->dtype == WEFT_F32 && fold->op == WEFT_SUM)
+        weft_kernels()->sum_f32(fold->partials[left], fold->partials[left], freed, fold->count);
+    else
+        weft_kernels()->combine(fold->dtype, fold->op, fold->partials[left], fold->partials[left], freed, fold->count);
     fold->spans[left] += fold->spans[right];
     fold->depth--;
     return freed;

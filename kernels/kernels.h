@@ -39,6 +39,11 @@ struct weft_kernels {
      * read once. 1 to 8 sources; any number of outs. An out may equal a source; otherwise all are disjoint. */
     void (*sum_tree_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t count);
 
+    /* combine: out[i] = a[i] (op) b[i], in this operand order; out may equal a or b. dtype: f32, f64 or an integer type (narrower
+     * floats are widened before); op: sum (also for avg and scaled sum), prod, min, max; and, or, xor for integers.
+     * Integers wrap. min and max: a NaN on either side gives the canonical NaN, -0 is below +0. NaN of f64: 0x7ff8000000000000. */
+    void (*combine)(enum weft_dtype dtype, enum weft_op op, void *out, const void *a, const void *b, size_t count);
+
     /* scale: out[i] = in[i] * factor. out may equal in. */
     void (*scale_f32)(float *out, const float *in, float factor, size_t count);
 
@@ -156,6 +161,11 @@ uint8_t weft_block_exponent(uint32_t max_bits, unsigned limit);
 /* weft_fp8_exponent() - likewise for 8-bit floats: the smallest E with |x| / 2^(E-127) <= the format's largest number. */
 uint8_t weft_fp8_exponent(uint32_t max_bits, enum weft_fp8 format);
 
+/* weft_cast_fp8_f32(), weft_cast_f32_fp8() - arrays of WEFT_F8_E4M3 or WEFT_F8_E5M2, without a scale. To nearest even; too
+ * large becomes Inf (e5m2) or NaN (e4m3 has no Inf); NaN is the positive canonical one, 0x7f and 0x7e. */
+void weft_cast_fp8_f32(enum weft_dtype dtype, float *out, const uint8_t *in, size_t count);
+void weft_cast_f32_fp8(enum weft_dtype dtype, uint8_t *out, const float *in, size_t count);
+
 /* weft_draw_strata() - one index of each of k strata [floor(j n / k), floor((j + 1) n / k)) of n elements, k <= n < 2^32:
  * rising, each index of a stratum with equal probability up to 2^-32 of its width. Draw j is word j % 4 of Philox with
  * counter {j / 4, 0, step}; noise->first_block is not used. */
@@ -187,7 +197,9 @@ uint32_t weft_select_among(uint32_t *picked_out, const float *values, size_t can
  * power of two below b-a. Fed in rank order it is a binary counter of partials: at most
  * log2(ranks)+1 buffers live at once. Both the shard and every reproducible plan fold by it. */
 struct weft_fold {
-    size_t count;                /* f32 elements of one contribution */
+    size_t count;                /* elements of one contribution */
+    enum weft_dtype dtype;       /* F32, or what weft_fold_init_op said: then the float pointers stand for that type */
+    enum weft_op op;
     uint32_t added;              /* ranks folded so far */
     uint32_t depth;              /* live partials */
     float *partials[33];         /* borrowed buffers, oldest (left) first */
@@ -195,6 +207,8 @@ struct weft_fold {
 };
 
 void weft_fold_init(struct weft_fold *fold, size_t count);
+/* The same tree over another type and operation of kernels' combine. */
+void weft_fold_init_op(struct weft_fold *fold, size_t count, enum weft_dtype dtype, enum weft_op op);
 
 /* weft_fold_add() - fold in the contribution of the next rank, held in `buffer` (count,) f32.
  * The fold borrows `buffer` as a partial until it is merged. Buffers it no longer needs are handed

@@ -8,7 +8,9 @@ enum { PERIOD = 4093 };
 
 uint32_t bench_pattern_ranks_max(enum weft_dtype dtype)
 {
-    return dtype == WEFT_BF16 ? 128 : dtype == WEFT_F16 ? 1024 : 1u << 20;
+    if (dtype == WEFT_I8) return 64;
+    if (dtype == WEFT_BF16 || dtype == WEFT_U8) return 128;
+    return dtype == WEFT_F16 ? 1024 : 1u << 20;
 }
 
 /* Values are 0..spread-1; the sum over all ranks stays within the type's exact whole numbers. */
@@ -51,6 +53,11 @@ static void store(void *out, uint64_t index, enum weft_dtype dtype, uint32_t val
     case WEFT_F16: ((uint16_t *)out)[index] = small_to_half(value); break;
     case WEFT_BF16: ((uint16_t *)out)[index] = (uint16_t)(bits >> 16); break;
     case WEFT_I64: ((int64_t *)out)[index] = value; break;
+    case WEFT_F64: ((double *)out)[index] = value; break;
+    case WEFT_I32:
+    case WEFT_U32: ((uint32_t *)out)[index] = value; break;
+    case WEFT_U64: ((uint64_t *)out)[index] = value; break;
+    default: ((uint8_t *)out)[index] = (uint8_t)value; break; /* sums of small values stay small */
     }
 }
 
@@ -64,8 +71,14 @@ static double load(const void *data, uint64_t index, enum weft_dtype dtype)
     case WEFT_F16: return half_to_float(((const uint16_t *)data)[index]);
     case WEFT_BF16: return widened;
     case WEFT_I64: return (double)((const int64_t *)data)[index];
+    case WEFT_F64: return ((const double *)data)[index];
+    case WEFT_I32: return ((const int32_t *)data)[index];
+    case WEFT_U32: return ((const uint32_t *)data)[index];
+    case WEFT_U64: return (double)((const uint64_t *)data)[index];
+    case WEFT_I8: return ((const int8_t *)data)[index];
+    case WEFT_U8: return ((const uint8_t *)data)[index];
+    default: return NAN;
     }
-    return NAN;
 }
 
 void bench_pattern_fill(void *out, uint64_t count, enum weft_dtype dtype, uint32_t rank, uint32_t ranks, uint32_t salt)

@@ -7,6 +7,7 @@ const struct weft_kernels weft_kernels_avx512 = {
     .sum_f32 = weft_avx512_sum_f32,
     .sum_tree_f32 = weft_avx512_sum_tree_f32,
     .sum_i64 = weft_scalar_sum_i64,
+    .combine = weft_avx512_combine,
     .scale_f32 = weft_avx512_scale_f32,
     .cast_f32_f16 = weft_avx512_cast_f32_f16,
     .cast_f16_f32 = weft_avx512_cast_f16_f32,

@@ -21,7 +21,7 @@ void posted_prepare(struct posted *p, const struct call *call, uint32_t rank, bo
     p->rank = rank;
     bool never = call->kind == WEFT_COLL_BROADCAST || call->kind == WEFT_COLL_BARRIER;
     p->in_place = in_place && !never;
-    size_t elem = weft_dtype_bytes(call->dtype), in_bytes = call_in_elems(call) * elem, out_bytes = call_out_elems(call) * elem;
+    size_t elem = weft_dtype_bytes(call->dtype), in_bytes = call_in_elems(call, rank) * elem, out_bytes = call_out_elems(call, rank) * elem;
     size_t whole = in_bytes > out_bytes ? in_bytes : out_bytes;
     size_t first = p->in_place ? whole : in_bytes, second = p->in_place ? 0 : out_bytes;
     first = (first + 7) & ~(size_t)7;
@@ -31,10 +31,11 @@ void posted_prepare(struct posted *p, const struct call *call, uint32_t rank, bo
     p->out = p->in + first + GUARD_BYTES;
     if (p->in_place) {
         p->out = p->in;
-        if (call->kind == WEFT_COLL_ALL_GATHER) p->in += rank * in_bytes;
-        if (call->kind == WEFT_COLL_REDUCE_SCATTER) p->out += rank * out_bytes;
+        bool root = rank == call->root;
+        if (call->kind == WEFT_COLL_ALL_GATHER || (call->kind == WEFT_COLL_GATHER && root)) p->in += rank * in_bytes;
+        if (call->kind == WEFT_COLL_REDUCE_SCATTER || (call->kind == WEFT_COLL_SCATTER && root)) p->out += rank * out_bytes;
     }
-    for (uint64_t i = 0; i < call_in_elems(call); i++) reference_input(call, rank, i, p->in + i * elem);
+    for (uint64_t i = 0; i < call_in_elems(call, rank); i++) reference_input(call, rank, i, p->in + i * elem);
     if (call->kind == WEFT_COLL_BROADCAST && rank == call->root)
         for (uint64_t i = 0; i < call->count; i++) reference_input(call, rank, i, p->out + i * elem);
 }
@@ -42,14 +43,14 @@ void posted_prepare(struct posted *p, const struct call *call, uint32_t rank, bo
 enum weft_status posted_start(struct posted *p, struct weft_group *group, uint64_t deadline_ns)
 {
     struct weft_coll_args args = {.kind = p->call.kind, .in = p->in, .out = p->out, .count = p->call.count, .dtype = p->call.dtype,
-                                  .op = p->call.op, .root = p->call.root, .plan = p->call.plan, .deadline_ns = deadline_ns};
+                                  .op = p->call.op, .factor = call_factor(p->rank), .root = p->call.root, .plan = p->call.plan, .deadline_ns = deadline_ns};
     return weft_coll_post(group, &args, outcome_done, &p->outcome, &p->coll, NULL);
 }
 
 bool posted_check(const struct posted *p, char *why, size_t why_bytes)
 {
     size_t elem = weft_dtype_bytes(p->call.dtype);
-    for (uint64_t i = 0; i < call_out_elems(&p->call); i++) {
+    for (uint64_t i = 0; i < call_out_elems(&p->call, p->rank); i++) {
         uint8_t expected[8];
         reference_output(&p->call, p->rank, i, expected);
         if (memcmp(expected, p->out + i * elem, elem) == 0) continue;
@@ -60,14 +61,14 @@ bool posted_check(const struct posted *p, char *why, size_t why_bytes)
         return false;
     }
     if (p->in_place) return true;
-    for (uint64_t i = 0; i < call_in_elems(&p->call); i++) {
+    for (uint64_t i = 0; i < call_in_elems(&p->call, p->rank); i++) {
         uint8_t expected[8];
         reference_input(&p->call, p->rank, i, expected);
         if (memcmp(expected, p->in + i * elem, elem) == 0) continue;
         snprintf(why, why_bytes, "rank %u: input element %llu was changed", p->rank, (unsigned long long)i);
         return false;
     }
-    size_t out_bytes = call_out_elems(&p->call) * elem;
+    size_t out_bytes = call_out_elems(&p->call, p->rank) * elem;
     for (size_t g = 0; g < GUARD_BYTES; g++) {
         if (p->out[out_bytes + g] == GUARD && p->out[-1 - (ptrdiff_t)g] == GUARD) continue;
         snprintf(why, why_bytes, "rank %u: bytes beside the output were written", p->rank);

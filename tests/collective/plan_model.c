@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define WINDOW_MAX 64
+#define HISTORY 64 /* steps looked back for uses of the same memory */
 
 enum slot_state { SLOT_WAITING, SLOT_ISSUED, SLOT_OVER };
 
@@ -14,19 +15,35 @@ struct slot {
     struct weft_action action;
     enum slot_state state;
     struct slot *queued; /* next of the same pair and direction */
+    struct slot *partner; /* of a send on its way: the receive */
     uint32_t rank;
 };
 
-struct area {
-    uint64_t *elements;   /* fold: (ranks, chunk); ring: (chunk,) */
-    uint8_t *present;     /* fold: (ranks,) */
-    bool filling;         /* a receive into it is not over */
+struct fold {
+    uint64_t *elements;   /* (ranks, chunk) */
+    uint8_t *present;     /* (ranks,) */
+};
+
+/* What a step touches. */
+enum space { SPACE_IN, SPACE_OUT, SPACE_SCRATCH };
+struct touch {
+    enum space space;
+    bool writes;
+    uint64_t first, count;
+};
+struct past {
+    struct touch touches[3];
+    uint32_t touch_count;
+    uint64_t surely_over; /* bit i: the step i + 1 back is over when this one starts */
 };
 
 struct rank {
     struct weft_plan_cursor cursor;
-    uint64_t *in, *out;
-    struct area *areas;
+    uint64_t *in, *out, *scratch;
+    uint64_t in_count, out_count;
+    uint64_t *cuts_in, *cuts_out; /* all_to_all */
+    struct fold *folds;
+    struct past past[HISTORY];
     struct slot slots[WINDOW_MAX];
     uint64_t head, tail;
     bool ended, woken;
@@ -38,7 +55,9 @@ struct model {
     struct rank *ranks;
     struct slot **sends, **recvs;       /* (ranks, ranks) oldest unmatched */
     struct slot **sends_last, **recvs_last;
-    uint32_t area_count;
+    struct slot **running;              /* sends with a partner, and computations: started, not finished */
+    size_t running_count, running_room;
+    uint64_t random;
     char *why;
     size_t why_bytes;
     bool failed;
@@ -76,49 +95,144 @@ static uint64_t tree(const uint64_t *leaves, size_t stride, uint32_t a, uint32_t
     return sum(tree(leaves, stride, a, a + h), tree(leaves, stride, a + h, b));
 }
 
-static uint64_t in_elements(const struct plan_case *c)
-{
-    if (c->kind == WEFT_COLL_BARRIER) return 0;
-    return c->kind == WEFT_COLL_REDUCE_SCATTER ? c->count * c->ranks : c->count;
-}
 static bool gathers(const struct plan_case *c)
 {
     return c->kind == WEFT_COLL_ALL_GATHER || c->kind == WEFT_COLL_ALL_GATHER_BYTES;
 }
-static uint64_t out_elements(const struct plan_case *c)
+static uint64_t piece_first(const struct plan_case *c, uint32_t piece) { return c->cuts ? c->cuts[piece] : c->count * piece; }
+static uint64_t piece_count(const struct plan_case *c, uint32_t piece) { return piece_first(c, piece + 1) - piece_first(c, piece); }
+
+static uint64_t in_elements(const struct plan_case *c, uint32_t rank)
 {
-    if (c->kind == WEFT_COLL_BARRIER) return 0;
-    return gathers(c) ? c->count * c->ranks : c->count;
+    switch (c->kind) {
+    case WEFT_COLL_BARRIER: return 0;
+    case WEFT_COLL_REDUCE_SCATTER: return piece_first(c, c->ranks);
+    case WEFT_COLL_ALL_GATHER:
+    case WEFT_COLL_GATHER: return piece_count(c, rank);
+    case WEFT_COLL_SCATTER: return rank == c->root ? piece_first(c, c->ranks) : 0;
+    case WEFT_COLL_ALL_TO_ALL: return c->count * c->ranks; /* unequal pieces: set_up */
+    default: return c->count;
+    }
 }
-static bool direct(const struct plan_case *c) { return c->plan == WEFT_PLAN_DIRECT; }
+static uint64_t out_elements(const struct plan_case *c, uint32_t rank)
+{
+    switch (c->kind) {
+    case WEFT_COLL_BARRIER: return 0;
+    case WEFT_COLL_ALL_GATHER: return piece_first(c, c->ranks);
+    case WEFT_COLL_ALL_GATHER_BYTES:
+    case WEFT_COLL_ALL_TO_ALL: return c->count * c->ranks;
+    case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_SCATTER: return piece_count(c, rank);
+    case WEFT_COLL_GATHER: return rank == c->root ? piece_first(c, c->ranks) : 0;
+    case WEFT_COLL_REDUCE: return rank == c->root ? c->count : 0;
+    default: return c->count;
+    }
+}
+static bool is_receive(enum weft_action_kind kind)
+{
+    return kind == WEFT_ACTION_RECV || kind == WEFT_ACTION_RECV_FOLD || kind == WEFT_ACTION_RECV_SUM;
+}
 
 /* ---- what a step may touch ---- */
-static bool in_bounds(struct model *m, const struct slot *slot)
+static void touch(struct past *past, enum space space, bool writes, uint64_t first, uint64_t count)
 {
-    const struct weft_action *a = &slot->action;
-    uint64_t in_n = in_elements(m->c), out_n = out_elements(m->c);
-    bool reads_in = (a->kind == WEFT_ACTION_SEND && a->place == WEFT_PLACE_INPUT) || a->kind == WEFT_ACTION_FOLD ||
-                    a->kind == WEFT_ACTION_RECV_SUM || a->kind == WEFT_ACTION_COPY;
-    bool uses_out = (a->kind == WEFT_ACTION_SEND && a->place == WEFT_PLACE_OUTPUT) || a->kind == WEFT_ACTION_FOLD ||
-                    a->kind == WEFT_ACTION_RECV || a->kind == WEFT_ACTION_COPY || (a->kind == WEFT_ACTION_RECV_SUM && a->last);
-    bool uses_area = a->kind == WEFT_ACTION_RECV_FOLD || a->kind == WEFT_ACTION_FOLD || a->kind == WEFT_ACTION_RECV_SUM ||
-                     (a->kind == WEFT_ACTION_SEND && a->place == WEFT_PLACE_AREA);
-    if (a->count > m->c->chunk_elems) return fault(m, "a step of %llu elements", (unsigned long long)a->count);
-    if (reads_in && (a->offset_in > in_n || a->count > in_n - a->offset_in)) return fault(m, "reads past the input");
-    if (uses_out && (a->offset > out_n || a->count > out_n - a->offset)) return fault(m, "past the output");
-    if (uses_area && a->area >= m->area_count) return fault(m, "area %u of %u", a->area, m->area_count);
-    bool talks = a->kind == WEFT_ACTION_SEND || a->kind == WEFT_ACTION_RECV || a->kind == WEFT_ACTION_RECV_FOLD ||
-                 a->kind == WEFT_ACTION_RECV_SUM;
-    if (talks && (a->peer >= m->c->ranks || a->peer == slot->rank)) return fault(m, "rank %u talks to rank %u", slot->rank, a->peer);
+    if (count > 0) past->touches[past->touch_count++] = (struct touch){space, writes, first, count};
+}
+
+static void touch_place(struct past *past, const struct weft_action *a, bool writes, uint64_t scratch)
+{
+    if (a->place == WEFT_PLACE_AREA) touch(past, SPACE_SCRATCH, writes, scratch, a->count);
+    else if (a->place == WEFT_PLACE_OUTPUT) touch(past, SPACE_OUT, writes, a->offset, a->count);
+    else touch(past, SPACE_IN, writes, a->offset_in, a->count);
+}
+
+static void touches_of(struct past *past, const struct weft_action *a)
+{
+    past->touch_count = 0;
+    switch (a->kind) {
+    case WEFT_ACTION_SEND: touch_place(past, a, false, a->scratch); break;
+    case WEFT_ACTION_RECV:
+        if (a->place == WEFT_PLACE_AREA) touch(past, SPACE_SCRATCH, true, a->scratch, a->count);
+        else touch(past, SPACE_OUT, true, a->offset, a->count);
+        break;
+    case WEFT_ACTION_RECV_SUM:
+        touch(past, SPACE_SCRATCH, true, a->scratch, a->count);
+        touch_place(past, a, a->into_own && !a->last, a->scratch_own);
+        if (a->last) touch(past, SPACE_OUT, true, a->offset, a->count);
+        break;
+    case WEFT_ACTION_FOLD:
+        touch(past, SPACE_IN, false, a->offset_in, a->count);
+        if (a->place == WEFT_PLACE_AREA) touch(past, SPACE_SCRATCH, true, a->scratch, a->count);
+        else touch(past, SPACE_OUT, true, a->offset, a->count);
+        break;
+    case WEFT_ACTION_COPY:
+        touch_place(past, a, false, a->scratch);
+        touch(past, SPACE_OUT, true, a->offset, a->count);
+        break;
+    default: break;
+    }
+}
+
+static bool clash(const struct touch *a, const struct touch *b)
+{
+    return a->space == b->space && (a->writes || b->writes) && a->first < b->first + b->count && b->first < a->first + a->count;
+}
+
+/* Looks at step `number` as it comes from the plan. */
+static bool in_order(struct model *m, uint32_t rank, uint64_t number, const struct weft_action *a)
+{
+    struct rank *r = &m->ranks[rank];
+    struct past *now = &r->past[number % HISTORY];
+    uint64_t over = 0;
+    if (a->after > 0 && a->after <= 64) over |= ~0ull << (a->after - 1);
+    if (a->depends > 0 && a->depends < HISTORY) {
+        over |= 1ull << (a->depends - 1);
+        if (a->depends < 63) over |= r->past[(number - a->depends) % HISTORY].surely_over << a->depends;
+    }
+    touches_of(now, a);
+    now->surely_over = over;
+    for (uint64_t back = 1; back < HISTORY && back <= number && now->touch_count > 0; back++) {
+        if (over >> (back - 1) & 1) continue;
+        const struct past *past = &r->past[(number - back) % HISTORY];
+        for (uint32_t x = 0; x < now->touch_count; x++)
+            for (uint32_t y = 0; y < past->touch_count; y++) {
+                if (m->c->in_place && now->touches[x].space != SPACE_SCRATCH) continue; /* the other ranks' steps see to it */
+                if (clash(&now->touches[x], &past->touches[y]))
+                    return fault(m, "rank %u: step %llu (kind %d) uses what step %llu before it may still use (space %d, element %llu)", rank,
+                                 (unsigned long long)number, (int)a->kind, (unsigned long long)back, (int)now->touches[x].space,
+                                 (unsigned long long)now->touches[x].first);
+            }
+    }
     return true;
 }
 
-static const uint64_t *send_source(struct model *m, struct slot *slot)
+static bool in_bounds(struct model *m, uint32_t rank, const struct weft_action *a)
 {
-    struct rank *r = &m->ranks[slot->rank];
-    if (slot->action.place == WEFT_PLACE_INPUT) return r->in + slot->action.offset_in;
-    if (slot->action.place == WEFT_PLACE_OUTPUT) return r->out + slot->action.offset;
-    return r->areas[slot->action.area].elements;
+    const struct rank *r = &m->ranks[rank];
+    struct past past;
+    touches_of(&past, a);
+    uint64_t rooms[] = {r->in_count, r->out_count, weft_plan_scratch(&r->cursor.args)};
+    bool long_messages = m->c->plan == WEFT_PLAN_BRUCK;
+    if (!long_messages && a->count > m->c->chunk_elems) return fault(m, "a step of %llu elements", (unsigned long long)a->count);
+    for (uint32_t t = 0; t < past.touch_count; t++) {
+        const struct touch *use = &past.touches[t];
+        if (use->first > rooms[use->space] || use->count > rooms[use->space] - use->first)
+            return fault(m, "rank %u: kind %d past the end of space %d: %llu + %llu of %llu", rank, (int)a->kind, (int)use->space,
+                         (unsigned long long)use->first, (unsigned long long)use->count, (unsigned long long)rooms[use->space]);
+    }
+    bool folds = a->kind == WEFT_ACTION_RECV_FOLD || a->kind == WEFT_ACTION_FOLD;
+    if (folds && a->area >= weft_plan_folds(&r->cursor.args)) return fault(m, "fold %u does not exist", a->area);
+    bool talks = a->kind == WEFT_ACTION_SEND || is_receive(a->kind);
+    if (talks && (a->peer >= m->c->ranks || a->peer == rank)) return fault(m, "rank %u talks to rank %u", rank, a->peer);
+    bool partials = a->kind == WEFT_ACTION_SEND && a->place != WEFT_PLACE_AREA && a->wide;
+    if (partials || (a->wide && !weft_plan_wide(m->c->plan))) return fault(m, "rank %u sends partials where there are none", rank);
+    return true;
+}
+
+static uint64_t *place_of(struct rank *r, const struct weft_action *a, uint64_t scratch)
+{
+    if (a->place == WEFT_PLACE_INPUT) return r->in + a->offset_in;
+    return a->place == WEFT_PLACE_OUTPUT ? r->out + a->offset : r->scratch + scratch;
 }
 
 static void receive_payload(struct model *m, struct slot *recv, const uint64_t *data)
@@ -126,35 +240,46 @@ static void receive_payload(struct model *m, struct slot *recv, const uint64_t *
     struct rank *r = &m->ranks[recv->rank];
     const struct weft_action *a = &recv->action;
     if (a->kind == WEFT_ACTION_RECV) {
-        if (a->count) memmove(r->out + a->offset, data, a->count * sizeof *data);
+        uint64_t *to = a->place == WEFT_PLACE_AREA ? r->scratch + a->scratch : r->out + a->offset;
+        if (a->count) memmove(to, data, a->count * sizeof *data);
         return;
     }
-    struct area *area = &r->areas[a->area];
     if (a->kind == WEFT_ACTION_RECV_FOLD) {
-        if (area->present[a->peer]) fault(m, "rank %u gets the contribution of rank %u twice", recv->rank, a->peer);
-        area->present[a->peer] = 1;
-        memcpy(area->elements + a->peer * m->c->chunk_elems, data, a->count * sizeof *data);
+        struct fold *fold = &r->folds[a->area];
+        if (fold->present[a->peer]) fault(m, "rank %u gets the contribution of rank %u twice", recv->rank, a->peer);
+        fold->present[a->peer] = 1;
+        memcpy(fold->elements + a->peer * m->c->chunk_elems, data, a->count * sizeof *data);
         return;
     }
+    const uint64_t *own = place_of(r, a, a->scratch_own);
+    memmove(r->scratch + a->scratch, data, a->count * sizeof *data);
     for (uint64_t i = 0; i < a->count; i++) {
-        uint64_t value = sum(data[i], r->in[a->offset_in + i]);
+        uint64_t received = r->scratch[a->scratch + i], value = a->own_first ? sum(own[i], received) : sum(received, own[i]);
         if (a->last) r->out[a->offset + i] = finished(value);
-        else area->elements[i] = value;
+        else r->scratch[(a->into_own ? a->scratch_own : a->scratch) + i] = value;
     }
-    area->filling = false;
 }
 
 static void fold(struct model *m, struct slot *slot)
 {
     struct rank *r = &m->ranks[slot->rank];
     const struct weft_action *a = &slot->action;
-    struct area *area = &r->areas[a->area];
+    struct fold *area = &r->folds[a->area];
+    uint64_t *to = a->place == WEFT_PLACE_AREA ? r->scratch + a->scratch : r->out + a->offset;
     for (uint32_t peer = 0; peer < m->c->ranks; peer++)
         if (area->present[peer] != (peer != slot->rank)) fault(m, "rank %u folds without rank %u", slot->rank, peer);
     memcpy(area->elements + slot->rank * m->c->chunk_elems, r->in + a->offset_in, a->count * sizeof(uint64_t));
     for (uint64_t i = 0; i < a->count; i++)
-        r->out[a->offset + i] = finished(tree(area->elements + i, m->c->chunk_elems, 0, m->c->ranks));
+        to[i] = finished(tree(area->elements + i, m->c->chunk_elems, 0, m->c->ranks));
     memset(area->present, 0, m->c->ranks);
+}
+
+static void copy(struct model *m, struct slot *slot)
+{
+    struct rank *r = &m->ranks[slot->rank];
+    const struct weft_action *a = &slot->action;
+    const uint64_t *from = place_of(r, a, a->scratch);
+    for (uint64_t i = 0; i < a->count; i++) r->out[a->offset + i] = a->last ? finished(from[i]) : from[i];
 }
 
 /* ---- the interpreter in small ---- */
@@ -173,6 +298,45 @@ static void enqueue(struct slot **first, struct slot **last, struct slot *slot)
     *last = slot;
 }
 
+/* What has been started comes to its end: only now are bytes read and written. */
+static void finish(struct model *m, struct slot *slot)
+{
+    if (slot->action.kind == WEFT_ACTION_SEND) {
+        receive_payload(m, slot->partner, place_of(&m->ranks[slot->rank], &slot->action, slot->action.scratch));
+        over(m, slot->partner);
+    } else if (slot->action.kind == WEFT_ACTION_FOLD) {
+        fold(m, slot);
+    } else {
+        copy(m, slot);
+    }
+    over(m, slot);
+}
+
+static void run(struct model *m, struct slot *slot)
+{
+    if (m->c->seed == 0) {
+        finish(m, slot);
+        return;
+    }
+    if (m->running_count == m->running_room) {
+        m->running_room = m->running_room * 2 + 64;
+        m->running = realloc(m->running, m->running_room * sizeof *m->running);
+    }
+    m->running[m->running_count++] = slot;
+}
+
+/* Finishes one at random; false: there is none. */
+static bool finish_any(struct model *m)
+{
+    if (m->running_count == 0) return false;
+    m->random = mix(m->random + 1);
+    size_t at = m->random % m->running_count;
+    struct slot *slot = m->running[at];
+    m->running[at] = m->running[--m->running_count];
+    finish(m, slot);
+    return true;
+}
+
 static void match(struct model *m, uint32_t from, uint32_t to)
 {
     size_t pair = (size_t)from * m->c->ranks + to;
@@ -180,72 +344,46 @@ static void match(struct model *m, uint32_t from, uint32_t to)
         struct slot *send = m->sends[pair], *recv = m->recvs[pair];
         m->sends[pair] = send->queued;
         m->recvs[pair] = recv->queued;
-        if (send->action.message != recv->action.message || send->action.count != recv->action.count) {
-            fault(m, "rank %u sends message %u of %llu, rank %u awaits message %u of %llu", from, send->action.message,
-                  (unsigned long long)send->action.count, to, recv->action.message, (unsigned long long)recv->action.count);
+        const struct weft_action *s = &send->action, *r = &recv->action;
+        if (s->message != r->message || s->count != r->count || s->wide != r->wide) {
+            fault(m, "rank %u sends message %u of %llu%s, rank %u awaits message %u of %llu%s", from, s->message, (unsigned long long)s->count,
+                  s->wide ? " partials" : "", to, r->message, (unsigned long long)r->count, r->wide ? " partials" : "");
             return;
         }
-        receive_payload(m, recv, send_source(m, send));
-        over(m, send);
-        over(m, recv);
+        send->partner = recv;
+        run(m, send);
     }
-}
-
-/* An earlier send of the same area is not over. */
-static bool area_is_sent(struct model *m, struct rank *r, const struct slot *slot)
-{
-    for (uint64_t number = r->tail; number < r->head; number++) {
-        struct slot *other = &r->slots[number % m->c->window];
-        if (other == slot) return false;
-        if (other->state != SLOT_OVER && other->action.kind == WEFT_ACTION_SEND && other->action.place == WEFT_PLACE_AREA &&
-            other->action.area == slot->action.area)
-            return true;
-    }
-    return false;
 }
 
 static void issue(struct model *m, struct slot *slot)
 {
-    struct rank *r = &m->ranks[slot->rank];
     const struct weft_action *a = &slot->action;
     slot->state = SLOT_ISSUED;
-    if (!in_bounds(m, slot)) return;
     switch (a->kind) {
-    case WEFT_ACTION_SEND:
-        if (a->place == WEFT_PLACE_AREA && r->areas[a->area].filling) fault(m, "sends an area that is not summed yet");
-        enqueue(&m->sends[(size_t)slot->rank * m->c->ranks + a->peer], &m->sends_last[(size_t)slot->rank * m->c->ranks + a->peer], slot);
+    case WEFT_ACTION_SEND: {
+        size_t pair = (size_t)slot->rank * m->c->ranks + a->peer;
+        enqueue(&m->sends[pair], &m->sends_last[pair], slot);
         match(m, slot->rank, a->peer);
         break;
+    }
     case WEFT_ACTION_RECV_SUM:
-        if (r->areas[a->area].filling || area_is_sent(m, r, slot)) fault(m, "receives into an area in use");
-        r->areas[a->area].filling = true; /* fall through */
     case WEFT_ACTION_RECV_FOLD:
-    case WEFT_ACTION_RECV:
-        enqueue(&m->recvs[(size_t)a->peer * m->c->ranks + slot->rank], &m->recvs_last[(size_t)a->peer * m->c->ranks + slot->rank], slot);
+    case WEFT_ACTION_RECV: {
+        size_t pair = (size_t)a->peer * m->c->ranks + slot->rank;
+        enqueue(&m->recvs[pair], &m->recvs_last[pair], slot);
         match(m, a->peer, slot->rank);
         break;
+    }
     case WEFT_ACTION_FOLD:
-        fold(m, slot);
-        over(m, slot);
-        break;
-    case WEFT_ACTION_COPY:
-        for (uint64_t i = 0; i < a->count; i++) {
-            uint64_t value = r->in[a->offset_in + i];
-            r->out[a->offset + i] = a->last ? finished(value) : value;
-        }
-        over(m, slot);
-        break;
-    default:
-        over(m, slot);
+    case WEFT_ACTION_COPY: run(m, slot); break;
+    default: over(m, slot);
     }
 }
 
 static bool same_lane(const struct weft_action *a, const struct weft_action *b)
 {
     bool a_sends = a->kind == WEFT_ACTION_SEND, b_sends = b->kind == WEFT_ACTION_SEND;
-    bool a_recvs = a->kind == WEFT_ACTION_RECV || a->kind == WEFT_ACTION_RECV_FOLD || a->kind == WEFT_ACTION_RECV_SUM;
-    bool b_recvs = b->kind == WEFT_ACTION_RECV || b->kind == WEFT_ACTION_RECV_FOLD || b->kind == WEFT_ACTION_RECV_SUM;
-    return a->peer == b->peer && ((a_sends && b_sends) || (a_recvs && b_recvs));
+    return a->peer == b->peer && ((a_sends && b_sends) || (is_receive(a->kind) && is_receive(b->kind)));
 }
 
 /* Fold steps also need what their area awaits; the plan puts it all before them. */
@@ -253,7 +391,7 @@ static bool ready(struct model *m, struct rank *r, uint64_t number)
 {
     struct slot *slot = &r->slots[number % m->c->window];
     uint64_t depends = slot->action.depends;
-    if (slot->action.fence && number != r->tail) return false;
+    if (slot->action.after && number - slot->action.after >= r->tail) return false;
     if (depends && number - depends >= r->tail && r->slots[(number - depends) % m->c->window].state != SLOT_OVER) return false;
     if (slot->action.kind == WEFT_ACTION_FOLD && number != r->tail) return false;
     for (uint64_t earlier = r->tail; earlier < number; earlier++) {
@@ -279,6 +417,7 @@ static void advance(struct model *m, uint32_t rank)
             }
             slot->rank = rank;
             slot->state = SLOT_WAITING;
+            if (!in_bounds(m, rank, &slot->action) || !in_order(m, rank, r->head, &slot->action)) return;
             r->head++;
             moved = true;
         }
@@ -292,19 +431,51 @@ static void advance(struct model *m, uint32_t rank)
 }
 
 /* ---- set up, expectation ---- */
+
+/* A ring or a chain: from the one behind `last` all the way round to it. */
+static uint64_t around(const uint64_t *leaves, uint32_t ranks, uint32_t last)
+{
+    uint64_t value = leaves[(last + 1) % ranks];
+    for (uint32_t n = 2; n <= ranks; n++) value = sum(value, leaves[(last + n) % ranks]);
+    return finished(value);
+}
+
+static uint64_t reduced(struct model *m, uint64_t element, uint32_t slice, uint64_t *leaves)
+{
+    const struct plan_case *c = m->c;
+    for (uint32_t r = 0; r < c->ranks; r++) leaves[r] = leaf(r, element);
+    if (c->ranks == 1 || weft_plan_reproducible(c->plan)) return finished(tree(leaves, 1, 0, c->ranks));
+    return around(leaves, c->ranks, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
+}
+
 static uint64_t expected(struct model *m, uint32_t rank, uint64_t i, uint64_t *leaves)
 {
     const struct plan_case *c = m->c;
-    if (c->kind == WEFT_COLL_BROADCAST) return leaf(c->root, i);
-    if (gathers(c)) return leaf((uint32_t)(i / c->count), i % c->count);
-    uint64_t element = c->kind == WEFT_COLL_REDUCE_SCATTER ? rank * c->count + i : i;
-    uint32_t slice = 0;
-    while (weft_plan_slice_first(&m->args, slice + 1) <= element) slice++;
-    for (uint32_t r = 0; r < c->ranks; r++) leaves[r] = leaf(r, element);
-    if (direct(c) || c->ranks == 1) return finished(tree(leaves, 1, 0, c->ranks));
-    uint64_t value = leaves[(slice + 1) % c->ranks];
-    for (uint32_t n = 2; n <= c->ranks; n++) value = sum(value, leaves[(slice + n) % c->ranks]);
-    return finished(value);
+    uint32_t piece = 0;
+    switch (c->kind) {
+    case WEFT_COLL_BROADCAST: return leaf(c->root, i);
+    case WEFT_COLL_ALL_GATHER_BYTES: return leaf((uint32_t)(i / c->count), i % c->count);
+    case WEFT_COLL_ALL_GATHER:
+    case WEFT_COLL_GATHER:
+        while (piece_first(c, piece + 1) <= i) piece++;
+        return leaf(piece, i - piece_first(c, piece));
+    case WEFT_COLL_SCATTER: return leaf(c->root, piece_first(c, rank) + i);
+    case WEFT_COLL_ALL_TO_ALL: {
+        const struct rank *r = &m->ranks[rank];
+        while (r->cuts_out[piece + 1] <= i) piece++;
+        return leaf(piece, m->ranks[piece].cuts_in[rank] + i - r->cuts_out[piece]);
+    }
+    case WEFT_COLL_REDUCE_SCATTER: return reduced(m, piece_first(c, rank) + i, rank, leaves);
+    default:
+        while (weft_plan_slice_first(&m->args, piece + 1) <= i) piece++;
+        return reduced(m, i, piece, leaves);
+    }
+}
+
+/* How much rank `from` has for rank `to`. */
+static uint64_t exchanged(const struct plan_case *c, uint32_t from, uint32_t to)
+{
+    return c->cuts ? (from * 7ull + to * 3ull) % (c->count + 1) : c->count;
 }
 
 static void set_up(struct model *m, uint32_t rank)
@@ -313,24 +484,49 @@ static void set_up(struct model *m, uint32_t rank)
     struct rank *r = &m->ranks[rank];
     struct weft_plan_args args = m->args;
     args.rank = rank;
+    r->in_count = in_elements(c, rank);
+    r->out_count = out_elements(c, rank);
+    if (c->kind == WEFT_COLL_ALL_TO_ALL) {
+        r->cuts_in = calloc(c->ranks + 1, sizeof(uint64_t));
+        r->cuts_out = calloc(c->ranks + 1, sizeof(uint64_t));
+        for (uint32_t peer = 0; peer < c->ranks; peer++) {
+            r->cuts_in[peer + 1] = r->cuts_in[peer] + exchanged(c, rank, peer);
+            r->cuts_out[peer + 1] = r->cuts_out[peer] + exchanged(c, peer, rank);
+        }
+        r->in_count = r->cuts_in[c->ranks];
+        r->out_count = r->cuts_out[c->ranks];
+        if (c->cuts) {
+            args.cut_in = r->cuts_in, args.cut_out = r->cuts_out, args.count = 0; /* the longest that this rank knows of */
+            for (uint32_t peer = 0; peer < c->ranks; peer++) {
+                if (exchanged(c, rank, peer) > args.count) args.count = exchanged(c, rank, peer);
+                if (exchanged(c, peer, rank) > args.count) args.count = exchanged(c, peer, rank);
+            }
+        }
+    } else if (c->cuts && (c->kind == WEFT_COLL_GATHER || c->kind == WEFT_COLL_SCATTER) && rank != c->root) {
+        args.cut_in = args.cut_out = NULL; /* only the root knows them all */
+        args.count = piece_count(c, rank);
+    }
     weft_plan_begin(&r->cursor, &args);
-    uint64_t in_n = in_elements(c), out_n = out_elements(c), both = in_n > out_n ? in_n : out_n;
+    uint64_t both = r->in_count > r->out_count ? r->in_count : r->out_count;
+    bool out_inside = c->kind == WEFT_COLL_REDUCE_SCATTER || c->kind == WEFT_COLL_SCATTER;
+    bool in_inside = gathers(c) || c->kind == WEFT_COLL_GATHER;
     if (c->in_place) {
         uint64_t *whole = calloc(both + 1, sizeof *whole);
-        r->in = whole + (gathers(c) ? rank * c->count : 0);
-        r->out = whole + (c->kind == WEFT_COLL_REDUCE_SCATTER ? rank * c->count : 0);
+        r->in = whole + (in_inside && r->out_count ? piece_first(c, rank) : 0);
+        r->out = whole + (out_inside && r->in_count ? piece_first(c, rank) : 0);
     } else {
-        r->in = calloc(in_n + 1, sizeof *r->in);
-        r->out = calloc(out_n + 1, sizeof *r->out);
+        r->in = calloc(r->in_count + 1, sizeof *r->in);
+        r->out = calloc(r->out_count + 1, sizeof *r->out);
     }
-    for (uint64_t i = 0; i < in_n; i++) r->in[i] = leaf(rank, i);
+    for (uint64_t i = 0; i < r->in_count; i++) r->in[i] = leaf(rank, i);
     if (c->kind == WEFT_COLL_BROADCAST && rank == c->root)
-        for (uint64_t i = 0; i < out_n; i++) r->out[i] = leaf(rank, i);
-    r->areas = calloc(m->area_count + 1, sizeof *r->areas);
-    size_t depth = direct(c) ? c->ranks : 1;
-    for (uint32_t a = 0; a < m->area_count; a++) {
-        r->areas[a].elements = calloc(depth * c->chunk_elems, sizeof(uint64_t));
-        r->areas[a].present = calloc(depth, 1);
+        for (uint64_t i = 0; i < r->out_count; i++) r->out[i] = leaf(rank, i);
+    r->scratch = calloc(weft_plan_scratch(&args) + 1, sizeof *r->scratch);
+    uint32_t folds = weft_plan_folds(&args);
+    r->folds = calloc(folds + 1, sizeof *r->folds);
+    for (uint32_t a = 0; a < folds; a++) {
+        r->folds[a].elements = calloc(c->ranks * c->chunk_elems, sizeof(uint64_t));
+        r->folds[a].present = calloc(c->ranks, 1);
     }
 }
 
@@ -338,16 +534,27 @@ static void tear_down(struct model *m, uint32_t rank)
 {
     struct rank *r = &m->ranks[rank];
     bool in_first = r->in <= r->out; /* in place both lie in one allocation that starts at the lower one */
-    if (m->c->in_place) free(gathers(m->c) ? r->out : in_first ? r->in : r->out);
-    else free(r->in), free(r->out);
-    for (uint32_t a = 0; a < m->area_count; a++) free(r->areas[a].elements), free(r->areas[a].present);
-    free(r->areas);
+    if (m->c->in_place) {
+        free(in_first ? r->in : r->out);
+    } else {
+        free(r->in);
+        free(r->out);
+    }
+    for (uint32_t a = 0; a < weft_plan_folds(&r->cursor.args); a++) {
+        free(r->folds[a].elements);
+        free(r->folds[a].present);
+    }
+    free(r->folds);
+    free(r->scratch);
+    free(r->cuts_in);
+    free(r->cuts_out);
 }
 
 static void check_end(struct model *m)
 {
     const struct plan_case *c = m->c;
-    uint64_t n = out_elements(c), *leaves = calloc(c->ranks, sizeof *leaves), *wanted = calloc(n + 1, sizeof *wanted);
+    uint64_t *leaves = calloc(c->ranks, sizeof *leaves), *wanted = NULL;
+    uint64_t wanted_count = 0;
     for (uint32_t rank = 0; rank < c->ranks && !m->failed; rank++) {
         struct rank *r = &m->ranks[rank];
         if (!r->ended || r->tail != r->head) {
@@ -355,22 +562,37 @@ static void check_end(struct model *m)
             fault(m, "deadlock: rank %u stands at step %llu (kind %d, peer %u)", rank, (unsigned long long)r->tail,
                   (int)slot->action.kind, slot->action.peer);
         }
-        bool own = c->kind == WEFT_COLL_REDUCE_SCATTER; /* else all ranks hold the same */
-        for (uint64_t i = 0; i < n && (own || rank == 0); i++) wanted[i] = expected(m, rank, i, leaves);
-        for (uint64_t i = 0; i < n && !m->failed; i++)
+        bool alike = c->kind == WEFT_COLL_ALL_REDUCE || gathers(c) || c->kind == WEFT_COLL_BROADCAST; /* on all ranks */
+        if (!wanted || !alike) {
+            wanted_count = r->out_count;
+            wanted = realloc(wanted, (wanted_count + 1) * sizeof *wanted);
+            for (uint64_t i = 0; i < wanted_count; i++) wanted[i] = expected(m, rank, i, leaves);
+        }
+        for (uint64_t i = 0; i < wanted_count && !m->failed; i++)
             if (r->out[i] != wanted[i]) fault(m, "rank %u, element %llu: not the declared sum", rank, (unsigned long long)i);
     }
     free(leaves);
     free(wanted);
 }
 
+static uint64_t longest_piece(const struct plan_case *c)
+{
+    uint64_t longest = 0;
+    for (uint32_t r = 0; r < c->ranks; r++)
+        if (piece_count(c, r) > longest) longest = piece_count(c, r);
+    return longest;
+}
+
 bool plan_model_run(const struct plan_case *c, char *why, size_t why_bytes)
 {
     size_t pairs = (size_t)c->ranks * c->ranks;
-    struct model m = {.c = c, .why = why, .why_bytes = why_bytes};
+    struct model m = {.c = c, .why = why, .why_bytes = why_bytes, .random = c->seed};
     m.args = (struct weft_plan_args){.plan = c->plan, .kind = c->kind, .ranks = c->ranks, .root = c->root, .count = c->count,
                                      .chunk_elems = c->chunk_elems, .lanes = c->lanes};
-    m.area_count = weft_plan_areas(&m.args);
+    if (c->cuts && c->kind != WEFT_COLL_ALL_TO_ALL) {
+        m.args.cut_in = m.args.cut_out = c->cuts;
+        m.args.count = longest_piece(c);
+    }
     m.ranks = calloc(c->ranks, sizeof *m.ranks);
     m.sends = calloc(pairs, sizeof *m.sends);
     m.recvs = calloc(pairs, sizeof *m.recvs);
@@ -388,11 +610,12 @@ bool plan_model_run(const struct plan_case *c, char *why, size_t why_bytes)
             woken = true;
             advance(&m, rank);
         }
+        if (!woken) woken = finish_any(&m);
     }
     if (!m.failed) check_end(&m);
     for (size_t pair = 0; pair < pairs && !m.failed; pair++)
         if (m.sends[pair] || m.recvs[pair]) fault(&m, "a message without its other end");
     for (uint32_t rank = 0; rank < c->ranks; rank++) tear_down(&m, rank);
-    free(m.ranks), free(m.sends), free(m.recvs), free(m.sends_last), free(m.recvs_last);
+    free(m.ranks), free(m.sends), free(m.recvs), free(m.sends_last), free(m.recvs_last), free(m.running);
     return !m.failed;
 }

@@ -6,7 +6,12 @@
  *
  * Messages are strict rendezvous: a send is over only when its receive is posted, and the n-th send of a
  * pair meets the n-th receive. With a window of two steps that is the least help a transport can give;
- * finishing one message never prevents another, so if this one schedule ends, every schedule does. */
+ * finishing one message never prevents another, so if this one schedule ends, every schedule does.
+ *
+ * Memory is shown to be used in order twice. Statically: of any two steps of a rank, at most HISTORY apart, that touch the
+ * same elements of scratch (out of place also of the output), one writing, the later waits for the earlier by `depends` and
+ * `after` alone. Dynamically, with a seed: everything that could run is started, and what runs is finished in random order
+ * as late as can be, bytes read and written only then; so what one rank's steps owe to another's (in place) is seen too. */
 #ifndef WEFT_TESTS_PLAN_MODEL_H
 #define WEFT_TESTS_PLAN_MODEL_H
 
@@ -19,6 +24,8 @@ struct plan_case {
     uint64_t count, chunk_elems;
     uint32_t lanes, window;
     bool in_place;
+    uint64_t seed;         /* 0: messages move when both ends are there */
+    const uint64_t *cuts;  /* (ranks + 1,) unequal pieces, NULL: equal; all_to_all: derived by the model */
 };
 
 /* Runs the case and checks it; on a fault writes one sentence and returns false. */

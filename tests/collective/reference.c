@@ -53,107 +53,208 @@ static float from_f16(uint16_t half)
     return (float)(half & 0x8000 ? -value : value);
 }
 
-static float load(enum weft_dtype dtype, const void *from)
+/* 8-bit floats through doubles: the value of each code, and of the codes the nearest, ties to the even one. */
+static double value_fp8(uint8_t code, bool e4m3)
+{
+    int mantissa_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
+    int exponent = (code & 0x7f) >> mantissa_bits, mantissa = code & ((1 << mantissa_bits) - 1);
+    double value = exponent == 0 ? ldexp(mantissa, 1 - bias - mantissa_bits)
+                                 : ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+    return code & 0x80 ? -value : value;
+}
+static uint8_t to_fp8(double value, bool e4m3)
+{
+    uint8_t top = e4m3 ? 0x7e : 0x7b, best = 0, sign = signbit(value) ? 0x80 : 0;
+    double magnitude = fabs(value);
+    for (uint8_t code = 1; code <= top; code++) {
+        double before = fabs(value_fp8(best, e4m3) - magnitude), now = fabs(value_fp8(code, e4m3) - magnitude);
+        if (now < before || (now == before && code % 2 == 0)) best = code;
+    }
+    /* Half a step above the largest number it is too large: NaN, which has no sign, or Inf. */
+    double limit = value_fp8(top, e4m3) + (value_fp8(top, e4m3) - value_fp8(top - 1, e4m3)) / 2;
+    if (magnitude > limit || (magnitude == limit && top % 2 == 1)) return e4m3 ? 0x7f : 0x7c | sign;
+    return best | sign;
+}
+
+/* Every sum is made in doubles' or floats' own arithmetic: f64 in double, the other floats in float. */
+static bool floats(enum weft_dtype dtype)
+{
+    return dtype == WEFT_F64 || dtype == WEFT_F32 || dtype == WEFT_F16 || dtype == WEFT_BF16 || dtype == WEFT_F8_E4M3 || dtype == WEFT_F8_E5M2;
+}
+
+static double load(enum weft_dtype dtype, const void *from)
 {
     uint16_t half;
     float value;
-    if (dtype == WEFT_F32) {
-        memcpy(&value, from, 4);
-        return value;
+    double wide;
+    switch (dtype) {
+    case WEFT_F64: memcpy(&wide, from, 8); return wide;
+    case WEFT_F32: memcpy(&value, from, 4); return value;
+    case WEFT_F8_E4M3:
+        if ((*(const uint8_t *)from & 0x7f) == 0x7f) return NAN;
+        return value_fp8(*(const uint8_t *)from, true);
+    case WEFT_F8_E5M2:
+        if ((*(const uint8_t *)from & 0x7f) == 0x7c) return *(const uint8_t *)from & 0x80 ? -INFINITY : INFINITY;
+        if ((*(const uint8_t *)from & 0x7f) > 0x7c) return NAN;
+        return value_fp8(*(const uint8_t *)from, false);
+    default:
+        memcpy(&half, from, 2);
+        return dtype == WEFT_F16 ? from_f16(half) : from_bf16(half);
     }
-    memcpy(&half, from, 2);
-    return dtype == WEFT_F16 ? from_f16(half) : from_bf16(half);
 }
-static void store(enum weft_dtype dtype, void *to, float value)
+static void store(enum weft_dtype dtype, void *to, double value)
 {
-    uint16_t half = dtype == WEFT_F16 ? to_f16(value) : to_bf16(value);
-    if (dtype == WEFT_F32) memcpy(to, &value, 4);
-    else memcpy(to, &half, 2);
+    float single = (float)value;
+    uint16_t half;
+    switch (dtype) {
+    case WEFT_F64: memcpy(to, &value, 8); break;
+    case WEFT_F32: memcpy(to, &single, 4); break;
+    case WEFT_F8_E4M3: *(uint8_t *)to = value != value ? 0x7f : to_fp8(value, true); break;
+    case WEFT_F8_E5M2: *(uint8_t *)to = value != value ? 0x7e : to_fp8(value, false); break;
+    default:
+        half = dtype == WEFT_F16 ? to_f16(single) : to_bf16(single);
+        memcpy(to, &half, 2);
+    }
 }
 
-static bool gathers(const struct call *c) { return c->kind == WEFT_COLL_ALL_GATHER; }
+uint64_t call_in_elems(const struct call *c, uint32_t rank)
+{
+    switch (c->kind) {
+    case WEFT_COLL_BARRIER: return 0;
+    case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_ALL_TO_ALL: return c->count * c->ranks;
+    case WEFT_COLL_SCATTER: return rank == c->root ? c->count * c->ranks : 0;
+    default: return c->count;
+    }
+}
+uint64_t call_out_elems(const struct call *c, uint32_t rank)
+{
+    switch (c->kind) {
+    case WEFT_COLL_BARRIER: return 0;
+    case WEFT_COLL_ALL_GATHER:
+    case WEFT_COLL_ALL_TO_ALL: return c->count * c->ranks;
+    case WEFT_COLL_GATHER: return rank == c->root ? c->count * c->ranks : 0;
+    case WEFT_COLL_REDUCE: return rank == c->root ? c->count : 0;
+    default: return c->count;
+    }
+}
 
-uint64_t call_in_elems(const struct call *c)
-{
-    if (c->kind == WEFT_COLL_BARRIER) return 0;
-    return c->kind == WEFT_COLL_REDUCE_SCATTER ? c->count * c->ranks : c->count;
-}
-uint64_t call_out_elems(const struct call *c)
-{
-    if (c->kind == WEFT_COLL_BARRIER) return 0;
-    return gathers(c) ? c->count * c->ranks : c->count;
-}
+double call_factor(uint32_t rank) { return 0.5 + rank; }
 
 void reference_input(const struct call *c, uint32_t rank, uint64_t i, void *out)
 {
     uint64_t random = mix(c->seed * 1000003 + rank * 7919ull + mix(i));
-    if (c->dtype == WEFT_I64) {
-        int64_t value = (int64_t)random;
-        memcpy(out, &value, 8);
+    if (!floats(c->dtype)) {
+        memcpy(out, &random, weft_dtype_bytes(c->dtype));
         return;
     }
-    int spread = c->dtype == WEFT_F16 ? 5 : 20;
-    float value = ldexpf((float)((random & 0xffffff) + 1) / 16777216.0f, (int)((random >> 32) % (2 * spread)) - spread);
+    int spread = c->dtype == WEFT_F8_E4M3 ? 3 : c->dtype == WEFT_F16 || c->dtype == WEFT_F8_E5M2 ? 5 : 20;
+    if (c->op == WEFT_PROD && c->dtype != WEFT_F64) spread = c->ranks > 8 ? 1 : 3;
+    double value = ldexp((double)((random & 0xffffff) + 1) / 16777216.0, (int)((random >> 32) % (2 * spread)) - spread);
     store(c->dtype, out, random >> 63 ? -value : value);
 }
 
+/* One operation on two numbers of the type in which sums are made. */
+static double pair(const struct call *c, double a, double b)
+{
+    bool is_double = c->dtype == WEFT_F64;
+    switch (c->op) {
+    case WEFT_PROD: return is_double ? a * b : (float)a * (float)b;
+    case WEFT_MIN: return a != a || b != b ? NAN : a < b ? a : b;
+    case WEFT_MAX: return a != a || b != b ? NAN : a > b ? a : b;
+    default: return is_double ? a + b : (float)a + (float)b;
+    }
+}
+
 /* T(a,b) from its definition. */
-static float tree(const float *values, uint32_t a, uint32_t b)
+static double tree(const struct call *c, const double *values, uint32_t a, uint32_t b)
 {
     if (b - a == 1) return values[a];
     uint32_t h = 1;
     while (h * 2 < b - a) h *= 2;
-    float left = tree(values, a, a + h), right = tree(values, a + h, b);
-    return left + right;
+    double left = tree(c, values, a, a + h), right = tree(c, values, a + h, b);
+    return pair(c, left, right);
+}
+
+#define WHOLE(type, unsigned_type)                                                                      \
+    do {                                                                                                \
+        type total = 0, value;                                                                          \
+        for (uint32_t r = 0; r < c->ranks; r++) {                                                       \
+            reference_input(c, r, element, &value);                                                     \
+            if (r == 0) total = value;                                                                  \
+            else if (c->op == WEFT_PROD) total = (type)((uint64_t)(unsigned_type)total * (unsigned_type)value); \
+            else if (c->op == WEFT_MIN) total = value < total ? value : total;                          \
+            else if (c->op == WEFT_MAX) total = value > total ? value : total;                          \
+            else if (c->op == WEFT_AND) total = (type)(total & value);                                  \
+            else if (c->op == WEFT_OR) total = (type)(total | value);                                   \
+            else if (c->op == WEFT_XOR) total = (type)(total ^ value);                                  \
+            else total = (type)((unsigned_type)total + (unsigned_type)value);                           \
+        }                                                                                               \
+        if (c->op == WEFT_AVG) total = (type)(total / (type)c->ranks);                                  \
+        memcpy(out, &total, sizeof total);                                                              \
+    } while (0)
+
+static bool reduced_whole(const struct call *c, uint64_t element, void *out)
+{
+    switch (c->dtype) {
+    case WEFT_I8: WHOLE(int8_t, uint8_t); return true;
+    case WEFT_U8: WHOLE(uint8_t, uint8_t); return true;
+    case WEFT_I32: WHOLE(int32_t, uint32_t); return true;
+    case WEFT_U32: WHOLE(uint32_t, uint32_t); return true;
+    case WEFT_I64: WHOLE(int64_t, uint64_t); return true;
+    case WEFT_U64: WHOLE(uint64_t, uint64_t); return true;
+    default: return false;
+    }
+}
+
+/* The declared order of a ring or chain: from the one behind `last` round to it. The ring keeps the element type on every hop
+ * but the last. */
+static double around(const struct call *c, const double *values, uint32_t last)
+{
+    double total = values[(last + 1) % c->ranks];
+    for (uint32_t n = 2; n <= c->ranks; n++) {
+        total = pair(c, total, values[(last + n) % c->ranks]);
+        uint8_t hop[8];
+        store(c->dtype, hop, total);
+        if (n < c->ranks && c->plan == WEFT_PLAN_RING) total = load(c->dtype, hop);
+    }
+    return total;
 }
 
 static void reduced(const struct call *c, uint64_t element, uint32_t slice, void *out)
 {
-    float values[1024];
-    if (c->dtype == WEFT_I64) {
-        uint64_t total = 0;
-        for (uint32_t r = 0; r < c->ranks; r++) {
-            int64_t value;
-            reference_input(c, r, element, &value);
-            total += (uint64_t)value;
-        }
-        int64_t result = c->op == WEFT_AVG ? (int64_t)total / (int64_t)c->ranks : (int64_t)total;
-        memcpy(out, &result, 8);
-        return;
-    }
+    double values[1024];
+    if (reduced_whole(c, element, out)) return;
     for (uint32_t r = 0; r < c->ranks; r++) {
         uint8_t bytes[8];
         reference_input(c, r, element, bytes);
         values[r] = load(c->dtype, bytes);
+        if (c->op != WEFT_SCALED_SUM) continue;
+        double scaled = c->dtype == WEFT_F64 ? values[r] * call_factor(r) : (double)((float)values[r] * (float)call_factor(r));
+        store(c->dtype, bytes, scaled);
+        values[r] = load(c->dtype, bytes);
     }
-    float total;
-    if (c->ranks == 1 || c->plan == WEFT_PLAN_DIRECT) {
-        total = tree(values, 0, c->ranks);
-    } else { /* the ring's declared order; the element type on every hop but the last */
-        total = values[(slice + 1) % c->ranks];
-        for (uint32_t n = 2; n <= c->ranks; n++) {
-            total = total + values[(slice + n) % c->ranks];
-            uint8_t hop[8];
-            store(c->dtype, hop, total);
-            if (n < c->ranks) total = load(c->dtype, hop);
-        }
-    }
-    if (c->op == WEFT_AVG && c->ranks > 1) total = total * (1.0f / (float)c->ranks);
+    bool by_tree = c->ranks == 1 || weft_plan_reproducible(c->plan);
+    double total = by_tree ? tree(c, values, 0, c->ranks) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
+    if (c->op == WEFT_AVG && c->ranks > 1)
+        total = c->dtype == WEFT_F64 ? total * (1.0 / c->ranks) : (double)((float)total * (1.0f / (float)c->ranks));
     store(c->dtype, out, total);
 }
 
 void reference_output(const struct call *c, uint32_t rank, uint64_t i, void *out)
 {
-    if (c->kind == WEFT_COLL_BROADCAST) {
-        reference_input(c, c->root, i, out);
-    } else if (gathers(c)) {
-        reference_input(c, (uint32_t)(i / c->count), i % c->count, out);
-    } else if (c->kind == WEFT_COLL_REDUCE_SCATTER) {
-        reduced(c, rank * c->count + i, rank, out);
-    } else {
+    switch (c->kind) {
+    case WEFT_COLL_BROADCAST: reference_input(c, c->root, i, out); break;
+    case WEFT_COLL_ALL_GATHER:
+    case WEFT_COLL_GATHER: reference_input(c, (uint32_t)(i / c->count), i % c->count, out); break;
+    case WEFT_COLL_SCATTER: reference_input(c, c->root, rank * c->count + i, out); break;
+    case WEFT_COLL_ALL_TO_ALL: reference_input(c, (uint32_t)(i / c->count), rank * c->count + i % c->count, out); break;
+    case WEFT_COLL_REDUCE_SCATTER: reduced(c, rank * c->count + i, rank, out); break;
+    default: {
         uint32_t slice = (uint32_t)(i * c->ranks / c->count); /* near; corrected by the definition */
         while (c->count * (slice + 1) / c->ranks <= i) slice++;
         while (c->count * slice / c->ranks > i) slice--;
         reduced(c, i, slice, out);
+    }
     }
 }

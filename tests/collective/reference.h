@@ -9,15 +9,16 @@
 
 struct call {
     enum weft_coll_kind kind;
-    enum weft_plan_id plan; /* DIRECT or RING */
+    enum weft_plan_id plan; /* not AUTO */
     enum weft_dtype dtype;
     enum weft_op op;
     uint32_t ranks, root;
     uint64_t count, seed;
 };
 
-uint64_t call_in_elems(const struct call *call);
-uint64_t call_out_elems(const struct call *call);
+uint64_t call_in_elems(const struct call *call, uint32_t rank);
+uint64_t call_out_elems(const struct call *call, uint32_t rank);
+double call_factor(uint32_t rank); /* of a scaled sum */
 /* Element `i` of the input vector of `rank`, written in the dtype at out. */
 void reference_input(const struct call *call, uint32_t rank, uint64_t i, void *out);
 /* Element `i` of the output vector of `rank`. */

@@ -379,7 +379,7 @@ static void wrong_arguments(void **state)
     for (size_t i = 0; i < 8; i++) bad[i] = base_args(0);
     bad[0].kind = 77;
     bad[1].dtype = 0;
-    bad[2].op = 9;
+    bad[2].op = 99;
     bad[3].kind = WEFT_COLL_BROADCAST, bad[3].root = 2, bad[3].plan = 0;
     bad[4].in = NULL;
     bad[5].count = UINT64_MAX / 3;

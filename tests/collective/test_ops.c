@@ -53,14 +53,15 @@ static void run_call(const struct call *call, bool in_place)
 }
 
 static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_F16, WEFT_BF16, WEFT_I64};
+static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST,
+                                            WEFT_COLL_BARRIER, WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
+#define KINDS (sizeof kinds / sizeof kinds[0])
 
 static void sweep(uint32_t ranks, const uint64_t *counts, size_t count_count, bool all_types)
 {
-    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST,
-                                                WEFT_COLL_BARRIER};
     uint64_t seed = 1;
-    for (size_t k = 0; k < 5; k++)
-        for (int plan = WEFT_PLAN_DIRECT; plan <= WEFT_PLAN_RING; plan++)
+    for (size_t k = 0; k < KINDS; k++)
+        for (int plan = WEFT_PLAN_DIRECT; plan < WEFT_PLAN_COUNT; plan++)
             for (size_t d = 0; d < 4; d++)
                 for (size_t n = 0; n < count_count; n++) {
                     if (!weft_plan_supports(plan, kinds[k])) continue;
@@ -68,7 +69,7 @@ static void sweep(uint32_t ranks, const uint64_t *counts, size_t count_count, bo
                     if (!all_types && (d + n + ranks) % 4) continue;
                     struct call call = {.kind = kinds[k], .plan = plan, .dtype = dtypes[d], .op = (d + n) % 2 ? WEFT_AVG : WEFT_SUM,
                                         .ranks = ranks, .root = (uint32_t)(seed % ranks), .count = counts[n], .seed = seed};
-                    bool piecewise = kinds[k] == WEFT_COLL_REDUCE_SCATTER || kinds[k] == WEFT_COLL_ALL_GATHER;
+                    bool piecewise = kinds[k] != WEFT_COLL_ALL_REDUCE && kinds[k] != WEFT_COLL_BROADCAST && kinds[k] != WEFT_COLL_REDUCE;
                     if (piecewise && call.count > 40) call.count = call.count / ranks + 1;
                     run_call(&call, seed % 2);
                     if (all_types) {
@@ -107,14 +108,158 @@ static void long_vectors(void **state)
 {
     for (uint32_t ranks = 2; ranks <= 5; ranks++) {
         open_groups(ranks, 16384, 8);
-        for (int plan = WEFT_PLAN_DIRECT; plan <= WEFT_PLAN_RING; plan++)
+        for (int plan = WEFT_PLAN_DIRECT; plan < WEFT_PLAN_COUNT; plan++)
             for (size_t d = 0; d < 4; d++) {
+                if (!weft_plan_supports(plan, WEFT_COLL_ALL_REDUCE)) continue;
                 struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .plan = plan, .dtype = dtypes[d], .op = d % 2 ? WEFT_SUM : WEFT_AVG,
                                     .ranks = ranks, .count = 50021, .seed = ranks * 10 + d};
                 run_call(&call, d % 2);
             }
         close_groups(ranks);
     }
+}
+
+/* Every element type with every reduction it has, on a plan of each make: folds, wide scratch, the ring. */
+static void types_and_reductions(void **state)
+{
+    static const struct {
+        enum weft_coll_kind kind;
+        enum weft_plan_id plan;
+    } makes[] = {{WEFT_COLL_ALL_REDUCE, WEFT_PLAN_DIRECT}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_RING}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_HALVING},
+                 {WEFT_COLL_REDUCE_SCATTER, WEFT_PLAN_DIRECT}, {WEFT_COLL_REDUCE, WEFT_PLAN_BINOMIAL}, {WEFT_COLL_REDUCE, WEFT_PLAN_CHAIN}};
+    for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
+        open_groups(ranks, 256, 8);
+        uint64_t seed = 100;
+        for (int dtype = 1; dtype < WEFT_DTYPE_COUNT; dtype++)
+            for (int op = 1; op < WEFT_OP_COUNT; op++)
+                for (size_t m = 0; m < 6; m++) {
+                    bool real = dtype <= WEFT_BF16 || dtype == WEFT_F64 || dtype >= WEFT_F8_E4M3;
+                    struct call call = {.kind = makes[m].kind, .plan = makes[m].plan, .dtype = dtype, .op = op, .ranks = ranks, .root = ranks / 2,
+                                        .count = 131, .seed = seed++};
+                    if (real ? op >= WEFT_AND && op <= WEFT_XOR : op == WEFT_SCALED_SUM) {
+                        struct posted posted;
+                        posted_prepare(&posted, &call, 0, false);
+                        assert_int_equal(posted_start(&posted, groups[0], 0), WEFT_ERR_UNSUPPORTED);
+                        posted_release(&posted);
+                        continue;
+                    }
+                    run_call(&call, seed % 2);
+                }
+        close_groups(ranks);
+    }
+}
+
+/* Several calls of ranks that differ in what they post: pieces of unequal lengths, messages of pairs. */
+struct batch {
+    struct outcome outcomes[64];
+    uint32_t pending;
+    bool done;
+};
+static void batch_post(struct batch *batch, uint32_t rank, const struct weft_coll_args *args)
+{
+    struct outcome *outcome = &batch->outcomes[batch->pending++];
+    *outcome = (struct outcome){.pending = &batch->pending, .all_done = &batch->done};
+    struct weft_error error = {0};
+    enum weft_status status = weft_coll_post(groups[rank], args, outcome_done, outcome, NULL, &error);
+    if (status != WEFT_IN_PROGRESS) fail_msg("%s", error.text);
+}
+static void batch_run(struct batch *batch)
+{
+    uint32_t posted = batch->pending;
+    enum weft_status status = world_run(world, &batch->done, WEFT_SECONDS(20));
+    for (uint32_t i = 0; i < posted; i++)
+        if (batch->outcomes[i].ended && batch->outcomes[i].status != WEFT_OK) fail_msg("%s", batch->outcomes[i].text);
+    assert_int_equal(status, WEFT_OK);
+    *batch = (struct batch){0};
+}
+
+#define UNEQUAL 5u
+static void unequal_pieces(void **state)
+{
+    static const uint64_t counts[UNEQUAL] = {3, 0, 70, 1, 33};
+    static int32_t in[UNEQUAL][600], out[UNEQUAL][600], sum[600];
+    static struct batch batch;
+    for (int plan = WEFT_PLAN_DIRECT; plan < WEFT_PLAN_COUNT; plan++)
+        for (size_t k = 0; k < KINDS; k++) {
+            if (!weft_plan_cuts(plan, kinds[k])) continue;
+            open_groups(UNEQUAL, 64, 4);
+            uint32_t root = 2;
+            uint64_t sent[UNEQUAL][UNEQUAL], received[UNEQUAL][UNEQUAL], firsts[UNEQUAL + 1] = {0};
+            memset(out, 0xff, sizeof out);
+            memset(sum, 0, sizeof sum);
+            for (uint32_t r = 0; r < UNEQUAL; r++) firsts[r + 1] = firsts[r] + counts[r];
+            for (uint32_t r = 0; r < UNEQUAL; r++)
+                for (uint32_t i = 0; i < 600; i++) sum[i] += in[r][i] = (int32_t)(r * 100000 + i);
+            for (uint32_t r = 0; r < UNEQUAL; r++)
+                for (uint32_t p = 0; p < UNEQUAL; p++) sent[r][p] = received[p][r] = (r * 31 + p * 17) % 90;
+            for (uint32_t r = 0; r < UNEQUAL; r++) {
+                struct weft_coll_args args = {.kind = kinds[k], .plan = plan, .dtype = WEFT_I32, .op = WEFT_SUM, .in = in[r], .out = out[r],
+                                              .root = root, .count = counts[r], .counts = counts};
+                if (kinds[k] == WEFT_COLL_ALL_TO_ALL) args.counts = sent[r], args.counts_out = received[r];
+                if ((kinds[k] == WEFT_COLL_GATHER || kinds[k] == WEFT_COLL_SCATTER) && r != root) args.counts = NULL;
+                batch_post(&batch, r, &args);
+            }
+            batch_run(&batch);
+            for (uint32_t r = 0; r < UNEQUAL; r++)
+                for (uint32_t p = 0, at = 0; p < UNEQUAL; p++) {
+                    uint64_t n = kinds[k] == WEFT_COLL_ALL_TO_ALL ? received[r][p] : counts[p], first = 0;
+                    for (uint32_t q = 0; q < r; q++) first += sent[p][q];
+                    for (uint64_t i = 0; i < n; i++, at++) {
+                        if (kinds[k] == WEFT_COLL_ALL_TO_ALL) assert_int_equal(out[r][at], in[p][first + i]);
+                        else if (kinds[k] == WEFT_COLL_ALL_GATHER || (kinds[k] == WEFT_COLL_GATHER && r == root)) assert_int_equal(out[r][at], in[p][i]);
+                        else if (kinds[k] == WEFT_COLL_SCATTER && p == r) assert_int_equal(out[r][i], in[root][firsts[r] + i]);
+                        else if (kinds[k] == WEFT_COLL_REDUCE_SCATTER && p == r) assert_int_equal(out[r][i], sum[firsts[r] + i]);
+                    }
+                }
+            close_groups(UNEQUAL);
+        }
+}
+
+/* Sends and receives of pairs, beside operations of all: they meet in the order posted between two ranks. */
+static void pairs(void **state)
+{
+    static uint16_t sent[3][3][4][3000], got[3][3][4][3000];
+    static struct batch batch;
+    open_groups(3, 1024, 4);
+    for (uint32_t round = 0; round < 3; round++) {
+        float values[3] = {1, 2, 3};
+        for (uint32_t r = 0; r < 3; r++) {
+            for (uint32_t n = 0; n < 4; n++)
+                for (uint32_t p = 0; p < 3; p++) {
+                    if (p == r) continue;
+                    for (uint32_t i = 0; i < 3000; i++) sent[r][p][n][i] = (uint16_t)(r * 7000 + p * 1000 + n * 100 + i + round);
+                    struct weft_coll_args send = {.kind = WEFT_COLL_SEND, .in = sent[r][p][n], .count = n * 999 + p, .dtype = WEFT_BF16, .root = p};
+                    struct weft_coll_args recv = {.kind = WEFT_COLL_RECV, .out = got[r][p][n], .count = n * 999 + r, .dtype = WEFT_BF16, .root = p};
+                    batch_post(&batch, r, n % 2 ? &send : &recv);
+                    batch_post(&batch, r, n % 2 ? &recv : &send);
+                }
+            batch_post(&batch, r, &(struct weft_coll_args){.kind = WEFT_COLL_ALL_REDUCE, .in = &values[r], .out = &values[r], .count = 1,
+                                                           .dtype = WEFT_F32, .op = WEFT_MAX});
+        }
+        batch_run(&batch);
+        for (uint32_t r = 0; r < 3; r++) {
+            assert_true(values[r] == 3);
+            for (uint32_t p = 0; p < 3; p++)
+                for (uint32_t n = 0; n < 4 && p != r; n++) assert_memory_equal(got[r][p][n], sent[p][r][n], 2 * (n * 999 + r));
+        }
+    }
+    close_groups(3);
+}
+
+/* In place an exchange takes a copy of what it sends. */
+static void exchange_in_place(void **state)
+{
+    static int64_t values[4][4 * 500];
+    static struct batch batch;
+    open_groups(4, 512, 4);
+    for (uint32_t r = 0; r < 4; r++)
+        for (uint32_t i = 0; i < 2000; i++) values[r][i] = r * 10000 + i;
+    for (uint32_t r = 0; r < 4; r++)
+        batch_post(&batch, r, &(struct weft_coll_args){.kind = WEFT_COLL_ALL_TO_ALL, .in = values[r], .out = values[r], .count = 500, .dtype = WEFT_I64});
+    batch_run(&batch);
+    for (uint32_t r = 0; r < 4; r++)
+        for (uint32_t i = 0; i < 2000; i++) assert_int_equal(values[r][i], i / 500 * 10000 + r * 500 + i % 500);
+    close_groups(4);
 }
 
 static void gathered_bytes(uint32_t ranks, uint64_t piece_max, size_t chunk_bytes)
@@ -185,6 +330,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_ranks), cmocka_unit_test(many_ranks), cmocka_unit_test(long_vectors), cmocka_unit_test(gather_bytes), cmocka_unit_test(recorded),
+        cmocka_unit_test(types_and_reductions), cmocka_unit_test(unequal_pieces), cmocka_unit_test(pairs), cmocka_unit_test(exchange_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

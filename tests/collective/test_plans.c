@@ -1,4 +1,5 @@
-/* test_plans.c - every plan, proved without a network for 1..130 ranks (and some large numbers).
+/* test_plans.c - every plan, proved without a network: a sample of the numbers of ranks up to 130, --thorough all up to 257,
+ * and primes and powers of two up to 4,099.
  *
  * For each case the model (plan_model.h) shows: every element gets each rank's contribution exactly once
  * and in the declared order; every send meets a receive of equal number and length; nothing waits for
@@ -21,9 +22,9 @@ static void prove(const struct plan_case *c)
 {
     char why[256];
     if (plan_model_run(c, why, sizeof why)) return;
-    print_error("plan %s, %s, ranks %u, root %u, count %llu, chunk %llu, lanes %u, window %u%s: %s\n", weft_plan_name(c->plan),
-                weft_coll_kind_name(c->kind), c->ranks, c->root, (unsigned long long)c->count, (unsigned long long)c->chunk_elems,
-                c->lanes, c->window, c->in_place ? ", in place" : "", why);
+    print_error("plan %s, %s, ranks %u, root %u, count %llu%s, chunk %llu, lanes %u, window %u%s, seed %llu: %s\n", weft_plan_name(c->plan),
+                weft_coll_kind_name(c->kind), c->ranks, c->root, (unsigned long long)c->count, c->cuts ? " and less" : "",
+                (unsigned long long)c->chunk_elems, c->lanes, c->window, c->in_place ? ", in place" : "", (unsigned long long)c->seed, why);
     fail();
 }
 
@@ -31,7 +32,9 @@ static void prove(const struct plan_case *c)
 static void prove_vector_kind(enum weft_plan_id plan, enum weft_coll_kind kind)
 {
     for (uint32_t p = 1; p <= ranks_max; p++) {
-        bool whole = kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_BROADCAST;
+        bool edge = (p & (p - 1)) == 0 || ((p - 1) & (p - 2)) == 0 || ((p + 1) & p) == 0; /* a power of two and its neighbours */
+        if (!thorough && p > 20 && !edge && p % 13) continue;
+        bool whole = kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_REDUCE;
         uint64_t counts[] = {0, 1, p / 2, p + 1, 3ull * p + p / 3, 7ull * p + 5};
         uint64_t pieces[] = {0, 1, 2, 5};
         size_t n = whole ? 6 : 4;
@@ -43,10 +46,17 @@ static void prove_vector_kind(enum weft_plan_id plan, enum weft_coll_kind kind)
             struct plan_case c = {.plan = plan, .kind = kind, .ranks = p, .root = p / 3, .count = count, .chunk_elems = chunk,
                                   .lanes = 1 + p % 3, .window = p % 2 || few ? 2 : 16};
             if (!few || p % 3) prove(&c);
-            c.in_place = kind != WEFT_COLL_BROADCAST && !(few && p % 3);
+            c.in_place = kind != WEFT_COLL_BROADCAST && kind != WEFT_COLL_ALL_TO_ALL && !(few && p % 3);
             c.lanes = 2;
             c.window = p % 2 && !few ? 16 : 3;
             if (c.in_place) prove(&c);
+            if (few && p > 24 && !thorough) continue;
+            c.seed = p * 10 + i + 1;
+            c.window = 2 + c.seed % 40;
+            prove(&c);
+            if (kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_ALL_TO_ALL) continue;
+            c.in_place = !c.in_place;
+            prove(&c);
         }
     }
 }
@@ -58,6 +68,16 @@ static void direct_all_gather_bytes(void **state) { prove_vector_kind(WEFT_PLAN_
 static void ring_all_reduce(void **state) { prove_vector_kind(WEFT_PLAN_RING, WEFT_COLL_ALL_REDUCE); }
 static void ring_reduce_scatter(void **state) { prove_vector_kind(WEFT_PLAN_RING, WEFT_COLL_REDUCE_SCATTER); }
 static void ring_all_gather(void **state) { prove_vector_kind(WEFT_PLAN_RING, WEFT_COLL_ALL_GATHER); }
+static void doubling(void **state) { prove_vector_kind(WEFT_PLAN_DOUBLING, WEFT_COLL_ALL_REDUCE); }
+static void halving(void **state) { prove_vector_kind(WEFT_PLAN_HALVING, WEFT_COLL_ALL_REDUCE); }
+static void direct_reduce(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_REDUCE); }
+static void binomial_reduce(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIAL, WEFT_COLL_REDUCE); }
+static void chain_reduce(void **state) { prove_vector_kind(WEFT_PLAN_CHAIN, WEFT_COLL_REDUCE); }
+static void chain_broadcast(void **state) { prove_vector_kind(WEFT_PLAN_CHAIN, WEFT_COLL_BROADCAST); }
+static void bruck_all_gather(void **state) { prove_vector_kind(WEFT_PLAN_BRUCK, WEFT_COLL_ALL_GATHER); }
+static void gather(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_GATHER); }
+static void scatter(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_SCATTER); }
+static void all_to_all(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_ALL_TO_ALL); }
 static void broadcast(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_BROADCAST); }
 
 static void broadcast_any_root(void **state)
@@ -72,6 +92,40 @@ static void barrier(void **state)
 {
     for (uint32_t p = 1; p <= ranks_max; p++)
         prove(&(struct plan_case){.plan = WEFT_PLAN_DIRECT, .kind = WEFT_COLL_BARRIER, .ranks = p, .chunk_elems = 1, .lanes = 1, .window = 2});
+}
+
+/* Pieces of lengths that have nothing in common, some of them empty. */
+static void unequal_pieces(void **state)
+{
+    static const enum weft_coll_kind kinds[] = {WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_GATHER, WEFT_COLL_SCATTER,
+                                                WEFT_COLL_ALL_TO_ALL};
+    for (uint32_t p = 1; p <= (thorough ? 257 : 35); p += p > 70 ? 17 : 1)
+        for (size_t k = 0; k < 5; k++)
+            for (int plan = WEFT_PLAN_DIRECT; plan < WEFT_PLAN_COUNT; plan++) {
+                if (!weft_plan_cuts(plan, kinds[k])) continue;
+                uint64_t cuts[258] = {0};
+                for (uint32_t r = 0; r < p; r++) cuts[r + 1] = cuts[r] + (r % 4 == 1 ? 0 : (r * 5 + p) % 7);
+                struct plan_case c = {.plan = plan, .kind = kinds[k], .ranks = p, .root = p / 2, .count = 4, .chunk_elems = 1 + p % 3, .lanes = 2,
+                                      .window = 2 + p % 5, .cuts = cuts, .seed = p % 3 ? p : 0};
+                prove(&c);
+                c.in_place = kinds[k] != WEFT_COLL_ALL_TO_ALL;
+                if (c.in_place) prove(&c);
+            }
+}
+
+static void any_root(void **state)
+{
+    static const struct {
+        enum weft_plan_id plan;
+        enum weft_coll_kind kind;
+    } rooted[] = {{WEFT_PLAN_DIRECT, WEFT_COLL_REDUCE}, {WEFT_PLAN_BINOMIAL, WEFT_COLL_REDUCE}, {WEFT_PLAN_CHAIN, WEFT_COLL_REDUCE},
+                  {WEFT_PLAN_CHAIN, WEFT_COLL_BROADCAST}, {WEFT_PLAN_DIRECT, WEFT_COLL_GATHER}, {WEFT_PLAN_DIRECT, WEFT_COLL_SCATTER}};
+    for (uint32_t p = 1; p <= (thorough ? 40 : 17); p++)
+        for (uint32_t root = 0; root < p; root++)
+            for (size_t i = 0; i < 6; i++)
+                prove(&(struct plan_case){.plan = rooted[i].plan, .kind = rooted[i].kind, .ranks = p, .root = root, .count = 7, .chunk_elems = 2,
+                                          .lanes = 1, .window = 2 + root % 7, .in_place = root % 2 && rooted[i].kind != WEFT_COLL_BROADCAST,
+                                          .seed = root % 3});
 }
 
 /* A barrier lets nobody through before all have come: hold one rank's plan back and look what the others can finish. */
@@ -103,15 +157,17 @@ static void barrier_holds(void **state)
     }
 }
 
+/* Many ranks, few elements: all plans of all_reduce; the plans with log2(ranks) messages up to 4,099 ranks. */
 static void large(void **state)
 {
-    static const uint32_t sizes[] = {257, 509, 512, 1021};
-    for (size_t i = 0; i < (thorough ? 4 : 1); i++) {
-        uint32_t p = sizes[i];
-        for (int plan = WEFT_PLAN_DIRECT; plan <= WEFT_PLAN_RING; plan++)
-            prove(&(struct plan_case){.plan = plan, .kind = WEFT_COLL_ALL_REDUCE, .ranks = p, .count = p + p / 2, .chunk_elems = 1 + i,
-                                      .lanes = 1, .window = 2});
-    }
+    static const uint32_t sizes[] = {257, 509, 512, 1021, 1024, 2039, 2048, 4093, 4096, 4099};
+    static const enum weft_plan_id plans[] = {WEFT_PLAN_DOUBLING, WEFT_PLAN_HALVING, WEFT_PLAN_DIRECT, WEFT_PLAN_RING};
+    for (size_t i = 0; i < (thorough ? 10 : 1); i++)
+        for (size_t k = 0; k < (i < 4 ? 4 : 2); k++) {
+            uint32_t p = sizes[i];
+            prove(&(struct plan_case){.plan = plans[k], .kind = WEFT_COLL_ALL_REDUCE, .ranks = p, .count = i < 4 ? p + p / 2 : 5,
+                                      .chunk_elems = 1 + i % 4, .lanes = 1, .window = 2});
+        }
 }
 
 /* Very long vectors: only the arithmetic of the cut can be looked at, and that slices tile the vector. */
@@ -134,25 +190,32 @@ static void huge_counts(void **state)
 static void names_and_choice(void **state)
 {
     assert_int_equal(weft_plan_parse("ring"), WEFT_PLAN_RING);
-    assert_int_equal(weft_plan_parse("direct"), WEFT_PLAN_DIRECT);
+    for (int plan = 0; plan < WEFT_PLAN_COUNT; plan++) assert_int_equal(weft_plan_parse(weft_plan_name(plan)), plan);
     assert_int_equal(weft_plan_parse("nothing"), WEFT_PLAN_AUTO);
     assert_string_equal(weft_plan_name(WEFT_PLAN_RING), "ring");
-    assert_int_equal(weft_plan_choose(WEFT_COLL_ALL_REDUCE, 8, 1ull << 30, true), WEFT_PLAN_DIRECT);
-    assert_int_equal(weft_plan_choose(WEFT_COLL_ALL_REDUCE, 8, 1ull << 30, false), WEFT_PLAN_RING);
-    assert_int_equal(weft_plan_choose(WEFT_COLL_ALL_REDUCE, 8, 1024, false), WEFT_PLAN_DIRECT);
-    assert_int_equal(weft_plan_choose(WEFT_COLL_BROADCAST, 8, 1ull << 30, false), WEFT_PLAN_DIRECT);
+    for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++)
+        for (uint32_t p = 1; p <= 300; p += p / 5 + 1)
+            for (uint64_t bytes = 0; bytes < 1ull << 40; bytes = bytes * 7 + 1)
+                for (int same = 0; same < 2; same++) {
+                    enum weft_plan_id plan = weft_plan_choose(kind, p, bytes, same);
+                    assert_true(weft_plan_supports(plan, kind) && (!same || weft_plan_reproducible(plan)));
+                }
 }
 
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--thorough") == 0) thorough = true;
+        if (strcmp(argv[i], "--thorough") == 0) thorough = true, ranks_max = 257;
+        else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) cmocka_set_test_filter(argv[++i]);
         else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) ranks_max = (uint32_t)atoi(argv[++i]);
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(direct_all_reduce), cmocka_unit_test(direct_reduce_scatter), cmocka_unit_test(direct_all_gather),
         cmocka_unit_test(direct_all_gather_bytes), cmocka_unit_test(ring_all_reduce), cmocka_unit_test(ring_reduce_scatter),
-        cmocka_unit_test(ring_all_gather), cmocka_unit_test(broadcast), cmocka_unit_test(broadcast_any_root),
+        cmocka_unit_test(ring_all_gather), cmocka_unit_test(doubling), cmocka_unit_test(halving), cmocka_unit_test(direct_reduce),
+        cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather),
+        cmocka_unit_test(gather), cmocka_unit_test(scatter), cmocka_unit_test(all_to_all), cmocka_unit_test(unequal_pieces), cmocka_unit_test(any_root),
+        cmocka_unit_test(broadcast), cmocka_unit_test(broadcast_any_root),
         cmocka_unit_test(barrier), cmocka_unit_test(barrier_holds), cmocka_unit_test(large), cmocka_unit_test(huge_counts),
         cmocka_unit_test(names_and_choice),
     };

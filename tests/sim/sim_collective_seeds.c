@@ -149,18 +149,20 @@ static void post_some(struct rank_script *script)
 
 static void late_fired(struct weft_timer *timer) { post_some(weft_container_of(timer, struct rank_script, late)); }
 
-static bool same_everywhere(const struct call *call) { return call->kind != WEFT_COLL_REDUCE_SCATTER; }
+static bool same_everywhere(const struct call *call) { return call->kind <= WEFT_COLL_BARRIER && call->kind != WEFT_COLL_REDUCE_SCATTER; }
 
 static void choose_call(struct call *call, uint32_t ranks)
 {
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER,
-                                                WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST, WEFT_COLL_BARRIER};
+                                                WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST, WEFT_COLL_BARRIER, WEFT_COLL_REDUCE, WEFT_COLL_GATHER,
+                                                WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
     static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_F32, WEFT_BF16, WEFT_F16, WEFT_I64};
-    *call = (struct call){.kind = kinds[roll(7)], .dtype = dtypes[roll(5)], .op = roll(3) ? WEFT_SUM : WEFT_AVG, .ranks = ranks,
+    *call = (struct call){.kind = kinds[roll(11)], .dtype = dtypes[roll(5)], .op = roll(3) ? WEFT_SUM : WEFT_AVG, .ranks = ranks,
                           .root = (uint32_t)roll(ranks), .seed = roll(1000000)};
-    bool pieces = call->kind == WEFT_COLL_REDUCE_SCATTER || call->kind == WEFT_COLL_ALL_GATHER;
+    bool pieces = call->kind != WEFT_COLL_ALL_REDUCE && call->kind != WEFT_COLL_BROADCAST && call->kind != WEFT_COLL_REDUCE;
     call->count = pieces ? roll(4) : roll(8) ? roll(2 * ranks) : roll(700);
-    call->plan = roll(2) && weft_plan_supports(WEFT_PLAN_RING, call->kind) ? WEFT_PLAN_RING : WEFT_PLAN_DIRECT;
+    call->plan = (enum weft_plan_id)(1 + roll(WEFT_PLAN_COUNT - 1));
+    if (!weft_plan_supports(call->plan, call->kind)) call->plan = WEFT_PLAN_DIRECT;
 }
 
 static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
@@ -179,11 +181,11 @@ static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
         struct call *call = &g->calls[n];
         choose_call(call, ranks);
         size_t elem = weft_dtype_bytes(call->dtype);
-        uint64_t out = call_out_elems(call);
+        uint64_t out = call_out_elems(call, call->root); /* nobody has a longer one */
         uint32_t copies = same_everywhere(call) ? 1 : ranks;
         g->expected[n] = arena_alloc(NULL, copies * out * elem + 1);
         for (uint32_t r = 0; r < copies; r++)
-            for (uint64_t i = 0; i < out; i++) reference_output(call, r, i, g->expected[n] + (r * out + i) * elem);
+            for (uint64_t i = 0; i < call_out_elems(call, copies == 1 ? call->root : r); i++) reference_output(call, r, i, g->expected[n] + (r * out + i) * elem);
     }
 }
 
@@ -200,7 +202,7 @@ static void make_rank(struct group_script *g, uint32_t rank, struct weft_group *
         const struct call *call = &g->calls[n];
         struct rank_op *op = &script->ops[n];
         size_t elem = weft_dtype_bytes(call->dtype);
-        uint64_t in = call_in_elems(call), out = call_out_elems(call);
+        uint64_t in = call_in_elems(call, rank), out = call_out_elems(call, rank);
         op->script = script;
         op->in = arena_alloc(NULL, in * elem + 1);
         op->out = arena_alloc(NULL, out * elem + 1);
@@ -244,8 +246,8 @@ static bool check_rank(const struct group_script *g, const struct rank_script *s
     for (uint32_t n = 0; n < g->op_count; n++) {
         const struct rank_op *op = &script->ops[n];
         const struct call *call = &g->calls[n];
-        size_t bytes = call_out_elems(call) * weft_dtype_bytes(call->dtype);
-        const uint8_t *expected = g->expected[n] + (same_everywhere(call) ? 0 : script->rank * bytes);
+        size_t elem = weft_dtype_bytes(call->dtype), bytes = call_out_elems(call, script->rank) * elem;
+        const uint8_t *expected = g->expected[n] + (same_everywhere(call) ? 0 : script->rank * call_out_elems(call, call->root) * elem);
         const char *what = NULL;
         if (op->outcome.times != 1) what = "did not end once";
         else if (op->outcome.status == WEFT_OK && memcmp(op->out, expected, bytes) != 0) what = "has wrong bits";
