@@ -70,7 +70,8 @@ enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, vo
     WEFT_TRY(check_contribution(tensor, "push_pull"));
     tensor->op.in = grad;
     tensor->op.out = out;
-    if (tensor->session->step.weight != 1.0f && !tensor->codec) {
+    if (tensor->choosing.candidates.count > 0) client_judging_ready(tensor);
+    if ((tensor->session->step.weight != 1.0f && !tensor->codec) || tensor->carry) {
         /* `out` is free to use until the result comes, unless it still holds the weights this rank will update. */
         tensor->op.scaled = client_tensor_updates_here(tensor) ? tensor->scratch : out;
     }

@@ -54,6 +54,7 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
         client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
         return;
     }
+    client_judging_done(tensor);
     if (status < 0) {
         char name[192];
         char sentence[480];
@@ -78,7 +79,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
     enum weft_status status;
     if (tensor->codec) {
         status = weft_coll_codec_all_reduce(tensor->session->engine.group, tensor->codec, &tensor->codec_spec, &tensor->shape,
-                                            op->in, op->weight, sum_place(tensor), op->grad_scale, 0,
+                                            op->scaled ? op->scaled : op->in, op->scaled ? 1.0f : op->weight, sum_place(tensor), op->grad_scale, 0,
                                             client_engine_group_op_done, group_op, error);
     } else {
         struct weft_coll_args args = {
@@ -92,14 +93,23 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
         };
         status = weft_coll_post(tensor->session->engine.group, &args, client_engine_group_op_done, group_op, &group_op->coll, error);
     }
+    if (status >= 0) client_judging_posted(tensor);
     return status;
+}
+
+/* Is everything there that the exchange begins with? */
+static bool may_start(const struct weft_tensor *tensor)
+{
+    if (tensor->op.scaled && !tensor->op.scaled_ready) return false;
+    return !tensor->codec || tensor->session->step.known;
 }
 
 static bool run_scale(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
     if (!client_scale_slice(tensor, tensor->elems)) return false;
-    tensor->group_op.ready = true;
+    tensor->op.scaled_ready = true;
+    tensor->group_op.ready = may_start(tensor);
     client_engine_pump_group(tensor->session);
     return true;
 }
@@ -113,7 +123,7 @@ void client_reduce_path_start(struct weft_mail *mail)
     if (!client_request_opened(request)) return;
     tensor->group_op.post = post_reduce;
     tensor->group_op.done = on_reduced;
-    tensor->group_op.ready = !op->scaled && (!tensor->codec || session->step.known);
+    tensor->group_op.ready = may_start(tensor);
     op->grad_scale = session->step.grad_scale; /* of this step if it is known by now */
     op->in_transport++; /* the group holds it, queued or posted */
     if (tensor->codec && !session->step.known) weft_list_append(&session->engine.record_waiters, &tensor->record_link);
@@ -132,7 +142,7 @@ void client_reduce_path_record_known(struct weft_session *session)
         weft_list_remove(&tensor->record_link);
         tensor->op.grad_scale = session->step.grad_scale;
         if (tensor->op.in_transport > 0)
-            tensor->group_op.ready = true; /* a codec that waited to start */
+            tensor->group_op.ready = may_start(tensor); /* a codec that waited to start */
         else
             finish(tensor);
     }

@@ -155,6 +155,7 @@ static void free_session(struct weft_session *session)
     struct weft_env *env = session->env;
     while (!weft_list_empty(&session->tensors))
         client_tensor_free(weft_list_first(&session->tensors, struct weft_tensor, session_link));
+    client_judging_free(session);
     client_memory_free_all(session);
     weft_free_bytes(env, session->members);
     weft_free_bytes(env, session->engine.links_text);
@@ -232,7 +233,10 @@ enum weft_status weft_finalize(struct weft_session *session)
     weft_list_remove(&session->live);
     pthread_mutex_unlock(&live_lock);
     /* In a forked child the threads are not here and the sockets and the transport are the parent's. */
-    if (session->pid == getpid()) leave(session);
+    if (session->pid == getpid()) {
+        client_judging_report(session);
+        leave(session);
+    }
     free_session(session);
     return WEFT_OK;
 }

@@ -24,6 +24,7 @@
 #include "base/base.h"
 #include "client/control.h"
 #include "client/engine.h"
+#include "client/judging.h"
 #include "client/request.h"
 #include "client/settings.h"
 #include "client/step.h"
@@ -78,6 +79,7 @@ struct weft_session {
     struct weft_error error;          /* of the last failing call */
     pthread_mutex_t error_lock;       /* several threads may fail in weft_wait at once */
     struct client_step step;
+    struct client_judging judging;
     struct weft_list tensors;         /* struct weft_tensor.session_link */
     uint32_t tensor_count, reduce_tensor_count;
     enum weft_plan_id plan;           /* weft_set_plan */

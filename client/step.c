@@ -35,6 +35,12 @@ static enum weft_status compare_records(struct weft_session *session, char *text
                      (unsigned long long)other->step, (double)other->lr, session->rank, (double)step->mine.lr);
             return WEFT_ERR_MISMATCH;
         }
+        if (other->revision != step->mine.revision) {
+            snprintf(text, text_bytes, "%s is in revision %llu of the choice of codecs in step %llu and this rank (%u) in revision %llu", name,
+                     (unsigned long long)other->revision, (unsigned long long)other->step, session->rank,
+                     (unsigned long long)step->mine.revision);
+            return WEFT_ERR_MISMATCH;
+        }
         if (!isfinite(other->weight) || other->weight <= 0) {
             snprintf(text, text_bytes, "%s sent sample weight %g for step %llu; it must be positive", name, (double)other->weight,
                      (unsigned long long)other->step);
@@ -134,11 +140,13 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     WEFT_TRY(client_usable(session));
     WEFT_TRY(check_step(session, begun));
     struct client_step *step = &session->step;
+    WEFT_TRY(client_judging_begin(session, begun->step));
     step->recorded = session->reduce_tensor_count > 0;
     step->known = false;
     step->lr = begun->lr;
     step->weight = begun->weight;
-    step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight};
+    step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight,
+                                              .revision = session->judging.revision};
     if (step->recorded) WEFT_TRY(exchange_records(session));
     step->number = begun->step;
     step->open = true;
@@ -177,13 +185,16 @@ static void close_codecs(struct weft_session *session, bool commit)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        bool touched = tensor->codec && tensor->last_step == session->step.number;
+        bool touched = (tensor->codec || tensor->carry) && tensor->last_step == session->step.number;
         /* A codec the engine may still be at (failed session) is nobody's to change. */
         if (!touched || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
-        if (commit)
-            weft_codec_commit(tensor->codec);
-        else
+        if (commit) {
+            if (tensor->codec) weft_codec_commit(tensor->codec);
+            weft_free_bytes(session->env, tensor->carry); /* it went into this step's contribution */
+            tensor->carry = NULL;
+        } else if (tensor->codec) {
             weft_codec_abandon(tensor->codec);
+        }
     }
 }
 
@@ -202,9 +213,11 @@ enum weft_status weft_step_end(struct weft_session *session)
     close_codecs(session, status == WEFT_OK);
     step->open = false;
     if (status == WEFT_OK) {
+        const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;
         session->steps_ended++;
-        session->step_ns += weft_now_ns(session->env) - step->began_ns;
+        session->step_ns += step_ns;
         session->exposed_ns += step->exposed_ns;
+        client_judging_end(session, step_ns, step->exposed_ns);
     }
     return status;
 }

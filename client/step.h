@@ -8,12 +8,13 @@
 
 #include "client/request.h"
 
-/* What each rank says about the step, 16 bytes on the wire: two i64 elements of an all_gather. */
+/* What each rank says about the step, 24 bytes on the wire: three i64 elements of an all_gather. */
 struct client_step_record {
     uint64_t step;
     float lr, weight;
+    uint64_t revision; /* of the choice of codecs in force (judging.h) */
 };
-_Static_assert(sizeof(struct client_step_record) == 16, "travels as two i64");
+_Static_assert(sizeof(struct client_step_record) == 24, "travels as three i64");
 
 struct client_step {
     /* caller's */

@@ -46,6 +46,19 @@ static enum weft_status check_mode(struct weft_session *session, const struct we
     return WEFT_OK;
 }
 
+/* What the tensor begins with; a choice begins with dense. */
+static enum weft_status parse_codec(const char *text, struct weft_tensor *tensor, struct weft_codec_spec *spec_out, struct weft_error *error)
+{
+    if (!weft_judge_asked(text)) return weft_codec_parse(text, spec_out, error);
+    if (tensor->mode == WEFT_MODE_SERVER)
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "codec \"auto\" works in all-reduce mode only in this version: choose WEFT_MODE_ALL_REDUCE, or name a codec");
+    WEFT_TRY(weft_judge_parse(text, &tensor->choosing.candidates, error));
+    weft_judge_resolve(&tensor->choosing.candidates, &tensor->shape);
+    *spec_out = tensor->choosing.candidates.specs[0];
+    return WEFT_OK;
+}
+
 static enum weft_status check_options(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor *tensor)
 {
     struct weft_error error = {0};
@@ -61,11 +74,11 @@ static enum weft_status check_options(struct weft_session *session, const struct
     if (weft_dtype_bytes(tensor->dtype) == 0)
         return client_error(session, WEFT_ERR_INVALID, "tensor '%s': dtype %d is none of WEFT_F32 ...", options->name, (int)options->dtype);
     tensor->bytes = tensor->elems * weft_dtype_bytes(tensor->dtype);
-    enum weft_status status = weft_codec_parse(options->codec && options->codec[0] ? options->codec : "dense", &spec, &error);
+    enum weft_status status = parse_codec(options->codec && options->codec[0] ? options->codec : "dense", tensor, &spec, &error);
     if (status == WEFT_OK) status = weft_optimizer_parse(options->optimizer ? options->optimizer : "none", &tensor->optimizer, &error);
     if (status < 0) return client_error(session, status, "tensor '%s': %.400s", options->name, error.text);
     tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
-    bool plain = spec.id == WEFT_CODEC_DENSE && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
+    bool plain = spec.id == WEFT_CODEC_DENSE && tensor->choosing.candidates.count == 0 && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
     if (tensor->dtype != WEFT_F32 && !plain)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version", options->name,
@@ -195,6 +208,15 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
     return WEFT_OK;
 }
 
+/* What may fail on this rank alone. */
+static enum weft_status take_place(struct weft_tensor *tensor)
+{
+    WEFT_TRY(take_memory(tensor));
+    if (tensor->choosing.candidates.count < 2) return WEFT_OK;
+    const enum weft_status status = client_judging_add(tensor->session, tensor);
+    return status == WEFT_OK ? WEFT_OK : client_error(tensor->session, status, "no memory to choose a codec for tensor '%s'", tensor->name);
+}
+
 static void attach(struct weft_mail *mail)
 {
     struct weft_tensor *tensor = weft_container_of(mail, struct weft_tensor, attach_mail);
@@ -235,7 +257,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
     if (status == WEFT_OK) status = take_chunks(tensor, answer->declared);
-    if (status == WEFT_OK && (status = take_memory(tensor)) < 0) /* the others count on this rank */
+    if (status == WEFT_OK && (status = take_place(tensor)) < 0) /* the others count on this rank */
         client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);
     if (answer) weft_control_free(session->env, answer);
     if (status < 0) {
@@ -259,6 +281,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     weft_free_bytes(env, tensor->chunks);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
     weft_free_bytes(env, tensor->scratch);
+    weft_free_bytes(env, tensor->carry);
     weft_free_bytes(env, tensor->aggregate);
     for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) weft_free_bytes(env, tensor->contribution[round]);
     weft_free_bytes(env, tensor);

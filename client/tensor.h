@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "client/engine.h"
+#include "client/judging.h"
 #include "client/request.h"
 #include "compress/compress.h"
 #include "kernels/kernels.h"
@@ -41,7 +42,8 @@ struct client_tensor_op {
     float lr, weight;
     const void *in;
     void *out;
-    float *scaled;                 /* where weight * gradient goes; NULL: the gradient goes as it is */
+    float *scaled;                 /* where weight * gradient + carry goes; NULL: the gradient goes as it is */
+    bool scaled_ready;             /* engine's */
     /* engine's */
     uint64_t work_at;              /* elements done by the running computation */
     uint32_t chunks_scaled;        /* server mode: chunks whose scaled gradient is ready and on its way */
@@ -74,12 +76,14 @@ struct weft_tensor {
     struct weft_codec_spec codec_spec; /* resolved for this shape */
     struct weft_optimizer optimizer;
     struct weft_codec *codec;          /* owned; NULL: dense */
+    struct client_choosing choosing;   /* codec "auto" */
     uint32_t chunk_count;
     struct client_chunk *chunks;       /* (chunk_count,) owned; server mode */
 
     /* owned, all elements of f32; NULL where the mode needs none */
     float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (elems,) each: the optimiser's, of modes that update here; else NULL */
     float *scratch;                    /* reduced or scaled gradient */
+    float *carry;                      /* (elems,) what a codec before this one still owes; NULL: nothing */
     uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec, server mode: encoded; kept until the step ends */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
     uint8_t *aggregate;                /* codec, server mode: what comes back */
@@ -125,7 +129,7 @@ void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t 
 void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes);
 
 /* ---- computations in slices (update.c) ---- */
-/* scaled[i] = weight * grad[i] of at most one slice, not beyond `end`; true when op.work_at reached `end`. */
+/* scaled[i] = weight * grad[i] (+ carry[i]) of at most one slice, not beyond `end`; true when op.work_at reached `end`. */
 bool client_scale_slice(struct weft_tensor *tensor, uint64_t end);
 /* One slice of: with an optimiser, weights `out` take gradient `grad` * scale; without, out = grad * scale. */
 bool client_update_slice(struct weft_tensor *tensor, const float *grad, float scale);

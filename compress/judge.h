@@ -67,7 +67,8 @@ struct weft_judge_figures {
     double compute_ns;           /* of a step, without waiting and without codecs */
     double steal;                /* 0: processors to spare; 1: codec work takes its time from the computation */
     double step_ns;              /* as measured since the last look; 0: unknown */
-    const struct weft_judge_tensor *tensors; /* (tensor_count,) in the order in which they become ready */
+    const struct weft_judge_tensor *tensors; /* (tensor_count,) */
+    const uint32_t *order;       /* (tensor_count,) their indices in the order in which they are exchanged; NULL: as they stand */
 };
 
 /* ---- the model ---- */

@@ -52,6 +52,12 @@ static void pass(struct front *front, const struct weft_judge_figures *figures, 
     front->delay += steal;
 }
 
+/* The tensor that is exchanged as number i. */
+static uint32_t nth(const struct weft_judge_figures *figures, uint32_t i)
+{
+    return figures->order ? figures->order[i] : i;
+}
+
 static struct tail tail_end(const struct weft_judge_figures *figures)
 {
     return (struct tail){.engine = -INFINITY, .link = -INFINITY, .decoder = 0, .work = 0, .constant = figures->compute_ns};
@@ -81,9 +87,11 @@ double weft_judge_step_ns(const struct weft_judge_figures *figures, const uint8_
 {
     struct front front = {0};
     for (uint32_t i = 0; i < count; i++) {
-        const struct weft_judge_tensor *tensor = &figures->tensors[i];
-        if (choices[i] >= tensor->candidate_count || !usable(&tensor->costs[choices[i]])) return INFINITY;
-        pass(&front, figures, tensor->ready_ns, &tensor->costs[choices[i]]);
+        const uint32_t index = nth(figures, i);
+        const struct weft_judge_tensor *tensor = &figures->tensors[index];
+        const uint8_t choice = choices[index];
+        if (choice >= tensor->candidate_count || !usable(&tensor->costs[choice])) return INFINITY;
+        pass(&front, figures, tensor->ready_ns, &tensor->costs[choice]);
     }
     const struct tail end = tail_end(figures);
     return through(&front, &end);
@@ -102,23 +110,26 @@ static bool walk(const struct weft_judge_figures *figures, const uint8_t *refuse
     struct front front = {0};
     bool changed = false;
     tails[count] = tail_end(figures);
-    for (uint32_t i = count; i-- > 0;)
-        tails[i] = tail_before(&tails[i + 1], figures, figures->tensors[i].ready_ns, &figures->tensors[i].costs[choices[i]]);
+    for (uint32_t i = count; i-- > 0;) {
+        const struct weft_judge_tensor *tensor = &figures->tensors[nth(figures, i)];
+        tails[i] = tail_before(&tails[i + 1], figures, tensor->ready_ns, &tensor->costs[choices[nth(figures, i)]]);
+    }
     for (uint32_t i = 0; i < count; i++) {
-        const struct weft_judge_tensor *tensor = &figures->tensors[i];
-        const uint8_t old = choices[i];
+        const uint32_t index = nth(figures, i);
+        const struct weft_judge_tensor *tensor = &figures->tensors[index];
+        const uint8_t old = choices[index];
         double best = through(&front, &tails[i]);
-        for (uint32_t c = 0; c < tensor->candidate_count && !(limit > 0 && c >= choices[i]); c++) {
+        for (uint32_t c = 0; c < tensor->candidate_count && !(limit > 0 && c >= choices[index]); c++) {
             struct front next = front;
-            if (c == old || !allowed(tensor, refused ? refused[i] : 0, c)) continue;
+            if (c == old || !allowed(tensor, refused ? refused[index] : 0, c)) continue;
             pass(&next, figures, tensor->ready_ns, &tensor->costs[c]);
             const double step = through(&next, &tails[i + 1]);
             if (limit > 0 ? step > limit : step >= best * (1 - 1e-9)) continue;
             best = step;
-            choices[i] = (uint8_t)c;
+            choices[index] = (uint8_t)c;
         }
-        changed |= choices[i] != old;
-        pass(&front, figures, tensor->ready_ns, &tensor->costs[choices[i]]);
+        changed |= choices[index] != old;
+        pass(&front, figures, tensor->ready_ns, &tensor->costs[choices[index]]);
     }
     return changed;
 }

@@ -107,11 +107,21 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator, cons
     struct weft_shape shape = {.dim_count = (uint32_t)declare->n_dims};
     _Static_assert(WEFT_LIMIT_DIMS == WEFT_TENSOR_DIMS_MAX, "one limit of dimensions");
     memcpy(shape.dims, declare->dims, declare->n_dims * sizeof shape.dims[0]);
-    WEFT_TRY((enum weft_status)weft_codec_parse(declare->codec[0] ? declare->codec : "dense", &spec, error));
+    const bool judged = weft_judge_asked(declare->codec);
+    if (judged) {
+        struct weft_judge_candidates candidates;
+        if (declare->mode == WEFT_WIRE_MODE_SERVER)
+            return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codec \"auto\" works in all-reduce mode only in this version: name a codec");
+        WEFT_TRY((enum weft_status)weft_judge_parse(declare->codec, &candidates, error));
+        spec = candidates.specs[0];
+        snprintf(codec_text, codec_bytes, "%s", declare->codec);
+    } else {
+        WEFT_TRY((enum weft_status)weft_codec_parse(declare->codec[0] ? declare->codec : "dense", &spec, error));
+        weft_codec_format(&spec, codec_text, codec_bytes);
+    }
     WEFT_TRY((enum weft_status)weft_optimizer_parse(declare->optimizer, &optimizer, error));
-    weft_codec_format(&spec, codec_text, codec_bytes);
     *resolved_out = weft_codec_resolve(&spec, &shape);
-    if (declare->dtype != WEFT_F32 && (spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
+    if (declare->dtype != WEFT_F32 && (judged || spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codecs and optimizers need dtype f32, not %s",
                               weft_dtype_name((enum weft_dtype)declare->dtype));
     if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.shards == 0)
@@ -283,7 +293,7 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         coordinator_lose(coordinator, worker, "it declared tensors out of order");
         return;
     }
-    char codec_text[WEFT_CODEC_TEXT_BYTES];
+    char codec_text[WEFT_LIMIT_NAME_BYTES + 1];
     struct weft_codec_spec resolved;
     struct weft_error error = {0};
     enum weft_status status = check_declare(coordinator, declare, codec_text, sizeof codec_text, &resolved, &error);

@@ -104,7 +104,7 @@ struct weft_tensor_options {
     enum weft_dtype dtype;   /* default WEFT_F32, the only one with an optimiser or codec in this version */
     enum weft_mode mode;     /* default: SERVER when there are shards, else ALL_REDUCE */
     const char *codec;       /* default "dense"; "f16", "bf16", "powersgd:rank=4", "topk:ratio=0.01", "randomk:ratio=0.01",
-                              * "int8", "int4", "e4m3", "e5m2", "sign" */
+                              * "int8", "int4", "e4m3", "e5m2", "sign"; "auto": the library chooses, see weft_choice_get */
     const char *optimizer;   /* default "none"; "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam", "adagrad",
                               * "adamw:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0.01", "ftrl:beta=1,l1=0,l2=0" */
     uint64_t chunk_bytes;    /* default 4 MiB: cut size of dense tensors over the shards */
@@ -198,6 +198,26 @@ WEFT_API enum weft_status weft_stats_get(struct weft_session *session, struct we
  * 41): shm mapped, other memory by CMA". Cut to out_bytes. Asks the engine: may take as long as one of its steps.
  * WEFT_ERR_BUSY: not within a second; ask again. */
 WEFT_API enum weft_status weft_describe_links(struct weft_session *session, char *out, size_t out_bytes);
+
+/* weft_choice_get() - what the library has chosen for a tensor declared with codec
+ *   "auto"                  dense or bf16, whichever makes the step shorter here
+ *   "auto:topk,powersgd"    dense or one of those named (options as in their own specs; the most wanted first)
+ *   "auto:lossy"            dense, bf16, int8, powersgd:rank=4 or topk:ratio=0.01
+ * in all-reduce mode. The first weft_step_begin measures codecs and link together with the other ranks, and therefore
+ * waits for them; from then on rank 0 looks at all ranks' figures every few steps, and a new choice is in force on all ranks
+ * from the same step. What a codec still owes when it is left behind goes into the next gradient. With log level info
+ * rank 0 logs every change, and at weft_finalize this report for all such tensors. Caller's thread; does not block. */
+struct weft_choice {
+    size_t size;             /* in: sizeof(struct weft_choice) */
+    char codec[96];          /* in use; also of a tensor whose codec was given */
+    uint32_t candidates;     /* it was chosen from so many; 0: it was given */
+    uint32_t changes;        /* since the tensor was declared; it began dense */
+    uint64_t since_step;     /* the codec is in use; 0: from the start */
+    uint64_t coded_steps;    /* steps in which it was not dense */
+    int64_t saved_bytes;     /* that this rank did not send, against dense */
+    int64_t saved_ns;        /* of exchanges, as they would take with nothing hidden behind computation; by the model */
+};
+WEFT_API enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out);
 
 /* weft_dump_events() - the flight recorder: the last collective operations (recorder.operations: 2,000), each with whom it
  * waits for and in which phase, and the last events, as JSON for `weft inspect`; or the events as a Perfetto trace when the

@@ -1,0 +1,367 @@
+/* judging.c - see judging.h: when the judge looks, how its word travels, and what it takes to change a tensor's codec. */
+#include "client/judging.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+
+#define TELLING_BYTES 1048576.0 /* of a step, from which on its traffic says something about the link */
+#define ROOT 0u
+
+/* What a rank tells rank 0 at a look: these, then the moment of readiness of each tensor. Doubles, sent as 64-bit words. */
+enum { WORD_STEP_NS, WORD_COMPUTE_NS, WORD_RATE, WORD_READY };
+
+/* ---- memory ---- */
+
+enum weft_status client_judging_add(struct weft_session *session, struct weft_tensor *tensor)
+{
+    struct client_judging *judging = &session->judging;
+    if (judging->count == judging->room) {
+        const uint32_t room = judging->room ? 2 * judging->room : 16;
+        struct weft_tensor **more = weft_alloc_array(session->env, room, sizeof(*more));
+        if (!more) return WEFT_ERR_NO_MEMORY;
+        if (judging->count) memcpy(more, judging->tensors, judging->count * sizeof(*more));
+        weft_free_bytes(session->env, judging->tensors);
+        judging->tensors = more;
+        judging->room = room;
+    }
+    judging->tensors[judging->count++] = tensor;
+    judging->measured = false;
+    return WEFT_OK;
+}
+
+static void forget(struct weft_session *session)
+{
+    struct client_judging *judging = &session->judging;
+    void *const owned[] = {judging->mine, judging->all, judging->verdict, judging->figures, judging->order};
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) weft_free_bytes(session->env, owned[i]);
+    weft_judge_free(judging->judge);
+    judging->mine = judging->all = NULL;
+    judging->verdict = NULL;
+    judging->figures = NULL;
+    judging->order = NULL;
+    judging->judge = NULL;
+}
+
+void client_judging_free(struct weft_session *session)
+{
+    forget(session);
+    weft_free_bytes(session->env, session->judging.tensors);
+}
+
+static enum weft_status take_memory(struct weft_session *session)
+{
+    struct client_judging *judging = &session->judging;
+    struct weft_env *env = session->env;
+    forget(session);
+    judging->words = WORD_READY + judging->count;
+    judging->mine = weft_alloc_array(env, judging->words, sizeof(*judging->mine));
+    judging->all = weft_alloc_array(env, judging->words * session->ranks, sizeof(*judging->all));
+    judging->verdict = weft_alloc_array(env, 1 + (size_t)judging->count, sizeof(*judging->verdict));
+    judging->figures = weft_alloc_array(env, judging->count, sizeof(*judging->figures));
+    judging->order = weft_alloc_array(env, judging->count, sizeof(*judging->order));
+    if (!judging->mine || !judging->all || !judging->verdict || !judging->figures || !judging->order) return WEFT_ERR_NO_MEMORY;
+    return session->rank == ROOT ? weft_judge_create(env, NULL, judging->count, &judging->judge) : WEFT_OK;
+}
+
+/* ---- figures ---- */
+
+static double median(double *values, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t k = i; k > 0 && values[k] < values[k - 1]; k--) {
+            const double value = values[k];
+            values[k] = values[k - 1];
+            values[k - 1] = value;
+        }
+    return count ? values[count / 2] : 0;
+}
+
+/* This rank's, of the steps since the last look; then they are forgotten. */
+static void fill_mine(struct client_judging *judging)
+{
+    judging->mine[WORD_STEP_NS] = median(judging->step_ns, judging->step_count);
+    judging->mine[WORD_COMPUTE_NS] = median(judging->compute_ns, judging->step_count);
+    judging->mine[WORD_RATE] = judging->rate_max; /* what disturbs a step only makes it slower */
+    for (uint32_t i = 0; i < judging->count; i++) {
+        struct client_choosing *choosing = &judging->tensors[i]->choosing;
+        judging->mine[WORD_READY + i] = choosing->ready_count ? choosing->ready_ns / choosing->ready_count : 0;
+        choosing->ready_ns = 0;
+        choosing->ready_count = 0;
+    }
+    judging->step_count = 0;
+    judging->rate_max = 0;
+}
+
+/* Of all ranks: an exchange begins when the last one is ready, and the one that waited for nobody has measured the link. */
+static double largest(const struct client_judging *judging, uint32_t ranks, size_t word)
+{
+    double found = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++) found = fmax(found, judging->all[rank * judging->words + word]);
+    return isfinite(found) ? found : 0;
+}
+
+/* Tensors are pushed in much the same order every step, so this is nearly sorted from the second time on. */
+static void sort_by_readiness(struct client_judging *judging)
+{
+    for (uint32_t i = 1; i < judging->count; i++) {
+        const uint32_t index = judging->order[i];
+        uint32_t k = i;
+        for (; k > 0 && judging->figures[judging->order[k - 1]].ready_ns > judging->figures[index].ready_ns; k--)
+            judging->order[k] = judging->order[k - 1];
+        judging->order[k] = index;
+    }
+}
+
+/* Rank 0. `gathered`: there are figures of steps; before the first one nothing is known to be hidden. */
+static void look(struct weft_session *session, bool gathered)
+{
+    struct client_judging *judging = &session->judging;
+    for (uint32_t i = 0; i < judging->count; i++) {
+        const struct client_choosing *choosing = &judging->tensors[i]->choosing;
+        judging->figures[i] = (struct weft_judge_tensor){
+            .ready_ns = gathered ? largest(judging, session->ranks, WORD_READY + i) : 0,
+            .candidate_count = choosing->candidates.count,
+            .costs = choosing->costs,
+        };
+        if (!gathered) judging->order[i] = i;
+    }
+    sort_by_readiness(judging);
+    const double rate = gathered ? largest(judging, session->ranks, WORD_RATE) : 0;
+    if (rate > 0) judging->bytes_per_second = (judging->bytes_per_second + rate) / 2;
+    const struct weft_judge_figures figures = {
+        .latency_ns = judging->latency_ns,
+        .bytes_per_second = judging->bytes_per_second,
+        .compute_ns = gathered ? largest(judging, session->ranks, WORD_COMPUTE_NS) : 0,
+        .steal = judging->steal,
+        .step_ns = gathered ? largest(judging, session->ranks, WORD_STEP_NS) : 0,
+        .tensors = judging->figures,
+        .order = judging->order,
+    };
+    const enum weft_verdict verdict = weft_judge_look(judging->judge, &figures);
+    weft_log(session->env, WEFT_LOG_DEBUG, "client",
+             "judge: link %.0f MB/s, %.1f us; compute %.3f ms, step %.3f ms measured, %.3f ms by the model; %s", figures.bytes_per_second / 1e6,
+             figures.latency_ns / 1e3, figures.compute_ns / 1e6, figures.step_ns / 1e6,
+             weft_judge_step_ns(&figures, weft_judge_choices(judging->judge), judging->count) / 1e6,
+             verdict == WEFT_VERDICT_KEEP ? "kept" : verdict == WEFT_VERDICT_CHANGE ? "changed" : "taken back");
+    judging->verdict[0] = (int64_t)judging->revision + (verdict != WEFT_VERDICT_KEEP);
+    for (uint32_t i = 0; i < judging->count; i++) judging->verdict[1 + i] = weft_judge_choices(judging->judge)[i];
+}
+
+/* ---- changing ---- */
+
+/* What the codec in use still owes goes into tensor->carry, beside what is there from an earlier change. */
+static enum weft_status keep_debt(struct weft_tensor *tensor)
+{
+    struct weft_env *env = tensor->session->env;
+    if (!tensor->codec || weft_codec_residual_norm(tensor->codec) == 0) return WEFT_OK;
+    float *owed = weft_alloc_array(env, tensor->elems, sizeof *owed);
+    if (!owed) return WEFT_ERR_NO_MEMORY;
+    weft_codec_residual_copy(tensor->codec, owed);
+    if (tensor->carry) weft_kernels()->sum_f32(owed, owed, tensor->carry, tensor->elems);
+    weft_free_bytes(env, tensor->carry);
+    tensor->carry = owed;
+    return WEFT_OK;
+}
+
+static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice, uint64_t step)
+{
+    struct weft_session *session = tensor->session;
+    struct client_choosing *choosing = &tensor->choosing;
+    const struct weft_codec_spec *spec = &choosing->candidates.specs[choice];
+    struct weft_codec *codec = NULL;
+    char from[96], to[96];
+    if (spec->id != WEFT_CODEC_DENSE) WEFT_TRY(weft_codec_create(session->env, spec, &tensor->shape, &codec));
+    const enum weft_status status = keep_debt(tensor);
+    if (status < 0) {
+        weft_codec_free(codec);
+        return status;
+    }
+    weft_codec_format(&tensor->codec_spec, from, sizeof from);
+    weft_codec_format(spec, to, sizeof to);
+    weft_log(session->env, WEFT_LOG_INFO, "client", "judge: tensor '%.100s' goes from %s to %s with step %llu", tensor->name, from, to,
+             (unsigned long long)step);
+    weft_codec_free(tensor->codec);
+    tensor->codec = codec;
+    tensor->codec_spec = *spec;
+    choosing->chosen = choice;
+    choosing->changes++;
+    choosing->since_step = step;
+    return WEFT_OK;
+}
+
+/* The published choices are in force from `step`. */
+static enum weft_status apply(struct weft_session *session, uint64_t step)
+{
+    struct client_judging *judging = &session->judging;
+    if (judging->verdict[0] == (int64_t)judging->revision) return WEFT_OK;
+    for (uint32_t i = 0; i < judging->count; i++) {
+        struct weft_tensor *tensor = judging->tensors[i];
+        const int64_t choice = judging->verdict[1 + i];
+        enum weft_status status = WEFT_OK;
+        if (choice < 0 || choice >= (int64_t)tensor->choosing.candidates.count) {
+            client_fail(session, WEFT_ERR_MALFORMED, true, "rank %u: rank 0 chose a codec that tensor '%s' does not have", session->rank, tensor->name);
+            return client_usable(session);
+        }
+        if (choice != tensor->choosing.chosen) status = change_codec(tensor, (uint8_t)choice, step);
+        if (status < 0) {
+            client_fail(session, status, true, "rank %u has no memory for another codec of tensor '%s'", session->rank, tensor->name);
+            return client_usable(session);
+        }
+    }
+    judging->revision = (uint32_t)judging->verdict[0];
+    judging->revised_step = step;
+    judging->step_count = 0;
+    return WEFT_OK;
+}
+
+/* ---- the rhythm ---- */
+
+static enum weft_status publish(struct weft_session *session)
+{
+    struct client_judging *judging = &session->judging;
+    return weft_broadcast(session, judging->verdict, 1 + (uint64_t)judging->count, WEFT_I64, ROOT, &judging->publish);
+}
+
+static enum weft_status first(struct weft_session *session, uint64_t step)
+{
+    struct client_judging *judging = &session->judging;
+    enum weft_status status = take_memory(session);
+    judging->phase = CLIENT_JUDGING_QUIET;
+    judging->step_count = 0;
+    judging->rate_max = 0;
+    if (status == WEFT_OK) status = client_judging_measure(session);
+    if (status == WEFT_OK) {
+        if (session->rank == ROOT) look(session, false);
+        status = publish(session);
+        if (status >= 0) status = client_request_finish(session, &judging->publish, "publishing the choice of codecs");
+    }
+    if (status == WEFT_ERR_NO_MEMORY) /* the others count on this rank */
+        client_fail(session, status, true, "rank %u has no memory to measure codecs", session->rank);
+    if (status < 0) return client_usable(session) < 0 ? client_usable(session) : status;
+    judging->measured = true;
+    return apply(session, step);
+}
+
+enum weft_status client_judging_begin(struct weft_session *session, uint64_t step)
+{
+    struct client_judging *judging = &session->judging;
+    if (judging->count == 0 || session->ranks == 1) return WEFT_OK;
+    judging->traffic = (struct client_traffic){0};
+    if (!judging->measured) return first(session, step);
+    switch (judging->phase) {
+    case CLIENT_JUDGING_QUIET:
+        if (step % CLIENT_LOOK_STEPS != 0) return WEFT_OK;
+        fill_mine(judging);
+        judging->phase = CLIENT_JUDGING_GATHERS;
+        enum weft_status status = weft_all_gather(session, judging->mine, judging->all, judging->words, WEFT_I64, &judging->gather);
+        return status < 0 ? status : WEFT_OK;
+    case CLIENT_JUDGING_GATHERS:
+        if (session->rank == ROOT) look(session, true);
+        judging->phase = CLIENT_JUDGING_PUBLISHES;
+        status = publish(session);
+        return status < 0 ? status : WEFT_OK;
+    default:
+        judging->phase = CLIENT_JUDGING_QUIET;
+        return apply(session, step);
+    }
+}
+
+/* What the step's exchanges say about the link, without the work of codecs that went on meanwhile. */
+static void note_rate(struct client_judging *judging)
+{
+    const struct client_traffic *traffic = &judging->traffic;
+    const double ns = (double)traffic->busy_ns - traffic->coded_ns;
+    if (traffic->moved_bytes < TELLING_BYTES || ns < 0.5 * (double)traffic->busy_ns || ns < 4 * judging->latency_ns) return;
+    judging->rate_max = fmax(judging->rate_max, traffic->moved_bytes / ns * 1e9);
+}
+
+void client_judging_end(struct weft_session *session, uint64_t step_ns, uint64_t exposed_ns)
+{
+    struct client_judging *judging = &session->judging;
+    if (judging->count == 0 || !judging->measured) return;
+    const struct weft_judge_figures link = {.latency_ns = judging->latency_ns, .bytes_per_second = judging->bytes_per_second};
+    note_rate(judging);
+    if (session->step.number > judging->revised_step && judging->step_count < CLIENT_LOOK_STEPS) {
+        judging->step_ns[judging->step_count] = (double)step_ns;
+        judging->compute_ns[judging->step_count++] = step_ns > exposed_ns ? (double)(step_ns - exposed_ns) : 0;
+    }
+    for (uint32_t i = 0; i < judging->count; i++) {
+        struct client_choosing *choosing = &judging->tensors[i]->choosing;
+        const struct weft_judge_cost *cost = &choosing->costs[choosing->chosen];
+        if (choosing->chosen == 0 || judging->tensors[i]->last_step != session->step.number) continue;
+        choosing->coded_steps++;
+        choosing->saved_bytes += choosing->costs[0].wire_bytes - cost->wire_bytes;
+        choosing->saved_ns += weft_judge_exchange_ns(&link, &choosing->costs[0]) - weft_judge_exchange_ns(&link, cost);
+    }
+}
+
+void client_judging_ready(struct weft_tensor *tensor)
+{
+    const struct client_step *step = &tensor->session->step;
+    const uint64_t since_ns = weft_now_ns(tensor->session->env) - step->began_ns, exposed_ns = atomic_load(&step->exposed_ns);
+    tensor->choosing.ready_ns += since_ns > exposed_ns ? (double)(since_ns - exposed_ns) : 0;
+    tensor->choosing.ready_count++;
+}
+
+/* ---- engine ---- */
+
+void client_judging_posted(struct weft_tensor *tensor)
+{
+    struct client_traffic *traffic = &tensor->session->judging.traffic;
+    const struct weft_judge_cost *cost = &tensor->choosing.costs[tensor->choosing.chosen];
+    if (tensor->choosing.candidates.count == 0) return;
+    if (traffic->under_way++ == 0) traffic->busy_since_ns = weft_now_ns(tensor->session->env);
+    traffic->moved_bytes += cost->wire_bytes;
+    traffic->coded_ns += cost->encode_ns + cost->decode_ns;
+}
+
+void client_judging_done(struct weft_tensor *tensor)
+{
+    struct client_traffic *traffic = &tensor->session->judging.traffic;
+    if (tensor->choosing.candidates.count == 0 || traffic->under_way == 0) return;
+    if (--traffic->under_way == 0) traffic->busy_ns += weft_now_ns(tensor->session->env) - traffic->busy_since_ns;
+}
+
+/* ---- the report ---- */
+
+enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out)
+{
+    if (!tensor) return WEFT_ERR_INVALID;
+    const struct client_choosing *choosing = &tensor->choosing;
+    if (!choice_out || choice_out->size != sizeof *choice_out)
+        return client_error(tensor->session, WEFT_ERR_INVALID, "choice_get: set choice.size = sizeof choice before the call");
+    *choice_out = (struct weft_choice){
+        .size = sizeof *choice_out,
+        .candidates = choosing->candidates.count,
+        .changes = choosing->changes,
+        .since_step = choosing->since_step,
+        .coded_steps = choosing->coded_steps,
+        .saved_bytes = (int64_t)choosing->saved_bytes,
+        .saved_ns = (int64_t)choosing->saved_ns,
+    };
+    weft_codec_format(&tensor->codec_spec, choice_out->codec, sizeof choice_out->codec);
+    return WEFT_OK;
+}
+
+/* At the end of the job, from rank 0, for tensors that had a choice. */
+void client_judging_report(struct weft_session *session)
+{
+    const struct client_judging *judging = &session->judging;
+    if (judging->count == 0 || session->rank != ROOT || session->ranks == 1) return;
+    weft_log(session->env, WEFT_LOG_INFO, "client", "codecs chosen on a link of %.1f Mbit/s and %.1f us, %u revisions:",
+             judging->bytes_per_second * 8e-6, judging->latency_ns / 1e3, judging->revision);
+    for (uint32_t i = 0; i < judging->count; i++) {
+        const struct weft_tensor *tensor = judging->tensors[i];
+        const struct client_choosing *choosing = &tensor->choosing;
+        char codec[96];
+        weft_codec_format(&tensor->codec_spec, codec, sizeof codec);
+        weft_log(session->env, WEFT_LOG_INFO, "client",
+                 "  tensor '%.100s': %s since step %llu, changed %u times; coded in %llu steps, %.1f MB and %.1f ms of exchange saved", tensor->name,
+                 codec, (unsigned long long)choosing->since_step, choosing->changes, (unsigned long long)choosing->coded_steps,
+                 choosing->saved_bytes / 1e6, choosing->saved_ns / 1e6);
+    }
+}

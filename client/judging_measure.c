@@ -1,0 +1,326 @@
+/* judging_measure.c - what candidates and links cost here, measured once before the first step.
+ *
+ * Codecs: one rank's share of an exchange (encode, combine what was gathered, take, finish) on samples of two sizes, one
+ * that stays in the caches and one that does not; costs between them go by the logarithm of the size. All ranks measure
+ * at the same time, as they will encode at the same time, and the slowest counts.
+ *
+ * Link: the shortest of some tiny exchanges is its latency; then all-reduces that grow until one takes long enough to be
+ * trusted (a shaped link lets a burst pass at full speed). Every rank's clock runs from its own call, so the one that
+ * came last has measured the exchange alone: the least of the ranks' times is taken, and all ranks go by the same numbers. */
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/judging.h"
+#include "client/session.h"
+#include "client/tensor.h"
+
+enum { SMALL_ELEMS = 1 << 14, LARGE_ELEMS = 1 << 20, RUNS = 3, TINY_EXCHANGES = 8 };
+#define PROBE_FIRST ((size_t)64 << 10)
+#define PROBE_MOST ((size_t)16 << 20)
+#define PROBE_LONG_NS 60e6 /* long enough to be believed */
+#define CALL_NS 5e3        /* of an operation beside its elements: letters, the group's door */
+
+/* ---- codecs ---- */
+
+struct sample {
+    double encode_ns, decode_ns; /* 0: not measured */
+    uint64_t elems;
+    double share[WEFT_CODEC_ROUNDS_MAX]; /* bytes of a contribution over its upper bound */
+};
+
+struct candidate_samples {
+    struct weft_codec_spec spec;
+    struct sample small, large;
+};
+
+struct bench {
+    struct weft_env *env;
+    struct weft_codec_spec spec;
+    struct weft_shape shape;
+    uint32_t ranks;
+    struct weft_codec *codec;
+    struct weft_combiner *combiner;
+    const float *grad;
+    float *out;
+    uint8_t *bytes;
+};
+
+static double since_ns(struct weft_env *env, uint64_t began_ns) { return (double)(weft_now_ns(env) - began_ns); }
+
+static enum weft_status combine(struct bench *b, uint32_t round, size_t bytes)
+{
+    const void *aggregate = b->bytes;
+    if (weft_codec_combine_kind(&b->spec, round) == WEFT_COMBINE_SUM_F32) {
+        weft_codec_sum_to_aggregate(&b->spec, &b->shape, round, (float *)(void *)b->bytes);
+    } else {
+        weft_combiner_begin(b->combiner, round);
+        for (uint32_t rank = 0; rank < b->ranks; rank++) WEFT_TRY(weft_combiner_add(b->combiner, b->bytes, bytes));
+        WEFT_TRY(weft_combiner_close(b->combiner, &aggregate, &bytes));
+    }
+    return weft_codec_take(b->codec, round, aggregate, bytes, b->ranks);
+}
+
+static enum weft_status run_once(struct bench *b, struct sample *sample)
+{
+    double encode_ns = 0, decode_ns = 0;
+    for (uint32_t round = 0; round < weft_codec_rounds(&b->spec); round++) {
+        size_t bytes;
+        uint64_t began_ns = weft_now_ns(b->env);
+        WEFT_TRY(weft_codec_encode(b->codec, round, b->grad, 1.0f, b->bytes, &bytes));
+        *(round == 0 ? &encode_ns : &decode_ns) += since_ns(b->env, began_ns);
+        sample->share[round] = (double)bytes / (double)weft_codec_contribution_bytes_max(&b->spec, &b->shape, round);
+        began_ns = weft_now_ns(b->env);
+        WEFT_TRY(combine(b, round, bytes));
+        decode_ns += since_ns(b->env, began_ns);
+    }
+    uint64_t began_ns = weft_now_ns(b->env);
+    WEFT_TRY(weft_codec_finish(b->codec, 1.0f / (float)b->ranks, b->out));
+    decode_ns += since_ns(b->env, began_ns);
+    weft_codec_commit(b->codec);
+    if (sample->encode_ns == 0 || encode_ns + decode_ns < sample->encode_ns + sample->decode_ns) {
+        sample->encode_ns = encode_ns + 1; /* a virtual clock stands still: measured all the same */
+        sample->decode_ns = decode_ns;
+    }
+    return WEFT_OK;
+}
+
+/* A failure leaves the sample unmeasured: the candidate is not chosen. */
+static void measure_sample(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t ranks,
+                           const float *grad, float *out, struct sample *sample)
+{
+    struct bench b = {.env = env, .spec = *spec, .shape = *shape, .ranks = ranks, .grad = grad, .out = out};
+    size_t room = 0;
+    *sample = (struct sample){.elems = weft_shape_elems(shape)};
+    for (uint32_t round = 0; round < weft_codec_rounds(spec); round++)
+        room += weft_codec_contribution_bytes_max(spec, shape, round);
+    b.bytes = weft_alloc_bytes(env, room);
+    enum weft_status status = b.bytes ? weft_codec_create(env, spec, shape, &b.codec) : WEFT_ERR_NO_MEMORY;
+    if (status == WEFT_OK) status = weft_combiner_create(env, spec, shape, ranks, &b.combiner);
+    for (int run = 0; run < RUNS && status == WEFT_OK; run++) status = run_once(&b, sample);
+    if (status < 0) sample->encode_ns = 0;
+    weft_combiner_free(b.combiner);
+    weft_codec_free(b.codec);
+    weft_free_bytes(env, b.bytes);
+}
+
+/* As many elements of the tensor as a sample has, as a matrix if it is one. */
+static struct weft_shape sample_shape(const struct weft_shape *shape, uint64_t elems)
+{
+    const uint64_t all = weft_shape_elems(shape);
+    uint64_t rows = shape->dims[0], side = 1;
+    if (all <= elems) return *shape;
+    while (side * side * 4 <= elems) side *= 2;
+    if (shape->dim_count == 1) return (struct weft_shape){1, {elems}};
+    if (rows > side) rows = side;
+    return (struct weft_shape){2, {rows, elems / rows}};
+}
+
+static double between(const struct sample *small, const struct sample *large, double small_ns, double large_ns, uint64_t elems)
+{
+    const double a = small_ns / (double)small->elems, b = large_ns / (double)large->elems, n = (double)elems;
+    if (small->encode_ns == 0 || elems >= large->elems || small->elems >= large->elems) return b * n;
+    if (elems <= small->elems) return a * n;
+    const double at = log(n / (double)small->elems) / log((double)large->elems / (double)small->elems);
+    return (a + (b - a) * at) * n;
+}
+
+static struct weft_judge_cost cost_of(const struct candidate_samples *samples, const struct weft_shape *shape, uint32_t ranks)
+{
+    const struct weft_codec_spec *spec = &samples->spec;
+    const uint64_t elems = weft_shape_elems(shape);
+    struct weft_coll_traffic traffic;
+    size_t bytes[WEFT_CODEC_ROUNDS_MAX] = {0};
+    if (samples->large.encode_ns == 0) return (struct weft_judge_cost){.encode_ns = -1};
+    for (uint32_t round = 0; round < weft_codec_rounds(spec); round++)
+        bytes[round] = (size_t)(samples->large.share[round] * (double)weft_codec_contribution_bytes_max(spec, shape, round));
+    weft_coll_codec_traffic(spec, shape, ranks, bytes, &traffic);
+    return (struct weft_judge_cost){
+        .encode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.encode_ns, samples->large.encode_ns, elems),
+        .decode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.decode_ns, samples->large.decode_ns, elems),
+        .wire_bytes = traffic.bytes,
+        .hops = traffic.hops,
+    };
+}
+
+/* Samples of a spec are taken once, on the largest tensor that has it. */
+static const struct weft_tensor *largest_with(const struct client_judging *judging, const struct weft_codec_spec *spec)
+{
+    const struct weft_tensor *largest = NULL;
+    for (uint32_t i = 0; i < judging->count; i++) {
+        const struct weft_tensor *tensor = judging->tensors[i];
+        for (uint32_t c = 1; c < tensor->choosing.candidates.count; c++)
+            if (memcmp(&tensor->choosing.candidates.specs[c], spec, sizeof *spec) == 0 && (!largest || tensor->elems > largest->elems))
+                largest = tensor;
+    }
+    return largest;
+}
+
+static void take_samples(struct weft_session *session, const struct weft_tensor *tensor, const float *grad, float *out,
+                         struct candidate_samples *samples)
+{
+    const struct weft_shape small = sample_shape(&tensor->shape, SMALL_ELEMS), large = sample_shape(&tensor->shape, LARGE_ELEMS);
+    measure_sample(session->env, &samples->spec, &large, session->ranks, grad, out, &samples->large);
+    samples->small = samples->large;
+    if (weft_shape_elems(&small) < weft_shape_elems(&large))
+        measure_sample(session->env, &samples->spec, &small, session->ranks, grad, out, &samples->small);
+}
+
+static struct candidate_samples *samples_of(struct candidate_samples *known, uint32_t count, const struct weft_codec_spec *spec)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (memcmp(&known[i].spec, spec, sizeof *spec) == 0) return &known[i];
+    return NULL;
+}
+
+static void fill_normal(float *out, size_t count)
+{
+    uint64_t seed = 1;
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        out[i] = (float)((int32_t)(seed >> 48) + (int32_t)(seed >> 32 & 0xffff) + (int32_t)(seed >> 16 & 0xffff) - 98302) * 0x1p-16f;
+    }
+}
+
+/* costs[] of every tensor, by this rank's own clock. */
+static enum weft_status measure_codecs(struct weft_session *session)
+{
+    struct client_judging *judging = &session->judging;
+    struct weft_env *env = session->env;
+    struct candidate_samples *known = weft_alloc_array(env, judging->count * WEFT_JUDGE_CANDIDATES_MAX, sizeof *known);
+    float *grad = weft_alloc_array(env, LARGE_ELEMS, sizeof *grad), *out = weft_alloc_array(env, LARGE_ELEMS, sizeof *out);
+    uint32_t count = 0;
+    enum weft_status status = known && grad && out ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    if (status == WEFT_OK) fill_normal(grad, LARGE_ELEMS);
+    for (uint32_t i = 0; i < judging->count && status == WEFT_OK; i++) {
+        struct weft_tensor *tensor = judging->tensors[i];
+        struct client_choosing *choosing = &tensor->choosing;
+        struct weft_coll_traffic dense;
+        weft_coll_codec_traffic(&choosing->candidates.specs[0], &tensor->shape, session->ranks, NULL, &dense);
+        choosing->costs[0] = (struct weft_judge_cost){.encode_ns = CALL_NS, .wire_bytes = dense.bytes, .hops = dense.hops};
+        for (uint32_t c = 1; c < choosing->candidates.count; c++) {
+            const struct weft_codec_spec *spec = &choosing->candidates.specs[c];
+            struct candidate_samples *samples = samples_of(known, count, spec);
+            if (!samples) {
+                samples = &known[count++];
+                samples->spec = *spec;
+                take_samples(session, largest_with(judging, spec), grad, out, samples);
+            }
+            choosing->costs[c] = cost_of(samples, &tensor->shape, session->ranks);
+        }
+    }
+    weft_free_bytes(env, known);
+    weft_free_bytes(env, grad);
+    weft_free_bytes(env, out);
+    return status;
+}
+
+/* ---- exchanges ---- */
+
+static enum weft_status finish(struct weft_session *session, enum weft_status started, struct weft_request *request, const char *what)
+{
+    return started < 0 ? started : client_request_finish(session, request, what);
+}
+
+static enum weft_status gather(struct weft_session *session, const double *mine, double *all, uint64_t count)
+{
+    struct weft_request request = {0};
+    return finish(session, weft_all_gather(session, mine, all, count, WEFT_I64, &request), &request, "measuring codecs and links");
+}
+
+/* The slowest rank's work counts, and everybody goes by it. */
+static enum weft_status agree_on_costs(struct weft_session *session)
+{
+    struct client_judging *judging = &session->judging;
+    const size_t count = (size_t)judging->count * WEFT_JUDGE_CANDIDATES_MAX * 3;
+    double *mine = weft_alloc_zero(session->env, count * sizeof *mine);
+    double *all = weft_alloc_array(session->env, count * session->ranks, sizeof *all);
+    enum weft_status status = mine && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < judging->count && status == WEFT_OK; i++)
+        for (uint32_t c = 0; c < judging->tensors[i]->choosing.candidates.count; c++) {
+            const struct weft_judge_cost *cost = &judging->tensors[i]->choosing.costs[c];
+            double *place = mine + (i * WEFT_JUDGE_CANDIDATES_MAX + c) * 3;
+            memcpy(place, (double[3]){cost->encode_ns, cost->decode_ns, cost->wire_bytes}, 3 * sizeof *place);
+        }
+    if (status == WEFT_OK) status = gather(session, mine, all, count);
+    for (uint32_t i = 0; i < judging->count && status == WEFT_OK; i++)
+        for (uint32_t c = 0; c < judging->tensors[i]->choosing.candidates.count; c++) {
+            struct weft_judge_cost *cost = &judging->tensors[i]->choosing.costs[c];
+            for (uint32_t rank = 0; rank < session->ranks; rank++) {
+                const double *place = all + rank * count + (i * WEFT_JUDGE_CANDIDATES_MAX + c) * 3;
+                if (!(place[0] >= 0)) cost->encode_ns = -1; /* where one rank cannot, none does */
+                if (cost->encode_ns < 0) break;
+                cost->encode_ns = fmax(cost->encode_ns, place[0]);
+                cost->decode_ns = fmax(cost->decode_ns, place[1]);
+                cost->wire_bytes = fmax(cost->wire_bytes, place[2]);
+            }
+        }
+    weft_free_bytes(session->env, mine);
+    weft_free_bytes(session->env, all);
+    return status;
+}
+
+/* The least of all ranks' times. */
+static enum weft_status least(struct weft_session *session, double mine, double *all, double *least_out)
+{
+    WEFT_TRY(gather(session, &mine, all, 1));
+    *least_out = all[0];
+    for (uint32_t rank = 1; rank < session->ranks; rank++) *least_out = fmin(*least_out, all[rank]);
+    return WEFT_OK;
+}
+
+static enum weft_status time_all_reduce(struct weft_session *session, float *buffer, size_t bytes, double *all, double *ns_out)
+{
+    struct weft_request request = {0};
+    const uint64_t began_ns = weft_now_ns(session->env);
+    enum weft_status status = weft_all_reduce(session, buffer, buffer, bytes / sizeof(float), WEFT_F32, WEFT_SUM, &request);
+    WEFT_TRY(finish(session, status, &request, "measuring the link"));
+    return least(session, since_ns(session->env, began_ns), all, ns_out);
+}
+
+static enum weft_status measure_link(struct weft_session *session)
+{
+    struct client_judging *judging = &session->judging;
+    const double share = 2 * ((double)session->ranks - 1) / (double)session->ranks;
+    double ns = 0, shortest = INFINITY;
+    float *buffer = weft_alloc_zero(session->env, PROBE_MOST);
+    double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
+    enum weft_status status = buffer && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (int i = 0; i < TINY_EXCHANGES && status == WEFT_OK; i++) {
+        status = time_all_reduce(session, buffer, sizeof(float), all, &ns);
+        shortest = fmin(shortest, ns);
+    }
+    judging->latency_ns = shortest / 2; /* there and back */
+    for (size_t bytes = PROBE_FIRST; bytes <= PROBE_MOST && status == WEFT_OK && ns < PROBE_LONG_NS; bytes *= 4) {
+        status = time_all_reduce(session, buffer, bytes, all, &ns);
+        judging->bytes_per_second = share * (double)bytes / fmax(ns - shortest, ns / 10) * 1e9;
+    }
+    weft_free_bytes(session->env, buffer);
+    weft_free_bytes(session->env, all);
+    return status;
+}
+
+/* Does codec work take processor time from the computation? It does when the ranks of this host, each with its engine,
+ * outnumber the processors. */
+static double steal_here(const struct weft_session *session)
+{
+    char mine[128], other[128];
+    uint32_t here = 0;
+    client_rank_name(session, session->rank, mine, sizeof mine);
+    const char *host = strchr(mine, '(');
+    for (uint32_t rank = 0; rank < session->ranks && host; rank++) {
+        client_rank_name(session, rank, other, sizeof other);
+        const char *theirs = strchr(other, '(');
+        here += theirs && strncmp(host, theirs, strcspn(host, ",") + 1) == 0;
+    }
+    return 2 * (long)here > sysconf(_SC_NPROCESSORS_ONLN) ? 1 : 0;
+}
+
+enum weft_status client_judging_measure(struct weft_session *session)
+{
+    enum weft_status status = measure_codecs(session);
+    session->judging.steal = steal_here(session);
+    if (status == WEFT_OK) status = agree_on_costs(session);
+    if (status == WEFT_OK) status = measure_link(session);
+    return status;
+}

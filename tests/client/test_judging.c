@@ -1,0 +1,248 @@
+/* test_judging.c - tensors whose codec the library chooses: measured, looked at, changed between steps on all ranks at once,
+ * and nothing lost by a change. Several sessions in one process. */
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+#include "crowd.h"
+
+enum { ROWS = 40, COLS = 60, ELEMS = ROWS * COLS, TENSORS = 2, STEPS = 22 };
+
+static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *session, const char *name, const char *codec, const char *optimizer)
+{
+    struct weft_tensor_options options;
+    struct weft_tensor *tensor = NULL;
+    weft_tensor_options_init(&options);
+    options.name = name;
+    options.dim_count = 2;
+    options.dims[0] = ROWS;
+    options.dims[1] = COLS;
+    options.codec = codec;
+    options.optimizer = optimizer;
+    options.mode = WEFT_MODE_ALL_REDUCE;
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    return tensor;
+}
+
+static float gradient(uint32_t rank, uint32_t tensor, uint32_t step, uint32_t i)
+{
+    const uint32_t x = (rank * 1000003u + tensor * 7919u + step * 104729u + i * 2654435761u) >> 7;
+    return (float)(x % 2001) / 1000.0f - 1.0f;
+}
+
+/* The judge's word, as if rank 0 had published it: in force with the next step. */
+static void force(struct weft_session *session, const uint8_t *choices)
+{
+    struct client_judging *judging = &session->judging;
+    judging->verdict[0] = judging->revision + 1;
+    for (uint32_t i = 0; i < judging->count; i++) judging->verdict[1 + i] = choices[i];
+    judging->phase = CLIENT_JUDGING_PUBLISHES;
+}
+
+static double *add_debt(const struct weft_tensor *tensor, double *debt)
+{
+    float *owed = calloc(ELEMS, sizeof *owed);
+    if (tensor->codec) weft_codec_residual_copy(tensor->codec, owed);
+    for (uint32_t i = 0; i < ELEMS; i++) debt[i] += (double)owed[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
+    free(owed);
+    return debt;
+}
+
+struct ledger {
+    double given[TENSORS][ELEMS];          /* weight * gradient of all ranks and steps */
+    double debt[CROWD_MAX][TENSORS][ELEMS]; /* of each rank, at the end */
+    double got[TENSORS][ELEMS];            /* what came out, times the sum of weights */
+    float out[CROWD_MAX][TENSORS][ELEMS];  /* of the last step */
+};
+
+/* Every step another codec, also twice while a tensor is not used at all. */
+static void changes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct ledger *ledger = crowd->user;
+    struct weft_tensor *tensors[TENSORS];
+    struct weft_request requests[TENSORS] = {{{0}}};
+    float *grads[TENSORS], *outs[TENSORS];
+    const uint32_t ranks = crowd->workers;
+    const float weight = 1.0f + 0.5f * (float)rank;
+    double weights = 0;
+    for (uint32_t r = 0; r < ranks; r++) weights += 1.0 + 0.5 * r;
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        tensors[t] = declare(crowd, session, t ? "b" : "a", "auto:topk:ratio=0.05,min_count=0,powersgd:rank=1,int8:min_count=0", "none");
+        if (!tensors[t]) return;
+        grads[t] = weft_alloc(session, ELEMS * 4);
+        outs[t] = weft_alloc(session, ELEMS * 4);
+    }
+    for (uint32_t step = 1; step <= STEPS; step++) {
+        const uint8_t choices[TENSORS] = {(uint8_t)(step % 4), (uint8_t)(step / 2 % 4)};
+        const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = weight};
+        if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
+        for (uint32_t t = 0; t < TENSORS; t++) {
+            if (t == 1 && step % 7 > 3) continue; /* not in this step */
+            for (uint32_t i = 0; i < ELEMS; i++) grads[t][i] = gradient(rank, t, step, i);
+            CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[t], outs[t], &requests[t]));
+        }
+        for (uint32_t t = 0; t < TENSORS; t++) CROWD_OK(crowd, session, weft_wait(&requests[t], 0));
+        if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
+        for (uint32_t t = 0; t < TENSORS && rank == 0; t++)
+            for (uint32_t i = 0; i < ELEMS && !(t == 1 && step % 7 > 3); i++) {
+                ledger->got[t][i] += weights * (double)outs[t][i];
+                for (uint32_t r = 0; r < ranks; r++) ledger->given[t][i] += (1.0 + 0.5 * r) * (double)gradient(r, t, step, i);
+            }
+        force(session, choices);
+    }
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        struct weft_choice choice = {.size = sizeof choice};
+        add_debt(tensors[t], ledger->debt[rank][t]);
+        memcpy(ledger->out[rank][t], outs[t], ELEMS * 4);
+        CROWD_OK(crowd, session, weft_choice_get(tensors[t], &choice));
+        CROWD_CHECK(crowd, session, choice.candidates == 4 && choice.changes >= STEPS / 2 - 1 && choice.coded_steps > 0);
+    }
+}
+
+static void test_nothing_is_lost(void **state)
+{
+    for (uint32_t workers = 2; workers <= 3; workers++) {
+        struct ledger *ledger = calloc(1, sizeof *ledger);
+        struct crowd crowd = {.user = ledger};
+        double worst = 0, largest_debt = 0;
+        crowd_run(&crowd, workers, changes);
+        assert_int_equal(crowd.failures, 0);
+        for (uint32_t t = 0; t < TENSORS; t++) {
+            for (uint32_t r = 1; r < workers; r++) assert_memory_equal(ledger->out[r][t], ledger->out[0][t], sizeof ledger->out[0][t]);
+            for (uint32_t i = 0; i < ELEMS; i++) {
+                double debt = 0;
+                for (uint32_t r = 0; r < workers; r++) debt += ledger->debt[r][t][i];
+                worst = fmax(worst, fabs(ledger->given[t][i] - ledger->got[t][i] - debt));
+                largest_debt = fmax(largest_debt, fabs(debt));
+            }
+        }
+        assert_true(largest_debt > 0.1); /* there was something to lose */
+        assert_true(worst < 1e-3);
+        free(ledger);
+    }
+}
+
+/* On its own: whatever is chosen, all ranks have it, from the same step on, and the weights stay equal. */
+struct diary {
+    char codec[CROWD_MAX][40][96];
+    uint32_t revision[CROWD_MAX][40];
+    float weights[CROWD_MAX][ELEMS];
+};
+
+static void by_itself(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct diary *diary = crowd->user;
+    struct weft_tensor *tensor = declare(crowd, session, "w", "auto:topk:ratio=0.05,min_count=0,bf16", "sgd:momentum=0.9");
+    struct weft_request request = {{0}};
+    float *grad = weft_alloc(session, ELEMS * 4), *weights = weft_alloc(session, ELEMS * 4);
+    for (uint32_t i = 0; i < ELEMS; i++) weights[i] = (float)i;
+    if (!tensor || !CROWD_OK(crowd, session, weft_tensor_init(tensor, weights))) return;
+    for (uint32_t step = 1; step <= 40; step++) {
+        const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
+        struct weft_choice choice = {.size = sizeof choice};
+        if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
+        for (uint32_t i = 0; i < ELEMS; i++) grad[i] = gradient(rank, 0, step, i);
+        /* Let the candidates look different from time to time, on rank 0 alone: the others must follow all the same. */
+        if (rank == 0 && step % 8 == 1) tensor->choosing.costs[0].wire_bytes = step / 8 % 2 ? 1e9 : 1;
+        CROWD_OK(crowd, session, weft_push_pull(tensor, grad, weights, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0));
+        if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
+        CROWD_OK(crowd, session, weft_choice_get(tensor, &choice));
+        memcpy(diary->codec[rank][step - 1], choice.codec, sizeof choice.codec);
+        diary->revision[rank][step - 1] = session->judging.revision;
+    }
+    memcpy(diary->weights[rank], weights, sizeof diary->weights[rank]);
+}
+
+static void test_all_ranks_agree(void **state)
+{
+    struct diary *diary = calloc(1, sizeof *diary);
+    struct crowd crowd = {.user = diary};
+    crowd_run(&crowd, 3, by_itself);
+    assert_int_equal(crowd.failures, 0);
+    for (uint32_t r = 1; r < 3; r++) {
+        assert_memory_equal(diary->codec[r], diary->codec[0], sizeof diary->codec[0]);
+        assert_memory_equal(diary->revision[r], diary->revision[0], sizeof diary->revision[0]);
+        assert_memory_equal(diary->weights[r], diary->weights[0], sizeof diary->weights[0]);
+    }
+    free(diary);
+}
+
+/* Ranks that are not in the same revision find out in the step's record. */
+static void strayed(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_tensor *tensor = declare(crowd, session, "w", "auto", "none");
+    struct weft_request request = {{0}};
+    float *grad = weft_alloc(session, ELEMS * 4);
+    enum weft_status status = WEFT_OK;
+    for (uint32_t step = 1; tensor && step <= 3 && status >= 0; step++) {
+        const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
+        if (step == 3 && rank == 1) session->judging.revision += 5;
+        status = weft_step_begin(session, &begun);
+        if (status >= 0) status = weft_push_pull(tensor, grad, grad, &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+        if (weft_step_end(session) < 0) status = WEFT_ERR_MISMATCH;
+        CROWD_CHECK(crowd, session, step == 3 || status >= 0);
+    }
+    CROWD_CHECK(crowd, session, status < 0 && strstr(weft_error_text(session), "revision"));
+}
+
+static void test_revision_is_compared(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, strayed);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* One rank has nobody to talk to: dense, whatever the candidates; small tensors too; and a choice is for f32. */
+static void alone(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_choice choice = {.size = sizeof choice};
+    struct weft_tensor *tensor = declare(crowd, session, "w", "auto:lossy", "none"), *other = NULL;
+    struct weft_request request = {{0}};
+    float *grad = weft_alloc(session, ELEMS * 4);
+    struct weft_tensor_options options;
+    grad[7] = 3;
+    for (uint32_t step = 1; step <= 20; step++) {
+        const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
+        CROWD_OK(crowd, session, weft_step_begin(session, &begun));
+        CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
+        CROWD_OK(crowd, session, weft_step_end(session));
+    }
+    CROWD_OK(crowd, session, weft_choice_get(tensor, &choice));
+    CROWD_CHECK(crowd, session, strcmp(choice.codec, "dense") == 0 && choice.changes == 0 && grad[7] == 3);
+    choice.size = 1;
+    CROWD_REFUSED(crowd, session, weft_choice_get(tensor, &choice), WEFT_ERR_INVALID, "choice.size");
+    weft_tensor_options_init(&options);
+    options.name = "half";
+    options.dim_count = 1;
+    options.dims[0] = 5000;
+    options.dtype = WEFT_F16;
+    options.codec = "auto";
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &other), WEFT_ERR_UNSUPPORTED, "f32");
+    options.dtype = WEFT_F32;
+    options.codec = "auto:topk,zip";
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &other), WEFT_ERR_INVALID, "codec \"zip\" is unknown");
+}
+
+static void test_alone(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 1, alone);
+    assert_int_equal(crowd.failures, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_all_ranks_agree),
+        cmocka_unit_test(test_revision_is_compared),
+        cmocka_unit_test(test_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
