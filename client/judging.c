@@ -173,8 +173,11 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     struct client_choosing *choosing = &tensor->choosing;
     const struct weft_codec_spec *spec = &choosing->candidates.specs[choice];
     struct weft_codec *codec = NULL;
-    char from[96], to[96];
-    if (spec->id != WEFT_CODEC_DENSE) WEFT_TRY(weft_codec_create(session->env, spec, &tensor->shape, &codec));
+    char from[WEFT_CODEC_TEXT_BYTES], to[WEFT_CODEC_TEXT_BYTES];
+    if (spec->id != WEFT_CODEC_DENSE) {
+        WEFT_TRY(weft_codec_create(session->env, spec, &tensor->shape, &codec));
+        weft_codec_set_ranks(codec, session->ranks);
+    }
     const enum weft_status status = keep_debt(tensor);
     if (status < 0) {
         weft_codec_free(codec);
@@ -357,7 +360,7 @@ void client_judging_report(struct weft_session *session)
     for (uint32_t i = 0; i < judging->count; i++) {
         const struct weft_tensor *tensor = judging->tensors[i];
         const struct client_choosing *choosing = &tensor->choosing;
-        char codec[96];
+        char codec[WEFT_CODEC_TEXT_BYTES];
         weft_codec_format(&tensor->codec_spec, codec, sizeof codec);
         weft_log(session->env, WEFT_LOG_INFO, "client",
                  "  tensor '%.100s': %s since step %llu, changed %u times; coded in %llu steps, %.1f MB and %.1f ms of exchange saved", tensor->name,

@@ -7,8 +7,6 @@
 
 #include "compress/compress.h"
 
-enum { TEXT_MAX = 200 };
-
 bool weft_judge_asked(const char *text)
 {
     return strcmp(text, "auto") == 0 || strncmp(text, "auto:", 5) == 0;
@@ -45,10 +43,13 @@ static bool known(const struct weft_codec_spec *specs, uint32_t count, const str
 static enum weft_status add(const char *text, size_t length, struct weft_codec_spec *specs, uint32_t *count, struct weft_error *error)
 {
     struct weft_codec_spec spec;
-    char one[TEXT_MAX];
+    char one[WEFT_CODEC_TEXT_BYTES];
     snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), text);
     WEFT_TRY(weft_codec_parse(one, &spec, error));
     if (spec.id == WEFT_CODEC_DENSE) return WEFT_OK; /* it always is one */
+    if (spec.momentum != 0)
+        return weft_error_set(error, WEFT_ERR_INVALID, "auto: \"%s\" keeps the optimiser's momentum, which the other candidates would train without; "
+                                                       "name it as the tensor's only codec", one);
     if (known(specs, *count, &spec)) return weft_error_set(error, WEFT_ERR_INVALID, "auto: the candidate \"%s\" is there twice", one);
     if (*count == WEFT_JUDGE_CANDIDATES_MAX)
         return weft_error_set(error, WEFT_ERR_INVALID, "auto: at most %d candidates beside dense", WEFT_JUDGE_CANDIDATES_MAX - 1);

@@ -128,7 +128,7 @@ static void test_nothing_is_lost(void **state)
 
 /* On its own: whatever is chosen, all ranks have it, from the same step on, and the weights stay equal. */
 struct diary {
-    char codec[CROWD_MAX][40][96];
+    char codec[CROWD_MAX][40][256];
     uint32_t revision[CROWD_MAX][40];
     float weights[CROWD_MAX][ELEMS];
 };

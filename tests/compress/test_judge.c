@@ -32,7 +32,7 @@ static void test_candidates(void **state)
         {"auto:lossy", "dense bf16 int8:seed=1,min_count=1024 powersgd:rank=4,min_ratio=2,seed=1 topk:ratio=0.01,min_count=1024"},
     };
     static const char *const bad[] = {"auto:", "auto:nothing", "auto:bf16,", "auto:,bf16", "auto:topk,topk", "auto:rank=4", "auto:topk:rank=4",
-                                      "automatic", "dense", "", "auto:bf16:x=1", "auto:f16,bf16,int8,int4,sign,e4m3,e5m2,topk"};
+                                      "automatic", "dense", "", "auto:bf16:x=1", "auto:topk:momentum=0.9", "auto:f16,bf16,int8,int4,sign,e4m3,e5m2,topk"};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct weft_judge_candidates found;
         struct weft_error error = {0};

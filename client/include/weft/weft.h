@@ -209,7 +209,7 @@ WEFT_API enum weft_status weft_describe_links(struct weft_session *session, char
  * rank 0 logs every change, and at weft_finalize this report for all such tensors. Caller's thread; does not block. */
 struct weft_choice {
     size_t size;             /* in: sizeof(struct weft_choice) */
-    char codec[96];          /* in use; also of a tensor whose codec was given */
+    char codec[256];         /* in use; also of a tensor whose codec was given */
     uint32_t candidates;     /* it was chosen from so many; 0: it was given */
     uint32_t changes;        /* since the tensor was declared; it began dense */
     uint64_t since_step;     /* the codec is in use; 0: from the start */
