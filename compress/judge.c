@@ -2,15 +2,20 @@
  *
  *     first look    the best choice, at once: there is nothing to lose yet
  *     later looks   a change must gain `margin` of the step, `looks` times in a row (one more after each revision)
- *     on trial      after a change the measured step is held against the one before: slower by the margin, twice in a
+ *     on trial      after a change the measured step is held against the one before: slower by TRIAL, twice in a
  *                   row, with the link and the computation as they were, means that the model is wrong about these
- *                   candidates here. The choice goes back, and what was new in it is refused until the link changes. */
+ *                   candidates here. The choice goes back, and what was new in it is refused until the link changes
+ *     exploring     where the measured step is much longer than the model's, the model misses something about this mix of
+ *                   candidates; then the one candidate for all tensors that should be shorter than what is measured is
+ *                   tried, each once on a link. If it is shorter, what it took the place of is refused instead */
 #include <math.h>
 #include <string.h>
 
 #include "compress/compress.h"
 
 #define SAME_LINK 1.5 /* bandwidths within this factor are the same link */
+#define MISSED 1.1      /* measured over modelled, from which on the model is not believed */
+#define TRIAL 0.03      /* of a step: what clocks tell apart */
 enum { TRIAL_LOOKS = 2 };
 
 struct weft_judge {
@@ -21,14 +26,17 @@ struct weft_judge {
     uint32_t patience;            /* looks in a row that wanted a change */
     uint8_t *choices, *before, *wanted, *refused; /* (count,) each, of `memory` */
     double before_step_ns, before_bandwidth, before_compute_ns; /* of the trial; 0: no trial */
-    uint32_t slower;              /* looks in a row in which the trial went badly */
-    double refused_bandwidth;
+    uint32_t slower, faster;      /* looks of the trial, in a row */
+    bool exploring;               /* it is one of a candidate for all */
+    uint8_t explored;             /* bit mask of those tried on this link */
+    uint32_t doubt;               /* looks in a row at which the model missed something */
+    double refused_bandwidth;     /* of the link that `refused` and `explored` are about; 0: they are empty */
     void *scratch, *memory;       /* owned */
 };
 
 void weft_judge_options_init(struct weft_judge_options *options)
 {
-    *options = (struct weft_judge_options){.margin = 0.03, .looks = 3, .revisions_max = 32};
+    *options = (struct weft_judge_options){.margin = 0.02, .looks = 3, .revisions_max = 32};
 }
 
 enum weft_status weft_judge_create(struct weft_env *env, const struct weft_judge_options *options, uint32_t tensor_count,
@@ -89,33 +97,50 @@ static void revise(struct weft_judge *judge, const uint8_t *choices, const struc
     memcpy(judge->before, judge->choices, judge->count);
     memcpy(judge->choices, choices, judge->count);
     judge->revision++;
-    judge->patience = judge->slower = 0;
+    judge->patience = judge->slower = judge->faster = judge->doubt = 0;
+    judge->exploring = false;
     judge->before_step_ns = trial ? figures->step_ns : 0;
     judge->before_bandwidth = figures->bytes_per_second;
     judge->before_compute_ns = figures->compute_ns;
 }
 
-/* Has the last change made things worse? */
-static bool trial_failed(struct weft_judge *judge, const struct weft_judge_figures *figures)
+/* ---- a change on trial ---- */
+
+static bool on_trial(const struct weft_judge *judge, const struct weft_judge_figures *figures)
 {
-    const bool comparable = judge->before_step_ns > 0 && figures->step_ns > 0
-        && within(judge->before_bandwidth, figures->bytes_per_second, SAME_LINK)
+    return judge->before_step_ns > 0 && figures->step_ns > 0 && within(judge->before_bandwidth, figures->bytes_per_second, SAME_LINK)
         && within(judge->before_compute_ns, figures->compute_ns, 1.2);
-    if (!comparable || figures->step_ns <= judge->before_step_ns * (1 + judge->options.margin)) {
-        judge->slower = 0;
-        return false;
-    }
-    return ++judge->slower >= TRIAL_LOOKS;
 }
 
-static void go_back(struct weft_judge *judge, const struct weft_judge_figures *figures)
+/* Not these candidates for these tensors, as long as the link is what it is. */
+static void refuse(struct weft_judge *judge, const uint8_t *wrong, const uint8_t *right, const struct weft_judge_figures *figures)
 {
     for (uint32_t i = 0; i < judge->count; i++)
-        if (judge->choices[i] != judge->before[i]) judge->refused[i] |= (uint8_t)(1u << judge->choices[i]);
+        if (wrong[i] != right[i]) judge->refused[i] |= (uint8_t)(1u << wrong[i]);
     judge->refused_bandwidth = figures->bytes_per_second;
-    memcpy(judge->wanted, judge->before, judge->count);
-    revise(judge, judge->wanted, figures, false);
 }
+
+/* True: the choice has gone back. */
+static bool judge_trial(struct weft_judge *judge, const struct weft_judge_figures *figures)
+{
+    const bool slower = figures->step_ns > judge->before_step_ns * (1 + TRIAL);
+    const bool faster = figures->step_ns < judge->before_step_ns * (1 - TRIAL);
+    judge->slower = slower ? judge->slower + 1 : 0;
+    judge->faster = slower ? 0 : judge->faster + 1;
+    if (judge->slower >= TRIAL_LOOKS) {
+        if (!judge->exploring) refuse(judge, judge->choices, judge->before, figures);
+        memcpy(judge->wanted, judge->before, judge->count);
+        revise(judge, judge->wanted, figures, false);
+        return true;
+    }
+    if (judge->faster >= TRIAL_LOOKS) {
+        if (judge->exploring && faster) refuse(judge, judge->before, judge->choices, figures);
+        judge->before_step_ns = 0;
+    }
+    return false;
+}
+
+/* ---- what to change to ---- */
 
 /* As fast, and nothing but candidates that stand earlier. */
 static bool plainer(const struct weft_judge *judge)
@@ -135,24 +160,62 @@ static bool pays(const struct weft_judge *judge, double now, double then)
     return now - then > (judge->looked ? judge->options.margin * now : 0) || plainer(judge);
 }
 
+/* Candidate c for all that have it and may take it, dense for the others. */
+static void take_for_all(const struct weft_judge *judge, const struct weft_judge_figures *figures, uint32_t c, uint8_t *choices)
+{
+    for (uint32_t i = 0; i < judge->count; i++)
+        choices[i] = c < figures->tensors[i].candidate_count && !(judge->refused[i] >> c & 1) ? (uint8_t)c : 0;
+}
+
+/* Puts a candidate for all tensors into judge->wanted that should take less than what is measured. */
+static bool explore(struct weft_judge *judge, const struct weft_judge_figures *figures, double now)
+{
+    double best = figures->step_ns * (1 - 2 * TRIAL);
+    uint32_t found = WEFT_JUDGE_CANDIDATES_MAX;
+    judge->doubt = figures->step_ns > now * MISSED ? judge->doubt + 1 : 0;
+    if (judge->doubt < TRIAL_LOOKS) return false;
+    for (uint32_t c = 0; c < WEFT_JUDGE_CANDIDATES_MAX; c++) {
+        take_for_all(judge, figures, c, judge->wanted);
+        const double step = weft_judge_step_ns(figures, judge->wanted, judge->count);
+        if (judge->explored >> c & 1 || step >= best || memcmp(judge->wanted, judge->choices, judge->count) == 0) continue;
+        best = step;
+        found = c;
+    }
+    if (found == WEFT_JUDGE_CANDIDATES_MAX) return false;
+    take_for_all(judge, figures, found, judge->wanted);
+    judge->explored |= (uint8_t)(1u << found);
+    judge->refused_bandwidth = figures->bytes_per_second;
+    return true;
+}
+
+static void forget_other_link(struct weft_judge *judge, const struct weft_judge_figures *figures)
+{
+    if (judge->refused_bandwidth == 0 || within(judge->refused_bandwidth, figures->bytes_per_second, SAME_LINK)) return;
+    memset(judge->refused, 0, judge->count);
+    judge->explored = 0;
+    judge->refused_bandwidth = 0;
+}
+
 enum weft_verdict weft_judge_look(struct weft_judge *judge, const struct weft_judge_figures *figures)
 {
     if (!sane(judge, figures) || judge->revision >= judge->options.revisions_max) return WEFT_VERDICT_KEEP;
-    if (trial_failed(judge, figures)) {
-        go_back(judge, figures);
-        return WEFT_VERDICT_REVERT;
+    if (on_trial(judge, figures)) {
+        if (judge_trial(judge, figures)) return WEFT_VERDICT_REVERT;
+        if (judge->before_step_ns > 0) return WEFT_VERDICT_KEEP; /* it is still going on */
     }
-    if (judge->refused_bandwidth > 0 && !within(judge->refused_bandwidth, figures->bytes_per_second, SAME_LINK)) {
-        memset(judge->refused, 0, judge->count);
-        judge->refused_bandwidth = 0;
-    }
+    forget_other_link(judge, figures);
     const double now = weft_judge_step_ns(figures, judge->choices, judge->count);
     memcpy(judge->wanted, judge->choices, judge->count);
     const double then = weft_judge_improve(figures, judge->refused, judge->wanted, judge->count, judge->scratch);
     judge->patience = pays(judge, now, then) ? judge->patience + 1 : 0;
     const uint32_t needed = judge->looked ? judge->options.looks + judge->revision : 1;
     judge->looked = true;
-    if (judge->patience < needed || memcmp(judge->wanted, judge->choices, judge->count) == 0) return WEFT_VERDICT_KEEP;
+    if (judge->patience >= needed && memcmp(judge->wanted, judge->choices, judge->count) != 0) {
+        revise(judge, judge->wanted, figures, true);
+        return WEFT_VERDICT_CHANGE;
+    }
+    if (judge->patience > 0 || !explore(judge, figures, now)) return WEFT_VERDICT_KEEP;
     revise(judge, judge->wanted, figures, true);
+    judge->exploring = true;
     return WEFT_VERDICT_CHANGE;
 }

@@ -86,7 +86,7 @@ double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_
 
 /* ---- the judge ---- */
 struct weft_judge_options {
-    double margin;          /* share of the step that a change must gain; default 0.03 */
+    double margin;          /* share of the step that a change must gain; default 0.02 */
     uint32_t looks;         /* looks in a row that must say so; each revision asks for one more; default 3 */
     uint32_t revisions_max; /* then the choice stands for good; default 32 */
 };
@@ -104,7 +104,8 @@ enum weft_status weft_judge_create(struct weft_env *env, const struct weft_judge
                                    struct weft_judge **judge_out); /* options NULL: defaults. WEFT_ERR_NO_MEMORY */
 void weft_judge_free(struct weft_judge *judge);
 /* The first look decides at once. Later ones want the same gain several times in a row before they change anything, and
- * compare the measured step after a change with the one before. Figures without a bandwidth or with nonsense in them
+ * compare the measured step after a change with the one before. Where the measured step is much longer than the model's,
+ * a candidate for all tensors is tried, too. Figures without a bandwidth or with nonsense in them
  * decide nothing. */
 enum weft_verdict weft_judge_look(struct weft_judge *judge, const struct weft_judge_figures *figures);
 const uint8_t *weft_judge_choices(const struct weft_judge *judge); /* (tensor_count,) */

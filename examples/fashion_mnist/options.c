@@ -22,7 +22,7 @@ struct option_row {
 #define AT(field) offsetof(struct trainer_options, field)
 static const struct option_row rows[] = {
     {"mode", "MODE", "server or all_reduce (default: server when the job has shards)", TEXT, AT(mode), 0, 0, false},
-    {"codec", "SPEC", "dense, f16, bf16, powersgd:rank=4, topk:ratio=0.01 (default dense)", TEXT, AT(codec), 0, 0, false},
+    {"codec", "SPEC", "dense, f16, bf16, powersgd:rank=4, topk:ratio=0.01, auto:topk,bf16 (default dense)", TEXT, AT(codec), 0, 0, false},
     {"epochs", "E", "passes over the 60,000 images (default 6)", REAL, AT(epochs), 0, 10000, true},
     {"steps", "N", "stop after N steps instead (the schedule ends there too)", U64, AT(steps), 1, 1e9, false},
     {"seconds", "S", "stop after S seconds of training, wherever the schedule is", REAL, AT(seconds), 0, 1e6, true},

@@ -1,7 +1,7 @@
 """netns.py - a small network of its own for every job: namespaces, a bridge, links with a rate.
 
 One network namespace per process and one for the bridge that joins them; both ends of each link carry a token
-bucket (tc tbf), so every process sends and receives at most `rate`. Needs root. Used by tools/quickstart and
+bucket (tc tbf), so every process sends and receives at most `rate` (None: what the machine can). Needs root. Used by tools/quickstart and
 by the system tests.
 
     with Network(["shard0", "worker0"], "100mbit") as network:
@@ -79,8 +79,9 @@ class Network:
         run(*self.command(node, ["ip", "address", "add", self.address(node) + "/24", "dev", DEVICE]))
         run(*self.command(node, ["ip", "link", "set", DEVICE, "up"]))
         self._choose_congestion_control(node)
-        self._shape("bridge", port)
-        self._shape(node, DEVICE)
+        if self.rate:
+            self._shape("bridge", port)
+            self._shape(node, DEVICE)
 
     def _await_running(self, node):
         """The kernel tells up to a second later that a link runs, and some libraries take no device that does not."""
