@@ -24,6 +24,9 @@ struct tail {
     double engine, link, decoder, work, constant;
 };
 
+/* Of numbers: costs that are none are not used. */
+static inline double larger(double a, double b) { return a > b ? a : b; }
+
 static double wire_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost)
 {
     return cost->wire_bytes / figures->bytes_per_second * 1e9;
@@ -43,10 +46,10 @@ double weft_judge_exchange_ns(const struct weft_judge_figures *figures, const st
 static void pass(struct front *front, const struct weft_judge_figures *figures, double ready, const struct weft_judge_cost *cost)
 {
     const double steal = figures->steal * (cost->encode_ns + cost->decode_ns);
-    front->work = fmax(front->work, ready) + cost->encode_ns + cost->decode_ns - steal;
-    front->engine = fmax(front->engine, ready) + cost->encode_ns;
-    front->link = fmax(front->link, front->engine) + wire_ns(figures, cost);
-    front->decoder = fmax(front->decoder, front->link + cost->hops * figures->latency_ns) + cost->decode_ns - steal;
+    front->work = larger(front->work, ready) + cost->encode_ns + cost->decode_ns - steal;
+    front->engine = larger(front->engine, ready) + cost->encode_ns;
+    front->link = larger(front->link, front->engine) + wire_ns(figures, cost);
+    front->decoder = larger(front->decoder, front->link + cost->hops * figures->latency_ns) + cost->decode_ns - steal;
     front->engine -= steal;
     front->link -= steal;
     front->delay += steal;
@@ -70,17 +73,17 @@ static struct tail tail_before(const struct tail *behind, const struct weft_judg
     const double steal = figures->steal * (cost->encode_ns + cost->decode_ns);
     struct tail tail;
     tail.decoder = cost->decode_ns + behind->decoder;
-    tail.link = wire_ns(figures, cost) + fmax(behind->link, cost->hops * figures->latency_ns + tail.decoder);
-    tail.engine = cost->encode_ns + fmax(behind->engine, tail.link);
+    tail.link = wire_ns(figures, cost) + larger(behind->link, cost->hops * figures->latency_ns + tail.decoder);
+    tail.engine = cost->encode_ns + larger(behind->engine, tail.link);
     tail.work = cost->encode_ns + cost->decode_ns + behind->work;
-    tail.constant = fmax(ready + fmax(tail.engine, tail.work), behind->constant + steal);
+    tail.constant = larger(ready + larger(tail.engine, tail.work), behind->constant + steal);
     return tail;
 }
 
 static double through(const struct front *front, const struct tail *tail)
 {
-    return front->delay + fmax(fmax(fmax(front->engine + tail->engine, front->link + tail->link), front->decoder + tail->decoder),
-                               fmax(front->work + tail->work, tail->constant));
+    return front->delay + larger(larger(larger(front->engine + tail->engine, front->link + tail->link), front->decoder + tail->decoder),
+                               larger(front->work + tail->work, tail->constant));
 }
 
 double weft_judge_step_ns(const struct weft_judge_figures *figures, const uint8_t *choices, uint32_t count)
