@@ -60,7 +60,7 @@ static enum weft_status take_memory(struct weft_session *session)
     judging->words = WORD_READY + judging->count;
     judging->mine = weft_alloc_array(env, judging->words, sizeof(*judging->mine));
     judging->all = weft_alloc_array(env, judging->words * session->ranks, sizeof(*judging->all));
-    judging->verdict = weft_alloc_array(env, 1 + (size_t)judging->count, sizeof(*judging->verdict));
+    judging->verdict = weft_alloc_array(env, CLIENT_VERDICT_CHOICES + (size_t)judging->count, sizeof(*judging->verdict));
     judging->figures = weft_alloc_array(env, judging->count, sizeof(*judging->figures));
     judging->order = weft_alloc_array(env, judging->count, sizeof(*judging->order));
     if (!judging->mine || !judging->all || !judging->verdict || !judging->figures || !judging->order) return WEFT_ERR_NO_MEMORY;
@@ -116,6 +116,27 @@ static void sort_by_readiness(struct client_judging *judging)
     }
 }
 
+/* Every rank, from the same figures: what the steps said about the link. */
+static void take_rate(struct weft_session *session)
+{
+    struct client_judging *judging = &session->judging;
+    const double rate = largest(judging, session->ranks, WORD_RATE);
+    if (rate <= 0) return;
+    judging->bytes_per_second = sqrt(judging->bytes_per_second * rate);
+    judging->probed_ns = weft_now_ns(session->env);
+}
+
+/* What the link can carry in a hundredth of the time since it was last measured, if that says anything about it. */
+static int64_t probe_bytes(const struct weft_session *session)
+{
+    const struct client_judging *judging = &session->judging;
+    const double spent_ns = 0.01 * (double)(weft_now_ns(session->env) - judging->probed_ns);
+    const double share = 2 * ((double)session->ranks - 1) / (double)session->ranks;
+    const double bytes = (spent_ns - 4 * judging->latency_ns) * judging->bytes_per_second * 1e-9 / share;
+    if (bytes < (double)CLIENT_PROBE_LEAST) return 0;
+    return bytes < 4.0 * (double)CLIENT_PROBE_LEAST ? (int64_t)bytes & ~(int64_t)63 : 4 * (int64_t)CLIENT_PROBE_LEAST;
+}
+
 /* Rank 0. `gathered`: there are figures of steps; before the first one nothing is known to be hidden. */
 static void look(struct weft_session *session, bool gathered)
 {
@@ -130,8 +151,6 @@ static void look(struct weft_session *session, bool gathered)
         if (!gathered) judging->order[i] = i;
     }
     sort_by_readiness(judging);
-    const double rate = gathered ? largest(judging, session->ranks, WORD_RATE) : 0;
-    if (rate > 0) judging->bytes_per_second = (judging->bytes_per_second + rate) / 2;
     const struct weft_judge_figures figures = {
         .latency_ns = judging->latency_ns,
         .bytes_per_second = judging->bytes_per_second,
@@ -147,8 +166,10 @@ static void look(struct weft_session *session, bool gathered)
              figures.latency_ns / 1e3, figures.compute_ns / 1e6, figures.step_ns / 1e6,
              weft_judge_step_ns(&figures, weft_judge_choices(judging->judge), judging->count) / 1e6,
              verdict == WEFT_VERDICT_KEEP ? "kept" : verdict == WEFT_VERDICT_CHANGE ? "changed" : "taken back");
-    judging->verdict[0] = (int64_t)judging->revision + (verdict != WEFT_VERDICT_KEEP);
-    for (uint32_t i = 0; i < judging->count; i++) judging->verdict[1 + i] = weft_judge_choices(judging->judge)[i];
+    judging->verdict[CLIENT_VERDICT_REVISION] = (int64_t)judging->revision + (verdict != WEFT_VERDICT_KEEP);
+    judging->verdict[CLIENT_VERDICT_PROBE] = gathered && largest(judging, session->ranks, WORD_RATE) == 0 ? probe_bytes(session) : 0;
+    for (uint32_t i = 0; i < judging->count; i++)
+        judging->verdict[CLIENT_VERDICT_CHOICES + i] = weft_judge_choices(judging->judge)[i];
 }
 
 /* ---- changing ---- */
@@ -200,10 +221,10 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
 static enum weft_status apply(struct weft_session *session, uint64_t step)
 {
     struct client_judging *judging = &session->judging;
-    if (judging->verdict[0] == (int64_t)judging->revision) return WEFT_OK;
+    if (judging->verdict[CLIENT_VERDICT_REVISION] == (int64_t)judging->revision) return WEFT_OK;
     for (uint32_t i = 0; i < judging->count; i++) {
         struct weft_tensor *tensor = judging->tensors[i];
-        const int64_t choice = judging->verdict[1 + i];
+        const int64_t choice = judging->verdict[CLIENT_VERDICT_CHOICES + i];
         enum weft_status status = WEFT_OK;
         if (choice < 0 || choice >= (int64_t)tensor->choosing.candidates.count) {
             client_fail(session, WEFT_ERR_MALFORMED, true, "rank %u: rank 0 chose a codec that tensor '%s' does not have", session->rank, tensor->name);
@@ -215,7 +236,7 @@ static enum weft_status apply(struct weft_session *session, uint64_t step)
             return client_usable(session);
         }
     }
-    judging->revision = (uint32_t)judging->verdict[0];
+    judging->revision = (uint32_t)judging->verdict[CLIENT_VERDICT_REVISION];
     judging->revised_step = step;
     judging->step_count = 0;
     return WEFT_OK;
@@ -226,7 +247,7 @@ static enum weft_status apply(struct weft_session *session, uint64_t step)
 static enum weft_status publish(struct weft_session *session)
 {
     struct client_judging *judging = &session->judging;
-    return weft_broadcast(session, judging->verdict, 1 + (uint64_t)judging->count, WEFT_I64, ROOT, &judging->publish);
+    return weft_broadcast(session, judging->verdict, CLIENT_VERDICT_CHOICES + (uint64_t)judging->count, WEFT_I64, ROOT, &judging->publish);
 }
 
 static enum weft_status first(struct weft_session *session, uint64_t step)
@@ -249,6 +270,17 @@ static enum weft_status first(struct weft_session *session, uint64_t step)
     return apply(session, step);
 }
 
+/* Rank 0 has asked for it, from all ranks alike. */
+static enum weft_status probe(struct weft_session *session)
+{
+    const int64_t bytes = session->judging.verdict[CLIENT_VERDICT_PROBE];
+    if (bytes < (int64_t)CLIENT_PROBE_LEAST || bytes > (int64_t)CLIENT_PROBE_MOST) return WEFT_OK;
+    const enum weft_status status = client_judging_probe(session, (size_t)bytes);
+    if (status == WEFT_ERR_NO_MEMORY) /* the others count on this rank */
+        client_fail(session, status, true, "rank %u has no memory to measure the link", session->rank);
+    return status;
+}
+
 enum weft_status client_judging_begin(struct weft_session *session, uint64_t step)
 {
     struct client_judging *judging = &session->judging;
@@ -263,13 +295,15 @@ enum weft_status client_judging_begin(struct weft_session *session, uint64_t ste
         enum weft_status status = weft_all_gather(session, judging->mine, judging->all, judging->words, WEFT_I64, &judging->gather);
         return status < 0 ? status : WEFT_OK;
     case CLIENT_JUDGING_GATHERS:
+        take_rate(session);
         if (session->rank == ROOT) look(session, true);
         judging->phase = CLIENT_JUDGING_PUBLISHES;
         status = publish(session);
         return status < 0 ? status : WEFT_OK;
     default:
         judging->phase = CLIENT_JUDGING_QUIET;
-        return apply(session, step);
+        WEFT_TRY(apply(session, step));
+        return probe(session);
     }
 }
 

@@ -7,6 +7,9 @@
  *       step s + 1       rank 0 looks and broadcasts (revision, choices)
  *       step s + 2       in force everywhere: every rank's step_end has waited for the broadcast
  *
+ * Where the choices move too little to tell anything about the link, the ranks time an all-reduce of their own now and then, in
+ * step s + 2: never more than one part in a hundred of the time.
+ *
  * The revision stands in every step's record (step.c), so ranks that do not agree find out before the first exchange
  * that needs the record. A tensor that changes its codec takes along what the old one still owes (tensor->carry) and
  * adds it to its next contribution: nothing is lost.
@@ -39,6 +42,7 @@ struct client_choosing {
     uint32_t ready_count;
 };
 
+enum { CLIENT_VERDICT_REVISION, CLIENT_VERDICT_PROBE, CLIENT_VERDICT_CHOICES };
 enum client_judging_phase { CLIENT_JUDGING_QUIET = 0, CLIENT_JUDGING_GATHERS, CLIENT_JUDGING_PUBLISHES };
 
 /* Of the session. */
@@ -49,6 +53,7 @@ struct client_judging {
     uint32_t revision;            /* in force; rises with each change */
     uint64_t revised_step;        /* since */
     double latency_ns, bytes_per_second, steal;
+    uint64_t probed_ns;           /* when the link was last measured on its own */
     enum client_judging_phase phase;
 
     /* of the steps since the last look that ran wholly under the present choices */
@@ -64,7 +69,7 @@ struct client_judging {
     /* what travels, and what rank 0 thinks with; owned */
     double *mine, *all;           /* (words,), (ranks * words,) */
     uint64_t words;
-    int64_t *verdict;             /* (1 + count,): revision, choices */
+    int64_t *verdict;             /* (CLIENT_VERDICT_CHOICES + count,): revision, bytes to probe the link with, choices */
     struct weft_judge *judge;
     struct weft_judge_tensor *figures; /* (count,) */
     uint32_t *order;
@@ -90,5 +95,9 @@ void client_judging_report(struct weft_session *session);
 
 /* judging_measure.c: costs of all candidates, latency, bandwidth, steal. Blocks; equal results on all ranks. */
 enum weft_status client_judging_measure(struct weft_session *session);
+/* The same of the bandwidth alone, with one all-reduce of so many bytes. */
+enum weft_status client_judging_probe(struct weft_session *session, size_t bytes);
+#define CLIENT_PROBE_LEAST ((size_t)1 << 20)
+#define CLIENT_PROBE_MOST ((size_t)16 << 20)
 
 #endif

@@ -17,7 +17,6 @@
 
 enum { SMALL_ELEMS = 1 << 14, LARGE_ELEMS = 1 << 20, RUNS = 3, TINY_EXCHANGES = 8 };
 #define PROBE_FIRST ((size_t)64 << 10)
-#define PROBE_MOST ((size_t)16 << 20)
 #define PROBE_LONG_NS 60e6 /* long enough to be believed */
 #define CALL_NS 5e3        /* of an operation beside its elements: letters, the group's door */
 
@@ -283,7 +282,7 @@ static enum weft_status measure_link(struct weft_session *session)
     struct client_judging *judging = &session->judging;
     const double share = 2 * ((double)session->ranks - 1) / (double)session->ranks;
     double ns = 0, shortest = INFINITY;
-    float *buffer = weft_alloc_zero(session->env, PROBE_MOST);
+    float *buffer = weft_alloc_zero(session->env, CLIENT_PROBE_MOST);
     double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
     enum weft_status status = buffer && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     for (int i = 0; i < TINY_EXCHANGES && status == WEFT_OK; i++) {
@@ -291,10 +290,29 @@ static enum weft_status measure_link(struct weft_session *session)
         shortest = fmin(shortest, ns);
     }
     judging->latency_ns = shortest / 2; /* there and back */
-    for (size_t bytes = PROBE_FIRST; bytes <= PROBE_MOST && status == WEFT_OK && ns < PROBE_LONG_NS; bytes *= 4) {
+    for (size_t bytes = PROBE_FIRST; bytes <= CLIENT_PROBE_MOST && status == WEFT_OK && ns < PROBE_LONG_NS; bytes *= 4) {
         status = time_all_reduce(session, buffer, bytes, all, &ns);
         judging->bytes_per_second = share * (double)bytes / fmax(ns - shortest, ns / 10) * 1e9;
     }
+    judging->probed_ns = weft_now_ns(session->env);
+    weft_free_bytes(session->env, buffer);
+    weft_free_bytes(session->env, all);
+    return status;
+}
+
+enum weft_status client_judging_probe(struct weft_session *session, size_t bytes)
+{
+    struct client_judging *judging = &session->judging;
+    const double moved = 2 * ((double)session->ranks - 1) / (double)session->ranks * (double)bytes;
+    double ns = 0;
+    float *buffer = weft_alloc_zero(session->env, bytes);
+    double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
+    enum weft_status status = buffer && all ? time_all_reduce(session, buffer, bytes, all, &ns) : WEFT_ERR_NO_MEMORY;
+    if (status == WEFT_OK) {
+        const double rate = moved / fmax(ns - 2 * judging->latency_ns, ns / 10) * 1e9;
+        judging->bytes_per_second = sqrt(judging->bytes_per_second * rate);
+    }
+    judging->probed_ns = weft_now_ns(session->env);
     weft_free_bytes(session->env, buffer);
     weft_free_bytes(session->env, all);
     return status;

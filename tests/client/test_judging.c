@@ -38,8 +38,9 @@ static float gradient(uint32_t rank, uint32_t tensor, uint32_t step, uint32_t i)
 static void force(struct weft_session *session, const uint8_t *choices)
 {
     struct client_judging *judging = &session->judging;
-    judging->verdict[0] = judging->revision + 1;
-    for (uint32_t i = 0; i < judging->count; i++) judging->verdict[1 + i] = choices[i];
+    judging->verdict[CLIENT_VERDICT_REVISION] = judging->revision + 1;
+    judging->verdict[CLIENT_VERDICT_PROBE] = 0;
+    for (uint32_t i = 0; i < judging->count; i++) judging->verdict[CLIENT_VERDICT_CHOICES + i] = choices[i];
     judging->phase = CLIENT_JUDGING_PUBLISHES;
 }
 
@@ -172,6 +173,36 @@ static void test_all_ranks_agree(void **state)
     free(diary);
 }
 
+/* A tensor too small to say anything about the link: it is measured again all the same, by all ranks with one result. */
+static void probes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    double *seen = crowd->user;
+    struct weft_tensor *tensor = declare(crowd, session, "w", "auto", "none");
+    struct weft_request request = {{0}};
+    float *grad = weft_alloc(session, ELEMS * 4);
+    for (uint32_t step = 1; tensor && step <= 20; step++) {
+        const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
+        if (step == 5) {
+            session->judging.bytes_per_second = 1e7; /* as if the link had been slow */
+            session->judging.probed_ns = 0;          /* a long time ago */
+        }
+        if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
+        CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
+        if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
+    }
+    CROWD_CHECK(crowd, session, session->judging.probed_ns > 0);
+    seen[rank] = session->judging.bytes_per_second;
+}
+
+static void test_link_is_probed(void **state)
+{
+    double seen[CROWD_MAX] = {0};
+    struct crowd crowd = {.user = seen};
+    crowd_run(&crowd, 3, probes);
+    assert_int_equal(crowd.failures, 0);
+    assert_true(seen[0] > 0 && seen[0] != 1e7 && seen[1] == seen[0] && seen[2] == seen[0]);
+}
+
 /* Ranks that are not in the same revision find out in the step's record. */
 static void strayed(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -241,6 +272,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_all_ranks_agree),
+        cmocka_unit_test(test_link_is_probed),
         cmocka_unit_test(test_revision_is_compared),
         cmocka_unit_test(test_alone),
     };
