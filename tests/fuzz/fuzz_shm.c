@@ -4,8 +4,10 @@
  *
  *     input: steps of one letter (the first byte, modulo STEPS) and what it needs; see run_step. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "tests/fuzz/fuzz.h"
@@ -16,7 +18,7 @@
         if (!(expression)) abort(); \
     } while (0)
 
-enum { TUNES = 4, INPUTS_OF_ENDPOINT = 64, BYTES = 50000, OPS = 12 };
+enum { TUNES = 4, INPUTS_OF_ENDPOINT = 64, BYTES = 60000, OPS = 12 };
 enum step { CELL, SCRIBBLE_IN, SCRIBBLE_OUT, PROGRESS, SEND, RECEIVE, PUT_REQUESTED, READ_OUT, STEPS };
 
 static const char *const tunes[TUNES] = {NULL, "cma=off", "maps=off", "cma=off,maps=off"};
@@ -88,6 +90,20 @@ static void victim_close(struct victim *victim)
     victim->transport = NULL;
 }
 
+/* The process that the attacker says it is: the endpoint may read there, and write where it is told to. */
+static pid_t attacker_process(void)
+{
+    static pid_t child;
+    if (child > 0) return child;
+    child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) pause();
+    }
+    MUST(child > 0);
+    return child;
+}
+
 /* A peer as shm_pair.c leaves it when two have met, without sockets: both rings are this process's. */
 static void attack_begin(struct attack *attack, struct victim *victim)
 {
@@ -113,7 +129,7 @@ static void attack_begin(struct attack *attack, struct victim *victim)
     pair->event_fd = fcntl(endpoint->event_fd, F_DUPFD_CLOEXEC, 3);
     MUST(pair->in.shared && pair->out.shared && pair->board && pair->facts && pair->event_fd >= 0);
     if (endpoint->allow_maps && memory_arena(&arena)) pair->view = memory_view_take(arena.fd, arena.id, arena.bytes);
-    pair->pid = getpid();
+    pair->pid = attacker_process();
     pair->read_by_cma = endpoint->allow_cma;
     pair->state = SHM_MET;
     weft_list_append(&endpoint->pairs, &pair->link);
@@ -181,7 +197,7 @@ static void run_step(struct attack *attack)
         break;
     case SEND:
         if ((operation = operation_take(attack))) {
-            struct weft_message message = {WEFT_TAG(WEFT_CHANNEL_TEST, how), NULL, 0, how & 1 ? victim->memory : victim->plain, (size_t)how * 190};
+            struct weft_message message = {WEFT_TAG(WEFT_CHANNEL_TEST, how), NULL, 0, how & 1 ? victim->memory : victim->plain, (size_t)how * 230};
             operation->on = weft_transport_send(attack->peer, &message, &operation->completion) == WEFT_IN_PROGRESS;
         }
         break;

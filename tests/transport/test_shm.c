@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "tests/transport/net.h"
 #include "transport/memory/memory.h"
@@ -184,6 +185,48 @@ static void test_copies(void **state)
     }
 }
 
+/* Large payloads by CMA are copied from both ends, each byte once; what the sender cannot write the receiver reads, and what
+ * the receiver cannot read is staged. */
+static void test_share(void **state)
+{
+    enum { BYTES = (3 << 20) + 777, FINE = 0, SENDER_FAILS, RECEIVER_FAILS, SENDER_IS_AWAY, CASES };
+    for (int how = FINE; how < CASES; how++) {
+        struct net net;
+        struct weft_transport_stats before[2], after[2];
+        net_open(&net, &ways[1], 2);
+        meet(&net);
+        unsigned char *out = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *in = malloc(BYTES);
+        struct shm_pair *to_receiver = net.peers[0][1]->backend;
+        struct op send, recv;
+        fill(out, BYTES, (uint32_t)how);
+        memset(in, 0, BYTES);
+        for (int i = 0; i < 2; i++) weft_transport_stats(net.transports[i], &before[i]);
+        op_recv(&recv, net.transports[1], 100, TAG(1), in, BYTES);
+        op_send(&send, net.peers[0][1], TAG(1), NULL, out, BYTES);
+        if (how == SENDER_FAILS) to_receiver->pid = INT32_MAX; /* there is no such process */
+        if (how == RECEIVER_FAILS) {
+            assert_int_equal(mprotect(out, 2 << 20, PROT_NONE), 0);
+            for (int i = 0; i < 20; i++) weft_transport_progress(net.transports[1], 64);
+            assert_int_equal(recv.fired, 0);
+            assert_int_equal(mprotect(out, 2 << 20, PROT_READ), 0);
+        }
+        for (int i = 0; i < 20 && how == SENDER_IS_AWAY; i++) weft_transport_progress(net.transports[1], 64);
+        if (how == SENDER_IS_AWAY) assert_int_equal(recv.fired, 1); /* nobody has waited for it */
+        PUMP_UNTIL(&net, send.fired && recv.fired);
+        assert_int_equal(send.status | recv.status, WEFT_OK);
+        assert_true(filled(in, BYTES, (uint32_t)how));
+        for (int i = 0; i < 2; i++) weft_transport_stats(net.transports[i], &after[i]);
+        uint64_t sender = after[0].copied_bytes - before[0].copied_bytes, receiver = after[1].copied_bytes - before[1].copied_bytes;
+        if (how == FINE) assert_true(sender > 0 && receiver > 0);
+        if (how == FINE || how == SENDER_FAILS || how == SENDER_IS_AWAY) assert_int_equal(sender + receiver, BYTES);
+        if (how == SENDER_FAILS || how == SENDER_IS_AWAY) assert_int_equal(sender, 0);
+        if (how == RECEIVER_FAILS) assert_int_equal(sender, BYTES);
+        net_close(&net);
+        munmap(out, BYTES);
+        free(in);
+    }
+}
+
 /* ---- a ring under a hostile hand ---- */
 
 static void scribble(struct net *net, uint64_t *seed)
@@ -276,7 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_keys), cmocka_unit_test(test_close_under_a_user),
-        cmocka_unit_test(test_copies),     cmocka_unit_test(test_scribbled_ring),
+        cmocka_unit_test(test_copies), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

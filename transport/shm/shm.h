@@ -6,6 +6,7 @@
  *   shm_pair.c      two endpoints meet (meet.h), and how a pair ends
  *   shm_message.c   send, arrivals, accept, discard: cells out, cells in
  *   shm_transfer.c  payloads: mapped, CMA, granted, staged; in slices
+ *   shm_share.c     payloads by CMA that both sides copy
  *   shm_window.c    windows, put, get
  *   shm_fence.c     why nobody writes to memory that its owner has taken back
  *   shm_copy.c      one copy; the system calls of CMA
@@ -16,7 +17,8 @@
  *   up to eager bytes        any                    eager     2       sender into the ring, receiver out of it
  *   from weft_memory_alloc   any                    mapped    1       receiver, straight out of the mapping; then DONE
  *   any                      from weft_memory_alloc granted   1       GRANT, sender straight into the mapping, then DONE
- *   any                      any, CMA allowed       CMA       1       receiver, process_vm_readv; then DONE
+ *   any                      any, CMA allowed       CMA       1       receiver, process_vm_readv, and if it is large and the
+ *                                                                     sender awake he too, from the end; then DONE
  *   any                      any                    staged    2       STAGE, sender into slots of its staging memory, receiver out
  *
  * A put or get is done by who asks for it, mapped or by CMA; without both it is a message to the owner, whose progress
@@ -39,6 +41,7 @@ enum {
     SHM_CREDIT_BYTES = 1 << 20, /* eager messages one peer may leave here untaken; what exceeds it is announced */
     SHM_MESSAGE_COST = 512,    /* a message's own share of that, beside its payload */
     SHM_GRANT_MIN = 64 << 10,  /* below this a CMA read is quicker than asking the sender to write */
+    SHM_SHARE_MIN = 48 << 10,  /* from here on both sides copy what goes by CMA */
     SHM_SLICE_BYTES = 512 << 10, /* of one copy at a time: bounds a step */
     SHM_STEP_BYTES = 1 << 20,  /* of all copies in one progress */
     SHM_DIRECT_BYTES = 256 << 10, /* puts and gets up to this are done inside their call */
@@ -110,6 +113,11 @@ struct shm_op {
     uint64_t peer_op;         /* its operation at the peer */
     uint32_t window, window_generation; /* of the peer: 1 + its number and what makes it valid; 0: no window */
     uint32_t slots;           /* staging slots filled and not taken */
+    /* when both sides copy: shm_share.c */
+    uint32_t share, share_epoch; /* 1 + the number of its word in the ring; 0: it is not shared */
+    uint64_t chunk, taken;    /* bytes; chunks taken by this side */
+    bool share_heard;         /* receiver: the sender has told how his part ended: */
+    enum weft_status share_theirs, share_status; /* his, and ours */
     /* the cell that says so */
     struct ring_cell cell;
     const uint8_t *payload;   /* behind the cell, after the header; eager only */
@@ -170,6 +178,7 @@ struct shm_pair {
     uint64_t credit_used;     /* cost of eager messages sent so far */
     uint64_t credit_given;    /* cost of eager messages taken here so far */
     uint64_t credit_kept;     /* cost of those not taken yet */
+    uint32_t shares, share_epoch; /* words of the ring that are in use, a bit each; the last number given */
     uint32_t pieces_taken;    /* staging slots of the peer (a bit each) that it is to be told are free */
     struct shm_arrival *current; /* being handed to the core, payload still in the ring */
     enum weft_status end_status;
@@ -208,7 +217,7 @@ struct shm_endpoint {
     int epoll_fd, event_fd, board_fd, facts_fd;
     struct shm_board *board;
     struct shm_facts *facts;
-    bool allow_maps, allow_cma, allow_fences;
+    bool allow_maps, allow_cma, allow_fences, allow_share;
     bool fences;             /* this process is registered for the fences of its peers' endpoints, and can make them pass one */
     uint64_t unsure_until_ns; /* until then one may be inside whose word has not been seen; 0: no */
     bool armed;              /* said to sleep; an answer may be in event_fd */
@@ -290,6 +299,10 @@ void shm_arrival_deliver(struct shm_arrival *arrival); /* to the core */
 /* shm_transfer.c */
 void shm_receive_start(struct shm_arrival *arrival); /* op.local is named: choose the way and go */
 void shm_copy_start(struct shm_op *op, enum shm_way way, uint64_t there, bool outward);
+enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes); /* at op->at, which moves on */
+void shm_copy_failed(struct shm_op *op, enum weft_status status); /* another way, or its end; a receive that is in no list */
+bool shm_still_valid(const struct shm_pair *pair); /* was what we read from the peer's memory what it meant us to read? */
+void shm_receive_over(struct shm_arrival *arrival, enum weft_status status); /* and its sender is told */
 int shm_transfers_progress(struct shm_endpoint *endpoint, int budget);
 void shm_stalled_resume(struct shm_endpoint *endpoint);
 bool shm_on_done(struct shm_pair *pair, const struct ring_cell *cell); /* these answer false: the peer breaks the rules */
@@ -299,6 +312,13 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
 bool shm_on_piece_taken(struct shm_pair *pair, const struct ring_cell *cell);
 void shm_slots_free(struct shm_endpoint *endpoint, const struct shm_pair *pair);
 uint8_t *shm_view_at(const struct memory_view *view, uint64_t offset, uint64_t bytes); /* NULL: outside */
+
+/* shm_share.c */
+bool shm_share_start(struct shm_arrival *arrival); /* false: not this one; nothing has happened */
+void shm_share_step(struct shm_op *op);            /* one slice of this side's part */
+void shm_share_end(struct shm_op *op);
+bool shm_on_share(struct shm_pair *pair, const struct ring_cell *cell);
+bool shm_share_on_done(struct shm_op *op, enum weft_status status);
 
 /* shm_window.c */
 enum weft_status shm_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);

@@ -24,6 +24,7 @@ void shm_op_start(struct shm_op *op, struct shm_pair *pair, struct weft_completi
     op->at = 0;
     op->window = 0;
     op->slots = 0;
+    op->share = 0;
     op->payload = NULL;
     weft_list_append(&pair->ops, &op->of_pair);
 }
@@ -47,6 +48,7 @@ void shm_op_over(struct shm_op *op, enum weft_status status)
     op->phase = SHM_OVER;
     weft_list_remove(&op->of_pair);
     if (!op->queued) weft_list_remove(&op->link);
+    shm_share_end(op);
     if (op->holds) {
         WEFT_ASSERT(op->holds->users > 0);
         op->holds->users--;
@@ -430,6 +432,7 @@ static bool dispatch(struct shm_pair *pair, const struct ring_cell *cell, const 
     case RING_DONE: return shm_on_done(pair, cell);
     case RING_GRANT: return shm_on_grant(pair, cell);
     case RING_STAGE: return shm_on_stage(pair, cell);
+    case RING_SHARE: return shm_on_share(pair, cell);
     case RING_PIECE: return shm_on_piece(pair, cell, data);
     case RING_PIECE_TAKEN: return shm_on_piece_taken(pair, cell);
     default: return false;

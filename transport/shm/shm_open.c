@@ -107,13 +107,13 @@ static bool is_switch(const char *text, size_t length, const char *name, bool *v
 /* "cma=off,maps=off": for tests, and for who wants to see what it costs. */
 static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, struct weft_error *error)
 {
-    endpoint->allow_cma = endpoint->allow_maps = endpoint->allow_fences = true;
+    endpoint->allow_cma = endpoint->allow_maps = endpoint->allow_fences = endpoint->allow_share = true;
     while (text && *text) {
         size_t length = strcspn(text, ",");
         if (!is_switch(text, length, "cma", &endpoint->allow_cma) && !is_switch(text, length, "maps", &endpoint->allow_maps) &&
-            !is_switch(text, length, "membarrier", &endpoint->allow_fences)) {
+            !is_switch(text, length, "membarrier", &endpoint->allow_fences) && !is_switch(text, length, "share", &endpoint->allow_share)) {
             return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
-                                                    "shm has no setting \"%.*s\": it has cma, maps and membarrier, each =on or =off", (int)length, text);
+                                                    "shm has no setting \"%.*s\": it has cma, maps, membarrier and share, each =on or =off", (int)length, text);
         }
         text += length + (text[length] == ',');
     }

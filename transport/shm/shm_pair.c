@@ -323,7 +323,8 @@ static void ops_end(struct shm_pair *pair, enum weft_status status)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &pair->ops) {
         struct shm_op *op = weft_container_of(node, struct shm_op, of_pair);
-        if (op->phase != SHM_GRANTED || !writes) shm_op_over(op, status);
+        bool reached = op->phase == SHM_GRANTED || (op->share && op->is_arrival);
+        if (!reached || !writes) shm_op_over(op, status);
     }
 }
 

@@ -3,12 +3,13 @@
  *   offset 0      the reader's lines   what it has taken, written often and read seldom; and the other way round: does it
  *                                      look here by itself, has it ended
  *          128    the writer's lines   has it left; does it wait for room; whose memory is it in
+ *          320    shared lines         who copies which part of a payload that both copy
  *          512    cells                64 bytes each: what happened, and small messages whole
  *          8192   bytes                headers and payloads that do not fit into their cell, 64-byte aligned, never wrapped
  *
  * The reader owns (makes, touches first) the segment, so what was published outlives its writer. A cell is published by its
  * turn (the number of the cell, counted from 1), which is stored last; the reader looks at one line and finds the rest
- * there. The two never write the same line, except for the bytes handed over.
+ * there. The two never write the same line, except for the bytes handed over and the shared lines.
  *
  * Whoever goes to sleep or waits for room says so first and looks again afterwards; the other writes first and then looks
  * whether somebody said so: with a full fence between the two steps on both sides one of them sees the other.
@@ -33,6 +34,7 @@ enum {
     RING_TAKEN_BYTES = RING_DATA_BYTES / 4,
     RING_WINDOWS = 1024, /* windows of one endpoint; see shm_window.c */
     RING_BODY_BYTES = 48,
+    RING_SHARES = 24,
 };
 
 enum ring_state { RING_OPEN = 0, RING_LEFT = 1, RING_ENDED = 2 };
@@ -49,6 +51,7 @@ enum ring_kind {
     RING_STAGE,        /* a: the reader's operation: send it in pieces to mine */
     RING_PIECE,        /* a: the reader's operation: the next bytes, in a staging slot or behind this cell */
     RING_PIECE_TAKEN,  /* a: staging slots of the reader, a bit each, that are free again */
+    RING_SHARE,        /* a: the reader's operation: let us both copy it; see shm_share.c */
     RING_KINDS,
 };
 
@@ -86,6 +89,10 @@ struct ring_cell {
             uint64_t op;
         } stage;
         struct {
+            uint64_t op, address, chunk;
+            uint32_t slot, epoch;
+        } share;
+        struct {
             uint64_t bytes, offset; /* offset: in the writer's arena, or RING_NOWHERE: behind this cell */
             uint32_t slot;
         } piece;
@@ -107,7 +114,9 @@ struct ring_shared {
         _Atomic uint32_t inside; /* in the reader's memory: 1 + window, SHM_INSIDE_GRANT, or 0 */
         _Alignas(64) _Atomic uint64_t maps[RING_WINDOWS / 64]; /* windows of the reader it holds mapped */
     } writer;
-    _Alignas(64) uint8_t unused[RING_HEAD_BYTES - 192 - RING_WINDOWS / 8];
+    struct { /* written by both; one after the other in different lines */
+        _Alignas(64) _Atomic uint64_t taken[8];
+    } shares[RING_SHARES / 8]; /* payloads from writer to reader that both copy; see shm_share.c */
     _Alignas(64) struct ring_cell cells[RING_CELLS];
     uint8_t data[RING_DATA_BYTES];
 };

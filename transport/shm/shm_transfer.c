@@ -16,8 +16,7 @@ uint8_t *shm_view_at(const struct memory_view *view, uint64_t offset, uint64_t b
     return view->base + offset;
 }
 
-/* Is what was read from the peer's memory what it meant us to read? */
-static bool still_valid(const struct shm_pair *pair)
+bool shm_still_valid(const struct shm_pair *pair)
 {
     atomic_thread_fence(memory_order_acquire);
     return pair->state == SHM_MET && atomic_load_explicit(&pair->in.shared->writer.state, memory_order_relaxed) == RING_OPEN;
@@ -80,9 +79,12 @@ void shm_receive_start(struct shm_arrival *arrival)
     bool may_grant = !arrival->window && pair->endpoint->allow_maps && (pair->abilities & SHM_MAPS);
     if (may_grant && (!cma || op->bytes >= SHM_GRANT_MIN)) here = memory_offset(op->local, op->bytes);
     if (here != RING_NOWHERE) grant(arrival, here);
+    else if (cma && shm_share_start(arrival)) return;
     else if (cma) shm_copy_start(op, SHM_WAY_CMA, arrival->address, false);
     else stage_ask(arrival);
 }
+
+void shm_receive_over(struct shm_arrival *arrival, enum weft_status status) { receive_over(arrival, status, true); }
 
 /* ---- copies by this side ---- */
 
@@ -106,7 +108,7 @@ static void copy_over(struct shm_op *op, enum weft_status status)
     shm_message_go(op, &news);
 }
 
-static enum weft_status copy_slice(struct shm_op *op, size_t bytes)
+enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes)
 {
     struct shm_pair *pair = op->pair;
     struct weft_transport_stats *stats = &pair->endpoint->transport->stats;
@@ -127,7 +129,7 @@ static enum weft_status copy_slice(struct shm_op *op, size_t bytes)
     stats->copied_bytes += bytes;
     op->at += bytes;
     pair->endpoint->step_bytes += bytes;
-    return !op->outward && op->at == op->bytes && !still_valid(pair) ? WEFT_ERR_PEER_LOST : WEFT_OK;
+    return !op->outward && op->at == op->bytes && !op->share && !shm_still_valid(pair) ? WEFT_ERR_PEER_LOST : WEFT_OK;
 }
 
 /* CMA that was allowed when the two met is not any more, or not for this memory: another way. */
@@ -142,14 +144,20 @@ static bool copy_otherwise(struct shm_op *op, enum weft_status status)
     return true;
 }
 
+void shm_copy_failed(struct shm_op *op, enum weft_status status)
+{
+    if (copy_otherwise(op, status)) return;
+    if (status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_INVALID) status = WEFT_ERR_IO;
+    copy_over(op, status);
+}
+
 /* One slice; the operation goes on in the active list, or is over. */
 static void copy_step(struct shm_op *op)
 {
     size_t left = op->bytes - op->at;
-    enum weft_status status = copy_slice(op, left < SHM_SLICE_BYTES ? left : SHM_SLICE_BYTES);
-    if (status < 0 && copy_otherwise(op, status)) return;
-    if (status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_INVALID) status = WEFT_ERR_IO;
-    if (status < 0 || op->at == op->bytes) copy_over(op, status);
+    enum weft_status status = shm_copy_slice(op, left < SHM_SLICE_BYTES ? left : SHM_SLICE_BYTES);
+    if (status < 0) shm_copy_failed(op, status);
+    else if (op->at == op->bytes) copy_over(op, WEFT_OK);
     else if (weft_list_empty(&op->link)) weft_list_append(&op->pair->endpoint->active, &op->link);
 }
 
@@ -256,7 +264,8 @@ int shm_transfers_progress(struct shm_endpoint *endpoint, int budget)
         struct shm_op *op = weft_list_first(&endpoint->active, struct shm_op, link);
         weft_list_remove(&op->link);
         count++;
-        if (op->phase == SHM_COPYING) copy_step(op);
+        if (op->phase == SHM_COPYING && op->share) shm_share_step(op);
+        else if (op->phase == SHM_COPYING) copy_step(op);
         else stage_step(op);
     }
     return count;
@@ -283,6 +292,7 @@ bool shm_on_done(struct shm_pair *pair, const struct ring_cell *cell)
     struct shm_op *op = shm_op_find(pair, cell->a);
     enum weft_status status = status_of(cell->body.done.status);
     if (!op || op->phase == SHM_OVER) return true; /* by an error here that it did not know of */
+    if (op->share) return shm_share_on_done(op, status);
     if (op->phase == SHM_GRANTED && op->is_arrival) receive_over(weft_container_of(op, struct shm_arrival, op), status, false);
     else if (op->phase == SHM_ANNOUNCED || op->phase == SHM_WAITING || op->phase == SHM_GRANTED) shm_op_over(op, status);
     else if ((op->phase == SHM_STAGING || op->phase == SHM_PIECES) && status < 0 && !op->is_arrival) shm_op_over(op, status);
@@ -304,7 +314,10 @@ bool shm_on_grant(struct shm_pair *pair, const struct ring_cell *cell)
 bool shm_on_stage(struct shm_pair *pair, const struct ring_cell *cell)
 {
     struct shm_op *op = shm_op_find(pair, cell->a);
-    if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival) return false;
+    if (!op || op->is_arrival || op->queued) return false;
+    if (op->phase != SHM_ANNOUNCED && !(op->share && (op->phase == SHM_WAITING || op->phase == SHM_COPYING))) return false;
+    shm_share_end(op);
+    weft_list_remove(&op->link);
     op->peer_op = cell->body.stage.op;
     op->at = 0;
     op->phase = SHM_STAGING;
@@ -340,7 +353,7 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
         return true;
     }
     memcpy(op->local + op->at, data, bytes);
-    if (!still_valid(pair)) return true; /* the pair is about to end, and this operation with it */
+    if (!shm_still_valid(pair)) return true; /* the pair is about to end, and this operation with it */
     op->at += bytes;
     pair->endpoint->step_bytes += bytes;
     pair->endpoint->transport->stats.copied_bytes += bytes;
