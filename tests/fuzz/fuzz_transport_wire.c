@@ -35,6 +35,22 @@ static void words(const uint8_t *data, size_t bytes)
     }
 }
 
+static void records(const uint8_t *data, size_t bytes)
+{
+    while (bytes > 0) {
+        struct ucx_wire_record record;
+        size_t used = ucx_wire_record_decode(data, bytes, &record);
+        if (used == 0) return;
+        MUST(used <= bytes && (const uint8_t *)record.payload + record.payload_bytes == data + used);
+        MUST(record.header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
+        uint8_t *again = malloc(used);
+        MUST(again && ucx_wire_record_encode(&record, again) == used && memcmp(again, data, used) == 0);
+        free(again);
+        data += used;
+        bytes -= used;
+    }
+}
+
 static void key_and_put(const uint8_t *data, size_t bytes)
 {
     struct ucx_wire_key key;
@@ -69,6 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     message(data, bytes);
     address(data, bytes);
     words(data, bytes);
+    records(data, bytes);
     key_and_put(data, bytes);
     return 0;
 }

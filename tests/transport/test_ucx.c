@@ -549,6 +549,52 @@ static enum weft_status put(struct op *op, struct weft_remote *remote, const voi
     return weft_transport_put(remote, &what, &op->completion);
 }
 
+static size_t gathered_bytes(int i) { return i == 0 ? 8 : i % 10 == 9 ? 16 << 10 : (size_t)i * 7; }
+
+/* Small messages that follow each other between two calls of progress leave together: in order, each whole, to receives that are
+ * posted and to those that come later. The first of them alone is not copied: it waits for nobody. */
+static void test_gathered(void **state)
+{
+    enum { COUNT = 300, LARGEST = 16 << 10 };
+    struct place places[2];
+    struct weft_peer *peers[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        struct weft_transport_options options;
+        place_init(&options, &places[i], i + 1);
+        must_open(&options, &places[i]);
+    }
+    meet_both(places, peers);
+    talk(places, peers);
+    unsigned char *out = calloc(1, LARGEST), *in = calloc(COUNT, LARGEST);
+    struct op *sends = calloc(COUNT, sizeof *sends), *recvs = calloc(COUNT, sizeof *recvs);
+    for (int late = 0; late < 2; late++) {
+        static unsigned char lead[8];
+        uint64_t gathered = 0, before = copied(&places[0]);
+        for (int i = 0; i < COUNT && !late; i++) op_recv(&recvs[i], places[1].transport, 1, TAG(5), in + (size_t)i * LARGEST, LARGEST);
+        for (int i = 0; i < COUNT; i++) {
+            size_t bytes = gathered_bytes(i);
+            char header[16];
+            snprintf(header, sizeof header, "%d", i);
+            fill(i == 0 ? lead : out, bytes, (uint32_t)i);
+            assert_int_equal(op_send(&sends[i], peers[0], TAG(5), header, i == 0 ? lead : out, bytes), WEFT_IN_PROGRESS);
+            memset(out, 0xEE, bytes); /* all but the first have been copied */
+            if (i > 0) gathered += bytes;
+        }
+        assert_int_equal(copied(&places[0]) - before, gathered);
+        for (int i = 0; i < 30 && late; i++) pump(places, 2);
+        for (int i = 0; i < COUNT && late; i++) op_recv(&recvs[i], places[1].transport, 1, TAG(5), in + (size_t)i * LARGEST, LARGEST);
+        for (int i = 0; i < COUNT; i++) {
+            UNTIL(places, 2, sends[i].fired && recvs[i].fired);
+            assert_int_equal(sends[i].status | recvs[i].status, WEFT_OK);
+            assert_int_equal(recvs[i].receive.payload_bytes, gathered_bytes(i));
+            assert_int_equal(strtol((const char *)recvs[i].receive.header, NULL, 10), i);
+            assert_true(filled(in + (size_t)i * LARGEST, gathered_bytes(i), (uint32_t)i));
+        }
+    }
+    free(out), free(in), free(sends), free(recvs);
+    close_all(places, 2);
+}
+
 /* Over verbs lanes (in the virtual machine): the owner's processor touches nothing of what is put into or got from its window,
  * the notification comes behind the bytes, and a window closes only when nobody has its key any more. */
 static void test_remote_access(void **state)
@@ -645,6 +691,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_port_range),     cmocka_unit_test(test_devices),        cmocka_unit_test(test_user_settings),
         cmocka_unit_test(test_strangers),      cmocka_unit_test(test_sleeps_tcp),     cmocka_unit_test(test_sleeps_shm),
         cmocka_unit_test(test_close_while_written), cmocka_unit_test(test_remote_access),
+        cmocka_unit_test(test_gathered),
     };
     if (argc > 1 && strcmp(argv[1], "quick") == 0) cmocka_set_skip_filter("test_forger"); /* nobody answers him: it takes two seconds */
     else if (argc > 1) cmocka_set_test_filter(argv[1]);

@@ -10,6 +10,7 @@
  *   ucx_process.c   the processes of peers on this host, watched by pidfd
  *   ucx_message.c   send, arrivals, accept, discard
  *   ucx_batch.c     small words to a peer, gathered into one message
+ *   ucx_gather.c    small messages to a peer over tcp, gathered likewise
  *   ucx_stream.c    payloads cut into fragments, for buffers that the receiver has named
  *   ucx_window.c    one-sided: windows, put, get, by messages
  *   ucx_direct.c    put and get by UCX's own remote access
@@ -54,6 +55,8 @@ enum {
     UCX_EAGER_FIRST = 64 << 10, /* what may wait untaken before the receiver has said more in its HELLO */
     UCX_EAGER_EXTRA = 64,       /* a message counts for this much more than its payload */
     UCX_BATCH_BYTES = 4096,
+    UCX_GATHER_BYTES = 60 << 10,      /* less than a TCP segment of UCX */
+    UCX_GATHER_MESSAGE_MAX = 16 << 10, /* payload: larger ones are cheap enough alone */
     UCX_BATCHES_MAX = 64,       /* waiting for a peer that is not connected yet; more words are lost */
     UCX_FRAGMENTS_MAX = 8,      /* in flight towards one peer */
     UCX_PUSH_MAX = 16,          /* fragments started in a row towards one peer */
@@ -74,6 +77,7 @@ enum ucx_op_kind {
     UCX_OP_SERVE,       /* struct ucx_send: the answer to a peer's get */
     UCX_OP_CONTROL,     /* struct ucx_send: HELLO, BYE, BYE_TOO */
     UCX_OP_BATCH,       /* struct ucx_batch */
+    UCX_OP_GATHER,      /* struct ucx_gather */
 };
 
 struct ucx_op {
@@ -117,6 +121,13 @@ struct ucx_batch {
     uint32_t used;
     uint8_t header[UCX_WIRE_HEADER_BYTES_MAX];
     uint8_t words[UCX_BATCH_BYTES];
+};
+
+struct ucx_gather {
+    struct ucx_op op; /* first */
+    uint32_t used;
+    uint8_t header[UCX_WIRE_HEADER_BYTES_MAX];
+    uint8_t records[UCX_GATHER_BYTES];
 };
 
 /* A buffer that DATA fragments fill. */
@@ -212,7 +223,9 @@ struct ucx_peer {
     uint32_t incoming_count;
     struct weft_list operations, ahead, link_failed, link;
     struct weft_list sending, busy; /* busy: in endpoint->busy while `sending` is not empty */
-    struct weft_list batches, talking; /* talking: in endpoint->talking while `batches` is not empty */
+    struct weft_list batches, talking; /* talking: in endpoint->talking while `batches` is not empty or messages are gathered */
+    struct ucx_gather *gather;  /* NULL: none gathered */
+    uint64_t spoke_round;       /* the round of the last small message to him */
     struct weft_list incoming, remotes;
 };
 
@@ -238,8 +251,9 @@ struct ucx_endpoint {
     uint64_t look_ns;
     size_t address_bytes;
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
-    struct ucx_pool sends, arrivals, eager_buffers, fragments, batches, landings, incomings;
+    struct ucx_pool sends, arrivals, eager_buffers, fragments, batches, gathers, landings, incomings;
     uint64_t pool_bytes;
+    uint64_t round;        /* calls of progress, from 1 */
     bool reaches_cuda;     /* UCX in this process knows the memory of CUDA devices */
     struct ucx_table operations, windows;
     uint32_t send_count;
@@ -290,6 +304,8 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
 enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
                                     struct weft_completion *completion);
 void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face);
+/* One small message whose payload is valid during the call only. */
+void ucx_on_eager(struct ucx_peer *known, const struct ucx_wire_header *header, const void *payload);
 void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_TOO */
 struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind, struct weft_completion *completion); /* NULL: no memory */
 /* An arrival without payload of its own: an announced message, a notification. NULL: no memory, the peer is failed. */
@@ -315,6 +331,13 @@ void ucx_word(struct ucx_peer *known, const struct ucx_wire_entry *entry);
 void ucx_batch_flush(struct ucx_peer *known);
 int ucx_batches_flush(struct ucx_endpoint *endpoint);
 void ucx_batches_drop(struct ucx_peer *known);
+
+/* ucx_gather.c */
+bool ucx_gather_wants(struct ucx_peer *known, const struct weft_message *message); /* an eager one */
+bool ucx_gather_add(struct ucx_peer *known, const struct weft_message *message);   /* false: no memory */
+void ucx_gather_ship(struct ucx_peer *known);
+void ucx_gather_drop(struct ucx_peer *known);
+void ucx_on_gather(struct ucx_peer *known, uint8_t *data, size_t bytes);
 void ucx_on_batch(struct ucx_peer *known, const uint8_t *data, size_t bytes);
 
 /* ucx_stream.c */

@@ -24,7 +24,7 @@ static struct ucx_batch *add_batch(struct ucx_peer *known)
     }
     ucx_op_init(&batch->op, UCX_OP_BATCH, known, NULL);
     batch->used = 0;
-    if (weft_list_empty(&known->batches)) weft_list_append(&endpoint->talking, &known->talking);
+    if (weft_list_empty(&known->talking)) weft_list_append(&endpoint->talking, &known->talking);
     weft_list_append(&known->batches, &batch->link);
     return batch;
 }
@@ -66,7 +66,8 @@ static void send_batch(struct ucx_peer *known, struct ucx_batch *batch)
 
 void ucx_batch_flush(struct ucx_peer *known)
 {
-    if (!known->ep || weft_list_empty(&known->batches)) return;
+    if (!known->ep || weft_list_empty(&known->talking)) return;
+    ucx_gather_ship(known);
     while (!weft_list_empty(&known->batches)) {
         struct ucx_batch *batch = weft_list_first(&known->batches, struct ucx_batch, link);
         weft_list_remove(&batch->link);
@@ -90,7 +91,7 @@ int ucx_batches_flush(struct ucx_endpoint *endpoint)
 
 void ucx_batches_drop(struct ucx_peer *known)
 {
-    if (weft_list_empty(&known->batches)) return;
+    ucx_gather_drop(known);
     while (!weft_list_empty(&known->batches)) {
         struct ucx_batch *batch = weft_list_first(&known->batches, struct ucx_batch, link);
         weft_list_remove(&batch->link);

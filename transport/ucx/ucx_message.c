@@ -94,6 +94,12 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
     struct ucx_send *send = ucx_send_take(known, UCX_OP_MESSAGE, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     if (!eager && (small || !known->direct)) return announce(send, message);
+    if (eager && ucx_gather_wants(known, message) && ucx_gather_add(known, message)) {
+        known->send_sequence++;
+        known->credit -= cost;
+        ucx_op_finish(&send->op, WEFT_OK);
+        return WEFT_IN_PROGRESS;
+    }
     send->op.rendezvous = !eager;
     void *request = start_send(send, UCX_WIRE_MESSAGE, message);
     if (UCS_PTR_IS_ERR(request)) {
@@ -237,6 +243,11 @@ static ucs_status_t on_payload(struct ucx_peer *known, const struct ucx_wire_hea
     return answer;
 }
 
+void ucx_on_eager(struct ucx_peer *known, const struct ucx_wire_header *header, const void *payload)
+{
+    on_payload(known, header, (void *)(uintptr_t)payload, header->payload_bytes, 0);
+}
+
 /* For somebody else, or do lengths disagree? */
 static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wire_header *header, size_t data_bytes, uint64_t attributes)
 {
@@ -249,7 +260,8 @@ static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wir
     case UCX_WIRE_BYE_TOO: return data_bytes == 0;
     case UCX_WIRE_DATA:
     case UCX_WIRE_PUT:
-    case UCX_WIRE_BATCH: return !rendezvous;
+    case UCX_WIRE_BATCH:
+    case UCX_WIRE_GATHER: return !rendezvous;
     }
     return false;
 }
@@ -283,6 +295,7 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     case UCX_WIRE_DATA: ucx_on_data(known, &header, data, data_bytes); return UCS_OK;
     case UCX_WIRE_PUT: ucx_on_put(known, &header, data, data_bytes); return UCS_OK;
     case UCX_WIRE_BATCH: ucx_on_batch(known, data, data_bytes); return UCS_OK;
+    case UCX_WIRE_GATHER: ucx_on_gather(known, data, data_bytes); return UCS_OK;
     case UCX_WIRE_MESSAGE:
     case UCX_WIRE_BYE: break;
     }

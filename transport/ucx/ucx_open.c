@@ -134,6 +134,8 @@ static void pools_init(struct ucx_endpoint *endpoint)
     endpoint->eager_buffers.item_bytes = eager_bytes > 64 ? eager_bytes : 64;
     endpoint->fragments.item_bytes = sizeof(struct ucx_fragment);
     endpoint->batches.item_bytes = sizeof(struct ucx_batch);
+    endpoint->gathers.item_bytes = sizeof(struct ucx_gather);
+    endpoint->round = 1;
     endpoint->landings.item_bytes = sizeof(struct ucx_landing);
     endpoint->incomings.item_bytes = sizeof(struct ucx_incoming);
     struct weft_list *const lists[] = {&endpoint->arrived, &endpoint->failed, &endpoint->peers,
@@ -210,6 +212,7 @@ static int ucx_progress(struct weft_transport *transport, int budget)
     int count = 0;
     if (endpoint->at_rest) return 0;
     bool quiet = false;
+    endpoint->round++;
     ucx_batches_flush(endpoint);
     /* Not past an operation that has ended: its owner may post the receive that the next message would be kept for. */
     while (count < budget && !quiet && weft_list_empty(&transport->done)) {
@@ -306,7 +309,7 @@ static void ucx_free(struct weft_transport *transport)
         weft_free_bytes(transport->env, weft_container_of(node, struct ucx_peer, link));
     }
     struct ucx_pool *const pools[] = {&endpoint->sends,    &endpoint->arrivals, &endpoint->eager_buffers, &endpoint->fragments,
-                                      &endpoint->batches, &endpoint->landings, &endpoint->incomings};
+                                      &endpoint->batches, &endpoint->gathers,  &endpoint->landings, &endpoint->incomings};
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) pool_free(endpoint, pools[i]);
     ucx_table_free(transport->env, &endpoint->operations);
     ucx_table_free(transport->env, &endpoint->windows);

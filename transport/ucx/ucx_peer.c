@@ -153,7 +153,8 @@ static void end_operations(struct ucx_peer *known, enum weft_status status, bool
         case UCX_OP_GET:
         case UCX_OP_SERVE: ucx_op_fail(op, status); break;
         case UCX_OP_CONTROL:
-        case UCX_OP_BATCH: break;
+        case UCX_OP_BATCH:
+        case UCX_OP_GATHER: break;
         }
     }
     if (force) ucx_batches_drop(known);
@@ -195,11 +196,11 @@ void ucx_disconnect(struct weft_transport *transport, struct weft_peer *peer, en
 static void end_done(struct ucx_peer *known)
 {
     struct weft_list *node, *spare;
+    ucx_batches_drop(known);
     weft_list_foreach(node, spare, &known->operations) {
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
         ucx_op_finish(op, known->end_status);
     }
-    ucx_batches_drop(known);
     ucx_windows_peer_gone(known);
     ucx_process_forget(known);
     known->end = UCX_END_DONE;

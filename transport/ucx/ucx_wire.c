@@ -75,6 +75,37 @@ size_t ucx_wire_entry_decode(const uint8_t *data, size_t bytes, struct ucx_wire_
     return UCX_WIRE_ENTRY_BYTES + header_bytes;
 }
 
+size_t ucx_wire_record_encode(const struct ucx_wire_record *record, uint8_t *out)
+{
+    put_le64(out, record->tag);
+    put_le64(out + 8, record->sequence);
+    put_le32(out + 16, record->payload_bytes);
+    put_le16(out + 20, (uint16_t)record->header_bytes);
+    put_le16(out + 22, 0);
+    out += UCX_WIRE_RECORD_BYTES;
+    if (record->header_bytes > 0) memcpy(out, record->header, record->header_bytes);
+    if (record->payload_bytes > 0) memcpy(out + record->header_bytes, record->payload, record->payload_bytes);
+    return UCX_WIRE_RECORD_BYTES + (size_t)record->header_bytes + record->payload_bytes;
+}
+
+size_t ucx_wire_record_decode(const uint8_t *data, size_t bytes, struct ucx_wire_record *record_out)
+{
+    if (bytes < UCX_WIRE_RECORD_BYTES) return 0;
+    uint32_t payload_bytes = get_le32(data + 16), header_bytes = get_le16(data + 20);
+    if (get_le16(data + 22) != 0 || header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX) return 0;
+    bytes -= UCX_WIRE_RECORD_BYTES;
+    if (header_bytes > bytes || payload_bytes > bytes - header_bytes) return 0;
+    *record_out = (struct ucx_wire_record){
+        .tag = get_le64(data),
+        .sequence = get_le64(data + 8),
+        .payload_bytes = payload_bytes,
+        .header_bytes = header_bytes,
+        .header = data + UCX_WIRE_RECORD_BYTES,
+        .payload = data + UCX_WIRE_RECORD_BYTES + header_bytes,
+    };
+    return UCX_WIRE_RECORD_BYTES + (size_t)header_bytes + payload_bytes;
+}
+
 void ucx_wire_put_encode(const struct ucx_wire_put *put, uint8_t out[UCX_WIRE_PUT_BYTES])
 {
     memset(out, 0, UCX_WIRE_PUT_BYTES);

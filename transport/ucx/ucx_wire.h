@@ -5,6 +5,7 @@
  *   message   magic u32 | version u8 | kind u8 | header_bytes u16 | sender u32 | receiver u32 | token u64 |
  *             tag u64 | sequence u64 | payload_bytes u64 | header (header_bytes)
  *   entry     kind u8 | 0 u8 | header_bytes u16 | status i32 | id u64 | a u64 | b u64 | c u64 | header (header_bytes)
+ *   record    tag u64 | sequence u64 | payload bytes u32 | header_bytes u16 | 0 u16 | header | payload
  *   put       window u64 | secret u64 | put id u64 | all bytes u64 | notify u8, 0 (7) | tag u64 | sequence u64, then the
  *             notification's header: inside the header of a PUT message
  *   key       magic u32 | version u32 | owner u32 | rights u32 | window u64 | secret u64 | bytes u64 | address u64
@@ -20,6 +21,7 @@
  *   DATA      landing id   offset           of this fragment   the fragment
  *   PUT       window       offset           of this fragment   the fragment
  *   BATCH     -            -                of the entries     entries
+ *   GATHER    -            -                of the records     records: messages
  *
  * Token, mark, challenge and proof: ucx_seal.h. Nothing of the nonce or the secret can be read in an address: they are
  * printed and stored. */
@@ -36,9 +38,10 @@ enum {
     UCX_WIRE_MAGIC = 0x324d4157,         /* "WAM2" */
     UCX_WIRE_ADDRESS_MAGIC = 0x58435557, /* "WUCX" */
     UCX_WIRE_KEY_MAGIC = 0x594b5557,     /* "WUKY" */
-    UCX_WIRE_VERSION = 3,
+    UCX_WIRE_VERSION = 4,
     UCX_WIRE_FIXED_BYTES = 48,
     UCX_WIRE_ENTRY_BYTES = 40,
+    UCX_WIRE_RECORD_BYTES = 24,
     UCX_WIRE_PUT_BYTES = 56,
     UCX_WIRE_INNER_BYTES_MAX = UCX_WIRE_PUT_BYTES + WEFT_TRANSPORT_HEADER_BYTES_MAX,
     UCX_WIRE_HEADER_BYTES_MAX = UCX_WIRE_FIXED_BYTES + UCX_WIRE_INNER_BYTES_MAX,
@@ -56,7 +59,8 @@ enum ucx_wire_kind {
     UCX_WIRE_DATA = 5,    /* part of a payload whose buffer the receiver has named */
     UCX_WIRE_PUT = 6,     /* part of a put into a window */
     UCX_WIRE_BATCH = 7,   /* small words, gathered */
-    UCX_WIRE_KIND_LAST = UCX_WIRE_BATCH,
+    UCX_WIRE_GATHER = 8,  /* small messages, gathered */
+    UCX_WIRE_KIND_LAST = UCX_WIRE_GATHER,
 };
 
 struct ucx_wire_header {
@@ -93,6 +97,12 @@ struct ucx_wire_entry {
     const uint8_t *header;
 };
 
+struct ucx_wire_record {
+    uint64_t tag, sequence;
+    uint32_t payload_bytes, header_bytes;
+    const void *header, *payload;
+};
+
 struct ucx_wire_put {
     uint64_t window, secret, id, bytes;
     bool notify;
@@ -122,6 +132,11 @@ enum weft_status ucx_wire_decode(const void *data, size_t bytes, struct ucx_wire
 void ucx_wire_entry_encode(const struct ucx_wire_entry *entry, uint8_t *out);
 /* The entry at the front; its length, or 0: malformed. */
 size_t ucx_wire_entry_decode(const uint8_t *data, size_t bytes, struct ucx_wire_entry *entry_out);
+
+/* Writes UCX_WIRE_RECORD_BYTES, the header and the payload; answers how many. */
+size_t ucx_wire_record_encode(const struct ucx_wire_record *record, uint8_t *out);
+/* The record at the front; its length, or 0: malformed. */
+size_t ucx_wire_record_decode(const uint8_t *data, size_t bytes, struct ucx_wire_record *record_out);
 
 void ucx_wire_put_encode(const struct ucx_wire_put *put, uint8_t out[UCX_WIRE_PUT_BYTES]);
 enum weft_status ucx_wire_put_decode(const uint8_t *data, size_t bytes, struct ucx_wire_put *put_out);

@@ -1,0 +1,107 @@
+/* ucx_gather.c - small messages to one peer over tcp, several in one active message.
+ *
+ * Each active message over tcp is a system call at the sender and a good part of one at the receiver, which for some
+ * kilobytes is nearly all that it costs. So the first message of a round (between two calls of progress) goes at once, as
+ * ever; those that follow it to the same peer are copied behind each other, and leave together when there is no more room, before
+ * anything else that goes to that peer, and at the latest when progress is called. A copied message is over for its sender:
+ * its payload may be reused, as that of one which UCX has buffered.
+ *
+ *   records   tag u64 | sequence u64 | payload bytes u32 | header bytes u16 | 0 u16 | header | payload, one after the other
+ *
+ * Order, credit and what a receiver keeps are those of single messages. */
+#include <string.h>
+
+#include "transport/ucx/ucx.h"
+
+static void on_gather_sent(void *request, ucs_status_t status, void *user_data) { ucx_op_ended(user_data, request, status); }
+
+void ucx_gather_ship(struct ucx_peer *known)
+{
+    struct ucx_gather *gather = known->gather;
+    if (!gather) return;
+    known->gather = NULL;
+    struct ucx_wire_header header = {
+        .kind = UCX_WIRE_GATHER,
+        .sender = known->endpoint->transport->id,
+        .receiver = known->peer->id,
+        .token = known->token_out,
+        .payload_bytes = gather->used,
+    };
+    ucx_wire_encode(&header, gather->header);
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = UCP_AM_SEND_FLAG_EAGER,
+        .cb.send = on_gather_sent,
+        .user_data = &gather->op,
+    };
+    gather->op.holds = 1;
+    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, gather->header, UCX_WIRE_FIXED_BYTES, gather->records, gather->used, &param);
+    if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
+    ucx_op_started(&gather->op, request);
+}
+
+void ucx_gather_drop(struct ucx_peer *known)
+{
+    if (known->gather) ucx_op_drop(&known->gather->op);
+    known->gather = NULL;
+}
+
+bool ucx_gather_wants(struct ucx_peer *known, const struct weft_message *message)
+{
+    struct ucx_endpoint *endpoint = known->endpoint;
+    if (!endpoint->settings.tcp || endpoint->settings.verbs || known->direct) return false;
+    if (message->payload_bytes > UCX_GATHER_MESSAGE_MAX) return false;
+    bool follows = known->spoke_round == endpoint->round;
+    known->spoke_round = endpoint->round;
+    return follows;
+}
+
+bool ucx_gather_add(struct ucx_peer *known, const struct weft_message *message)
+{
+    size_t bytes = UCX_WIRE_RECORD_BYTES + message->header_bytes + message->payload_bytes;
+    if (known->gather && known->gather->used + bytes > UCX_GATHER_BYTES) ucx_gather_ship(known);
+    struct ucx_gather *gather = known->gather;
+    if (!gather) {
+        gather = ucx_pool_take(known->endpoint, &known->endpoint->gathers);
+        if (!gather) return false;
+        ucx_op_init(&gather->op, UCX_OP_GATHER, known, NULL);
+        gather->used = 0;
+        known->gather = gather;
+        if (weft_list_empty(&known->talking)) weft_list_append(&known->endpoint->talking, &known->talking);
+    }
+    struct ucx_wire_record record = {
+        .tag = message->tag,
+        .sequence = known->send_sequence,
+        .payload_bytes = (uint32_t)message->payload_bytes,
+        .header_bytes = message->header_bytes,
+        .header = message->header,
+        .payload = message->payload,
+    };
+    gather->used += (uint32_t)ucx_wire_record_encode(&record, gather->records + gather->used);
+    known->endpoint->transport->stats.copied_bytes += message->payload_bytes;
+    return true;
+}
+
+void ucx_on_gather(struct ucx_peer *known, uint8_t *data, size_t bytes)
+{
+    struct ucx_endpoint *endpoint = known->endpoint;
+    while (bytes > 0 && !endpoint->transport->closed && known->peer->status >= 0 && !known->failed) {
+        struct ucx_wire_record record;
+        size_t used = ucx_wire_record_decode(data, bytes, &record);
+        if (used == 0 || record.payload_bytes > endpoint->eager_buffers.item_bytes) {
+            core_refused(endpoint->transport);
+            return;
+        }
+        struct ucx_wire_header header = {
+            .kind = UCX_WIRE_MESSAGE,
+            .header_bytes = record.header_bytes,
+            .tag = record.tag,
+            .sequence = record.sequence,
+            .payload_bytes = record.payload_bytes,
+            .header = record.header,
+        };
+        ucx_on_eager(known, &header, record.payload);
+        data += used;
+        bytes -= used;
+    }
+}
