@@ -35,6 +35,7 @@ const struct weft_option weft_option_table[] = {
 
     BYTES("collective.chunk_bytes", "1MiB", 4 * KIB, GIB, "Size of the pieces a collective keeps in flight."),
     CHOICE("collective.plan", "auto", "auto|direct|ring", "Algorithm of all-reduce; auto chooses by size."),
+    TEXT("collective.links", "", "File of measured links (weft doctor): by rank 0's the automatic plan chooses, on all ranks; empty: by a constant."),
     COUNT("collective.inflight", "16", 1, 1024, "Pieces of one collective in flight at once."),
 
     COUNT("server.engines", "1", 1, 64, "Shard engines (threads) of one server."),

@@ -273,6 +273,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         return kept;
     case WEFT__CONTROL__CONTROL__BODY_GO:
         if (phase != CLIENT_ROSTER) break;
+        if (message->go->cost) client_cost_take(session, message->go->cost);
         set_phase(session, CLIENT_GO);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED:

@@ -103,9 +103,13 @@ static enum weft_status send_endpoints(struct weft_session *session)
     return client_control_send(session, &message);
 }
 
-static enum weft_status send_ready(struct weft_session *session)
+static enum weft_status send_ready(struct weft_session *session, const Weft__Control__Roster *roster)
 {
     Weft__Control__Ready ready = WEFT__CONTROL__READY__INIT;
+    Weft__Control__LinkCost cost = WEFT__CONTROL__LINK_COST__INIT;
+    bool known;
+    WEFT_TRY(client_cost_find(session, roster, &cost, &known, &session->error));
+    if (known) ready.cost = &cost;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     ready.epoch = session->epoch;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_READY;
@@ -126,8 +130,10 @@ static enum weft_status join(struct weft_session *session)
     const Weft__Control__Roster *roster = session->control.roster->roster;
     WEFT_TRY(client_members_take(session, roster, &session->error));
     WEFT_TRY(client_engine_start(session, roster, &session->error));
-    WEFT_TRY(send_ready(session));
-    return wait_phase(session, CLIENT_GO, until_ns, "but not every worker and shard got ready");
+    WEFT_TRY(send_ready(session, roster));
+    WEFT_TRY(wait_phase(session, CLIENT_GO, until_ns, "but not every worker and shard got ready"));
+    weft_group_set_cost(session->engine.group, &session->cost); /* nothing has been posted yet */
+    return WEFT_OK;
 }
 
 static struct weft_session *create(struct weft_env *env)

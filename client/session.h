@@ -69,6 +69,7 @@ struct weft_session {
     struct client_member *members; /* (member_count,) owned */
 
     unsigned flight_signals; /* flight_signal.c: how many had come at its last look */
+    struct weft_link_cost cost;    /* rank 0's, from Go; zero: not known */
 
     struct client_failure failure;
     struct client_texts texts;
@@ -123,6 +124,12 @@ void client_flight_keep(struct weft_session *session, const char *why);
 enum weft_status client_flight_signal_start(struct weft_session *session, struct weft_error *error);
 
 void client_memory_free_all(struct weft_session *session); /* memory.c */
+
+/* cost.c: what the worst link among the workers costs, from the file collective.links; false: nothing is known here. Blocks
+ * for a file. */
+enum weft_status client_cost_find(struct weft_session *session, const Weft__Control__Roster *roster, Weft__Control__LinkCost *cost_out,
+                                  bool *known_out, struct weft_error *error);
+void client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost);
 
 /* Is this session still there? (session.c keeps the list of all.) Any thread. */
 bool client_session_lives(struct weft_session *session);

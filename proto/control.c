@@ -123,6 +123,8 @@ static bool roster_ok(const Weft__Control__Roster *roster)
     return true;
 }
 
+static bool cost_ok(const Weft__Control__LinkCost *cost) { return !cost || cost->unknown <= cost->pairs; }
+
 static bool declare_ok(const Weft__Control__Declare *declare)
 {
     if (declare->ordinal >= WEFT_LIMIT_TENSORS || !name_ok(declare->name, 1)) return false;
@@ -164,8 +166,8 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS:
         return addresses_ok(message->endpoints->n_addresses, message->endpoints->addresses);
     case WEFT__CONTROL__CONTROL__BODY_ROSTER: return roster_ok(message->roster);
-    case WEFT__CONTROL__CONTROL__BODY_READY: return true;
-    case WEFT__CONTROL__CONTROL__BODY_GO: return true;
+    case WEFT__CONTROL__CONTROL__BODY_READY: return cost_ok(message->ready->cost);
+    case WEFT__CONTROL__CONTROL__BODY_GO: return cost_ok(message->go->cost);
     case WEFT__CONTROL__CONTROL__BODY_DECLARE: return declare_ok(message->declare);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: return declared_ok(message->declared);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK: return message->declared_ok->tensor < WEFT_LIMIT_TENSORS;

@@ -505,10 +505,20 @@ static void ready_from(struct weft_coordinator *coordinator, struct coordinator_
         return;
     }
     member->state = MEMBER_READY;
+    if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0) {
+        const Weft__Control__LinkCost *said = ready->cost;
+        coordinator->cost = (Weft__Control__LinkCost)WEFT__CONTROL__LINK_COST__INIT;
+        coordinator->cost.pairs = said->pairs;
+        coordinator->cost.unknown = said->unknown;
+        coordinator->cost.latency_ns = said->latency_ns;
+        coordinator->cost.bytes_per_second = said->bytes_per_second;
+        coordinator->cost_known = true;
+    }
     if (!everybody_at(coordinator, MEMBER_READY)) return;
     Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     go.epoch = COORDINATOR_EPOCH;
+    if (coordinator->cost_known) go.cost = &coordinator->cost;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
     message.go = &go;
     enter(coordinator, COORDINATOR_RUNNING);

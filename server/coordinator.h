@@ -89,6 +89,9 @@ struct weft_coordinator {
     struct coordinator_endpoint *endpoints; /* owned; from the roster on */
     uint32_t endpoint_count;
 
+    bool cost_known; /* rank 0 has said what links cost, for Go */
+    Weft__Control__LinkCost cost;
+
     enum weft_status end_status;
     struct weft_error end; /* its sentence */
 };

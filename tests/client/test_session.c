@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/session.h"
 #include "crowd.h"
 #include "kernels/kernels.h"
 
@@ -308,12 +309,66 @@ static void test_memory(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* Every rank has the cost of rank 0's table, whoever else has a file, or none. */
+struct links {
+    struct weft_link_cost wanted;
+};
+
+static void costs(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    const struct links *links = crowd->user;
+    const struct weft_link_cost *cost = weft_group_cost(session->engine.group);
+    CROWD_CHECK(crowd, session, memcmp(cost, &links->wanted, sizeof *cost) == 0);
+    float value = 1;
+    struct weft_request request = {{0}};
+    CROWD_OK(crowd, session, finish(weft_all_reduce(session, &value, &value, 1, WEFT_F32, WEFT_SUM, &request), &request));
+    CROWD_CHECK(crowd, session, value == 3);
+}
+
+static void write_links(const char *path, const char *host, bool measured)
+{
+    struct weft_link_table *table;
+    uint32_t index;
+    assert_int_equal(weft_link_table_create(weft_env_system(), &table), WEFT_OK);
+    assert_int_equal(weft_link_table_host(table, host, 7, &index), WEFT_OK);
+    struct weft_link link = {.from = index, .to = index, .state = WEFT_LINK_WORKS, .latency_ns = 5000, .bytes_per_second = 4000000000ull,
+                             .lane = "shm", .text = "made up"};
+    if (measured) assert_int_equal(weft_link_table_set(table, &link), WEFT_OK);
+    assert_int_equal(weft_link_table_save(table, path, NULL), WEFT_OK);
+    weft_link_table_free(table);
+}
+
+static void test_link_cost(void **state)
+{
+    char path[64], host[64] = "";
+    struct links links = {0};
+    struct crowd crowd = {.user = &links};
+    snprintf(path, sizeof path, "/tmp/weft-links-%ld", (long)getpid());
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    crowd_run(&crowd, 3, costs); /* no file: nothing is known */
+    setenv("WEFT_COLLECTIVE_LINKS", path, 1);
+    write_links(path, host, true);
+    links.wanted = (struct weft_link_cost){.pairs = 2, .latency_ns = 5000, .bytes_per_second = 4000000000ull};
+    crowd_run(&crowd, 3, costs);
+    assert_int_equal(weft_link_hop_bytes(&links.wanted), 20000);
+    write_links(path, host, false); /* the host, but not its link */
+    links.wanted = (struct weft_link_cost){.pairs = 2, .unknown = 2};
+    crowd_run(&crowd, 3, costs);
+    write_links(path, "elsewhere", true);
+    links.wanted = (struct weft_link_cost){0};
+    crowd_run(&crowd, 3, costs);
+    assert_int_equal(crowd.failures, 0);
+    unlink(path);
+    unsetenv("WEFT_COLLECTIVE_LINKS");
+}
+
 int main(void)
 {
     setenv("UCX_MEM_EVENTS", "n", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_collectives), cmocka_unit_test(test_many_at_once), cmocka_unit_test(test_all_reduce_tensor),
         cmocka_unit_test(test_means),       cmocka_unit_test(test_memory),      cmocka_unit_test(test_waiting_threads),
+        cmocka_unit_test(test_link_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

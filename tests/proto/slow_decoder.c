@@ -99,7 +99,8 @@ static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3, "index", U32}, {4, "name", NAME}, {5, "host", NAME},
     {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64}, {0}};
 static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
-static const struct field epoch_only[] = {{1, "epoch", U32}, {0}};
+static const struct field link_cost[] = {{1, "pairs", U32}, {2, "unknown", U32}, {3, "latency_ns", U64}, {4, "bytes_per_second", U64}, {0}};
+static const struct field epoch_and_cost[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {0}};
 static const struct field declare[] = {{1, "ordinal", U32}, {2, "name", NAME}, {3, "dtype", U32}, {4, "dims", U64_REPEATED}, {5, "codec", NAME},
     {6, "optimizer", NAME}, {7, "mode", U32}, {8, "chunk_bytes", U64}, {0}};
 static const struct field chunk[] = {{1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {0}};
@@ -113,7 +114,7 @@ static const struct field weight_hash[] = {{1, "tensor", U32}, {2, "step", U64},
 static const struct field nothing[] = {{0}};
 static const struct field status_reply[] = {{1, "json", BYTES}, {0}};
 static const struct field bodies[] = {{1, "challenge", PART, challenge}, {2, "hello", PART, hello}, {3, "welcome", PART, welcome},
-    {4, "endpoints", PART, endpoints}, {5, "roster", PART, roster}, {6, "ready", PART, epoch_only}, {7, "go", PART, epoch_only},
+    {4, "endpoints", PART, endpoints}, {5, "roster", PART, roster}, {6, "ready", PART, epoch_and_cost}, {7, "go", PART, epoch_and_cost},
     {8, "declare", PART, declare}, {9, "declared", PART, declared}, {10, "declared_ok", PART, tensor_only}, {11, "heartbeat", PART, heartbeat},
     {12, "member_lost", PART, member_lost}, {13, "abort", PART, abort_}, {14, "leave", PART, text_only}, {15, "finished", PART, text_only},
     {16, "weight_hash", PART, weight_hash}, {17, "status_request", PART, nothing}, {18, "status_reply", PART, status_reply}, {0}};

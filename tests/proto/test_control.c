@@ -22,6 +22,7 @@ struct samples {
     Weft__Control__Roster roster;
     Weft__Control__Ready ready;
     Weft__Control__Go go;
+    Weft__Control__LinkCost cost;
     Weft__Control__Declare declare;
     Weft__Control__Chunk chunk[2], *chunks[2];
     Weft__Control__Declared declared;
@@ -48,7 +49,7 @@ static const char *const readings[BODIES + 1] = {"",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
     "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n"
     "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n  coordinator \"shard 0 (h, pid 3)\"\n",
-    "ready\n  epoch 1\n", "go\n  epoch 200\n",
+    "ready\n  epoch 1\n", "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second 12000000000\n",
     "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
@@ -84,7 +85,9 @@ static void fill(struct samples *s)
     weft__control__roster__init(&s->roster);
     s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members, s->roster.coordinator = (char *)"shard 0 (h, pid 3)";
     weft__control__ready__init(&s->ready), s->ready.epoch = 1;
-    weft__control__go__init(&s->go), s->go.epoch = 200;
+    weft__control__go__init(&s->go), s->go.epoch = 200, s->go.cost = &s->cost;
+    weft__control__link_cost__init(&s->cost);
+    s->cost.pairs = 6, s->cost.unknown = 6, s->cost.latency_ns = 5000, s->cost.bytes_per_second = 12000000000ull;
     weft__control__declare__init(&s->declare);
     s->declare.ordinal = 3, s->declare.name = (char *)"fc1", s->declare.dtype = WEFT_F32, s->declare.n_dims = 2, s->declare.dims = s->dims;
     s->declare.codec = (char *)"dense", s->declare.optimizer = (char *)"sgd", s->declare.mode = 1, s->declare.chunk_bytes = 4 << 20;
@@ -194,6 +197,8 @@ static void limits(void **state)
     REFUSED(4, (s.endpoints.addresses = many, s.endpoints.n_addresses = WEFT_LIMIT_ENGINES + 1));
     REFUSED(4, s.addresses[0].len = 0);
     REFUSED(4, s.addresses[1] = ((ProtobufCBinaryData){sizeof big, big}));
+    REFUSED(7, s.cost.unknown = 7);
+    REFUSED(6, (s.ready.cost = &s.cost, s.cost.pairs = 5));
     REFUSED(5, s.roster.n_members = 0);
     REFUSED(5, s.roster.coordinator = name_256);
     REFUSED(5, s.member[1].role = WEFT__CONTROL__ROLE__ROLE_OBSERVER);

@@ -186,9 +186,12 @@ void harness_endpoints(struct harness *harness, uint64_t connection, uint32_t co
     harness_deliver(harness, connection, &message);
 }
 
-void harness_ready(struct harness *harness, uint64_t connection)
+void harness_ready(struct harness *harness, uint64_t connection) { harness_ready_with(harness, connection, NULL); }
+
+void harness_ready_with(struct harness *harness, uint64_t connection, Weft__Control__LinkCost *cost)
 {
     Weft__Control__Ready ready = WEFT__CONTROL__READY__INIT;
+    ready.cost = cost;
     Control message = WEFT__CONTROL__CONTROL__INIT;
     ready.epoch = 1;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_READY;

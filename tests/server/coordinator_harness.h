@@ -58,6 +58,7 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *hell
 uint64_t harness_join(struct harness *harness, Weft__Control__Role role, int index, uint32_t endpoints, Weft__Control__Welcome *welcome_out);
 void harness_endpoints(struct harness *harness, uint64_t connection, uint32_t count);
 void harness_ready(struct harness *harness, uint64_t connection);
+void harness_ready_with(struct harness *harness, uint64_t connection, Weft__Control__LinkCost *cost);
 void harness_leave(struct harness *harness, uint64_t connection, const char *text);
 /* A declaration of a 1024x784 f32 dense tensor in server mode, to be changed by the caller. */
 struct harness_declare {

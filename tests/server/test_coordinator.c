@@ -40,9 +40,17 @@ static void whole_life(void **state)
     }
     for (int i = 0; i < 4; i++) {
         for (int k = 0; k < 4; k++) harness_expect_nothing(h, c[k]);
-        harness_ready(h, c[i]);
+        Weft__Control__LinkCost cost = WEFT__CONTROL__LINK_COST__INIT;
+        cost.pairs = 2;
+        cost.latency_ns = 100 + (uint64_t)i; /* everybody says another one: rank 0, who joined second, is heeded */
+        harness_ready_with(h, c[i], &cost);
     }
-    for (int i = 0; i < 4; i++) harness_expect(h, c[i], BODY(GO));
+    for (int i = 0; i < 4; i++) {
+        const Weft__Control__Go *go = harness_expect(h, c[i], BODY(GO))->go;
+        assert_non_null(go->cost);
+        assert_int_equal(go->cost->pairs, 2);
+        assert_int_equal(go->cost->latency_ns, 101);
+    }
 
     struct harness_declare declare;
     harness_declare_init(&declare, 0, "fc1");

@@ -366,11 +366,62 @@ static void test_sleeping(void **state)
 }
 #endif
 
-int main(void)
+/* In the virtual machine: the wire below the verbs part is cut for good. The peers it leads to end by its name, within its
+ * patience; the one over shared memory never notices. 0 and 2 share memory, 1 has verbs alone. */
+static const struct flavour with_verbs = {"auto-verbs-goes", "auto", .tune = "use=shm+verbs,verbs.timeout=14,verbs.lost_ms=2000",
+                                          .odd_tune = "use=verbs,verbs.timeout=14,verbs.lost_ms=2000"};
+
+static void wire(const char *words)
 {
+    char line[300];
+    snprintf(line, sizeof line, "%s", words);
+    if (system(line) != 0) fail_msg("'%s' failed", line);
+}
+
+static void test_verbs_goes(void **state)
+{
+    const char *interface = getenv("WEFT_TEST_WIRE"), *repair = getenv("WEFT_TEST_WIRE_REPAIR");
+    struct net net;
+    struct op sends[3], recvs[3];
+    char text[400], command[100], in[3][8];
+    if (!interface || !repair) skip();
+    net_open(&net, &with_verbs, 3);
+    const int ways[3][2] = {{0, 1}, {1, 2}, {2, 0}};
+    for (int i = 0; i < 3; i++) {
+        op_recv(&recvs[i], net.transports[ways[i][1]], 100 + (uint32_t)ways[i][0], TAG(3), in[i], 8);
+        op_send(&sends[i], net.peers[ways[i][0]][ways[i][1]], TAG(3), NULL, "before", 6);
+    }
+    PUMP_UNTIL(&net, recvs[0].fired && recvs[1].fired && recvs[2].fired);
+    weft_peer_describe(net.peers[0][1], text, sizeof text);
+    assert_ptr_equal(strstr(text, "verbs "), text);
+    weft_peer_describe(net.peers[0][2], text, sizeof text);
+    assert_ptr_equal(strstr(text, "shm "), text);
+    snprintf(command, sizeof command, "ip link set %s down", interface);
+    wire(command);
+    op_recv(&recvs[0], net.transports[1], 100, TAG(4), in[0], 8);
+    op_send(&sends[0], net.peers[0][1], TAG(4), NULL, "during", 6);
+    PUMP_UNTIL(&net, net.failed_count[0] == 1 && net.failed_count[1] == 2 && recvs[0].fired && sends[0].fired);
+    assert_true(recvs[0].status < 0);
+    assert_int_equal(net.failed_id[0], 101);
+    assert_ptr_equal(strstr(net.failed_text[0], "verbs: "), net.failed_text[0]);
+    assert_ptr_equal(strstr(net.failed_text[1], "verbs: "), net.failed_text[1]);
+    print_message("it says: %s\n", net.failed_text[0]);
+    op_recv(&recvs[2], net.transports[0], 102, TAG(4), in[2], 8);
+    op_send(&sends[2], net.peers[2][0], TAG(4), NULL, "after", 5);
+    PUMP_UNTIL(&net, recvs[2].fired && sends[2].fired);
+    assert_int_equal(recvs[2].status, WEFT_OK);
+    snprintf(command, sizeof command, "ip link set %s up", interface);
+    wire(command);
+    wire(repair);
+    net_close(&net);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),   cmocka_unit_test(test_link_table), cmocka_unit_test(test_offer_bytes),
-        cmocka_unit_test(test_settings), cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_settings), cmocka_unit_test(test_devices), cmocka_unit_test(test_verbs_goes),
 #ifdef WEFT_HAVE_UCX
         cmocka_unit_test(test_describe), cmocka_unit_test(test_window_of_two_ways), cmocka_unit_test(test_sleeping),
         cmocka_unit_test(test_broken_part),

@@ -48,8 +48,8 @@ def left():
     return max(0.1, DEADLINE - time.monotonic())
 
 
-def execute(words, seconds, environment=None):
-    """Output of a process that must end with 0 in time; all of its group is gone afterwards."""
+def execute(words, seconds, environment=None, accept=(0,)):
+    """Output of a process that must end with 0 (or another status of `accept`) in time; all of its group is gone afterwards."""
     seconds = min(seconds, left())
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                errors="replace", start_new_session=True, env={**os.environ, **(environment or {})})
@@ -59,7 +59,7 @@ def execute(words, seconds, environment=None):
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         raise Failed(f"{os.path.basename(words[0])} was not done after {seconds:.0f} s\n{output}") from None
-    if process.returncode != 0:
+    if process.returncode not in accept:
         raise Failed(f"{os.path.basename(words[0])} ended with status {process.returncode}\n{output}")
     return output
 
@@ -147,6 +147,32 @@ class Checks:
     def conformance_verbs_cm(self):
         """Queue pairs connected by librdmacm."""
         self.conformance("verbs-cm")
+
+    def conformance_auto_verbs(self):
+        """auto with verbs inside: every other endpoint has no shared memory, so that both are used side by side."""
+        self.conformance("auto-verbs")
+
+    def auto_device_goes(self):
+        """The wire of auto's verbs part is cut for good: its peers end by its name, those over shared memory go on."""
+        self.cases(["tests/transport/test_transport_route", "test_verbs_*"], 10, {"WEFT_TEST_DEVICES": " ".join(self.devices), **self.wire()})
+
+    def p2p_and_doctor(self):
+        """The tools over verbs: with a secret, whose link then listens on the device's own network; what a job would use."""
+        secret = self.path("secret")
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+            file.write("0123456789abcdef0123456789abcdef")
+        words = [self.programs.weft, "bench", "p2p", "--secret-file", secret, "--devices", self.devices[0], "--op", "send,put", "--row-ms", "50",
+                 "-b", "64", "-e", "64K", "-f", "1024", "--wait", "auto", "--deadline", "120", "--json"]
+        for transport in ("verbs", "auto"):
+            rows = [json.loads(line) for line in execute(words + ["--transport", transport], 10 * SLOW).splitlines()]
+            if len(rows) != 8 or any(row["wrong"] for row in rows):
+                raise Failed(f"{transport}: {rows}")
+        report = json.loads(execute([self.programs.weft, "doctor", "--json", "--no-cache", "--transport", "verbs,auto", "--devices", self.devices[0],
+                                     "--deadline", "60"], 10 * SLOW, accept=(0, 1)))
+        said = [finding["text"] for finding in report["findings"] if finding["id"] == "auto"]
+        if len(said) != 1 or "a job uses shm" not in said[0]:
+            raise Failed(f"doctor says of auto: {said}")
+        self.note = said[0]
 
     def conformance_fault_verbs(self):
         """Behind the wrapper that injects faults."""
@@ -254,11 +280,12 @@ class Checks:
 
     # --- the main job ---
 
-    def train(self, name, environment, of_shards, of_workers):
+    def train(self, name, environment, of_shards, of_workers, workers_tune=None):
         """A few steps of the trainer on two shards and two workers, each with its devices; what must not depend on the transport."""
         directory = self.path(name)
         os.makedirs(directory, exist_ok=True)
-        trainer = ["env", "WEFT_TRANSPORT_DEVICES=" + of_workers, self.programs.trainer, "--steps", str(STEPS), "--hidden", "64", "--batch", "64",
+        tune = ["WEFT_TRANSPORT_TUNE=" + workers_tune] if workers_tune else []
+        trainer = ["env", "WEFT_TRANSPORT_DEVICES=" + of_workers, *tune, self.programs.trainer, "--steps", str(STEPS), "--hidden", "64", "--batch", "64",
                    "--eval-every", "10", "--csv", os.path.join(directory, "csv"), "--hash-steps", os.path.join(directory, "hash")]
         secret = os.path.join(directory, "secret")
         with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
@@ -281,11 +308,11 @@ class Checks:
             raise Failed(f"the reports are not complete: {kept}")
         return kept
 
-    def same_as_tcp(self, name, environment):
+    def same_as_tcp(self, name, environment, workers_tune=None):
         """Shards on the first device, workers on the last."""
         if not self.tcp:
             self.tcp = self.train("tcp", {"WEFT_TRANSPORT_BACKEND": "ucx"}, "lo", "lo")
-        losses = self.train(name, environment, self.devices[0] + ":1", self.devices[-1] + ":1")
+        losses = self.train(name, environment, self.devices[0] + ":1", self.devices[-1] + ":1", workers_tune)
         if losses != self.tcp:
             raise Failed(f"losses or weights differ from those over tcp:\n{losses}\n{self.tcp}")
         self.note = f"{STEPS} steps, losses and weights equal to tcp's; last test loss {losses[-3][2]}"
@@ -298,14 +325,18 @@ class Checks:
         """Training over the verbs backend gives the same text as over tcp."""
         self.same_as_tcp("verbs", {"WEFT_TRANSPORT_BACKEND": "verbs"})
 
+    def main_job_auto(self):
+        """Training over auto: workers reach each other through shared memory and the shards, which have none, over verbs."""
+        self.same_as_tcp("auto", {"WEFT_TRANSPORT_BACKEND": "auto", "WEFT_TRANSPORT_TUNE": "use=verbs"}, "use=shm+verbs")
+
     def all(self):
         """Of this setup: what does not depend on the devices runs on one of them."""
         both = [self.devices_are_up, self.device_half, self.connection_manager, self.conformance_verbs, self.conformance_verbs_lanes, self.verbs_backend,
                 self.faults_verbs, self.processes_verbs, self.death_verbs]
         last = [self.main_job_verbs, self.conformance_ucx_verbs, self.remote_access_ucx_verbs, self.main_job_ucx_verbs]
         if self.setup == "pair":
-            return both + [self.rails_verbs, self.conformance_verbs_cm] + last
-        return both + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.counters] + last
+            return both + [self.rails_verbs, self.conformance_auto_verbs, self.auto_device_goes, self.conformance_verbs_cm, self.main_job_auto] + last
+        return both + [self.p2p_and_doctor] + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.counters] + last
 
 
 def outcome_of(check, checks):

@@ -32,6 +32,7 @@ static const struct flavour flavours[] = {
     {"verbs", "verbs", .must = WINDOWS, .many = 16, .processes = true, .networks = true, .machine = true},
     {"verbs-cm", "verbs", .tune = "connect=cm", .must = WINDOWS, .many = 8, .machine = true},
     {"verbs-lanes", "verbs", .tune = "lanes=4,chunk=16k,ring=16k,depth=16,budget=16k,inline=0,receives=64", .must = WINDOWS, .many = 8, .machine = true},
+    {"auto-verbs", "auto", .tune = "use=shm+verbs", .odd_tune = "use=verbs", .memory = true, .may = WINDOWS | MAPS, .many = 8, .machine = true},
     {"fault-verbs", "fault:verbs", .may = WINDOWS, .many = 4, .machine = true},
     {"delay-verbs", "delay:verbs", .wrap = "delay_us=50,seed=3", .may = WINDOWS, .many = 4, .machine = true},
     {"ucx-tcp", "ucx", "tcp", .may = WINDOWS, .many = 32, .processes = true, .networks = true},

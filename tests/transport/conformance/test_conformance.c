@@ -35,6 +35,7 @@ static bool machine_has_it(void)
     weft_transport_options_init(&options);
     options.backend = flavour->backend;
     options.wrap = flavour->wrap;
+    options.tune = flavour->odd_tune; /* of auto: the part that needs the device */
     if (flavour->lanes) options.lanes = flavour->lanes;
     if (net_devices(0)) options.devices = net_devices(0);
     options.id = 1;

@@ -1,0 +1,77 @@
+/* cost.c - what links cost, for those who choose by it (plans, codecs): read once, from rank 0's table.
+ *
+ *     rank 0: file (weft doctor) ─► worst link among the hosts of the workers ─► Ready ─► coordinator ─► Go ─► all ranks' group
+ *
+ * From a file and never measured here: a choice made from what a moment's load allows would be another one in the next
+ * run, and with it the order of every sum (collective/choose.c). */
+#include <string.h>
+
+#include "client/session.h"
+
+#define WEIGHED_BYTES ((uint64_t)1 << 18) /* the lane of each link is the best one for such messages */
+
+static uint32_t host_index(const struct weft_link_table *table, const char *name)
+{
+    for (uint32_t i = 0; i < weft_link_table_host_count(table); i++)
+        if (strcmp(weft_link_table_host_name(table, i), name) == 0) return i;
+    return UINT32_MAX;
+}
+
+/* Each host of the workers once, or twice where it has several: then the link inside it counts, too. (ranks,) at most. */
+static const char *list_hosts(const struct weft_link_table *table, const Weft__Control__Roster *roster, uint32_t *hosts, uint32_t *count_out)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < roster->n_members; i++) {
+        const Weft__Control__Member *member = roster->members[i];
+        if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
+        uint32_t host = host_index(table, member->host), seen = 0;
+        if (host == UINT32_MAX) return member->host;
+        for (uint32_t k = 0; k < count; k++) seen += hosts[k] == host;
+        if (seen < 2) hosts[count++] = host;
+    }
+    *count_out = count;
+    return NULL;
+}
+
+static enum weft_status cost_of(struct weft_session *session, const struct weft_link_table *table, const Weft__Control__Roster *roster,
+                                const char *path, struct weft_link_cost *cost)
+{
+    uint32_t *hosts = weft_alloc_array(session->env, session->ranks, sizeof *hosts), count = 0;
+    if (!hosts) return WEFT_ERR_NO_MEMORY;
+    const char *stranger = list_hosts(table, roster, hosts, &count);
+    if (stranger)
+        weft_log(session->env, WEFT_LOG_WARN, "client", "host %s is not in the link table %s (weft doctor measures it): plans are chosen without it",
+                 stranger, path);
+    else if (weft_link_cost_among(table, hosts, count, WEIGHED_BYTES, cost) == WEFT_OK && cost->unknown > 0)
+        weft_log(session->env, WEFT_LOG_WARN, "client", "%u of %u links between the job's hosts are not in the link table %s: plans are chosen without it",
+                 cost->unknown, cost->pairs, path);
+    weft_free_bytes(session->env, hosts);
+    return WEFT_OK;
+}
+
+enum weft_status client_cost_find(struct weft_session *session, const Weft__Control__Roster *roster, Weft__Control__LinkCost *cost_out,
+                                  bool *known_out, struct weft_error *error)
+{
+    const char *path = weft_config_text(session->settings.config, "collective.links");
+    struct weft_link_table *table;
+    struct weft_link_cost cost = {0};
+    *known_out = false;
+    if (session->rank != 0 || session->ranks < 2 || !path[0]) return WEFT_OK;
+    enum weft_status status = weft_link_table_load(session->env, path, &table, error);
+    if (status < 0) return weft_error_set(error, status, "collective.links: there is no link table %s", path);
+    status = cost_of(session, table, roster, path, &cost);
+    weft_link_table_free(table);
+    if (status < 0) return weft_error_set(error, status, "no memory for the hosts of the job");
+    cost_out->pairs = cost.pairs;
+    cost_out->unknown = cost.unknown;
+    cost_out->latency_ns = cost.latency_ns;
+    cost_out->bytes_per_second = cost.bytes_per_second;
+    *known_out = cost.pairs > 0;
+    return WEFT_OK;
+}
+
+void client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost)
+{
+    session->cost = (struct weft_link_cost){.pairs = cost->pairs, .unknown = cost->unknown, .latency_ns = cost->latency_ns,
+                                            .bytes_per_second = cost->bytes_per_second};
+}
