@@ -266,6 +266,41 @@ static void test_window_of_two_ways(void **state)
     net_close(&net); /* with the window open */
 }
 
+/* Two users of one host share no memory unless they prove a secret: who would be refused there is not sent there. */
+static void test_two_users(void **state)
+{
+    struct weft_env *env = weft_env_system();
+    if (geteuid() != 0) skip();
+    for (int with_secret = 0; with_secret < 2; with_secret++) {
+        struct weft_transport *one, *other;
+        struct weft_transport_options options;
+        struct weft_peer *peer;
+        struct weft_error error = {0};
+        const void *blob;
+        size_t bytes;
+        char text[400];
+        weft_transport_options_init(&options);
+        options.backend = "auto";
+        options.nonce = 5;
+        options.secret = with_secret ? "of the job" : NULL;
+        options.secret_bytes = with_secret ? 10 : 0;
+        options.id = 1;
+        assert_int_equal(weft_transport_open(env, &options, &one, &error), WEFT_OK);
+        options.id = 2;
+        assert_int_equal(seteuid(65534), 0);
+        enum weft_status status = weft_transport_open(env, &options, &other, &error);
+        assert_int_equal(seteuid(0), 0);
+        assert_int_equal(status, WEFT_OK);
+        assert_int_equal(weft_transport_address(other, &blob, &bytes), WEFT_OK);
+        assert_int_equal(weft_transport_connect(one, 2, blob, bytes, &peer), WEFT_OK);
+        weft_peer_describe(peer, text, sizeof text);
+        assert_int_equal(strncmp(text, with_secret ? "shm" : "ucx", 3), 0);
+        if (!with_secret) assert_non_null(strstr(text, "not shm: another network namespace or user"));
+        weft_transport_free(one);
+        weft_transport_free(other);
+    }
+}
+
 /* The way to one peer breaks while that peer lives: it ends, with the name of the way, and the others go on. */
 static void test_broken_part(void **state)
 {
@@ -424,7 +459,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_settings), cmocka_unit_test(test_devices), cmocka_unit_test(test_verbs_goes),
 #ifdef WEFT_HAVE_UCX
         cmocka_unit_test(test_describe), cmocka_unit_test(test_window_of_two_ways), cmocka_unit_test(test_sleeping),
-        cmocka_unit_test(test_broken_part),
+        cmocka_unit_test(test_broken_part), cmocka_unit_test(test_two_users),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

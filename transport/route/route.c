@@ -99,10 +99,13 @@ static uint64_t host_mark(void)
     return bytes > 0 ? hash(text, (size_t)bytes) : 0;
 }
 
-static uint64_t space_mark(void)
+/* Of those who can meet on a Unix socket of this host: a network namespace, and one user of it while nobody proves a secret. */
+static uint64_t space_mark(bool secret)
 {
     struct stat about;
-    return stat("/proc/self/ns/net", &about) == 0 ? hash(&about.st_ino, sizeof about.st_ino) : 0;
+    if (stat("/proc/self/ns/net", &about) != 0) return 0;
+    uint64_t place[2] = {about.st_ino, secret ? UINT64_MAX : geteuid()};
+    return hash(place, sizeof place);
 }
 
 /* A table that is named must be readable: it was made to be heeded. */
@@ -196,7 +199,7 @@ static enum weft_status make_address(struct route *route, struct weft_error *err
     offer->nonce_hash = core_nonce_hash(whole->nonce);
     offer->id = whole->id;
     offer->host = host_mark();
-    offer->space = space_mark();
+    offer->space = space_mark(route->secret);
     for (uint32_t i = 0; i < whole->part_count; i++) {
         const void *blob;
         size_t bytes;
@@ -308,16 +311,16 @@ enum weft_status route_connect(struct weft_transport *whole, uint32_t peer_id, c
 
 void route_describe(struct weft_peer *peer, char *out, size_t bytes)
 {
-    static const char *const texts[] = {
+    struct weft_transport *part = peer->transport;
+    const struct route *route = route_of(part->whole);
+    const char *const texts[] = {
         [ROUTE_LATER] = "would work, too",
         [ROUTE_NOT_THERE] = "the peer does not offer it",
         [ROUTE_OTHER_HOST] = "another host",
-        [ROUTE_OTHER_SPACE] = "another network namespace",
+        [ROUTE_OTHER_SPACE] = route->secret ? "another network namespace" : "another network namespace or user",
         [ROUTE_NO_SECRET] = "no job secret",
         [ROUTE_BAD_LINK] = "failed in the link table",
     };
-    struct weft_transport *part = peer->transport;
-    const struct route *route = route_of(part->whole);
     size_t at = 0;
     if (part->ops->describe) part->ops->describe(part, peer, out, bytes);
     else snprintf(out, bytes, "%s", part->name);

@@ -39,7 +39,7 @@ struct route_way {
 struct route_offer {
     uint32_t nonce_hash, id;
     uint64_t host;        /* this boot of this host; 0: not known */
-    uint64_t space;       /* its network namespace */
+    uint64_t space;       /* its network namespace; without a secret its user, too */
     uint64_t fingerprint; /* of the host, as in link tables; 0 without `links` */
     uint64_t links;       /* digest of the link table that was read; 0: none */
     uint32_t way_count;
