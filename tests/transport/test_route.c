@@ -296,6 +296,12 @@ static void test_two_users(void **state)
         weft_peer_describe(peer, text, sizeof text);
         assert_int_equal(strncmp(text, with_secret ? "shm" : "ucx", 3), 0);
         if (!with_secret) assert_non_null(strstr(text, "not shm: another network namespace or user"));
+        weft_transport_close(one);
+        weft_transport_close(other);
+        while (!weft_transport_drained(one) || !weft_transport_drained(other)) {
+            weft_transport_progress(one, 64);
+            weft_transport_progress(other, 64);
+        }
         weft_transport_free(one);
         weft_transport_free(other);
     }
