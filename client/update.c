@@ -4,7 +4,7 @@
  *     contribution = weight * gradient, rounded once, and not touched at all when the weight is 1;
  *                    plus what a codec that was left behind still owes, once
  *     grad_scale   = (float)(1 / (double)sum of weights)
- *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...), element by element */
+ *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...), element by element where the rule goes so */
 #include "client/session.h"
 #include "client/tensor.h"
 
@@ -27,7 +27,8 @@ bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
 bool client_update_slice(struct weft_tensor *tensor, const float *grad, float scale)
 {
     struct client_tensor_op *op = &tensor->op;
-    uint64_t at = op->work_at, stop = slice_end(at, tensor->elems);
+    bool whole = weft_optimizer_is_whole(&tensor->optimizer);
+    uint64_t at = op->work_at, stop = whole ? tensor->elems : slice_end(at, tensor->elems);
     float *out = op->out;
     if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
         float *states[WEFT_OPTIMIZER_STATES_MAX];

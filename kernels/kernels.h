@@ -132,7 +132,8 @@ struct weft_kernels {
 
     /* PowerSGD products; M (rows, cols), P (rank, rows), Q (rank, cols), rank <= 64.
      *   matmul:     P = M Q         P(r,i): dot of row i of M and row r of Q in the fixed 16-lane order, f32
-     *   matmul_t:   Q = M^T P       Q(r,j): from +0, sum over i = 0..rows-1 in order, f32
+     *   matmul_t:   Q = M^T P       Q(r,j): in bands of WEFT_MATMUL_T_BAND rows, each from +0 and over its rows in order, f32;
+     *                               then from +0 over the bands in order
      *   outer:      out = P^T Q     out(i,j): the r = 0 product, then plus r = 1, 2, ... in order, f32
      *   outer_sub:  m = m - P^T Q   the outer sum first, then one subtraction: the low-rank residual
      * p_stride: elements between two ranks of P (>= rows): a caller may work on a band of rows. */
@@ -165,6 +166,12 @@ uint8_t weft_fp8_exponent(uint32_t max_bits, enum weft_fp8 format);
  * large becomes Inf (e5m2) or NaN (e4m3 has no Inf); NaN is the positive canonical one, 0x7f and 0x7e. */
 void weft_cast_fp8_f32(enum weft_dtype dtype, float *out, const uint8_t *in, size_t count);
 void weft_cast_f32_fp8(enum weft_dtype dtype, uint8_t *out, const float *in, size_t count);
+
+/* weft_lamb_step() - one step of LAMB on a whole tensor (You et al. 2020, algorithm 2, trust ratio without a bound): moments,
+ * both norms (blocks of WEFT_LAMB_BLOCK elements in the 16-lane order, the blocks by the tree T), then
+ * w = w - lr * |w|/|d| * d. weights, first, second (count,). */
+void weft_lamb_step(const struct weft_lamb *lamb, float lr, float *weights, float *first, float *second, const float *grad,
+                    float grad_scale, size_t count);
 
 /* weft_draw_strata() - one index of each of k strata [floor(j n / k), floor((j + 1) n / k)) of n elements, k <= n < 2^32:
  * rising, each index of a stratum with equal probability up to 2^-32 of its width. Draw j is word j % 4 of Philox with

@@ -11,10 +11,16 @@ uint32_t weft_optimizer_states(const struct weft_optimizer *optimizer)
     case WEFT_OPTIMIZER_SGD: return optimizer->momentum != 0.0f;
     case WEFT_OPTIMIZER_ADAM:
     case WEFT_OPTIMIZER_ADAMW:
+    case WEFT_OPTIMIZER_LAMB:
     case WEFT_OPTIMIZER_FTRL: return 2;
     case WEFT_OPTIMIZER_ADAGRAD: return 1;
     default: return 0;
     }
+}
+
+bool weft_optimizer_is_whole(const struct weft_optimizer *optimizer)
+{
+    return optimizer->kind == WEFT_OPTIMIZER_LAMB;
 }
 
 /* By squaring, so that every machine gets the same bits: pow() is a library's own. */
@@ -54,6 +60,18 @@ void weft_optimizer_step(const struct weft_optimizer *optimizer, float lr, uint6
     case WEFT_OPTIMIZER_FTRL: {
         const struct weft_ftrl ftrl = {.alpha = lr, .beta = o->beta, .l1 = o->l1, .l2 = o->l2};
         kernels->ftrl_f32(weights, states[0], states[1], grad, grad_scale, &ftrl, count);
+        break;
+    }
+    case WEFT_OPTIMIZER_LAMB: {
+        const struct weft_lamb lamb = {
+            .first_scale = (float)(1.0 / (1.0 - power((double)o->beta1, step))),
+            .root_scale = (float)(1.0 / sqrt(1.0 - power((double)o->beta2, step))),
+            .beta1 = o->beta1,
+            .beta2 = o->beta2,
+            .eps = o->eps,
+            .weight_decay = o->weight_decay,
+        };
+        weft_lamb_step(&lamb, lr, weights, states[0], states[1], grad, grad_scale, count);
         break;
     }
     default: {

@@ -63,4 +63,11 @@ KERNEL_INLINE float lamb_direction(float w, float first, float second, const str
     return canonical(lamb->weight_decay != 0.0f ? d + lamb->weight_decay * w : d);
 }
 
+/* lr times the trust ratio |w| / |d|, which is 1 where one of them is 0. */
+KERNEL_INLINE float lamb_rate(float lr, double weight_squares, double direction_squares)
+{
+    if (weight_squares == 0.0 || direction_squares == 0.0) return lr;
+    return (float)((double)lr * (sqrt(weight_squares) / sqrt(direction_squares)));
+}
+
 #endif

@@ -29,10 +29,10 @@ static const struct option {
 #define OF(kind) (1u << WEFT_OPTIMIZER_##kind)
     {OF(SGD), "momentum", BELOW_1, offsetof(struct weft_optimizer, momentum)},
     {OF(SGD), "nesterov", SWITCH, 0},
-    {OF(SGD) | OF(ADAM) | OF(ADAMW) | OF(ADAGRAD), "weight_decay", UP_TO_1E6, offsetof(struct weft_optimizer, weight_decay)},
-    {OF(ADAM) | OF(ADAMW), "beta1", BELOW_1, offsetof(struct weft_optimizer, beta1)},
-    {OF(ADAM) | OF(ADAMW), "beta2", BELOW_1, offsetof(struct weft_optimizer, beta2)},
-    {OF(ADAM) | OF(ADAMW) | OF(ADAGRAD), "eps", ABOVE_0, offsetof(struct weft_optimizer, eps)},
+    {OF(SGD) | OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "weight_decay", UP_TO_1E6, offsetof(struct weft_optimizer, weight_decay)},
+    {OF(ADAM) | OF(ADAMW) | OF(LAMB), "beta1", BELOW_1, offsetof(struct weft_optimizer, beta1)},
+    {OF(ADAM) | OF(ADAMW) | OF(LAMB), "beta2", BELOW_1, offsetof(struct weft_optimizer, beta2)},
+    {OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "eps", ABOVE_0, offsetof(struct weft_optimizer, eps)},
     {OF(FTRL), "beta", ABOVE_0, offsetof(struct weft_optimizer, beta)},
     {OF(FTRL), "l1", UP_TO_1E6, offsetof(struct weft_optimizer, l1)},
     {OF(FTRL), "l2", UP_TO_1E6, offsetof(struct weft_optimizer, l2)},
@@ -51,6 +51,8 @@ static const struct {
      {.kind = WEFT_OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f}},
     {"adagrad", "'adagrad:eps=1e-10,weight_decay=0'", {.kind = WEFT_OPTIMIZER_ADAGRAD, .eps = 1e-10f}},
     {"ftrl", "'ftrl:beta=1,l1=0,l2=0'", {.kind = WEFT_OPTIMIZER_FTRL, .beta = 1.0f}},
+    {"lamb", "'lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01'",
+     {.kind = WEFT_OPTIMIZER_LAMB, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-6f, .weight_decay = 0.01f}},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
@@ -115,7 +117,7 @@ enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *o
         k++;
     if (k == KINDS)
         return weft_error_set(error, WEFT_ERR_INVALID,
-                              "optimizer '%.100s' is not known: give 'none', 'sgd', 'adam', 'adamw', 'adagrad' or 'ftrl', for example %s",
+                              "optimizer '%.100s' is not known: give 'none', 'sgd', 'adam', 'adamw', 'adagrad', 'ftrl' or 'lamb', for example %s",
                               text, kinds[0].allowed);
     struct weft_optimizer made = kinds[k].defaults;
     const char *at = text + name_bytes;

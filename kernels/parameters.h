@@ -31,6 +31,12 @@ struct weft_lamb {
     float weight_decay;
 };
 
+/* LAMB's norms are summed in blocks of so many elements (kernels/lamb.c). */
+#define WEFT_LAMB_BLOCK 4096
+
+/* M^T P is summed in bands of so many rows (matmul_t in kernels.h). */
+#define WEFT_MATMUL_T_BAND 256
+
 struct weft_ftrl {
     float alpha; /* the learning rate */
     float beta, l1, l2;

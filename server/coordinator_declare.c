@@ -201,7 +201,9 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
 {
     size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
     uint64_t piece = tensor->elems;
-    if (tensor->codec.id == WEFT_CODEC_DENSE) {
+    struct weft_optimizer optimizer = {0};
+    (void)weft_optimizer_parse(tensor->declare.optimizer, &optimizer, NULL); /* check_declare read it */
+    if (tensor->codec.id == WEFT_CODEC_DENSE && !weft_optimizer_is_whole(&optimizer)) {
         uint64_t cut = tensor->declare.chunk_bytes / elem_bytes / CHUNK_ALIGN_ELEMS * CHUNK_ALIGN_ELEMS;
         if (cut < piece) piece = cut;
     }

@@ -74,6 +74,9 @@ static enum weft_status chunk_check(const struct shard_tensor *tensor, const Wef
         return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' lies outside its elements", tensor->name);
     if (!shard_tensor_is_dense(tensor) && (chunks != 1 || chunk->count != elems))
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has a codec and must be one chunk, not %zu", tensor->name, chunks);
+    if (weft_optimizer_is_whole(&tensor->optimizer) && (chunks != 1 || chunk->count != elems))
+        return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has an optimizer of whole tensors and must be one chunk, not %zu",
+                              tensor->name, chunks);
     return WEFT_OK;
 }
 

@@ -27,6 +27,15 @@ void weft_avx2_cast_f16_f32(float *out, const uint16_t *in, size_t count);
 void weft_avx2_cast_f32_bf16(uint16_t *out, const float *in, size_t count);
 void weft_avx2_cast_bf16_f32(float *out, const uint16_t *in, size_t count);
 
+uint32_t weft_avx2_scale_add_blocks_f32(float *out, const float *a, float factor, const float *b, size_t count, unsigned limit,
+                                        uint8_t *exponents_out);
+void weft_avx2_quantise_f32(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count, unsigned limit,
+                            const struct weft_noise *noise);
+void weft_avx2_add_i8_i16(int16_t *sums, const int8_t *codes, size_t count);
+void weft_avx2_add_i8_i32(int32_t *sums, const int8_t *codes, size_t count);
+void weft_avx2_dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count);
+void weft_avx2_dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count);
+
 void weft_avx2_quantise_fp8_f32(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count, enum weft_fp8 format);
 void weft_avx2_dequantise_fp8_f32(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count, enum weft_fp8 format);
 void weft_avx2_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *x, size_t count);

@@ -10,7 +10,7 @@
  * is never -0: no bit changes. */
 #include "kernels/avx2/avx2.h"
 
-enum { WIDTH = 8, LANES = 16, RANK_BLOCK = 4, ROW_BLOCK = 4, BAND_ELEMS = 8192 };
+enum { WIDTH = 8, LANES = 16, RANK_BLOCK = 4, ROW_BLOCK = 4, BAND_ELEMS = 8192, PANEL_ELEMS = 8192 };
 
 /* All ones in the first `count` of eight 32-bit lanes. */
 static inline __m256i first_lanes(size_t count)
@@ -132,37 +132,54 @@ uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, 
     return max_bits;
 }
 
-/* q (cols,) += sum over `row_count` rows of m(i, :) * p(i), in row order. */
+/* q (width,) += sum over `row_count` rows of m(i, :) * p(i), in row order. */
 static inline __attribute__((always_inline)) void add_rows(float *q, const float *m, const float *p, size_t cols,
-                                                           size_t row_count)
+                                                           size_t width, size_t row_count)
 {
     __m256 factors[ROW_BLOCK];
     for (size_t i = 0; i < row_count; i++)
         factors[i] = _mm256_set1_ps(p[i]);
     size_t j = 0;
-    for (; j + WIDTH <= cols; j += WIDTH) {
+    for (; j + WIDTH <= width; j += WIDTH) {
         __m256 sum = _mm256_loadu_ps(q + j);
         for (size_t i = 0; i < row_count; i++)
             sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(m + i * cols + j), factors[i]));
         _mm256_storeu_ps(q + j, sum);
     }
-    for (; j < cols; j++)
+    for (; j < width; j++)
         for (size_t i = 0; i < row_count; i++)
             q[j] += m[i * cols + j] * p[i];
 }
 
-void weft_avx2_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
+/* A band of rows for one panel of columns, all ranks; sums (rank, width) and four rows of M stay in the first-level cache. */
+static void band_sums(float *sums, const float *m, const float *p, size_t p_stride, size_t rows, size_t cols, size_t width, size_t rank)
 {
-    for (size_t j = 0; j < rank * cols; j++)
-        q[j] = 0.0f;
-    /* Four rows of M stay in the first-level cache while every rank walks over them. */
     size_t i = 0;
+    for (size_t j = 0; j < rank * width; j++)
+        sums[j] = 0.0f;
     for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
         for (size_t r = 0; r < rank; r++)
-            add_rows(q + r * cols, m + i * cols, p + r * rows + i, cols, ROW_BLOCK);
+            add_rows(sums + r * width, m + i * cols, p + r * p_stride + i, cols, width, ROW_BLOCK);
     for (; i < rows; i++)
         for (size_t r = 0; r < rank; r++)
-            add_rows(q + r * cols, m + i * cols, p + r * rows + i, cols, 1);
+            add_rows(sums + r * width, m + i * cols, p + r * p_stride + i, cols, width, 1);
+}
+
+void weft_avx2_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
+{
+    float sums[PANEL_ELEMS];
+    const size_t panel = PANEL_ELEMS / rank / WIDTH * WIDTH;
+    for (size_t j = 0; j < rank * cols; j++)
+        q[j] = 0.0f;
+    for (size_t first = 0; first < cols; first += panel)
+        for (size_t i = 0; i < rows; i += WEFT_MATMUL_T_BAND) {
+            const size_t width = cols - first < panel ? cols - first : panel;
+            const size_t band = rows - i < WEFT_MATMUL_T_BAND ? rows - i : WEFT_MATMUL_T_BAND;
+            band_sums(sums, m + i * cols + first, p + i, rows, band, cols, width, rank);
+            for (size_t r = 0; r < rank; r++)
+                for (size_t j = 0; j < width; j++)
+                    q[r * cols + first + j] += sums[r * width + j];
+        }
     for (size_t j = 0; j < rank * cols; j++)
         q[j] = canonical(q[j]);
 }

@@ -1,5 +1,4 @@
-/* table.c - the AVX2 + F16C variant. sum_i64 stays with scalar: the compiler's vectors already run at memory speed. So does
- * block quantisation, for want of a variant of its own. */
+/* table.c - the AVX2 + F16C variant. sum_i64 stays with scalar: the compiler's vectors already run at memory speed. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/scalar/scalar.h"
 
@@ -26,12 +25,12 @@ const struct weft_kernels weft_kernels_avx2 = {
     .indices_above_f32 = weft_avx2_indices_above_f32,
     .scale_add_f32 = weft_avx2_scale_add_f32,
     .scale_add_above_f32 = weft_avx2_scale_add_above_f32,
-    .scale_add_blocks_f32 = weft_scalar_scale_add_blocks_f32,
-    .quantise_f32 = weft_scalar_quantise_f32,
-    .add_i8_i16 = weft_scalar_add_i8_i16,
-    .add_i8_i32 = weft_scalar_add_i8_i32,
-    .dequantise_i16_f32 = weft_scalar_dequantise_i16_f32,
-    .dequantise_i32_f32 = weft_scalar_dequantise_i32_f32,
+    .scale_add_blocks_f32 = weft_avx2_scale_add_blocks_f32,
+    .quantise_f32 = weft_avx2_quantise_f32,
+    .add_i8_i16 = weft_avx2_add_i8_i16,
+    .add_i8_i32 = weft_avx2_add_i8_i32,
+    .dequantise_i16_f32 = weft_avx2_dequantise_i16_f32,
+    .dequantise_i32_f32 = weft_avx2_dequantise_i32_f32,
     .quantise_fp8_f32 = weft_avx2_quantise_fp8_f32,
     .dequantise_fp8_f32 = weft_avx2_dequantise_fp8_f32,
     .quantise_sign_f32 = weft_avx2_quantise_sign_f32,

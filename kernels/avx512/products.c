@@ -185,28 +185,43 @@ static inline __attribute__((always_inline)) void add_rows(float *q, const float
     if (j < width) add_row_columns(q + j, m + j, factors, cols, rows, first16(width - j));
 }
 
-/* Columns are cut into panels, so that a panel of every rank of Q stays in the first-level cache while all rows go by. */
+/* Columns are cut into panels, so that a panel of every rank of Q stays in the first-level cache while rows go by. For 64
+ * ranks and fewer rank * width is at most PANEL_ELEMS. */
 static inline size_t panel_width(size_t rank)
 {
     const size_t width = PANEL_ELEMS / rank / WIDTH * WIDTH;
     return width > 4 * WIDTH ? width : 4 * WIDTH;
 }
 
+/* A band of rows for one panel of columns, all ranks; sums (rank, width) stays in the first-level cache. */
+static void band_sums(float *sums, const float *m, const float *p, size_t p_stride, size_t rows, size_t cols, size_t width, size_t rank)
+{
+    size_t i = 0;
+    for (size_t j = 0; j < rank * width; j++)
+        sums[j] = 0.0f;
+    for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
+        for (size_t r = 0; r < rank; r++)
+            add_rows(sums + r * width, m + i * cols, p + r * p_stride + i, cols, width, ROW_BLOCK);
+    for (; i < rows; i++)
+        for (size_t r = 0; r < rank; r++)
+            add_rows(sums + r * width, m + i * cols, p + r * p_stride + i, cols, width, 1);
+}
+
 void weft_avx512_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
 {
+    float sums[PANEL_ELEMS];
     const size_t panel = panel_width(rank);
     for (size_t j = 0; j < rank * cols; j++)
         q[j] = 0.0f;
-    for (size_t j = 0; j < cols; j += panel) {
-        const size_t width = cols - j < panel ? cols - j : panel;
-        size_t i = 0;
-        for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
+    for (size_t first = 0; first < cols; first += panel)
+        for (size_t i = 0; i < rows; i += WEFT_MATMUL_T_BAND) {
+            const size_t width = cols - first < panel ? cols - first : panel;
+            const size_t band = rows - i < WEFT_MATMUL_T_BAND ? rows - i : WEFT_MATMUL_T_BAND;
+            band_sums(sums, m + i * cols + first, p + i, rows, band, cols, width, rank);
             for (size_t r = 0; r < rank; r++)
-                add_rows(q + r * cols + j, m + i * cols + j, p + r * rows + i, cols, width, ROW_BLOCK);
-        for (; i < rows; i++)
-            for (size_t r = 0; r < rank; r++)
-                add_rows(q + r * cols + j, m + i * cols + j, p + r * rows + i, cols, width, 1);
-    }
+                for (size_t j = 0; j < width; j++)
+                    q[r * cols + first + j] += sums[r * width + j];
+        }
     for (size_t j = 0; j < rank * cols; j++)
         q[j] = canonical(q[j]);
 }

@@ -85,6 +85,56 @@ enum weft_status weft_cuda_scale_add_quantise_fp8_f32(uint8_t *codes_out, uint8_
 enum weft_status weft_cuda_scale_add_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *out, const float *a, float factor,
                                                        const float *b, size_t count, uint32_t *max_bits, weft_cuda_stream stream);
 
+/* ---- top-k, random-k, sparse to dense. workspace: weft_cuda_select_workspace(count) bytes, from 16 bytes ---- */
+size_t weft_cuda_select_workspace(size_t count); /* about 2 bytes an element */
+/* As weft_select_top: the k largest |x| by bit pattern (NaN above Inf), ties to the smaller index, indices rising. */
+enum weft_status weft_cuda_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k, void *workspace, weft_cuda_stream stream);
+/* out = a*factor + b, and its k largest moved out: their values to values_out, 0 in their places. 16 bytes an element. */
+enum weft_status weft_cuda_scale_add_select_top_f32(uint32_t *indices_out, float *values_out, float *out, const float *a, float factor,
+                                                    const float *b, size_t count, size_t k, uint32_t *max_bits, void *workspace,
+                                                    weft_cuda_stream stream);
+/* As weft_draw_strata; noise is host memory. */
+enum weft_status weft_cuda_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise,
+                                       weft_cuda_stream stream);
+/* values_out[j] = x[indices[j]], which becomes 0; indices differ. */
+enum weft_status weft_cuda_take_f32(float *values_out, float *x, const uint32_t *indices, size_t k, weft_cuda_stream stream);
+/* out is 0 but for out[indices[j]] = values[j] * factor; indices below count, all different. */
+enum weft_status weft_cuda_scatter_f32(float *out, size_t count, const uint32_t *indices, const float *values, float factor, size_t k,
+                                       weft_cuda_stream stream);
+
+/* ---- PowerSGD: M (rows, cols), P (rank, rows), Q (rank, cols), rank 1 to 64, as kernels.h ---- */
+enum weft_status weft_cuda_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank,
+                                      weft_cuda_stream stream);
+/* m = a*factor + b (m may equal b), then P = M Q: 12 bytes an element for rank <= 8. */
+enum weft_status weft_cuda_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
+                                                const float *q, size_t rows, size_t cols, size_t rank, uint32_t *max_bits,
+                                                weft_cuda_stream stream);
+size_t weft_cuda_matmul_t_workspace(size_t rows, size_t cols, size_t rank); /* bytes; the scratch begins at 16 bytes */
+enum weft_status weft_cuda_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank, void *workspace,
+                                        weft_cuda_stream stream);
+enum weft_status weft_cuda_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank,
+                                     weft_cuda_stream stream);
+enum weft_status weft_cuda_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank,
+                                         weft_cuda_stream stream);
+/* As weft_orthogonalise. dropped (rank,) and kept_out may be NULL. */
+size_t weft_cuda_orthogonalise_workspace(void); /* bytes; the scratch begins at 16 bytes */
+enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uint8_t *dropped, uint32_t *kept_out, void *workspace,
+                                         weft_cuda_stream stream);
+
+/* ---- update rules, as kernels.h; the parameters are host memory ---- */
+enum weft_status weft_cuda_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale, const struct weft_sgd *sgd,
+                                   size_t count, weft_cuda_stream stream);
+enum weft_status weft_cuda_adam_f32(float *weights, float *first, float *second, const float *grad, float grad_scale,
+                                    const struct weft_adam *adam, size_t count, weft_cuda_stream stream);
+enum weft_status weft_cuda_adagrad_f32(float *weights, float *sums, const float *grad, float grad_scale, float lr, float eps,
+                                       float weight_decay, size_t count, weft_cuda_stream stream);
+enum weft_status weft_cuda_ftrl_f32(float *weights, float *z, float *n, const float *grad, float grad_scale, const struct weft_ftrl *ftrl,
+                                    size_t count, weft_cuda_stream stream);
+/* A whole step, as weft_lamb_step. */
+size_t weft_cuda_lamb_workspace(size_t count); /* bytes; the scratch begins at 16 bytes */
+enum weft_status weft_cuda_lamb_f32(float *weights, float *first, float *second, const float *grad, float grad_scale,
+                                    const struct weft_lamb *lamb, float lr, size_t count, void *workspace, weft_cuda_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

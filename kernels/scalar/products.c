@@ -2,7 +2,8 @@
  *
  * Horizontal sums run in 16 lanes (kernels.h): enough independent chains for two AVX2 registers or one
  * AVX-512 register, and a fixed order for everybody. matmul_t and outer have no horizontal sum: every
- * output element adds its terms in index order, and the vector runs over output elements. */
+ * output element adds its terms in index order (matmul_t in bands of rows, which a GPU sums side by side), and the vector
+ * runs over output elements. */
 #include "kernels/float_bits.h"
 #include "kernels/scalar/scalar.h"
 
@@ -46,14 +47,31 @@ uint32_t weft_scalar_scale_add_matmul_f32(float *m, const float *a, float factor
     return max_bits;
 }
 
+/* One band of rows for some columns, from +0. */
+static void band_sums(float *sums, const float *m, const float *p, size_t rows, size_t cols, size_t width)
+{
+    for (size_t j = 0; j < width; j++)
+        sums[j] = 0.0f;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < width; j++)
+            sums[j] += m[i * cols + j] * p[i];
+}
+
 void weft_scalar_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
 {
+    enum { PANEL = 1024 };
+    float sums[PANEL];
     for (size_t j = 0; j < rank * cols; j++)
         q[j] = 0.0f;
-    for (size_t i = 0; i < rows; i++)
-        for (size_t r = 0; r < rank; r++)
-            for (size_t j = 0; j < cols; j++)
-                q[r * cols + j] += m[i * cols + j] * p[r * rows + i];
+    for (size_t i = 0; i < rows; i += WEFT_MATMUL_T_BAND)
+        for (size_t first = 0; first < cols; first += PANEL)
+            for (size_t r = 0; r < rank; r++) {
+                const size_t band = rows - i < WEFT_MATMUL_T_BAND ? rows - i : WEFT_MATMUL_T_BAND;
+                const size_t width = cols - first < PANEL ? cols - first : PANEL;
+                band_sums(sums, m + i * cols + first, p + r * rows + i, band, cols, width);
+                for (size_t j = 0; j < width; j++)
+                    q[r * cols + first + j] += sums[j];
+            }
     for (size_t j = 0; j < rank * cols; j++)
         q[j] = canonical(q[j]);
 }

@@ -39,6 +39,7 @@ static const struct plan_tensor tensors_full[] = {
     {"bias", "dense", "sgd:momentum=0.5", 1, {1001}},
     {"moments", "dense", "adam:weight_decay=0.01", 2, {90, 40}},
     {"sparse", "dense", "ftrl:l1=0.05,l2=0.1", 1, {777}},
+    {"layer", "dense", "lamb:weight_decay=0.02", 2, {500, 700}}, /* 1.4 MB, yet one chunk */
     {"mean", "dense", "none", 2, {300, 1000}},
 };
 static const struct plan_tensor tensors_codec[] = {

@@ -33,6 +33,9 @@ static void test_accepts(void **state)
     assert_true(o.kind == WEFT_OPTIMIZER_ADAGRAD && o.eps == 1e-10f && o.weight_decay == 0.5f);
     o = parsed("ftrl:l1=0.1");
     assert_true(o.kind == WEFT_OPTIMIZER_FTRL && o.beta == 1 && o.l1 == 0.1f && o.l2 == 0);
+    o = parsed("lamb:beta2=0.99");
+    assert_true(o.kind == WEFT_OPTIMIZER_LAMB && o.beta1 == 0.9f && o.beta2 == 0.99f && o.eps == 1e-6f && o.weight_decay == 0.01f);
+    assert_true(weft_optimizer_is_whole(&o) && weft_optimizer_states(&o) == 2);
     assert_int_equal(weft_optimizer_states(&(struct weft_optimizer){.kind = WEFT_OPTIMIZER_SGD}), 0);
     const struct weft_optimizer with_momentum = parsed("sgd:momentum=0.1");
     assert_int_equal(weft_optimizer_states(&with_momentum), 1);
@@ -44,7 +47,7 @@ static void test_refuses(void **state)
         "sgd:momentum=0.99999999999", "sgd:momentum=-0.1", "sgd:momentum=nan", "sgd:momentum=0x1p-1", "sgd:momentum=0.9,momentum=0.9",
         "sgd:momentum=0.9,", "sgd:momentum=0.9 ", "sgd:nesterov=1", "sgd:momentum=0.5,nesterov=2", "sgd:weight_decay=inf",
         "sgd:lr=0.1", "sgd:momentum=0.9.1", "sgd:momentum=0,9", "sgd:beta1=0.9", "adam:momentum=0.9", "adam:beta1=1", "adam:eps=0",
-        "adam:eps=1e-99", "adamw:beta2=-1", "adagrad:beta1=0.5", "ftrl:beta=0", "ftrl:weight_decay=1", "ftrl:l1=-1", "Adam"};
+        "adam:eps=1e-99", "adamw:beta2=-1", "adagrad:beta1=0.5", "ftrl:beta=0", "ftrl:weight_decay=1", "ftrl:l1=-1", "lamb:momentum=0.9", "lamb:eps=0", "lambda", "Adam"};
     struct weft_error error = {0};
     struct weft_optimizer o;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -121,6 +124,44 @@ static void test_against_f64(void **state)
     }
 }
 
+/* The same in f64, norms and all, beyond one block of the norms; a tensor of zeros, and one whose step is zero, go at lr. */
+static void test_lamb(void **state)
+{
+    enum { LAMB_COUNT = 2 * WEFT_LAMB_BLOCK + 1000 };
+    static float w[LAMB_COUNT], first[LAMB_COUNT], second[LAMB_COUNT], grad[LAMB_COUNT];
+    static double w64[LAMB_COUNT], first64[LAMB_COUNT], second64[LAMB_COUNT], d64[LAMB_COUNT];
+    const struct weft_optimizer o = parsed("lamb:weight_decay=0.1");
+    struct sample sample = {sample_seed(47)};
+    sample_fill(&sample, SAMPLE_NORMAL, w, LAMB_COUNT);
+    for (size_t i = 0; i < LAMB_COUNT; i++)
+        w64[i] = (double)w[i];
+    for (int step = 1; step <= 10; step++) {
+        double of_weights = 0, of_directions = 0;
+        sample_fill(&sample, SAMPLE_NORMAL, grad, LAMB_COUNT);
+        weft_optimizer_step(&o, 0.05f, (uint64_t)step, w, (float *const[]){first, second}, grad, 0.5f, LAMB_COUNT);
+        for (size_t i = 0; i < LAMB_COUNT; i++) {
+            const double g = (double)(grad[i] * 0.5f), b1 = (double)o.beta1, b2 = (double)o.beta2;
+            first64[i] = b1 * first64[i] + (1 - b1) * g;
+            second64[i] = b2 * second64[i] + (1 - b2) * g * g;
+            d64[i] = first64[i] / (1 - pow(b1, step)) / (sqrt(second64[i] / (1 - pow(b2, step))) + (double)o.eps) + (double)o.weight_decay * w64[i];
+            of_weights += w64[i] * w64[i];
+            of_directions += d64[i] * d64[i];
+        }
+        for (size_t i = 0; i < LAMB_COUNT; i++)
+            w64[i] -= (double)0.05f * sqrt(of_weights) / sqrt(of_directions) * d64[i];
+    }
+    for (size_t i = 0; i < LAMB_COUNT; i++)
+        if (fabs((double)w[i] - w64[i]) > 3e-5 * (1 + fabs(w64[i]))) fail_msg("weight %zu is %.9g, in f64 %.9g", i, (double)w[i], w64[i]);
+
+    const struct weft_optimizer plain = parsed("lamb:weight_decay=0");
+    float zeros[3] = {0}, m[3] = {0}, v[3] = {0}, ones[3] = {1, 1, 1};
+    weft_optimizer_step(&plain, 0.5f, 1, zeros, (float *const[]){m, v}, ones, 1.0f, 3);
+    assert_true(fabsf(zeros[0] + 0.5f) < 1e-5f); /* |w| = 0: the ratio is 1, the direction 1 */
+    float still[3] = {0}, v2[3] = {0}, none[3] = {0}, weights[3] = {1, 2, 3};
+    weft_optimizer_step(&plain, 0.5f, 1, weights, (float *const[]){still, v2}, none, 1.0f, 3);
+    assert_true(weights[0] == 1 && weights[1] == 2 && weights[2] == 3);
+}
+
 /* Whole, and in unequal pieces at unaligned places: the same bits; and the same from every variant. */
 static void test_cut_anywhere(void **state)
 {
@@ -147,7 +188,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accepts),      cmocka_unit_test(test_refuses), cmocka_unit_test(test_against_f64),
-        cmocka_unit_test(test_cut_anywhere),
+        cmocka_unit_test(test_cut_anywhere), cmocka_unit_test(test_lamb),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

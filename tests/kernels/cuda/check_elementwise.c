@@ -284,6 +284,7 @@ static void each_vector(void (*check)(size_t count, enum sample_kind kind))
     for (size_t c = 0; c < VECTOR_COUNTS; c++)
         for (where_shift = 0; where_shift <= SHIFT_MAX; where_shift++)
             for (int kind = 0; kind < SAMPLE_KINDS; kind++) {
+                if (!check_this()) continue;
                 where_count = vector_counts[c];
                 where_input = names[kind];
                 check(where_count, (enum sample_kind)kind);

@@ -16,6 +16,14 @@ static inline void *check_memory(void *memory)
 static inline void *check_malloc(size_t bytes) { return check_memory(malloc(bytes)); }
 static inline void *check_device_malloc(size_t bytes) { return check_memory(device_alloc(bytes)); }
 
+/* One vector in so many is checked (1: all): threads as fibers on a host are slow. */
+extern unsigned check_one_in;
+static inline bool check_this(void)
+{
+    static unsigned number;
+    return number++ % check_one_in == 0;
+}
+
 /* Each runs its tests against the scalar kernels; 0 when all passed. */
 int check_elementwise(void);
 int check_select(void);

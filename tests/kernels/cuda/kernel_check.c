@@ -31,6 +31,7 @@ static const char help[] =
     "Ends with 0 when all tests that could run passed.\n";
 
 jmp_buf plain_failed;
+unsigned check_one_in = 1;
 static bool json;
 
 int cpu_test_cast(void), cpu_test_fold(void), cpu_test_narrow(void), cpu_test_optimizer(void), cpu_test_orthogonalise(void);
@@ -75,7 +76,8 @@ static int run_tests(bool device)
         {"cpu: fold", cpu_test_fold}, {"cpu: update rules", cpu_test_optimizer},
     };
     static const struct group gpu[] = {
-        {"gpu: sums, casts, quantisers", check_elementwise},
+        {"gpu: sums, casts, quantisers", check_elementwise}, {"gpu: top-k, random-k", check_select},
+        {"gpu: products, orthogonalise", check_products},    {"gpu: update rules", check_optimizer},
     };
     int failed = run_groups(cpu, sizeof cpu / sizeof cpu[0]);
     if (device) failed += run_groups(gpu, sizeof gpu / sizeof gpu[0]);

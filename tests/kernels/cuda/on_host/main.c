@@ -1,0 +1,14 @@
+/* main.c [ONE-IN] - the checks of the CUDA kernels where these run on the host (on_host/cuda_runtime.h), on one vector in
+ * so many. */
+#include "tests/kernels/cuda/device_check.h"
+
+unsigned check_one_in = 1;
+
+int main(int argc, char **argv)
+{
+    char text[200];
+    if (!device_open(text, sizeof text)) return 1;
+    if (argc > 1) check_one_in = (unsigned)strtoul(argv[1], NULL, 10);
+    if (check_one_in == 0) return 2;
+    return check_elementwise() + check_select() + check_products() + check_optimizer() != 0;
+}
