@@ -4,7 +4,7 @@
 
 #include "kernels/cast_element.h"
 #include "kernels/cuda/device.h"
-#include "kernels/narrow_element.h"
+#include "kernels/fp8_element.h"
 
 namespace {
 
@@ -29,15 +29,15 @@ struct from_bf16 {
 template <enum weft_fp8 FORMAT> struct to_fp8 {
     __device__ uint8_t operator()(float x) const
     {
-        const struct narrow_format f = narrow_format(FORMAT);
-        return narrow_code(x, f.shift, f.lowest, f.steps, f.top);
+        const struct fp8_format format = fp8_format(FORMAT);
+        return fp8_code(&format, x);
     }
 };
 template <enum weft_fp8 FORMAT> struct from_fp8 {
     __device__ float operator()(uint8_t x) const
     {
-        const struct narrow_format f = narrow_format(FORMAT);
-        return narrow_value(x, f.shift, f.bias);
+        const struct fp8_format format = fp8_format(FORMAT);
+        return fp8_value(&format, x);
     }
 };
 

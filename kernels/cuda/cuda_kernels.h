@@ -46,7 +46,7 @@ enum weft_status weft_cuda_cast_f32_f16(uint16_t *out, const float *in, size_t c
 enum weft_status weft_cuda_cast_f16_f32(float *out, const uint16_t *in, size_t count, weft_cuda_stream stream);
 enum weft_status weft_cuda_cast_f32_bf16(uint16_t *out, const float *in, size_t count, weft_cuda_stream stream);
 enum weft_status weft_cuda_cast_bf16_f32(float *out, const uint16_t *in, size_t count, weft_cuda_stream stream);
-/* 8-bit floats without a scale, to nearest even, saturating: what is above the largest number, Inf and NaN become it. */
+/* As weft_cast_f32_fp8 and weft_cast_fp8_f32: without a scale, too large becomes Inf (e5m2) or NaN (e4m3). */
 enum weft_status weft_cuda_cast_f32_fp8(uint8_t *out, const float *in, size_t count, enum weft_fp8 format, weft_cuda_stream stream);
 enum weft_status weft_cuda_cast_fp8_f32(float *out, const uint8_t *in, size_t count, enum weft_fp8 format, weft_cuda_stream stream);
 
