@@ -64,7 +64,7 @@ static void refused(uint32_t shards, void (*change)(struct harness_declare *), e
 }
 
 static void bad_codec(struct harness_declare *d) { d->declare.codec = (char *)"zip"; }
-static void bad_optimizer(struct harness_declare *d) { d->declare.optimizer = (char *)"lamb"; }
+static void bad_optimizer(struct harness_declare *d) { d->declare.optimizer = (char *)"lion"; }
 static void bf16_with_codec(struct harness_declare *d) { d->declare.dtype = WEFT_BF16; }
 static void tiny_chunks(struct harness_declare *d) { d->dims[0] = 1 << 20, d->declare.chunk_bytes = 1024; }
 static void unchanged(struct harness_declare *d) {}
@@ -72,7 +72,7 @@ static void unchanged(struct harness_declare *d) {}
 static void refusals(void **state)
 {
     refused(1, bad_codec, WEFT_ERR_INVALID, "rank 0, tensor 'fc1': ");
-    refused(1, bad_optimizer, WEFT_ERR_INVALID, "rank 0, tensor 'fc1': optimizer 'lamb' is not known");
+    refused(1, bad_optimizer, WEFT_ERR_INVALID, "rank 0, tensor 'fc1': optimizer 'lion' is not known");
     refused(1, bf16_with_codec, WEFT_ERR_UNSUPPORTED, "rank 0, tensor 'fc1': codecs and optimizers need dtype f32, not bf16");
     refused(0, unchanged, WEFT_ERR_UNSUPPORTED, "rank 0, tensor 'fc1': server mode needs shards");
     refused(1, tiny_chunks, WEFT_ERR_LIMIT, "tensor 'fc1' would be cut into 3211264 chunks of 1024 bytes, at most 65536 are allowed");
