@@ -25,6 +25,8 @@ const struct weft_option weft_option_table[] = {
     DURATION("client.deadline", "300s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
              "Longest wait of an operation; then it ends with an error that names the late process."),
 
+    TEXT("client.codec", "dense", "Codec of tensors whose options name none, where it is possible: dense, powersgd:rank=4, auto and so on."),
+
     CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|sim", "Which transport moves the data; auto: for each peer the best that works."),
     TEXT("transport.lanes", "tcp", "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),
     TEXT("transport.devices", "lo", "Network devices to use, as UCX_NET_DEVICES has them."),

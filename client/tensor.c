@@ -46,6 +46,15 @@ static enum weft_status check_mode(struct weft_session *session, const struct we
     return WEFT_OK;
 }
 
+/* The codec asked for: the tensor's own, or the job's where the tensor can have it. */
+static const char *codec_text(const struct weft_tensor_options *options, const struct weft_tensor *tensor)
+{
+    if (options->codec && options->codec[0]) return options->codec;
+    const char *text = weft_config_text(tensor->session->settings.config, "client.codec");
+    const bool possible = tensor->dtype == WEFT_F32 && !(tensor->mode == WEFT_MODE_SERVER && weft_judge_asked(text));
+    return text[0] && possible ? text : "dense";
+}
+
 /* What the tensor begins with; a choice begins with dense. */
 static enum weft_status parse_codec(const char *text, struct weft_tensor *tensor, struct weft_codec_spec *spec_out, struct weft_error *error)
 {
@@ -74,7 +83,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
     if (weft_dtype_bytes(tensor->dtype) == 0)
         return client_error(session, WEFT_ERR_INVALID, "tensor '%s': dtype %d is none of WEFT_F32 ...", options->name, (int)options->dtype);
     tensor->bytes = tensor->elems * weft_dtype_bytes(tensor->dtype);
-    enum weft_status status = parse_codec(options->codec && options->codec[0] ? options->codec : "dense", tensor, &spec, &error);
+    enum weft_status status = parse_codec(codec_text(options, tensor), tensor, &spec, &error);
     if (status == WEFT_OK) status = weft_optimizer_parse(options->optimizer ? options->optimizer : "none", &tensor->optimizer, &error);
     if (status < 0) return client_error(session, status, "tensor '%s': %.400s", options->name, error.text);
     tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
@@ -101,7 +110,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.dtype = tensor->dtype;
     declare.n_dims = tensor->shape.dim_count;
     declare.dims = (uint64_t *)tensor->shape.dims;
-    declare.codec = (char *)(options->codec && options->codec[0] ? options->codec : "dense");
+    declare.codec = (char *)codec_text(options, tensor);
     declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
     declare.mode = tensor->mode;
     declare.chunk_bytes = options->chunk_bytes;

@@ -77,6 +77,26 @@ static bool close_file(FILE *file, const char *path)
     return true;
 }
 
+/* Lines for tensors whose codec was chosen by the library; all of them into the JSON. */
+static void write_tensors(FILE *json, const struct summary *s)
+{
+    if (json) fprintf(json, "\"tensors\": [");
+    for (size_t i = 0; i < s->tensor_count; i++) {
+        const struct tensor_summary *t = &s->tensors[i];
+        if (t->chosen)
+            printf("  %s: %s since step %" PRIu64 ", changed %" PRIu64 " times, %.1f MB and %.2f s of exchange saved\n", t->name, t->codec,
+                   t->since_step, t->changes, t->saved_bytes / 1e6, t->saved_seconds);
+        if (!json) continue;
+        fprintf(json, "%s{\"name\": ", i ? ",\n  " : "");
+        write_json_text(json, t->name);
+        fprintf(json, ", \"codec\": ");
+        write_json_text(json, t->codec);
+        fprintf(json, ", \"chosen\": %s, \"since_step\": %" PRIu64 ", \"changes\": %" PRIu64 ", \"saved_bytes\": %.0f, \"saved_seconds\": %.4f}",
+                t->chosen ? "true" : "false", t->since_step, t->changes, t->saved_bytes, t->saved_seconds);
+    }
+    if (json) fprintf(json, "],\n");
+}
+
 bool report_close(struct report *report, const struct summary *s)
 {
     const struct measurement *m = &report->last;
@@ -85,8 +105,10 @@ bool report_close(struct report *report, const struct summary *s)
     printf("test accuracy %.2f %%, %.1f s of training, %.0f images/s, %.1f MB sent and %.1f MB received per worker, "
            "%.1f %% of step time waiting, weights %016" PRIx64 "\n", 100 * m->accuracy, s->seconds, s->images_per_second,
            m->sent_bytes / 1e6, m->received_bytes / 1e6, 100 * s->exposed_share, s->weight_hash);
+    if (report->json) fprintf(report->json, "],\n");
+    write_tensors(report->json, s);
     if (report->json) {
-        fprintf(report->json, "],\n\"mode\": ");
+        fprintf(report->json, "\"mode\": ");
         write_json_text(report->json, s->mode);
         fprintf(report->json, ", \"codec\": ");
         write_json_text(report->json, s->codec);

@@ -17,12 +17,22 @@ struct measurement {
     double accuracy;       /* 0..1, on the test images */
 };
 
+/* What became of a tensor's codec. */
+struct tensor_summary {
+    char name[32], codec[256];
+    bool chosen;             /* by the library */
+    uint64_t since_step, changes;
+    double saved_bytes, saved_seconds; /* against dense */
+};
+
 struct summary {
     const char *mode, *codec;
     uint32_t workers, shards, batch;
     uint64_t seed, steps, steps_planned;
     double seconds, images_per_second, exposed_share;
     uint64_t weight_hash;
+    const struct tensor_summary *tensors; /* (tensor_count,) */
+    size_t tensor_count;
 };
 
 struct report {

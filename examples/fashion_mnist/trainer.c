@@ -337,6 +337,21 @@ static bool train(struct trainer *trainer)
     return true;
 }
 
+static bool summarise_tensors(struct trainer *trainer, struct tensor_summary *summaries)
+{
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        struct weft_choice choice = {.size = sizeof(choice)};
+        TRY(trainer, "the choice of codecs", weft_choice_get(trainer->tensors[t].weft, &choice));
+        summaries[t] = (struct tensor_summary){
+            .chosen = choice.candidates > 0, .since_step = choice.since_step, .changes = choice.changes,
+            .saved_bytes = (double)choice.saved_bytes, .saved_seconds = 1e-9 * (double)choice.saved_ns,
+        };
+        snprintf(summaries[t].name, sizeof(summaries[t].name), "fc%u.%s", t / 2 + 1, t % 2 ? "bias" : "weight");
+        snprintf(summaries[t].codec, sizeof(summaries[t].codec), "%s", choice.codec);
+    }
+    return true;
+}
+
 /* Compares the workers' weights, then prints and writes the summary. */
 static bool finish(struct trainer *trainer)
 {
@@ -353,6 +368,8 @@ static bool finish(struct trainer *trainer)
     if (!equal) fprintf(stderr, "fashion_mnist: rank %u: the workers ended with different weights\n", trainer->rank);
     if (trainer->rank != 0) return equal;
 
+    struct tensor_summary tensors[TENSORS];
+    if (!summarise_tensors(trainer, tensors)) return false;
     struct weft_stats stats = {.size = sizeof(stats)};
     TRY(trainer, "statistics", weft_stats_get(trainer->session, &stats));
     const struct trainer_options *options = &trainer->options;
@@ -365,6 +382,7 @@ static bool finish(struct trainer *trainer)
         .images_per_second = trainer->seconds > 0 ? images / trainer->seconds : 0,
         .exposed_share = stats.step_ns ? (double)stats.exposed_ns / (double)stats.step_ns : 0,
         .weight_hash = (uint64_t)own,
+        .tensors = tensors, .tensor_count = TENSORS,
     };
     return report_close(&trainer->report, &summary) && equal;
 }

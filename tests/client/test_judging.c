@@ -255,7 +255,17 @@ static void alone(struct crowd *crowd, struct weft_session *session, uint32_t ra
     options.dtype = WEFT_F16;
     options.codec = "auto";
     CROWD_REFUSED(crowd, session, weft_declare(session, &options, &other), WEFT_ERR_UNSUPPORTED, "f32");
+    options.codec = NULL; /* the job's, where it is possible: not for this one */
+    CROWD_OK(crowd, session, weft_declare(session, &options, &other));
+    choice.size = sizeof choice;
+    CROWD_OK(crowd, session, weft_choice_get(other, &choice));
+    CROWD_CHECK(crowd, session, choice.candidates == 0 && strcmp(choice.codec, "dense") == 0);
+    options.name = "job's";
     options.dtype = WEFT_F32;
+    CROWD_OK(crowd, session, weft_declare(session, &options, &other));
+    CROWD_OK(crowd, session, weft_choice_get(other, &choice));
+    CROWD_CHECK(crowd, session, choice.candidates == 2); /* top-k and dense */
+    options.name = "none";
     options.codec = "auto:topk,zip";
     CROWD_REFUSED(crowd, session, weft_declare(session, &options, &other), WEFT_ERR_INVALID, "codec \"zip\" is unknown");
 }
@@ -263,7 +273,9 @@ static void alone(struct crowd *crowd, struct weft_session *session, uint32_t ra
 static void test_alone(void **state)
 {
     struct crowd crowd = {0};
+    setenv("WEFT_CLIENT_CODEC", "auto:topk", 1);
     crowd_run(&crowd, 1, alone);
+    unsetenv("WEFT_CLIENT_CODEC");
     assert_int_equal(crowd.failures, 0);
 }
 

@@ -103,7 +103,7 @@ struct weft_tensor_options {
     uint64_t dims[8];        /* row-major shape */
     enum weft_dtype dtype;   /* default WEFT_F32, the only one with an optimiser or codec in this version */
     enum weft_mode mode;     /* default: SERVER when there are shards, else ALL_REDUCE */
-    const char *codec;       /* default "dense"; "f16", "bf16", "powersgd:rank=4", "topk:ratio=0.01", "randomk:ratio=0.01",
+    const char *codec;       /* default the job's client.codec, "dense"; "f16", "bf16", "powersgd:rank=4", "topk:ratio=0.01", "randomk:ratio=0.01",
                               * "int8", "int4", "e4m3", "e5m2", "sign"; "auto": the library chooses, see weft_choice_get */
     const char *optimizer;   /* default "none"; "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam", "adagrad",
                               * "adamw:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0.01", "ftrl:beta=1,l1=0,l2=0",
