@@ -1,0 +1,52 @@
+"""test_judge.py - codec auto in whole jobs: what is chosen on a link that leaves no doubt, and equal weights whatever is chosen.
+
+The link is the transport's own delay wrapper: 12.5 MB/s, over which the largest matrix takes a third of a second dense."""
+
+import json
+
+import harness
+
+SLOW = {"WEFT_TRANSPORT_WRAP": "delay:rate_bytes=12500000"}
+STEPS = 20
+
+
+class Judge(harness.JobTest):
+    def tensors(self, codec, workers=2, environment=None):
+        name = codec.replace(":", "-")
+        report, hashes = self.path(name + ".json"), self.path(name + "-hashes")
+        words = ["--steps", str(STEPS), "--eval-every", "1000", "--batch", "32", "--json", report, "--hash-steps", hashes]
+        self.train(0, workers, ["--mode", "all_reduce", "--codec", codec] + words, name, environment=environment)
+        ranks = []
+        for rank in range(workers):
+            with open(f"{hashes}.{rank}") as file:
+                ranks.append(file.read())
+        self.assertEqual(len(set(ranks)), 1, "the ranks' weights differ")
+        with open(report) as file:
+            return {tensor["name"]: tensor for tensor in json.load(file)["tensors"]}
+
+    def test_slow_link(self):
+        tensors = self.tensors("auto:lossy", environment=SLOW)
+        for name in ("fc1.weight", "fc2.weight"):
+            self.assertTrue(tensors[name]["chosen"])
+            self.assertNotEqual(tensors[name]["codec"], "dense")
+            self.assertGreater(tensors[name]["saved_bytes"], 0)
+            self.assertGreaterEqual(tensors[name]["changes"], 1)
+
+    def test_only_what_is_named(self):
+        tensors = self.tensors("auto", workers=3, environment=SLOW)
+        self.assertTrue(all(tensor["codec"] in ("dense", "bf16") for tensor in tensors.values()), tensors)
+
+    def test_no_candidates(self):
+        """Nothing but dense to choose from; and a codec by name is no choice."""
+        self.assertEqual({tensor["codec"] for tensor in self.tensors("auto:dense").values()}, {"dense"})
+        tensors = self.tensors("bf16")
+        self.assertEqual({(tensor["codec"], tensor["chosen"], tensor["changes"]) for tensor in tensors.values()}, {("bf16", False, 0)})
+
+    def test_server_mode_says_so(self):
+        done = self.run_job(1, 1, [harness.PROGRAMS.trainer, "--mode", "server", "--codec", "auto", "--steps", "1"], "server")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn('codec "auto" works in all-reduce mode only', done.stdout)
+
+
+if __name__ == "__main__":
+    harness.main()
