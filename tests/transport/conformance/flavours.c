@@ -24,8 +24,8 @@ static const struct flavour flavours[] = {
     {"fault-shm", "fault:shm", .may = WINDOWS | MAPS, .many = 8},
     {"delay-shm", "delay:shm", .wrap = "delay_us=50,seed=3", .may = WINDOWS | MAPS, .many = 8},
     {"trace-shm", "trace:shm", .wrap = "file=/dev/null", .may = WINDOWS | MAPS, .many = 8},
-    {"auto", "auto", "tcp", .memory = true, .must = WINDOWS | MAPS, .many = 32},
-    {"auto-ucx", "auto", "tcp", .tune = "use=ucx", .may = WINDOWS, .many = 8},
+    {"auto", "auto", "tcp", .memory = true, .must = WINDOWS | MAPS, .many = 32, .processes = true},
+    {"auto-ucx", "auto", "tcp", .tune = "use=ucx", .may = WINDOWS, .many = 8, .processes = true, .networks = true},
     {"auto-mixed", "auto", "tcp", .tune = "use=shm+ucx", .odd_tune = "use=ucx", .may = WINDOWS | MAPS, .many = 32},
     {"fault-auto", "fault:auto", "tcp", .may = WINDOWS | MAPS, .many = 8},
     /* those with a device: in the virtual machine */
