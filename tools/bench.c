@@ -18,13 +18,16 @@ static const char help[] =
     "usage: weft bench WHAT [options]\n\n"
     "  all_reduce   time and bandwidth of the all-reduce, every element of the result checked\n"
     "  push_pull    the same through parameter-server shards\n"
-    "  waiting      what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
+    "  waiting      what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks "
+    "that compute\n"
     "  kernels      speed of the kernels and codecs of one thread beside copy bandwidth\n"
     "  codec        ratio, error and time of each codec, and below which link speed it pays\n"
-    "  p2p          messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
+    "  p2p          messages between endpoints of one transport: latency, bandwidth, message rate; beside "
+    "ucx_perftest\n"
     "  compare      two commands in turn, or two files of rows: the median ratio and its noise\n"
     "  plot         charts (SVG) of CSV files\n\n"
-    "With -n N, all_reduce, push_pull and waiting start N processes on this host; without it they take part in the job they\n"
+    "With -n N, all_reduce, push_pull and waiting start N processes on this host; without it they take part "
+    "in the job they\n"
     "were started in: weft run -n 4 -- weft bench all_reduce. `weft bench WHAT --help` has the options.\n";
 
 enum { RUN_ARGS_MAX = 64 };
@@ -51,7 +54,9 @@ static bool build_command(struct launch *launch, const struct bench_options *opt
     }
     snprintf(launch->numbers[0], sizeof(launch->numbers[0]), "%u", options->shards);
     snprintf(launch->numbers[1], sizeof(launch->numbers[1]), "%u", options->processes);
-    const char *const head[] = {launch->self, "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--log-dir", launch->log_directory};
+    const char *const head[] = {
+        launch->self,         "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--log-dir",
+        launch->log_directory};
     for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++) add(launch, head[i]);
     if (options->lanes) {
         add(launch, "--lanes"); /* of the shards, too */

@@ -12,7 +12,22 @@
 
 enum { SERIES_MAX = 16 };
 
-enum { P_TITLE = 256, P_SUBTITLE, P_X, P_Y, P_XLABEL, P_YLABEL, P_XSCALE, P_YSCALE, P_XLOG, P_YLOG, P_XMIN, P_XMAX, P_YMIN, P_YMAX };
+enum {
+    P_TITLE = 256,
+    P_SUBTITLE,
+    P_X,
+    P_Y,
+    P_XLABEL,
+    P_YLABEL,
+    P_XSCALE,
+    P_YSCALE,
+    P_XLOG,
+    P_YLOG,
+    P_XMIN,
+    P_XMAX,
+    P_YMIN,
+    P_YMAX
+};
 
 static const struct option plot_options[] = {
     {"title", required_argument, NULL, P_TITLE},   {"subtitle", required_argument, NULL, P_SUBTITLE},
@@ -27,7 +42,8 @@ static const struct option plot_options[] = {
 };
 
 static const char plot_help[] =
-    "usage: weft bench plot --x COLUMN --y COLUMN [options] -o FILE.svg NAME=FILE.csv[,color=N][,dashed] ...\n\n"
+    "usage: weft bench plot --x COLUMN --y COLUMN [options] -o FILE.svg NAME=FILE.csv[,color=N][,dashed] "
+    "...\n\n"
     "Draws two columns of each CSV file as a line.\n\n"
     "  --title, --subtitle TEXT           above the chart\n"
     "  --x, --y COLUMN                    by the names in the first line of the files\n"
@@ -83,7 +99,8 @@ static bool plot_series(struct plot *plot, const char *text)
     size_t index = plot->chart.series_count;
     const char *equals = strchr(text, '=');
     if (!equals || index == SERIES_MAX) {
-        fprintf(stderr, "weft bench plot: %s '%s'\n", equals ? "too many files, 16 fit on a chart:" : "expected NAME=FILE.csv, not", text);
+        fprintf(stderr, "weft bench plot: %s '%s'\n",
+                equals ? "too many files, 16 fit on a chart:" : "expected NAME=FILE.csv, not", text);
         return false;
     }
     struct bench_series *series = &plot->series[index];
@@ -127,15 +144,21 @@ static int plot_write(struct plot *plot)
     }
     bool fine = bench_chart_write(chart, out);
     if (out != stdout) fine = fclose(out) == 0 && fine;
-    if (!fine) fprintf(stderr, "weft bench plot: nothing to draw, or %s cannot be written\n", plot->output ? plot->output : "the output");
+    if (!fine)
+        fprintf(stderr, "weft bench plot: nothing to draw, or %s cannot be written\n",
+                plot->output ? plot->output : "the output");
     return fine ? 0 : 1;
 }
 
 int weft_bench_plot_main(int argc, char **argv)
 {
     static struct plot plot;
-    plot = (struct plot){.chart = {.title = "", .x = {.min = NAN, .max = NAN}, .y = {.min = NAN, .max = NAN}, .series = plot.series},
-                         .x_scale = 1, .y_scale = 1};
+    plot = (struct plot){.chart = {.title = "",
+                                   .x = {.min = NAN, .max = NAN},
+                                   .y = {.min = NAN, .max = NAN},
+                                   .series = plot.series},
+                         .x_scale = 1,
+                         .y_scale = 1};
     int found;
     opterr = 0;
     optind = 1;

@@ -32,7 +32,8 @@ static float half_to_float(uint16_t bits)
 {
     uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
     float magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
-                      : exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24);
+                      : exponent     ? ldexpf((float)(1024 + fraction), (int)exponent - 25)
+                                     : ldexpf((float)fraction, -24);
     return bits >> 15 ? -magnitude : magnitude;
 }
 
@@ -81,13 +82,16 @@ static double load(const void *data, uint64_t index, enum weft_dtype dtype)
     }
 }
 
-void bench_pattern_fill(void *out, uint64_t count, enum weft_dtype dtype, uint32_t rank, uint32_t ranks, uint32_t salt)
+void bench_pattern_fill(void *out, uint64_t count, enum weft_dtype dtype, uint32_t rank, uint32_t ranks,
+                        uint32_t salt)
 {
     uint32_t values = spread(dtype, ranks);
-    for (uint64_t i = 0; i < count; i++) store(out, i, dtype, value_at((uint32_t)(i % PERIOD), rank, salt, values));
+    for (uint64_t i = 0; i < count; i++)
+        store(out, i, dtype, value_at((uint32_t)(i % PERIOD), rank, salt, values));
 }
 
-uint64_t bench_pattern_check(const void *data, uint64_t count, enum weft_dtype dtype, enum weft_op op, uint32_t ranks, uint32_t salt)
+uint64_t bench_pattern_check(const void *data, uint64_t count, enum weft_dtype dtype, enum weft_op op,
+                             uint32_t ranks, uint32_t salt)
 {
     double expected[PERIOD], slack[PERIOD];
     uint32_t values = spread(dtype, ranks), phases = count < PERIOD ? (uint32_t)count : PERIOD;

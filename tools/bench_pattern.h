@@ -13,8 +13,10 @@
 
 /* Most ranks whose sums this type still holds exactly. */
 uint32_t bench_pattern_ranks_max(enum weft_dtype dtype);
-void bench_pattern_fill(void *out, uint64_t count, enum weft_dtype dtype, uint32_t rank, uint32_t ranks, uint32_t salt);
+void bench_pattern_fill(void *out, uint64_t count, enum weft_dtype dtype, uint32_t rank, uint32_t ranks,
+                        uint32_t salt);
 /* Elements that are not the sum (or the mean, to one rounding) over all ranks. */
-uint64_t bench_pattern_check(const void *data, uint64_t count, enum weft_dtype dtype, enum weft_op op, uint32_t ranks, uint32_t salt);
+uint64_t bench_pattern_check(const void *data, uint64_t count, enum weft_dtype dtype, enum weft_op op,
+                             uint32_t ranks, uint32_t salt);
 
 #endif

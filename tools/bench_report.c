@@ -1,4 +1,5 @@
-/* bench_report.c - see bench_report.h. Rows are printed as they come: a sweep of large sizes takes a while. */
+/* bench_report.c - see bench_report.h. Rows are printed as they come: a sweep of large sizes takes a
+ * while. */
 #include "tools/bench_report.h"
 
 #include <inttypes.h>
@@ -18,17 +19,22 @@ void bench_report_begin(struct bench_report *report)
 {
     const struct bench_options *options = report->options;
     if (options->json) return;
-    fprintf(report->out, "# weft bench %s: %" PRIu32 " workers, %" PRIu32 " shards, plan %s, transport %s, %u iterations after %u\n",
-            bench_kind_name(options->kind), report->ranks, report->shards, plan_name(report), report->transport, options->iters,
-            options->warmup);
+    fprintf(report->out,
+            "# weft bench %s: %" PRIu32 " workers, %" PRIu32
+            " shards, plan %s, transport %s, %u iterations after %u\n",
+            bench_kind_name(options->kind), report->ranks, report->shards, plan_name(report),
+            report->transport, options->iters, options->warmup);
     fprintf(report->out, "# memcpy on this host moves %.1f GB/s (read plus written)\n#\n", report->copy_gbps);
     if (has_in_place(report)) {
         fprintf(report->out, "#%43s%37s%37s\n", "", "out-of-place", "in-place");
     }
     fprintf(report->out, "#%12s %13s %7s %6s", "size", "count", "type", "redop");
-    for (int part = 0; part <= has_in_place(report); part++) fprintf(report->out, " %10s %8s %8s %7s", "time", "algbw", "busbw", "#wrong");
-    fprintf(report->out, "%s\n#%12s %13s %7s %6s", has_in_place(report) ? "" : "       step", "(B)", "(elements)", "", "");
-    for (int part = 0; part <= has_in_place(report); part++) fprintf(report->out, " %10s %8s %8s %7s", "(us)", "(GB/s)", "(GB/s)", "");
+    for (int part = 0; part <= has_in_place(report); part++)
+        fprintf(report->out, " %10s %8s %8s %7s", "time", "algbw", "busbw", "#wrong");
+    fprintf(report->out, "%s\n#%12s %13s %7s %6s", has_in_place(report) ? "" : "       step", "(B)",
+            "(elements)", "", "");
+    for (int part = 0; part <= has_in_place(report); part++)
+        fprintf(report->out, " %10s %8s %8s %7s", "(us)", "(GB/s)", "(GB/s)", "");
     fprintf(report->out, "%s\n", has_in_place(report) ? "" : "       (us)");
     fflush(report->out);
 }
@@ -36,14 +42,16 @@ void bench_report_begin(struct bench_report *report)
 static void print_timing(FILE *out, const struct bench_timing *timing)
 {
     int digits = timing->time_us < 100 ? 2 : timing->time_us < 10000 ? 1 : 0;
-    fprintf(out, " %10.*f %8.3f %8.3f %7" PRIu64, digits, timing->time_us, timing->algbw, timing->busbw, timing->wrong);
+    fprintf(out, " %10.*f %8.3f %8.3f %7" PRIu64, digits, timing->time_us, timing->algbw, timing->busbw,
+            timing->wrong);
 }
 
 static void print_row(struct bench_report *report, const struct bench_row *row)
 {
     const struct bench_options *options = report->options;
     const char *redop = options->kind == BENCH_PUSH_PULL ? "mean" : weft_op_name(options->op);
-    fprintf(report->out, " %12" PRIu64 " %13" PRIu64 " %7s %6s", row->bytes, row->count, weft_dtype_name(options->dtype), redop);
+    fprintf(report->out, " %12" PRIu64 " %13" PRIu64 " %7s %6s", row->bytes, row->count,
+            weft_dtype_name(options->dtype), redop);
     print_timing(report->out, &row->out_of_place);
     if (has_in_place(report)) print_timing(report->out, &row->in_place);
     else fprintf(report->out, " %10.1f", row->step_us);
@@ -66,14 +74,16 @@ static void set_timing(json_t *object, const struct bench_timing *timing)
 static void print_json(struct bench_report *report, const struct bench_row *row)
 {
     const struct bench_options *options = report->options;
-    json_t *object = json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "op", bench_kind_name(options->kind), "plan", plan_name(report),
-                               "transport", report->transport, "ranks", (json_int_t)report->ranks, "shards",
-                               (json_int_t)report->shards, "dtype", weft_dtype_name(options->dtype), "bytes", (json_int_t)row->bytes,
-                               "count", (json_int_t)row->count);
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "op", bench_kind_name(options->kind), "plan",
+                  plan_name(report), "transport", report->transport, "ranks", (json_int_t)report->ranks,
+                  "shards", (json_int_t)report->shards, "dtype", weft_dtype_name(options->dtype), "bytes",
+                  (json_int_t)row->bytes, "count", (json_int_t)row->count);
     uint64_t wrong = row->out_of_place.wrong + (has_in_place(report) ? row->in_place.wrong : 0);
     set_timing(object, &row->out_of_place);
     json_object_set_new(object, "wrong", json_integer((json_int_t)wrong));
-    json_object_set_new(object, "redop", json_string(options->kind == BENCH_PUSH_PULL ? "mean" : weft_op_name(options->op)));
+    json_object_set_new(object, "redop",
+                        json_string(options->kind == BENCH_PUSH_PULL ? "mean" : weft_op_name(options->op)));
     json_object_set_new(object, "iters", json_integer((json_int_t)options->iters));
     json_object_set_new(object, "copy_GBps", json_real(report->copy_gbps));
     if (has_in_place(report)) {
@@ -102,7 +112,8 @@ void bench_report_row(struct bench_report *report, const struct bench_row *row)
 bool bench_report_end(struct bench_report *report)
 {
     if (!report->options->json) {
-        fprintf(report->out, "# wrong elements: %" PRIu64 "%s\n", report->wrong, report->wrong ? "  FAILED" : "");
+        fprintf(report->out, "# wrong elements: %" PRIu64 "%s\n", report->wrong,
+                report->wrong ? "  FAILED" : "");
         fprintf(report->out, "# average bus bandwidth: %.3f GB/s\n",
                 report->row_count ? report->busbw_sum / (double)report->row_count : 0.0);
     }

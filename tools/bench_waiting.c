@@ -2,10 +2,11 @@
  *
  *   idle     after the last message: CPU of the process in the first 5 ms and in the second after them
  *   late     one rank sleeps, the others wait for it inside weft_wait: their CPU meanwhile
- *   busy     all ranks compute pieces of the same length, alone and with an 8-byte all_reduce after each piece: what
- *            waiting and talking take away. With more ranks than cores every moment that a waiting rank keeps a core
- *            is lost to one that computes. Both ways in turn, the median of the ratios; CPU time beside wall time, because
- *            other work on the machine disturbs only the latter. */
+ *   busy     all ranks compute pieces of the same length, alone and with an 8-byte all_reduce after each
+ *            piece: what waiting and talking take away. With more ranks than cores every moment that a
+ *            waiting rank keeps a core is lost to one that computes. Both ways in turn, the median of the
+ *            ratios; CPU time beside wall time, because other work on the machine disturbs only the
+ *            latter. */
 #include "tools/bench_job.h"
 
 #include <inttypes.h>
@@ -48,11 +49,13 @@ __attribute__((noinline)) static void compute(uint64_t turns) /* the same code i
     sink = x;
 }
 
-static void finish(struct waiting *waiting, const char *what, enum weft_status status, struct weft_request *request)
+static void finish(struct waiting *waiting, const char *what, enum weft_status status,
+                   struct weft_request *request)
 {
     if (status >= 0) status = weft_wait(request, 0);
     if (status >= 0 || waiting->failed) return;
-    fprintf(stderr, "weft bench: rank %" PRIu32 ", %s: %s\n", waiting->rank, what, weft_error_text(waiting->session));
+    fprintf(stderr, "weft bench: rank %" PRIu32 ", %s: %s\n", waiting->rank, what,
+            weft_error_text(waiting->session));
     waiting->failed = true;
 }
 
@@ -65,7 +68,8 @@ static void barrier(struct waiting *waiting)
 static void sum_i64(struct waiting *waiting, int64_t *values, uint64_t count)
 {
     struct weft_request request = {{0}};
-    finish(waiting, "all_reduce", weft_all_reduce(waiting->session, values, values, count, WEFT_I64, WEFT_SUM, &request), &request);
+    finish(waiting, "all_reduce",
+           weft_all_reduce(waiting->session, values, values, count, WEFT_I64, WEFT_SUM, &request), &request);
 }
 
 static double mean_of_ranks(struct waiting *waiting, double value)
@@ -90,9 +94,12 @@ static void measure_idle(struct waiting *waiting)
     then = mean_of_ranks(waiting, then);
     if (waiting->rank != 0) return;
     if (waiting->options->json)
-        printf("{\"measure\": \"idle\", \"ranks\": %" PRIu32 ", \"first_5ms_cpu_us\": %.1f, \"then_1s_cpu_us\": %.1f}\n", waiting->ranks, first, then);
+        printf("{\"measure\": \"idle\", \"ranks\": %" PRIu32
+               ", \"first_5ms_cpu_us\": %.1f, \"then_1s_cpu_us\": %.1f}\n",
+               waiting->ranks, first, then);
     else
-        printf("idle   first %d ms after the last message: %.0f us of CPU per rank; the second after them: %.0f us (%.3f %% of a core)\n",
+        printf("idle   first %d ms after the last message: %.0f us of CPU per rank; the second after them: "
+               "%.0f us (%.3f %% of a core)\n",
                IDLE_FIRST_MS, first, then, then / (IDLE_THEN_MS * 10.0));
 }
 
@@ -109,9 +116,11 @@ static void measure_late(struct waiting *waiting)
     cpu = mean_of_ranks(waiting, cpu);
     if (waiting->rank != 0) return;
     if (waiting->options->json)
-        printf("{\"measure\": \"late\", \"ranks\": %" PRIu32 ", \"cpu_us\": %.1f, \"wall_us\": %.1f}\n", waiting->ranks, cpu, wall);
+        printf("{\"measure\": \"late\", \"ranks\": %" PRIu32 ", \"cpu_us\": %.1f, \"wall_us\": %.1f}\n",
+               waiting->ranks, cpu, wall);
     else
-        printf("late   all ranks wait %.0f ms for one: %.0f us of CPU per rank (%.3f %% of a core)\n", wall * 1e-3, cpu, 100 * cpu / wall);
+        printf("late   all ranks wait %.0f ms for one: %.0f us of CPU per rank (%.3f %% of a core)\n",
+               wall * 1e-3, cpu, 100 * cpu / wall);
 }
 
 /* ---- busy ---- */
@@ -169,14 +178,19 @@ static void measure_busy(struct waiting *waiting)
         cpu_ratio[pair] = cpu / alone_cpu;
     }
     if (waiting->rank != 0 || waiting->failed) return;
-    double throughput = median(wall_ratio), low = wall_ratio[PAIRS / 4], high = wall_ratio[PAIRS - 1 - PAIRS / 4];
+    double throughput = median(wall_ratio), low = wall_ratio[PAIRS / 4],
+           high = wall_ratio[PAIRS - 1 - PAIRS / 4];
     double cpu = median(cpu_ratio);
     if (waiting->options->json)
-        printf("{\"measure\": \"busy\", \"ranks\": %" PRIu32 ", \"piece_us\": %" PRIu32 ", \"throughput_ratio\": %.4f, \"throughput_low\": %.4f, "
-               "\"throughput_high\": %.4f, \"cpu_ratio\": %.4f}\n", waiting->ranks, waiting->options->piece_us, throughput, low, high, cpu);
+        printf("{\"measure\": \"busy\", \"ranks\": %" PRIu32 ", \"piece_us\": %" PRIu32
+               ", \"throughput_ratio\": %.4f, \"throughput_low\": %.4f, "
+               "\"throughput_high\": %.4f, \"cpu_ratio\": %.4f}\n",
+               waiting->ranks, waiting->options->piece_us, throughput, low, high, cpu);
     else
-        printf("busy   pieces of %" PRIu32 " us with an all_reduce after each: %.1f %% of the throughput of computing alone (middle half %.1f to %.1f), "
-               "%.3f times its CPU\n", waiting->options->piece_us, 100 * throughput, 100 * low, 100 * high, cpu);
+        printf("busy   pieces of %" PRIu32 " us with an all_reduce after each: %.1f %% of the throughput of "
+                                           "computing alone (middle half %.1f to %.1f), "
+               "%.3f times its CPU\n",
+               waiting->options->piece_us, 100 * throughput, 100 * low, 100 * high, cpu);
 }
 
 int bench_waiting_run(const struct bench_options *options)
@@ -195,7 +209,8 @@ int bench_waiting_run(const struct bench_options *options)
     int64_t turns = (int64_t)waiting.turns;
     sum_i64(&waiting, &turns, 1); /* all ranks compute the same */
     waiting.turns = (uint64_t)turns / waiting.ranks;
-    if (waiting.rank == 0 && !options->json) printf("# weft bench waiting: %" PRIu32 " ranks\n", waiting.ranks);
+    if (waiting.rank == 0 && !options->json)
+        printf("# weft bench waiting: %" PRIu32 " ranks\n", waiting.ranks);
     if (!waiting.failed) measure_idle(&waiting);
     if (!waiting.failed) measure_late(&waiting);
     if (!waiting.failed) measure_busy(&waiting);

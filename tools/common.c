@@ -30,18 +30,25 @@ int tool_option_error(const char *command, int argc, char **argv, int answer)
     const char *word = optind > 0 && optind <= argc ? argv[optind - 1] : "";
     char letter[3] = {'-', (char)optopt, 0};
     const char *name = is_short && strncmp(word, "--", 2) != 0 ? letter : word;
-    return tool_usage_error(command, answer == ':' ? "option %s needs a value" : "there is no option %s, or it takes no value", name);
+    return tool_usage_error(
+        command, answer == ':' ? "option %s needs a value" : "there is no option %s, or it takes no value",
+        name);
 }
 
-void tool_print_version(const char *command) { printf("%s %s (wire version %d)\n", command, weft_proto_release(), WEFT_WIRE_VERSION); }
+void tool_print_version(const char *command)
+{
+    printf("%s %s (wire version %d)\n", command, weft_proto_release(), WEFT_WIRE_VERSION);
+}
 
-bool tool_parse_number(const char *command, const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value_out)
+bool tool_parse_number(const char *command, const char *option, const char *text, uint64_t min, uint64_t max,
+                       uint64_t *value_out)
 {
     char *end;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end || errno || value < min || value > max) {
-        tool_usage_error(command, "%s is a number from %llu to %llu, not '%s'", option, (unsigned long long)min, (unsigned long long)max, text);
+        tool_usage_error(command, "%s is a number from %llu to %llu, not '%s'", option,
+                         (unsigned long long)min, (unsigned long long)max, text);
         return false;
     }
     *value_out = value;
@@ -62,14 +69,16 @@ static bool read_file(const char *command, const char *path, char **secret_out)
     size_t length = strlen(text);
     while (length && strchr(" \t\r\n", text[length - 1])) text[--length] = 0;
     if (length == 0 || bytes > SECRET_BYTES_MAX) {
-        fprintf(stderr, "%s: the secret file %s is %s\n", command, path, length ? "longer than 4096 bytes" : "empty");
+        fprintf(stderr, "%s: the secret file %s is %s\n", command, path,
+                length ? "longer than 4096 bytes" : "empty");
         return false;
     }
     *secret_out = strdup(text);
     return *secret_out != NULL;
 }
 
-bool tool_read_secret(const char *command, const char *path, const struct weft_config *config, char **secret_out)
+bool tool_read_secret(const char *command, const char *path, const struct weft_config *config,
+                      char **secret_out)
 {
     const char *direct = getenv("WEFT_SECRET"), *file = getenv("WEFT_SECRET_FILE");
     *secret_out = NULL;

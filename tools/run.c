@@ -4,8 +4,8 @@
  *                                                                        \-> one fails: the others have
  *                                            GRACE to end by themselves, then SIGTERM, then SIGKILL -> 1
  *
- * Without shards the coordinator runs in this process. Every child has a log file; rank 0's standard output is
- * ours as well. Nobody stays behind: children die with us, their process groups are killed at the end. */
+ * Without shards the coordinator runs in this process. Every child has a log file; rank 0's standard output
+ * is ours as well. Nobody stays behind: children die with us, their process groups are killed at the end. */
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
@@ -42,18 +42,26 @@ static const char help_text[] =
     "      --help, --version\n"
     "\n"
     "A worker finds its job in its environment: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_SECRET_FILE.\n"
-    "When the job fails each worker leaves its flight record among the logs; `weft inspect DIR` says who was late.\n"
+    "When the job fails each worker leaves its flight record among the logs; `weft inspect DIR` says who was "
+    "late.\n"
     "Rank 0's standard output is also this command's. When a process fails, the others learn it from the\n"
     "coordinator and have 2 s to end, then SIGTERM, 2 s later SIGKILL.\n"
     "\n"
-    "Exit status: 0 all processes ended with 0, 1 not all did (which, why and its log on stderr), 2 wrong usage.\n";
+    "Exit status: 0 all processes ended with 0, 1 not all did (which, why and its log on stderr), 2 wrong "
+    "usage.\n";
 
 enum { LANES = 256, DEVICES, HTTP };
-static const struct option options_table[] = {
-    {"workers", required_argument, NULL, 'n'}, {"shards", required_argument, NULL, 's'}, {"engines", required_argument, NULL, 'e'},
-    {"job", required_argument, NULL, 'j'}, {"log-dir", required_argument, NULL, 'l'}, {"lanes", required_argument, NULL, LANES},
-    {"devices", required_argument, NULL, DEVICES}, {"http", no_argument, NULL, HTTP}, {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0}};
+static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
+                                              {"shards", required_argument, NULL, 's'},
+                                              {"engines", required_argument, NULL, 'e'},
+                                              {"job", required_argument, NULL, 'j'},
+                                              {"log-dir", required_argument, NULL, 'l'},
+                                              {"lanes", required_argument, NULL, LANES},
+                                              {"devices", required_argument, NULL, DEVICES},
+                                              {"http", no_argument, NULL, HTTP},
+                                              {"help", no_argument, NULL, 'h'},
+                                              {"version", no_argument, NULL, 'V'},
+                                              {NULL, 0, NULL, 0}};
 
 struct run {
     struct weft_env *env;
@@ -74,7 +82,8 @@ struct run {
     struct weft_coordinator_server *server;
 
     struct run_watch *watch;
-    struct run_process *first_failed; /* seen first; at the end, the one that the coordinator says was lost first */
+    /* seen first; at the end, the one that the coordinator says was lost first */
+    struct run_process *first_failed;
     uint64_t term_at_ns, kill_at_ns; /* WEFT_NEVER: not yet */
     int interrupted_by;              /* a signal that we got */
     bool workers_done, shards_told;  /* shards were told to end because no worker is left */
@@ -90,9 +99,15 @@ static int parse(struct run *run, int argc, char **argv)
     opterr = 0, optind = 1;
     while (ok && (answer = getopt_long(argc, argv, "+:n:s:e:j:l:h", options_table, NULL)) != -1) {
         switch (answer) {
-        case 'n': ok = tool_parse_number("weft run", "--workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers); break;
-        case 's': ok = tool_parse_number("weft run", "--shards", optarg, 0, WEFT_LIMIT_SHARDS, &run->shards); break;
-        case 'e': ok = tool_parse_number("weft run", "--engines", optarg, 1, WEFT_LIMIT_ENGINES, &run->engines); break;
+        case 'n':
+            ok = tool_parse_number("weft run", "--workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers);
+            break;
+        case 's':
+            ok = tool_parse_number("weft run", "--shards", optarg, 0, WEFT_LIMIT_SHARDS, &run->shards);
+            break;
+        case 'e':
+            ok = tool_parse_number("weft run", "--engines", optarg, 1, WEFT_LIMIT_ENGINES, &run->engines);
+            break;
         case 'j': job = optarg; break;
         case 'l': log_dir = optarg; break;
         case LANES: run->lanes = optarg; break;
@@ -104,10 +119,14 @@ static int parse(struct run *run, int argc, char **argv)
         }
     }
     if (!ok) return TOOL_USAGE;
-    if (optind >= argc) return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
-    if (run->http && run->shards == 0) return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
-    if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t"))) return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
-    if (log_dir && strlen(log_dir) >= sizeof run->log_dir) return tool_usage_error("weft run", "the path of --log-dir is too long");
+    if (optind >= argc)
+        return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
+    if (run->http && run->shards == 0)
+        return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
+    if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t")))
+        return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
+    if (log_dir && strlen(log_dir) >= sizeof run->log_dir)
+        return tool_usage_error("weft run", "the path of --log-dir is too long");
     run->trainer = argv + optind;
     uint32_t random = (uint32_t)weft_random_u64(run->env);
     if (job) snprintf(run->job, sizeof run->job, "%s", job);
@@ -158,12 +177,14 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     return run_process_start(process, (char *const *)argv, environment, false);
 }
 
-/* Workers of a job that fails leave their flight records beside their logs, unless the user has another place for them. */
+/* Workers of a job that fails leave their flight records beside their logs, unless the user has another place
+ * for them. */
 static void choose_recorder(struct run *run)
 {
     struct weft_config *config = NULL;
     char *whole = realpath(run->log_dir, NULL); /* a trainer may change its directory */
-    if (weft_config_load(run->env, &config, NULL) == WEFT_OK && whole && strcmp(weft_config_where(config, "recorder.directory"), "default") == 0)
+    if (weft_config_load(run->env, &config, NULL) == WEFT_OK && whole &&
+        strcmp(weft_config_where(config, "recorder.directory"), "default") == 0)
         snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
     weft_config_free(config);
     free(whole);
@@ -172,7 +193,8 @@ static void choose_recorder(struct run *run)
 static bool start_worker(struct run *run, uint32_t rank)
 {
     struct run_process *process = &run->processes[run->shards + rank];
-    char coordinator[350], job[WEFT_LIMIT_NAME_BYTES + 16], secret[RUN_PATH_BYTES + 64], number[32], lanes[300], devices[300];
+    char coordinator[350], job[WEFT_LIMIT_NAME_BYTES + 16], secret[RUN_PATH_BYTES + 64], number[32],
+        lanes[300], devices[300];
     name_process(run, process, "rank", rank);
     snprintf(coordinator, sizeof coordinator, "WEFT_COORDINATOR=%s", run->coordinator);
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
@@ -180,8 +202,11 @@ static bool start_worker(struct run *run, uint32_t rank)
     snprintf(number, sizeof number, "WEFT_RANK=%u", rank);
     const char *environment[8] = {coordinator, job, secret, number};
     int used = 4;
-    if (run->lanes) snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->lanes), environment[used++] = lanes;
-    if (run->devices) snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices), environment[used++] = devices;
+    if (run->lanes)
+        snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->lanes), environment[used++] = lanes;
+    if (run->devices)
+        snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices),
+            environment[used++] = devices;
     if (run->recorder[0]) environment[used++] = run->recorder;
     return run_process_start(process, run->trainer, environment, rank == 0);
 }
@@ -201,12 +226,14 @@ static bool wait_for_ports(struct run *run)
         reap(run);
         if (shard->ended) return false;
         if (weft_now_ns(run->env) > deadline_ns) {
-            fprintf(stderr, "weft run: shard 0 did not open its ports within %d s; its log is %s\n", (int)(PORT_NS / WEFT_SECONDS(1)), shard->log_path);
+            fprintf(stderr, "weft run: shard 0 did not open its ports within %d s; its log is %s\n",
+                    (int)(PORT_NS / WEFT_SECONDS(1)), shard->log_path);
             return false;
         }
     }
     char http[300];
-    if (run->http && run_scratch_port(&run->scratch, "http", http, sizeof http)) fprintf(stderr, "weft run: http://%s/status\n", http);
+    if (run->http && run_scratch_port(&run->scratch, "http", http, sizeof http))
+        fprintf(stderr, "weft run: http://%s/status\n", http);
     return true;
 }
 
@@ -221,10 +248,13 @@ static bool host_coordinator(struct run *run)
     options.workers = (uint32_t)run->workers;
     options.shards = 0;
     enum weft_status status = weft_net_create(run->env, &run->net);
-    if (status == WEFT_OK) status = weft_coordinator_server_start(run->env, run->net, "127.0.0.1", 0, &options, &port, &run->server, &error);
+    if (status == WEFT_OK)
+        status = weft_coordinator_server_start(run->env, run->net, "127.0.0.1", 0, &options, &port,
+                                               &run->server, &error);
     if (status == WEFT_OK) status = weft_net_start(run->net);
     if (status != WEFT_OK) {
-        fprintf(stderr, "weft run: cannot coordinate the job: %s\n", error.text[0] ? error.text : weft_status_text(status));
+        fprintf(stderr, "weft run: cannot coordinate the job: %s\n",
+                error.text[0] ? error.text : weft_status_text(status));
         return false;
     }
     snprintf(run->coordinator, sizeof run->coordinator, "127.0.0.1:%u", port);
@@ -269,7 +299,8 @@ static void reap(struct run *run)
             if (process->pid != pid || process->ended) continue;
             process->ended = true;
             process->wait_status = wait_status;
-            bool asked = run->interrupted_by || run->kill_at_ns != WEFT_NEVER; /* we have told everybody to end */
+            /* we have told everybody to end */
+            bool asked = run->interrupted_by || run->kill_at_ns != WEFT_NEVER;
             if (run_process_failed(process) && !run->first_failed && !asked) run->first_failed = process;
         }
     }
@@ -310,9 +341,13 @@ static void join_all(struct run *run)
         struct pollfd fds[2] = {{.fd = run->signal_fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
         struct run_process *talker = &run->processes[run->shards];
         if (run->process_count > run->shards) fds[1].fd = talker->output_fd;
-        uint64_t next_ns = run->kill_at_ns < run->term_at_ns || run->kill_at_ns != WEFT_NEVER ? run->kill_at_ns : run->term_at_ns;
+        uint64_t next_ns = run->kill_at_ns < run->term_at_ns || run->kill_at_ns != WEFT_NEVER
+                               ? run->kill_at_ns
+                               : run->term_at_ns;
         uint64_t now_ns = weft_now_ns(run->env);
-        int timeout_ms = next_ns == WEFT_NEVER ? -1 : next_ns <= now_ns ? 10 : (int)((next_ns - now_ns) / 1000000) + 1;
+        int timeout_ms = next_ns == WEFT_NEVER ? -1
+                         : next_ns <= now_ns   ? 10
+                                               : (int)((next_ns - now_ns) / 1000000) + 1;
         poll(fds, 2, timeout_ms);
         if (fds[1].revents) run_process_copy(talker);
         signal_came(run);
@@ -330,7 +365,8 @@ static void correct_first_failed(struct run *run)
     char lost[24];
     run_watch_lost(run->watch, lost);
     for (uint32_t i = 0; run->first_failed && i < run->process_count; i++)
-        if (run_process_failed(&run->processes[i]) && strcmp(run->processes[i].name, lost) == 0) run->first_failed = &run->processes[i];
+        if (run_process_failed(&run->processes[i]) && strcmp(run->processes[i].name, lost) == 0)
+            run->first_failed = &run->processes[i];
 }
 
 static void report_failure(struct run *run)
@@ -338,7 +374,8 @@ static void report_failure(struct run *run)
     char how[100];
     const struct run_process *failed = run->first_failed;
     run_process_describe(failed, how, sizeof how);
-    fprintf(stderr, "weft run: %s (pid %d) %s; the end of %s:\n", failed->name, (int)failed->pid, how, failed->log_path);
+    fprintf(stderr, "weft run: %s (pid %d) %s; the end of %s:\n", failed->name, (int)failed->pid, how,
+            failed->log_path);
     run_process_print_tail(failed, TAIL_LINES);
     for (uint32_t i = 0; i < run->process_count; i++) {
         const struct run_process *process = &run->processes[i];
@@ -352,7 +389,10 @@ static void report_failure(struct run *run)
 static int conclude(struct run *run, bool started)
 {
     if (run->interrupted_by) {
-        fprintf(stderr, "weft run: ended by %s\n", run->interrupted_by == SIGINT ? "SIGINT" : run->interrupted_by == SIGTERM ? "SIGTERM" : "SIGHUP");
+        fprintf(stderr, "weft run: ended by %s\n",
+                run->interrupted_by == SIGINT    ? "SIGINT"
+                : run->interrupted_by == SIGTERM ? "SIGTERM"
+                                                 : "SIGHUP");
         return 1;
     }
     correct_first_failed(run);
@@ -361,11 +401,15 @@ static int conclude(struct run *run, bool started)
     for (uint32_t i = 0; i < run->process_count; i++) {
         int error = run->processes[i].output_error;
         if (!error || error == EPIPE) continue; /* a reader that has gone had seen enough */
-        fprintf(stderr, "weft run: cannot write all of %s's output: %s\n", run->processes[i].name, strerror(error));
+        fprintf(stderr, "weft run: cannot write all of %s's output: %s\n", run->processes[i].name,
+                strerror(error));
         return 1;
     }
     if (run->shards_told && run->shards > 0)
-        fprintf(stderr, "weft run: the workers ended without leaving the job; the shards were told to end (does %s call weft_init and weft_finalize?)\n", run->trainer[0]);
+        fprintf(stderr,
+                "weft run: the workers ended without leaving the job; the shards were told to end (does %s "
+                "call weft_init and weft_finalize?)\n",
+                run->trainer[0]);
     return 0;
 }
 
@@ -383,10 +427,12 @@ static int run_job(struct run *run)
     for (int i = 0; i < 4; i++) sigaddset(&taken, signals[i]);
     sigprocmask(SIG_BLOCK, &taken, &before);
     run->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
-    bool started = run->signal_fd >= 0 && run_make_directory(run->log_dir) && run_scratch_create(&run->scratch, run->job) && start_all(run);
+    bool started = run->signal_fd >= 0 && run_make_directory(run->log_dir) &&
+                   run_scratch_create(&run->scratch, run->job) && start_all(run);
     if (!started) run->term_at_ns = 0; /* whoever runs already ends now */
     join_all(run);
-    for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL); /* what they left behind */
+    /* what they left behind */
+    for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL);
     int status = conclude(run, started);
     run_watch_free(run->watch);
     weft_net_free(run->net);

@@ -25,10 +25,11 @@ struct run_process {
     const char *hint;           /* what it could not do, when it never ran */
 };
 
-/* Fork and exec argv (found by PATH) with standard output and error in process->log_path; `copy_output`: standard
- * output through a pipe that run_process_copy empties. `environment`: NAME=VALUE strings, NULL-terminated, on top of
- * ours. The child dies with us. false: a sentence is on stderr. */
-bool run_process_start(struct run_process *process, char *const argv[], const char *const environment[], bool copy_output);
+/* Fork and exec argv (found by PATH) with standard output and error in process->log_path; `copy_output`:
+ * standard output through a pipe that run_process_copy empties. `environment`: NAME=VALUE strings,
+ * NULL-terminated, on top of ours. The child dies with us. false: a sentence is on stderr. */
+bool run_process_start(struct run_process *process, char *const argv[], const char *const environment[],
+                       bool copy_output);
 /* Its pipe is readable (or closed): to the log and to our standard output. */
 void run_process_copy(struct run_process *process);
 /* To the child and everything it started. */
@@ -53,8 +54,8 @@ bool run_make_directory(const char *path);
 /* The file beside this program, "/usr/bin/weftd" for /usr/bin/weft. */
 bool run_beside(const char *name, char out[RUN_PATH_BYTES]);
 
-/* An observer of the job, on its own thread. Who is lost first is the coordinator's to say: the order in which
- * processes are seen to end is an accident. NULL: it could not be started, and the order must do. */
+/* An observer of the job, on its own thread. Who is lost first is the coordinator's to say: the order in
+ * which processes are seen to end is an accident. NULL: it could not be started, and the order must do. */
 struct run_watch;
 struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret);
 /* "rank 1", "shard 0" as process names are, or "" while nobody was lost. */

@@ -18,7 +18,8 @@
 #define TAIL_BYTES 4096
 
 /* In the child, after fork: never returns. */
-static _Noreturn void become(char *const argv[], const char *const environment[], int log_fd, int output_fd, int report_fd, pid_t parent)
+static _Noreturn void become(char *const argv[], const char *const environment[], int log_fd, int output_fd,
+                             int report_fd, pid_t parent)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -28,7 +29,8 @@ static _Noreturn void become(char *const argv[], const char *const environment[]
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127); /* it died before the line above */
     int null_fd = open("/dev/null", O_RDONLY);
-    bool redirected = null_fd >= 0 && dup2(null_fd, 0) >= 0 && dup2(output_fd >= 0 ? output_fd : log_fd, 1) >= 0 && dup2(log_fd, 2) >= 0;
+    bool redirected = null_fd >= 0 && dup2(null_fd, 0) >= 0 &&
+                      dup2(output_fd >= 0 ? output_fd : log_fd, 1) >= 0 && dup2(log_fd, 2) >= 0;
     for (int i = 0; environment[i]; i++) putenv((char *)environment[i]);
     unsetenv("WEFT_SECRET"); /* the file holds this job's */
     if (redirected) execvp(argv[0], argv);
@@ -43,13 +45,15 @@ static bool start_failed(struct run_process *process, const char *what, const ch
     return false;
 }
 
-bool run_process_start(struct run_process *process, char *const argv[], const char *const environment[], bool copy_output)
+bool run_process_start(struct run_process *process, char *const argv[], const char *const environment[],
+                       bool copy_output)
 {
     int report[2] = {-1, -1}, output[2] = {-1, -1};
     process->output_fd = -1;
     process->log_fd = open(process->log_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
     if (process->log_fd < 0) return start_failed(process, "write the log", process->log_path);
-    if (pipe2(report, O_CLOEXEC) != 0 || (copy_output && pipe2(output, O_CLOEXEC) != 0)) return start_failed(process, "make", "a pipe");
+    if (pipe2(report, O_CLOEXEC) != 0 || (copy_output && pipe2(output, O_CLOEXEC) != 0))
+        return start_failed(process, "make", "a pipe");
     fflush(NULL);
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) become(argv, environment, process->log_fd, output[1], report[1], parent);
@@ -113,7 +117,8 @@ void run_process_describe(const struct run_process *process, char *out, size_t o
     if (!process->ended)
         snprintf(out, out_bytes, "still runs");
     else if (WIFSIGNALED(process->wait_status))
-        snprintf(out, out_bytes, "was killed by signal %d (%s)", WTERMSIG(process->wait_status), strsignal(WTERMSIG(process->wait_status)));
+        snprintf(out, out_bytes, "was killed by signal %d (%s)", WTERMSIG(process->wait_status),
+                 strsignal(WTERMSIG(process->wait_status)));
     else
         snprintf(out, out_bytes, "exited with status %d", WEXITSTATUS(process->wait_status));
 }

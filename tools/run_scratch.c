@@ -23,7 +23,8 @@ bool run_scratch_create(struct run_scratch *scratch, const char *job)
 {
     const char *parent = getenv("TMPDIR");
     uint8_t random[32];
-    snprintf(scratch->directory, sizeof scratch->directory, "%.3000s/weft-%.200s-XXXXXX", parent && parent[0] ? parent : "/tmp", job);
+    snprintf(scratch->directory, sizeof scratch->directory, "%.3000s/weft-%.200s-XXXXXX",
+             parent && parent[0] ? parent : "/tmp", job);
     if (!mkdtemp(scratch->directory)) {
         fprintf(stderr, "weft run: cannot make the directory %s: %s\n", scratch->directory, strerror(errno));
         scratch->directory[0] = 0;

@@ -21,7 +21,8 @@ static void on_message(void *context, const Weft__Control__Control *message)
     if (message->body_case != WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST) return;
     pthread_mutex_lock(&watch->lock);
     if (!watch->lost[0])
-        snprintf(watch->lost, sizeof watch->lost, "%s %u", message->member_lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "rank" : "shard",
+        snprintf(watch->lost, sizeof watch->lost, "%s %u",
+                 message->member_lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "rank" : "shard",
                  message->member_lost->index);
     pthread_mutex_unlock(&watch->lock);
 }
@@ -43,8 +44,10 @@ struct run_watch *run_watch_start(const char *coordinator, const char *job, cons
     options.message = on_message;
     options.closed = on_closed;
     options.context = watch;
-    if (weft_host_port(coordinator, host, &options.port, NULL) != WEFT_OK || weft_net_create(env, &watch->net) != WEFT_OK ||
-        weft_member_start(env, watch->net, &options, &watch->member, NULL) != WEFT_OK || weft_net_start(watch->net) != WEFT_OK) {
+    if (weft_host_port(coordinator, host, &options.port, NULL) != WEFT_OK ||
+        weft_net_create(env, &watch->net) != WEFT_OK ||
+        weft_member_start(env, watch->net, &options, &watch->member, NULL) != WEFT_OK ||
+        weft_net_start(watch->net) != WEFT_OK) {
         run_watch_free(watch);
         return NULL;
     }

@@ -1,4 +1,5 @@
-/* status.c - `weft status HOST:PORT`: joins a coordinator as an observer, asks once, prints a table or the JSON. */
+/* status.c - `weft status HOST:PORT`: joins a coordinator as an observer, asks once, prints a table or the
+ * JSON. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -20,9 +21,13 @@ static const char help_text[] =
     "      --help, --version\n";
 
 enum { SECRET_FILE = 256, TIMEOUT, JSON };
-static const struct option options_table[] = {
-    {"job", required_argument, NULL, 'j'}, {"secret-file", required_argument, NULL, SECRET_FILE}, {"timeout", required_argument, NULL, TIMEOUT},
-    {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0}};
+static const struct option options_table[] = {{"job", required_argument, NULL, 'j'},
+                                              {"secret-file", required_argument, NULL, SECRET_FILE},
+                                              {"timeout", required_argument, NULL, TIMEOUT},
+                                              {"json", no_argument, NULL, JSON},
+                                              {"help", no_argument, NULL, 'h'},
+                                              {"version", no_argument, NULL, 'V'},
+                                              {NULL, 0, NULL, 0}};
 
 /* ---- asking ---- */
 
@@ -79,7 +84,9 @@ static void ask(struct weft_env *env, const struct weft_member_options *given, s
     uint64_t deadline_ns = weft_now_ns(env) + options.join_ns + WEFT_SECONDS(2);
     status = weft_member_start(env, net, &options, &question->member, &question->error);
     while (status == WEFT_OK && !question->done && weft_now_ns(env) < deadline_ns) weft_net_step(net, 100);
-    if (status == WEFT_OK && !question->done) weft_error_set(&question->error, WEFT_ERR_DEADLINE, "the coordinator at %s:%u did not answer", given->host, given->port);
+    if (status == WEFT_OK && !question->done)
+        weft_error_set(&question->error, WEFT_ERR_DEADLINE, "the coordinator at %s:%u did not answer",
+                       given->host, given->port);
     weft_net_free(net);
     weft_member_free(question->member);
 }
@@ -92,7 +99,10 @@ static const char *text_of(const json_t *object, const char *key)
     return text ? text : "?";
 }
 
-static long long number_of(const json_t *object, const char *key) { return (long long)json_integer_value(json_object_get(object, key)); }
+static long long number_of(const json_t *object, const char *key)
+{
+    return (long long)json_integer_value(json_object_get(object, key));
+}
 
 static void format_bytes(long long bytes, char out[24])
 {
@@ -108,14 +118,16 @@ static void print_members(const json_t *members)
     size_t i;
     json_t *member;
     char bytes[24];
-    printf("%-10s %-11s %-20s %8s %9s %12s %9s\n", "member", "state", "host", "pid", "endpoints", "weights", "silent");
+    printf("%-10s %-11s %-20s %8s %9s %12s %9s\n", "member", "state", "host", "pid", "endpoints", "weights",
+           "silent");
     json_array_foreach(members, i, member) {
         char name[32];
         bool worker = strcmp(text_of(member, "role"), "worker") == 0;
         snprintf(name, sizeof name, "%s %lld", worker ? "rank" : "shard", number_of(member, "index"));
         format_bytes(number_of(member, "weights_bytes"), bytes);
-        printf("%-10s %-11s %-20s %8lld %9lld %12s %7.1f s\n", name, text_of(member, "state"), text_of(member, "host"), number_of(member, "pid"),
-               number_of(member, "endpoints"), worker ? "-" : bytes, (double)number_of(member, "silent_ms") / 1000);
+        printf("%-10s %-11s %-20s %8lld %9lld %12s %7.1f s\n", name, text_of(member, "state"),
+               text_of(member, "host"), number_of(member, "pid"), number_of(member, "endpoints"),
+               worker ? "-" : bytes, (double)number_of(member, "silent_ms") / 1000);
     }
 }
 
@@ -125,19 +137,23 @@ static void print_tensors(const json_t *root)
     json_t *tensor, *dim;
     char bytes[24];
     long long total = 0;
-    printf("\n%6s %-24s %-5s %-16s %-10s %-24s %6s %12s\n", "tensor", "name", "dtype", "shape", "mode", "codec", "chunks", "bytes");
+    printf("\n%6s %-24s %-5s %-16s %-10s %-24s %6s %12s\n", "tensor", "name", "dtype", "shape", "mode",
+           "codec", "chunks", "bytes");
     json_array_foreach(json_object_get(root, "tensors"), i, tensor) {
         char shape[200] = "";
         json_array_foreach(json_object_get(tensor, "dims"), k, dim) {
             size_t used = strlen(shape);
-            snprintf(shape + used, sizeof shape - used, "%s%lld", k ? "x" : "", (long long)json_integer_value(dim));
+            snprintf(shape + used, sizeof shape - used, "%s%lld", k ? "x" : "",
+                     (long long)json_integer_value(dim));
         }
         total += number_of(tensor, "bytes");
         format_bytes(number_of(tensor, "bytes"), bytes);
-        printf("%6lld %-24s %-5s %-16s %-10s %-24s %6lld %12s\n", number_of(tensor, "tensor"), text_of(tensor, "name"), text_of(tensor, "dtype"), shape,
-               text_of(tensor, "mode"), text_of(tensor, "codec"), number_of(tensor, "chunks"), bytes);
+        printf("%6lld %-24s %-5s %-16s %-10s %-24s %6lld %12s\n", number_of(tensor, "tensor"),
+               text_of(tensor, "name"), text_of(tensor, "dtype"), shape, text_of(tensor, "mode"),
+               text_of(tensor, "codec"), number_of(tensor, "chunks"), bytes);
     }
-    long long count = number_of(root, "tensor_count"), listed = (long long)json_array_size(json_object_get(root, "tensors"));
+    long long count = number_of(root, "tensor_count"),
+              listed = (long long)json_array_size(json_object_get(root, "tensors"));
     format_bytes(total, bytes);
     printf("%lld tensors, %s%s\n", count, bytes, listed < count ? " in those listed" : "");
 }
@@ -149,9 +165,9 @@ static int print_table(const char *json)
         fprintf(stderr, "weft status: the coordinator's answer is not JSON\n");
         return 1;
     }
-    printf("job %s is %s for %.1f s: %lld workers, %lld shards, epoch %lld, weft %s\n", text_of(root, "job"), text_of(root, "state"),
-           (double)number_of(root, "uptime_ms") / 1000, number_of(root, "workers"), number_of(root, "shards"), number_of(root, "epoch"),
-           text_of(root, "weft_version"));
+    printf("job %s is %s for %.1f s: %lld workers, %lld shards, epoch %lld, weft %s\n", text_of(root, "job"),
+           text_of(root, "state"), (double)number_of(root, "uptime_ms") / 1000, number_of(root, "workers"),
+           number_of(root, "shards"), number_of(root, "epoch"), text_of(root, "weft_version"));
     if (text_of(root, "end_text")[0]) printf("%s\n", text_of(root, "end_text"));
     puts("");
     print_members(json_object_get(root, "members"));
@@ -189,9 +205,12 @@ int weft_status_main(int argc, char **argv)
         }
     }
     if (optind < argc) address = argv[optind++];
-    if (optind < argc) return tool_usage_error("weft status", "what is '%s'? one HOST:PORT is enough", argv[optind]);
-    if (!address || !address[0]) return tool_usage_error("weft status", "HOST:PORT of the coordinator is missing");
-    if (weft_host_port(address, host, &options.port, &error) != WEFT_OK) return tool_usage_error("weft status", "%s", error.text);
+    if (optind < argc)
+        return tool_usage_error("weft status", "what is '%s'? one HOST:PORT is enough", argv[optind]);
+    if (!address || !address[0])
+        return tool_usage_error("weft status", "HOST:PORT of the coordinator is missing");
+    if (weft_host_port(address, host, &options.port, &error) != WEFT_OK)
+        return tool_usage_error("weft status", "%s", error.text);
     if (!tool_read_secret("weft status", secret_file, NULL, &secret)) return 1;
     options.host = host;
     options.secret = secret;

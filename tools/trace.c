@@ -1,7 +1,7 @@
 /* trace.c - `weft trace merge`: the trace files of a job's endpoints as one, on one clock.
  *
- * A line of a trace file is one JSON object, so files are merged line by line and of any length. Processes of one host share
- * a clock; those of other hosts are moved by what their files say the wall clock said. */
+ * A line of a trace file is one JSON object, so files are merged line by line and of any length. Processes of
+ * one host share a clock; those of other hosts are moved by what their files say the wall clock said. */
 #include <errno.h>
 #include <getopt.h>
 #include <jansson.h>
@@ -48,7 +48,8 @@ static void take_clock(struct merge *merge, json_t *object, double *shift_us)
     snprintf(clock.host, sizeof clock.host, "%s", host ? host : "");
     uint64_t wall_ns = (uint64_t)json_integer_value(json_object_get(arguments, "wall_ns"));
     uint64_t own_ns = (uint64_t)json_integer_value(json_object_get(arguments, "monotonic_ns"));
-    clock.ahead_us = (double)(int64_t)(wall_ns - own_ns) / 1e3; /* a file may say anything: no overflow of signed numbers */
+    /* a file may say anything: no overflow of signed numbers */
+    clock.ahead_us = (double)(int64_t)(wall_ns - own_ns) / 1e3;
     if (!merge->known) merge->first = clock;
     merge->known = true;
     *shift_us = strcmp(clock.host, merge->first.host) == 0 ? 0 : clock.ahead_us - merge->first.ahead_us;

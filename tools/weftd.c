@@ -1,4 +1,5 @@
-/* weftd.c - the server's command line: options into struct weftd_options, everything else is server/weftd.c. */
+/* weftd.c - the server's command line: options into struct weftd_options, everything else is
+ * server/weftd.c. */
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +22,8 @@ static const char help_text[] =
     "      --secret-file FILE  the job's secret (default: WEFT_SECRET, WEFT_SECRET_FILE, job.secret_file)\n"
     "      --listen HOST       address to listen on; any but loopback needs a secret (default 127.0.0.1)\n"
     "  -p, --port PORT         of the coordinator; 0 takes a free one (default: server.port)\n"
-    "      --http-port PORT    serve /metrics, /healthz and /status; 0 takes a free one (default: not served)\n"
+    "      --http-port PORT    serve /metrics, /healthz and /status; 0 takes a free one (default: not "
+    "served)\n"
     "      --port-file FILE    write the ports there once they are open\n"
     "      --lanes LANES       transport lanes: tcp, shm (default: transport.lanes)\n"
     "      --devices LIST      network devices (default: transport.devices)\n"
@@ -33,13 +35,25 @@ static const char help_text[] =
 
 enum { SECRET_FILE = 256, LISTEN, HTTP_PORT, PORT_FILE, LANES, DEVICES, CONFIG, SET, HELP_OPTIONS };
 
-static const struct option options_table[] = {
-    {"workers", required_argument, NULL, 'n'}, {"shards", required_argument, NULL, 's'}, {"coordinator", required_argument, NULL, 'c'},
-    {"index", required_argument, NULL, 'i'}, {"engines", required_argument, NULL, 'e'}, {"job", required_argument, NULL, 'j'},
-    {"secret-file", required_argument, NULL, SECRET_FILE}, {"listen", required_argument, NULL, LISTEN}, {"port", required_argument, NULL, 'p'},
-    {"http-port", required_argument, NULL, HTTP_PORT}, {"port-file", required_argument, NULL, PORT_FILE}, {"lanes", required_argument, NULL, LANES},
-    {"devices", required_argument, NULL, DEVICES}, {"config", required_argument, NULL, CONFIG}, {"set", required_argument, NULL, SET},
-    {"help", no_argument, NULL, 'h'}, {"help-options", no_argument, NULL, HELP_OPTIONS}, {"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0}};
+static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
+                                              {"shards", required_argument, NULL, 's'},
+                                              {"coordinator", required_argument, NULL, 'c'},
+                                              {"index", required_argument, NULL, 'i'},
+                                              {"engines", required_argument, NULL, 'e'},
+                                              {"job", required_argument, NULL, 'j'},
+                                              {"secret-file", required_argument, NULL, SECRET_FILE},
+                                              {"listen", required_argument, NULL, LISTEN},
+                                              {"port", required_argument, NULL, 'p'},
+                                              {"http-port", required_argument, NULL, HTTP_PORT},
+                                              {"port-file", required_argument, NULL, PORT_FILE},
+                                              {"lanes", required_argument, NULL, LANES},
+                                              {"devices", required_argument, NULL, DEVICES},
+                                              {"config", required_argument, NULL, CONFIG},
+                                              {"set", required_argument, NULL, SET},
+                                              {"help", no_argument, NULL, 'h'},
+                                              {"help-options", no_argument, NULL, HELP_OPTIONS},
+                                              {"version", no_argument, NULL, 'V'},
+                                              {NULL, 0, NULL, 0}};
 
 static bool set_option(struct weft_config *config, char *assignment)
 {
@@ -64,7 +78,8 @@ static bool read_config(struct weft_config *config, const char *path)
 }
 
 /* -1: go on; otherwise the exit status. */
-static int parse(int argc, char **argv, struct weft_config *config, struct weftd_options *options, const char **secret_file_out)
+static int parse(int argc, char **argv, struct weft_config *config, struct weftd_options *options,
+                 const char **secret_file_out)
 {
     int answer;
     uint64_t number = 0;
@@ -72,12 +87,29 @@ static int parse(int argc, char **argv, struct weft_config *config, struct weftd
     opterr = 0;
     while (ok && (answer = getopt_long(argc, argv, ":n:s:c:i:e:j:p:h", options_table, NULL)) != -1) {
         switch (answer) {
-        case 'n': ok = tool_parse_number("weftd", "--workers", optarg, 1, WEFT_LIMIT_WORKERS, &number), options->workers = (uint32_t)number; break;
-        case 's': ok = tool_parse_number("weftd", "--shards", optarg, 1, WEFT_LIMIT_SHARDS, &number), options->shards = (uint32_t)number; break;
-        case 'i': ok = tool_parse_number("weftd", "--index", optarg, 0, WEFT_LIMIT_SHARDS - 1, &number), options->index = (int)number; break;
-        case 'e': ok = tool_parse_number("weftd", "--engines", optarg, 1, WEFT_LIMIT_ENGINES, &number), options->engines = (uint32_t)number; break;
-        case 'p': ok = tool_parse_number("weftd", "--port", optarg, 0, 65535, &number), options->port = (int)number; break;
-        case HTTP_PORT: ok = tool_parse_number("weftd", "--http-port", optarg, 0, 65535, &number), options->http_port = (int)number; break;
+        case 'n':
+            ok = tool_parse_number("weftd", "--workers", optarg, 1, WEFT_LIMIT_WORKERS, &number),
+            options->workers = (uint32_t)number;
+            break;
+        case 's':
+            ok = tool_parse_number("weftd", "--shards", optarg, 1, WEFT_LIMIT_SHARDS, &number),
+            options->shards = (uint32_t)number;
+            break;
+        case 'i':
+            ok = tool_parse_number("weftd", "--index", optarg, 0, WEFT_LIMIT_SHARDS - 1, &number),
+            options->index = (int)number;
+            break;
+        case 'e':
+            ok = tool_parse_number("weftd", "--engines", optarg, 1, WEFT_LIMIT_ENGINES, &number),
+            options->engines = (uint32_t)number;
+            break;
+        case 'p':
+            ok = tool_parse_number("weftd", "--port", optarg, 0, 65535, &number), options->port = (int)number;
+            break;
+        case HTTP_PORT:
+            ok = tool_parse_number("weftd", "--http-port", optarg, 0, 65535, &number),
+            options->http_port = (int)number;
+            break;
         case 'c': options->coordinator = optarg; break;
         case 'j': options->job = optarg; break;
         case SECRET_FILE: *secret_file_out = optarg; break;
@@ -96,7 +128,8 @@ static int parse(int argc, char **argv, struct weft_config *config, struct weftd
         }
     }
     if (!ok) return TOOL_USAGE;
-    if (optind < argc) return tool_usage_error("weftd", "what is '%s'? weftd takes options only", argv[optind]);
+    if (optind < argc)
+        return tool_usage_error("weftd", "what is '%s'? weftd takes options only", argv[optind]);
     return -1;
 }
 

@@ -1,4 +1,5 @@
-/* chart.c - see chart.h. The plot area is mapped once (struct frame); every drawing function uses that map. */
+/* chart.c - see chart.h. The plot area is mapped once (struct frame); every drawing function uses that
+ * map. */
 #include "tools/benchlib/chart.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@ enum { TICKS_MAX = 32, LEFT = 72, TOP = 62, BOTTOM = 58, LEGEND = 222 };
 #define SOFT "#6b7785"
 #define GRID "#e6eaee"
 
-static const char *const palette[] = {"#0b6fb8", "#d9480f", "#2b8a3e", "#9c36b5", "#c99700", "#0c8599", "#c2255c", "#495057"};
+static const char *const palette[] = {"#0b6fb8", "#d9480f", "#2b8a3e", "#9c36b5",
+                                      "#c99700", "#0c8599", "#c2255c", "#495057"};
 enum { PALETTE_COUNT = sizeof(palette) / sizeof(palette[0]) };
 
 struct scale {
@@ -28,7 +30,8 @@ struct frame {
 
 static double scale_map(const struct scale *scale, double value)
 {
-    double low = scale->log ? log10(scale->min) : scale->min, high = scale->log ? log10(scale->max) : scale->max;
+    double low = scale->log ? log10(scale->min) : scale->min,
+           high = scale->log ? log10(scale->max) : scale->max;
     double at = scale->log ? log10(value) : value;
     return scale->from + (at - low) / (high - low) * (scale->to - scale->from);
 }
@@ -55,8 +58,12 @@ size_t bench_ticks(double min, double max, bool log, double *ticks, size_t room)
         return count;
     }
     double rough = (max - min) / 6, unit = pow(10, floor(log10(rough)));
-    double step = rough / unit < 1.5 ? unit : rough / unit < 3.5 ? 2 * unit : rough / unit < 7.5 ? 5 * unit : 10 * unit;
-    for (double tick = ceil(min / step - 1e-9) * step; tick <= max + step * 1e-9 && count < room; tick += step) {
+    double step = rough / unit < 1.5   ? unit
+                  : rough / unit < 3.5 ? 2 * unit
+                  : rough / unit < 7.5 ? 5 * unit
+                                       : 10 * unit;
+    for (double tick = ceil(min / step - 1e-9) * step; tick <= max + step * 1e-9 && count < room;
+         tick += step) {
         ticks[count++] = fabs(tick) < step * 1e-9 ? 0 : tick;
     }
     return count;
@@ -104,10 +111,11 @@ static void write_escaped(FILE *out, const char *text)
     }
 }
 
-static void write_text(FILE *out, double x, double y, const char *anchor, double size, const char *fill, const char *extra,
-                       const char *text)
+static void write_text(FILE *out, double x, double y, const char *anchor, double size, const char *fill,
+                       const char *extra, const char *text)
 {
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" font-size=\"%g\" fill=\"%s\"%s>", x, y, anchor, size, fill, extra);
+    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" font-size=\"%g\" fill=\"%s\"%s>", x, y,
+            anchor, size, fill, extra);
     write_escaped(out, text);
     fputs("</text>\n", out);
 }
@@ -137,14 +145,17 @@ static void draw_axes(const struct bench_chart *chart, const struct frame *frame
         format_tick(ticks[i], text, sizeof(text));
         write_text(out, frame->x.from - 9, at + 4, "end", 12, SOFT, "", text);
     }
-    fprintf(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"" SOFT "\" stroke-width=\"1.2\"/>\n", frame->x.from, frame->y.from, frame->x.to);
-    write_text(out, (frame->x.from + frame->x.to) / 2, frame->height - 16, "middle", 13, INK, "", chart->x.label);
+    fprintf(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"" SOFT "\" stroke-width=\"1.2\"/>\n", frame->x.from,
+            frame->y.from, frame->x.to);
+    write_text(out, (frame->x.from + frame->x.to) / 2, frame->height - 16, "middle", 13, INK, "",
+               chart->x.label);
     double middle = (frame->y.from + frame->y.to) / 2;
     snprintf(text, sizeof(text), " transform=\"rotate(-90)\"");
     write_text(out, -middle, 20, "middle", 13, INK, text, chart->y.label);
 }
 
-static void draw_series(const struct bench_chart *chart, const struct frame *frame, const struct bench_series *series, FILE *out)
+static void draw_series(const struct bench_chart *chart, const struct frame *frame,
+                        const struct bench_series *series, FILE *out)
 {
     const char *color = palette[series->color % PALETTE_COUNT];
     bool first = true;
@@ -157,9 +168,14 @@ static void draw_series(const struct bench_chart *chart, const struct frame *fra
         fprintf(out, "%s%.1f %.1f", first ? "M" : "L", x, y);
         first = false;
     }
-    fprintf(out, "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2.2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"%s "
-            "clip-path=\"url(#plot)\"/>\n", color, series->dashed ? " stroke-dasharray=\"7 5\"" : "");
-    if (!first) fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\" fill=\"%s\" clip-path=\"url(#plot)\"/>\n", x, y, color);
+    fprintf(out,
+            "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2.2\" stroke-linejoin=\"round\" "
+            "stroke-linecap=\"round\"%s "
+            "clip-path=\"url(#plot)\"/>\n",
+            color, series->dashed ? " stroke-dasharray=\"7 5\"" : "");
+    if (!first)
+        fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\" fill=\"%s\" clip-path=\"url(#plot)\"/>\n", x,
+                y, color);
 }
 
 static void draw_legend(const struct bench_chart *chart, const struct frame *frame, FILE *out)
@@ -176,7 +192,8 @@ static void draw_legend(const struct bench_chart *chart, const struct frame *fra
 
 bool bench_chart_write(const struct bench_chart *chart, FILE *out)
 {
-    struct frame frame = {.width = chart->width ? chart->width : 880, .height = chart->height ? chart->height : 480};
+    struct frame frame = {.width = chart->width ? chart->width : 880,
+                          .height = chart->height ? chart->height : 480};
     WEFT_ASSERT(frame.width > LEFT + LEGEND && frame.height > TOP + BOTTOM);
     if (!find_scale(chart, false, &frame.x) || !find_scale(chart, true, &frame.y)) return false;
     frame.x.from = LEFT;
@@ -184,11 +201,13 @@ bool bench_chart_write(const struct bench_chart *chart, FILE *out)
     frame.y.from = frame.height - BOTTOM; /* upwards */
     frame.y.to = TOP;
 
-    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\" "
-            "font-family=\"'DejaVu Sans', Helvetica, Arial, sans-serif\">\n", frame.width, frame.height, frame.width, frame.height);
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\" "
+            "font-family=\"'DejaVu Sans', Helvetica, Arial, sans-serif\">\n",
+            frame.width, frame.height, frame.width, frame.height);
     fprintf(out, "<rect width=\"%g\" height=\"%g\" fill=\"#ffffff\"/>\n", frame.width, frame.height);
-    fprintf(out, "<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"/></clipPath>\n", frame.x.from,
-            frame.y.to - 4, frame.x.to - frame.x.from + 5, frame.y.from - frame.y.to + 8);
+    fprintf(out, "<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"/></clipPath>\n",
+            frame.x.from, frame.y.to - 4, frame.x.to - frame.x.from + 5, frame.y.from - frame.y.to + 8);
     write_text(out, LEFT, 26, "start", 17, INK, " font-weight=\"bold\"", chart->title);
     if (chart->subtitle) write_text(out, LEFT, 46, "start", 12.5, SOFT, "", chart->subtitle);
     draw_axes(chart, &frame, out);

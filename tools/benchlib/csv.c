@@ -44,8 +44,8 @@ static bool append(struct bench_points *points, size_t *room, double x, double y
     return true;
 }
 
-bool bench_csv_read(const char *path, const char *x_name, const char *y_name, struct bench_points *points, char *error,
-                    size_t error_bytes)
+bool bench_csv_read(const char *path, const char *x_name, const char *y_name, struct bench_points *points,
+                    char *error, size_t error_bytes)
 {
     *points = (struct bench_points){0};
     FILE *file = fopen(path, "r");
@@ -66,7 +66,8 @@ bool bench_csv_read(const char *path, const char *x_name, const char *y_name, st
             y_column = copy ? find_column(copy, y_name) : -1;
             free(copy);
             fine = x_column >= 0 && y_column >= 0;
-            if (!fine) snprintf(error, error_bytes, "%s has no column '%s'", path, x_column < 0 ? x_name : y_name);
+            if (!fine)
+                snprintf(error, error_bytes, "%s has no column '%s'", path, x_column < 0 ? x_name : y_name);
         } else if (number_at(line, x_column, &x) && number_at(line, y_column, &y)) {
             fine = append(points, &room, x, y);
             if (!fine) snprintf(error, error_bytes, "out of memory for the rows of %s", path);

@@ -10,9 +10,10 @@ struct bench_points {
     size_t count;
 };
 
-/* Columns by the names of the first line. On failure `error` has the sentence; rows that are cut short are left out. */
-bool bench_csv_read(const char *path, const char *x_name, const char *y_name, struct bench_points *points, char *error,
-                    size_t error_bytes);
+/* Columns by the names of the first line. On failure `error` has the sentence; rows that are cut short are
+ * left out. */
+bool bench_csv_read(const char *path, const char *x_name, const char *y_name, struct bench_points *points,
+                    char *error, size_t error_bytes);
 void bench_points_free(struct bench_points *points);
 
 #endif

@@ -26,7 +26,8 @@ static bool number_in_line(const char *line, const char *key, double *value_out)
     return found;
 }
 
-bool bench_run_command(const char *command, const char *key, double *value_out, char *error, size_t error_bytes)
+bool bench_run_command(const char *command, const char *key, double *value_out, char *error,
+                       size_t error_bytes)
 {
     double started = now_seconds();
     FILE *output = popen(command, "r");
@@ -44,16 +45,20 @@ bool bench_run_command(const char *command, const char *key, double *value_out, 
     int status = pclose(output);
     if (!key) *value_out = now_seconds() - started;
     if (status == -1 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        snprintf(error, error_bytes, "'%s' failed (%s %d)", command, status != -1 && WIFSIGNALED(status) ? "signal" : "status",
-                 status == -1 ? errno : WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        snprintf(error, error_bytes, "'%s' failed (%s %d)", command,
+                 status != -1 && WIFSIGNALED(status) ? "signal" : "status",
+                 status == -1          ? errno
+                 : WIFSIGNALED(status) ? WTERMSIG(status)
+                                       : WEXITSTATUS(status));
         return false;
     }
-    if (key && !found) snprintf(error, error_bytes, "'%s' printed no JSON line with the number '%s'", command, key);
+    if (key && !found)
+        snprintf(error, error_bytes, "'%s' printed no JSON line with the number '%s'", command, key);
     return !key || found;
 }
 
-bool bench_interleave(const char *command_a, const char *command_b, const char *key, size_t pairs, double *a, double *b,
-                      char *error, size_t error_bytes)
+bool bench_interleave(const char *command_a, const char *command_b, const char *key, size_t pairs, double *a,
+                      double *b, char *error, size_t error_bytes)
 {
     for (size_t i = 0; i < pairs; i++) {
         if (!bench_run_command(command_a, key, &a[i], error, error_bytes)) return false;

@@ -9,10 +9,11 @@
 #include <stddef.h>
 
 /* Runs `command` with sh -c; stderr is left alone. On failure `error` has the sentence. */
-bool bench_run_command(const char *command, const char *key, double *value_out, char *error, size_t error_bytes);
+bool bench_run_command(const char *command, const char *key, double *value_out, char *error,
+                       size_t error_bytes);
 
 /* `pairs` measurements of each into a and b (pairs,). */
-bool bench_interleave(const char *command_a, const char *command_b, const char *key, size_t pairs, double *a, double *b,
-                      char *error, size_t error_bytes);
+bool bench_interleave(const char *command_a, const char *command_b, const char *key, size_t pairs, double *a,
+                      double *b, char *error, size_t error_bytes);
 
 #endif

@@ -60,8 +60,8 @@ static void name_row(const json_t *object, struct bench_measured *row)
     static const struct {
         const char *field, *format;
     } words[] = {
-        {"section", "%s"}, {"kernel", "%s"},  {"codec", "%s"}, {"op", "%s"},        {"measure", "%s"}, {"dtype", "%s"},
-        {"redop", "%s"},   {"pattern", "%s"}, {"wait", "wait %s"}, {"memory", "%s"},
+        {"section", "%s"}, {"kernel", "%s"}, {"codec", "%s"},   {"op", "%s"},        {"measure", "%s"},
+        {"dtype", "%s"},   {"redop", "%s"},  {"pattern", "%s"}, {"wait", "wait %s"}, {"memory", "%s"},
     };
     static const char *const numbers[] = {"ranks", "shards", "window", "elements"};
     static const char *const variants[] = {"transport", "plan", "variant"};

@@ -35,7 +35,8 @@ struct bench_summary bench_summarise(double *values, size_t count)
     return summary;
 }
 
-/* Fewer than k of n values lie below the median with the chance of fewer than k heads in n throws of a coin. */
+/* Fewer than k of n values lie below the median with the chance of fewer than k heads in n throws of a
+ * coin. */
 void bench_median_bounds(const double *sorted, size_t count, double chance, double *low_out, double *high_out)
 {
     size_t cut = 0;
@@ -58,5 +59,6 @@ struct bench_ratio bench_compare(const double *a, const double *b, size_t count,
         if (a[i] > 0) scratch[pairs++] = b[i] / a[i];
     }
     struct bench_summary summary = bench_summarise(scratch, pairs);
-    return (struct bench_ratio){.pairs = pairs, .median = summary.p50, .low = summary.p25, .high = summary.p75};
+    return (struct bench_ratio){
+        .pairs = pairs, .median = summary.p50, .low = summary.p25, .high = summary.p75};
 }

@@ -19,10 +19,11 @@ struct bench_summary bench_summarise(double *values, size_t count);
 /* p in 0..1 of values sorted in rising order, count > 0. */
 double bench_percentile(const double *sorted, size_t count, double p);
 
-/* The narrowest two of the sorted values that stand equally far from both ends and have the median of what was measured
- * between them with a chance of at least `chance` (0.9), whatever its distribution; the first and the last where there
- * are too few. count > 0. */
-void bench_median_bounds(const double *sorted, size_t count, double chance, double *low_out, double *high_out);
+/* The narrowest two of the sorted values that stand equally far from both ends and have the median of what
+ * was measured between them with a chance of at least `chance` (0.9), whatever its distribution; the first
+ * and the last where there are too few. count > 0. */
+void bench_median_bounds(const double *sorted, size_t count, double chance, double *low_out,
+                         double *high_out);
 
 struct bench_ratio {
     size_t pairs;

@@ -10,7 +10,8 @@
 
 bool bench_size_parse(const char *text, uint64_t *bytes_out)
 {
-    if (*text < '0' || *text > '9' || text[1] == 'x' || text[1] == 'X') return false; /* strtod knows more than we want */
+    /* strtod knows more than we want */
+    if (*text < '0' || *text > '9' || text[1] == 'x' || text[1] == 'X') return false;
     char *end = NULL;
     double value = strtod(text, &end); /* 1.5M is fine */
     uint64_t unit = 1;
@@ -48,8 +49,10 @@ uint64_t bench_sweep_next(const struct bench_sweep *sweep, uint64_t bytes)
 {
     if (bytes == 0) return round_to_unit(sweep->first, sweep->unit);
     uint64_t next = bytes;
-    for (uint64_t at = bytes; next <= bytes;) { /* rounding may fall back on the same size: go on from there */
-        at = sweep->factor > 1 ? (uint64_t)((double)at * sweep->factor + 0.5) : at + (sweep->step ? sweep->step : sweep->unit);
+    /* rounding may fall back on the same size: go on from there */
+    for (uint64_t at = bytes; next <= bytes;) {
+        at = sweep->factor > 1 ? (uint64_t)((double)at * sweep->factor + 0.5)
+                               : at + (sweep->step ? sweep->step : sweep->unit);
         if (at <= bytes) at = bytes + sweep->unit;
         if (at > sweep->last) return 0;
         next = round_to_unit(at, sweep->unit);

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes with an optional suffix K, M, G (powers of 1024; a following "B" or "iB" is read over). False: no such
- * number, or it does not fit 2^48. */
+/* Bytes with an optional suffix K, M, G (powers of 1024; a following "B" or "iB" is read over). False: no
+ * such number, or it does not fit 2^48. */
 bool bench_size_parse(const char *text, uint64_t *bytes_out);
 /* The reverse, shortest exact form: "64K", "1000", "1M". `out` of 24 bytes is enough. */
 void bench_size_format(uint64_t bytes, char *out, size_t out_bytes);

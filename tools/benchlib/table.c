@@ -82,7 +82,9 @@ void bench_table_print(const struct bench_table *table, FILE *out, const char *l
         fputs(line < first_row ? line_prefix : "", out);
         if (line >= first_row) fprintf(out, "%*s", (int)text_width(line_prefix), "");
         for (size_t c = 0; c < table->column_count; c++) {
-            const char *text = line == 0 ? table->columns[c].name : line < first_row ? table->columns[c].unit : cell_at(table, line - first_row, c);
+            const char *text = line == 0          ? table->columns[c].name
+                               : line < first_row ? table->columns[c].unit
+                                                  : cell_at(table, line - first_row, c);
             bool last = c + 1 == table->column_count;
             print_cell(out, text, widths[c], table->columns[c].left, last);
             if (!last) fputs("  ", out);

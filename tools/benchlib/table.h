@@ -25,7 +25,8 @@ void bench_table_init(struct bench_table *table, const struct bench_column *colu
 void bench_table_free(struct bench_table *table);
 void bench_table_row(struct bench_table *table);
 /* Fills column `column` of the newest row. */
-void bench_table_cell(struct bench_table *table, size_t column, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void bench_table_cell(struct bench_table *table, size_t column, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 void bench_table_print(const struct bench_table *table, FILE *out, const char *line_prefix);
 
 #endif

@@ -20,6 +20,8 @@ int bench_option_error(const char *what, char **argv, int found)
 bool bench_printed(const char *what)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return true;
-    if (errno != EPIPE) fprintf(stderr, "weft bench %s: cannot write the result: %s\n", what, strerror(errno)); /* | head */
+    /* | head */
+    if (errno != EPIPE)
+        fprintf(stderr, "weft bench %s: cannot write the result: %s\n", what, strerror(errno));
     return false;
 }

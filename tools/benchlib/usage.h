@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 
-/* What getopt_long (opterr 0, a leading ':') has answered '?' or ':' for. Answers 2, the exit status of wrong usage. */
+/* What getopt_long (opterr 0, a leading ':') has answered '?' or ':' for. Answers 2, the exit status of wrong
+ * usage. */
 int bench_option_error(const char *what, char **argv, int found);
 /* Has everything printed so far left for its file? False: told, unless its reader has simply gone. */
 bool bench_printed(const char *what);

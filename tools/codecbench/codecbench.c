@@ -22,7 +22,8 @@ struct bench {
     uint8_t *contributions[RANKS_MAX];
     size_t bytes[RANKS_MAX];
     float *common, *noise[VARIANTS], *grad, *out; /* (elems,) */
-    double *mean, *owed;                          /* of this step; sum of all steps' means less what came out */
+    /* of this step; sum of all steps' means less what came out */
+    double *mean, *owed;
     double encode_s, combine_s, decode_s;         /* of this step */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
 };
@@ -39,12 +40,14 @@ static void fill_normal(float *out, size_t count, uint64_t seed)
 {
     for (size_t i = 0; i < count; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        const int32_t sum = (int32_t)(seed >> 48) + (int32_t)(seed >> 32 & 0xffff) + (int32_t)(seed >> 16 & 0xffff) - 98302;
+        const int32_t sum =
+            (int32_t)(seed >> 48) + (int32_t)(seed >> 32 & 0xffff) + (int32_t)(seed >> 16 & 0xffff) - 98302;
         out[i] = (float)sum * 0x1p-16f;
     }
 }
 
-/* Common to all ranks and steps: a matrix of rank 2 with few large rows and columns, as gradients of a layer have. */
+/* Common to all ranks and steps: a matrix of rank 2 with few large rows and columns, as gradients of a layer
+ * have. */
 static void fill_common(float *out, size_t rows, size_t cols, float *scratch)
 {
     fill_normal(scratch, 2 * (rows + cols) <= rows * cols ? 2 * (rows + cols) : rows * cols, 77);
@@ -77,7 +80,8 @@ static bool open_bench(struct bench *b)
         const size_t bytes = weft_codec_contribution_bytes_max(&b->spec, &b->shape, round);
         if (bytes > room) room = bytes;
     }
-    float **const vectors[] = {&b->common, &b->noise[0], &b->noise[1], &b->noise[2], &b->noise[3], &b->grad, &b->out};
+    float **const vectors[] = {&b->common,   &b->noise[0], &b->noise[1], &b->noise[2],
+                               &b->noise[3], &b->grad,     &b->out};
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         *vectors[i] = weft_alloc_array(env, b->elems, sizeof(float));
         fine &= *vectors[i] != NULL;
@@ -88,7 +92,8 @@ static bool open_bench(struct bench *b)
         b->contributions[r] = weft_alloc_zero(env, room);
         fine = b->contributions[r] && weft_codec_create(env, &b->spec, &b->shape, &b->codecs[r]) == WEFT_OK;
     }
-    fine = fine && b->mean && b->owed && weft_combiner_create(env, &b->spec, &b->shape, b->ranks, &b->combiner) == WEFT_OK;
+    fine = fine && b->mean && b->owed &&
+           weft_combiner_create(env, &b->spec, &b->shape, b->ranks, &b->combiner) == WEFT_OK;
     for (uint32_t i = 0; i < VARIANTS && fine; i++) fill_normal(b->noise[i], b->elems, i + 1);
     if (fine) fill_common(b->common, b->shape.dims[0], b->shape.dims[1], b->grad);
     return fine;
@@ -115,19 +120,22 @@ static enum weft_status run_round(struct bench *b, uint32_t round, uint32_t step
 {
     const void *aggregate;
     size_t bytes;
-    for (uint32_t rank = b->ranks; rank-- > 0;) { /* rank 0 last: its gradient is in the cache as one just computed is */
+    /* rank 0 last: its gradient is in the cache as one just computed is */
+    for (uint32_t rank = b->ranks; rank-- > 0;) {
         if (round == 0) {
             make_grad(b, rank, step);
             for (size_t i = 0; i < b->elems; i++) b->mean[i] += (double)b->grad[i] / b->ranks;
         }
         const double begin = now_s();
-        WEFT_TRY(weft_codec_encode(b->codecs[rank], round, b->grad, 1.0f, b->contributions[rank], &b->bytes[rank]));
+        WEFT_TRY(weft_codec_encode(b->codecs[rank], round, b->grad, 1.0f, b->contributions[rank],
+                                   &b->bytes[rank]));
         if (rank == 0) b->encode_s += now_s() - begin;
     }
     b->contribution_bytes[round] = b->bytes[0];
     double begin = now_s();
     weft_combiner_begin(b->combiner, round);
-    for (uint32_t rank = 0; rank < b->ranks; rank++) WEFT_TRY(weft_combiner_add(b->combiner, b->contributions[rank], b->bytes[rank]));
+    for (uint32_t rank = 0; rank < b->ranks; rank++)
+        WEFT_TRY(weft_combiner_add(b->combiner, b->contributions[rank], b->bytes[rank]));
     WEFT_TRY(weft_combiner_close(b->combiner, &aggregate, &bytes));
     b->combine_s += now_s() - begin;
     for (uint32_t rank = 0; rank < b->ranks; rank++) {
@@ -142,7 +150,8 @@ static enum weft_status run_step(struct bench *b, uint32_t step)
 {
     b->encode_s = b->combine_s = b->decode_s = 0;
     memset(b->mean, 0, b->elems * sizeof *b->mean);
-    for (uint32_t round = 0; round < weft_codec_rounds(&b->spec); round++) WEFT_TRY(run_round(b, round, step));
+    for (uint32_t round = 0; round < weft_codec_rounds(&b->spec); round++)
+        WEFT_TRY(run_round(b, round, step));
     const double begin = now_s();
     WEFT_TRY(weft_codec_finish(b->codecs[0], 1.0f / (float)b->ranks, b->out));
     b->decode_s += now_s() - begin;
@@ -213,7 +222,8 @@ static void say_what_it_means(const struct bench *b, struct codecbench_row *row)
     weft_coll_codec_traffic(&b->spec, &b->shape, b->ranks, b->contribution_bytes, &coded);
     row->dense_moved = plain.bytes;
     row->moved = coded.bytes;
-    for (uint32_t round = 0; round < weft_codec_rounds(&b->spec); round++) row->contribution_bytes += b->contribution_bytes[round];
+    for (uint32_t round = 0; round < weft_codec_rounds(&b->spec); round++)
+        row->contribution_bytes += b->contribution_bytes[round];
     row->ratio = (double)row->bytes / (double)row->contribution_bytes;
     const double work_s = row->encode_s + row->combine_s + row->decode_s, saved = plain.bytes - coded.bytes;
     row->pays_below = saved <= 0 ? 0 : saved / work_s;
@@ -234,7 +244,8 @@ bool codecbench_run(const struct codecbench_case *wanted, struct codecbench_row 
     shape_of(wanted->bytes / sizeof(float), &b.shape);
     b.elems = weft_shape_elems(&b.shape);
     b.spec = weft_codec_resolve(wanted->spec, &b.shape);
-    *row = (struct codecbench_row){.spec = b.spec, .rows = b.shape.dims[0], .cols = b.shape.dims[1], .bytes = b.elems * sizeof(float)};
+    *row = (struct codecbench_row){
+        .spec = b.spec, .rows = b.shape.dims[0], .cols = b.shape.dims[1], .bytes = b.elems * sizeof(float)};
     *sentence = "no memory";
     enum weft_status status = open_bench(&b) ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     if (status == WEFT_OK) status = measure_error(&b, row);

@@ -1,8 +1,9 @@
 /* codecbench.h - what each codec does to a gradient, and from which link on it is worth its time.
  *
- * A case is one codec on one size. All ranks' sides run on one thread, with the calls that a trainer's library makes, but
- * without a network: what is timed is one rank's encoding, the combining of all contributions, and one rank's decoding.
- * A copy is timed in each round beside it. The result is compared with the mean of the gradients, summed as doubles. */
+ * A case is one codec on one size. All ranks' sides run on one thread, with the calls that a trainer's
+ * library makes, but without a network: what is timed is one rank's encoding, the combining of all
+ * contributions, and one rank's decoding. A copy is timed in each round beside it. The result is compared
+ * with the mean of the gradients, summed as doubles. */
 #ifndef WEFT_CODECBENCH_H
 #define WEFT_CODECBENCH_H
 
@@ -27,7 +28,8 @@ struct codecbench_row {
     double dense_moved, moved;    /* bytes out of each rank in an all-reduce over the ranks */
     double ratio;                 /* dense bytes / contribution bytes */
     double error;                 /* |result - mean| / |mean|, first step */
-    double error_steps;           /* the same of the sums over CODECBENCH_STEPS steps: what the residual makes good */
+    /* the same of the sums over CODECBENCH_STEPS steps: what the residual makes good */
+    double error_steps;
     double encode_s, combine_s, decode_s; /* medians over the rounds */
     double gbps;                  /* dense bytes / (encode + combine + decode), 1e9 per second */
     double copy_gbps;             /* read plus written */

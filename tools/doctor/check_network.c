@@ -22,9 +22,11 @@ static void check_device(struct doctor_report *report, const char *root, const c
     machine_text(root, path, state, sizeof state);
     snprintf(path, sizeof path, "/sys/class/net/%s/device", device);
     if (!machine_exists(root, path)) return; /* lo, bridges, tunnels: they follow the real ones */
-    if (device_number(root, device, "type", &kind) && kind != 1) return; /* not Ethernet; InfiniBand is told elsewhere */
+    /* not Ethernet; InfiniBand is told elsewhere */
+    if (device_number(root, device, "type", &kind) && kind != 1) return;
     if (strcmp(state, "up") != 0) {
-        doctor_find(report, DOCTOR_NOTE, "net-device", device, NULL, "is %s", state[0] ? state : "in an unknown state");
+        doctor_find(report, DOCTOR_NOTE, "net-device", device, NULL, "is %s",
+                    state[0] ? state : "in an unknown state");
         return;
     }
     device_number(root, device, "mtu", &mtu);
@@ -37,8 +39,10 @@ static void check_device(struct doctor_report *report, const char *root, const c
         doctor_find(report, DOCTOR_OK, "net-mtu", device, NULL, "MTU %" PRId64 ", %s", mtu, rate);
     } else {
         doctor_find(report, fast ? DOCTOR_WARN : DOCTOR_NOTE, "net-mtu", device,
-                    fast ? "`ip link set DEVICE mtu 9000` on every host, and on the switches between them" : NULL,
-                    "MTU %" PRId64 ", %s%s", mtu, rate, fast ? ": packets of 1500 bytes cost processor time at this speed" : "");
+                    fast ? "`ip link set DEVICE mtu 9000` on every host, and on the switches between them"
+                         : NULL,
+                    "MTU %" PRId64 ", %s%s", mtu, rate,
+                    fast ? ": packets of 1500 bytes cost processor time at this speed" : "");
     }
 }
 
@@ -47,7 +51,9 @@ static bool buffer_max(const char *root, const char *path, uint64_t *out)
 {
     char text[128];
     unsigned long long low, usual, high;
-    if (!machine_text(root, path, text, sizeof text) || sscanf(text, "%llu %llu %llu", &low, &usual, &high) != 3) return false;
+    if (!machine_text(root, path, text, sizeof text) ||
+        sscanf(text, "%llu %llu %llu", &low, &usual, &high) != 3)
+        return false;
     *out = high;
     return true;
 }
@@ -56,18 +62,28 @@ static void check_tcp(struct doctor_report *report, const char *root, bool fast)
 {
     char control[64], others[256];
     uint64_t read_max, write_max;
-    if (machine_text(root, "/proc/sys/net/ipv4/tcp_congestion_control", control, sizeof control) && control[0]) {
+    if (machine_text(root, "/proc/sys/net/ipv4/tcp_congestion_control", control, sizeof control) &&
+        control[0]) {
         machine_text(root, "/proc/sys/net/ipv4/tcp_available_congestion_control", others, sizeof others);
         bool bbr = strncmp(control, "bbr", 3) == 0;
         doctor_find(report, bbr ? DOCTOR_WARN : DOCTOR_OK, "congestion-control", control,
-                    bbr ? "`sysctl net.ipv4.tcp_congestion_control=cubic`: UCX cannot choose it per socket" : NULL, "%s (there are: %s)",
-                    bbr ? "paces what a host sends to itself: two-way loopback runs at half speed" : "fine inside a cluster", others);
+                    bbr ? "`sysctl net.ipv4.tcp_congestion_control=cubic`: UCX cannot choose it per socket"
+                        : NULL,
+                    "%s (there are: %s)",
+                    bbr ? "paces what a host sends to itself: two-way loopback runs at half speed"
+                        : "fine inside a cluster",
+                    others);
     }
-    if (!fast || !buffer_max(root, "/proc/sys/net/ipv4/tcp_rmem", &read_max) || !buffer_max(root, "/proc/sys/net/ipv4/tcp_wmem", &write_max)) return;
+    if (!fast || !buffer_max(root, "/proc/sys/net/ipv4/tcp_rmem", &read_max) ||
+        !buffer_max(root, "/proc/sys/net/ipv4/tcp_wmem", &write_max))
+        return;
     uint64_t least = read_max < write_max ? read_max : write_max;
-    if (least >= BUFFER_WANTED) doctor_find(report, DOCTOR_OK, "tcp-buffers", "kernel", NULL, "up to %" PRIu64 " KiB", least >> 10);
-    else doctor_find(report, DOCTOR_WARN, "tcp-buffers", "kernel", "`sysctl net.ipv4.tcp_rmem='4096 131072 33554432'`, tcp_wmem alike",
-                     "at most %" PRIu64 " KiB: too little to fill a fast link", least >> 10);
+    if (least >= BUFFER_WANTED)
+        doctor_find(report, DOCTOR_OK, "tcp-buffers", "kernel", NULL, "up to %" PRIu64 " KiB", least >> 10);
+    else
+        doctor_find(report, DOCTOR_WARN, "tcp-buffers", "kernel",
+                    "`sysctl net.ipv4.tcp_rmem='4096 131072 33554432'`, tcp_wmem alike",
+                    "at most %" PRIu64 " KiB: too little to fill a fast link", least >> 10);
 }
 
 static void check_firewall(struct doctor_report *report, const char *root)
@@ -79,8 +95,10 @@ static void check_firewall(struct doctor_report *report, const char *root)
         const char *found = strstr(modules, filters[i]);
         if (!found || (found != modules && found[-1] != '\n')) continue;
         doctor_find(report, DOCTOR_NOTE, "firewall", "kernel",
-                    "`weft doctor --listen` there and `weft doctor HOST` here tell what gets through; open the range of transport.ports",
-                    "a packet filter is loaded (%.*s): what it drops shows only between hosts", (int)strlen(filters[i]) - 1, filters[i]);
+                    "`weft doctor --listen` there and `weft doctor HOST` here tell what gets through; open "
+                    "the range of transport.ports",
+                    "a packet filter is loaded (%.*s): what it drops shows only between hosts",
+                    (int)strlen(filters[i]) - 1, filters[i]);
         return;
     }
     doctor_find(report, DOCTOR_OK, "firewall", "kernel", NULL, "no packet filter module is loaded");

@@ -1,4 +1,5 @@
-/* check_rdma.c - RDMA devices, their ports and GIDs, where they sit, and GPU memory over them; see machine.h. */
+/* check_rdma.c - RDMA devices, their ports and GIDs, where they sit, and GPU memory over them; see
+ * machine.h. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -57,12 +58,15 @@ static void check_gids(struct doctor_report *report, const struct port *port)
         }
     }
     if (usable == 0) {
-        doctor_find(report, DOCTOR_BROKEN, "rdma-gid", port->subject, "give its network device an address (`ip addr add`)", "RoCE without any GID");
+        doctor_find(report, DOCTOR_BROKEN, "rdma-gid", port->subject,
+                    "give its network device an address (`ip addr add`)", "RoCE without any GID");
     } else if (version2 == 0) {
-        doctor_find(report, DOCTOR_WARN, "rdma-gid", port->subject, "give its network device an IPv4 or IPv6 address",
+        doctor_find(report, DOCTOR_WARN, "rdma-gid", port->subject,
+                    "give its network device an IPv4 or IPv6 address",
                     "%d GIDs, none of RoCE v2: packets cannot be routed", usable);
     } else {
-        doctor_find(report, DOCTOR_OK, "rdma-gid", port->subject, NULL, "GID %d (RoCE v2, %s) of %d", best, netdev_of_best, usable);
+        doctor_find(report, DOCTOR_OK, "rdma-gid", port->subject, NULL, "GID %d (RoCE v2, %s) of %d", best,
+                    netdev_of_best, usable);
     }
     int64_t mtu;
     char path[160];
@@ -70,7 +74,9 @@ static void check_gids(struct doctor_report *report, const struct port *port)
     if (netdev_of_best[0] && machine_number(port->root, path, &mtu)) {
         int64_t payload = mtu >= ROCE_MTU ? 4096 : mtu >= 2200 ? 2048 : mtu >= 1100 ? 1024 : 512;
         doctor_find(report, payload < 4096 ? DOCTOR_WARN : DOCTOR_OK, "rdma-mtu", port->subject,
-                    payload < 4096 ? "`ip link set DEVICE mtu 9000` on every host and switch: the path MTU becomes 4096" : NULL,
+                    payload < 4096
+                        ? "`ip link set DEVICE mtu 9000` on every host and switch: the path MTU becomes 4096"
+                        : NULL,
                     "network device %s has MTU %" PRId64 ": path MTU %" PRId64, netdev_of_best, mtu, payload);
     }
 }
@@ -83,22 +89,29 @@ static bool check_port(struct doctor_report *report, const struct port *port)
     port_text(port, "state", state, sizeof state);
     port_text(port, "rate", rate, sizeof rate);
     port_text(port, "link_layer", layer, sizeof layer);
-    bool active = strstr(state, "ACTIVE") != NULL && strstr(state, "DEFER") == NULL, ethernet = strcmp(layer, "Ethernet") == 0;
+    bool active = strstr(state, "ACTIVE") != NULL && strstr(state, "DEFER") == NULL,
+         ethernet = strcmp(layer, "Ethernet") == 0;
     const char *word = strchr(state, ':');
     if (!active) {
-        const char *advice = strstr(state, "INIT") ? "start a subnet manager (opensm), or look at the one of the switch"
-                             : strstr(state, "ARMED") ? "wait for the subnet manager" : "plug the cable in, or bring the network device up";
-        doctor_find(report, DOCTOR_WARN, "rdma-port", port->subject, advice, "%s, port state is%s", layer, word ? word + 1 : " unknown");
+        const char *advice = strstr(state, "INIT")
+                                 ? "start a subnet manager (opensm), or look at the one of the switch"
+                             : strstr(state, "ARMED") ? "wait for the subnet manager"
+                                                      : "plug the cable in, or bring the network device up";
+        doctor_find(report, DOCTOR_WARN, "rdma-port", port->subject, advice, "%s, port state is%s", layer,
+                    word ? word + 1 : " unknown");
         return false;
     }
     doctor_find(report, DOCTOR_OK, "rdma-port", port->subject, NULL, "active, %s, %s", layer, rate);
     if (strcasestr(rate, "1X") && !ethernet) {
-        doctor_find(report, DOCTOR_WARN, "rdma-rate", port->subject, "reseat or replace the cable: a working one negotiates 4X", "only one lane is up: %s", rate);
+        doctor_find(report, DOCTOR_WARN, "rdma-rate", port->subject,
+                    "reseat or replace the cable: a working one negotiates 4X", "only one lane is up: %s",
+                    rate);
     }
     if (ethernet) {
         check_gids(report, port);
     } else if (port_text(port, "lid", lid, sizeof lid) && strtoul(lid, NULL, 0) == 0) {
-        doctor_find(report, DOCTOR_WARN, "rdma-port", port->subject, "look at the subnet manager", "active without a LID");
+        doctor_find(report, DOCTOR_WARN, "rdma-port", port->subject, "look at the subnet manager",
+                    "active without a LID");
     }
     return true;
 }
@@ -118,7 +131,9 @@ static struct pcie read_pcie(const char *root, const char *device)
     struct pcie pcie = {0};
     char path[PATH_MAX];
     uint8_t config[CONFIG_BYTES];
-    if (snprintf(path, sizeof path, "%s/sys/class/infiniband/%s/device/config", root, device) >= (int)sizeof path) return pcie;
+    if (snprintf(path, sizeof path, "%s/sys/class/infiniband/%s/device/config", root, device) >=
+        (int)sizeof path)
+        return pcie;
     FILE *file = fopen(path, "re");
     size_t bytes = file ? fread(config, 1, sizeof config, file) : 0;
     if (file) fclose(file);
@@ -148,18 +163,31 @@ static void check_pcie(struct doctor_report *report, const char *root, const cha
     char speed[64], speed_max[64], width[32], width_max[32];
     struct pcie pcie = read_pcie(root, device);
     if (pcie.found) {
-        doctor_find(report, pcie.relaxed ? DOCTOR_OK : DOCTOR_WARN, "pcie-relaxed", device,
-                    pcie.relaxed ? NULL : "allow it in the firmware's set-up (PCIe relaxed ordering), or `setpci -s SLOT CAP_EXP+8.w=0010:0010`",
-                    "relaxed ordering is %s", pcie.relaxed ? "allowed" : "off: writes into memory wait for each other, much bandwidth is lost on some hosts");
+        doctor_find(
+            report, pcie.relaxed ? DOCTOR_OK : DOCTOR_WARN, "pcie-relaxed", device,
+            pcie.relaxed ? NULL
+                         : "allow it in the firmware's set-up (PCIe relaxed ordering), or `setpci -s SLOT "
+                           "CAP_EXP+8.w=0010:0010`",
+            "relaxed ordering is %s",
+            pcie.relaxed
+                ? "allowed"
+                : "off: writes into memory wait for each other, much bandwidth is lost on some hosts");
     } else if (device_text(root, device, "vendor", speed, sizeof speed)) {
-        doctor_find(report, DOCTOR_NOTE, "pcie-relaxed", device, pcie.readable ? NULL : "run doctor as root once to see it",
-                    "relaxed ordering: %s", pcie.readable ? "no PCI Express device" : "an ordinary user may not read it");
+        doctor_find(report, DOCTOR_NOTE, "pcie-relaxed", device,
+                    pcie.readable ? NULL : "run doctor as root once to see it", "relaxed ordering: %s",
+                    pcie.readable ? "no PCI Express device" : "an ordinary user may not read it");
     }
-    if (!device_text(root, device, "current_link_speed", speed, sizeof speed) || !device_text(root, device, "max_link_speed", speed_max, sizeof speed_max) ||
-        !device_text(root, device, "current_link_width", width, sizeof width) || !device_text(root, device, "max_link_width", width_max, sizeof width_max)) return;
-    bool slower = strtod(speed, NULL) < strtod(speed_max, NULL) || strtol(width, NULL, 10) < strtol(width_max, NULL, 10);
-    doctor_find(report, slower ? DOCTOR_WARN : DOCTOR_OK, "pcie-link", device, slower ? "another slot, or reseat the card" : NULL,
-                "%s x%s%s%s%s%s", speed, width, slower ? "; the card can do " : "", slower ? speed_max : "", slower ? " x" : "", slower ? width_max : "");
+    if (!device_text(root, device, "current_link_speed", speed, sizeof speed) ||
+        !device_text(root, device, "max_link_speed", speed_max, sizeof speed_max) ||
+        !device_text(root, device, "current_link_width", width, sizeof width) ||
+        !device_text(root, device, "max_link_width", width_max, sizeof width_max))
+        return;
+    bool slower = strtod(speed, NULL) < strtod(speed_max, NULL) ||
+                  strtol(width, NULL, 10) < strtol(width_max, NULL, 10);
+    doctor_find(report, slower ? DOCTOR_WARN : DOCTOR_OK, "pcie-link", device,
+                slower ? "another slot, or reseat the card" : NULL, "%s x%s%s%s%s%s", speed, width,
+                slower ? "; the card can do " : "", slower ? speed_max : "", slower ? " x" : "",
+                slower ? width_max : "");
 }
 
 /* ---- placement ---- */
@@ -170,7 +198,8 @@ static void check_numa(struct doctor_report *report, const char *root, const cha
     char status[8192], cpus[512], path[96];
     int64_t node;
     char text[32];
-    if (!device_text(root, device, "numa_node", text, sizeof text) || (node = strtol(text, NULL, 10)) < 0) return;
+    if (!device_text(root, device, "numa_node", text, sizeof text) || (node = strtol(text, NULL, 10)) < 0)
+        return;
     snprintf(path, sizeof path, "/sys/devices/system/node/node%" PRId64 "/cpulist", node);
     machine_text(root, "/proc/self/status", status, sizeof status);
     const char *allowed = strstr(status, "Cpus_allowed_list:");
@@ -178,10 +207,14 @@ static void check_numa(struct doctor_report *report, const char *root, const cha
     if (allowed) sscanf(allowed + strlen("Cpus_allowed_list:"), " %511s", list);
     if (!machine_text(root, path, cpus, sizeof cpus) || !list[0]) return;
     bool near = false;
-    for (uint32_t cpu = 0; cpu < 4096 && !near; cpu++) near = machine_in_list(cpus, cpu) && machine_in_list(list, cpu);
+    for (uint32_t cpu = 0; cpu < 4096 && !near; cpu++)
+        near = machine_in_list(cpus, cpu) && machine_in_list(list, cpu);
     doctor_find(report, near ? DOCTOR_OK : DOCTOR_WARN, "numa", device,
-                near ? NULL : "run the rank that drives it on that node (`numactl -N NODE -m NODE`), or give it another --devices",
-                "is on NUMA node %" PRId64 " (processors %s)%s%s", node, cpus, near ? "" : "; this process may only run on ", near ? "" : list);
+                near ? NULL
+                     : "run the rank that drives it on that node (`numactl -N NODE -m NODE`), or give it "
+                       "another --devices",
+                "is on NUMA node %" PRId64 " (processors %s)%s%s", node, cpus,
+                near ? "" : "; this process may only run on ", near ? "" : list);
 }
 
 /* ---- all of it ---- */
@@ -197,12 +230,14 @@ static bool check_verbs_file(struct doctor_report *report, const char *root, con
         snprintf(file, sizeof file, "%s/dev/infiniband/%s", root, names[i]);
         if (access(file, R_OK | W_OK) == 0) return true;
         doctor_find(report, DOCTOR_BROKEN, "rdma-access", device,
-                    machine_exists(root, "/dev/infiniband") ? "add the user to the group of /dev/infiniband (often rdma)"
-                                                             : "give the container the devices: --device=/dev/infiniband",
+                    machine_exists(root, "/dev/infiniband")
+                        ? "add the user to the group of /dev/infiniband (often rdma)"
+                        : "give the container the devices: --device=/dev/infiniband",
                     "this user may not open /dev/infiniband/%s", names[i]);
         return false;
     }
-    doctor_find(report, DOCTOR_BROKEN, "rdma-access", device, "`modprobe ib_uverbs`", "has no verbs device: the kernel module ib_uverbs is not loaded");
+    doctor_find(report, DOCTOR_BROKEN, "rdma-access", device, "`modprobe ib_uverbs`",
+                "has no verbs device: the kernel module ib_uverbs is not loaded");
     return false;
 }
 
@@ -232,10 +267,12 @@ bool doctor_check_rdma(struct doctor_report *report, const char *root, bool need
     for (size_t i = 0; i < count; i++) usable = check_device(report, root, names[i]) || usable;
     if (count == 0) {
         doctor_find(report, need_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "rdma-device", "machine",
-                    "with a card in it: load its driver (mlx5_ib, irdma, ...); without: `rdma link add rxe0 type rxe netdev DEVICE` emulates one",
+                    "with a card in it: load its driver (mlx5_ib, irdma, ...); without: `rdma link add rxe0 "
+                    "type rxe netdev DEVICE` emulates one",
                     "no RDMA device: verbs cannot be used");
     } else if (!usable && need_rdma) {
-        doctor_find(report, DOCTOR_BROKEN, "rdma-device", "machine", "see the lines above", "none of %zu RDMA devices can be used", count);
+        doctor_find(report, DOCTOR_BROKEN, "rdma-device", "machine", "see the lines above",
+                    "none of %zu RDMA devices can be used", count);
     }
     return usable;
 }
@@ -244,16 +281,27 @@ void doctor_check_accelerator(struct doctor_report *report, const char *root, bo
 {
     char version[512], release[128] = "";
     if (!machine_text(root, "/proc/driver/nvidia/version", version, sizeof version)) {
-        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia", NULL, "no NVIDIA driver: buffers are host memory");
+        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia", NULL,
+                    "no NVIDIA driver: buffers are host memory");
         return;
     }
     machine_text(root, "/proc/sys/kernel/osrelease", release, sizeof release);
     int major = 0, minor = 0;
-    bool open_module = strstr(version, "Open Kernel Module") != NULL, peermem = machine_exists(root, "/sys/module/nvidia_peermem");
-    bool dmabuf = open_module && sscanf(release, "%d.%d", &major, &minor) == 2 && (major > 5 || (major == 5 && minor >= 12));
-    if (!has_rdma) doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia", NULL, "no usable RDMA device: GPU memory is staged through the host");
-    else if (dmabuf) doctor_find(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL, "the card can reach GPU memory by dma-buf (kernel %s)", release);
-    else if (peermem) doctor_find(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL, "the card can reach GPU memory by nvidia_peermem");
-    else doctor_find(report, DOCTOR_WARN, "gpu-memory", "nvidia", "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 or later (dma-buf)",
-                     "neither dma-buf nor nvidia_peermem: GPU memory is staged through the host");
+    bool open_module = strstr(version, "Open Kernel Module") != NULL,
+         peermem = machine_exists(root, "/sys/module/nvidia_peermem");
+    bool dmabuf = open_module && sscanf(release, "%d.%d", &major, &minor) == 2 &&
+                  (major > 5 || (major == 5 && minor >= 12));
+    if (!has_rdma)
+        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia", NULL,
+                    "no usable RDMA device: GPU memory is staged through the host");
+    else if (dmabuf)
+        doctor_find(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,
+                    "the card can reach GPU memory by dma-buf (kernel %s)", release);
+    else if (peermem)
+        doctor_find(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,
+                    "the card can reach GPU memory by nvidia_peermem");
+    else
+        doctor_find(report, DOCTOR_WARN, "gpu-memory", "nvidia",
+                    "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 or later (dma-buf)",
+                    "neither dma-buf nor nvidia_peermem: GPU memory is staged through the host");
 }

@@ -1,10 +1,12 @@
 /* doctor.c - `weft doctor`: which transports work here and to other hosts, why not, and what to do about it.
  *
- *   weft doctor                       this host: its files, and a real try of every transport between two processes
+ *   weft doctor                       this host: its files, and a real try of every transport between two
+ *                                     processes
  *   weft doctor --listen              answer another host's doctor
  *   weft doctor HOST[:PORT] ...       also a real try of every transport to those hosts
  *
- * Numbers go into the link table, which is kept in a file for whoever must choose. Nothing is changed on any machine. */
+ * Numbers go into the link table, which is kept in a file for whoever must choose. Nothing is changed on any
+ * machine. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -21,7 +23,14 @@
 #include "tools/doctor/remote.h"
 #include "tools/p2p/options.h"
 
-enum { LANES_MAX = 16, TARGETS_MAX = 64, CLOCK_WARN_MS = 1000, EXIT_FINE = 0, EXIT_WARN = 1, EXIT_BROKEN = 3 };
+enum {
+    LANES_MAX = 16,
+    TARGETS_MAX = 64,
+    CLOCK_WARN_MS = 1000,
+    EXIT_FINE = 0,
+    EXIT_WARN = 1,
+    EXIT_BROKEN = 3
+};
 
 struct doctor {
     char lanes[LANES_MAX][DOCTOR_LANE_MAX];
@@ -41,15 +50,20 @@ struct doctor {
 static const char help[] =
     "usage: weft doctor [options] [HOST[:PORT] ...]\n"
     "       weft doctor --listen [options] [ADDRESS[:PORT] | PORT]\n\n"
-    "Says which transports work on this host, and to the hosts named, why not, and what to do. Changes nothing.\n\n"
-    "  --listen              answer the doctor of another host, until interrupted; on all addresses with a secret, on\n"
+    "Says which transports work on this host, and to the hosts named, why not, and what to do. Changes "
+    "nothing.\n\n"
+    "  --listen              answer the doctor of another host, until interrupted; on all addresses with a "
+    "secret, on\n"
     "                        loopback without one\n"
     "  --port PORT           with --listen: instead of 4747 (0: any free one)\n"
     "  --once                with --listen: end after the first asker who holds the secret\n"
     "  --port-file FILE      with --listen: write the port there\n"
-    "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs, auto (default: all; one must\n"
-    "                        work). auto is what jobs use: the best of the others for each pair of processes\n"
-    "  --devices LIST        network or RDMA devices for the tries (default: the one that leads to the host)\n"
+    "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs, auto (default: "
+    "all; one must\n"
+    "                        work). auto is what jobs use: the best of the others for each pair of "
+    "processes\n"
+    "  --devices LIST        network or RDMA devices for the tries (default: the one that leads to the "
+    "host)\n"
     "  --secret-file FILE    the same file on both hosts (default: WEFT_SECRET, WEFT_SECRET_FILE)\n"
     "  --deadline S          of each step of a try (default 5)\n"
     "  --no-tries            look at the machine's files only\n"
@@ -59,24 +73,46 @@ static const char help[] =
     "  -a, --all             show what is in order, too\n"
     "  --json                one JSON object\n"
     "  -h, --help            this text\n\n"
-    "Exit status: 0 nothing to do; 1 warnings: it works, but slower or less than it could; 2 wrong usage; 3 something that was\n"
+    "Exit status: 0 nothing to do; 1 warnings: it works, but slower or less than it could; 2 wrong usage; 3 "
+    "something that was\n"
     "asked for, or that everything needs, does not work. docs/doctor.md explains each finding.\n";
 
 enum {
-    OPTION_LISTEN = 256, OPTION_PORT, OPTION_ONCE, OPTION_PORT_FILE, OPTION_TRANSPORT, OPTION_DEVICES, OPTION_SECRET, OPTION_DEADLINE, OPTION_NO_TRIES,
-    OPTION_LINKS, OPTION_CACHE, OPTION_NO_CACHE, OPTION_ROOT, OPTION_JSON, OPTION_VERSION,
+    OPTION_LISTEN = 256,
+    OPTION_PORT,
+    OPTION_ONCE,
+    OPTION_PORT_FILE,
+    OPTION_TRANSPORT,
+    OPTION_DEVICES,
+    OPTION_SECRET,
+    OPTION_DEADLINE,
+    OPTION_NO_TRIES,
+    OPTION_LINKS,
+    OPTION_CACHE,
+    OPTION_NO_CACHE,
+    OPTION_ROOT,
+    OPTION_JSON,
+    OPTION_VERSION,
 };
 
 static const struct option long_options[] = {
-    {"listen", no_argument, NULL, OPTION_LISTEN},           {"port", required_argument, NULL, OPTION_PORT},
+    {"listen", no_argument, NULL, OPTION_LISTEN},
+    {"port", required_argument, NULL, OPTION_PORT},
     {"once", no_argument, NULL, OPTION_ONCE},
-    {"port-file", required_argument, NULL, OPTION_PORT_FILE}, {"transport", required_argument, NULL, OPTION_TRANSPORT},
-    {"devices", required_argument, NULL, OPTION_DEVICES},   {"secret-file", required_argument, NULL, OPTION_SECRET},
-    {"deadline", required_argument, NULL, OPTION_DEADLINE}, {"no-tries", no_argument, NULL, OPTION_NO_TRIES},
-    {"links", no_argument, NULL, OPTION_LINKS},             {"cache", required_argument, NULL, OPTION_CACHE},
-    {"no-cache", no_argument, NULL, OPTION_NO_CACHE},       {"root", required_argument, NULL, OPTION_ROOT},
-    {"all", no_argument, NULL, 'a'},                        {"json", no_argument, NULL, OPTION_JSON},
-    {"help", no_argument, NULL, 'h'},                       {"version", no_argument, NULL, OPTION_VERSION},
+    {"port-file", required_argument, NULL, OPTION_PORT_FILE},
+    {"transport", required_argument, NULL, OPTION_TRANSPORT},
+    {"devices", required_argument, NULL, OPTION_DEVICES},
+    {"secret-file", required_argument, NULL, OPTION_SECRET},
+    {"deadline", required_argument, NULL, OPTION_DEADLINE},
+    {"no-tries", no_argument, NULL, OPTION_NO_TRIES},
+    {"links", no_argument, NULL, OPTION_LINKS},
+    {"cache", required_argument, NULL, OPTION_CACHE},
+    {"no-cache", no_argument, NULL, OPTION_NO_CACHE},
+    {"root", required_argument, NULL, OPTION_ROOT},
+    {"all", no_argument, NULL, 'a'},
+    {"json", no_argument, NULL, OPTION_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, OPTION_VERSION},
     {NULL, 0, NULL, 0},
 };
 
@@ -101,13 +137,18 @@ static bool open_table(struct doctor *doctor)
     struct weft_env *env = weft_env_system();
     struct weft_error error = {0};
     char name[WEFT_LINK_NAME_BYTES] = "";
-    if (!doctor->cache_path && !doctor->no_cache && default_cache(doctor)) doctor->cache_path = doctor->default_cache;
+    if (!doctor->cache_path && !doctor->no_cache && default_cache(doctor))
+        doctor->cache_path = doctor->default_cache;
     if (doctor->no_cache) doctor->cache_path = NULL;
-    enum weft_status status = doctor->cache_path ? weft_link_table_load(env, doctor->cache_path, &doctor->table, &error) : WEFT_ERR_NOT_FOUND;
-    if (status < 0 && status != WEFT_ERR_NOT_FOUND) fprintf(stderr, "weft doctor: %s; it is made anew\n", error.text);
+    enum weft_status status = doctor->cache_path
+                                  ? weft_link_table_load(env, doctor->cache_path, &doctor->table, &error)
+                                  : WEFT_ERR_NOT_FOUND;
+    if (status < 0 && status != WEFT_ERR_NOT_FOUND)
+        fprintf(stderr, "weft doctor: %s; it is made anew\n", error.text);
     if (status < 0) status = weft_link_table_create(env, &doctor->table);
     if (gethostname(name, sizeof name - 1) != 0 || !name[0]) snprintf(name, sizeof name, "localhost");
-    if (status >= 0) status = weft_link_table_host(doctor->table, name, weft_host_fingerprint("/"), &doctor->self);
+    if (status >= 0)
+        status = weft_link_table_host(doctor->table, name, weft_host_fingerprint("/"), &doctor->self);
     if (status < 0) fprintf(stderr, "weft doctor: no link table: %s\n", weft_status_text(status));
     return status >= 0;
 }
@@ -116,13 +157,18 @@ static void save_table(struct doctor *doctor)
 {
     struct weft_error error = {0};
     if (!doctor->cache_path) return;
-    if (weft_link_table_save(doctor->table, doctor->cache_path, &error) < 0) fprintf(stderr, "weft doctor: %s\n", error.text);
+    if (weft_link_table_save(doctor->table, doctor->cache_path, &error) < 0)
+        fprintf(stderr, "weft doctor: %s\n", error.text);
 }
 
 static void print_links(const struct doctor *doctor, FILE *out)
 {
-    static const struct bench_column columns[] = {{"from", "", true}, {"to", "", true}, {"transport", "", true}, {"latency", "(us)", false},
-                                                  {"bandwidth", "(GB/s)", false}, {"way, or why not", "", true}};
+    static const struct bench_column columns[] = {{"from", "", true},
+                                                  {"to", "", true},
+                                                  {"transport", "", true},
+                                                  {"latency", "(us)", false},
+                                                  {"bandwidth", "(GB/s)", false},
+                                                  {"way, or why not", "", true}};
     struct bench_table table;
     bench_table_init(&table, columns, 6);
     for (uint32_t i = 0; i < weft_link_table_count(doctor->table); i++) {
@@ -140,10 +186,14 @@ static void print_links(const struct doctor *doctor, FILE *out)
     bench_table_free(&table);
 }
 
-static void set_link(struct doctor *doctor, uint32_t from, uint32_t to, const char *lane, const struct doctor_try_result *result, uint64_t rate)
+static void set_link(struct doctor *doctor, uint32_t from, uint32_t to, const char *lane,
+                     const struct doctor_try_result *result, uint64_t rate)
 {
-    struct weft_link link = {.from = from, .to = to, .state = result->status < 0 ? WEFT_LINK_FAILED : WEFT_LINK_WORKS,
-                             .latency_ns = result->latency_ns, .bytes_per_second = rate};
+    struct weft_link link = {.from = from,
+                             .to = to,
+                             .state = result->status < 0 ? WEFT_LINK_FAILED : WEFT_LINK_WORKS,
+                             .latency_ns = result->latency_ns,
+                             .bytes_per_second = rate};
     snprintf(link.lane, sizeof link.lane, "%s", lane);
     snprintf(link.text, sizeof link.text, "%.*s", (int)sizeof link.text - 1, result->text);
     weft_link_table_set(doctor->table, &link);
@@ -160,8 +210,8 @@ static void tell_auto(struct doctor *doctor, const char *subject, const char *wa
     bool better = doctor->verbs_works && !verbs && !shm;
     doctor_find(&doctor->report, better ? DOCTOR_WARN : DOCTOR_NOTE, "auto", subject,
                 better ? "name the RDMA device as well (transport.devices=mlx5_0:1,eth0)" : NULL,
-                "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length, way, devices ? devices : "lo",
-                better ? ", though verbs works there" : "");
+                "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length, way,
+                devices ? devices : "lo", better ? ", though verbs works there" : "");
 }
 
 /* One lane to one host. Answers whether it works. */
@@ -171,35 +221,45 @@ static bool judge_try(struct doctor *doctor, const char *subject, const char *la
     if (result->status >= 0) {
         if (strncmp(lane, "verbs", 5) == 0) doctor->verbs_works = true;
         if (strcmp(lane, "auto") == 0) tell_auto(doctor, subject, result->text, devices);
-        doctor_find(&doctor->report, DOCTOR_OK, "transport", subject, NULL, "%s works: %.2f us, %.2f GB/s out, %.2f GB/s in", lane,
-                    1e-3 * (double)result->latency_ns, 1e-9 * (double)result->out_bytes_per_second, 1e-9 * (double)result->in_bytes_per_second);
+        doctor_find(&doctor->report, DOCTOR_OK, "transport", subject, NULL,
+                    "%s works: %.2f us, %.2f GB/s out, %.2f GB/s in", lane, 1e-3 * (double)result->latency_ns,
+                    1e-9 * (double)result->out_bytes_per_second, 1e-9 * (double)result->in_bytes_per_second);
         return true;
     }
     const struct doctor_finding *device = doctor_find_by_id(&doctor->report, "rdma-device");
-    bool absent = result->absent || (strncmp(lane, "verbs", 5) == 0 && device && device->level == DOCTOR_NOTE);
+    bool absent =
+        result->absent || (strncmp(lane, "verbs", 5) == 0 && device && device->level == DOCTOR_NOTE);
     enum doctor_level level = doctor->asked ? DOCTOR_BROKEN : absent ? DOCTOR_NOTE : DOCTOR_WARN;
-    const char *advice = absent ? "use another transport, or a build that has this one"
-                                        : "the lines above about the machine; between hosts: open the ports, name the device (--devices)";
-    doctor_find(&doctor->report, level, "transport", subject, level >= DOCTOR_WARN ? advice : NULL, "%s does not work: %s", lane, result->text);
+    const char *advice =
+        absent
+            ? "use another transport, or a build that has this one"
+            : "the lines above about the machine; between hosts: open the ports, name the device (--devices)";
+    doctor_find(&doctor->report, level, "transport", subject, level >= DOCTOR_WARN ? advice : NULL,
+                "%s does not work: %s", lane, result->text);
     return false;
 }
 
 static void judge_host(struct doctor *doctor, const char *subject, size_t working)
 {
     if (working > 0 || doctor->asked) return;
-    doctor_find(&doctor->report, DOCTOR_BROKEN, "no-transport", subject, "see the reasons above", "no transport works");
+    doctor_find(&doctor->report, DOCTOR_BROKEN, "no-transport", subject, "see the reasons above",
+                "no transport works");
 }
 
 static void judge_cma(struct doctor *doctor)
 {
     int error = doctor_try_cma();
     if (error == 0) {
-        doctor_find(&doctor->report, DOCTOR_OK, "cma", "this host", NULL, "processes of this user read each other's memory (process_vm_readv)");
+        doctor_find(&doctor->report, DOCTOR_OK, "cma", "this host", NULL,
+                    "processes of this user read each other's memory (process_vm_readv)");
         return;
     }
     doctor_find(&doctor->report, DOCTOR_WARN, "cma", "this host",
-                "kernel.yama.ptrace_scope=0, in a container --cap-add=SYS_PTRACE; or take buffers from weft_alloc, which need none",
-                "process_vm_readv between two processes of this user: %s; large messages from ordinary memory are copied twice", strerror(error));
+                "kernel.yama.ptrace_scope=0, in a container --cap-add=SYS_PTRACE; or take buffers from "
+                "weft_alloc, which need none",
+                "process_vm_readv between two processes of this user: %s; large messages from ordinary "
+                "memory are copied twice",
+                strerror(error));
 }
 
 static void try_here(struct doctor *doctor)
@@ -219,9 +279,12 @@ static void try_here(struct doctor *doctor)
 static void judge_clock(struct doctor *doctor, const char *target, int64_t offset_ns)
 {
     bool apart = llabs((long long)offset_ns) / 1000000 > CLOCK_WARN_MS;
-    doctor_find(&doctor->report, apart ? DOCTOR_WARN : DOCTOR_OK, "clock-offset", target,
-                apart ? "run chrony or systemd-timesyncd on both: certificates and the order of log lines depend on it" : NULL,
-                "its clock is %+.3f s from ours", 1e-9 * (double)offset_ns);
+    doctor_find(
+        &doctor->report, apart ? DOCTOR_WARN : DOCTOR_OK, "clock-offset", target,
+        apart
+            ? "run chrony or systemd-timesyncd on both: certificates and the order of log lines depend on it"
+            : NULL,
+        "its clock is %+.3f s from ours", 1e-9 * (double)offset_ns);
 }
 
 /* Devices that carry packets of different length lose the long ones, or cut them. */
@@ -229,16 +292,20 @@ static void judge_mtu(struct doctor *doctor, const char *target, const struct do
 {
     uint32_t least = remote->mtu < remote->their_mtu ? remote->mtu : remote->their_mtu;
     if (!remote->mtu || !remote->their_mtu) return;
-    bool differ = remote->mtu != remote->their_mtu, narrow = !differ && remote->path_mtu > 0 && remote->path_mtu < least;
-    const char *advice = differ   ? "the same MTU on both hosts and on the switches between them (9000 on fast Ethernet)"
-                         : narrow ? "raise the MTU of the routers, switches or tunnels between the hosts" : NULL;
+    bool differ = remote->mtu != remote->their_mtu,
+         narrow = !differ && remote->path_mtu > 0 && remote->path_mtu < least;
+    const char *advice =
+        differ   ? "the same MTU on both hosts and on the switches between them (9000 on fast Ethernet)"
+        : narrow ? "raise the MTU of the routers, switches or tunnels between the hosts"
+                 : NULL;
     doctor_find(&doctor->report, advice ? DOCTOR_WARN : DOCTOR_OK, "path-mtu", target, advice,
-                "MTU %u on %s here, %u on %s there%s", remote->mtu, remote->devices, remote->their_mtu, remote->their_device,
-                narrow ? ", but the way between carries less" : "");
+                "MTU %u on %s here, %u on %s there%s", remote->mtu, remote->devices, remote->their_mtu,
+                remote->their_device, narrow ? ", but the way between carries less" : "");
 }
 
 /* A name for the table: what it calls itself, unless that is our own name (a namespace, a clone). */
-static bool add_remote(struct doctor *doctor, const struct doctor_remote *remote, const char *target, uint32_t *index)
+static bool add_remote(struct doctor *doctor, const struct doctor_remote *remote, const char *target,
+                       uint32_t *index)
 {
     char name[WEFT_LINK_NAME_BYTES], host[256], port[16];
     bool same = strcmp(remote->name, weft_link_table_host_name(doctor->table, doctor->self)) == 0;
@@ -260,7 +327,8 @@ static void try_host(struct doctor *doctor, const char *target)
     judge_clock(doctor, target, remote.clock_offset_ns);
     judge_mtu(doctor, target, &remote);
     if (!doctor_remote_look(&remote, target, doctor->rdma_needed, doctor->deadline_s, &doctor->report)) {
-        doctor_find(&doctor->report, DOCTOR_BROKEN, "reach", target, "look at what `weft doctor --listen` said there", "it has gone");
+        doctor_find(&doctor->report, DOCTOR_BROKEN, "reach", target,
+                    "look at what `weft doctor --listen` said there", "it has gone");
         doctor_leave(&remote);
         return;
     }
@@ -270,11 +338,16 @@ static void try_host(struct doctor *doctor, const char *target)
         struct doctor_try_result result;
         bool one_host = strstr(doctor->lanes[i], "shm") != NULL; /* by nature */
         if (one_host && !doctor->asked && !remote.same_kernel) continue;
-        bool there = doctor_remote_try(&remote, doctor->lanes[i], doctor->devices, doctor->secret, doctor->deadline_s, &result);
-        if (listed) set_link(doctor, doctor->self, index, doctor->lanes[i], &result, result.out_bytes_per_second);
-        if (listed) set_link(doctor, index, doctor->self, doctor->lanes[i], &result, result.in_bytes_per_second);
-        if (one_host && !doctor->asked) result.absent = true; /* containers of one kernel may well be kept apart */
-        working += judge_try(doctor, target, doctor->lanes[i], doctor->devices ? doctor->devices : remote.devices, &result);
+        bool there = doctor_remote_try(&remote, doctor->lanes[i], doctor->devices, doctor->secret,
+                                       doctor->deadline_s, &result);
+        if (listed)
+            set_link(doctor, doctor->self, index, doctor->lanes[i], &result, result.out_bytes_per_second);
+        if (listed)
+            set_link(doctor, index, doctor->self, doctor->lanes[i], &result, result.in_bytes_per_second);
+        /* containers of one kernel may well be kept apart */
+        if (one_host && !doctor->asked) result.absent = true;
+        working += judge_try(doctor, target, doctor->lanes[i],
+                             doctor->devices ? doctor->devices : remote.devices, &result);
         if (there || i + 1 == doctor->lane_count) continue;
         doctor_leave(&remote);
         if (!doctor_reach(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
@@ -288,21 +361,24 @@ static void try_host(struct doctor *doctor, const char *target)
 static json_t *finding_json(const struct doctor_finding *finding)
 {
     static const char *const levels[] = {"ok", "note", "warn", "broken"};
-    return json_pack("{s:s, s:s, s:s, s:s, s:s}", "level", levels[finding->level], "id", finding->id, "subject", finding->subject, "text",
-                     finding->text, "advice", finding->advice);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s}", "level", levels[finding->level], "id", finding->id,
+                     "subject", finding->subject, "text", finding->text, "advice", finding->advice);
 }
 
 static json_t *link_json(const struct doctor *doctor, const struct weft_link *link)
 {
-    return json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s}", "from", weft_link_table_host_name(doctor->table, link->from), "to",
-                     weft_link_table_host_name(doctor->table, link->to), "transport", link->lane, "works", link->state == WEFT_LINK_WORKS,
-                     "latency_ns", (json_int_t)link->latency_ns, "bytes_per_second", (json_int_t)link->bytes_per_second, "text", link->text);
+    return json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s}", "from",
+                     weft_link_table_host_name(doctor->table, link->from), "to",
+                     weft_link_table_host_name(doctor->table, link->to), "transport", link->lane, "works",
+                     link->state == WEFT_LINK_WORKS, "latency_ns", (json_int_t)link->latency_ns,
+                     "bytes_per_second", (json_int_t)link->bytes_per_second, "text", link->text);
 }
 
 static void print_json(const struct doctor *doctor, int answer)
 {
     json_t *findings = json_array(), *links = json_array();
-    for (size_t i = 0; i < doctor->report.count; i++) json_array_append_new(findings, finding_json(&doctor->report.findings[i]));
+    for (size_t i = 0; i < doctor->report.count; i++)
+        json_array_append_new(findings, finding_json(&doctor->report.findings[i]));
     for (uint32_t i = 0; doctor->table && i < weft_link_table_count(doctor->table); i++) {
         json_array_append_new(links, link_json(doctor, weft_link_table_get(doctor->table, i)));
     }
@@ -327,8 +403,9 @@ static void print_summary(const struct doctor *doctor)
         putchar('\n');
         print_links(doctor, stdout);
     }
-    printf("\n%zu broken, %zu warnings, %zu notes, %zu in order%s\n", counts[DOCTOR_BROKEN], counts[DOCTOR_WARN], counts[DOCTOR_NOTE],
-           counts[DOCTOR_OK], doctor->all ? "" : " (--all shows them)");
+    printf("\n%zu broken, %zu warnings, %zu notes, %zu in order%s\n", counts[DOCTOR_BROKEN],
+           counts[DOCTOR_WARN], counts[DOCTOR_NOTE], counts[DOCTOR_OK],
+           doctor->all ? "" : " (--all shows them)");
 }
 
 /* ---- the command ---- */
@@ -340,7 +417,9 @@ static bool set_lanes(struct doctor *doctor, const char *text)
     doctor->lane_count = 0;
     if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) return false;
     for (char *word; (word = strsep(&rest, ","));) {
-        if (doctor->lane_count == LANES_MAX || strlen(word) >= DOCTOR_LANE_MAX || !p2p_transport_parse(word, &spec)) return false;
+        if (doctor->lane_count == LANES_MAX || strlen(word) >= DOCTOR_LANE_MAX ||
+            !p2p_transport_parse(word, &spec))
+            return false;
         doctor->rdma_needed = doctor->rdma_needed || strcmp(spec.backend, "verbs") == 0;
         snprintf(doctor->lanes[doctor->lane_count++], DOCTOR_LANE_MAX, "%s", word);
     }
@@ -357,7 +436,8 @@ static bool set_listen(struct doctor_listen *listen, const char *text)
         snprintf(port, sizeof port, "%.8s", text);
     } else {
         if (!doctor_split_target(text, host, sizeof host, port, sizeof port)) {
-            tool_usage_error("weft doctor", "--listen: '%s' is no address: give ADDRESS, ADDRESS:PORT or PORT", text);
+            tool_usage_error("weft doctor",
+                             "--listen: '%s' is no address: give ADDRESS, ADDRESS:PORT or PORT", text);
             return false;
         }
         listen->host = host;
@@ -398,12 +478,15 @@ static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *list
             break;
         case OPTION_TRANSPORT:
             doctor->asked = true;
-            if (!set_lanes(doctor, optarg)) return tool_usage_error("weft doctor", "--transport %s: no such list of transports", optarg) + 1;
+            if (!set_lanes(doctor, optarg))
+                return tool_usage_error("weft doctor", "--transport %s: no such list of transports", optarg) +
+                       1;
             break;
         case OPTION_DEVICES: doctor->devices = optarg; break;
         case OPTION_SECRET: doctor->secret_path = optarg; break;
         case OPTION_DEADLINE:
-            if (!tool_parse_number("weft doctor", "--deadline", optarg, 1, 600, &number)) return TOOL_USAGE + 1;
+            if (!tool_parse_number("weft doctor", "--deadline", optarg, 1, 600, &number))
+                return TOOL_USAGE + 1;
             doctor->deadline_s = (uint32_t)number;
             break;
         case OPTION_NO_TRIES: doctor->no_tries = true; break;
@@ -417,13 +500,19 @@ static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *list
         }
     }
     if (*listening) {
-        if (argc - optind > 1) return tool_usage_error("weft doctor", "--listen takes one address, not '%s', too", argv[optind + 1]) + 1;
+        if (argc - optind > 1)
+            return tool_usage_error("weft doctor", "--listen takes one address, not '%s', too",
+                                    argv[optind + 1]) +
+                   1;
         return optind < argc && !set_listen(listen, argv[optind]) ? TOOL_USAGE + 1 : 0;
     }
     if (listener_only) return tool_usage_error("weft doctor", "%s goes with --listen", listener_only) + 1;
-    if (doctor->root && optind < argc) return tool_usage_error("weft doctor", "--root looks at files only: no hosts") + 1;
-    if (doctor->no_tries && optind < argc) return tool_usage_error("weft doctor", "--no-tries looks at files only: no hosts") + 1;
-    if (argc - optind > TARGETS_MAX) return tool_usage_error("weft doctor", "more than %d hosts", TARGETS_MAX) + 1;
+    if (doctor->root && optind < argc)
+        return tool_usage_error("weft doctor", "--root looks at files only: no hosts") + 1;
+    if (doctor->no_tries && optind < argc)
+        return tool_usage_error("weft doctor", "--no-tries looks at files only: no hosts") + 1;
+    if (argc - optind > TARGETS_MAX)
+        return tool_usage_error("weft doctor", "more than %d hosts", TARGETS_MAX) + 1;
     return 0;
 }
 

@@ -19,8 +19,8 @@ static void clean(char *text)
     }
 }
 
-void doctor_find(struct doctor_report *report, enum doctor_level level, const char *id, const char *subject, const char *advice,
-                 const char *format, ...)
+void doctor_find(struct doctor_report *report, enum doctor_level level, const char *id, const char *subject,
+                 const char *advice, const char *format, ...)
 {
     va_list args;
     if (report->count == report->room) {
@@ -48,7 +48,10 @@ void doctor_find(struct doctor_report *report, enum doctor_level level, const ch
 
 const char *doctor_level_name(enum doctor_level level)
 {
-    return level == DOCTOR_OK ? "ok" : level == DOCTOR_NOTE ? "note" : level == DOCTOR_WARN ? "warn" : "BROKEN";
+    return level == DOCTOR_OK     ? "ok"
+           : level == DOCTOR_NOTE ? "note"
+           : level == DOCTOR_WARN ? "warn"
+                                  : "BROKEN";
 }
 
 enum doctor_level doctor_worst(const struct doctor_report *report)
@@ -78,8 +81,10 @@ void doctor_print(const struct doctor_report *report, FILE *out, bool all)
     for (size_t i = 0; i < report->count; i++) {
         const struct doctor_finding *finding = &report->findings[i];
         if (finding->level == DOCTOR_OK && !all) continue;
-        fprintf(out, "%-6s  %-20s  %-*s  %s\n", doctor_level_name(finding->level), finding->id, (int)width, finding->subject, finding->text);
-        if (finding->advice[0]) fprintf(out, "%-6s  %-20s  %-*s  -> %s\n", "", "", (int)width, "", finding->advice);
+        fprintf(out, "%-6s  %-20s  %-*s  %s\n", doctor_level_name(finding->level), finding->id, (int)width,
+                finding->subject, finding->text);
+        if (finding->advice[0])
+            fprintf(out, "%-6s  %-20s  %-*s  -> %s\n", "", "", (int)width, "", finding->advice);
     }
     if (report->full) fprintf(out, "(out of memory: some findings are missing)\n");
 }

@@ -29,8 +29,8 @@ struct doctor_report {
 
 void doctor_report_free(struct doctor_report *report);
 /* advice may be NULL. */
-void doctor_find(struct doctor_report *report, enum doctor_level level, const char *id, const char *subject, const char *advice,
-                 const char *format, ...) __attribute__((format(printf, 6, 7)));
+void doctor_find(struct doctor_report *report, enum doctor_level level, const char *id, const char *subject,
+                 const char *advice, const char *format, ...) __attribute__((format(printf, 6, 7)));
 const char *doctor_level_name(enum doctor_level level); /* "ok", "note", "warn", "BROKEN" */
 enum doctor_level doctor_worst(const struct doctor_report *report);
 /* The newest finding with this id (tests); NULL: none. */

@@ -108,7 +108,8 @@ static enum weft_status open_endpoint(struct attempt *attempt)
     struct weft_transport_options options;
     struct weft_loop_options loop_options;
     struct p2p_transport_spec spec;
-    if (!p2p_transport_parse(plan->lane, &spec)) return weft_error_set(&attempt->error, WEFT_ERR_INVALID, "no such transport");
+    if (!p2p_transport_parse(plan->lane, &spec))
+        return weft_error_set(&attempt->error, WEFT_ERR_INVALID, "no such transport");
     weft_transport_options_init(&options);
     options.backend = spec.backend;
     if (spec.lanes[0]) options.lanes = spec.lanes;
@@ -146,9 +147,11 @@ static enum weft_status connect_and_probe(struct attempt *attempt, const struct 
     uint32_t ids[2] = {1, 2};
     enum weft_status status = weft_transport_attach(attempt->transport, attempt->loop);
     if (status >= 0) {
-        status = weft_transport_connect(attempt->transport, attempt->plan->first ? 2 : 1, theirs->address, theirs->address_bytes, &peer);
+        status = weft_transport_connect(attempt->transport, attempt->plan->first ? 2 : 1, theirs->address,
+                                        theirs->address_bytes, &peer);
     }
-    if (status < 0) return weft_error_set(&attempt->error, status, "cannot connect: %s", weft_status_text(status));
+    if (status < 0)
+        return weft_error_set(&attempt->error, status, "cannot connect: %s", weft_status_text(status));
     weft_probe_options_init(&options);
     options.ids = ids;
     options.count = 2;
@@ -159,7 +162,8 @@ static enum weft_status connect_and_probe(struct attempt *attempt, const struct 
     status = weft_probe_start(attempt->transport, attempt->loop, &options, &attempt->probe, &attempt->error);
     if (status < 0) return status;
     uint64_t limit_ns = weft_now_ns(attempt->env) + WEFT_SECONDS(2 * attempt->plan->deadline_s);
-    if (weft_loop_wait(attempt->loop, &attempt->done, limit_ns) < 0) return weft_error_set(&attempt->error, WEFT_ERR_DEADLINE, "no answer in time");
+    if (weft_loop_wait(attempt->loop, &attempt->done, limit_ns) < 0)
+        return weft_error_set(&attempt->error, WEFT_ERR_DEADLINE, "no answer in time");
     uint32_t count;
     const struct weft_probe_result *found = weft_probe_results(attempt->probe, &count);
     return found->status < 0 ? weft_error_set(&attempt->error, found->status, "%s", found->text) : WEFT_OK;
@@ -172,7 +176,8 @@ static void close_attempt(struct attempt *attempt)
     if (attempt->transport) {
         weft_transport_close(attempt->transport);
         while (!weft_transport_drained(attempt->transport) && weft_now_ns(attempt->env) < limit_ns) {
-            if (weft_transport_progress(attempt->transport, 64) == 0) nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+            if (weft_transport_progress(attempt->transport, 64) == 0)
+                nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         }
     }
     weft_transport_free(attempt->transport);
@@ -180,14 +185,17 @@ static void close_attempt(struct attempt *attempt)
     weft_loop_free(attempt->loop);
 }
 
-static void settle(struct attempt *attempt, enum weft_status status, const struct record *theirs, struct doctor_try_result *result)
+static void settle(struct attempt *attempt, enum weft_status status, const struct record *theirs,
+                   struct doctor_try_result *result)
 {
     uint32_t count;
-    const struct weft_probe_result *found = attempt->probe ? weft_probe_results(attempt->probe, &count) : NULL;
+    const struct weft_probe_result *found =
+        attempt->probe ? weft_probe_results(attempt->probe, &count) : NULL;
     result->status = status < 0 ? status : theirs->status < 0 ? (enum weft_status)theirs->status : WEFT_OK;
     result->absent = status == WEFT_ERR_UNSUPPORTED || theirs->status == WEFT_ERR_UNSUPPORTED;
     if (status < 0) snprintf(result->text, sizeof result->text, "%s", attempt->error.text);
-    else if (theirs->status < 0) snprintf(result->text, sizeof result->text, "the other side: %s", theirs->text);
+    else if (theirs->status < 0)
+        snprintf(result->text, sizeof result->text, "the other side: %s", theirs->text);
     if (result->status < 0 || !found) return;
     result->latency_ns = found->latency_ns;
     result->out_bytes_per_second = found->out_bytes_per_second;
@@ -210,7 +218,8 @@ void doctor_try(const struct doctor_try_plan *plan, struct doctor_try_result *re
         snprintf(mine.text, sizeof mine.text, "%s", attempt.error.text);
         heard = exchange(&attempt, &mine, &theirs);
     }
-    if (!heard && status >= 0) status = weft_error_set(&attempt.error, WEFT_ERR_PEER_LOST, "the other side has gone or is silent");
+    if (!heard && status >= 0)
+        status = weft_error_set(&attempt.error, WEFT_ERR_PEER_LOST, "the other side has gone or is silent");
     settle(&attempt, status, &theirs, result);
     close_attempt(&attempt);
 }
@@ -251,7 +260,9 @@ static bool read_result(int output, uint32_t deadline_s, struct doctor_try_resul
     memset(result, 0, sizeof *result);
     result->status = ready ? WEFT_ERR_PEER_LOST : WEFT_ERR_DEADLINE;
     if (ready) snprintf(result->text, sizeof result->text, "the process that tried it ended without a word");
-    else snprintf(result->text, sizeof result->text, "it blocked, and was ended after %u s", try_seconds(deadline_s));
+    else
+        snprintf(result->text, sizeof result->text, "it blocked, and was ended after %u s",
+                 try_seconds(deadline_s));
     return false;
 }
 
@@ -270,7 +281,8 @@ bool doctor_try_apart(const struct doctor_try_plan *plan, struct doctor_try_resu
     return told;
 }
 
-void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s, struct doctor_try_result *result)
+void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s,
+                     struct doctor_try_result *result)
 {
     int pair[2], output[2];
     memset(result, 0, sizeof *result);
@@ -278,8 +290,12 @@ void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s,
     snprintf(result->text, sizeof result->text, "cannot start two processes: %s", strerror(errno));
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return;
     if (pipe2(output, O_CLOEXEC) == 0) {
-        struct doctor_try_plan plan = {.lane = lane, .devices = devices, .nonce = 0x646f63746f72ull, .first = true,
-                                       .fd = pair[0], .deadline_s = deadline_s};
+        struct doctor_try_plan plan = {.lane = lane,
+                                       .devices = devices,
+                                       .nonce = 0x646f63746f72ull,
+                                       .first = true,
+                                       .fd = pair[0],
+                                       .deadline_s = deadline_s};
         pid_t one = start_side(&plan, pair[1], output[1]);
         plan.first = false;
         plan.fd = pair[1];

@@ -28,17 +28,22 @@ struct doctor_try_result {
     char text[520];          /* the way, or why not, with the side that said so */
 };
 
-/* Between hosts it wants the name of the interface that leads to the other one; the rest finds its way by itself. */
-static inline bool doctor_lane_needs_device(const char *lane) { return strncmp(lane, "ucx", 3) == 0 || strcmp(lane, "auto") == 0; }
+/* Between hosts it wants the name of the interface that leads to the other one; the rest finds its way by
+ * itself. */
+static inline bool doctor_lane_needs_device(const char *lane)
+{
+    return strncmp(lane, "ucx", 3) == 0 || strcmp(lane, "auto") == 0;
+}
 
 /* Blocks, for a few deadlines at most. */
 void doctor_try(const struct doctor_try_plan *plan, struct doctor_try_result *result);
 
-/* The same in a process of its own, which is ended when a step blocks for longer than its deadline allows. False: it was, or
- * died; the socket to the other side is then of no more use. */
+/* The same in a process of its own, which is ended when a step blocks for longer than its deadline allows.
+ * False: it was, or died; the socket to the other side is then of no more use. */
 bool doctor_try_apart(const struct doctor_try_plan *plan, struct doctor_try_result *result);
 /* Two processes of this host; they end before it returns. */
-void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s, struct doctor_try_result *result);
+void doctor_try_here(const char *lane, const char *devices, uint32_t deadline_s,
+                     struct doctor_try_result *result);
 /* Can one process of this user read another's memory? 0, or an errno. */
 int doctor_try_cma(void);
 

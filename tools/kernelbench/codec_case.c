@@ -25,11 +25,14 @@ struct codec_case *codec_case_open(const char *spec_text, bool square, size_t co
         side++;
     self->rows = square ? side : 0;
     self->elems = square ? side * side : count;
-    const struct weft_shape shape = square ? (struct weft_shape){2, {side, side}} : (struct weft_shape){1, {count}};
+    const struct weft_shape shape =
+        square ? (struct weft_shape){2, {side, side}} : (struct weft_shape){1, {count}};
     if (weft_codec_parse(spec_text, &spec, &error) == WEFT_OK) {
         spec = weft_codec_resolve(&spec, &shape);
-        self->wire = weft_alloc_bytes(weft_env_system(), weft_codec_contribution_bytes_max(&spec, &shape, 0) * 2);
-        if (self->wire && weft_codec_create(weft_env_system(), &spec, &shape, &self->codec) == WEFT_OK) return self;
+        self->wire =
+            weft_alloc_bytes(weft_env_system(), weft_codec_contribution_bytes_max(&spec, &shape, 0) * 2);
+        if (self->wire && weft_codec_create(weft_env_system(), &spec, &shape, &self->codec) == WEFT_OK)
+            return self;
     }
     codec_case_close(self);
     return NULL;

@@ -4,8 +4,8 @@
 
 #include "tools/p2p/measure.h"
 
-/* Returns the exit status: 0, 1 when something could not be measured. A missed goal is printed, not a failure: machines
- * are noisy. */
+/* Returns the exit status: 0, 1 when something could not be measured. A missed goal is printed, not a
+ * failure: machines are noisy. */
 int p2p_beside(const struct p2p_options *options);
 
 /* ---- the peers, one measurement each; beside_peers.c ---- */
@@ -19,10 +19,13 @@ struct p2p_peer_run {
 };
 
 /* ucx_perftest as two processes, pinned and waiting as ours. False: `error` has the sentence. */
-bool p2p_run_ucx_perftest(const struct p2p_options *options, const struct p2p_peer_run *run, double *value_out, char *error, size_t room);
+bool p2p_run_ucx_perftest(const struct p2p_options *options, const struct p2p_peer_run *run,
+                          double *value_out, char *error, size_t room);
 /* GB/s of one process reading another's memory. */
-bool p2p_run_vm_readv(const struct p2p_options *options, uint64_t bytes, double *value_out, char *error, size_t room);
+bool p2p_run_vm_readv(const struct p2p_options *options, uint64_t bytes, double *value_out, char *error,
+                      size_t room);
 /* GB/s of memcpy between two buffers of this size. */
-bool p2p_run_memcpy(const struct p2p_options *options, uint64_t bytes, double *value_out, char *error, size_t room);
+bool p2p_run_memcpy(const struct p2p_options *options, uint64_t bytes, double *value_out, char *error,
+                    size_t room);
 
 #endif

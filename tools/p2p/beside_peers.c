@@ -42,7 +42,8 @@ static uint16_t free_port(void)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof address;
     uint16_t port = 0;
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && getsockname(fd, (struct sockaddr *)&address, &bytes) == 0) {
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+        getsockname(fd, (struct sockaddr *)&address, &bytes) == 0) {
         port = ntohs(address.sin_port);
     }
     if (fd >= 0) close(fd);
@@ -70,7 +71,8 @@ static bool listens(uint16_t port)
     return false;
 }
 
-static pid_t start_perftest(const struct p2p_options *options, const struct p2p_peer_run *run, uint16_t port, bool client, int output)
+static pid_t start_perftest(const struct p2p_options *options, const struct p2p_peer_run *run, uint16_t port,
+                            bool client, int output)
 {
     char port_text[8], bytes[24], iters[24], warmup[24];
     pid_t parent = getpid();
@@ -89,7 +91,8 @@ static pid_t start_perftest(const struct p2p_options *options, const struct p2p_
     const char *args[24] = {"ucx_perftest"};
     size_t count = 1;
     if (client) {
-        const char *const words[] = {"127.0.0.1", "-t", run->test, "-s", bytes, "-n", iters, "-w", warmup, "-f", "-v"};
+        const char *const words[] = {"127.0.0.1", "-t", run->test, "-s", bytes, "-n",
+                                     iters,       "-w", warmup,    "-f", "-v"};
         for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) args[count++] = words[i];
         if (run->error_handling) args[count++] = "-e";
         args[count++] = "-E";
@@ -117,7 +120,9 @@ static bool parse_csv(const char *text, const struct p2p_peer_run *run, double *
     bool found = false;
     for (const char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
         double iters, median, average, overall, average_bw, overall_bw;
-        if (sscanf(line, "%lf,%lf,%lf,%lf,%lf,%lf", &iters, &median, &average, &overall, &average_bw, &overall_bw) != 6) continue;
+        if (sscanf(line, "%lf,%lf,%lf,%lf,%lf,%lf", &iters, &median, &average, &overall, &average_bw,
+                   &overall_bw) != 6)
+            continue;
         *value_out = run->latency ? median : overall_bw * 1048576e-9;
         /* from the time per message: the printed bandwidth is rounded to hundredths */
         if (!run->latency && overall > 0.5) *value_out = (double)run->bytes / overall * 1e-3;
@@ -147,13 +152,15 @@ static bool read_output(int fd, char *text, size_t room)
     return true;
 }
 
-bool p2p_run_ucx_perftest(const struct p2p_options *options, const struct p2p_peer_run *run, double *value_out, char *error, size_t room)
+bool p2p_run_ucx_perftest(const struct p2p_options *options, const struct p2p_peer_run *run,
+                          double *value_out, char *error, size_t room)
 {
     int output[2];
     char text[4096] = "";
     uint16_t port = free_port();
     int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (port == 0 || quiet < 0 || pipe2(output, O_CLOEXEC) != 0) return fail(error, room, "no port or descriptor for ucx_perftest", NULL);
+    if (port == 0 || quiet < 0 || pipe2(output, O_CLOEXEC) != 0)
+        return fail(error, room, "no port or descriptor for ucx_perftest", NULL);
     pid_t server = start_perftest(options, run, port, false, quiet), client = -1;
     int64_t limit = now_ms() + LISTEN_DEADLINE_MS;
     bool up = false, gone = server < 0;
@@ -178,7 +185,8 @@ bool p2p_run_ucx_perftest(const struct p2p_options *options, const struct p2p_pe
 /* ---- what the machine can do ---- */
 
 /* Runs `once` for about row_ms: GB/s of `bytes` per call. */
-static double rate(const struct p2p_options *options, uint64_t bytes, bool (*once)(void *context), void *context)
+static double rate(const struct p2p_options *options, uint64_t bytes, bool (*once)(void *context),
+                   void *context)
 {
     uint64_t count = 0, chunk = ((uint64_t)4 << 20) / bytes + 1;
     for (uint64_t i = 0; i < chunk; i++) {
@@ -214,7 +222,8 @@ static bool read_once(void *context)
     struct copy *copy = context;
     uint64_t done = 0;
     while (done < copy->bytes) {
-        struct iovec local = {(char *)copy->to + done, copy->bytes - done}, remote = {(char *)copy->from + done, copy->bytes - done};
+        struct iovec local = {(char *)copy->to + done, copy->bytes - done},
+                     remote = {(char *)copy->from + done, copy->bytes - done};
         ssize_t got = process_vm_readv(copy->owner, &local, 1, &remote, 1, 0);
         if (got <= 0) return false;
         done += (uint64_t)got;
@@ -230,8 +239,10 @@ static bool in_child(const struct p2p_options *options, uint64_t bytes, bool oth
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        struct copy copy = {.from = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), .to = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096),
-                            .bytes = bytes, .owner = getpid()};
+        struct copy copy = {.from = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096),
+                            .to = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096),
+                            .bytes = bytes,
+                            .owner = getpid()};
         if (!copy.from || !copy.to) _exit(1);
         pin(options, 0);
         memset(copy.from, 1, bytes);
@@ -250,18 +261,22 @@ static bool in_child(const struct p2p_options *options, uint64_t bytes, bool oth
         _exit(write(output[1], &value, sizeof value) == sizeof value ? 0 : 1);
     }
     close(output[1]);
-    bool fine = child > 0 && read(output[0], value_out, sizeof *value_out) == sizeof *value_out && *value_out > 0;
+    bool fine =
+        child > 0 && read(output[0], value_out, sizeof *value_out) == sizeof *value_out && *value_out > 0;
     close(output[0]);
     while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
     return fine;
 }
 
-bool p2p_run_vm_readv(const struct p2p_options *options, uint64_t bytes, double *value_out, char *error, size_t room)
+bool p2p_run_vm_readv(const struct p2p_options *options, uint64_t bytes, double *value_out, char *error,
+                      size_t room)
 {
-    return in_child(options, bytes, true, value_out) || fail(error, room, "process_vm_readv is not allowed here", NULL);
+    return in_child(options, bytes, true, value_out) ||
+           fail(error, room, "process_vm_readv is not allowed here", NULL);
 }
 
-bool p2p_run_memcpy(const struct p2p_options *options, uint64_t bytes, double *value_out, char *error, size_t room)
+bool p2p_run_memcpy(const struct p2p_options *options, uint64_t bytes, double *value_out, char *error,
+                    size_t room)
 {
     return in_child(options, bytes, false, value_out) || fail(error, room, "no memory for memcpy", NULL);
 }

@@ -60,7 +60,8 @@ static bool wait_polling(struct p2p_link *link, const struct p2p_counter *counte
         weft_transport_progress(link->transport, PROGRESS_BUDGET);
         if (polls % POLLS_PER_LOOK != 0) continue;
         uint64_t now_ns = p2p_now_ns();
-        if (limit_ns == 0 || counter->finished != seen) limit_ns = now_ns + WEFT_SECONDS(link->options->deadline_s);
+        if (limit_ns == 0 || counter->finished != seen)
+            limit_ns = now_ns + WEFT_SECONDS(link->options->deadline_s);
         seen = counter->finished;
         if (now_ns > limit_ns) return false;
     }
@@ -85,12 +86,14 @@ static bool wait_sleeping(struct p2p_link *link, const struct p2p_counter *count
     return counter->finished >= target;
 }
 
-bool p2p_link_wait(struct p2p_link *link, const struct p2p_counter *counter, uint64_t target, const char *what)
+bool p2p_link_wait(struct p2p_link *link, const struct p2p_counter *counter, uint64_t target,
+                   const char *what)
 {
     if (counter->finished >= target) return true;
     if (link->loop ? wait_sleeping(link, counter, target) : wait_polling(link, counter, target)) return true;
-    return p2p_link_fail(link, "%s: nothing moved for %u s (%llu of %llu done)", what, link->options->deadline_s,
-                         (unsigned long long)counter->finished, (unsigned long long)target);
+    return p2p_link_fail(link, "%s: nothing moved for %u s (%llu of %llu done)", what,
+                         link->options->deadline_s, (unsigned long long)counter->finished,
+                         (unsigned long long)target);
 }
 
 void p2p_link_nudge(struct p2p_link *link, const struct p2p_counter *counter)
@@ -133,7 +136,8 @@ struct verdict {
 };
 
 /* Everybody or nobody: has every rank opened it? The first that has not says why. */
-static bool all_opened(struct p2p_link *link, bool mine, const struct weft_error *error, bool *all_out, char *why, size_t room)
+static bool all_opened(struct p2p_link *link, bool mine, const struct weft_error *error, bool *all_out,
+                       char *why, size_t room)
 {
     struct verdict verdict = {.opened = mine}, *all = calloc(link->meet->ranks, sizeof *all);
     uint32_t first = 0;
@@ -171,8 +175,10 @@ static bool open_loop(struct p2p_link *link)
     if (link->options->wait == P2P_WAIT_POLL) return true;
     weft_loop_options_init(&options);
     if (link->options->wait == P2P_WAIT_SLEEP) options.spin_us = 0;
-    if (weft_loop_create(link->env, &options, &link->loop) < 0) return p2p_link_fail(link, "cannot make a loop");
-    return weft_transport_attach(link->transport, link->loop) >= 0 || p2p_link_fail(link, "the transport cannot be waited for");
+    if (weft_loop_create(link->env, &options, &link->loop) < 0)
+        return p2p_link_fail(link, "cannot make a loop");
+    return weft_transport_attach(link->transport, link->loop) >= 0 ||
+           p2p_link_fail(link, "the transport cannot be waited for");
 }
 
 static bool take_memory(struct p2p_link *link)
@@ -190,8 +196,9 @@ static bool take_memory(struct p2p_link *link)
     }
     link->in = in;
     link->out = out;
-    if (!in || !out) return p2p_link_fail(link, "no memory for %u buffers of %zu bytes; make -e smaller", 2 * link->options->buffers,
-                                          link->buffer_bytes);
+    if (!in || !out)
+        return p2p_link_fail(link, "no memory for %u buffers of %zu bytes; make -e smaller",
+                             2 * link->options->buffers, link->buffer_bytes);
     memset(in, 1, bytes);
     memset(out, 2, bytes);
     return true;
@@ -200,8 +207,11 @@ static bool take_memory(struct p2p_link *link)
 static bool open_window(struct p2p_link *link, uint8_t *memory, unsigned rights, struct weft_window **window)
 {
     struct weft_error error = {0};
-    struct weft_window_options options = {.size = sizeof options, .address = memory, .bytes = link->buffer_bytes * link->options->buffers,
-                                          .rights = rights, .peer_id = WEFT_ANY_PEER};
+    struct weft_window_options options = {.size = sizeof options,
+                                          .address = memory,
+                                          .bytes = link->buffer_bytes * link->options->buffers,
+                                          .rights = rights,
+                                          .peer_id = WEFT_ANY_PEER};
     if (weft_window_open(link->transport, &options, window, &error) >= 0) return true;
     return p2p_link_fail(link, "cannot open a window: %s", error.text);
 }
@@ -210,9 +220,11 @@ static bool open_windows(struct p2p_link *link)
 {
     if (!(link->options->ops & (P2P_PUT | P2P_GET))) return true;
     if (!(weft_transport_abilities(link->transport) & WEFT_TRANSPORT_WINDOWS)) {
-        return p2p_link_fail(link, "%s has no put and get; say --op send", weft_transport_name(link->transport));
+        return p2p_link_fail(link, "%s has no put and get; say --op send",
+                             weft_transport_name(link->transport));
     }
-    return open_window(link, link->in, WEFT_WINDOW_WRITE, &link->in_window) && open_window(link, link->out, WEFT_WINDOW_READ, &link->out_window);
+    return open_window(link, link->in, WEFT_WINDOW_WRITE, &link->in_window) &&
+           open_window(link, link->out, WEFT_WINDOW_READ, &link->out_window);
 }
 
 static uint32_t copy_key(const struct weft_window *window, uint8_t *out)
@@ -227,13 +239,19 @@ static uint32_t copy_key(const struct weft_window *window, uint8_t *out)
 
 static bool connect_peer(struct p2p_link *link, uint32_t rank, const struct record *record)
 {
-    enum weft_status status = weft_transport_connect(link->transport, rank + 1, record->address, record->address_bytes, &link->peers[rank]);
-    if (status < 0) return p2p_link_fail(link, "cannot connect to rank %u: %s%s", rank, weft_status_text(status),
-                                          weft_transport_connect_hint(status));
+    enum weft_status status = weft_transport_connect(link->transport, rank + 1, record->address,
+                                                     record->address_bytes, &link->peers[rank]);
+    if (status < 0)
+        return p2p_link_fail(link, "cannot connect to rank %u: %s%s", rank, weft_status_text(status),
+                             weft_transport_connect_hint(status));
     if (!record->in_key_bytes) return true;
-    status = weft_transport_import(link->peers[rank], record->in_key, record->in_key_bytes, &link->in_remotes[rank]);
-    if (status >= 0) status = weft_transport_import(link->peers[rank], record->out_key, record->out_key_bytes, &link->out_remotes[rank]);
-    return status >= 0 || p2p_link_fail(link, "cannot import the windows of rank %u: %s", rank, weft_status_text(status));
+    status = weft_transport_import(link->peers[rank], record->in_key, record->in_key_bytes,
+                                   &link->in_remotes[rank]);
+    if (status >= 0)
+        status = weft_transport_import(link->peers[rank], record->out_key, record->out_key_bytes,
+                                       &link->out_remotes[rank]);
+    return status >= 0 ||
+           p2p_link_fail(link, "cannot import the windows of rank %u: %s", rank, weft_status_text(status));
 }
 
 static bool connect_all(struct p2p_link *link)
@@ -267,7 +285,8 @@ static bool connect_all(struct p2p_link *link)
 bool p2p_link_open(struct p2p_link *link, const struct p2p_options *options, struct p2p_meet *meet)
 {
     *link = (struct p2p_link){.options = options, .meet = meet, .env = weft_env_system()};
-    return open_endpoint(link) && open_loop(link) && take_memory(link) && open_windows(link) && connect_all(link);
+    return open_endpoint(link) && open_loop(link) && take_memory(link) && open_windows(link) &&
+           connect_all(link);
 }
 
 /* ---- closing ---- */
@@ -289,7 +308,8 @@ void p2p_link_close(struct p2p_link *link)
         link->failed = true; /* the others' farewell is no news */
         weft_transport_close(link->transport);
         while (!weft_transport_drained(link->transport) && p2p_now_ns() < limit_ns) {
-            if (weft_transport_progress(link->transport, PROGRESS_BUDGET) == 0) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+            if (weft_transport_progress(link->transport, PROGRESS_BUDGET) == 0)
+                nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
         }
         weft_transport_free(link->transport);
     }

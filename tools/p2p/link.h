@@ -3,7 +3,8 @@
  *
  *   out  what is sent, put, or read by peers        in  where it arrives, or where gets are read into
  *
- * Both hold options->buffers buffers of the largest size and are open to all peers as windows where the transport has them. */
+ * Both hold options->buffers buffers of the largest size and are open to all peers as windows where the
+ * transport has them. */
 #ifndef WEFT_TOOLS_P2P_LINK_H
 #define WEFT_TOOLS_P2P_LINK_H
 
@@ -48,8 +49,10 @@ static inline void p2p_link_count(struct p2p_link *link, struct p2p_counter *cou
     if (counter == link->watched && counter->finished >= link->target) link->reached = true;
 }
 /* Until counter->finished >= target. False: failed, or nothing came within the deadline. */
-bool p2p_link_wait(struct p2p_link *link, const struct p2p_counter *counter, uint64_t target, const char *what);
-/* Do some work, until the counter moves or for at most a millisecond: for a transport that said AGAIN. counter: may be NULL. */
+bool p2p_link_wait(struct p2p_link *link, const struct p2p_counter *counter, uint64_t target,
+                   const char *what);
+/* Do some work, until the counter moves or for at most a millisecond: for a transport that said AGAIN.
+ * counter: may be NULL. */
 void p2p_link_nudge(struct p2p_link *link, const struct p2p_counter *counter);
 uint64_t p2p_now_ns(void);
 

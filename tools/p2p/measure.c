@@ -60,11 +60,17 @@ struct part {
 
 static uint64_t run_number; /* the same on every rank: all make the same runs */
 
-static uint64_t tag_of(const struct run *run, unsigned kind) { return WEFT_TAG(WEFT_CHANNEL_TEST, run->tag_base + kind); }
+static uint64_t tag_of(const struct run *run, unsigned kind)
+{
+    return WEFT_TAG(WEFT_CHANNEL_TEST, run->tag_base + kind);
+}
 
 /* ---- contents ---- */
 
-static uint64_t pattern_word(uint64_t seed, uint64_t index) { return (index + seed * 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull; }
+static uint64_t pattern_word(uint64_t seed, uint64_t index)
+{
+    return (index + seed * 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull;
+}
 
 static void fill(uint8_t *memory, uint64_t bytes, uint64_t seed)
 {
@@ -92,7 +98,8 @@ static bool filled(const uint8_t *memory, uint64_t bytes, uint64_t seed)
 static void note_block(struct run *run)
 {
     uint64_t now_ns = p2p_now_ns(), took = now_ns - run->block_started_ns;
-    if (run->block_started_ns && took > 0 && (run->fastest_ns == 0 || took < run->fastest_ns)) run->fastest_ns = took;
+    if (run->block_started_ns && took > 0 && (run->fastest_ns == 0 || took < run->fastest_ns))
+        run->fastest_ns = took;
     run->block_started_ns = now_ns;
     run->block_left = run->block;
 }
@@ -113,11 +120,13 @@ static void data_over(struct slot *slot, enum weft_status status)
     bool received = !flow->active && run->op == P2P_SEND;
     if (status < 0) {
         run->wrong++;
-        p2p_link_fail(run->link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank, weft_status_text(status));
+        p2p_link_fail(run->link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank,
+                      weft_status_text(status));
     } else if (received && slot->receive.payload_bytes != run->bytes) {
         run->wrong++;
     }
-    if (flow->free_count < run->window) flow->free_slots[flow->free_count++] = slot->index; /* the latency test takes none */
+    /* the latency test takes none */
+    if (flow->free_count < run->window) flow->free_slots[flow->free_count++] = slot->index;
     counted(flow);
 }
 
@@ -129,14 +138,18 @@ static void data_done(struct weft_completion *completion, enum weft_status statu
 static void go_done(struct weft_completion *completion, enum weft_status status)
 {
     struct slot *slot = weft_container_of(completion, struct slot, completion);
-    if (status < 0) p2p_link_fail(slot->flow->run->link, "start with rank %u: %s", slot->flow->rank, weft_status_text(status));
+    if (status < 0)
+        p2p_link_fail(slot->flow->run->link, "start with rank %u: %s", slot->flow->rank,
+                      weft_status_text(status));
     p2p_link_count(slot->flow->run->link, &slot->flow->go_count);
 }
 
 static void end_done(struct weft_completion *completion, enum weft_status status)
 {
     struct slot *slot = weft_container_of(completion, struct slot, completion);
-    if (status < 0) p2p_link_fail(slot->flow->run->link, "end with rank %u: %s", slot->flow->rank, weft_status_text(status));
+    if (status < 0)
+        p2p_link_fail(slot->flow->run->link, "end with rank %u: %s", slot->flow->rank,
+                      weft_status_text(status));
     p2p_link_count(slot->flow->run->link, &slot->flow->end_count);
 }
 
@@ -144,25 +157,29 @@ static enum weft_status start_data(struct flow *flow, struct slot *slot)
 {
     struct run *run = flow->run;
     struct p2p_link *link = run->link;
-    uint64_t offset = link->options->buffers == 1 ? 0 : flow->posted % link->options->buffers * link->buffer_bytes;
+    uint64_t offset =
+        link->options->buffers == 1 ? 0 : flow->posted % link->options->buffers * link->buffer_bytes;
     weft_completion_init(&slot->completion, 1, data_done);
     if (!flow->active) {
-        slot->receive = (struct weft_receive){.completion = &slot->completion, .buffer = link->in + offset, .buffer_bytes = run->bytes};
+        slot->receive = (struct weft_receive){
+            .completion = &slot->completion, .buffer = link->in + offset, .buffer_bytes = run->bytes};
         return weft_transport_recv(link->transport, flow->rank + 1, tag_of(run, TAG_DATA), &slot->receive);
     }
     if (run->op == P2P_GET) {
-        return weft_transport_get(link->out_remotes[flow->rank], offset, link->in + offset, run->bytes, &slot->completion);
+        return weft_transport_get(link->out_remotes[flow->rank], offset, link->in + offset, run->bytes,
+                                  &slot->completion);
     }
     if (run->op == P2P_PUT) {
         struct weft_put put = {.source = link->out + offset, .bytes = run->bytes, .offset = offset};
         return weft_transport_put(link->in_remotes[flow->rank], &put, &slot->completion);
     }
-    struct weft_message message = {.tag = tag_of(run, TAG_DATA), .payload = link->out + offset, .payload_bytes = run->bytes};
+    struct weft_message message = {
+        .tag = tag_of(run, TAG_DATA), .payload = link->out + offset, .payload_bytes = run->bytes};
     return weft_transport_send(link->peers[flow->rank], &message, &slot->completion);
 }
 
-/* Fill the window; puts and gets may be over at once, and then a window's worth of them. False: failed. *again_out: the
- * transport takes no more now. */
+/* Fill the window; puts and gets may be over at once, and then a window's worth of them. False: failed.
+ * *again_out: the transport takes no more now. */
 static bool post(struct flow *flow, bool *again_out)
 {
     struct run *run = flow->run;
@@ -171,7 +188,9 @@ static bool post(struct flow *flow, bool *again_out)
         struct slot *slot = &flow->slots[flow->free_slots[flow->free_count - 1]];
         enum weft_status status = start_data(flow, slot);
         if (status == WEFT_ERR_AGAIN) return *again_out = true;
-        if (status < 0) return p2p_link_fail(run->link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank, weft_status_text(status));
+        if (status < 0)
+            return p2p_link_fail(run->link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank,
+                                 weft_status_text(status));
         flow->posted++;
         if (status == WEFT_IN_PROGRESS) flow->free_count--;
         else counted(flow);
@@ -180,8 +199,8 @@ static bool post(struct flow *flow, bool *again_out)
 }
 
 /* A message without contents. */
-static bool control(struct flow *flow, struct slot *slot, struct p2p_counter *counter, unsigned kind, bool out,
-                    void (*fn)(struct weft_completion *, enum weft_status))
+static bool control(struct flow *flow, struct slot *slot, struct p2p_counter *counter, unsigned kind,
+                    bool out, void (*fn)(struct weft_completion *, enum weft_status))
 {
     struct run *run = flow->run;
     enum weft_status status = WEFT_ERR_AGAIN;
@@ -193,10 +212,12 @@ static bool control(struct flow *flow, struct slot *slot, struct p2p_counter *co
         weft_completion_init(&slot->completion, 1, fn);
         slot->receive = (struct weft_receive){.completion = &slot->completion};
         status = out ? weft_transport_send(run->link->peers[flow->rank], &message, &slot->completion)
-                     : weft_transport_recv(run->link->transport, flow->rank + 1, tag_of(run, kind), &slot->receive);
+                     : weft_transport_recv(run->link->transport, flow->rank + 1, tag_of(run, kind),
+                                           &slot->receive);
         if (status == WEFT_ERR_AGAIN) p2p_link_nudge(run->link, NULL);
     }
-    return status >= 0 || p2p_link_fail(run->link, "control message with rank %u: %s", flow->rank, weft_status_text(status));
+    return status >= 0 ||
+           p2p_link_fail(run->link, "control message with rank %u: %s", flow->rank, weft_status_text(status));
 }
 
 /* ---- who talks to whom ---- */
@@ -204,7 +225,8 @@ static bool control(struct flow *flow, struct slot *slot, struct p2p_counter *co
 static bool sends_to(enum p2p_pattern pattern, bool duplex, uint32_t from, uint32_t to, uint32_t ranks)
 {
     if (from == to) return false;
-    if (duplex && to < from) return sends_to(pattern, false, to, from, ranks) || sends_to(pattern, false, from, to, ranks);
+    if (duplex && to < from)
+        return sends_to(pattern, false, to, from, ranks) || sends_to(pattern, false, from, to, ranks);
     if (duplex && sends_to(pattern, false, to, from, ranks)) return true;
     switch (pattern) {
     case P2P_PAIRS: return from % 2 == 0 && to == from + 1;
@@ -220,7 +242,8 @@ static bool add_flow(struct run *run, uint32_t rank, bool active)
     *flow = (struct flow){.run = run, .rank = rank, .active = active};
     flow->slots = calloc(run->window, sizeof *flow->slots);
     flow->free_slots = calloc(run->window, sizeof *flow->free_slots);
-    if (!flow->slots || !flow->free_slots) return p2p_link_fail(run->link, "no memory for a window of %u", run->window);
+    if (!flow->slots || !flow->free_slots)
+        return p2p_link_fail(run->link, "no memory for a window of %u", run->window);
     for (uint32_t i = 0; i < run->window; i++) {
         flow->slots[i].flow = flow;
         flow->slots[i].index = i;
@@ -237,7 +260,8 @@ static bool make_flows(struct run *run, unsigned measure)
     if (!run->flows) return p2p_link_fail(run->link, "no memory");
     for (uint32_t other = 0; other < ranks; other++) {
         /* the one who gets is the one who would receive */
-        bool duplex = measure == P2P_DUPLEX, out = sends_to(pattern, duplex, me, other, ranks), in = sends_to(pattern, duplex, other, me, ranks);
+        bool duplex = measure == P2P_DUPLEX, out = sends_to(pattern, duplex, me, other, ranks),
+             in = sends_to(pattern, duplex, other, me, ranks);
         if (out && !add_flow(run, other, true)) return false;
         if (in && !add_flow(run, other, false)) return false;
     }
@@ -260,7 +284,8 @@ static void rewind_run(struct run *run, uint64_t iters)
     run->iters = iters;
     run->tag_base = (++run_number) << 4;
     run->all.finished = 0;
-    run->block = iters / 20 > run->window ? iters / 20 : run->window; /* longer than what may wait inside the transport */
+    /* longer than what may wait inside the transport */
+    run->block = iters / 20 > run->window ? iters / 20 : run->window;
     if (run->block > iters / 4) run->block = iters / 4 ? iters / 4 : 1;
     run->block_left = run->block;
     run->block_started_ns = run->fastest_ns = 0;
@@ -320,7 +345,8 @@ static bool pump(struct run *run, uint64_t expected)
         }
         if (run->all.finished != before) continue; /* over inside their calls: there is room for more */
         if (again) p2p_link_nudge(run->link, &run->all);
-        else if (!p2p_link_wait(run->link, &run->all, run->all.finished + 1, p2p_op_name(run->op))) return false;
+        else if (!p2p_link_wait(run->link, &run->all, run->all.finished + 1, p2p_op_name(run->op)))
+            return false;
     }
     return true;
 }
@@ -354,13 +380,15 @@ static bool ping(struct flow *flow, struct slot *slot)
     uint64_t tries = 0;
     do {
         if (run->op == P2P_PUT && flow->active) {
-            struct weft_put put = {.source = link->out, .bytes = run->bytes, .notify = true, .tag = tag_of(run, TAG_DATA)};
+            struct weft_put put = {
+                .source = link->out, .bytes = run->bytes, .notify = true, .tag = tag_of(run, TAG_DATA)};
             weft_completion_init(&slot->completion, 1, data_done);
             status = weft_transport_put(link->in_remotes[flow->rank], &put, &slot->completion);
         } else if (run->op == P2P_PUT) {
             weft_completion_init(&slot->completion, 1, data_done);
             slot->receive = (struct weft_receive){.completion = &slot->completion};
-            status = weft_transport_recv(link->transport, flow->rank + 1, tag_of(run, TAG_DATA), &slot->receive);
+            status =
+                weft_transport_recv(link->transport, flow->rank + 1, tag_of(run, TAG_DATA), &slot->receive);
         } else {
             flow->posted = 0; /* always the first buffer */
             status = start_data(flow, slot);
@@ -368,16 +396,19 @@ static bool ping(struct flow *flow, struct slot *slot)
         if (status == WEFT_ERR_AGAIN) p2p_link_nudge(link, &flow->count);
     } while (status == WEFT_ERR_AGAIN && !link->failed && ++tries < 1u << 26);
     if (status == WEFT_OK) data_over(slot, WEFT_OK);
-    return status >= 0 || p2p_link_fail(link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank, weft_status_text(status));
+    return status >= 0 || p2p_link_fail(link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank,
+                                        weft_status_text(status));
 }
 
 /* Round trips between the flows out and in of one pair. times: (iters,) ns per round trip, or NULL. */
-static bool bounce(struct run *run, struct flow *out, struct flow *in, bool first, uint64_t iters, double *times, uint64_t *elapsed_out)
+static bool bounce(struct run *run, struct flow *out, struct flow *in, bool first, uint64_t iters,
+                   double *times, uint64_t *elapsed_out)
 {
     uint64_t started_ns = p2p_now_ns(), before = started_ns;
     if (!ping(in, &in->slots[0])) return false;
     for (uint64_t i = 0; i < iters; i++) {
-        /* The receive of the next round is posted before our message goes: the answer never comes unexpected. */
+        /* The receive of the next round is posted before our message goes: the answer never comes
+         * unexpected. */
         if (!first && !p2p_link_wait(run->link, &in->count, i + 1, "waiting for a ping")) return false;
         if (!first && i + 1 < iters && !ping(in, &in->slots[(i + 1) & 1])) return false;
         if (i >= 2 && !p2p_link_wait(run->link, &out->count, i - 1, "waiting for a send")) return false;
@@ -399,7 +430,9 @@ static bool fetch(struct run *run, struct flow *flow, uint64_t iters, double *ti
 {
     uint64_t started_ns = p2p_now_ns(), before = started_ns;
     for (uint64_t i = 0; i < iters; i++) {
-        if (!ping(flow, &flow->slots[0]) || !p2p_link_wait(run->link, &flow->count, i + 1, "waiting for a get")) return false;
+        if (!ping(flow, &flow->slots[0]) ||
+            !p2p_link_wait(run->link, &flow->count, i + 1, "waiting for a get"))
+            return false;
         uint64_t now_ns = times ? p2p_now_ns() : 0;
         if (times) times[i] = (double)(now_ns - before);
         before = now_ns;
@@ -416,7 +449,9 @@ static bool latency_pass(struct run *run, uint64_t iters, double *times, uint64_
     rewind_run(run, iters);
     if (run->flow_count == 0) return true;
     if (run->op == P2P_GET) {
-        return start(run, &expected) && (!run->flows[0].active || fetch(run, &run->flows[0], iters, times, elapsed_out)) && finish(run);
+        return start(run, &expected) &&
+               (!run->flows[0].active || fetch(run, &run->flows[0], iters, times, elapsed_out)) &&
+               finish(run);
     }
     /* a gather is the start here: a go would come through the endpoint that is about to be timed */
     return bounce(run, &run->flows[0], &run->flows[1], first, iters, times, elapsed_out);
@@ -466,10 +501,13 @@ static bool receives(const struct run *run)
 }
 
 /* `iters` messages of fresh contents, checked when all have come. */
-static bool checked(struct run *run, unsigned measure, uint64_t iters, uint64_t seed, double *times, uint64_t *elapsed_out)
+static bool checked(struct run *run, unsigned measure, uint64_t iters, uint64_t seed, double *times,
+                    uint64_t *elapsed_out)
 {
     struct p2p_link *link = run->link;
-    uint64_t used = measure == P2P_LATENCY ? 1 : iters < link->options->buffers ? iters : link->options->buffers;
+    uint64_t used = measure == P2P_LATENCY           ? 1
+                    : iters < link->options->buffers ? iters
+                                                     : link->options->buffers;
     for (uint64_t i = 0; i < used; i++) {
         fill(link->out + i * link->buffer_bytes, run->bytes, seed);
         memset(link->in + i * link->buffer_bytes, 0x5a, run->bytes);
@@ -488,11 +526,15 @@ static bool calibrate(struct run *run, unsigned measure, uint64_t *iters_out)
     probe = probe > 2000 ? 2000 : probe < 4 ? 4 : probe;
     if (!timed(run, measure, probe, NULL, &elapsed_ns)) return false;
     double wanted = elapsed_ns ? 1e6 * options->row_ms / ((double)elapsed_ns / (double)probe) : 1;
-    *iters_out = options->iters ? options->iters : wanted > P2P_ITERS_MAX ? P2P_ITERS_MAX : wanted < 8 ? 8 : (uint64_t)wanted;
+    *iters_out = options->iters           ? options->iters
+                 : wanted > P2P_ITERS_MAX ? P2P_ITERS_MAX
+                 : wanted < 8             ? 8
+                                          : (uint64_t)wanted;
     return agree(run->link, iters_out);
 }
 
-static void summarise_latency(double *times, uint64_t iters, uint64_t elapsed_ns, bool round_trip, double *lat)
+static void summarise_latency(double *times, uint64_t iters, uint64_t elapsed_ns, bool round_trip,
+                              double *lat)
 {
     double scale = round_trip ? 0.5e-3 : 1e-3, squares = 0;
     struct bench_summary summary = bench_summarise(times, iters);
@@ -512,7 +554,8 @@ static bool time_latency(struct run *run, uint64_t iters, uint64_t seed, struct 
     double *times = calloc(iters, sizeof *times);
     uint64_t elapsed_ns = 0, ignored;
     bool fine = times || p2p_link_fail(run->link, "no memory for %llu samples", (unsigned long long)iters);
-    fine = fine && checked(run, P2P_LATENCY, iters, seed, times, &ignored) && timed(run, P2P_LATENCY, iters, NULL, &elapsed_ns);
+    fine = fine && checked(run, P2P_LATENCY, iters, seed, times, &ignored) &&
+           timed(run, P2P_LATENCY, iters, NULL, &elapsed_ns);
     if (fine) summarise_latency(times, iters, elapsed_ns, run->op != P2P_GET, part->lat);
     free(times);
     part->elapsed_ns = elapsed_ns;
@@ -548,7 +591,8 @@ static void compose(const struct run *run, const struct part *parts, uint32_t ra
     row->seconds = 1e-9 * (double)slowest_ns;
     if (row->measure == P2P_LATENCY) {
         const double *lat = parts[0].lat;
-        row->t_min = lat[0], row->t_max = lat[1], row->t_typical = lat[2], row->t_avg = lat[3], row->t_stdev = lat[4];
+        row->t_min = lat[0], row->t_max = lat[1], row->t_typical = lat[2], row->t_avg = lat[3],
+        row->t_stdev = lat[4];
         row->t_99 = lat[5], row->t_999 = lat[6];
         return;
     }
@@ -577,13 +621,18 @@ bool p2p_measure(struct p2p_link *link, unsigned op, unsigned measure, uint64_t 
 {
     struct run run = {.link = link, .op = op, .bytes = bytes};
     struct part mine = {0}, *parts = calloc(link->meet->ranks, sizeof *parts);
-    run.window = measure == P2P_LATENCY ? 2 : link->options->window * (measure == P2P_RATE ? RATE_WINDOW_FACTOR : 1);
+    run.window =
+        measure == P2P_LATENCY ? 2 : link->options->window * (measure == P2P_RATE ? RATE_WINDOW_FACTOR : 1);
     bool fine = parts && (measure == P2P_LATENCY ? make_pair_flows(&run) : make_flows(&run, measure));
     fine = fine && measure_run(&run, measure, &mine);
     mine.wrong = run.wrong;
     fine = fine && (p2p_gather(link->meet, &mine, sizeof mine, parts) || p2p_link_gone(link));
     if (fine) {
-        *row = (struct p2p_row){.op = op, .measure = measure, .bytes = bytes, .iters = mine.iters, .ranks = link->meet->ranks,
+        *row = (struct p2p_row){.op = op,
+                                .measure = measure,
+                                .bytes = bytes,
+                                .iters = mine.iters,
+                                .ranks = link->meet->ranks,
                                 .window = run.window};
         uint32_t next = link->meet->rank == 0 ? 1 : 0;
         if (link->peers[next]) weft_peer_describe(link->peers[next], row->way, sizeof row->way);

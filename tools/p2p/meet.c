@@ -54,7 +54,8 @@ static bool write_all(int fd, const void *data, size_t bytes)
 static bool gather_by_hub(struct p2p_meet *meet, const void *mine, size_t bytes, void *all)
 {
     uint32_t length = (uint32_t)bytes;
-    return write_all(meet->fd, &length, sizeof length) && write_all(meet->fd, mine, bytes) && read_all(meet->fd, all, bytes * meet->ranks);
+    return write_all(meet->fd, &length, sizeof length) && write_all(meet->fd, mine, bytes) &&
+           read_all(meet->fd, all, bytes * meet->ranks);
 }
 
 static bool gather_by_session(struct p2p_meet *meet, const void *mine, size_t bytes, void *all)
@@ -68,8 +69,10 @@ static bool gather_by_session(struct p2p_meet *meet, const void *mine, size_t by
         enum weft_status status = weft_all_gather(meet->session, in, out, words, WEFT_I64, &request);
         if (status >= 0) status = weft_wait(&request, 0);
         fine = status >= 0;
-        if (!fine) fprintf(stderr, "weft bench p2p: rank %u: %s\n", meet->rank, weft_error_text(meet->session));
-        for (uint32_t i = 0; fine && i < meet->ranks; i++) memcpy((char *)all + i * bytes, out + i * words, bytes);
+        if (!fine)
+            fprintf(stderr, "weft bench p2p: rank %u: %s\n", meet->rank, weft_error_text(meet->session));
+        for (uint32_t i = 0; fine && i < meet->ranks; i++)
+            memcpy((char *)all + i * bytes, out + i * words, bytes);
     }
     free(in);
     free(out);
@@ -160,7 +163,8 @@ static bool hub_ready(struct hub *hub, int timeout_ms, bool *all_gone)
         int found = poll(&wait, 1, timeout_ms);
         while (found < 0 && errno == EINTR) found = poll(&wait, 1, timeout_ms);
         if (found == 0) {
-            fprintf(stderr, "weft bench p2p: process %u has been silent for %d s; ending the run\n", i, timeout_ms / 1000);
+            fprintf(stderr, "weft bench p2p: process %u has been silent for %d s; ending the run\n", i,
+                    timeout_ms / 1000);
             return false;
         }
         if (recv(hub->fds[i], &probe, 1, MSG_PEEK) <= 0) gone++;
@@ -174,14 +178,18 @@ static bool hub_round(struct hub *hub)
 {
     uint32_t length = 0, first = 0;
     for (uint32_t i = 0; i < hub->count; i++) {
-        if (!read_all(hub->fds[i], &length, sizeof length) || length > P2P_RECORD_BYTES_MAX || (i > 0 && length != first)) return false;
+        if (!read_all(hub->fds[i], &length, sizeof length) || length > P2P_RECORD_BYTES_MAX ||
+            (i > 0 && length != first))
+            return false;
         first = length;
         /* the record itself is read below, once all lengths agree */
     }
     char *all = malloc((size_t)first * hub->count + 1);
     bool fine = all != NULL;
-    for (uint32_t i = 0; fine && i < hub->count; i++) fine = read_all(hub->fds[i], all + (size_t)i * first, first);
-    for (uint32_t i = 0; fine && i < hub->count; i++) fine = write_all(hub->fds[i], all, (size_t)first * hub->count);
+    for (uint32_t i = 0; fine && i < hub->count; i++)
+        fine = read_all(hub->fds[i], all + (size_t)i * first, first);
+    for (uint32_t i = 0; fine && i < hub->count; i++)
+        fine = write_all(hub->fds[i], all, (size_t)first * hub->count);
     free(all);
     return fine;
 }
@@ -203,7 +211,8 @@ static int reap(struct hub *hub)
     return answer;
 }
 
-int p2p_launch(const struct p2p_options *options, int (*body)(void *context, struct p2p_meet *meet), void *context)
+int p2p_launch(const struct p2p_options *options, int (*body)(void *context, struct p2p_meet *meet),
+               void *context)
 {
     struct hub *hub = calloc(1, sizeof *hub);
     if (!hub) return fprintf(stderr, "weft bench p2p: out of memory\n"), 1;

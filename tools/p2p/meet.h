@@ -22,9 +22,11 @@ struct p2p_meet {
 /* Every rank gives `bytes` (the same number) and gets (ranks, bytes). Blocks. False: somebody is gone. */
 bool p2p_gather(struct p2p_meet *meet, const void *mine, size_t bytes, void *all);
 
-/* Start options->processes children of this process, pinned as the options say; each runs body and leaves with its
- * answer. This process serves them until all are gone; when one fails the others are ended. 0, or 1 (told on stderr). */
-int p2p_launch(const struct p2p_options *options, int (*body)(void *context, struct p2p_meet *meet), void *context);
+/* Start options->processes children of this process, pinned as the options say; each runs body and leaves
+ * with its answer. This process serves them until all are gone; when one fails the others are ended. 0, or 1
+ * (told on stderr). */
+int p2p_launch(const struct p2p_options *options, int (*body)(void *context, struct p2p_meet *meet),
+               void *context);
 
 /* Take part in the job of the environment (`weft run`, or any launcher that weft knows). */
 bool p2p_meet_join(struct p2p_meet *meet);

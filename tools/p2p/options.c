@@ -12,9 +12,28 @@
 #include "tools/benchlib/usage.h"
 
 enum {
-    OPTION_OP = 256, OPTION_MEASURE, OPTION_WAIT, OPTION_PATTERN, OPTION_MEMORY, OPTION_TRANSPORT, OPTION_DEVICES, OPTION_WRAP,
-    OPTION_WINDOW, OPTION_BUFFERS, OPTION_ITERS, OPTION_ROW_MS, OPTION_DEADLINE, OPTION_EAGER, OPTION_CPUS, OPTION_JSON,
-    OPTION_PEERS, OPTION_SECRET, OPTION_BESIDE, OPTION_ROUNDS, OPTION_ONLY, OPTION_STEP,
+    OPTION_OP = 256,
+    OPTION_MEASURE,
+    OPTION_WAIT,
+    OPTION_PATTERN,
+    OPTION_MEMORY,
+    OPTION_TRANSPORT,
+    OPTION_DEVICES,
+    OPTION_WRAP,
+    OPTION_WINDOW,
+    OPTION_BUFFERS,
+    OPTION_ITERS,
+    OPTION_ROW_MS,
+    OPTION_DEADLINE,
+    OPTION_EAGER,
+    OPTION_CPUS,
+    OPTION_JSON,
+    OPTION_PEERS,
+    OPTION_SECRET,
+    OPTION_BESIDE,
+    OPTION_ROUNDS,
+    OPTION_ONLY,
+    OPTION_STEP,
 };
 
 static const struct option long_options[] = {
@@ -50,20 +69,27 @@ static const struct option long_options[] = {
 
 static const char help[] =
     "usage: weft bench p2p [options]\n\n"
-    "Messages between endpoints of one transport, no collective: latency, bandwidth, message rate, contents checked.\n\n"
-    "  -n, --processes N     start N processes on this host (default 2; 0, or inside `weft run`: take part in that job)\n"
+    "Messages between endpoints of one transport, no collective: latency, bandwidth, message rate, contents "
+    "checked.\n\n"
+    "  -n, --processes N     start N processes on this host (default 2; 0, or inside `weft run`: take part "
+    "in that job)\n"
     "      --peers N         process 0 and N peers: -n N+1, and pattern fanout unless another is named\n"
     "      --op OPS          send, put, get, several with commas, or all (default send)\n"
     "      --measure WHAT    lat, bw, duplex, rate, several with commas, or all (default lat,bw)\n"
-    "      --transport T     ucx:tcp, ucx:shm, shm, verbs, auto; wrapped: fault:T, delay:T (default ucx:tcp)\n"
+    "      --transport T     ucx:tcp, ucx:shm, shm, verbs, auto; wrapped: fault:T, delay:T (default "
+    "ucx:tcp)\n"
     "      --devices LIST    network or RDMA devices, comma separated (default lo)\n"
-    "      --secret-file FILE  the secret that the endpoints prove to each other, the same on all hosts (default:\n"
+    "      --secret-file FILE  the secret that the endpoints prove to each other, the same on all hosts "
+    "(default:\n"
     "                        WEFT_SECRET, WEFT_SECRET_FILE): verbs between hosts needs one\n"
     "      --wrap TEXT       parameters of fault: and delay:, e.g. delay_us=100\n"
-    "      --wait MODE       poll (never sleep), sleep (at once), auto (spin briefly, then sleep; default poll)\n"
-    "      --pattern P       bandwidth of: pairs 0-1 2-3 ..., incast (all to 0), fanout (0 to all), all (default pairs);\n"
+    "      --wait MODE       poll (never sleep), sleep (at once), auto (spin briefly, then sleep; default "
+    "poll)\n"
+    "      --pattern P       bandwidth of: pairs 0-1 2-3 ..., incast (all to 0), fanout (0 to all), all "
+    "(default pairs);\n"
     "                        latency is always that of the pairs\n"
-    "      --memory M        plain, or mapped: memory that the transport itself gives (default mapped where there is any)\n"
+    "      --memory M        plain, or mapped: memory that the transport itself gives (default mapped where "
+    "there is any)\n"
     "      --window N        messages in flight per peer for bw and duplex (default 16; rate: 4 times that)\n"
     "      --buffers N       buffers used in turn (default 1, as perftest does)\n"
     "      --eager SIZE      payloads up to SIZE travel with their announcement (default: the transport's)\n"
@@ -76,20 +102,27 @@ static const char help[] =
     "      --row-ms MS       time of one row (default 300)\n"
     "      --deadline S      give up when nothing moves for so long (default 30)\n"
     "      --json            one JSON object per row instead of the table\n"
-    "      --beside PEERS    ucx_perftest: run it, memcpy and process_vm_readv in turn with ours, print the ratios\n"
+    "      --beside PEERS    ucx_perftest: run it, memcpy and process_vm_readv in turn with ours, print the "
+    "ratios\n"
     "      --rounds N        of --beside; medians are printed (default 5)\n"
     "      --only LIST       of --beside: shm-latency, shm-send, shm-put, cma, tcp (default: all)\n"
     "  -h, --help            this text\n\n"
-    "Latencies are one way (half a round trip; of get: the whole operation), in microseconds; t_avg is of a pass without\n"
-    "a clock reading per message. BW in GB/s (1e9 bytes), all peers and both directions together; peak: the fastest\n"
-    "twentieth of the messages at each receiver. CPU: processor seconds of all processes per GB. copies: per message, as the\n"
+    "Latencies are one way (half a round trip; of get: the whole operation), in microseconds; t_avg is of a "
+    "pass without\n"
+    "a clock reading per message. BW in GB/s (1e9 bytes), all peers and both directions together; peak: the "
+    "fastest\n"
+    "twentieth of the messages at each receiver. CPU: processor seconds of all processes per GB. copies: per "
+    "message, as the\n"
     "transport counts them. #wrong: messages with a wrong length, status or byte.\n";
 
 const char *p2p_op_name(unsigned op) { return op == P2P_PUT ? "put" : op == P2P_GET ? "get" : "send"; }
 
 const char *p2p_measure_name(unsigned measure)
 {
-    return measure == P2P_LATENCY ? "lat" : measure == P2P_BANDWIDTH ? "bw" : measure == P2P_DUPLEX ? "duplex" : "rate";
+    return measure == P2P_LATENCY     ? "lat"
+           : measure == P2P_BANDWIDTH ? "bw"
+           : measure == P2P_DUPLEX    ? "duplex"
+                                      : "rate";
 }
 
 const char *p2p_wait_name(enum p2p_wait wait)
@@ -99,7 +132,10 @@ const char *p2p_wait_name(enum p2p_wait wait)
 
 const char *p2p_pattern_name(enum p2p_pattern pattern)
 {
-    return pattern == P2P_PAIRS ? "pairs" : pattern == P2P_INCAST ? "incast" : pattern == P2P_FANOUT ? "fanout" : "all";
+    return pattern == P2P_PAIRS    ? "pairs"
+           : pattern == P2P_INCAST ? "incast"
+           : pattern == P2P_FANOUT ? "fanout"
+                                   : "all";
 }
 
 static bool complain(const char *option, const char *text, const char *expected)
@@ -114,7 +150,8 @@ static bool parse_u32(const char *option, const char *text, uint32_t min, uint32
     errno = 0;
     unsigned long value = strtoul(text, &end, 10);
     snprintf(expected, sizeof expected, "a whole number from %" PRIu32 " to %" PRIu32, min, max);
-    if (end == text || *end || errno || *text == '-' || value < min || value > max) return complain(option, text, expected);
+    if (end == text || *end || errno || *text == '-' || value < min || value > max)
+        return complain(option, text, expected);
     *out = (uint32_t)value;
     return true;
 }
@@ -134,7 +171,8 @@ static unsigned choose(const char *text, const char *const *choices)
     return 0;
 }
 
-static bool parse_choice(const char *option, const char *text, const char *const *choices, const char *listed, unsigned *out)
+static bool parse_choice(const char *option, const char *text, const char *const *choices, const char *listed,
+                         unsigned *out)
 {
     unsigned found = choose(text, choices);
     if (!found) return complain(option, text, listed);
@@ -143,7 +181,8 @@ static bool parse_choice(const char *option, const char *text, const char *const
 }
 
 /* A mask of the choices named in a comma-separated list. */
-static bool parse_mask(const char *option, const char *text, const char *const *choices, const char *listed, unsigned *out)
+static bool parse_mask(const char *option, const char *text, const char *const *choices, const char *listed,
+                       unsigned *out)
 {
     char copy[96];
     unsigned mask = 0;
@@ -166,7 +205,8 @@ static bool parse_cpus(struct p2p_options *options, const char *text)
     while (*text) {
         char *end = NULL;
         unsigned long cpu = strtoul(text, &end, 10);
-        if (end == text || cpu >= (unsigned long)online || (*end && *end != ',') || options->cpu_count == P2P_CPUS_MAX) {
+        if (end == text || cpu >= (unsigned long)online || (*end && *end != ',') ||
+            options->cpu_count == P2P_CPUS_MAX) {
             return complain("--cpus", text, "numbers of CPUs of this host, such as 0,1");
         }
         options->cpus[options->cpu_count++] = (uint32_t)cpu;
@@ -178,15 +218,19 @@ static bool parse_cpus(struct p2p_options *options, const char *text)
 bool p2p_transport_parse(const char *text, struct p2p_transport_spec *spec)
 {
     const char *at = text;
-    while (strncmp(at, "fault:", 6) == 0 || strncmp(at, "delay:", 6) == 0 || strncmp(at, "trace:", 6) == 0) at += 6;
+    while (strncmp(at, "fault:", 6) == 0 || strncmp(at, "delay:", 6) == 0 || strncmp(at, "trace:", 6) == 0)
+        at += 6;
     const char *colon = strchr(at, ':');
     size_t backend_bytes = colon ? (size_t)(colon - text) : strlen(text);
     memset(spec, 0, sizeof *spec);
-    if (strlen(text) >= sizeof spec->text || backend_bytes >= sizeof spec->backend || (colon && strlen(colon + 1) >= sizeof spec->lanes)) {
+    if (strlen(text) >= sizeof spec->text || backend_bytes >= sizeof spec->backend ||
+        (colon && strlen(colon + 1) >= sizeof spec->lanes)) {
         return complain("--transport", text, "a shorter name");
     }
-    if (*at == 0 || (colon && colon[1] == 0)) return complain("--transport", text, "ucx:tcp, ucx:shm, shm, verbs or auto");
-    if (strncmp(at, "sim", 3) == 0) return complain("--transport", text, "a real transport: sim lives inside one process");
+    if (*at == 0 || (colon && colon[1] == 0))
+        return complain("--transport", text, "ucx:tcp, ucx:shm, shm, verbs or auto");
+    if (strncmp(at, "sim", 3) == 0)
+        return complain("--transport", text, "a real transport: sim lives inside one process");
     snprintf(spec->text, sizeof spec->text, "%s", text);
     snprintf(spec->backend, sizeof spec->backend, "%.*s", (int)backend_bytes, text);
     if (colon) snprintf(spec->lanes, sizeof spec->lanes, "%s", colon + 1);
@@ -204,9 +248,12 @@ static bool parse_factor(const char *text, double *out)
 
 static bool set_words(struct p2p_options *options, int found, const char *text)
 {
-    static const char *const ops[] = {"send", "put", "get", NULL}, *const measures[] = {"lat", "bw", "duplex", "rate", NULL};
+    static const char *const ops[] = {"send", "put", "get", NULL}, *const measures[] = {"lat", "bw", "duplex",
+                                                                                        "rate", NULL};
     static const char *const waits[] = {"poll", "sleep", "auto", NULL};
-    static const char *const patterns[] = {"pairs", "incast", "fanout", "all", NULL}, *const memories[] = {"plain", "mapped", NULL};
+    static const char *const patterns[] = {"pairs", "incast", "fanout", "all", NULL}, *const memories[] = {
+                                                                                          "plain", "mapped",
+                                                                                          NULL};
     unsigned value = 0;
     switch (found) {
     case OPTION_OP:
@@ -214,7 +261,8 @@ static bool set_words(struct p2p_options *options, int found, const char *text)
         options->ops &= P2P_SEND | P2P_PUT | P2P_GET;
         return true;
     case OPTION_MEASURE:
-        if (!parse_mask("--measure", text, measures, "lat, bw, duplex, rate or all", &options->measures)) return false;
+        if (!parse_mask("--measure", text, measures, "lat, bw, duplex, rate or all", &options->measures))
+            return false;
         options->measures &= P2P_LATENCY | P2P_BANDWIDTH | P2P_DUPLEX | P2P_RATE;
         return true;
     case OPTION_WAIT:
@@ -268,9 +316,19 @@ static bool set_option(struct p2p_options *options, int found, const char *text)
 int p2p_options_parse(struct p2p_options *options, int argc, char **argv)
 {
     *options = (struct p2p_options){
-        .ops = P2P_SEND, .measures = P2P_LATENCY | P2P_BANDWIDTH, .wait = P2P_WAIT_POLL, .pattern = P2P_PAIRS, .memory = P2P_MEMORY_MAPPED,
-        .sweep = {.first = 8, .last = 4 << 20, .factor = 8, .unit = 1}, .processes = getenv("WEFT_COORDINATOR") ? 0 : 2,
-        .window = 16, .buffers = 1, .row_ms = 300, .deadline_s = 30, .eager_bytes = UINT64_MAX, .rounds = 5,
+        .ops = P2P_SEND,
+        .measures = P2P_LATENCY | P2P_BANDWIDTH,
+        .wait = P2P_WAIT_POLL,
+        .pattern = P2P_PAIRS,
+        .memory = P2P_MEMORY_MAPPED,
+        .sweep = {.first = 8, .last = 4 << 20, .factor = 8, .unit = 1},
+        .processes = getenv("WEFT_COORDINATOR") ? 0 : 2,
+        .window = 16,
+        .buffers = 1,
+        .row_ms = 300,
+        .deadline_s = 30,
+        .eager_bytes = UINT64_MAX,
+        .rounds = 5,
     };
     p2p_transport_parse("ucx:tcp", &options->transport);
     int found, several = 0;
@@ -286,13 +344,15 @@ int p2p_options_parse(struct p2p_options *options, int argc, char **argv)
         if (!set_option(options, found, optarg)) return 3;
     }
     if (optind < argc) return fprintf(stderr, "weft bench p2p: unexpected argument '%s'\n", argv[optind]), 3;
-    if (peers && several > 1) return fprintf(stderr, "weft bench p2p: --peers N means -n N+1: say one of them\n"), 3;
+    if (peers && several > 1)
+        return fprintf(stderr, "weft bench p2p: --peers N means -n N+1: say one of them\n"), 3;
     if (peers && !patterned) options->pattern = P2P_FANOUT;
     if (options->sweep.first == 0) options->sweep.first = 1;
     if (options->sweep.first > options->sweep.last) {
         return fprintf(stderr, "weft bench p2p: the first size (-b) is larger than the last (-e)\n"), 3;
     }
-    if (options->processes == 1) return fprintf(stderr, "weft bench p2p: -n 1: two processes are the least that can talk\n"), 3;
+    if (options->processes == 1)
+        return fprintf(stderr, "weft bench p2p: -n 1: two processes are the least that can talk\n"), 3;
     options->progress = isatty(STDERR_FILENO);
     return 0;
 }

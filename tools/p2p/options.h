@@ -13,7 +13,13 @@ enum p2p_wait { P2P_WAIT_POLL = 1, P2P_WAIT_SLEEP, P2P_WAIT_AUTO };
 enum p2p_pattern { P2P_PAIRS = 1, P2P_INCAST, P2P_FANOUT, P2P_ALL };
 enum p2p_memory { P2P_MEMORY_PLAIN = 1, P2P_MEMORY_MAPPED };
 
-enum { P2P_CPUS_MAX = 64, P2P_WINDOW_MAX = 1024, P2P_ITERS_MAX = 5000000, P2P_RANKS_MAX = 256, P2P_BUFFERS_MAX = 64 };
+enum {
+    P2P_CPUS_MAX = 64,
+    P2P_WINDOW_MAX = 1024,
+    P2P_ITERS_MAX = 5000000,
+    P2P_RANKS_MAX = 256,
+    P2P_BUFFERS_MAX = 64
+};
 
 struct p2p_transport_spec {
     char text[96];     /* as given */

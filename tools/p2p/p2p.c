@@ -9,13 +9,15 @@
 #include "tools/p2p/beside.h"
 #include "tools/p2p/report.h"
 
-static const unsigned ops[] = {P2P_SEND, P2P_PUT, P2P_GET}, measures[] = {P2P_LATENCY, P2P_BANDWIDTH, P2P_DUPLEX, P2P_RATE};
+static const unsigned ops[] = {P2P_SEND, P2P_PUT, P2P_GET},
+                      measures[] = {P2P_LATENCY, P2P_BANDWIDTH, P2P_DUPLEX, P2P_RATE};
 
 static uint32_t count_rows(const struct p2p_options *options)
 {
     uint32_t sizes = 0;
     for (uint64_t bytes = 0; (bytes = bench_sweep_next(&options->sweep, bytes)) != 0;) sizes++;
-    return sizes * (uint32_t)__builtin_popcount(options->ops) * (uint32_t)__builtin_popcount(options->measures);
+    return sizes * (uint32_t)__builtin_popcount(options->ops) *
+           (uint32_t)__builtin_popcount(options->measures);
 }
 
 static bool run_rows(struct p2p_link *link, struct p2p_report *report)
@@ -42,7 +44,8 @@ static int take_part(void *context, struct p2p_meet *meet)
 {
     const struct p2p_options *options = context;
     struct p2p_link link;
-    struct p2p_report report = {.out = stdout, .options = options, .ranks = meet->ranks, .rows_total = count_rows(options)};
+    struct p2p_report report = {
+        .out = stdout, .options = options, .ranks = meet->ranks, .rows_total = count_rows(options)};
     bool fine = p2p_link_open(&link, options, meet);
     if (fine) {
         report.transport = weft_transport_name(link.transport);
@@ -71,7 +74,9 @@ int weft_bench_p2p_main(int argc, char **argv)
     if (answer != 0) return answer - 1;
     if (!tool_read_secret("weft bench p2p", options.secret_file, NULL, &options.secret)) return TOOL_USAGE;
     if (options.beside) answer = p2p_beside(&options);
-    else answer = options.processes > 0 ? p2p_launch(&options, take_part, &options) : take_part_in_job(&options);
+    else
+        answer =
+            options.processes > 0 ? p2p_launch(&options, take_part, &options) : take_part_in_job(&options);
     free(options.secret);
     return answer;
 }

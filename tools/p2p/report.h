@@ -1,4 +1,5 @@
-/* report.h - rows of `weft bench p2p` in perftest's columns, or as JSON lines. Rows are printed as they come. */
+/* report.h - rows of `weft bench p2p` in perftest's columns, or as JSON lines. Rows are printed as they
+ * come. */
 #ifndef WEFT_TOOLS_P2P_REPORT_H
 #define WEFT_TOOLS_P2P_REPORT_H
 

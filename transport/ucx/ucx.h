@@ -18,9 +18,10 @@
  *
  * A message goes one of three ways
  *   eager       up to eager_bytes_max, while its receiver lets more bytes wait: one UCX active message
- *   announced   else: a word ANNOUNCE ─► GRANT (a buffer is named) or TAKEN (nobody needs it) ─► DATA fragments, each
- *               one active message of at most a TCP segment of UCX. Over tcp this is faster than UCX's own rendezvous
- *               (which puts the whole payload into the socket at once, out of the caches).
+ *   announced   else: a word ANNOUNCE ─► GRANT (a buffer is named) or TAKEN (nobody needs it) ─► DATA
+ *               fragments, each one active message of at most a TCP segment of UCX. Over tcp this is faster
+ *               than UCX's own rendezvous (which puts the whole payload into the socket at once, out of the
+ *               caches).
  *   by UCX      where the kernel copies between processes (shared memory): UCX's rendezvous
  *
  * UCX callbacks only note what happened (an arrival queued, an operation finished, a peer failed); all
@@ -29,9 +30,9 @@
  * An operation has two owners, the user and UCX, and is recycled when both have let go:
  *   finished   its completion is queued (the user gets his buffer back)     delivered   and has run
  *   holds      requests of UCX that still use it
- * An operation finishes when UCX holds nothing of it, also when a peer is lost: a forced close ends UCX's requests. A put or
- * get by hardware UCX ends while the device may still be at it, so the buffers of those that failed are kept
- * until the connection is gone and UCX's worker flushed (`parked`).
+ * An operation finishes when UCX holds nothing of it, also when a peer is lost: a forced close ends UCX's
+ * requests. A put or get by hardware UCX ends while the device may still be at it, so the buffers of those
+ * that failed are kept until the connection is gone and UCX's worker flushed (`parked`).
  * Should a request remain after that, its user gets it back all the same, and its memory waits here for
  * UCX. A buffer that waits for DATA is written by our own hand only, so it can be given back at any time. */
 #ifndef WEFT_TRANSPORT_UCX_H
@@ -47,7 +48,8 @@
 
 enum {
     UCX_AM_ID = 17,            /* one active message id for everything; kinds are in our header */
-    UCX_SENDS_MAX = 8192,      /* sends, puts and gets in flight of one endpoint; more answer WEFT_ERR_AGAIN */
+    /* sends, puts and gets in flight of one endpoint; more answer WEFT_ERR_AGAIN */
+    UCX_SENDS_MAX = 8192,
     UCX_SMALL_BYTES = 256,     /* eager payloads up to this are kept inside the arrival */
     UCX_REORDER_MAX = 16384,   /* how far a message may run ahead of an earlier one */
     UCX_POOL_BLOCK = 32,
@@ -90,7 +92,8 @@ struct ucx_op {
     enum weft_status failed; /* finishes with this as soon as UCX holds nothing of it */
     bool rendezvous;         /* by UCX; also a put or get by its remote access */
     bool finished, delivered;
-    bool parked;             /* UCX has let go of it by an error, a device perhaps not: finishes with the connection */
+    /* UCX has let go of it by an error, a device perhaps not: finishes with the connection */
+    bool parked;
 };
 
 /* Something on its way out: a message, a put, the answer to a get. */
@@ -223,7 +226,8 @@ struct ucx_peer {
     uint32_t incoming_count;
     struct weft_list operations, ahead, link_failed, link;
     struct weft_list sending, busy; /* busy: in endpoint->busy while `sending` is not empty */
-    struct weft_list batches, talking; /* talking: in endpoint->talking while `batches` is not empty or messages are gathered */
+    /* talking: in endpoint->talking while `batches` is not empty or messages are gathered */
+    struct weft_list batches, talking;
     struct ucx_gather *gather;  /* NULL: none gathered */
     uint64_t spoke_round;       /* the round of the last small message to him */
     struct weft_list incoming, remotes;
@@ -273,8 +277,10 @@ void *ucx_pool_take(struct ucx_endpoint *endpoint, struct ucx_pool *pool);
 void ucx_pool_give(struct ucx_pool *pool, void *item);
 
 /* ucx_peer.c */
-struct ucx_peer *ucx_peer_of(struct ucx_endpoint *endpoint, struct weft_peer *peer); /* made when missing; NULL: no memory */
-enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes);
+/* made when missing; NULL: no memory */
+struct ucx_peer *ucx_peer_of(struct ucx_endpoint *endpoint, struct weft_peer *peer);
+enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob,
+                             size_t bytes);
 void ucx_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status);
 void ucx_peer_leave(struct ucx_peer *known, enum weft_status status);
 void ucx_peer_left(struct ucx_peer *known);
@@ -297,30 +303,35 @@ void ucx_lane_learn(struct ucx_peer *known);
 void ucx_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
 
 /* ucx_message.c */
-ucs_status_t ucx_on_message(void *context, const void *header, size_t header_bytes, void *data, size_t data_bytes,
-                            const ucp_am_recv_param_t *param);
-enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
-                                  struct weft_completion *completion);
+ucs_status_t ucx_on_message(void *context, const void *header, size_t header_bytes, void *data,
+                            size_t data_bytes, const ucp_am_recv_param_t *param);
+enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_peer *peer,
+                                  const struct weft_message *message, struct weft_completion *completion);
 enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
                                     struct weft_completion *completion);
 void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face);
 /* One small message whose payload is valid during the call only. */
 void ucx_on_eager(struct ucx_peer *known, const struct ucx_wire_header *header, const void *payload);
 void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_TOO */
-struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind, struct weft_completion *completion); /* NULL: no memory */
-/* An arrival without payload of its own: an announced message, a notification. NULL: no memory, the peer is failed. */
-struct ucx_arrival *ucx_arrival_make(struct ucx_peer *known, uint64_t tag, uint64_t sequence, uint64_t payload_bytes,
-                                     const uint8_t *header, uint32_t header_bytes);
+/* NULL: no memory */
+struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind,
+                               struct weft_completion *completion);
+/* An arrival without payload of its own: an announced message, a notification. NULL: no memory, the peer is
+ * failed. */
+struct ucx_arrival *ucx_arrival_make(struct ucx_peer *known, uint64_t tag, uint64_t sequence,
+                                     uint64_t payload_bytes, const uint8_t *header, uint32_t header_bytes);
 void ucx_arrival_queue(struct ucx_arrival *arrival);
 int ucx_arrivals_progress(struct ucx_endpoint *endpoint);
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival);
 
 /* ucx_op.c */
-void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known, struct weft_completion *completion);
+void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known,
+                 struct weft_completion *completion);
 bool ucx_op_number(struct ucx_op *op); /* give it an id; false: no memory */
 void ucx_op_finish(struct ucx_op *op, enum weft_status status);
 bool ucx_op_park(struct ucx_op *op, ucs_status_t status);      /* true: it finishes later, see `parked` */
-void ucx_op_fail(struct ucx_op *op, enum weft_status status); /* finish, now or when UCX holds nothing of it any more */
+/* finish, now or when UCX holds nothing of it any more */
+void ucx_op_fail(struct ucx_op *op, enum weft_status status);
 void ucx_op_started(struct ucx_op *op, void *request);        /* what UCX answered to its start */
 void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status);
 void ucx_op_release(struct ucx_op *op);                       /* recycle it if nobody holds it any more */
@@ -346,20 +357,24 @@ void ucx_stream_stop(struct ucx_send *send);
 void ucx_stream_check(struct ucx_send *send); /* is it over? */
 int ucx_streams_push(struct ucx_endpoint *endpoint);
 bool ucx_streams_waiting(const struct ucx_endpoint *endpoint); /* fragments could be started right now */
-void ucx_on_data(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data, size_t data_bytes);
+void ucx_on_data(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data,
+                 size_t data_bytes);
 
 /* ucx_window.c */
-enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
+enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window,
+                                 struct weft_error *error);
 void ucx_window_close(struct weft_transport *transport, struct weft_window *window);
 void ucx_window_free(struct weft_transport *transport, struct weft_window *window);
-enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
+enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
+                            size_t bytes);
 void ucx_release(struct weft_transport *transport, struct weft_remote *remote);
 void *ucx_map(struct weft_transport *transport, struct weft_remote *remote);
-enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
-                         struct weft_completion *completion);
-enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination,
-                         size_t bytes, struct weft_completion *completion);
-void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data, size_t data_bytes);
+enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *remote,
+                         const struct weft_put *put, struct weft_completion *completion);
+enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
+                         void *destination, size_t bytes, struct weft_completion *completion);
+void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data,
+                size_t data_bytes);
 void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry);
 /* The window that this peer may reach with one of these rights, or NULL. */
 struct ucx_window *ucx_window_find(struct ucx_peer *known, uint64_t id, uint64_t secret, unsigned rights);

@@ -1,5 +1,6 @@
-/* ucx_batch.c - small words to a peer. They are gathered while one round of progress runs and leave together at its
- * end, so that a stream of announced messages costs a fraction of an active message each way, not two. */
+/* ucx_batch.c - small words to a peer. They are gathered while one round of progress runs and leave together
+ * at its end, so that a stream of announced messages costs a fraction of an active message each way, not
+ * two. */
 #include "transport/ucx/ucx.h"
 
 static struct ucx_batch *last_batch(struct ucx_peer *known)
@@ -40,7 +41,10 @@ void ucx_word(struct ucx_peer *known, const struct ucx_wire_entry *entry)
     batch->used += bytes;
 }
 
-static void on_batch_sent(void *request, ucs_status_t status, void *user_data) { ucx_op_ended(user_data, request, status); }
+static void on_batch_sent(void *request, ucs_status_t status, void *user_data)
+{
+    ucx_op_ended(user_data, request, status);
+}
 
 static void send_batch(struct ucx_peer *known, struct ucx_batch *batch)
 {
@@ -59,7 +63,8 @@ static void send_batch(struct ucx_peer *known, struct ucx_batch *batch)
         .user_data = &batch->op,
     };
     batch->op.holds = 1;
-    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, batch->header, UCX_WIRE_FIXED_BYTES, batch->words, batch->used, &param);
+    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, batch->header, UCX_WIRE_FIXED_BYTES, batch->words,
+                                    batch->used, &param);
     if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
     ucx_op_started(&batch->op, request);
 }
@@ -108,7 +113,8 @@ static void on_announce(struct ucx_peer *known, const struct ucx_wire_entry *ent
         ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_TAKEN, .id = entry->id});
         return;
     }
-    struct ucx_arrival *arrival = ucx_arrival_make(known, entry->a, entry->b, entry->c, entry->header, entry->header_bytes);
+    struct ucx_arrival *arrival =
+        ucx_arrival_make(known, entry->a, entry->b, entry->c, entry->header, entry->header_bytes);
     if (!arrival) return;
     arrival->send_id = entry->id;
     arrival->core.whole = false;
@@ -118,7 +124,8 @@ static void on_announce(struct ucx_peer *known, const struct ucx_wire_entry *ent
 /* A status that came over the wire: one of ours, or it means that something is wrong. */
 static enum weft_status status_of(const struct ucx_wire_entry *entry)
 {
-    return entry->status < 0 && entry->status >= WEFT_ERR_INTERNAL ? (enum weft_status)entry->status : WEFT_ERR_PEER_LOST;
+    return entry->status < 0 && entry->status >= WEFT_ERR_INTERNAL ? (enum weft_status)entry->status
+                                                                   : WEFT_ERR_PEER_LOST;
 }
 
 /* An operation of this peer, or NULL: it has ended meanwhile. */
@@ -131,9 +138,11 @@ static struct ucx_op *operation(struct ucx_peer *known, uint64_t id)
 static void on_grant(struct ucx_peer *known, const struct ucx_wire_entry *entry)
 {
     struct ucx_op *op = operation(known, entry->id);
-    struct ucx_send *send = op && op->kind == UCX_OP_MESSAGE ? weft_container_of(op, struct ucx_send, op) : NULL;
+    struct ucx_send *send =
+        op && op->kind == UCX_OP_MESSAGE ? weft_container_of(op, struct ucx_send, op) : NULL;
     if (!send || send->landing) { /* given up meanwhile: its buffer need not wait */
-        ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_ABORT, .id = entry->a, .status = WEFT_ERR_PEER_LOST});
+        ucx_word(known, &(struct ucx_wire_entry){
+                            .word = UCX_WORD_ABORT, .id = entry->a, .status = WEFT_ERR_PEER_LOST});
         return;
     }
     send->landing = entry->a;

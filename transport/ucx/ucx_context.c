@@ -1,12 +1,13 @@
-/* ucx_context.c - UCX's context: what our settings and the user's environment ask of it, and whether it has found it.
+/* ucx_context.c - UCX's context: what our settings and the user's environment ask of it, and whether it has
+ * found it.
  *
  * Lanes run with UCX's peer error handling: a dead process is noticed, and its requests can be ended.
  * "tcp" is tcp and self. "shm" is sysv, cma and self: by default UCX 1.13 drops its shared-memory lanes
  * when error handling is asked for, with MM_ERROR_HANDLING it keeps those on System V segments (measured
  * as fast as posix; and a killed process leaves none behind, posix files it does). Over tcp a death is seen
- * by the connection; over shm by watching the peers' processes (ucx_process.c), and where that cannot be, mostly by UCX's
- * keepalive, set to a fraction of a second here, and surely when the owner calls weft_transport_fail_peer. Any other text
- * is a UCX_TLS list. What the user has set himself in
+ * by the connection; over shm by watching the peers' processes (ucx_process.c), and where that cannot be,
+ * mostly by UCX's keepalive, set to a fraction of a second here, and surely when the owner calls
+ * weft_transport_fail_peer. Any other text is a UCX_TLS list. What the user has set himself in
  * the environment (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...) wins over ours.
  *
  * UCX prints to the terminal and catches fatal signals by default; a library must do neither, so both
@@ -23,14 +24,16 @@
 
 #include "transport/ucx/ucx.h"
 
-/* UCX's own voice: silent at our default level, its errors from debug on. Both are the process's, so they are set by
- * its first endpoint only: sessions may open on several threads, and UCX complains about giving a signal back twice. */
+/* UCX's own voice: silent at our default level, its errors from debug on. Both are the process's, so they are
+ * set by its first endpoint only: sessions may open on several threads, and UCX complains about giving a
+ * signal back twice. */
 static void quieten(struct weft_env *env)
 {
     static atomic_flag done = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&done)) return;
     if (!getenv("UCX_LOG_LEVEL")) {
-        ucs_global_opts.log_component.log_level = env->log_level >= WEFT_LOG_DEBUG ? UCS_LOG_LEVEL_ERROR : UCS_LOG_LEVEL_FATAL;
+        ucs_global_opts.log_component.log_level =
+            env->log_level >= WEFT_LOG_DEBUG ? UCS_LOG_LEVEL_ERROR : UCS_LOG_LEVEL_FATAL;
     }
     if (!getenv("UCX_HANDLE_ERRORS")) {
         static const int caught[] = {SIGILL, SIGABRT, SIGFPE, SIGBUS, SIGSEGV};
@@ -39,19 +42,22 @@ static void quieten(struct weft_env *env)
 }
 
 /* Ours, unless the user's environment has its own value. */
-static enum weft_status configure(ucp_config_t *config, const char *name, const char *value, struct weft_error *error)
+static enum weft_status configure(ucp_config_t *config, const char *name, const char *value,
+                                  struct weft_error *error)
 {
     char variable[80];
     snprintf(variable, sizeof variable, "UCX_%s", name);
     if (getenv(variable)) return WEFT_OK;
     ucs_status_t status = ucp_config_modify(config, name, value);
     if (status == UCS_OK) return WEFT_OK;
-    return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX refuses %s=%s: %s", name, value, ucs_status_string(status));
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "UCX refuses %s=%s: %s", name, value,
+                                            ucs_status_string(status));
 }
 
-/* Of UCX's tcp transport: in the environment its settings have TCP_ in front; ucp_config_modify of UCX 1.13 wants them
- * without (and forgets others with a warning), a later one may want it: so both. */
-static enum weft_status configure_tcp(ucp_config_t *config, const char *name, const char *value, struct weft_error *error)
+/* Of UCX's tcp transport: in the environment its settings have TCP_ in front; ucp_config_modify of UCX 1.13
+ * wants them without (and forgets others with a warning), a later one may want it: so both. */
+static enum weft_status configure_tcp(ucp_config_t *config, const char *name, const char *value,
+                                      struct weft_error *error)
 {
     char longer[40], variable[48];
     snprintf(longer, sizeof longer, "TCP_%s", name);
@@ -62,7 +68,8 @@ static enum weft_status configure_tcp(ucp_config_t *config, const char *name, co
 }
 
 /* What the settings ask of UCX. */
-static enum weft_status configure_all(ucp_config_t *config, const struct ucx_settings *settings, struct weft_error *error)
+static enum weft_status configure_all(ucp_config_t *config, const struct ucx_settings *settings,
+                                      struct weft_error *error)
 {
     WEFT_TRY(configure(config, "TLS", settings->list, error));
     WEFT_TRY(configure(config, "NET_DEVICES", settings->devices, error));
@@ -84,14 +91,16 @@ static void user_variables(char *out, size_t room)
     }
 }
 
-static enum weft_status cannot_start(const struct ucx_settings *settings, ucs_status_t ucs, struct weft_error *error)
+static enum weft_status cannot_start(const struct ucx_settings *settings, ucs_status_t ucs,
+                                     struct weft_error *error)
 {
     char variables[160];
     user_variables(variables, sizeof variables);
     const char *lanes = getenv("UCX_TLS"), *devices = getenv("UCX_NET_DEVICES");
-    return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot start on lanes %s, devices %s: %s (ucx_info -d lists both%s%s)",
-                          lanes ? lanes : settings->list, devices ? devices : settings->devices, ucs_status_string(ucs),
-                          variables[0] ? "; the environment has " : "", variables);
+    return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                          "UCX cannot start on lanes %s, devices %s: %s (ucx_info -d lists both%s%s)",
+                          lanes ? lanes : settings->list, devices ? devices : settings->devices,
+                          ucs_status_string(ucs), variables[0] ? "; the environment has " : "", variables);
 }
 
 /* Is there a lane on the device? `words` has lines like "resource 1 :  md 1  dev 1  flags -- tcp/lo". */
@@ -99,13 +108,14 @@ static bool has_device(const char *words, const char *device, size_t bytes)
 {
     for (const char *at = strstr(words, " -- "); at; at = strstr(at + 4, " -- ")) {
         const char *slash = at + 4 + strcspn(at + 4, "/\n");
-        if (*slash == '/' && strncmp(slash + 1, device, bytes) == 0 && strchr(": \n", slash[1 + bytes])) return true;
+        if (*slash == '/' && strncmp(slash + 1, device, bytes) == 0 && strchr(": \n", slash[1 + bytes]))
+            return true;
     }
     return false;
 }
 
-/* UCX goes on without a device that is not there, and nobody could be reached: find out now. It tells what it has only in
- * words meant for people; where they are cut short nothing is refused. */
+/* UCX goes on without a device that is not there, and nobody could be reached: find out now. It tells what it
+ * has only in words meant for people; where they are cut short nothing is refused. */
 static enum weft_status look_for_devices(struct ucx_endpoint *endpoint, struct weft_error *error)
 {
     enum { ROOM = 64 << 10 };
@@ -126,8 +136,11 @@ static enum weft_status look_for_devices(struct ucx_endpoint *endpoint, struct w
         bool pattern = strcspn(at, "*?[") < bytes || (bytes == 3 && strncmp(at, "all", 3) == 0);
         if (bytes > 0 && !pattern && !has_device(words, at, bytes)) {
             const char *lanes = getenv("UCX_TLS");
-            status = weft_error_set(error, WEFT_ERR_NOT_FOUND, "there is no network device %.*s for lanes %s (%s): ucx_info -d lists what there is",
-                                    (int)bytes, at, lanes ? lanes : settings->list, user ? "UCX_NET_DEVICES" : "transport.devices");
+            status = weft_error_set(
+                error, WEFT_ERR_NOT_FOUND,
+                "there is no network device %.*s for lanes %s (%s): ucx_info -d lists what there is",
+                (int)bytes, at, lanes ? lanes : settings->list,
+                user ? "UCX_NET_DEVICES" : "transport.devices");
         }
         at += bytes + (at[bytes] == ',');
     }
@@ -144,7 +157,8 @@ enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_err
     if (ucs != UCS_OK) {
         char variables[160];
         user_variables(variables, sizeof variables);
-        return weft_error_set(error, WEFT_ERR_INVALID, "UCX cannot read its settings from the environment (%s): %s", variables,
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "UCX cannot read its settings from the environment (%s): %s", variables,
                               ucs_status_string(ucs));
     }
     enum weft_status status = configure_all(config, settings, error);
@@ -166,7 +180,8 @@ enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_err
         return status;
     }
     ucp_context_attr_t found = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
-    if (ucp_context_query(endpoint->context, &found) == UCS_OK) endpoint->reaches_cuda = found.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA);
+    if (ucp_context_query(endpoint->context, &found) == UCS_OK)
+        endpoint->reaches_cuda = found.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA);
     snprintf(endpoint->transport->name, sizeof endpoint->transport->name, "ucx %.50s", settings->lanes);
     return WEFT_OK;
 }

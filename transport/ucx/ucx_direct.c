@@ -1,23 +1,26 @@
-/* ucx_direct.c - put and get by UCX's own remote access, towards peers whose lanes have it in hardware (rc, dc).
+/* ucx_direct.c - put and get by UCX's own remote access, towards peers whose lanes have it in hardware.
  *
  *   importer   ASK (window, secret) ──────►  owner    who holds the window's secret gets UCX's key of it
  *              unpack                ◄──────  GIVE (key)
- *              ucp_put_nbx, flush, then NOTIFY ──►    the flush says that the bytes are in the owner's memory, whatever
- *              ucp_get_nbx                            way each packet took; only then is the owner told
- *              LET_GO                ◄──────  SHUT    a window closes when everybody it was given to has let go of it,
- *                                    ──────►          or is gone with his connection
+ *              ucp_put_nbx, flush, then NOTIFY ──►    the flush says that the bytes are in the owner's
+ *              ucp_get_nbx                            memory, whatever way each packet took; only then is
+ *                                                     the owner told
+ *              LET_GO                ◄──────  SHUT    a window closes when everybody it was given to has
+ *                                    ──────►          let go of it, or is gone with his connection
  *
- * Until the key is here, and where none is given, puts and gets go by messages (ucx_window.c); so do those after SHUT, which
- * the owner then refuses. The key of UCX 1.13 allows reading and writing of whole pages: the rights and the length of a window
- * are kept by the user's side here, and only peers that hold the job's secret ever get a key.
+ * Until the key is here, and where none is given, puts and gets go by messages (ucx_window.c); so do those
+ * after SHUT, which the owner then refuses. The key of UCX 1.13 allows reading and writing of whole pages:
+ * the rights and the length of a window are kept by the user's side here, and only peers that hold the job's
+ * secret ever get a key.
  *
- * UCX trusts a key that it unpacks. It comes in a word with the pair's token, of at most a word's length, and is laid into
- * zeroed memory larger than UCX ever reads of a key. */
+ * UCX trusts a key that it unpacks. It comes in a word with the pair's token, of at most a word's length, and
+ * is laid into zeroed memory larger than UCX ever reads of a key. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
 
-/* A key of UCX: a map of memory domains, a memory type, then for each of 64 domains a length of one byte and so many bytes. */
+/* A key of UCX: a map of memory domains, a memory type, then for each of 64 domains a length of one byte and
+ * so many bytes. */
 enum { KEY_ROOM = 8 + 1 + 64 * (1 + 255) };
 
 /* ---- the owner ---- */
@@ -28,7 +31,8 @@ void ucx_direct_map(struct ucx_endpoint *endpoint, struct ucx_window *own)
     bool cuda = options->kind == WEFT_MEMORY_CUDA;
     if (!endpoint->settings.direct || (!endpoint->settings.verbs && !cuda)) return;
     ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
         .address = options->address,
         .length = options->bytes,
         .memory_type = cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST,
@@ -36,9 +40,10 @@ void ucx_direct_map(struct ucx_endpoint *endpoint, struct ucx_window *own)
     ucs_status_t ucs = ucp_mem_map(endpoint->context, &params, &own->memory);
     if (ucs == UCS_OK) return;
     own->memory = NULL;
-    weft_log(endpoint->transport->env, WEFT_LOG_WARN, "transport",
-             "endpoint %u cannot register a window of %zu bytes (%s; see ulimit -l): it is reached by messages", endpoint->transport->id,
-             options->bytes, ucs_status_string(ucs));
+    weft_log(
+        endpoint->transport->env, WEFT_LOG_WARN, "transport",
+        "endpoint %u cannot register a window of %zu bytes (%s; see ulimit -l): it is reached by messages",
+        endpoint->transport->id, options->bytes, ucs_status_string(ucs));
 }
 
 void ucx_direct_unmap(struct ucx_endpoint *endpoint, struct ucx_window *own)
@@ -79,13 +84,19 @@ static void holder_drop(struct ucx_endpoint *endpoint, struct ucx_holder *holder
 void ucx_on_ask(struct ucx_peer *known, const struct ucx_wire_entry *entry)
 {
     struct ucx_endpoint *endpoint = known->endpoint;
-    struct ucx_window *own = endpoint->transport->closed ? NULL : ucx_window_find(known, entry->id, entry->a, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE);
+    struct ucx_window *own =
+        endpoint->transport->closed
+            ? NULL
+            : ucx_window_find(known, entry->id, entry->a, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE);
     if (!own || !own->memory || !known->ep || known->end != UCX_END_NONE) return; /* he goes on by messages */
     void *packed;
     size_t bytes;
     if (ucp_rkey_pack(endpoint->context, own->memory, &packed, &bytes) != UCS_OK) return;
     if (bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX && holder_add(own, known)) {
-        ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_GIVE, .id = entry->id, .header = packed, .header_bytes = (uint32_t)bytes});
+        ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_GIVE,
+                                                 .id = entry->id,
+                                                 .header = packed,
+                                                 .header_bytes = (uint32_t)bytes});
     }
     ucp_rkey_buffer_release(packed);
 }
@@ -110,7 +121,8 @@ void ucx_on_let_go(struct ucx_peer *known, uint64_t window)
 
 void ucx_direct_free(struct ucx_endpoint *endpoint, struct ucx_window *own)
 {
-    while (!weft_list_empty(&own->holders)) holder_drop(endpoint, weft_list_first(&own->holders, struct ucx_holder, link));
+    while (!weft_list_empty(&own->holders))
+        holder_drop(endpoint, weft_list_first(&own->holders, struct ucx_holder, link));
     ucx_direct_unmap(endpoint, own);
 }
 
@@ -127,7 +139,8 @@ static void let_go(struct ucx_remote *far)
 {
     ucp_rkey_destroy(far->rkey);
     far->rkey = NULL;
-    ucx_word(far->remote->peer->backend, &(struct ucx_wire_entry){.word = UCX_WORD_LET_GO, .id = far->window});
+    ucx_word(far->remote->peer->backend,
+             &(struct ucx_wire_entry){.word = UCX_WORD_LET_GO, .id = far->window});
 }
 
 void ucx_direct_release(struct ucx_remote *far)
@@ -158,7 +171,8 @@ void ucx_on_give(struct ucx_peer *known, const struct ucx_wire_entry *entry)
     struct ucx_remote *far = who_asked(known, entry->id);
     if (far) far->asked = false;
     if (far && known->ep) far->rkey = unpack(known, entry);
-    if (!far || !far->rkey) ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_LET_GO, .id = entry->id});
+    if (!far || !far->rkey)
+        ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_LET_GO, .id = entry->id});
 }
 
 void ucx_on_shut(struct ucx_peer *known, uint64_t window)
@@ -183,7 +197,8 @@ void ucx_direct_peer_gone(struct ucx_peer *known)
         holder_drop(endpoint, holder);
         ucx_window_check(own);
     }
-    weft_list_foreach(node, spare, &known->remotes) weft_container_of(node, struct ucx_remote, link)->shut = true;
+    weft_list_foreach(node, spare, &known->remotes)
+        weft_container_of(node, struct ucx_remote, link)->shut = true;
 }
 
 /* ---- put and get ---- */
@@ -205,7 +220,10 @@ static void put_step(struct ucx_send *send, ucs_status_t ucs)
     ucx_op_park(op, ucs);
     if (--op->holds > 0) return;
     if (send->answer == WEFT_OK && send->put.notify) {
-        ucx_word(op->peer, &(struct ucx_wire_entry){.word = UCX_WORD_NOTIFY, .a = send->put.tag, .header = send->header, .header_bytes = send->header_bytes});
+        ucx_word(op->peer, &(struct ucx_wire_entry){.word = UCX_WORD_NOTIFY,
+                                                    .a = send->put.tag,
+                                                    .header = send->header,
+                                                    .header_bytes = send->header_bytes});
     }
     access_ended(op, &send->far, send->answer);
 }
@@ -263,6 +281,7 @@ void ucx_direct_get(struct ucx_landing *landing, struct ucx_remote *far, uint64_
     far->direct++;
     landing->op.holds = 1;
     landing->op.rendezvous = true;
-    void *request = ucp_get_nbx(landing->op.peer->ep, landing->buffer, landing->bytes, far->address + offset, far->rkey, &param);
+    void *request = ucp_get_nbx(landing->op.peer->ep, landing->buffer, landing->bytes, far->address + offset,
+                                far->rkey, &param);
     if (!UCS_PTR_IS_PTR(request)) get_ended(landing, UCS_PTR_STATUS(request));
 }

@@ -1,19 +1,24 @@
 /* ucx_gather.c - small messages to one peer over tcp, several in one active message.
  *
- * Each active message over tcp is a system call at the sender and a good part of one at the receiver, which for some
- * kilobytes is nearly all that it costs. So the first message of a round (between two calls of progress) goes at once, as
- * ever; those that follow it to the same peer are copied behind each other, and leave together when there is no more room, before
- * anything else that goes to that peer, and at the latest when progress is called. A copied message is over for its sender:
- * its payload may be reused, as that of one which UCX has buffered.
+ * Each active message over tcp is a system call at the sender and a good part of one at the receiver, which
+ * for some kilobytes is nearly all that it costs. So the first message of a round (between two calls of
+ * progress) goes at once, as ever; those that follow it to the same peer are copied behind each other, and
+ * leave together when there is no more room, before anything else that goes to that peer, and at the latest
+ * when progress is called. A copied message is over for its sender: its payload may be reused, as that of one
+ * which UCX has buffered.
  *
- *   records   tag u64 | sequence u64 | payload bytes u32 | header bytes u16 | 0 u16 | header | payload, one after the other
+ *   records   tag u64 | sequence u64 | payload bytes u32 | header bytes u16 | 0 u16 | header | payload, one
+ *             after the other
  *
  * Order, credit and what a receiver keeps are those of single messages. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
 
-static void on_gather_sent(void *request, ucs_status_t status, void *user_data) { ucx_op_ended(user_data, request, status); }
+static void on_gather_sent(void *request, ucs_status_t status, void *user_data)
+{
+    ucx_op_ended(user_data, request, status);
+}
 
 void ucx_gather_ship(struct ucx_peer *known)
 {
@@ -35,7 +40,8 @@ void ucx_gather_ship(struct ucx_peer *known)
         .user_data = &gather->op,
     };
     gather->op.holds = 1;
-    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, gather->header, UCX_WIRE_FIXED_BYTES, gather->records, gather->used, &param);
+    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, gather->header, UCX_WIRE_FIXED_BYTES,
+                                    gather->records, gather->used, &param);
     if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
     ucx_op_started(&gather->op, request);
 }

@@ -1,8 +1,9 @@
-/* ucx_lane.c - which lanes UCX chose towards a peer. UCX 1.13 tells it only in words meant for people, one line a
- * lane: "lane[0]:  0:rc_verbs/mlx5_0:1.0 md[0] -> ... rma_bw#0 am wireup", and further below, where put and get are asked
- * for, one line "put[0]: 0..<short>..81..<bcopy>.." for each lane that carries puts. From UCX 1.15 on ucp_ep_query has a
- * field for it, but not for what each lane is used for, so the words are read everywhere. What they cannot tell is
- * taken as "no remote access": slower, never wrong. */
+/* ucx_lane.c - which lanes UCX chose towards a peer. UCX 1.13 tells it only in words meant for people, one
+ * line a lane: "lane[0]:  0:rc_verbs/mlx5_0:1.0 md[0] -> ... rma_bw#0 am wireup", and further below, where
+ * put and get are asked for, one line "put[0]: 0..<short>..81..<bcopy>.." for each lane that carries puts.
+ * From UCX 1.15 on ucp_ep_query has a field for it, but not for what each lane is used for, so the words
+ * are read everywhere.
+ * What they cannot tell is taken as "no remote access": slower, never wrong. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +30,10 @@ static void read_name(const char *line, char *out, size_t room)
     snprintf(out, room, "%.*s", (int)(bytes < room ? bytes : room - 1), at);
 }
 
-/* Lanes over which the kernel moves bytes between two address spaces, in our own call: nothing is written once it has
- * returned. Not rc and dc: UCX 1.13 gives a rendezvous back while its queue pair may still write, when the connection is
- * closed by force, and a buffer must be its user's from the completion on. There payloads go in fragments, too. */
+/* Lanes over which the kernel moves bytes between two address spaces, in our own call: nothing is written
+ * once it has returned. Not rc and dc: UCX 1.13 gives a rendezvous back while its queue pair may still write,
+ * when the connection is closed by force, and a buffer must be its user's from the completion on. There
+ * payloads go in fragments, too. */
 static bool reaches_memory(const char *name)
 {
     static const char *const able[] = {"cma", "xpmem", "knem"};
@@ -76,7 +78,8 @@ void ucx_lane_learn(struct ucx_peer *known)
     char words[4096] = "";
     known->lanes[0] = 0;
     known->direct = known->remote_access = false;
-    FILE *stream = fmemopen(words, sizeof words - 1, "w"); /* what does not fit is cut: fewer lanes are known */
+    /* what does not fit is cut: fewer lanes are known */
+    FILE *stream = fmemopen(words, sizeof words - 1, "w");
     if (!stream) return;
     ucp_ep_print_info(known->ep, stream);
     fclose(stream);

@@ -6,18 +6,23 @@
  *         ─► accept: copy, GRANT, or ucp_am_recv_data_nbx into the buffer; discard: release
  *
  * UCX gives no order between lanes or protocols, so messages of one pair carry a sequence number and
- * one that runs ahead waits. An eager payload whose receive is posted is copied from UCX's buffer to its place; others
- * stay where UCX received them if UCX lets us keep that memory (shared memory does), or are copied once more.
+ * one that runs ahead waits. An eager payload whose receive is posted is copied from UCX's buffer to its
+ * place; others stay where UCX received them if UCX lets us keep that memory (shared memory does), or are
+ * copied once more.
  *
- * Back-pressure: a peer may leave settings.eager_window bytes untaken here (it was told so in our HELLO); what is taken
- * is given back by CREDIT words. Beyond that it announces its messages, whatever their size, and they wait there. */
+ * Back-pressure: a peer may leave settings.eager_window bytes untaken here (it was told so in our HELLO);
+ * what is taken is given back by CREDIT words. Beyond that it announces its messages, whatever their size,
+ * and they wait there. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
 
 /* ---- out ---- */
 
-static void on_sent(void *request, ucs_status_t status, void *user_data) { ucx_op_ended(user_data, request, status); }
+static void on_sent(void *request, ucs_status_t status, void *user_data)
+{
+    ucx_op_ended(user_data, request, status);
+}
 
 static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const struct weft_message *message)
 {
@@ -42,11 +47,12 @@ static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const st
     };
     send->op.holds = 1;
     ucx_batch_flush(known); /* what was said before goes before */
-    return ucp_am_send_nbx(known->ep, UCX_AM_ID, send->header, UCX_WIRE_FIXED_BYTES + message->header_bytes, message->payload,
-                           message->payload_bytes, &param);
+    return ucp_am_send_nbx(known->ep, UCX_AM_ID, send->header, UCX_WIRE_FIXED_BYTES + message->header_bytes,
+                           message->payload, message->payload_bytes, &param);
 }
 
-struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind, struct weft_completion *completion)
+struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind,
+                               struct weft_completion *completion)
 {
     struct ucx_send *send = ucx_pool_take(known->endpoint, &known->endpoint->sends);
     if (!send) return NULL;
@@ -81,8 +87,8 @@ static enum weft_status announce(struct ucx_send *send, const struct weft_messag
     return WEFT_IN_PROGRESS;
 }
 
-enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
-                                  struct weft_completion *completion)
+enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_peer *peer,
+                                  const struct weft_message *message, struct weft_completion *completion)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     struct ucx_peer *known = peer->backend;
@@ -123,7 +129,9 @@ void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind)
     if (!send) return;
     bool hello = kind == UCX_WIRE_HELLO;
     send->op.rendezvous = hello;
-    struct weft_message message = {.tag = hello ? known->endpoint->settings.eager_window : 0, .payload = nothing, .payload_bytes = hello};
+    struct weft_message message = {.tag = hello ? known->endpoint->settings.eager_window : 0,
+                                   .payload = nothing,
+                                   .payload_bytes = hello};
     void *request = start_send(send, kind, &message);
     if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
     ucx_op_started(&send->op, request);
@@ -150,8 +158,8 @@ void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arri
     ucx_pool_give(&endpoint->arrivals, arrival);
 }
 
-struct ucx_arrival *ucx_arrival_make(struct ucx_peer *known, uint64_t tag, uint64_t sequence, uint64_t payload_bytes,
-                                     const uint8_t *header, uint32_t header_bytes)
+struct ucx_arrival *ucx_arrival_make(struct ucx_peer *known, uint64_t tag, uint64_t sequence,
+                                     uint64_t payload_bytes, const uint8_t *header, uint32_t header_bytes)
 {
     struct ucx_arrival *arrival = ucx_pool_take(known->endpoint, &known->endpoint->arrivals);
     if (!arrival) {
@@ -181,7 +189,8 @@ void ucx_arrival_queue(struct ucx_arrival *arrival)
 }
 
 /* Eager data must outlive the callback. UCS_INPROGRESS: UCX's memory is ours until released. */
-static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *data, size_t data_bytes, bool lent)
+static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *data,
+                               size_t data_bytes, bool lent)
 {
     if (lent) {
         arrival->descriptor = data;
@@ -199,9 +208,11 @@ static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival
 }
 
 /* The next in order, and its receive is posted: from UCX's buffer to its place. */
-static bool deliver_at_once(struct ucx_peer *known, struct ucx_arrival *arrival, const void *data, uint32_t cost)
+static bool deliver_at_once(struct ucx_peer *known, struct ucx_arrival *arrival, const void *data,
+                            uint32_t cost)
 {
-    if (known->queued > 0 || !weft_list_empty(&known->ahead) || arrival->sequence != known->receive_sequence) return false;
+    if (known->queued > 0 || !weft_list_empty(&known->ahead) || arrival->sequence != known->receive_sequence)
+        return false;
     arrival->borrowed = data;
     if (core_arrived_posted(known->endpoint->transport, &arrival->core)) {
         known->receive_sequence++;
@@ -212,11 +223,12 @@ static bool deliver_at_once(struct ucx_peer *known, struct ucx_arrival *arrival,
     return false;
 }
 
-static ucs_status_t on_payload(struct ucx_peer *known, const struct ucx_wire_header *header, void *data, size_t data_bytes, uint64_t attributes)
+static ucs_status_t on_payload(struct ucx_peer *known, const struct ucx_wire_header *header, void *data,
+                               size_t data_bytes, uint64_t attributes)
 {
     struct ucx_endpoint *endpoint = known->endpoint;
-    struct ucx_arrival *arrival =
-        ucx_arrival_make(known, header->tag, header->sequence, header->payload_bytes, header->header, header->header_bytes);
+    struct ucx_arrival *arrival = ucx_arrival_make(
+        known, header->tag, header->sequence, header->payload_bytes, header->header, header->header_bytes);
     if (!arrival) return UCS_OK;
     ucs_status_t answer = UCS_OK;
     arrival->bye = header->kind == UCX_WIRE_BYE;
@@ -232,7 +244,9 @@ static ucs_status_t on_payload(struct ucx_peer *known, const struct ucx_wire_hea
         arrival->held_bytes = cost;
         uint64_t window = endpoint->settings.eager_window;
         bool breach = known->held_bytes > (window > UCX_EAGER_FIRST ? window : UCX_EAGER_FIRST);
-        if (!breach) answer = keep_eager(endpoint, arrival, data, data_bytes, (attributes & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
+        if (!breach)
+            answer = keep_eager(endpoint, arrival, data, data_bytes,
+                                (attributes & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
         if (breach || answer == UCS_ERR_NO_MEMORY) {
             ucx_arrival_release(endpoint, arrival);
             ucx_peer_failed(known, breach ? UCS_ERR_EXCEEDS_LIMIT : UCS_ERR_NO_MEMORY);
@@ -249,7 +263,8 @@ void ucx_on_eager(struct ucx_peer *known, const struct ucx_wire_header *header, 
 }
 
 /* For somebody else, or do lengths disagree? */
-static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wire_header *header, size_t data_bytes, uint64_t attributes)
+static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wire_header *header,
+                       size_t data_bytes, uint64_t attributes)
 {
     if (header->receiver != endpoint->transport->id || header->payload_bytes != data_bytes) return false;
     bool rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
@@ -273,14 +288,15 @@ static void on_hello(struct ucx_peer *known, uint64_t window)
     if (window > UCX_EAGER_FIRST) known->credit += window - UCX_EAGER_FIRST;
 }
 
-ucs_status_t ucx_on_message(void *context, const void *header_data, size_t header_bytes, void *data, size_t data_bytes,
-                            const ucp_am_recv_param_t *param)
+ucs_status_t ucx_on_message(void *context, const void *header_data, size_t header_bytes, void *data,
+                            size_t data_bytes, const ucp_am_recv_param_t *param)
 {
     struct ucx_endpoint *endpoint = context;
     struct weft_transport *transport = endpoint->transport;
     struct ucx_wire_header header;
     uint64_t attributes = param->recv_attr;
-    if (ucx_wire_decode(header_data, header_bytes, &header) < 0 || !acceptable(endpoint, &header, data_bytes, attributes)) {
+    if (ucx_wire_decode(header_data, header_bytes, &header) < 0 ||
+        !acceptable(endpoint, &header, data_bytes, attributes)) {
         core_refused(transport);
         return UCS_OK; /* dropped; a rendezvous is answered so that its sender does not wait */
     }
@@ -290,7 +306,8 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
         return UCS_OK;
     }
     switch (header.kind) {
-    case UCX_WIRE_HELLO: on_hello(known, header.tag); return UCS_OK; /* UCX tells the sender that it was taken */
+    /* UCX tells the sender that it was taken */
+    case UCX_WIRE_HELLO: on_hello(known, header.tag); return UCS_OK;
     case UCX_WIRE_BYE_TOO: known->answered = true; return UCS_OK;
     case UCX_WIRE_DATA: ucx_on_data(known, &header, data, data_bytes); return UCS_OK;
     case UCX_WIRE_PUT: ucx_on_put(known, &header, data, data_bytes); return UCS_OK;
@@ -299,7 +316,8 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     case UCX_WIRE_MESSAGE:
     case UCX_WIRE_BYE: break;
     }
-    if (!transport->closed && known->peer->status >= 0) return on_payload(known, &header, data, data_bytes, attributes);
+    if (!transport->closed && known->peer->status >= 0)
+        return on_payload(known, &header, data, data_bytes, attributes);
     if (header.kind == UCX_WIRE_BYE) ucx_peer_left(known);
     return UCS_OK;
 }
@@ -308,7 +326,9 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
 static void keep_ahead(struct ucx_peer *known, struct ucx_arrival *arrival)
 {
     struct weft_list *at = known->ahead.prev;
-    while (at != &known->ahead && weft_container_of(at, struct ucx_arrival, link)->sequence > arrival->sequence) at = at->prev;
+    while (at != &known->ahead &&
+           weft_container_of(at, struct ucx_arrival, link)->sequence > arrival->sequence)
+        at = at->prev;
     weft_list_insert_before(at->next, &arrival->link);
 }
 
@@ -391,10 +411,14 @@ static void accept_announced(struct ucx_arrival *arrival, void *buffer)
         ucx_op_finish(&landing->op, landing->bytes > 0 ? WEFT_ERR_NO_MEMORY : WEFT_OK);
         return;
     }
-    ucx_word(arrival->from, &(struct ucx_wire_entry){.word = UCX_WORD_GRANT, .id = arrival->send_id, .a = landing->op.id});
+    ucx_word(arrival->from,
+             &(struct ucx_wire_entry){.word = UCX_WORD_GRANT, .id = arrival->send_id, .a = landing->op.id});
 }
 
-static void on_received(void *request, ucs_status_t status, size_t length, void *user_data) { ucx_op_ended(user_data, request, status); }
+static void on_received(void *request, ucs_status_t status, size_t length, void *user_data)
+{
+    ucx_op_ended(user_data, request, status);
+}
 
 enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
                                     struct weft_completion *completion)
@@ -420,7 +444,8 @@ enum weft_status ucx_message_accept(struct weft_transport *transport, struct wef
     };
     void *descriptor = arrival->descriptor;
     arrival->descriptor = NULL; /* UCX owns it again, whatever it answers */
-    ucx_op_started(op, ucp_am_recv_data_nbx(endpoint->worker, descriptor, buffer, face->payload_bytes, &param));
+    ucx_op_started(op,
+                   ucp_am_recv_data_nbx(endpoint->worker, descriptor, buffer, face->payload_bytes, &param));
     return WEFT_IN_PROGRESS;
 }
 

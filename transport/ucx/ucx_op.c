@@ -8,9 +8,12 @@ void ucx_op_release(struct ucx_op *op)
     if (!op->delivered || op->holds > 0) return;
     struct ucx_endpoint *endpoint = op->peer->endpoint;
     weft_list_remove(&op->link);
-    if (op->kind == UCX_OP_MESSAGE || op->kind == UCX_OP_PUT || op->kind == UCX_OP_GET) endpoint->send_count--;
+    if (op->kind == UCX_OP_MESSAGE || op->kind == UCX_OP_PUT || op->kind == UCX_OP_GET)
+        endpoint->send_count--;
     switch (op->kind) {
-    case UCX_OP_RECEIVE: ucx_arrival_release(endpoint, weft_container_of(op, struct ucx_arrival, landing.op)); break;
+    case UCX_OP_RECEIVE:
+        ucx_arrival_release(endpoint, weft_container_of(op, struct ucx_arrival, landing.op));
+        break;
     case UCX_OP_GET: ucx_pool_give(&endpoint->landings, op); break;
     case UCX_OP_BATCH: ucx_pool_give(&endpoint->batches, op); break;
     case UCX_OP_GATHER: ucx_pool_give(&endpoint->gathers, op); break;
@@ -25,7 +28,8 @@ static void op_recycle(struct weft_transport *transport, struct core_done *done)
     ucx_op_release(op);
 }
 
-void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known, struct weft_completion *completion)
+void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known,
+                 struct weft_completion *completion)
 {
     *op = (struct ucx_op){
         .done = {.peer = known->peer, .completion = completion, .recycle = op_recycle},
@@ -113,7 +117,8 @@ void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status)
         return;
     }
     if (op->kind == UCX_OP_MESSAGE && op->rendezvous && status == UCS_OK && end_status < 0) {
-        ucx_op_finish(op, end_status); /* a rendezvous nobody took ends like one that was: do not call it done */
+        /* a rendezvous nobody took ends like one that was: do not call it done */
+        ucx_op_finish(op, end_status);
     } else {
         ucx_op_finish(op, op->failed < 0 && status != UCS_OK ? op->failed : ucx_status(op->peer, status));
     }

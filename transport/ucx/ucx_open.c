@@ -58,11 +58,14 @@ static enum weft_status open_worker(struct ucx_endpoint *endpoint, struct weft_e
     if (ucs != UCS_OK) goto err_destroy;
     if (attributes.max_am_header < UCX_WIRE_HEADER_BYTES_MAX) {
         ucp_worker_destroy(endpoint->worker);
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX on these lanes carries message headers of %zu bytes, %d are needed",
-                                                attributes.max_am_header, UCX_WIRE_HEADER_BYTES_MAX);
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "UCX on these lanes carries message headers of %zu bytes, %d are needed",
+            attributes.max_am_header, UCX_WIRE_HEADER_BYTES_MAX);
     }
     ucp_am_handler_param_t handler = {
-        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .field_mask =
+            UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
         .id = UCX_AM_ID,
         .cb = ucx_on_message,
         .arg = endpoint,
@@ -74,8 +77,9 @@ static enum weft_status open_worker(struct ucx_endpoint *endpoint, struct weft_e
 err_destroy:
     ucp_worker_destroy(endpoint->worker);
 err:
-    return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot make a worker on lanes %s: %s", endpoint->transport->name,
-                                            ucs_status_string(ucs));
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                                            "UCX cannot make a worker on lanes %s: %s",
+                                            endpoint->transport->name, ucs_status_string(ucs));
 }
 
 /* One descriptor to sleep on: UCX's, and those of processes that are watched. */
@@ -84,12 +88,15 @@ static enum weft_status open_descriptor(struct ucx_endpoint *endpoint, struct we
     int ucx_fd = -1;
     ucs_status_t ucs = ucp_worker_get_efd(endpoint->worker, &ucx_fd);
     if (ucs != UCS_OK) {
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot sleep on lanes %s: %s", endpoint->settings.list, ucs_status_string(ucs));
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot sleep on lanes %s: %s",
+                              endpoint->settings.list, ucs_status_string(ucs));
     }
     endpoint->fd = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     if (endpoint->fd >= 0 && epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, ucx_fd, &event) == 0) return WEFT_OK;
-    enum weft_status status = weft_error_set(error, WEFT_ERR_LIMIT, "no descriptor for a UCX endpoint: %s (raise the limit of open files)", strerror(errno));
+    enum weft_status status = weft_error_set(
+        error, WEFT_ERR_LIMIT, "no descriptor for a UCX endpoint: %s (raise the limit of open files)",
+        strerror(errno));
     if (endpoint->fd >= 0) close(endpoint->fd);
     return status;
 }
@@ -100,13 +107,15 @@ static enum weft_status open_address(struct ucx_endpoint *endpoint, struct weft_
     size_t bytes;
     ucs_status_t ucs = ucp_worker_get_address(endpoint->worker, &address, &bytes);
     if (ucs != UCS_OK) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX has no address on lanes %s: %s", endpoint->transport->name,
-                                                ucs_status_string(ucs));
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                                                "UCX has no address on lanes %s: %s",
+                                                endpoint->transport->name, ucs_status_string(ucs));
     }
     enum weft_status status = WEFT_OK;
     if (bytes > sizeof endpoint->address - UCX_WIRE_AROUND_BYTES) {
-        status = (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "the UCX address has %zu bytes, at most %zu fit: name fewer devices", bytes,
-                                                  sizeof endpoint->address - UCX_WIRE_AROUND_BYTES);
+        status = (enum weft_status)weft_error_set(
+            error, WEFT_ERR_LIMIT, "the UCX address has %zu bytes, at most %zu fit: name fewer devices",
+            bytes, sizeof endpoint->address - UCX_WIRE_AROUND_BYTES);
     } else {
         struct ucx_wire_address blob = {
             .mark = endpoint->seal.mark,
@@ -143,14 +152,17 @@ static void pools_init(struct ucx_endpoint *endpoint)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
 }
 
-static enum weft_status ucx_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status ucx_open(struct weft_transport *transport,
+                                 const struct weft_transport_options *options, struct weft_error *error)
 {
     struct ucx_endpoint *endpoint = weft_alloc_zero(transport->env, sizeof *endpoint);
-    if (!endpoint) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a UCX endpoint");
+    if (!endpoint)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a UCX endpoint");
     endpoint->transport = transport;
     enum weft_status status = ucx_settings_read(options, &endpoint->settings, error);
     if (status < 0) goto err_free;
-    status = ucx_seal_init(transport->env, &endpoint->seal, options->nonce, options->secret, options->secret_bytes);
+    status = ucx_seal_init(transport->env, &endpoint->seal, options->nonce, options->secret,
+                           options->secret_bytes);
     if (status < 0) goto err_free;
     ucx_process_self(&endpoint->self);
     pools_init(endpoint);
@@ -177,7 +189,8 @@ err_free:
     return status;
 }
 
-static enum weft_status ucx_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+static enum weft_status ucx_address(struct weft_transport *transport, const void **blob_out,
+                                    size_t *bytes_out)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     *blob_out = endpoint->address;
@@ -214,7 +227,8 @@ static int ucx_progress(struct weft_transport *transport, int budget)
     bool quiet = false;
     endpoint->round++;
     ucx_batches_flush(endpoint);
-    /* Not past an operation that has ended: its owner may post the receive that the next message would be kept for. */
+    /* Not past an operation that has ended: its owner may post the receive that the next message would be
+     * kept for. */
     while (count < budget && !quiet && weft_list_empty(&transport->done)) {
         int pushed = ucx_streams_push(endpoint);
         quiet = ucp_worker_progress(endpoint->worker) == 0 && pushed == 0;
@@ -241,13 +255,17 @@ static enum weft_status ucx_arm(struct weft_transport *transport)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     if (!weft_list_empty(&endpoint->arrived) || !weft_list_empty(&endpoint->failed)) return WEFT_ERR_AGAIN;
-    if (ucx_streams_waiting(endpoint) || words_waiting(endpoint) || !ucx_peers_patient(endpoint)) return WEFT_ERR_AGAIN;
+    if (ucx_streams_waiting(endpoint) || words_waiting(endpoint) || !ucx_peers_patient(endpoint))
+        return WEFT_ERR_AGAIN;
     if (ucp_worker_arm(endpoint->worker) != UCS_OK) return WEFT_ERR_AGAIN;
     endpoint->armed = true;
     return WEFT_OK;
 }
 
-static int ucx_fd(struct weft_transport *transport) { return ((struct ucx_endpoint *)transport->backend)->fd; }
+static int ucx_fd(struct weft_transport *transport)
+{
+    return ((struct ucx_endpoint *)transport->backend)->fd;
+}
 
 static void ucx_count(struct weft_transport *transport)
 {
@@ -294,22 +312,26 @@ static void ucx_free(struct weft_transport *transport)
     struct ucx_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
     release_all(endpoint, &endpoint->arrived);
-    weft_list_foreach(node, spare, &endpoint->peers) release_all(endpoint, &weft_container_of(node, struct ucx_peer, link)->ahead);
+    weft_list_foreach(node, spare, &endpoint->peers)
+        release_all(endpoint, &weft_container_of(node, struct ucx_peer, link)->ahead);
     uint64_t patience_ns = weft_now_ns(transport->env) + WEFT_MS(100);
     while (!endpoint->at_rest && weft_now_ns(transport->env) < patience_ns) ucx_progress(transport, 64);
     if (!endpoint->at_rest) {
-        weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u is freed before it has drained: its UCX worker is left behind", transport->id);
+        weft_log(transport->env, WEFT_LOG_WARN, "transport",
+                 "endpoint %u is freed before it has drained: its UCX worker is left behind", transport->id);
         return;
     }
-    weft_list_foreach(node, spare, &endpoint->peers) ucx_process_forget(weft_container_of(node, struct ucx_peer, link));
+    weft_list_foreach(node, spare, &endpoint->peers)
+        ucx_process_forget(weft_container_of(node, struct ucx_peer, link));
     close(endpoint->fd);
     ucp_worker_destroy(endpoint->worker); /* may still call back: the memory of operations goes after it */
     ucp_cleanup(endpoint->context);
     weft_list_foreach(node, spare, &endpoint->peers) {
         weft_free_bytes(transport->env, weft_container_of(node, struct ucx_peer, link));
     }
-    struct ucx_pool *const pools[] = {&endpoint->sends,    &endpoint->arrivals, &endpoint->eager_buffers, &endpoint->fragments,
-                                      &endpoint->batches, &endpoint->gathers,  &endpoint->landings, &endpoint->incomings};
+    struct ucx_pool *const pools[] = {&endpoint->sends,     &endpoint->arrivals, &endpoint->eager_buffers,
+                                      &endpoint->fragments, &endpoint->batches,  &endpoint->gathers,
+                                      &endpoint->landings,  &endpoint->incomings};
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) pool_free(endpoint, pools[i]);
     ucx_table_free(transport->env, &endpoint->operations);
     ucx_table_free(transport->env, &endpoint->windows);

@@ -39,12 +39,14 @@ struct ucx_peer *ucx_peer_of(struct ucx_endpoint *endpoint, struct weft_peer *pe
     known->endpoint = endpoint;
     known->peer = peer;
     known->credit = UCX_EAGER_FIRST;
-    if (ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer->id, endpoint->transport->id, &known->token_in) < 0) {
+    if (ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer->id, endpoint->transport->id,
+                       &known->token_in) < 0) {
         weft_free_bytes(endpoint->transport->env, known);
         return NULL;
     }
-    struct weft_list *const lists[] = {&known->operations, &known->ahead, &known->link_failed, &known->sending, &known->busy,
-                                       &known->batches,    &known->talking, &known->incoming,  &known->remotes};
+    struct weft_list *const lists[] = {&known->operations, &known->ahead,    &known->link_failed,
+                                       &known->sending,    &known->busy,     &known->batches,
+                                       &known->talking,    &known->incoming, &known->remotes};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
     weft_list_append(&endpoint->peers, &known->link);
     peer->backend = known;
@@ -57,7 +59,9 @@ struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     struct ucx_peer *known = peer ? peer->backend : NULL;
     uint64_t expected = known ? known->token_in : 0;
-    if (!known && ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer_id, transport->id, &expected) < 0) return NULL;
+    if (!known &&
+        ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer_id, transport->id, &expected) < 0)
+        return NULL;
     if (!weft_bytes_equal_secretly(&token, &expected, sizeof token)) return NULL;
     if (known) return known;
     peer = core_peer_meet(transport, peer_id);
@@ -75,8 +79,8 @@ void ucx_peer_failed(struct ucx_peer *known, ucs_status_t status)
 }
 
 /* The address in a blob that is proven to come from this peer. */
-static enum weft_status read_address(const struct ucx_endpoint *endpoint, uint32_t peer_id, const void *blob, size_t bytes,
-                                     struct ucx_wire_address *address_out)
+static enum weft_status read_address(const struct ucx_endpoint *endpoint, uint32_t peer_id, const void *blob,
+                                     size_t bytes, struct ucx_wire_address *address_out)
 {
     uint8_t proof[UCX_SEAL_PROOF_BYTES];
     WEFT_TRY(ucx_wire_address_decode(blob, bytes, address_out));
@@ -88,7 +92,8 @@ static enum weft_status read_address(const struct ucx_endpoint *endpoint, uint32
 
 static void on_error(void *context, ucp_ep_h ep, ucs_status_t status) { ucx_peer_failed(context, status); }
 
-enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
+enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob,
+                             size_t bytes)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     struct ucx_wire_address address;
@@ -100,7 +105,8 @@ enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer 
     if (!known) return WEFT_ERR_NO_MEMORY;
     known->token_out = token;
     ucp_ep_params_t params = {
-        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .address = address.packed,
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = on_error, .arg = known},
@@ -114,8 +120,8 @@ enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer 
         return WEFT_OK;
     }
     known->ep = NULL;
-    weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: UCX cannot connect: %s", transport->id, peer->id,
-             ucs_status_string(ucs));
+    weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: UCX cannot connect: %s",
+             transport->id, peer->id, ucs_status_string(ucs));
     if (fresh) {
         weft_list_remove(&known->link);
         weft_free_bytes(transport->env, known);
@@ -134,8 +140,8 @@ static bool has_unfinished(const struct ucx_peer *known)
     return false;
 }
 
-/* What need not wait for the connection's end. Not by force: the peer is there, and what is being received, here or there,
- * goes on to its end. */
+/* What need not wait for the connection's end. Not by force: the peer is there, and what is being received,
+ * here or there, goes on to its end. */
 static void end_operations(struct ucx_peer *known, enum weft_status status, bool force)
 {
     struct weft_list *node, *spare;
@@ -144,7 +150,8 @@ static void end_operations(struct ucx_peer *known, enum weft_status status, bool
         if (op->finished) continue;
         switch (op->kind) {
         case UCX_OP_MESSAGE:
-            if (op->id && (force || !weft_container_of(op, struct ucx_send, op)->landing)) ucx_op_fail(op, status);
+            if (op->id && (force || !weft_container_of(op, struct ucx_send, op)->landing))
+                ucx_op_fail(op, status);
             break;
         case UCX_OP_RECEIVE:
             if (op->id && force) ucx_op_fail(op, status);
@@ -188,7 +195,8 @@ void ucx_disconnect(struct weft_transport *transport, struct weft_peer *peer, en
 {
     struct ucx_peer *known = peer->backend;
     if (!known->ep || known->end >= UCX_END_CLOSING) return;
-    bool said_bye = known->answered && known->end == UCX_END_NONE && (!known->failed || known->failed_status == UCS_OK);
+    bool said_bye =
+        known->answered && known->end == UCX_END_NONE && (!known->failed || known->failed_status == UCS_OK);
     end_begin(known, said_bye ? UCX_END_GRACEFUL : UCX_END_FORCE, status);
     if (said_bye) ucx_message_control(known, UCX_WIRE_BYE_TOO);
 }
@@ -219,8 +227,9 @@ static void end_close(struct ucx_peer *known, unsigned flags)
     known->end_deadline_ns = weft_now_ns(known->endpoint->transport->env) + END_PATIENCE_NS;
 }
 
-/* UCX has ended all requests of the connection, but takes its queue pairs down behind our back; a flush of the worker
- * waits for that. What is queued to a dead process would keep it waiting for ever. true: it is over. */
+/* UCX has ended all requests of the connection, but takes its queue pairs down behind our back; a flush of
+ * the worker waits for that. What is queued to a dead process would keep it waiting for ever. true: it is
+ * over. */
 static bool parked_are_safe(struct ucx_peer *known, uint64_t now_ns)
 {
     if (known->parked == 0 || known->flushed || now_ns >= known->end_deadline_ns) return true;
@@ -245,7 +254,8 @@ static bool end_step(struct ucx_peer *known, bool quiet, uint64_t now_ns)
         end_close(known, 0);
         return true;
     case UCX_END_FORCE:
-        if (!(known->hello_came && known->hello_went) && !broken && now_ns < known->end_deadline_ns) return false;
+        if (!(known->hello_came && known->hello_went) && !broken && now_ns < known->end_deadline_ns)
+            return false;
         end_close(known, UCP_EP_CLOSE_FLAG_FORCE);
         return true;
     case UCX_END_CLOSING:
@@ -275,9 +285,11 @@ int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet)
         char text[120];
         snprintf(text, sizeof text, "its connection broke (%s)", ucs_status_string(known->failed_status));
         if (known->process && known->process->fd < 0) {
-            snprintf(text, sizeof text, "its process %llu has died", (unsigned long long)known->process->who.pid);
+            snprintf(text, sizeof text, "its process %llu has died",
+                     (unsigned long long)known->process->who.pid);
         }
-        if (known->failed_status == UCS_OK) core_peer_left(transport, known->peer, "it has closed its endpoint");
+        if (known->failed_status == UCS_OK)
+            core_peer_left(transport, known->peer, "it has closed its endpoint");
         else core_peer_lost(transport, known->peer, WEFT_ERR_PEER_LOST, text);
         count++;
     }
@@ -297,7 +309,8 @@ bool ucx_peers_patient(struct ucx_endpoint *endpoint)
     weft_list_foreach(node, spare, &endpoint->peers) {
         struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
         if (known->end == UCX_END_CLOSING && !known->close_request) return false;
-        if (known->end != UCX_END_NONE && known->end != UCX_END_DONE) core_wake_at(endpoint->transport, known->end_deadline_ns);
+        if (known->end != UCX_END_NONE && known->end != UCX_END_DONE)
+            core_wake_at(endpoint->transport, known->end_deadline_ns);
     }
     return true;
 }

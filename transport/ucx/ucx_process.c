@@ -1,10 +1,12 @@
-/* ucx_process.c - the processes of peers on this host, watched by pidfd: a death is noticed at once on every lane, also
- * where UCX has no connection that could break (shared memory) or waits for a queue that nobody empties any more.
+/* ucx_process.c - the processes of peers on this host, watched by pidfd: a death is noticed at once on every
+ * lane, also where UCX has no connection that could break (shared memory) or waits for a queue that nobody
+ * empties any more.
  *
- * Who a process is, its peers say in their address blobs, which are proven: pid, start time, pid namespace and the boot of
- * the host. Only a process of the same boot and namespace is watched, and its start time is looked at after the pidfd was
- * opened: a pid that was given out again is not taken for its owner. One pidfd per process, however many peers live in it;
- * this process itself is not watched. Without one (an old kernel, no descriptor left) peers are watched by UCX alone. */
+ * Who a process is, its peers say in their address blobs, which are proven: pid, start time, pid namespace
+ * and the boot of the host. Only a process of the same boot and namespace is watched, and its start time is
+ * looked at after the pidfd was opened: a pid that was given out again is not taken for its owner. One pidfd
+ * per process, however many peers live in it; this process itself is not watched. Without one (an old kernel,
+ * no descriptor left) peers are watched by UCX alone. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +20,8 @@
 
 #include "transport/ucx/ucx.h"
 
-/* While it is busy, the endpoint looks at the processes so often at most; every so many quiet rounds it reads the clock. */
+/* While it is busy, the endpoint looks at the processes so often at most; every so many quiet rounds it reads
+ * the clock. */
 enum { LOOK_NS = 1000000, LOOK_ROUNDS = 32 };
 
 static size_t read_file(const char *path, char *out, size_t room)
@@ -61,7 +64,8 @@ void ucx_process_self(struct ucx_wire_process *self_out)
     *self_out = (struct ucx_wire_process){.pid = (uint64_t)getpid(), .start = start_of((uint64_t)getpid())};
     if (stat("/proc/self/ns/pid", &space) == 0) self_out->namespace = space.st_ino;
     read_host(self_out->host);
-    if (self_out->start == 0 || self_out->namespace == 0) self_out->pid = 0; /* without /proc nobody can be told apart */
+    /* without /proc nobody can be told apart */
+    if (self_out->start == 0 || self_out->namespace == 0) self_out->pid = 0;
 }
 
 static bool can_watch(const struct ucx_wire_process *self, const struct ucx_wire_process *other)
@@ -79,7 +83,9 @@ static int open_watch(struct ucx_endpoint *endpoint, struct ucx_process *process
     if (fd < 0) return errno == ESRCH ? -1 : -2;
     uint64_t start = start_of(process->who.pid);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = process};
-    int answer = start != process->who.start ? -1 : epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -2 : fd;
+    int answer = start != process->who.start                              ? -1
+                 : epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -2
+                                                                          : fd;
     if (answer < 0) close(fd);
     return answer;
 }
@@ -102,7 +108,8 @@ static struct ucx_process *make(struct ucx_endpoint *endpoint, const struct ucx_
     process->who = *who;
     process->fd = open_watch(endpoint, process);
     if (process->fd == -2) {
-        weft_log(env, WEFT_LOG_WARN, "transport", "endpoint %u cannot watch process %llu (%s): its death is seen by UCX alone",
+        weft_log(env, WEFT_LOG_WARN, "transport",
+                 "endpoint %u cannot watch process %llu (%s): its death is seen by UCX alone",
                  endpoint->transport->id, (unsigned long long)who->pid, strerror(errno));
         weft_free_bytes(env, process);
         return NULL;
@@ -126,7 +133,8 @@ void ucx_process_watch(struct ucx_peer *known, const struct ucx_wire_process *wh
 static void unwatch(struct ucx_endpoint *endpoint, struct ucx_process *process)
 {
     if (process->fd < 0) return;
-    epoll_ctl(endpoint->fd, EPOLL_CTL_DEL, process->fd, NULL); /* closing alone leaves it there when somebody has forked */
+    /* closing alone leaves it there when somebody has forked */
+    epoll_ctl(endpoint->fd, EPOLL_CTL_DEL, process->fd, NULL);
     close(process->fd);
     process->fd = -1;
 }

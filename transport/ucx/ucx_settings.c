@@ -9,7 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Over tcp one message in one segment of UCX (64 KiB) costs least; elsewhere copying more than this does not pay. */
+/* Over tcp one message in one segment of UCX (64 KiB) costs least; elsewhere copying more than this does not
+ * pay. */
 enum { EAGER_TCP = 64512, EAGER_OTHERS = 8192 };
 
 /* Is `word` one of the comma separated words of `list` that begin with it? "rc" finds rc_verbs. */
@@ -23,10 +24,13 @@ static bool holds(const char *list, const char *word)
     return false;
 }
 
-static enum weft_status copy_text(char *out, size_t room, const char *text, const char *name, struct weft_error *error)
+static enum weft_status copy_text(char *out, size_t room, const char *text, const char *name,
+                                  struct weft_error *error)
 {
     if (strlen(text) >= room) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "transport %s has %zu characters, at most %zu fit: name fewer", name, strlen(text), room - 1);
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_INVALID, "transport %s has %zu characters, at most %zu fit: name fewer", name,
+            strlen(text), room - 1);
     }
     snprintf(out, room, "%s", text);
     return WEFT_OK;
@@ -35,7 +39,9 @@ static enum weft_status copy_text(char *out, size_t room, const char *text, cons
 static enum weft_status read_lanes(const char *lanes, struct ucx_settings *settings, struct weft_error *error)
 {
     if (!lanes || !lanes[0]) lanes = "tcp";
-    const char *list = strcmp(lanes, "tcp") == 0 ? "tcp,self" : strcmp(lanes, "shm") == 0 ? "sysv,cma,self" : lanes;
+    const char *list = strcmp(lanes, "tcp") == 0   ? "tcp,self"
+                       : strcmp(lanes, "shm") == 0 ? "sysv,cma,self"
+                                                   : lanes;
     WEFT_TRY(copy_text(settings->list, sizeof settings->list, list, "lanes", error));
     snprintf(settings->lanes, sizeof settings->lanes, "%.60s", lanes);
     const char *user = getenv("UCX_TLS"); /* his list is the one that counts */
@@ -45,7 +51,8 @@ static enum weft_status read_lanes(const char *lanes, struct ucx_settings *setti
     static const char *const remote[] = {"rc", "ud", "dc", "ib"};
     settings->tcp = all || holds(list, "tcp");
     settings->shared_memory = settings->verbs = all;
-    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) settings->shared_memory |= holds(list, shared[i]);
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        settings->shared_memory |= holds(list, shared[i]);
     for (size_t i = 0; i < sizeof remote / sizeof *remote; i++) settings->verbs |= holds(list, remote[i]);
     return WEFT_OK;
 }
@@ -60,27 +67,30 @@ static bool port_is_free(unsigned port)
     return is_free;
 }
 
-/* UCX tries ports of the range at random until one is free, for ever if none is: so look first. The user's own
- * UCX_TCP_PORT_RANGE wins, and is looked at in the same way. */
+/* UCX tries ports of the range at random until one is free, for ever if none is: so look first. The user's
+ * own UCX_TCP_PORT_RANGE wins, and is looked at in the same way. */
 static enum weft_status read_ports(const char *ports, struct ucx_settings *settings, struct weft_error *error)
 {
-    const char *user = getenv("UCX_TCP_PORT_RANGE"), *name = user ? "UCX_TCP_PORT_RANGE=" : "transport ports ";
+    const char *user = getenv("UCX_TCP_PORT_RANGE"),
+               *name = user ? "UCX_TCP_PORT_RANGE=" : "transport ports ";
     if (user) ports = user;
     if (!ports || !ports[0] || !settings->tcp || strcmp(ports, "0") == 0) return WEFT_OK;
     unsigned first = 0, last = 0;
     int used = 0;
-    if (sscanf(ports, "%5u-%5u%n", &first, &last, &used) != 2 || ports[used] || first == 0 || last < first || last > 65535) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "%s\"%.40s\": a range is first-last, from 1 to 65535",
-                                                name, ports);
+    if (sscanf(ports, "%5u-%5u%n", &first, &last, &used) != 2 || ports[used] || first == 0 || last < first ||
+        last > 65535) {
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_INVALID, "%s\"%.40s\": a range is first-last, from 1 to 65535", name, ports);
     }
     unsigned wanted = 1, free_count = 0;
     for (const char *at = settings->devices; *at; at++) wanted += *at == ',';
     for (unsigned port = first; port <= last && free_count < wanted; port++) free_count += port_is_free(port);
     if (free_count < wanted) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_EXISTS,
-                                                "of the TCP ports %u-%u %u are free, %u are needed (one for each device): "
-                                                "widen %s or stop what holds them",
-                                                first, last, free_count, wanted, user ? "UCX_TCP_PORT_RANGE" : "transport.ports");
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_EXISTS,
+            "of the TCP ports %u-%u %u are free, %u are needed (one for each device): "
+            "widen %s or stop what holds them",
+            first, last, free_count, wanted, user ? "UCX_TCP_PORT_RANGE" : "transport.ports");
     }
     if (!user) snprintf(settings->ports, sizeof settings->ports, "%u-%u", first, last);
     return WEFT_OK;
@@ -101,7 +111,8 @@ static bool read_bytes(const char *text, uint64_t least, uint64_t most, uint64_t
 
 static bool read_one(const char *name, const char *value, struct ucx_settings *settings)
 {
-    if (strcmp(name, "eager_window") == 0) return read_bytes(value, 64 << 10, 1 << 30, &settings->eager_window);
+    if (strcmp(name, "eager_window") == 0)
+        return read_bytes(value, 64 << 10, 1 << 30, &settings->eager_window);
     if (strcmp(name, "fragment") == 0) return read_bytes(value, 4 << 10, 16 << 20, &settings->fragment_bytes);
     if (strcmp(name, "direct") != 0 || (strcmp(value, "y") != 0 && strcmp(value, "n") != 0)) return false;
     settings->direct = value[0] == 'y';
@@ -119,14 +130,18 @@ static enum weft_status read_tune(const char *tune, struct ucx_settings *setting
         char *value = strchr(item, '=');
         if (value) *value++ = 0;
         if (!value || !read_one(item, value, settings)) {
-            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "transport tune \"%s%s%s\": ucx knows eager_window=64K to 1G, "
-                                                    "fragment=4K to 16M and direct=y or n", item, value ? "=" : "", value ? value : "");
+            return (enum weft_status)weft_error_set(
+                error, WEFT_ERR_INVALID,
+                "transport tune \"%s%s%s\": ucx knows eager_window=64K to 1G, "
+                "fragment=4K to 16M and direct=y or n",
+                item, value ? "=" : "", value ? value : "");
         }
     }
     return WEFT_OK;
 }
 
-enum weft_status ucx_settings_read(const struct weft_transport_options *options, struct ucx_settings *settings_out, struct weft_error *error)
+enum weft_status ucx_settings_read(const struct weft_transport_options *options,
+                                   struct ucx_settings *settings_out, struct weft_error *error)
 {
     struct ucx_settings settings = {.eager_window = 4 << 20, .fragment_bytes = EAGER_TCP, .direct = true};
     WEFT_TRY(read_lanes(options->lanes, &settings, error));
@@ -135,7 +150,8 @@ enum weft_status ucx_settings_read(const struct weft_transport_options *options,
     WEFT_TRY(read_ports(options->ports, &settings, error));
     WEFT_TRY(read_tune(options->tune, &settings, error));
     settings.eager_bytes_max = options->eager_bytes_max;
-    if (settings.eager_bytes_max == 0) settings.eager_bytes_max = settings.tcp && !settings.verbs ? EAGER_TCP : EAGER_OTHERS;
+    if (settings.eager_bytes_max == 0)
+        settings.eager_bytes_max = settings.tcp && !settings.verbs ? EAGER_TCP : EAGER_OTHERS;
     *settings_out = settings;
     return WEFT_OK;
 }

@@ -1,8 +1,10 @@
 /* ucx_settings.h - what the options of an endpoint mean for UCX. No UCX in here.
  *
  * tune  "name=value,name=value", bytes with K, M or G behind them:
- *   eager_window=4M   how much one peer may leave untaken at this endpoint before it must announce (64K to 1G)
- *   fragment=64512    payload of one DATA message, 4K to 16M: with its header it should fit UCX_TCP_RX_SEG_SIZE (64K)
+ *   eager_window=4M   how much one peer may leave untaken at this endpoint before it must announce (64K to
+ *                     1G)
+ *   fragment=64512    payload of one DATA message, 4K to 16M: with its header it should fit
+ *                     UCX_TCP_RX_SEG_SIZE (64K)
  *   direct=y          n: never UCX's own rendezvous, put and get, but ours over active messages */
 #ifndef WEFT_TRANSPORT_UCX_SETTINGS_H
 #define WEFT_TRANSPORT_UCX_SETTINGS_H
@@ -22,6 +24,7 @@ struct ucx_settings {
 };
 
 /* WEFT_ERR_INVALID: the sentence names the option. */
-enum weft_status ucx_settings_read(const struct weft_transport_options *options, struct ucx_settings *settings_out, struct weft_error *error);
+enum weft_status ucx_settings_read(const struct weft_transport_options *options,
+                                   struct ucx_settings *settings_out, struct weft_error *error);
 
 #endif

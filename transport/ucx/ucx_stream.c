@@ -1,6 +1,7 @@
-/* ucx_stream.c - payloads in fragments: each is one active message that UCX sends without copying it and that the
- * receiver copies once, while it is in his caches, from UCX's buffer to where it belongs. A few are in flight per peer,
- * and a few are started in a row, so that one long payload keeps neither other peers nor the loop waiting. */
+/* ucx_stream.c - payloads in fragments: each is one active message that UCX sends without copying it and that
+ * the receiver copies once, while it is in his caches, from UCX's buffer to where it belongs. A few are in
+ * flight per peer, and a few are started in a row, so that one long payload keeps neither other peers nor the
+ * loop waiting. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
@@ -120,7 +121,8 @@ static bool push_one(struct ucx_peer *known, struct ucx_send *send)
         .cb.send = on_fragment_sent,
         .user_data = fragment,
     };
-    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, fragment->header, header_bytes, send->source + offset, bytes, &param);
+    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, fragment->header, header_bytes,
+                                    send->source + offset, bytes, &param);
     if (UCS_PTR_IS_PTR(request)) return true;
     ucs_status_t status = UCS_PTR_STATUS(request);
     if (status != UCS_OK) ucx_peer_failed(known, status);
@@ -155,13 +157,16 @@ bool ucx_streams_waiting(const struct ucx_endpoint *endpoint)
     return false;
 }
 
-void ucx_on_data(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data, size_t data_bytes)
+void ucx_on_data(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data,
+                 size_t data_bytes)
 {
     struct ucx_op *op = ucx_table_get(&known->endpoint->operations, header->tag);
-    if (!op || op->peer != known || (op->kind != UCX_OP_RECEIVE && op->kind != UCX_OP_GET)) return; /* it has ended here */
+    /* it has ended here */
+    if (!op || op->peer != known || (op->kind != UCX_OP_RECEIVE && op->kind != UCX_OP_GET)) return;
     struct ucx_landing *landing = weft_container_of(op, struct ucx_landing, op);
     uint64_t offset = header->sequence;
-    if (offset > landing->bytes || data_bytes > landing->bytes - offset || data_bytes > landing->bytes - landing->received) {
+    if (offset > landing->bytes || data_bytes > landing->bytes - offset ||
+        data_bytes > landing->bytes - landing->received) {
         core_refused(known->endpoint->transport);
         ucx_peer_failed(known, UCS_ERR_MESSAGE_TRUNCATED);
         return;

@@ -1,5 +1,5 @@
-/* ucx_table.c - see ucx_table.h. A number is generation (32 bits) | index (32 bits); the generation counts how often
- * the slot has been given back, so that a late word about an old item finds nothing. */
+/* ucx_table.c - see ucx_table.h. A number is generation (32 bits) | index (32 bits); the generation counts
+ * how often the slot has been given back, so that a late word about an old item finds nothing. */
 #include "transport/ucx/ucx_table.h"
 
 #include <string.h>
@@ -12,7 +12,8 @@ static bool grow(struct weft_env *env, struct ucx_table *table)
     if (!slots) return false;
     if (table->capacity > 0) memcpy(slots, table->slots, table->capacity * sizeof *slots);
     for (uint32_t i = table->capacity; i < capacity; i++) {
-        slots[i] = (struct ucx_table_slot){.generation = 1, .next_free = i + 1 < capacity ? i + 2 : table->first_free};
+        slots[i] = (struct ucx_table_slot){.generation = 1,
+                                           .next_free = i + 1 < capacity ? i + 2 : table->first_free};
     }
     table->first_free = table->capacity + 1;
     weft_free_bytes(env, table->slots);

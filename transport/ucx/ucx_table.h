@@ -1,4 +1,5 @@
-/* ucx_table.h - numbers that travel and come back: a number finds its item until it is taken out, and never again. */
+/* ucx_table.h - numbers that travel and come back: a number finds its item until it is taken out, and never
+ * again. */
 #ifndef WEFT_TRANSPORT_UCX_TABLE_H
 #define WEFT_TRANSPORT_UCX_TABLE_H
 

@@ -1,24 +1,28 @@
 /* ucx_window.c - one-sided access.
  *
- * Towards most peers (all others: ucx_direct.c) a put or get is made of active messages and served by the window's owner, inside his progress:
- * UCX's own put over tcp moves a twentieth of what the messages do, and memory that only its owner's hand writes can
- * be closed at once.
+ * Towards most peers (all others: ucx_direct.c) a put or get is made of active messages and served by the
+ * window's owner, inside his progress: UCX's own put over tcp moves a twentieth of what the messages do, and
+ * memory that only its owner's hand writes can be closed at once.
  *   put   PUT fragments ─► copied into the window ─► PUT_DONE (and the notification arrives there)
  *   get   GET ─► DATA fragments into the buffer; ABORT when it cannot be served
- * A window is found by number and secret; both are dead once it is closed, so a late fragment finds nothing and its
- * sender is told WEFT_ERR_CANCELLED. What is being sent out of a window keeps it busy until UCX has let go of it. */
+ * A window is found by number and secret; both are dead once it is closed, so a late fragment finds nothing
+ * and its sender is told WEFT_ERR_CANCELLED. What is being sent out of a window keeps it busy until UCX has
+ * let go of it. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
 
 /* ---- windows ---- */
 
-enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error)
+enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window,
+                                 struct weft_error *error)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     if (window->options.kind == WEFT_MEMORY_CUDA && !endpoint->reaches_cuda) {
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
-                              "transport %s opens windows on host memory only, its UCX has no CUDA: copy to the host first", transport->name);
+        return weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "transport %s opens windows on host memory only, its UCX has no CUDA: copy to the host first",
+            transport->name);
     }
     struct ucx_window *own = weft_alloc_zero(transport->env, sizeof *own);
     uint64_t id = own ? ucx_table_put(transport->env, &endpoint->windows, own) : 0;
@@ -72,7 +76,8 @@ static void window_shut(struct ucx_peer *known, struct ucx_window *own)
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
         struct ucx_send *send = weft_container_of(op, struct ucx_send, op);
         if (op->kind != UCX_OP_SERVE || op->finished || send->served != own) continue;
-        ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_ABORT, .id = send->landing, .status = WEFT_ERR_CANCELLED});
+        ucx_word(known, &(struct ucx_wire_entry){
+                            .word = UCX_WORD_ABORT, .id = send->landing, .status = WEFT_ERR_CANCELLED});
         ucx_op_fail(op, WEFT_ERR_CANCELLED);
     }
 }
@@ -150,7 +155,8 @@ static bool inside(const struct ucx_window *own, uint64_t offset, uint64_t bytes
 
 /* ---- what peers do here ---- */
 
-static struct ucx_incoming *incoming_of(struct ucx_peer *known, struct ucx_window *own, const struct ucx_wire_put *put)
+static struct ucx_incoming *incoming_of(struct ucx_peer *known, struct ucx_window *own,
+                                        const struct ucx_wire_put *put)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &known->incoming) {
@@ -173,8 +179,8 @@ static void notify(struct ucx_arrival *notification)
 }
 
 /* One fragment more of a put that has several. */
-static void put_advance(struct ucx_peer *known, struct ucx_window *own, const struct ucx_wire_put *put, size_t data_bytes,
-                        struct ucx_arrival *notification)
+static void put_advance(struct ucx_peer *known, struct ucx_window *own, const struct ucx_wire_put *put,
+                        size_t data_bytes, struct ucx_arrival *notification)
 {
     struct ucx_incoming *incoming = incoming_of(known, own, put);
     if (!incoming || data_bytes > incoming->bytes - incoming->received) {
@@ -192,7 +198,8 @@ static void put_advance(struct ucx_peer *known, struct ucx_window *own, const st
     incoming_free(known, incoming);
 }
 
-void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data, size_t data_bytes)
+void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data,
+                size_t data_bytes)
 {
     struct weft_transport *transport = known->endpoint->transport;
     struct ucx_wire_put put;
@@ -200,15 +207,20 @@ void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, co
         core_refused(transport);
         return;
     }
-    struct ucx_window *own = transport->closed ? NULL : ucx_window_find(known, put.window, put.secret, WEFT_WINDOW_WRITE);
+    struct ucx_window *own =
+        transport->closed ? NULL : ucx_window_find(known, put.window, put.secret, WEFT_WINDOW_WRITE);
     if (!own || !inside(own, header->sequence, data_bytes) || known->peer->status < 0 || of_device(own)) {
         if (!own) core_refused(transport);
-        put_done(known, put.id, !own ? WEFT_ERR_CANCELLED : of_device(own) ? WEFT_ERR_UNSUPPORTED : WEFT_ERR_INVALID);
+        put_done(known, put.id,
+                 !own             ? WEFT_ERR_CANCELLED
+                 : of_device(own) ? WEFT_ERR_UNSUPPORTED
+                                  : WEFT_ERR_INVALID);
         return;
     }
     struct ucx_arrival *notification = NULL;
     if (put.notify) {
-        notification = ucx_arrival_make(known, put.tag, 0, 0, header->header + UCX_WIRE_PUT_BYTES, header->header_bytes - UCX_WIRE_PUT_BYTES);
+        notification = ucx_arrival_make(known, put.tag, 0, 0, header->header + UCX_WIRE_PUT_BYTES,
+                                        header->header_bytes - UCX_WIRE_PUT_BYTES);
         if (!notification) return;
     }
     if (data_bytes > 0) memcpy((char *)own->window->options.address + header->sequence, data, data_bytes);
@@ -230,10 +242,14 @@ void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry)
 {
     struct ucx_endpoint *endpoint = known->endpoint;
     uint64_t secret = entry->header_bytes == 8 ? ucx_wire_u64(entry->header) : 0;
-    struct ucx_window *own = endpoint->transport->closed ? NULL : ucx_window_find(known, entry->a, secret, WEFT_WINDOW_READ);
+    struct ucx_window *own =
+        endpoint->transport->closed ? NULL : ucx_window_find(known, entry->a, secret, WEFT_WINDOW_READ);
     if (!own || !inside(own, entry->b, entry->c) || entry->c == 0 || of_device(own)) {
         if (!own) core_refused(endpoint->transport);
-        refuse_get(known, entry->id, !own ? WEFT_ERR_CANCELLED : of_device(own) ? WEFT_ERR_UNSUPPORTED : WEFT_ERR_INVALID);
+        refuse_get(known, entry->id,
+                   !own             ? WEFT_ERR_CANCELLED
+                   : of_device(own) ? WEFT_ERR_UNSUPPORTED
+                                    : WEFT_ERR_INVALID);
         return;
     }
     struct ucx_send *send = ucx_send_take(known, UCX_OP_SERVE, NULL);
@@ -252,19 +268,22 @@ void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry)
 void ucx_windows_peer_gone(struct ucx_peer *known)
 {
     ucx_direct_peer_gone(known);
-    while (!weft_list_empty(&known->incoming)) incoming_free(known, weft_list_first(&known->incoming, struct ucx_incoming, link));
+    while (!weft_list_empty(&known->incoming))
+        incoming_free(known, weft_list_first(&known->incoming, struct ucx_incoming, link));
 }
 
 void ucx_on_notify(struct ucx_peer *known, const struct ucx_wire_entry *entry)
 {
     if (known->endpoint->transport->closed || known->peer->status < 0) return;
-    struct ucx_arrival *notification = ucx_arrival_make(known, entry->a, 0, 0, entry->header, entry->header_bytes);
+    struct ucx_arrival *notification =
+        ucx_arrival_make(known, entry->a, 0, 0, entry->header, entry->header_bytes);
     if (notification) notify(notification);
 }
 
 /* ---- what we do at peers ---- */
 
-enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote *remote, const void *key_data, size_t bytes)
+enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote *remote,
+                            const void *key_data, size_t bytes)
 {
     struct ucx_wire_key key;
     WEFT_TRY(ucx_wire_key_decode(key_data, bytes, &key));
@@ -304,7 +323,8 @@ void ucx_release(struct weft_transport *transport, struct weft_remote *remote)
     weft_free_bytes(transport->env, far);
 }
 
-static enum weft_status put_by_messages(struct ucx_send *send, const struct ucx_remote *far, const struct weft_put *put)
+static enum weft_status put_by_messages(struct ucx_send *send, const struct ucx_remote *far,
+                                        const struct weft_put *put)
 {
     if (!ucx_op_number(&send->op)) {
         ucx_op_drop(&send->op);
@@ -327,8 +347,8 @@ static enum weft_status put_by_messages(struct ucx_send *send, const struct ucx_
     return WEFT_IN_PROGRESS;
 }
 
-enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
-                         struct weft_completion *completion)
+enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *remote,
+                         const struct weft_put *put, struct weft_completion *completion)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     struct ucx_peer *known = remote->peer->backend;
@@ -343,8 +363,8 @@ enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *r
     return WEFT_IN_PROGRESS;
 }
 
-enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination,
-                         size_t bytes, struct weft_completion *completion)
+enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
+                         void *destination, size_t bytes, struct weft_completion *completion)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     struct ucx_peer *known = remote->peer->backend;

@@ -26,7 +26,8 @@ enum weft_status ucx_wire_decode(const void *data, size_t bytes, struct ucx_wire
     if (at[4] != UCX_WIRE_VERSION) return WEFT_ERR_VERSION;
     if (at[5] < UCX_WIRE_MESSAGE || at[5] > UCX_WIRE_KIND_LAST) return WEFT_ERR_MALFORMED;
     uint32_t header_bytes = get_le16(at + 6);
-    uint32_t header_bytes_max = at[5] == UCX_WIRE_PUT ? UCX_WIRE_INNER_BYTES_MAX : WEFT_TRANSPORT_HEADER_BYTES_MAX;
+    uint32_t header_bytes_max =
+        at[5] == UCX_WIRE_PUT ? UCX_WIRE_INNER_BYTES_MAX : WEFT_TRANSPORT_HEADER_BYTES_MAX;
     if (header_bytes > header_bytes_max) return WEFT_ERR_MALFORMED;
     if (bytes != UCX_WIRE_FIXED_BYTES + header_bytes) return WEFT_ERR_MALFORMED;
     *header_out = (struct ucx_wire_header){
@@ -61,7 +62,8 @@ size_t ucx_wire_entry_decode(const uint8_t *data, size_t bytes, struct ucx_wire_
     if (bytes < UCX_WIRE_ENTRY_BYTES) return 0;
     uint32_t header_bytes = get_le16(data + 2);
     if (data[0] < UCX_WORD_ANNOUNCE || data[0] > UCX_WORD_LAST || data[1] != 0) return 0;
-    if (header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX || header_bytes > bytes - UCX_WIRE_ENTRY_BYTES) return 0;
+    if (header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX || header_bytes > bytes - UCX_WIRE_ENTRY_BYTES)
+        return 0;
     *entry_out = (struct ucx_wire_entry){
         .word = (enum ucx_wire_word)data[0],
         .header_bytes = header_bytes,
@@ -149,7 +151,8 @@ enum weft_status ucx_wire_key_decode(const uint8_t *data, size_t bytes, struct u
 {
     const unsigned all_rights = WEFT_WINDOW_READ | WEFT_WINDOW_WRITE;
     if (bytes != UCX_WIRE_KEY_BYTES) return WEFT_ERR_MALFORMED;
-    if (get_le32(data) != UCX_WIRE_KEY_MAGIC || get_le32(data + 4) != UCX_WIRE_VERSION) return WEFT_ERR_MALFORMED;
+    if (get_le32(data) != UCX_WIRE_KEY_MAGIC || get_le32(data + 4) != UCX_WIRE_VERSION)
+        return WEFT_ERR_MALFORMED;
     *key_out = (struct ucx_wire_key){
         .owner = get_le32(data + 8),
         .rights = get_le32(data + 12),
@@ -158,7 +161,8 @@ enum weft_status ucx_wire_key_decode(const uint8_t *data, size_t bytes, struct u
         .bytes = get_le64(data + 32),
         .address = get_le64(data + 40),
     };
-    if (key_out->rights == 0 || (key_out->rights & ~all_rights) || key_out->bytes == 0) return WEFT_ERR_MALFORMED;
+    if (key_out->rights == 0 || (key_out->rights & ~all_rights) || key_out->bytes == 0)
+        return WEFT_ERR_MALFORMED;
     if (key_out->address + key_out->bytes < key_out->address) return WEFT_ERR_MALFORMED;
     return WEFT_OK;
 }
@@ -190,7 +194,8 @@ enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes, struct 
     if (bytes <= UCX_WIRE_AROUND_BYTES || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX) return WEFT_ERR_MALFORMED;
     if (get_le32(at) != UCX_WIRE_ADDRESS_MAGIC) return WEFT_ERR_MALFORMED;
     if (get_le32(at + 4) != UCX_WIRE_VERSION) return WEFT_ERR_VERSION;
-    if (get_le32(at + 16) != bytes - UCX_WIRE_AROUND_BYTES || get_le32(at + 20) != 0) return WEFT_ERR_MALFORMED;
+    if (get_le32(at + 16) != bytes - UCX_WIRE_AROUND_BYTES || get_le32(at + 20) != 0)
+        return WEFT_ERR_MALFORMED;
     *address_out = (struct ucx_wire_address){
         .mark = get_le32(at + 8),
         .id = get_le32(at + 12),

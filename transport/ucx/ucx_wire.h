@@ -1,16 +1,18 @@
-/* ucx_wire.h - the bytes this backend puts on the wire itself: the header in front of each active message, the
- * entries of a batch, the key of a window and the address blob. No UCX in here, so that a fuzzer can have it alone.
- * All little endian.
+/* ucx_wire.h - the bytes this backend puts on the wire itself: the header in front of each active message,
+ * the entries of a batch, the key of a window and the address blob. No UCX in here, so that a fuzzer can have
+ * it alone. All little endian.
  *
  *   message   magic u32 | version u8 | kind u8 | header_bytes u16 | sender u32 | receiver u32 | token u64 |
  *             tag u64 | sequence u64 | payload_bytes u64 | header (header_bytes)
- *   entry     kind u8 | 0 u8 | header_bytes u16 | status i32 | id u64 | a u64 | b u64 | c u64 | header (header_bytes)
+ *   entry     kind u8 | 0 u8 | header_bytes u16 | status i32 | id u64 | a u64 | b u64 | c u64 | header
+ *             (header_bytes)
  *   record    tag u64 | sequence u64 | payload bytes u32 | header_bytes u16 | 0 u16 | header | payload
- *   put       window u64 | secret u64 | put id u64 | all bytes u64 | notify u8, 0 (7) | tag u64 | sequence u64, then the
- *             notification's header: inside the header of a PUT message
- *   key       magic u32 | version u32 | owner u32 | rights u32 | window u64 | secret u64 | bytes u64 | address u64
- *   address   magic u32 | version u32 | job's mark u32 | id u32 | bytes u32 | 0 u32 | challenge (16) | process |
- *             UCX's address (bytes) | proof (16) over all before it
+ *   put       window u64 | secret u64 | put id u64 | all bytes u64 | notify u8, 0 (7) | tag u64 | sequence
+ *             u64, then the notification's header: inside the header of a PUT message
+ *   key       magic u32 | version u32 | owner u32 | rights u32 | window u64 | secret u64 | bytes u64 |
+ *             address u64
+ *   address   magic u32 | version u32 | job's mark u32 | id u32 | bytes u32 | 0 u32 | challenge (16) |
+ *             process | UCX's address (bytes) | proof (16) over all before it
  *   process   pid u64 | start time u64 | pid namespace u64 | host (16 bytes)
  *
  * What the three numbers of a message mean depends on its kind:
@@ -23,8 +25,8 @@
  *   BATCH     -            -                of the entries     entries
  *   GATHER    -            -                of the records     records: messages
  *
- * Token, mark, challenge and proof: ucx_seal.h. Nothing of the nonce or the secret can be read in an address: they are
- * printed and stored. */
+ * Token, mark, challenge and proof: ucx_seal.h. Nothing of the nonce or the secret can be read in an address:
+ * they are printed and stored. */
 #ifndef WEFT_TRANSPORT_UCX_WIRE_H
 #define WEFT_TRANSPORT_UCX_WIRE_H
 
@@ -159,6 +161,7 @@ struct ucx_wire_address {
 /* Writes UCX_WIRE_AROUND_BYTES + packed_bytes, the proof as zeros. */
 void ucx_wire_address_encode(const struct ucx_wire_address *address, uint8_t *out);
 /* WEFT_OK, WEFT_ERR_MALFORMED or WEFT_ERR_VERSION; everything decoded lies inside `blob`. */
-enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes, struct ucx_wire_address *address_out);
+enum weft_status ucx_wire_address_decode(const void *blob, size_t bytes,
+                                         struct ucx_wire_address *address_out);
 
 #endif
