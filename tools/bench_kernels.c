@@ -11,6 +11,7 @@
 #include "tools/benchlib/table.h"
 #include "tools/benchlib/usage.h"
 #include "tools/kernelbench/kernelbench.h"
+#include "tools/kernelbench/torch_beside.h"
 
 static const char help[] =
     "usage: weft bench kernels [options]\n\n"
@@ -19,6 +20,8 @@ static const char help[] =
     "  -r, --rounds N     measured rounds (default 9)\n"
     "  -k, --kernels NAME scalar, avx2 or avx512 (default: what this processor does best)\n"
     "  -o, --only TEXT    only kernels whose name has this text in it\n"
+    "  -b, --beside torch instead: top-k and PowerSGD in turn with torch.topk and the PowerSGD hook of PyTorch on the same\n"
+    "                     data, one thread each (needs Debian's python3-torch); 3 rounds unless --rounds says otherwise\n"
     "      --json         one JSON object per line instead of the table\n"
     "      --help         this text\n\n"
     "Columns: bytes per element are read plus written; copy is the faster of memcpy and a streaming copy of the same\n"
@@ -62,6 +65,56 @@ static void on_row(void *context, const struct kernelbench_row *row)
     bench_table_cell(&out->table, 8, "%.2f", row->ratio_high);
 }
 
+/* ---- beside PyTorch ---- */
+
+static const struct bench_column beside_columns[] = {
+    {"kernel", "", true}, {"beside", "", true}, {"elements", "", false}, {"weft", "ms", false}, {"PyTorch", "ms", false},
+    {"faster", "times", false}, {"25 %", "", false}, {"75 %", "", false}, {"goal", "times", false},
+};
+
+static void on_torch(void *context, const char *text)
+{
+    const struct output *out = context;
+    if (!out->json) printf("weft's kernels: %s, one thread; %s\n", out->variant, text);
+}
+
+static void on_torch_row(void *context, const struct torch_row *row)
+{
+    struct output *out = context;
+    if (out->json) {
+        json_t *object = json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "kernel", row->name, "beside", row->peer, "variant",
+                                   out->variant, "elements", (json_int_t)row->count, "time_ms", row->ours_s * 1e3, "torch_ms",
+                                   row->theirs_s * 1e3, "ratio", row->ratio, "ratio_low", row->ratio_low, "ratio_high", row->ratio_high,
+                                   "goal", row->goal);
+        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+        fputc('\n', stdout);
+        fflush(stdout);
+        json_decref(object);
+        return;
+    }
+    bench_table_row(&out->table);
+    bench_table_cell(&out->table, 0, "%s", row->name);
+    bench_table_cell(&out->table, 1, "%s", row->peer);
+    bench_table_cell(&out->table, 2, "%zu", row->count);
+    bench_table_cell(&out->table, 3, "%.3f", row->ours_s * 1e3);
+    bench_table_cell(&out->table, 4, "%.3f", row->theirs_s * 1e3);
+    bench_table_cell(&out->table, 5, "%.2f", row->ratio);
+    bench_table_cell(&out->table, 6, "%.2f", row->ratio_low);
+    bench_table_cell(&out->table, 7, "%.2f", row->ratio_high);
+    bench_table_cell(&out->table, 8, "%.1f", row->goal);
+}
+
+static int beside_torch(const struct kernelbench_options *options, struct output *out)
+{
+    char reason[300];
+    bench_table_init(&out->table, beside_columns, sizeof beside_columns / sizeof beside_columns[0]);
+    const bool fine = torch_beside(options->count, options->rounds, on_torch, on_torch_row, out, reason, sizeof reason);
+    if (!out->json && fine) bench_table_print(&out->table, stdout, "");
+    bench_table_free(&out->table);
+    if (!fine) fprintf(stderr, "weft bench kernels: nothing beside PyTorch: %s\n", reason);
+    return bench_printed("kernels") && fine ? 0 : 1;
+}
+
 static int wrong_value(const char *option, const char *value, const char *allowed)
 {
     fprintf(stderr, "weft bench kernels: %s '%s' is not %s\n", option, value, allowed);
@@ -73,16 +126,18 @@ int weft_bench_kernels_main(int argc, char **argv)
     static const struct option known[] = {
         {"count", required_argument, NULL, 'c'}, {"rounds", required_argument, NULL, 'r'},
         {"kernels", required_argument, NULL, 'k'}, {"only", required_argument, NULL, 'o'},
+        {"beside", required_argument, NULL, 'b'},
         {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
     };
-    struct kernelbench_options options = {.count = 25 << 20, .rounds = 9};
+    struct kernelbench_options options = {.count = 25 << 20};
     struct output out = {0};
+    bool beside = false;
     uint64_t number;
     char *end;
     int c;
     optind = 0;
     opterr = 0;
-    while ((c = getopt_long(argc, argv, ":c:r:k:o:h", known, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, ":c:r:k:o:b:h", known, NULL)) != -1) {
         switch (c) {
         case 'c':
             if (!bench_size_parse(optarg, &number) || number < 1024 || number >= (uint64_t)1 << 32)
@@ -100,6 +155,10 @@ int weft_bench_kernels_main(int argc, char **argv)
             setenv("WEFT_KERNELS", optarg, 1); /* the codecs choose for themselves */
             break;
         case 'o': options.only = optarg; break;
+        case 'b':
+            if (strcmp(optarg, "torch") != 0) return wrong_value("--beside", optarg, "'torch'");
+            beside = true;
+            break;
         case 'j': out.json = true; break;
         case 'h': fputs(help, stdout); return 0;
         default: return bench_option_error("kernels", argv, c);
@@ -107,7 +166,10 @@ int weft_bench_kernels_main(int argc, char **argv)
     }
     if (!options.kernels) options.kernels = weft_kernels();
     if (optind < argc) return wrong_value("argument", argv[optind], "an option");
+    if (beside && options.only) return wrong_value("--only", options.only, "for --beside");
+    if (options.rounds == 0) options.rounds = beside ? 3 : 9;
     out.variant = options.kernels->name;
+    if (beside) return beside_torch(&options, &out);
     bench_table_init(&out.table, columns, sizeof columns / sizeof columns[0]);
     if (!out.json) printf("kernels: %s, one thread, %u rounds\n", out.variant, options.rounds);
     const bool fine = kernelbench_run(&options, on_row, &out);

@@ -204,8 +204,8 @@ static void measure(const struct kernelbench_options *options, const struct benc
     };
 }
 
-/* A sum of uniforms is normal enough, and every element is different: what a gradient looks like to a select. */
-static void fill_normal(float *out, size_t count, uint64_t seed)
+/* A sum of uniforms is normal enough. */
+void kernelbench_fill_normal(float *out, size_t count, uint64_t seed)
 {
     for (size_t i = 0; i < count; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -224,7 +224,7 @@ bool kernelbench_run(const struct kernelbench_options *options, void (*row)(void
     for (size_t i = 0; i < ARRAYS && fine; i++) {
         b.arrays[i] = aligned_alloc(4096, bytes);
         fine = b.arrays[i] != NULL;
-        if (fine) fill_normal(b.arrays[i], options->count, i + 1);
+        if (fine) kernelbench_fill_normal(b.arrays[i], options->count, i + 1);
     }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0] && fine; i++) {
         b.step = 0;

@@ -33,6 +33,9 @@ struct kernelbench_row {
 bool kernelbench_run(const struct kernelbench_options *options, void (*row)(void *context, const struct kernelbench_row *row),
                      void *context);
 
+/* What a gradient looks like to a select: nearly normal, every element different. */
+void kernelbench_fill_normal(float *out, size_t count, uint64_t seed);
+
 /* Copies `bytes` (a multiple of 64; both at cache lines) with streaming stores; memcpy where the processor has none. */
 void kernelbench_stream_copy(void *to, const void *from, size_t bytes);
 
