@@ -92,6 +92,8 @@ struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct we
 
 struct weft_combiner *integer_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                               const struct weft_shape *shape, uint32_t ranks);
+/* The same for any vector of contributions with k_least to k_most indices; whole but for spec and shape. */
+struct weft_combiner *union_combiner_open(struct weft_env *env, uint64_t elems, uint64_t k_least, uint64_t k_most, uint32_t ranks);
 struct weft_combiner *union_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                             const struct weft_shape *shape, uint32_t ranks);
 

@@ -192,6 +192,31 @@ enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spe
  * orthogonalise; else nothing). Deterministic, same bits on every rank. */
 void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, float *sum);
 
+/* ---- a sparse sum shared out among the ranks (compress/region.c): what a rank moves does not grow with their number ----
+ *
+ *     cut: own contribution -> a piece for each rank;   exchange;   weft_regions_combiner: add the pieces of ranks 0, 1, ...
+ *     for the own region, close;   all_gather of the regions' sums;   join -> an aggregate for weft_codec_take
+ *
+ * The decoded gradient has the bits that one combiner for all would give. All memory is taken at create. */
+struct weft_regions;
+/* Whether there is a region for everybody: topk, 2 ranks or more, 64 elements or more for each. */
+bool weft_regions_possible(const struct weft_codec_spec *resolved, const struct weft_shape *shape, uint32_t ranks);
+size_t weft_regions_piece_bytes_max(const struct weft_codec_spec *resolved, const struct weft_shape *shape, uint32_t ranks);
+size_t weft_regions_sum_bytes_max(const struct weft_codec_spec *resolved, const struct weft_shape *shape, uint32_t ranks);
+/* WEFT_ERR_INVALID where they are not possible, or rank >= ranks. */
+enum weft_status weft_regions_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                                     uint32_t ranks, uint32_t rank, struct weft_regions **regions_out);
+void weft_regions_free(struct weft_regions *regions);
+/* Piece r goes to pieces_out + r * stride (stride >= piece_bytes_max), its length, never 0, to lengths_out[r]. */
+enum weft_status weft_regions_cut(struct weft_regions *regions, const void *contribution, size_t bytes, uint8_t *pieces_out,
+                                  size_t stride, uint64_t *lengths_out);
+/* Of the own region; borrowed. Round 0 only, no finish. Pieces are UNTRUSTED as contributions are. */
+struct weft_combiner *weft_regions_combiner(struct weft_regions *regions);
+/* Sum r lies at sums + r * stride, `sums` and stride multiples of 4. UNTRUSTED: WEFT_ERR_MALFORMED. The aggregate is valid
+ * until the next call. */
+enum weft_status weft_regions_join(struct weft_regions *regions, const uint8_t *sums, size_t stride, const uint64_t *lengths,
+                                   const void **aggregate_out, size_t *bytes_out);
+
 /* ---- index coding (compress/index_block.c): sorted indices in blocks of 65,536, documented in docs/wire.md ---- */
 size_t weft_index_bytes_max(uint64_t elem_count, uint64_t index_count);
 size_t weft_index_encode(const uint32_t *indices, uint64_t index_count, uint64_t elem_count, uint8_t *out);

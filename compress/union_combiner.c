@@ -169,16 +169,13 @@ static uint64_t capacity_of(uint64_t elems, uint64_t k, uint64_t ranks)
     return k > elems / ranks ? elems : k * ranks;
 }
 
-struct weft_combiner *union_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
-                                            const struct weft_shape *shape, uint32_t ranks)
+struct weft_combiner *union_combiner_open(struct weft_env *env, uint64_t elems, uint64_t k_least, uint64_t k_most, uint32_t ranks)
 {
-    const uint64_t elems = weft_shape_elems(shape);
     struct union_combiner *self = weft_alloc_zero(env, sizeof *self);
     if (!self) return NULL;
-    self->base.ops = &union_ops;
-    self->base.env = env;
-    self->k = topk_count_max(spec, elems);
-    self->k_least = topk_count(spec, elems);
+    self->base = (struct weft_combiner){.ops = &union_ops, .env = env, .elems = elems, .ranks = ranks, .rounds = 1};
+    self->k = k_most;
+    self->k_least = k_least;
     bool enough = true;
     for (; self->levels < LEVELS_MAX && ranks >> self->levels != 0; self->levels++) {
         const uint64_t capacity = capacity_of(elems, self->k, (uint64_t)1 << self->levels);
@@ -190,9 +187,16 @@ struct weft_combiner *union_combiner_create(struct weft_env *env, const struct w
         enough = enough && list_create(env, &self->merged[0], capacity) && list_create(env, &self->merged[1], capacity);
     }
     const uint64_t all = capacity_of(elems, self->k, ranks);
-    const size_t sparse = weft_index_bytes_max(elems, all) + all * sizeof(float), sent = weft_codec_aggregate_bytes_max(spec, shape, 0, ranks);
-    self->aggregate = weft_alloc_bytes(env, sparse > sent ? sparse : sent); /* written before it is known which is shorter */
+    const size_t sparse = weft_index_bytes_max(elems, all) + all * sizeof(float), dense = sparse_dense_bytes(elems);
+    self->aggregate = weft_alloc_bytes(env, sparse > dense ? sparse : dense); /* written before it is known which is shorter */
     if (enough && self->aggregate) return &self->base;
     union_free(&self->base);
     return NULL;
+}
+
+struct weft_combiner *union_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                            const struct weft_shape *shape, uint32_t ranks)
+{
+    const uint64_t elems = weft_shape_elems(shape);
+    return union_combiner_open(env, elems, topk_count(spec, elems), topk_count_max(spec, elems), ranks);
 }
