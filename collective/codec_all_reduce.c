@@ -2,6 +2,7 @@
  *
  *     sum rounds     encode ─► all_reduce of f32 by T, in place ─► sum_to_aggregate on every rank ─► take
  *     gather rounds  encode ─► all_gather_bytes ─► a local combiner adds 0..ranks-1 ─► take
+ *     sparse, shared encode ─► two exchanges that share the sum out by regions (codec_shared.c) ─► take
  *
  * Both evaluate what a shard's combiner would, in the same order, so all ranks (and a server, given the same
  * contributions) end with the same bits. One or two rounds, then finish writes the gradient.
@@ -15,6 +16,7 @@
  *
  * The codec's arithmetic on more than a slice of elements is a task of the loop's compute thread: until the task is
  * done the operation is nobody's but the task's, and stands in group->computing instead of having a collective. */
+#include "collective/codec_shared.h"
 #include "collective/internal.h"
 
 #include <stdio.h>
@@ -28,6 +30,8 @@ struct codec_op {
     struct weft_codec_spec spec;
     struct weft_shape shape;
     struct weft_combiner *combiner; /* gather rounds; owned while active */
+    bool shares;
+    struct codec_shared shared;     /* open while active and `shares`: then round 0 and 1 are its two exchanges */
     float *out;
     float result_scale;
     weft_coll_done_fn done;
@@ -91,6 +95,8 @@ static void record_release(struct codec_op *op)
     }
     weft_combiner_free(op->combiner);
     op->combiner = NULL;
+    if (op->shares) codec_shared_close(&op->shared);
+    op->shares = false;
     weft_list_append(&op->group->idle_codecs, &op->link);
 }
 
@@ -112,8 +118,10 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
         if (bytes > contribution_bytes) contribution_bytes = bytes;
         if (weft_codec_combine_kind(spec, round) == WEFT_COMBINE_GATHER && bytes > gathered_bytes) gathered_bytes = bytes;
     }
-    size_t all_gathered = round_up(gathered_bytes * group->ranks);
-    struct codec_op *op = record_take(group, round_up(contribution_bytes) + all_gathered + group->ranks * sizeof(uint64_t));
+    size_t all_gathered = round_up(gathered_bytes * group->ranks), behind = all_gathered + group->ranks * sizeof(uint64_t);
+    bool shares = codec_shared_wanted(spec, shape, group->ranks, group->sparse_shared_ranks);
+    if (shares) behind = codec_shared_bytes(spec, shape, group->ranks);
+    struct codec_op *op = record_take(group, round_up(contribution_bytes) + behind);
     if (!op) return NULL;
     op->group = group;
     op->spec = *spec;
@@ -122,12 +130,18 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     weft_task_init(&op->task);
     weft_list_init(&op->link);
     op->round = 0;
-    op->rounds = weft_codec_rounds(spec);
+    op->shares = shares;
+    op->rounds = shares ? 2 : weft_codec_rounds(spec);
     op->poisoned = false;
     memset(op->colls, 0, sizeof op->colls);
     op->contribution = op->memory;
     op->gathered = op->memory + round_up(contribution_bytes);
     op->lengths = (uint64_t *)(op->gathered + all_gathered);
+    if (shares) {
+        if (codec_shared_open(&op->shared, group, spec, shape, op->gathered) == WEFT_OK) return op;
+        record_release(op);
+        return NULL;
+    }
     if (gathered_bytes == 0) return op;
     if (weft_combiner_create(group->env, spec, shape, group->ranks, &op->combiner) == WEFT_OK) return op;
     op->combiner = NULL;
@@ -138,6 +152,7 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
 /* ---- rounds ---- */
 static enum weft_status prepare_round(struct codec_op *op, uint32_t round, uint64_t deadline_ns, struct weft_error *error)
 {
+    if (op->shares) return codec_shared_prepare(&op->shared, op->group, round, deadline_ns, round_done, op, &op->colls[round], error);
     size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
     struct weft_coll_args args = {.in = op->contribution, .deadline_ns = deadline_ns};
     if (sums(op, round)) {
@@ -182,6 +197,7 @@ static enum weft_status encode(struct codec_op *op, uint32_t round)
                                                 op->contribution, &bytes);
     if (status < 0 && status != WEFT_ERR_INVALID) return status;
     op->poisoned = status == WEFT_ERR_INVALID;
+    if (op->shares) return codec_shared_cut(&op->shared, op->contribution, bytes, op->poisoned);
     if (sums(op, round)) {
         WEFT_ASSERT(op->poisoned || bytes == bytes_max); /* sums have one length on all ranks */
         if (op->poisoned) memset(op->contribution, 0xff, bytes_max); /* NaN in every element */
@@ -223,6 +239,15 @@ static enum weft_status take_gathered(struct codec_op *op)
     return weft_codec_take(op->codec, op->round, aggregate, bytes, op->group->ranks);
 }
 
+/* Sparse and shared out: the region's sum, or all of them. */
+static enum weft_status take_shared(struct codec_op *op)
+{
+    uint32_t empty = UINT32_MAX;
+    if (op->round > 0) return codec_shared_take(&op->shared, op->codec, &op->at_rank);
+    enum weft_status status = codec_shared_sum(&op->shared, op->colls[1], &empty);
+    return empty != UINT32_MAX ? not_finite(op, empty) : status;
+}
+
 static void run_first(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
@@ -233,8 +258,8 @@ static void run_first(struct weft_task *task)
 static void run_round(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
-    op->computed = sums(op, op->round) ? take_sum(op) : take_gathered(op);
-    if (op->computed < 0) return;
+    op->computed = op->shares ? take_shared(op) : sums(op, op->round) ? take_sum(op) : take_gathered(op);
+    if (op->computed < 0 || (op->shares && op->round == 0)) return;
     if (op->round + 1 < op->rounds) op->computed = encode(op, op->round + 1);
     else op->computed = weft_codec_finish(op->codec, op->result_scale, op->out);
 }

@@ -54,8 +54,9 @@ enum weft_coll_kind {
     WEFT_COLL_ALL_TO_ALL = 10,
     WEFT_COLL_SEND = 11,            /* to `peer`: meets the recv of the same place in the order posted between the two */
     WEFT_COLL_RECV = 12,
+    WEFT_COLL_EXCHANGE_BYTES = 13,  /* all_to_all of pieces whose lengths only their sender knows: used by sparse all_reduce */
 };
-#define WEFT_COLL_KIND_COUNT 13
+#define WEFT_COLL_KIND_COUNT 14
 const char *weft_coll_kind_name(enum weft_coll_kind kind); /* "all_reduce"; "?" for none; static text */
 
 /* One step. `offset_in` counts elements of the input vector, `offset` of the output vector, `scratch` of the operation's
@@ -139,6 +140,8 @@ struct weft_group_options {
     uint32_t inflight_max;           /* messages in flight per operation, default 16 */
     uint32_t operations_max;         /* posted at once, default 1,024: more answer WEFT_ERR_AGAIN */
     uint64_t deadline_ns;            /* default of an operation, default 300 s */
+    uint32_t sparse_shared_ranks;    /* a sparse compressed all_reduce of so many ranks or more is shared out by regions where it
+                                        can be; default 0: where that moves fewer bytes. The same on all ranks */
     /* Names a rank in error texts: "rank 3 (host b, pid 41)"; may be NULL. */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
@@ -189,6 +192,8 @@ struct weft_coll_args {
     /* ALL_GATHER_BYTES: out has room for ranks*piece_bytes_max, piece r starts at r*piece_bytes_max; lengths are written here */
     uint64_t piece_bytes_max;
     uint64_t *piece_bytes_out; /* (ranks,) */
+    /* EXCHANGE_BYTES: `in` too has ranks*piece_bytes_max, piece r, for rank r, with these lengths; `count` is not used, in != out */
+    const uint64_t *piece_bytes_in; /* (ranks,) */
 };
 
 struct weft_coll; /* one posted operation; valid until its `done` has returned */

@@ -217,6 +217,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->inflight_max = options->inflight_max;
     group->window = options->inflight_max;
     group->operations_max = options->operations_max;
+    group->sparse_shared_ranks = options->sparse_shared_ranks;
     group->chunk_bytes = options->chunk_bytes;
     group->deadline_ns = options->deadline_ns;
     group->describe = options->describe;

@@ -163,6 +163,7 @@ struct weft_group {
     uint32_t rank, ranks, group_id, epoch, inflight_max, window, operations_max;
     size_t chunk_bytes;
     uint64_t deadline_ns;
+    uint32_t sparse_shared_ranks;
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
     struct weft_link_cost cost; /* of its worst link; the same on all ranks */
@@ -235,8 +236,14 @@ void coll_record_start(struct weft_coll *coll, uint64_t now_ns);
 void coll_record_phase(struct weft_coll *coll); /* how far it is and whom it waits for */
 void coll_record_end(struct weft_coll *coll);
 
+/* A piece for or of each rank, its length said by its sender. */
+static inline bool coll_of_pieces(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_ALL_GATHER_BYTES || kind == WEFT_COLL_EXCHANGE_BYTES;
+}
+
 /* post.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives up. The
- * length of an all_gather_bytes piece may still be set before the launch. */
+ * lengths of all_gather_bytes and exchange_bytes pieces, and where they lie, may still be set before the launch. */
 enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error);
 enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                               struct weft_coll **coll_out, struct weft_error *error);

@@ -60,7 +60,8 @@ static bool direct_step(const struct weft_plan_args *args, uint64_t index, struc
     case WEFT_COLL_BROADCAST: return plan_broadcast_step(args, index, action);
     case WEFT_COLL_GATHER:
     case WEFT_COLL_SCATTER: return plan_rooted_step(args, index, action);
-    case WEFT_COLL_ALL_TO_ALL: return plan_exchange_step(args, index, action);
+    case WEFT_COLL_ALL_TO_ALL:
+    case WEFT_COLL_EXCHANGE_BYTES: return plan_exchange_step(args, index, action);
     default: return plan_direct_step(args, index, action);
     }
 }
@@ -247,6 +248,7 @@ const char *weft_coll_kind_name(enum weft_coll_kind kind)
     case WEFT_COLL_ALL_TO_ALL: return "all_to_all";
     case WEFT_COLL_SEND: return "send";
     case WEFT_COLL_RECV: return "recv";
+    case WEFT_COLL_EXCHANGE_BYTES: return "exchange_bytes";
     }
     return "?";
 }

@@ -56,6 +56,7 @@ static struct lengths lengths_of(const struct weft_group *group, const struct we
     case WEFT_COLL_ALL_TO_ALL: return (struct lengths){whole, total_of(args->counts_out, count, group->ranks)};
     case WEFT_COLL_SEND: return (struct lengths){count, 0};
     case WEFT_COLL_RECV: return (struct lengths){0, count};
+    case WEFT_COLL_EXCHANGE_BYTES: return (struct lengths){args->piece_bytes_max, args->piece_bytes_max};
     }
     return (struct lengths){0, 0};
 }
@@ -83,8 +84,9 @@ static enum weft_status check_buffers(const struct weft_group *group, const stru
 {
     const char *kind = weft_coll_kind_name(args->kind);
     struct lengths lengths = lengths_of(group, args);
-    bool bytes_only = args->kind == WEFT_COLL_ALL_GATHER_BYTES;
-    if ((lengths.out > 0 && !args->out) || (lengths.in > 0 && !args->in) || (bytes_only && !args->piece_bytes_out))
+    bool bytes_only = coll_of_pieces(args->kind), exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
+    if ((lengths.out > 0 && !args->out) || (lengths.in > 0 && !args->in) || (bytes_only && !args->piece_bytes_out) ||
+        (exchanges && !args->piece_bytes_in))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: a buffer is NULL", kind);
     if (bytes_only && args->count > args->piece_bytes_max)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: this rank's piece has %llu bytes, at most %llu were agreed", kind,
@@ -99,7 +101,7 @@ static enum weft_status check_args(const struct weft_group *group, const struct 
     if (args->plan != WEFT_PLAN_AUTO && !weft_plan_supports(args->plan, args->kind))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "plan %s has no %s", weft_plan_name(args->plan), kind);
     if (args->kind == WEFT_COLL_BARRIER) return WEFT_OK;
-    if (args->kind != WEFT_COLL_ALL_GATHER_BYTES && weft_dtype_bytes(args->dtype) == 0)
+    if (!coll_of_pieces(args->kind) && weft_dtype_bytes(args->dtype) == 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: element type %d does not exist", kind, (int)args->dtype);
     if (sums(args->kind) && weft_op_name(args->op)[0] == '?')
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: reduction %d does not exist", kind, (int)args->op);
@@ -130,8 +132,8 @@ static uint64_t longest_of(const uint64_t *counts, uint32_t ranks)
 static struct weft_plan_args plan_args_of(const struct weft_group *group, const struct weft_coll_args *args)
 {
     struct weft_plan_args plan = {.kind = args->kind, .rank = group->rank, .ranks = group->ranks};
-    size_t elem_bytes = args->kind == WEFT_COLL_ALL_GATHER_BYTES ? 1 : weft_dtype_bytes(args->dtype);
-    plan.count = args->kind == WEFT_COLL_ALL_GATHER_BYTES ? args->piece_bytes_max : args->count;
+    size_t elem_bytes = coll_of_pieces(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
+    plan.count = coll_of_pieces(args->kind) ? args->piece_bytes_max : args->count;
     if (args->kind == WEFT_COLL_BARRIER) plan.count = 0, elem_bytes = 1;
     if (args->counts) plan.count = longest_of(args->counts, group->ranks);
     if (args->counts_out && longest_of(args->counts_out, group->ranks) > plan.count) plan.count = longest_of(args->counts_out, group->ranks);
@@ -262,7 +264,7 @@ void coll_records_free(struct weft_group *group)
 }
 
 /* ---- post ---- */
-static bool untyped(enum weft_coll_kind kind) { return kind == WEFT_COLL_ALL_GATHER_BYTES || kind == WEFT_COLL_BARRIER; }
+static bool untyped(enum weft_coll_kind kind) { return coll_of_pieces(kind) || kind == WEFT_COLL_BARRIER; }
 
 /* Each pair of ranks has lengths of its own, which only the messages themselves can compare. */
 static bool own_lengths(const struct weft_coll_args *args)
@@ -355,10 +357,11 @@ void coll_launch(struct weft_coll *coll)
     struct weft_group *group = coll->group;
     const struct weft_coll_args *args = &coll->args;
     if (group->active_count == 0) group->seen_ns = weft_now_ns(group->env);
-    if (args->kind == WEFT_COLL_ALL_GATHER_BYTES) {
+    if (coll_of_pieces(args->kind)) {
+        bool exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
         for (uint32_t rank = 0; rank < group->ranks; rank++) args->piece_bytes_out[rank] = args->piece_bytes_max ? UINT64_MAX : 0;
-        args->piece_bytes_out[group->rank] = args->count;
-        coll->header.piece_bytes = args->count;
+        args->piece_bytes_out[group->rank] = exchanges ? args->piece_bytes_in[group->rank] : args->count;
+        coll->header.piece_bytes = args->count; /* of an exchange: set for each message */
     }
     weft_list_append(&group->active, &coll->link);
     group->prepared_count--;
@@ -369,11 +372,22 @@ void coll_launch(struct weft_coll *coll)
     group_ready(coll);
 }
 
+static enum weft_status check_lengths(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
+{
+    if (args->kind != WEFT_COLL_EXCHANGE_BYTES || !args->piece_bytes_in) return WEFT_OK;
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        if (args->piece_bytes_in[rank] > args->piece_bytes_max)
+            return weft_error_set(error, WEFT_ERR_INVALID, "exchange_bytes: the piece for rank %u has %llu bytes, at most %llu were agreed",
+                                  rank, (unsigned long long)args->piece_bytes_in[rank], (unsigned long long)args->piece_bytes_max);
+    return WEFT_OK;
+}
+
 enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                 struct weft_coll **coll_out, struct weft_error *error)
 {
     WEFT_ASSERT(group && args && done);
     WEFT_TRY(coll_group_open(group, error));
+    WEFT_TRY(check_lengths(group, args, error));
     if (!group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     struct weft_coll *coll;
     WEFT_TRY(coll_prepare(group, args, done, context, &coll, error));

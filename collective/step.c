@@ -50,7 +50,7 @@ static uint8_t *scratch_received(const struct weft_coll *coll, const struct weft
     return scratch_at(coll, action->scratch) + action->count * (coll->scratch_elem_bytes - message_elem_bytes(coll, action));
 }
 
-/* all_gather_bytes: how much of the part [first, first+count) of a piece really exists. */
+/* A piece of its own length: how much of the part [first, first+count) of a piece really exists. */
 static uint64_t clip(uint64_t piece_bytes, uint64_t first, uint64_t count)
 {
     if (first >= piece_bytes) return 0;
@@ -60,6 +60,10 @@ static uint64_t clip(uint64_t piece_bytes, uint64_t first, uint64_t count)
 static size_t send_bytes(const struct weft_coll *coll, const struct weft_action *action)
 {
     if (coll->args.kind == WEFT_COLL_ALL_GATHER_BYTES) return clip(coll->args.count, action->offset_in, action->count);
+    if (coll->args.kind == WEFT_COLL_EXCHANGE_BYTES && action->count) {
+        uint64_t piece = action->offset_in / coll->args.piece_bytes_max;
+        return clip(coll->args.piece_bytes_in[piece], action->offset_in - piece * coll->args.piece_bytes_max, action->count);
+    }
     return action->count * message_elem_bytes(coll, action);
 }
 
@@ -111,7 +115,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
             return false;
         }
         size_t expected = action->count * message_elem_bytes(coll, action);
-        uint64_t *piece = coll->args.kind == WEFT_COLL_ALL_GATHER_BYTES && action->count ? &coll->args.piece_bytes_out[action->peer] : NULL;
+        uint64_t *piece = coll_of_pieces(coll->args.kind) && action->count ? &coll->args.piece_bytes_out[action->peer] : NULL;
         if (piece) {
             uint64_t first = action->offset - action->peer * coll->args.piece_bytes_max;
             readable = header.piece_bytes <= coll->args.piece_bytes_max && (*piece == UINT64_MAX || header.piece_bytes == *piece);
@@ -198,6 +202,7 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
     if (action->kind == WEFT_ACTION_SEND) {
         uint8_t bytes[COLL_HEADER_BYTES];
         coll->header.message = action->message;
+        if (coll->args.kind == WEFT_COLL_EXCHANGE_BYTES && action->count) coll->header.piece_bytes = coll->args.piece_bytes_in[action->peer];
         coll_header_write(bytes, &coll->header);
         struct weft_message message = {.tag = tag_of(coll), .header = bytes, .header_bytes = sizeof bytes};
         message.payload_bytes = send_bytes(coll, action);

@@ -85,6 +85,7 @@ void coll_header_describe(const struct coll_header *header, char *out, size_t ou
         snprintf(out, out_bytes, "%s of %llu %s, plan %s", kind, count, weft_dtype_name(header->dtype), plan);
         break;
     case WEFT_COLL_ALL_GATHER_BYTES:
+    case WEFT_COLL_EXCHANGE_BYTES:
         snprintf(out, out_bytes, "%s of up to %llu bytes", kind, count);
         break;
     case WEFT_COLL_GATHER:

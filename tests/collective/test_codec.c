@@ -87,12 +87,15 @@ static const char *const specs[] = {"dense", "f16", "bf16", "powersgd:rank=3", "
 static struct world *world;
 static struct weft_group *groups[RANKS_MAX];
 
+static uint32_t shared_from; /* sparse sums are shared out from so many ranks; 0: the group decides */
+
 static void open_groups(uint32_t ranks)
 {
     world = world_create(weft_env_system(), ranks, ranks, NULL);
     struct weft_group_options options;
     weft_group_options_init(&options);
     options.chunk_bytes = 4096;
+    options.sparse_shared_ranks = shared_from;
     assert_int_equal(world_group(world, NULL, ranks, 1, &options, groups), WEFT_OK);
 }
 
@@ -177,8 +180,39 @@ static void not_finite_everywhere(void **state)
     close_groups(ranks);
 }
 
+/* The same with the sums of top-k shared out by regions: no bit differs, and a NaN is told as well. */
+static void shared_out(void **state)
+{
+    shared_from = 1;
+    bits_of_the_combiner(state);
+    not_finite_everywhere(state);
+    shared_from = 0;
+}
+
+/* What is shared out, and that the figures of the judge follow: few ranks or dense unions do not pay. */
+static void when_it_pays(void **state)
+{
+    struct weft_codec_spec spec;
+    const struct weft_shape shape = {.dim_count = 1, .dims = {10000000}};
+    const size_t dense = 4 * shape.dims[0];
+    double least = INFINITY;
+    assert_int_equal(weft_codec_parse("topk:ratio=0.01", &spec, NULL), WEFT_OK);
+    for (uint32_t ranks = 2; ranks <= 4096; ranks *= 2) {
+        struct weft_coll_traffic traffic;
+        weft_coll_codec_traffic(&spec, &shape, ranks, NULL, &traffic);
+        const double one = (double)weft_codec_contribution_bytes_max(&spec, &shape, 0), gathered = (ranks - 1) * one;
+        assert_true(traffic.bytes <= gathered);
+        assert_true(traffic.bytes <= one + (double)dense); /* however many */
+        if (ranks <= 4) assert_true(traffic.bytes == gathered && traffic.hops == 1);
+        if (ranks >= 128) assert_true(traffic.bytes < 0.8 * gathered && traffic.hops == 2);
+        least = traffic.bytes < least ? traffic.bytes : least;
+    }
+    assert_true(least > 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_of_the_combiner), cmocka_unit_test(not_finite_everywhere)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_of_the_combiner), cmocka_unit_test(not_finite_everywhere),
+                                       cmocka_unit_test(shared_out), cmocka_unit_test(when_it_pays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -293,6 +293,55 @@ static void gathered_bytes(uint32_t ranks, uint64_t piece_max, size_t chunk_byte
     close_groups(ranks);
 }
 
+/* Rank r's piece for rank p: some are empty, some are full. */
+static uint64_t exchange_length(uint32_t from, uint32_t to, uint64_t piece_max)
+{
+    return (from + to) % 3 == 0 ? 0 : (from * to) % 4 == 1 ? piece_max : (piece_max * (from * 5 + to * 3 + 1) / 17) % (piece_max + 1);
+}
+
+static void exchanged_bytes(uint32_t ranks, uint64_t piece_max, size_t chunk_bytes)
+{
+    open_groups(ranks, chunk_bytes, 4);
+    uint8_t *in[WORLD_HOSTS_MAX], *out[WORLD_HOSTS_MAX];
+    uint64_t lengths[WORLD_HOSTS_MAX][WORLD_HOSTS_MAX], own[WORLD_HOSTS_MAX][WORLD_HOSTS_MAX];
+    struct outcome outcomes[WORLD_HOSTS_MAX] = {0};
+    uint32_t pending = ranks;
+    bool done = false;
+    for (uint32_t r = 0; r < ranks; r++) {
+        in[r] = malloc(ranks * piece_max + 1);
+        out[r] = calloc(ranks, piece_max + 1);
+        for (uint64_t i = 0; i < ranks * piece_max; i++) in[r][i] = (uint8_t)(r * 31 + i * 7);
+        for (uint32_t to = 0; to < ranks; to++) own[r][to] = exchange_length(r, to, piece_max);
+        outcomes[r].pending = &pending;
+        outcomes[r].all_done = &done;
+        struct weft_coll_args args = {.kind = WEFT_COLL_EXCHANGE_BYTES, .in = in[r], .out = out[r], .piece_bytes_in = own[r],
+                                      .piece_bytes_max = piece_max, .piece_bytes_out = lengths[r]};
+        own[r][ranks - 1] += piece_max + 1;
+        assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_ERR_INVALID);
+        own[r][ranks - 1] -= piece_max + 1;
+        assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
+    }
+    assert_int_equal(world_run(world, &done, WEFT_SECONDS(10)), WEFT_OK);
+    for (uint32_t r = 0; r < ranks; r++) {
+        assert_int_equal(outcomes[r].status, WEFT_OK);
+        for (uint32_t peer = 0; peer < ranks; peer++) {
+            assert_true(lengths[r][peer] == own[peer][r]);
+            assert_memory_equal(out[r] + peer * piece_max, in[peer] + r * piece_max, own[peer][r]);
+        }
+    }
+    for (uint32_t r = 0; r < ranks; r++) free(in[r]), free(out[r]);
+    close_groups(ranks);
+}
+
+static void exchange_bytes(void **state)
+{
+    exchanged_bytes(1, 100, 64);
+    exchanged_bytes(2, 1, 64);
+    exchanged_bytes(3, 0, 64);
+    exchanged_bytes(4, 1000, 64);
+    exchanged_bytes(7, 30000, 16384);
+}
+
 static void gather_bytes(void **state)
 {
     gathered_bytes(1, 100, 64);
@@ -329,7 +378,7 @@ static void recorded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_ranks), cmocka_unit_test(many_ranks), cmocka_unit_test(long_vectors), cmocka_unit_test(gather_bytes), cmocka_unit_test(recorded),
+        cmocka_unit_test(few_ranks), cmocka_unit_test(many_ranks), cmocka_unit_test(long_vectors), cmocka_unit_test(gather_bytes), cmocka_unit_test(exchange_bytes), cmocka_unit_test(recorded),
         cmocka_unit_test(types_and_reductions), cmocka_unit_test(unequal_pieces), cmocka_unit_test(pairs), cmocka_unit_test(exchange_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

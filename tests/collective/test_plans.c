@@ -158,6 +158,25 @@ static void barrier_holds(void **state)
 }
 
 /* Many ranks, few elements: all plans of all_reduce; the plans with log2(ranks) messages up to 4,099 ranks. */
+/* exchange_bytes is all_to_all of bytes, step for step: what is proved of the one holds for the other. */
+static void exchange_bytes_is_all_to_all(void **state)
+{
+    for (uint32_t p = 1; p <= 40; p++)
+        for (uint32_t rank = 0; rank < p; rank++) {
+            struct weft_plan_args args = {.plan = WEFT_PLAN_DIRECT, .kind = WEFT_COLL_ALL_TO_ALL, .rank = rank, .ranks = p, .count = 7, .chunk_elems = 3, .lanes = 1};
+            struct weft_plan_cursor all_to_all, exchange;
+            struct weft_action a, b;
+            weft_plan_begin(&all_to_all, &args);
+            args.kind = WEFT_COLL_EXCHANGE_BYTES;
+            weft_plan_begin(&exchange, &args);
+            do {
+                weft_plan_next(&all_to_all, &a);
+                weft_plan_next(&exchange, &b);
+                assert_memory_equal(&a, &b, sizeof a);
+            } while (a.kind != WEFT_ACTION_DONE);
+        }
+}
+
 static void large(void **state)
 {
     static const uint32_t sizes[] = {257, 509, 512, 1021, 1024, 2039, 2048, 4093, 4096, 4099};
@@ -216,7 +235,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather),
         cmocka_unit_test(gather), cmocka_unit_test(scatter), cmocka_unit_test(all_to_all), cmocka_unit_test(unequal_pieces), cmocka_unit_test(any_root),
         cmocka_unit_test(broadcast), cmocka_unit_test(broadcast_any_root),
-        cmocka_unit_test(barrier), cmocka_unit_test(barrier_holds), cmocka_unit_test(large), cmocka_unit_test(huge_counts),
+        cmocka_unit_test(exchange_bytes_is_all_to_all), cmocka_unit_test(barrier), cmocka_unit_test(barrier_holds), cmocka_unit_test(large), cmocka_unit_test(huge_counts),
         cmocka_unit_test(names_and_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
