@@ -125,6 +125,7 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     if (!op) return NULL;
     op->group = group;
     op->spec = *spec;
+    op->spec.global = 0; /* no combiner outlives a step here: none may owe anything */
     op->shape = *shape;
     op->combiner = NULL;
     weft_task_init(&op->task);
@@ -138,12 +139,12 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     op->gathered = op->memory + round_up(contribution_bytes);
     op->lengths = (uint64_t *)(op->gathered + all_gathered);
     if (shares) {
-        if (codec_shared_open(&op->shared, group, spec, shape, op->gathered) == WEFT_OK) return op;
+        if (codec_shared_open(&op->shared, group, &op->spec, shape, op->gathered) == WEFT_OK) return op;
         record_release(op);
         return NULL;
     }
     if (gathered_bytes == 0) return op;
-    if (weft_combiner_create(group->env, spec, shape, group->ranks, &op->combiner) == WEFT_OK) return op;
+    if (weft_combiner_create(group->env, &op->spec, shape, group->ranks, &op->combiner) == WEFT_OK) return op;
     op->combiner = NULL;
     record_release(op);
     return NULL;

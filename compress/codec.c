@@ -103,6 +103,7 @@ void weft_codec_abandon(struct weft_codec *codec)
 
 double weft_codec_residual_norm(const struct weft_codec *codec)
 {
+    if (codec->ops->settle && codec->done == 0) codec->ops->settle((struct weft_codec *)(uintptr_t)codec);
     return codec->residual ? sqrt(weft_kernels()->dot_f32(codec->residual, codec->residual, codec->elems)) : 0.0;
 }
 

@@ -32,6 +32,7 @@ struct codec_ops {
                              uint32_t ranks);
     void (*finish)(struct weft_codec *codec, float scale, float *out);
     void (*commit)(struct weft_codec *codec);   /* after the residual's; NULL: nothing else to do */
+    void (*settle)(struct weft_codec *codec);   /* between steps: `residual` becomes what is owed; NULL: it always is */
     void (*state)(struct weft_codec *codec, struct codec_state *state); /* adds to the residual; NULL: nothing */
     void (*free)(struct weft_codec *codec);     /* its own memory, not the base's; of a half-built one too */
 };
@@ -71,6 +72,7 @@ struct combiner_ops {
     enum weft_status (*add)(struct weft_combiner *combiner, const void *data, size_t bytes);
     void (*close)(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out);
     void (*finish)(struct weft_combiner *combiner, float scale, float *out);
+    float *(*residual)(const struct weft_combiner *combiner); /* (elems,); NULL: none */
     void (*free)(struct weft_combiner *combiner);
 };
 

@@ -5,6 +5,8 @@
  *     powersgd  residual (elements), Q (rank * cols);   topk with momentum  residual, momentum (elements each);
  *     dense, f16, bf16  nothing;   all others  residual (elements)
  *
+ * A combiner's (topk with global=1): the same head, steps 0, its ranks, and the residual (elements).
+ *
  * Only between steps is there one state to save. A file may be damaged: sizes are compared and every value must be
  * finite and below 2^120 (what an encode would refuse) before the first one is copied.
  *
@@ -26,6 +28,7 @@ _Static_assert(sizeof(struct state_head) == CODEC_STATE_HEAD_BYTES, "a file form
 
 static struct codec_state state_of(const struct weft_codec *codec)
 {
+    if (codec->ops->settle && codec->done == 0) codec->ops->settle((struct weft_codec *)(uintptr_t)codec);
     struct codec_state state = {.owed = 1, .values = {codec->residual}, .counts = {codec->residual ? codec->elems : 0}};
     if (codec->ops->state) codec->ops->state((struct weft_codec *)(uintptr_t)codec, &state);
     return state;
@@ -112,5 +115,46 @@ enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks)
     if (ranks == 0) return WEFT_ERR_INVALID;
     if (codec->ranks != 0 && codec->ranks != ranks) WEFT_TRY(weft_codec_rescale(codec, (float)((double)ranks / codec->ranks)));
     codec->ranks = ranks;
+    return WEFT_OK;
+}
+
+/* ---- the combiner's ---- */
+
+static float *combiner_residual(const struct weft_combiner *combiner)
+{
+    return combiner->ops->residual ? combiner->ops->residual(combiner) : NULL;
+}
+
+size_t weft_combiner_state_bytes(const struct weft_combiner *combiner)
+{
+    return combiner_residual(combiner) ? sizeof(struct state_head) + combiner->elems * sizeof(float) : 0;
+}
+
+enum weft_status weft_combiner_save(const struct weft_combiner *combiner, void *out)
+{
+    const float *residual = combiner_residual(combiner);
+    const struct state_head head = {STATE_VERSION, combiner->spec.id, combiner->elems, 0, combiner->ranks, 0};
+    if (combiner->open) return WEFT_ERR_STATE;
+    if (!residual) return WEFT_OK;
+    memcpy(out, &head, sizeof head);
+    memcpy((uint8_t *)out + sizeof head, residual, combiner->elems * sizeof *residual);
+    return WEFT_OK;
+}
+
+enum weft_status weft_combiner_load(struct weft_combiner *combiner, const void *data, size_t bytes)
+{
+    float *residual = combiner_residual(combiner);
+    struct state_head head;
+    if (combiner->open) return WEFT_ERR_STATE;
+    if (bytes != weft_combiner_state_bytes(combiner)) return WEFT_ERR_MALFORMED;
+    if (!residual) return WEFT_OK;
+    memcpy(&head, data, sizeof head);
+    const uint8_t *values = (const uint8_t *)data + sizeof head;
+    if (head.version != STATE_VERSION || head.codec_id != (uint32_t)combiner->spec.id || head.elems != combiner->elems ||
+        head.steps != 0 || head.ranks == 0 || head.zero != 0 || !values_in_range(values, combiner->elems))
+        return WEFT_ERR_MALFORMED;
+    memcpy(residual, values, combiner->elems * sizeof *residual);
+    if (head.ranks != combiner->ranks)
+        weft_kernels()->scale_f32(residual, residual, (float)((double)combiner->ranks / head.ranks), combiner->elems);
     return WEFT_OK;
 }

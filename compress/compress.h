@@ -36,7 +36,7 @@
  *
  * The aggregate is always the SUM over workers (P^ of an even round is a basis and has no scale); finish
  * multiplies by `scale` (1/ranks or 1/sum of weights), so the same bytes serve every averaging rule.
- * Bits: given the same contributions in the same rank order, every combiner gives the same bytes, and
+ * Bits: given the same contributions in the same rank order (and the same residual of its own), every combiner gives the same bytes, and
  * every worker the same gradient, whatever moved the bytes.
  *
  * State is transactional: encode of a step works on shadow state; weft_codec_commit at the end of the step
@@ -47,7 +47,7 @@
  * WEFT_ERR_INVALID, state untouched; PowerSGD and top-k count magnitudes from 2^120 as non-finite.
  *
  * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n: dense 1;
- * f16, bf16 1/2; powersgd 2, rank (rows + 3 cols) and rank (rows + cols) an iteration; topk about 4 and 10 k, with momentum 2 more;
+ * f16, bf16 1/2; powersgd 2, rank (2 rows + 4 cols) and rank (rows + cols) an iteration; topk about 4 and 10 k, with momentum 2 more;
  * int8, int4 about 3.5; sign, e4m3, e5m2 2.5 to 2.8; randomk 2 and 3 k. A combiner keeps log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs, or for int8
  * and int4 about 2.
  *
@@ -96,7 +96,7 @@ struct weft_codec_spec {
     double clip;          /* topk, 0: none, or up to 1e30: the gradient's norm is at most clip / sqrt(ranks) before it is added */
     uint64_t warmup_steps;/* topk, default 0: steps in which the ratio falls from 0.25 by quarters to `ratio` */
     uint32_t masking;     /* topk, 0 or 1, default 1: the momentum of what was sent starts again from zero */
-    uint32_t reserved;    /* 0 */
+    uint32_t global;      /* topk, 0 or 1, default 0: a combiner answers with the k largest of the sum and owes the rest itself */
     uint64_t min_count;   /* all but dense, f16, bf16, powersgd: tensors with fewer elements go dense; default 1024 */
 };
 /* Unknown names, options, values: WEFT_ERR_INVALID and a sentence that lists what is allowed. */
@@ -180,6 +180,14 @@ enum weft_status weft_combiner_add(struct weft_combiner *combiner, const void *d
 enum weft_status weft_combiner_close(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out);
 /* After the last round's close: the decoded sum * scale (elems,), bit-equal to what every worker's finish gives. */
 enum weft_status weft_combiner_finish(struct weft_combiner *combiner, float scale, float *out);
+
+/* A combiner with a residual of its own (topk with global=1): what its aggregates left out so far. It changes at close, so
+ * a step is closed once; 0 bytes: nothing to remember. Between rounds only (else WEFT_ERR_STATE). Load: UNTRUSTED,
+ * WEFT_ERR_MALFORMED leaves it as it was; the state of a combiner for another number of ranks is multiplied by the new
+ * number over the old, which keeps the mean. */
+size_t weft_combiner_state_bytes(const struct weft_combiner *combiner);
+enum weft_status weft_combiner_save(const struct weft_combiner *combiner, void *out);
+enum weft_status weft_combiner_load(struct weft_combiner *combiner, const void *data, size_t bytes);
 
 /* How an all-reduce may combine a round without a combiner in the middle. */
 enum weft_combine_kind {

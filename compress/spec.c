@@ -152,6 +152,8 @@ static bool parse_topk_option(struct weft_codec_spec *spec, const char *name, si
         return parse_flag(value, value_length, &spec->nesterov);
     } else if (IS("masking")) {
         return parse_flag(value, value_length, &spec->masking);
+    } else if (IS("global")) {
+        return parse_flag(value, value_length, &spec->global);
     } else {
         *known_out = false;
     }
@@ -196,7 +198,7 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
 static const char *options_of(enum weft_codec_id id)
 {
     if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, iterations=1..8, min_ratio=1..1000000, seed=0..18446744073709551615";
-    if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, momentum=0.. below 1, nesterov=0|1, masking=0|1, clip=0..1e30, warmup_steps=0..,"
+    if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, momentum=0.. below 1, nesterov=0|1, masking=0|1, global=0|1, clip=0..1e30, warmup_steps=0..,"
                " min_count=0..";
     if (id == WEFT_CODEC_RANDOMK) return "ratio above 0 up to 1, seed=0..18446744073709551615, min_count=0..18446744073709551615";
     if (is_narrow(id)) return "min_count=0..18446744073709551615";
@@ -244,8 +246,8 @@ static void format_topk(const struct weft_codec_spec *spec, const char *ratio, c
         snprintf(clip, sizeof clip, ",clip=%s", number);
     }
     if (spec->warmup_steps > 0) snprintf(warmup, sizeof warmup, ",warmup_steps=%" PRIu64, spec->warmup_steps);
-    snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64 "%s%s%s%s%s", ratio, spec->min_count, momentum,
-             spec->nesterov ? ",nesterov=1" : "", spec->masking ? "" : ",masking=0", clip, warmup);
+    snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64 "%s%s%s%s%s%s", ratio, spec->min_count, momentum,
+             spec->nesterov ? ",nesterov=1" : "", spec->masking ? "" : ",masking=0", spec->global ? ",global=1" : "", clip, warmup);
 }
 
 void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes)
@@ -381,7 +383,7 @@ size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const 
     if (is_integer(spec->id)) return quantise_aggregate_bytes(spec->id, weft_shape_elems(shape), round, ranks);
     if (spec->id != WEFT_CODEC_TOPK) return elements_bytes(spec, shape, round);
     const uint64_t elems = weft_shape_elems(shape), one = topk_count_max(spec, elems);
-    const uint64_t all = one > elems / ranks ? elems : one * ranks; /* the union of all ranks' indices */
+    const uint64_t all = spec->global ? one : one > elems / ranks ? elems : one * ranks; /* the union of all ranks' indices */
     const size_t sparse = weft_index_bytes_max(elems, all) + all * sizeof(float), dense = sparse_dense_bytes(elems);
     return ranks > 1 && sparse > dense ? dense : sparse;
 }

@@ -10,6 +10,10 @@
  *
  * Where list and indices would take more bytes than the vector itself, the vector is the aggregate (sparse.h).
  *
+ * With global=1 the combiner keeps a residual of its own (two-sided error feedback, as DoubleSqueeze, Tang et al. 2019, has
+ * it): q = sum + debt; the aggregate is the k largest |q| (ties to the smaller index; k is the longest contribution's), the
+ * rest is the debt. What a peer sent that is not finite, or from 2^120, is never kept as debt.
+ *
  * A list of 2^l ranks holds at most min(n, 2^l * k) indices; all lists together are about 4 * ranks * k pairs, taken
  * at create. A contribution is decoded into carry[0] and checked to its end before anything is merged. */
 #include <math.h>
@@ -18,6 +22,7 @@
 #include "compress/codec.h"
 #include "compress/index_block.h"
 #include "compress/sparse.h"
+#include "kernels/kernels.h"
 
 enum { LEVELS_MAX = 32 };
 
@@ -34,6 +39,10 @@ struct union_combiner {
     uint32_t levels;
     struct sparse_list resident[LEVELS_MAX], carry[LEVELS_MAX];
     struct sparse_list merged[2]; /* of the last merges; only when ranks is no power of two */
+    float *debt;                  /* owned (elems,); global only, else NULL */
+    uint32_t *scratch;            /* owned (elems,); likewise, for the select */
+    struct sparse_list chosen;    /* likewise */
+    uint64_t longest;             /* contribution of this round */
     uint8_t *aggregate;           /* owned */
     size_t aggregate_bytes;
 };
@@ -69,6 +78,7 @@ static void begin(struct weft_combiner *combiner)
     struct union_combiner *self = (struct union_combiner *)combiner;
     for (uint32_t level = 0; level < self->levels; level++)
         self->resident[level].full = false;
+    self->longest = 0;
 }
 
 /* As many indices as values, not a byte more. */
@@ -88,6 +98,7 @@ static enum weft_status add(struct weft_combiner *combiner, const void *data, si
     struct union_combiner *self = (struct union_combiner *)combiner;
     uint32_t level = 0;
     WEFT_TRY(decode(self, &self->carry[0], data, bytes));
+    if (self->carry[0].count > self->longest) self->longest = self->carry[0].count;
     for (; self->resident[level].full; level++) {
         merge(&self->carry[level + 1], &self->resident[level], &self->carry[level]);
         self->resident[level].full = false;
@@ -96,6 +107,28 @@ static enum weft_status add(struct weft_combiner *combiner, const void *data, si
     swap(&self->resident[level], &self->carry[level]);
     self->carry[level].full = false;
     return WEFT_OK;
+}
+
+/* The k largest of sum + debt; the rest is the new debt. */
+static const struct sparse_list *choose(struct union_combiner *self, const struct sparse_list *sum)
+{
+    for (uint64_t i = 0; i < sum->count; i++)
+        self->debt[sum->indices[i]] = sum->values[i] + self->debt[sum->indices[i]];
+    self->chosen.count = self->longest;
+    weft_select_top(self->chosen.indices, self->debt, self->base.elems, self->longest, self->scratch);
+    for (uint64_t i = 0; i < self->chosen.count; i++) {
+        const float value = self->debt[self->chosen.indices[i]];
+        self->chosen.values[i] = value == value ? value : NAN;
+        self->debt[self->chosen.indices[i]] = 0.0f;
+    }
+    for (uint64_t i = 0; i < sum->count; i++)
+        if (!(fabsf(self->debt[sum->indices[i]]) < (float)CODEC_TOO_LARGE)) self->debt[sum->indices[i]] = 0.0f;
+    return &self->chosen;
+}
+
+static float *residual(const struct weft_combiner *combiner)
+{
+    return ((const struct union_combiner *)combiner)->debt;
 }
 
 static void union_close(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out)
@@ -114,6 +147,7 @@ static void union_close(struct weft_combiner *combiner, const void **data_out, s
         }
     }
     WEFT_ASSERT(sum != NULL);
+    if (self->debt) sum = choose(self, sum);
     self->aggregate_bytes = sparse_encode(self->aggregate, sum->indices, sum->values, sum->count, combiner->elems);
     if (combiner->ranks > 1 && self->aggregate_bytes > sparse_dense_bytes(combiner->elems))
         self->aggregate_bytes = sparse_encode_dense(self->aggregate, sum->indices, sum->values, sum->count, combiner->elems);
@@ -151,6 +185,9 @@ static void union_free(struct weft_combiner *combiner)
     }
     list_free(combiner->env, &self->merged[0]);
     list_free(combiner->env, &self->merged[1]);
+    list_free(combiner->env, &self->chosen);
+    weft_free_bytes(combiner->env, self->debt);
+    weft_free_bytes(combiner->env, self->scratch);
     weft_free_bytes(combiner->env, self->aggregate);
     weft_free_bytes(combiner->env, self);
 }
@@ -160,6 +197,7 @@ static const struct combiner_ops union_ops = {
     .add = add,
     .close = union_close,
     .finish = finish,
+    .residual = residual,
     .free = union_free,
 };
 
@@ -198,5 +236,12 @@ struct weft_combiner *union_combiner_create(struct weft_env *env, const struct w
                                             const struct weft_shape *shape, uint32_t ranks)
 {
     const uint64_t elems = weft_shape_elems(shape);
-    return union_combiner_open(env, elems, topk_count(spec, elems), topk_count_max(spec, elems), ranks);
+    struct weft_combiner *combiner = union_combiner_open(env, elems, topk_count(spec, elems), topk_count_max(spec, elems), ranks);
+    struct union_combiner *self = (struct union_combiner *)combiner;
+    if (!combiner || !spec->global) return combiner;
+    self->debt = weft_alloc_zero(env, elems * sizeof *self->debt);
+    self->scratch = weft_alloc_array(env, elems, sizeof *self->scratch);
+    if (list_create(env, &self->chosen, self->k) && self->debt && self->scratch) return combiner;
+    union_free(combiner);
+    return NULL;
 }

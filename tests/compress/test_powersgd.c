@@ -434,6 +434,43 @@ static void test_nothing_is_lost(void **state)
     }
 }
 
+/* Asking for the residual forms it early; no bit of any later step tells whether somebody asked. */
+static void test_lazy_residual_is_the_eager_one(void **state)
+{
+    static const char *const texts[] = {"powersgd:rank=3,min_ratio=1", "powersgd:rank=5,iterations=2,min_ratio=1"};
+    static float other[COUNT], residual[COUNT], wanted[COUNT];
+    for (int t = 0; t < 2; t++) {
+        struct fleet lazy, eager;
+        struct sample sample = {sample_seed(59)};
+        fleet_open(&lazy, texts[t], shape_of(ROWS, COLS), 2);
+        fleet_open(&eager, texts[t], shape_of(ROWS, COLS), 2);
+        for (int step = 0; step < 12; step++) {
+            fill(&sample, 2);
+            if (step == 5) memset(grads[1], 0, sizeof grads[1]);
+            fleet_step(&lazy, grad_list, 0.5f, out);
+            fleet_step(&eager, grad_list, 0.5f, other);
+            assert_memory_equal(out, other, sizeof out);
+            fleet_commit(&lazy);
+            fleet_commit(&eager);
+            for (uint32_t r = 0; r < 2; r++)
+                assert_true(weft_codec_residual_norm(eager.codecs[r]) > 0);
+            if (step % 3 == 1) { /* a step that is given up in between */
+                fill(&sample, 2);
+                fleet_encode(&lazy, 0, grad_list);
+                for (uint32_t r = 0; r < 2; r++)
+                    weft_codec_abandon(lazy.codecs[r]);
+            }
+        }
+        for (uint32_t r = 0; r < 2; r++) {
+            fleet_residual(&eager, r, wanted);
+            fleet_residual(&lazy, r, residual);
+            assert_memory_equal(residual, wanted, sizeof wanted);
+        }
+        fleet_close(&lazy);
+        fleet_close(&eager);
+    }
+}
+
 /* Noise only, 4 workers: the rms residual is flat. With the mean Q in the residual it would grow like sqrt(T). */
 static void test_residual_is_flat(void **state)
 {
@@ -523,6 +560,7 @@ int main(void)
         cmocka_unit_test(test_steps_follow_the_model), cmocka_unit_test(test_never_below_the_best),
         cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
         cmocka_unit_test(test_drawn_anew),         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_lazy_residual_is_the_eager_one),
         cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start),
         cmocka_unit_test(test_bad_aggregates),
     };

@@ -22,6 +22,7 @@ static void test_defaults_and_text(void **state)
         {"topk:masking=1,nesterov=0,momentum=0,clip=0,warmup_steps=0", "topk:ratio=0.01,min_count=1024"},
         {"topk:warmup_steps=500,masking=0,nesterov=1,clip=2.5,momentum=.9,ratio=0.001",
          "topk:ratio=0.001,min_count=1024,momentum=0.9,nesterov=1,masking=0,clip=2.5,warmup_steps=500"},
+        {"topk:global=1", "topk:ratio=0.01,min_count=1024,global=1"},
         {"topk:ratio=.25", "topk:ratio=0.25,min_count=1024"},
         {"topk:ratio=0.000012345", "topk:ratio=1.2345e-05,min_count=1024"},
     };

@@ -275,6 +275,149 @@ static void test_union_is_the_tree(void **state)
     }
 }
 
+/* Two-sided feedback: what comes back is the k largest of sum + debt, and nothing is lost between workers, combiner and
+ * result: everything given is in the outputs, the residuals and the debt. */
+static void test_global(void **state)
+{
+    static const uint32_t fleets[] = {1, 2, 3, 8};
+    static double given[COUNT], received[COUNT];
+    static float debt[COUNT], q[COUNT], residual[COUNT], kept[FLEET_MAX][COUNT];
+    static bool sent[FLEET_MAX][COUNT], chosen[COUNT];
+    for (size_t f = 0; f < 4; f++) {
+        struct fleet fleet;
+        struct sample sample = {sample_seed(42 + f)};
+        const uint32_t ranks = fleets[f];
+        const size_t k = k_of(0.02);
+        memset(given, 0, sizeof given);
+        memset(received, 0, sizeof received);
+        memset(debt, 0, sizeof debt);
+        fleet_open(&fleet, "topk:ratio=0.02,global=1", shape_of(COUNT, 0), ranks);
+        const size_t state_bytes = weft_combiner_state_bytes(fleet.combiner);
+        uint8_t *saved = malloc(state_bytes);
+        assert_int_equal(state_bytes, CODEC_STATE_HEAD_BYTES + sizeof debt);
+        for (int step = 0; step < STEPS; step++) {
+            fill(&sample, ranks);
+            for (uint32_t r = 0; r < ranks; r++) {
+                fleet_residual(&fleet, r, residual);
+                for (size_t i = 0; i < COUNT; i++)
+                    residual[i] = grads[r][i] + residual[i];
+                keep_top(residual, k, kept[r], sent[r]);
+            }
+            for (size_t i = 0; i < COUNT; i++) {
+                bool any;
+                const float sum = sparse_tree(0, ranks, i, kept, sent, &any);
+                q[i] = any ? sum + debt[i] : debt[i];
+            }
+            keep_top(q, k, expected, chosen);
+            fleet_step(&fleet, grad_list, 1.0f, out);
+            assert_memory_equal(out, expected, sizeof out);
+            assert_true(fleet.aggregate_bytes <= weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, 0));
+            fleet_commit(&fleet);
+            for (size_t i = 0; i < COUNT; i++) {
+                debt[i] = chosen[i] ? 0.0f : q[i];
+                received[i] += (double)out[i];
+                for (uint32_t r = 0; r < ranks; r++)
+                    given[i] += (double)grads[r][i];
+            }
+            assert_int_equal(weft_combiner_save(fleet.combiner, saved), WEFT_OK);
+            assert_memory_equal(saved + CODEC_STATE_HEAD_BYTES, debt, sizeof debt);
+        }
+        for (size_t i = 0; i < COUNT; i++)
+            received[i] += (double)debt[i];
+        for (uint32_t r = 0; r < ranks; r++) {
+            fleet_residual(&fleet, r, residual);
+            for (size_t i = 0; i < COUNT; i++)
+                received[i] += (double)residual[i];
+        }
+        for (size_t i = 0; i < COUNT; i++)
+            assert_true(fabs(received[i] - given[i]) < 1e-4);
+        free(saved);
+        fleet_close(&fleet);
+    }
+}
+
+/* The combiner's debt survives a restart, keeps its mean over another number of ranks, and takes no damage from files
+ * or from peers that send what is no number. */
+static void test_global_state(void **state)
+{
+    static uint8_t saved[CODEC_STATE_HEAD_BYTES + COUNT * sizeof(float)], again[sizeof saved], bad[sizeof saved];
+    static float before[COUNT], after[COUNT];
+    struct fleet old, fresh;
+    struct weft_combiner *more;
+    struct sample sample = {sample_seed(40)};
+    fleet_open(&old, "topk:ratio=0.01,global=1", shape_of(COUNT, 0), 3);
+    fleet_open(&fresh, "topk:ratio=0.01,global=1", shape_of(COUNT, 0), 3);
+    for (int step = 0; step < 10; step++) {
+        if (step == 4) {
+            for (uint32_t r = 0; r < 3; r++) {
+                uint8_t *of_worker = malloc(weft_codec_state_bytes(old.codecs[r]));
+                assert_int_equal(weft_codec_save(old.codecs[r], of_worker), WEFT_OK);
+                assert_int_equal(weft_codec_load(fresh.codecs[r], of_worker, weft_codec_state_bytes(old.codecs[r])), WEFT_OK);
+                free(of_worker);
+            }
+            assert_int_equal(weft_combiner_save(old.combiner, saved), WEFT_OK);
+            for (size_t byte = 0; byte < CODEC_STATE_HEAD_BYTES; byte++) {
+                if (byte >= 24 && byte < 28) continue; /* the ranks: any number but 0 */
+                memcpy(bad, saved, sizeof bad);
+                bad[byte] ^= 1;
+                assert_int_equal(weft_combiner_load(fresh.combiner, bad, sizeof bad), WEFT_ERR_MALFORMED);
+            }
+            memcpy(bad, saved, sizeof bad);
+            memset(bad + sizeof bad - 4, 0xff, 4); /* NaN */
+            assert_int_equal(weft_combiner_load(fresh.combiner, bad, sizeof bad), WEFT_ERR_MALFORMED);
+            memcpy(bad, saved, sizeof bad);
+            memset(bad + 24, 0, 4);
+            assert_int_equal(weft_combiner_load(fresh.combiner, bad, sizeof bad), WEFT_ERR_MALFORMED);
+            assert_int_equal(weft_combiner_load(fresh.combiner, saved, sizeof saved - 1), WEFT_ERR_MALFORMED);
+            assert_int_equal(weft_combiner_load(fresh.combiner, saved, sizeof saved), WEFT_OK);
+        }
+        fill(&sample, 3);
+        fleet_step(&old, grad_list, 1.0f, out);
+        fleet_commit(&old);
+        if (step < 4) continue;
+        fleet_step(&fresh, grad_list, 1.0f, expected);
+        fleet_commit(&fresh);
+        assert_memory_equal(out, expected, sizeof out);
+    }
+    assert_int_equal(weft_combiner_save(old.combiner, saved), WEFT_OK);
+    memcpy(before, saved + CODEC_STATE_HEAD_BYTES, sizeof before);
+    assert_int_equal(weft_combiner_create(&old.memory.env, &old.spec, &old.shape, 6, &more), WEFT_OK);
+    assert_int_equal(weft_combiner_load(more, saved, sizeof saved), WEFT_OK);
+    assert_int_equal(weft_combiner_save(more, again), WEFT_OK);
+    memcpy(after, again + CODEC_STATE_HEAD_BYTES, sizeof after);
+    for (size_t i = 0; i < COUNT; i++)
+        assert_true(after[i] / 6 == before[i] / 3);
+    weft_combiner_free(more);
+
+    /* Every value of one worker is NaN: as many as fit come out, none stays. */
+    fill(&sample, 3);
+    fleet_encode(&old, 0, grad_list);
+    const size_t values = old.contribution_bytes[1] - k_of(0.01) * sizeof(float);
+    memset(old.contributions[1] + values, 0xff, old.contribution_bytes[1] - values);
+    fleet_combine(&old, 0);
+    weft_combiner_begin(old.combiner, 0);
+    assert_int_equal(weft_combiner_save(old.combiner, saved), WEFT_ERR_STATE);
+    assert_int_equal(weft_combiner_load(old.combiner, saved, sizeof saved), WEFT_ERR_STATE);
+    fleet_combine(&old, 0);
+    assert_int_equal(weft_combiner_save(old.combiner, saved), WEFT_OK);
+    memcpy(after, saved + CODEC_STATE_HEAD_BYTES, sizeof after);
+    for (size_t i = 0; i < COUNT; i++)
+        assert_true(isfinite(after[i]));
+    fleet_take(&old, 0);
+    for (uint32_t r = 0; r < 3; r++)
+        weft_codec_abandon(old.codecs[r]);
+
+    struct weft_combiner *plain;
+    const struct weft_codec_spec spec = spec_of("topk");
+    assert_int_equal(weft_combiner_create(&old.memory.env, &spec, &old.shape, 2, &plain), WEFT_OK);
+    assert_int_equal(weft_combiner_state_bytes(plain), 0);
+    assert_int_equal(weft_combiner_save(plain, NULL), WEFT_OK);
+    assert_int_equal(weft_combiner_load(plain, saved, sizeof saved), WEFT_ERR_MALFORMED);
+    weft_combiner_free(plain);
+    fleet_close(&old);
+    fleet_close(&fresh);
+}
+
 /* sum over steps of the mean output, plus the mean residual, is the sum of the mean gradients. */
 static void test_nothing_is_lost(void **state)
 {
@@ -407,7 +550,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_lost), cmocka_unit_test(test_bad_contributions),
         cmocka_unit_test(test_wasteful_aggregate), cmocka_unit_test(test_any_guess),
         cmocka_unit_test(test_deep_gradient_compression), cmocka_unit_test(test_two_stages_meet),
-        cmocka_unit_test(test_dense_where_shorter),
+        cmocka_unit_test(test_dense_where_shorter), cmocka_unit_test(test_global), cmocka_unit_test(test_global_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * same bytes, with a finite residual. */
 #include <math.h>
 
+#include "compress/codec.h"
 #include "tests/fuzz/fuzz_compress.h"
 
 enum { STATE_BYTES_MAX = 8192 };
@@ -14,6 +15,27 @@ static struct weft_codec *open_codec(const struct fuzz_case *chosen)
     return codec;
 }
 
+/* The same bytes as a combiner's: refused without a trace, or loaded with a finite residual. */
+static void try_combiner(const struct fuzz_case *chosen, const uint8_t *data, size_t bytes)
+{
+    uint8_t before[STATE_BYTES_MAX], after[STATE_BYTES_MAX];
+    struct weft_combiner *combiner;
+    float value;
+    fuzz_expect(weft_combiner_create(weft_env_system(), &chosen->spec, &chosen->shape, FUZZ_RANKS, &combiner) == WEFT_OK);
+    const size_t state_bytes = weft_combiner_state_bytes(combiner);
+    fuzz_expect(state_bytes <= STATE_BYTES_MAX);
+    fuzz_expect(weft_combiner_save(combiner, before) == WEFT_OK);
+    const enum weft_status status = weft_combiner_load(combiner, data, bytes);
+    fuzz_expect(status == WEFT_OK || status == WEFT_ERR_MALFORMED);
+    fuzz_expect(weft_combiner_save(combiner, after) == WEFT_OK);
+    if (status != WEFT_OK) fuzz_expect(memcmp(before, after, state_bytes) == 0);
+    for (size_t at = CODEC_STATE_HEAD_BYTES; at < state_bytes; at += sizeof value) {
+        memcpy(&value, after + at, sizeof value);
+        fuzz_expect(isfinite(value));
+    }
+    weft_combiner_free(combiner);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     uint8_t before[STATE_BYTES_MAX], after[STATE_BYTES_MAX], contribution[FUZZ_BYTES];
@@ -21,6 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     size_t sent_bytes;
     if (bytes < 1) return 0;
     const struct fuzz_case chosen = fuzz_case_of(data[0]);
+    try_combiner(&chosen, data + 1, bytes - 1);
     struct weft_codec *codec = open_codec(&chosen);
     const size_t state_bytes = weft_codec_state_bytes(codec);
     fuzz_expect(weft_codec_save(codec, before) == WEFT_OK);

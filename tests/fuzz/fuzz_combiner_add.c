@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         fuzz_expect(weft_combiner_add(fleet.combiner, fleet.contributions[r], fleet.bytes[r]) == WEFT_OK);
     close_round(&fleet, aggregate, &aggregate_bytes);
     fuzz_expect(aggregate_bytes <= weft_codec_aggregate_bytes_max(&chosen.spec, &chosen.shape, chosen.round, FUZZ_RANKS));
-    if (status != WEFT_OK) fuzz_expect(aggregate_bytes == clean_bytes && memcmp(aggregate, clean, clean_bytes) == 0);
+    if (status != WEFT_OK && !chosen.spec.global) fuzz_expect(aggregate_bytes == clean_bytes && memcmp(aggregate, clean, clean_bytes) == 0);
     for (uint32_t r = 0; r < FUZZ_RANKS; r++)
         fuzz_expect(weft_codec_take(fleet.codecs[r], chosen.round, aggregate, aggregate_bytes, FUZZ_RANKS) == WEFT_OK);
     fuzz_fleet_close(&fleet);

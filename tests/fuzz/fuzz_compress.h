@@ -29,6 +29,7 @@ static inline struct fuzz_case fuzz_case_of(uint8_t choice)
                  {"sign:min_count=0", 0}, {"e4m3:min_count=0", 0}, {"e5m2:min_count=0", 0},
                  {"randomk:ratio=0.1,min_count=0", 0}, {"randomk:ratio=0.1,min_count=0", 1},
                  {"topk:ratio=0.05,min_count=0,momentum=0.9,clip=3,warmup_steps=5", 0},
+                 {"topk:ratio=0.1,min_count=0,global=1", 0},
                  {"powersgd:rank=2,iterations=2,min_ratio=1", 2}, {"powersgd:rank=2,iterations=2,min_ratio=1", 1}};
     const unsigned which = choice % (sizeof cases / sizeof cases[0]);
     struct fuzz_case chosen = {.shape = {.dim_count = 2, .dims = {FUZZ_ROWS, FUZZ_COLS}}, .round = cases[which].round};
