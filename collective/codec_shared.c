@@ -127,7 +127,7 @@ enum weft_status codec_shared_sum(struct codec_shared *shared, struct weft_coll 
     for (uint32_t rank = 0; rank < shared->ranks && status == WEFT_OK; rank++)
         status = weft_combiner_add(combiner, shared->came + rank * shared->piece_stride, shared->lengths[rank]);
     if (status == WEFT_OK) WEFT_TRY(weft_combiner_close(combiner, &sum, &bytes));
-    next->args.in = sum;
+    next->args.in = next->in = sum;
     next->args.count = bytes; /* 0: unreadable */
     return WEFT_OK;
 }
