@@ -101,15 +101,22 @@ void weft_codec_abandon(struct weft_codec *codec)
     codec->done = 0;
 }
 
+/* Forms what is owed, which changes no bit of it: const to the caller. */
+void codec_settle(const struct weft_codec *codec)
+{
+    if (codec->ops->settle) codec->ops->settle((struct weft_codec *)(uintptr_t)codec);
+}
+
 double weft_codec_residual_norm(const struct weft_codec *codec)
 {
-    if (codec->ops->settle && codec->done == 0) codec->ops->settle((struct weft_codec *)(uintptr_t)codec);
+    codec_settle(codec);
     return codec->residual ? sqrt(weft_kernels()->dot_f32(codec->residual, codec->residual, codec->elems)) : 0.0;
 }
 
 enum weft_status weft_codec_residual_copy(const struct weft_codec *codec, float *out)
 {
     if (codec->done != 0) return WEFT_ERR_STATE;
+    codec_settle(codec);
     if (codec->residual) memcpy(out, codec->residual, codec->elems * sizeof *out);
     else memset(out, 0, codec->elems * sizeof *out);
     return WEFT_OK;

@@ -32,7 +32,7 @@ struct codec_ops {
                              uint32_t ranks);
     void (*finish)(struct weft_codec *codec, float scale, float *out);
     void (*commit)(struct weft_codec *codec);   /* after the residual's; NULL: nothing else to do */
-    void (*settle)(struct weft_codec *codec);   /* between steps: `residual` becomes what is owed; NULL: it always is */
+    void (*settle)(struct weft_codec *codec);   /* `residual` becomes what is owed; NULL: it always is */
     void (*state)(struct weft_codec *codec, struct codec_state *state); /* adds to the residual; NULL: nothing */
     void (*free)(struct weft_codec *codec);     /* its own memory, not the base's; of a half-built one too */
 };
@@ -54,6 +54,8 @@ struct weft_codec {
 #define CODEC_TOO_LARGE 0x1p120
 #define CODEC_TOO_LARGE_BITS 0x7b800000u
 
+/* Before `residual` is read as what is owed. */
+void codec_settle(const struct weft_codec *codec);
 /* Takes residual (zero) and shadow; false: no memory, and weft_codec_free gives back what there is. */
 bool codec_residual_open(struct weft_codec *codec, size_t elems);
 

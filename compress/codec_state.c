@@ -28,7 +28,7 @@ _Static_assert(sizeof(struct state_head) == CODEC_STATE_HEAD_BYTES, "a file form
 
 static struct codec_state state_of(const struct weft_codec *codec)
 {
-    if (codec->ops->settle && codec->done == 0) codec->ops->settle((struct weft_codec *)(uintptr_t)codec);
+    codec_settle(codec);
     struct codec_state state = {.owed = 1, .values = {codec->residual}, .counts = {codec->residual ? codec->elems : 0}};
     if (codec->ops->state) codec->ops->state((struct weft_codec *)(uintptr_t)codec, &state);
     return state;
