@@ -233,7 +233,7 @@ enum weft_status weft_loop_add(struct weft_loop *loop, struct weft_pollable *pol
             return reason == ENOMEM || reason == ENOSPC ? WEFT_ERR_NO_MEMORY : WEFT_ERR_IO;
         }
     }
-    if (pollable->fd < 0) loop->unsleepable++;
+    if (pollable->fd == -1) loop->unsleepable++;
     weft_list_append(&loop->pollables, &pollable->link);
     return WEFT_OK;
 }
@@ -243,7 +243,7 @@ void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable)
     assert_holder(loop);
     /* EBADF when the owner closed it already: closing took it out. */
     if (pollable->fd >= 0 && loop->epoll_fd >= 0) epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, pollable->fd, NULL);
-    if (pollable->fd < 0) loop->unsleepable--;
+    if (pollable->fd == -1) loop->unsleepable--;
     if (loop->next_pollable == &pollable->link) loop->next_pollable = pollable->link.next;
     weft_list_remove(&pollable->link);
 }

@@ -32,8 +32,11 @@ struct weft_timer {
     size_t heap_index;                    /* SIZE_MAX: not running */
 };
 
+#define WEFT_POLLABLE_WOKEN (-2)
+
 struct weft_pollable {
-    int fd; /* readable when there may be work; -1: none, a sleeping loop wakes every millisecond to poll it */
+    int fd; /* readable when there may be work; -1: none, a sleeping loop wakes every millisecond to poll it;
+               WEFT_POLLABLE_WOKEN: whoever makes work for it makes another pollable of this loop readable */
     /* Do up to `budget` pieces of work, never block; returns how many were done. */
     int (*progress)(struct weft_pollable *pollable, int budget);
     /* Before sleeping: WEFT_OK when `fd` will become readable for anything that happens from now on,

@@ -36,7 +36,7 @@ enum weft_plan_id {
     WEFT_PLAN_PAT = 7,         /* all_gather, reduce_scatter in log2(ranks) messages and buffers; T */
     WEFT_PLAN_CHAIN = 8,       /* broadcast, reduce: one link after the other, pipelined */
     WEFT_PLAN_HIERARCHY = 9,   /* all_reduce within hosts, then across them; T where hosts are subtrees of it */
-    WEFT_PLAN_HOST = 10,       /* one host, memory mapped by all; T */
+    WEFT_PLAN_ONE_HOST = 10,   /* ranks that map each other's memory; taken by AUTO alone (host.h); T */
     WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce, gather, scatter over the binomial tree; T */
 };
 #define WEFT_PLAN_COUNT 12

@@ -6,7 +6,7 @@
  * also those that exchange nothing with the dead.
  *
  * A peer that left is not missed by operations it has taken part in; one it has not makes the group end. */
-#include "collective/internal.h"
+#include "collective/host.h"
 
 #include <string.h>
 
@@ -26,10 +26,8 @@ static void broadcast_go_on(struct broadcast *broadcast)
     uint8_t bytes[COLL_HEADER_BYTES];
     coll_header_write(bytes, &broadcast->header);
     struct weft_message message = {.tag = group_control_tag(group), .header = bytes, .header_bytes = sizeof bytes};
-    if (broadcast->text) {
-        message.payload = broadcast->text;
-        message.payload_bytes = strlen(broadcast->text);
-    }
+    message.payload = broadcast->payload;
+    message.payload_bytes = broadcast->payload_bytes;
     while (broadcast->next_rank < group->ranks) {
         uint32_t rank = broadcast->next_rank;
         if (rank != group->rank) {
@@ -51,13 +49,14 @@ static void broadcast_go_on(struct broadcast *broadcast)
 }
 
 void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
-                      enum weft_status status, const char *text)
+                      enum weft_status status, const void *payload, size_t payload_bytes)
 {
     if (broadcast->busy || group->ranks == 1) return;
     broadcast->group = group;
     broadcast->header = (struct coll_header){.type = (uint8_t)type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank,
                                              .status = status, .sequence = sequence};
-    broadcast->text = text;
+    broadcast->payload = payload;
+    broadcast->payload_bytes = payload_bytes;
     broadcast->next_rank = 0;
     broadcast->busy = true;
     weft_completion_init(&broadcast->completion, group->ranks - 1, broadcast_sent);
@@ -67,15 +66,15 @@ void control_send_all(struct broadcast *broadcast, struct weft_group *group, enu
 
 void control_retry(struct weft_group *group)
 {
-    struct broadcast *all[] = {&group->fail, &group->ask, &group->leave};
-    for (size_t i = 0; i < 3; i++)
+    struct broadcast *all[] = {&group->fail, &group->ask, &group->leave, &group->offer, &group->vote};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i]->busy) broadcast_go_on(all[i]);
 }
 
 void control_give_up(struct weft_group *group)
 {
-    struct broadcast *all[] = {&group->fail, &group->ask, &group->leave};
-    for (size_t i = 0; i < 3; i++)
+    struct broadcast *all[] = {&group->fail, &group->ask, &group->leave, &group->offer, &group->vote};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         while (all[i]->busy && all[i]->next_rank < group->ranks)
             if (all[i]->next_rank++ != group->rank) weft_completion_finish(&all[i]->completion, WEFT_OK);
 }
@@ -159,6 +158,8 @@ static void received(struct control *control)
         }
         break;
     case COLL_MESSAGE_LEAVE: left(control, header.sequence); break;
+    case COLL_MESSAGE_HOST: host_offered(control, control->text, control->receive.payload_bytes); break;
+    case COLL_MESSAGE_HOST_VOTE: host_voted(control, (enum weft_status)header.status, header.sequence != 0); break;
     default: break;
     }
 }

@@ -47,9 +47,9 @@ static void name_late_ranks(const struct weft_group *group, const struct weft_co
     if (more) snprintf(out + used, out_bytes - used, "; and %u more", more);
     if (named) return;
     const char *phase;
-    const struct slot *slot = coll_waits(coll, &phase);
+    uint32_t awaited;
     char name[128] = "nobody";
-    if (slot) group_describe(group, slot->action.peer, name, sizeof name);
+    if (coll_waits(coll, &awaited, &phase)) group_describe(group, awaited, name, sizeof name);
     snprintf(out, out_bytes, "all ranks have called it, and it waits for %.100s", name);
 }
 
@@ -57,7 +57,8 @@ static void verdict(struct weft_group *group, const struct weft_coll *coll)
 {
     char late[280], call[128];
     const char *phase;
-    coll_waits(coll, &phase);
+    uint32_t awaited;
+    coll_waits(coll, &awaited, &phase);
     name_late_ranks(group, coll, late, sizeof late);
     coll_header_describe(&coll->header, call, sizeof call);
     uint64_t waited_ms = (weft_now_ns(group->env) - coll->posted_ns) / 1000000;
@@ -82,7 +83,7 @@ static void ask(struct weft_group *group, const struct weft_coll *coll, uint64_t
     group->verdict_sequence = coll->sequence;
     group->verdict_until_ns = now_ns + GROUP_ASK_NS;
     for (uint32_t rank = 0; rank < group->ranks; rank++) group->controls[rank].answered = false;
-    control_send_all(&group->ask, group, COLL_MESSAGE_ASK, coll->sequence, WEFT_OK, NULL);
+    control_send_all(&group->ask, group, COLL_MESSAGE_ASK, coll->sequence, WEFT_OK, NULL, 0);
 }
 
 void deadline_asked(struct weft_group *group, uint64_t sequence)
@@ -104,9 +105,9 @@ void deadline_answered(struct weft_group *group)
 static void warn(struct weft_group *group, struct weft_coll *coll)
 {
     const char *phase;
-    const struct slot *slot = coll_waits(coll, &phase);
+    uint32_t awaited;
     char name[128] = "nobody", call[128];
-    if (slot) group_describe(group, slot->action.peer, name, sizeof name);
+    if (coll_waits(coll, &awaited, &phase)) group_describe(group, awaited, name, sizeof name);
     coll_header_describe(&coll->header, call, sizeof call);
     coll->warned = true;
     weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: operation %" PRIu64 " (%s) waits for %s since %" PRIu64 " s, phase %s",

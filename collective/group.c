@@ -11,7 +11,7 @@
  *
  * Freeing: operations end with WEFT_ERR_CLOSED at once; the memory goes when the last transport
  * operation that points into it has completed. */
-#include "collective/internal.h"
+#include "collective/host.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,6 +55,13 @@ bool group_kick(struct weft_group *group)
     return group->kicked;
 }
 
+bool group_watch(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns)
+{
+    uint64_t look_ns = now_ns + GROUP_TICK_NS < deadline_ns ? now_ns + GROUP_TICK_NS : deadline_ns;
+    if (group->kicked || group->closing || (weft_timer_running(&group->timer) && group->timer.deadline_ns <= look_ns)) return true;
+    return weft_timer_start(group->loop, &group->timer, look_ns) >= 0;
+}
+
 void group_ready(struct weft_coll *coll)
 {
     if (weft_list_empty(&coll->ready_link)) weft_list_append(&coll->group->ready, &coll->ready_link);
@@ -92,6 +99,20 @@ static void pump(struct weft_group *group, uint64_t now_ns)
     group->pumping = false;
 }
 
+/* Ended in the memory of a host, but a peer may still be inside its buffers: nobody will say when he is out. */
+static bool look_at_held(struct weft_group *group)
+{
+    bool held = false;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        if (coll->phase != COLL_ENDING || coll->host.phase == HOST_AWAY) continue;
+        if (coll_is_over(coll)) group_ready(coll);
+        else held = true;
+    }
+    return held;
+}
+
 /* Peers that hold on to a send buffer of an ended operation for too long. */
 static void give_up_peers(struct weft_group *group)
 {
@@ -117,6 +138,7 @@ static void timer_fired(struct weft_timer *timer)
     group->outstanding++; /* keeps the group alive while callbacks run */
     forgive_gap(group, now_ns);
     if (retried) control_retry(group);
+    bool held = group->host && look_at_held(group);
     pump(group, now_ns);
     uint64_t next_ns = WEFT_NEVER;
     if (!group->closing && group->active_count > 0) {
@@ -130,6 +152,7 @@ static void timer_fired(struct weft_timer *timer)
         } else if (group->grace_ns < next_ns) {
             next_ns = group->grace_ns;
         }
+        if (held && next_ns > now_ns + GROUP_HELD_NS) next_ns = now_ns + GROUP_HELD_NS;
     }
     if (!group->closing && group->retry) {
         weft_timer_start(group->loop, &group->timer, now_ns + GROUP_RETRY_NS);
@@ -156,13 +179,15 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
     weft_event_ring_add(group->events, "group_end", WEFT_EVENT_MARK, group->group_id, UINT32_MAX, 0, status);
     group->grace_ns = weft_now_ns(group->env) + GROUP_GRACE_NS;
     group->verdict = VERDICT_NONE;
+    if (group->host) host_close(group->host, HOST_ENDED);
     bool had_operations = group->active_count > 0 || !weft_list_empty(&group->computing);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active)
         coll_end(weft_container_of(node, struct weft_coll, link), status, group->fail_text);
     control_stop(group);
     refuse(group, true);
-    if (tell && had_operations) control_send_all(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status, group->fail_text);
+    if (tell && had_operations)
+        control_send_all(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status, group->fail_text, strlen(group->fail_text));
     group_kick(group);
 }
 
@@ -244,6 +269,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     }
     refuse(group, false);
     enum weft_status status = control_start(group, error);
+    if (status == WEFT_OK && host_create(group) < 0) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
     if (status < 0) {
         weft_group_free(group);
         return status;
@@ -268,11 +294,12 @@ void weft_group_free(struct weft_group *group)
     if (!group) return;
     WEFT_ASSERT(!group->closing);
     group->outstanding++; /* until the end of this call */
-    if (group->fail_status == WEFT_OK) control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK, NULL);
+    if (group->fail_status == WEFT_OK) control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK, NULL, 0);
     weft_timer_stop(group->loop, &group->timer);
     control_give_up(group);
     control_stop(group);
     group->closing = true;
+    if (group->host) host_close(group->host, HOST_ENDED);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active)
         coll_end(weft_container_of(node, struct weft_coll, link), WEFT_ERR_CLOSED, "the group was freed");
@@ -285,6 +312,7 @@ void weft_group_free(struct weft_group *group)
         if (done) done(coll->context, coll->status, coll->text);
     }
     codec_close(group, WEFT_ERR_CLOSED, "the group was freed");
+    host_free(group);
     group_released(group);
 }
 

@@ -24,6 +24,7 @@
 #define GROUP_WARN_NS WEFT_SECONDS(30)
 #define GROUP_ASK_NS WEFT_MS(500)         /* how long a verdict waits for answers */
 #define GROUP_GRACE_NS WEFT_SECONDS(2)    /* after a failure, for peers to let go of our send buffers */
+#define GROUP_HELD_NS WEFT_MS(1)          /* between looks whether a peer is out of our buffers */
 #define GROUP_LOST_NS WEFT_MS(200)        /* for operations that may finish without a rank that is gone */
 #define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
 #define GROUP_PUMP_BYTES (1u << 20)       /* summed per loop step */
@@ -36,6 +37,8 @@ enum coll_message_type {
     COLL_MESSAGE_ASK = 3,   /* "how far are you?": sequence in question */
     COLL_MESSAGE_ANSWER = 4,/* sequence in question, count = operations posted so far */
     COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations */
+    COLL_MESSAGE_HOST = 6,  /* payload: where the sender's segment lies (host.h) */
+    COLL_MESSAGE_HOST_VOTE = 7, /* status: WEFT_OK, or the ranks cannot meet in memory */
 };
 
 struct coll_header {
@@ -92,6 +95,9 @@ struct fold_area {
     struct weft_fold fold;
 };
 
+/* host.h: where an operation is that may be done in the memory of one host. AWAY: by messages, as all others. */
+enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_QUEUED, HOST_COMING, HOST_WORKING, HOST_LEAVING };
+
 enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
 
 struct weft_coll {
@@ -115,6 +121,14 @@ struct weft_coll {
     uint64_t record_number;
     weft_coll_done_fn done;      /* NULL: has run */
     void *context;
+
+    struct {
+        enum host_phase phase;
+        bool copied, reached;    /* own buffers: by address; all ranks' known so far can be reached */
+        uint64_t number, in_offset, out_offset;
+        struct host_range { uint64_t first, count; } rest; /* of this rank's slice, in elements */
+        struct weft_list link;   /* host->queue */
+    } host;
 
     struct weft_plan_cursor cursor;
     bool plan_ended;
@@ -148,7 +162,8 @@ struct control {
 struct broadcast {
     struct weft_group *group;
     struct coll_header header;
-    const char *text;            /* payload or NULL */
+    const void *payload;         /* (payload_bytes,) or NULL; stays until it is sent */
+    size_t payload_bytes;
     struct weft_completion completion;
     uint32_t next_rank;          /* not yet handed to the transport */
     bool busy;
@@ -188,7 +203,8 @@ struct weft_group {
     uint32_t left_count;         /* ranks that have left in good order */
     struct control *lost;        /* the first peer found dead while nothing has ended yet */
     uint64_t lost_until_ns;
-    struct broadcast fail, ask, leave;
+    struct broadcast fail, ask, leave, offer, vote;
+    struct host *host;           /* host.h; NULL: the ranks do not share a host's memory */
 
     /* deadline.c: the question before a verdict */
     enum { VERDICT_NONE, VERDICT_ASKING, VERDICT_LISTENING } verdict;
@@ -200,6 +216,7 @@ uint64_t group_tag(const struct weft_group *group, uint64_t sequence);
 uint64_t group_control_tag(const struct weft_group *group);
 uint64_t group_pair_tag(const struct weft_group *group); /* sends and recvs of a pair match in the order posted */
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes);
+bool group_watch(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns); /* as kick, but only for deadlines */
 bool group_kick(struct weft_group *group); /* false: the loop has no memory for a timer */
 void group_ready(struct weft_coll *coll);
 /* End the group; `tell`: the other ranks too. */
@@ -211,7 +228,7 @@ void group_released(struct weft_group *group); /* a transport operation has ende
 enum weft_status control_start(struct weft_group *group, struct weft_error *error);
 void control_stop(struct weft_group *group);
 void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
-                      enum weft_status status, const char *text);
+                      enum weft_status status, const void *payload, size_t payload_bytes);
 void control_retry(struct weft_group *group);
 void control_give_up(struct weft_group *group); /* what the transport has not taken yet is not sent */
 void control_end_lost(struct weft_group *group);
@@ -227,8 +244,10 @@ void deadline_answered(struct weft_group *group);
 void coll_advance(struct weft_coll *coll, size_t *budget);
 bool coll_is_over(const struct weft_coll *coll);
 void coll_end(struct weft_coll *coll, enum weft_status status, const char *text);
-/* The oldest step that waits for another rank; NULL: none. */
-const struct slot *coll_waits(const struct weft_coll *coll, const char **phase_out);
+/* The rank that the oldest waiting step waits for; false: none. */
+bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
+/* End the group: `peer` called otherwise. */
+void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what);
 
 /* record.c */
 void coll_record_post(struct weft_coll *coll);
@@ -245,9 +264,9 @@ static inline bool coll_of_pieces(enum weft_coll_kind kind)
 /* post.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives up. The
  * lengths of all_gather_bytes and exchange_bytes pieces, and where they lie, may still be set before the launch. */
 enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error);
-enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
-                              struct weft_coll **coll_out, struct weft_error *error);
-void coll_launch(struct weft_coll *coll);
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, weft_coll_done_fn done,
+                              void *context, struct weft_coll **coll_out, struct weft_error *error);
+void coll_launch(struct weft_coll *coll, bool on_host); /* on_host: in memory, if the ranks agree (host.h) */
 void coll_unprepare(struct weft_coll *coll);
 void coll_finish(struct weft_coll *coll); /* done, and the record back to the group */
 void coll_records_free(struct weft_group *group);

@@ -91,7 +91,7 @@ static const struct plan plans[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_PAT] = {.name = "pat"},
     [WEFT_PLAN_CHAIN] = {"chain", KIND(BROADCAST) | KIND(REDUCE), 0, false, true, plan_chain_step, plan_chain_scratch},
     [WEFT_PLAN_HIERARCHY] = {.name = "hierarchy"},
-    [WEFT_PLAN_HOST] = {.name = "host"},
+    [WEFT_PLAN_ONE_HOST] = {.name = "one-host", .reproducible = true},
     [WEFT_PLAN_BINOMIAL] = {"binomial", KIND(BROADCAST) | KIND(REDUCE), 0, true, true, plan_binomial_step, plan_binomial_scratch},
 };
 

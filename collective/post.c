@@ -3,7 +3,7 @@
  * Everything that can be refused is refused here: a posted operation only waits for its peers. A record
  * (window of steps, and scratch for sums) is kept by the group when its operation is over and serves the
  * next one, so a training loop stops allocating after its first step. */
-#include "collective/internal.h"
+#include "collective/host.h"
 
 #include <string.h>
 
@@ -287,6 +287,8 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->group = group;
     weft_list_init(&coll->link);
     weft_list_init(&coll->ready_link);
+    weft_list_init(&coll->host.link);
+    coll->host.phase = HOST_AWAY;
     coll->phase = COLL_RUNNING;
     coll->status = WEFT_OK;
     coll->text = "";
@@ -321,15 +323,16 @@ enum weft_status coll_group_open(struct weft_group *group, struct weft_error *er
     return WEFT_OK;
 }
 
-enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
-                              struct weft_coll **coll_out, struct weft_error *error)
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, weft_coll_done_fn done,
+                              void *context, struct weft_coll **coll_out, struct weft_error *error)
 {
     WEFT_TRY(check_args(group, args, error));
     if (group->active_count + group->prepared_count >= group->operations_max)
         return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
                               group->active_count + group->prepared_count);
     struct weft_plan_args plan = plan_args_of(group, args);
-    struct scratch scratch = scratch_of(group, &plan, args);
+    bool never_by_messages = on_host && group->host->state == HOST_ON && host_is_short(group, args);
+    struct scratch scratch = never_by_messages ? (struct scratch){0} : scratch_of(group, &plan, args);
     struct weft_coll *coll = record_take(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch", weft_coll_kind_name(args->kind),
@@ -352,7 +355,7 @@ void coll_unprepare(struct weft_coll *coll)
     weft_list_append(&coll->group->idle, &coll->link);
 }
 
-void coll_launch(struct weft_coll *coll)
+void coll_launch(struct weft_coll *coll, bool on_host)
 {
     struct weft_group *group = coll->group;
     const struct weft_coll_args *args = &coll->args;
@@ -369,7 +372,8 @@ void coll_launch(struct weft_coll *coll)
     weft_event_ring_add(group->events, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN, (uint64_t)group->group_id << 40 | coll->sequence,
                         UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
     coll_record_post(coll);
-    group_ready(coll);
+    if (on_host) host_launch(coll);
+    else group_ready(coll);
 }
 
 static enum weft_status check_lengths(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
@@ -388,10 +392,16 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     WEFT_ASSERT(group && args && done);
     WEFT_TRY(coll_group_open(group, error));
     WEFT_TRY(check_lengths(group, args, error));
-    if (!group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    bool on_host = host_takes(group, args);
+    if (!on_host && !group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     struct weft_coll *coll;
-    WEFT_TRY(coll_prepare(group, args, done, context, &coll, error));
-    coll_launch(coll);
+    WEFT_TRY(coll_prepare(group, args, on_host, done, context, &coll, error));
+    if (on_host && !group_watch(group, coll->posted_ns, coll->deadline_ns)) {
+        group->sequence--; /* nobody has heard of it */
+        coll_unprepare(coll);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    }
+    coll_launch(coll, on_host);
     if (coll_out) *coll_out = coll;
     return WEFT_IN_PROGRESS;
 }
@@ -407,6 +417,7 @@ void coll_finish(struct weft_coll *coll)
     coll_record_end(coll);
     weft_list_remove(&coll->ready_link);
     weft_list_remove(&coll->link);
+    if (coll->host.phase != HOST_AWAY) host_unlink(coll);
     group->active_count--;
     if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
     weft_list_append(&group->idle, &coll->link);
@@ -414,4 +425,4 @@ void coll_finish(struct weft_coll *coll)
 
 void weft_coll_cancel(struct weft_coll *coll) { coll_end(coll, WEFT_ERR_CANCELLED, "cancelled by the caller"); }
 uint64_t weft_coll_sequence(const struct weft_coll *coll) { return coll->sequence; }
-enum weft_plan_id weft_coll_plan(const struct weft_coll *coll) { return coll->cursor.args.plan; }
+enum weft_plan_id weft_coll_plan(const struct weft_coll *coll) { return (enum weft_plan_id)coll->header.plan; }

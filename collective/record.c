@@ -24,8 +24,8 @@ void coll_record_start(struct weft_coll *coll, uint64_t now_ns)
 void coll_record_phase(struct weft_coll *coll)
 {
     if (!coll->group->recorder || coll->phase != COLL_RUNNING || !coll->record.started_ns) return;
-    const struct slot *slot = coll_waits(coll, &coll->record.phase);
-    coll->record.peer = slot ? slot->action.peer : WEFT_RECORD_NOBODY;
+    uint32_t awaited;
+    coll->record.peer = coll_waits(coll, &awaited, &coll->record.phase) ? awaited : WEFT_RECORD_NOBODY;
     coll->record.steps = coll->tail;
     weft_recorder_update(coll->group->recorder, coll->record_number, &coll->record);
 }

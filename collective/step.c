@@ -12,7 +12,7 @@
  *
  * Ending early (coll_end): receives are cancelled, sends run out; the operation is over, and its buffers
  * are the caller's again, when nothing of it is in the transport any more. */
-#include "collective/internal.h"
+#include "collective/host.h"
 
 #include <string.h>
 
@@ -86,7 +86,7 @@ static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action 
 }
 
 /* ---- completions ---- */
-static void mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what)
+void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what)
 {
     char name[128], own_name[128], call[128], own_call[128];
     struct weft_group *group = coll->group;
@@ -111,7 +111,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
     if (readable && header.epoch == group->epoch) {
         const char *what = coll_header_difference(&header, &coll->header);
         if (what) {
-            mismatch(coll, action->peer, &header, what);
+            coll_mismatch(coll, action->peer, &header, what);
             return false;
         }
         size_t expected = action->count * message_elem_bytes(coll, action);
@@ -366,6 +366,7 @@ static bool scale_input(struct weft_coll *coll, size_t *budget)
 
 void coll_advance(struct weft_coll *coll, size_t *budget)
 {
+    if (coll->host.phase != HOST_AWAY) return; /* host_run.c runs it */
     bool again = coll->phase == COLL_RUNNING && scale_input(coll, budget);
     while (again && coll->phase == COLL_RUNNING) {
         fill(coll);
@@ -386,6 +387,7 @@ void coll_advance(struct weft_coll *coll, size_t *budget)
 bool coll_is_over(const struct weft_coll *coll)
 {
     if (coll->outstanding > 0) return false;
+    if (coll->host.phase != HOST_AWAY) return coll->phase == COLL_ENDING && !(coll->host.phase >= HOST_COMING && host_anybody_inside(coll->group->host));
     return coll->phase == COLL_ENDING || (coll->plan_ended && coll->head == coll->tail);
 }
 
@@ -396,6 +398,7 @@ void coll_end(struct weft_coll *coll, enum weft_status status, const char *text)
     coll->phase = COLL_ENDING;
     coll->status = status;
     coll->text = text;
+    if (coll->host.phase >= HOST_COMING) host_close(coll->group->host, coll->host.number + 1);
     for (uint64_t number = coll->tail; number < coll->head; number++) {
         struct slot *slot = slot_at(coll, number);
         if (slot->state == SLOT_ISSUED && is_receive(slot->action.kind)) weft_transport_cancel(coll->group->transport, &slot->receive);
@@ -403,8 +406,9 @@ void coll_end(struct weft_coll *coll, enum weft_status status, const char *text)
     group_ready(coll);
 }
 
-const struct slot *coll_waits(const struct weft_coll *coll, const char **phase_out)
+bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out)
 {
+    if (coll->host.phase != HOST_AWAY) return host_waits(coll, rank_out, phase_out);
     const struct slot *found = NULL;
     for (uint64_t number = coll->tail; number < coll->head && !found; number++) {
         const struct slot *slot = slot_at(coll, number);
@@ -418,5 +422,6 @@ const struct slot *coll_waits(const struct weft_coll *coll, const char **phase_o
     else if (found->action.kind == WEFT_ACTION_SEND) *phase_out = "sending";
     else if (found->action.message == 0) *phase_out = "greeting";
     else *phase_out = found->action.kind == WEFT_ACTION_RECV ? "gathering" : "reducing";
-    return found;
+    if (found) *rank_out = found->action.peer;
+    return found != NULL;
 }

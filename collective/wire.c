@@ -42,7 +42,7 @@ void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header 
 bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out)
 {
     if (bytes != COLL_HEADER_BYTES || get_le32(data) != MAGIC || data[4] != VERSION) return false;
-    if (data[5] < COLL_MESSAGE_DATA || data[5] > COLL_MESSAGE_LEAVE) return false;
+    if (data[5] < COLL_MESSAGE_DATA || data[5] > COLL_MESSAGE_HOST_VOTE) return false;
     *header_out = (struct coll_header){
         .type = data[5], .kind = data[6], .dtype = data[7], .op = data[8], .plan = data[9],
         .group = get_le32(data + 12), .epoch = get_le32(data + 16), .rank = get_le32(data + 20), .root = get_le32(data + 24),

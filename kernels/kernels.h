@@ -38,6 +38,9 @@ struct weft_kernels {
     /* sum_tree: every outs[o][i] = T(0, source_count) over sources[s][i] (the tree of struct weft_fold, below), each source
      * read once. 1 to 8 sources; any number of outs. An out may equal a source; otherwise all are disjoint. */
     void (*sum_tree_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t count);
+    /* The same, and the outs go past the caches where they are alike aligned: for outs that are no sources, in vectors that do
+     * not stay in the cache anyway. */
+    void (*sum_tree_stream_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t count);
 
     /* combine: out[i] = a[i] (op) b[i], in this operand order; out may equal a or b. dtype: f32, f64 or an integer type (narrower
      * floats are widened before); op: sum (also for avg and scaled sum), prod, min, max; and, or, xor for integers.

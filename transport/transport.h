@@ -51,6 +51,7 @@ enum weft_channel {
 };
 
 struct weft_transport; /* one endpoint */
+struct weft_mapping;
 struct weft_peer;      /* one connected remote endpoint; owned by the transport */
 struct weft_arrival;   /* an announced message waiting for a buffer; owned by the transport */
 
@@ -225,6 +226,12 @@ struct weft_transport_ops {
                             struct weft_completion *completion);
     enum weft_status (*get)(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination,
                             size_t bytes, struct weft_completion *completion);
+    /* All of the peer's memory from weft_memory_alloc; WEFT_ERR_UNSUPPORTED: not possible. These four may be NULL. */
+    enum weft_status (*map_peer)(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out);
+    void (*wake)(struct weft_transport *transport, struct weft_peer *peer);
+    bool (*harmless)(struct weft_transport *transport, const struct weft_peer *peer);
+    enum weft_status (*copy_peer)(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
+                                  size_t bytes); /* bytes 0: would it work? */
     /* One line about the way to this peer: "mapped", "CMA", "rc mlx5_0:1 gid 3 mtu 4096". NULL: the endpoint's name. */
     void (*describe)(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
     /* Bring the fields of transport->stats up to date that are not counted as they happen; may be NULL. */
@@ -311,6 +318,36 @@ enum weft_status weft_transport_put(struct weft_remote *remote, const struct wef
 /* Read (bytes,) at `offset` of a remote window into `destination`; otherwise as put. */
 enum weft_status weft_transport_get(struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
                                     struct weft_completion *completion);
+
+/* ---- peers that share memory ---- for a protocol of its own in mapped memory (the collectives of one host) */
+
+/* Where (bytes,) at `address` lie in this process's memory from weft_memory_alloc, which is what a peer that maps it must
+ * know. false: some of it is other memory. Any thread. */
+bool weft_memory_locate(const void *address, size_t bytes, uint64_t *offset_out);
+
+/* enum weft_transport_abilities of the way to this peer; MAPS: weft_peer_map will answer, unless the peer has no such memory. */
+unsigned weft_peer_abilities(const struct weft_peer *peer);
+
+/* All memory that the peer's process has from weft_memory_alloc, to load and store in place: his offset o is base + o. Stays
+ * mapped until the release, also beyond the peer's end; ranges he has freed read as zeros, so nothing here can fault. Which
+ * range may be touched, and when, is between the two. */
+struct weft_mapping {
+    uint8_t *base;
+    size_t bytes;
+    void *view; /* the transport's own */
+};
+/* WEFT_ERR_UNSUPPORTED: cannot be mapped; before a first message of his has come that may yet change. */
+enum weft_status weft_peer_map(struct weft_peer *peer, struct weft_mapping *mapping_out);
+void weft_mapping_release(struct weft_mapping *mapping); /* a zeroed one is fine */
+/* Copy (bytes,) of the peer's ordinary memory, at `address` as he sees it, to `local`, or outward: the other way; here and now, by a
+ * system call. As above, whether he wants that is between the two. bytes 0: does the system allow it? WEFT_ERR_UNSUPPORTED: it does
+ * not; _PEER_LOST: his process is gone; _INVALID: he has no such memory. */
+enum weft_status weft_peer_copy(struct weft_peer *peer, bool outward, uint64_t address, void *local, size_t bytes);
+/* After a store that the peer may be asleep for: he steps his loop soon. A system call only when he sleeps. */
+void weft_peer_wake(struct weft_peer *peer);
+/* The peer's process has ended, or has closed its endpoint: it loads and stores nothing any more. A peer that is given up
+ * but runs, or is stopped, is not harmless. */
+bool weft_peer_harmless(struct weft_peer *peer);
 
 /* How this peer is reached, one line: "shm mapped", "ucx tcp", "verbs mlx5_0:1 gid 3 mtu 4096". Cuts to `bytes`. */
 void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes);

@@ -45,35 +45,60 @@ static inline __attribute__((always_inline)) __m512 upto4(const float *const *fr
 }
 
 static inline __attribute__((always_inline)) void sum_vector(float *const *outs, size_t out_count, const float *const *from,
-                                                             size_t n, size_t i, __mmask16 lanes)
+                                                             size_t n, size_t i, __mmask16 lanes, bool stream)
 {
     __m512 sum = upto4(from, n < 4 ? n : 4, i, lanes);
     if (n > 4) sum = _mm512_add_ps(sum, upto4(from + 4, n - 4, i, lanes));
     sum = canonical16(sum);
-    for (size_t o = 0; o < out_count; o++)
-        _mm512_mask_storeu_ps(outs[o] + i, lanes, sum);
+    for (size_t o = 0; o < out_count; o++) {
+        if (stream) _mm512_stream_ps(outs[o] + i, sum);
+        else _mm512_mask_storeu_ps(outs[o] + i, lanes, sum);
+    }
 }
 
+/* `head` elements first, so that the vectors after them may be streamed. */
 static inline __attribute__((always_inline)) void sum_n(float *const *outs, size_t out_count, const float *const *sources,
-                                                        size_t n, size_t count)
+                                                        size_t n, size_t count, size_t head, bool stream)
 {
-    size_t i = 0;
+    size_t i = head;
+    if (head > 0) sum_vector(outs, out_count, sources, n, 0, first16(head), false);
     for (; i + WIDTH <= count; i += WIDTH)
-        sum_vector(outs, out_count, sources, n, i, ALL16);
-    if (i < count) sum_vector(outs, out_count, sources, n, i, first16(count - i));
+        sum_vector(outs, out_count, sources, n, i, ALL16, stream);
+    if (i < count) sum_vector(outs, out_count, sources, n, i, first16(count - i), false);
+}
+
+static inline __attribute__((always_inline)) void sum_any(float *const *outs, size_t out_count, const float *const *sources,
+                                                          size_t source_count, size_t count, size_t head, bool stream)
+{
+    switch (source_count) {
+    case 1: sum_n(outs, out_count, sources, 1, count, head, stream); break;
+    case 2: sum_n(outs, out_count, sources, 2, count, head, stream); break;
+    case 3: sum_n(outs, out_count, sources, 3, count, head, stream); break;
+    case 4: sum_n(outs, out_count, sources, 4, count, head, stream); break;
+    case 5: sum_n(outs, out_count, sources, 5, count, head, stream); break;
+    case 6: sum_n(outs, out_count, sources, 6, count, head, stream); break;
+    case 7: sum_n(outs, out_count, sources, 7, count, head, stream); break;
+    default: sum_n(outs, out_count, sources, 8, count, head, stream); break;
+    }
 }
 
 void weft_avx512_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
                               size_t count)
 {
-    switch (source_count) {
-    case 1: sum_n(outs, out_count, sources, 1, count); break;
-    case 2: sum_n(outs, out_count, sources, 2, count); break;
-    case 3: sum_n(outs, out_count, sources, 3, count); break;
-    case 4: sum_n(outs, out_count, sources, 4, count); break;
-    case 5: sum_n(outs, out_count, sources, 5, count); break;
-    case 6: sum_n(outs, out_count, sources, 6, count); break;
-    case 7: sum_n(outs, out_count, sources, 7, count); break;
-    default: sum_n(outs, out_count, sources, 8, count); break;
+    sum_any(outs, out_count, sources, source_count, count, 0, false);
+}
+
+void weft_avx512_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
+                                     size_t count)
+{
+    const size_t past = (uintptr_t)outs[0] % AVX512_LINE, head = past == 0 ? 0 : (AVX512_LINE - past) / sizeof(float);
+    bool alike = past % sizeof(float) == 0 && count > head;
+    for (size_t o = 1; o < out_count; o++)
+        alike = alike && (uintptr_t)outs[o] % AVX512_LINE == past;
+    if (!alike) {
+        sum_any(outs, out_count, sources, source_count, count, 0, false);
+        return;
     }
+    sum_any(outs, out_count, sources, source_count, count, head, true);
+    _mm_sfence();
 }

@@ -6,6 +6,7 @@ const struct weft_kernels weft_kernels_avx512 = {
     .name = "avx512",
     .sum_f32 = weft_avx512_sum_f32,
     .sum_tree_f32 = weft_avx512_sum_tree_f32,
+    .sum_tree_stream_f32 = weft_avx512_sum_tree_stream_f32,
     .sum_i64 = weft_scalar_sum_i64,
     .combine = weft_avx512_combine,
     .scale_f32 = weft_avx512_scale_f32,

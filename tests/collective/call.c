@@ -14,7 +14,23 @@ void call_name(const struct call *c, char *out, size_t out_bytes)
              weft_dtype_name(c->dtype), weft_op_name(c->op), c->ranks, c->root, (unsigned long long)c->count, (unsigned long long)c->seed);
 }
 
+size_t posted_room(const struct call *call)
+{
+    uint64_t elems = 0;
+    for (uint32_t rank = 0; rank < call->ranks; rank++) {
+        uint64_t both = call_in_elems(call, rank) + call_out_elems(call, rank);
+        if (both > elems) elems = both;
+    }
+    return elems * weft_dtype_bytes(call->dtype) + 3 * GUARD_BYTES + 16;
+}
+
 void posted_prepare(struct posted *p, const struct call *call, uint32_t rank, bool in_place)
+{
+    posted_prepare_at(p, call, rank, in_place, malloc(posted_room(call)));
+    p->borrowed = false;
+}
+
+void posted_prepare_at(struct posted *p, const struct call *call, uint32_t rank, bool in_place, uint8_t *memory)
 {
     memset(p, 0, sizeof *p);
     p->call = *call;
@@ -25,7 +41,8 @@ void posted_prepare(struct posted *p, const struct call *call, uint32_t rank, bo
     size_t whole = in_bytes > out_bytes ? in_bytes : out_bytes;
     size_t first = p->in_place ? whole : in_bytes, second = p->in_place ? 0 : out_bytes;
     first = (first + 7) & ~(size_t)7;
-    p->memory = malloc(first + second + 3 * GUARD_BYTES + 8);
+    p->memory = memory;
+    p->borrowed = true;
     memset(p->memory, GUARD, first + second + 3 * GUARD_BYTES + 8);
     p->in = p->memory + GUARD_BYTES;
     p->out = p->in + first + GUARD_BYTES;
@@ -77,4 +94,7 @@ bool posted_check(const struct posted *p, char *why, size_t why_bytes)
     return true;
 }
 
-void posted_release(struct posted *p) { free(p->memory); }
+void posted_release(struct posted *p)
+{
+    if (!p->borrowed) free(p->memory);
+}

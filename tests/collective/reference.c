@@ -234,7 +234,7 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
         store(c->dtype, bytes, scaled);
         values[r] = load(c->dtype, bytes);
     }
-    bool by_tree = c->ranks == 1 || weft_plan_reproducible(c->plan);
+    bool by_tree = c->ranks == 1 || c->plan == WEFT_PLAN_AUTO || weft_plan_reproducible(c->plan);
     double total = by_tree ? tree(c, values, 0, c->ranks) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
     if (c->op == WEFT_AVG && c->ranks > 1)
         total = c->dtype == WEFT_F64 ? total * (1.0 / c->ranks) : (double)((float)total * (1.0f / (float)c->ranks));

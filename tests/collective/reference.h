@@ -9,7 +9,7 @@
 
 struct call {
     enum weft_coll_kind kind;
-    enum weft_plan_id plan; /* not AUTO */
+    enum weft_plan_id plan; /* AUTO: a plan that evaluates T */
     enum weft_dtype dtype;
     enum weft_op op;
     uint32_t ranks, root;

@@ -221,6 +221,11 @@ static void check_tree(const struct weft_kernels *fast, size_t count, size_t shi
         scalar->sum_tree_f32(slow_outs, 1, sources, n, count);
         SAME("sum_tree_f32", arena.fast, arena.slow);
         assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
+        memset(other, 0, sizeof other);
+        fast->sum_tree_stream_f32(fast_outs, 2, sources, n, count);
+        SAME("sum_tree_stream_f32", arena.fast, arena.slow);
+        assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
+        assert_true(other[at - 1] == 0 && other[at + count] == 0);
         weft_fold_init(&fold, count);
         for (size_t r = 0; r < n; r++) {
             memcpy(partials[r], sources[r], count * sizeof **partials);

@@ -26,6 +26,11 @@ static void count_tree(float *const *outs, size_t out_count, const float *const 
     counted += n * source_count;
     real->sum_tree_f32(outs, out_count, sources, source_count, n);
 }
+static void count_tree_stream(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t n)
+{
+    counted += n * source_count;
+    real->sum_tree_stream_f32(outs, out_count, sources, source_count, n);
+}
 static void count_scale(float *out, const float *in, float factor, size_t n) { counted += n; real->scale_f32(out, in, factor, n); }
 static void count_to_f16(uint16_t *out, const float *in, size_t n) { counted += n; real->cast_f32_f16(out, in, n); }
 static void count_from_f16(float *out, const uint16_t *in, size_t n) { counted += n; real->cast_f16_f32(out, in, n); }
@@ -76,6 +81,7 @@ static void wrap(void)
     counting = *real;
     counting.sum_f32 = count_sum;
     counting.sum_tree_f32 = count_tree;
+    counting.sum_tree_stream_f32 = count_tree_stream;
     counting.scale_f32 = count_scale;
     counting.cast_f32_f16 = count_to_f16;
     counting.cast_f16_f32 = count_from_f16;

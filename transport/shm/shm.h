@@ -251,6 +251,8 @@ int shm_bells_progress(struct shm_endpoint *endpoint, int budget);
 void shm_bell_join(struct shm_endpoint *endpoint, struct shm_pair *pair);
 void shm_bell_leave(struct shm_endpoint *endpoint, struct shm_pair *pair);
 
+void shm_wake(struct weft_transport *transport, struct weft_peer *peer);
+
 /* shm_open.c */
 void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool); /* NULL: no memory */
 void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op);
@@ -269,6 +271,10 @@ void shm_pair_broken(struct shm_pair *pair, const char *text);
 void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status status);
 int shm_pairs_ending(struct shm_endpoint *endpoint);
 void shm_pair_free(struct shm_pair *pair);
+enum weft_status shm_map_peer(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out);
+enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
+                               size_t bytes);
+bool shm_harmless(struct weft_transport *transport, const struct weft_peer *peer);
 void shm_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
 
 /* shm_message.c */

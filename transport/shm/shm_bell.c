@@ -39,6 +39,14 @@ void shm_bell_ring(struct shm_pair *pair)
     bell_wake(pair);
 }
 
+/* He said somewhere in his memory that he is about to sleep. Whether he has got there yet is not known: the bit keeps him
+ * awake if he has not. */
+void shm_wake(struct weft_transport *transport, struct weft_peer *peer)
+{
+    struct shm_pair *pair = peer->backend;
+    if (pair->state == SHM_MET) shm_bell_ring(pair);
+}
+
 void shm_published(struct shm_pair *pair)
 {
     atomic_thread_fence(memory_order_seq_cst);

@@ -382,6 +382,32 @@ void shm_pair_free(struct shm_pair *pair)
     weft_free_bytes(pair->endpoint->transport->env, pair);
 }
 
+enum weft_status shm_map_peer(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out)
+{
+    struct shm_pair *pair = peer->backend;
+    if (!pair || pair->state != SHM_MET || !pair->view) return WEFT_ERR_UNSUPPORTED;
+    memory_view_keep(pair->view);
+    *mapping_out = (struct weft_mapping){.base = pair->view->base, .bytes = pair->view->bytes, .view = pair->view};
+    return WEFT_OK;
+}
+
+enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
+                               size_t bytes)
+{
+    const struct shm_pair *pair = peer->backend;
+    if (!pair || pair->state != SHM_MET || !pair->read_by_cma) return WEFT_ERR_UNSUPPORTED;
+    if (bytes == 0) return WEFT_OK;
+    transport->stats.copied_bytes += bytes;
+    transport->stats.system_call_count++;
+    return shm_cma(pair->pid, local, address, bytes, outward);
+}
+
+bool shm_harmless(struct weft_transport *transport, const struct weft_peer *peer)
+{
+    const struct shm_pair *pair = peer->backend;
+    return pair && pair->dead;
+}
+
 /* What both ends have agreed on: the same sentence on both. */
 void shm_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
 {

@@ -350,7 +350,8 @@ static void wrap_count(struct weft_transport *transport)
         .send = wrap_send, .accept = wrap_accept, .discard = wrap_discard, .progress = wrap_progress,       \
         .arm = wrap_arm, .fd = wrap_fd, .window_open = wrap_window_open, .window_close = wrap_window_close, \
         .window_free = wrap_window_free, .import = wrap_import, .release = wrap_release, .map = wrap_map,   \
-        .put = wrap_put, .get = wrap_get, .describe = wrap_describe, .count = wrap_count,                   \
+        .put = wrap_put, .get = wrap_get, .map_peer = wrap_map_peer, .wake = wrap_wake,                     \
+        .harmless = wrap_harmless, .copy_peer = wrap_copy_peer, .describe = wrap_describe, .count = wrap_count,                          \
     }
 
 const struct weft_transport_ops fault_transport_ops = WRAP_OPS("fault");

@@ -117,6 +117,11 @@ void wrap_window_free(struct weft_transport *transport, struct weft_window *wind
 enum weft_status wrap_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
 void wrap_release(struct weft_transport *transport, struct weft_remote *remote);
 void *wrap_map(struct weft_transport *transport, struct weft_remote *remote);
+enum weft_status wrap_map_peer(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out);
+void wrap_wake(struct weft_transport *transport, struct weft_peer *peer);
+enum weft_status wrap_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
+                                size_t bytes);
+bool wrap_harmless(struct weft_transport *transport, const struct weft_peer *peer);
 enum weft_status wrap_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
                           struct weft_completion *completion);
 enum weft_status wrap_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,

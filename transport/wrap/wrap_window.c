@@ -72,6 +72,28 @@ void *wrap_map(struct weft_transport *transport, struct weft_remote *remote)
     return wrap_meddles(wrap_of(transport)) ? NULL : weft_remote_map(remote->backend);
 }
 
+enum weft_status wrap_map_peer(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out)
+{
+    return weft_peer_map(((struct wrap_peer *)peer->backend)->inner, mapping_out); /* the core asked for MAPS: it does not meddle */
+}
+
+void wrap_wake(struct weft_transport *transport, struct weft_peer *peer)
+{
+    weft_peer_wake(((struct wrap_peer *)peer->backend)->inner);
+}
+
+enum weft_status wrap_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
+                                size_t bytes)
+{
+    if (wrap_meddles(wrap_of(transport))) return WEFT_ERR_UNSUPPORTED;
+    return weft_peer_copy(((struct wrap_peer *)peer->backend)->inner, outward, address, local, bytes);
+}
+
+bool wrap_harmless(struct weft_transport *transport, const struct weft_peer *peer)
+{
+    return weft_peer_harmless(((struct wrap_peer *)peer->backend)->inner);
+}
+
 enum weft_status wrap_put(struct weft_transport *transport, struct weft_remote *remote,
                           const struct weft_put *put, struct weft_completion *completion)
 {

@@ -1,0 +1,137 @@
+/* host.h - inside the room: the plan for ranks that share a host and map each other's memory.
+ *
+ *   host_setup.c   who maps whom; the vote by which all ranks agree to use this plan, or none
+ *   host_line.c    a rank's segment: what it writes, who is woken, when it sleeps, who is inside whose buffers
+ *   host_run.c     one operation after the other: its phases
+ *   host_work.c    the arithmetic on one slice of everybody's buffers
+ *
+ * One pass instead of messages. Every rank announces its call and its buffers in its own segment. Once all have come, rank i
+ * loads slice i of all inputs, sums by T in registers, and stores the sum into all outputs; once all have said that they are
+ * through, the operation is over. Short ones carry their contribution in the announcement: everybody sums everything, and
+ * nobody waits a second time.
+ *
+ * Each word of a segment has one writer. Numbers of operations are counted apart from those of the group, for the operations
+ * that come here only; all ranks count alike. Announcements alternate between two places: a rank announces operation n + 2
+ * after it has seen all announcements of n + 1, and their writers had read those of n before.
+ *
+ * Numbers are stored with the segment's random salt added. So what a peer reads is an answer or it is not, even where the
+ * segment is gone and its memory has become something else. */
+#ifndef WEFT_COLLECTIVE_HOST_H
+#define WEFT_COLLECTIVE_HOST_H
+
+#include <stdatomic.h>
+
+#include "collective/internal.h"
+
+enum {
+    HOST_RANKS_MAX = 64,
+    HOST_WORD_BYTES = 16,       /* contributions up to this lie in the announcement's own line */
+    HOST_SHORT_BYTES = 4096,    /* up to this behind it */
+    HOST_STEP_BYTES = 1 << 20,  /* loaded and stored in one step of the loop */
+    HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
+    HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
+    HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
+};
+
+/* How the peers reach what they need of the caller's buffers; none: not at all, by messages. */
+enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2 };
+
+/* What a rank says when it calls: one line, the turn stored last. */
+struct host_post {
+    _Alignas(64) _Atomic uint64_t turn; /* salt + number + 1 */
+    uint64_t sequence, count;
+    uint64_t in, out;                   /* HOST_MAPPED: offsets in the memory that peers map; HOST_COPIED: addresses */
+    uint8_t kind, dtype, op, flags;
+    uint32_t root;
+    uint8_t word[HOST_WORD_BYTES];
+};
+_Static_assert(sizeof(struct host_post) == 64, "an announcement is one line");
+
+struct host_segment {
+    _Alignas(64) _Atomic uint64_t through;  /* salt + number + 1 of the last operation whose slice is done */
+    _Alignas(64) _Atomic uint32_t sleeping; /* wake me after you have stored */
+    _Alignas(64) _Atomic uint32_t inside;   /* 1: loading and storing in the peers' buffers at this moment */
+    _Atomic uint64_t over;                  /* salt + number + 1 of the last operation for which peers' segments were looked at */
+    _Alignas(64) _Atomic uint64_t closed;   /* operations with a number below are over here: keep out of my buffers */
+    struct {
+        struct host_post post;
+        _Alignas(64) uint8_t data[HOST_SHORT_BYTES];
+    } posts[2];
+};
+
+/* The payload of COLL_MESSAGE_HOST: between processes of one host, in its own byte order. */
+struct host_offer {
+    uint32_t magic, layout;
+    uint64_t at, salt; /* at: where the segment lies in the sender's memory */
+};
+
+struct host_peer {
+    struct weft_mapping mapping;
+    struct host_segment *segment; /* in the mapping */
+    uint64_t salt;
+    bool offered, voted;
+    bool copied;       /* its buffers of the operation under way: by address, else mapped here */
+    const uint8_t *in;
+    uint8_t *out;
+    uint64_t in_address, out_address;
+};
+
+enum host_state { HOST_ASKING = 1, HOST_ON, HOST_OFF };
+
+struct host {
+    struct weft_group *group;
+    enum host_state state;
+    bool maps_all;               /* no offer so far that could not be mapped */
+    bool copies_all;             /* all ranks may copy each other's ordinary memory */
+    bool sleeping;
+    struct host_segment *segment; /* own; in memory that the peers map */
+    uint64_t salt;
+    uint32_t offer_count, vote_count;
+    struct host_offer offer;
+    uint64_t next;               /* number of the next operation */
+    uint32_t seen;               /* ranks below it have done what the first of the queue waits for */
+    struct weft_list queue;      /* struct weft_coll.host.link, by number */
+    struct weft_pollable pollable;
+    bool polled;
+    struct host_peer peers[];    /* (ranks,) own one: mapping unused */
+};
+
+/* host_setup.c: NULL, with WEFT_OK: this group cannot. */
+enum weft_status host_create(struct weft_group *group);
+void host_offered(struct control *control, const void *payload, size_t bytes);
+void host_voted(struct control *control, enum weft_status opinion, bool copies);
+void host_free(struct weft_group *group); /* nothing of the group is in a buffer any more, or it is given up */
+
+/* host_line.c */
+static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number & 1].post; }
+static inline uint8_t *host_data_of(struct host_segment *segment, uint64_t number) { return segment->posts[number & 1].data; }
+void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number);
+bool host_has_come(const struct host *host, uint32_t rank, uint64_t number);
+void host_say_through(struct host *host, uint64_t number);
+bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);
+void host_say_over(struct host *host, uint64_t number);
+bool host_looks_at_us(const struct host_peer *peer, uint64_t next); /* the peer is not over with all operations below `next` */
+bool host_enter(struct host *host, uint64_t number); /* false: somebody has closed it */
+void host_leave(struct host *host);
+void host_close(struct host *host, uint64_t below);
+bool host_anybody_inside(const struct host *host); /* of those who can still move */
+#define HOST_ENDED (UINT64_MAX / 2) /* as a number: nothing any more */
+void host_sleep(struct host *host);
+void host_awake(struct host *host);
+
+/* host_run.c */
+bool host_takes(const struct weft_group *group, const struct weft_coll_args *args);
+void host_launch(struct weft_coll *coll);
+void host_decide(struct host *host); /* the vote is over: operations that wait for it go their way */
+void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
+bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
+
+/* host_work.c */
+struct host_range host_slice(const struct weft_coll *coll);
+bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args);
+size_t host_short_bytes(const struct weft_coll *coll); /* contribution of this rank */
+void host_work_short(struct host *host, struct weft_coll *coll);
+/* < 0: the memory of *culprit_out cannot be reached. */
+enum weft_status host_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
+
+#endif

@@ -1,0 +1,122 @@
+/* host_line.c - the segments: announcements, sleeping and waking, and who is inside whose buffers.
+ *
+ * Two pairs of steps, each with a full fence between its halves on both sides, so that one of the two sees the other:
+ *
+ *   who stores          who sleeps                 who works in buffers     whose buffer it is
+ *   its word            sleeping = 1               inside = 1               closed = number + 1
+ *   sleeping? wake      is the word there? stay    closed? go away          inside? wait for it
+ *
+ * So a system call happens only when somebody sleeps; and when an owner sees nobody inside, nobody gets in any more,
+ * without a message: a rank that computes, sleeps or is stopped elsewhere delays nothing. One that is stopped inside may
+ * go on storing when it wakes: its peers' operations end when it leaves or its process has ended. */
+#include "collective/host.h"
+
+#include <string.h>
+
+static void wake_sleepers(struct host *host)
+{
+    struct weft_group *group = host->group;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        if (rank == group->rank) continue;
+        if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_relaxed)) weft_peer_wake(group->controls[rank].peer);
+    }
+}
+
+void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number)
+{
+    struct host_post *post = host_post_of(host->segment, number);
+    const struct weft_coll_args *args = &coll->args;
+    post->sequence = coll->sequence;
+    post->count = coll->header.count;
+    post->kind = coll->header.kind;
+    post->dtype = coll->header.dtype;
+    post->op = coll->header.op;
+    post->root = coll->header.root;
+    post->flags = 0;
+    if (host_is_short(coll->group, args)) {
+        size_t bytes = host_short_bytes(coll);
+        const void *from = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
+        if (bytes > 0) memcpy(bytes <= HOST_WORD_BYTES ? post->word : host_data_of(host->segment, number), from, bytes);
+    } else if (coll->host.reached) {
+        post->flags = coll->host.copied ? HOST_COPIED : HOST_MAPPED;
+        post->in = coll->host.in_offset;
+        post->out = coll->host.out_offset;
+    }
+    atomic_store_explicit(&post->turn, host->salt + number + 1, memory_order_seq_cst);
+    wake_sleepers(host);
+}
+
+bool host_has_come(const struct host *host, uint32_t rank, uint64_t number)
+{
+    const struct host_peer *peer = &host->peers[rank];
+    return atomic_load_explicit(&host_post_of(peer->segment, number)->turn, memory_order_acquire) == peer->salt + number + 1;
+}
+
+void host_say_through(struct host *host, uint64_t number)
+{
+    atomic_store_explicit(&host->segment->through, host->salt + number + 1, memory_order_seq_cst);
+    wake_sleepers(host);
+}
+
+bool host_is_through(const struct host *host, uint32_t rank, uint64_t number)
+{
+    const struct host_peer *peer = &host->peers[rank];
+    return atomic_load_explicit(&peer->segment->through, memory_order_acquire) == peer->salt + number + 1;
+}
+
+void host_say_over(struct host *host, uint64_t number)
+{
+    atomic_store_explicit(&host->segment->over, host->salt + number + 1, memory_order_release);
+}
+
+/* A word that makes no sense is that of a segment which has gone: its rank has ended the group, and looks at nothing. */
+bool host_looks_at_us(const struct host_peer *peer, uint64_t next)
+{
+    return atomic_load_explicit(&peer->segment->over, memory_order_acquire) - peer->salt < next;
+}
+
+/* ---- inside buffers ---- */
+
+bool host_enter(struct host *host, uint64_t number)
+{
+    atomic_store_explicit(&host->segment->inside, 1, memory_order_seq_cst);
+    for (uint32_t rank = 0; rank < host->group->ranks; rank++) {
+        if (atomic_load_explicit(&host->peers[rank].segment->closed, memory_order_seq_cst) <= number) continue;
+        host_leave(host);
+        return false;
+    }
+    return true;
+}
+
+void host_leave(struct host *host) { atomic_store_explicit(&host->segment->inside, 0, memory_order_release); }
+
+void host_close(struct host *host, uint64_t below)
+{
+    if (atomic_load_explicit(&host->segment->closed, memory_order_relaxed) < below)
+        atomic_store_explicit(&host->segment->closed, below, memory_order_seq_cst);
+}
+
+bool host_anybody_inside(const struct host *host)
+{
+    const struct weft_group *group = host->group;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        if (rank == group->rank || atomic_load_explicit(&host->peers[rank].segment->inside, memory_order_seq_cst) != 1) continue;
+        if (!weft_peer_harmless(group->controls[rank].peer)) return true;
+    }
+    return false;
+}
+
+/* ---- sleeping ---- */
+
+void host_sleep(struct host *host)
+{
+    host->sleeping = true;
+    atomic_store_explicit(&host->segment->sleeping, 1, memory_order_seq_cst);
+}
+
+void host_awake(struct host *host)
+{
+    if (!host->sleeping) return;
+    host->sleeping = false;
+    atomic_store_explicit(&host->segment->sleeping, 0, memory_order_relaxed);
+}

@@ -1,0 +1,314 @@
+/* host_run.c - one operation after the other, each through its phases; see host.h for the idea.
+ *
+ *     WAITING   for the vote of the ranks
+ *     QUEUED    for the operation before it
+ *     COMING    announced; until all ranks have announced theirs, alike
+ *     WORKING   on this rank's slice, in steps of the loop
+ *     LEAVING   this rank is through; until all are
+ *
+ * The loop polls the first of the queue (a pollable without a descriptor: whoever stores for a rank that sleeps wakes it
+ * through the transport). Ordinary buffers are copied by system
+ * calls in pieces; only where that is not allowed does the operation leave for the messages, after the announcements have
+ * told all ranks so.
+ *
+ * Ending early: the rank closes its buffers (host_line.c), and the operation is over when nobody is inside any more. */
+#include "collective/host.h"
+
+#include <string.h>
+
+static struct weft_coll *first_of(const struct host *host)
+{
+    return weft_list_empty(&host->queue) ? NULL : weft_list_first(&host->queue, struct weft_coll, host.link);
+}
+
+bool host_takes(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    if (!group->host || group->host->state == HOST_OFF || args->plan != WEFT_PLAN_AUTO) return false;
+    if (args->counts || args->op == WEFT_SCALED_SUM) return false; /* pieces of many lengths, inputs that are scaled aside first */
+    switch (args->kind) {
+    case WEFT_COLL_ALL_REDUCE:
+    case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_ALL_GATHER:
+    case WEFT_COLL_BROADCAST:
+    case WEFT_COLL_BARRIER: return true;
+    default: return false;
+    }
+}
+
+/* ---- the queue ---- */
+static uint64_t in_bytes(const struct weft_coll *coll)
+{
+    return coll->args.count * coll->elem_bytes * (coll->args.kind == WEFT_COLL_REDUCE_SCATTER ? coll->group->ranks : 1);
+}
+
+static uint64_t out_bytes(const struct weft_coll *coll)
+{
+    return coll->args.count * coll->elem_bytes * (coll->args.kind == WEFT_COLL_ALL_GATHER ? coll->group->ranks : 1);
+}
+
+static bool peers_read(enum weft_coll_kind kind) { return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER; }
+static bool peers_write(enum weft_coll_kind kind) { return kind != WEFT_COLL_REDUCE_SCATTER; }
+
+/* What peers touch of the caller's buffers: where is it in the memory they map? */
+static void locate(const struct host *host, struct weft_coll *coll)
+{
+    coll->host.in_offset = coll->host.out_offset = 0;
+    coll->host.copied = (peers_read(coll->args.kind) && !weft_memory_locate(coll->args.in, in_bytes(coll), &coll->host.in_offset)) ||
+                        (peers_write(coll->args.kind) && !weft_memory_locate(coll->args.out, out_bytes(coll), &coll->host.out_offset));
+    coll->host.reached = !coll->host.copied || host->copies_all;
+    if (!coll->host.copied) return;
+    coll->host.in_offset = (uintptr_t)coll->args.in;
+    coll->host.out_offset = (uintptr_t)coll->args.out;
+}
+
+static void begin_first(struct host *host)
+{
+    struct weft_coll *coll = first_of(host);
+    if (!coll || coll->host.phase != HOST_QUEUED || coll->phase != COLL_RUNNING) return;
+    coll->host.phase = HOST_COMING;
+    host->seen = 0;
+    coll->record.plan = coll->header.plan;
+    coll_record_start(coll, coll->posted_ns); /* the clock is not read for it */
+    host_announce(host, coll, coll->host.number);
+}
+
+static int host_progress(struct weft_pollable *pollable, int budget);
+static enum weft_status host_arm(struct weft_pollable *pollable);
+
+static void enqueue(struct host *host, struct weft_coll *coll)
+{
+    coll->host.phase = HOST_QUEUED;
+    coll->host.number = host->next++;
+    coll->header.plan = WEFT_PLAN_ONE_HOST;
+    if (!host_is_short(coll->group, &coll->args)) locate(host, coll);
+    weft_list_append(&host->queue, &coll->host.link);
+    if (!host->polled) {
+        host->pollable = (struct weft_pollable){.fd = WEFT_POLLABLE_WOKEN, .progress = host_progress, .arm = host_arm};
+        weft_list_init(&host->pollable.link);
+        host->polled = weft_loop_add(host->group->loop, &host->pollable) == WEFT_OK; /* without a descriptor it cannot fail */
+    }
+    begin_first(host);
+}
+
+void host_launch(struct weft_coll *coll)
+{
+    struct host *host = coll->group->host;
+    coll->host.phase = HOST_WAITING;
+    if (host->state == HOST_ON) enqueue(host, coll);
+}
+
+static void by_messages(struct weft_coll *coll)
+{
+    host_unlink(coll);
+    coll->header.plan = coll->record.plan = (uint8_t)coll->cursor.args.plan;
+    group_ready(coll);
+}
+
+void host_decide(struct host *host)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &host->group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        if (coll->host.phase != HOST_WAITING || coll->phase != COLL_RUNNING) continue;
+        if (host->state == HOST_ON) enqueue(host, coll);
+        else by_messages(coll);
+    }
+}
+
+void host_unlink(struct weft_coll *coll)
+{
+    struct host *host = coll->group->host;
+    bool was_first = coll->host.phase > HOST_WAITING && first_of(host) == coll;
+    coll->host.phase = HOST_AWAY;
+    weft_list_remove(&coll->host.link);
+    if (was_first) {
+        host_say_over(host, coll->host.number);
+        begin_first(host);
+    }
+    if (weft_list_empty(&host->queue) && host->polled) {
+        host_awake(host);
+        weft_loop_remove(host->group->loop, &host->pollable);
+        host->polled = false;
+    }
+}
+
+/* ---- phases ---- */
+
+/* The peer's announcement as a header, to be compared and described like one that came as a message. */
+static struct coll_header header_of(const struct weft_coll *coll, uint32_t rank, const struct host_post *post)
+{
+    struct coll_header header = coll->header;
+    header.rank = rank;
+    header.kind = post->kind;
+    header.dtype = post->dtype;
+    header.op = post->op;
+    header.root = post->root;
+    header.count = post->count;
+    header.sequence = post->sequence;
+    return header;
+}
+
+/* Its buffers are where all its memory is, or the group ends. */
+static bool take_buffers(struct host *host, struct weft_coll *coll, uint32_t rank, const struct host_post *post)
+{
+    struct host_peer *peer = &host->peers[rank];
+    uint64_t in = post->in, out = post->out, bytes = peer->mapping.bytes;
+    peer->copied = post->flags & HOST_COPIED;
+    peer->in_address = in;
+    peer->out_address = out;
+    if (peer->copied) return true; /* what is not there the system will refuse */
+    bool fits = (!peers_read(coll->args.kind) || (in <= bytes && in_bytes(coll) <= bytes - in)) &&
+                (!peers_write(coll->args.kind) || (out <= bytes && out_bytes(coll) <= bytes - out));
+    peer->in = peer->mapping.base + in;
+    peer->out = peer->mapping.base + out;
+    if (fits) return true;
+    char name[128];
+    group_describe(coll->group, rank, name, sizeof name);
+    group_end(coll->group, WEFT_ERR_MALFORMED, true, "operation %llu: the buffers of %s lie outside its memory",
+              (unsigned long long)coll->sequence, name);
+    return false;
+}
+
+/* One more rank has come: does it call the same? */
+static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
+{
+    const struct host_post *post = host_post_of(host->peers[rank].segment, coll->host.number);
+    struct coll_header theirs = header_of(coll, rank, post);
+    const char *what = coll_header_difference(&theirs, &coll->header);
+    if (what) {
+        coll_mismatch(coll, rank, &theirs, what);
+        return false;
+    }
+    if (host_is_short(coll->group, &coll->args)) return true;
+    if (post->flags == 0) coll->host.reached = false;
+    return !coll->host.reached || take_buffers(host, coll, rank, post);
+}
+
+/* All ranks are here: the work, or what replaces it. true: the operation is over. */
+static bool all_here(struct host *host, struct weft_coll *coll)
+{
+    host->seen = 0;
+    if (host_is_short(coll->group, &coll->args)) {
+        host_work_short(host, coll);
+        return true;
+    }
+    if (!coll->host.reached) {
+        by_messages(coll);
+        return false;
+    }
+    host->peers[coll->group->rank].in = coll->args.in;
+    host->peers[coll->group->rank].out = coll->args.out;
+    coll->host.rest = host_slice(coll);
+    coll->host.phase = HOST_WORKING;
+    return false;
+}
+
+static void unreachable(struct weft_coll *coll, uint32_t rank, enum weft_status status)
+{
+    char name[128];
+    group_describe(coll->group, rank, name, sizeof name);
+    group_end(coll->group, status, true, "lost %s during operation %llu (%s): its buffers cannot be reached: %s", name,
+              (unsigned long long)coll->sequence, weft_coll_kind_name(coll->args.kind), weft_status_text(status));
+}
+
+static void work_step(struct host *host, struct weft_coll *coll)
+{
+    struct host_range *rest = &coll->host.rest;
+    uint64_t most = HOST_STEP_BYTES / 2 / coll->group->ranks / coll->elem_bytes;
+    struct host_range now = {rest->first, rest->count < most ? rest->count : most};
+    if (now.count > 0) {
+        if (!host_enter(host, coll->host.number)) return; /* somebody has ended it: soon we shall know more */
+        uint32_t culprit = 0;
+        enum weft_status status = host_work(host, coll, now, &culprit);
+        host_leave(host);
+        if (status < 0) {
+            unreachable(coll, culprit, status);
+            return;
+        }
+    }
+    rest->first += now.count;
+    rest->count -= now.count;
+    if (rest->count > 0) return;
+    coll->host.phase = HOST_LEAVING;
+    host_say_through(host, coll->host.number);
+}
+
+/* How many ranks from 0 on have done what the phase waits for. */
+static bool look(struct host *host, struct weft_coll *coll)
+{
+    struct weft_group *group = coll->group;
+    bool coming = coll->host.phase == HOST_COMING;
+    for (; host->seen < group->ranks; host->seen++) {
+        uint32_t rank = host->seen;
+        if (rank == group->rank) continue;
+        if (!coming && !host_is_through(host, rank, coll->host.number)) return false;
+        if (coming && (!host_has_come(host, rank, coll->host.number) || !greet(host, coll, rank))) return false;
+    }
+    return true;
+}
+
+static void finish(struct weft_coll *coll)
+{
+    struct weft_group *group = coll->group;
+    group->outstanding++; /* keeps the group while the callback runs */
+    coll_finish(coll);
+    group_released(group);
+}
+
+static int host_progress(struct weft_pollable *pollable, int budget)
+{
+    struct host *host = weft_container_of(pollable, struct host, pollable);
+    host_awake(host);
+    struct weft_coll *coll = first_of(host);
+    if (!coll || coll->phase != COLL_RUNNING) return 0;
+    switch (coll->host.phase) {
+    case HOST_COMING:
+        if (!look(host, coll)) return 0;
+        if (all_here(host, coll)) finish(coll);
+        return 1;
+    case HOST_WORKING:
+        work_step(host, coll);
+        return 1;
+    case HOST_LEAVING:
+        if (!look(host, coll)) return 0;
+        finish(coll);
+        return 1;
+    default: return 0;
+    }
+}
+
+static enum weft_status host_arm(struct weft_pollable *pollable)
+{
+    struct host *host = weft_container_of(pollable, struct host, pollable);
+    struct weft_coll *coll = first_of(host);
+    if (!coll || coll->phase != COLL_RUNNING) return WEFT_OK;
+    if (coll->host.phase == HOST_WORKING) return WEFT_ERR_AGAIN;
+    host_sleep(host);
+    uint32_t rank = host->seen;
+    if (rank == coll->group->rank) rank++;
+    if (rank >= coll->group->ranks) return WEFT_ERR_AGAIN;
+    bool there = coll->host.phase == HOST_COMING ? host_has_come(host, rank, coll->host.number)
+                                                 : host_is_through(host, rank, coll->host.number);
+    return there ? WEFT_ERR_AGAIN : WEFT_OK;
+}
+
+/* ---- questions of the others ---- */
+bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out)
+{
+    const struct host *host = coll->group->host;
+    uint32_t rank = host->seen;
+    switch (coll->host.phase) {
+    case HOST_COMING: *phase_out = "greeting"; break;
+    case HOST_LEAVING: *phase_out = "leaving"; break;
+    case HOST_WORKING: *phase_out = "reducing"; return false;
+    case HOST_WAITING:
+        *phase_out = "meeting";
+        for (rank = 0; rank < coll->group->ranks; rank++)
+            if (rank != coll->group->rank && !host->peers[rank].voted) break;
+        break;
+    default: *phase_out = "queued"; return false;
+    }
+    if (rank == coll->group->rank) rank++;
+    *rank_out = rank;
+    return rank < coll->group->ranks;
+}

@@ -1,0 +1,216 @@
+/* host_setup.c - who maps whom: offers, the vote, and the end.
+ *
+ *     create ──► OFFER to all: "my segment lies there"        ─┐ from everybody: map it
+ *                VOTE to all:  "I have mapped everybody", or not ┘ everybody yes: ON, for all ranks alike; else OFF
+ *
+ * Operations posted meanwhile wait for the vote (host_decide), so all ranks agree from which one on they meet in memory.
+ * A rank that cannot take part says so when the first offer reaches it; groups with a rank on another host find that out
+ * from their peers' abilities and ask nobody.
+ *
+ * A segment may be looked at by a slower peer when its own rank has finished the last operation and frees the group. Then
+ * it is laid aside, and freed when the peers are over with it: whenever a group of this process comes or goes. */
+#include "collective/host.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define OFFER_MAGIC 0x74736f48u
+
+/* ---- segments laid aside ---- */
+struct aside {
+    struct aside *next;
+    struct host_segment *segment;
+    uint64_t operations;
+    uint32_t count;
+    struct host_peer peers[];
+};
+
+static struct {
+    pthread_mutex_t mutex;
+    struct aside *first;
+} asides = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static bool peers_look(const struct host_peer *peers, uint32_t count, uint64_t operations)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (peers[i].segment && peers[i].mapping.view && host_looks_at_us(&peers[i], operations)) return true;
+    return false;
+}
+
+static void release_all(struct host_peer *peers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) weft_mapping_release(&peers[i].mapping);
+}
+
+static void asides_sweep(void)
+{
+    pthread_mutex_lock(&asides.mutex);
+    for (struct aside **at = &asides.first; *at;) {
+        struct aside *aside = *at;
+        if (peers_look(aside->peers, aside->count, aside->operations)) {
+            at = &aside->next;
+            continue;
+        }
+        *at = aside->next;
+        release_all(aside->peers, aside->count);
+        weft_memory_free(weft_env_system(), aside->segment);
+        weft_free_bytes(weft_env_system(), aside);
+    }
+    pthread_mutex_unlock(&asides.mutex);
+}
+
+/* No memory for the record: the segment stays for good. */
+static void lay_aside(struct host *host)
+{
+    uint32_t ranks = host->group->ranks;
+    struct aside *aside = weft_alloc_zero(weft_env_system(), sizeof *aside + ranks * sizeof aside->peers[0]);
+    if (!aside) return;
+    aside->segment = host->segment;
+    aside->operations = host->next;
+    aside->count = ranks;
+    memcpy(aside->peers, host->peers, ranks * sizeof aside->peers[0]);
+    memset(host->peers, 0, ranks * sizeof aside->peers[0]);
+    pthread_mutex_lock(&asides.mutex);
+    aside->next = asides.first;
+    asides.first = aside;
+    pthread_mutex_unlock(&asides.mutex);
+}
+
+/* ---- offers and votes ---- */
+static bool all_can_map(const struct weft_group *group)
+{
+    if (group->ranks < 2 || group->ranks > HOST_RANKS_MAX) return false;
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        if (rank != group->rank && !(weft_peer_abilities(group->controls[rank].peer) & WEFT_TRANSPORT_MAPS)) return false;
+    return true;
+}
+
+static enum weft_status segment_make(struct host *host)
+{
+    void *memory;
+    WEFT_TRY(weft_memory_alloc(host->group->env, sizeof *host->segment, &memory, NULL));
+    host->segment = memory;
+    if (!weft_memory_locate(memory, sizeof *host->segment, &host->offer.at)) return WEFT_ERR_UNSUPPORTED;
+    host->salt = weft_random_u64(host->group->env);
+    atomic_store(&host->segment->over, host->salt);
+    host->offer.magic = OFFER_MAGIC;
+    host->offer.layout = sizeof *host->segment;
+    host->offer.salt = host->salt;
+    host->peers[host->group->rank].segment = host->segment;
+    host->peers[host->group->rank].salt = host->salt;
+    return WEFT_OK;
+}
+
+enum weft_status host_create(struct weft_group *group)
+{
+    if (!all_can_map(group)) return WEFT_OK;
+    asides_sweep();
+    struct host *host = weft_alloc_zero(group->env, sizeof *host + group->ranks * sizeof host->peers[0]);
+    if (!host) return WEFT_ERR_NO_MEMORY;
+    host->group = group;
+    weft_list_init(&host->queue);
+    weft_list_init(&host->pollable.link);
+    enum weft_status status = segment_make(host);
+    if (status < 0) {
+        weft_memory_free(group->env, host->segment);
+        weft_free_bytes(group->env, host);
+        return status == WEFT_ERR_UNSUPPORTED ? WEFT_OK : status; /* who gets an offer answers with a no */
+    }
+    host->state = HOST_ASKING;
+    host->maps_all = host->copies_all = true;
+    group->host = host;
+    control_send_all(&group->offer, group, COLL_MESSAGE_HOST, 0, WEFT_OK, &host->offer, sizeof host->offer);
+    return WEFT_OK;
+}
+
+static void vote(struct weft_group *group, enum weft_status opinion)
+{
+    bool copies = true;
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        if (rank != group->rank && weft_peer_copy(group->controls[rank].peer, false, 0, NULL, 0) < 0) copies = false;
+    if (group->host && !copies) group->host->copies_all = false;
+    control_send_all(&group->vote, group, COLL_MESSAGE_HOST_VOTE, copies, opinion, NULL, 0);
+}
+
+static void decided(struct host *host, enum host_state state)
+{
+    if (host->state != HOST_ASKING) return;
+    host->state = state;
+    if (state == HOST_ON) {
+        char text[64];
+        weft_peer_describe(host->group->controls[host->group->rank == 0].peer, text, sizeof text);
+        weft_log(host->group->env, WEFT_LOG_DEBUG, "collective", "group %u: its %u ranks meet in the memory of this host (%s)",
+                 host->group->group_id, host->group->ranks, text);
+    }
+    host_decide(host);
+}
+
+static void count_votes(struct host *host)
+{
+    if (host->state == HOST_ASKING && host->offer_count == host->group->ranks - 1 && host->vote_count == host->group->ranks - 1 && host->maps_all)
+        decided(host, HOST_ON);
+}
+
+static bool map(struct host_peer *peer, struct weft_peer *face, const void *payload, size_t bytes)
+{
+    struct host_offer offer;
+    if (bytes != sizeof offer) return false;
+    memcpy(&offer, payload, sizeof offer);
+    if (offer.magic != OFFER_MAGIC || offer.layout != sizeof *peer->segment || offer.at % _Alignof(struct host_segment)) return false;
+    if (weft_peer_map(face, &peer->mapping) < 0) return false;
+    bool fits = offer.at <= peer->mapping.bytes && sizeof *peer->segment <= peer->mapping.bytes - offer.at;
+    peer->segment = fits ? (struct host_segment *)(peer->mapping.base + offer.at) : NULL;
+    peer->salt = offer.salt;
+    return fits;
+}
+
+void host_offered(struct control *control, const void *payload, size_t bytes)
+{
+    struct weft_group *group = control->group;
+    struct host *host = group->host;
+    if (!host) {
+        vote(group, WEFT_ERR_UNSUPPORTED);
+        return;
+    }
+    struct host_peer *peer = &host->peers[control->rank];
+    if (peer->offered || host->state != HOST_ASKING) return;
+    peer->offered = true;
+    host->offer_count++;
+    if (!map(peer, control->peer, payload, bytes)) host->maps_all = false;
+    if (host->offer_count < group->ranks - 1) return;
+    vote(group, host->maps_all ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
+    if (!host->maps_all) decided(host, HOST_OFF);
+    count_votes(host);
+}
+
+void host_voted(struct control *control, enum weft_status opinion, bool copies)
+{
+    struct host *host = control->group->host;
+    if (!host || host->peers[control->rank].voted) return;
+    host->peers[control->rank].voted = true;
+    host->vote_count++;
+    if (!copies) host->copies_all = false;
+    if (opinion < 0) {
+        if (host->state == HOST_ASKING && host->offer_count < control->group->ranks - 1) vote(control->group, WEFT_ERR_UNSUPPORTED);
+        decided(host, HOST_OFF);
+    }
+    count_votes(host);
+}
+
+/* ---- the end ---- */
+void host_free(struct weft_group *group)
+{
+    struct host *host = group->host;
+    if (!host) return;
+    group->host = NULL;
+    if (host->polled) weft_loop_remove(group->loop, &host->pollable);
+    host_say_over(host, HOST_ENDED);
+    if (peers_look(host->peers, group->ranks, host->next)) {
+        lay_aside(host);
+    } else {
+        weft_memory_free(group->env, host->segment);
+    }
+    release_all(host->peers, group->ranks);
+    weft_free_bytes(group->env, host);
+    asides_sweep();
+}

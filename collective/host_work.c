@@ -1,0 +1,272 @@
+/* host_work.c - the arithmetic of the one-host plan: a range of elements, everybody's inputs, everybody's outputs.
+ *
+ * Every element evaluates T over the ranks, f32 for the 16-bit types, rounded once: the same bits as the direct plan. Up to
+ * eight sources are summed in registers in one pass; more are summed eight at a time into a tile that stays in the first
+ * cache: eight consecutive ranks are a subtree of T, and so are the last few; T over such groups is T over their sums. */
+#include "collective/host.h"
+
+#include <string.h>
+
+enum { TILE = 512, AT_ONCE = 8, GROUPS_MAX = HOST_RANKS_MAX / AT_ONCE, LEVELS = 8 };
+_Static_assert(1 << (LEVELS - 2) >= HOST_RANKS_MAX, "a tile for each level of the tree");
+
+/* ---- who owns what ---- */
+bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    if (args->kind == WEFT_COLL_BARRIER) return true;
+    uint64_t bytes = args->count * weft_dtype_bytes(args->dtype); /* fits: checked at the door */
+    if (args->kind == WEFT_COLL_REDUCE_SCATTER) bytes *= group->ranks;
+    return bytes <= HOST_SHORT_BYTES;
+}
+
+size_t host_short_bytes(const struct weft_coll *coll)
+{
+    const struct weft_coll_args *args = &coll->args;
+    if (args->kind == WEFT_COLL_BARRIER || (args->kind == WEFT_COLL_BROADCAST && args->root != coll->group->rank)) return 0;
+    return args->count * coll->elem_bytes * (args->kind == WEFT_COLL_REDUCE_SCATTER ? coll->group->ranks : 1);
+}
+
+struct host_range host_slice(const struct weft_coll *coll)
+{
+    uint64_t count = coll->args.count, rank = coll->group->rank, ranks = coll->group->ranks;
+    if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER) return (struct host_range){0, count};
+    uint64_t unit = HOST_PIECE_BYTES / coll->elem_bytes;
+    while (unit > 1 && count / unit < 8 * ranks) unit /= 2;
+    uint64_t units = count / unit; /* the last slice takes what is left */
+    uint64_t first = units / ranks * rank + units % ranks * rank / ranks, next = units / ranks * (rank + 1) + units % ranks * (rank + 1) / ranks;
+    return (struct host_range){first * unit, (rank + 1 == ranks ? count : next * unit) - first * unit};
+}
+
+/* ---- sums ---- */
+struct host_sum {
+    struct sum elements;
+    uint32_t source_count, out_count;
+    bool stream; /* nobody will find the outputs in a cache */
+    const uint8_t *sources[HOST_RANKS_MAX];
+    uint8_t *outs[HOST_RANKS_MAX];
+};
+
+/* What the kernels sum many at a time. */
+static bool half_float(enum weft_dtype dtype) { return dtype == WEFT_F16 || dtype == WEFT_BF16; }
+static bool adds_floats(const struct sum *sum)
+{
+    return (sum->dtype == WEFT_F32 || half_float(sum->dtype)) && (sum->op == WEFT_SUM || sum->op == WEFT_AVG);
+}
+
+static void store_all(const struct host_sum *sum, size_t at, const void *from, size_t bytes)
+{
+    for (uint32_t o = 0; o < sum->out_count; o++) memcpy(sum->outs[o] + at, from, bytes);
+}
+
+/* T over sources [first, first + count) of the tile into `total`; count up to eight. */
+static void sum_group(const struct host_sum *sum, uint32_t first, uint32_t count, size_t from, size_t elems, float *total)
+{
+    float wide[AT_ONCE][TILE];
+    const float *sources[AT_ONCE];
+    for (uint32_t s = 0; s < count; s++) {
+        const uint8_t *source = sum->sources[first + s];
+        sources[s] = half_float(sum->elements.dtype) ? wide[s] : (const float *)source + from;
+        if (sum->elements.dtype == WEFT_F16) weft_kernels()->cast_f16_f32(wide[s], (const uint16_t *)source + from, elems);
+        else if (sum->elements.dtype == WEFT_BF16) weft_kernels()->cast_bf16_f32(wide[s], (const uint16_t *)source + from, elems);
+    }
+    weft_kernels()->sum_tree_f32(&total, 1, sources, count, elems);
+}
+
+static void sum_tile_float(const struct host_sum *sum, size_t from, size_t elems)
+{
+    float partials[GROUPS_MAX][TILE], *total = partials[0];
+    uint16_t narrowed[TILE];
+    const float *sources[GROUPS_MAX];
+    uint32_t groups = 0;
+    for (uint32_t s = 0; s < sum->source_count; s += AT_ONCE, groups++) {
+        uint32_t count = sum->source_count - s < AT_ONCE ? sum->source_count - s : AT_ONCE;
+        sum_group(sum, s, count, from, elems, partials[groups]);
+        sources[groups] = partials[groups];
+    }
+    if (groups > 1) weft_kernels()->sum_tree_f32(&total, 1, sources, groups, elems);
+    if (sum->elements.op == WEFT_AVG) weft_kernels()->scale_f32(total, total, 1.0f / (float)sum->elements.ranks, elems);
+    if (sum->elements.dtype == WEFT_F32) {
+        store_all(sum, from * sizeof(float), total, elems * sizeof(float));
+        return;
+    }
+    if (sum->elements.dtype == WEFT_F16) weft_kernels()->cast_f32_f16(narrowed, total, elems);
+    else weft_kernels()->cast_f32_bf16(narrowed, total, elems);
+    store_all(sum, from * sizeof(uint16_t), narrowed, elems * sizeof(uint16_t));
+}
+
+/* Other types and reductions: T from its definition, a tile of partials for each level. `room` has one for each below. */
+static void sum_tree_tile(const struct host_sum *sum, uint32_t first, uint32_t count, size_t from, size_t elems, double (*room)[TILE])
+{
+    struct sum_in left = {room[0], true}, right = {room[1], true};
+    if (count == 1) {
+        struct sum_in source = {sum->sources[first] + from * weft_dtype_bytes(sum->elements.dtype), false};
+        sum_copy(&sum->elements, (struct sum_out){room[0], true, false}, source, elems);
+        return;
+    }
+    uint32_t half = 1;
+    while (half * 2 < count) half *= 2;
+    sum_tree_tile(sum, first, half, from, elems, room);
+    sum_tree_tile(sum, first + half, count - half, from, elems, room + 1);
+    sum_pair(&sum->elements, (struct sum_out){room[0], true, false}, left, right, elems);
+}
+
+static void sum_tile_any(const struct host_sum *sum, size_t from, size_t elems)
+{
+    double room[LEVELS][TILE], narrowed[TILE];
+    size_t elem_bytes = weft_dtype_bytes(sum->elements.dtype);
+    sum_tree_tile(sum, 0, sum->source_count, from, elems, room);
+    sum_copy(&sum->elements, (struct sum_out){narrowed, false, true}, (struct sum_in){room[0], true}, elems);
+    store_all(sum, from * elem_bytes, narrowed, elems * elem_bytes);
+}
+
+static void sum_all(const struct host_sum *sum, uint64_t count)
+{
+    if (sum->elements.dtype == WEFT_F32 && sum->elements.op == WEFT_SUM && sum->source_count <= AT_ONCE) {
+        const struct weft_kernels *kernels = weft_kernels();
+        (sum->stream ? kernels->sum_tree_stream_f32 : kernels->sum_tree_f32)((float *const *)sum->outs, sum->out_count,
+                                                                             (const float *const *)sum->sources, sum->source_count, count);
+        return;
+    }
+    for (uint64_t done = 0; done < count; done += TILE) {
+        size_t elems = count - done < TILE ? count - done : TILE;
+        if (adds_floats(&sum->elements)) sum_tile_float(sum, done, elems);
+        else sum_tile_any(sum, done, elems);
+    }
+}
+
+/* ---- short ones: out of the announcements ---- */
+static const uint8_t *contribution(struct host *host, const struct weft_coll *coll, uint32_t rank, size_t bytes)
+{
+    struct host_segment *segment = host->peers[rank].segment;
+    return bytes <= HOST_WORD_BYTES ? host_post_of(segment, coll->host.number)->word : host_data_of(segment, coll->host.number);
+}
+
+void host_work_short(struct host *host, struct weft_coll *coll)
+{
+    const struct weft_coll_args *args = &coll->args;
+    uint32_t ranks = coll->group->ranks, rank = coll->group->rank;
+    size_t bytes = args->count * coll->elem_bytes;
+    if (args->kind == WEFT_COLL_BARRIER || bytes == 0) return;
+    if (args->kind == WEFT_COLL_BROADCAST) {
+        if (args->root != rank) memcpy(args->out, contribution(host, coll, args->root, bytes), bytes);
+    } else if (args->kind == WEFT_COLL_ALL_GATHER) {
+        for (uint32_t r = 0; r < ranks; r++) {
+            uint8_t *to = (uint8_t *)args->out + r * bytes;
+            if (to != args->in) memcpy(to, contribution(host, coll, r, bytes), bytes);
+        }
+    } else {
+        bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER;
+        struct host_sum sum = {.elements = coll->sum, .source_count = ranks, .out_count = 1, .outs = {args->out}};
+        for (uint32_t r = 0; r < ranks; r++)
+            sum.sources[r] = contribution(host, coll, r, piece ? ranks * bytes : bytes) + (piece ? rank * bytes : 0);
+        sum_all(&sum, args->count);
+    }
+}
+
+/* ---- long ones: in everybody's buffers ---- */
+struct job {
+    struct host *host;
+    struct weft_coll *coll;
+    uint32_t *culprit_out;
+};
+
+static enum weft_status copy_rank(const struct job *job, uint32_t rank, bool outward, uint64_t address, void *local, size_t bytes)
+{
+    *job->culprit_out = rank;
+    return weft_peer_copy(job->coll->group->controls[rank].peer, outward, address, local, bytes);
+}
+
+/* (bytes,) at `from` to the place `to` of all outputs. */
+static enum weft_status copy_to_all(const struct job *job, uint8_t *from, uint64_t to, size_t bytes)
+{
+    enum { PIECE = 16384 }; /* read from memory once */
+    const struct host_peer *peers = job->host->peers;
+    for (uint32_t r = 0; r < job->coll->group->ranks; r++)
+        if (peers[r].copied && peers[r].out_address + to != (uintptr_t)from)
+            WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + to, from, bytes));
+    for (size_t done = 0; done < bytes; done += PIECE) {
+        size_t now = bytes - done < PIECE ? bytes - done : PIECE;
+        for (uint32_t r = 0; r < job->coll->group->ranks; r++)
+            if (!peers[r].copied && peers[r].out + to + done != from + done) memcpy(peers[r].out + to + done, from + done, now);
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status broadcast(const struct job *job, size_t at, size_t bytes)
+{
+    const struct weft_coll_args *args = &job->coll->args;
+    const struct host_peer *root = &job->host->peers[args->root];
+    uint8_t *from = root->copied ? (uint8_t *)args->out + at : root->out + at;
+    if (root->copied) WEFT_TRY(copy_rank(job, args->root, false, root->out_address + at, from, bytes));
+    const struct host_peer *peers = job->host->peers;
+    for (uint32_t r = 0; r < job->coll->group->ranks; r++) {
+        if (r == args->root) continue;
+        if (peers[r].copied) WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + at, from, bytes));
+        else if (peers[r].out + at != from) memcpy(peers[r].out + at, from, bytes);
+    }
+    return WEFT_OK;
+}
+
+/* Elements of ordinary memory taken at a time: all far sources have a place in the operation's scratch. */
+static uint64_t piece_elems(const struct weft_coll *coll, uint32_t far_count)
+{
+    size_t bytes = coll->scratch_bytes / far_count;
+    if (bytes > HOST_COPY_BYTES) bytes = HOST_COPY_BYTES;
+    if (bytes > 4096) bytes &= ~(size_t)4095;
+    return bytes / coll->elem_bytes;
+}
+
+static enum weft_status sum_far(const struct job *job, struct host_sum *sum, uint64_t in_at, uint64_t out_at, uint64_t count, uint32_t far_count)
+{
+    const struct weft_coll_args *args = &job->coll->args;
+    const struct host_peer *peers = job->host->peers;
+    uint32_t ranks = job->coll->group->ranks;
+    size_t elem_bytes = job->coll->elem_bytes;
+    uint64_t piece = piece_elems(job->coll, far_count);
+    WEFT_ASSERT(piece > 0);
+    uint8_t *own = (uint8_t *)args->out + out_at;
+    for (uint64_t done = 0; done < count; done += piece) {
+        uint64_t elems = count - done < piece ? count - done : piece;
+        size_t bytes = elems * elem_bytes, offset = done * elem_bytes;
+        struct host_sum part = *sum;
+        uint8_t *place = job->coll->scratch;
+        for (uint32_t r = 0; r < ranks; r++) {
+            part.sources[r] += offset;
+            if (!peers[r].copied) continue;
+            WEFT_TRY(copy_rank(job, r, false, peers[r].in_address + in_at + offset, place, bytes));
+            part.sources[r] = place;
+            place += piece * elem_bytes;
+        }
+        for (uint32_t o = 0; o < part.out_count; o++) part.outs[o] += offset;
+        sum_all(&part, elems);
+        for (uint32_t r = 0; r < ranks && args->kind == WEFT_COLL_ALL_REDUCE; r++)
+            if (peers[r].copied) WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + out_at + offset, own + offset, bytes));
+    }
+    return WEFT_OK;
+}
+
+enum weft_status host_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out)
+{
+    const struct job job = {host, coll, culprit_out};
+    const struct weft_coll_args *args = &coll->args;
+    uint32_t ranks = coll->group->ranks, rank = coll->group->rank, far_count = 0;
+    size_t elem_bytes = coll->elem_bytes, at = range.first * elem_bytes, bytes = range.count * elem_bytes;
+    size_t own_piece = rank * args->count * elem_bytes;
+    if (args->kind == WEFT_COLL_BROADCAST) return broadcast(&job, at, bytes);
+    if (args->kind == WEFT_COLL_ALL_GATHER) return copy_to_all(&job, (uint8_t *)(uintptr_t)args->in + at, own_piece + at, bytes);
+    bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER, apart = true;
+    size_t in_at = at + (piece ? own_piece : 0);
+    struct host_sum sum = {.elements = coll->sum, .source_count = ranks};
+    for (uint32_t r = 0; r < ranks; r++) {
+        const struct host_peer *peer = &host->peers[r];
+        far_count += peer->copied;
+        sum.sources[r] = peer->copied ? NULL : peer->in + in_at;
+        if (peer->copied || (piece && r != rank)) continue;
+        sum.outs[sum.out_count++] = peer->out + at;
+        if (peer->in + in_at == peer->out + at) apart = false;
+    }
+    sum.stream = apart && args->count * elem_bytes >= HOST_STREAM_BYTES;
+    if (far_count > 0) return sum_far(&job, &sum, in_at, at, range.count, far_count);
+    sum_all(&sum, range.count);
+    return WEFT_OK;
+}

@@ -1,0 +1,24 @@
+/* hosted.h - ranks over the shared memory transport, in this process: each with an endpoint and a loop of its own, stepped
+ * in turn by one thread, or each by its own. */
+#ifndef WEFT_TESTS_HOSTED_H
+#define WEFT_TESTS_HOSTED_H
+
+#include "collective/collective.h"
+
+#define HOSTED_MAX 33
+
+struct hosted {
+    uint32_t ranks;
+    struct weft_loop *loops[HOSTED_MAX];
+    struct weft_transport *transports[HOSTED_MAX];
+    struct weft_group *groups[HOSTED_MAX];
+};
+
+/* Open endpoints, connect all, one group of all. tune: of the transport ("maps=off"), by rank 0 only if `first_only`. */
+void hosted_open(struct hosted *hosted, uint32_t ranks, const char *tune, bool first_only, uint64_t deadline_ns);
+void hosted_group(struct hosted *hosted, uint32_t group_id, uint64_t deadline_ns);
+/* Step all loops but that of rank `except` until *done, at most some seconds; false: too late. */
+bool hosted_run(struct hosted *hosted, const bool *done, uint32_t except);
+void hosted_close(struct hosted *hosted);
+
+#endif

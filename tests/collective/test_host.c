@@ -1,0 +1,402 @@
+/* test_host.c - the one-host plan over the shared memory transport: bits, failures, and which plan is taken. */
+#include "tests/collective/call.h"
+#include "tests/collective/hosted.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/check.h"
+
+static struct hosted hosted;
+static bool thorough; /* --thorough: every number of ranks, every type and count */
+
+/* Memory that peers map, with any alignment: a room for each rank. */
+static uint8_t *rooms[HOSTED_MAX];
+enum { ROOM_BYTES = 4 << 20 };
+
+static void rooms_open(uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) {
+        void *memory;
+        assert_int_equal(weft_memory_alloc(weft_env_system(), ROOM_BYTES, &memory, NULL), WEFT_OK);
+        rooms[r] = memory;
+    }
+}
+
+static void rooms_close(uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) weft_memory_free(weft_env_system(), rooms[r]);
+}
+
+#define EVERYBODY (HOSTED_MAX + 1)
+
+struct how {
+    bool in_place;
+    bool mixed_places;  /* every other rank in place */
+    uint32_t shift;     /* bytes of misalignment of rank r: r * shift */
+    uint32_t unmapped;  /* this rank's buffers are ordinary memory; HOSTED_MAX: nobody's; EVERYBODY */
+};
+
+static void run_call(const struct call *call, const struct how *how, enum weft_plan_id plan)
+{
+    struct posted posted[HOSTED_MAX];
+    uint32_t pending = call->ranks;
+    bool done = false;
+    char name[160], why[200];
+    call_name(call, name, sizeof name);
+    for (uint32_t r = 0; r < call->ranks; r++) {
+        bool in_place = how->mixed_places ? r % 2 : how->in_place;
+        if (how->unmapped == r || how->unmapped == EVERYBODY) posted_prepare(&posted[r], call, r, in_place);
+        else {
+            assert_true(posted_room(call) + r * how->shift <= ROOM_BYTES);
+            posted_prepare_at(&posted[r], call, r, in_place, rooms[r] + r * how->shift);
+        }
+        posted[r].outcome.pending = &pending;
+        posted[r].outcome.all_done = &done;
+        assert_int_equal(posted_start(&posted[r], hosted.groups[r], 0), WEFT_IN_PROGRESS);
+        assert_false(posted[r].outcome.ended);
+    }
+    assert_int_equal(weft_coll_plan(posted[0].coll), plan);
+    if (!hosted_run(&hosted, &done, HOSTED_MAX)) fail_msg("%s: %u ranks did not end", name, pending);
+    for (uint32_t r = 0; r < call->ranks; r++) {
+        if (posted[r].outcome.status != WEFT_OK) fail_msg("%s: rank %u: %s", name, r, posted[r].outcome.text);
+        assert_int_equal(posted[r].outcome.times, 1);
+        if (!posted_check(&posted[r], why, sizeof why)) fail_msg("%s: %s", name, why);
+        posted_release(&posted[r]);
+    }
+}
+
+static void run_barrier(enum weft_plan_id plan)
+{
+    struct call call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = hosted.ranks};
+    run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, plan);
+}
+
+enum { DTYPES = 12, OPS = 8 };
+static const enum weft_dtype dtypes[DTYPES] = {WEFT_F32, WEFT_F16, WEFT_BF16, WEFT_I64, WEFT_F64, WEFT_F8_E4M3, WEFT_I8, WEFT_U64, WEFT_F8_E5M2,
+                                               WEFT_I32, WEFT_U32, WEFT_U8};
+static const enum weft_op ops[OPS] = {WEFT_SUM, WEFT_AVG, WEFT_PROD, WEFT_MIN, WEFT_MAX, WEFT_AND, WEFT_OR, WEFT_XOR};
+
+static enum weft_op op_for(enum weft_dtype dtype, uint64_t seed)
+{
+    bool whole = dtype == WEFT_I64 || dtype == WEFT_I8 || dtype == WEFT_U64 || dtype == WEFT_I32 || dtype == WEFT_U32 || dtype == WEFT_U8;
+    return ops[seed % (whole ? 8 : 5)];
+}
+
+static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST};
+
+static void sweep(const uint64_t *counts, size_t count_count, bool thin)
+{
+    uint64_t seed = 1;
+    for (size_t k = 0; k < 4; k++)
+        for (size_t d = 0; d < DTYPES; d++)
+            for (size_t n = 0; n < count_count; n++, seed++) {
+                if ((k + d + n) % (thin ? 7 : d >= 4 ? 4 : 1)) continue;
+                struct call call = {.kind = kinds[k], .dtype = dtypes[d], .op = d < 4 ? ops[(d + n) % 2] : op_for(dtypes[d], seed), .ranks = hosted.ranks,
+                                    .root = (uint32_t)(seed % hosted.ranks), .count = counts[n], .seed = seed};
+                bool piecewise = kinds[k] == WEFT_COLL_REDUCE_SCATTER || kinds[k] == WEFT_COLL_ALL_GATHER;
+                if (piecewise && call.count > 100) call.count = call.count / hosted.ranks + 1;
+                struct how how = {.in_place = seed % 2, .mixed_places = seed % 5 == 0, .shift = (uint32_t)(seed % 4) * 4, .unmapped = HOSTED_MAX};
+                if (weft_dtype_bytes(dtypes[d]) == 8) how.shift *= 2;
+                run_call(&call, &how, WEFT_PLAN_ONE_HOST);
+            }
+}
+
+/* Around the ends of: a line, short and long, steps of the work, tiles, slices. */
+static void bits(void **state)
+{
+    for (uint32_t ranks = 2; ranks <= 9; ranks += thorough || ranks == 2 ? 1 : 6) {
+        const uint64_t counts[] = {0, 1, 2, 4, 5, 8, 9, 511, 512, 513, 1023, 1024, 1025, 2048, 2049, 4097, 13001};
+        hosted_open(&hosted, ranks, NULL, false, 0);
+        rooms_open(ranks);
+        run_barrier(WEFT_PLAN_DIRECT); /* still undecided when it is posted */
+        sweep(counts, 17, !thorough);
+        run_barrier(WEFT_PLAN_ONE_HOST);
+        rooms_close(ranks);
+        hosted_close(&hosted);
+    }
+}
+
+/* More ranks than fit into registers; a vector of several steps. */
+static void many_ranks_and_long(void **state)
+{
+    static const uint64_t few[] = {1, 37, 3001}, lengthy[] = {100003};
+    static const uint32_t sizes[] = {17, 33};
+    for (size_t i = 0; i < (thorough ? 2 : 1); i++) {
+        hosted_open(&hosted, sizes[i], NULL, false, 0);
+        rooms_open(sizes[i]);
+        run_barrier(WEFT_PLAN_DIRECT);
+        sweep(few, 3, true);
+        rooms_close(sizes[i]);
+        hosted_close(&hosted);
+    }
+    hosted_open(&hosted, 2, NULL, false, 0);
+    rooms_open(2);
+    run_barrier(WEFT_PLAN_DIRECT);
+    sweep(lengthy, 1, !thorough);
+    rooms_close(2);
+    hosted_close(&hosted);
+}
+
+/* Ordinary memory at one rank, or at all: read and written by system calls, or by messages where one rank cannot do that. */
+static void ordinary_memory(void **state)
+{
+    static const char *const tunes[] = {NULL, "cma=off"};
+    for (uint32_t ranks = 2; ranks <= 5; ranks++)
+        for (size_t t = 0; t < 2; t++) {
+            hosted_open(&hosted, ranks, tunes[t], true, 0);
+            rooms_open(ranks);
+            run_barrier(WEFT_PLAN_DIRECT);
+            for (uint32_t r = 0; r <= ranks; r++)
+                for (size_t k = 0; k < 4; k++) {
+                    struct call call = {.kind = kinds[k], .dtype = dtypes[(r + k) % 4], .op = k % 3 ? WEFT_SUM : WEFT_AVG, .ranks = ranks,
+                                        .root = ranks - 1, .count = (k == 0 && t == 0 ? 70003 : 5003) + r, .seed = r + k};
+                    run_call(&call, &(struct how){.in_place = (r + k) % 2, .unmapped = r < ranks ? r : EVERYBODY}, WEFT_PLAN_ONE_HOST);
+                }
+            rooms_close(ranks);
+            hosted_close(&hosted);
+        }
+}
+
+/* A rank that maps nobody: all take messages. */
+static void one_cannot_map(void **state)
+{
+    hosted_open(&hosted, 3, "maps=off", true, 0);
+    rooms_open(3);
+    run_barrier(WEFT_PLAN_DIRECT);
+    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 3, .count = 5003, .seed = 3};
+    run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, weft_plan_choose(WEFT_COLL_ALL_REDUCE, 3, 5003 * 4, false));
+    rooms_close(3);
+    hosted_close(&hosted);
+}
+
+/* Many posted at once, short and long, ended in order; then groups that come and go. */
+static void overlapping(void **state)
+{
+    enum { CALLS = 60 };
+    static struct posted posted[3][CALLS];
+    hosted_open(&hosted, 3, NULL, false, 0);
+    for (uint32_t round = 0; round < 3; round++) {
+        uint32_t pending = 3 * CALLS;
+        bool done = false;
+        void *memory[3][CALLS];
+        for (uint32_t c = 0; c < CALLS; c++)
+            for (uint32_t r = 0; r < 3; r++) {
+                uint32_t rank = (r + c) % 3;
+                struct call call = {.kind = kinds[c % 4], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 3, .root = c % 3,
+                                    .count = c % 7 ? c : 2000 + c, .seed = c};
+                assert_int_equal(weft_memory_alloc(weft_env_system(), posted_room(&call), &memory[rank][c], NULL), WEFT_OK);
+                posted_prepare_at(&posted[rank][c], &call, rank, false, memory[rank][c]);
+                posted[rank][c].outcome.pending = &pending;
+                posted[rank][c].outcome.all_done = &done;
+                assert_int_equal(posted_start(&posted[rank][c], hosted.groups[rank], 0), WEFT_IN_PROGRESS);
+            }
+        assert_true(hosted_run(&hosted, &done, HOSTED_MAX));
+        for (uint32_t rank = 0; rank < 3; rank++)
+            for (uint32_t c = 0; c < CALLS; c++) {
+                char why[200];
+                assert_int_equal(posted[rank][c].outcome.status, WEFT_OK);
+                if (!posted_check(&posted[rank][c], why, sizeof why)) fail_msg("call %u: %s", c, why);
+                weft_memory_free(weft_env_system(), memory[rank][c]);
+            }
+        for (uint32_t rank = 0; rank < 3; rank++) weft_group_free(hosted.groups[rank]);
+        hosted_group(&hosted, 6 + round, 0);
+    }
+    hosted_close(&hosted);
+}
+
+/* ---- failures ---- */
+static struct outcome outcomes[HOSTED_MAX];
+static uint32_t pending;
+static bool all_done;
+
+static struct weft_coll *post_one(uint32_t rank, uint64_t count, enum weft_op op, uint64_t deadline_ns)
+{
+    struct weft_coll *coll;
+    struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .in = rooms[rank], .out = rooms[rank], .count = count, .dtype = WEFT_F32,
+                                  .op = op, .deadline_ns = deadline_ns};
+    outcomes[rank] = (struct outcome){.pending = &pending, .all_done = &all_done};
+    assert_int_equal(weft_coll_post(hosted.groups[rank], &args, outcome_done, &outcomes[rank], &coll, NULL), WEFT_IN_PROGRESS);
+    return coll;
+}
+
+static void failures_open(uint32_t ranks)
+{
+    hosted_open(&hosted, ranks, NULL, false, 0);
+    rooms_open(ranks);
+    run_barrier(WEFT_PLAN_DIRECT);
+    pending = ranks;
+    all_done = false;
+}
+
+static void failures_close(void)
+{
+    rooms_close(hosted.ranks);
+    hosted_close(&hosted);
+}
+
+static void mismatch(void **state)
+{
+    static const uint64_t lengths[][2] = {{2, 3}, {5000, 5001}, {2, 5000}};
+    for (size_t i = 0; i < 4; i++) {
+        failures_open(3);
+        for (uint32_t r = 0; r < 3; r++) {
+            if (i < 3) post_one(r, lengths[i][r == 1], WEFT_SUM, 0);
+            else post_one(r, 2, r == 2 ? WEFT_AVG : WEFT_SUM, 0);
+        }
+        assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+        for (uint32_t r = 0; r < 3; r++) {
+            assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+            if (!strstr(outcomes[r].text, i < 3 ? "differs in the count" : "differs in the reduction")) fail_msg("%s", outcomes[r].text);
+            if (!strstr(outcomes[r].text, i < 3 ? "rank 1" : "rank 2")) fail_msg("%s", outcomes[r].text);
+        }
+        failures_close();
+    }
+}
+
+/* Rank 2 never calls: the verdict names it. */
+static void late_rank(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        failures_open(3);
+        pending = 2;
+        for (uint32_t r = 0; r < 2; r++) post_one(r, i ? 5000 : 2, WEFT_SUM, WEFT_MS(50));
+        assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+        for (uint32_t r = 0; r < 2; r++) {
+            assert_int_equal(outcomes[r].status, WEFT_ERR_DEADLINE);
+            if (!strstr(outcomes[r].text, "rank 2 has not called it")) fail_msg("%s", outcomes[r].text);
+            if (!strstr(outcomes[r].text, "plan one-host")) fail_msg("%s", outcomes[r].text);
+        }
+        failures_close();
+    }
+}
+
+/* Rank 2 calls, and its loop is stepped no more: it answers nothing, and nobody waits for ever. */
+static void silent_rank(void **state)
+{
+    failures_open(3);
+    pending = 2;
+    for (uint32_t r = 0; r < 3; r++) post_one(r, 50000, WEFT_SUM, WEFT_MS(50));
+    outcomes[2].pending = NULL;
+    assert_true(hosted_run(&hosted, &all_done, 2));
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(outcomes[r].status, WEFT_ERR_DEADLINE);
+        if (!strstr(outcomes[r].text, "rank 2 does not answer")) fail_msg("%s", outcomes[r].text);
+    }
+    /* It goes on: no peer's buffer is touched, and it learns what has happened. */
+    uint8_t *before = malloc(50000 * 4);
+    memcpy(before, rooms[0], 50000 * 4);
+    bool ended = false;
+    for (int i = 0; i < 100000 && !(ended = outcomes[2].ended); i++) weft_loop_step(hosted.loops[2]);
+    assert_true(ended);
+    assert_int_equal(outcomes[2].status, WEFT_ERR_DEADLINE);
+    assert_memory_equal(before, rooms[0], 50000 * 4);
+    free(before);
+    failures_close();
+}
+
+static void cancelled(void **state)
+{
+    failures_open(2);
+    struct weft_coll *colls[2];
+    for (int i = 0; i < 3; i++) {
+        pending = 2;
+        all_done = false;
+        for (uint32_t r = 0; r < 2; r++) colls[r] = post_one(r, i == 1 ? 5000 : 3, WEFT_SUM, 0);
+        for (uint32_t r = 0; r < 2; r++) weft_coll_cancel(colls[r]);
+        assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+        for (uint32_t r = 0; r < 2; r++) assert_int_equal(outcomes[r].status, WEFT_ERR_CANCELLED);
+    }
+    run_barrier(WEFT_PLAN_ONE_HOST); /* the group goes on */
+    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 2, .count = 5003, .seed = 3};
+    run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
+    failures_close();
+}
+
+/* A rank leaves after its last operation, while others have not looked at its announcement yet; then one more call. */
+static void left_early(void **state)
+{
+    failures_open(2);
+    for (uint32_t r = 0; r < 2; r++) post_one(r, 3, WEFT_SUM, 0);
+    for (int i = 0; i < 1000 && !outcomes[0].ended; i++) weft_loop_step(hosted.loops[0]);
+    assert_int_equal(outcomes[0].status, WEFT_OK);
+    weft_group_free(hosted.groups[0]);
+    hosted.groups[0] = NULL;
+    for (int i = 0; i < 100; i++) weft_loop_step(hosted.loops[0]);
+    for (int i = 0; i < 1000 && !outcomes[1].ended; i++) weft_loop_step(hosted.loops[1]);
+    assert_int_equal(outcomes[1].status, WEFT_OK);
+    for (int i = 0; i < 100; i++) weft_loop_step(hosted.loops[1]);
+    struct weft_coll_args args = {.kind = WEFT_COLL_BARRIER};
+    struct weft_error error = {0};
+    assert_int_equal(weft_coll_post(hosted.groups[1], &args, outcome_done, &outcomes[1], NULL, &error), WEFT_ERR_PEER_LOST);
+    assert_non_null(strstr(error.text, "rank 0 left the group"));
+    failures_close();
+}
+
+/* ---- threads: each rank's loop is its own thread's, asleep between operations ---- */
+struct worker {
+    pthread_t thread;
+    uint32_t rank;
+    bool done;
+    struct outcome outcome;
+};
+
+static void worker_done(void *context, enum weft_status status, const char *text)
+{
+    struct worker *worker = context;
+    outcome_done(&worker->outcome, status, text);
+    worker->done = true;
+}
+
+static void *work(void *context)
+{
+    struct worker *worker = context;
+    for (uint32_t i = 0; i < 300; i++) {
+        uint64_t count = i % 3 ? 1 + i % 2000 : 20000;
+        float *in = (float *)rooms[worker->rank], *out = i % 2 ? in : in + 20000;
+        for (uint64_t e = 0; e < count; e++) in[e] = (float)(worker->rank + e + i);
+        struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = WEFT_F32, .op = WEFT_SUM};
+        worker->done = false;
+        if (weft_coll_post(hosted.groups[worker->rank], &args, worker_done, worker, NULL, NULL) != WEFT_IN_PROGRESS) return "refused";
+        if (weft_loop_wait(hosted.loops[worker->rank], &worker->done, weft_now_ns(weft_env_system()) + WEFT_SECONDS(20)) < 0) return "late";
+        if (worker->outcome.status != WEFT_OK) return worker->outcome.text;
+        for (uint64_t e = 0; e < count; e++) {
+            float sum = 0;
+            for (uint32_t r = 0; r < hosted.ranks; r++) sum += (float)(r + e + i);
+            if (out[e] != sum) return "wrong";
+        }
+    }
+    return NULL;
+}
+
+static void threads(void **state)
+{
+    static struct worker workers[4];
+    hosted_open(&hosted, 4, NULL, false, 0);
+    rooms_open(4);
+    for (uint32_t r = 0; r < 4; r++) {
+        workers[r].rank = r;
+        assert_int_equal(pthread_create(&workers[r].thread, NULL, work, &workers[r]), 0);
+    }
+    for (uint32_t r = 0; r < 4; r++) {
+        void *trouble;
+        pthread_join(workers[r].thread, &trouble);
+        if (trouble) fail_msg("rank %u: %s", r, (const char *)trouble);
+    }
+    rooms_close(4);
+    hosted_close(&hosted);
+}
+
+int main(int argc, char **argv)
+{
+    thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(one_cannot_map),
+        cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
+        cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,49 @@
+/* mapping.c - a peer's memory as a whole or by address, and how to wake him: for those who meet their peers in shared memory. */
+#include "transport/core/core.h"
+#include "transport/memory/memory.h"
+
+bool weft_memory_locate(const void *address, size_t bytes, uint64_t *offset_out)
+{
+    uint64_t offset = memory_offset(address, bytes);
+    if (offset == MEMORY_NO_OFFSET) return false;
+    *offset_out = offset;
+    return true;
+}
+
+unsigned weft_peer_abilities(const struct weft_peer *peer) { return peer->transport->abilities; }
+
+enum weft_status weft_peer_map(struct weft_peer *peer, struct weft_mapping *mapping_out)
+{
+    struct weft_transport *transport = peer->transport;
+    if (transport->closed) return WEFT_ERR_CLOSED;
+    if (peer->status < 0) return peer->status;
+    if (!(transport->abilities & WEFT_TRANSPORT_MAPS) || !transport->ops->map_peer) return WEFT_ERR_UNSUPPORTED;
+    return transport->ops->map_peer(transport, peer, mapping_out);
+}
+
+void weft_mapping_release(struct weft_mapping *mapping)
+{
+    memory_view_give(mapping->view);
+    *mapping = (struct weft_mapping){0};
+}
+
+enum weft_status weft_peer_copy(struct weft_peer *peer, bool outward, uint64_t address, void *local, size_t bytes)
+{
+    struct weft_transport *transport = peer->transport;
+    if (transport->closed) return WEFT_ERR_CLOSED;
+    if (peer->status < 0) return peer->status;
+    if (!transport->ops->copy_peer) return WEFT_ERR_UNSUPPORTED;
+    return transport->ops->copy_peer(transport, peer, outward, address, local, bytes);
+}
+
+void weft_peer_wake(struct weft_peer *peer)
+{
+    struct weft_transport *transport = peer->transport;
+    if (!transport->closed && peer->status == WEFT_OK && transport->ops->wake) transport->ops->wake(transport, peer);
+}
+
+bool weft_peer_harmless(struct weft_peer *peer)
+{
+    struct weft_transport *transport = peer->transport;
+    return transport->ops->harmless && transport->ops->harmless(transport, peer);
+}
