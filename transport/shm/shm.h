@@ -46,6 +46,7 @@ enum {
     SHM_STEP_BYTES = 1 << 20,  /* of all copies in one progress */
     SHM_DIRECT_BYTES = 256 << 10, /* puts and gets up to this are done inside their call */
     SHM_DIRECT_COST = 256,     /* what one of them counts in a step, beside its bytes */
+    SHM_DIRECT_STEP = 4 << 20, /* of mapped ones between two calls of progress; those beyond wait for the next */
     SHM_STREAM_BYTES = 16 << 20, /* copies of this and more go around the cache */
     SHM_SLOT_BYTES = 128 << 10, /* staging memory: so many slots of so many bytes for all peers */
     SHM_SLOTS = 16,
@@ -55,7 +56,7 @@ enum {
     SHM_HOT_IDLE = 4096,       /* progress without a cell after which a ring may lose that place */
     SHM_BELLS = 4096,          /* bits of the bell; peers beyond share them */
     SHM_MEET_EVERY = 1024,     /* progress calls between looks at the sockets, while nothing else asks for one; */
-    SHM_MEET_BYTES = 4096,     /* so many bytes copied count as a call */
+    SHM_MEET_BYTES = 16384,    /* so many bytes copied count as a call */
     SHM_POOL_BLOCK = 32,
 };
 #define SHM_INSIDE_GRANT 0x80000000u

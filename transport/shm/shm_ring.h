@@ -3,7 +3,7 @@
  *   offset 0      the reader's lines   what it has taken, written often and read seldom; and the other way round: does it
  *                                      look here by itself, has it ended
  *          128    the writer's lines   has it left; does it wait for room; whose memory is it in
- *          320    shared lines         who copies which part of a payload that both copy
+ *          384    shared lines         who copies which part of a payload that both copy
  *          512    cells                64 bytes each: what happened, and small messages whole
  *          8192   bytes                headers and payloads that do not fit into their cell, 64-byte aligned, never wrapped
  *
@@ -34,7 +34,7 @@ enum {
     RING_TAKEN_BYTES = RING_DATA_BYTES / 4,
     RING_WINDOWS = 1024, /* windows of one endpoint; see shm_window.c */
     RING_BODY_BYTES = 48,
-    RING_SHARES = 24,
+    RING_SHARES = 16,
 };
 
 enum ring_state { RING_OPEN = 0, RING_LEFT = 1, RING_ENDED = 2 };
@@ -111,7 +111,8 @@ struct ring_shared {
     struct { /* written by the writer */
         _Alignas(64) _Atomic uint32_t state;
         _Atomic uint32_t waits;  /* for room: tell it when there is some */
-        _Atomic uint32_t inside; /* in the reader's memory: 1 + window, SHM_INSIDE_GRANT, or 0 */
+        /* In the reader's memory: 1 + window, SHM_INSIDE_GRANT, or 0. Alone: the reader looks at `waits` again and again. */
+        _Alignas(64) _Atomic uint32_t inside;
         _Alignas(64) _Atomic uint64_t maps[RING_WINDOWS / 64]; /* windows of the reader it holds mapped */
     } writer;
     struct { /* written by both; one after the other in different lines */

@@ -276,7 +276,7 @@ static inline bool access_now(const struct weft_remote *remote, uint64_t at, voi
     const struct shm_remote *mine = remote->backend;
     struct shm_pair *pair = mine->pair;
     struct shm_endpoint *endpoint = pair->endpoint;
-    if (bytes > SHM_DIRECT_BYTES || endpoint->step_bytes >= SHM_STEP_BYTES || !is_mapped(remote)) return false;
+    if (bytes > SHM_DIRECT_BYTES || endpoint->step_bytes >= SHM_DIRECT_STEP || !is_mapped(remote)) return false;
     if (!enter(pair, mine->window, mine->generation)) return false;
     memcpy(outward ? mine->memory + at : local, outward ? local : mine->memory + at, bytes);
     leave(pair);
