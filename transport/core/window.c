@@ -153,8 +153,7 @@ enum weft_status weft_transport_put(struct weft_remote *remote, const struct wef
     WEFT_TRY(check_access(remote, put->offset, put->bytes, WEFT_WINDOW_WRITE));
     if (put->bytes > 0 && !put->source) return WEFT_ERR_INVALID;
     if (put->bytes == 0 && !put->notify) return WEFT_ERR_INVALID;
-    if (put->notify && put->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX) return WEFT_ERR_INVALID;
-    if (put->notify && put->header_bytes > 0 && !put->header) return WEFT_ERR_INVALID;
+    if (put->notify && (put->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX || (put->header_bytes > 0 && !put->header))) return WEFT_ERR_INVALID;
     enum weft_status status = started(remote, transport->ops->put(transport, remote, put, completion));
     if (status >= 0) {
         transport->stats.put_count++;

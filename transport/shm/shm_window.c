@@ -278,18 +278,19 @@ static inline bool access_now(const struct weft_remote *remote, uint64_t at, voi
     struct shm_endpoint *endpoint = pair->endpoint;
     if (bytes > SHM_DIRECT_BYTES || endpoint->step_bytes >= SHM_DIRECT_STEP || !is_mapped(remote)) return false;
     if (!enter(pair, mine->window, mine->generation)) return false;
-    memcpy(outward ? mine->memory + at : local, outward ? local : mine->memory + at, bytes);
+    uint8_t *to = outward ? mine->memory + at : local, *from = outward ? local : mine->memory + at;
+    if (bytes == sizeof(uint64_t)) memcpy(to, from, sizeof(uint64_t)); /* a flag or a counter: without a call, and in one piece */
+    else memcpy(to, from, bytes);
     leave(pair);
     endpoint->step_bytes += bytes + SHM_DIRECT_COST;
     endpoint->transport->stats.copied_bytes += bytes;
     return true;
 }
 
-static bool put_now(const struct weft_remote *remote, const struct weft_put *put)
+/* The same with a notification behind the bytes. */
+static bool put_and_notify_now(const struct weft_remote *remote, const struct weft_put *put)
 {
     void *source = (void *)(uintptr_t)put->source;
-    if (put->bytes == 0) return false;
-    if (!put->notify) return access_now(remote, put->offset, source, put->bytes, true);
     struct shm_pair *pair = ((const struct shm_remote *)remote->backend)->pair;
     if (!shm_notice_reserve(pair, put->header_bytes)) return false;
     bool done = access_now(remote, put->offset, source, put->bytes, true);
@@ -298,10 +299,12 @@ static bool put_now(const struct weft_remote *remote, const struct weft_put *put
     return done;
 }
 
-enum weft_status shm_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion)
+/* Apart from the short way, which is to need neither stack nor registers for this. */
+__attribute__((noinline)) static enum weft_status put_recorded(struct weft_transport *transport, struct weft_remote *remote,
+                                                               const struct weft_put *put, struct weft_completion *completion)
 {
     struct shm_endpoint *endpoint = transport->backend;
-    if (put_now(remote, put)) return WEFT_OK;
+    if (put->notify && put->bytes > 0 && put_and_notify_now(remote, put)) return WEFT_OK;
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
     if (!send) return WEFT_ERR_NO_MEMORY;
@@ -322,6 +325,13 @@ enum weft_status shm_put(struct weft_transport *transport, struct weft_remote *r
     op->bytes = put->bytes;
     access_start(op, put->offset, true);
     return WEFT_IN_PROGRESS;
+}
+
+enum weft_status shm_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion)
+{
+    bool bare = !put->notify && put->bytes > 0;
+    if (bare && access_now(remote, put->offset, (void *)(uintptr_t)put->source, put->bytes, true)) return WEFT_OK;
+    return put_recorded(transport, remote, put, completion);
 }
 
 enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
