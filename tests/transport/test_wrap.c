@@ -263,6 +263,53 @@ static void test_trace(void **state)
     }
 }
 
+/* A put and a get that are over when their calls return are in the trace like any other, and a wrapper that waits ends them
+ * later. */
+static void test_over_in_the_call(void **state)
+{
+    static const struct flavour traced = {"trace-shm", "trace:shm", NULL, "file=test_wrap_over.json"},
+                                delayed = {"delay-shm", "delay:shm", NULL, "delay_us=200"};
+    for (int waits = 0; waits < 2; waits++) {
+        struct net net;
+        struct op send, recv, wrote, got, closed;
+        struct weft_window *window;
+        struct weft_remote *remote;
+        void *owned = NULL;
+        const void *key;
+        size_t bytes;
+        char in[4];
+        net_open(&net, waits ? &delayed : &traced, 2);
+        op_recv(&recv, net.transports[1], 100, TAG(1), in, 4);
+        op_send(&send, net.peers[0][1], TAG(1), NULL, "meet", 4);
+        PUMP_UNTIL(&net, send.fired && recv.fired);
+        assert_int_equal(weft_memory_alloc(weft_env_system(), 4096, &owned, NULL), WEFT_OK);
+        struct weft_window_options options = {sizeof options, owned, 4096, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE, WEFT_ANY_PEER};
+        assert_int_equal(weft_window_open(net.transports[1], &options, &window, NULL), WEFT_OK);
+        weft_window_key(window, &key, &bytes);
+        assert_int_equal(weft_transport_import(net.peers[0][1], key, bytes, &remote), WEFT_OK);
+        struct weft_put put = {.source = data, .bytes = 1000};
+        assert_int_equal(op_put(&wrote, remote, &put), waits ? WEFT_IN_PROGRESS : WEFT_OK);
+        PUMP_UNTIL(&net, wrote.fired);
+        assert_int_equal(op_get(&got, remote, 0, back, 1000), waits ? WEFT_IN_PROGRESS : WEFT_OK);
+        PUMP_UNTIL(&net, got.fired);
+        assert_int_equal(wrote.status | got.status, WEFT_OK);
+        assert_memory_equal(back, data, 1000);
+        assert_int_equal(weft_remote_release(remote), WEFT_OK);
+        op_init(&closed);
+        weft_window_close(window, &closed.completion);
+        PUMP_UNTIL(&net, closed.fired);
+        net_close(&net);
+        weft_memory_free(weft_env_system(), owned);
+    }
+    size_t bytes;
+    char *text = slurp("test_wrap_over-100.json", &bytes);
+    assert_int_equal(occurrences(text, "\"name\":\"put\",\"cat\":\"put\",\"ph\":\"b\""), 1);
+    assert_int_equal(occurrences(text, "\"name\":\"get\",\"cat\":\"get\",\"ph\":\"e\""), 1);
+    free(text);
+    remove("test_wrap_over-100.json");
+    remove("test_wrap_over-101.json");
+}
+
 static char said[4000];
 
 static void listen(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
@@ -371,7 +418,7 @@ int main(void)
         cmocka_unit_test(test_cut),  cmocka_unit_test(test_kill),       cmocka_unit_test(test_drop_is_seeded),
         cmocka_unit_test(test_rate), cmocka_unit_test(test_parameters), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_windows_cut), cmocka_unit_test(test_break), cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_refused),
+        cmocka_unit_test(test_trace_refused), cmocka_unit_test(test_over_in_the_call),
     };
     char place[] = "/tmp/weft-test-XXXXXX"; /* traces go to the current directory */
     if (!mkdtemp(place) || chdir(place) != 0) return 99;
