@@ -1,0 +1,143 @@
+/* flight_file.c - reads one flight record. The file may come from anywhere and be cut anywhere: it is read whole within
+ * a limit, parsed by jansson, and every field is looked at; what is wrong becomes one sentence. */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/inspect/inspect.h"
+
+/* A text of the file, as far as it fits; nothing in it can move a terminal's cursor. */
+static bool take_text(json_t *object, const char *name, char *out, size_t out_bytes)
+{
+    const char *value = json_string_value(json_object_get(object, name));
+    if (!value) return false;
+    snprintf(out, out_bytes, "%s", value);
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c < ' ' || (unsigned char)*c > '~') *c = '?';
+    return true;
+}
+
+static bool take_number(json_t *object, const char *name, uint64_t max, uint64_t *out)
+{
+    json_t *value = json_object_get(object, name);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || (uint64_t)json_integer_value(value) > max) return false;
+    *out = (uint64_t)json_integer_value(value);
+    return true;
+}
+
+static bool take_small(json_t *object, const char *name, uint64_t max, uint32_t *out)
+{
+    uint64_t value;
+    if (!take_number(object, name, max, &value)) return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+/* The name of the field that is missing or wrong, or NULL. */
+static const char *take_operation(json_t *object, struct flight_operation *o)
+{
+    struct flight_call *call = &o->call;
+    if (!take_text(object, "kind", call->kind, sizeof call->kind)) return "kind";
+    if (!take_text(object, "dtype", call->dtype, sizeof call->dtype)) return "dtype";
+    if (!take_text(object, "op", call->op, sizeof call->op)) return "op";
+    if (!take_text(object, "plan", call->plan, sizeof call->plan)) return "plan";
+    if (!take_text(object, "phase", o->phase, sizeof o->phase)) return "phase";
+    if (!take_text(object, "status", o->status, sizeof o->status)) return "status";
+    if (!take_number(object, "count", INT64_MAX, &call->count)) return "count";
+    if (!take_small(object, "root", UINT32_MAX, &call->root)) return "root";
+    if (!take_small(object, "group", UINT32_MAX, &o->group)) return "group";
+    if (!take_small(object, "epoch", UINT32_MAX, &o->epoch)) return "epoch";
+    if (!take_small(object, "ranks", FLIGHT_RANKS_MAX, &o->ranks) || o->ranks == 0) return "ranks";
+    if (!take_small(object, "rank", o->ranks - 1, &o->rank)) return "rank";
+    if (!take_number(object, "sequence", INT64_MAX, &o->sequence)) return "sequence";
+    if (!take_number(object, "steps", INT64_MAX, &o->steps)) return "steps";
+    if (!take_number(object, "posted_ns", INT64_MAX, &o->posted_ns)) return "posted_ns";
+    if (!take_number(object, "started_ns", INT64_MAX, &o->started_ns)) return "started_ns";
+    if (!take_number(object, "ended_ns", INT64_MAX, &o->ended_ns)) return "ended_ns";
+    o->peer = FLIGHT_NOBODY;
+    if (json_object_get(object, "peer") && !take_small(object, "peer", o->ranks - 1, &o->peer)) return "peer";
+    return NULL;
+}
+
+static bool take_flight(json_t *root, struct flight *flight, char *why, size_t why_bytes)
+{
+    uint64_t version, pid;
+    json_t *operations = json_object_get(root, "operations");
+    if (!take_number(root, "weft_flight", UINT32_MAX, &version)) return snprintf(why, why_bytes, "it is no flight record of weft"), false;
+    if (version != 1) return snprintf(why, why_bytes, "it has version %" PRIu64 ", and this program knows version 1: use that release's weft", version), false;
+    bool fine = take_text(root, "job", flight->job, sizeof flight->job) && take_text(root, "host", flight->host, sizeof flight->host) &&
+                take_text(root, "status", flight->status, sizeof flight->status) && take_text(root, "text", flight->text, sizeof flight->text) &&
+                take_small(root, "ranks", FLIGHT_RANKS_MAX, &flight->ranks) && flight->ranks > 0 &&
+                take_small(root, "rank", flight->ranks - 1, &flight->rank) && take_number(root, "pid", INT64_MAX, &pid) &&
+                take_number(root, "now_ns", INT64_MAX, &flight->now_ns) && json_is_array(operations);
+    if (!fine) return snprintf(why, why_bytes, "a field of its head is missing or out of range"), false;
+    flight->pid = (int64_t)pid;
+    size_t count = json_array_size(operations);
+    flight->operations = calloc(count ? count : 1, sizeof *flight->operations);
+    if (!flight->operations) return snprintf(why, why_bytes, "no memory for its %zu operations", count), false;
+    for (size_t i = 0; i < count; i++) {
+        const char *wrong = take_operation(json_array_get(operations, i), &flight->operations[i]);
+        if (wrong) return snprintf(why, why_bytes, "the field '%s' of its operation %zu is missing or out of range", wrong, i), false;
+    }
+    flight->operation_count = (uint32_t)count;
+    return true;
+}
+
+static json_t *load(const char *path, char *why, size_t why_bytes)
+{
+    struct stat there;
+    FILE *file = fopen(path, "re");
+    if (!file || fstat(fileno(file), &there) != 0) {
+        snprintf(why, why_bytes, "%s", strerror(errno));
+        if (file) fclose(file);
+        return NULL;
+    }
+    json_t *root = NULL;
+    json_error_t error;
+    if (!S_ISREG(there.st_mode)) snprintf(why, why_bytes, "it is no plain file");
+    else if (there.st_size > (off_t)FLIGHT_FILE_BYTES_MAX) snprintf(why, why_bytes, "it is longer than %u MiB", FLIGHT_FILE_BYTES_MAX >> 20);
+    else if (!(root = json_loadf(file, JSON_REJECT_DUPLICATES, &error)))
+        snprintf(why, why_bytes, "it is cut or damaged at line %d: %s", error.line, error.text);
+    fclose(file);
+    for (char *c = why; !root && *c; c++)
+        if ((unsigned char)*c < ' ' || (unsigned char)*c > '~') *c = '?'; /* jansson quotes what it found */
+    return root;
+}
+
+bool flight_read(const char *path, struct flight *flight_out, char *why, size_t why_bytes)
+{
+    memset(flight_out, 0, sizeof *flight_out);
+    snprintf(flight_out->path, sizeof flight_out->path, "%s", path);
+    json_t *root = load(path, why, why_bytes);
+    if (!root) return false;
+    bool fine = take_flight(root, flight_out, why, why_bytes);
+    json_decref(root);
+    if (!fine) flight_free(flight_out);
+    return fine;
+}
+
+void flight_free(struct flight *flight)
+{
+    free(flight->operations);
+    flight->operations = NULL;
+    flight->operation_count = 0;
+}
+
+bool flight_call_equal(const struct flight_call *a, const struct flight_call *b)
+{
+    return strcmp(a->kind, b->kind) == 0 && strcmp(a->dtype, b->dtype) == 0 && strcmp(a->op, b->op) == 0 && strcmp(a->plan, b->plan) == 0 &&
+           a->count == b->count && a->root == b->root;
+}
+
+void flight_call_text(const struct flight_call *call, char *out, size_t out_bytes)
+{
+    int n = snprintf(out, out_bytes, "%s", call->kind);
+    if (call->count > 0 && n < (int)out_bytes) n += snprintf(out + n, out_bytes - (size_t)n, " of %" PRIu64 " %s", call->count, call->dtype[0] ? call->dtype : "bytes");
+    if (call->op[0] && n < (int)out_bytes) n += snprintf(out + n, out_bytes - (size_t)n, ", %s", call->op);
+    if (call->root > 0 && n < (int)out_bytes) n += snprintf(out + n, out_bytes - (size_t)n, ", root %" PRIu32, call->root);
+    if (call->plan[0] && n < (int)out_bytes) snprintf(out + n, out_bytes - (size_t)n, ", plan %s", call->plan);
+}

@@ -1,0 +1,275 @@
+/* inspect.c - `weft inspect`: the flight records of a job's ranks, merged: who is behind, on what, who waits for whom. */
+#include <dirent.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/commands.h"
+#include "tools/common.h"
+#include "tools/inspect/inspect.h"
+
+#define TROUBLE 1
+#define UNREADABLE 3
+#define TABLE_ROWS 64u
+
+static const char help[] =
+    "usage: weft inspect [--json] [--all] DIR|FILE...\n"
+    "Merges the flight records of a job's ranks and says, for each group, which operation it stands at, who is behind,\n"
+    "and who waits for whom. A DIR stands for its files flight-*.json; `weft run` keeps them among its logs.\n"
+    "\n"
+    "      --json   one JSON object instead of tables\n"
+    "      --all    a row for every rank (without it: at most 64 rows of a group, the late and odd ones first)\n"
+    "  -h, --help\n"
+    "\n"
+    "A rank that has no record was killed, is stopped, or still runs. Ages are as each rank saw them when it wrote its\n"
+    "record. weft_dump_events writes one at any time, recorder.signal on a signal.\n"
+    "\n"
+    "Exit status: 0 every operation ended well, 1 somebody is late, failed or called differently, 2 wrong usage,\n"
+    "3 a file could not be read or is none of this job, and nothing is wrong in the others.\n";
+
+struct inspect {
+    struct flight *flights;
+    uint32_t count, capacity, unreadable;
+    json_t *complaints;
+    bool json, all;
+};
+
+/* ---- reading ---- */
+
+static void complain(struct inspect *inspect, const char *path, const char *why)
+{
+    inspect->unreadable++;
+    if (!inspect->json) fprintf(stderr, "weft inspect: %s is left out: %s\n", path, why);
+    json_array_append_new(inspect->complaints, json_pack("{ss+ ss}", "file", path, "", "why", why));
+}
+
+static void read_file(struct inspect *inspect, const char *path)
+{
+    char why[400];
+    if (inspect->count == inspect->capacity) {
+        uint32_t capacity = inspect->capacity ? 2 * inspect->capacity : 16;
+        struct flight *more = realloc(inspect->flights, capacity * sizeof *more);
+        if (!more) {
+            complain(inspect, path, "no memory");
+            return;
+        }
+        inspect->flights = more;
+        inspect->capacity = capacity;
+    }
+    struct flight *flight = &inspect->flights[inspect->count];
+    if (!flight_read(path, flight, why, sizeof why)) {
+        complain(inspect, path, why);
+        return;
+    }
+    const char *what = NULL;
+    for (uint32_t f = 0; f < inspect->count && !what; f++) {
+        if (strcmp(inspect->flights[f].job, flight->job) != 0) what = "it belongs to another job than the files before it";
+        else if (inspect->flights[f].rank == flight->rank) what = "it is another record of the same rank";
+    }
+    if (what) {
+        complain(inspect, path, what);
+        flight_free(flight);
+        return;
+    }
+    inspect->count++;
+}
+
+static int is_record(const struct dirent *entry)
+{
+    size_t length = strlen(entry->d_name);
+    return strncmp(entry->d_name, "flight-", 7) == 0 && length > 5 && strcmp(entry->d_name + length - 5, ".json") == 0;
+}
+
+static void read_directory(struct inspect *inspect, const char *path)
+{
+    struct dirent **entries;
+    int count = scandir(path, &entries, is_record, alphasort);
+    if (count < 0) {
+        complain(inspect, path, strerror(errno));
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        char file[4096];
+        if (snprintf(file, sizeof file, "%s/%s", path, entries[i]->d_name) < (int)sizeof file) read_file(inspect, file);
+        else complain(inspect, entries[i]->d_name, "its path is too long");
+        free(entries[i]);
+    }
+    free(entries);
+    if (count == 0) complain(inspect, path, "no file in it is called flight-*.json");
+}
+
+/* ---- tables ---- */
+
+static double seconds(uint64_t from_ns, uint64_t to_ns) { return to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0; }
+
+/* Of the operation in question: since when, as the rank saw it at its record. A rank that has not called it: since its last one. */
+static double age(const struct judge_member *member)
+{
+    const struct flight_operation *o = member->operation;
+    uint64_t until = member->state == JUDGE_WAITING || member->state == JUDGE_NOT_CALLED || !o->ended_ns ? member->flight->now_ns : o->ended_ns;
+    return seconds(member->state == JUDGE_NOT_CALLED && o->ended_ns ? o->ended_ns : o->posted_ns, until);
+}
+
+static void print_row(const struct judge_group *group, const struct judge_member *member)
+{
+    char process[96], waits[24] = "-", call[160] = "";
+    const struct flight_operation *o = member->operation;
+    bool in_it = member->state == JUDGE_WAITING || member->state == JUDGE_FAILED;
+    snprintf(process, sizeof process, "%.60s, pid %" PRId64, member->flight->host, member->flight->pid);
+    if (in_it && o->peer != FLIGHT_NOBODY) snprintf(waits, sizeof waits, "rank %" PRIu32, o->peer);
+    if (member->differs) flight_call_text(&o->call, call, sizeof call);
+    printf("%c %6" PRIu32 "  %-24s %9" PRIu64 "  %-10s  %-10s  %-10s %8" PRIu64 " %10.3f  %s\n", member->behind ? '*' : ' ', member->rank, process,
+           member->called, judge_state_name(member->state), in_it ? o->phase : "-", waits, in_it ? o->steps : 0, age(member), call);
+    (void)group;
+}
+
+static void print_group(const struct inspect *inspect, const struct judge_group *group)
+{
+    char call[160], missing[480];
+    if (!group->trouble) {
+        printf("group %" PRIu32 " epoch %" PRIu32 ", %" PRIu32 " ranks: every operation on record ended well\n", group->group, group->epoch, group->ranks);
+        return;
+    }
+    flight_call_text(&group->call, call, sizeof call);
+    printf("group %" PRIu32 " epoch %" PRIu32 ", %" PRIu32 " ranks, operation %" PRIu64 ": %s\n\n", group->group, group->epoch, group->ranks,
+           group->sequence, call);
+    printf("    rank  %-24s %9s  %-10s  %-10s  %-10s %8s %10s\n", "process", "called", "state", "phase", "waits for", "steps", "since s");
+    uint32_t rows = 0;
+    for (int turn = 0; turn < 2; turn++) /* those behind first, then the others */
+        for (uint32_t m = 0; m < group->member_count && (inspect->all || rows < TABLE_ROWS); m++)
+            if (group->members[m].behind == (turn == 0)) print_row(group, &group->members[m]), rows++;
+    if (rows < group->member_count) printf("          %" PRIu32 " more ranks; --all shows them\n", group->member_count - rows);
+    if (judge_missing(group, missing, sizeof missing) > 0) printf("*         no record of %s\n", missing);
+    printf("\n  behind: %s\n", group->verdict);
+}
+
+/* The sentences with which the processes ended, each once. */
+static void print_ends(const struct inspect *inspect)
+{
+    uint32_t printed = 0;
+    for (uint32_t f = 0; f < inspect->count && printed < 4; f++) {
+        bool known = inspect->flights[f].text[0] == 0;
+        for (uint32_t e = 0; e < f && !known; e++) known = strcmp(inspect->flights[e].text, inspect->flights[f].text) == 0;
+        if (known) continue;
+        printf("  rank %" PRIu32 " wrote its record because: %s\n", inspect->flights[f].rank, inspect->flights[f].text);
+        printed++;
+    }
+}
+
+/* ---- JSON ---- */
+
+static json_t *operation_json(const struct flight_call *call)
+{
+    return json_pack("{ss ss ss ss sI sI}", "kind", call->kind, "dtype", call->dtype, "op", call->op, "plan", call->plan, "count",
+                     (json_int_t)call->count, "root", (json_int_t)call->root);
+}
+
+static json_t *member_json(const struct judge_member *member)
+{
+    const struct flight_operation *o = member->operation;
+    bool in_it = member->state == JUDGE_WAITING || member->state == JUDGE_FAILED;
+    json_t *object = json_pack("{sI ss sI sI ss sf sb sb}", "rank", (json_int_t)member->rank, "host", member->flight->host, "pid",
+                               (json_int_t)member->flight->pid, "called", (json_int_t)member->called, "state", judge_state_name(member->state),
+                               "since_s", age(member), "behind", member->behind, "differs", member->differs);
+    if (in_it) {
+        json_object_set_new(object, "phase", json_string(o->phase));
+        json_object_set_new(object, "steps", json_integer((json_int_t)o->steps));
+        if (o->peer != FLIGHT_NOBODY) json_object_set_new(object, "waits_for", json_integer(o->peer));
+    }
+    if (member->differs) json_object_set_new(object, "call", operation_json(&o->call));
+    return object;
+}
+
+static json_t *group_json(const struct judge_group *group)
+{
+    json_t *members = json_array(), *missing = json_array();
+    uint32_t next = 0;
+    for (uint32_t m = 0; m < group->member_count; next = group->members[m++].rank + 1) {
+        json_array_append_new(members, member_json(&group->members[m]));
+        if (group->members[m].rank > next) json_array_append_new(missing, json_pack("[II]", (json_int_t)next, (json_int_t)group->members[m].rank - 1));
+    }
+    if (next < group->ranks) json_array_append_new(missing, json_pack("[II]", (json_int_t)next, (json_int_t)group->ranks - 1));
+    json_t *object = json_pack("{sI sI sI sb sb ss so so}", "group", (json_int_t)group->group, "epoch", (json_int_t)group->epoch, "ranks",
+                               (json_int_t)group->ranks, "trouble", group->trouble, "mismatch", group->mismatch, "behind", group->verdict,
+                               "members", members, "missing_ranges", missing);
+    if (group->trouble) {
+        json_object_set_new(object, "sequence", json_integer((json_int_t)group->sequence));
+        json_object_set_new(object, "operation", operation_json(&group->call));
+    }
+    return object;
+}
+
+static bool print_json(struct inspect *inspect, const struct judge *judge, bool trouble)
+{
+    json_t *groups = json_array();
+    for (uint32_t g = 0; g < judge->group_count; g++) json_array_append_new(groups, group_json(&judge->groups[g]));
+    json_t *root = json_pack("{sI sb so sO}", "records", (json_int_t)inspect->count, "trouble", trouble, "groups", groups, "left_out",
+                             inspect->complaints);
+    bool fine = root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
+    json_decref(root);
+    return fine;
+}
+
+/* ---- the command ---- */
+
+static int report(struct inspect *inspect)
+{
+    struct judge judge;
+    bool trouble = false, written = true;
+    if (!judge_flights(inspect->flights, inspect->count, &judge)) {
+        fprintf(stderr, "weft inspect: no memory, or more than %u groups in these records\n", JUDGE_GROUPS_MAX);
+        return UNREADABLE;
+    }
+    for (uint32_t g = 0; g < judge.group_count; g++) trouble |= judge.groups[g].trouble;
+    if (inspect->json) {
+        written = print_json(inspect, &judge, trouble);
+    } else if (inspect->count > 0) {
+        printf("job %s: %" PRIu32 " of %" PRIu32 " ranks left a record\n", inspect->flights[0].job, inspect->count, inspect->flights[0].ranks);
+        for (uint32_t g = 0; g < judge.group_count; g++) print_group(inspect, &judge.groups[g]);
+        if (judge.group_count == 0) printf("no operation is on record\n");
+        print_ends(inspect);
+    }
+    written &= fflush(stdout) == 0;
+    judge_free(&judge);
+    if (!written) fprintf(stderr, "weft inspect: cannot write: %s\n", strerror(errno));
+    if (!written) return UNREADABLE;
+    return trouble ? TROUBLE : inspect->unreadable ? UNREADABLE : 0;
+}
+
+int weft_inspect_main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"json", no_argument, NULL, 'j'}, {"all", no_argument, NULL, 'a'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    struct inspect inspect = {.complaints = json_array()};
+    int answer, status;
+    opterr = 0, optind = 1;
+    while ((answer = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+        if (answer == 'j') inspect.json = true;
+        else if (answer == 'a') inspect.all = true;
+        else {
+            json_decref(inspect.complaints);
+            if (answer != 'h') return tool_option_error("weft inspect", argc, argv, answer);
+            fputs(help, stdout);
+            return 0;
+        }
+    }
+    if (optind >= argc) {
+        json_decref(inspect.complaints);
+        return tool_usage_error("weft inspect", "name a directory or files of flight records");
+    }
+    for (int i = optind; i < argc; i++) {
+        struct stat there;
+        if (stat(argv[i], &there) == 0 && S_ISDIR(there.st_mode)) read_directory(&inspect, argv[i]);
+        else read_file(&inspect, argv[i]);
+    }
+    status = report(&inspect);
+    for (uint32_t f = 0; f < inspect.count; f++) flight_free(&inspect.flights[f]);
+    free(inspect.flights);
+    json_decref(inspect.complaints);
+    return status;
+}

@@ -1,0 +1,90 @@
+/* inspect.h - inside `weft inspect`: the flight records of a job's processes, and what they say together.
+ *
+ *   flight_file.c   one file, untrusted -> struct flight
+ *   judge.c         all flights of a job -> for each group: the operation it stands at, who is behind, who waits for whom
+ *   inspect.c       the command line, the table, the JSON */
+#ifndef WEFT_TOOLS_INSPECT_H
+#define WEFT_TOOLS_INSPECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FLIGHT_FILE_BYTES_MAX (256u << 20)
+#define FLIGHT_RANKS_MAX (1u << 20)
+#define FLIGHT_NOBODY UINT32_MAX
+
+/* What a call says: equal on all ranks, or they do not belong together. */
+struct flight_call {
+    char kind[24], dtype[12], op[16], plan[24];
+    uint64_t count;
+    uint32_t root;
+};
+
+struct flight_operation {
+    struct flight_call call;
+    uint32_t group, epoch, rank, ranks;
+    uint32_t peer;               /* FLIGHT_NOBODY: it waits for nobody */
+    uint64_t sequence, steps, posted_ns, started_ns, ended_ns;
+    char phase[16], status[32];
+};
+
+struct flight {
+    char path[256], job[256], host[256], status[32], text[512];
+    uint32_t rank, ranks;        /* in the job */
+    int64_t pid;
+    uint64_t now_ns;             /* when it was written, on the clock of its operations */
+    struct flight_operation *operations; /* owned; oldest first */
+    uint32_t operation_count;
+};
+
+/* false: a sentence is in why, nothing is left. Free with flight_free. */
+bool flight_read(const char *path, struct flight *flight_out, char *why, size_t why_bytes);
+void flight_free(struct flight *flight);
+/* "all_reduce of 100 f32, sum, plan ring" */
+void flight_call_text(const struct flight_call *call, char *out, size_t out_bytes);
+bool flight_call_equal(const struct flight_call *a, const struct flight_call *b);
+
+/* ---- what they say together ---- */
+enum judge_state {
+    JUDGE_DONE,      /* has ended the operation in question well */
+    JUDGE_WAITING,   /* is in it */
+    JUDGE_FAILED,    /* it ended there with an error */
+    JUDGE_NOT_CALLED,/* its last operation is an earlier one */
+    JUDGE_UNKNOWN,   /* its record of it has been overwritten by later ones */
+};
+
+struct judge_member {
+    const struct flight *flight;
+    uint32_t rank;               /* in the group */
+    uint64_t called;             /* operations it has called */
+    enum judge_state state;
+    const struct flight_operation *operation; /* the one in question, or its last one; never NULL */
+    bool behind, differs;        /* among the culprits; called differently from most */
+};
+
+struct judge_group {
+    uint32_t group, epoch, ranks;
+    struct judge_member *members;/* (member_count,) by rank: those that left a record */
+    uint32_t member_count;
+    bool trouble;                /* some operation has not ended well */
+    uint64_t sequence;           /* the operation in question: the oldest that has not, or the first that differs */
+    struct flight_call call;     /* as most called it */
+    bool mismatch;
+    char verdict[1024];          /* one line: who is behind, and why; "" without trouble */
+};
+
+struct judge {
+    struct judge_group *groups;
+    uint32_t group_count;
+};
+
+#define JUDGE_GROUPS_MAX 1024u
+/* false: no memory, or more groups than that. */
+bool judge_flights(const struct flight *flights, uint32_t count, struct judge *judge_out);
+void judge_free(struct judge *judge);
+/* "rank 3", "ranks 0-4, 7": the ranks of the group of which there is no record; their number. */
+uint32_t judge_missing(const struct judge_group *group, char *out, size_t out_bytes);
+const char *judge_state_name(enum judge_state state);
+
+#endif
