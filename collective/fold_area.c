@@ -68,6 +68,10 @@ bool fold_area_advance(struct weft_coll *coll, struct fold_area *area, size_t *b
     uint32_t ranks = coll->group->ranks, own = coll->group->rank;
     size_t bytes = area->count * coll->elem_bytes;
     while (area->next < ranks && (area->next == own || area->present[area->next]) && *budget > 0) {
+        if (coll->group->timing_only) {
+            area->next++;
+            continue;
+        }
         add(coll, area, area->next++);
         *budget = *budget > bytes ? *budget - bytes : 0;
     }
@@ -79,6 +83,7 @@ void fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out)
     float *freed[32];
     uint32_t freed_count;
     area->open = false;
+    if (coll->group->timing_only) return;
     float *total = weft_fold_finish(&area->fold, freed, &freed_count);
     sum_copy(&coll->sum, (struct sum_out){out, .last = true}, (struct sum_in){total, .wide = true}, area->count);
     if (!sum_is_narrow(coll->sum.dtype)) return;

@@ -245,6 +245,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->sparse_shared_ranks = options->sparse_shared_ranks;
     group->chunk_bytes = options->chunk_bytes;
     group->deadline_ns = options->deadline_ns;
+    group->timing_only = options->timing_only;
     group->describe = options->describe;
     group->describe_context = options->describe_context;
     if (options->cost) group->cost = *options->cost;
@@ -274,6 +275,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
         weft_group_free(group);
         return status;
     }
+    news_catch_up(group); /* it may end the group; the first post will say so */
     *group_out = group;
     return WEFT_OK;
 }

@@ -179,6 +179,7 @@ struct weft_group {
     size_t chunk_bytes;
     uint64_t deadline_ns;
     uint32_t sparse_shared_ranks;
+    bool timing_only;
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
     struct weft_link_cost cost; /* of its worst link; the same on all ranks */

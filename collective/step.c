@@ -309,6 +309,10 @@ static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
         slot->state = SLOT_OVER;
         return;
     }
+    if (coll->group->timing_only) {
+        slot->state = SLOT_OVER;
+        return;
+    }
     bool copies = action->kind == WEFT_ACTION_COPY, area = action->place == WEFT_PLACE_AREA;
     uint64_t count = copies && !area ? send_bytes(coll, action) / coll->elem_bytes : action->count;
     if (copies && !area && input_at(coll, action->offset_in) == output_at(coll, action->offset)) slot->computed = count;

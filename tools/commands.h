@@ -7,5 +7,6 @@ int weft_status_main(int argc, char **argv);
 int weft_doctor_main(int argc, char **argv);
 int weft_trace_main(int argc, char **argv);
 int weft_inspect_main(int argc, char **argv);
+int weft_sim_main(int argc, char **argv);
 
 #endif

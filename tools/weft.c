@@ -19,6 +19,7 @@ static const struct command commands[] = {
     {"doctor", weft_doctor_main, "say which transports work here and between hosts, why not, and what to do"},
     {"status", weft_status_main, "show the members and tensors of a running job"},
     {"inspect", weft_inspect_main, "say who was late, from the flight records of a job that failed"},
+    {"sim", weft_sim_main, "run a collective of thousands of ranks on a simulated network"},
     {"trace", weft_trace_main, "merge the trace files of a job's processes"},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])

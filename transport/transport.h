@@ -413,6 +413,18 @@ struct weft_sim_traffic {
     uint64_t queue_max_ns; /* the longest wait for a link */
 };
 void weft_sim_traffic(const struct weft_sim *sim, struct weft_sim_traffic *traffic_out);
+/* What the links of one [link] section carried, both directions together; on the ideal network there is one, "host link",
+ * what hosts sent. Answers false when there is no section `index`. */
+struct weft_sim_link_use {
+    char name[32];
+    uint64_t links;               /* directed */
+    uint64_t bytes, busiest_bytes;/* of all of them; of the one that carried most */
+    double bytes_per_second;      /* of one link; 0: unlimited */
+};
+bool weft_sim_link_use(const struct weft_sim *sim, uint32_t index, struct weft_sim_link_use *use_out);
+/* The way between two hosts (their first ports) when nobody else is there: one-way latency, and the slowest link's rate (0:
+ * unlimited). */
+void weft_sim_path(const struct weft_sim *sim, uint32_t host_a, uint32_t host_b, uint64_t *latency_ns_out, double *bytes_per_second_out);
 /* A hash of everything that happened so far, in order: equal seeds and calls give equal traces. */
 uint64_t weft_sim_trace(const struct weft_sim *sim);
 

@@ -258,6 +258,7 @@ static void enter_link(struct weft_sim *sim, struct sim_copy *copy)
     }
     uint64_t end_ns = start_ns + service_ns, came_ns = sim->now_ns + copy->lag_ns;
     state->free_ns = end_ns;
+    state->bytes += burst->bytes;
     copy->lag_ns = (end_ns > came_ns ? end_ns : came_ns) - start_ns;
     if (copy->hop == 0 && burst->last && !burst->departed) sim_message_departed(burst->message, end_ns);
     burst->departed = true;

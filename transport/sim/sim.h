@@ -84,6 +84,7 @@ struct sim_host {
     uint64_t random;
     uint32_t slow;
     uint64_t egress_free_ns, ingress_free_ns; /* ideal network: when its link has room again */
+    uint64_t egress_bytes;
     uint32_t endpoint_count;                  /* ever opened on it: they take its rails in turn */
     bool dead, death_known;
     uint64_t killed_ns;
@@ -128,6 +129,7 @@ struct sim_window {
 /* The moving part of a link. */
 struct sim_link {
     uint64_t free_ns; /* when it has sent all it was given */
+    uint64_t bytes;   /* that it was given */
     struct weft_list waiting; /* flows that begin here and may send, by of_link */
     struct sim_due turn;
     bool down;

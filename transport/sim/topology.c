@@ -197,6 +197,7 @@ static enum weft_status add_link(struct builder *builder, const struct topology_
             WEFT_TRY(add_cable(builder, &like, from, to, join.from_host, join.to_host));
         }
     }
+    snprintf(builder->topology->cable_names[builder->topology->cable_count], TOPOLOGY_CABLE_NAME_BYTES, "%s", section->name);
     builder->cables[builder->topology->cable_count++] = section->name;
     return WEFT_OK;
 }
@@ -402,7 +403,8 @@ static enum weft_status build(struct builder *builder, const char *content, size
     builder->groups = weft_alloc_array(topology->env, sections, sizeof *builder->groups);
     builder->cables = weft_alloc_array(topology->env, sections, sizeof *builder->cables);
     topology->faults = weft_alloc_array(topology->env, sections, sizeof *topology->faults);
-    if (!builder->groups || !builder->cables || !topology->faults) return WEFT_ERR_NO_MEMORY;
+    topology->cable_names = weft_alloc_array(topology->env, sections, sizeof *topology->cable_names);
+    if (!builder->groups || !builder->cables || !topology->faults || !topology->cable_names) return WEFT_ERR_NO_MEMORY;
     WEFT_TRY(read_sections(builder, &local));
     WEFT_TRY(make_ports(builder));
     WEFT_TRY(add_local_links(topology, &local));
@@ -444,6 +446,7 @@ void weft_topology_free(struct weft_topology *topology)
     weft_free_bytes(env, topology->out_links);
     weft_free_bytes(env, topology->distance);
     weft_free_bytes(env, topology->faults);
+    weft_free_bytes(env, topology->cable_names);
     weft_free_bytes(env, topology);
 }
 

@@ -14,6 +14,7 @@
 
 enum { TOPOLOGY_HOPS_MAX = 16, TOPOLOGY_HOSTS_MAX = 65536, TOPOLOGY_SWITCHES_MAX = 4096, TOPOLOGY_LINKS_MAX = 1 << 21 };
 #define TOPOLOGY_FAR 255
+#define TOPOLOGY_CABLE_NAME_BYTES 32
 
 struct topology_link {
     uint32_t from, to; /* nodes */
@@ -44,6 +45,7 @@ struct weft_topology {
     struct weft_env *env;
     char name[64];
     uint32_t host_count, switch_count, link_count, port_count, cable_count, fault_count;
+    char (*cable_names)[TOPOLOGY_CABLE_NAME_BYTES]; /* (cable_count,) of the [link] sections, cut to that */
     struct topology_link *links; /* (link_count + host_count,): behind the cables each host's way to itself */
     struct topology_port *ports; /* (port_count,) host by host */
     uint32_t *port_first;        /* (host_count + 1,) */

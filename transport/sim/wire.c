@@ -32,6 +32,7 @@ static uint64_t arrival_time(struct weft_sim *sim, struct sim_host *from, struct
         return sim->now_ns + options->latency_ns / 10 + random_below(sim, options->jitter_ns / 10 + 1);
     }
     uint64_t start = sim->now_ns > from->egress_free_ns ? sim->now_ns : from->egress_free_ns;
+    from->egress_bytes += bytes;
     *depart_out = from->egress_free_ns = start + link_ns(from, bytes);
     uint64_t first = start + options->latency_ns + random_below(sim, options->jitter_ns + 1);
     if (first < to->ingress_free_ns) first = to->ingress_free_ns;

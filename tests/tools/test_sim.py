@@ -1,0 +1,66 @@
+"""test_sim.py - `weft sim`: the library's plans on a simulated cluster: right data, the formula's time, wrong usage said."""
+
+import json
+import os
+import subprocess
+import unittest
+
+BUILD = os.environ["WEFT_BUILD"]
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def weft_sim(*words):
+    return subprocess.run([os.path.join(BUILD, "tools", "weft"), "sim", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=50)
+
+
+class Sim(unittest.TestCase):
+    def run_json(self, *words):
+        done = weft_sim(*words, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_every_operation_is_right(self):
+        for operation in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"):
+            for ranks in ("1", "7", "16"):
+                found = self.run_json(operation, "-n", ranks, "-b", "10000", "--root", "0")
+                self.assertTrue(found["data_checked"])
+                self.assertEqual(found["wrong"], 0)
+                self.assertEqual(found["ranks"], int(ranks))
+
+    def test_ring_takes_what_the_formula_says(self):
+        found = self.run_json("-n", "64", "-b", "64M", "-p", "ring")
+        self.assertFalse(found["data_checked"])
+        self.assertEqual(found["plan"], "ring")
+        self.assertLess(abs(found["virtual_ns"] / 1e9 / found["formula_s"] - 1), 0.02)
+        payload = 2 * (found["ranks"] - 1) * found["bytes"]
+        self.assertGreaterEqual(found["links"][0]["bytes"], payload)
+        self.assertLess(found["links"][0]["bytes"], payload * 1.01)
+        self.assertEqual(found, {**self.run_json("-n", "64", "-b", "64M", "-p", "ring"), "run_s": found["run_s"], "set_up_s": found["set_up_s"],
+                                 "memory_bytes": found["memory_bytes"]})
+
+    def test_topologies(self):
+        folder = os.path.join(ROOT, "examples", "topologies")
+        for name, ranks in (("fat-tree.ini", "64"), ("rails.ini", "32"), ("wide-area.ini", "16")):
+            found = self.run_json("-n", ranks, "-b", "4M", "-p", "ring", "-t", os.path.join(folder, name))
+            self.assertGreater(len(found["links"]), 0)
+            self.assertGreater(sum(link["bytes"] for link in found["links"]), 0)
+        text = weft_sim("-n", "8", "-b", "32K", "-t", os.path.join(folder, "fat-tree.ini"))
+        self.assertIn("every element of every rank is right", text.stdout)
+        self.assertIn("million a second", text.stdout)
+
+    def test_wrong_usage(self):
+        for words, part in ((["-n", "0"], "--ranks"), (["all_shuffle"], "there is no operation"), (["-p", "zigzag"], "there is no plan"),
+                            (["-b", "x"], "no size"), (["--root", "9", "-n", "4"], "root 9 of 4"), (["--what"], "--what")):
+            done = weft_sim(*words)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertIn(part, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1)
+        done = weft_sim("-t", "/nonexistent.ini")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/nonexistent.ini", done.stderr)
+        self.assertEqual(weft_sim("--help").returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

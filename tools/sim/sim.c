@@ -1,0 +1,215 @@
+/* sim.c - `weft sim`: what a collective would cost on a cluster of thousands of ranks, by running it on the simulator. */
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/benchlib/sweep.h"
+#include "tools/commands.h"
+#include "tools/common.h"
+#include "tools/sim/sim.h"
+
+#define DATA_BYTES_MAX (64u << 10)
+
+static const char help[] =
+    "usage: weft sim [OPERATION] [options]\n"
+    "Runs one collective of many ranks with the plans and the interpreter of the library, over a simulated network, and\n"
+    "prints its virtual time, what the links carried, and what the closed formula says.\n\n"
+    "  OPERATION              all_reduce (default), reduce_scatter, all_gather, broadcast, barrier\n"
+    "  -n, --ranks N          ranks (default 64, at most 65536)\n"
+    "  -b, --bytes SIZE       of the vector, all pieces together (default 64M); suffixes K, M, G\n"
+    "  -p, --plan NAME        auto (default) or a plan's name: ring, direct, ...\n"
+    "  -t, --topology FILE    hosts, switches and cables (docs/simulator.md); neighbouring ranks share a host\n"
+    "      --latency US       without a topology: one way between two hosts, each with one rank (default 5)\n"
+    "      --rate GBIT        without a topology: of each host's link, each direction (default 100)\n"
+    "      --chunk SIZE       a message's longest payload (default 1M)\n"
+    "      --inflight N       steps of one operation in flight (default 16)\n"
+    "      --eager SIZE       payloads up to this travel with their announcement (default 64K)\n"
+    "      --root N           of a broadcast (default 0)\n"
+    "      --seed N           of the simulation (default 1)\n"
+    "      --data             move and check real data, also above 64K (default: up to 64K)\n"
+    "      --timing-only      never touch data\n"
+    "      --json             one JSON object\n"
+    "  -h, --help\n\n"
+    "Memory grows with the square of the ranks: about 200 bytes a pair (4,096 ranks: 4 GB).\n"
+    "Exit status: 0 it ended and data, if checked, is right; 1 not; 2 wrong usage.\n";
+
+enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, JSON };
+
+/* ---- options ---- */
+
+static bool size_option(const char *name, const char *text, uint64_t min, uint64_t *out)
+{
+    if (bench_size_parse(text, out) && *out >= min) return true;
+    tool_usage_error("weft sim", "%s '%s' is no size of at least %llu; write 64K, 1M, 4G", name, text, (unsigned long long)min);
+    return false;
+}
+
+static bool number_option(const char *name, const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (end != text && !*end && *out >= 0 && *out <= 1e9) return true;
+    tool_usage_error("weft sim", "%s '%s' is no number from 0 to 1e9", name, text);
+    return false;
+}
+
+static bool small_option(const char *name, const char *text, uint64_t min, uint64_t max, uint32_t *out)
+{
+    uint64_t value;
+    if (!tool_parse_number("weft sim", name, text, min, max, &value)) return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+static bool plan_option(const char *text, enum weft_plan_id *out)
+{
+    *out = weft_plan_parse(text);
+    if (*out != WEFT_PLAN_AUTO || strcmp(text, "auto") == 0) return true;
+    tool_usage_error("weft sim", "there is no plan '%s'", text);
+    return false;
+}
+
+static bool kind_option(const char *text, enum weft_coll_kind *out)
+{
+    for (int kind = WEFT_COLL_ALL_REDUCE; kind <= WEFT_COLL_BARRIER; kind++) {
+        if (strcmp(weft_coll_kind_name(kind), text) != 0) continue;
+        *out = kind;
+        return true;
+    }
+    tool_usage_error("weft sim", "there is no operation '%s': all_reduce, reduce_scatter, all_gather, broadcast, barrier", text);
+    return false;
+}
+
+/* -1: go on; else the exit status. */
+static int parse(int argc, char **argv, struct sim_settings *s)
+{
+    static const struct option options[] = {
+        {"ranks", required_argument, NULL, 'n'}, {"bytes", required_argument, NULL, 'b'}, {"plan", required_argument, NULL, 'p'},
+        {"topology", required_argument, NULL, 't'}, {"latency", required_argument, NULL, LATENCY}, {"rate", required_argument, NULL, RATE},
+        {"chunk", required_argument, NULL, CHUNK}, {"inflight", required_argument, NULL, INFLIGHT}, {"eager", required_argument, NULL, EAGER},
+        {"root", required_argument, NULL, ROOT}, {"seed", required_argument, NULL, SEED}, {"data", no_argument, NULL, DATA},
+        {"timing-only", no_argument, NULL, TIMING}, {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    int answer, data = -1;
+    bool ok = true;
+    double number;
+    opterr = 0, optind = 1;
+    while (ok && (answer = getopt_long(argc, argv, ":n:b:p:t:h", options, NULL)) != -1) {
+        switch (answer) {
+        case 'n': ok = small_option("--ranks", optarg, 1, SIM_RANKS_MAX, &s->ranks); break;
+        case 'b': ok = size_option("--bytes", optarg, 0, &s->bytes); break;
+        case 'p': ok = plan_option(optarg, &s->plan); break;
+        case 't': s->topology_path = optarg; break;
+        case LATENCY: if ((ok = number_option("--latency", optarg, &number))) s->latency_ns = (uint64_t)(number * 1e3); break;
+        case RATE: if ((ok = number_option("--rate", optarg, &number))) s->bytes_per_second = number * 1e9 / 8; break;
+        case CHUNK: ok = size_option("--chunk", optarg, 64, &s->chunk_bytes); break;
+        case INFLIGHT: ok = small_option("--inflight", optarg, 2, 4096, &s->inflight); break;
+        case EAGER: ok = size_option("--eager", optarg, 1, &s->eager_bytes); break;
+        case ROOT: ok = small_option("--root", optarg, 0, SIM_RANKS_MAX - 1, &s->root); break;
+        case SEED: ok = tool_parse_number("weft sim", "--seed", optarg, 0, UINT64_MAX, &s->seed); break;
+        case DATA: data = 1; break;
+        case TIMING: data = 0; break;
+        case JSON: s->json = true; break;
+        case 'h': fputs(help, stdout); return 0;
+        default: return tool_option_error("weft sim", argc, argv, answer);
+        }
+    }
+    if (ok && optind < argc) ok = kind_option(argv[optind++], &s->kind);
+    if (!ok) return TOOL_USAGE;
+    if (optind < argc) return tool_usage_error("weft sim", "'%s' is one operation too many", argv[optind]);
+    if (s->root >= s->ranks) return tool_usage_error("weft sim", "root %u of %u ranks", s->root, s->ranks);
+    s->timing_only = data < 0 ? s->bytes > DATA_BYTES_MAX : data == 0;
+    return -1;
+}
+
+/* ---- what comes out ---- */
+
+static const char *human_bytes(double bytes, char out[32])
+{
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB"};
+    unsigned unit = 0;
+    while (bytes >= 10000 && unit < 5) bytes /= 1000, unit++;
+    snprintf(out, 32, bytes < 100 && unit > 0 ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+    return out;
+}
+
+static void print_links(struct sim_job *job, const struct sim_result *result)
+{
+    struct weft_sim_link_use use;
+    char all[32], busiest[32];
+    printf("\n  %-16s %10s %12s %12s %8s\n", "links", "directed", "all", "busiest", "in use");
+    for (uint32_t i = 0; weft_sim_link_use(sim_job_sim(job), i, &use); i++) {
+        double seconds = (double)result->virtual_ns / 1e9;
+        double used = use.bytes_per_second > 0 && seconds > 0 ? (double)use.busiest_bytes / use.bytes_per_second / seconds : 0;
+        printf("  %-16s %10" PRIu64 " %12s %12s %7.1f%%\n", use.name, use.links, human_bytes((double)use.bytes, all),
+               human_bytes((double)use.busiest_bytes, busiest), used * 100);
+    }
+}
+
+static void print_text(const struct sim_settings *s, struct sim_job *job, const struct sim_result *r, const struct sim_formula *f)
+{
+    char network[200], memory[32], bytes[32];
+    double seconds = (double)r->virtual_ns / 1e9;
+    if (sim_job_topology(job)) weft_topology_describe(sim_job_topology(job), network, sizeof network);
+    else snprintf(network, sizeof network, "ideal, %.3g us, %.4g Gbit/s a host", (double)s->latency_ns / 1e3, s->bytes_per_second * 8 / 1e9);
+    printf("%s, %u ranks, %s of f32, plan %s%s\n", weft_coll_kind_name(s->kind), s->ranks, human_bytes((double)r->vector_bytes, bytes),
+           weft_plan_name(r->plan), s->plan == WEFT_PLAN_AUTO ? " (chosen)" : "");
+    printf("network: %s\n\n", network);
+    printf("  virtual time   %.6f s", seconds);
+    if (r->vector_bytes > 0 && seconds > 0) printf("   (%.3f GB/s of the vector)", (double)r->vector_bytes / seconds / 1e9);
+    putchar('\n');
+    if (f->text)
+        printf("  formula        %.6f s   %s, a = %.3f us, 1/b = %.3f GB/s; simulated over formula: %.3f\n", f->seconds, f->text, f->latency_s * 1e6,
+               f->bytes_per_second / 1e9, f->seconds > 0 ? seconds / f->seconds : 0);
+    else printf("  formula        none for this operation and plan\n");
+    printf("  data           %s\n", !r->data_checked ? "not touched (timing only)" : r->wrong ? "WRONG" : "every element of every rank is right");
+    if (r->wrong) printf("  wrong          %" PRIu64 " elements\n", r->wrong);
+    print_links(job, r);
+    printf("\n  %" PRIu64 " events in %.2f s of processor time (%.2f million a second), set up in %.2f s, memory %s\n", r->events, r->run_s,
+           r->run_s > 0 ? (double)r->events / r->run_s / 1e6 : 0, r->set_up_s, human_bytes((double)r->memory_bytes, memory));
+}
+
+static bool print_json(const struct sim_settings *s, struct sim_job *job, const struct sim_result *r, const struct sim_formula *f)
+{
+    struct weft_sim_link_use use;
+    json_t *links = json_array();
+    for (uint32_t i = 0; weft_sim_link_use(sim_job_sim(job), i, &use); i++)
+        json_array_append_new(links, json_pack("{ss sI sI sI sf}", "name", use.name, "links", (json_int_t)use.links, "bytes", (json_int_t)use.bytes,
+                                               "busiest_bytes", (json_int_t)use.busiest_bytes, "bytes_per_second", use.bytes_per_second));
+    json_t *root = json_pack("{ss sI sI ss sb sI sf sI sf sf sI sb sI sI so}", "operation", weft_coll_kind_name(s->kind), "ranks", (json_int_t)s->ranks,
+                             "bytes", (json_int_t)r->vector_bytes, "plan", weft_plan_name(r->plan), "chosen", s->plan == WEFT_PLAN_AUTO, "virtual_ns",
+                             (json_int_t)r->virtual_ns, "formula_s", f->seconds, "events", (json_int_t)r->events, "run_s", r->run_s, "set_up_s",
+                             r->set_up_s, "memory_bytes", (json_int_t)r->memory_bytes, "data_checked", r->data_checked, "wrong", (json_int_t)r->wrong,
+                             "sent_bytes", (json_int_t)r->sent_bytes, "links", links);
+    if (root && f->text) json_object_set_new(root, "formula", json_string(f->text));
+    bool fine = root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
+    json_decref(root);
+    return fine;
+}
+
+int weft_sim_main(int argc, char **argv)
+{
+    struct sim_settings settings = {.kind = WEFT_COLL_ALL_REDUCE, .ranks = 64, .inflight = 16, .bytes = 64u << 20, .chunk_bytes = 1u << 20,
+                                    .eager_bytes = 64u << 10, .seed = 1, .latency_ns = 5000, .bytes_per_second = 12.5e9};
+    struct sim_result result;
+    int status = parse(argc, argv, &settings);
+    if (status >= 0) return status;
+    struct sim_job *job = sim_job_open(&settings);
+    if (!job) return 1;
+    bool ran = sim_job_run(job, &result), written = true;
+    if (ran) {
+        uint64_t latency_ns;
+        double rate;
+        uint32_t far = settings.ranks / 2; /* the way across, as a ring's longest and a tree's first hop have it */
+        weft_sim_path(sim_job_sim(job), sim_job_host(job, 0), sim_job_host(job, far), &latency_ns, &rate);
+        struct sim_formula formula = sim_formula_of(&settings, &result, latency_ns, rate);
+        if (settings.json) written = print_json(&settings, job, &result, &formula);
+        else print_text(&settings, job, &result, &formula);
+        written &= fflush(stdout) == 0;
+        if (!written) fprintf(stderr, "weft sim: cannot write\n");
+    }
+    sim_job_close(job);
+    return ran && written && result.wrong == 0 ? 0 : 1;
+}

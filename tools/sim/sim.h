@@ -1,0 +1,58 @@
+/* sim.h - inside `weft sim`: collectives of a cluster that is not there.
+ *
+ *   sim.c          the command line and what is printed
+ *   sim_job.c      ranks, each with its loop, endpoint and group, in one simulation; one operation of all of them
+ *   sim_formula.c  what a plan costs on paper */
+#ifndef WEFT_TOOLS_SIM_H
+#define WEFT_TOOLS_SIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "collective/collective.h"
+
+#define SIM_RANKS_MAX 65536u
+
+struct sim_settings {
+    enum weft_coll_kind kind;
+    enum weft_plan_id plan;
+    uint32_t ranks, root, inflight;
+    uint64_t bytes;            /* of the whole vector; gather and scatter kinds: of all pieces together */
+    uint64_t chunk_bytes, eager_bytes, seed;
+    const char *topology_path; /* NULL: an ideal network of the two numbers below, a host for each rank */
+    uint64_t latency_ns;
+    double bytes_per_second;
+    bool timing_only, json;
+};
+
+struct sim_result {
+    enum weft_plan_id plan;    /* that ran */
+    uint64_t elems, vector_bytes; /* f32, rounded down to whole pieces */
+    uint64_t virtual_ns, events;
+    double set_up_s, run_s;    /* of processor time */
+    uint64_t memory_bytes;     /* most this process held */
+    bool data_checked;
+    uint64_t wrong;            /* elements of all ranks that are not what they should be */
+    uint64_t sent_bytes;       /* at all endpoints, headers included */
+};
+
+struct sim_job;
+/* A sentence is on stderr when it answers NULL. */
+struct sim_job *sim_job_open(const struct sim_settings *settings);
+/* One operation of all ranks; false: a sentence is on stderr. */
+bool sim_job_run(struct sim_job *job, struct sim_result *result_out);
+struct weft_sim *sim_job_sim(struct sim_job *job);
+const struct weft_topology *sim_job_topology(const struct sim_job *job); /* NULL: ideal */
+uint32_t sim_job_host(const struct sim_job *job, uint32_t rank);
+void sim_job_close(struct sim_job *job); /* NULL is fine */
+
+/* ---- formulas ---- */
+struct sim_formula {
+    const char *text;          /* "2(p-1)a + 2n(p-1)/p b"; NULL: there is none for this kind and plan */
+    double seconds;
+    double latency_s, bytes_per_second; /* the a and 1/b it was given */
+};
+/* `latency_ns` and the rate of one way; messages above eager_bytes take three trips. */
+struct sim_formula sim_formula_of(const struct sim_settings *settings, const struct sim_result *result, uint64_t latency_ns, double bytes_per_second);
+
+#endif
