@@ -317,6 +317,31 @@ static void test_partition(void **state)
     world_close(&world);
 }
 
+/* What left shortly before the heal does not overtake what waited behind the cut. */
+static void test_order_after_heal(void **state)
+{
+    for (uint64_t late_ns = 0; late_ns <= 7000; late_ns += 500) {
+        struct world world;
+        world_open(&world, 2, 1);
+        struct work sends[2], receives[2];
+        char in[2][4];
+        weft_sim_partition(world.sim, 0, 1, true);
+        receive(&world, &receives[0], 1, 0, TAG(1), in[0], 3);
+        receive(&world, &receives[1], 1, 0, TAG(1), in[1], 3);
+        send(&world, &sends[0], 0, 1, TAG(1), "one", 3);
+        uint64_t second_ns = weft_sim_now_ns(world.sim) + 20000; /* the first has come as far as the cut */
+        weft_sim_run(world.sim, NULL, second_ns);
+        send(&world, &sends[1], 0, 1, TAG(1), "two", 3);
+        weft_sim_run(world.sim, NULL, second_ns + late_ns);
+        weft_sim_partition(world.sim, 0, 1, false);
+        weft_sim_run(world.sim, NULL, WEFT_SECONDS(1));
+        assert_int_equal(receives[0].fired + receives[1].fired, 2);
+        assert_memory_equal(in[0], "one", 3);
+        assert_memory_equal(in[1], "two", 3);
+        world_close(&world);
+    }
+}
+
 /* It says two things and closes behind a cut: after the heal the other hears both, then that it has closed. The third is told at once. */
 static void test_close_behind_cut(void **state)
 {
@@ -390,7 +415,7 @@ static void test_run_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_to_all), cmocka_unit_test(test_deaths),      cmocka_unit_test(test_partition), cmocka_unit_test(test_close_behind_cut),
+        cmocka_unit_test(test_all_to_all), cmocka_unit_test(test_deaths),      cmocka_unit_test(test_partition), cmocka_unit_test(test_order_after_heal), cmocka_unit_test(test_close_behind_cut),
         cmocka_unit_test(test_bandwidth),  cmocka_unit_test(test_run_answers), cmocka_unit_test(test_slabs),
         cmocka_unit_test(test_timing_only), cmocka_unit_test(test_windows),
     };

@@ -251,12 +251,13 @@ void sim_message_departed(struct sim_message *message, uint64_t time_ns)
     sim_schedule(message->source->sim, &message->sent, time_ns);
 }
 
-/* A stalled message goes on after a heal; in the order stalled, which is the order of arrival. */
+/* A stalled message arrives with the heal, in the order stalled, which is the order of arrival: now, and not a latency later,
+ * or what left shortly before the heal would overtake what its sender had said before. */
 void sim_message_heal(struct sim_message *message)
 {
-    struct weft_sim *sim = message->source->sim;
     weft_list_remove(&message->stalled);
-    sim_schedule(sim, &message->travel, sim->now_ns + sim->options.latency_ns);
+    sim_message_arrived(message);
+    sim_message_release(message);
 }
 
 /* A new message, filled by the endpoint, leaves. */
