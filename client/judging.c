@@ -166,10 +166,14 @@ static void look(struct weft_session *session, bool gathered)
              figures.latency_ns / 1e3, figures.compute_ns / 1e6, figures.step_ns / 1e6,
              weft_judge_step_ns(&figures, weft_judge_choices(judging->judge), judging->count) / 1e6,
              verdict == WEFT_VERDICT_KEEP ? "kept" : verdict == WEFT_VERDICT_CHANGE ? "changed" : "taken back");
-    judging->verdict[CLIENT_VERDICT_REVISION] = (int64_t)judging->revision + (verdict != WEFT_VERDICT_KEEP);
+    bool differs = false; /* not the judge's verdict: after a late declaration it begins anew, from all dense */
     judging->verdict[CLIENT_VERDICT_PROBE] = gathered && largest(judging, session->ranks, WORD_RATE) == 0 ? probe_bytes(session) : 0;
-    for (uint32_t i = 0; i < judging->count; i++)
-        judging->verdict[CLIENT_VERDICT_CHOICES + i] = weft_judge_choices(judging->judge)[i];
+    for (uint32_t i = 0; i < judging->count; i++) {
+        const uint8_t choice = weft_judge_choices(judging->judge)[i];
+        judging->verdict[CLIENT_VERDICT_CHOICES + i] = choice;
+        differs |= choice != judging->tensors[i]->choosing.chosen;
+    }
+    judging->verdict[CLIENT_VERDICT_REVISION] = (int64_t)judging->revision + differs;
 }
 
 /* ---- changing ---- */

@@ -173,6 +173,47 @@ static void test_all_ranks_agree(void **state)
     free(diary);
 }
 
+/* Tensors that are declared later: everything is measured and chosen anew, and what was in use before is left behind on all
+ * ranks alike, with its debt. */
+static void late(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static const char dear[] = "auto:powersgd:rank=20,min_ratio=1"; /* twice the messages, nearly the bytes: not chosen */
+    struct diary *diary = crowd->user;
+    struct weft_tensor *tensors[2] = {declare(crowd, session, "first", dear, "none"), NULL};
+    struct weft_request requests[2] = {{{0}}};
+    float *grad = weft_alloc(session, ELEMS * 4), *outs[2] = {weft_alloc(session, ELEMS * 4), weft_alloc(session, ELEMS * 4)};
+    for (uint32_t step = 1; tensors[0] && step <= 12; step++) {
+        const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
+        struct weft_choice choice = {.size = sizeof choice};
+        if (step == 6) tensors[1] = declare(crowd, session, "second", dear, "none");
+        if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
+        for (uint32_t i = 0; i < ELEMS; i++) grad[i] = gradient(rank, 0, step, i);
+        for (uint32_t t = 0; t < 2 && tensors[t]; t++) CROWD_OK(crowd, session, weft_push_pull(tensors[t], grad, outs[t], &requests[t]));
+        if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
+        CROWD_OK(crowd, session, weft_choice_get(tensors[0], &choice));
+        memcpy(diary->codec[rank][step - 1], choice.codec, sizeof choice.codec);
+        diary->revision[rank][step - 1] = session->judging.revision;
+        if (step == 2) force(session, (uint8_t[]){1});
+        if (step == 5) CROWD_CHECK(crowd, session, tensors[0]->choosing.chosen == 1);
+    }
+    if (rank == 0) /* what rank 0's judge thinks is what is in use */
+        for (uint32_t t = 0; t < 2; t++)
+            CROWD_CHECK(crowd, session, weft_judge_choices(session->judging.judge)[t] == tensors[t]->choosing.chosen);
+    memcpy(diary->weights[rank], outs[0], sizeof diary->weights[rank]);
+}
+
+static void test_late_declaration(void **state)
+{
+    struct diary *diary = calloc(1, sizeof *diary);
+    struct crowd crowd = {.user = diary};
+    crowd_run(&crowd, 2, late);
+    assert_int_equal(crowd.failures, 0);
+    assert_memory_equal(diary->codec[1], diary->codec[0], sizeof diary->codec[0]);
+    assert_memory_equal(diary->revision[1], diary->revision[0], sizeof diary->revision[0]);
+    assert_memory_equal(diary->weights[1], diary->weights[0], sizeof diary->weights[0]);
+    free(diary);
+}
+
 /* A tensor too small to say anything about the link: it is measured again all the same, by all ranks with one result. */
 static void probes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -284,6 +325,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_all_ranks_agree),
+        cmocka_unit_test(test_late_declaration),
         cmocka_unit_test(test_link_is_probed),
         cmocka_unit_test(test_revision_is_compared),
         cmocka_unit_test(test_alone),
