@@ -275,7 +275,6 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
         weft_group_free(group);
         return status;
     }
-    news_catch_up(group); /* it may end the group; the first post will say so */
     *group_out = group;
     return WEFT_OK;
 }
