@@ -36,7 +36,8 @@ const struct weft_option weft_option_table[] = {
     TEXT("transport.wrap", "", "Wrappers around the transport: fault:..., delay:..., trace:file=t-%e.json; several separated by ';', outermost first."),
 
     BYTES("collective.chunk_bytes", "1MiB", 4 * KIB, GIB, "Size of the pieces a collective keeps in flight."),
-    CHOICE("collective.plan", "auto", "auto|direct|ring", "Algorithm of all-reduce; auto chooses by size."),
+    CHOICE("collective.plan", "auto", "auto|direct|ring|doubling|halving|double_tree|bruck|chain|binomial",
+           "Plan of the operations that have it; auto chooses by a model of cost."),
     TEXT("collective.links", "", "File of measured links (weft doctor): by rank 0's the automatic plan chooses, on all ranks; empty: by a constant."),
     COUNT("collective.inflight", "16", 1, 1024, "Pieces of one collective in flight at once."),
 

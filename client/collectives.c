@@ -1,4 +1,6 @@
-/* collectives.c - all_reduce and its relatives on plain buffers. Checked here, posted by the engine in call order. */
+/* collectives.c - the operations of all ranks, and of pairs, on plain buffers. Checked here, posted by the engine in call
+ * order. */
+#include <stdio.h>
 #include <string.h>
 
 #include "client/session.h"
@@ -25,8 +27,11 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
         .in = request->in,
         .out = request->out,
         .count = request->count,
+        .counts = request->counts,
+        .counts_out = request->counts_out,
         .dtype = (enum weft_dtype)request->dtype,
         .op = (enum weft_op)request->reduction,
+        .factor = request->factor,
         .root = request->root,
         .plan = (enum weft_plan_id)request->plan,
     };
@@ -44,34 +49,87 @@ static void start(struct weft_mail *mail)
 }
 
 struct call {
-    const char *name;
     enum weft_coll_kind kind;
     const void *in;
     void *out;
     uint64_t count;
+    const uint64_t *counts, *counts_out;
     enum weft_dtype dtype;
     enum weft_op op;
+    double factor;
     uint32_t root;
-    enum weft_plan_id plan;
 };
+
+static bool reduces(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
+}
+
+/* Sums of unequal pieces; UINT64_MAX: more than memory holds. */
+static uint64_t total_of(const uint64_t *counts, uint32_t ranks)
+{
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (counts[r] > SIZE_MAX / 8 / ranks) return UINT64_MAX;
+        total += counts[r];
+    }
+    return total;
+}
+
+/* What must not be NULL: the buffers in which this rank has at least one element. */
+static enum weft_status check_buffers(struct weft_session *session, const struct call *call, const char *name)
+{
+    bool at_root = session->rank == call->root;
+    bool pieces = call->counts != NULL;
+    uint64_t in = pieces ? total_of(call->counts, session->ranks) : call->count;
+    uint64_t out = call->counts_out ? total_of(call->counts_out, session->ranks) : in;
+    if (in == UINT64_MAX || out == UINT64_MAX)
+        return client_error(session, WEFT_ERR_INVALID, "%s: the pieces do not fit into memory", name);
+    switch (call->kind) {
+    case WEFT_COLL_BARRIER: return WEFT_OK;
+    case WEFT_COLL_REDUCE_SCATTER: out = pieces ? call->counts[session->rank] : out; break;
+    case WEFT_COLL_ALL_GATHER: in = pieces ? call->counts[session->rank] : in; break;
+    case WEFT_COLL_REDUCE: out = at_root ? out : 0; break;
+    case WEFT_COLL_GATHER:
+        out = at_root ? out : 0;
+        in = pieces && at_root ? call->counts[session->rank] : call->count;
+        break;
+    case WEFT_COLL_SCATTER:
+        in = at_root ? in : 0;
+        out = pieces && at_root ? call->counts[session->rank] : call->count;
+        break;
+    case WEFT_COLL_SEND: out = 0; break;
+    case WEFT_COLL_RECV: in = 0; break;
+    default: break;
+    }
+    if ((in > 0 && !call->in) || (out > 0 && !call->out)) return client_error(session, WEFT_ERR_INVALID, "%s: a buffer is NULL", name);
+    return WEFT_OK;
+}
 
 static enum weft_status check(struct weft_session *session, const struct call *call)
 {
+    const char *name = weft_coll_kind_name(call->kind);
     size_t elem_bytes = weft_dtype_bytes(call->dtype);
-    bool barrier = call->kind == WEFT_COLL_BARRIER;
-    bool reduces = call->kind == WEFT_COLL_ALL_REDUCE || call->kind == WEFT_COLL_REDUCE_SCATTER;
+    bool barrier = call->kind == WEFT_COLL_BARRIER, pair = call->kind == WEFT_COLL_SEND || call->kind == WEFT_COLL_RECV;
     if (!barrier && elem_bytes == 0)
-        return client_error(session, WEFT_ERR_INVALID, "%s: dtype %d is none of WEFT_F32 ...", call->name, (int)call->dtype);
+        return client_error(session, WEFT_ERR_INVALID, "%s: dtype %d is none of WEFT_F32 ...", name, (int)call->dtype);
     if (!barrier && call->count > SIZE_MAX / elem_bytes / session->ranks)
-        return client_error(session, WEFT_ERR_INVALID, "%s: %llu elements do not fit into memory", call->name,
-                            (unsigned long long)call->count);
-    if (!barrier && call->count > 0 && (!call->in || !call->out))
-        return client_error(session, WEFT_ERR_INVALID, "%s: a buffer is NULL", call->name);
-    if (reduces && call->op != WEFT_SUM && call->op != WEFT_AVG)
-        return client_error(session, WEFT_ERR_INVALID, "%s: op %d is neither WEFT_SUM nor WEFT_AVG", call->name, (int)call->op);
+        return client_error(session, WEFT_ERR_INVALID, "%s: %llu elements do not fit into memory", name, (unsigned long long)call->count);
+    WEFT_TRY(check_buffers(session, call, name));
+    if (reduces(call->kind) && weft_op_name(call->op)[0] == '?')
+        return client_error(session, WEFT_ERR_INVALID, "%s: op %d is none of WEFT_SUM ...", name, (int)call->op);
     if (call->root >= session->ranks)
-        return client_error(session, WEFT_ERR_INVALID, "%s: root %u is beyond the %u ranks", call->name, call->root, session->ranks);
+        return client_error(session, WEFT_ERR_INVALID, "%s: %s %u is beyond the %u ranks", name, pair ? "rank" : "root", call->root, session->ranks);
+    if (pair && call->root == session->rank)
+        return client_error(session, WEFT_ERR_INVALID, "%s: rank %u is this rank", name, call->root);
     return WEFT_OK;
+}
+
+/* The plan that was set for this operation, else the automatic choice. The same on all ranks. */
+static enum weft_plan_id plan_for(const struct weft_session *session, const struct call *call)
+{
+    enum weft_plan_id plan = session->plans[call->kind];
+    return call->counts && !weft_plan_cuts(plan, call->kind) ? WEFT_PLAN_AUTO : plan;
 }
 
 static enum weft_status run(struct weft_session *session, const struct call *call, struct weft_request *user_request)
@@ -84,67 +142,159 @@ static enum weft_status run(struct weft_session *session, const struct call *cal
     request->in = call->in;
     request->out = call->out;
     request->count = call->count;
+    request->counts = call->counts;
+    request->counts_out = call->counts_out;
+    request->factor = call->factor;
     request->kind = (uint8_t)call->kind;
     request->dtype = (uint8_t)call->dtype;
     request->reduction = (uint8_t)call->op;
     request->root = call->root;
-    request->plan = (uint8_t)call->plan;
+    request->plan = (uint8_t)plan_for(session, call);
     client_request_post(request, start);
     return WEFT_IN_PROGRESS;
 }
 
-/* The chosen plan where it can do the operation, else the automatic choice. The same on all ranks. */
-static enum weft_plan_id plan_for(const struct weft_session *session, enum weft_coll_kind kind)
-{
-    if (!session || session->plan == WEFT_PLAN_AUTO || !weft_plan_supports(session->plan, kind)) return WEFT_PLAN_AUTO;
-    return session->plan;
-}
-
+/* ---- one count for all ---- */
 enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  enum weft_op op, struct weft_request *request)
 {
-    struct call call = {.name = "all_reduce", .kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype,
-                        .op = op, .plan = plan_for(session, WEFT_COLL_ALL_REDUCE)};
+    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                                        double factor, struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SCALED_SUM,
+                        .factor = factor};
     return run(session, &call, request);
 }
 
 enum weft_status weft_reduce_scatter(struct weft_session *session, const void *in, void *out, uint64_t count,
                                      enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
 {
-    struct call call = {.name = "reduce_scatter", .kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .count = count,
-                        .dtype = dtype, .op = op, .plan = plan_for(session, WEFT_COLL_REDUCE_SCATTER)};
+    struct call call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
     return run(session, &call, request);
 }
 
 enum weft_status weft_all_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  struct weft_request *request)
 {
-    struct call call = {.name = "all_gather", .kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype,
-                        .op = WEFT_SUM, .plan = plan_for(session, WEFT_COLL_ALL_GATHER)};
+    struct call call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
     return run(session, &call, request);
 }
 
 enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t root,
                                 struct weft_request *request)
 {
-    struct call call = {.name = "broadcast", .kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count,
-                        .dtype = dtype, .op = WEFT_SUM, .root = root};
+    struct call call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM,
+                        .root = root};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                             enum weft_op op, uint32_t root, struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1, .root = root};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                             uint32_t root, struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_scatter(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                              uint32_t root, struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_all_to_all(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                                 struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
     return run(session, &call, request);
 }
 
 enum weft_status weft_barrier(struct weft_session *session, struct weft_request *request)
 {
-    struct call call = {.name = "barrier", .kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
+    struct call call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
     return run(session, &call, request);
 }
 
+/* ---- a count for each rank ---- */
+static enum weft_status run_pieces(struct weft_session *session, const struct call *call, bool needed, struct weft_request *request)
+{
+    if (session && needed && (!call->counts || (call->kind == WEFT_COLL_ALL_TO_ALL && !call->counts_out)))
+        return client_error(session, WEFT_ERR_INVALID, "%s: counts is NULL", weft_coll_kind_name(call->kind));
+    return run(session, call, request);
+}
+
+enum weft_status weft_reduce_scatter_v(struct weft_session *session, const void *in, void *out, const uint64_t *counts,
+                                       enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .dtype = dtype, .op = op, .factor = 1};
+    return run_pieces(session, &call, true, request);
+}
+
+enum weft_status weft_all_gather_v(struct weft_session *session, const void *in, void *out, const uint64_t *counts, enum weft_dtype dtype,
+                                   struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .counts = counts, .dtype = dtype, .op = WEFT_SUM};
+    return run_pieces(session, &call, true, request);
+}
+
+enum weft_status weft_gather_v(struct weft_session *session, const void *in, void *out, uint64_t count, const uint64_t *counts,
+                               enum weft_dtype dtype, uint32_t root, struct weft_request *request)
+{
+    bool at_root = session && weft_rank(session) == root;
+    struct call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .dtype = dtype,
+                        .op = WEFT_SUM, .root = root};
+    return run_pieces(session, &call, at_root, request);
+}
+
+enum weft_status weft_scatter_v(struct weft_session *session, const void *in, void *out, uint64_t count, const uint64_t *counts,
+                                enum weft_dtype dtype, uint32_t root, struct weft_request *request)
+{
+    bool at_root = session && weft_rank(session) == root;
+    struct call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .dtype = dtype,
+                        .op = WEFT_SUM, .root = root};
+    return run_pieces(session, &call, at_root, request);
+}
+
+enum weft_status weft_all_to_all_v(struct weft_session *session, const void *in, const uint64_t *counts_in, void *out,
+                                   const uint64_t *counts_out, enum weft_dtype dtype, struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .counts = counts_in, .counts_out = counts_out, .dtype = dtype,
+                        .op = WEFT_SUM};
+    return run_pieces(session, &call, true, request);
+}
+
+/* ---- pairs ---- */
+enum weft_status weft_send(struct weft_session *session, const void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t to,
+                           struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_SEND, .in = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = to};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t from,
+                           struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_RECV, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = from};
+    return run(session, &call, request);
+}
+
+/* ---- plans ---- */
 enum weft_status weft_set_plan(struct weft_session *session, const char *plan)
 {
+    struct weft_error error = {0};
     if (!session) return WEFT_ERR_INVALID;
     WEFT_TRY(client_usable(session));
-    enum weft_plan_id id = plan ? weft_plan_parse(plan) : WEFT_PLAN_AUTO;
-    if (!plan || (id == WEFT_PLAN_AUTO && strcmp(plan, "auto") != 0))
-        return client_error(session, WEFT_ERR_INVALID, "plan '%.60s' is unknown; there are auto, direct and ring", plan ? plan : "(NULL)");
-    session->plan = id;
-    return WEFT_OK;
+    enum weft_status status = weft_plans_parse(plan ? plan : "(NULL)", session->plans, &error);
+    return status < 0 ? client_error(session, status, "%.400s", error.text) : WEFT_OK;
 }

@@ -397,7 +397,7 @@ static enum weft_status create_group(struct weft_session *session, struct weft_e
     options.epoch = session->epoch;
     options.chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes");
     options.inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
-    session->plan = weft_plan_parse(weft_config_text(session->settings.config, "collective.plan")); /* until weft_set_plan */
+    memcpy(session->plans, session->settings.plans, sizeof session->plans); /* until weft_set_plan */
     options.deadline_ns = session->settings.deadline_ns;
     options.describe = describe_rank;
     options.describe_context = session;

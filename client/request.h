@@ -34,7 +34,9 @@ struct client_request {
     void *out;
     uint64_t count;
     uint8_t kind, dtype, reduction, plan; /* enum weft_coll_kind, weft_dtype, weft_op, weft_plan_id */
-    uint32_t root;
+    uint32_t root;              /* send, recv: the other rank */
+    const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */
+    double factor;
 };
 _Static_assert(sizeof(struct client_request) <= sizeof(struct weft_request), "requests are embedded by callers");
 

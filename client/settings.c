@@ -2,7 +2,7 @@
  *
  * Besides the names of the option table (WEFT_CLIENT_COORDINATOR ...) the short names that weft.h documents are
  * understood, because they are what people type: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_DEADLINE_MS,
- * WEFT_SECRET, WEFT_SECRET_FILE. Caller's options win over all. */
+ * WEFT_SECRET, WEFT_SECRET_FILE, and WEFT_PLAN_ALL_REDUCE ... for the plan of one operation. Caller's options win over all. */
 #include "client/settings.h"
 
 #include <errno.h>
@@ -141,6 +141,26 @@ static enum weft_status settle_text(struct client_settings *settings, const char
     return WEFT_OK;
 }
 
+/* collective.plan for all operations, then WEFT_PLAN_ALL_REDUCE, WEFT_PLAN_BROADCAST ... for one. */
+static enum weft_status settle_plans(struct client_settings *settings, struct weft_error *error)
+{
+    WEFT_TRY(weft_plans_parse(weft_config_text(settings->config, "collective.plan"), settings->plans, error));
+    for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) {
+        char name[64] = "WEFT_PLAN_", told[128];
+        size_t at = strlen(name);
+        const char *operation = weft_coll_kind_name((enum weft_coll_kind)kind);
+        for (size_t i = 0; operation[i] && at + 1 < sizeof name; i++, at++)
+            name[at] = operation[i] >= 'a' && operation[i] <= 'z' ? (char)(operation[i] - 'a' + 'A') : operation[i];
+        const char *plan = environment(name);
+        if (!plan) continue;
+        struct weft_error why = {0};
+        snprintf(told, sizeof told, "%s=%.60s", operation, plan);
+        enum weft_status status = weft_plans_parse(told, settings->plans, &why);
+        if (status < 0) return weft_error_set(error, status, "%s: %.300s", name, why.text);
+    }
+    return WEFT_OK;
+}
+
 static enum weft_status settle(struct weft_env *env, const struct weft_options *options, struct client_settings *settings,
                                struct weft_error *error)
 {
@@ -154,6 +174,7 @@ static enum weft_status settle(struct weft_env *env, const struct weft_options *
         env, choose(options->coordinator, "WEFT_COORDINATOR", weft_config_text(settings->config, "client.coordinator")), settings,
         error));
     WEFT_TRY(settle_secret(env, options, settings, error));
+    WEFT_TRY(settle_plans(settings, error));
     WEFT_TRY(weft_devices_allowed(settings->devices, settings->secret, error));
     return settle_numbers(options, settings, error);
 }

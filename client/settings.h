@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "collective/collective.h"
 
 struct weft_options;
 
@@ -16,6 +17,7 @@ struct client_settings {
     char *secret;               /* owned; NULL: none */
     int rank;                   /* -1: any */
     uint64_t deadline_ns;
+    enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
     uint32_t hash_every;        /* compressed server modes: steps between two weight hashes; 0: never */
 };
 

@@ -80,8 +80,8 @@ static enum weft_status check_options(struct weft_session *session, const struct
     WEFT_TRY(check_shape(session, options, tensor));
     WEFT_TRY(check_mode(session, options, tensor));
     tensor->dtype = options->dtype ? options->dtype : WEFT_F32;
-    if (weft_dtype_bytes(tensor->dtype) == 0)
-        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': dtype %d is none of WEFT_F32 ...", options->name, (int)options->dtype);
+    if (tensor->dtype > WEFT_I64 || weft_dtype_bytes(tensor->dtype) == 0)
+        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': dtype %d is none of WEFT_F32, _F16, _BF16, _I64", options->name, (int)options->dtype);
     tensor->bytes = tensor->elems * weft_dtype_bytes(tensor->dtype);
     enum weft_status status = parse_codec(codec_text(options, tensor), tensor, &spec, &error);
     if (status == WEFT_OK) status = weft_optimizer_parse(options->optimizer ? options->optimizer : "none", &tensor->optimizer, &error);

@@ -1,26 +1,213 @@
-/* choose.c - what WEFT_PLAN_AUTO means.
+/* choose.c - what WEFT_PLAN_AUTO means: the plan whose modelled time is the least.
  *
- * Both plans move the same bytes, 2(ranks-1)/ranks of the vector, so only two things decide:
- *   - reproducible asked: direct is the plan that evaluates T;
- *   - direct needs two message times, the ring 2(ranks-1) of them; but direct lets ranks-1 senders meet at
- *     one link (incast) and holds all contributions of a chunk. So direct while one slice is so short that
- *     its transfer hides behind the latency of the ring's hops, the ring beyond. With two ranks the two are the same
- *     exchange, and direct gives T for nothing.
- * The 64 KiB are the bytes a 10 Gbit/s link moves in about 50 us, the price of one hop between processes
- * that sleep; there is no calibration yet, and a call may name its plan.
+ * The model of one operation, in nanoseconds:
+ *
+ *     a  latency of a message between two ranks          b  per byte of one link direction, both from the link table of the
+ *                                                           group (weft_group_options.cost), else of a 10 Gbit/s network
+ *     o  handing one message to the transport            g  per byte of sums, in cache
+ *     d  per byte of memory passed over beyond that      e  incast: what each sender beyond the eighth that shares a link adds
+ *                                                           to b, in parts of it
+ *
+ * Every plan has one function below; docs/collectives.md has them as formulas. Bytes of plans that send partials grow by the
+ * width of an f32 over the element. A plan that needs pieces of one length is out where they differ, one that does not
+ * evaluate T where `reproducible` is asked. Of equal times the plan of lower number wins.
  *
  * Pure, and made only of what all ranks of a matching call share: every rank chooses alike. */
 #include "collective/plan.h"
 
-#define DIRECT_SLICE_BYTES_MAX (64u << 10)
-#define DOUBLING_BYTES_MAX (8u << 10) /* beyond eight ranks the messages of direct cost more than its one exchange saves */
+#include <inttypes.h>
+#include <stdio.h>
 
-enum weft_plan_id weft_plan_choose(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes, bool reproducible)
+#define LATENCY_NS 25000.0
+#define BYTE_NS 0.8
+#define INJECT_SHARE 0.08   /* o as a part of a ... */
+#define INJECT_NS_MAX 2000.0
+#define INJECT_NS_MIN 150.0
+#define SUM_NS 0.12         /* three streams in cache */
+#define PASS_NS 0.10
+#define INCAST 0.04
+#define INCAST_FREE 8.0     /* senders that a link takes without loss */
+#define CACHE_BYTES 1048576.0
+
+struct model {
+    double p, n, a, b, o, g, d; /* n: bytes of the longest vector: all_gather, reduce_scatter, ...: of one piece */
+    double wide;                /* bytes of a partial over those of an element */
+    double chunk, log2;
+    uint64_t window;
+};
+
+static double log2_up(uint32_t ranks)
 {
-    if (kind == WEFT_COLL_REDUCE && bytes <= DIRECT_SLICE_BYTES_MAX) return WEFT_PLAN_BINOMIAL;
-    if (kind == WEFT_COLL_ALL_REDUCE && ranks > 8 && bytes <= DOUBLING_BYTES_MAX) return WEFT_PLAN_DOUBLING;
-    if (reproducible || !weft_plan_supports(WEFT_PLAN_RING, kind)) return WEFT_PLAN_DIRECT;
-    if (ranks <= 2) return WEFT_PLAN_DIRECT;
-    uint64_t slice_bytes = kind == WEFT_COLL_ALL_REDUCE ? bytes / ranks : bytes;
-    return slice_bytes <= DIRECT_SLICE_BYTES_MAX ? WEFT_PLAN_DIRECT : WEFT_PLAN_RING;
+    double rounds = 0;
+    while (1ull << (uint64_t)rounds < ranks) rounds++;
+    return rounds;
+}
+static double larger(double x, double y) { return x > y ? x : y; }
+static double pieces_of(double bytes, double chunk) { return bytes <= chunk ? 1 : bytes / chunk; }
+static double incast(const struct model *m, double senders)
+{
+    return senders > INCAST_FREE ? 1 + INCAST * (senders - INCAST_FREE) : 1;
+}
+/* One direction of a rank's link: bytes on the wire, and messages handed over. */
+static double moves(const struct model *m, double messages, double bytes) { return messages * m->o + bytes * m->b; }
+
+/* A chain of `links` message times with `bytes` of each link's load cut into chunks that follow each other. */
+static double pipelined(const struct model *m, double links, double bytes, double per_byte)
+{
+    double chunk = bytes < m->chunk ? bytes : m->chunk;
+    return links * (m->a + chunk * (m->b + per_byte)) + moves(m, pieces_of(bytes, m->chunk), bytes) + bytes * per_byte;
+}
+
+/* What a smaller block costs beside the first: its tail, and the result. */
+static uint32_t blocks_of(uint32_t ranks) { return (uint32_t)__builtin_popcount(ranks); }
+
+static double time_direct(const struct weft_plan_question *q, const struct model *m)
+{
+    double others = m->p - 1, slice = m->n / m->p;
+    switch (q->kind) {
+    case WEFT_COLL_ALL_REDUCE: {
+        double chunks = pieces_of(slice, m->chunk * (double)m->window / (2 * m->p));
+        /* All contributions of a chunk lie in memory before they are folded: what the cache does not hold is passed over again. */
+        double again = m->n > CACHE_BYTES ? m->d * 2 * (1 - CACHE_BYTES / m->n) : 0;
+        return 2 * m->a + moves(m, 2 * others * chunks, 2 * others * slice * incast(m, others)) + others * slice * (m->g + again);
+    }
+    case WEFT_COLL_REDUCE:
+        return 2 * m->a + moves(m, 2 * others, others * slice * (1 + incast(m, others))) + others * slice * m->g;
+    case WEFT_COLL_REDUCE_SCATTER: return m->a + moves(m, others * pieces_of(m->n, m->chunk), others * m->n * incast(m, others)) + others * m->n * m->g;
+    case WEFT_COLL_BROADCAST: return m->log2 * m->a + moves(m, m->log2 * pieces_of(m->n, m->chunk), m->log2 * m->n);
+    case WEFT_COLL_BARRIER: return m->log2 * m->a;
+    case WEFT_COLL_SEND:
+    case WEFT_COLL_RECV: return m->a + moves(m, 1, m->n);
+    case WEFT_COLL_GATHER: return m->a + moves(m, others * pieces_of(m->n, m->chunk), others * m->n * incast(m, others));
+    case WEFT_COLL_ALL_TO_ALL:
+    case WEFT_COLL_SCATTER: return m->a + moves(m, others * pieces_of(m->n, m->chunk), others * m->n);
+    default: return m->a + moves(m, others * pieces_of(m->n, m->chunk), others * m->n * incast(m, others)); /* all_gather */
+    }
+}
+
+static double time_ring(const struct weft_plan_question *q, const struct model *m)
+{
+    double hops = m->p - 1, all = q->kind == WEFT_COLL_ALL_REDUCE, slice = all ? m->n / m->p : m->n, phases = all ? 2 : 1;
+    double sums = q->kind == WEFT_COLL_ALL_GATHER ? 0 : hops * slice * m->g;
+    return phases * hops * m->a + moves(m, phases * hops * pieces_of(slice, m->chunk), phases * hops * slice) + sums;
+}
+
+static double time_doubling(const struct weft_plan_question *q, const struct model *m)
+{
+    double rounds = m->log2 + (blocks_of(q->ranks) > 1 ? 1 : 0);
+    double bytes = m->n * (1 + (rounds - 1) * m->wide);
+    return rounds * m->a + moves(m, rounds * pieces_of(m->n, m->chunk), bytes) + rounds * m->n * m->wide * (m->g + m->d);
+}
+
+static double time_halving(const struct weft_plan_question *q, const struct model *m)
+{
+    double first = (double)(1u << (31 - __builtin_clz(q->ranks))), last = (double)(q->ranks & (~q->ranks + 1));
+    double rounds = 2 * (blocks_of(q->ranks) > 1 ? m->log2 - 1 : m->log2), extra = 2.0 * (blocks_of(q->ranks) - 1);
+    double spread = 1 - 1 / first, bytes = m->n * (spread * (1 + m->wide) / 2 + spread); /* the first half of the halving travels as elements */
+    double fan = 0;
+    if (extra > 0) {
+        /* The smallest block's ranks carry the most: their own phases, and the piece up and down. */
+        double up = m->n / last * m->wide + m->n / last, own = m->n * (1 - 1 / last) * (1 + m->wide);
+        bytes = larger(bytes + m->n / first * (1 + m->wide), own + up);
+        uint32_t before = (q->ranks & (q->ranks - 1)) & (~(q->ranks & (q->ranks - 1)) + 1);
+        fan = 2 * (double)before / last;
+    }
+    double segments = pieces_of(m->n, 2 * m->chunk);
+    double latency = (rounds + extra) * m->a * larger(1, segments / 2);
+    return latency + moves(m, (rounds + fan) * segments, bytes) + m->n * m->wide * (m->g + m->d);
+}
+
+static double time_double_tree(const struct weft_plan_question *q, const struct model *m)
+{
+    /* Up in partials, down in elements; a rank moves each byte about once each way a phase, most of it at the same time. */
+    double half = m->n / 2, chunk = half < m->chunk ? half : m->chunk;
+    double fill = 2 * m->log2 * (m->a + chunk * m->b * (1 + m->wide) / 2 + chunk * m->wide * m->g);
+    return fill + moves(m, 3 * pieces_of(m->n, m->chunk), m->n * (1 + m->wide)) + m->n * m->wide * (m->g + m->d);
+}
+
+static double time_bruck(const struct weft_plan_question *q, const struct model *m)
+{
+    return m->log2 * m->a + moves(m, 2 * m->log2, (m->p - 1) * m->n);
+}
+
+static double time_chain(const struct weft_plan_question *q, const struct model *m)
+{
+    bool sums = q->kind == WEFT_COLL_REDUCE;
+    return pipelined(m, m->p - 1, m->n * (sums ? m->wide : 1), sums ? m->g : 0);
+}
+
+static double time_binomial(const struct weft_plan_question *q, const struct model *m)
+{
+    if (q->kind == WEFT_COLL_BROADCAST) return time_direct(q, m);
+    double hops = m->log2 + 1; /* the root need not be rank 0 */
+    return hops * m->a + moves(m, hops * pieces_of(m->n, m->chunk), m->log2 * m->n * m->wide) + m->log2 * m->n * m->wide * m->g;
+}
+
+typedef double (*time_fn)(const struct weft_plan_question *q, const struct model *m);
+static const time_fn times[WEFT_PLAN_COUNT] = {
+    [WEFT_PLAN_DIRECT] = time_direct, [WEFT_PLAN_RING] = time_ring, [WEFT_PLAN_DOUBLING] = time_doubling, [WEFT_PLAN_HALVING] = time_halving,
+    [WEFT_PLAN_DOUBLE_TREE] = time_double_tree, [WEFT_PLAN_BRUCK] = time_bruck, [WEFT_PLAN_CHAIN] = time_chain, [WEFT_PLAN_BINOMIAL] = time_binomial,
+};
+
+static struct model model_of(const struct weft_plan_question *q)
+{
+    struct model m = {.p = q->ranks, .n = (double)q->bytes, .a = LATENCY_NS, .b = BYTE_NS, .g = SUM_NS, .d = PASS_NS};
+    if (q->cost && q->cost->bytes_per_second > 0) {
+        m.a = (double)q->cost->latency_ns;
+        m.b = 1e9 / (double)q->cost->bytes_per_second;
+    }
+    m.o = m.a * INJECT_SHARE;
+    if (m.o > INJECT_NS_MAX) m.o = INJECT_NS_MAX;
+    if (m.o < INJECT_NS_MIN) m.o = INJECT_NS_MIN;
+    m.wide = q->wide_bytes > q->elem_bytes ? (double)q->wide_bytes / (double)q->elem_bytes : 1;
+    m.chunk = q->chunk_bytes ? (double)q->chunk_bytes : 1u << 20;
+    m.window = q->window ? q->window : 16;
+    m.log2 = log2_up(q->ranks);
+    return m;
+}
+
+static bool fits(const struct weft_plan_question *q, enum weft_plan_id plan)
+{
+    if (!times[plan] || !weft_plan_supports(plan, q->kind)) return false;
+    return (!q->reproducible || weft_plan_reproducible(plan)) && (!q->unequal || weft_plan_cuts(plan, q->kind));
+}
+
+enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t times_ns_out[WEFT_PLAN_COUNT])
+{
+    struct model m = model_of(q);
+    enum weft_plan_id best = WEFT_PLAN_DIRECT;
+    double best_ns = -1;
+    for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) {
+        bool fit = fits(q, plan);
+        double ns = fit && q->ranks > 1 ? times[plan](q, &m) : 0;
+        if (times_ns_out) times_ns_out[plan] = !fit ? UINT64_MAX : ns < 9e18 ? (uint64_t)ns : UINT64_MAX - 1;
+        if (!fit || (best_ns >= 0 && ns >= best_ns)) continue;
+        best = plan;
+        best_ns = ns;
+    }
+    if (times_ns_out) times_ns_out[0] = UINT64_MAX;
+    if (q->told == WEFT_PLAN_AUTO || !weft_plan_supports(q->told, q->kind)) return best;
+    bool allowed = (!q->reproducible || weft_plan_reproducible(q->told)) && (!q->unequal || weft_plan_cuts(q->told, q->kind));
+    return allowed ? q->told : best;
+}
+
+size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t out_bytes)
+{
+    uint64_t ns[WEFT_PLAN_COUNT];
+    enum weft_plan_id chosen = weft_plan_choose(q, ns);
+    struct model m = model_of(q);
+    bool known = q->cost && q->cost->bytes_per_second > 0;
+    size_t used = 0;
+    int n = snprintf(out, out_bytes, "%s %" PRIu64 " B, %u ranks: %s%s;", weft_coll_kind_name(q->kind), q->bytes, q->ranks, weft_plan_name(chosen),
+                     chosen == q->told ? " (as told)" : "");
+    used = n < 0 ? 0 : (size_t)n;
+    for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) {
+        if (ns[plan] == UINT64_MAX || used >= out_bytes) continue;
+        n = snprintf(out + used, out_bytes - used, " %s %.1f us,", weft_plan_name(plan), (double)ns[plan] * 1e-3);
+        used += n < 0 ? 0 : (size_t)n;
+    }
+    if (used >= out_bytes) return used;
+    n = snprintf(out + used, out_bytes - used, " with %s latency %.1f us, %.2f GB/s%s", known ? "measured" : "assumed", m.a * 1e-3, 1 / m.b,
+                 q->reproducible ? ", reproducible asked" : "");
+    return used + (n < 0 ? 0 : (size_t)n);
 }

@@ -121,8 +121,26 @@ uint64_t weft_plan_scratch(const struct weft_plan_args *args); /* elements of sc
 uint64_t weft_plan_slice_first(const struct weft_plan_args *args, uint32_t index);
 const char *weft_plan_name(enum weft_plan_id plan);
 enum weft_plan_id weft_plan_parse(const char *name); /* AUTO for unknown: check the name first */
-/* What AUTO means for this call: a pure function of what all ranks share (collective/choose.c). */
-enum weft_plan_id weft_plan_choose(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes, bool reproducible);
+/* ---- the choice of a plan (collective/choose.c) ---- */
+struct weft_plan_question {
+    enum weft_coll_kind kind;
+    uint32_t ranks;
+    uint64_t bytes;               /* all_reduce, reduce, broadcast, send, recv: of the vector; the others: of the longest piece */
+    size_t elem_bytes, wide_bytes;/* of an element, and of a partial */
+    bool reproducible, unequal;   /* only plans that evaluate T; that have unequal pieces */
+    enum weft_plan_id told;       /* AUTO, or taken where it fits, whatever it costs */
+    uint64_t chunk_bytes;
+    uint32_t window;
+    const struct weft_link_cost *cost; /* NULL or unknown: a 10 Gbit/s network is assumed */
+};
+/* What AUTO means for this call: a pure function of what all ranks share. times_ns_out, may be NULL: the modelled time of each
+ * plan, UINT64_MAX for those that do not fit. */
+enum weft_plan_id weft_plan_choose(const struct weft_plan_question *question, uint64_t times_ns_out[WEFT_PLAN_COUNT]);
+/* "all_reduce 1024 B, 4 ranks: doubling; direct 51.2 us, ring ..." Returns what snprintf would. */
+size_t weft_plan_explain(const struct weft_plan_question *question, char *out, size_t out_bytes);
+/* "auto", "ring" (for all operations that have it) or "all_reduce=halving,broadcast=chain" (the others stay as they are) into
+ * plans (WEFT_COLL_KIND_COUNT,). On an error plans are untouched. */
+enum weft_status weft_plans_parse(const char *text, enum weft_plan_id plans[WEFT_COLL_KIND_COUNT], struct weft_error *error);
 
 /* ---- groups ---- */
 struct weft_group;

@@ -86,7 +86,7 @@ static const struct plan plans[WEFT_PLAN_COUNT] = {
                         false, false, plan_ring_step, plan_ring_scratch},
     [WEFT_PLAN_DOUBLING] = {"doubling", KIND(ALL_REDUCE), 0, true, true, plan_doubling_step, plan_doubling_scratch},
     [WEFT_PLAN_HALVING] = {"halving", KIND(ALL_REDUCE), 0, true, true, plan_halving_step, plan_halving_scratch},
-    [WEFT_PLAN_DOUBLE_TREE] = {.name = "double_tree"},
+    [WEFT_PLAN_DOUBLE_TREE] = {"double_tree", KIND(ALL_REDUCE), 0, false, true, plan_double_tree_step, plan_double_tree_scratch},
     [WEFT_PLAN_BRUCK] = {"bruck", KIND(ALL_GATHER), KIND(ALL_GATHER), true, false, plan_bruck_step, NULL},
     [WEFT_PLAN_PAT] = {.name = "pat"},
     [WEFT_PLAN_CHAIN] = {"chain", KIND(BROADCAST) | KIND(REDUCE), 0, false, true, plan_chain_step, plan_chain_scratch},
@@ -95,6 +95,7 @@ static const struct plan plans[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_BINOMIAL] = {"binomial", KIND(BROADCAST) | KIND(REDUCE), 0, true, true, plan_binomial_step, plan_binomial_scratch},
 };
 
+/* A number that no plan has (yet) is none. */
 static const struct plan *plan_of(enum weft_plan_id plan) { return (unsigned)plan < WEFT_PLAN_COUNT ? &plans[plan] : &plans[0]; }
 
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind)
@@ -107,12 +108,15 @@ bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind)
 }
 bool weft_plan_reproducible(enum weft_plan_id plan) { return plan_of(plan)->reproducible; }
 bool weft_plan_wide(enum weft_plan_id plan) { return plan_of(plan)->wide; }
-const char *weft_plan_name(enum weft_plan_id plan) { return (unsigned)plan < WEFT_PLAN_COUNT ? plans[plan].name : "?"; }
+const char *weft_plan_name(enum weft_plan_id plan)
+{
+    return (unsigned)plan < WEFT_PLAN_COUNT && plans[plan].name ? plans[plan].name : "?";
+}
 
 enum weft_plan_id weft_plan_parse(const char *name)
 {
     for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++)
-        if (strcmp(name, plans[plan].name) == 0) return (enum weft_plan_id)plan;
+        if (plans[plan].name && strcmp(name, plans[plan].name) == 0) return (enum weft_plan_id)plan;
     return WEFT_PLAN_AUTO;
 }
 

@@ -140,8 +140,12 @@ static struct weft_plan_args plan_args_of(const struct weft_group *group, const 
     if (rooted(args->kind) || is_pairwise(args->kind)) plan.root = args->root;
     plan.plan = args->plan;
     if (plan.plan == WEFT_PLAN_AUTO)
-        plan.plan = weft_plan_choose(args->kind, group->ranks, plan.count * elem_bytes, args->reproducible && sums(args->kind));
-    if (args->counts && !weft_plan_cuts(plan.plan, args->kind)) plan.plan = WEFT_PLAN_DIRECT;
+        plan.plan = weft_plan_choose(
+            &(struct weft_plan_question){
+                .kind = args->kind, .ranks = group->ranks, .bytes = plan.count * elem_bytes, .elem_bytes = elem_bytes,
+                .wide_bytes = sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && sums(args->kind),
+                .unequal = args->counts != NULL, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost},
+            NULL);
     /* The direct plan holds all ranks' contributions to a chunk, twice: shorter chunks keep that bounded. */
     size_t chunk_bytes = group->chunk_bytes;
     if (plan.plan == WEFT_PLAN_DIRECT && sums(args->kind)) {

@@ -162,6 +162,11 @@ static bool run_size(struct job *job, uint64_t bytes, uint32_t salt)
     uint64_t count = bytes / weft_dtype_bytes(job->options->dtype);
     struct bench_row row = {.bytes = bytes, .count = count};
     if (job->options->kind == BENCH_PUSH_PULL && !declare_size(job, count)) return false;
+    if (job->options->explain && job->rank == 0 && !job->options->json) {
+        char text[512];
+        if (weft_explain(job->session, bench_kind_name(job->options->kind), count, job->options->dtype, text, sizeof text) == WEFT_OK)
+            fprintf(job->report.out, "# %s\n", text);
+    }
     if (!time_size(job, count, false, &row.out_of_place)) return false;
     row.step_us = job->step_us / job->options->iters;
     if (!check_size(job, count, false, salt, &row.out_of_place.wrong)) return false;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_WARMUP, OPTION_JSON, OPTION_STEP, OPTION_PIECE };
+enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_WARMUP, OPTION_JSON, OPTION_STEP, OPTION_PIECE, OPTION_EXPLAIN };
 
 static const struct option long_options[] = {
     {"minbytes", required_argument, NULL, 'b'},
@@ -25,6 +25,7 @@ static const struct option long_options[] = {
     {"iters", required_argument, NULL, OPTION_ITERS},
     {"warmup", required_argument, NULL, OPTION_WARMUP},
     {"json", no_argument, NULL, OPTION_JSON},
+    {"explain", no_argument, NULL, OPTION_EXPLAIN},
     {"piece-us", required_argument, NULL, OPTION_PIECE},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -68,7 +69,8 @@ static void print_help(enum bench_kind kind)
     if (!push_pull) {
         printf("  -d, --datatype TYPE   f32, f16, bf16, i64 (default f32)\n"
                "  -o, --op OP           sum, avg (default sum)\n"
-               "      --plan PLAN       auto, direct, ring (default auto)\n");
+               "      --plan PLAN       auto, direct, ring, doubling, halving, double_tree (default auto)\n"
+               "      --explain         before each row the plan and what the model of cost says of the others\n");
     }
     printf("      --transport LANES tcp or shm (default: as configured, tcp)\n"
            "      --iters N         timed operations of a size (default 20)\n"
@@ -128,7 +130,7 @@ static bool parse_choice(const char *name, const char *text, const char *const *
 static bool set_option(struct bench_options *options, int found, const char *text)
 {
     static const char *const types[] = {"f32", "f16", "bf16", "i64", NULL}, *const ops[] = {"sum", "avg", NULL};
-    static const char *const plans[] = {"auto", "direct", "ring", NULL};
+    static const char *const plans[] = {"auto", "direct", "ring", "doubling", "halving", "double_tree", NULL};
     switch (found) {
     case 'b': return parse_size("-b", text, &options->sweep.first);
     case 'e': return parse_size("-e", text, &options->sweep.last);
@@ -140,6 +142,7 @@ static bool set_option(struct bench_options *options, int found, const char *tex
     case OPTION_WARMUP: return parse_u32("--warmup", text, 0, 1000000, &options->warmup);
     case OPTION_TRANSPORT: options->lanes = text; return true;
     case OPTION_JSON: options->json = true; return true;
+    case OPTION_EXPLAIN: options->explain = true; return true;
     case OPTION_PIECE: return parse_u32("--piece-us", text, 1, 10000000, &options->piece_us);
     case 'd':
         if (!parse_choice("-d", text, types, "f32, f16, bf16 or i64")) return false;
@@ -152,7 +155,7 @@ static bool set_option(struct bench_options *options, int found, const char *tex
         return true;
     default:
         options->plan = text;
-        return parse_choice("--plan", text, plans, "auto, direct or ring");
+        return parse_choice("--plan", text, plans, "auto, direct, ring, doubling, halving or double_tree");
     }
 }
 
@@ -176,7 +179,7 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind, int
     while ((found = getopt_long(argc, argv, push_pull ? ":b:e:f:n:s:h" : ":b:e:f:n:d:o:h", long_options, NULL)) != -1) {
         if (found == 'h') return print_help(kind), 1;
         if (found == '?' || found == ':') return bench_option_error(bench_kind_name(kind), argv, found) + 1;
-        bool foreign = push_pull ? found == 'd' || found == 'o' || found == OPTION_PLAN : found == 's';
+        bool foreign = push_pull ? found == OPTION_EXPLAIN || found == 'd' || found == 'o' || found == OPTION_PLAN : found == 's';
         if (kind == BENCH_WAITING)
             foreign = found != 'n' && found != OPTION_ITERS && found != OPTION_TRANSPORT && found != OPTION_JSON && found != OPTION_PIECE;
         else foreign |= found == OPTION_PIECE;

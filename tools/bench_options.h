@@ -22,6 +22,7 @@ struct bench_options {
     const char *plan;
     const char *lanes;     /* NULL: as configured */
     bool json;
+    bool explain;          /* which plan each size takes, and why */
 };
 
 const char *bench_kind_name(enum bench_kind kind);

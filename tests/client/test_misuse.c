@@ -58,7 +58,7 @@ static void wrong_collectives(struct crowd *crowd, struct weft_session *session)
     memset(&dirty, 0x77, sizeof dirty);
     CROWD_REFUSED(crowd, session, weft_all_reduce(session, NULL, x, 4, WEFT_F32, WEFT_SUM, &request), WEFT_ERR_INVALID, "NULL");
     CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, (enum weft_dtype)0, WEFT_SUM, &request), WEFT_ERR_INVALID, "dtype 0");
-    CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, (enum weft_op)5, &request), WEFT_ERR_INVALID, "op 5");
+    CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, (enum weft_op)55, &request), WEFT_ERR_INVALID, "op 55");
     CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, UINT64_MAX, WEFT_F32, WEFT_SUM, &request), WEFT_ERR_INVALID, "memory");
     CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, NULL), WEFT_ERR_INVALID, "request is NULL");
     CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &dirty), WEFT_ERR_INVALID, "zeroed");

@@ -440,11 +440,30 @@ static uint64_t around(const uint64_t *leaves, uint32_t ranks, uint32_t last)
     return finished(value);
 }
 
+/* The double tree's sum at a place of one tree, from the rule of parents: (lower child + own) + upper child. */
+static uint32_t parent_place(uint32_t place, uint32_t ranks)
+{
+    uint32_t lowest = place & (~place + 1);
+    uint64_t up = (uint64_t)(place - lowest) | 2ull * lowest;
+    return up < ranks ? (uint32_t)up : place - lowest;
+}
+static uint64_t tree_at(const uint64_t *leaves, uint32_t ranks, bool second, uint32_t place)
+{
+    uint32_t rank = !second ? place : ranks % 2 ? (place + 1) % ranks : ranks - 1 - place;
+    uint64_t value = leaves[rank];
+    for (uint32_t child = 1; child < place; child++)
+        if (parent_place(child, ranks) == place) value = sum(tree_at(leaves, ranks, second, child), value);
+    for (uint32_t child = place + 1; child < ranks; child++)
+        if (parent_place(child, ranks) == place) value = sum(value, tree_at(leaves, ranks, second, child));
+    return value;
+}
+
 static uint64_t reduced(struct model *m, uint64_t element, uint32_t slice, uint64_t *leaves)
 {
     const struct plan_case *c = m->c;
     for (uint32_t r = 0; r < c->ranks; r++) leaves[r] = leaf(r, element);
     if (c->ranks == 1 || weft_plan_reproducible(c->plan)) return finished(tree(leaves, 1, 0, c->ranks));
+    if (c->plan == WEFT_PLAN_DOUBLE_TREE) return finished(tree_at(leaves, c->ranks, element / c->chunk_elems & 1, 0));
     return around(leaves, c->ranks, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
 }
 

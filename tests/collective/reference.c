@@ -221,6 +221,23 @@ static double around(const struct call *c, const double *values, uint32_t last)
     return total;
 }
 
+/* The double tree's sum at a place of one tree: (lower child + own) + upper child. */
+static uint32_t parent_place(uint32_t place, uint32_t ranks)
+{
+    uint32_t lowest = place & (~place + 1), up = (place - lowest) | 2 * lowest;
+    return up < ranks ? up : place - lowest;
+}
+static double tree_at(const struct call *c, const double *values, bool second, uint32_t place)
+{
+    uint32_t ranks = c->ranks;
+    double value = values[!second ? place : ranks % 2 ? (place + 1) % ranks : ranks - 1 - place];
+    for (uint32_t child = 1; child < place; child++)
+        if (parent_place(child, ranks) == place) value = pair(c, tree_at(c, values, second, child), value);
+    for (uint32_t child = place + 1; child < ranks; child++)
+        if (parent_place(child, ranks) == place) value = pair(c, value, tree_at(c, values, second, child));
+    return value;
+}
+
 static void reduced(const struct call *c, uint64_t element, uint32_t slice, void *out)
 {
     double values[1024];
@@ -235,7 +252,9 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
         values[r] = load(c->dtype, bytes);
     }
     bool by_tree = c->ranks == 1 || c->plan == WEFT_PLAN_AUTO || weft_plan_reproducible(c->plan);
-    double total = by_tree ? tree(c, values, 0, c->ranks) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
+    uint64_t chunk = (c->chunk_bytes ? c->chunk_bytes : 1 << 20) / weft_dtype_bytes(c->dtype);
+    double total = by_tree ? tree(c, values, 0, c->ranks)
+        : c->plan == WEFT_PLAN_DOUBLE_TREE ? tree_at(c, values, element / chunk & 1, 0) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
     if (c->op == WEFT_AVG && c->ranks > 1)
         total = c->dtype == WEFT_F64 ? total * (1.0 / c->ranks) : (double)((float)total * (1.0f / (float)c->ranks));
     store(c->dtype, out, total);

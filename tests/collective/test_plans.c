@@ -70,6 +70,7 @@ static void ring_reduce_scatter(void **state) { prove_vector_kind(WEFT_PLAN_RING
 static void ring_all_gather(void **state) { prove_vector_kind(WEFT_PLAN_RING, WEFT_COLL_ALL_GATHER); }
 static void doubling(void **state) { prove_vector_kind(WEFT_PLAN_DOUBLING, WEFT_COLL_ALL_REDUCE); }
 static void halving(void **state) { prove_vector_kind(WEFT_PLAN_HALVING, WEFT_COLL_ALL_REDUCE); }
+static void double_tree(void **state) { prove_vector_kind(WEFT_PLAN_DOUBLE_TREE, WEFT_COLL_ALL_REDUCE); }
 static void direct_reduce(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_REDUCE); }
 static void binomial_reduce(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIAL, WEFT_COLL_REDUCE); }
 static void chain_reduce(void **state) { prove_vector_kind(WEFT_PLAN_CHAIN, WEFT_COLL_REDUCE); }
@@ -180,9 +181,9 @@ static void exchange_bytes_is_all_to_all(void **state)
 static void large(void **state)
 {
     static const uint32_t sizes[] = {257, 509, 512, 1021, 1024, 2039, 2048, 4093, 4096, 4099};
-    static const enum weft_plan_id plans[] = {WEFT_PLAN_DOUBLING, WEFT_PLAN_HALVING, WEFT_PLAN_DIRECT, WEFT_PLAN_RING};
+    static const enum weft_plan_id plans[] = {WEFT_PLAN_DOUBLING, WEFT_PLAN_HALVING, WEFT_PLAN_DOUBLE_TREE, WEFT_PLAN_DIRECT, WEFT_PLAN_RING};
     for (size_t i = 0; i < (thorough ? 10 : 1); i++)
-        for (size_t k = 0; k < (i < 4 ? 4 : 2); k++) {
+        for (size_t k = 0; k < (i < 4 && thorough ? 5 : 3); k++) {
             uint32_t p = sizes[i];
             prove(&(struct plan_case){.plan = plans[k], .kind = WEFT_COLL_ALL_REDUCE, .ranks = p, .count = i < 4 ? p + p / 2 : 5,
                                       .chunk_elems = 1 + i % 4, .lanes = 1, .window = 2});
@@ -209,16 +210,65 @@ static void huge_counts(void **state)
 static void names_and_choice(void **state)
 {
     assert_int_equal(weft_plan_parse("ring"), WEFT_PLAN_RING);
-    for (int plan = 0; plan < WEFT_PLAN_COUNT; plan++) assert_int_equal(weft_plan_parse(weft_plan_name(plan)), plan);
+    for (int plan = 0; plan < WEFT_PLAN_COUNT; plan++)
+        if (weft_plan_name(plan)[0] != '?') assert_int_equal(weft_plan_parse(weft_plan_name(plan)), plan);
     assert_int_equal(weft_plan_parse("nothing"), WEFT_PLAN_AUTO);
     assert_string_equal(weft_plan_name(WEFT_PLAN_RING), "ring");
     for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++)
         for (uint32_t p = 1; p <= 300; p += p / 5 + 1)
             for (uint64_t bytes = 0; bytes < 1ull << 40; bytes = bytes * 7 + 1)
                 for (int same = 0; same < 2; same++) {
-                    enum weft_plan_id plan = weft_plan_choose(kind, p, bytes, same);
+                    struct weft_plan_question question = {.kind = kind, .ranks = p, .bytes = bytes, .elem_bytes = 4, .wide_bytes = 4,
+                                                          .reproducible = same, .unequal = bytes % 3 == 0};
+                    enum weft_plan_id plan = weft_plan_choose(&question, NULL);
                     assert_true(weft_plan_supports(plan, kind) && (!same || weft_plan_reproducible(plan)));
+                    if (question.unequal && weft_plan_cuts(WEFT_PLAN_DIRECT, kind)) assert_true(weft_plan_cuts(plan, kind));
                 }
+    struct weft_plan_question question = {.kind = WEFT_COLL_ALL_REDUCE, .ranks = 16, .bytes = 8, .elem_bytes = 4, .wide_bytes = 4};
+    assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_DOUBLING);
+    question.bytes = 1ull << 30;
+    assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_RING);
+    char text[400];
+    question.told = WEFT_PLAN_HALVING;
+    assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HALVING);
+    assert_in_range(weft_plan_explain(&question, text, sizeof text), 40, sizeof text - 1);
+    assert_non_null(strstr(text, "halving (as told)"));
+    assert_in_range(weft_plan_explain(&question, text, 20), 20, 400); /* cut, not overrun */
+    question.reproducible = true, question.told = WEFT_PLAN_RING;
+    assert_true(weft_plan_reproducible(weft_plan_choose(&question, NULL))); /* what is asked of the sum is above what was told */
+}
+
+/* No cliff: from one size, or number of ranks, to the next the modelled time of the chosen plan grows by what was added. */
+static void no_cliffs(void **state)
+{
+    struct weft_plan_question question = {.kind = WEFT_COLL_ALL_REDUCE, .elem_bytes = 4, .wide_bytes = 4};
+    for (question.ranks = 2; question.ranks < 200; question.ranks++) {
+        uint64_t before = 0;
+        for (question.bytes = 8; question.bytes < 1ull << 32; question.bytes += question.bytes / 8 + 1) {
+            uint64_t times[WEFT_PLAN_COUNT], now = times[weft_plan_choose(&question, times)];
+            if (before) assert_in_range(now, before, before + before / 7 + 1);
+            before = now;
+        }
+    }
+}
+
+static void plans_told(void **state)
+{
+    enum weft_plan_id plans[WEFT_COLL_KIND_COUNT] = {0};
+    struct weft_error error = {0};
+    assert_int_equal(weft_plans_parse("ring", plans, &error), WEFT_OK);
+    assert_true(plans[WEFT_COLL_ALL_REDUCE] == WEFT_PLAN_RING && plans[WEFT_COLL_BROADCAST] == WEFT_PLAN_AUTO);
+    assert_int_equal(weft_plans_parse("all_reduce=halving,broadcast=chain", plans, &error), WEFT_OK);
+    assert_true(plans[WEFT_COLL_ALL_REDUCE] == WEFT_PLAN_HALVING && plans[WEFT_COLL_BROADCAST] == WEFT_PLAN_CHAIN);
+    assert_true(plans[WEFT_COLL_ALL_GATHER] == WEFT_PLAN_RING);
+    assert_int_equal(weft_plans_parse("reduce=ring", plans, &error), WEFT_ERR_UNSUPPORTED);
+    static const char *const bad[] = {"", "rin", "all_reduce=", "=ring", "all_reduc=ring", "broadcast=chain,all_reduce=nothing", "a_name_that_is_longer_than_any_plan_has"};
+    for (size_t i = 0; i < 7; i++) {
+        assert_int_equal(weft_plans_parse(bad[i], plans, &error), WEFT_ERR_INVALID);
+        assert_true(plans[WEFT_COLL_BROADCAST] == WEFT_PLAN_CHAIN);
+    }
+    assert_int_equal(weft_plans_parse("auto", plans, &error), WEFT_OK);
+    for (int kind = 0; kind < WEFT_COLL_KIND_COUNT; kind++) assert_int_equal(plans[kind], WEFT_PLAN_AUTO);
 }
 
 int main(int argc, char **argv)
@@ -231,12 +281,12 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(direct_all_reduce), cmocka_unit_test(direct_reduce_scatter), cmocka_unit_test(direct_all_gather),
         cmocka_unit_test(direct_all_gather_bytes), cmocka_unit_test(ring_all_reduce), cmocka_unit_test(ring_reduce_scatter),
-        cmocka_unit_test(ring_all_gather), cmocka_unit_test(doubling), cmocka_unit_test(halving), cmocka_unit_test(direct_reduce),
+        cmocka_unit_test(ring_all_gather), cmocka_unit_test(doubling), cmocka_unit_test(halving), cmocka_unit_test(double_tree), cmocka_unit_test(direct_reduce),
         cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather),
         cmocka_unit_test(gather), cmocka_unit_test(scatter), cmocka_unit_test(all_to_all), cmocka_unit_test(unequal_pieces), cmocka_unit_test(any_root),
         cmocka_unit_test(broadcast), cmocka_unit_test(broadcast_any_root),
         cmocka_unit_test(exchange_bytes_is_all_to_all), cmocka_unit_test(barrier), cmocka_unit_test(barrier_holds), cmocka_unit_test(large), cmocka_unit_test(huge_counts),
-        cmocka_unit_test(names_and_choice),
+        cmocka_unit_test(names_and_choice), cmocka_unit_test(no_cliffs), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

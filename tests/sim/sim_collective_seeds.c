@@ -112,6 +112,7 @@ struct run {
     bool killed[WORLD_HOSTS_MAX];
     uint32_t pending;                  /* operations of hosts that are not to be killed */
     bool all_done;
+    size_t chunk_bytes; /* of all groups */
     char why[700];
 };
 static struct run run;
@@ -163,6 +164,7 @@ static void choose_call(struct call *call, uint32_t ranks)
     call->count = pieces ? roll(4) : roll(8) ? roll(2 * ranks) : roll(700);
     call->plan = (enum weft_plan_id)(1 + roll(WEFT_PLAN_COUNT - 1));
     if (!weft_plan_supports(call->plan, call->kind)) call->plan = WEFT_PLAN_DIRECT;
+    call->chunk_bytes = run.chunk_bytes;
 }
 
 static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
@@ -290,7 +292,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
     choose_faults(hosts);
     struct weft_group_options options;
     weft_group_options_init(&options);
-    options.chunk_bytes = roll(2) ? 64 : 1 << 20;
+    options.chunk_bytes = run.chunk_bytes = roll(2) ? 64 : 1 << 20;
     options.inflight_max = roll(2) ? 16 : 2 + (uint32_t)roll(30);
     options.deadline_ns = WEFT_SECONDS(30);
     for (uint32_t k = 0; k < GROUPS; k++) {

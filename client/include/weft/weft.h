@@ -135,7 +135,7 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
 /* Caller-embeddable: no allocation per operation. Zero it once ({0}) before first use; its memory must stay until
  * weft_wait or weft_test has answered for it. */
 struct weft_request {
-    uint64_t opaque[24];
+    uint64_t opaque[32];
 };
 
 /* weft_push_pull() - start one round: contribute grad (elems,), get the result in out (elems,).
@@ -160,9 +160,14 @@ WEFT_API enum weft_status weft_test(struct weft_request *request);
 
 /* ---- 3. Collectives on plain buffers --------------------------------------------------------------
  * All ranks call the same operations in the same order with the same count, dtype, op (else WEFT_ERR_MISMATCH on both
- * sides). Non-blocking; in place is in == out (all_gather: in == out + rank*count; reduce_scatter: out == in + rank*count). */
+ * sides). Non-blocking. In place is in == out, and where one buffer holds the pieces of all ranks: all_gather and gather's root
+ * in == out + rank*count, reduce_scatter and scatter's root out == in + rank*count. All dtypes; sum, avg, prod, min, max, for
+ * integers and, or, xor. Of one operation every rank gets the same bits, in every run (docs/collectives.md). */
 WEFT_API enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,
                                           enum weft_dtype dtype, enum weft_op op, struct weft_request *request);
+/* The sum of factor*in, each rank with a factor of its own; the products are rounded to dtype, a float. */
+WEFT_API enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                                 enum weft_dtype dtype, double factor, struct weft_request *request);
 /* in (ranks*count,), out (count,): rank r gets the reduced piece r. */
 WEFT_API enum weft_status weft_reduce_scatter(struct weft_session *session, const void *in, void *out, uint64_t count,
                                               enum weft_dtype dtype, enum weft_op op, struct weft_request *request);
@@ -171,10 +176,50 @@ WEFT_API enum weft_status weft_all_gather(struct weft_session *session, const vo
                                           enum weft_dtype dtype, struct weft_request *request);
 WEFT_API enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype,
                                          uint32_t root, struct weft_request *request);
+/* in (count,); out (count,) at the root, ignored elsewhere. */
+WEFT_API enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                                      enum weft_op op, uint32_t root, struct weft_request *request);
+/* in (count,); out (ranks*count,) at the root, ignored elsewhere. */
+WEFT_API enum weft_status weft_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                                      uint32_t root, struct weft_request *request);
+/* in (ranks*count,) at the root, ignored elsewhere; out (count,). */
+WEFT_API enum weft_status weft_scatter(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                                       uint32_t root, struct weft_request *request);
+/* in, out (ranks*count,): piece i goes to rank i and lies there as piece `rank`. In place takes a copy of in. */
+WEFT_API enum weft_status weft_all_to_all(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                          enum weft_dtype dtype, struct weft_request *request);
 WEFT_API enum weft_status weft_barrier(struct weft_session *session, struct weft_request *request);
 
-/* Which plan the next all_reduce, reduce_scatter, all_gather use: "auto" (default), "direct", "ring". Same on all ranks. */
+/* Pieces of unequal lengths, one behind the other: counts (ranks,) of elements, borrowed until the request completes.
+ * reduce_scatter_v, all_gather_v: the same counts on all ranks; this rank's piece is counts[rank] long.
+ * gather_v, scatter_v: counts at the root (ignored elsewhere), `count` of the own piece at the others.
+ * all_to_all_v: counts_in[r] elements go to rank r, counts_out[r] come from it; lengths that do not agree are found. */
+WEFT_API enum weft_status weft_reduce_scatter_v(struct weft_session *session, const void *in, void *out, const uint64_t *counts,
+                                                enum weft_dtype dtype, enum weft_op op, struct weft_request *request);
+WEFT_API enum weft_status weft_all_gather_v(struct weft_session *session, const void *in, void *out, const uint64_t *counts,
+                                            enum weft_dtype dtype, struct weft_request *request);
+WEFT_API enum weft_status weft_gather_v(struct weft_session *session, const void *in, void *out, uint64_t count, const uint64_t *counts,
+                                        enum weft_dtype dtype, uint32_t root, struct weft_request *request);
+WEFT_API enum weft_status weft_scatter_v(struct weft_session *session, const void *in, void *out, uint64_t count, const uint64_t *counts,
+                                         enum weft_dtype dtype, uint32_t root, struct weft_request *request);
+WEFT_API enum weft_status weft_all_to_all_v(struct weft_session *session, const void *in, const uint64_t *counts_in, void *out,
+                                            const uint64_t *counts_out, enum weft_dtype dtype, struct weft_request *request);
+
+/* Between two ranks; the n-th send to a rank meets its n-th recv from this one, of the same count and dtype. The order
+ * against other operations is free. A send may complete before the other rank has received. */
+WEFT_API enum weft_status weft_send(struct weft_session *session, const void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t to,
+                                    struct weft_request *request);
+WEFT_API enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t from,
+                                    struct weft_request *request);
+
+/* Which plan the next operations take: "auto" (default), one of direct, ring, doubling, halving, double_tree, bruck, chain,
+ * binomial for all operations that have it, or for some of them, as "all_reduce=halving,broadcast=chain". Same on all ranks.
+ * WEFT_PLAN_ALL_REDUCE=ring in the environment says the same of one operation, collective.plan of all. */
 WEFT_API enum weft_status weft_set_plan(struct weft_session *session, const char *plan);
+/* Which plan "all_reduce" ... of `count` elements (where there are pieces: of one) would take now and what the model of cost
+ * says of each, one line without an end of line. Blocks for at most a second. */
+WEFT_API enum weft_status weft_explain(struct weft_session *session, const char *operation, uint64_t count, enum weft_dtype dtype, char *out,
+                                       size_t out_bytes);
 
 /* ---- 4. Memory, statistics, recorder --------------------------------------------------------------- */
 

@@ -1,0 +1,50 @@
+/* explain.c - which plan an operation would take, and what the model says of each: text for people. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/session.h"
+
+/* The group is the engine's: what its links cost is copied into the session's own memory. */
+static void answer(struct weft_mail *mail)
+{
+    struct client_question *question = weft_container_of(mail, struct client_question, mail);
+    struct client_engine *engine = &question->session->engine;
+    if (engine->group) engine->explain_cost = *weft_group_cost(engine->group);
+    atomic_store_explicit(&question->state, 2, memory_order_release);
+    weft_loop_notify(engine->loop);
+}
+
+static bool kind_named(const char *operation, enum weft_coll_kind *kind_out)
+{
+    for (int kind = 1; operation && kind < WEFT_COLL_KIND_COUNT; kind++) {
+        *kind_out = (enum weft_coll_kind)kind;
+        if (strcmp(weft_coll_kind_name(*kind_out), operation) == 0) return true;
+    }
+    return false;
+}
+
+enum weft_status weft_explain(struct weft_session *session, const char *operation, uint64_t count, enum weft_dtype dtype, char *out,
+                              size_t out_bytes)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    WEFT_TRY(client_usable(session));
+    enum weft_coll_kind kind;
+    if (!kind_named(operation, &kind))
+        return client_error(session, WEFT_ERR_INVALID, "explain: there is no operation '%.40s'", operation ? operation : "(NULL)");
+    if (!out || out_bytes == 0 || weft_dtype_bytes(dtype) == 0)
+        return client_error(session, WEFT_ERR_INVALID, "explain: a buffer and an element type are needed");
+    struct client_engine *engine = &session->engine;
+    engine->explain_question.mail.fn = answer;
+    if (client_engine_ask(session, &engine->explain_question) < 0)
+        return client_error(session, WEFT_ERR_BUSY, "explain: the engine is deep in a computation; ask again");
+    bool narrow = dtype == WEFT_F16 || dtype == WEFT_BF16 || dtype == WEFT_F8_E4M3 || dtype == WEFT_F8_E5M2;
+    size_t elem_bytes = weft_dtype_bytes(dtype);
+    struct weft_plan_question question = {
+        .kind = kind, .ranks = session->ranks, .bytes = count * elem_bytes, .elem_bytes = elem_bytes,
+        .wide_bytes = narrow ? sizeof(float) : elem_bytes, .told = session->plans[kind], .cost = &engine->explain_cost,
+        .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"),
+        .window = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight"),
+    };
+    weft_plan_explain(&question, out, out_bytes);
+    return WEFT_OK;
+}

@@ -1,0 +1,48 @@
+"""test_operations.py - every operation between real processes; plans that promise one tree of sums give one set of bits."""
+
+import os
+import re
+
+import harness
+
+WORKER = os.path.join(harness.BUILD, "tests", "client", "operations")
+SHM, TCP = {"WEFT_TRANSPORT_LANES": "shm"}, {"WEFT_TRANSPORT_LANES": "tcp"}
+
+
+class Operations(harness.JobTest):
+    def bits(self, workers, name, **environment):
+        """The one hash that all ranks print."""
+        done = self.run_job(0, workers, [WORKER], name, environment=environment)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        found = set(re.findall(r"bits ([0-9a-f]{16})", done.stdout))
+        self.assertEqual(len(found), 1, done.stdout)
+        return found.pop(), done.stdout
+
+    def test_every_operation(self):
+        for workers in (1, 2, 3, 5):
+            _, text = self.bits(workers, f"all-{workers}")
+            self.assertRegex(text, r"all_reduce 4000 B, \d ranks: \w+")
+
+    def test_one_tree(self):
+        """Reproducible plans: the same bits whatever plan, chunk and transport; a ring's are others, but always the same."""
+        for workers in (3, 4):
+            seen = {}
+            for plan in ("direct", "doubling", "halving"):
+                for chunk in ("4096", "1048576"):
+                    for lanes in (SHM, TCP):
+                        name = f"{plan}-{chunk}-{lanes['WEFT_TRANSPORT_LANES']}-{workers}"
+                        seen[name], text = self.bits(workers, name, WEFT_PLAN_ALL_REDUCE=plan, WEFT_COLLECTIVE_CHUNK_BYTES=chunk, **lanes)
+                        self.assertIn(f"{plan} (as told)", text)
+            self.assertEqual(len(set(seen.values())), 1, seen)
+            rings = {self.bits(workers, f"ring-{i}-{workers}", WEFT_PLAN_ALL_REDUCE="ring", **SHM)[0] for i in range(2)}
+            self.assertEqual(len(rings), 1)
+            self.assertNotIn(rings.pop(), seen.values())
+
+    def test_a_wrong_plan_is_refused(self):
+        done = self.run_job(0, 2, [WORKER], "wrong", environment={"WEFT_PLAN_REDUCE": "ring"})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("WEFT_PLAN_REDUCE: plan ring has no reduce", done.stdout)
+
+
+if __name__ == "__main__":
+    harness.main()
