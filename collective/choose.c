@@ -16,6 +16,7 @@
 #include "collective/plan.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #define LATENCY_NS 25000.0
@@ -51,11 +52,18 @@ static double incast(const struct model *m, double senders)
 /* One direction of a rank's link: bytes on the wire, and messages handed over. */
 static double moves(const struct model *m, double messages, double bytes) { return messages * m->o + bytes * m->b; }
 
+/* plan_pipeline_chunk, without its steps. */
+static double pipeline_chunk(const struct model *m, double stages)
+{
+    double least = m->chunk < 4096 ? m->chunk : 4096, best = sqrt(m->n * PLAN_HOP_BYTES / stages);
+    return best < least ? least : best > m->chunk ? m->chunk : best;
+}
+
 /* A chain of `links` message times with `bytes` of each link's load cut into chunks that follow each other. */
 static double pipelined(const struct model *m, double links, double bytes, double per_byte)
 {
-    double chunk = bytes < m->chunk ? bytes : m->chunk;
-    return links * (m->a + chunk * (m->b + per_byte)) + moves(m, pieces_of(bytes, m->chunk), bytes) + bytes * per_byte;
+    double most = pipeline_chunk(m, links), chunk = bytes < most ? bytes : most;
+    return links * (m->a + chunk * (m->b + per_byte)) + moves(m, pieces_of(bytes, most), bytes) + bytes * per_byte;
 }
 
 /* What a smaller block costs beside the first: its tail, and the result. */
@@ -120,9 +128,9 @@ static double time_halving(const struct weft_plan_question *q, const struct mode
 static double time_double_tree(const struct weft_plan_question *q, const struct model *m)
 {
     /* Up in partials, down in elements; a rank moves each byte about once each way a phase, most of it at the same time. */
-    double half = m->n / 2, chunk = half < m->chunk ? half : m->chunk;
+    double most = pipeline_chunk(m, 2 * m->log2), chunk = m->n < most ? m->n : most;
     double fill = 2 * m->log2 * (m->a + chunk * m->b * (1 + m->wide) / 2 + chunk * m->wide * m->g);
-    return fill + moves(m, 3 * pieces_of(m->n, m->chunk), m->n * (1 + m->wide)) + m->n * m->wide * (m->g + m->d);
+    return fill + moves(m, 3 * pieces_of(m->n, most), m->n * (1 + m->wide)) + m->n * m->wide * (m->g + m->d);
 }
 
 static double time_bruck(const struct weft_plan_question *q, const struct model *m)

@@ -220,6 +220,22 @@ uint64_t plan_slice_out(const struct weft_plan_args *args, uint32_t slice)
     return args->kind == WEFT_COLL_REDUCE_SCATTER ? 0 : weft_plan_slice_first(args, slice);
 }
 
+uint32_t plan_stages(enum weft_plan_id plan, uint32_t ranks)
+{
+    uint32_t depth = 0;
+    while (1ull << depth < ranks) depth++;
+    return plan == WEFT_PLAN_CHAIN ? ranks - 1 : plan == WEFT_PLAN_DOUBLE_TREE ? 2 * depth : 0;
+}
+
+uint64_t plan_pipeline_chunk(enum weft_plan_id plan, uint32_t ranks, uint64_t bytes, uint64_t chunk_bytes)
+{
+    uint32_t stages = plan_stages(plan, ranks);
+    uint64_t chunk = 4096;
+    if (stages == 0) return chunk_bytes;
+    while (chunk < chunk_bytes && (double)chunk * (double)chunk < (double)bytes * PLAN_HOP_BYTES / stages) chunk *= 2;
+    return chunk < chunk_bytes ? chunk : chunk_bytes;
+}
+
 struct plan_block plan_block_of(uint32_t ranks, uint32_t rank)
 {
     struct plan_block block = {0};

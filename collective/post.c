@@ -4,6 +4,7 @@
  * (window of steps, and scratch for sums) is kept by the group when its operation is over and serves the
  * next one, so a training loop stops allocating after its first step. */
 #include "collective/host.h"
+#include "collective/plan.h"
 
 #include <string.h>
 
@@ -147,7 +148,7 @@ static struct weft_plan_args plan_args_of(const struct weft_group *group, const 
                 .unequal = args->counts != NULL, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost},
             NULL);
     /* The direct plan holds all ranks' contributions to a chunk, twice: shorter chunks keep that bounded. */
-    size_t chunk_bytes = group->chunk_bytes;
+    size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
     if (plan.plan == WEFT_PLAN_DIRECT && sums(args->kind)) {
         size_t share = group->chunk_bytes * group->inflight_max / (2 * (size_t)group->ranks);
         if (share < FOLD_CHUNK_BYTES_MIN) share = FOLD_CHUNK_BYTES_MIN;

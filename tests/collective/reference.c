@@ -238,6 +238,14 @@ static double tree_at(const struct call *c, const double *values, bool second, u
     return value;
 }
 
+/* sqrt(bytes * 32 KiB / stages), as a power of two from 4 KiB to the group's. */
+static uint64_t chunk_of(const struct call *c)
+{
+    uint64_t most = c->chunk_bytes ? c->chunk_bytes : 1 << 20, chunk = 4096, elem = weft_dtype_bytes(c->dtype);
+    while (chunk < most && (double)chunk * (double)chunk < (double)(c->count * elem) * 32768 / (2 * ceil(log2(c->ranks)))) chunk *= 2;
+    return (chunk < most ? chunk : most) / elem;
+}
+
 static void reduced(const struct call *c, uint64_t element, uint32_t slice, void *out)
 {
     double values[1024];
@@ -252,7 +260,7 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
         values[r] = load(c->dtype, bytes);
     }
     bool by_tree = c->ranks == 1 || c->plan == WEFT_PLAN_AUTO || weft_plan_reproducible(c->plan);
-    uint64_t chunk = (c->chunk_bytes ? c->chunk_bytes : 1 << 20) / weft_dtype_bytes(c->dtype);
+    uint64_t chunk = chunk_of(c);
     double total = by_tree ? tree(c, values, 0, c->ranks)
         : c->plan == WEFT_PLAN_DOUBLE_TREE ? tree_at(c, values, element / chunk & 1, 0) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
     if (c->op == WEFT_AVG && c->ranks > 1)

@@ -39,24 +39,20 @@ static void prove_vector_kind(enum weft_plan_id plan, enum weft_coll_kind kind)
         uint64_t pieces[] = {0, 1, 2, 5};
         size_t n = whole ? 6 : 4;
         for (size_t i = 0; i < n; i++) {
-            bool few = p > (thorough ? 72 : 12);
+            bool few = p > (thorough ? 40 : 12);
             if (few && i != p % n) continue; /* a different count for each p */
             uint64_t count = whole ? counts[i] : pieces[i];
             uint64_t chunk = i == 5 ? 3 : i == 3 ? 2 : i == 4 ? 1 + p % 3 : 1;
             struct plan_case c = {.plan = plan, .kind = kind, .ranks = p, .root = p / 3, .count = count, .chunk_elems = chunk,
                                   .lanes = 1 + p % 3, .window = p % 2 || few ? 2 : 16};
-            if (!few || p % 3) prove(&c);
-            c.in_place = kind != WEFT_COLL_BROADCAST && kind != WEFT_COLL_ALL_TO_ALL && !(few && p % 3);
-            c.lanes = 2;
-            c.window = p % 2 && !few ? 16 : 3;
-            if (c.in_place) prove(&c);
-            if (few && p > 24 && !thorough) continue;
-            c.seed = p * 10 + i + 1;
-            c.window = 2 + c.seed % 40;
-            prove(&c);
-            if (kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_ALL_TO_ALL) continue;
-            c.in_place = !c.in_place;
-            prove(&c);
+            bool one_place = kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_ALL_TO_ALL;
+            for (uint32_t variant = 0; variant < 4; variant++) { /* two places, with and without a random schedule */
+                if (few && variant != (p + p / 6) % 4) continue;
+                c.in_place = variant % 2 && !one_place;
+                c.seed = variant >= 2 ? p * 10 + i + 1 : 0;
+                if (variant > 0) c.lanes = 2, c.window = c.seed ? 2 + (uint32_t)c.seed % 40 : p % 2 && !few ? 16 : 3;
+                prove(&c);
+            }
         }
     }
 }
