@@ -169,7 +169,8 @@ static void one_cannot_map(void **state)
     rooms_open(3);
     run_barrier(WEFT_PLAN_DIRECT);
     struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 3, .count = 5003, .seed = 3};
-    run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, weft_plan_choose(WEFT_COLL_ALL_REDUCE, 3, 5003 * 4, false));
+    struct weft_plan_question question = {.kind = WEFT_COLL_ALL_REDUCE, .ranks = 3, .bytes = 5003 * 4, .elem_bytes = 4, .wide_bytes = 4};
+    run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, weft_plan_choose(&question, NULL));
     rooms_close(3);
     hosted_close(&hosted);
 }
