@@ -7,8 +7,9 @@ static void answer(struct weft_mail *mail)
     struct client_engine *engine = &question->session->engine;
     struct weft_transport_stats transport = {0};
     weft_transport_stats(engine->transport, &transport);
-    engine->stats[0] = transport.sent_bytes;
-    engine->stats[1] = transport.received_bytes;
+    uint64_t in_place = engine->group ? weft_group_moved_bytes(engine->group) : 0;
+    engine->stats[0] = transport.sent_bytes + in_place;
+    engine->stats[1] = transport.received_bytes + in_place;
     engine->stats[2] = engine->encode_ns;
     engine->stats[3] = engine->requests_done;
     atomic_store_explicit(&question->state, 2, memory_order_release);

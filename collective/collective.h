@@ -179,6 +179,9 @@ uint32_t weft_group_rank(const struct weft_group *group);
 uint32_t weft_group_ranks(const struct weft_group *group);
 /* What the group was given; all zero: not known. Never NULL. */
 const struct weft_link_cost *weft_group_cost(const struct weft_group *group);
+/* Payload that plan one-host has moved between this rank's memory and the others', each way, so far: it passes the transport
+ * by, whose statistics do not know of it. */
+uint64_t weft_group_moved_bytes(const struct weft_group *group);
 /* Another one from the next operation posted on: every rank calls it after the same operation. */
 void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost);
 /* Every posted operation ends with `status` (from the loop), every later one is refused with it; text is copied. While

@@ -93,6 +93,7 @@ struct host {
     struct weft_list queue;      /* struct weft_coll.host.link, by number */
     struct weft_pollable pollable;
     bool polled;
+    uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_moved_bytes) */
     struct host_peer peers[];    /* (ranks,) own one: mapping unused */
 };
 

@@ -247,9 +247,27 @@ static bool look(struct host *host, struct weft_coll *coll)
     return true;
 }
 
+/* What crossed between this rank and the others, one way, whoever did the copying: its contribution to what they own of the
+ * result, and its result to them. A short one is handed to everybody. The mean over the ranks where their shares differ. */
+static uint64_t moved_bytes(const struct weft_coll *coll)
+{
+    const struct weft_coll_args *args = &coll->args;
+    uint64_t bytes = args->count * coll->elem_bytes, others = coll->group->ranks - 1;
+    if (host_is_short(coll->group, args)) return host_short_bytes(coll) * others;
+    switch (args->kind) {
+    case WEFT_COLL_ALL_REDUCE: return 2 * (bytes / coll->group->ranks) * others;
+    case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_ALL_GATHER: return bytes * others;
+    default: return bytes / coll->group->ranks * others;
+    }
+}
+
+uint64_t weft_group_moved_bytes(const struct weft_group *group) { return group->host ? group->host->moved_bytes : 0; }
+
 static void finish(struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
+    group->host->moved_bytes += moved_bytes(coll);
     group->outstanding++; /* keeps the group while the callback runs */
     coll_finish(coll);
     group_released(group);

@@ -230,7 +230,7 @@ WEFT_API void weft_free(struct weft_session *session, void *memory);
 
 struct weft_stats {
     size_t size;                     /* in: sizeof(struct weft_stats) */
-    uint64_t sent_bytes;             /* at the transport, headers included */
+    uint64_t sent_bytes;             /* at the transport, headers included, and what ranks of one host took from memory in place */
     uint64_t received_bytes;
     uint64_t steps;                  /* ended with WEFT_OK */
     uint64_t step_ns;                /* summed time between step_begin and the end of step_end */
