@@ -1,6 +1,6 @@
-/* test_shm_fence.c - a window is closed while another thread's endpoint writes into it without a pause, again and again: once
- * its owner has it back, nothing is written there any more. `test_shm_fence light [ROUNDS]` and `test_shm_fence full
- * [ROUNDS]`: the two ways in which transport/shm/shm_fence.c orders that.
+/* test_shm_fence.c - a window is closed while another thread's endpoint writes into it without a pause, again
+ * and again: once its owner has it back, nothing is written there any more. `test_shm_fence light [ROUNDS]`
+ * and `test_shm_fence full [ROUNDS]`: the two ways in which transport/shm/shm_fence.c orders that.
  *
  *   user (thread)                           owner (main)
  *                                  ◄─────   opens a window, gives its key
@@ -20,7 +20,9 @@ enum { LINES = 8, BYTES = 64 * LINES };
 
 static uint32_t rounds = 500;
 
-static struct flavour ways[] = {{"light", "shm", .memory = true}, {"full", "shm", .tune = "membarrier=off", .memory = true}}, *way = ways;
+static struct flavour ways[] = {{"light", "shm", .memory = true},
+                                {"full", "shm", .tune = "membarrier=off", .memory = true}},
+                      *way = ways;
 
 struct scene {
     struct net net;
@@ -85,7 +87,8 @@ static bool put_until_closed(struct scene *scene, struct weft_remote *remote)
         }
         if (status == WEFT_IN_PROGRESS && op.status == WEFT_ERR_CANCELLED) return true;
         if (status == WEFT_IN_PROGRESS && op.status != WEFT_OK) return give_up(scene, "a put failed");
-        if (atomic_load(&scene->failed) || net_now_ns() > scene->deadline_ns) return give_up(scene, "the window is never closed");
+        if (atomic_load(&scene->failed) || net_now_ns() > scene->deadline_ns)
+            return give_up(scene, "the window is never closed");
         sched_yield(); /* the owner may have no other core */
     }
 }
@@ -120,7 +123,8 @@ static bool all(const volatile unsigned char *memory, unsigned char value)
 static void owner_round(struct scene *scene, uint32_t round, uint64_t *seed)
 {
     struct weft_transport *owner = scene->net.transports[1];
-    struct weft_window_options options = {sizeof options, scene->window_memory, BYTES, WEFT_MEMORY_HOST, WEFT_WINDOW_WRITE, WEFT_ANY_PEER};
+    struct weft_window_options options = {sizeof options,   scene->window_memory, BYTES,
+                                          WEFT_MEMORY_HOST, WEFT_WINDOW_WRITE,    WEFT_ANY_PEER};
     volatile unsigned char *memory = scene->window_memory;
     struct weft_window *window;
     struct op closing;
@@ -131,11 +135,13 @@ static void owner_round(struct scene *scene, uint32_t round, uint64_t *seed)
     memcpy(scene->key, key, scene->key_bytes);
     atomic_store_explicit(&scene->opened, round, memory_order_release);
     for (uint32_t i = 0; memory[BYTES - 1] == 0; i++) { /* all lines have been written */
-        if (atomic_load(&scene->failed) || (i % 1000 == 999 && net_now_ns() > scene->deadline_ns)) fail_msg("%s", scene->why ? scene->why : "nothing is put");
+        if (atomic_load(&scene->failed) || (i % 1000 == 999 && net_now_ns() > scene->deadline_ns))
+            fail_msg("%s", scene->why ? scene->why : "nothing is put");
         if (i % 1000 == 999) sched_yield();
     }
     *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
-    for (uint32_t i = 0; i < (*seed >> 40) % 400; i++) (void)memory[i % LINES * 64]; /* what it writes is slow to get out of its processor */
+    for (uint32_t i = 0; i < (*seed >> 40) % 400; i++)
+        (void)memory[i % LINES * 64]; /* what it writes is slow to get out of its processor */
     op_init(&closing);
     weft_window_close(window, &closing.completion);
     while (!closing.fired) {
@@ -145,7 +151,8 @@ static void owner_round(struct scene *scene, uint32_t round, uint64_t *seed)
     }
     assert_int_equal(closing.status, WEFT_OK);
     memset(scene->window_memory, 0xEE, BYTES);
-    if (!await(scene, &scene->ended, round)) fail_msg("%s", scene->why ? scene->why : "the user does not end");
+    if (!await(scene, &scene->ended, round))
+        fail_msg("%s", scene->why ? scene->why : "the user does not end");
     if (!all(memory, 0xEE)) fail_msg("round %u: written after the window had closed", round);
 }
 
@@ -169,8 +176,10 @@ static void test_nothing_after_the_close(void **state)
     pthread_join(user, NULL);
     if (scene.why) fail_msg("%s", scene.why);
     assert_true(scene.at_once_count >= (uint64_t)rounds * LINES); /* it is about these */
-    printf("%s: %u windows closed under %llu puts, %llu of them over in the call; %llu looks found somebody inside\n", way->name, rounds,
-           (unsigned long long)scene.put_count, (unsigned long long)scene.at_once_count, (unsigned long long)scene.waited_count);
+    printf("%s: %u windows closed under %llu puts, %llu of them over in the call; %llu looks found somebody "
+           "inside\n",
+           way->name, rounds, (unsigned long long)scene.put_count, (unsigned long long)scene.at_once_count,
+           (unsigned long long)scene.waited_count);
     net_close(&scene.net);
     net_give(&scene.net, scene.window_memory);
     net_give(&scene.net, scene.source);

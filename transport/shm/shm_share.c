@@ -1,9 +1,9 @@
 /* shm_share.c - a large payload by CMA, copied from both its ends at once.
  *
- * Beside the bytes, the kernel has page tables to walk for every page it copies between processes, so two processors are
- * nearly twice as quick as one. The receiver, who has named his buffer, tells the sender where it is (SHARE). Then he reads
- * chunks from the front, and the sender, when he looks, writes chunks from the back. Whose a chunk is, is settled in a word
- * of the ring that both may write, by compare and swap:
+ * Beside the bytes, the kernel has page tables to walk for every page it copies between processes, so two
+ * processors are nearly twice as quick as one. The receiver, who has named his buffer, tells the sender where
+ * it is (SHARE). Then he reads chunks from the front, and the sender, when he looks, writes chunks from the
+ * back. Whose a chunk is, is settled in a word of the ring that both may write, by compare and swap:
  *
  *   epoch (32 bits) | taken from the front, by the receiver (16) | taken from the back, by the sender (16)
  *
@@ -13,16 +13,21 @@
  *   has the sender taken any? waits  ◄───      DONE, if he has taken any
  *   DONE             ───────────────────►      over
  *
- * So nobody waits for a chunk that nobody has taken: a sender that computes delays nothing, and one that sleeps is not asked.
- * The sender writes between shm_enter and shm_leave, as after a GRANT. What one cannot copy, the other does: the receiver
- * reads what the sender could not write; what he cannot read himself is staged as a whole.
+ * So nobody waits for a chunk that nobody has taken: a sender that computes delays nothing, and one that
+ * sleeps is not asked. The sender writes between shm_enter and shm_leave, as after a GRANT. What one cannot
+ * copy, the other does: the receiver reads what the sender could not write; what he cannot read himself is
+ * staged as a whole.
  *
- * Each side counts what it has taken itself: where it copies does not depend on what the other writes into the word. */
+ * Each side counts what it has taken itself: where it copies does not depend on what the other writes into
+ * the word. */
 #include "transport/shm/shm.h"
 
 enum { CHUNK_MIN = 32 << 10, CHUNK_MAX = 128 << 10, CHUNKS_MAX = 0x7fff, PAGE_BYTES = 4096 };
 
-static uint64_t chunks_of(const struct shm_op *op) { return (op->bytes + op->chunk - 1) / op->chunk; }
+static uint64_t chunks_of(const struct shm_op *op)
+{
+    return (op->bytes + op->chunk - 1) / op->chunk;
+}
 
 static uint64_t chunk_for(size_t bytes)
 {
@@ -41,14 +46,15 @@ static _Atomic uint64_t *word_of(struct ring_shared *shared, uint32_t slot)
 /* One more chunk for this side. */
 static bool take(struct shm_op *op)
 {
-    _Atomic uint64_t *word = word_of(op->is_arrival ? op->pair->in.shared : op->pair->out.shared, op->share - 1);
+    _Atomic uint64_t *word =
+        word_of(op->is_arrival ? op->pair->in.shared : op->pair->out.shared, op->share - 1);
     uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
     do {
         uint64_t front = seen >> 16 & 0xffff, back = seen & 0xffff;
         if (seen >> 32 != op->share_epoch || front + back >= chunks_of(op)) return false;
         if ((op->is_arrival ? front : back) != op->taken) return false;
-    } while (!atomic_compare_exchange_weak_explicit(word, &seen, seen + (op->is_arrival ? 1u << 16 : 1u), memory_order_acq_rel,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(word, &seen, seen + (op->is_arrival ? 1u << 16 : 1u),
+                                                    memory_order_acq_rel, memory_order_relaxed));
     op->at = (op->is_arrival ? op->taken : chunks_of(op) - 1 - op->taken) * op->chunk;
     op->taken++;
     return true;
@@ -95,7 +101,8 @@ static void taken_all(struct shm_op *op)
 void shm_share_step(struct shm_op *op)
 {
     struct shm_endpoint *endpoint = op->pair->endpoint;
-    for (size_t moved = 0; moved < SHM_SLICE_BYTES && endpoint->step_bytes < SHM_STEP_BYTES; moved += op->chunk) {
+    for (size_t moved = 0; moved < SHM_SLICE_BYTES && endpoint->step_bytes < SHM_STEP_BYTES;
+         moved += op->chunk) {
         bool gives_up = op->share_status < 0 && !op->is_arrival; /* what is left is the receiver's */
         if (gives_up || !take(op)) {
             taken_all(op);
@@ -146,7 +153,8 @@ bool shm_share_start(struct shm_arrival *arrival)
     cell.body.share.chunk = chunk;
     cell.body.share.slot = slot;
     cell.body.share.epoch = ++pair->share_epoch;
-    atomic_store_explicit(word_of(pair->in.shared, slot), (uint64_t)cell.body.share.epoch << 32, memory_order_relaxed);
+    atomic_store_explicit(word_of(pair->in.shared, slot), (uint64_t)cell.body.share.epoch << 32,
+                          memory_order_relaxed);
     if (!shm_write(pair, &cell, NULL, NULL, 0)) return false;
     pair->shares |= 1u << slot;
     begin(op, slot, cell.body.share.epoch, chunk, arrival->address);
@@ -159,7 +167,9 @@ bool shm_on_share(struct shm_pair *pair, const struct ring_cell *cell)
     struct shm_op *op = shm_op_find(pair, cell->a);
     uint64_t chunk = cell->body.share.chunk;
     if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival || op->window != 0) return false;
-    if (cell->body.share.slot >= RING_SHARES || chunk < PAGE_BYTES || chunk > op->bytes || op->bytes / chunk >= CHUNKS_MAX * 2) return false;
+    if (cell->body.share.slot >= RING_SHARES || chunk < PAGE_BYTES || chunk > op->bytes ||
+        op->bytes / chunk >= CHUNKS_MAX * 2)
+        return false;
     op->peer_op = cell->body.share.op;
     begin(op, cell->body.share.slot, cell->body.share.epoch, chunk, cell->body.share.address);
     if (pair->read_by_cma) go(op);
