@@ -151,6 +151,30 @@ static void test_close_under_a_user(void **state)
     net_give(&net, memory);
 }
 
+/* The fence for the users was refused: who may have been inside unseen is waited for. */
+static void test_close_without_fence(void **state)
+{
+    struct net net;
+    net_open(&net, &ways[0], 2);
+    meet(&net);
+    const struct shm_pair *pair = net.peers[1][0]->backend;
+    char *memory = net_alloc(&net, 4096);
+    struct weft_window *window = window_open(&net, 1, memory, 4096);
+    if (pair->light) {
+        struct op closing;
+        op_init(&closing);
+        pair->endpoint->unsure_until_ns = weft_now_ns(weft_env_system()) + WEFT_SECONDS(3600);
+        weft_window_close(window, &closing.completion);
+        for (int i = 0; i < 50; i++) net_pump(&net);
+        assert_int_equal(closing.fired, 0);
+        pair->endpoint->unsure_until_ns = 1; /* long ago */
+        PUMP_UNTIL(&net, closing.fired);
+        assert_int_equal(closing.status, WEFT_OK);
+    }
+    net_close(&net);
+    net_give(&net, memory);
+}
+
 /* One copy where the memory is mapped or CMA is allowed, two where it is staged or travels through the ring. */
 static void test_copies(void **state)
 {
@@ -319,6 +343,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_keys), cmocka_unit_test(test_close_under_a_user),
+        cmocka_unit_test(test_close_without_fence),
         cmocka_unit_test(test_copies), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
