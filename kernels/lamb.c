@@ -1,7 +1,7 @@
 /* lamb.c - one step of LAMB over a whole tensor: two norms decide how far it goes.
  *
- * The norms are sums over blocks of WEFT_LAMB_BLOCK elements, each in the 16-lane order, the blocks by the tree T: the same
- * bits on a CPU and a GPU, and whatever way they are cut between threads. */
+ * The norms are sums over blocks of WEFT_LAMB_BLOCK elements, each in the 16-lane order, the blocks by the
+ * tree T: the same bits on a CPU and a GPU, and whatever way they are cut between threads. */
 #include <math.h>
 
 #include "kernels/kernels.h"
@@ -32,8 +32,8 @@ static void add(struct square_sums *fold, const double squares[2])
         merge_last_two(fold);
 }
 
-void weft_lamb_step(const struct weft_lamb *lamb, float lr, float *weights, float *first, float *second, const float *grad,
-                    float grad_scale, size_t count)
+void weft_lamb_step(const struct weft_lamb *lamb, float lr, float *weights, float *first, float *second,
+                    const float *grad, float grad_scale, size_t count)
 {
     const struct weft_kernels *kernels = weft_kernels();
     struct square_sums fold;
@@ -42,10 +42,11 @@ void weft_lamb_step(const struct weft_lamb *lamb, float lr, float *weights, floa
     for (size_t at = 0; at < count; at += WEFT_LAMB_BLOCK) {
         const size_t length = count - at < WEFT_LAMB_BLOCK ? count - at : WEFT_LAMB_BLOCK;
         double squares[2];
-        kernels->lamb_moments_f32(first + at, second + at, weights + at, grad + at, grad_scale, lamb, length, squares);
+        kernels->lamb_moments_f32(first + at, second + at, weights + at, grad + at, grad_scale, lamb, length,
+                                  squares);
         add(&fold, squares);
     }
-    while (fold.depth >= 2)
-        merge_last_two(&fold);
-    kernels->lamb_apply_f32(weights, first, second, lamb, lamb_rate(lr, fold.sums[0][0], fold.sums[0][1]), count);
+    while (fold.depth >= 2) merge_last_two(&fold);
+    kernels->lamb_apply_f32(weights, first, second, lamb, lamb_rate(lr, fold.sums[0][0], fold.sums[0][1]),
+                            count);
 }

@@ -1,19 +1,22 @@
-/* narrow_element.h - the specification of the 8-bit floats, one element at a time. Private to the kernels room.
+/* narrow_element.h - the specification of the 8-bit floats, one element at a time. Private to the kernels
+ * room.
  *
  *   e4m3   1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448; no Inf, S.1111.111 is NaN
  *   e5m2   1 sign, 5 exponent (bias 15), 2 mantissa bits; largest 57344; Inf and NaN as IEEE
  *
- * (OCP 8-bit Floating Point Specification 1.0, section 5.) Encoding rounds to nearest even, keeps denormals, never makes an
- * Inf or a NaN: the scale of a block, a power of two, brings its largest magnitude to at most the largest number. Decoding
- * puts exponent and mantissa where an f32 has them and multiplies by the difference of the biases: exact, denormals too. */
+ * (OCP 8-bit Floating Point Specification 1.0, section 5.) Encoding rounds to nearest even, keeps denormals,
+ * never makes an Inf or a NaN: the scale of a block, a power of two, brings its largest magnitude to at most
+ * the largest number. Decoding puts exponent and mantissa where an f32 has them and multiplies by the
+ * difference of the biases: exact, denormals too. */
 #ifndef WEFT_KERNELS_NARROW_ELEMENT_H
 #define WEFT_KERNELS_NARROW_ELEMENT_H
 
 #include "kernels/float_bits.h"
 #include "kernels/parameters.h"
 
-/* `shift`: mantissa bits that an f32 has more; `lowest`: bits of the smallest normal number as f32; `steps`: denormals in 1;
- * `top`: code of the largest number. Both ways are worked out and one chosen, so that no lane branches. */
+/* `shift`: mantissa bits that an f32 has more; `lowest`: bits of the smallest normal number as f32; `steps`:
+ * denormals in 1; `top`: code of the largest number. Both ways are worked out and one chosen, so that no
+ * lane branches. */
 KERNEL_INLINE uint8_t narrow_code(float x, unsigned shift, uint32_t lowest, float steps, uint32_t top)
 {
     const uint32_t bits = float_bits(x), magnitude = bits & FLOAT_ABS;

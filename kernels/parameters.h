@@ -45,10 +45,12 @@ struct weft_ftrl {
 /* Block quantisation: elements per shared exponent. */
 #define WEFT_BLOCK 256
 
-/* 8-bit floats of the OCP specification: 4 exponent bits and 3 of mantissa, up to 448; or 5 and 2, up to 57344. */
+/* 8-bit floats of the OCP specification: 4 exponent bits and 3 of mantissa, up to 448; or 5 and 2, up to
+ * 57344. */
 enum weft_fp8 { WEFT_E4M3 = 1, WEFT_E5M2 };
 
-/* What stochastic rounding draws from: Philox 4x32-10 (kernels/philox.h) keyed by `key`, counting elements and steps. */
+/* What stochastic rounding draws from: Philox 4x32-10 (kernels/philox.h) keyed by `key`, counting elements
+ * and steps. */
 struct weft_noise {
     uint32_t key[2];
     uint64_t step;

@@ -1,12 +1,14 @@
-/* cast.cu - f32 to and from the narrow floats. f16 goes by the hardware's converters, which round to nearest even and keep
- * denormals and Inf; NaN apart, whose sign and payload the converters do not keep. The others are integer arithmetic. */
+/* cast.cu - f32 to and from the narrow floats. f16 goes by the hardware's converters, which round to nearest
+ * even and keep denormals and Inf; NaN apart, whose sign and payload the converters do not keep. The others
+ * are integer arithmetic. */
 #include <cuda_fp16.h>
 
 #include "kernels/cast_element.h"
 #include "kernels/cuda/device.h"
 #include "kernels/fp8_element.h"
 
-namespace {
+namespace
+{
 
 struct to_f16 {
     __device__ uint16_t operator()(float x) const
@@ -48,8 +50,7 @@ template <typename Convert, typename To, typename From> struct cast_op {
     {
         const pack<From, N> x = load<N>(in + i);
         pack<To, N> y;
-        for (int j = 0; j < N; j++)
-            y.v[j] = Convert()(x.v[j]);
+        for (int j = 0; j < N; j++) y.v[j] = Convert()(x.v[j]);
         store<N>(out + i, y);
     }
 };
@@ -72,22 +73,28 @@ enum weft_status weft_cuda_cast_f16_f32(float *out, const uint16_t *in, size_t c
     return cast<from_f16>(out, in, count, stream);
 }
 
-enum weft_status weft_cuda_cast_f32_bf16(uint16_t *out, const float *in, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_cast_f32_bf16(uint16_t *out, const float *in, size_t count,
+                                         weft_cuda_stream stream)
 {
     return cast<to_bf16>(out, in, count, stream);
 }
 
-enum weft_status weft_cuda_cast_bf16_f32(float *out, const uint16_t *in, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_cast_bf16_f32(float *out, const uint16_t *in, size_t count,
+                                         weft_cuda_stream stream)
 {
     return cast<from_bf16>(out, in, count, stream);
 }
 
-enum weft_status weft_cuda_cast_f32_fp8(uint8_t *out, const float *in, size_t count, enum weft_fp8 format, weft_cuda_stream stream)
+enum weft_status weft_cuda_cast_f32_fp8(uint8_t *out, const float *in, size_t count, enum weft_fp8 format,
+                                        weft_cuda_stream stream)
 {
-    return format == WEFT_E4M3 ? cast<to_fp8<WEFT_E4M3>>(out, in, count, stream) : cast<to_fp8<WEFT_E5M2>>(out, in, count, stream);
+    return format == WEFT_E4M3 ? cast<to_fp8<WEFT_E4M3>>(out, in, count, stream)
+                               : cast<to_fp8<WEFT_E5M2>>(out, in, count, stream);
 }
 
-enum weft_status weft_cuda_cast_fp8_f32(float *out, const uint8_t *in, size_t count, enum weft_fp8 format, weft_cuda_stream stream)
+enum weft_status weft_cuda_cast_fp8_f32(float *out, const uint8_t *in, size_t count, enum weft_fp8 format,
+                                        weft_cuda_stream stream)
 {
-    return format == WEFT_E4M3 ? cast<from_fp8<WEFT_E4M3>>(out, in, count, stream) : cast<from_fp8<WEFT_E5M2>>(out, in, count, stream);
+    return format == WEFT_E4M3 ? cast<from_fp8<WEFT_E4M3>>(out, in, count, stream)
+                               : cast<from_fp8<WEFT_E5M2>>(out, in, count, stream);
 }

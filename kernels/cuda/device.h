@@ -1,5 +1,5 @@
-/* device.h - the few idioms the CUDA files share: launches, elements in packs, sums and maxima over a warp. Private to
- * kernels/cuda. */
+/* device.h - the few idioms the CUDA files share: launches, elements in packs, sums and maxima over a warp.
+ * Private to kernels/cuda. */
 #ifndef WEFT_CUDA_DEVICE_H
 #define WEFT_CUDA_DEVICE_H
 
@@ -8,7 +8,8 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/float_bits.h"
 
-namespace {
+namespace
+{
 
 constexpr unsigned WARP = 32, THREADS = 256;
 /* Where each block ends with an atomic there are this many at most, and they stride: about eight for each
@@ -29,8 +30,8 @@ inline enum weft_status status_of(cudaError_t error)
 }
 
 template <typename... Parameters, typename... Arguments>
-inline enum weft_status launch(weft_cuda_stream stream, size_t blocks, unsigned threads, void (*kernel)(Parameters...),
-                               Arguments... arguments)
+inline enum weft_status launch(weft_cuda_stream stream, size_t blocks, unsigned threads,
+                               void (*kernel)(Parameters...), Arguments... arguments)
 {
     cudaLaunchConfig_t config = {};
     if (blocks == 0) return WEFT_OK;
@@ -41,12 +42,27 @@ inline enum weft_status launch(weft_cuda_stream stream, size_t blocks, unsigned 
     return status_of(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
-inline size_t pieces(size_t count, size_t piece) { return count / piece + (count % piece != 0); }
-inline size_t at_most(size_t value, size_t most) { return value < most ? value : most; }
+inline size_t pieces(size_t count, size_t piece)
+{
+    return count / piece + (count % piece != 0);
+}
+inline size_t at_most(size_t value, size_t most)
+{
+    return value < most ? value : most;
+}
 
-__device__ inline size_t thread_number() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
-__device__ inline size_t thread_total() { return (size_t)gridDim.x * blockDim.x; }
-__device__ inline unsigned lane_number() { return threadIdx.x % WARP; }
+__device__ inline size_t thread_number()
+{
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+__device__ inline size_t thread_total()
+{
+    return (size_t)gridDim.x * blockDim.x;
+}
+__device__ inline unsigned lane_number()
+{
+    return threadIdx.x % WARP;
+}
 
 /* ---- N elements in one or two instructions, where they lie at 16 bytes (or at as much as they are) ---- */
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack {
@@ -71,26 +87,31 @@ template <typename... T> inline bool aligned(const T *...pointers)
 }
 
 /* op.run<N>(at) for every pack of `wide` elements, op.run<1> for what is left: one pack a thread. */
-template <int N, typename Op> __global__ void __launch_bounds__(THREADS) each_kernel(Op op, size_t packs, size_t count)
+template <int N, typename Op>
+__global__ void __launch_bounds__(THREADS) each_kernel(Op op, size_t packs, size_t count)
 {
     const size_t number = thread_number();
     if (number < packs) op.template run<N>(number * N);
     else if (number - packs < count - packs * N) op.template run<1>(packs * N + (number - packs));
 }
 
-template <int N, typename Op> inline enum weft_status each(weft_cuda_stream stream, const Op &op, size_t count, bool wide)
+template <int N, typename Op>
+inline enum weft_status each(weft_cuda_stream stream, const Op &op, size_t count, bool wide)
 {
     const size_t packs = wide ? count / N : 0;
-    return launch(stream, pieces(packs + (count - packs * N), THREADS), THREADS, each_kernel<N, Op>, op, packs, count);
+    return launch(stream, pieces(packs + (count - packs * N), THREADS), THREADS, each_kernel<N, Op>, op,
+                  packs, count);
 }
 
 /* ---- over a warp, over a block ---- */
-__device__ inline uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+__device__ inline uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
 
 __device__ inline uint32_t warp_max(uint32_t mine)
 {
-    for (unsigned step = WARP / 2; step > 0; step /= 2)
-        mine = larger(mine, __shfl_xor_sync(ALL, mine, step));
+    for (unsigned step = WARP / 2; step > 0; step /= 2) mine = larger(mine, __shfl_xor_sync(ALL, mine, step));
     return mine;
 }
 
@@ -102,12 +123,14 @@ __device__ inline void raise(uint32_t *max_bits, uint32_t mine)
     if (lane_number() == 0) of_warps[threadIdx.x / WARP] = mine;
     __syncthreads();
     if (threadIdx.x != 0) return;
-    for (unsigned w = 1; w < blockDim.x / WARP; w++)
-        mine = larger(mine, of_warps[w]);
+    for (unsigned w = 1; w < blockDim.x / WARP; w++) mine = larger(mine, of_warps[w]);
     if (mine > 0) atomicMax(max_bits, mine);
 }
 
-__device__ inline uint32_t magnitude(float value) { return float_bits(value) & FLOAT_ABS; }
+__device__ inline uint32_t magnitude(float value)
+{
+    return float_bits(value) & FLOAT_ABS;
+}
 
 } // namespace
 

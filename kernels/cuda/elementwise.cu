@@ -1,7 +1,9 @@
-/* elementwise.cu - sums, scale, error-feedback add and magnitudes: one pack of elements a thread, one rounding an operation. */
+/* elementwise.cu - sums, scale, error-feedback add and magnitudes: one pack of elements a thread, one
+ * rounding an operation. */
 #include "kernels/cuda/device.h"
 
-namespace {
+namespace
+{
 
 struct sum_op {
     float *out;
@@ -10,8 +12,7 @@ struct sum_op {
     {
         const pack<float, N> x = load<N>(a + i), y = load<N>(b + i);
         pack<float, N> sum;
-        for (int j = 0; j < N; j++)
-            sum.v[j] = canonical(x.v[j] + y.v[j]);
+        for (int j = 0; j < N; j++) sum.v[j] = canonical(x.v[j] + y.v[j]);
         store<N>(out + i, sum);
     }
 };
@@ -23,8 +24,7 @@ struct sum_i64_op {
     {
         const pack<int64_t, N> x = load<N>(a + i), y = load<N>(b + i);
         pack<int64_t, N> sum;
-        for (int j = 0; j < N; j++)
-            sum.v[j] = (int64_t)((uint64_t)x.v[j] + (uint64_t)y.v[j]);
+        for (int j = 0; j < N; j++) sum.v[j] = (int64_t)((uint64_t)x.v[j] + (uint64_t)y.v[j]);
         store<N>(out + i, sum);
     }
 };
@@ -36,8 +36,7 @@ struct scale_op {
     template <int N> __device__ void run(size_t i) const
     {
         pack<float, N> x = load<N>(in + i);
-        for (int j = 0; j < N; j++)
-            x.v[j] = canonical(x.v[j] * factor);
+        for (int j = 0; j < N; j++) x.v[j] = canonical(x.v[j] * factor);
         store<N>(out + i, x);
     }
 };
@@ -47,7 +46,10 @@ constexpr size_t OPERANDS_MAX = 8;
 /* T over n sources, split at the largest power of two below n. */
 template <int n> struct tree {
     static constexpr int half = n > 4 ? 4 : n > 2 ? 2 : 1;
-    __device__ static float of(const float *values) { return tree<half>::of(values) + tree<n - half>::of(values + half); }
+    __device__ static float of(const float *values)
+    {
+        return tree<half>::of(values) + tree<n - half>::of(values + half);
+    }
 };
 template <> struct tree<1> {
     __device__ static float of(const float *values) { return values[0]; }
@@ -60,21 +62,19 @@ template <int SOURCES> struct tree_op {
     template <int N> __device__ void run(size_t i) const
     {
         pack<float, N> from[SOURCES], sum;
-        for (int s = 0; s < SOURCES; s++)
-            from[s] = load<N>(sources[s] + i);
+        for (int s = 0; s < SOURCES; s++) from[s] = load<N>(sources[s] + i);
         for (int j = 0; j < N; j++) {
             float values[SOURCES];
-            for (int s = 0; s < SOURCES; s++)
-                values[s] = from[s].v[j];
+            for (int s = 0; s < SOURCES; s++) values[s] = from[s].v[j];
             sum.v[j] = canonical(tree<SOURCES>::of(values));
         }
-        for (size_t o = 0; o < out_count; o++)
-            store<N>(outs[o] + i, sum);
+        for (size_t o = 0; o < out_count; o++) store<N>(outs[o] + i, sum);
     }
 };
 
 template <int SOURCES>
-enum weft_status sum_tree(float *const *outs, size_t out_count, const float *const *sources, size_t count, weft_cuda_stream stream)
+enum weft_status sum_tree(float *const *outs, size_t out_count, const float *const *sources, size_t count,
+                          weft_cuda_stream stream)
 {
     tree_op<SOURCES> op = {};
     bool wide = true;
@@ -115,14 +115,14 @@ struct largest_op {
     {
         const pack<float, N> x = load<N>(in + i);
         uint32_t max = 0;
-        for (int j = 0; j < N; j++)
-            max = larger(max, magnitude(x.v[j]));
+        for (int j = 0; j < N; j++) max = larger(max, magnitude(x.v[j]));
         return max;
     }
 };
 
 template <int N, typename Op>
-__global__ void __launch_bounds__(THREADS) raising_kernel(Op op, size_t packs, size_t count, uint32_t *max_bits)
+__global__ void __launch_bounds__(THREADS)
+    raising_kernel(Op op, size_t packs, size_t count, uint32_t *max_bits)
 {
     uint32_t max = 0;
     for (size_t p = thread_number(); p < packs; p += thread_total())
@@ -132,26 +132,30 @@ __global__ void __launch_bounds__(THREADS) raising_kernel(Op op, size_t packs, s
     if (max_bits) raise(max_bits, max);
 }
 
-template <typename Op> enum weft_status raising(weft_cuda_stream stream, const Op &op, size_t count, bool wide, uint32_t *max_bits)
+template <typename Op>
+enum weft_status raising(weft_cuda_stream stream, const Op &op, size_t count, bool wide, uint32_t *max_bits)
 {
-    const size_t packs = wide ? count / 4 : 0, blocks = at_most(pieces(wide ? pieces(count, 4) : count, THREADS), BLOCKS_MAX);
+    const size_t packs = wide ? count / 4 : 0,
+                 blocks = at_most(pieces(wide ? pieces(count, 4) : count, THREADS), BLOCKS_MAX);
     return launch(stream, blocks, THREADS, raising_kernel<4, Op>, op, packs, count, max_bits);
 }
 
 } // namespace
 
-enum weft_status weft_cuda_sum_f32(float *out, const float *a, const float *b, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_sum_f32(float *out, const float *a, const float *b, size_t count,
+                                   weft_cuda_stream stream)
 {
     return each<4>(stream, sum_op{out, a, b}, count, aligned(out, a, b));
 }
 
-enum weft_status weft_cuda_sum_i64(int64_t *out, const int64_t *a, const int64_t *b, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_sum_i64(int64_t *out, const int64_t *a, const int64_t *b, size_t count,
+                                   weft_cuda_stream stream)
 {
     return each<2>(stream, sum_i64_op{out, a, b}, count, aligned(out, a, b));
 }
 
-enum weft_status weft_cuda_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                                        size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                        size_t source_count, size_t count, weft_cuda_stream stream)
 {
     if (out_count < 1 || out_count > OPERANDS_MAX) return WEFT_ERR_INVALID;
     switch (source_count) {
@@ -167,18 +171,20 @@ enum weft_status weft_cuda_sum_tree_f32(float *const *outs, size_t out_count, co
     }
 }
 
-enum weft_status weft_cuda_scale_f32(float *out, const float *in, float factor, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_scale_f32(float *out, const float *in, float factor, size_t count,
+                                     weft_cuda_stream stream)
 {
     return each<4>(stream, scale_op{out, in, factor}, count, aligned(out, in));
 }
 
-enum weft_status weft_cuda_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count,
-                                         uint32_t *max_bits, weft_cuda_stream stream)
+enum weft_status weft_cuda_scale_add_f32(float *out, const float *a, float factor, const float *b,
+                                         size_t count, uint32_t *max_bits, weft_cuda_stream stream)
 {
     return raising(stream, scale_add_op{out, a, b, factor}, count, aligned(out, a, b), max_bits);
 }
 
-enum weft_status weft_cuda_max_abs_bits_f32(uint32_t *max_bits, const float *in, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_max_abs_bits_f32(uint32_t *max_bits, const float *in, size_t count,
+                                            weft_cuda_stream stream)
 {
     return raising(stream, largest_op{in}, count, aligned(in), max_bits);
 }

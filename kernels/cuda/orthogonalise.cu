@@ -12,7 +12,8 @@
 
 #include "kernels/cuda/device.h"
 
-namespace {
+namespace
+{
 
 constexpr unsigned RANK_MAX = 64, LANES = 16, SCALE_THREADS = 1024;
 constexpr double CORRECT_BELOW = 1.0 / 65536;
@@ -33,8 +34,7 @@ __device__ inline double unit_factor(uint32_t bits)
     int exponent = (int)(bits >> 23) - 127;
     if (bits >> 23 == 0) {
         exponent = -150;
-        for (uint32_t rest = bits; rest != 0; rest >>= 1)
-            exponent++;
+        for (uint32_t rest = bits; rest != 0; rest >>= 1) exponent++;
     }
     return __longlong_as_double((long long)(1023 - exponent) << 52);
 }
@@ -46,34 +46,30 @@ __global__ void __launch_bounds__(SCALE_THREADS) scale_kernel(float *p, size_t r
     uint32_t max = 0;
     if (threadIdx.x == 0) max_bits = 0;
     __syncthreads();
-    for (size_t i = threadIdx.x; i < rows; i += blockDim.x)
-        max = larger(max, magnitude(vector[i]));
+    for (size_t i = threadIdx.x; i < rows; i += blockDim.x) max = larger(max, magnitude(vector[i]));
     raise(&max_bits, max);
     __syncthreads();
     const bool good = max_bits > 0 && max_bits < FLOAT_INF;
     if (threadIdx.x == 0) state->good[blockIdx.x] = good;
     if (!good) return;
     const double factor = unit_factor(max_bits);
-    for (size_t i = threadIdx.x; i < rows; i += blockDim.x)
-        vector[i] = (float)((double)vector[i] * factor);
+    for (size_t i = threadIdx.x; i < rows; i += blockDim.x) vector[i] = (float)((double)vector[i] * factor);
 }
 
-/* Pair number n of the lower half: row a, column b <= a. Pairs past the last do the last one's work and keep it to themselves,
- * so that all lanes meet in the folds. */
-__global__ void __launch_bounds__(THREADS) dots_kernel(const float *p, size_t rows, unsigned rank, orthogonal_state *state)
+/* Pair number n of the lower half: row a, column b <= a. Pairs past the last do the last one's work and keep
+ * it to themselves, so that all lanes meet in the folds. */
+__global__ void __launch_bounds__(THREADS)
+    dots_kernel(const float *p, size_t rows, unsigned rank, orthogonal_state *state)
 {
     const unsigned pairs = rank * (rank + 1) / 2, number = (unsigned)(thread_number() / LANES);
     const unsigned mine = number < pairs ? number : pairs - 1, lane = threadIdx.x % LANES;
     unsigned a = 0;
-    while ((a + 1) * (a + 2) / 2 <= mine)
-        a++;
+    while ((a + 1) * (a + 2) / 2 <= mine) a++;
     const unsigned b = mine - a * (a + 1) / 2;
     if (state->done) return;
     double sum = 0;
-    for (size_t i = lane; i < rows; i += LANES)
-        sum += (double)p[a * rows + i] * (double)p[b * rows + i];
-    for (unsigned half = LANES / 2; half > 0; half /= 2)
-        sum += __shfl_down_sync(ALL, sum, half, LANES);
+    for (size_t i = lane; i < rows; i += LANES) sum += (double)p[a * rows + i] * (double)p[b * rows + i];
+    for (unsigned half = LANES / 2; half > 0; half /= 2) sum += __shfl_down_sync(ALL, sum, half, LANES);
     if (lane == 0 && number < pairs) state->dots[a][b] = sum;
 }
 
@@ -82,8 +78,10 @@ __device__ inline double either_half(const double (*matrix)[RANK_MAX], uint32_t 
     return a >= b ? matrix[a][b] : matrix[b][a];
 }
 
-/* gram() and factorise() of orthogonalise.c; thread a has candidate a, or coefficient a, or a place in the order. */
-__global__ void __launch_bounds__(RANK_MAX) factorise_kernel(unsigned rank, double noise, bool first_pass, orthogonal_state *s)
+/* gram() and factorise() of orthogonalise.c; thread a has candidate a, or coefficient a, or a place in the
+ * order. */
+__global__ void __launch_bounds__(RANK_MAX)
+    factorise_kernel(unsigned rank, double noise, bool first_pass, orthogonal_state *s)
 {
     const unsigned a = threadIdx.x;
     __shared__ uint32_t count, best;
@@ -96,8 +94,7 @@ __global__ void __launch_bounds__(RANK_MAX) factorise_kernel(unsigned rank, doub
             s->least = 1.0;
         } else {
             count = s->count;
-            for (uint32_t k = 0; k < count; k++)
-                s->at[k] = s->pivots[k];
+            for (uint32_t k = 0; k < count; k++) s->at[k] = s->pivots[k];
         }
     }
     __syncthreads();
@@ -111,7 +108,8 @@ __global__ void __launch_bounds__(RANK_MAX) factorise_kernel(unsigned rank, doub
     if (a < candidates) {
         s->matrix[a][a] = 1.0;
         for (uint32_t b = 0; b < a; b++)
-            s->matrix[a][b] = either_half(s->dots, s->at[a], s->at[b]) * s->inverse_norms[a] * s->inverse_norms[b];
+            s->matrix[a][b] =
+                either_half(s->dots, s->at[a], s->at[b]) * s->inverse_norms[a] * s->inverse_norms[b];
     }
     uint32_t k = 0;
     for (; k < candidates; k++) {
@@ -122,8 +120,7 @@ __global__ void __launch_bounds__(RANK_MAX) factorise_kernel(unsigned rank, doub
                 if (s->left[s->from[c]] > s->left[s->from[best]]) best = c;
             const uint32_t chosen = s->from[best];
             if (!(noise >= 0 && !(s->left[chosen] > noise * noise))) {
-                for (uint32_t c = best; c > k; c--)
-                    s->from[c] = s->from[c - 1];
+                for (uint32_t c = best; c > k; c--) s->from[c] = s->from[c - 1];
                 s->from[k] = chosen;
                 if (s->left[chosen] < s->least) s->least = s->left[chosen];
             } else {
@@ -136,8 +133,7 @@ __global__ void __launch_bounds__(RANK_MAX) factorise_kernel(unsigned rank, doub
         const double norm = sqrt(s->left[pivot]);
         if (a < k) {
             double sum = 0;
-            for (uint32_t b = a; b < k; b++)
-                sum += s->lower[pivot][b] * s->coefficients[b][a];
+            for (uint32_t b = a; b < k; b++) sum += s->lower[pivot][b] * s->coefficients[b][a];
             s->coefficients[k][a] = -sum / norm;
         }
         if (a == k) {
@@ -147,8 +143,7 @@ __global__ void __launch_bounds__(RANK_MAX) factorise_kernel(unsigned rank, doub
         if (a > k && a < candidates) {
             const uint32_t other = s->from[a];
             double sum = either_half(s->matrix, other, pivot);
-            for (uint32_t b = 0; b < k; b++)
-                sum -= s->lower[other][b] * s->lower[pivot][b];
+            for (uint32_t b = 0; b < k; b++) sum -= s->lower[other][b] * s->lower[pivot][b];
             s->lower[other][k] = sum / norm;
             s->left[other] -= s->lower[other][k] * s->lower[other][k];
         }
@@ -166,8 +161,7 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(float *p, size_t rows,
         float *to = p + s->pivots[k] * rows + i;
         double sum = 0;
         parts[k] = (double)*to;
-        for (uint32_t m = 0; m <= k; m++)
-            sum += s->coefficients[k][m] * parts[m];
+        for (uint32_t m = 0; m <= k; m++) sum += s->coefficients[k][m] * parts[m];
         *to = (float)sum;
     }
 }
@@ -178,13 +172,12 @@ __global__ void decide_kernel(orthogonal_state *s)
     s->done = !(s->least < CORRECT_BELOW);
 }
 
-__global__ void __launch_bounds__(THREADS) drop_kernel(float *p, size_t rows, const orthogonal_state *s, uint8_t *dropped, uint32_t *kept_out)
+__global__ void __launch_bounds__(THREADS)
+    drop_kernel(float *p, size_t rows, const orthogonal_state *s, uint8_t *dropped, uint32_t *kept_out)
 {
     bool kept = false;
-    for (uint32_t k = 0; k < s->count; k++)
-        kept = kept || s->pivots[k] == blockIdx.x;
-    for (size_t i = threadIdx.x; i < rows && !kept; i += blockDim.x)
-        p[blockIdx.x * rows + i] = 0.0f;
+    for (uint32_t k = 0; k < s->count; k++) kept = kept || s->pivots[k] == blockIdx.x;
+    for (size_t i = threadIdx.x; i < rows && !kept; i += blockDim.x) p[blockIdx.x * rows + i] = 0.0f;
     if (threadIdx.x != 0) return;
     if (dropped) dropped[blockIdx.x] = !kept;
     if (kept_out && blockIdx.x == 0) *kept_out = s->count;
@@ -197,8 +190,8 @@ size_t weft_cuda_orthogonalise_workspace(void)
     return sizeof(orthogonal_state);
 }
 
-enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uint8_t *dropped, uint32_t *kept_out, void *workspace,
-                                         weft_cuda_stream stream)
+enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uint8_t *dropped,
+                                         uint32_t *kept_out, void *workspace, weft_cuda_stream stream)
 {
     orthogonal_state *state = (orthogonal_state *)workspace;
     const double noise = 32.0 * sqrt((double)rows) * (double)FLT_EPSILON;
@@ -207,11 +200,18 @@ enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uin
     enum weft_status status = status_of(cudaMemsetAsync(&state->done, 0, sizeof state->done, stream));
     if (status == WEFT_OK) status = launch(stream, rank, SCALE_THREADS, scale_kernel, p, rows, state);
     for (int pass = 0; pass < 2; pass++) {
-        if (status == WEFT_OK) status = launch(stream, pieces(pairs, THREADS / LANES), THREADS, dots_kernel, (const float *)p, rows, (unsigned)rank, state);
-        if (status == WEFT_OK) status = launch(stream, 1, RANK_MAX, factorise_kernel, (unsigned)rank, pass == 0 ? noise : -1.0, pass == 0, state);
-        if (status == WEFT_OK) status = launch(stream, pieces(rows, THREADS), THREADS, combine_kernel, p, rows, (const orthogonal_state *)state);
+        if (status == WEFT_OK)
+            status = launch(stream, pieces(pairs, THREADS / LANES), THREADS, dots_kernel, (const float *)p,
+                            rows, (unsigned)rank, state);
+        if (status == WEFT_OK)
+            status = launch(stream, 1, RANK_MAX, factorise_kernel, (unsigned)rank, pass == 0 ? noise : -1.0,
+                            pass == 0, state);
+        if (status == WEFT_OK)
+            status = launch(stream, pieces(rows, THREADS), THREADS, combine_kernel, p, rows,
+                            (const orthogonal_state *)state);
         if (status == WEFT_OK && pass == 0) status = launch(stream, 1, 1, decide_kernel, state);
     }
     if (status != WEFT_OK) return status;
-    return launch(stream, rank, THREADS, drop_kernel, p, rows, (const orthogonal_state *)state, dropped, kept_out);
+    return launch(stream, rank, THREADS, drop_kernel, p, rows, (const orthogonal_state *)state, dropped,
+                  kept_out);
 }

@@ -1,20 +1,27 @@
 /* quantise.cu - block quantisation, 8-bit floats and signs: a warp holds a block of 256 in its registers.
  *
- * Lane l has elements l, l + 32, ... l + 224: every load and store of the warp is one piece of memory, at any start. The
- * random bytes fall in place by themselves: element i draws from counter i % 16, which is l % 16 for all eight, so a lane
- * needs one Philox call for its block. So do the sixteen lanes of a horizontal sum: lane j of them adds what warp lanes
- * j and j + 16 hold, in turn. */
+ * Lane l has elements l, l + 32, ... l + 224: every load and store of the warp is one piece of memory, at
+ * any start. The random bytes fall in place by themselves: element i draws from counter i % 16, which is l %
+ * 16 for all eight, so a lane needs one Philox call for its block. So do the sixteen lanes of a horizontal
+ * sum: lane j of them adds what warp lanes j and j + 16 hold, in turn. */
 #include "kernels/blocks.h"
 #include "kernels/cuda/device.h"
 #include "kernels/narrow_element.h"
 
-namespace {
+namespace
+{
 
 constexpr int EACH = WEFT_BLOCK / WARP; /* elements of a lane */
 constexpr unsigned WARPS = THREADS / WARP;
 
-__device__ inline size_t warp_number() { return thread_number() / WARP; }
-__device__ inline size_t warp_total() { return thread_total() / WARP; }
+__device__ inline size_t warp_number()
+{
+    return thread_number() / WARP;
+}
+__device__ inline size_t warp_total()
+{
+    return thread_total() / WARP;
+}
 
 /* The elements of one block that belong to this lane. */
 struct slice {
@@ -31,8 +38,7 @@ struct slice {
 /* Beyond the block's end the value is 0, which raises no maximum and adds nothing to a sum of magnitudes. */
 __device__ inline void read_block(float *x, const float *from, const slice &s)
 {
-    for (int t = 0; t < EACH; t++)
-        x[t] = s.has(t) ? from[s.of(t)] : 0.0f;
+    for (int t = 0; t < EACH; t++) x[t] = s.has(t) ? from[s.of(t)] : 0.0f;
 }
 
 __device__ inline void write_block(float *to, const float *x, const slice &s)
@@ -61,24 +67,31 @@ struct drawn {
     __device__ drawn(const struct weft_noise &noise, bool noisy, size_t block) : words(), any(noisy)
     {
         const uint64_t number = (noise.first_block + block) * 16 + lane_number() % 16;
-        const uint32_t counter[4] = {(uint32_t)number, (uint32_t)(number >> 32), (uint32_t)noise.step, (uint32_t)(noise.step >> 32)};
+        const uint32_t counter[4] = {(uint32_t)number, (uint32_t)(number >> 32), (uint32_t)noise.step,
+                                     (uint32_t)(noise.step >> 32)};
         if (noisy) philox(counter, noise.key, words);
     }
     /* of the lane's element t: number 32 t + lane of the block, see block_noise() */
-    __device__ uint32_t byte(int t) const { return words[t / 2] >> (((unsigned)(2 * t) + lane_number() / 16) % 4 * 8) & 0xffu; }
+    __device__ uint32_t byte(int t) const
+    {
+        return words[t / 2] >> (((unsigned)(2 * t) + lane_number() / 16) % 4 * 8) & 0xffu;
+    }
 };
 
-__device__ inline void code_block(int8_t *codes_out, float *x, uint8_t exponent, float most, const drawn &drawn, const slice &s)
+__device__ inline void code_block(int8_t *codes_out, float *x, uint8_t exponent, float most,
+                                  const drawn &drawn, const slice &s)
 {
     const float scale = block_scale(exponent), inverse = block_inverse(exponent);
     for (int t = 0; t < EACH; t++) {
-        const float code = drawn.any ? noisy_code(x[t] * inverse, drawn.byte(t), most) : nearest_code(x[t] * inverse, most);
+        const float code =
+            drawn.any ? noisy_code(x[t] * inverse, drawn.byte(t), most) : nearest_code(x[t] * inverse, most);
         if (s.has(t)) codes_out[s.of(t)] = (int8_t)code;
         x[t] = canonical(x[t] - code * scale);
     }
 }
 
-template <enum weft_fp8 FORMAT> __device__ inline void code_block_fp8(uint8_t *codes_out, float *x, uint8_t exponent, const slice &s)
+template <enum weft_fp8 FORMAT>
+__device__ inline void code_block_fp8(uint8_t *codes_out, float *x, uint8_t exponent, const slice &s)
 {
     const struct narrow_format f = narrow_format(FORMAT);
     const float scale = block_scale(exponent), inverse = block_inverse(exponent);
@@ -98,8 +111,7 @@ __device__ inline float mean_magnitude(const float *x, unsigned length)
         sum += (double)first;
         sum += (double)second;
     }
-    for (unsigned half = 8; half > 0; half /= 2)
-        sum += __shfl_down_sync(ALL, sum, half);
+    for (unsigned half = 8; half > 0; half /= 2) sum += __shfl_down_sync(ALL, sum, half);
     return __shfl_sync(ALL, (float)(sum / (double)length), 0);
 }
 
@@ -118,8 +130,8 @@ __device__ inline void sign_block(uint8_t *bits_out, float *x, float scale, size
 /* ---- kernels: a warp a block, or (where a maximum is raised at the end) a warp for several ---- */
 
 __global__ void __launch_bounds__(THREADS)
-    sum_blocks_kernel(float *out, const float *a, float factor, const float *b, size_t count, unsigned limit, uint8_t *exponents_out,
-                      uint32_t *max_bits)
+    sum_blocks_kernel(float *out, const float *a, float factor, const float *b, size_t count, unsigned limit,
+                      uint8_t *exponents_out, uint32_t *max_bits)
 {
     uint32_t max = 0;
     float x[EACH];
@@ -133,8 +145,9 @@ __global__ void __launch_bounds__(THREADS)
     if (max_bits) raise(max_bits, max);
 }
 
-__global__ void __launch_bounds__(THREADS) quantise_kernel(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count,
-                                                           float most, struct weft_noise noise, bool noisy)
+__global__ void __launch_bounds__(THREADS)
+    quantise_kernel(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count, float most,
+                    struct weft_noise noise, bool noisy)
 {
     const size_t block = warp_number();
     if (block * WEFT_BLOCK >= count) return;
@@ -146,7 +159,8 @@ __global__ void __launch_bounds__(THREADS) quantise_kernel(int8_t *codes_out, fl
 }
 
 template <enum weft_fp8 FORMAT>
-__global__ void __launch_bounds__(THREADS) quantise_fp8_kernel(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count)
+__global__ void __launch_bounds__(THREADS)
+    quantise_fp8_kernel(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count)
 {
     const size_t block = warp_number();
     if (block * WEFT_BLOCK >= count) return;
@@ -157,7 +171,8 @@ __global__ void __launch_bounds__(THREADS) quantise_fp8_kernel(uint8_t *codes_ou
     write_block(x, mine, s);
 }
 
-__global__ void __launch_bounds__(THREADS) quantise_sign_kernel(uint8_t *bits_out, float *scales_out, float *x, size_t count)
+__global__ void __launch_bounds__(THREADS)
+    quantise_sign_kernel(uint8_t *bits_out, float *scales_out, float *x, size_t count)
 {
     const size_t block = warp_number();
     if (block * WEFT_BLOCK >= count) return;
@@ -173,8 +188,9 @@ __global__ void __launch_bounds__(THREADS) quantise_sign_kernel(uint8_t *bits_ou
 /* The fused ways. FORMAT 0: integers up to `most`. */
 template <int FORMAT>
 __global__ void __launch_bounds__(THREADS)
-    fused_kernel(uint8_t *codes_out, uint8_t *exponents_out, float *out, const float *a, float factor, const float *b, size_t count,
-                 unsigned limit, struct weft_noise noise, bool noisy, uint32_t *max_bits)
+    fused_kernel(uint8_t *codes_out, uint8_t *exponents_out, float *out, const float *a, float factor,
+                 const float *b, size_t count, unsigned limit, struct weft_noise noise, bool noisy,
+                 uint32_t *max_bits)
 {
     uint32_t max = 0;
     float x[EACH];
@@ -201,8 +217,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 __global__ void __launch_bounds__(THREADS)
-    fused_sign_kernel(uint8_t *bits_out, float *scales_out, float *out, const float *a, float factor, const float *b, size_t count,
-                      uint32_t *max_bits)
+    fused_sign_kernel(uint8_t *bits_out, float *scales_out, float *out, const float *a, float factor,
+                      const float *b, size_t count, uint32_t *max_bits)
 {
     uint32_t max = 0;
     float x[EACH];
@@ -211,8 +227,7 @@ __global__ void __launch_bounds__(THREADS)
         const uint32_t bits = warp_max(sum_block(x, a, factor, b, s));
         const float scale = mean_magnitude(x, s.length);
         float residual[EACH];
-        for (int t = 0; t < EACH; t++)
-            residual[t] = x[t];
+        for (int t = 0; t < EACH; t++) residual[t] = x[t];
         max = larger(max, bits);
         if (lane_number() == 0) scales_out[block] = scale;
         sign_block(bits_out, residual, scale, block, s);
@@ -230,8 +245,7 @@ template <typename Sum> struct add_codes_op {
     {
         pack<Sum, N> sum = load<N>(sums + i);
         const pack<int8_t, N> code = load<N>(codes + i);
-        for (int j = 0; j < N; j++)
-            sum.v[j] = (Sum)(sum.v[j] + code.v[j]);
+        for (int j = 0; j < N; j++) sum.v[j] = (Sum)(sum.v[j] + code.v[j]);
         store<N>(sums + i, sum);
     }
 };
@@ -247,8 +261,7 @@ template <typename Sum> struct dequantise_op {
         const float scale = block_scale(exponents[i / WEFT_BLOCK]);
         const pack<Sum, N> sum = load<N>(sums + i);
         pack<float, N> value;
-        for (int j = 0; j < N; j++)
-            value.v[j] = canonical((float)sum.v[j] * scale * factor);
+        for (int j = 0; j < N; j++) value.v[j] = canonical((float)sum.v[j] * scale * factor);
         store<N>(out + i, value);
     }
 };
@@ -262,8 +275,7 @@ template <enum weft_fp8 FORMAT> struct dequantise_fp8_op {
         const float scale = block_scale(exponents[i / WEFT_BLOCK]);
         const pack<uint8_t, N> code = load<N>(codes + i);
         pack<float, N> value;
-        for (int j = 0; j < N; j++)
-            value.v[j] = narrow_value(code.v[j], f.shift, f.bias) * scale;
+        for (int j = 0; j < N; j++) value.v[j] = narrow_value(code.v[j], f.shift, f.bias) * scale;
         store<N>(out + i, value);
     }
 };
@@ -291,7 +303,7 @@ struct pack_i4_op {
     {
         pack<uint8_t, N> bytes;
         if (N > 1 && 2 * (i + N) <= code_count) {
-            const pack<int8_t, 2 * N> code = load<2 * N>(codes + 2 * i);
+            const pack<int8_t, 2 *N> code = load<2 * N>(codes + 2 * i);
             for (int j = 0; j < N; j++)
                 bytes.v[j] = (uint8_t)((code.v[2 * j] & 0xf) | (code.v[2 * j + 1] & 0xf) << 4);
         } else {
@@ -321,46 +333,56 @@ struct unpack_i4_op {
     }
 };
 
-inline size_t warp_blocks(size_t count) { return pieces(pieces(count, WEFT_BLOCK), WARPS); }
-inline bool wrong_limit(unsigned limit) { return limit < 1 || limit > 127 || (limit & (limit + 1)) != 0; }
+inline size_t warp_blocks(size_t count)
+{
+    return pieces(pieces(count, WEFT_BLOCK), WARPS);
+}
+inline bool wrong_limit(unsigned limit)
+{
+    return limit < 1 || limit > 127 || (limit & (limit + 1)) != 0;
+}
 
 } // namespace
 
-enum weft_status weft_cuda_scale_add_blocks_f32(float *out, const float *a, float factor, const float *b, size_t count,
-                                                unsigned limit, uint8_t *exponents_out, uint32_t *max_bits, weft_cuda_stream stream)
+enum weft_status weft_cuda_scale_add_blocks_f32(float *out, const float *a, float factor, const float *b,
+                                                size_t count, unsigned limit, uint8_t *exponents_out,
+                                                uint32_t *max_bits, weft_cuda_stream stream)
 {
     if (wrong_limit(limit)) return WEFT_ERR_INVALID;
-    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, sum_blocks_kernel, out, a, factor, b, count, limit,
-                  exponents_out, max_bits);
+    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, sum_blocks_kernel, out, a, factor,
+                  b, count, limit, exponents_out, max_bits);
 }
 
-enum weft_status weft_cuda_quantise_f32(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count, unsigned limit,
-                                        const struct weft_noise *noise, weft_cuda_stream stream)
+enum weft_status weft_cuda_quantise_f32(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count,
+                                        unsigned limit, const struct weft_noise *noise,
+                                        weft_cuda_stream stream)
 {
     const struct weft_noise none = {};
     if (wrong_limit(limit)) return WEFT_ERR_INVALID;
-    return launch(stream, warp_blocks(count), THREADS, quantise_kernel, codes_out, x, exponents, count, (float)limit,
-                  noise ? *noise : none, noise != nullptr);
+    return launch(stream, warp_blocks(count), THREADS, quantise_kernel, codes_out, x, exponents, count,
+                  (float)limit, noise ? *noise : none, noise != nullptr);
 }
 
-enum weft_status weft_cuda_add_i8_i16(int16_t *sums, const int8_t *codes, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_add_i8_i16(int16_t *sums, const int8_t *codes, size_t count,
+                                      weft_cuda_stream stream)
 {
     return each<8>(stream, add_codes_op<int16_t>{sums, codes}, count, aligned(sums, codes));
 }
 
-enum weft_status weft_cuda_add_i8_i32(int32_t *sums, const int8_t *codes, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_add_i8_i32(int32_t *sums, const int8_t *codes, size_t count,
+                                      weft_cuda_stream stream)
 {
     return each<8>(stream, add_codes_op<int32_t>{sums, codes}, count, aligned(sums, codes));
 }
 
-enum weft_status weft_cuda_dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count,
-                                              weft_cuda_stream stream)
+enum weft_status weft_cuda_dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents,
+                                              float factor, size_t count, weft_cuda_stream stream)
 {
     return each<8>(stream, dequantise_op<int16_t>{out, sums, exponents, factor}, count, aligned(out, sums));
 }
 
-enum weft_status weft_cuda_dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count,
-                                              weft_cuda_stream stream)
+enum weft_status weft_cuda_dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents,
+                                              float factor, size_t count, weft_cuda_stream stream)
 {
     return each<8>(stream, dequantise_op<int32_t>{out, sums, exponents, factor}, count, aligned(out, sums));
 }
@@ -370,60 +392,69 @@ enum weft_status weft_cuda_pack_i4(uint8_t *out, const int8_t *codes, size_t cou
     return each<8>(stream, pack_i4_op{out, codes, count}, pieces(count, 2), aligned(out, codes));
 }
 
-enum weft_status weft_cuda_unpack_i4(int8_t *codes_out, const uint8_t *in, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_unpack_i4(int8_t *codes_out, const uint8_t *in, size_t count,
+                                     weft_cuda_stream stream)
 {
     return each<8>(stream, unpack_i4_op{codes_out, in}, count, aligned(codes_out));
 }
 
-enum weft_status weft_cuda_quantise_fp8_f32(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count,
-                                            enum weft_fp8 format, weft_cuda_stream stream)
+enum weft_status weft_cuda_quantise_fp8_f32(uint8_t *codes_out, float *x, const uint8_t *exponents,
+                                            size_t count, enum weft_fp8 format, weft_cuda_stream stream)
 {
     return launch(stream, warp_blocks(count), THREADS,
-                  format == WEFT_E4M3 ? quantise_fp8_kernel<WEFT_E4M3> : quantise_fp8_kernel<WEFT_E5M2>, codes_out, x, exponents, count);
+                  format == WEFT_E4M3 ? quantise_fp8_kernel<WEFT_E4M3> : quantise_fp8_kernel<WEFT_E5M2>,
+                  codes_out, x, exponents, count);
 }
 
-enum weft_status weft_cuda_dequantise_fp8_f32(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count,
-                                              enum weft_fp8 format, weft_cuda_stream stream)
+enum weft_status weft_cuda_dequantise_fp8_f32(float *out, const uint8_t *codes, const uint8_t *exponents,
+                                              size_t count, enum weft_fp8 format, weft_cuda_stream stream)
 {
-    return format == WEFT_E4M3
-        ? each<8>(stream, dequantise_fp8_op<WEFT_E4M3>{out, codes, exponents}, count, aligned(out, codes))
-        : each<8>(stream, dequantise_fp8_op<WEFT_E5M2>{out, codes, exponents}, count, aligned(out, codes));
+    return format == WEFT_E4M3 ? each<8>(stream, dequantise_fp8_op<WEFT_E4M3>{out, codes, exponents}, count,
+                                         aligned(out, codes))
+                               : each<8>(stream, dequantise_fp8_op<WEFT_E5M2>{out, codes, exponents}, count,
+                                         aligned(out, codes));
 }
 
-enum weft_status weft_cuda_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *x, size_t count, weft_cuda_stream stream)
+enum weft_status weft_cuda_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *x, size_t count,
+                                             weft_cuda_stream stream)
 {
     return launch(stream, warp_blocks(count), THREADS, quantise_sign_kernel, bits_out, scales_out, x, count);
 }
 
-enum weft_status weft_cuda_dequantise_sign_f32(float *out, const uint8_t *bits, const float *scales, size_t count,
-                                               weft_cuda_stream stream)
+enum weft_status weft_cuda_dequantise_sign_f32(float *out, const uint8_t *bits, const float *scales,
+                                               size_t count, weft_cuda_stream stream)
 {
     return each<8>(stream, dequantise_sign_op{out, bits, scales}, count, aligned(out));
 }
 
-enum weft_status weft_cuda_scale_add_quantise_f32(int8_t *codes_out, uint8_t *exponents_out, float *out, const float *a, float factor,
-                                                  const float *b, size_t count, unsigned limit, const struct weft_noise *noise,
+enum weft_status weft_cuda_scale_add_quantise_f32(int8_t *codes_out, uint8_t *exponents_out, float *out,
+                                                  const float *a, float factor, const float *b, size_t count,
+                                                  unsigned limit, const struct weft_noise *noise,
                                                   uint32_t *max_bits, weft_cuda_stream stream)
 {
     const struct weft_noise none = {};
     if (wrong_limit(limit)) return WEFT_ERR_INVALID;
-    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, fused_kernel<0>, (uint8_t *)codes_out, exponents_out, out,
-                  a, factor, b, count, limit, noise ? *noise : none, noise != nullptr, max_bits);
+    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, fused_kernel<0>,
+                  (uint8_t *)codes_out, exponents_out, out, a, factor, b, count, limit, noise ? *noise : none,
+                  noise != nullptr, max_bits);
 }
 
-enum weft_status weft_cuda_scale_add_quantise_fp8_f32(uint8_t *codes_out, uint8_t *exponents_out, float *out, const float *a,
-                                                      float factor, const float *b, size_t count, enum weft_fp8 format,
-                                                      uint32_t *max_bits, weft_cuda_stream stream)
+enum weft_status weft_cuda_scale_add_quantise_fp8_f32(uint8_t *codes_out, uint8_t *exponents_out, float *out,
+                                                      const float *a, float factor, const float *b,
+                                                      size_t count, enum weft_fp8 format, uint32_t *max_bits,
+                                                      weft_cuda_stream stream)
 {
     const struct weft_noise none = {};
     return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS,
-                  format == WEFT_E4M3 ? fused_kernel<WEFT_E4M3> : fused_kernel<WEFT_E5M2>, codes_out, exponents_out, out, a, factor, b,
-                  count, 0u, none, false, max_bits);
+                  format == WEFT_E4M3 ? fused_kernel<WEFT_E4M3> : fused_kernel<WEFT_E5M2>, codes_out,
+                  exponents_out, out, a, factor, b, count, 0u, none, false, max_bits);
 }
 
-enum weft_status weft_cuda_scale_add_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *out, const float *a, float factor,
-                                                       const float *b, size_t count, uint32_t *max_bits, weft_cuda_stream stream)
+enum weft_status weft_cuda_scale_add_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *out,
+                                                       const float *a, float factor, const float *b,
+                                                       size_t count, uint32_t *max_bits,
+                                                       weft_cuda_stream stream)
 {
-    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, fused_sign_kernel, bits_out, scales_out, out, a, factor, b,
-                  count, max_bits);
+    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, fused_sign_kernel, bits_out,
+                  scales_out, out, a, factor, b, count, max_bits);
 }

@@ -2,25 +2,29 @@
  *
  * The radix select of select.c, cut so that nothing waits for the host and no order depends on the threads:
  *
- *     count     x = a*factor + b is written; the top 12 bits of |x| are counted                reads a, b; writes x
+ *     count     x = a*factor + b is written; the top 12 bits of |x| are counted                reads a, b
  *     boundary  the bucket that holds the k-th largest
  *     collect   a warp walks a strip of 2048 elements and lists, in order, all of that bucket and above;
  *               the boundary bucket's next 10 bits are counted                                 reads x
  *     boundary, count the last 9 bits, boundary: the k-th pattern, and how many of its ties are taken
- *     rank      each strip counts what lies above the pattern and on it; groups of strips add up; one block scans the groups
+ *     rank      each strip counts what lies above the pattern and on it; groups add up; one block scans them
  *     emit      each strip knows its place in the output: indices rise, ties go to the smaller index
  *
- * A strip's list has room for the whole strip, so no input (all equal, all in one bucket) overflows it. Lists are 16-bit
- * offsets: 2 bytes of scratch an element, of which few are touched. Counters are integers: atomic sums of them are the
- * same in any order. Where a warp's elements fall into one bucket (zeros), one lane adds for all. */
+ * A strip's list has room for the whole strip, so no input (all equal, all in one bucket) overflows it.
+ * Lists are 16-bit offsets: 2 bytes of scratch an element, of which few are touched. Counters are integers:
+ * atomic sums of them are the same in any order. Where a warp's elements fall into one bucket (zeros), one
+ * lane adds for all. */
 #include "kernels/cuda/device.h"
 #include "kernels/philox.h"
 
-namespace {
+namespace
+{
 
-constexpr unsigned TOP_BUCKETS = 4096, MIDDLE_BUCKETS = 1024, LAST_BUCKETS = 512, TOP_SHIFT = 19, MIDDLE_SHIFT = 9;
+constexpr unsigned TOP_BUCKETS = 4096, MIDDLE_BUCKETS = 1024, LAST_BUCKETS = 512, TOP_SHIFT = 19,
+                   MIDDLE_SHIFT = 9;
 constexpr unsigned STRIP = 2048, GROUP = 256, COUNT_THREADS = 1024, SCAN_THREADS = 1024;
-/* Blocks that end by adding their buckets to everybody's: two of these for each multiprocessor of a large device. */
+/* Blocks that end by adding their buckets to everybody's: two of these for each multiprocessor of a large
+ * device. */
 constexpr size_t COUNT_BLOCKS = 264, COLLECT_BLOCKS = 1056;
 
 /* Scratch, in this order; the first part is zeroed by every call. */
@@ -86,15 +90,15 @@ __device__ inline void add_to_all(uint32_t *everybody, const uint32_t *own, unsi
 
 __device__ inline void clear(uint32_t *buckets, unsigned count)
 {
-    for (unsigned b = threadIdx.x; b < count; b += blockDim.x)
-        buckets[b] = 0;
+    for (unsigned b = threadIdx.x; b < count; b += blockDim.x) buckets[b] = 0;
     __syncthreads();
 }
 
 /* FUSED: x = a*factor + b is made here; otherwise a is x. All threads make the same number of rounds. */
 template <bool FUSED, int N>
 __global__ void __launch_bounds__(COUNT_THREADS)
-    count_kernel(float *out, const float *a, float factor, const float *b, size_t packs, size_t count, progress *state, uint32_t *max_bits)
+    count_kernel(float *out, const float *a, float factor, const float *b, size_t packs, size_t count,
+                 progress *state, uint32_t *max_bits)
 {
     __shared__ uint32_t own[TOP_BUCKETS];
     uint32_t max = 0;
@@ -106,8 +110,7 @@ __global__ void __launch_bounds__(COUNT_THREADS)
             x = load<N>(a + p * N);
             if (FUSED) {
                 const pack<float, N> y = load<N>(b + p * N);
-                for (int j = 0; j < N; j++)
-                    x.v[j] = canonical(x.v[j] * factor + y.v[j]);
+                for (int j = 0; j < N; j++) x.v[j] = canonical(x.v[j] * factor + y.v[j]);
                 store<N>(out + p * N, x);
             }
         }
@@ -155,16 +158,17 @@ __device__ inline uint32_t scan_block(uint32_t mine, uint32_t *total)
 }
 
 /* Walks down from the highest bucket to the one that holds the wanted-th; one block. */
-template <unsigned BUCKETS> __global__ void __launch_bounds__(SCAN_THREADS) boundary_kernel(progress *state, const uint32_t *buckets, uint32_t k)
+template <unsigned BUCKETS>
+__global__ void __launch_bounds__(SCAN_THREADS)
+    boundary_kernel(progress *state, const uint32_t *buckets, uint32_t k)
 {
     constexpr unsigned EACH = BUCKETS > SCAN_THREADS ? BUCKETS / SCAN_THREADS : 1;
     const uint32_t wanted = BUCKETS == TOP_BUCKETS ? k : state->wanted;
     const unsigned first = threadIdx.x * EACH; /* counted from the top */
     uint32_t mine = 0, total;
-    for (unsigned b = first; b < first + EACH && b < BUCKETS; b++)
-        mine += buckets[BUCKETS - 1 - b];
+    for (unsigned b = first; b < first + EACH && b < BUCKETS; b++) mine += buckets[BUCKETS - 1 - b];
     uint32_t before = scan_block(mine, &total);
-    __syncthreads(); /* every thread has read state->wanted */
+    __syncthreads();                                        /* every thread has read state->wanted */
     if (before >= wanted || before + mine < wanted) return; /* it is not among mine */
     for (unsigned b = first; b < first + EACH; b++) {
         const uint32_t here = buckets[BUCKETS - 1 - b];
@@ -177,10 +181,14 @@ template <unsigned BUCKETS> __global__ void __launch_bounds__(SCAN_THREADS) boun
     }
 }
 
-__device__ inline uint32_t lanes_below() { return (1u << lane_number()) - 1u; }
+__device__ inline uint32_t lanes_below()
+{
+    return (1u << lane_number()) - 1u;
+}
 
 /* A warp a strip, eight loads at a time. */
-__global__ void __launch_bounds__(THREADS) collect_kernel(const float *x, size_t count, size_t strips, scratch s)
+__global__ void __launch_bounds__(THREADS)
+    collect_kernel(const float *x, size_t count, size_t strips, scratch s)
 {
     __shared__ uint32_t own[MIDDLE_BUCKETS];
     const uint32_t prefix = s.state->prefix;
@@ -200,7 +208,9 @@ __global__ void __launch_bounds__(THREADS) collect_kernel(const float *x, size_t
                 const bool candidate = inside && bits[t] >> TOP_SHIFT >= prefix;
                 const uint32_t voters = __ballot_sync(ALL, candidate);
                 if (candidate) offsets[listed + (uint32_t)__popc(voters & lanes_below())] = (uint16_t)offset;
-                if (voters != 0) add_one(own, bits[t] >> MIDDLE_SHIFT & (MIDDLE_BUCKETS - 1), inside && bits[t] >> TOP_SHIFT == prefix);
+                if (voters != 0)
+                    add_one(own, bits[t] >> MIDDLE_SHIFT & (MIDDLE_BUCKETS - 1),
+                            inside && bits[t] >> TOP_SHIFT == prefix);
                 listed += (uint32_t)__popc(voters);
             }
         }
@@ -211,7 +221,8 @@ __global__ void __launch_bounds__(THREADS) collect_kernel(const float *x, size_t
 }
 
 /* The pattern of entry c of the strip's list; what has no entry counts as below everything. */
-__device__ inline uint32_t listed_bits(const float *x, size_t strip, const scratch &s, uint32_t listed, uint32_t c)
+__device__ inline uint32_t listed_bits(const float *x, size_t strip, const scratch &s, uint32_t listed,
+                                       uint32_t c)
 {
     return c < listed ? magnitude(x[strip * STRIP + s.offsets[strip * STRIP + c]]) : 0;
 }
@@ -271,14 +282,13 @@ __global__ void __launch_bounds__(SCAN_THREADS) groups_kernel(size_t groups, scr
 
 __device__ inline uint32_t warp_sum(uint32_t mine)
 {
-    for (unsigned step = WARP / 2; step > 0; step /= 2)
-        mine += __shfl_xor_sync(ALL, mine, step);
+    for (unsigned step = WARP / 2; step > 0; step /= 2) mine += __shfl_xor_sync(ALL, mine, step);
     return mine;
 }
 
 /* values_out and taken may be NULL; what is picked becomes 0 in `taken`, which is x. */
-__global__ void __launch_bounds__(THREADS)
-    emit_kernel(uint32_t *indices_out, float *values_out, const float *x, float *taken, size_t strips, scratch s)
+__global__ void __launch_bounds__(THREADS) emit_kernel(uint32_t *indices_out, float *values_out,
+                                                       const float *x, float *taken, size_t strips, scratch s)
 {
     const uint32_t kth = s.state->prefix, wanted = s.state->wanted;
     const size_t strip = thread_number() / WARP;
@@ -311,37 +321,50 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* Everything after the first count: x is written, state->top counted. */
-enum weft_status after_count(uint32_t *indices_out, float *values_out, const float *x, float *taken, size_t count, uint32_t k,
-                             const layout &l, const scratch &s, weft_cuda_stream stream)
+enum weft_status after_count(uint32_t *indices_out, float *values_out, const float *x, float *taken,
+                             size_t count, uint32_t k, const layout &l, const scratch &s,
+                             weft_cuda_stream stream)
 {
     const size_t a_warp_each = pieces(l.strips, THREADS / WARP), some = at_most(a_warp_each, COLLECT_BLOCKS);
-    enum weft_status status = launch(stream, 1, SCAN_THREADS, boundary_kernel<TOP_BUCKETS>, s.state, s.state->top, k);
+    enum weft_status status =
+        launch(stream, 1, SCAN_THREADS, boundary_kernel<TOP_BUCKETS>, s.state, s.state->top, k);
     if (status == WEFT_OK) status = launch(stream, some, THREADS, collect_kernel, x, count, l.strips, s);
-    if (status == WEFT_OK) status = launch(stream, 1, SCAN_THREADS, boundary_kernel<MIDDLE_BUCKETS>, s.state, s.state->middle, 0u);
+    if (status == WEFT_OK)
+        status =
+            launch(stream, 1, SCAN_THREADS, boundary_kernel<MIDDLE_BUCKETS>, s.state, s.state->middle, 0u);
     if (status == WEFT_OK) status = launch(stream, some, THREADS, last_bits_kernel, x, l.strips, s);
-    if (status == WEFT_OK) status = launch(stream, 1, SCAN_THREADS, boundary_kernel<LAST_BUCKETS>, s.state, s.state->last, 0u);
+    if (status == WEFT_OK)
+        status = launch(stream, 1, SCAN_THREADS, boundary_kernel<LAST_BUCKETS>, s.state, s.state->last, 0u);
     if (status == WEFT_OK) status = launch(stream, a_warp_each, THREADS, rank_kernel, x, l.strips, s);
     if (status == WEFT_OK) status = launch(stream, 1, SCAN_THREADS, groups_kernel, l.groups, s);
-    if (status == WEFT_OK) status = launch(stream, a_warp_each, THREADS, emit_kernel, indices_out, values_out, x, taken, l.strips, s);
+    if (status == WEFT_OK)
+        status =
+            launch(stream, a_warp_each, THREADS, emit_kernel, indices_out, values_out, x, taken, l.strips, s);
     return status;
 }
 
 template <bool FUSED>
-enum weft_status count_top(float *out, const float *a, float factor, const float *b, size_t count, uint32_t *max_bits, bool wide,
-                           progress *state, weft_cuda_stream stream)
+enum weft_status count_top(float *out, const float *a, float factor, const float *b, size_t count,
+                           uint32_t *max_bits, bool wide, progress *state, weft_cuda_stream stream)
 {
     const size_t width = wide ? 4 : 1, packs = count / width;
     const size_t blocks = at_most(packs == 0 ? 1 : pieces(packs, COUNT_THREADS), COUNT_BLOCKS);
-    return wide ? launch(stream, blocks, COUNT_THREADS, count_kernel<FUSED, 4>, out, a, factor, b, packs, count, state, max_bits)
-                : launch(stream, blocks, COUNT_THREADS, count_kernel<FUSED, 1>, out, a, factor, b, packs, count, state, max_bits);
+    return wide ? launch(stream, blocks, COUNT_THREADS, count_kernel<FUSED, 4>, out, a, factor, b, packs,
+                         count, state, max_bits)
+                : launch(stream, blocks, COUNT_THREADS, count_kernel<FUSED, 1>, out, a, factor, b, packs,
+                         count, state, max_bits);
 }
 
-bool wrong(size_t count, size_t k) { return k < 1 || k > count || count > UINT32_MAX; }
+bool wrong(size_t count, size_t k)
+{
+    return k < 1 || k > count || count > UINT32_MAX;
+}
 
 /* ---- random-k, and back from sparse to dense ---- */
 
 /* draw.c, a thread a stratum. */
-__global__ void __launch_bounds__(THREADS) draw_kernel(uint32_t *indices_out, uint64_t count, uint64_t k, struct weft_noise noise)
+__global__ void __launch_bounds__(THREADS)
+    draw_kernel(uint32_t *indices_out, uint64_t count, uint64_t k, struct weft_noise noise)
 {
     const uint64_t j = thread_number();
     if (j >= k) return;
@@ -352,7 +375,8 @@ __global__ void __launch_bounds__(THREADS) draw_kernel(uint32_t *indices_out, ui
     indices_out[j] = (uint32_t)(first + (words[j % 4] * width >> 32));
 }
 
-__global__ void __launch_bounds__(THREADS) take_kernel(float *values_out, float *x, const uint32_t *indices, size_t k)
+__global__ void __launch_bounds__(THREADS)
+    take_kernel(float *values_out, float *x, const uint32_t *indices, size_t k)
 {
     const size_t j = thread_number();
     if (j >= k) return;
@@ -360,7 +384,8 @@ __global__ void __launch_bounds__(THREADS) take_kernel(float *values_out, float 
     x[indices[j]] = 0.0f;
 }
 
-__global__ void __launch_bounds__(THREADS) scatter_kernel(float *out, const uint32_t *indices, const float *values, float factor, size_t k)
+__global__ void __launch_bounds__(THREADS)
+    scatter_kernel(float *out, const uint32_t *indices, const float *values, float factor, size_t k)
 {
     const size_t j = thread_number();
     if (j < k) out[indices[j]] = canonical(values[j] * factor);
@@ -373,44 +398,54 @@ size_t weft_cuda_select_workspace(size_t count)
     return layout(count).bytes;
 }
 
-enum weft_status weft_cuda_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k, void *workspace, weft_cuda_stream stream)
+enum weft_status weft_cuda_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k,
+                                      void *workspace, weft_cuda_stream stream)
 {
     const layout l(count);
     const scratch s(workspace, l);
     if (wrong(count, k)) return WEFT_ERR_INVALID;
     enum weft_status status = status_of(cudaMemsetAsync(workspace, 0, l.zeroed, stream));
-    if (status == WEFT_OK) status = count_top<false>(nullptr, x, 1.0f, nullptr, count, nullptr, aligned(x), s.state, stream);
-    if (status == WEFT_OK) status = after_count(indices_out, nullptr, x, nullptr, count, (uint32_t)k, l, s, stream);
+    if (status == WEFT_OK)
+        status = count_top<false>(nullptr, x, 1.0f, nullptr, count, nullptr, aligned(x), s.state, stream);
+    if (status == WEFT_OK)
+        status = after_count(indices_out, nullptr, x, nullptr, count, (uint32_t)k, l, s, stream);
     return status;
 }
 
-enum weft_status weft_cuda_scale_add_select_top_f32(uint32_t *indices_out, float *values_out, float *out, const float *a, float factor,
-                                                    const float *b, size_t count, size_t k, uint32_t *max_bits, void *workspace,
-                                                    weft_cuda_stream stream)
+enum weft_status weft_cuda_scale_add_select_top_f32(uint32_t *indices_out, float *values_out, float *out,
+                                                    const float *a, float factor, const float *b,
+                                                    size_t count, size_t k, uint32_t *max_bits,
+                                                    void *workspace, weft_cuda_stream stream)
 {
     const layout l(count);
     const scratch s(workspace, l);
     if (wrong(count, k)) return WEFT_ERR_INVALID;
     enum weft_status status = status_of(cudaMemsetAsync(workspace, 0, l.zeroed, stream));
-    if (status == WEFT_OK) status = count_top<true>(out, a, factor, b, count, max_bits, aligned(out, a, b), s.state, stream);
-    if (status == WEFT_OK) status = after_count(indices_out, values_out, out, out, count, (uint32_t)k, l, s, stream);
+    if (status == WEFT_OK)
+        status = count_top<true>(out, a, factor, b, count, max_bits, aligned(out, a, b), s.state, stream);
+    if (status == WEFT_OK)
+        status = after_count(indices_out, values_out, out, out, count, (uint32_t)k, l, s, stream);
     return status;
 }
 
-enum weft_status weft_cuda_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise, weft_cuda_stream stream)
+enum weft_status weft_cuda_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k,
+                                       const struct weft_noise *noise, weft_cuda_stream stream)
 {
     if (k > count || count > UINT32_MAX) return WEFT_ERR_INVALID;
     return launch(stream, pieces(k, THREADS), THREADS, draw_kernel, indices_out, count, k, *noise);
 }
 
-enum weft_status weft_cuda_take_f32(float *values_out, float *x, const uint32_t *indices, size_t k, weft_cuda_stream stream)
+enum weft_status weft_cuda_take_f32(float *values_out, float *x, const uint32_t *indices, size_t k,
+                                    weft_cuda_stream stream)
 {
     return launch(stream, pieces(k, THREADS), THREADS, take_kernel, values_out, x, indices, k);
 }
 
-enum weft_status weft_cuda_scatter_f32(float *out, size_t count, const uint32_t *indices, const float *values, float factor, size_t k,
-                                       weft_cuda_stream stream)
+enum weft_status weft_cuda_scatter_f32(float *out, size_t count, const uint32_t *indices, const float *values,
+                                       float factor, size_t k, weft_cuda_stream stream)
 {
     const enum weft_status status = status_of(cudaMemsetAsync(out, 0, count * sizeof *out, stream));
-    return status == WEFT_OK ? launch(stream, pieces(k, THREADS), THREADS, scatter_kernel, out, indices, values, factor, k) : status;
+    return status == WEFT_OK
+               ? launch(stream, pieces(k, THREADS), THREADS, scatter_kernel, out, indices, values, factor, k)
+               : status;
 }

@@ -1,9 +1,9 @@
 /* kernelbench.h - how close each kernel comes to the speed of memory.
  *
- * A case is one kernel on `count` elements with the bytes it must move per element. It is timed in turn with a copy
- * that moves the same number of bytes (the faster of memcpy and a copy by streaming stores), round after round, and the
- * answer is the median of the rounds' ratios: slow spells of the machine hit both. Needs only the kernels and compress
- * rooms and the C library. */
+ * A case is one kernel on `count` elements with the bytes it must move per element. It is timed in turn with
+ * a copy that moves the same number of bytes (the faster of memcpy and a copy by streaming stores), round
+ * after round, and the answer is the median of the rounds' ratios: slow spells of the machine hit both.
+ * Needs only the kernels and compress rooms and the C library. */
 #ifndef WEFT_KERNELBENCH_H
 #define WEFT_KERNELBENCH_H
 
@@ -36,7 +36,8 @@ bool kernelbench_run(const struct kernelbench_options *options, void (*row)(void
 /* What a gradient looks like to a select: nearly normal, every element different. */
 void kernelbench_fill_normal(float *out, size_t count, uint64_t seed);
 
-/* Copies `bytes` (a multiple of 64; both at cache lines) with streaming stores; memcpy where the processor has none. */
+/* Copies `bytes` (a multiple of 64; both at cache lines) with streaming stores; memcpy where the processor
+ * has none. */
 void kernelbench_stream_copy(void *to, const void *from, size_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* torch_beside.c - see torch_beside.h.
  *
- * torch_peer.py runs beside this process and answers one line for each it is sent; between the requests it sleeps. The
- * gradient lies in a memfd that both map, so that both work on the same numbers. */
+ * torch_peer.py runs beside this process and answers one line for each it is sent; between the requests it
+ * sleeps. The gradient lies in a memfd that both map, so that both work on the same numbers. */
 #include "tools/kernelbench/torch_beside.h"
 
 #include <poll.h>
@@ -128,8 +128,9 @@ static const struct comparison {
     {"powersgd rank 4", "torch's hook", "powersgd\n", "powersgd:rank=4", true, 2.5},
 };
 
-static bool compare(const struct comparison *c, const struct peer *peer, const float *data, size_t count, uint32_t rounds, float *out,
-                    struct torch_row *row_out, char *reason_out, size_t reason_bytes)
+static bool compare(const struct comparison *c, const struct peer *peer, const float *data, size_t count,
+                    uint32_t rounds, float *out, struct torch_row *row_out, char *reason_out,
+                    size_t reason_bytes)
 {
     static double ours[ROUNDS_MAX], theirs[ROUNDS_MAX], scratch[ROUNDS_MAX];
     struct codec_case *codec = codec_case_open(c->codec, c->square, count);
@@ -141,13 +142,22 @@ static bool compare(const struct comparison *c, const struct peer *peer, const f
         codec_case_step(codec, data, out);
         ours[at] = now_s() - begin;
         fine = ask(peer, c->request, &theirs[at]);
-        if (!fine) snprintf(reason_out, reason_bytes, "torch_peer.py gave no answer to '%.*s'; its own words are above", (int)strlen(c->request) - 1, c->request);
+        if (!fine)
+            snprintf(reason_out, reason_bytes,
+                     "torch_peer.py gave no answer to '%.*s'; its own words are above",
+                     (int)strlen(c->request) - 1, c->request);
     }
     if (fine) {
         const struct bench_ratio ratio = bench_compare(ours, theirs, rounds, scratch);
         *row_out = (struct torch_row){
-            .name = c->name, .peer = c->peer, .count = codec_case_elems(codec), .ours_s = bench_summarise(ours, rounds).p50,
-            .theirs_s = bench_summarise(theirs, rounds).p50, .ratio = ratio.median, .ratio_low = ratio.low, .ratio_high = ratio.high,
+            .name = c->name,
+            .peer = c->peer,
+            .count = codec_case_elems(codec),
+            .ours_s = bench_summarise(ours, rounds).p50,
+            .theirs_s = bench_summarise(theirs, rounds).p50,
+            .ratio = ratio.median,
+            .ratio_low = ratio.low,
+            .ratio_high = ratio.high,
             .goal = c->goal,
         };
     }
@@ -156,25 +166,29 @@ static bool compare(const struct comparison *c, const struct peer *peer, const f
 }
 
 static bool run(const struct peer *peer, const float *data, float *out, size_t count, uint32_t rounds,
-                void (*about)(void *context, const char *text), void (*row)(void *context, const struct torch_row *row), void *context,
-                char *reason_out, size_t reason_bytes)
+                void (*about)(void *context, const char *text),
+                void (*row)(void *context, const struct torch_row *row), void *context, char *reason_out,
+                size_t reason_bytes)
 {
     char line[LINE_BYTES];
     if (!read_line(peer, line) || strncmp(line, "ready ", 6) != 0) {
-        snprintf(reason_out, reason_bytes, "PyTorch did not start (on Debian: apt-get install python3-torch)");
+        snprintf(reason_out, reason_bytes,
+                 "PyTorch did not start (on Debian: apt-get install python3-torch)");
         return false;
     }
     about(context, line + 6);
     for (size_t i = 0; i < sizeof comparisons / sizeof comparisons[0]; i++) {
         struct torch_row result;
-        if (!compare(&comparisons[i], peer, data, count, rounds, out, &result, reason_out, reason_bytes)) return false;
+        if (!compare(&comparisons[i], peer, data, count, rounds, out, &result, reason_out, reason_bytes))
+            return false;
         row(context, &result);
     }
     return true;
 }
 
 bool torch_beside(size_t count, uint32_t rounds, void (*about)(void *context, const char *text),
-                  void (*row)(void *context, const struct torch_row *row), void *context, char *reason_out, size_t reason_bytes)
+                  void (*row)(void *context, const struct torch_row *row), void *context, char *reason_out,
+                  size_t reason_bytes)
 {
     const size_t bytes = count * sizeof(float);
     const int memory = memfd_create("weft-bench-gradient", 0); /* the peer opens it by our name for it */

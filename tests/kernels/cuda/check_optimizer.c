@@ -18,7 +18,8 @@ static void same(size_t count, const char *rule)
 {
     for (int i = WEIGHTS; i <= SECOND; i++) {
         device_get(fast, device[i], count * sizeof *fast);
-        if (memcmp(fast, slow[i], count * sizeof *fast) != 0) fail_msg("cuda %s differs from scalar in array %d", rule, i);
+        if (memcmp(fast, slow[i], count * sizeof *fast) != 0)
+            fail_msg("cuda %s differs from scalar in array %d", rule, i);
     }
 }
 
@@ -44,12 +45,14 @@ static void check_rules(size_t count, size_t shift, enum sample_kind kind, struc
     fill(sample, kind, ROOM);
     for (size_t i = 0; i < VECTOR_SGDS; i++) {
         const bool velocity = vector_sgds[i].momentum != 0.0f;
-        MUST(weft_cuda_sgd_f32(D(WEIGHTS), velocity ? D(FIRST) : NULL, D(GRAD), 0.25f, &vector_sgds[i], count, NULL));
+        MUST(weft_cuda_sgd_f32(D(WEIGHTS), velocity ? D(FIRST) : NULL, D(GRAD), 0.25f, &vector_sgds[i], count,
+                               NULL));
         scalar->sgd_f32(S(WEIGHTS), velocity ? S(FIRST) : NULL, S(GRAD), 0.25f, &vector_sgds[i], count);
         same(ROOM, "sgd");
     }
     for (size_t i = 0; i < VECTOR_ADAMS; i++) {
-        MUST(weft_cuda_adam_f32(D(WEIGHTS), D(FIRST), D(SECOND), D(GRAD), 0.25f, &vector_adams[i], count, NULL));
+        MUST(weft_cuda_adam_f32(D(WEIGHTS), D(FIRST), D(SECOND), D(GRAD), 0.25f, &vector_adams[i], count,
+                                NULL));
         scalar->adam_f32(S(WEIGHTS), S(FIRST), S(SECOND), S(GRAD), 0.25f, &vector_adams[i], count);
         same(ROOM, "adam");
     }
@@ -66,13 +69,24 @@ static void test_rules(void **state)
     struct sample sample = {sample_seed(81)};
     for (size_t c = 0; c < VECTOR_COUNTS; c++)
         for (size_t shift = 0; shift <= SHIFT_MAX; shift++)
-            if (check_this()) check_rules(vector_counts[c], shift, (enum sample_kind)((c + shift) % SAMPLE_KINDS), &sample);
+            if (check_this())
+                check_rules(vector_counts[c], shift, (enum sample_kind)((c + shift) % SAMPLE_KINDS), &sample);
 }
 
 /* Around the lanes, one block of the norms and several. */
 static void test_lamb(void **state)
 {
-    static const size_t counts[] = {0, 1, 15, 16, 17, 1000, WEFT_LAMB_BLOCK - 1, WEFT_LAMB_BLOCK, WEFT_LAMB_BLOCK + 1, 3 * WEFT_LAMB_BLOCK, LAMB_COUNT};
+    static const size_t counts[] = {0,
+                                    1,
+                                    15,
+                                    16,
+                                    17,
+                                    1000,
+                                    WEFT_LAMB_BLOCK - 1,
+                                    WEFT_LAMB_BLOCK,
+                                    WEFT_LAMB_BLOCK + 1,
+                                    3 * WEFT_LAMB_BLOCK,
+                                    LAMB_COUNT};
     struct sample sample = {sample_seed(82)};
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
         for (int kind = 0; kind < SAMPLE_KINDS; kind++) {
@@ -80,8 +94,10 @@ static void test_lamb(void **state)
             if (!check_this()) continue;
             fill(&sample, (enum sample_kind)kind, ROOM_MAX);
             for (size_t i = 0; i < VECTOR_LAMBS; i++) {
-                MUST(weft_cuda_lamb_f32(D(WEIGHTS), D(FIRST), D(SECOND), D(GRAD), 0.25f, &vector_lambs[i], 0.1f, counts[c], device_workspace, NULL));
-                weft_lamb_step(&vector_lambs[i], 0.1f, S(WEIGHTS), S(FIRST), S(SECOND), S(GRAD), 0.25f, counts[c]);
+                MUST(weft_cuda_lamb_f32(D(WEIGHTS), D(FIRST), D(SECOND), D(GRAD), 0.25f, &vector_lambs[i],
+                                        0.1f, counts[c], device_workspace, NULL));
+                weft_lamb_step(&vector_lambs[i], 0.1f, S(WEIGHTS), S(FIRST), S(SECOND), S(GRAD), 0.25f,
+                               counts[c]);
                 same(ROOM_MAX, "lamb");
             }
         }

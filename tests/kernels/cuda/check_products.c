@@ -1,4 +1,5 @@
-/* check_products.c - the CUDA low-rank products and the orthogonalisation against the scalar ones, bit for bit. */
+/* check_products.c - the CUDA low-rank products and the orthogonalisation against the scalar ones, bit for
+ * bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +27,8 @@ static void open_arrays(void)
     }
     got = check_malloc((LARGE_MAX + 8) * sizeof(float));
     device_max = check_device_malloc(sizeof *device_max);
-    device_workspace = check_device_malloc(weft_cuda_matmul_t_workspace(1100, 1100, 64) + weft_cuda_orthogonalise_workspace());
+    device_workspace = check_device_malloc(weft_cuda_matmul_t_workspace(1100, 1100, 64) +
+                                           weft_cuda_orthogonalise_workspace());
 }
 
 static void fill(struct sample *sample, enum sample_kind kind, int i, size_t count)
@@ -45,17 +47,18 @@ static void fill(struct sample *sample, enum sample_kind kind, int i, size_t cou
 static void same(int i, size_t count, const char *kernel, size_t rows, size_t cols, size_t rank)
 {
     device_get(got, device[i], count * sizeof *got);
-    if (memcmp(got, slow[i], count * sizeof *got) != 0) fail_msg("cuda %s differs from scalar: %zu x %zu rank %zu", kernel, rows, cols, rank);
+    if (memcmp(got, slow[i], count * sizeof *got) != 0)
+        fail_msg("cuda %s differs from scalar: %zu x %zu rank %zu", kernel, rows, cols, rank);
 }
 
 /* Everything a step does, on inputs that start `shift` elements late. */
-static void check(struct sample *sample, enum sample_kind kind, size_t rows, size_t cols, size_t rank, size_t shift)
+static void check(struct sample *sample, enum sample_kind kind, size_t rows, size_t cols, size_t rank,
+                  size_t shift)
 {
     const size_t elems = rows * cols, stride = rows + 1;
     const float factor = sample_normal(sample);
     uint32_t max;
-    for (int i = M; i <= A; i++)
-        fill(sample, kind, i, elems + shift);
+    for (int i = M; i <= A; i++) fill(sample, kind, i, elems + shift);
     fill(sample, kind, P, rank * rows + shift);
     fill(sample, kind, Q, rank * cols + shift);
     fill(sample, SAMPLE_NORMAL, OUT, elems > rank * stride ? elems + shift : rank * stride + shift);
@@ -65,8 +68,10 @@ static void check(struct sample *sample, enum sample_kind kind, size_t rows, siz
     scalar->matmul_f32(S(OUT), stride, S(M), S(Q), rows, cols, rank);
     same(OUT, rank * stride + shift, "matmul", rows, cols, rank);
     device_set(device_max, 0, sizeof max);
-    MUST(weft_cuda_scale_add_matmul_f32(D(M), D(A), factor, D(M), D(OUT), stride, D(Q), rows, cols, rank, device_max, NULL));
-    const uint32_t expected = scalar->scale_add_matmul_f32(S(M), S(A), factor, S(M), S(OUT), stride, S(Q), rows, cols, rank);
+    MUST(weft_cuda_scale_add_matmul_f32(D(M), D(A), factor, D(M), D(OUT), stride, D(Q), rows, cols, rank,
+                                        device_max, NULL));
+    const uint32_t expected =
+        scalar->scale_add_matmul_f32(S(M), S(A), factor, S(M), S(OUT), stride, S(Q), rows, cols, rank);
     same(OUT, rank * stride + shift, "scale_add_matmul", rows, cols, rank);
     same(M, elems + shift, "scale_add_matmul, sum", rows, cols, rank);
     device_get(&max, device_max, sizeof max);
@@ -89,19 +94,24 @@ static void test_products(void **state)
     struct sample sample = {sample_seed(71)};
     for (size_t a = 0; a < VECTOR_SIZES; a++)
         for (size_t b = 0; b < VECTOR_SIZES; b++)
-            if (check_this()) check(&sample, (enum sample_kind)((a + b) % SAMPLE_KINDS), vector_sizes[a], vector_sizes[b], vector_ranks[(a * 5 + b) % VECTOR_RANKS],
-                  a + b < 4 ? 0 : (a + b) % 2);
+            if (check_this())
+                check(&sample, (enum sample_kind)((a + b) % SAMPLE_KINDS), vector_sizes[a], vector_sizes[b],
+                      vector_ranks[(a * 5 + b) % VECTOR_RANKS], a + b < 4 ? 0 : (a + b) % 2);
 }
 
 /* Several bands of rows, several blocks of columns. */
 static void test_large_products(void **state)
 {
-    static const size_t shapes[][3] = {{257, 300, 4}, {512, 256, 8}, {600, 129, 9}, {33, 1100, 2}, {1024, 20, 1}};
+    static const size_t shapes[][3] = {
+        {257, 300, 4}, {512, 256, 8}, {600, 129, 9}, {33, 1100, 2}, {1024, 20, 1}};
     struct sample sample = {sample_seed(72)};
     for (size_t t = 0; t < sizeof shapes / sizeof shapes[0]; t++)
-        if (check_this()) check(&sample, t % 2 ? SAMPLE_WILD : SAMPLE_NORMAL, shapes[t][0], shapes[t][1], shapes[t][2], 0);
-    assert_int_equal(weft_cuda_matmul_f32(device[OUT], 4, device[M], device[Q], 4, 4, 65, NULL), WEFT_ERR_INVALID);
-    assert_int_equal(weft_cuda_matmul_f32(device[OUT], 4, device[M], device[Q], 4, 4, 0, NULL), WEFT_ERR_INVALID);
+        if (check_this())
+            check(&sample, t % 2 ? SAMPLE_WILD : SAMPLE_NORMAL, shapes[t][0], shapes[t][1], shapes[t][2], 0);
+    assert_int_equal(weft_cuda_matmul_f32(device[OUT], 4, device[M], device[Q], 4, 4, 65, NULL),
+                     WEFT_ERR_INVALID);
+    assert_int_equal(weft_cuda_matmul_f32(device[OUT], 4, device[M], device[Q], 4, 4, 0, NULL),
+                     WEFT_ERR_INVALID);
 }
 
 static void check_basis(size_t rows, size_t rank, const char *what)
@@ -113,15 +123,16 @@ static void check_basis(size_t rows, size_t rank, const char *what)
     const size_t expected = weft_orthogonalise(slow[P], rows, rank, dropped);
     MUST(weft_cuda_orthogonalise(device[P], rows, rank, device_dropped, device_kept, device_workspace, NULL));
     device_get(got, device[P], rank * rows * sizeof *got);
-    if (memcmp(got, slow[P], rank * rows * sizeof *got) != 0) fail_msg("cuda orthogonalise differs: %s, %zu rows, rank %zu", what, rows, rank);
+    if (memcmp(got, slow[P], rank * rows * sizeof *got) != 0)
+        fail_msg("cuda orthogonalise differs: %s, %zu rows, rank %zu", what, rows, rank);
     device_get(&kept, device_kept, sizeof kept);
     device_get(got_dropped, device_dropped, rank);
     assert_int_equal(kept, expected);
-    for (size_t r = 0; r < rank; r++)
-        assert_int_equal(got_dropped[r], dropped[r]);
+    for (size_t r = 0; r < rank; r++) assert_int_equal(got_dropped[r], dropped[r]);
 }
 
-/* Random, nearly parallel (the correction is due), duplicate, zero, poisoned, denormal, huge, and more vectors than rows. */
+/* Random, nearly parallel (the correction is due), duplicate, zero, poisoned, denormal, huge, and more
+ * vectors than rows. */
 static void test_orthogonalise(void **state)
 {
     static const size_t rows_of[] = {1, 3, 15, 16, 17, 200, 1000};
@@ -136,7 +147,8 @@ static void test_orthogonalise(void **state)
             check_basis(rows, rank, "normal");
             for (double kappa = 1e2; kappa < 1e8; kappa *= 1e2) {
                 for (size_t i = 0; i < count; i++)
-                    p[i] = (i < rows ? sample_normal(&sample) : p[i % rows]) + (i < rows ? 0.0f : (float)((double)sample_normal(&sample) / kappa));
+                    p[i] = (i < rows ? sample_normal(&sample) : p[i % rows]) +
+                           (i < rows ? 0.0f : (float)((double)sample_normal(&sample) / kappa));
                 check_basis(rows, rank, "nearly parallel");
             }
             sample_fill(&sample, SAMPLE_NORMAL, p, count);
@@ -150,7 +162,8 @@ static void test_orthogonalise(void **state)
                 p[i] = sample_normal(&sample) * (i / rows % 2 ? 1e30f : 1e-30f);
             check_basis(rows, rank, "huge and tiny");
         }
-    assert_int_equal(weft_cuda_orthogonalise(device[P], 10, 65, NULL, NULL, device_workspace, NULL), WEFT_ERR_INVALID);
+    assert_int_equal(weft_cuda_orthogonalise(device[P], 10, 65, NULL, NULL, device_workspace, NULL),
+                     WEFT_ERR_INVALID);
 }
 
 int check_products(void)

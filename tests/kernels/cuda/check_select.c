@@ -1,5 +1,5 @@
-/* check_select.c - the CUDA select, random-k and scatter against the CPU's, on what breaks radix selects, at lengths around every
- * boundary and starts misaligned by one element. */
+/* check_select.c - the CUDA select, random-k and scatter against the CPU's, on what breaks radix selects, at
+ * lengths around every boundary and starts misaligned by one element. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,12 +19,11 @@ static void *device_workspace;
 static void open_arrays(void)
 {
     const size_t bytes = (SELECT_MAX + SHIFT_ROOM) * sizeof(float);
-    float **const host[] = {&a, &b, &sum, &values, &got_values, &got_sum}, **const device[] = {&device_a, &device_b, &device_out, &device_values};
+    float **const host[] = {&a, &b, &sum, &values, &got_values, &got_sum},
+                  **const device[] = {&device_a, &device_b, &device_out, &device_values};
     if (a) return;
-    for (size_t i = 0; i < sizeof host / sizeof host[0]; i++)
-        *host[i] = check_malloc(bytes);
-    for (size_t i = 0; i < sizeof device / sizeof device[0]; i++)
-        *device[i] = check_device_malloc(bytes);
+    for (size_t i = 0; i < sizeof host / sizeof host[0]; i++) *host[i] = check_malloc(bytes);
+    for (size_t i = 0; i < sizeof device / sizeof device[0]; i++) *device[i] = check_device_malloc(bytes);
     indices = check_malloc(bytes);
     got_indices = check_malloc(bytes);
     scratch = check_malloc(bytes);
@@ -33,13 +32,14 @@ static void open_arrays(void)
     device_workspace = check_device_malloc(weft_cuda_select_workspace(SELECT_MAX));
 }
 
-#define MUST(call)                                                                          \
-    do {                                                                                    \
-        const enum weft_status status_ = (call);                                            \
+#define MUST(call)                                                                           \
+    do {                                                                                     \
+        const enum weft_status status_ = (call);                                             \
         if (status_ != WEFT_OK) fail_msg("%s answers %s", #call, weft_status_name(status_)); \
     } while (0)
 
-/* x alone; then as gradient, residual and their sum, whose largest are moved out. Workspace starts as noise. */
+/* x alone; then as gradient, residual and their sum, whose largest are moved out. Workspace starts as noise.
+ * */
 static void check(size_t count, size_t k, size_t shift, const char *what)
 {
     uint32_t max;
@@ -50,7 +50,8 @@ static void check(size_t count, size_t k, size_t shift, const char *what)
     weft_select_top(indices, a, count, k, scratch);
     MUST(weft_cuda_select_top(device_indices, device_a + shift, count, k, device_workspace, NULL));
     device_get(got_indices, device_indices, (k + 1) * sizeof *got_indices);
-    if (memcmp(got_indices, indices, k * sizeof *indices) != 0) fail_msg("cuda select differs: %s, count %zu, k %zu, start %zu", what, count, k, shift);
+    if (memcmp(got_indices, indices, k * sizeof *indices) != 0)
+        fail_msg("cuda select differs: %s, count %zu, k %zu, start %zu", what, count, k, shift);
     assert_int_equal(got_indices[k], UINT32_MAX); /* nothing beyond k */
 
     const uint32_t expected = weft_kernels()->scale_add_f32(sum, a, 0.5f, b, count);
@@ -61,14 +62,15 @@ static void check(size_t count, size_t k, size_t shift, const char *what)
     }
     device_set(device_max, 0, sizeof *device_max);
     device_set(device_workspace, 0x5a, weft_cuda_select_workspace(count));
-    MUST(weft_cuda_scale_add_select_top_f32(device_indices, device_values, device_out + shift, device_a + shift, 0.5f, device_b + shift, count, k,
-                                            device_max, device_workspace, NULL));
+    MUST(weft_cuda_scale_add_select_top_f32(device_indices, device_values, device_out + shift,
+                                            device_a + shift, 0.5f, device_b + shift, count, k, device_max,
+                                            device_workspace, NULL));
     device_get(got_indices, device_indices, k * sizeof *got_indices);
     device_get(got_values, device_values, k * sizeof *got_values);
     device_get(got_sum, device_out + shift, count * sizeof *got_sum);
     device_get(&max, device_max, sizeof max);
-    if (memcmp(got_indices, indices, k * sizeof *indices) != 0 || memcmp(got_values, values, k * sizeof *values) != 0 ||
-        memcmp(got_sum, sum, count * sizeof *sum) != 0)
+    if (memcmp(got_indices, indices, k * sizeof *indices) != 0 ||
+        memcmp(got_values, values, k * sizeof *values) != 0 || memcmp(got_sum, sum, count * sizeof *sum) != 0)
         fail_msg("cuda select with residual differs: %s, count %zu, k %zu, start %zu", what, count, k, shift);
     assert_int_equal(max, expected);
 }
@@ -83,7 +85,8 @@ static void test_equals_scalar(void **state)
             vector_select_fill(vector_selects[w], &sample, a, count);
             vector_select_fill(vector_selects[w], &sample, b, count);
             if (w % 2 == 0) memset(b, 0, count * sizeof *b); /* so that the sum is as hard as a */
-            check(count, vector_select_k(count, (w + c) % VECTOR_KS), (w + c) % SHIFT_ROOM, vector_selects[w]);
+            check(count, vector_select_k(count, (w + c) % VECTOR_KS), (w + c) % SHIFT_ROOM,
+                  vector_selects[w]);
         }
 }
 
@@ -103,9 +106,12 @@ static void test_large(void **state)
 
 static void test_refuses(void **state)
 {
-    assert_int_equal(weft_cuda_select_top(device_indices, device_a, 10, 0, device_workspace, NULL), WEFT_ERR_INVALID);
-    assert_int_equal(weft_cuda_select_top(device_indices, device_a, 10, 11, device_workspace, NULL), WEFT_ERR_INVALID);
-    assert_int_equal(weft_cuda_draw_strata(device_indices, 10, 11, &(struct weft_noise){0}, NULL), WEFT_ERR_INVALID);
+    assert_int_equal(weft_cuda_select_top(device_indices, device_a, 10, 0, device_workspace, NULL),
+                     WEFT_ERR_INVALID);
+    assert_int_equal(weft_cuda_select_top(device_indices, device_a, 10, 11, device_workspace, NULL),
+                     WEFT_ERR_INVALID);
+    assert_int_equal(weft_cuda_draw_strata(device_indices, 10, 11, &(struct weft_noise){0}, NULL),
+                     WEFT_ERR_INVALID);
 }
 
 static void test_random_k(void **state)

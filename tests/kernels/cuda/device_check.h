@@ -13,8 +13,14 @@ static inline void *check_memory(void *memory)
     fprintf(stderr, "kernel_check: no memory\n");
     exit(1);
 }
-static inline void *check_malloc(size_t bytes) { return check_memory(malloc(bytes)); }
-static inline void *check_device_malloc(size_t bytes) { return check_memory(device_alloc(bytes)); }
+static inline void *check_malloc(size_t bytes)
+{
+    return check_memory(malloc(bytes));
+}
+static inline void *check_device_malloc(size_t bytes)
+{
+    return check_memory(device_alloc(bytes));
+}
 
 /* One vector in so many is checked (1: all): threads as fibers on a host are slow. */
 extern unsigned check_one_in;

@@ -1,6 +1,6 @@
-/* device_memory.h - memory, copies and the clock of a GPU for tests and benchmarks, without CUDA's headers. One device, the
- * first; its legacy stream, which is the NULL that tests give to every kernel. Every failure ends the program with CUDA's
- * words: a test has nothing better to do. */
+/* device_memory.h - memory, copies and the clock of a GPU for tests and benchmarks, without CUDA's headers.
+ * One device, the first; its legacy stream, which is the NULL that tests give to every kernel. Every failure
+ * ends the program with CUDA's words: a test has nothing better to do. */
 #ifndef WEFT_TESTS_DEVICE_MEMORY_H
 #define WEFT_TESTS_DEVICE_MEMORY_H
 

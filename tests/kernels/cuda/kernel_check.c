@@ -1,5 +1,6 @@
-/* kernel_check.c - the tests and the benchmark of the kernels as one program that needs a compiler and, for the GPU, CUDA's
- * runtime: for machines with a GPU and nothing else. kernels/cuda/standalone/build.sh makes it. */
+/* kernel_check.c - the tests and the benchmark of the kernels as one program that needs a compiler and, for
+ * the GPU, CUDA's runtime: for machines with a GPU and nothing else. kernels/cuda/standalone/build.sh makes
+ * it. */
 #include <getopt.h>
 #include <setjmp.h>
 #include <stdbool.h>
@@ -17,7 +18,8 @@
 static const char help[] =
     "usage: kernel_check [--test] [--bench] [options]\n\n"
     "Tests and measures weft's kernels: the CPU's on any machine, the GPU's where there is one.\n\n"
-    "      --test         run the tests: every CPU variant and every GPU kernel against the scalar kernels, bit for bit\n"
+    "      --test         run the tests: every CPU variant and every GPU kernel against the scalar kernels, "
+    "bit for bit\n"
     "      --bench        time each kernel in turn with a copy that moves as many bytes\n"
     "                     (neither: both)\n"
     "      --only TEXT    measure only kernels whose name has this text in it\n"
@@ -26,15 +28,18 @@ static const char help[] =
     "      --cpu          leave the GPU alone\n"
     "      --json         results as one JSON object per line\n"
     "      --help         this text\n\n"
-    "Columns: bytes per element are read plus written; copy is a copy of the same traffic measured in the same round\n"
-    "(CPU: the faster of memcpy and a streaming copy, one thread; GPU: device to device); ratio is the median over rounds.\n"
+    "Columns: bytes per element are read plus written; copy is a copy of the same traffic measured in the "
+    "same round\n"
+    "(CPU: the faster of memcpy and a streaming copy, one thread; GPU: device to device); ratio is the "
+    "median over rounds.\n"
     "Ends with 0 when all tests that could run passed.\n";
 
 jmp_buf plain_failed;
 unsigned check_one_in = 1;
 static bool json;
 
-int cpu_test_cast(void), cpu_test_fold(void), cpu_test_narrow(void), cpu_test_optimizer(void), cpu_test_orthogonalise(void);
+int cpu_test_cast(void), cpu_test_fold(void), cpu_test_narrow(void), cpu_test_optimizer(void),
+    cpu_test_orthogonalise(void);
 int cpu_test_quantise(void), cpu_test_select(void), cpu_test_variants(void);
 
 int plain_run(const struct CMUnitTest *tests, size_t count)
@@ -71,13 +76,20 @@ static int run_groups(const struct group *groups, size_t count)
 static int run_tests(bool device)
 {
     static const struct group cpu[] = {
-        {"cpu: variants against scalar", cpu_test_variants}, {"cpu: casts", cpu_test_cast}, {"cpu: quantisers", cpu_test_quantise},
-        {"cpu: narrow floats and signs", cpu_test_narrow}, {"cpu: select", cpu_test_select}, {"cpu: orthogonalise", cpu_test_orthogonalise},
-        {"cpu: fold", cpu_test_fold}, {"cpu: update rules", cpu_test_optimizer},
+        {"cpu: variants against scalar", cpu_test_variants},
+        {"cpu: casts", cpu_test_cast},
+        {"cpu: quantisers", cpu_test_quantise},
+        {"cpu: narrow floats and signs", cpu_test_narrow},
+        {"cpu: select", cpu_test_select},
+        {"cpu: orthogonalise", cpu_test_orthogonalise},
+        {"cpu: fold", cpu_test_fold},
+        {"cpu: update rules", cpu_test_optimizer},
     };
     static const struct group gpu[] = {
-        {"gpu: sums, casts, quantisers", check_elementwise}, {"gpu: top-k, random-k", check_select},
-        {"gpu: products, orthogonalise", check_products},    {"gpu: update rules", check_optimizer},
+        {"gpu: sums, casts, quantisers", check_elementwise},
+        {"gpu: top-k, random-k", check_select},
+        {"gpu: products, orthogonalise", check_products},
+        {"gpu: update rules", check_optimizer},
     };
     int failed = run_groups(cpu, sizeof cpu / sizeof cpu[0]);
     if (device) failed += run_groups(gpu, sizeof gpu / sizeof gpu[0]);
@@ -89,13 +101,15 @@ static void on_row(void *context, const struct kernelbench_row *row)
 {
     const char *where = context;
     if (json)
-        printf("{\"on\":\"%s\",\"kernel\":\"%s\",\"elements\":%zu,\"bytes_per_element\":%g,\"time_ms\":%.6g,\"GBps\":%.6g,"
+        printf("{\"on\":\"%s\",\"kernel\":\"%s\",\"elements\":%zu,\"bytes_per_element\":%g,\"time_ms\":%.6g,"
+               "\"GBps\":%.6g,"
                "\"copy_GBps\":%.6g,\"ratio\":%.4g,\"ratio_low\":%.4g,\"ratio_high\":%.4g}\n",
-               where, row->name, row->count, row->bytes_per_element, row->time_s * 1e3, row->gbps, row->copy_gbps, row->ratio,
-               row->ratio_low, row->ratio_high);
+               where, row->name, row->count, row->bytes_per_element, row->time_s * 1e3, row->gbps,
+               row->copy_gbps, row->ratio, row->ratio_low, row->ratio_high);
     else
-        printf("%-4s %-32s %10zu %7.2f %10.4f %9.1f %9.1f %7.2f %6.2f %6.2f\n", where, row->name, row->count, row->bytes_per_element,
-               row->time_s * 1e3, row->gbps, row->copy_gbps, row->ratio, row->ratio_low, row->ratio_high);
+        printf("%-4s %-32s %10zu %7.2f %10.4f %9.1f %9.1f %7.2f %6.2f %6.2f\n", where, row->name, row->count,
+               row->bytes_per_element, row->time_s * 1e3, row->gbps, row->copy_gbps, row->ratio,
+               row->ratio_low, row->ratio_high);
     fflush(stdout);
 }
 
@@ -104,10 +118,13 @@ static bool run_bench(struct kernelbench_options *options, bool device)
     char cpu[] = "cpu", gpu[] = "gpu";
     options->kernels = weft_kernels();
     if (!json)
-        printf("\ncpu kernels: %s, one thread; %u rounds\n%-4s %-32s %10s %7s %10s %9s %9s %7s %6s %6s\n", options->kernels->name,
-               options->rounds, "on", "kernel", "elements", "B/elem", "ms", "GB/s", "copy", "ratio", "25 %", "75 %");
-    const bool fine = kernelbench_run(options, on_row, cpu) && (!device || bench_device(options, on_row, gpu));
-    if (!fine) fprintf(stderr, "kernel_check: no memory for %zu elements; say a smaller --count\n", options->count);
+        printf("\ncpu kernels: %s, one thread; %u rounds\n%-4s %-32s %10s %7s %10s %9s %9s %7s %6s %6s\n",
+               options->kernels->name, options->rounds, "on", "kernel", "elements", "B/elem", "ms", "GB/s",
+               "copy", "ratio", "25 %", "75 %");
+    const bool fine =
+        kernelbench_run(options, on_row, cpu) && (!device || bench_device(options, on_row, gpu));
+    if (!fine)
+        fprintf(stderr, "kernel_check: no memory for %zu elements; say a smaller --count\n", options->count);
     return fine;
 }
 
@@ -116,16 +133,23 @@ static bool number(const char *text, uint64_t low, uint64_t high, uint64_t *out)
     char *end;
     *out = strtoull(text, &end, 10);
     if (*text >= '0' && *text <= '9' && *end == 0 && *out >= low && *out <= high) return true;
-    fprintf(stderr, "kernel_check: '%s' is not a number from %llu to %llu\n", text, (unsigned long long)low, (unsigned long long)high);
+    fprintf(stderr, "kernel_check: '%s' is not a number from %llu to %llu\n", text, (unsigned long long)low,
+            (unsigned long long)high);
     return false;
 }
 
 int main(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"test", no_argument, NULL, 't'}, {"bench", no_argument, NULL, 'b'}, {"only", required_argument, NULL, 'o'},
-        {"count", required_argument, NULL, 'c'}, {"rounds", required_argument, NULL, 'r'}, {"cpu", no_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
+        {"test", no_argument, NULL, 't'},
+        {"bench", no_argument, NULL, 'b'},
+        {"only", required_argument, NULL, 'o'},
+        {"count", required_argument, NULL, 'c'},
+        {"rounds", required_argument, NULL, 'r'},
+        {"cpu", no_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     struct kernelbench_options options = {.count = 25 << 20, .rounds = 9};
     bool test = false, bench = false, cpu_only = false;

@@ -13,10 +13,6 @@ size_t codec_case_elems(const struct codec_case *codec)
     return 0;
 }
 
-void codec_case_step(struct codec_case *codec, const float *grad, float *out)
-{
-}
+void codec_case_step(struct codec_case *codec, const float *grad, float *out) {}
 
-void codec_case_close(struct codec_case *codec)
-{
-}
+void codec_case_close(struct codec_case *codec) {}

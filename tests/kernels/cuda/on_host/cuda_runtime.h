@@ -1,10 +1,10 @@
-/* cuda_runtime.h - as much of CUDA as kernels/cuda uses, on the host: so that the kernels' logic is tested where there is
- * no GPU. Stands in for the toolkit's header when a .cu file is compiled by g++ (-x c++).
+/* cuda_runtime.h - as much of CUDA as kernels/cuda uses, on the host: so that the kernels' logic is tested
+ * where there is no GPU. Stands in for the toolkit's header when a .cu file is compiled by g++ (-x c++).
  *
- * A block's threads are fibers, run one at a time in an order drawn anew for every block and round, so that what forgets a
- * barrier gets another answer sooner or later. __shared__ is static memory: blocks run one after another. Device memory is
- * host memory; a stream is passed when the call returns. What this cannot show: races that only parallel hardware has,
- * misaligned vector accesses and speed.
+ * A block's threads are fibers, run one at a time in an order drawn anew for every block and round, so that
+ * what forgets a barrier gets another answer sooner or later. __shared__ is static memory: blocks run one
+ * after another. Device memory is host memory; a stream is passed when the call returns. What this cannot
+ * show: races that only parallel hardware has, misaligned vector accesses and speed.
  *
  * Test code: not installed, not part of any library. */
 #ifndef WEFT_ON_HOST_RUNTIME_H
@@ -27,8 +27,13 @@
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 enum cudaError_t {
-    cudaSuccess = 0, cudaErrorMemoryAllocation, cudaErrorInvalidValue, cudaErrorNoDevice, cudaErrorInsufficientDriver,
-    cudaErrorNoKernelImageForDevice, cudaErrorUnsupportedPtxVersion
+    cudaSuccess = 0,
+    cudaErrorMemoryAllocation,
+    cudaErrorInvalidValue,
+    cudaErrorNoDevice,
+    cudaErrorInsufficientDriver,
+    cudaErrorNoKernelImageForDevice,
+    cudaErrorUnsupportedPtxVersion
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 
@@ -51,15 +56,24 @@ void on_host_block_barrier();
 const uint64_t *on_host_exchange(uint64_t mine);
 
 template <typename... Parameters>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Parameters... arguments)
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
+                               Parameters... arguments)
 {
     auto body = [&] { kernel(arguments...); };
-    on_host_launch(config->gridDim, config->blockDim, [](void *context) { (*static_cast<decltype(body) *>(context))(); }, &body);
+    on_host_launch(
+        config->gridDim, config->blockDim, [](void *context) { (*static_cast<decltype(body) *>(context))(); },
+        &body);
     return cudaSuccess;
 }
 
-inline void __syncthreads() { on_host_block_barrier(); }
-inline void __syncwarp(unsigned = 0xffffffffu) { on_host_exchange(0); }
+inline void __syncthreads()
+{
+    on_host_block_barrier();
+}
+inline void __syncwarp(unsigned = 0xffffffffu)
+{
+    on_host_exchange(0);
+}
 
 template <typename T> uint64_t on_host_bits(T value)
 {
@@ -85,7 +99,8 @@ template <typename T> T __shfl_xor_sync(unsigned, T mine, int step, int width = 
 }
 template <typename T> T __shfl_down_sync(unsigned, T mine, unsigned step, int width = 32)
 {
-    const unsigned lane = threadIdx.x % 32, from = lane % (unsigned)width + step < (unsigned)width ? lane + step : lane;
+    const unsigned lane = threadIdx.x % 32,
+                   from = lane % (unsigned)width + step < (unsigned)width ? lane + step : lane;
     return on_host_value<T>(on_host_exchange(on_host_bits(mine))[from]);
 }
 template <typename T> T __shfl_up_sync(unsigned, T mine, unsigned step, int width = 32)
@@ -97,13 +112,21 @@ inline unsigned __ballot_sync(unsigned, int vote)
 {
     const uint64_t *votes = on_host_exchange(vote != 0);
     unsigned mask = 0;
-    for (unsigned lane = 0; lane < 32; lane++)
-        mask |= (unsigned)votes[lane] << lane;
+    for (unsigned lane = 0; lane < 32; lane++) mask |= (unsigned)votes[lane] << lane;
     return mask;
 }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline double __longlong_as_double(long long x) { return on_host_value<double>((uint64_t)x); }
+inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+inline double __longlong_as_double(long long x)
+{
+    return on_host_value<double>((uint64_t)x);
+}
 
 template <typename T> T atomicAdd(T *at, T value)
 {
@@ -128,7 +151,8 @@ inline cudaError_t cudaFree(void *memory)
     free(memory);
     return cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t = nullptr)
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t = nullptr)
 {
     memmove(to, from, bytes);
     return cudaSuccess;
@@ -173,15 +197,30 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
     *(double *)(void *)event = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
     return cudaSuccess;
 }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return cudaSuccess;
+}
 inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
     *ms = (float)(*(double *)(void *)end - *(double *)(void *)begin);
     return cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline const char *cudaGetErrorString(cudaError_t) { return "no error"; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+inline cudaError_t cudaDeviceSynchronize()
+{
+    return cudaSuccess;
+}
+inline cudaError_t cudaGetLastError()
+{
+    return cudaSuccess;
+}
+inline const char *cudaGetErrorString(cudaError_t)
+{
+    return "no error";
+}
 
 #endif

@@ -1,5 +1,5 @@
-/* main.c [ONE-IN] - the checks of the CUDA kernels where these run on the host (on_host/cuda_runtime.h), on one vector in
- * so many. */
+/* main.c [ONE-IN] - the checks of the CUDA kernels where these run on the host (on_host/cuda_runtime.h), on
+ * one vector in so many. */
 #include "tests/kernels/cuda/device_check.h"
 
 unsigned check_one_in = 1;

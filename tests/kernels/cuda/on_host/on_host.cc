@@ -1,5 +1,5 @@
-/* on_host.cc - a block's threads as fibers: see cuda_runtime.h. Fibers are made once and wait for the next block; they change
- * over by _setjmp and _longjmp, which cost no system call. */
+/* on_host.cc - a block's threads as fibers: see cuda_runtime.h. Fibers are made once and wait for the next
+ * block; they change over by _setjmp and _longjmp, which cost no system call. */
 #undef _FORTIFY_SOURCE
 #include "cuda_runtime.h"
 
@@ -9,7 +9,8 @@
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-namespace {
+namespace
+{
 
 constexpr unsigned THREADS_MAX = 1024, LANES = 32;
 constexpr size_t STACK_BYTES = 64 << 10;
@@ -107,14 +108,18 @@ void run_block(unsigned threads)
     }
     for (unsigned t = 0; t < threads; t++)
         if (fibers[t].state != IDLE) {
-            fprintf(stderr, "on_host: thread %u of block %u waits for a barrier that others do not come to\n", t, blockIdx.x);
+            fprintf(stderr, "on_host: thread %u of block %u waits for a barrier that others do not come to\n",
+                    t, blockIdx.x);
             abort();
         }
 }
 
 } // namespace
 
-void on_host_block_barrier() { leave(AT_BLOCK); }
+void on_host_block_barrier()
+{
+    leave(AT_BLOCK);
+}
 
 const uint64_t *on_host_exchange(uint64_t mine)
 {
