@@ -1,4 +1,5 @@
-/* judging.c - see judging.h: when the judge looks, how its word travels, and what it takes to change a tensor's codec. */
+/* judging.c - see judging.h: when the judge looks, how its word travels, and what it takes to change a
+ * tensor's codec. */
 #include "client/judging.h"
 
 #include <math.h>
@@ -11,7 +12,8 @@
 #define TELLING_BYTES 1048576.0 /* of a step, from which on its traffic says something about the link */
 #define ROOT 0u
 
-/* What a rank tells rank 0 at a look: these, then the moment of readiness of each tensor. Doubles, sent as 64-bit words. */
+/* What a rank tells rank 0 at a look: these, then the moment of readiness of each tensor. Doubles, sent as
+ * 64-bit words. */
 enum { WORD_STEP_NS, WORD_COMPUTE_NS, WORD_RATE, WORD_READY };
 
 /* ---- memory ---- */
@@ -60,10 +62,12 @@ static enum weft_status take_memory(struct weft_session *session)
     judging->words = WORD_READY + judging->count;
     judging->mine = weft_alloc_array(env, judging->words, sizeof(*judging->mine));
     judging->all = weft_alloc_array(env, judging->words * session->ranks, sizeof(*judging->all));
-    judging->verdict = weft_alloc_array(env, CLIENT_VERDICT_CHOICES + (size_t)judging->count, sizeof(*judging->verdict));
+    judging->verdict =
+        weft_alloc_array(env, CLIENT_VERDICT_CHOICES + (size_t)judging->count, sizeof(*judging->verdict));
     judging->figures = weft_alloc_array(env, judging->count, sizeof(*judging->figures));
     judging->order = weft_alloc_array(env, judging->count, sizeof(*judging->order));
-    if (!judging->mine || !judging->all || !judging->verdict || !judging->figures || !judging->order) return WEFT_ERR_NO_MEMORY;
+    if (!judging->mine || !judging->all || !judging->verdict || !judging->figures || !judging->order)
+        return WEFT_ERR_NO_MEMORY;
     return session->rank == ROOT ? weft_judge_create(env, NULL, judging->count, &judging->judge) : WEFT_OK;
 }
 
@@ -88,7 +92,8 @@ static void fill_mine(struct client_judging *judging)
     judging->mine[WORD_RATE] = judging->rate_max; /* what disturbs a step only makes it slower */
     for (uint32_t i = 0; i < judging->count; i++) {
         struct client_choosing *choosing = &judging->tensors[i]->choosing;
-        judging->mine[WORD_READY + i] = choosing->ready_count ? choosing->ready_ns / choosing->ready_count : 0;
+        judging->mine[WORD_READY + i] =
+            choosing->ready_count ? choosing->ready_ns / choosing->ready_count : 0;
         choosing->ready_ns = 0;
         choosing->ready_count = 0;
     }
@@ -96,11 +101,13 @@ static void fill_mine(struct client_judging *judging)
     judging->rate_max = 0;
 }
 
-/* Of all ranks: an exchange begins when the last one is ready, and the one that waited for nobody has measured the link. */
+/* Of all ranks: an exchange begins when the last one is ready, and the one that waited for nobody has
+ * measured the link. */
 static double largest(const struct client_judging *judging, uint32_t ranks, size_t word)
 {
     double found = 0;
-    for (uint32_t rank = 0; rank < ranks; rank++) found = fmax(found, judging->all[rank * judging->words + word]);
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        found = fmax(found, judging->all[rank * judging->words + word]);
     return isfinite(found) ? found : 0;
 }
 
@@ -110,7 +117,8 @@ static void sort_by_readiness(struct client_judging *judging)
     for (uint32_t i = 1; i < judging->count; i++) {
         const uint32_t index = judging->order[i];
         uint32_t k = i;
-        for (; k > 0 && judging->figures[judging->order[k - 1]].ready_ns > judging->figures[index].ready_ns; k--)
+        for (; k > 0 && judging->figures[judging->order[k - 1]].ready_ns > judging->figures[index].ready_ns;
+             k--)
             judging->order[k] = judging->order[k - 1];
         judging->order[k] = index;
     }
@@ -126,7 +134,8 @@ static void take_rate(struct weft_session *session)
     judging->probed_ns = weft_now_ns(session->env);
 }
 
-/* What the link can carry in a hundredth of the time since it was last measured, if that says anything about it. */
+/* What the link can carry in a hundredth of the time since it was last measured, if that says anything about
+ * it. */
 static int64_t probe_bytes(const struct weft_session *session)
 {
     const struct client_judging *judging = &session->judging;
@@ -134,7 +143,8 @@ static int64_t probe_bytes(const struct weft_session *session)
     const double share = 2 * ((double)session->ranks - 1) / (double)session->ranks;
     const double bytes = (spent_ns - 4 * judging->latency_ns) * judging->bytes_per_second * 1e-9 / share;
     if (bytes < (double)CLIENT_PROBE_LEAST) return 0;
-    return bytes < 4.0 * (double)CLIENT_PROBE_LEAST ? (int64_t)bytes & ~(int64_t)63 : 4 * (int64_t)CLIENT_PROBE_LEAST;
+    return bytes < 4.0 * (double)CLIENT_PROBE_LEAST ? (int64_t)bytes & ~(int64_t)63
+                                                    : 4 * (int64_t)CLIENT_PROBE_LEAST;
 }
 
 /* Rank 0. `gathered`: there are figures of steps; before the first one nothing is known to be hidden. */
@@ -161,13 +171,19 @@ static void look(struct weft_session *session, bool gathered)
         .order = judging->order,
     };
     const enum weft_verdict verdict = weft_judge_look(judging->judge, &figures);
-    weft_log(session->env, WEFT_LOG_DEBUG, "client",
-             "judge: link %.0f MB/s, %.1f us; compute %.3f ms, step %.3f ms measured, %.3f ms by the model; %s", figures.bytes_per_second / 1e6,
-             figures.latency_ns / 1e3, figures.compute_ns / 1e6, figures.step_ns / 1e6,
-             weft_judge_step_ns(&figures, weft_judge_choices(judging->judge), judging->count) / 1e6,
-             verdict == WEFT_VERDICT_KEEP ? "kept" : verdict == WEFT_VERDICT_CHANGE ? "changed" : "taken back");
-    bool differs = false; /* not the judge's verdict: after a late declaration it begins anew, from all dense */
-    judging->verdict[CLIENT_VERDICT_PROBE] = gathered && largest(judging, session->ranks, WORD_RATE) == 0 ? probe_bytes(session) : 0;
+    weft_log(
+        session->env, WEFT_LOG_DEBUG, "client",
+        "judge: link %.0f MB/s, %.1f us; compute %.3f ms, step %.3f ms measured, %.3f ms by the model; %s",
+        figures.bytes_per_second / 1e6, figures.latency_ns / 1e3, figures.compute_ns / 1e6,
+        figures.step_ns / 1e6,
+        weft_judge_step_ns(&figures, weft_judge_choices(judging->judge), judging->count) / 1e6,
+        verdict == WEFT_VERDICT_KEEP     ? "kept"
+        : verdict == WEFT_VERDICT_CHANGE ? "changed"
+                                         : "taken back");
+    bool differs =
+        false; /* not the judge's verdict: after a late declaration it begins anew, from all dense */
+    judging->verdict[CLIENT_VERDICT_PROBE] =
+        gathered && largest(judging, session->ranks, WORD_RATE) == 0 ? probe_bytes(session) : 0;
     for (uint32_t i = 0; i < judging->count; i++) {
         const uint8_t choice = weft_judge_choices(judging->judge)[i];
         judging->verdict[CLIENT_VERDICT_CHOICES + i] = choice;
@@ -210,7 +226,8 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     }
     weft_codec_format(&tensor->codec_spec, from, sizeof from);
     weft_codec_format(spec, to, sizeof to);
-    weft_log(session->env, WEFT_LOG_INFO, "client", "judge: tensor '%.100s' goes from %s to %s with step %llu", tensor->name, from, to,
+    weft_log(session->env, WEFT_LOG_INFO, "client",
+             "judge: tensor '%.100s' goes from %s to %s with step %llu", tensor->name, from, to,
              (unsigned long long)step);
     weft_codec_free(tensor->codec);
     tensor->codec = codec;
@@ -231,12 +248,15 @@ static enum weft_status apply(struct weft_session *session, uint64_t step)
         const int64_t choice = judging->verdict[CLIENT_VERDICT_CHOICES + i];
         enum weft_status status = WEFT_OK;
         if (choice < 0 || choice >= (int64_t)tensor->choosing.candidates.count) {
-            client_fail(session, WEFT_ERR_MALFORMED, true, "rank %u: rank 0 chose a codec that tensor '%s' does not have", session->rank, tensor->name);
+            client_fail(session, WEFT_ERR_MALFORMED, true,
+                        "rank %u: rank 0 chose a codec that tensor '%s' does not have", session->rank,
+                        tensor->name);
             return client_usable(session);
         }
         if (choice != tensor->choosing.chosen) status = change_codec(tensor, (uint8_t)choice, step);
         if (status < 0) {
-            client_fail(session, status, true, "rank %u has no memory for another codec of tensor '%s'", session->rank, tensor->name);
+            client_fail(session, status, true, "rank %u has no memory for another codec of tensor '%s'",
+                        session->rank, tensor->name);
             return client_usable(session);
         }
     }
@@ -251,7 +271,8 @@ static enum weft_status apply(struct weft_session *session, uint64_t step)
 static enum weft_status publish(struct weft_session *session)
 {
     struct client_judging *judging = &session->judging;
-    return weft_broadcast(session, judging->verdict, CLIENT_VERDICT_CHOICES + (uint64_t)judging->count, WEFT_I64, ROOT, &judging->publish);
+    return weft_broadcast(session, judging->verdict, CLIENT_VERDICT_CHOICES + (uint64_t)judging->count,
+                          WEFT_I64, ROOT, &judging->publish);
 }
 
 static enum weft_status first(struct weft_session *session, uint64_t step)
@@ -265,7 +286,8 @@ static enum weft_status first(struct weft_session *session, uint64_t step)
     if (status == WEFT_OK) {
         if (session->rank == ROOT) look(session, false);
         status = publish(session);
-        if (status >= 0) status = client_request_finish(session, &judging->publish, "publishing the choice of codecs");
+        if (status >= 0)
+            status = client_request_finish(session, &judging->publish, "publishing the choice of codecs");
     }
     if (status == WEFT_ERR_NO_MEMORY) /* the others count on this rank */
         client_fail(session, status, true, "rank %u has no memory to measure codecs", session->rank);
@@ -296,7 +318,8 @@ enum weft_status client_judging_begin(struct weft_session *session, uint64_t ste
         if (step % CLIENT_LOOK_STEPS != 0) return WEFT_OK;
         fill_mine(judging);
         judging->phase = CLIENT_JUDGING_GATHERS;
-        enum weft_status status = weft_all_gather(session, judging->mine, judging->all, judging->words, WEFT_I64, &judging->gather);
+        enum weft_status status =
+            weft_all_gather(session, judging->mine, judging->all, judging->words, WEFT_I64, &judging->gather);
         return status < 0 ? status : WEFT_OK;
     case CLIENT_JUDGING_GATHERS:
         take_rate(session);
@@ -316,7 +339,9 @@ static void note_rate(struct client_judging *judging)
 {
     const struct client_traffic *traffic = &judging->traffic;
     const double ns = (double)traffic->busy_ns - traffic->coded_ns;
-    if (traffic->moved_bytes < TELLING_BYTES || ns < 0.5 * (double)traffic->busy_ns || ns < 4 * judging->latency_ns) return;
+    if (traffic->moved_bytes < TELLING_BYTES || ns < 0.5 * (double)traffic->busy_ns ||
+        ns < 4 * judging->latency_ns)
+        return;
     judging->rate_max = fmax(judging->rate_max, traffic->moved_bytes / ns * 1e9);
 }
 
@@ -324,11 +349,13 @@ void client_judging_end(struct weft_session *session, uint64_t step_ns, uint64_t
 {
     struct client_judging *judging = &session->judging;
     if (judging->count == 0 || !judging->measured) return;
-    const struct weft_judge_figures link = {.latency_ns = judging->latency_ns, .bytes_per_second = judging->bytes_per_second};
+    const struct weft_judge_figures link = {.latency_ns = judging->latency_ns,
+                                            .bytes_per_second = judging->bytes_per_second};
     note_rate(judging);
     if (session->step.number > judging->revised_step && judging->step_count < CLIENT_LOOK_STEPS) {
         judging->step_ns[judging->step_count] = (double)step_ns;
-        judging->compute_ns[judging->step_count++] = step_ns > exposed_ns ? (double)(step_ns - exposed_ns) : 0;
+        judging->compute_ns[judging->step_count++] =
+            step_ns > exposed_ns ? (double)(step_ns - exposed_ns) : 0;
     }
     for (uint32_t i = 0; i < judging->count; i++) {
         struct client_choosing *choosing = &judging->tensors[i]->choosing;
@@ -336,14 +363,16 @@ void client_judging_end(struct weft_session *session, uint64_t step_ns, uint64_t
         if (choosing->chosen == 0 || judging->tensors[i]->last_step != session->step.number) continue;
         choosing->coded_steps++;
         choosing->saved_bytes += choosing->costs[0].wire_bytes - cost->wire_bytes;
-        choosing->saved_ns += weft_judge_exchange_ns(&link, &choosing->costs[0]) - weft_judge_exchange_ns(&link, cost);
+        choosing->saved_ns +=
+            weft_judge_exchange_ns(&link, &choosing->costs[0]) - weft_judge_exchange_ns(&link, cost);
     }
 }
 
 void client_judging_ready(struct weft_tensor *tensor)
 {
     const struct client_step *step = &tensor->session->step;
-    const uint64_t since_ns = weft_now_ns(tensor->session->env) - step->began_ns, exposed_ns = atomic_load(&step->exposed_ns);
+    const uint64_t since_ns = weft_now_ns(tensor->session->env) - step->began_ns,
+                   exposed_ns = atomic_load(&step->exposed_ns);
     tensor->choosing.ready_ns += since_ns > exposed_ns ? (double)(since_ns - exposed_ns) : 0;
     tensor->choosing.ready_count++;
 }
@@ -364,7 +393,8 @@ void client_judging_done(struct weft_tensor *tensor)
 {
     struct client_traffic *traffic = &tensor->session->judging.traffic;
     if (tensor->choosing.candidates.count == 0 || traffic->under_way == 0) return;
-    if (--traffic->under_way == 0) traffic->busy_ns += weft_now_ns(tensor->session->env) - traffic->busy_since_ns;
+    if (--traffic->under_way == 0)
+        traffic->busy_ns += weft_now_ns(tensor->session->env) - traffic->busy_since_ns;
 }
 
 /* ---- the report ---- */
@@ -374,7 +404,8 @@ enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice 
     if (!tensor) return WEFT_ERR_INVALID;
     const struct client_choosing *choosing = &tensor->choosing;
     if (!choice_out || choice_out->size != sizeof *choice_out)
-        return client_error(tensor->session, WEFT_ERR_INVALID, "choice_get: set choice.size = sizeof choice before the call");
+        return client_error(tensor->session, WEFT_ERR_INVALID,
+                            "choice_get: set choice.size = sizeof choice before the call");
     *choice_out = (struct weft_choice){
         .size = sizeof *choice_out,
         .candidates = choosing->candidates.count,
@@ -393,7 +424,8 @@ void client_judging_report(struct weft_session *session)
 {
     const struct client_judging *judging = &session->judging;
     if (judging->count == 0 || session->rank != ROOT || session->ranks == 1) return;
-    weft_log(session->env, WEFT_LOG_INFO, "client", "codecs chosen on a link of %.1f Mbit/s and %.1f us, %u revisions:",
+    weft_log(session->env, WEFT_LOG_INFO, "client",
+             "codecs chosen on a link of %.1f Mbit/s and %.1f us, %u revisions:",
              judging->bytes_per_second * 8e-6, judging->latency_ns / 1e3, judging->revision);
     for (uint32_t i = 0; i < judging->count; i++) {
         const struct weft_tensor *tensor = judging->tensors[i];
@@ -401,8 +433,10 @@ void client_judging_report(struct weft_session *session)
         char codec[WEFT_CODEC_TEXT_BYTES];
         weft_codec_format(&tensor->codec_spec, codec, sizeof codec);
         weft_log(session->env, WEFT_LOG_INFO, "client",
-                 "  tensor '%.100s': %s since step %llu, changed %u times; coded in %llu steps, %.1f MB and %.1f ms of exchange saved", tensor->name,
-                 codec, (unsigned long long)choosing->since_step, choosing->changes, (unsigned long long)choosing->coded_steps,
-                 choosing->saved_bytes / 1e6, choosing->saved_ns / 1e6);
+                 "  tensor '%.100s': %s since step %llu, changed %u times; coded in %llu steps, %.1f MB and "
+                 "%.1f ms of exchange saved",
+                 tensor->name, codec, (unsigned long long)choosing->since_step, choosing->changes,
+                 (unsigned long long)choosing->coded_steps, choosing->saved_bytes / 1e6,
+                 choosing->saved_ns / 1e6);
     }
 }

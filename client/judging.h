@@ -1,18 +1,19 @@
-/* judging.h - the judge (compress/judge.h) at work in a session: tensors declared with codec "auto" in all-reduce mode.
+/* judging.h - the judge (compress/judge.h) at work in a session: tensors declared with codec "auto" in
+ * all-reduce mode.
  *
  *     first step_begin   measure   every rank times the candidates on samples; together they time the link
- *                        decide    rank 0, from all ranks' figures; its choices are broadcast, in force from this step
+ *                        decide    rank 0, from all ranks' figures; broadcast, in force from this step
  *     then, every CLIENT_LOOK_STEPS steps
  *       step s           figures of the steps before are gathered, beside the step's other traffic
  *       step s + 1       rank 0 looks and broadcasts (revision, choices)
  *       step s + 2       in force everywhere: every rank's step_end has waited for the broadcast
  *
- * Where the choices move too little to tell anything about the link, the ranks time an all-reduce of their own now and then, in
- * step s + 2: never more than one part in a hundred of the time.
+ * Where the choices move too little to tell anything about the link, the ranks time an all-reduce of their
+ * own now and then, in step s + 2: never more than one part in a hundred of the time.
  *
- * The revision stands in every step's record (step.c), so ranks that do not agree find out before the first exchange
- * that needs the record. A tensor that changes its codec takes along what the old one still owes (tensor->carry) and
- * adds it to its next contribution: nothing is lost.
+ * The revision stands in every step's record (step.c), so ranks that do not agree find out before the first
+ * exchange that needs the record. A tensor that changes its codec takes along what the old one still owes
+ * (tensor->carry) and adds it to its next contribution: nothing is lost.
  *
  * Caller's thread, between steps; the engine adds to `traffic` while a step is open. */
 #ifndef WEFT_CLIENT_JUDGING_H
@@ -37,8 +38,8 @@ struct client_choosing {
     uint8_t chosen;
     uint32_t changes;
     uint64_t since_step, coded_steps;
-    double saved_bytes, saved_ns;            /* against dense, over all steps, by the model */
-    double ready_ns;                         /* sum since the last look */
+    double saved_bytes, saved_ns; /* against dense, over all steps, by the model */
+    double ready_ns;              /* sum since the last look */
     uint32_t ready_count;
 };
 
@@ -50,26 +51,26 @@ struct client_judging {
     struct weft_tensor **tensors; /* (count,) owned: those with candidates, in the order of declaration */
     uint32_t count, room;
     bool measured;
-    uint32_t revision;            /* in force; rises with each change */
-    uint64_t revised_step;        /* since */
+    uint32_t revision;     /* in force; rises with each change */
+    uint64_t revised_step; /* since */
     double latency_ns, bytes_per_second, steal;
-    uint64_t probed_ns;           /* when the link was last measured on its own */
+    uint64_t probed_ns; /* when the link was last measured on its own */
     enum client_judging_phase phase;
 
     /* of the steps since the last look that ran wholly under the present choices */
     double step_ns[CLIENT_LOOK_STEPS], compute_ns[CLIENT_LOOK_STEPS];
     uint32_t step_count;
-    double rate_max;              /* bytes per second, of the steps that moved enough to tell */
-    struct client_traffic {       /* engine's: of the open step */
+    double rate_max;                  /* bytes per second, of the steps that moved enough to tell */
+    struct client_traffic {           /* engine's: of the open step */
         double moved_bytes, coded_ns; /* over the link; expected work of the codecs meanwhile */
         uint64_t busy_ns, busy_since_ns;
         uint32_t under_way;
     } traffic;
 
     /* what travels, and what rank 0 thinks with; owned */
-    double *mine, *all;           /* (words,), (ranks * words,) */
+    double *mine, *all; /* (words,), (ranks * words,) */
     uint64_t words;
-    int64_t *verdict;             /* (CLIENT_VERDICT_CHOICES + count,): revision, bytes to probe the link with, choices */
+    int64_t *verdict; /* (CLIENT_VERDICT_CHOICES + count,): revision, bytes to probe the link with, choices */
     struct weft_judge *judge;
     struct weft_judge_tensor *figures; /* (count,) */
     uint32_t *order;
@@ -79,8 +80,8 @@ struct client_judging {
 /* Caller: the tensor has candidates. WEFT_ERR_NO_MEMORY. */
 enum weft_status client_judging_add(struct weft_session *session, struct weft_tensor *tensor);
 void client_judging_free(struct weft_session *session);
-/* Caller, from step_begin before anything of the step is posted. The first time, and when tensors were declared since:
- * blocks while all ranks measure. */
+/* Caller, from step_begin before anything of the step is posted. The first time, and when tensors were
+ * declared since: blocks while all ranks measure. */
 enum weft_status client_judging_begin(struct weft_session *session, uint64_t step);
 /* Caller, from step_end when the step went well. */
 void client_judging_end(struct weft_session *session, uint64_t step_ns, uint64_t exposed_ns);
@@ -93,7 +94,8 @@ void client_judging_done(struct weft_tensor *tensor);
 /* Caller, from weft_finalize: what was chosen and what it saved, into the log (level info). */
 void client_judging_report(struct weft_session *session);
 
-/* judging_measure.c: costs of all candidates, latency, bandwidth, steal. Blocks; equal results on all ranks. */
+/* judging_measure.c: costs of all candidates, latency, bandwidth, steal. Blocks; equal results on all ranks.
+ * */
 enum weft_status client_judging_measure(struct weft_session *session);
 /* The same of the bandwidth alone, with one all-reduce of so many bytes. */
 enum weft_status client_judging_probe(struct weft_session *session, size_t bytes);

@@ -1,12 +1,13 @@
 /* judging_measure.c - what candidates and links cost here, measured once before the first step.
  *
- * Codecs: one rank's share of an exchange (encode, combine what was gathered, take, finish) on samples of two sizes, one
- * that stays in the caches and one that does not; costs between them go by the logarithm of the size. All ranks measure
- * at the same time, as they will encode at the same time, and the slowest counts.
+ * Codecs: one rank's share of an exchange (encode, combine what was gathered, take, finish) on samples of
+ * two sizes, one that stays in the caches and one that does not; costs between them go by the logarithm of
+ * the size. All ranks measure at the same time, as they will encode at the same time, and the slowest counts.
  *
- * Link: the shortest of some tiny exchanges is its latency; then all-reduces that grow until one takes long enough to be
- * trusted (a shaped link lets a burst pass at full speed). Every rank's clock runs from its own call, so the one that
- * came last has measured the exchange alone: the least of the ranks' times is taken, and all ranks go by the same numbers. */
+ * Link: the shortest of some tiny exchanges is its latency; then all-reduces that grow until one takes long
+ * enough to be trusted (a shaped link lets a burst pass at full speed). Every rank's clock runs from its own
+ * call, so the one that came last has measured the exchange alone: the least of the ranks' times is taken,
+ * and all ranks go by the same numbers. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -45,7 +46,10 @@ struct bench {
     uint8_t *bytes;
 };
 
-static double since_ns(struct weft_env *env, uint64_t began_ns) { return (double)(weft_now_ns(env) - began_ns); }
+static double since_ns(struct weft_env *env, uint64_t began_ns)
+{
+    return (double)(weft_now_ns(env) - began_ns);
+}
 
 static enum weft_status combine(struct bench *b, uint32_t round, size_t bytes)
 {
@@ -54,7 +58,8 @@ static enum weft_status combine(struct bench *b, uint32_t round, size_t bytes)
         weft_codec_sum_to_aggregate(&b->spec, &b->shape, round, (float *)(void *)b->bytes);
     } else {
         weft_combiner_begin(b->combiner, round);
-        for (uint32_t rank = 0; rank < b->ranks; rank++) WEFT_TRY(weft_combiner_add(b->combiner, b->bytes, bytes));
+        for (uint32_t rank = 0; rank < b->ranks; rank++)
+            WEFT_TRY(weft_combiner_add(b->combiner, b->bytes, bytes));
         WEFT_TRY(weft_combiner_close(b->combiner, &aggregate, &bytes));
     }
     return weft_codec_take(b->codec, round, aggregate, bytes, b->ranks);
@@ -68,7 +73,8 @@ static enum weft_status run_once(struct bench *b, struct sample *sample)
         uint64_t began_ns = weft_now_ns(b->env);
         WEFT_TRY(weft_codec_encode(b->codec, round, b->grad, 1.0f, b->bytes, &bytes));
         *(round == 0 ? &encode_ns : &decode_ns) += since_ns(b->env, began_ns);
-        sample->share[round] = (double)bytes / (double)weft_codec_contribution_bytes_max(&b->spec, &b->shape, round);
+        sample->share[round] =
+            (double)bytes / (double)weft_codec_contribution_bytes_max(&b->spec, &b->shape, round);
         began_ns = weft_now_ns(b->env);
         WEFT_TRY(combine(b, round, bytes));
         decode_ns += since_ns(b->env, began_ns);
@@ -85,8 +91,9 @@ static enum weft_status run_once(struct bench *b, struct sample *sample)
 }
 
 /* A failure leaves the sample unmeasured: the candidate is not chosen. */
-static void measure_sample(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t ranks,
-                           const float *grad, float *out, struct sample *sample)
+static void measure_sample(struct weft_env *env, const struct weft_codec_spec *spec,
+                           const struct weft_shape *shape, uint32_t ranks, const float *grad, float *out,
+                           struct sample *sample)
 {
     struct bench b = {.env = env, .spec = *spec, .shape = *shape, .ranks = ranks, .grad = grad, .out = out};
     size_t room = 0;
@@ -115,7 +122,8 @@ static struct weft_shape sample_shape(const struct weft_shape *shape, uint64_t e
     return (struct weft_shape){2, {rows, elems / rows}};
 }
 
-static double between(const struct sample *small, const struct sample *large, double small_ns, double large_ns, uint64_t elems)
+static double between(const struct sample *small, const struct sample *large, double small_ns,
+                      double large_ns, uint64_t elems)
 {
     const double a = small_ns / (double)small->elems, b = large_ns / (double)large->elems, n = (double)elems;
     if (small->encode_ns == 0 || elems >= large->elems || small->elems >= large->elems) return b * n;
@@ -124,7 +132,8 @@ static double between(const struct sample *small, const struct sample *large, do
     return (a + (b - a) * at) * n;
 }
 
-static struct weft_judge_cost cost_of(const struct candidate_samples *samples, const struct weft_shape *shape, uint32_t ranks)
+static struct weft_judge_cost cost_of(const struct candidate_samples *samples, const struct weft_shape *shape,
+                                      uint32_t ranks)
 {
     const struct weft_codec_spec *spec = &samples->spec;
     const uint64_t elems = weft_shape_elems(shape);
@@ -132,40 +141,47 @@ static struct weft_judge_cost cost_of(const struct candidate_samples *samples, c
     size_t bytes[WEFT_CODEC_ROUNDS_MAX] = {0};
     if (samples->large.encode_ns == 0) return (struct weft_judge_cost){.encode_ns = -1};
     for (uint32_t round = 0; round < weft_codec_rounds(spec); round++)
-        bytes[round] = (size_t)(samples->large.share[round] * (double)weft_codec_contribution_bytes_max(spec, shape, round));
+        bytes[round] = (size_t)(samples->large.share[round] *
+                                (double)weft_codec_contribution_bytes_max(spec, shape, round));
     weft_coll_codec_traffic(spec, shape, ranks, bytes, &traffic);
     return (struct weft_judge_cost){
-        .encode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.encode_ns, samples->large.encode_ns, elems),
-        .decode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.decode_ns, samples->large.decode_ns, elems),
+        .encode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.encode_ns,
+                                       samples->large.encode_ns, elems),
+        .decode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.decode_ns,
+                                       samples->large.decode_ns, elems),
         .wire_bytes = traffic.bytes,
         .hops = traffic.hops,
     };
 }
 
 /* Samples of a spec are taken once, on the largest tensor that has it. */
-static const struct weft_tensor *largest_with(const struct client_judging *judging, const struct weft_codec_spec *spec)
+static const struct weft_tensor *largest_with(const struct client_judging *judging,
+                                              const struct weft_codec_spec *spec)
 {
     const struct weft_tensor *largest = NULL;
     for (uint32_t i = 0; i < judging->count; i++) {
         const struct weft_tensor *tensor = judging->tensors[i];
         for (uint32_t c = 1; c < tensor->choosing.candidates.count; c++)
-            if (memcmp(&tensor->choosing.candidates.specs[c], spec, sizeof *spec) == 0 && (!largest || tensor->elems > largest->elems))
+            if (memcmp(&tensor->choosing.candidates.specs[c], spec, sizeof *spec) == 0 &&
+                (!largest || tensor->elems > largest->elems))
                 largest = tensor;
     }
     return largest;
 }
 
-static void take_samples(struct weft_session *session, const struct weft_tensor *tensor, const float *grad, float *out,
-                         struct candidate_samples *samples)
+static void take_samples(struct weft_session *session, const struct weft_tensor *tensor, const float *grad,
+                         float *out, struct candidate_samples *samples)
 {
-    const struct weft_shape small = sample_shape(&tensor->shape, SMALL_ELEMS), large = sample_shape(&tensor->shape, LARGE_ELEMS);
+    const struct weft_shape small = sample_shape(&tensor->shape, SMALL_ELEMS),
+                            large = sample_shape(&tensor->shape, LARGE_ELEMS);
     measure_sample(session->env, &samples->spec, &large, session->ranks, grad, out, &samples->large);
     samples->small = samples->large;
     if (weft_shape_elems(&small) < weft_shape_elems(&large))
         measure_sample(session->env, &samples->spec, &small, session->ranks, grad, out, &samples->small);
 }
 
-static struct candidate_samples *samples_of(struct candidate_samples *known, uint32_t count, const struct weft_codec_spec *spec)
+static struct candidate_samples *samples_of(struct candidate_samples *known, uint32_t count,
+                                            const struct weft_codec_spec *spec)
 {
     for (uint32_t i = 0; i < count; i++)
         if (memcmp(&known[i].spec, spec, sizeof *spec) == 0) return &known[i];
@@ -177,7 +193,9 @@ static void fill_normal(float *out, size_t count)
     uint64_t seed = 1;
     for (size_t i = 0; i < count; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        out[i] = (float)((int32_t)(seed >> 48) + (int32_t)(seed >> 32 & 0xffff) + (int32_t)(seed >> 16 & 0xffff) - 98302) * 0x1p-16f;
+        out[i] = (float)((int32_t)(seed >> 48) + (int32_t)(seed >> 32 & 0xffff) +
+                         (int32_t)(seed >> 16 & 0xffff) - 98302) *
+                 0x1p-16f;
     }
 }
 
@@ -186,8 +204,10 @@ static enum weft_status measure_codecs(struct weft_session *session)
 {
     struct client_judging *judging = &session->judging;
     struct weft_env *env = session->env;
-    struct candidate_samples *known = weft_alloc_array(env, judging->count * WEFT_JUDGE_CANDIDATES_MAX, sizeof *known);
-    float *grad = weft_alloc_array(env, LARGE_ELEMS, sizeof *grad), *out = weft_alloc_array(env, LARGE_ELEMS, sizeof *out);
+    struct candidate_samples *known =
+        weft_alloc_array(env, judging->count * WEFT_JUDGE_CANDIDATES_MAX, sizeof *known);
+    float *grad = weft_alloc_array(env, LARGE_ELEMS, sizeof *grad),
+          *out = weft_alloc_array(env, LARGE_ELEMS, sizeof *out);
     uint32_t count = 0;
     enum weft_status status = known && grad && out ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     if (status == WEFT_OK) fill_normal(grad, LARGE_ELEMS);
@@ -196,7 +216,8 @@ static enum weft_status measure_codecs(struct weft_session *session)
         struct client_choosing *choosing = &tensor->choosing;
         struct weft_coll_traffic dense;
         weft_coll_codec_traffic(&choosing->candidates.specs[0], &tensor->shape, session->ranks, NULL, &dense);
-        choosing->costs[0] = (struct weft_judge_cost){.encode_ns = CALL_NS, .wire_bytes = dense.bytes, .hops = dense.hops};
+        choosing->costs[0] =
+            (struct weft_judge_cost){.encode_ns = CALL_NS, .wire_bytes = dense.bytes, .hops = dense.hops};
         for (uint32_t c = 1; c < choosing->candidates.count; c++) {
             const struct weft_codec_spec *spec = &choosing->candidates.specs[c];
             struct candidate_samples *samples = samples_of(known, count, spec);
@@ -216,7 +237,8 @@ static enum weft_status measure_codecs(struct weft_session *session)
 
 /* ---- exchanges ---- */
 
-static enum weft_status finish(struct weft_session *session, enum weft_status started, struct weft_request *request, const char *what)
+static enum weft_status finish(struct weft_session *session, enum weft_status started,
+                               struct weft_request *request, const char *what)
 {
     return started < 0 ? started : client_request_finish(session, request, what);
 }
@@ -224,7 +246,8 @@ static enum weft_status finish(struct weft_session *session, enum weft_status st
 static enum weft_status gather(struct weft_session *session, const double *mine, double *all, uint64_t count)
 {
     struct weft_request request = {0};
-    return finish(session, weft_all_gather(session, mine, all, count, WEFT_I64, &request), &request, "measuring codecs and links");
+    return finish(session, weft_all_gather(session, mine, all, count, WEFT_I64, &request), &request,
+                  "measuring codecs and links");
 }
 
 /* The slowest rank's work counts, and everybody goes by it. */
@@ -268,11 +291,13 @@ static enum weft_status least(struct weft_session *session, double mine, double 
     return WEFT_OK;
 }
 
-static enum weft_status time_all_reduce(struct weft_session *session, float *buffer, size_t bytes, double *all, double *ns_out)
+static enum weft_status time_all_reduce(struct weft_session *session, float *buffer, size_t bytes,
+                                        double *all, double *ns_out)
 {
     struct weft_request request = {0};
     const uint64_t began_ns = weft_now_ns(session->env);
-    enum weft_status status = weft_all_reduce(session, buffer, buffer, bytes / sizeof(float), WEFT_F32, WEFT_SUM, &request);
+    enum weft_status status =
+        weft_all_reduce(session, buffer, buffer, bytes / sizeof(float), WEFT_F32, WEFT_SUM, &request);
     WEFT_TRY(finish(session, status, &request, "measuring the link"));
     return least(session, since_ns(session->env, began_ns), all, ns_out);
 }
@@ -290,7 +315,8 @@ static enum weft_status measure_link(struct weft_session *session)
         shortest = fmin(shortest, ns);
     }
     judging->latency_ns = shortest / 2; /* there and back */
-    for (size_t bytes = PROBE_FIRST; bytes <= CLIENT_PROBE_MOST && status == WEFT_OK && ns < PROBE_LONG_NS; bytes *= 4) {
+    for (size_t bytes = PROBE_FIRST; bytes <= CLIENT_PROBE_MOST && status == WEFT_OK && ns < PROBE_LONG_NS;
+         bytes *= 4) {
         status = time_all_reduce(session, buffer, bytes, all, &ns);
         judging->bytes_per_second = share * (double)bytes / fmax(ns - shortest, ns / 10) * 1e9;
     }
@@ -307,7 +333,8 @@ enum weft_status client_judging_probe(struct weft_session *session, size_t bytes
     double ns = 0;
     float *buffer = weft_alloc_zero(session->env, bytes);
     double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
-    enum weft_status status = buffer && all ? time_all_reduce(session, buffer, bytes, all, &ns) : WEFT_ERR_NO_MEMORY;
+    enum weft_status status =
+        buffer && all ? time_all_reduce(session, buffer, bytes, all, &ns) : WEFT_ERR_NO_MEMORY;
     if (status == WEFT_OK) {
         const double rate = moved / fmax(ns - 2 * judging->latency_ns, ns / 10) * 1e9;
         judging->bytes_per_second = sqrt(judging->bytes_per_second * rate);
@@ -318,8 +345,8 @@ enum weft_status client_judging_probe(struct weft_session *session, size_t bytes
     return status;
 }
 
-/* Does codec work take processor time from the computation? It does when the ranks of this host, each with its engine,
- * outnumber the processors. */
+/* Does codec work take processor time from the computation? It does when the ranks of this host, each with
+ * its engine, outnumber the processors. */
 static double steal_here(const struct weft_session *session)
 {
     char mine[128], other[128];

@@ -1,19 +1,25 @@
-/* codec_traffic.c - what one compressed all-reduce moves: the arithmetic of codec_all_reduce.c without the network. */
+/* codec_traffic.c - what one compressed all-reduce moves: the arithmetic of codec_all_reduce.c without the
+ * network. */
 #include "collective/codec_shared.h"
 #include "collective/internal.h"
 
-void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struct weft_shape *shape, uint32_t ranks,
-                             const size_t *contribution_bytes, struct weft_coll_traffic *traffic_out)
+void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                             uint32_t ranks, const size_t *contribution_bytes,
+                             struct weft_coll_traffic *traffic_out)
 {
     const double others = (double)ranks - 1;
     struct weft_coll_traffic traffic = {0};
     for (uint32_t round = 0; round < weft_codec_rounds(resolved) && ranks > 1; round++) {
-        const double bytes = (double)(contribution_bytes ? contribution_bytes[round]
-                                                         : weft_codec_contribution_bytes_max(resolved, shape, round));
-        if (codec_shared_wanted(resolved, shape, ranks, 0)) { /* a contribution and the union, each less the own part */
-            traffic.bytes += others / (double)ranks * (bytes + codec_shared_union_bytes(resolved, shape, ranks));
+        const double bytes =
+            (double)(contribution_bytes ? contribution_bytes[round]
+                                        : weft_codec_contribution_bytes_max(resolved, shape, round));
+        if (codec_shared_wanted(resolved, shape, ranks,
+                                0)) { /* a contribution and the union, each less the own part */
+            traffic.bytes +=
+                others / (double)ranks * (bytes + codec_shared_union_bytes(resolved, shape, ranks));
             traffic.hops += 2;
-        } else if (weft_codec_combine_kind(resolved, round) == WEFT_COMBINE_SUM_F32) { /* slices to their owners, sums back */
+        } else if (weft_codec_combine_kind(resolved, round) ==
+                   WEFT_COMBINE_SUM_F32) { /* slices to their owners, sums back */
             traffic.bytes += 2 * others / (double)ranks * bytes;
             traffic.hops += 2;
         } else {

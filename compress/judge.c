@@ -1,21 +1,24 @@
 /* judge.c - the model of judge_model.c asked again and again, and slow to change its mind.
  *
  *     first look    the best choice, at once: there is nothing to lose yet
- *     later looks   a change must gain `margin` of the step, `looks` times in a row (one more after each revision)
- *     on trial      after a change the measured step is held against the one before: slower by TRIAL, twice in a
- *                   row, with the link and the computation as they were, means that the model is wrong about these
- *                   candidates here. The choice goes back, and what was new in it is refused until the link changes
- *     exploring     where the measured step is much longer than the model's, the model misses something about this mix of
- *                   candidates; then the one candidate for all tensors that should be shorter than what is measured is
- *                   tried, each once on a link. If it is shorter, what it took the place of is refused instead */
+ *     later looks   a change must gain `margin` of the step, `looks` times in a row (one more after each
+ *                   revision)
+ *     on trial      after a change the measured step is held against the one before: slower by TRIAL, twice in
+ *                   a row, with the link and the computation as they were, means that the model is wrong about
+ *                   these candidates here. The choice goes back, and what was new in it is refused until the
+ *                   link changes
+ *     exploring     where the measured step is much longer than the model's, the model misses something about
+ *                   this mix of candidates; then the one candidate for all tensors that should be shorter than
+ *                   what is measured is tried, each once on a link. If it is shorter, what it took the place of
+ *                   is refused instead */
 #include <math.h>
 #include <string.h>
 
 #include "compress/compress.h"
 
 #define SAME_LINK 1.5 /* bandwidths within this factor are the same link */
-#define MISSED 1.1      /* measured over modelled, from which on the model is not believed */
-#define TRIAL 0.03      /* of a step: what clocks tell apart */
+#define MISSED 1.1    /* measured over modelled, from which on the model is not believed */
+#define TRIAL 0.03    /* of a step: what clocks tell apart */
 enum { TRIAL_LOOKS = 2 };
 
 struct weft_judge {
@@ -23,15 +26,15 @@ struct weft_judge {
     struct weft_judge_options options;
     uint32_t count, revision;
     bool looked;
-    uint32_t patience;            /* looks in a row that wanted a change */
-    uint8_t *choices, *before, *wanted, *refused; /* (count,) each, of `memory` */
+    uint32_t patience;                                          /* looks in a row that wanted a change */
+    uint8_t *choices, *before, *wanted, *refused;               /* (count,) each, of `memory` */
     double before_step_ns, before_bandwidth, before_compute_ns; /* of the trial; 0: no trial */
-    uint32_t slower, faster;      /* looks of the trial, in a row */
-    bool exploring;               /* it is one of a candidate for all */
-    uint8_t explored;             /* bit mask of those tried on this link */
-    uint32_t doubt;               /* looks in a row at which the model missed something */
-    double refused_bandwidth;     /* of the link that `refused` and `explored` are about; 0: they are empty */
-    void *scratch, *memory;       /* owned */
+    uint32_t slower, faster;                                    /* looks of the trial, in a row */
+    bool exploring;                                             /* it is one of a candidate for all */
+    uint8_t explored;                                           /* bit mask of those tried on this link */
+    uint32_t doubt;           /* looks in a row at which the model missed something */
+    double refused_bandwidth; /* of the link that `refused` and `explored` are about; 0: they are empty */
+    void *scratch, *memory;   /* owned */
 };
 
 void weft_judge_options_init(struct weft_judge_options *options)
@@ -39,8 +42,8 @@ void weft_judge_options_init(struct weft_judge_options *options)
     *options = (struct weft_judge_options){.margin = 0.02, .looks = 3, .revisions_max = 32};
 }
 
-enum weft_status weft_judge_create(struct weft_env *env, const struct weft_judge_options *options, uint32_t tensor_count,
-                                   struct weft_judge **judge_out)
+enum weft_status weft_judge_create(struct weft_env *env, const struct weft_judge_options *options,
+                                   uint32_t tensor_count, struct weft_judge **judge_out)
 {
     struct weft_judge *judge = weft_alloc_zero(env, sizeof *judge);
     if (!judge) return WEFT_ERR_NO_MEMORY;
@@ -70,8 +73,14 @@ void weft_judge_free(struct weft_judge *judge)
     weft_free_bytes(judge->env, judge);
 }
 
-const uint8_t *weft_judge_choices(const struct weft_judge *judge) { return judge->choices; }
-uint32_t weft_judge_revision(const struct weft_judge *judge) { return judge->revision; }
+const uint8_t *weft_judge_choices(const struct weft_judge *judge)
+{
+    return judge->choices;
+}
+uint32_t weft_judge_revision(const struct weft_judge *judge)
+{
+    return judge->revision;
+}
 
 static bool sane(const struct weft_judge *judge, const struct weft_judge_figures *figures)
 {
@@ -81,7 +90,8 @@ static bool sane(const struct weft_judge *judge, const struct weft_judge_figures
     if (!(figures->steal >= 0 && figures->steal <= 1)) return false;
     for (uint32_t i = 0; i < judge->count; i++) {
         const struct weft_judge_tensor *tensor = &figures->tensors[i];
-        if (!isfinite(tensor->ready_ns) || tensor->candidate_count < 1 || tensor->candidate_count > WEFT_JUDGE_CANDIDATES_MAX)
+        if (!isfinite(tensor->ready_ns) || tensor->candidate_count < 1 ||
+            tensor->candidate_count > WEFT_JUDGE_CANDIDATES_MAX)
             return false;
     }
     return true;
@@ -92,7 +102,8 @@ static bool within(double a, double b, double factor)
     return a <= b * factor && b <= a * factor;
 }
 
-static void revise(struct weft_judge *judge, const uint8_t *choices, const struct weft_judge_figures *figures, bool trial)
+static void revise(struct weft_judge *judge, const uint8_t *choices, const struct weft_judge_figures *figures,
+                   bool trial)
 {
     memcpy(judge->before, judge->choices, judge->count);
     memcpy(judge->choices, choices, judge->count);
@@ -108,12 +119,14 @@ static void revise(struct weft_judge *judge, const uint8_t *choices, const struc
 
 static bool on_trial(const struct weft_judge *judge, const struct weft_judge_figures *figures)
 {
-    return judge->before_step_ns > 0 && figures->step_ns > 0 && within(judge->before_bandwidth, figures->bytes_per_second, SAME_LINK)
-        && within(judge->before_compute_ns, figures->compute_ns, 1.2);
+    return judge->before_step_ns > 0 && figures->step_ns > 0 &&
+           within(judge->before_bandwidth, figures->bytes_per_second, SAME_LINK) &&
+           within(judge->before_compute_ns, figures->compute_ns, 1.2);
 }
 
 /* Not these candidates for these tensors, as long as the link is what it is. */
-static void refuse(struct weft_judge *judge, const uint8_t *wrong, const uint8_t *right, const struct weft_judge_figures *figures)
+static void refuse(struct weft_judge *judge, const uint8_t *wrong, const uint8_t *right,
+                   const struct weft_judge_figures *figures)
 {
     for (uint32_t i = 0; i < judge->count; i++)
         if (wrong[i] != right[i]) judge->refused[i] |= (uint8_t)(1u << wrong[i]);
@@ -161,10 +174,12 @@ static bool pays(const struct weft_judge *judge, double now, double then)
 }
 
 /* Candidate c for all that have it and may take it, dense for the others. */
-static void take_for_all(const struct weft_judge *judge, const struct weft_judge_figures *figures, uint32_t c, uint8_t *choices)
+static void take_for_all(const struct weft_judge *judge, const struct weft_judge_figures *figures, uint32_t c,
+                         uint8_t *choices)
 {
     for (uint32_t i = 0; i < judge->count; i++)
-        choices[i] = c < figures->tensors[i].candidate_count && !(judge->refused[i] >> c & 1) ? (uint8_t)c : 0;
+        choices[i] =
+            c < figures->tensors[i].candidate_count && !(judge->refused[i] >> c & 1) ? (uint8_t)c : 0;
 }
 
 /* Puts a candidate for all tensors into judge->wanted that should take less than what is measured. */
@@ -177,7 +192,9 @@ static bool explore(struct weft_judge *judge, const struct weft_judge_figures *f
     for (uint32_t c = 0; c < WEFT_JUDGE_CANDIDATES_MAX; c++) {
         take_for_all(judge, figures, c, judge->wanted);
         const double step = weft_judge_step_ns(figures, judge->wanted, judge->count);
-        if (judge->explored >> c & 1 || step >= best || memcmp(judge->wanted, judge->choices, judge->count) == 0) continue;
+        if (judge->explored >> c & 1 || step >= best ||
+            memcmp(judge->wanted, judge->choices, judge->count) == 0)
+            continue;
         best = step;
         found = c;
     }
@@ -190,7 +207,9 @@ static bool explore(struct weft_judge *judge, const struct weft_judge_figures *f
 
 static void forget_other_link(struct weft_judge *judge, const struct weft_judge_figures *figures)
 {
-    if (judge->refused_bandwidth == 0 || within(judge->refused_bandwidth, figures->bytes_per_second, SAME_LINK)) return;
+    if (judge->refused_bandwidth == 0 ||
+        within(judge->refused_bandwidth, figures->bytes_per_second, SAME_LINK))
+        return;
     memset(judge->refused, 0, judge->count);
     judge->explored = 0;
     judge->refused_bandwidth = 0;
@@ -206,7 +225,8 @@ enum weft_verdict weft_judge_look(struct weft_judge *judge, const struct weft_ju
     forget_other_link(judge, figures);
     const double now = weft_judge_step_ns(figures, judge->choices, judge->count);
     memcpy(judge->wanted, judge->choices, judge->count);
-    const double then = weft_judge_improve(figures, judge->refused, judge->wanted, judge->count, judge->scratch);
+    const double then =
+        weft_judge_improve(figures, judge->refused, judge->wanted, judge->count, judge->scratch);
     judge->patience = pays(judge, now, then) ? judge->patience + 1 : 0;
     const uint32_t needed = judge->looked ? judge->options.looks + judge->revision : 1;
     judge->looked = true;

@@ -1,24 +1,25 @@
 /* judge.h - which codec each tensor of a job should use: dense, a cast, or one that keeps a residual.
  *
- * Pure: no clock, no link, no rank. Whoever owns a job brings figures (what the link does, what each codec costs, when
- * each gradient is ready) and asks; one rank asks, and the answer is published to the others. Equal figures in equal
- * order give equal answers.
+ * Pure: no clock, no link, no rank. Whoever owns a job brings figures (what the link does, what each codec
+ * costs, when each gradient is ready) and asks; one rank asks, and the answer is published to the others.
+ * Equal figures in equal order give equal answers.
  *
- *     candidates    "auto:topk,bf16" as text -> specs, dense first                       judge_candidates.c
- *     model         figures and choices -> how long a step takes; the choices for which it is shortest   judge_model.c
- *     judge         the model asked again and again, with hysteresis                     judge.c
+ *     candidates    "auto:topk,bf16" as text -> specs, dense first                  judge_candidates.c
+ *     model         figures and choices -> how long a step takes; the best choices    judge_model.c
+ *     judge         the model asked again and again, with hysteresis                  judge.c
  *
- * The model of a step. Gradients become ready one after the other while the step computes. Each is encoded, goes over
- * the link behind those before it, waits for its latencies, and is decoded:
+ * The model of a step. Gradients become ready one after the other while the step computes. Each is encoded,
+ * goes over the link behind those before it, waits for its latencies, and is decoded:
  *
  *     encoded[i] = max(encoded[i-1], ready[i]) + encode          one engine works for all of them
  *     sent[i]    = max(sent[i-1], encoded[i]) + wire bytes / bandwidth
  *     decoded[i] = max(decoded[i-1], sent[i] + hops * latency) + decode
  *     step       = max(compute, last decoded, engine's own work)
  *
- * Codec work for which the host has no spare processor delays the gradients behind it and the computation (`steal`).
- * So an exchange that is hidden behind computation gains nothing by a codec, and dense is then what is chosen: of choices that
- * differ by less than half a percent, the one that stands earlier among the candidates. */
+ * Codec work for which the host has no spare processor delays the gradients behind it and the computation
+ * (`steal`). So an exchange that is hidden behind computation gains nothing by a codec, and dense is then
+ * what is chosen: of choices that differ by less than half a percent, the one that stands earlier among the
+ * candidates. */
 #ifndef WEFT_COMPRESS_JUDGE_H
 #define WEFT_COMPRESS_JUDGE_H
 
@@ -40,35 +41,38 @@ struct weft_judge_candidates {
 /* Does the text leave the choice to the judge ("auto", or "auto:" and more)? */
 bool weft_judge_asked(const char *text);
 /* "auto"                        dense and bf16: nothing that needs a residual unless it is asked for
- * "auto:topk:ratio=0.01,bf16"   dense and what is named, the most wanted first; options of a codec as in its own spec
+ * "auto:topk:ratio=0.01,bf16"   dense and what is named, the most wanted first; options as in its own spec
  * "auto:lossy"                  dense, bf16, int8, powersgd:rank=4, topk:ratio=0.01
- * WEFT_ERR_INVALID with a sentence: an unknown codec or option, one twice, more than there is room for; then nothing
- * is written. */
-enum weft_status weft_judge_parse(const char *text, struct weft_judge_candidates *candidates, struct weft_error *error);
-/* What is left of them for one shape: each resolved, and those that become dense or repeat an earlier one left out. */
+ * WEFT_ERR_INVALID with a sentence: an unknown codec or option, one twice, more than there is room for; then
+ * nothing is written. */
+enum weft_status weft_judge_parse(const char *text, struct weft_judge_candidates *candidates,
+                                  struct weft_error *error);
+/* What is left of them for one shape: each resolved, and those that become dense or repeat an earlier one
+ * left out. */
 void weft_judge_resolve(struct weft_judge_candidates *candidates, const struct weft_shape *shape);
 
 /* ---- figures ---- */
 /* One exchange of one tensor by one candidate. Negative or not finite: this candidate is not to be chosen. */
 struct weft_judge_cost {
-    double encode_ns, decode_ns; /* work of this rank before its first byte leaves, and all that comes after */
-    double wire_bytes;           /* through the busier direction of a rank's link, all rounds */
-    double hops;                 /* messages that wait for one another */
+    double encode_ns,
+        decode_ns;     /* work of this rank before its first byte leaves, and all that comes after */
+    double wire_bytes; /* through the busier direction of a rank's link, all rounds */
+    double hops;       /* messages that wait for one another */
 };
 
 struct weft_judge_tensor {
-    double ready_ns;             /* since the step began, not counting time taken by codecs */
-    uint32_t candidate_count;    /* 1..WEFT_JUDGE_CANDIDATES_MAX */
+    double ready_ns;                     /* since the step began, not counting time taken by codecs */
+    uint32_t candidate_count;            /* 1..WEFT_JUDGE_CANDIDATES_MAX */
     const struct weft_judge_cost *costs; /* (candidate_count,) borrowed */
 };
 
 struct weft_judge_figures {
     double latency_ns, bytes_per_second; /* of the worst link of the group, one direction */
-    double compute_ns;           /* of a step, without waiting and without codecs */
-    double steal;                /* 0: processors to spare; 1: codec work takes its time from the computation */
-    double step_ns;              /* as measured since the last look; 0: unknown */
+    double compute_ns;                   /* of a step, without waiting and without codecs */
+    double steal;   /* 0: processors to spare; 1: codec work takes its time from the computation */
+    double step_ns; /* as measured since the last look; 0: unknown */
     const struct weft_judge_tensor *tensors; /* (tensor_count,) */
-    const uint32_t *order;       /* (tensor_count,) their indices in the order in which they are exchanged; NULL: as they stand */
+    const uint32_t *order; /* (tensor_count,) indices in the order of their exchanges; NULL: as they stand */
 };
 
 /* ---- the model ---- */
@@ -78,11 +82,12 @@ double weft_judge_step_ns(const struct weft_judge_figures *figures, const uint8_
 double weft_judge_exchange_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost);
 /* Bytes of scratch for the next call. */
 size_t weft_judge_scratch_bytes(uint32_t count);
-/* `choices` become better ones, if there are any: never worse than they were, nor than any candidate index taken for
- * all tensors alike. `refused`: (count,) bit masks of candidates that may not be taken; NULL: none. Returns the step's
- * nanoseconds. count * candidates operations a few times over: about a millisecond for a thousand tensors. */
-double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count,
-                          void *scratch);
+/* `choices` become better ones, if there are any: never worse than they were, nor than any candidate index
+ * taken for all tensors alike. `refused`: (count,) bit masks of candidates that may not be taken; NULL:
+ * none. Returns the step's nanoseconds. count * candidates operations a few times over: about a millisecond
+ * for a thousand tensors. */
+double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices,
+                          uint32_t count, void *scratch);
 
 /* ---- the judge ---- */
 struct weft_judge_options {
@@ -94,21 +99,24 @@ void weft_judge_options_init(struct weft_judge_options *options);
 
 enum weft_verdict {
     WEFT_VERDICT_KEEP = 0,
-    WEFT_VERDICT_CHANGE = 1, /* another choice would be faster, or as fast and plainer (earlier among the candidates) */
+    WEFT_VERDICT_CHANGE =
+        1, /* another choice would be faster, or as fast and plainer (earlier among the candidates) */
     WEFT_VERDICT_REVERT = 2, /* the last change has made the step slower than it was: back */
 };
 
 /* All tensors begin dense. One thread at a time. */
 struct weft_judge;
-enum weft_status weft_judge_create(struct weft_env *env, const struct weft_judge_options *options, uint32_t tensor_count,
-                                   struct weft_judge **judge_out); /* options NULL: defaults. WEFT_ERR_NO_MEMORY */
+enum weft_status weft_judge_create(
+    struct weft_env *env, const struct weft_judge_options *options, uint32_t tensor_count,
+    struct weft_judge **judge_out); /* options NULL: defaults. WEFT_ERR_NO_MEMORY */
 void weft_judge_free(struct weft_judge *judge);
-/* The first look decides at once. Later ones want the same gain several times in a row before they change anything, and
- * compare the measured step after a change with the one before. Where the measured step is much longer than the model's,
- * a candidate for all tensors is tried, too. Figures without a bandwidth or with nonsense in them
- * decide nothing. */
+/* The first look decides at once. Later ones want the same gain several times in a row before they change
+ * anything, and compare the measured step after a change with the one before. Where the measured step is
+ * much longer than the model's, a candidate for all tensors is tried, too. Figures without a bandwidth or
+ * with nonsense in them decide nothing. */
 enum weft_verdict weft_judge_look(struct weft_judge *judge, const struct weft_judge_figures *figures);
 const uint8_t *weft_judge_choices(const struct weft_judge *judge); /* (tensor_count,) */
-uint32_t weft_judge_revision(const struct weft_judge *judge);     /* 0: all dense, never changed; rises by one with each */
+uint32_t weft_judge_revision(
+    const struct weft_judge *judge); /* 0: all dense, never changed; rises by one with each */
 
 #endif

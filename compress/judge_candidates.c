@@ -1,7 +1,8 @@
 /* judge_candidates.c - "auto:topk:ratio=0.01,bf16": which codecs a tensor may become.
  *
- * Commas separate both candidates and a codec's options. A piece with a '=' and no ':' before it is an option of the candidate
- * before it; so the text is cut in front of every other piece, and each part is an ordinary codec spec. */
+ * Commas separate both candidates and a codec's options. A piece with a '=' and no ':' before it is an
+ * option of the candidate before it; so the text is cut in front of every other piece, and each part is an
+ * ordinary codec spec. */
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +41,8 @@ static bool known(const struct weft_codec_spec *specs, uint32_t count, const str
     return false;
 }
 
-static enum weft_status add(const char *text, size_t length, struct weft_codec_spec *specs, uint32_t *count, struct weft_error *error)
+static enum weft_status add(const char *text, size_t length, struct weft_codec_spec *specs, uint32_t *count,
+                            struct weft_error *error)
 {
     struct weft_codec_spec spec;
     char one[WEFT_CODEC_TEXT_BYTES];
@@ -48,20 +50,28 @@ static enum weft_status add(const char *text, size_t length, struct weft_codec_s
     WEFT_TRY(weft_codec_parse(one, &spec, error));
     if (spec.id == WEFT_CODEC_DENSE) return WEFT_OK; /* it always is one */
     if (spec.momentum != 0)
-        return weft_error_set(error, WEFT_ERR_INVALID, "auto: \"%s\" keeps the optimiser's momentum, which the other candidates would train without; "
-                                                       "name it as the tensor's only codec", one);
-    if (known(specs, *count, &spec)) return weft_error_set(error, WEFT_ERR_INVALID, "auto: the candidate \"%s\" is there twice", one);
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "auto: \"%s\" keeps the optimiser's momentum, which the other candidates would train without; "
+            "name it as the tensor's only codec",
+            one);
+    if (known(specs, *count, &spec))
+        return weft_error_set(error, WEFT_ERR_INVALID, "auto: the candidate \"%s\" is there twice", one);
     if (*count == WEFT_JUDGE_CANDIDATES_MAX)
-        return weft_error_set(error, WEFT_ERR_INVALID, "auto: at most %d candidates beside dense", WEFT_JUDGE_CANDIDATES_MAX - 1);
+        return weft_error_set(error, WEFT_ERR_INVALID, "auto: at most %d candidates beside dense",
+                              WEFT_JUDGE_CANDIDATES_MAX - 1);
     specs[(*count)++] = spec;
     return WEFT_OK;
 }
 
-enum weft_status weft_judge_parse(const char *text, struct weft_judge_candidates *candidates, struct weft_error *error)
+enum weft_status weft_judge_parse(const char *text, struct weft_judge_candidates *candidates,
+                                  struct weft_error *error)
 {
     struct weft_judge_candidates found = {.count = 1};
     if (!weft_judge_asked(text))
-        return weft_error_set(error, WEFT_ERR_INVALID, "\"%.60s\" is not \"auto\", with or without candidates (\"auto:topk,bf16\")", text);
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "\"%.60s\" is not \"auto\", with or without candidates (\"auto:topk,bf16\")",
+                              text);
     const char *at = text[4] == ':' ? text + 5 : "bf16";
     if (strcmp(at, "lossy") == 0) at = "bf16,int8,powersgd:rank=4,topk:ratio=0.01";
     WEFT_TRY(weft_codec_parse("dense", &found.specs[0], error));
@@ -80,7 +90,8 @@ void weft_judge_resolve(struct weft_judge_candidates *candidates, const struct w
     uint32_t count = 1;
     for (uint32_t i = 1; i < candidates->count; i++) {
         const struct weft_codec_spec spec = weft_codec_resolve(&candidates->specs[i], shape);
-        if (spec.id != WEFT_CODEC_DENSE && !known(candidates->specs, count, &spec)) candidates->specs[count++] = spec;
+        if (spec.id != WEFT_CODEC_DENSE && !known(candidates->specs, count, &spec))
+            candidates->specs[count++] = spec;
     }
     candidates->count = count;
 }

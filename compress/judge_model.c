@@ -1,12 +1,13 @@
 /* judge_model.c - how long a step takes with given choices, and the choices for which it is shortest.
  *
- * The recurrences of judge.h are sums and maxima, so what is still to come after tensor k is a function of four numbers
- * (engine, link, decoder, engine's own work) of the form max(number + coefficient, ..., constant): a *tail*. Tails of all
- * k are made from the last tensor to the first; then one walk from the first to the last tries each candidate of each
- * tensor in constant time. Walks are repeated until nothing gains.
+ * The recurrences of judge.h are sums and maxima, so what is still to come after tensor k is a function of
+ * four numbers (engine, link, decoder, engine's own work) of the form max(number + coefficient, ...,
+ * constant): a *tail*. Tails of all k are made from the last tensor to the first; then one walk from the
+ * first to the last tries each candidate of each tensor in constant time. Walks are repeated until nothing
+ * gains.
  *
- * With `steal`, codec work moves everything behind it by the same time, so the four numbers are kept relative to that
- * delay, and the delay is added at the end. */
+ * With `steal`, codec work moves everything behind it by the same time, so the four numbers are kept
+ * relative to that delay, and the delay is added at the end. */
 #include <math.h>
 #include <string.h>
 
@@ -25,7 +26,10 @@ struct tail {
 };
 
 /* Of numbers: costs that are none are not used. */
-static inline double larger(double a, double b) { return a > b ? a : b; }
+static inline double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
 
 static double wire_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost)
 {
@@ -34,8 +38,8 @@ static double wire_ns(const struct weft_judge_figures *figures, const struct wef
 
 static bool usable(const struct weft_judge_cost *cost)
 {
-    return cost->encode_ns >= 0 && cost->decode_ns >= 0 && cost->wire_bytes >= 0 && cost->hops >= 0
-        && isfinite(cost->encode_ns + cost->decode_ns + cost->wire_bytes + cost->hops);
+    return cost->encode_ns >= 0 && cost->decode_ns >= 0 && cost->wire_bytes >= 0 && cost->hops >= 0 &&
+           isfinite(cost->encode_ns + cost->decode_ns + cost->wire_bytes + cost->hops);
 }
 
 double weft_judge_exchange_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost)
@@ -43,13 +47,15 @@ double weft_judge_exchange_ns(const struct weft_judge_figures *figures, const st
     return cost->encode_ns + wire_ns(figures, cost) + cost->hops * figures->latency_ns + cost->decode_ns;
 }
 
-static void pass(struct front *front, const struct weft_judge_figures *figures, double ready, const struct weft_judge_cost *cost)
+static void pass(struct front *front, const struct weft_judge_figures *figures, double ready,
+                 const struct weft_judge_cost *cost)
 {
     const double steal = figures->steal * (cost->encode_ns + cost->decode_ns);
     front->work = larger(front->work, ready) + cost->encode_ns + cost->decode_ns - steal;
     front->engine = larger(front->engine, ready) + cost->encode_ns;
     front->link = larger(front->link, front->engine) + wire_ns(figures, cost);
-    front->decoder = larger(front->decoder, front->link + cost->hops * figures->latency_ns) + cost->decode_ns - steal;
+    front->decoder =
+        larger(front->decoder, front->link + cost->hops * figures->latency_ns) + cost->decode_ns - steal;
     front->engine -= steal;
     front->link -= steal;
     front->delay += steal;
@@ -63,17 +69,19 @@ static uint32_t nth(const struct weft_judge_figures *figures, uint32_t i)
 
 static struct tail tail_end(const struct weft_judge_figures *figures)
 {
-    return (struct tail){.engine = -INFINITY, .link = -INFINITY, .decoder = 0, .work = 0, .constant = figures->compute_ns};
+    return (struct tail){
+        .engine = -INFINITY, .link = -INFINITY, .decoder = 0, .work = 0, .constant = figures->compute_ns};
 }
 
 /* The tail before a tensor, from the tail behind it. */
-static struct tail tail_before(const struct tail *behind, const struct weft_judge_figures *figures, double ready,
-                               const struct weft_judge_cost *cost)
+static struct tail tail_before(const struct tail *behind, const struct weft_judge_figures *figures,
+                               double ready, const struct weft_judge_cost *cost)
 {
     const double steal = figures->steal * (cost->encode_ns + cost->decode_ns);
     struct tail tail;
     tail.decoder = cost->decode_ns + behind->decoder;
-    tail.link = wire_ns(figures, cost) + larger(behind->link, cost->hops * figures->latency_ns + tail.decoder);
+    tail.link =
+        wire_ns(figures, cost) + larger(behind->link, cost->hops * figures->latency_ns + tail.decoder);
     tail.engine = cost->encode_ns + larger(behind->engine, tail.link);
     tail.work = cost->encode_ns + cost->decode_ns + behind->work;
     tail.constant = larger(ready + larger(tail.engine, tail.work), behind->constant + steal);
@@ -82,8 +90,9 @@ static struct tail tail_before(const struct tail *behind, const struct weft_judg
 
 static double through(const struct front *front, const struct tail *tail)
 {
-    return front->delay + larger(larger(larger(front->engine + tail->engine, front->link + tail->link), front->decoder + tail->decoder),
-                               larger(front->work + tail->work, tail->constant));
+    return front->delay + larger(larger(larger(front->engine + tail->engine, front->link + tail->link),
+                                        front->decoder + tail->decoder),
+                                 larger(front->work + tail->work, tail->constant));
 }
 
 double weft_judge_step_ns(const struct weft_judge_figures *figures, const uint8_t *choices, uint32_t count)
@@ -105,17 +114,19 @@ static bool allowed(const struct weft_judge_tensor *tensor, uint8_t refused, uin
     return !(refused >> candidate & 1) && usable(&tensor->costs[candidate]);
 }
 
-/* One walk: each tensor takes the candidate with which the step is shortest, the others as they are. False: nothing
- * changed. With `limit`, instead the first candidate with which the step takes no longer than that. */
-static bool walk(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count,
-                 struct tail *tails, double limit)
+/* One walk: each tensor takes the candidate with which the step is shortest, the others as they are. False:
+ * nothing changed. With `limit`, instead the first candidate with which the step takes no longer than that.
+ * */
+static bool walk(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices,
+                 uint32_t count, struct tail *tails, double limit)
 {
     struct front front = {0};
     bool changed = false;
     tails[count] = tail_end(figures);
     for (uint32_t i = count; i-- > 0;) {
         const struct weft_judge_tensor *tensor = &figures->tensors[nth(figures, i)];
-        tails[i] = tail_before(&tails[i + 1], figures, tensor->ready_ns, &tensor->costs[choices[nth(figures, i)]]);
+        tails[i] =
+            tail_before(&tails[i + 1], figures, tensor->ready_ns, &tensor->costs[choices[nth(figures, i)]]);
     }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t index = nth(figures, i);
@@ -137,15 +148,16 @@ static bool walk(const struct weft_judge_figures *figures, const uint8_t *refuse
     return changed;
 }
 
-static double descend(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count,
-                      struct tail *tails)
+static double descend(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices,
+                      uint32_t count, struct tail *tails)
 {
     for (uint32_t i = 0; i < WALKS_MAX && walk(figures, refused, choices, count, tails, 0); i++) continue;
     return weft_judge_step_ns(figures, choices, count);
 }
 
 /* Where to start from: candidate `index` for all that have it, or each tensor's own shortest exchange. */
-static void start(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count, uint32_t index)
+static void start(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices,
+                  uint32_t count, uint32_t index)
 {
     for (uint32_t i = 0; i < count; i++) {
         const struct weft_judge_tensor *tensor = &figures->tensors[i];
@@ -167,8 +179,8 @@ size_t weft_judge_scratch_bytes(uint32_t count)
     return ((size_t)count + 1) * (sizeof(struct tail) + 1);
 }
 
-double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices, uint32_t count,
-                          void *scratch)
+double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices,
+                          uint32_t count, void *scratch)
 {
     struct tail *tails = scratch;
     uint8_t *other = (uint8_t *)(tails + count + 1);
@@ -176,7 +188,8 @@ double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_
     if (isfinite(best)) best = descend(figures, refused, choices, count, tails);
     for (uint32_t index = 0; index <= WEFT_JUDGE_CANDIDATES_MAX; index++) {
         start(figures, refused, other, count, index);
-        if (!isfinite(weft_judge_step_ns(figures, other, count))) continue; /* dense itself is out: nothing to fall back on */
+        if (!isfinite(weft_judge_step_ns(figures, other, count)))
+            continue; /* dense itself is out: nothing to fall back on */
         const double step = descend(figures, refused, other, count, tails);
         if (step >= best * (1 - 1e-9)) continue;
         best = step;

@@ -1,5 +1,5 @@
-/* test_judging.c - tensors whose codec the library chooses: measured, looked at, changed between steps on all ranks at once,
- * and nothing lost by a change. Several sessions in one process. */
+/* test_judging.c - tensors whose codec the library chooses: measured, looked at, changed between steps on
+ * all ranks at once, and nothing lost by a change. Several sessions in one process. */
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -12,7 +12,8 @@
 
 enum { ROWS = 40, COLS = 60, ELEMS = ROWS * COLS, TENSORS = 2, STEPS = 22 };
 
-static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *session, const char *name, const char *codec, const char *optimizer)
+static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *session, const char *name,
+                                   const char *codec, const char *optimizer)
 {
     struct weft_tensor_options options;
     struct weft_tensor *tensor = NULL;
@@ -48,16 +49,17 @@ static double *add_debt(const struct weft_tensor *tensor, double *debt)
 {
     float *owed = calloc(ELEMS, sizeof *owed);
     if (tensor->codec) weft_codec_residual_copy(tensor->codec, owed);
-    for (uint32_t i = 0; i < ELEMS; i++) debt[i] += (double)owed[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
+    for (uint32_t i = 0; i < ELEMS; i++)
+        debt[i] += (double)owed[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
     free(owed);
     return debt;
 }
 
 struct ledger {
-    double given[TENSORS][ELEMS];          /* weight * gradient of all ranks and steps */
+    double given[TENSORS][ELEMS];           /* weight * gradient of all ranks and steps */
     double debt[CROWD_MAX][TENSORS][ELEMS]; /* of each rank, at the end */
-    double got[TENSORS][ELEMS];            /* what came out, times the sum of weights */
-    float out[CROWD_MAX][TENSORS][ELEMS];  /* of the last step */
+    double got[TENSORS][ELEMS];             /* what came out, times the sum of weights */
+    float out[CROWD_MAX][TENSORS][ELEMS];   /* of the last step */
 };
 
 /* Every step another codec, also twice while a tensor is not used at all. */
@@ -72,7 +74,8 @@ static void changes(struct crowd *crowd, struct weft_session *session, uint32_t 
     double weights = 0;
     for (uint32_t r = 0; r < ranks; r++) weights += 1.0 + 0.5 * r;
     for (uint32_t t = 0; t < TENSORS; t++) {
-        tensors[t] = declare(crowd, session, t ? "b" : "a", "auto:topk:ratio=0.05,min_count=0,powersgd:rank=1,int8:min_count=0", "none");
+        tensors[t] = declare(crowd, session, t ? "b" : "a",
+                             "auto:topk:ratio=0.05,min_count=0,powersgd:rank=1,int8:min_count=0", "none");
         if (!tensors[t]) return;
         grads[t] = weft_alloc(session, ELEMS * 4);
         outs[t] = weft_alloc(session, ELEMS * 4);
@@ -91,7 +94,8 @@ static void changes(struct crowd *crowd, struct weft_session *session, uint32_t 
         for (uint32_t t = 0; t < TENSORS && rank == 0; t++)
             for (uint32_t i = 0; i < ELEMS && !(t == 1 && step % 7 > 3); i++) {
                 ledger->got[t][i] += weights * (double)outs[t][i];
-                for (uint32_t r = 0; r < ranks; r++) ledger->given[t][i] += (1.0 + 0.5 * r) * (double)gradient(r, t, step, i);
+                for (uint32_t r = 0; r < ranks; r++)
+                    ledger->given[t][i] += (1.0 + 0.5 * r) * (double)gradient(r, t, step, i);
             }
         force(session, choices);
     }
@@ -100,7 +104,8 @@ static void changes(struct crowd *crowd, struct weft_session *session, uint32_t 
         add_debt(tensors[t], ledger->debt[rank][t]);
         memcpy(ledger->out[rank][t], outs[t], ELEMS * 4);
         CROWD_OK(crowd, session, weft_choice_get(tensors[t], &choice));
-        CROWD_CHECK(crowd, session, choice.candidates == 4 && choice.changes >= STEPS / 2 - 1 && choice.coded_steps > 0);
+        CROWD_CHECK(crowd, session,
+                    choice.candidates == 4 && choice.changes >= STEPS / 2 - 1 && choice.coded_steps > 0);
     }
 }
 
@@ -113,7 +118,8 @@ static void test_nothing_is_lost(void **state)
         crowd_run(&crowd, workers, changes);
         assert_int_equal(crowd.failures, 0);
         for (uint32_t t = 0; t < TENSORS; t++) {
-            for (uint32_t r = 1; r < workers; r++) assert_memory_equal(ledger->out[r][t], ledger->out[0][t], sizeof ledger->out[0][t]);
+            for (uint32_t r = 1; r < workers; r++)
+                assert_memory_equal(ledger->out[r][t], ledger->out[0][t], sizeof ledger->out[0][t]);
             for (uint32_t i = 0; i < ELEMS; i++) {
                 double debt = 0;
                 for (uint32_t r = 0; r < workers; r++) debt += ledger->debt[r][t][i];
@@ -137,7 +143,8 @@ struct diary {
 static void by_itself(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct diary *diary = crowd->user;
-    struct weft_tensor *tensor = declare(crowd, session, "w", "auto:topk:ratio=0.05,min_count=0,bf16", "sgd:momentum=0.9");
+    struct weft_tensor *tensor =
+        declare(crowd, session, "w", "auto:topk:ratio=0.05,min_count=0,bf16", "sgd:momentum=0.9");
     struct weft_request request = {{0}};
     float *grad = weft_alloc(session, ELEMS * 4), *weights = weft_alloc(session, ELEMS * 4);
     for (uint32_t i = 0; i < ELEMS; i++) weights[i] = (float)i;
@@ -147,7 +154,7 @@ static void by_itself(struct crowd *crowd, struct weft_session *session, uint32_
         struct weft_choice choice = {.size = sizeof choice};
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         for (uint32_t i = 0; i < ELEMS; i++) grad[i] = gradient(rank, 0, step, i);
-        /* Let the candidates look different from time to time, on rank 0 alone: the others must follow all the same. */
+        /* The candidates look different from time to time, on rank 0 alone: the others must follow. */
         if (rank == 0 && step % 8 == 1) tensor->choosing.costs[0].wire_bytes = step / 8 % 2 ? 1e9 : 1;
         CROWD_OK(crowd, session, weft_push_pull(tensor, grad, weights, &request));
         CROWD_OK(crowd, session, weft_wait(&request, 0));
@@ -173,22 +180,25 @@ static void test_all_ranks_agree(void **state)
     free(diary);
 }
 
-/* Tensors that are declared later: everything is measured and chosen anew, and what was in use before is left behind on all
- * ranks alike, with its debt. */
+/* Tensors that are declared later: everything is measured and chosen anew, and what was in use before is
+ * left behind on all ranks alike, with its debt. */
 static void late(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
-    static const char dear[] = "auto:powersgd:rank=20,min_ratio=1"; /* twice the messages, nearly the bytes: not chosen */
+    static const char dear[] =
+        "auto:powersgd:rank=20,min_ratio=1"; /* twice the messages, nearly the bytes: not chosen */
     struct diary *diary = crowd->user;
     struct weft_tensor *tensors[2] = {declare(crowd, session, "first", dear, "none"), NULL};
     struct weft_request requests[2] = {{{0}}};
-    float *grad = weft_alloc(session, ELEMS * 4), *outs[2] = {weft_alloc(session, ELEMS * 4), weft_alloc(session, ELEMS * 4)};
+    float *grad = weft_alloc(session, ELEMS * 4),
+          *outs[2] = {weft_alloc(session, ELEMS * 4), weft_alloc(session, ELEMS * 4)};
     for (uint32_t step = 1; tensors[0] && step <= 12; step++) {
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
         struct weft_choice choice = {.size = sizeof choice};
         if (step == 6) tensors[1] = declare(crowd, session, "second", dear, "none");
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         for (uint32_t i = 0; i < ELEMS; i++) grad[i] = gradient(rank, 0, step, i);
-        for (uint32_t t = 0; t < 2 && tensors[t]; t++) CROWD_OK(crowd, session, weft_push_pull(tensors[t], grad, outs[t], &requests[t]));
+        for (uint32_t t = 0; t < 2 && tensors[t]; t++)
+            CROWD_OK(crowd, session, weft_push_pull(tensors[t], grad, outs[t], &requests[t]));
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
         CROWD_OK(crowd, session, weft_choice_get(tensors[0], &choice));
         memcpy(diary->codec[rank][step - 1], choice.codec, sizeof choice.codec);
@@ -198,7 +208,8 @@ static void late(struct crowd *crowd, struct weft_session *session, uint32_t ran
     }
     if (rank == 0) /* what rank 0's judge thinks is what is in use */
         for (uint32_t t = 0; t < 2; t++)
-            CROWD_CHECK(crowd, session, weft_judge_choices(session->judging.judge)[t] == tensors[t]->choosing.chosen);
+            CROWD_CHECK(crowd, session,
+                        weft_judge_choices(session->judging.judge)[t] == tensors[t]->choosing.chosen);
     memcpy(diary->weights[rank], outs[0], sizeof diary->weights[rank]);
 }
 
@@ -214,7 +225,8 @@ static void test_late_declaration(void **state)
     free(diary);
 }
 
-/* A tensor too small to say anything about the link: it is measured again all the same, by all ranks with one result. */
+/* A tensor too small to say anything about the link: it is measured again all the same, by all ranks with
+ * one result. */
 static void probes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     double *seen = crowd->user;
@@ -270,7 +282,8 @@ static void test_revision_is_compared(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* One rank has nobody to talk to: dense, whatever the candidates; small tensors too; and a choice is for f32. */
+/* One rank has nobody to talk to: dense, whatever the candidates; small tensors too; and a choice is for
+ * f32. */
 static void alone(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_choice choice = {.size = sizeof choice};
@@ -308,7 +321,8 @@ static void alone(struct crowd *crowd, struct weft_session *session, uint32_t ra
     CROWD_CHECK(crowd, session, choice.candidates == 2); /* top-k and dense */
     options.name = "none";
     options.codec = "auto:topk,zip";
-    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &other), WEFT_ERR_INVALID, "codec \"zip\" is unknown");
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &other), WEFT_ERR_INVALID,
+                  "codec \"zip\" is unknown");
 }
 
 static void test_alone(void **state)
@@ -323,12 +337,9 @@ static void test_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_lost),
-        cmocka_unit_test(test_all_ranks_agree),
-        cmocka_unit_test(test_late_declaration),
-        cmocka_unit_test(test_link_is_probed),
-        cmocka_unit_test(test_revision_is_compared),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_nothing_is_lost),      cmocka_unit_test(test_all_ranks_agree),
+        cmocka_unit_test(test_late_declaration),     cmocka_unit_test(test_link_is_probed),
+        cmocka_unit_test(test_revision_is_compared), cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,12 @@
-/* test_judge.c - the judge against every fixed choice, in virtual time: a step of a training job on simulated links.
+/* test_judge.c - the judge against every fixed choice, in virtual time: a step of a training job on
+ * simulated links.
  *
- * Every rank computes for a given time; its gradients become ready one after the other, are encoded by one engine (so long
- * as the case says, in virtual time), exchanged by the real collectives over the simulated network, decoded by the same
- * engine. The judge learns what a session learns: it times exchanges that grow, decides before the first step knowing
- * nothing of the computation, and looks again every few steps with what the steps showed. Over all steps, the first ones
- * included, it may not be slower than the best codec for all tensors by more than 5 %. Virtual time is the same in every run. */
+ * Every rank computes for a given time; its gradients become ready one after the other, are encoded by one
+ * engine (so long as the case says, in virtual time), exchanged by the real collectives over the simulated
+ * network, decoded by the same engine. The judge learns what a session learns: it times exchanges that grow,
+ * decides before the first step knowing nothing of the computation, and looks again every few steps with
+ * what the steps showed. Over all steps, the first ones included, it may not be slower than the best codec
+ * for all tensors by more than 5 %. Virtual time is the same in every run. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,10 +22,18 @@
 
 enum { RANKS_MAX = 4, TENSORS = 6, CANDIDATES = 5, JUDGED_STEPS = 80, FIXED_STEPS = 3, LOOK_STEPS = 4 };
 
-static const struct { const char *spec; double encode_ns, decode_ns; /* per element */ } codecs[CANDIDATES] = {
-    {"dense", 0, 0}, {"bf16", 0.2, 0.8}, {"int8:min_count=0", 1.2, 2.5}, {"powersgd:rank=4", 0.8, 0.5}, {"topk:ratio=0.01,min_count=0", 0.9, 0.9},
+static const struct {
+    const char *spec;
+    double encode_ns, decode_ns; /* per element */
+} codecs[CANDIDATES] = {
+    {"dense", 0, 0},
+    {"bf16", 0.2, 0.8},
+    {"int8:min_count=0", 1.2, 2.5},
+    {"powersgd:rank=4", 0.8, 0.5},
+    {"topk:ratio=0.01,min_count=0", 0.9, 0.9},
 };
-static const uint64_t shapes[TENSORS][2] = {{10, 256}, {256, 256}, {256, 256}, {256, 512}, {1, 512}, {128, 512}};
+static const uint64_t shapes[TENSORS][2] = {{10, 256},  {256, 256}, {256, 256},
+                                            {256, 512}, {1, 512},   {128, 512}};
 
 struct scenario {
     const char *rate;
@@ -65,10 +75,19 @@ struct job {
 };
 
 static const struct weft_topology *topology;
-static void tweak(struct weft_sim_options *options) { options->topology = topology; }
+static void tweak(struct weft_sim_options *options)
+{
+    options->topology = topology;
+}
 
-static uint64_t now_ns(const struct worker *worker) { return weft_now_ns(worker->job->world->envs[worker->rank]); }
-static struct weft_loop *loop_of(const struct worker *worker) { return worker->job->world->loops[worker->rank]; }
+static uint64_t now_ns(const struct worker *worker)
+{
+    return weft_now_ns(worker->job->world->envs[worker->rank]);
+}
+static struct weft_loop *loop_of(const struct worker *worker)
+{
+    return worker->job->world->loops[worker->rank];
+}
 
 /* ---- a step ---- */
 
@@ -88,7 +107,8 @@ static void use_engine(struct worker *worker, double ns, struct weft_timer *then
 static void on_ready(struct weft_timer *timer)
 {
     struct flight *flight = weft_container_of(timer, struct flight, ready);
-    use_engine(flight->worker, flight->worker->job->costs[flight->index][flight->chosen].encode_ns, &flight->encoded);
+    use_engine(flight->worker, flight->worker->job->costs[flight->index][flight->chosen].encode_ns,
+               &flight->encoded);
 }
 
 static void on_exchanged(void *context, enum weft_status status, const char *text)
@@ -96,7 +116,8 @@ static void on_exchanged(void *context, enum weft_status status, const char *tex
     struct flight *flight = context;
     if (status < 0) fail_msg("rank %u: %s", flight->worker->rank, text);
     if (flight->codec) weft_codec_commit(flight->codec);
-    use_engine(flight->worker, flight->worker->job->costs[flight->index][flight->chosen].decode_ns, &flight->decoded);
+    use_engine(flight->worker, flight->worker->job->costs[flight->index][flight->chosen].decode_ns,
+               &flight->decoded);
 }
 
 static void on_encoded(struct weft_timer *timer)
@@ -108,18 +129,30 @@ static void on_encoded(struct weft_timer *timer)
     struct weft_error error = {0};
     enum weft_status status;
     if (flight->codec) {
-        status = weft_coll_codec_all_reduce(group, flight->codec, &job->specs[flight->index][flight->chosen], shape, flight->grad, 1.0f,
-                                            flight->out, 1.0f, 0, on_exchanged, flight, &error);
+        status = weft_coll_codec_all_reduce(group, flight->codec, &job->specs[flight->index][flight->chosen],
+                                            shape, flight->grad, 1.0f, flight->out, 1.0f, 0, on_exchanged,
+                                            flight, &error);
     } else {
-        const struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .in = flight->grad, .out = flight->out, .count = weft_shape_elems(shape),
-                                            .dtype = WEFT_F32, .op = WEFT_SUM, .reproducible = true};
+        const struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE,
+                                            .in = flight->grad,
+                                            .out = flight->out,
+                                            .count = weft_shape_elems(shape),
+                                            .dtype = WEFT_F32,
+                                            .op = WEFT_SUM,
+                                            .reproducible = true};
         status = weft_coll_post(group, &args, on_exchanged, flight, NULL, &error);
     }
     if (status != WEFT_IN_PROGRESS) fail_msg("%s", error.text);
 }
 
-static void on_decoded(struct weft_timer *timer) { one_less(weft_container_of(timer, struct flight, decoded)->worker->job); }
-static void on_computed(struct weft_timer *timer) { one_less(weft_container_of(timer, struct worker, computed)->job); }
+static void on_decoded(struct weft_timer *timer)
+{
+    one_less(weft_container_of(timer, struct flight, decoded)->worker->job);
+}
+static void on_computed(struct weft_timer *timer)
+{
+    one_less(weft_container_of(timer, struct worker, computed)->job);
+}
 
 static double step(struct job *job)
 {
@@ -130,7 +163,8 @@ static double step(struct job *job)
         struct worker *worker = &job->workers[rank];
         const uint64_t now = now_ns(worker);
         weft_timer_start(loop_of(worker), &worker->computed, now + (uint64_t)job->scenario->compute_ns);
-        for (uint32_t i = 0; i < TENSORS; i++) weft_timer_start(loop_of(worker), &worker->flights[i].ready, now + (uint64_t)job->ready_ns[i]);
+        for (uint32_t i = 0; i < TENSORS; i++)
+            weft_timer_start(loop_of(worker), &worker->flights[i].ready, now + (uint64_t)job->ready_ns[i]);
     }
     assert_int_equal(world_run(job->world, &job->done, WEFT_SECONDS(1000)), WEFT_OK);
     return (world_seconds(job->world) - begin) * 1e9;
@@ -147,7 +181,8 @@ static void choose(struct job *job, const uint8_t *choices)
             flight->codec = NULL;
             flight->chosen = choices[i];
             if (spec->id != WEFT_CODEC_DENSE)
-                assert_int_equal(weft_codec_create(weft_env_system(), spec, &job->shapes[i], &flight->codec), WEFT_OK);
+                assert_int_equal(weft_codec_create(weft_env_system(), spec, &job->shapes[i], &flight->codec),
+                                 WEFT_OK);
         }
 }
 
@@ -173,14 +208,17 @@ static void set_cost(struct job *job, uint32_t i, uint32_t c)
         bytes[round] = weft_codec_contribution_bytes_max(&spec, &job->shapes[i], round);
     uint8_t *room = malloc(bytes[0]);
     assert_int_equal(weft_codec_create(weft_env_system(), &spec, &job->shapes[i], &codec), WEFT_OK);
-    assert_int_equal(weft_codec_encode(codec, 0, job->workers[0].flights[i].grad, 1.0f, room, &bytes[0]), WEFT_OK);
+    assert_int_equal(weft_codec_encode(codec, 0, job->workers[0].flights[i].grad, 1.0f, room, &bytes[0]),
+                     WEFT_OK);
     weft_codec_free(codec);
     free(room);
     weft_coll_codec_traffic(&spec, &job->shapes[i], job->scenario->ranks, bytes, &traffic);
     const double elems = (double)weft_shape_elems(&job->shapes[i]) * job->scenario->processor;
     const bool dense = spec.id == WEFT_CODEC_DENSE; /* what this codec leaves alone */
-    job->costs[i][c] = (struct weft_judge_cost){.encode_ns = dense ? 0 : codecs[c].encode_ns * elems, .decode_ns = dense ? 0 : codecs[c].decode_ns * elems,
-                                                .wire_bytes = traffic.bytes, .hops = traffic.hops};
+    job->costs[i][c] = (struct weft_judge_cost){.encode_ns = dense ? 0 : codecs[c].encode_ns * elems,
+                                                .decode_ns = dense ? 0 : codecs[c].decode_ns * elems,
+                                                .wire_bytes = traffic.bytes,
+                                                .hops = traffic.hops};
 }
 
 static void job_open(struct job *job, const struct scenario *scenario)
@@ -188,18 +226,23 @@ static void job_open(struct job *job, const struct scenario *scenario)
     char text[200];
     struct weft_group_options options;
     *job = (struct job){.scenario = scenario};
-    snprintf(text, sizeof text, "[host node]\ncount = %u\n[switch s]\ncount = 1\n[link l]\nfrom = node\nto = s\nrate = %s\nlatency = 10us\n",
+    snprintf(text, sizeof text,
+             "[host node]\ncount = %u\n[switch s]\ncount = 1\n[link l]\nfrom = node\nto = s\nrate = "
+             "%s\nlatency = 10us\n",
              scenario->ranks, scenario->rate);
     struct weft_error error = {0};
-    if (weft_topology_parse(weft_env_system(), "net", text, strlen(text), &job->topology, &error) < 0) fail_msg("%s", error.text);
+    if (weft_topology_parse(weft_env_system(), "net", text, strlen(text), &job->topology, &error) < 0)
+        fail_msg("%s", error.text);
     topology = job->topology;
     job->world = world_create(weft_env_system(), scenario->ranks, 1, tweak);
     assert_non_null(job->world);
     weft_group_options_init(&options);
     assert_int_equal(world_group(job->world, NULL, scenario->ranks, 1, &options, job->groups), WEFT_OK);
     for (uint32_t i = 0; i < TENSORS; i++) {
-        job->shapes[i] = shapes[i][0] == 1 ? (struct weft_shape){1, {shapes[i][1]}} : (struct weft_shape){2, {shapes[i][0], shapes[i][1]}};
-        job->ready_ns[i] = scenario->compute_ns * (0.4 + 0.6 * (i + 1) / TENSORS); /* a forward pass, then backwards */
+        job->shapes[i] = shapes[i][0] == 1 ? (struct weft_shape){1, {shapes[i][1]}}
+                                           : (struct weft_shape){2, {shapes[i][0], shapes[i][1]}};
+        job->ready_ns[i] =
+            scenario->compute_ns * (0.4 + 0.6 * (i + 1) / TENSORS); /* a forward pass, then backwards */
     }
     for (uint32_t rank = 0; rank < scenario->ranks; rank++) {
         struct worker *worker = &job->workers[rank];
@@ -209,7 +252,8 @@ static void job_open(struct job *job, const struct scenario *scenario)
         for (uint32_t i = 0; i < TENSORS; i++) {
             struct flight *flight = &worker->flights[i];
             const uint64_t elems = weft_shape_elems(&job->shapes[i]);
-            *flight = (struct flight){.worker = worker, .index = i, .grad = malloc(elems * 4), .out = malloc(elems * 4)};
+            *flight = (struct flight){
+                .worker = worker, .index = i, .grad = malloc(elems * 4), .out = malloc(elems * 4)};
             weft_timer_init(&flight->ready, on_ready);
             weft_timer_init(&flight->encoded, on_encoded);
             weft_timer_init(&flight->decoded, on_decoded);
@@ -243,10 +287,16 @@ static double time_all_reduce(struct job *job, float *buffers, uint64_t count)
     uint32_t pending = ranks;
     bool done = false;
     for (uint32_t rank = 0; rank < ranks; rank++) {
-        const struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .in = buffers + rank * count, .out = buffers + rank * count, .count = count,
-                                            .dtype = WEFT_F32, .op = WEFT_SUM};
+        const struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE,
+                                            .in = buffers + rank * count,
+                                            .out = buffers + rank * count,
+                                            .count = count,
+                                            .dtype = WEFT_F32,
+                                            .op = WEFT_SUM};
         job->outcomes[rank] = (struct outcome){.pending = &pending, .all_done = &done};
-        assert_int_equal(weft_coll_post(job->groups[rank], &args, outcome_done, &job->outcomes[rank], NULL, NULL), WEFT_IN_PROGRESS);
+        assert_int_equal(
+            weft_coll_post(job->groups[rank], &args, outcome_done, &job->outcomes[rank], NULL, NULL),
+            WEFT_IN_PROGRESS);
     }
     assert_int_equal(world_run(job->world, &done, WEFT_SECONDS(1000)), WEFT_OK);
     return (world_seconds(job->world) - begin) * 1e9;
@@ -299,7 +349,8 @@ static struct judged judged_ns(const struct scenario *scenario)
     double since_look[LOOK_STEPS];
     job_open(&job, scenario);
     assert_int_equal(weft_judge_create(weft_env_system(), NULL, TENSORS, &judge), WEFT_OK);
-    for (uint32_t i = 0; i < TENSORS; i++) tensors[i] = (struct weft_judge_tensor){.candidate_count = CANDIDATES, .costs = job.costs[i]};
+    for (uint32_t i = 0; i < TENSORS; i++)
+        tensors[i] = (struct weft_judge_tensor){.candidate_count = CANDIDATES, .costs = job.costs[i]};
     struct weft_judge_figures figures = {.tensors = tensors};
     measure_link(&job, &figures);
     weft_judge_look(judge, &figures); /* nothing is known of the computation */
@@ -328,10 +379,11 @@ static void compare(const struct scenario *scenario)
     double best = INFINITY, fixed[CANDIDATES];
     for (uint8_t c = 0; c < CANDIDATES; c++) best = fmin(best, fixed[c] = fixed_ns(scenario, c));
     const struct judged judged = judged_ns(scenario);
-    print_message("%8s %u ranks, compute %6.2f ms, codecs x %4.1f:", scenario->rate, scenario->ranks, scenario->compute_ns / 1e6, scenario->processor);
+    print_message("%8s %u ranks, compute %6.2f ms, codecs x %4.1f:", scenario->rate, scenario->ranks,
+                  scenario->compute_ns / 1e6, scenario->processor);
     for (uint32_t c = 0; c < CANDIDATES; c++) print_message(" %8.3f", fixed[c] / 1e6);
-    print_message("  judge %8.3f (last %8.3f, %s, %u revisions): %.3f of the best\n", judged.mean_ns / 1e6, judged.last_ns / 1e6, judged.choices,
-                  judged.revisions, judged.mean_ns / best);
+    print_message("  judge %8.3f (last %8.3f, %s, %u revisions): %.3f of the best\n", judged.mean_ns / 1e6,
+                  judged.last_ns / 1e6, judged.choices, judged.revisions, judged.mean_ns / best);
     slower += judged.mean_ns > 1.05 * best;
 }
 
@@ -339,7 +391,8 @@ static void test_links(void **state)
 {
     static const char *const rates[] = {"100Mbit", "1Gbit", "10Gbit", "100Gbit"};
     slower = 0;
-    print_message("virtual milliseconds of a step: dense, bf16, int8, PowerSGD, top-k for all tensors, and the judge's\n");
+    print_message("virtual milliseconds of a step: dense, bf16, int8, PowerSGD, top-k for all tensors, and "
+                  "the judge's\n");
     for (uint32_t r = 0; r < 4; r++)
         for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks += 2)
             for (int compute = 0; compute < 3; compute++)

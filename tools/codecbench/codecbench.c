@@ -24,7 +24,7 @@ struct bench {
     float *common, *noise[VARIANTS], *grad, *out; /* (elems,) */
     /* of this step; sum of all steps' means less what came out */
     double *mean, *owed;
-    double encode_s, combine_s, decode_s;         /* of this step */
+    double encode_s, combine_s, decode_s; /* of this step */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
 };
 

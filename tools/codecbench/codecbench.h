@@ -22,18 +22,18 @@ struct codecbench_case {
 };
 
 struct codecbench_row {
-    struct weft_codec_spec spec;  /* resolved: dense where the codec leaves such tensors alone */
-    uint64_t rows, cols, bytes;   /* the matrix taken, and its bytes as f32 */
-    size_t contribution_bytes;    /* one rank's, all rounds */
-    double dense_moved, moved;    /* bytes out of each rank in an all-reduce over the ranks */
-    double ratio;                 /* dense bytes / contribution bytes */
-    double error;                 /* |result - mean| / |mean|, first step */
+    struct weft_codec_spec spec; /* resolved: dense where the codec leaves such tensors alone */
+    uint64_t rows, cols, bytes;  /* the matrix taken, and its bytes as f32 */
+    size_t contribution_bytes;   /* one rank's, all rounds */
+    double dense_moved, moved;   /* bytes out of each rank in an all-reduce over the ranks */
+    double ratio;                /* dense bytes / contribution bytes */
+    double error;                /* |result - mean| / |mean|, first step */
     /* the same of the sums over CODECBENCH_STEPS steps: what the residual makes good */
     double error_steps;
     double encode_s, combine_s, decode_s; /* medians over the rounds */
-    double gbps;                  /* dense bytes / (encode + combine + decode), 1e9 per second */
-    double copy_gbps;             /* read plus written */
-    double pays_below;            /* bytes per second of the link; 0: never; infinity: always */
+    double gbps;                          /* dense bytes / (encode + combine + decode), 1e9 per second */
+    double copy_gbps;                     /* read plus written */
+    double pays_below;                    /* bytes per second of the link; 0: never; infinity: always */
 };
 
 /* False: no memory, or the codec refuses (then *sentence says so; static text). */
