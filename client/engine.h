@@ -79,7 +79,9 @@ struct client_engine {
     struct weft_mail fail_mail;
     _Atomic bool leaving;               /* set before the fail letter: the session ends in order, nothing is open */
     struct client_question stats_question, describe_question, links_question, explain_question;
+    enum weft_coll_kind explain_kind;
     struct weft_link_cost explain_cost; /* answer of explain_question */
+    bool explain_one_host;
     char *links_text;                   /* (links_bytes,) answer of links_question; owned by the session */
     size_t links_bytes;
     pthread_mutex_t describe_lock;      /* one thread at a time asks describe_question and reads its answer */

@@ -9,7 +9,10 @@ static void answer(struct weft_mail *mail)
 {
     struct client_question *question = weft_container_of(mail, struct client_question, mail);
     struct client_engine *engine = &question->session->engine;
-    if (engine->group) engine->explain_cost = *weft_group_cost(engine->group);
+    if (engine->group) {
+        engine->explain_cost = *weft_group_cost(engine->group);
+        engine->explain_one_host = weft_group_one_host(engine->group, engine->explain_kind);
+    }
     atomic_store_explicit(&question->state, 2, memory_order_release);
     weft_loop_notify(engine->loop);
 }
@@ -34,6 +37,7 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
     if (!out || out_bytes == 0 || weft_dtype_bytes(dtype) == 0)
         return client_error(session, WEFT_ERR_INVALID, "explain: a buffer and an element type are needed");
     struct client_engine *engine = &session->engine;
+    engine->explain_kind = kind;
     engine->explain_question.mail.fn = answer;
     if (client_engine_ask(session, &engine->explain_question) < 0)
         return client_error(session, WEFT_ERR_BUSY, "explain: the engine is deep in a computation; ask again");
@@ -45,6 +49,10 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
         .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"),
         .window = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight"),
     };
-    weft_plan_explain(&question, out, out_bytes);
+    char text[512];
+    weft_plan_explain(&question, text, sizeof text);
+    bool one_host = engine->explain_one_host && question.told == WEFT_PLAN_AUTO;
+    if (one_host) snprintf(out, out_bytes, "%s: one-host, in memory that all ranks map; by messages it would be %s", operation, text);
+    else snprintf(out, out_bytes, "%s", text);
     return WEFT_OK;
 }

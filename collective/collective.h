@@ -182,6 +182,8 @@ const struct weft_link_cost *weft_group_cost(const struct weft_group *group);
 /* Payload that plan one-host has moved between this rank's memory and the others', each way, so far: it passes the transport
  * by, whose statistics do not know of it. */
 uint64_t weft_group_moved_bytes(const struct weft_group *group);
+/* Does AUTO take the one-host plan for this kind now (the ranks have agreed on it)? */
+bool weft_group_one_host(const struct weft_group *group, enum weft_coll_kind kind);
 /* Another one from the next operation posted on: every rank calls it after the same operation. */
 void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost);
 /* Every posted operation ends with `status` (from the loop), every later one is refused with it; text is copied. While

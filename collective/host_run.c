@@ -35,6 +35,11 @@ bool host_takes(const struct weft_group *group, const struct weft_coll_args *arg
     }
 }
 
+bool weft_group_one_host(const struct weft_group *group, enum weft_coll_kind kind)
+{
+    return group->host && group->host->state == HOST_ON && host_takes(group, &(struct weft_coll_args){.kind = kind, .op = WEFT_SUM});
+}
+
 /* ---- the queue ---- */
 static uint64_t in_bytes(const struct weft_coll *coll)
 {

@@ -163,7 +163,7 @@ static bool run_size(struct job *job, uint64_t bytes, uint32_t salt)
     struct bench_row row = {.bytes = bytes, .count = count};
     if (job->options->kind == BENCH_PUSH_PULL && !declare_size(job, count)) return false;
     if (job->options->explain && job->rank == 0 && !job->options->json) {
-        char text[512];
+        char text[640];
         if (weft_explain(job->session, bench_kind_name(job->options->kind), count, job->options->dtype, text, sizeof text) == WEFT_OK)
             fprintf(job->report.out, "# %s\n", text);
     }

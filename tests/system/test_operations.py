@@ -21,7 +21,7 @@ class Operations(harness.JobTest):
     def test_every_operation(self):
         for workers in (1, 2, 3, 5):
             _, text = self.bits(workers, f"all-{workers}")
-            self.assertRegex(text, r"all_reduce 4000 B, \d ranks: \w+")
+            self.assertRegex(text, r"all_reduce 4000 B, \d ranks: \w+; direct \d")
 
     def test_one_tree(self):
         """Reproducible plans: the same bits whatever plan, chunk and transport; a ring's are others, but always the same."""
