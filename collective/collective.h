@@ -31,13 +31,13 @@ enum weft_plan_id {
     WEFT_PLAN_RING = 2,        /* all_reduce, reduce_scatter, all_gather */
     WEFT_PLAN_DOUBLING = 3,    /* all_reduce by recursive doubling, any number of ranks; T */
     WEFT_PLAN_HALVING = 4,     /* all_reduce by halving and doubling, binary blocks; T */
-    WEFT_PLAN_DOUBLE_TREE = 5, /* all_reduce, reduce, broadcast over two binary trees */
-    WEFT_PLAN_BRUCK = 6,       /* all_gather, all_to_all in log2(ranks) messages */
-    WEFT_PLAN_PAT = 7,         /* all_gather, reduce_scatter in log2(ranks) messages and buffers; T */
+    WEFT_PLAN_DOUBLE_TREE = 5, /* all_reduce over two binary trees */
+    WEFT_PLAN_BRUCK = 6,       /* all_gather in log2(ranks) messages */
+    WEFT_PLAN_PAT = 7,         /* the number is kept for it: no operation has it yet */
     WEFT_PLAN_CHAIN = 8,       /* broadcast, reduce: one link after the other, pipelined */
-    WEFT_PLAN_HIERARCHY = 9,   /* all_reduce within hosts, then across them; T where hosts are subtrees of it */
+    WEFT_PLAN_HIERARCHY = 9,   /* likewise */
     WEFT_PLAN_ONE_HOST = 10,   /* ranks that map each other's memory; taken by AUTO alone (host.h); T */
-    WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce, gather, scatter over the binomial tree; T */
+    WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce over the binomial tree; T */
 };
 #define WEFT_PLAN_COUNT 12
 

@@ -26,8 +26,10 @@ static bool plan_named(const char *name, size_t bytes, enum weft_plan_id *plan_o
 
 static enum weft_status set_all(const char *text, enum weft_plan_id *plans, struct weft_error *error)
 {
-    enum weft_plan_id plan;
-    if (!plan_named(text, strlen(text), &plan))
+    enum weft_plan_id plan = WEFT_PLAN_AUTO;
+    bool known = plan_named(text, strlen(text), &plan), has_any = plan == WEFT_PLAN_AUTO;
+    for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) has_any |= weft_plan_supports(plan, (enum weft_coll_kind)kind);
+    if (!known || !has_any)
         return weft_error_set(error, WEFT_ERR_INVALID, "plan '%.60s' is unknown; there are auto, direct, ring, doubling, halving, "
                               "double_tree, bruck, chain and binomial, for one operation as all_reduce=ring", text);
     for (int kind = 0; kind < WEFT_COLL_KIND_COUNT; kind++)

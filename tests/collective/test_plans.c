@@ -258,7 +258,7 @@ static void plans_told(void **state)
     assert_true(plans[WEFT_COLL_ALL_REDUCE] == WEFT_PLAN_HALVING && plans[WEFT_COLL_BROADCAST] == WEFT_PLAN_CHAIN);
     assert_true(plans[WEFT_COLL_ALL_GATHER] == WEFT_PLAN_RING);
     assert_int_equal(weft_plans_parse("reduce=ring", plans, &error), WEFT_ERR_UNSUPPORTED);
-    static const char *const bad[] = {"", "rin", "all_reduce=", "=ring", "all_reduc=ring", "broadcast=chain,all_reduce=nothing", "a_name_that_is_longer_than_any_plan_has"};
+    static const char *const bad[] = {"pat", "rin", "all_reduce=", "=ring", "all_reduc=ring", "broadcast=chain,all_reduce=nothing", "a_name_that_is_longer_than_any_plan_has"};
     for (size_t i = 0; i < 7; i++) {
         assert_int_equal(weft_plans_parse(bad[i], plans, &error), WEFT_ERR_INVALID);
         assert_true(plans[WEFT_COLL_BROADCAST] == WEFT_PLAN_CHAIN);
