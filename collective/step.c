@@ -14,6 +14,7 @@
  * are the caller's again, when nothing of it is in the transport any more. */
 #include "collective/host.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define UNIT_BYTES (64u << 10)
@@ -86,6 +87,15 @@ static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action 
 }
 
 /* ---- completions ---- */
+
+/* "operation 12"; a send or recv has no number. */
+static const char *title_of(const struct weft_coll *coll, char out[48])
+{
+    if (coll->pairwise) snprintf(out, 48, "a %s", weft_coll_kind_name(coll->args.kind));
+    else snprintf(out, 48, "operation %llu", (unsigned long long)coll->sequence);
+    return out;
+}
+
 void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what)
 {
     char name[128], own_name[128], call[128], own_call[128];
@@ -94,8 +104,8 @@ void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_head
     group_describe(group, group->rank, own_name, sizeof own_name);
     coll_header_describe(theirs, call, sizeof call);
     coll_header_describe(&coll->header, own_call, sizeof own_call);
-    group_end(group, WEFT_ERR_MISMATCH, true, "operation %llu differs in %s: %s called %s, %s called %s",
-              (unsigned long long)coll->sequence, what, name, call, own_name, own_call);
+    char title[48];
+    group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", title_of(coll, title), what, name, call, own_name, own_call);
 }
 
 /* The message belongs here and has the announced length; else the group ends with the reason. */
@@ -133,18 +143,19 @@ static bool message_fits(struct slot *slot, enum weft_status status)
         }
     }
     group_describe(group, action->peer, name, sizeof name);
-    group_end(group, WEFT_ERR_MALFORMED, true, "operation %llu: a message of %s does not belong here (%zu bytes, epoch of this group %u)",
-              (unsigned long long)coll->sequence, name, slot->receive.payload_bytes, group->epoch);
+    char title[48];
+    group_end(group, WEFT_ERR_MALFORMED, true, "%s: a message of %s does not belong here (%zu bytes, epoch of this group %u)",
+              title_of(coll, title), name, slot->receive.payload_bytes, group->epoch);
     return false;
 }
 
 static void transfer_failed(struct slot *slot, enum weft_status status)
 {
     struct weft_coll *coll = slot->coll;
-    char name[128];
+    char name[128], title[48];
     group_describe(coll->group, slot->action.peer, name, sizeof name);
-    group_end(coll->group, status, status != WEFT_ERR_CLOSED, "lost %s during operation %llu (%s): %s", name,
-              (unsigned long long)coll->sequence, weft_coll_kind_name(coll->args.kind), weft_status_text(status));
+    group_end(coll->group, status, status != WEFT_ERR_CLOSED, "lost %s during %s (%s): %s", name,
+              title_of(coll, title), weft_coll_kind_name(coll->args.kind), weft_status_text(status));
 }
 
 static void slot_completed(struct weft_completion *completion, enum weft_status status)
