@@ -102,6 +102,60 @@ static void differ(uint32_t ranks, uint32_t odd, void (*change)(struct weft_coll
     close_groups(ranks);
 }
 
+/* A pair's own failures: nobody else has posted anything, and all learn of it. */
+static struct weft_coll_args pair_args(uint32_t rank, enum weft_coll_kind kind, uint32_t other, uint64_t count)
+{
+    return (struct weft_coll_args){.kind = kind, .in = buffers[rank][0], .out = buffers[rank][1], .count = count, .dtype = WEFT_F32, .root = other,
+                                   .deadline_ns = WEFT_SECONDS(2)};
+}
+
+static void pairs_that_do_not_meet(void **state)
+{
+    open_groups(3);
+    struct weft_coll_args lonely = pair_args(0, WEFT_COLL_RECV, 2, 10);
+    post(0, &lonely);
+    all_ended(3, WEFT_ERR_DEADLINE, "a recv", "rank 2 (host c)");
+    close_groups(3);
+    for (uint64_t longer = 0; longer < 2; longer++) { /* than the buffer, and shorter */
+        open_groups(2);
+        struct weft_coll_args send = pair_args(0, WEFT_COLL_SEND, 1, longer ? 12 : 8), recv = pair_args(1, WEFT_COLL_RECV, 0, 10);
+        post(0, &send);
+        post(1, &recv);
+        world_run(world, &done, WEFT_SECONDS(100));
+        assert_int_equal(outcomes[1].status, WEFT_ERR_MISMATCH);
+        assert_non_null(strstr(outcomes[1].text, "the count"));
+        close_groups(2);
+    }
+    open_groups(2);
+    struct weft_coll_args self = pair_args(0, WEFT_COLL_SEND, 0, 1), beyond = pair_args(0, WEFT_COLL_RECV, 2, 1);
+    struct weft_error error = {0};
+    assert_int_equal(weft_coll_post(groups[0], &self, outcome_done, NULL, NULL, &error), WEFT_ERR_INVALID);
+    assert_int_equal(weft_coll_post(groups[0], &beyond, outcome_done, NULL, NULL, &error), WEFT_ERR_INVALID);
+    close_groups(2);
+}
+
+/* Pieces whose lengths two ranks see differently; counts that all must share. */
+static void counts_that_differ(void **state)
+{
+    static const uint64_t counts[2] = {5, 7}, others[2] = {7, 5}, to[2] = {3, 4}, from[2] = {3, 9};
+    open_groups(2);
+    for (uint32_t r = 0; r < 2; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.kind = WEFT_COLL_ALL_GATHER, args.counts = r ? others : counts;
+        post(r, &args);
+    }
+    all_ended(2, WEFT_ERR_MISMATCH, "the counts of the pieces", "rank");
+    close_groups(2);
+    open_groups(2);
+    for (uint32_t r = 0; r < 2; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.kind = WEFT_COLL_ALL_TO_ALL, args.plan = WEFT_PLAN_AUTO, args.counts = to, args.counts_out = from;
+        post(r, &args);
+    }
+    all_ended(2, WEFT_ERR_MISMATCH, "bytes to rank", "the counts of the two differ");
+    close_groups(2);
+}
+
 static void other_count(struct weft_coll_args *args) { args->count = 999; }
 static void no_count(struct weft_coll_args *args) { args->count = 0; }
 static void long_count(struct weft_coll_args *args) { args->count = 40000; }
@@ -474,6 +528,7 @@ static void memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(counts_that_differ),
         cmocka_unit_test(every_field), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
         cmocka_unit_test(stopped_rank), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
         cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(failed_by_the_owner),
