@@ -46,6 +46,7 @@ struct weft_loop {
     struct weft_list *next_pollable; /* where the current round goes on; moved by a removal */
     size_t unsleepable;              /* pollables without descriptor */
     bool stepping;
+    bool crowded;
 
     int epoll_fd, event_fd; /* -1 with virtual_time */
     bool have_pwait2;       /* epoll_pwait2 (Linux 5.11) answers */
@@ -162,6 +163,12 @@ void weft_loop_free(struct weft_loop *loop)
     if (loop->epoll_fd >= 0) close(loop->epoll_fd);
     if (loop->event_fd >= 0) close(loop->event_fd);
     weft_free_bytes(loop->env, loop);
+}
+
+void weft_loop_crowded(struct weft_loop *loop, bool crowded)
+{
+    assert_holder(loop);
+    loop->crowded = crowded;
 }
 
 struct weft_env *weft_loop_env(struct weft_loop *loop)
@@ -392,7 +399,7 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work)
         spin->since_ns = weft_now_ns(loop->env);
         return false;
     }
-    if (spin->yields == 0 && weft_now_ns(loop->env) - spin->since_ns < (uint64_t)loop->options.spin_us * 1000) return false;
+    if (spin->yields == 0 && !loop->crowded && weft_now_ns(loop->env) - spin->since_ns < (uint64_t)loop->options.spin_us * 1000) return false;
     if (spin->yields >= loop->options.yields) return true;
     spin->yields++;
     sched_yield();

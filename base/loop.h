@@ -64,6 +64,10 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
                                   struct weft_loop **loop_out);
 void weft_loop_free(struct weft_loop *loop); /* NULL is fine; timers and pollables are dropped, not called */
 
+/* Holder: those this loop waits for need its core (more ranks than cores share a host): polls are separated by sched_yield from
+ * the first on, instead of after spin_us. */
+void weft_loop_crowded(struct weft_loop *loop, bool crowded);
+
 struct weft_env *weft_loop_env(struct weft_loop *loop);
 
 void weft_timer_init(struct weft_timer *timer, void (*fn)(struct weft_timer *));

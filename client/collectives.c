@@ -35,7 +35,11 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
         .root = request->root,
         .plan = (enum weft_plan_id)request->plan,
     };
-    return weft_coll_post(request->session->engine.group, &args, client_engine_group_op_done, op, &op->coll, error);
+    enum weft_status status =
+        weft_coll_post(request->session->engine.group, &args, client_engine_group_op_done, op, &op->coll, error);
+    if (status == WEFT_IN_PROGRESS)
+        atomic_store_explicit(&request->session->plan_taken, (int)weft_coll_plan(op->coll), memory_order_relaxed);
+    return status;
 }
 
 static void start(struct weft_mail *mail)
@@ -297,4 +301,9 @@ enum weft_status weft_set_plan(struct weft_session *session, const char *plan)
     WEFT_TRY(client_usable(session));
     enum weft_status status = weft_plans_parse(plan ? plan : "(NULL)", session->plans, &error);
     return status < 0 ? client_error(session, status, "%.400s", error.text) : WEFT_OK;
+}
+
+const char *weft_plan_taken(const struct weft_session *session)
+{
+    return session ? weft_plan_name((enum weft_plan_id)atomic_load_explicit(&session->plan_taken, memory_order_relaxed)) : "auto";
 }

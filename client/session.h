@@ -84,6 +84,7 @@ struct weft_session {
     struct weft_list tensors;         /* struct weft_tensor.session_link */
     uint32_t tensor_count, reduce_tensor_count;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* weft_set_plan */
+    _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;
     struct weft_list memory;          /* weft_alloc's blocks */
     uint64_t steps_ended, step_ns, exposed_ns;

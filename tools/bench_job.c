@@ -169,6 +169,7 @@ static bool run_size(struct job *job, uint64_t bytes, uint32_t salt)
     }
     if (!time_size(job, count, false, &row.out_of_place)) return false;
     row.step_us = job->step_us / job->options->iters;
+    if (job->options->kind == BENCH_ALL_REDUCE) row.plan_taken = weft_plan_taken(job->session);
     if (!check_size(job, count, false, salt, &row.out_of_place.wrong)) return false;
     if (job->options->kind == BENCH_ALL_REDUCE) {
         if (!time_size(job, count, true, &row.in_place)) return false;

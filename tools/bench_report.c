@@ -88,6 +88,7 @@ static void print_json(struct bench_report *report, const struct bench_row *row)
     json_object_set_new(object, "copy_GBps", json_real(report->copy_gbps));
     if (has_in_place(report)) {
         json_t *in_place = json_object();
+        json_object_set_new(object, "plan_taken", json_string(row->plan_taken));
         set_timing(in_place, &row->in_place);
         json_object_set_new(in_place, "wrong", json_integer((json_int_t)row->in_place.wrong));
         json_object_set_new(object, "in_place", in_place);
@@ -104,6 +105,7 @@ void bench_report_row(struct bench_report *report, const struct bench_row *row)
     if (report->options->json) print_json(report, row);
     else print_row(report, row);
     fflush(report->out);
+    report->plan_taken = row->plan_taken;
     report->busbw_sum += row->out_of_place.busbw + (has_in_place(report) ? row->in_place.busbw : 0);
     report->row_count += has_in_place(report) ? 2 : 1;
     report->wrong += row->out_of_place.wrong + (has_in_place(report) ? row->in_place.wrong : 0);
@@ -114,6 +116,7 @@ bool bench_report_end(struct bench_report *report)
     if (!report->options->json) {
         fprintf(report->out, "# wrong elements: %" PRIu64 "%s\n", report->wrong,
                 report->wrong ? "  FAILED" : "");
+        if (report->plan_taken) fprintf(report->out, "# plan taken (last row): %s\n", report->plan_taken);
         fprintf(report->out, "# average bus bandwidth: %.3f GB/s\n",
                 report->row_count ? report->busbw_sum / (double)report->row_count : 0.0);
     }

@@ -17,6 +17,7 @@ struct bench_timing {
 struct bench_row {
     uint64_t bytes, count;
     struct bench_timing out_of_place, in_place; /* in_place: all_reduce only */
+    const char *plan_taken;                     /* all_reduce: what `auto` meant; static */
     double step_us;                             /* push_pull: with step_begin and step_end */
 };
 
@@ -28,6 +29,7 @@ struct bench_report {
     double copy_gbps; /* read plus written, of memcpy in this process before the first row */
     double busbw_sum;
     uint64_t row_count, wrong;
+    const char *plan_taken; /* of the last row */
 };
 
 /* Prints what stands above the rows. */

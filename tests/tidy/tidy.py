@@ -43,6 +43,7 @@ THIRD_PARTY = [
     (r"openssl/", ["base/"], 1),
     (r"xxhash\.h", ["proto/", "server/", "compress/"], 1),
     (r"jansson\.h", ["server/", "tools/"], None),
+    (r"mpi\.h", ["tools/peers/"], 1),
     (r"(immintrin|cpuid)\.h", ["kernels/"], None),
     (r"emmintrin\.h", ["transport/", "tools/kernelbench/"], None),  # copies past the caches
     (r"cuda_\w+\.h$", ["kernels/cuda/"], None),

@@ -220,6 +220,8 @@ WEFT_API enum weft_status weft_set_plan(struct weft_session *session, const char
  * says of each, one line without an end of line. Blocks for at most a second. */
 WEFT_API enum weft_status weft_explain(struct weft_session *session, const char *operation, uint64_t count, enum weft_dtype dtype, char *out,
                                        size_t out_bytes);
+/* The plan of the operation that was started last ("one-host"); "auto" before the first. Any thread; static text. */
+WEFT_API const char *weft_plan_taken(const struct weft_session *session);
 
 /* ---- 4. Memory, statistics, recorder --------------------------------------------------------------- */
 
