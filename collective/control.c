@@ -1,16 +1,14 @@
 /* control.c - news between the ranks of a group that belong to no operation's data.
  *
- * One receive per peer stays posted on the group's control tag. It brings FAIL (the sender's group has
- * ended: end too, with its status and text), ASK and ANSWER (deadline.c), LEAVE (the sender freed its
- * group in good order). And it fails when the peer dies, so that every rank learns of a death at once,
- * also those that exchange nothing with the dead.
+ * FAIL (the sender's group has ended: end too, with its status and text), ASK and ANSWER (deadline.c), LEAVE (the sender
+ * freed its group in good order), and the death of a peer, of which every rank learns at once, also those that exchange
+ * nothing with the dead. They come through news.c. What is kept for each other rank is small, as there may be
+ * thousands; the text of a FAIL is received into the group, and only the first counts.
  *
  * A peer that left is not missed by operations it has taken part in; one it has not makes the group end. */
 #include "collective/host.h"
 
 #include <string.h>
-
-static void control_post(struct control *control);
 
 /* ---- to everybody ---- */
 static void broadcast_sent(struct weft_completion *completion, enum weft_status status)
@@ -23,11 +21,16 @@ static void broadcast_sent(struct weft_completion *completion, enum weft_status 
 static void broadcast_go_on(struct broadcast *broadcast)
 {
     struct weft_group *group = broadcast->group;
-    uint8_t bytes[COLL_HEADER_BYTES];
+    uint8_t bytes[COLL_HEADER_BYTES + GROUP_TAIL_BYTES];
     coll_header_write(bytes, &broadcast->header);
-    struct weft_message message = {.tag = group_control_tag(group), .header = bytes, .header_bytes = sizeof bytes};
-    message.payload = broadcast->payload;
-    message.payload_bytes = broadcast->payload_bytes;
+    struct weft_message message = {.tag = group_news_tag(group), .header = bytes, .header_bytes = COLL_HEADER_BYTES};
+    if (broadcast->payload_bytes <= GROUP_TAIL_BYTES) { /* short ones travel behind the header */
+        if (broadcast->payload_bytes > 0) memcpy(bytes + COLL_HEADER_BYTES, broadcast->payload, broadcast->payload_bytes);
+        message.header_bytes += (uint32_t)broadcast->payload_bytes;
+    } else {
+        message.payload = broadcast->payload;
+        message.payload_bytes = broadcast->payload_bytes;
+    }
     while (broadcast->next_rank < group->ranks) {
         uint32_t rank = broadcast->next_rank;
         if (rank != group->rank) {
@@ -64,11 +67,14 @@ void control_send_all(struct broadcast *broadcast, struct weft_group *group, enu
     broadcast_go_on(broadcast);
 }
 
+static void answers_go_on(struct weft_group *group);
+
 void control_retry(struct weft_group *group)
 {
     struct broadcast *all[] = {&group->fail, &group->ask, &group->leave, &group->offer, &group->vote};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i]->busy) broadcast_go_on(all[i]);
+    answers_go_on(group);
 }
 
 void control_give_up(struct weft_group *group)
@@ -79,30 +85,68 @@ void control_give_up(struct weft_group *group)
             if (all[i]->next_rank++ != group->rank) weft_completion_finish(&all[i]->completion, WEFT_OK);
 }
 
-/* ---- what comes in ---- */
+/* ---- answers, a few in flight at a time ---- */
 static void answer_sent(struct weft_completion *completion, enum weft_status status)
 {
-    struct control *control = weft_container_of(completion, struct control, answer_completion);
-    control->answer_busy = false;
-    group_released(control->group);
+    struct answer *answer = weft_container_of(completion, struct answer, completion);
+    struct weft_group *group = answer->group;
+    answer->busy = false;
+    if (!group->closing && group->fail_status == WEFT_OK) answers_go_on(group);
+    group_released(group);
 }
 
-static void answer(struct control *control, uint64_t sequence)
+/* false: later. Any other trouble counts as no answer. */
+static bool answer_send(struct weft_group *group, struct answer *answer, struct control *control)
 {
-    struct weft_group *group = control->group;
-    deadline_asked(group, sequence);
-    if (control->answer_busy) return;
     struct coll_header header = {.type = COLL_MESSAGE_ANSWER, .group = group->group_id, .epoch = group->epoch, .rank = group->rank,
-                                 .sequence = sequence, .count = group->sequence};
+                                 .sequence = control->asked_sequence, .count = group->sequence};
+    deadline_answer(group, control->asked_sequence, &header);
     uint8_t bytes[COLL_HEADER_BYTES];
     coll_header_write(bytes, &header);
-    struct weft_message message = {.tag = group_control_tag(group), .header = bytes, .header_bytes = sizeof bytes};
-    weft_completion_init(&control->answer_completion, 1, answer_sent);
-    if (weft_transport_send(control->peer, &message, &control->answer_completion) != WEFT_IN_PROGRESS) return; /* counts as no answer */
-    control->answer_busy = true;
+    struct weft_message message = {.tag = group_news_tag(group), .header = bytes, .header_bytes = sizeof bytes};
+    weft_completion_init(&answer->completion, 1, answer_sent);
+    enum weft_status status = weft_transport_send(control->peer, &message, &answer->completion);
+    if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) return false;
+    if (status != WEFT_IN_PROGRESS) return true;
+    answer->group = group;
+    answer->busy = true;
     group->outstanding++;
+    return true;
 }
 
+static void answers_go_on(struct weft_group *group)
+{
+    for (uint32_t i = 0; i < GROUP_ANSWERS && group->asked_first != GROUP_NOBODY; i++) {
+        struct answer *answer = &group->answers[i];
+        while (!answer->busy && group->asked_first != GROUP_NOBODY) {
+            struct control *control = &group->controls[group->asked_first];
+            if (!answer_send(group, answer, control)) {
+                group->retry = true;
+                group_kick(group);
+                return;
+            }
+            group->asked_first = control->asked_next;
+            control->asked = false;
+        }
+    }
+}
+
+static void asked(struct weft_group *group, struct control *control, uint64_t sequence)
+{
+    deadline_asked(group, sequence);
+    control->asked_sequence = sequence;
+    if (!control->asked) {
+        uint32_t rank = (uint32_t)(control - group->controls);
+        control->asked = true;
+        control->asked_next = GROUP_NOBODY;
+        if (group->asked_first == GROUP_NOBODY) group->asked_first = rank;
+        else group->controls[group->asked_last].asked_next = rank;
+        group->asked_last = rank;
+    }
+    answers_go_on(group);
+}
+
+/* ---- what comes in ---- */
 bool control_all_stay(struct weft_group *group, uint64_t sequence)
 {
     if (group->lost && sequence >= group->sequence) { /* a new operation needs everybody */
@@ -119,121 +163,126 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence)
     return true;
 }
 
-static void left(struct control *control, uint64_t after)
+static void left(struct weft_group *group, struct control *control, uint64_t after)
 {
-    struct weft_group *group = control->group;
     if (!control->left) group->left_count++;
     control->left = true;
     control->left_after = after;
     if (group->active_count > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */
 }
 
-static void received(struct control *control)
+static void end_as_told(struct weft_group *group, enum weft_status status, const char *text)
 {
-    struct weft_group *group = control->group;
-    struct coll_header header;
-    bool fits = coll_header_read(control->receive.header, control->receive.header_bytes, &header) && header.group == group->group_id &&
-                header.epoch == group->epoch && header.rank == control->rank;
-    if (!fits) {
-        weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: ignored a message of rank %u that is none of this group and epoch",
-                 group->group_id, control->rank);
+    bool known = status < 0 && status > -100;
+    group_end(group, known ? status : WEFT_ERR_ABORTED, false, "%s", text[0] ? text : "another rank ended the group");
+}
+
+static void told_clean(struct weft_group *group)
+{
+    for (char *c = group->told_text; *c; c++)
+        if ((unsigned char)*c < ' ') *c = ' ';
+}
+
+static void told_text_received(struct weft_completion *completion, enum weft_status status)
+{
+    struct weft_group *group = weft_container_of(completion, struct weft_group, told_completion);
+    if (status < 0) group->told_text[0] = 0;
+    told_clean(group);
+    if (!group->closing) end_as_told(group, group->told_status, group->told_text);
+    group_released(group);
+}
+
+/* The first FAIL ends the group; its text follows the header. Consumes the arrival. */
+static void told_of_end(struct weft_group *group, struct weft_arrival *arrival, enum weft_status status, const uint8_t *tail, size_t tail_bytes)
+{
+    if (group->told_status < 0) { /* another's text is on its way */
+        weft_transport_discard(group->transport, arrival);
         return;
     }
-    switch (header.type) {
-    case COLL_MESSAGE_FAIL: {
-        control->text[control->receive.payload_bytes] = 0;
-        for (char *c = control->text; *c; c++)
-            if ((unsigned char)*c < ' ') *c = ' ';
-        bool known = header.status < 0 && header.status > -100;
-        group_end(group, known ? (enum weft_status)header.status : WEFT_ERR_ABORTED, false, "%s",
-                  control->text[0] ? control->text : "another rank ended the group");
-        break;
+    size_t bytes = arrival->payload_bytes;
+    group->told_status = status < 0 ? status : WEFT_ERR_ABORTED;
+    memset(group->told_text, 0, sizeof group->told_text);
+    weft_completion_init(&group->told_completion, 1, told_text_received);
+    if (bytes > 0 && bytes < sizeof group->told_text &&
+        weft_transport_accept(group->transport, arrival, group->told_text, bytes, &group->told_completion) == WEFT_IN_PROGRESS) {
+        group->outstanding++;
+        return;
     }
-    case COLL_MESSAGE_ASK: answer(control, header.sequence); break;
-    case COLL_MESSAGE_ANSWER:
-        control->answer_posted = header.count;
-        if (group->verdict == VERDICT_ASKING && header.sequence == group->verdict_sequence && !control->answered) {
-            control->answered = true;
-            deadline_answered(group);
-        }
-        break;
-    case COLL_MESSAGE_LEAVE: left(control, header.sequence); break;
-    case COLL_MESSAGE_HOST: host_offered(control, control->text, control->receive.payload_bytes); break;
-    case COLL_MESSAGE_HOST_VOTE: host_voted(control, (enum weft_status)header.status, header.sequence != 0); break;
+    memcpy(group->told_text, tail, tail_bytes);
+    weft_transport_discard(group->transport, arrival);
+    told_clean(group);
+    end_as_told(group, group->told_status, group->told_text);
+}
+
+void control_news(struct weft_group *group, struct weft_arrival *arrival)
+{
+    struct coll_header header;
+    uint8_t tail[GROUP_TAIL_BYTES];
+    size_t tail_bytes = arrival->header_bytes > COLL_HEADER_BYTES ? arrival->header_bytes - COLL_HEADER_BYTES : 0;
+    if (tail_bytes > sizeof tail) tail_bytes = 0; /* no sender of this version does that */
+    memcpy(tail, arrival->header + COLL_HEADER_BYTES, tail_bytes);
+    bool fits = coll_header_read(arrival->header, arrival->header_bytes - tail_bytes, &header) && header.group == group->group_id &&
+                header.epoch == group->epoch && header.rank < group->ranks && header.rank != group->rank &&
+                weft_peer_id(group->controls[header.rank].peer) == arrival->peer_id;
+    if (!fits)
+        weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: ignored a message of endpoint %u that is none of this group and epoch",
+                 group->group_id, arrival->peer_id);
+    if (fits && header.type == COLL_MESSAGE_FAIL && group->fail_status == WEFT_OK && !group->closing) {
+        told_of_end(group, arrival, (enum weft_status)header.status, tail, tail_bytes);
+        return;
+    }
+    weft_transport_discard(group->transport, arrival);
+    if (!fits || group->fail_status < 0 || group->closing) return;
+    struct control *control = &group->controls[header.rank];
+    switch (header.type) {
+    case COLL_MESSAGE_ASK: asked(group, control, header.sequence); break;
+    case COLL_MESSAGE_ANSWER: deadline_answered(group, control, &header); break;
+    case COLL_MESSAGE_LEAVE: left(group, control, header.sequence); break;
+    case COLL_MESSAGE_HOST: host_offered(group, header.rank, tail, tail_bytes); break;
+    case COLL_MESSAGE_HOST_VOTE: host_voted(group, header.rank, (enum weft_status)header.status, header.sequence != 0); break;
     default: break;
     }
 }
 
 /* A rank may be gone because it has finished and closed: operations that wait for it fail by themselves (their transfers
  * do), the others get a moment to finish without it. */
-static void peer_is_lost(struct control *control, enum weft_status status)
+static void rank_is_lost(struct weft_group *group, struct control *control, enum weft_status status)
 {
-    struct weft_group *group = control->group;
-    if (control->left || status == WEFT_ERR_CANCELLED) return;
-    if (status == WEFT_ERR_CLOSED) {
-        group_end(group, status, false, "the transport of this rank was closed");
-        return;
-    }
-    control->lost = status;
-    if (group->lost) return;
+    if (control->left || group->lost || group->closing || group->fail_status < 0) return;
     group->lost = control;
+    group->lost_status = status;
     group->lost_until_ns = weft_now_ns(group->env) + GROUP_LOST_NS;
     group_kick(group);
+}
+
+void control_lost(struct weft_group *group, uint32_t peer_id, enum weft_status status)
+{
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        struct control *control = &group->controls[rank];
+        if (control->peer && weft_peer_id(control->peer) == peer_id) rank_is_lost(group, control, status);
+    }
 }
 
 void control_end_lost(struct weft_group *group)
 {
     char name[128];
-    group_describe(group, group->lost->rank, name, sizeof name);
+    group_describe(group, (uint32_t)(group->lost - group->controls), name, sizeof name);
     struct weft_coll *oldest = group->active_count > 0 ? weft_list_first(&group->active, struct weft_coll, link) : NULL;
-    group_end(group, group->lost->lost, true, "lost %s %s operation %llu: %s", name, oldest ? "during" : "before",
-              (unsigned long long)(oldest ? oldest->sequence : group->sequence), weft_status_text(group->lost->lost));
-}
-
-static void control_completed(struct weft_completion *completion, enum weft_status status)
-{
-    struct control *control = weft_container_of(completion, struct control, completion);
-    struct weft_group *group = control->group;
-    control->posted = false;
-    if (!group->closing && group->fail_status == WEFT_OK) {
-        if (status == WEFT_OK) received(control);
-        else if (status != WEFT_ERR_TRUNCATED) peer_is_lost(control, status);
-        bool listen = status == WEFT_OK || status == WEFT_ERR_TRUNCATED;
-        if (listen && group->fail_status == WEFT_OK) control_post(control);
-    }
-    group_released(group);
-}
-
-static void control_post(struct control *control)
-{
-    struct weft_group *group = control->group;
-    weft_completion_init(&control->completion, 1, control_completed);
-    control->receive.completion = &control->completion;
-    control->receive.buffer = control->text;
-    control->receive.buffer_bytes = sizeof control->text - 1;
-    enum weft_status status =
-        weft_transport_recv(group->transport, weft_peer_id(control->peer), group_control_tag(group), &control->receive);
-    if (status == WEFT_IN_PROGRESS) {
-        control->posted = true;
-        group->outstanding++;
-    } else {
-        peer_is_lost(control, status);
-    }
+    group_end(group, group->lost_status, true, "lost %s %s operation %llu: %s", name, oldest ? "during" : "before",
+              (unsigned long long)(oldest ? oldest->sequence : group->sequence), weft_status_text(group->lost_status));
 }
 
 enum weft_status control_start(struct weft_group *group, struct weft_error *error)
 {
-    for (uint32_t rank = 0; rank < group->ranks && group->fail_status == WEFT_OK && !group->lost; rank++)
-        if (rank != group->rank) control_post(&group->controls[rank]);
+    group->asked_first = GROUP_NOBODY;
+    enum weft_status status = news_join(group);
+    if (status < 0) return weft_error_set(error, status, "no memory for a group of %u ranks", group->ranks);
+    for (uint32_t rank = 0; rank < group->ranks && !group->lost; rank++) {
+        struct control *control = &group->controls[rank];
+        if (control->peer && weft_peer_status(control->peer) < 0) rank_is_lost(group, control, weft_peer_status(control->peer));
+    }
     if (group->lost) control_end_lost(group);
+    else news_catch_up(group);
     if (group->fail_status == WEFT_OK) return WEFT_OK;
     return weft_error_set(error, group->fail_status, "%s", group->fail_text);
-}
-
-void control_stop(struct weft_group *group)
-{
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        struct control *control = &group->controls[rank];
-        if (control->posted) weft_transport_cancel(group->transport, &control->receive);
-    }
 }

@@ -6,11 +6,13 @@
  *
  *     deadline ─► ASK to all ─► ANSWERs (or half a second) ─► "rank 5 has not called it; rank 9 does not answer"
  *
- * A rank that is asked holds its own question back for two such moments: normally one verdict is enough.
- * If nobody is late in posting, the verdict names the peer the oldest step waits for. */
+ * A rank that is asked holds its own question back for two such moments: normally one verdict is enough. An answer also
+ * says whom that rank itself waits for, and how far it is: if nobody is late in posting, the verdict follows the waits to
+ * their end. All late ranks are named: a few with their hosts, many by their numbers. */
 #include "collective/internal.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,38 +26,114 @@ static struct weft_coll *oldest_running(const struct weft_group *group)
     return NULL;
 }
 
-/* "host b does not answer; rank 3 has not called it": up to four ranks, then a count. */
-static void name_late_ranks(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
+/* ---- who is late ---- */
+enum lateness { NOT_LATE, NOT_CALLED, NO_ANSWER };
+
+static enum lateness lateness_of(const struct weft_group *group, const struct weft_coll *coll, uint32_t rank)
 {
-    size_t used = 0;
-    uint32_t named = 0, more = 0;
-    out[0] = 0;
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        const struct control *control = &group->controls[rank];
-        if (rank == group->rank || (control->answered && control->answer_posted > coll->sequence)) continue;
-        if (named == 3 || used + 96 > out_bytes) {
-            more++;
-            continue;
-        }
-        char name[128];
-        group_describe(group, rank, name, sizeof name);
-        int n = snprintf(out + used, out_bytes - used, "%s%.60s %s", named ? "; " : "", name,
-                         control->answered ? "has not called it" : "does not answer");
-        used += (size_t)n;
-        named++;
-    }
-    if (more) snprintf(out + used, out_bytes - used, "; and %u more", more);
-    if (named) return;
-    const char *phase;
-    uint32_t awaited;
-    char name[128] = "nobody";
-    if (coll_waits(coll, &awaited, &phase)) group_describe(group, awaited, name, sizeof name);
-    snprintf(out, out_bytes, "all ranks have called it, and it waits for %.100s", name);
+    const struct control *control = &group->controls[rank];
+    if (rank == group->rank) return NOT_LATE;
+    if (!control->answered) return NO_ANSWER;
+    return control->answer_posted > coll->sequence ? NOT_LATE : NOT_CALLED;
 }
 
+static size_t put(char *out, size_t out_bytes, size_t used, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static size_t put(char *out, size_t out_bytes, size_t used, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    int n = used < out_bytes ? vsnprintf(out + used, out_bytes - used, format, list) : 0;
+    va_end(list);
+    return used + (n > 0 ? (size_t)n : 0);
+}
+
+/* A few, by their whole names: "host b does not answer; rank 3 has not called it". */
+static void name_few(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        enum lateness late = lateness_of(group, coll, rank);
+        char name[128];
+        if (late == NOT_LATE) continue;
+        group_describe(group, rank, name, sizeof name);
+        used = put(out, out_bytes, used, "%s%.60s %s", used ? "; " : "", name, late == NOT_CALLED ? "has not called it" : "does not answer");
+    }
+}
+
+/* Many, by number: "ranks 3, 7-90 have not called it; ranks 1, 2 and 40 more do not answer". */
+static void name_many(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    for (int kind = NOT_CALLED; kind <= NO_ANSWER; kind++) {
+        uint32_t count = 0, more = 0;
+        size_t room = used + (out_bytes - used) / (kind == NOT_CALLED ? 2 : 1) - 48;
+        for (uint32_t rank = 0; rank < group->ranks; rank++) {
+            if (lateness_of(group, coll, rank) != (enum lateness)kind) continue;
+            uint32_t first = rank;
+            while (rank + 1 < group->ranks && lateness_of(group, coll, rank + 1) == (enum lateness)kind) rank++;
+            if (used + 24 > room) more += rank - first + 1;
+            else if (first == rank) used = put(out, out_bytes, used, "%s%" PRIu32, count ? ", " : used ? "; ranks " : "ranks ", first);
+            else used = put(out, out_bytes, used, "%s%" PRIu32 "-%" PRIu32, count ? ", " : used ? "; ranks " : "ranks ", first, rank);
+            count++;
+        }
+        if (more) used = put(out, out_bytes, used, " and %" PRIu32 " more", more);
+        if (count) used = put(out, out_bytes, used, kind == NOT_CALLED ? " have not called it" : " do not answer");
+    }
+}
+
+/* All have called it. A rank waits for its neighbour, and he for his: whoever waits for nobody holds all up; where the
+ * waits go round (a link that lost something) it is who has done the fewest steps. */
+static void name_end_of_waits(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
+{
+    const char *phase;
+    uint32_t at = group->rank, least = group->rank, own_peer;
+    if (!coll_waits(coll, &own_peer, &phase)) own_peer = GROUP_NOBODY;
+    uint32_t next = own_peer;
+    uint64_t fewest = coll->tail;
+    for (uint32_t hops = 0; hops <= group->ranks && next != GROUP_NOBODY; hops++) {
+        at = next;
+        next = at == group->rank ? own_peer : group->controls[at].answer_peer;
+        uint64_t steps = at == group->rank ? coll->tail : group->controls[at].answer_steps;
+        if (steps < fewest) fewest = steps, least = at;
+    }
+    char name[128], other[128];
+    if (next == GROUP_NOBODY) {
+        group_describe(group, at, name, sizeof name);
+        snprintf(out, out_bytes, "all ranks have called it, and it waits for %.100s", name);
+        return;
+    }
+    group_describe(group, least, name, sizeof name);
+    group_describe(group, least == group->rank ? own_peer : group->controls[least].answer_peer, other, sizeof other);
+    snprintf(out, out_bytes, "all ranks have called it and wait for each other; %.80s has done the fewest steps and waits for %.80s", name, other);
+}
+
+static void name_late_ranks(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
+{
+    uint32_t late = 0;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) late += lateness_of(group, coll, rank) != NOT_LATE;
+    if (late == 0) name_end_of_waits(group, coll, out, out_bytes);
+    else if (late <= 3) name_few(group, coll, out, out_bytes);
+    else name_many(group, coll, out, out_bytes);
+}
+
+void deadline_answer(const struct weft_group *group, uint64_t sequence, struct coll_header *header)
+{
+    const struct weft_coll *found = NULL;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active) {
+        const struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        if (coll->sequence == sequence && !coll->pairwise) found = coll;
+    }
+    const char *phase;
+    uint32_t awaited;
+    header->root = found && coll_waits(found, &awaited, &phase) ? awaited : GROUP_NOBODY;
+    header->lanes = !found ? UINT32_MAX : found->tail < UINT32_MAX ? (uint32_t)found->tail : UINT32_MAX - 1; /* not there: it is over */
+}
+
+/* ---- the verdict ---- */
 static void verdict(struct weft_group *group, const struct weft_coll *coll)
 {
-    char late[280], call[128];
+    char late[300], call[128];
     const char *phase;
     uint32_t awaited;
     coll_waits(coll, &awaited, &phase);
@@ -94,8 +172,14 @@ void deadline_asked(struct weft_group *group, uint64_t sequence)
     group->verdict_until_ns = weft_now_ns(group->env) + 2 * GROUP_ASK_NS;
 }
 
-void deadline_answered(struct weft_group *group)
+/* UNTRUSTED: the rank that answers is known, what it says of others may be anything. */
+void deadline_answered(struct weft_group *group, struct control *control, const struct coll_header *header)
 {
+    if (group->verdict != VERDICT_ASKING || header->sequence != group->verdict_sequence || control->answered) return;
+    control->answered = true;
+    control->answer_posted = header->count;
+    control->answer_peer = header->root < group->ranks ? header->root : GROUP_NOBODY;
+    control->answer_steps = header->lanes;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
         if (rank != group->rank && !group->controls[rank].answered) return;
     group->verdict_until_ns = weft_now_ns(group->env); /* all heard: no need to wait longer */
@@ -112,6 +196,14 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
     coll->warned = true;
     weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: operation %" PRIu64 " (%s) waits for %s since %" PRIu64 " s, phase %s",
              group->group_id, group->rank, coll->sequence, call, name, (uint64_t)(GROUP_WARN_NS / WEFT_SECONDS(1)), phase);
+}
+
+/* When this rank asks. Ranks that post together expire together: a little later by rank, and the first one's question
+ * finds the others still listening. */
+static uint64_t due_ns(const struct weft_coll *coll)
+{
+    uint64_t rank = coll->group->rank, later_ns = rank < 20000 ? rank * 10000 : WEFT_MS(200);
+    return coll->deadline_ns > WEFT_NEVER - later_ns ? WEFT_NEVER : coll->deadline_ns + later_ns;
 }
 
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
@@ -141,11 +233,11 @@ uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
             pair_verdict(group, coll);
             return now_ns + GROUP_GRACE_NS;
         }
-        if (now_ns >= coll->deadline_ns) {
+        if (now_ns >= due_ns(coll)) {
             ask(group, coll, now_ns);
             return group->verdict_until_ns;
         }
-        if (coll->deadline_ns < next_ns) next_ns = coll->deadline_ns;
+        if (due_ns(coll) < next_ns) next_ns = due_ns(coll);
     }
     return next_ns;
 }

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SEQUENCE_TAGS 0xfffffeull /* tags repeat after this many operations; then the one of pairs, and control's */
+#define SEQUENCE_TAGS 0xfffffeull /* tags repeat after this many operations; then the one of pairs */
 #define TAG_MASK 0xffffffull
 
 void weft_group_options_init(struct weft_group_options *options)
@@ -37,11 +37,12 @@ static uint64_t prefix(const struct weft_group *group)
 }
 uint64_t group_tag(const struct weft_group *group, uint64_t sequence) { return prefix(group) | sequence % SEQUENCE_TAGS; }
 uint64_t group_pair_tag(const struct weft_group *group) { return prefix(group) | SEQUENCE_TAGS; }
-uint64_t group_control_tag(const struct weft_group *group) { return prefix(group) | TAG_MASK; }
+uint64_t group_news_tag(const struct weft_group *group) { return WEFT_TAG(WEFT_CHANNEL_NEWS, prefix(group)); }
 
 static void refuse(struct weft_group *group, bool on)
 {
     enum weft_status status = weft_transport_refuse(group->transport, prefix(group), ~TAG_MASK, on);
+    if (status == WEFT_OK) status = weft_transport_refuse(group->transport, group_news_tag(group), UINT64_MAX, on);
     if (status < 0)
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: messages of the ended group could not be refused: %s",
                  group->group_id, weft_status_text(status));
@@ -184,7 +185,6 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active)
         coll_end(weft_container_of(node, struct weft_coll, link), status, group->fail_text);
-    control_stop(group);
     refuse(group, true);
     if (tell && had_operations)
         control_send_all(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status, group->fail_text, strlen(group->fail_text));
@@ -258,8 +258,6 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     weft_timer_init(&group->timer, timer_fired);
     group->seen_ns = weft_now_ns(env);
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        controls[rank].group = group;
-        controls[rank].rank = rank;
         if (rank == group->rank) continue;
         controls[rank].peer = weft_transport_peer(group->transport, options->endpoint_ids[rank]);
         if (controls[rank].peer) continue;
@@ -275,6 +273,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
         weft_group_free(group);
         return status;
     }
+    news_catch_up(group); /* it may end the group; the first post will say so */
     *group_out = group;
     return WEFT_OK;
 }
@@ -298,7 +297,7 @@ void weft_group_free(struct weft_group *group)
     if (group->fail_status == WEFT_OK) control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK, NULL, 0);
     weft_timer_stop(group->loop, &group->timer);
     control_give_up(group);
-    control_stop(group);
+    news_leave(group);
     group->closing = true;
     if (group->host) host_close(group->host, HOST_ENDED);
     struct weft_list *node, *spare;

@@ -99,8 +99,8 @@ struct host {
 
 /* host_setup.c: NULL, with WEFT_OK: this group cannot. */
 enum weft_status host_create(struct weft_group *group);
-void host_offered(struct control *control, const void *payload, size_t bytes);
-void host_voted(struct control *control, enum weft_status opinion, bool copies);
+void host_offered(struct weft_group *group, uint32_t rank, const void *payload, size_t bytes);
+void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies);
 void host_free(struct weft_group *group); /* nothing of the group is in a buffer any more, or it is given up */
 
 /* host_line.c */

@@ -166,34 +166,33 @@ static bool map(struct host_peer *peer, struct weft_peer *face, const void *payl
     return fits;
 }
 
-void host_offered(struct control *control, const void *payload, size_t bytes)
+void host_offered(struct weft_group *group, uint32_t rank, const void *payload, size_t bytes)
 {
-    struct weft_group *group = control->group;
     struct host *host = group->host;
     if (!host) {
         vote(group, WEFT_ERR_UNSUPPORTED);
         return;
     }
-    struct host_peer *peer = &host->peers[control->rank];
+    struct host_peer *peer = &host->peers[rank];
     if (peer->offered || host->state != HOST_ASKING) return;
     peer->offered = true;
     host->offer_count++;
-    if (!map(peer, control->peer, payload, bytes)) host->maps_all = false;
+    if (!map(peer, group->controls[rank].peer, payload, bytes)) host->maps_all = false;
     if (host->offer_count < group->ranks - 1) return;
     vote(group, host->maps_all ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
     if (!host->maps_all) decided(host, HOST_OFF);
     count_votes(host);
 }
 
-void host_voted(struct control *control, enum weft_status opinion, bool copies)
+void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies)
 {
-    struct host *host = control->group->host;
-    if (!host || host->peers[control->rank].voted) return;
-    host->peers[control->rank].voted = true;
+    struct host *host = group->host;
+    if (!host || host->peers[rank].voted) return;
+    host->peers[rank].voted = true;
     host->vote_count++;
     if (!copies) host->copies_all = false;
     if (opinion < 0) {
-        if (host->state == HOST_ASKING && host->offer_count < control->group->ranks - 1) vote(control->group, WEFT_ERR_UNSUPPORTED);
+        if (host->state == HOST_ASKING && host->offer_count < group->ranks - 1) vote(group, WEFT_ERR_UNSUPPORTED);
         decided(host, HOST_OFF);
     }
     count_votes(host);

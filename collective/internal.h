@@ -6,9 +6,8 @@
  *            ▲ ready                                      │ weft_transport_send / _recv
  *      slot_completed (step.c)  ◄──── transport progress ◄┘      sums: sum.c, fold_area.c
  *
- * Beside the operations every pair of ranks keeps one *control receive* posted (control.c): it brings the
- * news that another rank's operation failed, questions before a deadline's verdict (deadline.c), a
- * farewell, and, by failing, the death of the peer.
+ * Beside the operations there is *news* between ranks (control.c, brought by news.c): another rank's operation
+ * failed, questions before a deadline's verdict (deadline.c), a farewell, the death of a peer.
  *
  * A failure other than a cancel is the group's: ranks no longer agree which operations happened, so the
  * group ends everywhere with one status and text, and a new one (next epoch) must be made. */
@@ -27,6 +26,9 @@
 #define GROUP_HELD_NS WEFT_MS(1)          /* between looks whether a peer is out of our buffers */
 #define GROUP_LOST_NS WEFT_MS(200)        /* for operations that may finish without a rank that is gone */
 #define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
+#define GROUP_ANSWERS 16                 /* of our answers in flight at once */
+#define GROUP_NOBODY UINT32_MAX
+#define GROUP_TAIL_BYTES 64u              /* of a news message that travel behind its header */
 #define GROUP_PUMP_BYTES (1u << 20)       /* summed per loop step */
 
 /* ---- the header of every message (wire.c) ---- */
@@ -35,7 +37,7 @@ enum coll_message_type {
     COLL_MESSAGE_DATA = 1,
     COLL_MESSAGE_FAIL = 2,  /* status + text: the group has ended at the sender */
     COLL_MESSAGE_ASK = 3,   /* "how far are you?": sequence in question */
-    COLL_MESSAGE_ANSWER = 4,/* sequence in question, count = operations posted so far */
+    COLL_MESSAGE_ANSWER = 4,/* sequence in question, count = operations posted so far, root = whom it waits for there, lanes = its steps */
     COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations */
     COLL_MESSAGE_HOST = 6,  /* payload: where the sender's segment lies (host.h) */
     COLL_MESSAGE_HOST_VOTE = 7, /* status: WEFT_OK, or the ranks cannot meet in memory */
@@ -145,17 +147,23 @@ struct weft_coll {
 };
 
 /* ---- the group ---- */
+/* What is kept of each other rank: small, as a group may have thousands. */
 struct control {
-    struct weft_group *group;
     struct weft_peer *peer;
-    uint32_t rank;
-    bool posted, answer_busy, answered, left;
-    enum weft_status lost;       /* WEFT_OK, or why the peer is gone */
-    uint64_t answer_posted;      /* operations it has posted, from its last answer */
+    bool left, answered, asked;  /* has left; has answered our question; waits for our answer */
+    uint32_t asked_next;         /* rank that waits for our answer behind it */
+    uint64_t asked_sequence;
     uint64_t left_after;         /* operations it took part in */
-    struct weft_completion completion, answer_completion;
-    struct weft_receive receive;
-    char text[GROUP_TEXT_BYTES];
+    uint64_t answer_posted;      /* from its last answer: operations it has posted, */
+    uint32_t answer_peer;        /* whom it waits for in the one in question (GROUP_NOBODY: nobody), */
+    uint32_t answer_steps;       /* and how many of its steps are over */
+};
+
+/* An answer on its way. */
+struct answer {
+    struct weft_group *group;
+    struct weft_completion completion;
+    bool busy;
 };
 
 /* One message to everybody. */
@@ -203,7 +211,15 @@ struct weft_group {
     uint64_t grace_ns;
     uint32_t left_count;         /* ranks that have left in good order */
     struct control *lost;        /* the first peer found dead while nothing has ended yet */
+    enum weft_status lost_status;
     uint64_t lost_until_ns;
+    struct news *news;           /* of the endpoint; NULL: no news any more */
+    struct weft_list news_link;
+    struct answer answers[GROUP_ANSWERS];
+    uint32_t asked_first, asked_last; /* ranks that wait for an answer, by asked_next; GROUP_NOBODY */
+    enum weft_status told_status;/* by another rank, whose text is still on its way */
+    struct weft_completion told_completion;
+    char told_text[GROUP_TEXT_BYTES];
     struct broadcast fail, ask, leave, offer, vote;
     struct host *host;           /* host.h; NULL: the ranks do not share a host's memory */
 
@@ -214,7 +230,7 @@ struct weft_group {
 
 /* group.c */
 uint64_t group_tag(const struct weft_group *group, uint64_t sequence);
-uint64_t group_control_tag(const struct weft_group *group);
+uint64_t group_news_tag(const struct weft_group *group);
 uint64_t group_pair_tag(const struct weft_group *group); /* sends and recvs of a pair match in the order posted */
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes);
 bool group_watch(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns); /* as kick, but only for deadlines */
@@ -227,7 +243,8 @@ void group_released(struct weft_group *group); /* a transport operation has ende
 
 /* control.c */
 enum weft_status control_start(struct weft_group *group, struct weft_error *error);
-void control_stop(struct weft_group *group);
+void control_news(struct weft_group *group, struct weft_arrival *arrival); /* ends the arrival */
+void control_lost(struct weft_group *group, uint32_t peer_id, enum weft_status status);
 void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
                       enum weft_status status, const void *payload, size_t payload_bytes);
 void control_retry(struct weft_group *group);
@@ -236,10 +253,17 @@ void control_end_lost(struct weft_group *group);
 /* Fail the group if an operation of number `sequence` cannot happen as a peer has left. */
 bool control_all_stay(struct weft_group *group, uint64_t sequence);
 
+/* news.c: join before anything is sent, catch up with what came before, leave when nothing more is wanted */
+enum weft_status news_join(struct weft_group *group);
+void news_catch_up(struct weft_group *group);
+void news_leave(struct weft_group *group);
+
 /* deadline.c */
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns); /* returns when to look again */
 void deadline_asked(struct weft_group *group, uint64_t sequence);
-void deadline_answered(struct weft_group *group);
+void deadline_answered(struct weft_group *group, struct control *control, const struct coll_header *header);
+/* How far this rank is with the operation in question, into the header of an answer. */
+void deadline_answer(const struct weft_group *group, uint64_t sequence, struct coll_header *header);
 
 /* step.c */
 void coll_advance(struct weft_coll *coll, size_t *budget);

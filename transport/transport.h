@@ -46,6 +46,7 @@ enum weft_channel {
     WEFT_CHANNEL_COLLECTIVE = 1, /* posted receives */
     WEFT_CHANNEL_PUSH = 2,       /* worker -> shard requests: handler at the shard */
     WEFT_CHANNEL_RESULT = 3,     /* shard -> worker results: handler at the worker */
+    WEFT_CHANNEL_NEWS = 4,       /* between the ranks of groups, beside their operations: handler (collective/news.c) */
     WEFT_CHANNEL_PROBE = 14,     /* link measurements (probe/): handler on both sides */
     WEFT_CHANNEL_TEST = 15,
 };
@@ -270,11 +271,16 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
 void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive);
 
 /* Messages with (tag & mask) == tag that no posted receive takes are discarded, those that wait here already and all that
- * come later, until the same rule is taken back with `on` false: their senders complete as if they had been received. For
+ * come later (a handler of their channel does not see them), until the same rule is taken back with `on` false: their senders complete as if they had been received. For
  * an owner of tags who will never receive under them again (an ended group). WEFT_OK, or WEFT_ERR_NO_MEMORY. */
 enum weft_status weft_transport_refuse(struct weft_transport *transport, uint64_t tag, uint64_t mask, bool on);
 
 void weft_transport_handler(struct weft_transport *transport, uint8_t channel, weft_arrival_fn fn, void *context);
+void *weft_transport_handler_context(const struct weft_transport *transport, uint8_t channel); /* NULL: no handler */
+/* Hear of each peer that is lost or has left, once, from progress: at once, not only when its last operation is over as
+ * peer_failed does. One watcher per endpoint, beside the opener's peer_failed; fn NULL: no more. */
+typedef void (*weft_peer_lost_fn)(void *context, uint32_t peer_id, enum weft_status status);
+void weft_transport_watch(struct weft_transport *transport, weft_peer_lost_fn fn, void *context);
 enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *arrival, void *buffer, size_t buffer_bytes,
                                        struct weft_completion *completion);
 void weft_transport_discard(struct weft_transport *transport, struct weft_arrival *arrival);

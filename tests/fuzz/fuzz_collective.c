@@ -35,7 +35,7 @@ static void sent_done(struct weft_completion *completion, enum weft_status statu
 
 static void send_one(struct world *world, struct weft_group *group, const uint8_t *record, struct sent *sent)
 {
-    uint64_t tags[] = {group_tag(group, 0), group_control_tag(group), group_tag(group, 0), group_tag(group, record[0] / 4)};
+    uint64_t tags[] = {group_tag(group, 0), group_news_tag(group), group_tag(group, 0), group_tag(group, record[0] / 4)};
     memset(sent->payload, record[3], sizeof sent->payload);
     struct weft_message message = {.tag = tags[record[0] % 4], .header = record + 4, .header_bytes = COLL_HEADER_BYTES};
     message.payload_bytes = (record[1] | record[2] << 8) % sizeof sent->payload;

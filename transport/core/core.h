@@ -53,6 +53,7 @@ struct weft_peer {
     bool connected;           /* false: known only by what it sent, see CORE_ARRIVAL_EARLY */
     bool early;               /* connected, but early arrivals wait for the next progress */
     enum weft_status status;  /* WEFT_OK, or why it is lost */
+    bool told;                /* lost, and the watcher knows */
     bool left;                /* lost, but in order: its whole messages can still be received */
     uint32_t operations;      /* sends and accepts in flight */
     char *text;               /* why it is lost: core_peer_text */
@@ -106,6 +107,9 @@ struct weft_transport {
     size_t eager_bytes_max;
     void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
     void *peer_failed_context;
+    weft_peer_lost_fn watcher;
+    void *watcher_context;
+    bool lost_news; /* some peer is lost and the watcher does not know */
 
     struct weft_peer **peer_buckets;
     uint32_t peer_bucket_count, peer_count, early_peer_count, early_arrival_count;
@@ -197,6 +201,7 @@ void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer
 void core_arrivals_rescan(struct weft_transport *transport);
 bool core_refuses(const struct weft_transport *transport, uint64_t tag);
 void core_discard(struct weft_transport *transport, struct core_arrival *arrival);
+void core_peers_tell(struct weft_transport *transport);
 int core_match_deliver(struct weft_transport *transport, int budget);
 
 /* window.c */

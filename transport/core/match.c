@@ -188,14 +188,14 @@ static void arrival_dispatch(struct weft_transport *transport, struct core_arriv
 {
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
     if (core_match_posted(transport, arrival)) return;
+    if (core_refuses(transport, arrival->face.tag)) {
+        core_discard(transport, arrival);
+        return;
+    }
     uint8_t channel = (uint8_t)(arrival->face.tag >> 56);
     if (transport->handlers[channel].fn) {
         arrival->state = CORE_ARRIVAL_HELD;
         transport->handlers[channel].fn(transport->handlers[channel].context, &arrival->face);
-        return;
-    }
-    if (core_refuses(transport, arrival->face.tag)) {
-        core_discard(transport, arrival);
         return;
     }
     core_match_keep(transport, arrival);

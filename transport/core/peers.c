@@ -217,6 +217,7 @@ static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, 
     weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id, peer->id, core_peer_text(peer));
     core_match_end_posted(transport, peer, peer->status);
     core_arrivals_drop(transport, peer, in_order);
+    transport->lost_news = true;
     weft_list_append(&transport->failing, &peer->failing);
     transport->ops->disconnect(transport, peer, peer->status);
 }
@@ -252,6 +253,19 @@ void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id
         return;
     }
     peer_ends(transport, peer, status, text, false);
+}
+
+/* Peers are seldom lost, so they are looked for among all. The watcher may fail further ones: they come next time. */
+void core_peers_tell(struct weft_transport *transport)
+{
+    struct weft_list *node, *spare;
+    transport->lost_news = false;
+    weft_list_foreach(node, spare, &transport->peers) {
+        struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
+        if (peer->status == WEFT_OK || peer->told) continue;
+        peer->told = true;
+        if (transport->watcher) transport->watcher(transport->watcher_context, peer->id, peer->status);
+    }
 }
 
 /* Call peer_failed for every lost peer whose operations have all completed. */

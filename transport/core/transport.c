@@ -54,7 +54,8 @@ static int pollable_progress(struct weft_pollable *pollable, int budget)
 
 enum weft_status core_arm(struct weft_transport *transport)
 {
-    if (!weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended) || transport->rescan) return WEFT_ERR_AGAIN;
+    if (!weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended) || transport->rescan || transport->lost_news)
+        return WEFT_ERR_AGAIN;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->failing) {
         if (weft_container_of(node, struct weft_peer, failing)->operations == 0) return WEFT_ERR_AGAIN;
@@ -217,6 +218,18 @@ void weft_transport_handler(struct weft_transport *transport, uint8_t channel, w
     if (fn && !transport->parts) transport->rescan = true;
 }
 
+void *weft_transport_handler_context(const struct weft_transport *transport, uint8_t channel)
+{
+    return transport->handlers[channel].fn ? transport->handlers[channel].context : NULL;
+}
+
+void weft_transport_watch(struct weft_transport *transport, weft_peer_lost_fn fn, void *context)
+{
+    for (uint32_t i = 0; i < transport->part_count; i++) weft_transport_watch(transport->parts[i], fn, context);
+    transport->watcher = fn;
+    transport->watcher_context = context;
+}
+
 void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status)
 {
     done->status = status;
@@ -257,6 +270,7 @@ int weft_transport_progress(struct weft_transport *transport, int budget)
     }
     if (count < budget) count += transport->ops->progress(transport, budget - count);
     if (count < budget) count += deliver(transport, budget - count);
+    if (!transport->closed && transport->lost_news) core_peers_tell(transport);
     if (!transport->closed) count += core_peers_report(transport);
     transport->progressing = false;
     return count;
