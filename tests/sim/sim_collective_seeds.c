@@ -1,10 +1,13 @@
 /* sim_collective_seeds.c - 64 ranks in one process under random kills, slow hosts and late callers, seed after seed.
  *
  * A seed decides the network, three overlapping groups, a script of operations for each, who is slow, who calls
- * late, and who is killed when. Checked for every operation of every rank that lives:
+ * late, who is killed when, and one trouble more: a rank that calls something else (count, element type, reduction,
+ * plan, operation, root, order), one that never calls, or two hosts cut off from each other, for a while or for good.
+ * Checked for every operation of every rank that lives:
  *   - it ended, exactly once, within bounded virtual time (no hang);
- *   - it either has the right bits (no wrong sum), or ended with WEFT_ERR_PEER_LOST naming a rank that was killed;
- *   - where nobody of a group was killed, everything succeeded.
+ *   - it either has the right bits (no wrong sum), or ended with WEFT_ERR_PEER_LOST, _MISMATCH or _DEADLINE, whichever
+ *     such a trouble may bring, naming one of those who caused it and nobody else;
+ *   - where nothing happened to a group, everything succeeded.
  *
  * With --topology every seed has a network of its own (random_topology.h), whose links queue, lose, double and break.
  *
@@ -20,6 +23,7 @@
 #include "tests/sim/random_topology.h"
 
 #define GROUPS 3
+#define NOBODY UINT32_MAX
 #define OPS_MAX 3
 
 /* ---- memory: one arena, forgotten after each seed; freed blocks go back to their size class ---- */
@@ -93,7 +97,7 @@ struct rank_script {
     struct weft_group *group;
     struct weft_loop *loop;
     struct weft_timer late;
-    uint32_t rank, host, posted;
+    uint32_t rank, host, posted, op_count;
     struct rank_op ops[OPS_MAX];
 };
 
@@ -103,21 +107,32 @@ struct group_script {
     struct call calls[OPS_MAX];
     uint8_t *expected[OPS_MAX];        /* outputs of all ranks one after the other, or one for all */
     struct rank_script scripts[WORLD_HOSTS_MAX];
-    bool hurt;                         /* somebody of it was killed */
+    struct call odd_calls[OPS_MAX];    /* what rank `odd` calls instead */
+    uint32_t odd, absent;              /* NOBODY; calls differently from operation odd_from on; calls nothing from absent_from on */
+    uint32_t odd_from, absent_from;
+    bool hurt, cut;                    /* somebody of it was killed; two of it are cut off from each other for good */
 };
 
 struct run {
     struct world *world;
     struct group_script groups[GROUPS];
     bool killed[WORLD_HOSTS_MAX];
+    uint32_t cut_a, cut_b;             /* hosts; NOBODY */
+    bool cut_heals;
+    struct weft_timer cut_timer;
     uint32_t pending;                  /* operations of hosts that are not to be killed */
     bool all_done;
     size_t chunk_bytes; /* of all groups */
-    char why[700];
+    char why[1000];
 };
 static struct run run;
 
 static void post_some(struct rank_script *script);
+
+static const struct call *call_of(const struct group_script *g, const struct rank_script *script, uint32_t n)
+{
+    return script->rank == g->odd ? &g->odd_calls[n] : &g->calls[n];
+}
 
 static void op_done(void *context, enum weft_status status, const char *text)
 {
@@ -134,9 +149,9 @@ static void post_some(struct rank_script *script)
     struct group_script *g = script->group_script;
     uint32_t ended = 0;
     for (uint32_t i = 0; i < script->posted; i++) ended += script->ops[i].outcome.ended;
-    while (script->posted < g->op_count && script->posted - ended < g->at_once) {
+    while (script->posted < script->op_count && script->posted - ended < g->at_once) {
         struct rank_op *op = &script->ops[script->posted];
-        const struct call *call = &g->calls[script->posted++];
+        const struct call *call = call_of(g, script, script->posted++);
         struct weft_coll_args args = {.kind = call->kind, .in = op->in, .out = op->out, .count = call->count, .dtype = call->dtype,
                                       .op = call->op, .root = call->root, .plan = call->plan};
         struct weft_error error = {0};
@@ -165,6 +180,56 @@ static void choose_call(struct call *call, uint32_t ranks)
     call->plan = (enum weft_plan_id)(1 + roll(WEFT_PLAN_COUNT - 1));
     if (!weft_plan_supports(call->plan, call->kind)) call->plan = WEFT_PLAN_DIRECT;
     call->chunk_bytes = run.chunk_bytes;
+}
+
+/* ---- a rank that calls something else, or nothing ---- */
+static bool calls_differ(const struct call *a, const struct call *b)
+{
+    if (a->kind != b->kind) return true;
+    if (a->kind == WEFT_COLL_BARRIER) return a->plan != b->plan;
+    bool sums = a->kind == WEFT_COLL_ALL_REDUCE || a->kind == WEFT_COLL_REDUCE_SCATTER || a->kind == WEFT_COLL_REDUCE;
+    bool roots = a->kind == WEFT_COLL_BROADCAST || a->kind == WEFT_COLL_REDUCE || a->kind == WEFT_COLL_GATHER || a->kind == WEFT_COLL_SCATTER;
+    return a->count != b->count || a->dtype != b->dtype || a->plan != b->plan || (sums && a->op != b->op) || (roots && a->root != b->root);
+}
+
+static void change_call(struct call *call, uint32_t ranks)
+{
+    struct call other;
+    enum weft_plan_id plan = (enum weft_plan_id)(1 + roll(WEFT_PLAN_COUNT - 1));
+    switch (roll(6)) {
+    case 0: call->count += 1 + roll(40); break;
+    case 1: call->dtype = call->dtype == WEFT_F32 ? WEFT_BF16 : WEFT_F32; break;
+    case 2: call->op = call->op == WEFT_SUM ? WEFT_AVG : WEFT_SUM; break;
+    case 3: if (weft_plan_supports(plan, call->kind)) call->plan = plan; break;
+    case 4: call->root = (call->root + 1) % ranks; break;
+    default:
+        choose_call(&other, ranks);
+        *call = other;
+        break;
+    }
+}
+
+static void choose_odd(struct group_script *g)
+{
+    uint32_t n = (uint32_t)roll(g->op_count);
+    memcpy(g->odd_calls, g->calls, sizeof g->calls);
+    if (roll(4) == 0 && n + 1 < g->op_count) { /* in the other order */
+        g->odd_calls[n] = g->calls[n + 1];
+        g->odd_calls[n + 1] = g->calls[n];
+    }
+    for (int tries = 0; tries < 20 && !calls_differ(&g->odd_calls[n], &g->calls[n]); tries++) change_call(&g->odd_calls[n], g->ranks);
+    if (!calls_differ(&g->odd_calls[n], &g->calls[n])) return;
+    g->odd = (uint32_t)roll(g->ranks);
+    g->odd_from = n;
+}
+
+static void choose_trouble(struct group_script *g)
+{
+    uint64_t what = roll(5);
+    g->odd = g->absent = NOBODY;
+    if (g->ranks < 2) return;
+    if (what == 0) choose_odd(g);
+    if (what == 1) g->absent = (uint32_t)roll(g->ranks), g->absent_from = (uint32_t)roll(g->op_count);
 }
 
 static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
@@ -200,8 +265,9 @@ static void make_rank(struct group_script *g, uint32_t rank, struct weft_group *
     script->rank = rank;
     script->host = g->hosts[rank];
     script->loop = run.world->loops[script->host];
-    for (uint32_t n = 0; n < g->op_count; n++) {
-        const struct call *call = &g->calls[n];
+    script->op_count = rank == g->absent ? g->absent_from : g->op_count;
+    for (uint32_t n = 0; n < script->op_count; n++) {
+        const struct call *call = call_of(g, script, n);
         struct rank_op *op = &script->ops[n];
         size_t elem = weft_dtype_bytes(call->dtype);
         uint64_t in = call_in_elems(call, rank), out = call_out_elems(call, rank);
@@ -231,38 +297,100 @@ static void tweak(struct weft_sim_options *options)
     options->bytes_per_second = roll(3) ? 12500000000 : 100000000;
 }
 
-/* Some killed rank of the group is named. */
-static bool names_a_dead(const struct group_script *g, const char *text)
+static bool is_culprit(const struct group_script *g, uint32_t rank)
 {
-    for (uint32_t r = 0; r < g->ranks; r++) {
-        char name[32];
-        snprintf(name, sizeof name, "rank %u ", r);
-        const char *at = strstr(text, name);
-        if (at && run.killed[g->hosts[r]]) return true;
+    if (rank >= g->ranks) return false;
+    uint32_t host = g->hosts[rank];
+    return run.killed[host] || rank == g->odd || rank == g->absent || (g->cut && (host == run.cut_a || host == run.cut_b));
+}
+
+/* "rank 3", "ranks 4, 7-9": some culprit is among those that the text names. */
+static bool names_a_culprit(const struct group_script *g, const char *text)
+{
+    for (const char *at = text; (at = strstr(at, "rank"));) {
+        at += 4;
+        if (*at == 's') at++;
+        while (*at == ' ' || *at == ',') {
+            char *end;
+            if (*at++ == ',') continue;
+            unsigned long first = strtoul(at, &end, 10), last = first;
+            if (end == at) break;
+            if (*end == '-') last = strtoul(end + 1, &end, 10);
+            for (unsigned long r = first; r <= last; r++)
+                if (is_culprit(g, (uint32_t)r)) return true;
+            at = end;
+        }
     }
+    return false;
+}
+
+/* May an operation of this group end so? */
+static bool may_end_so(const struct group_script *g, enum weft_status status)
+{
+    if (status == WEFT_ERR_PEER_LOST) return g->hurt || g->cut;
+    if (status == WEFT_ERR_MISMATCH) return g->odd != NOBODY;
+    if (status == WEFT_ERR_DEADLINE) return g->absent != NOBODY || g->cut;
     return false;
 }
 
 static bool check_rank(const struct group_script *g, const struct rank_script *script, uint32_t group_index)
 {
-    for (uint32_t n = 0; n < g->op_count; n++) {
+    for (uint32_t n = 0; n < script->op_count; n++) {
         const struct rank_op *op = &script->ops[n];
-        const struct call *call = &g->calls[n];
+        const struct call *call = call_of(g, script, n);
+        bool odd = script->rank == g->odd && n >= g->odd_from; /* if its part is over before the news comes, who knows what it got */
         size_t elem = weft_dtype_bytes(call->dtype), bytes = call_out_elems(call, script->rank) * elem;
         const uint8_t *expected = g->expected[n] + (same_everywhere(call) ? 0 : script->rank * call_out_elems(call, call->root) * elem);
         const char *what = NULL;
         if (op->outcome.times != 1) what = "did not end once";
-        else if (op->outcome.status == WEFT_OK && memcmp(op->out, expected, bytes) != 0) what = "has wrong bits";
-        else if (op->outcome.status < 0 && !g->hurt) what = "failed though nobody was killed";
-        else if (op->outcome.status < 0 && op->outcome.status != WEFT_ERR_PEER_LOST) what = "failed with another status than peer lost";
-        else if (op->outcome.status < 0 && !names_a_dead(g, op->outcome.text)) what = "names nobody who was killed";
+        else if (op->outcome.status == WEFT_OK && !odd && memcmp(op->out, expected, bytes) != 0) what = "has wrong bits";
+        else if (op->outcome.status < 0 && !may_end_so(g, op->outcome.status)) what = "failed with a status that nothing here explains";
+        else if (op->outcome.status < 0 && !names_a_culprit(g, op->outcome.text)) what = "names nobody who caused it";
         if (!what) continue;
-        snprintf(run.why, sizeof run.why, "group %u rank %u (host %u), operation %u (%s %s, plan %s, count %llu) %s: %s: %s", group_index,
-                 script->rank, script->host, n, weft_coll_kind_name(call->kind), weft_dtype_name(call->dtype), weft_plan_name(call->plan),
-                 (unsigned long long)call->count, what, weft_status_name(op->outcome.status), op->outcome.text);
+        int used = snprintf(run.why, sizeof run.why, "group %u rank %u (host %u), operation %u (%s %s, plan %s, count %llu) %s: %s: %s", group_index,
+                            script->rank, script->host, n, weft_coll_kind_name(call->kind), weft_dtype_name(call->dtype),
+                            weft_plan_name(call->plan), (unsigned long long)call->count, what, weft_status_name(op->outcome.status),
+                            op->outcome.text);
+        const struct call *odd_call = &g->odd_calls[g->odd_from];
+        if (g->odd != NOBODY)
+            snprintf(run.why + used, sizeof run.why - (size_t)used, "\nrank %u calls %s %s, plan %s, count %llu, op %d, root %u as operation %u", g->odd,
+                     weft_coll_kind_name(odd_call->kind), weft_dtype_name(odd_call->dtype), weft_plan_name(odd_call->plan),
+                     (unsigned long long)odd_call->count, (int)odd_call->op, odd_call->root, g->odd_from);
+        if (g->absent != NOBODY)
+            snprintf(run.why + used, sizeof run.why - (size_t)used, "\nrank %u calls nothing from operation %u on", g->absent, g->absent_from);
         return false;
     }
     return true;
+}
+
+static void cut_fired(struct weft_timer *timer)
+{
+    weft_sim_partition(run.world->sim, run.cut_a, run.cut_b, false);
+}
+
+/* Two hosts hear nothing of each other, from the start or for a moment in the middle; on the ideal network, where what is
+ * said meanwhile waits. (Random topologies have cuts of their own.) */
+static void choose_cut(uint32_t hosts)
+{
+    run.cut_a = run.cut_b = NOBODY;
+    if (with_topology || roll(5) != 0) return;
+    run.cut_a = (uint32_t)roll(hosts);
+    run.cut_b = (run.cut_a + 1 + (uint32_t)roll(hosts - 1)) % hosts;
+    run.cut_heals = roll(2);
+    weft_sim_partition(run.world->sim, run.cut_a, run.cut_b, true);
+    uint32_t third = 0; /* whose loop carries the timer: one that is killed would never heal it */
+    while (third < hosts && run.killed[third]) third++;
+    weft_timer_init(&run.cut_timer, cut_fired);
+    if (third == hosts) run.cut_heals = false;
+    if (run.cut_heals) weft_timer_start(run.world->loops[third], &run.cut_timer, weft_now_ns(run.world->envs[third]) + 1000 + roll(WEFT_MS(50)));
+}
+
+/* Both ends of a cut for good are in it. */
+static bool is_cut(const struct group_script *g)
+{
+    uint32_t ends = 0;
+    for (uint32_t r = 0; r < g->ranks; r++) ends += g->hosts[r] == run.cut_a || g->hosts[r] == run.cut_b;
+    return ends == 2 && !run.cut_heals;
 }
 
 static void choose_faults(uint32_t hosts)
@@ -290,15 +418,18 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
         return false;
     }
     choose_faults(hosts);
+    choose_cut(hosts);
     struct weft_group_options options;
     weft_group_options_init(&options);
     options.chunk_bytes = run.chunk_bytes = roll(2) ? 64 : 1 << 20;
     options.inflight_max = roll(2) ? 16 : 2 + (uint32_t)roll(30);
-    options.deadline_ns = WEFT_SECONDS(30);
+    options.deadline_ns = WEFT_SECONDS(2); /* far longer than any operation takes where nothing happens */
     for (uint32_t k = 0; k < GROUPS; k++) {
         struct weft_group *groups[WORLD_HOSTS_MAX];
         struct group_script *g = &run.groups[k];
         make_script(g, k == 0 ? hosts : 1 + (uint32_t)roll(k == 1 ? hosts / 2 : 8), hosts);
+        choose_trouble(g);
+        g->cut = is_cut(g);
         for (uint32_t r = 0; r < g->ranks; r++) g->hurt |= run.killed[g->hosts[r]];
         if (world_group(run.world, g->hosts, g->ranks, 1 + k, &options, groups) < 0) {
             snprintf(run.why, sizeof run.why, "group %u could not be made", k);
@@ -306,13 +437,13 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
         }
         for (uint32_t r = 0; r < g->ranks; r++) make_rank(g, r, groups[r]);
     }
-    enum weft_status status = world_run(run.world, &run.all_done, WEFT_SECONDS(10));
+    enum weft_status status = world_run(run.world, &run.all_done, WEFT_SECONDS(30));
     bool good = true;
     for (uint32_t k = 0; k < GROUPS && good; k++)
         for (uint32_t r = 0; r < run.groups[k].ranks && good; r++)
             if (!run.killed[run.groups[k].hosts[r]]) good = check_rank(&run.groups[k], &run.groups[k].scripts[r], k);
     if (good && status != WEFT_OK) {
-        snprintf(run.why, sizeof run.why, "hang: %u operations did not end in 10 s of virtual time (%s)", run.pending, weft_status_name(status));
+        snprintf(run.why, sizeof run.why, "hang: %u operations did not end in 30 s of virtual time (%s)", run.pending, weft_status_name(status));
         good = false;
     }
     struct weft_sim_traffic traffic;
@@ -326,17 +457,27 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
 }
 
 /* Of the ranks that lived. */
-static void count_ends(uint64_t *good, uint64_t *lost)
+struct ends {
+    uint64_t good, lost, mismatched, late;
+};
+
+static void count_ends(struct ends *ends)
 {
     for (uint32_t k = 0; k < GROUPS; k++)
-        for (uint32_t r = 0; r < run.groups[k].ranks; r++)
-            for (uint32_t n = 0; n < run.groups[k].op_count && !run.killed[run.groups[k].hosts[r]]; n++)
-                *(run.groups[k].scripts[r].ops[n].outcome.status == WEFT_OK ? good : lost) += 1;
+        for (uint32_t r = 0; r < run.groups[k].ranks; r++) {
+            const struct rank_script *script = &run.groups[k].scripts[r];
+            for (uint32_t n = 0; n < script->op_count && !run.killed[script->host]; n++) {
+                enum weft_status status = script->ops[n].outcome.status;
+                *(status == WEFT_OK ? &ends->good : status == WEFT_ERR_MISMATCH ? &ends->mismatched
+                      : status == WEFT_ERR_DEADLINE ? &ends->late : &ends->lost) += 1;
+            }
+        }
 }
 
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 20, first = 1, hurt = 0, good = 0, lost = 0;
+    uint64_t seeds = 20, first = 1, hurt = 0;
+    struct ends ends = {0};
     uint32_t ranks = 64;
     bool verbose = false;
     for (int i = 1; i < argc; i++) {
@@ -366,14 +507,15 @@ int main(int argc, char **argv)
         }
         bool any = run.groups[0].hurt; /* it has all hosts */
         hurt += any;
-        count_ends(&good, &lost);
+        count_ends(&ends);
         if (verbose) printf("seed %llu: fine%s\n", (unsigned long long)seed, any ? ", with kills" : "");
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
-    printf("%llu seeds of %u ranks, %llu with kills: no hang, no wrong sum; %llu operations right, %llu lost and named (%.1f ms a seed)\n",
-           (unsigned long long)seeds, ranks, (unsigned long long)hurt, (unsigned long long)good, (unsigned long long)lost,
-           seconds * 1e3 / (double)seeds);
+    printf("%llu seeds of %u ranks, %llu with kills: no hang, no wrong sum; %llu operations right, ended with the culprit named: %llu by a lost "
+           "rank, %llu mismatched, %llu by their deadline (%.1f ms a seed)\n",
+           (unsigned long long)seeds, ranks, (unsigned long long)hurt, (unsigned long long)ends.good, (unsigned long long)ends.lost,
+           (unsigned long long)ends.mismatched, (unsigned long long)ends.late, seconds * 1e3 / (double)seeds);
     free(arena);
     if (with_topology) printf("%llu bursts sent again\n", (unsigned long long)retried);
     return with_topology && seeds >= 20 && retried == 0; /* then the links lost nothing */
