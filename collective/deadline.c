@@ -60,10 +60,31 @@ static void name_few(const struct weft_group *group, const struct weft_coll *col
     }
 }
 
+/* Of many late ranks most only wait for an earlier operation: whoever has called the fewest holds them up. */
+static size_t name_furthest_behind(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
+{
+    uint32_t behind = GROUP_NOBODY, count = 0;
+    char name[128];
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        if (lateness_of(group, coll, rank) != NOT_CALLED) continue;
+        uint64_t posted = group->controls[rank].answer_posted, fewest = behind == GROUP_NOBODY ? UINT64_MAX : group->controls[behind].answer_posted;
+        if (posted < fewest) behind = rank, count = 0;
+        count += posted <= fewest;
+    }
+    if (behind == GROUP_NOBODY || count > 3) return 0;
+    size_t used = put(out, out_bytes, 0, "furthest behind: ");
+    for (uint32_t rank = behind, named = 0; named < count; rank++) {
+        if (lateness_of(group, coll, rank) != NOT_CALLED || group->controls[rank].answer_posted != group->controls[behind].answer_posted) continue;
+        group_describe(group, rank, name, sizeof name);
+        used = put(out, out_bytes, used, "%s%.40s", named++ ? ", " : "", name);
+    }
+    return used;
+}
+
 /* Many, by number: "ranks 3, 7-90 have not called it; ranks 1, 2 and 40 more do not answer". */
 static void name_many(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
 {
-    size_t used = 0;
+    size_t used = name_furthest_behind(group, coll, out, out_bytes);
     for (int kind = NOT_CALLED; kind <= NO_ANSWER; kind++) {
         uint32_t count = 0, more = 0;
         size_t room = used + (out_bytes - used) / (kind == NOT_CALLED ? 2 : 1) - 48;
