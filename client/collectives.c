@@ -34,6 +34,7 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
         .factor = request->factor,
         .root = request->root,
         .plan = (enum weft_plan_id)request->plan,
+        .reproducible = request->reproducible,
     };
     enum weft_status status =
         weft_coll_post(request->session->engine.group, &args, client_engine_group_op_done, op, &op->coll, error);
@@ -62,6 +63,7 @@ struct call {
     enum weft_op op;
     double factor;
     uint32_t root;
+    bool reproducible;
 };
 
 static bool reduces(enum weft_coll_kind kind)
@@ -153,7 +155,8 @@ static enum weft_status run(struct weft_session *session, const struct call *cal
     request->dtype = (uint8_t)call->dtype;
     request->reduction = (uint8_t)call->op;
     request->root = call->root;
-    request->plan = (uint8_t)plan_for(session, call);
+    request->plan = call->reproducible ? WEFT_PLAN_AUTO : (uint8_t)plan_for(session, call);
+    request->reproducible = call->reproducible;
     client_request_post(request, start);
     return WEFT_IN_PROGRESS;
 }
@@ -163,6 +166,14 @@ enum weft_status weft_all_reduce(struct weft_session *session, const void *in, v
                                  enum weft_op op, struct weft_request *request)
 {
     struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
+    return run(session, &call, request);
+}
+
+enum weft_status client_all_reduce_tensor(struct weft_session *session, float *buffer, uint64_t count,
+                                          struct weft_request *request)
+{
+    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = buffer, .out = buffer, .count = count,
+                        .dtype = WEFT_F32, .op = WEFT_SUM, .factor = 1, .reproducible = true};
     return run(session, &call, request);
 }
 

@@ -296,8 +296,7 @@ static enum weft_status time_all_reduce(struct weft_session *session, float *buf
 {
     struct weft_request request = {0};
     const uint64_t began_ns = weft_now_ns(session->env);
-    enum weft_status status =
-        weft_all_reduce(session, buffer, buffer, bytes / sizeof(float), WEFT_F32, WEFT_SUM, &request);
+    enum weft_status status = client_all_reduce_tensor(session, buffer, bytes / sizeof(float), &request);
     WEFT_TRY(finish(session, status, &request, "measuring the link"));
     return least(session, since_ns(session->env, began_ns), all, ns_out);
 }

@@ -35,6 +35,7 @@ struct client_request {
     uint64_t count;
     uint8_t kind, dtype, reduction, plan; /* enum weft_coll_kind, weft_dtype, weft_op, weft_plan_id */
     uint32_t root;              /* send, recv: the other rank */
+    bool reproducible;          /* by a plan that evaluates T */
     const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */
     double factor;
 };
@@ -45,6 +46,9 @@ static inline struct client_request *client_request_of(struct weft_request *requ
     return (struct client_request *)(void *)request;
 }
 
+/* weft_all_reduce in place as tensors in all-reduce mode are reduced: f32, by a plan that evaluates T. */
+enum weft_status client_all_reduce_tensor(struct weft_session *session, float *buffer, uint64_t count,
+                                          struct weft_request *request);
 /* Caller's thread: checks that it is free and takes it. start(mail) will run on the engine after client_request_post. */
 enum weft_status client_request_take(struct weft_session *session, struct weft_request *user_request, struct client_request **out);
 void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail));

@@ -1,6 +1,6 @@
 /* judge.c - the model of judge_model.c asked again and again, and slow to change its mind.
  *
- *     first look    the best choice, at once: there is nothing to lose yet
+ *     first look    the best choice, at once, if it is clearly better than dense
  *     later looks   a change must gain `margin` of the step, `looks` times in a row (one more after each
  *                   revision)
  *     on trial      after a change the measured step is held against the one before: slower by TRIAL, twice in
@@ -18,6 +18,7 @@
 
 #define SAME_LINK 1.5 /* bandwidths within this factor are the same link */
 #define MISSED 1.1    /* measured over modelled, from which on the model is not believed */
+#define FIRST 0.1     /* of a step: no trial shows whether the first choice was right */
 #define TRIAL 0.03    /* of a step: what clocks tell apart */
 enum { TRIAL_LOOKS = 2 };
 
@@ -170,7 +171,7 @@ static bool plainer(const struct weft_judge *judge)
 static bool pays(const struct weft_judge *judge, double now, double then)
 {
     if (!isfinite(now)) return isfinite(then);
-    return now - then > (judge->looked ? judge->options.margin * now : 0) || plainer(judge);
+    return now - then > (judge->looked ? judge->options.margin : FIRST) * now || plainer(judge);
 }
 
 /* Candidate c for all that have it and may take it, dense for the others. */

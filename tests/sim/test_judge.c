@@ -221,6 +221,11 @@ static void set_cost(struct job *job, uint32_t i, uint32_t c)
                                                 .hops = traffic.hops};
 }
 
+static uint64_t bytes_per_second(const char *rate)
+{
+    return strtoull(rate, NULL, 10) * (strchr(rate, 'G') ? 125000000u : 125000u);
+}
+
 static void job_open(struct job *job, const struct scenario *scenario)
 {
     char text[200];
@@ -237,6 +242,11 @@ static void job_open(struct job *job, const struct scenario *scenario)
     job->world = world_create(weft_env_system(), scenario->ranks, 1, tweak);
     assert_non_null(job->world);
     weft_group_options_init(&options);
+    /* What a session's probe tells its group, by which plans are chosen: announcement, acceptance, data. */
+    const struct weft_link_cost cost = {.pairs = scenario->ranks * (scenario->ranks - 1),
+                                        .latency_ns = 24000,
+                                        .bytes_per_second = bytes_per_second(scenario->rate)};
+    options.cost = &cost;
     assert_int_equal(world_group(job->world, NULL, scenario->ranks, 1, &options, job->groups), WEFT_OK);
     for (uint32_t i = 0; i < TENSORS; i++) {
         job->shapes[i] = shapes[i][0] == 1 ? (struct weft_shape){1, {shapes[i][1]}}
@@ -292,7 +302,8 @@ static double time_all_reduce(struct job *job, float *buffers, uint64_t count)
                                             .out = buffers + rank * count,
                                             .count = count,
                                             .dtype = WEFT_F32,
-                                            .op = WEFT_SUM};
+                                            .op = WEFT_SUM,
+                                            .reproducible = true};
         job->outcomes[rank] = (struct outcome){.pending = &pending, .all_done = &done};
         assert_int_equal(
             weft_coll_post(job->groups[rank], &args, outcome_done, &job->outcomes[rank], NULL, NULL),
