@@ -18,7 +18,7 @@ static void wake_sleepers(struct host *host)
     struct weft_group *group = host->group;
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (rank == group->rank) continue;
-        if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_relaxed)) weft_peer_wake(group->controls[rank].peer);
+        if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) weft_peer_wake(group->controls[rank].peer);
     }
 }
 
@@ -112,6 +112,7 @@ void host_sleep(struct host *host)
 {
     host->sleeping = true;
     atomic_store_explicit(&host->segment->sleeping, 1, memory_order_seq_cst);
+    atomic_thread_fence(memory_order_seq_cst); /* before the looks whether the word is there */
 }
 
 void host_awake(struct host *host)

@@ -68,11 +68,12 @@ class Inspect(harness.JobTest):
         table = self.inspect(logs)
         self.assertEqual(table.returncode, 1, table.stdout)
         found = json.loads(self.inspect(logs, "--json").stdout)
+        self.assertTrue(found["trouble"])
+        self.assertRegex(table.stdout, rf"no record of rank {victim}\b")
         troubled = [g for g in found["groups"] if g["trouble"]]
         if number == signal.SIGSTOP or troubled:  # a killed one may have died when nothing was posted
             self.assertEqual(troubled[0]["missing_ranges"], [[victim, victim]], table.stdout)
             self.assertIn(f"rank {victim} left no record", table.stdout)
-            self.assertRegex(table.stdout, rf"no record of rank {victim}\b")
         self.assert_nothing_left(self.directory)
 
     def test_stopped(self):

@@ -133,6 +133,7 @@ static void print_group(const struct inspect *inspect, const struct judge_group 
     char call[160], missing[480];
     if (!group->trouble) {
         printf("group %" PRIu32 " epoch %" PRIu32 ", %" PRIu32 " ranks: every operation on record ended well\n", group->group, group->epoch, group->ranks);
+        if (judge_missing(group, missing, sizeof missing) > 0) printf("  no record of %s\n", missing);
         return;
     }
     flight_call_text(&group->call, call, sizeof call);
@@ -226,6 +227,7 @@ static int report(struct inspect *inspect)
         return UNREADABLE;
     }
     for (uint32_t g = 0; g < judge.group_count; g++) trouble |= judge.groups[g].trouble;
+    for (uint32_t f = 0; f < inspect->count; f++) trouble |= inspect->flights[f].text[0] != 0; /* it ended between two operations */
     if (inspect->json) {
         written = print_json(inspect, &judge, trouble);
     } else if (inspect->count > 0) {
