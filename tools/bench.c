@@ -58,10 +58,6 @@ static bool build_command(struct launch *launch, const struct bench_options *opt
         launch->self,         "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--log-dir",
         launch->log_directory};
     for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++) add(launch, head[i]);
-    if (options->lanes) {
-        add(launch, "--lanes"); /* of the shards, too */
-        add(launch, options->lanes);
-    }
     const char *const worker[] = {"--", launch->self, "bench", bench_kind_name(options->kind)};
     for (size_t i = 0; i < sizeof(worker) / sizeof(worker[0]); i++) add(launch, worker[i]);
     for (int i = 1; i < argc; i++) add(launch, argv[i]);

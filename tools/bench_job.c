@@ -262,7 +262,6 @@ int bench_job_run(const struct bench_options *options)
     struct job job = {.options = options};
     struct weft_options joining;
     weft_options_init(&joining);
-    if (options->lanes) joining.lanes = options->lanes;
     enum weft_status status = weft_init(&joining, &job.session);
     if (status < 0) {
         fprintf(stderr, "weft bench: %s\n", weft_error_text(NULL));

@@ -44,7 +44,7 @@ static void print_waiting_help(void)
            "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
            "      --piece-us US     length of one computation (default 2000)\n"
            "      --iters N         computations of one timing (default 20)\n"
-           "      --transport LANES tcp or shm (default: as configured, tcp)\n"
+           "      --transport WAY   auto, shm, verbs, ucx, or lanes of UCX: tcp (default: as configured, auto)\n"
            "      --json            one JSON object per measure\n"
            "  -h, --help            this text\n\n"
            "More ranks than cores show what a waiting rank takes from one that computes: -n $((2 * $(nproc))).\n");
@@ -72,7 +72,7 @@ static void print_help(enum bench_kind kind)
                "      --plan PLAN       auto, direct, ring, doubling, halving, double_tree (default auto)\n"
                "      --explain         before each row the plan and what the model of cost says of the others\n");
     }
-    printf("      --transport LANES tcp or shm (default: as configured, tcp)\n"
+    printf("      --transport WAY   auto, shm, verbs, ucx, or lanes of UCX: tcp (default: as configured, auto)\n"
            "      --iters N         timed operations of a size (default 20)\n"
            "      --warmup N        untimed ones before (default 5)\n"
            "      --json            one JSON object per row instead of the table\n"
@@ -127,6 +127,19 @@ static bool parse_choice(const char *name, const char *text, const char *const *
     return false;
 }
 
+/* For this process and those it starts, the shards too: by the environment, as a user would. */
+static bool use_transport(const char *text)
+{
+    static const char *const backends[] = {"auto", "shm", "verbs", "ucx"};
+    bool backend = false;
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) backend |= strcmp(text, backends[i]) == 0;
+    if (setenv("WEFT_TRANSPORT_BACKEND", backend ? text : "ucx", 1) == 0 &&
+        (backend || setenv("WEFT_TRANSPORT_LANES", text, 1) == 0))
+        return true;
+    fprintf(stderr, "weft bench: no memory for --transport\n");
+    return false;
+}
+
 static bool set_option(struct bench_options *options, int found, const char *text)
 {
     static const char *const types[] = {"f32", "f16", "bf16", "i64", NULL}, *const ops[] = {"sum", "avg", NULL};
@@ -140,7 +153,7 @@ static bool set_option(struct bench_options *options, int found, const char *tex
     case 's': return parse_u32("-s", text, 1, 256, &options->shards);
     case OPTION_ITERS: return parse_u32("--iters", text, 1, 1000000, &options->iters);
     case OPTION_WARMUP: return parse_u32("--warmup", text, 0, 1000000, &options->warmup);
-    case OPTION_TRANSPORT: options->lanes = text; return true;
+    case OPTION_TRANSPORT: return use_transport(text);
     case OPTION_JSON: options->json = true; return true;
     case OPTION_EXPLAIN: options->explain = true; return true;
     case OPTION_PIECE: return parse_u32("--piece-us", text, 1, 10000000, &options->piece_us);

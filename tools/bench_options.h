@@ -20,7 +20,6 @@ struct bench_options {
     uint32_t shards;       /* -s; push_pull only */
     uint32_t piece_us;     /* waiting: length of a computation */
     const char *plan;
-    const char *lanes;     /* NULL: as configured */
     bool json;
     bool explain;          /* which plan each size takes, and why */
 };

@@ -198,7 +198,6 @@ int bench_waiting_run(const struct bench_options *options)
     struct waiting waiting = {.options = options};
     struct weft_options joining;
     weft_options_init(&joining);
-    if (options->lanes) joining.lanes = options->lanes;
     if (weft_init(&joining, &waiting.session) < 0) {
         fprintf(stderr, "weft bench: %s\n", weft_error_text(NULL));
         return 1;
