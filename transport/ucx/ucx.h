@@ -342,6 +342,9 @@ void ucx_word(struct ucx_peer *known, const struct ucx_wire_entry *entry);
 void ucx_batch_flush(struct ucx_peer *known);
 int ucx_batches_flush(struct ucx_endpoint *endpoint);
 void ucx_batches_drop(struct ucx_peer *known);
+/* One eager active message to op->peer: a header written into `room`, and what was gathered in the op's own memory. */
+void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UCX_WIRE_HEADER_BYTES_MAX], const void *body,
+                     size_t bytes);
 
 /* ucx_gather.c */
 bool ucx_gather_wants(struct ucx_peer *known, const struct weft_message *message); /* an eager one */

@@ -41,32 +41,32 @@ void ucx_word(struct ucx_peer *known, const struct ucx_wire_entry *entry)
     batch->used += bytes;
 }
 
-static void on_batch_sent(void *request, ucs_status_t status, void *user_data)
+static void on_bundle_sent(void *request, ucs_status_t status, void *user_data)
 {
     ucx_op_ended(user_data, request, status);
 }
 
-static void send_batch(struct ucx_peer *known, struct ucx_batch *batch)
+void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UCX_WIRE_HEADER_BYTES_MAX], const void *body, size_t bytes)
 {
+    struct ucx_peer *known = op->peer;
     struct ucx_wire_header header = {
-        .kind = UCX_WIRE_BATCH,
+        .kind = kind,
         .sender = known->endpoint->transport->id,
         .receiver = known->peer->id,
         .token = known->token_out,
-        .payload_bytes = batch->used,
+        .payload_bytes = bytes,
     };
-    ucx_wire_encode(&header, batch->header);
+    ucx_wire_encode(&header, room);
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
         .flags = UCP_AM_SEND_FLAG_EAGER,
-        .cb.send = on_batch_sent,
-        .user_data = &batch->op,
+        .cb.send = on_bundle_sent,
+        .user_data = op,
     };
-    batch->op.holds = 1;
-    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, batch->header, UCX_WIRE_FIXED_BYTES, batch->words,
-                                    batch->used, &param);
+    op->holds = 1;
+    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, room, UCX_WIRE_FIXED_BYTES, body, bytes, &param);
     if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
-    ucx_op_started(&batch->op, request);
+    ucx_op_started(op, request);
 }
 
 void ucx_batch_flush(struct ucx_peer *known)
@@ -76,7 +76,7 @@ void ucx_batch_flush(struct ucx_peer *known)
     while (!weft_list_empty(&known->batches)) {
         struct ucx_batch *batch = weft_list_first(&known->batches, struct ucx_batch, link);
         weft_list_remove(&batch->link);
-        send_batch(known, batch);
+        ucx_bundle_send(&batch->op, UCX_WIRE_BATCH, batch->header, batch->words, batch->used);
     }
     weft_list_remove(&known->talking);
 }

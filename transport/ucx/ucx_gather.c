@@ -15,35 +15,12 @@
 
 #include "transport/ucx/ucx.h"
 
-static void on_gather_sent(void *request, ucs_status_t status, void *user_data)
-{
-    ucx_op_ended(user_data, request, status);
-}
-
 void ucx_gather_ship(struct ucx_peer *known)
 {
     struct ucx_gather *gather = known->gather;
     if (!gather) return;
     known->gather = NULL;
-    struct ucx_wire_header header = {
-        .kind = UCX_WIRE_GATHER,
-        .sender = known->endpoint->transport->id,
-        .receiver = known->peer->id,
-        .token = known->token_out,
-        .payload_bytes = gather->used,
-    };
-    ucx_wire_encode(&header, gather->header);
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-        .flags = UCP_AM_SEND_FLAG_EAGER,
-        .cb.send = on_gather_sent,
-        .user_data = &gather->op,
-    };
-    gather->op.holds = 1;
-    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, gather->header, UCX_WIRE_FIXED_BYTES,
-                                    gather->records, gather->used, &param);
-    if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
-    ucx_op_started(&gather->op, request);
+    ucx_bundle_send(&gather->op, UCX_WIRE_GATHER, gather->header, gather->records, gather->used);
 }
 
 void ucx_gather_drop(struct ucx_peer *known)
