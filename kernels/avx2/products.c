@@ -151,37 +151,11 @@ static inline __attribute__((always_inline)) void add_rows(float *q, const float
             q[j] += m[i * cols + j] * p[i];
 }
 
-/* A band of rows for one panel of columns, all ranks; sums (rank, width) and four rows of M stay in the first-level cache. */
-static void band_sums(float *sums, const float *m, const float *p, size_t p_stride, size_t rows, size_t cols, size_t width, size_t rank)
-{
-    size_t i = 0;
-    for (size_t j = 0; j < rank * width; j++)
-        sums[j] = 0.0f;
-    for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
-        for (size_t r = 0; r < rank; r++)
-            add_rows(sums + r * width, m + i * cols, p + r * p_stride + i, cols, width, ROW_BLOCK);
-    for (; i < rows; i++)
-        for (size_t r = 0; r < rank; r++)
-            add_rows(sums + r * width, m + i * cols, p + r * p_stride + i, cols, width, 1);
-}
+#include "kernels/matmul_t_loops.h"
 
 void weft_avx2_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
 {
-    float sums[PANEL_ELEMS];
-    const size_t panel = PANEL_ELEMS / rank / WIDTH * WIDTH;
-    for (size_t j = 0; j < rank * cols; j++)
-        q[j] = 0.0f;
-    for (size_t first = 0; first < cols; first += panel)
-        for (size_t i = 0; i < rows; i += WEFT_MATMUL_T_BAND) {
-            const size_t width = cols - first < panel ? cols - first : panel;
-            const size_t band = rows - i < WEFT_MATMUL_T_BAND ? rows - i : WEFT_MATMUL_T_BAND;
-            band_sums(sums, m + i * cols + first, p + i, rows, band, cols, width, rank);
-            for (size_t r = 0; r < rank; r++)
-                for (size_t j = 0; j < width; j++)
-                    q[r * cols + first + j] += sums[r * width + j];
-        }
-    for (size_t j = 0; j < rank * cols; j++)
-        q[j] = canonical(q[j]);
+    matmul_t_in_bands(q, m, p, rows, cols, rank, PANEL_ELEMS / rank / WIDTH * WIDTH);
 }
 
 /* `vectors` (a constant where inlined) registers of row i of P^T Q, written or subtracted from what is there. */
