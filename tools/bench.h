@@ -1,7 +1,7 @@
 /* bench.h - `weft bench`: measures what users of the C API get; p2p and kernels what lies below it.
  *
  *   bench.c          the command line: which benchmark, launch or take part
- *   bench_options    sizes, type, operation, plan, lanes ...
+ *   bench_options    sizes, type, operation, plan, transport ...
  *   bench_pattern    inputs whose sums are known exactly, and the check of every element
  *   bench_job        session, timed loop, agreement of the ranks: what all benchmarks share
  *   bench_report     the table (nccl-tests' columns) and the JSON rows

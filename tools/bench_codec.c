@@ -12,6 +12,7 @@
 #include "tools/benchlib/sweep.h"
 #include "tools/benchlib/table.h"
 #include "tools/benchlib/usage.h"
+#include "tools/benchlib/rows.h"
 #include "tools/codecbench/codecbench.h"
 
 static const char help[] = "usage: weft bench codec [options]\n\n"
@@ -168,10 +169,7 @@ static void json_row(const struct settings *settings, const char *codec, const s
         "encode_ms", 1e3 * row->encode_s, "combine_ms", 1e3 * row->combine_s, "decode_ms",
         1e3 * row->decode_s, "dense_GBps", row->gbps, "copy_GBps", row->copy_gbps, "moved_bytes", row->moved,
         "pays_below_Gbps", 8e-9 * row->pays_below);
-    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    fputc('\n', stdout);
-    fflush(stdout);
-    json_decref(object);
+    bench_row_print(stdout, object, 6);
 }
 
 static void table_row(struct bench_table *table, const char *codec, const struct codecbench_row *row)

@@ -70,9 +70,7 @@ static void print_row_json(const struct bench_difference *at)
     json_object_set_new(object, "ratio_high", json_real(at->high));
     json_object_set_new(object, "bounds", json_string(at->guessed ? "assumed" : "measured"));
     json_object_set_new(object, "b_is", json_string(verdicts[at->verdict + 1]));
-    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
-    putchar('\n');
-    json_decref(object);
+    bench_row_print(stdout, object, 8);
 }
 
 static void print_rows(const struct bench_difference *differences, size_t count)
@@ -169,9 +167,7 @@ static void print_ratio(const struct compare *compare, const char *key, const st
         json_t *object = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f}", "key", key, "pairs",
                                    (json_int_t)ratio->pairs, "a_median", sa.p50, "b_median", sb.p50, "ratio",
                                    ratio->median, "ratio_low", ratio->low, "ratio_high", ratio->high);
-        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
-        putchar('\n');
-        json_decref(object);
+        bench_row_print(stdout, object, 8);
         return;
     }
     bool inside = ratio->low <= 1 && ratio->high >= 1;

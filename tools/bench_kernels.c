@@ -10,6 +10,7 @@
 #include "tools/benchlib/sweep.h"
 #include "tools/benchlib/table.h"
 #include "tools/benchlib/usage.h"
+#include "tools/benchlib/rows.h"
 #include "tools/kernelbench/kernelbench.h"
 #include "tools/kernelbench/torch_beside.h"
 
@@ -47,10 +48,7 @@ static void on_row(void *context, const struct kernelbench_row *row)
                                    row->bytes_per_element, "time_ms", row->time_s * 1e3, "GBps", row->gbps, "copy_GBps",
                                    row->copy_gbps, "ratio", row->ratio, "ratio_low", row->ratio_low, "ratio_high",
                                    row->ratio_high);
-        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        fputc('\n', stdout);
-        fflush(stdout);
-        json_decref(object);
+        bench_row_print(stdout, object, 6);
         return;
     }
     bench_table_row(&out->table);
@@ -86,10 +84,7 @@ static void on_torch_row(void *context, const struct torch_row *row)
                                    out->variant, "elements", (json_int_t)row->count, "time_ms", row->ours_s * 1e3, "torch_ms",
                                    row->theirs_s * 1e3, "ratio", row->ratio, "ratio_low", row->ratio_low, "ratio_high", row->ratio_high,
                                    "goal", row->goal);
-        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        fputc('\n', stdout);
-        fflush(stdout);
-        json_decref(object);
+        bench_row_print(stdout, object, 6);
         return;
     }
     bench_table_row(&out->table);

@@ -1,6 +1,7 @@
 /* bench_report.c - see bench_report.h. Rows are printed as they come: a sweep of large sizes takes a
  * while. */
 #include "tools/bench_report.h"
+#include "tools/benchlib/rows.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -95,9 +96,7 @@ static void print_json(struct bench_report *report, const struct bench_row *row)
     } else {
         json_object_set_new(object, "step_us", json_real(row->step_us));
     }
-    json_dumpf(object, report->out, JSON_COMPACT | JSON_REAL_PRECISION(8));
-    fputc('\n', report->out);
-    json_decref(object);
+    bench_row_print(report->out, object, 8);
 }
 
 void bench_report_row(struct bench_report *report, const struct bench_row *row)

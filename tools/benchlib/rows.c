@@ -14,6 +14,14 @@
 enum { RUNS_MAX = 1024 };
 #define CHANCE 0.9
 
+void bench_row_print(FILE *out, struct json_t *row, int digits)
+{
+    json_dumpf(row, out, JSON_COMPACT | JSON_REAL_PRECISION(digits));
+    fputc('\n', out);
+    fflush(out);
+    json_decref(row);
+}
+
 /* What a row is about: the first of these that it has. */
 static const struct metric {
     const char *field, *field_of, *value_of; /* only in rows whose field_of says value_of; NULL: in any */

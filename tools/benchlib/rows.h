@@ -1,4 +1,4 @@
-/* rows.h - the JSON lines that benchmarks print (--json), read back and compared: one measured number per
+/* rows.h - the JSON lines that benchmarks print (--json), written, read back and compared: one measured number per
  * row, under a name that says what was measured. Rows of one name are runs of one measurement.
  *
  * Rows are known by their fields: p2p (t_typical_us, avg_GBps, rate_Mps), p2p-beside (weft), kernels
@@ -9,6 +9,12 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
+
+struct json_t;
+
+/* One line, at once: a row is of use while the next is measured. Takes `row` over; numbers in so many digits. */
+void bench_row_print(FILE *out, struct json_t *row, int digits);
 
 enum { BENCH_NAME_MAX = 160, BENCH_ROWS_MAX = 20000, BENCH_LINE_MAX = 1 << 20, BENCH_RUNS_ENOUGH = 3 };
 

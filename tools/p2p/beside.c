@@ -14,6 +14,7 @@
 #include "tools/benchlib/samples.h"
 #include "tools/benchlib/table.h"
 #include "tools/benchlib/usage.h"
+#include "tools/benchlib/rows.h"
 
 enum { PEERS_MAX = 4, ROUNDS_MAX = 99, SIZES_MAX = 8 };
 
@@ -259,10 +260,7 @@ static void print_json(const struct section *section, const struct cell *cell, u
                                       "ratio", ratio.median, "ratio_low", ratio.low, "ratio_high",
                                       ratio.high));
     }
-    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    putchar('\n');
-    fflush(stdout);
-    json_decref(object);
+    bench_row_print(stdout, object, 6);
 }
 
 static void add_row(struct bench_table *table, const struct section *section, const struct cell *cell,

@@ -1,5 +1,6 @@
 /* report.c - see report.h. */
 #include "tools/p2p/report.h"
+#include "tools/benchlib/rows.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -91,9 +92,7 @@ static void print_json(struct p2p_report *report, const struct p2p_row *row)
                                          row->cpu_s_per_GB, "copies", row->copies, "system_calls",
                                          row->system_calls, "seconds", row->seconds));
     }
-    json_dumpf(object, report->out, JSON_COMPACT | JSON_REAL_PRECISION(8));
-    fputc('\n', report->out);
-    json_decref(object);
+    bench_row_print(report->out, object, 8);
 }
 
 void p2p_report_row(struct p2p_report *report, const struct p2p_row *row)
