@@ -66,7 +66,7 @@ static double pipelined(const struct model *m, double links, double bytes, doubl
     return links * (m->a + chunk * (m->b + per_byte)) + moves(m, pieces_of(bytes, most), bytes) + bytes * per_byte;
 }
 
-/* What a smaller block costs beside the first: its tail, and the result. */
+/* Binary blocks that a number of ranks is cut into. */
 static uint32_t blocks_of(uint32_t ranks) { return (uint32_t)__builtin_popcount(ranks); }
 
 static double time_direct(const struct weft_plan_question *q, const struct model *m)
@@ -176,7 +176,7 @@ static struct model model_of(const struct weft_plan_question *q)
 
 static bool fits(const struct weft_plan_question *q, enum weft_plan_id plan)
 {
-    if (!times[plan] || !weft_plan_supports(plan, q->kind)) return false;
+    if (!weft_plan_supports(plan, q->kind) || !times[plan]) return false;
     return (!q->reproducible || weft_plan_reproducible(plan)) && (!q->unequal || weft_plan_cuts(plan, q->kind));
 }
 
@@ -194,9 +194,7 @@ enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t 
         best_ns = ns;
     }
     if (times_ns_out) times_ns_out[0] = UINT64_MAX;
-    if (q->told == WEFT_PLAN_AUTO || !weft_plan_supports(q->told, q->kind)) return best;
-    bool allowed = (!q->reproducible || weft_plan_reproducible(q->told)) && (!q->unequal || weft_plan_cuts(q->told, q->kind));
-    return allowed ? q->told : best;
+    return fits(q, q->told) ? q->told : best;
 }
 
 size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t out_bytes)
