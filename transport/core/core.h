@@ -132,7 +132,7 @@ struct weft_transport {
     uint32_t refusal_count, refusal_capacity;
 
     struct weft_list done;  /* struct core_done */
-    struct weft_list ended; /* struct weft_receive that ends without a backend; state holds the status */
+    struct weft_list ended; /* struct weft_receive that has no record at the backend (any more); state holds the status */
     void (*observe)(struct weft_transport *transport, enum core_moment moment, struct weft_receive *receive); /* mostly NULL */
     bool rescan;            /* a handler or a peer is new: arrivals that wait may have a taker */
     bool progressing, closed;
@@ -159,6 +159,10 @@ void core_arrived(struct weft_transport *transport, struct core_arrival *arrival
 /* As core_arrived, but only if a receive is posted for it: then it is taken, and no code of a user has run, so this may
  * be called from inside a library's callback. false: nothing was done. */
 bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *arrival);
+/* As core_arrived, of a message that is whole and in the backend's hands: copied at once if a receive is posted that holds it, and
+ * then no record of it is needed. false: nothing was done, and core_arrived it must be. */
+bool core_arrived_whole(struct weft_transport *transport, struct weft_peer *peer, uint64_t tag, const void *header, uint32_t header_bytes,
+                        const void *payload, size_t payload_bytes);
 /* As weft_transport_fail_peer. `peer` may be one that is lost already: then nothing happens. */
 void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text);
 /* As core_peer_lost, but it took its leave in order: whole messages it had sent can still be received. */

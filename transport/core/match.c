@@ -10,7 +10,7 @@
 
 #include "transport/core/core.h"
 
-/* weft_receive.state: below 0 it has ended with that status and its completion waits for progress. */
+/* weft_receive.state: 0 or below: it has ended with that status and its completion waits for progress. */
 enum receive_state { RECEIVE_POSTED = 1, RECEIVE_MATCHED = 2 };
 
 static uint32_t bucket_of(uint32_t peer_id, uint64_t tag)
@@ -68,13 +68,11 @@ void core_receive_meet(struct weft_transport *transport, struct weft_receive *re
     WEFT_ASSERT(status == WEFT_IN_PROGRESS);
 }
 
-/* The first receive posted for this arrival, or NULL. */
-static struct weft_receive *posted_for(struct weft_transport *transport, const struct core_arrival *arrival)
+/* The first receive posted for (peer, tag), or NULL. */
+static struct weft_receive *posted_for(const struct weft_transport *transport, uint32_t peer_id, uint64_t tag)
 {
-    uint32_t peer_id = arrival->face.peer_id;
-    uint64_t tag = arrival->face.tag;
-    struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &transport->posted[bucket_of(peer_id, tag)]) {
+    const struct weft_list *head = &transport->posted[bucket_of(peer_id, tag)];
+    for (struct weft_list *node = head->next; node != head; node = node->next) {
         struct weft_receive *receive = weft_container_of(node, struct weft_receive, link);
         if (receive->tag == tag && receive->peer_id == peer_id) return receive;
     }
@@ -84,7 +82,7 @@ static struct weft_receive *posted_for(struct weft_transport *transport, const s
 /* Give the arrival to the first receive posted for it. */
 bool core_match_posted(struct weft_transport *transport, struct core_arrival *arrival)
 {
-    struct weft_receive *receive = posted_for(transport, arrival);
+    struct weft_receive *receive = posted_for(transport, arrival->face.peer_id, arrival->face.tag);
     if (!receive) return false;
     weft_list_remove(&receive->link);
     core_receive_meet(transport, receive, arrival);
@@ -213,7 +211,7 @@ bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *
 {
     struct weft_peer *peer = core_peer_find(transport, arrival->face.peer_id);
     if (!peer || !peer->connected || peer->early || peer->status < 0 || transport->closed) return false;
-    if (!posted_for(transport, arrival)) return false;
+    if (!posted_for(transport, arrival->face.peer_id, arrival->face.tag)) return false;
     arrival_init(arrival);
     arrival->peer = peer;
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
@@ -221,6 +219,26 @@ bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *
     transport->stats.received_count++;
     transport->stats.received_bytes += arrival->face.header_bytes;
     return core_match_posted(transport, arrival);
+}
+
+bool core_arrived_whole(struct weft_transport *transport, struct weft_peer *peer, uint64_t tag, const void *header, uint32_t header_bytes,
+                        const void *payload, size_t payload_bytes)
+{
+    if (!peer->connected || peer->early || peer->status < 0 || transport->closed || transport->observe) return false;
+    struct weft_receive *receive = posted_for(transport, peer->id, tag);
+    if (!receive || payload_bytes > receive->buffer_bytes) return false;
+    weft_list_remove(&receive->link);
+    receive->payload_bytes = payload_bytes;
+    receive->header_bytes = header_bytes;
+    if (header_bytes > 0) memcpy(receive->header, header, header_bytes);
+    if (payload_bytes == sizeof(uint64_t)) memcpy(receive->buffer, payload, sizeof(uint64_t)); /* inline */
+    else if (payload_bytes > 0) memcpy(receive->buffer, payload, payload_bytes);
+    receive->state = WEFT_OK;
+    weft_list_append(&transport->ended, &receive->link);
+    transport->stats.received_count++;
+    transport->stats.received_bytes += header_bytes + payload_bytes;
+    transport->stats.received_payload_bytes += payload_bytes;
+    return true;
 }
 
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival)

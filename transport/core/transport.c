@@ -259,19 +259,27 @@ static int deliver(struct weft_transport *transport, int budget)
     return count;
 }
 
+static inline bool something_over(const struct weft_transport *transport)
+{
+    return !weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended);
+}
+
 int weft_transport_progress(struct weft_transport *transport, int budget)
 {
     WEFT_ASSERT(!transport->progressing); /* a callback of this endpoint must not progress it */
     transport->progressing = true;
-    int count = deliver(transport, budget);
+    int count = something_over(transport) ? deliver(transport, budget) : 0;
     if (transport->rescan) {
         core_arrivals_rescan(transport);
         count++;
     }
     if (count < budget) count += transport->ops->progress(transport, budget - count);
-    if (count < budget) count += deliver(transport, budget - count);
+    if (count < budget && something_over(transport)) count += deliver(transport, budget - count);
     if (!transport->closed && transport->lost_news) core_peers_tell(transport);
-    if (!transport->closed) count += core_peers_report(transport);
+    /* peer_failed comes after the last operation with the peer, receives that ended included */
+    if (!weft_list_empty(&transport->failing) && weft_list_empty(&transport->ended) && !transport->closed) {
+        count += core_peers_report(transport);
+    }
     transport->progressing = false;
     return count;
 }

@@ -256,6 +256,7 @@ void shm_wake(struct weft_transport *transport, struct weft_peer *peer);
 
 /* shm_open.c */
 void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool); /* NULL: no memory */
+bool shm_pool_has(struct shm_endpoint *endpoint, struct shm_pool *pool);   /* the next take will answer */
 void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op);
 struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name); /* NULL: no such one, or of another pair */
 static inline uint64_t shm_op_name(const struct shm_op *op) { return (uint64_t)op->generation << 32 | op->index; }

@@ -127,7 +127,6 @@ static int heed(struct shm_pair *pair, int budget)
 static int bells_heed(struct shm_endpoint *endpoint, int budget)
 {
     struct shm_board *board = endpoint->board;
-    if (atomic_load_explicit(&board->summary, memory_order_relaxed) == 0) return 0;
     uint64_t summary = atomic_exchange_explicit(&board->summary, 0, memory_order_seq_cst);
     int count = 0;
     while (summary) {
@@ -167,6 +166,7 @@ int shm_bells_progress(struct shm_endpoint *endpoint, int budget)
         count += shm_pair_poll(pair, budget - count);
     }
     if (endpoint->hot_first >= endpoint->hot_count) endpoint->hot_first = 0;
+    if (atomic_load_explicit(&endpoint->board->summary, memory_order_relaxed) == 0) return count;
     return count + bells_heed(endpoint, budget - count > 1 ? budget - count : 1);
 }
 

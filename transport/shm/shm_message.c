@@ -257,13 +257,45 @@ void shm_notice_write(struct shm_pair *pair, uint64_t tag, const void *header, s
 
 void shm_notice_cancel(struct shm_pair *pair) { pair->credit_used -= SHM_MESSAGE_COST; }
 
+/* It fits into its cell, and nothing waits before it: written in place. What is left of it is a completion to run. */
+static bool send_at_once(struct shm_pair *pair, const struct weft_message *message)
+{
+    uint32_t header_bytes = message->header_bytes;
+    size_t bytes = message->payload_bytes;
+    if (header_bytes + bytes > RING_BODY_BYTES || bytes > pair->endpoint->transport->eager_bytes_max) return false;
+    if (pair->state != SHM_MET || !weft_list_empty(&pair->queue)) return false;
+    if (!ring_writer_has_cell(&pair->out) && !ring_writer_room(&pair->out, 0, &pair->broken)) return false;
+    if (!credit_take(pair, bytes + SHM_MESSAGE_COST)) return false;
+    struct ring_cell *cell = ring_writer_cell(&pair->out);
+    cell->kind = RING_INLINE;
+    cell->inline_bytes = (uint8_t)bytes;
+    cell->header_bytes = (uint16_t)header_bytes;
+    cell->a = message->tag;
+    if (header_bytes > 0) memcpy(cell->body.bytes, message->header, header_bytes);
+    if (bytes == sizeof(uint64_t)) memcpy(cell->body.bytes + header_bytes, message->payload, sizeof(uint64_t)); /* inline */
+    else if (bytes > 0) memcpy(cell->body.bytes + header_bytes, message->payload, bytes);
+    ring_writer_publish(&pair->out);
+    shm_published(pair);
+    return true;
+}
+
 enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
                           struct weft_completion *completion)
 {
     struct shm_endpoint *endpoint = transport->backend;
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
+    if (!shm_pool_has(endpoint, &endpoint->sends)) return WEFT_ERR_NO_MEMORY;
+    bool over = send_at_once(peer->backend, message); /* first of all: from here on he can read it */
     struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
-    if (!send) return WEFT_ERR_NO_MEMORY;
+    if (over) {
+        send->op.done = (struct core_done){.peer = peer, .completion = completion, .recycle = shm_op_recycle};
+        send->op.pair = peer->backend;
+        send->op.phase = SHM_OVER;
+        send->op.user = true;
+        send->op.delivered = send->op.queued = false;
+        core_finish(transport, &send->op.done, WEFT_OK);
+        return WEFT_IN_PROGRESS;
+    }
     shm_op_start(&send->op, peer->backend, completion, NULL);
     shm_message_go(&send->op, message);
     return WEFT_IN_PROGRESS;
@@ -439,11 +471,44 @@ static bool dispatch(struct shm_pair *pair, const struct ring_cell *cell, const 
     }
 }
 
+/* A message that came whole, for a receive that is posted: out of the ring into the user's memory, without a record of it. What its
+ * size and place depend on is loaded once; what the writer may still do to the contents is his message's matter. */
+static bool take_at_once(struct shm_pair *pair)
+{
+    const struct ring_cell *cell = &pair->in.shared->cells[pair->in.at];
+    struct ring_head head = ring_reader_head(&pair->in);
+    const uint8_t *header = cell->body.bytes, *payload = header + head.header_bytes;
+    uint64_t tag = *(const volatile uint64_t *)&cell->a;
+    size_t bytes = head.inline_bytes, data_bytes = 0;
+    if (head.kind == RING_EAGER) {
+        bytes = *(const volatile uint64_t *)&cell->body.eager.bytes;
+        if (bytes > SHM_EAGER_MAX || head.header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX) return false;
+        data_bytes = ring_align(head.header_bytes) + bytes;
+        header = ring_reader_data(&pair->in, data_bytes);
+        if (!header) return false;
+        payload = header + ring_align(head.header_bytes);
+    } else if (head.kind != RING_INLINE || head.header_bytes + bytes > RING_BODY_BYTES) {
+        return false;
+    }
+    struct weft_transport *transport = pair->endpoint->transport;
+    if (!pair->answered || !core_arrived_whole(transport, pair->peer, tag, header, head.header_bytes, payload, bytes)) return false;
+    transport->stats.copied_bytes += bytes;
+    pair->credit_given += bytes + SHM_MESSAGE_COST;
+    atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit_given, memory_order_relaxed);
+    ring_reader_next(&pair->in, data_bytes);
+    return true;
+}
+
 int shm_pair_poll(struct shm_pair *pair, int budget)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     int count = 0;
     while (count < budget && pair->state == SHM_MET && endpoint->step_bytes < SHM_STEP_BYTES && ring_reader_ready(&pair->in)) {
+        if (take_at_once(pair)) {
+            count++;
+            if (ring_reader_owes(&pair->in) && ring_reader_tell(&pair->in)) shm_bell_ring(pair);
+            continue;
+        }
         struct ring_cell cell;
         ring_reader_copy(&pair->in, &cell);
         size_t data_bytes = data_bytes_of(&cell);

@@ -50,9 +50,14 @@ static bool pool_grow(struct shm_endpoint *endpoint, struct shm_pool *pool)
     return true;
 }
 
+bool shm_pool_has(struct shm_endpoint *endpoint, struct shm_pool *pool)
+{
+    return !weft_list_empty(&pool->free) || pool_grow(endpoint, pool);
+}
+
 void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool)
 {
-    if (weft_list_empty(&pool->free) && !pool_grow(endpoint, pool)) return NULL;
+    if (!shm_pool_has(endpoint, pool)) return NULL;
     struct shm_op *op = weft_list_first(&pool->free, struct shm_op, link);
     weft_list_remove(&op->link);
     weft_list_init(&op->of_pair);
@@ -214,11 +219,15 @@ static int shm_fd(struct weft_transport *transport) { return ((struct shm_endpoi
 
 /* ---- work ---- */
 
-static int sockets_progress(struct shm_endpoint *endpoint)
+static bool sockets_due(struct shm_endpoint *endpoint)
 {
     endpoint->meet_count += 1 + (uint32_t)(endpoint->step_bytes / SHM_MEET_BYTES);
     endpoint->step_bytes = 0;
-    if (!endpoint->meet_due && endpoint->meeting == 0 && endpoint->meet_count < SHM_MEET_EVERY) return 0;
+    return endpoint->meet_due || endpoint->meeting > 0 || endpoint->meet_count >= SHM_MEET_EVERY;
+}
+
+static int sockets_progress(struct shm_endpoint *endpoint)
+{
     endpoint->meet_due = false;
     endpoint->meet_count = 0;
     return meet_progress(endpoint->meet, 64);
@@ -238,7 +247,7 @@ static int shm_progress(struct weft_transport *transport, int budget)
 {
     struct shm_endpoint *endpoint = transport->backend;
     if (endpoint->armed) shm_disarm(endpoint);
-    int count = sockets_progress(endpoint);
+    int count = sockets_due(endpoint) ? sockets_progress(endpoint) : 0;
     count += shm_bells_progress(endpoint, budget);
     if (!weft_list_empty(&endpoint->blocked)) flush_blocked(endpoint);
     if (!weft_list_empty(&endpoint->active)) count += shm_transfers_progress(endpoint, budget);

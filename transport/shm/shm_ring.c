@@ -3,13 +3,6 @@
 
 #include <string.h>
 
-/* Bytes behind a cell lie in one piece: what would cross the end starts at the beginning. Both ends count the gap. */
-static uint64_t data_start(uint64_t position, size_t data_bytes)
-{
-    uint64_t at = position % RING_DATA_BYTES;
-    return at + data_bytes > RING_DATA_BYTES ? position + (RING_DATA_BYTES - at) : position;
-}
-
 bool ring_writer_look(struct ring_writer *writer)
 {
     uint64_t cells = atomic_load_explicit(&writer->shared->reader.cells_taken, memory_order_acquire);
@@ -25,7 +18,7 @@ static bool has_room(const struct ring_writer *writer, size_t data_bytes)
 {
     if (writer->cells - writer->cells_taken >= RING_CELLS) return false;
     if (data_bytes == 0) return true;
-    return data_start(writer->bytes, data_bytes) + ring_align(data_bytes) - writer->bytes_taken <= RING_DATA_BYTES;
+    return ring_data_start(writer->bytes, data_bytes) + ring_align(data_bytes) - writer->bytes_taken <= RING_DATA_BYTES;
 }
 
 bool ring_writer_room(struct ring_writer *writer, size_t data_bytes, bool *broken_out)
@@ -50,7 +43,7 @@ bool ring_writer_wait(struct ring_writer *writer, size_t data_bytes, bool *broke
 
 void *ring_writer_data(struct ring_writer *writer, size_t data_bytes)
 {
-    uint64_t start = data_start(writer->bytes, data_bytes);
+    uint64_t start = ring_data_start(writer->bytes, data_bytes);
     writer->bytes = start + ring_align(data_bytes);
     return &writer->shared->data[start % RING_DATA_BYTES];
 }
@@ -64,24 +57,9 @@ void ring_reader_copy(const struct ring_reader *reader, struct ring_cell *cell_o
 const uint8_t *ring_reader_data(const struct ring_reader *reader, size_t data_bytes)
 {
     if (data_bytes > RING_DATA_BYTES) return NULL;
-    uint64_t start = data_start(reader->bytes, data_bytes);
+    uint64_t start = ring_data_start(reader->bytes, data_bytes);
     if (start + ring_align(data_bytes) - reader->bytes_told > RING_DATA_BYTES) return NULL; /* more than the writer may have in flight */
     return &reader->shared->data[start % RING_DATA_BYTES];
-}
-
-void ring_reader_next(struct ring_reader *reader, size_t data_bytes)
-{
-    if (data_bytes > 0) reader->bytes = data_start(reader->bytes, data_bytes) + ring_align(data_bytes);
-    reader->cells++;
-    if (++reader->at == RING_CELLS) reader->at = 0;
-}
-
-bool ring_reader_owes(const struct ring_reader *reader)
-{
-    uint64_t cells = reader->cells - reader->cells_told;
-    if (cells == 0) return false;
-    if (cells >= RING_TAKEN_CELLS || reader->bytes - reader->bytes_told >= RING_TAKEN_BYTES) return true;
-    return atomic_load_explicit(&reader->shared->writer.waits, memory_order_relaxed) != 0;
 }
 
 bool ring_reader_tell(struct ring_reader *reader)

@@ -100,6 +100,14 @@ struct ring_cell {
 };
 _Static_assert(sizeof(struct ring_cell) == RING_CELL_BYTES, "a cell is one line");
 
+/* Its first eight bytes, which a reader takes by one load. */
+struct ring_head {
+    uint32_t turn;
+    uint8_t kind, inline_bytes;
+    uint16_t header_bytes;
+};
+_Static_assert(sizeof(struct ring_head) == 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the bytes as in struct ring_cell");
+
 struct ring_shared {
     struct { /* written by the reader */
         _Alignas(64) _Atomic uint64_t cells_taken;
@@ -137,6 +145,8 @@ struct ring_writer {
 
 /* Read what the reader has taken. false: it claims the impossible. */
 bool ring_writer_look(struct ring_writer *writer);
+/* Is there room for one cell, by what is known? */
+static inline bool ring_writer_has_cell(const struct ring_writer *writer) { return writer->cells - writer->cells_taken < RING_CELLS; }
 /* Is there room for one cell and `data_bytes` behind it? `*broken_out` becomes true when the reader claims the impossible. */
 bool ring_writer_room(struct ring_writer *writer, size_t data_bytes, bool *broken_out);
 /* Ask to be told about room. true: there is some already. */
@@ -168,14 +178,38 @@ static inline bool ring_reader_ready(const struct ring_reader *reader)
     const _Atomic uint32_t *word = (const _Atomic uint32_t *)&reader->shared->cells[reader->at].turn;
     return atomic_load_explicit(word, memory_order_acquire) == (uint32_t)(reader->cells + 1);
 }
+/* When ready: what kind of cell it is, by one load. */
+static inline struct ring_head ring_reader_head(const struct ring_reader *reader)
+{
+    const _Atomic uint64_t *word = (const _Atomic uint64_t *)(const void *)&reader->shared->cells[reader->at];
+    uint64_t bits = atomic_load_explicit(word, memory_order_relaxed);
+    return (struct ring_head){(uint32_t)bits, (uint8_t)(bits >> 32), (uint8_t)(bits >> 40), (uint16_t)(bits >> 48)};
+}
 /* When ready: a copy of the next cell. */
 void ring_reader_copy(const struct ring_reader *reader, struct ring_cell *cell_out);
 /* The bytes behind it; `data_bytes` is what the copy says. NULL: more than there can be. */
 const uint8_t *ring_reader_data(const struct ring_reader *reader, size_t data_bytes);
+/* Bytes behind a cell lie in one piece: what would cross the end starts at the beginning. Both ends count the gap. */
+static inline uint64_t ring_data_start(uint64_t position, size_t data_bytes)
+{
+    uint64_t at = position % RING_DATA_BYTES;
+    return at + data_bytes > RING_DATA_BYTES ? position + (RING_DATA_BYTES - at) : position;
+}
 /* It is dealt with: go on. */
-void ring_reader_next(struct ring_reader *reader, size_t data_bytes);
+static inline void ring_reader_next(struct ring_reader *reader, size_t data_bytes)
+{
+    if (data_bytes > 0) reader->bytes = ring_data_start(reader->bytes, data_bytes) + ring_align(data_bytes);
+    reader->cells++;
+    if (++reader->at == RING_CELLS) reader->at = 0;
+}
 /* Should the writer be told now (much was taken, or it waits and something was taken)? */
-bool ring_reader_owes(const struct ring_reader *reader);
+static inline bool ring_reader_owes(const struct ring_reader *reader)
+{
+    uint64_t cells = reader->cells - reader->cells_told;
+    if (cells == 0) return false;
+    if (cells >= RING_TAKEN_CELLS || reader->bytes - reader->bytes_told >= RING_TAKEN_BYTES) return true;
+    return atomic_load_explicit(&reader->shared->writer.waits, memory_order_relaxed) != 0;
+}
 /* Tell it. true: it waits for room; ring its bell. */
 bool ring_reader_tell(struct ring_reader *reader);
 
