@@ -29,6 +29,7 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
         .count = request->count,
         .counts = request->counts,
         .counts_out = request->counts_out,
+        .unequal = request->unequal,
         .dtype = (enum weft_dtype)request->dtype,
         .op = (enum weft_op)request->reduction,
         .factor = request->factor,
@@ -64,6 +65,7 @@ struct call {
     double factor;
     uint32_t root;
     bool reproducible;
+    bool unequal;
 };
 
 static bool reduces(enum weft_coll_kind kind)
@@ -135,7 +137,7 @@ static enum weft_status check(struct weft_session *session, const struct call *c
 static enum weft_plan_id plan_for(const struct weft_session *session, const struct call *call)
 {
     enum weft_plan_id plan = session->plans[call->kind];
-    return call->counts && !weft_plan_cuts(plan, call->kind) ? WEFT_PLAN_AUTO : plan;
+    return (call->counts || call->unequal) && !weft_plan_cuts(plan, call->kind) ? WEFT_PLAN_AUTO : plan;
 }
 
 static enum weft_status run(struct weft_session *session, const struct call *call, struct weft_request *user_request)
@@ -150,6 +152,7 @@ static enum weft_status run(struct weft_session *session, const struct call *cal
     request->count = call->count;
     request->counts = call->counts;
     request->counts_out = call->counts_out;
+    request->unequal = call->unequal;
     request->factor = call->factor;
     request->kind = (uint8_t)call->kind;
     request->dtype = (uint8_t)call->dtype;
@@ -267,8 +270,8 @@ enum weft_status weft_gather_v(struct weft_session *session, const void *in, voi
                                enum weft_dtype dtype, uint32_t root, struct weft_request *request)
 {
     bool at_root = session && weft_rank(session) == root;
-    struct call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .dtype = dtype,
-                        .op = WEFT_SUM, .root = root};
+    struct call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .unequal = true,
+                        .dtype = dtype, .op = WEFT_SUM, .root = root};
     return run_pieces(session, &call, at_root, request);
 }
 
@@ -276,8 +279,8 @@ enum weft_status weft_scatter_v(struct weft_session *session, const void *in, vo
                                 enum weft_dtype dtype, uint32_t root, struct weft_request *request)
 {
     bool at_root = session && weft_rank(session) == root;
-    struct call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .dtype = dtype,
-                        .op = WEFT_SUM, .root = root};
+    struct call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .unequal = true,
+                        .dtype = dtype, .op = WEFT_SUM, .root = root};
     return run_pieces(session, &call, at_root, request);
 }
 

@@ -36,6 +36,7 @@ struct client_request {
     uint8_t kind, dtype, reduction, plan; /* enum weft_coll_kind, weft_dtype, weft_op, weft_plan_id */
     uint32_t root;              /* send, recv: the other rank */
     bool reproducible;          /* by a plan that evaluates T */
+    bool unequal;               /* gather, scatter: the root gives counts */
     const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */
     double factor;
 };

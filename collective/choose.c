@@ -29,6 +29,7 @@
 #define INCAST 0.04
 #define INCAST_FREE 8.0     /* senders that a link takes without loss */
 #define CACHE_BYTES 1048576.0
+#define STEP_NS 60.0        /* of a short copy, beside its bytes */
 
 struct model {
     double p, n, a, b, o, g, d; /* n: bytes of the longest vector: all_gather, reduce_scatter, ...: of one piece */
@@ -135,7 +136,21 @@ static double time_double_tree(const struct weft_plan_question *q, const struct 
 
 static double time_bruck(const struct weft_plan_question *q, const struct model *m)
 {
+    if (q->kind == WEFT_COLL_ALL_TO_ALL) { /* each round half of the vector, packed and put back */
+        double bytes = m->log2 * m->p / 2 * m->n;
+        return m->log2 * m->a + moves(m, m->log2, bytes) + 3 * m->p * STEP_NS + 2 * (bytes + m->p * m->n) * m->d;
+    }
     return m->log2 * m->a + moves(m, 2 * m->log2, (m->p - 1) * m->n);
+}
+
+/* log2(p) message times; where pieces do not fit into few messages, two of which are under way at a time, half of the others too. */
+static double time_pat(const struct weft_plan_question *q, const struct model *m)
+{
+    bool sums = q->kind == WEFT_COLL_REDUCE_SCATTER;
+    double most = larger(1, m->p / 2), together = m->n < m->chunk ? m->chunk / larger(m->n, 1) : 1;
+    double messages = larger(m->log2, m->p / (together < most ? together : most)) * pieces_of(m->n, m->chunk);
+    double bytes = (m->p - 1) * m->n * (sums ? m->wide : 1), stalls = larger(0, messages - m->log2) / 4;
+    return (m->log2 + stalls) * m->a + moves(m, messages, bytes) + 3 * m->p * STEP_NS + bytes * (2 * m->d + (sums ? m->g : 0));
 }
 
 static double time_chain(const struct weft_plan_question *q, const struct model *m)
@@ -147,6 +162,7 @@ static double time_chain(const struct weft_plan_question *q, const struct model 
 static double time_binomial(const struct weft_plan_question *q, const struct model *m)
 {
     if (q->kind == WEFT_COLL_BROADCAST) return time_direct(q, m);
+    if (q->kind != WEFT_COLL_REDUCE) return m->log2 * m->a + moves(m, 2 * m->log2, (m->p - 1) * m->n) + m->p * m->n / 2 * m->d; /* gather, scatter */
     double hops = m->log2 + 1; /* the root need not be rank 0 */
     return hops * m->a + moves(m, hops * pieces_of(m->n, m->chunk), m->log2 * m->n * m->wide) + m->log2 * m->n * m->wide * m->g;
 }
@@ -154,7 +170,7 @@ static double time_binomial(const struct weft_plan_question *q, const struct mod
 typedef double (*time_fn)(const struct weft_plan_question *q, const struct model *m);
 static const time_fn times[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_DIRECT] = time_direct, [WEFT_PLAN_RING] = time_ring, [WEFT_PLAN_DOUBLING] = time_doubling, [WEFT_PLAN_HALVING] = time_halving,
-    [WEFT_PLAN_DOUBLE_TREE] = time_double_tree, [WEFT_PLAN_BRUCK] = time_bruck, [WEFT_PLAN_CHAIN] = time_chain, [WEFT_PLAN_BINOMIAL] = time_binomial,
+    [WEFT_PLAN_DOUBLE_TREE] = time_double_tree, [WEFT_PLAN_BRUCK] = time_bruck, [WEFT_PLAN_PAT] = time_pat, [WEFT_PLAN_CHAIN] = time_chain, [WEFT_PLAN_BINOMIAL] = time_binomial,
 };
 
 static struct model model_of(const struct weft_plan_question *q)

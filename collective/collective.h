@@ -32,12 +32,12 @@ enum weft_plan_id {
     WEFT_PLAN_DOUBLING = 3,    /* all_reduce by recursive doubling, any number of ranks; T */
     WEFT_PLAN_HALVING = 4,     /* all_reduce by halving and doubling, binary blocks; T */
     WEFT_PLAN_DOUBLE_TREE = 5, /* all_reduce over two binary trees */
-    WEFT_PLAN_BRUCK = 6,       /* all_gather in log2(ranks) messages */
-    WEFT_PLAN_PAT = 7,         /* the number is kept for it: no operation has it yet */
+    WEFT_PLAN_BRUCK = 6,       /* all_gather, all_to_all in log2(ranks) messages */
+    WEFT_PLAN_PAT = 7,         /* reduce_scatter, all_gather: a binomial tree to or from each rank, far links carry least */
     WEFT_PLAN_CHAIN = 8,       /* broadcast, reduce: one link after the other, pipelined */
     WEFT_PLAN_HIERARCHY = 9,   /* likewise */
     WEFT_PLAN_ONE_HOST = 10,   /* ranks that map each other's memory; taken by AUTO alone (host.h); T */
-    WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce over the binomial tree; T */
+    WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce, gather, scatter over the binomial tree; T */
 };
 #define WEFT_PLAN_COUNT 12
 
@@ -69,13 +69,15 @@ enum weft_action_kind {
     WEFT_ACTION_FOLD = 4,      /* `place`: output[offset..), or elements at scratch[scratch..) = T over all ranks' contributions in `area`, own one from input[offset_in..) */
     WEFT_ACTION_RECV_SUM = 5,  /* into scratch[scratch..); then received + own (of `place`) stays there or, if `last`, goes to the output */
     WEFT_ACTION_COPY = 6,      /* output[offset..) = `place`: input[offset_in..) or scratch[scratch..) */
-    WEFT_ACTION_DONE = 7,
+    WEFT_ACTION_PACK = 7,      /* scratch[scratch..) = `place`: input[offset_in..) or output[offset..), widened in a wide plan, or scratch[scratch_own..) */
+    WEFT_ACTION_SUM = 8,       /* as RECV_SUM, with partials that lie at scratch[scratch..) already; `wide` */
+    WEFT_ACTION_DONE = 9,
 };
 enum weft_place { WEFT_PLACE_INPUT = 1, WEFT_PLACE_OUTPUT = 2, WEFT_PLACE_AREA = 3 };
 
 struct weft_action {
     enum weft_action_kind kind;
-    enum weft_place place;  /* INPUT uses offset_in, OUTPUT offset, AREA scratch (the own operand of a RECV_SUM: scratch_own) */
+    enum weft_place place;  /* INPUT uses offset_in, OUTPUT offset, AREA scratch (what is read by PACK, and the own operand of a sum: scratch_own) */
     uint32_t peer;          /* rank in the group */
     uint32_t message;       /* number of the message between this pair of ranks within the operation: equal on both sides */
     uint32_t area;          /* which fold (RECV_FOLD, FOLD) */
@@ -114,7 +116,7 @@ void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
 bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind); /* with unequal pieces */
 bool weft_plan_reproducible(enum weft_plan_id plan); /* evaluates T */
-bool weft_plan_wide(enum weft_plan_id plan);         /* its scratch holds partials */
+bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind); /* its scratch holds partials */
 uint32_t weft_plan_folds(const struct weft_plan_args *args);   /* steps name folds 0 .. this - 1 */
 uint64_t weft_plan_scratch(const struct weft_plan_args *args); /* elements of scratch its steps name */
 /* Elements before slice `index` of the output's owner cut: slice i is [first(i), first(i+1)). */
@@ -207,9 +209,10 @@ struct weft_coll_args {
     double factor;         /* SCALED_SUM: of this rank's contribution; the products are rounded to elements */
     uint32_t root;         /* send, recv: the other rank */
     /* Unequal pieces, one behind the other in the longer vector; (ranks,), read by the post only; NULL: `count` each.
-     * reduce_scatter, all_gather: the same on all ranks; gather, scatter: at the root (the others: `count`); all_to_all:
+     * reduce_scatter, all_gather: the same on all ranks; gather, scatter: at the root (the others: `count` and `unequal`); all_to_all:
      * counts to each rank, counts_out from each. */
     const uint64_t *counts, *counts_out;
+    bool unequal;          /* gather, scatter with `counts` at the root: all ranks say so */
     bool reproducible;     /* take only plans that evaluate T */
     enum weft_plan_id plan;/* WEFT_PLAN_AUTO: chosen by ranks and size */
     uint64_t deadline_ns;  /* relative to the post; 0: the group's */

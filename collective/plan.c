@@ -87,12 +87,12 @@ static const struct plan plans[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_DOUBLING] = {"doubling", KIND(ALL_REDUCE), 0, true, true, plan_doubling_step, plan_doubling_scratch},
     [WEFT_PLAN_HALVING] = {"halving", KIND(ALL_REDUCE), 0, true, true, plan_halving_step, plan_halving_scratch},
     [WEFT_PLAN_DOUBLE_TREE] = {"double_tree", KIND(ALL_REDUCE), 0, false, true, plan_double_tree_step, plan_double_tree_scratch},
-    [WEFT_PLAN_BRUCK] = {"bruck", KIND(ALL_GATHER), KIND(ALL_GATHER), true, false, plan_bruck_step, NULL},
-    [WEFT_PLAN_PAT] = {.name = "pat"},
+    [WEFT_PLAN_BRUCK] = {"bruck", KIND(ALL_GATHER) | KIND(ALL_TO_ALL), KIND(ALL_GATHER), true, false, plan_bruck_step, plan_bruck_scratch},
+    [WEFT_PLAN_PAT] = {"pat", KIND(REDUCE_SCATTER) | KIND(ALL_GATHER), 0, false, true, plan_pat_step, plan_pat_scratch},
     [WEFT_PLAN_CHAIN] = {"chain", KIND(BROADCAST) | KIND(REDUCE), 0, false, true, plan_chain_step, plan_chain_scratch},
     [WEFT_PLAN_HIERARCHY] = {.name = "hierarchy"},
     [WEFT_PLAN_ONE_HOST] = {.name = "one-host", .reproducible = true},
-    [WEFT_PLAN_BINOMIAL] = {"binomial", KIND(BROADCAST) | KIND(REDUCE), 0, true, true, plan_binomial_step, plan_binomial_scratch},
+    [WEFT_PLAN_BINOMIAL] = {"binomial", KIND(BROADCAST) | KIND(REDUCE) | KIND(GATHER) | KIND(SCATTER), 0, true, true, plan_binomial_step, plan_binomial_scratch},
 };
 
 /* A number that no plan has (yet) is none. */
@@ -107,7 +107,11 @@ bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind)
     return (unsigned)kind < WEFT_COLL_KIND_COUNT && (plan_of(plan)->cuts >> kind & 1);
 }
 bool weft_plan_reproducible(enum weft_plan_id plan) { return plan_of(plan)->reproducible; }
-bool weft_plan_wide(enum weft_plan_id plan) { return plan_of(plan)->wide; }
+bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind)
+{
+    bool sums = kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
+    return sums && plan_of(plan)->wide;
+}
 const char *weft_plan_name(enum weft_plan_id plan)
 {
     return (unsigned)plan < WEFT_PLAN_COUNT && plans[plan].name ? plans[plan].name : "?";

@@ -18,6 +18,9 @@ bool plan_doubling_step(const struct weft_plan_args *args, uint64_t index, struc
 bool plan_halving_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 bool plan_chain_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 bool plan_double_tree_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_pat_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_gather_tree_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+bool plan_bruck_exchange_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 bool plan_bruck_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 
 uint32_t plan_direct_folds(const struct weft_plan_args *args);
@@ -28,6 +31,10 @@ uint64_t plan_binomial_scratch(const struct weft_plan_args *args);
 uint64_t plan_doubling_scratch(const struct weft_plan_args *args);
 uint64_t plan_halving_scratch(const struct weft_plan_args *args);
 uint64_t plan_double_tree_scratch(const struct weft_plan_args *args);
+uint64_t plan_pat_scratch(const struct weft_plan_args *args);
+uint64_t plan_gather_tree_scratch(const struct weft_plan_args *args);
+uint64_t plan_bruck_scratch(const struct weft_plan_args *args);
+uint64_t plan_bruck_exchange_scratch(const struct weft_plan_args *args);
 uint64_t plan_chain_scratch(const struct weft_plan_args *args);
 
 /* ---- cuts ---- */

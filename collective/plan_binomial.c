@@ -3,7 +3,7 @@
  * Rank r's parent is r without its lowest set bit b, its children are r + 1, r + 2, r + 4 ... below r + b. Child r + q
  * brings T(r+q, r+2q), what is behind the last rank left out; added in rising order the sums are T(r, r+2q) in turn. So
  * rank 0 ends with T(0, p) and, if it is not the root, sends it on. Broadcast is the same tree from the root down
- * (plan_broadcast.c).
+ * (plan_broadcast.c); gather and scatter are plan_gather_tree.c.
  *
  * Order: T. Partials are f32 for narrower floats, also on the wire; a leaf's contribution travels as it is.
  *
@@ -50,6 +50,7 @@ static void child_step(const struct weft_plan_args *args, uint64_t chunk, uint32
 bool plan_binomial_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     if (args->kind == WEFT_COLL_BROADCAST) return plan_broadcast_step(args, index, action);
+    if (args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return plan_gather_tree_step(args, index, action);
     uint32_t children = children_of(args, args->rank);
     bool first = args->rank == 0, final = args->root == args->rank && !first, hands_on = !first || args->root != 0;
     uint64_t steps = children + hands_on + (final ? 2u : 0u), chunk = index / steps, at = index % steps;
@@ -82,6 +83,7 @@ bool plan_binomial_step(const struct weft_plan_args *args, uint64_t index, struc
 
 uint64_t plan_binomial_scratch(const struct weft_plan_args *args)
 {
+    if (args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return plan_gather_tree_scratch(args);
     if (args->kind != WEFT_COLL_REDUCE) return 0;
     return part_at(args, 0, 3) * (plan_whole_chunks(args) > 1 ? 2 : 1);
 }

@@ -12,6 +12,7 @@
 bool plan_bruck_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     uint64_t ranks = args->ranks;
+    if (args->kind == WEFT_COLL_ALL_TO_ALL) return plan_bruck_exchange_step(args, index, action);
     if (args->count == 0) return false;
     if (index == 0) {
         action->kind = WEFT_ACTION_COPY;
@@ -38,4 +39,9 @@ bool plan_bruck_step(const struct weft_plan_args *args, uint64_t index, struct w
     action->peer = sends ? plan_behind(args, (uint32_t)distance) : plan_ahead(args, (uint32_t)distance);
     action->message = (uint32_t)(index / 2 + 1);
     return true;
+}
+
+uint64_t plan_bruck_scratch(const struct weft_plan_args *args)
+{
+    return args->kind == WEFT_COLL_ALL_TO_ALL ? plan_bruck_exchange_scratch(args) : 0;
 }

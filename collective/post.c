@@ -75,7 +75,11 @@ static enum weft_status check_counts(const struct weft_group *group, const struc
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: count %llu is too large", kind, (unsigned long long)args->count);
     if (args->counts && !cuts_allowed(args->kind))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s takes one count, not one for each rank", kind);
-    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL;
+    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL, at_root = args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER;
+    if (args->unequal && !at_root)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s: `unequal` is for gather and scatter", kind);
+    if (at_root && args->counts && !args->unequal)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s: counts without `unequal`, which all ranks set", kind);
     if (exchanges ? !args->counts != !args->counts_out : args->counts_out != NULL)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: %s", kind, exchanges ? "counts and counts_out go together" : "counts_out is for all_to_all");
     return WEFT_OK;
@@ -117,7 +121,7 @@ static enum weft_status check_args(const struct weft_group *group, const struct 
     if (args->plan != WEFT_PLAN_AUTO && args->reproducible && sums(args->kind) && !weft_plan_reproducible(args->plan))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: plan %s is not reproducible; leave the plan to weft or take direct", kind,
                               weft_plan_name(args->plan));
-    if (args->plan != WEFT_PLAN_AUTO && args->counts && !weft_plan_cuts(args->plan, args->kind))
+    if (args->plan != WEFT_PLAN_AUTO && (args->counts || args->unequal) && !weft_plan_cuts(args->plan, args->kind))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: plan %s has no unequal pieces", kind, weft_plan_name(args->plan));
     return WEFT_OK;
 }
@@ -145,7 +149,7 @@ static struct weft_plan_args plan_args_of(const struct weft_group *group, const 
             &(struct weft_plan_question){
                 .kind = args->kind, .ranks = group->ranks, .bytes = plan.count * elem_bytes, .elem_bytes = elem_bytes,
                 .wide_bytes = sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && sums(args->kind),
-                .unequal = args->counts != NULL, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost},
+                .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost},
             NULL);
     /* The direct plan holds all ranks' contributions to a chunk, twice: shorter chunks keep that bounded. */
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
@@ -177,7 +181,7 @@ static struct scratch scratch_of(const struct weft_group *group, const struct we
     scratch.fold_part = longest < plan->chunk_elems ? longest : plan->chunk_elems;
     if (scratch.folds) scratch.fold_bytes = fold_area_bytes(plan->ranks, args->dtype, scratch.fold_part);
     scratch.plan_at = round_up(scratch.folds * sizeof(struct fold_area)) + scratch.folds * scratch.fold_bytes;
-    size_t elem_bytes = weft_plan_wide(plan->plan) ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
+    size_t elem_bytes = weft_plan_wide(plan->plan, plan->kind) ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     scratch.cuts_at = scratch.plan_at + round_up(weft_plan_scratch(plan) * elem_bytes);
     scratch.copy_at = scratch.cuts_at + (scratch.cuts ? round_up(2 * (plan->ranks + 1ull) * sizeof(uint64_t)) : 0);
     /* all_reduce multiplies into its output; the others' outputs are too short or not theirs. */
@@ -274,13 +278,15 @@ static bool untyped(enum weft_coll_kind kind) { return coll_of_pieces(kind) || k
 /* Each pair of ranks has lengths of its own, which only the messages themselves can compare. */
 static bool own_lengths(const struct weft_coll_args *args)
 {
-    return args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER || (args->kind == WEFT_COLL_ALL_TO_ALL && args->counts);
+    bool rooted = args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER;
+    return rooted ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
 }
 
 /* Unequal pieces that all ranks know: one number that differs when they do. */
 static uint64_t cuts_number(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    if (!args->counts || args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return 0;
+    if (args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return args->unequal;
+    if (!args->counts) return 0;
     uint64_t number = 0xcbf29ce484222325ull;
     for (uint32_t r = 0; r < group->ranks && args->kind != WEFT_COLL_ALL_TO_ALL; r++)
         number = (number ^ args->counts[r]) * 0x100000001b3ull + r;
@@ -299,7 +305,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->text = "";
     coll->args = *args;
     coll->sum = (struct sum){args->dtype, args->op, group->ranks};
-    coll->wide = weft_plan_wide(plan->plan);
+    coll->wide = weft_plan_wide(plan->plan, plan->kind);
     coll->pairwise = is_pairwise(args->kind);
     coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     coll->elem_bytes = untyped(args->kind) ? 1 : weft_dtype_bytes(args->dtype);

@@ -277,6 +277,8 @@ static void start(struct weft_coll *coll, struct slot *slot)
         break;
     case WEFT_ACTION_FOLD:
     case WEFT_ACTION_COPY:
+    case WEFT_ACTION_PACK:
+    case WEFT_ACTION_SUM:
         slot->state = SLOT_COMPUTING;
         break;
     default:
@@ -307,6 +309,15 @@ static void copy_unit(struct weft_coll *coll, const struct weft_action *action, 
     sum_copy(&coll->sum, out, (struct sum_in){scratch_at(coll, action->scratch + from), coll->wide}, count);
 }
 
+static void pack_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from, uint64_t count)
+{
+    struct sum_out out = {scratch_at(coll, action->scratch + from), coll->wide, false};
+    struct sum_in in = {input_at(coll, action->offset_in + from), false};
+    if (action->place == WEFT_PLACE_OUTPUT) in.data = output_at(coll, action->offset + from);
+    if (action->place == WEFT_PLACE_AREA) in = (struct sum_in){scratch_at(coll, action->scratch_own + from), coll->wide};
+    sum_copy(&coll->sum, out, in, count);
+}
+
 /* Some more of a COMPUTING step. */
 static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
 {
@@ -331,6 +342,7 @@ static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
         uint64_t unit = UNIT_BYTES / coll->elem_bytes;
         if (unit > count - slot->computed) unit = count - slot->computed;
         if (copies) copy_unit(coll, action, slot->computed, unit);
+        else if (action->kind == WEFT_ACTION_PACK) pack_unit(coll, action, slot->computed, unit);
         else sum_unit(coll, action, slot->computed, unit);
         slot->computed += unit;
         size_t bytes = unit * coll->elem_bytes;

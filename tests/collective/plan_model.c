@@ -165,6 +165,15 @@ static void touches_of(struct past *past, const struct weft_action *a)
         if (a->place == WEFT_PLACE_AREA) touch(past, SPACE_SCRATCH, true, a->scratch, a->count);
         else touch(past, SPACE_OUT, true, a->offset, a->count);
         break;
+    case WEFT_ACTION_PACK:
+        touch_place(past, a, false, a->scratch_own);
+        touch(past, SPACE_SCRATCH, true, a->scratch, a->count);
+        break;
+    case WEFT_ACTION_SUM:
+        touch(past, SPACE_SCRATCH, !a->into_own && !a->last, a->scratch, a->count);
+        touch_place(past, a, a->into_own && !a->last, a->scratch_own);
+        if (a->last) touch(past, SPACE_OUT, true, a->offset, a->count);
+        break;
     case WEFT_ACTION_COPY:
         touch_place(past, a, false, a->scratch);
         touch(past, SPACE_OUT, true, a->offset, a->count);
@@ -213,7 +222,7 @@ static bool in_bounds(struct model *m, uint32_t rank, const struct weft_action *
     struct past past;
     touches_of(&past, a);
     uint64_t rooms[] = {r->in_count, r->out_count, weft_plan_scratch(&r->cursor.args)};
-    bool long_messages = m->c->plan == WEFT_PLAN_BRUCK;
+    bool long_messages = m->c->plan == WEFT_PLAN_BRUCK || (m->c->plan == WEFT_PLAN_BINOMIAL && !weft_plan_wide(m->c->plan, m->c->kind));
     if (!long_messages && a->count > m->c->chunk_elems) return fault(m, "a step of %llu elements", (unsigned long long)a->count);
     for (uint32_t t = 0; t < past.touch_count; t++) {
         const struct touch *use = &past.touches[t];
@@ -226,7 +235,7 @@ static bool in_bounds(struct model *m, uint32_t rank, const struct weft_action *
     bool talks = a->kind == WEFT_ACTION_SEND || is_receive(a->kind);
     if (talks && (a->peer >= m->c->ranks || a->peer == rank)) return fault(m, "rank %u talks to rank %u", rank, a->peer);
     bool partials = a->kind == WEFT_ACTION_SEND && a->place != WEFT_PLACE_AREA && a->wide;
-    if (partials || (a->wide && !weft_plan_wide(m->c->plan))) return fault(m, "rank %u sends partials where there are none", rank);
+    if (partials || (a->wide && !weft_plan_wide(m->c->plan, m->c->kind))) return fault(m, "rank %u sends partials where there are none", rank);
     return true;
 }
 
@@ -234,6 +243,17 @@ static uint64_t *place_of(struct rank *r, const struct weft_action *a, uint64_t 
 {
     if (a->place == WEFT_PLACE_INPUT) return r->in + a->offset_in;
     return a->place == WEFT_PLACE_OUTPUT ? r->out + a->offset : r->scratch + scratch;
+}
+
+/* What lies in scratch and the own operand, as RECV_SUM and SUM say. */
+static void add(struct rank *r, const struct weft_action *a)
+{
+    const uint64_t *own = place_of(r, a, a->scratch_own);
+    for (uint64_t i = 0; i < a->count; i++) {
+        uint64_t received = r->scratch[a->scratch + i], value = a->own_first ? sum(own[i], received) : sum(received, own[i]);
+        if (a->last) r->out[a->offset + i] = finished(value);
+        else r->scratch[(a->into_own ? a->scratch_own : a->scratch) + i] = value;
+    }
 }
 
 static void receive_payload(struct model *m, struct slot *recv, const uint64_t *data)
@@ -252,13 +272,8 @@ static void receive_payload(struct model *m, struct slot *recv, const uint64_t *
         memcpy(fold->elements + a->peer * m->c->chunk_elems, data, a->count * sizeof *data);
         return;
     }
-    const uint64_t *own = place_of(r, a, a->scratch_own);
     memmove(r->scratch + a->scratch, data, a->count * sizeof *data);
-    for (uint64_t i = 0; i < a->count; i++) {
-        uint64_t received = r->scratch[a->scratch + i], value = a->own_first ? sum(own[i], received) : sum(received, own[i]);
-        if (a->last) r->out[a->offset + i] = finished(value);
-        else r->scratch[(a->into_own ? a->scratch_own : a->scratch) + i] = value;
-    }
+    add(r, a);
 }
 
 static void fold(struct model *m, struct slot *slot)
@@ -307,6 +322,11 @@ static void finish(struct model *m, struct slot *slot)
         over(m, slot->partner);
     } else if (slot->action.kind == WEFT_ACTION_FOLD) {
         fold(m, slot);
+    } else if (slot->action.kind == WEFT_ACTION_SUM) {
+        add(&m->ranks[slot->rank], &slot->action);
+    } else if (slot->action.kind == WEFT_ACTION_PACK) {
+        struct rank *r = &m->ranks[slot->rank];
+        memmove(r->scratch + slot->action.scratch, place_of(r, &slot->action, slot->action.scratch_own), slot->action.count * sizeof(uint64_t));
     } else {
         copy(m, slot);
     }
@@ -376,6 +396,8 @@ static void issue(struct model *m, struct slot *slot)
         break;
     }
     case WEFT_ACTION_FOLD:
+    case WEFT_ACTION_PACK:
+    case WEFT_ACTION_SUM:
     case WEFT_ACTION_COPY: run(m, slot); break;
     default: over(m, slot);
     }
@@ -465,6 +487,11 @@ static uint64_t reduced(struct model *m, uint64_t element, uint32_t slice, uint6
     for (uint32_t r = 0; r < c->ranks; r++) leaves[r] = leaf(r, element);
     if (c->ranks == 1 || weft_plan_reproducible(c->plan)) return finished(tree(leaves, 1, 0, c->ranks));
     if (c->plan == WEFT_PLAN_DOUBLE_TREE) return finished(tree_at(leaves, c->ranks, element / c->chunk_elems & 1, 0));
+    if (c->plan == WEFT_PLAN_PAT) { /* T over the ranks from the owner on */
+        uint64_t turned[5000];
+        for (uint32_t r = 0; r < c->ranks; r++) turned[r] = leaves[(slice + r) % c->ranks];
+        return finished(tree(turned, 1, 0, c->ranks));
+    }
     return around(leaves, c->ranks, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
 }
 

@@ -261,7 +261,9 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
     }
     bool by_tree = c->ranks == 1 || c->plan == WEFT_PLAN_AUTO || weft_plan_reproducible(c->plan);
     uint64_t chunk = chunk_of(c);
-    double total = by_tree ? tree(c, values, 0, c->ranks)
+    double turned[1024]; /* PAT: T over the ranks from the owner of the piece on */
+    for (uint32_t r = 0; r < c->ranks; r++) turned[r] = values[(slice + r) % c->ranks];
+    double total = by_tree ? tree(c, values, 0, c->ranks) : c->plan == WEFT_PLAN_PAT ? tree(c, turned, 0, c->ranks)
         : c->plan == WEFT_PLAN_DOUBLE_TREE ? tree_at(c, values, element / chunk & 1, 0) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
     if (c->op == WEFT_AVG && c->ranks > 1)
         total = c->dtype == WEFT_F64 ? total * (1.0 / c->ranks) : (double)((float)total * (1.0f / (float)c->ranks));

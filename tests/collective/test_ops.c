@@ -129,13 +129,14 @@ static void types_and_reductions(void **state)
         enum weft_coll_kind kind;
         enum weft_plan_id plan;
     } makes[] = {{WEFT_COLL_ALL_REDUCE, WEFT_PLAN_DIRECT}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_RING}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_HALVING},
-                 {WEFT_COLL_REDUCE_SCATTER, WEFT_PLAN_DIRECT}, {WEFT_COLL_REDUCE, WEFT_PLAN_BINOMIAL}, {WEFT_COLL_REDUCE, WEFT_PLAN_CHAIN}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_DOUBLE_TREE}};
+                 {WEFT_COLL_REDUCE_SCATTER, WEFT_PLAN_DIRECT}, {WEFT_COLL_REDUCE, WEFT_PLAN_BINOMIAL}, {WEFT_COLL_REDUCE, WEFT_PLAN_CHAIN}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_DOUBLE_TREE},
+                 {WEFT_COLL_REDUCE_SCATTER, WEFT_PLAN_PAT}};
     for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
         open_groups(ranks, 256, 8);
         uint64_t seed = 100;
         for (int dtype = 1; dtype < WEFT_DTYPE_COUNT; dtype++)
             for (int op = 1; op < WEFT_OP_COUNT; op++)
-                for (size_t m = 0; m < 7; m++) {
+                for (size_t m = 0; m < sizeof makes / sizeof *makes; m++) {
                     bool real = dtype <= WEFT_BF16 || dtype == WEFT_F64 || dtype >= WEFT_F8_E4M3;
                     struct call call = {.kind = makes[m].kind, .plan = makes[m].plan, .dtype = dtype, .op = op, .ranks = ranks, .root = ranks / 2,
                                         .count = 131, .seed = seed++};
@@ -199,7 +200,8 @@ static void unequal_pieces(void **state)
                 struct weft_coll_args args = {.kind = kinds[k], .plan = plan, .dtype = WEFT_I32, .op = WEFT_SUM, .in = in[r], .out = out[r],
                                               .root = root, .count = counts[r], .counts = counts};
                 if (kinds[k] == WEFT_COLL_ALL_TO_ALL) args.counts = sent[r], args.counts_out = received[r];
-                if ((kinds[k] == WEFT_COLL_GATHER || kinds[k] == WEFT_COLL_SCATTER) && r != root) args.counts = NULL;
+                args.unequal = kinds[k] == WEFT_COLL_GATHER || kinds[k] == WEFT_COLL_SCATTER;
+                if (args.unequal && r != root) args.counts = NULL;
                 batch_post(&batch, r, &args);
             }
             batch_run(&batch);

@@ -72,6 +72,23 @@ static void binomial_reduce(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIAL
 static void chain_reduce(void **state) { prove_vector_kind(WEFT_PLAN_CHAIN, WEFT_COLL_REDUCE); }
 static void chain_broadcast(void **state) { prove_vector_kind(WEFT_PLAN_CHAIN, WEFT_COLL_BROADCAST); }
 static void bruck_all_gather(void **state) { prove_vector_kind(WEFT_PLAN_BRUCK, WEFT_COLL_ALL_GATHER); }
+static void bruck_all_to_all(void **state) { prove_vector_kind(WEFT_PLAN_BRUCK, WEFT_COLL_ALL_TO_ALL); }
+static void pat_reduce_scatter(void **state) { prove_vector_kind(WEFT_PLAN_PAT, WEFT_COLL_REDUCE_SCATTER); }
+static void pat_all_gather(void **state) { prove_vector_kind(WEFT_PLAN_PAT, WEFT_COLL_ALL_GATHER); }
+static void binomial_gather(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIAL, WEFT_COLL_GATHER); }
+static void binomial_scatter(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIAL, WEFT_COLL_SCATTER); }
+
+/* PAT with as many pieces in a message as fit: none, some, half of all. */
+static void pat_aggregated(void **state)
+{
+    static const enum weft_coll_kind kinds[] = {WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
+    for (uint32_t p = 2; p <= ranks_max; p += p < 40 || thorough ? 1 : 11)
+        for (uint32_t pieces = 1; pieces <= p; pieces *= 2)
+            for (int k = 0; k < 2; k++)
+                prove(&(struct plan_case){.plan = WEFT_PLAN_PAT, .kind = kinds[k], .ranks = p, .count = 1 + p % 3, .chunk_elems = pieces * (1 + p % 3),
+                                          .lanes = 1, .window = 2 + p % 15, .in_place = p % 2, .seed = pieces % 3 * p});
+}
+
 static void gather(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_GATHER); }
 static void scatter(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_SCATTER); }
 static void all_to_all(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_ALL_TO_ALL); }
@@ -116,10 +133,11 @@ static void any_root(void **state)
         enum weft_plan_id plan;
         enum weft_coll_kind kind;
     } rooted[] = {{WEFT_PLAN_DIRECT, WEFT_COLL_REDUCE}, {WEFT_PLAN_BINOMIAL, WEFT_COLL_REDUCE}, {WEFT_PLAN_CHAIN, WEFT_COLL_REDUCE},
-                  {WEFT_PLAN_CHAIN, WEFT_COLL_BROADCAST}, {WEFT_PLAN_DIRECT, WEFT_COLL_GATHER}, {WEFT_PLAN_DIRECT, WEFT_COLL_SCATTER}};
+                  {WEFT_PLAN_CHAIN, WEFT_COLL_BROADCAST}, {WEFT_PLAN_DIRECT, WEFT_COLL_GATHER}, {WEFT_PLAN_DIRECT, WEFT_COLL_SCATTER},
+                  {WEFT_PLAN_BINOMIAL, WEFT_COLL_GATHER}, {WEFT_PLAN_BINOMIAL, WEFT_COLL_SCATTER}};
     for (uint32_t p = 1; p <= (thorough ? 40 : 17); p++)
         for (uint32_t root = 0; root < p; root++)
-            for (size_t i = 0; i < 6; i++)
+            for (size_t i = 0; i < sizeof rooted / sizeof *rooted; i++)
                 prove(&(struct plan_case){.plan = rooted[i].plan, .kind = rooted[i].kind, .ranks = p, .root = root, .count = 7, .chunk_elems = 2,
                                           .lanes = 1, .window = 2 + root % 7, .in_place = root % 2 && rooted[i].kind != WEFT_COLL_BROADCAST,
                                           .seed = root % 3});
@@ -258,7 +276,7 @@ static void plans_told(void **state)
     assert_true(plans[WEFT_COLL_ALL_REDUCE] == WEFT_PLAN_HALVING && plans[WEFT_COLL_BROADCAST] == WEFT_PLAN_CHAIN);
     assert_true(plans[WEFT_COLL_ALL_GATHER] == WEFT_PLAN_RING);
     assert_int_equal(weft_plans_parse("reduce=ring", plans, &error), WEFT_ERR_UNSUPPORTED);
-    static const char *const bad[] = {"pat", "rin", "all_reduce=", "=ring", "all_reduc=ring", "broadcast=chain,all_reduce=nothing", "a_name_that_is_longer_than_any_plan_has"};
+    static const char *const bad[] = {"one-host", "rin", "all_reduce=", "=ring", "all_reduc=ring", "broadcast=chain,all_reduce=nothing", "a_name_that_is_longer_than_any_plan_has"};
     for (size_t i = 0; i < 7; i++) {
         assert_int_equal(weft_plans_parse(bad[i], plans, &error), WEFT_ERR_INVALID);
         assert_true(plans[WEFT_COLL_BROADCAST] == WEFT_PLAN_CHAIN);
@@ -278,7 +296,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(direct_all_reduce), cmocka_unit_test(direct_reduce_scatter), cmocka_unit_test(direct_all_gather),
         cmocka_unit_test(direct_all_gather_bytes), cmocka_unit_test(ring_all_reduce), cmocka_unit_test(ring_reduce_scatter),
         cmocka_unit_test(ring_all_gather), cmocka_unit_test(doubling), cmocka_unit_test(halving), cmocka_unit_test(double_tree), cmocka_unit_test(direct_reduce),
-        cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather),
+        cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather), cmocka_unit_test(bruck_all_to_all),
+        cmocka_unit_test(pat_reduce_scatter), cmocka_unit_test(pat_all_gather), cmocka_unit_test(pat_aggregated), cmocka_unit_test(binomial_gather),
+        cmocka_unit_test(binomial_scatter),
         cmocka_unit_test(gather), cmocka_unit_test(scatter), cmocka_unit_test(all_to_all), cmocka_unit_test(unequal_pieces), cmocka_unit_test(any_root),
         cmocka_unit_test(broadcast), cmocka_unit_test(broadcast_any_root),
         cmocka_unit_test(exchange_bytes_is_all_to_all), cmocka_unit_test(barrier), cmocka_unit_test(barrier_holds), cmocka_unit_test(large), cmocka_unit_test(huge_counts),

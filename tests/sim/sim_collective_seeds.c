@@ -189,9 +189,7 @@ static bool calls_differ(const struct call *a, const struct call *b)
     if (a->kind == WEFT_COLL_BARRIER) return a->plan != b->plan;
     bool sums = a->kind == WEFT_COLL_ALL_REDUCE || a->kind == WEFT_COLL_REDUCE_SCATTER || a->kind == WEFT_COLL_REDUCE;
     bool roots = a->kind == WEFT_COLL_BROADCAST || a->kind == WEFT_COLL_REDUCE || a->kind == WEFT_COLL_GATHER || a->kind == WEFT_COLL_SCATTER;
-    /* Pieces of a gather, a scatter or an all_to_all have lengths of their own, which no two ranks need share. */
-    bool counts = sums || a->kind == WEFT_COLL_ALL_GATHER || a->kind == WEFT_COLL_BROADCAST;
-    return (counts && a->count != b->count) || a->dtype != b->dtype || a->plan != b->plan || (sums && a->op != b->op) || (roots && a->root != b->root);
+    return a->count != b->count || a->dtype != b->dtype || a->plan != b->plan || (sums && a->op != b->op) || (roots && a->root != b->root);
 }
 
 static void change_call(struct call *call, uint32_t ranks)

@@ -38,6 +38,17 @@ class Operations(harness.JobTest):
             self.assertEqual(len(rings), 1)
             self.assertNotIn(rings.pop(), seen.values())
 
+    def test_plans_for_short_pieces(self):
+        """Every operation by the plans of few messages, and every reduce_scatter and all_gather by PAT, chunk by chunk, too."""
+        for workers in (2, 3, 5):
+            for name, chunk, plans in (
+                ("trees", "1048576", {"ALL_TO_ALL": "bruck", "ALL_GATHER": "bruck", "GATHER": "binomial", "SCATTER": "binomial"}),
+                ("pat", "65536", {"REDUCE_SCATTER": "pat", "ALL_GATHER": "pat", "BROADCAST": "binomial", "REDUCE": "binomial"}),
+                ("pat-chunks", "4096", {"REDUCE_SCATTER": "pat", "ALL_GATHER": "pat"}),
+            ):
+                told = {"WEFT_PLAN_" + kind: plan for kind, plan in plans.items()}
+                self.bits(workers, f"{name}-{workers}", WEFT_COLLECTIVE_CHUNK_BYTES=chunk, **told, **(SHM if workers % 2 else TCP))
+
     def test_a_wrong_plan_is_refused(self):
         done = self.run_job(0, 2, [WORKER], "wrong", environment={"WEFT_PLAN_REDUCE": "ring"})
         self.assertNotEqual(done.returncode, 0)
