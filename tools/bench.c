@@ -14,21 +14,24 @@
 #include "tools/bench_job.h"
 #include "tools/bench_options.h"
 
-static const char help[] =
-    "usage: weft bench WHAT [options]\n\n"
-    "  all_reduce   time and bandwidth of the all-reduce, every element of the result checked\n"
-    "  push_pull    the same through parameter-server shards\n"
-    "  waiting      what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks "
-    "that compute\n"
-    "  kernels      speed of the kernels and codecs of one thread beside copy bandwidth\n"
-    "  codec        ratio, error and time of each codec, and below which link speed it pays\n"
-    "  p2p          messages between endpoints of one transport: latency, bandwidth, message rate; beside "
-    "ucx_perftest\n"
-    "  compare      two commands in turn, or two files of rows: the median ratio and its noise\n"
-    "  plot         charts (SVG) of CSV files\n\n"
-    "With -n N, all_reduce, push_pull and waiting start N processes on this host; without it they take part "
-    "in the job they\n"
+static const char others[] =
+    "  push_pull         an all-reduce through parameter-server shards\n"
+    "  waiting           what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
+    "  kernels           speed of the kernels and codecs of one thread beside copy bandwidth\n"
+    "  codec             ratio, error and time of each codec, and below which link speed it pays\n"
+    "  p2p               messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
+    "  compare           two commands in turn, or two files of rows: the median ratio and its noise\n"
+    "  plot              charts (SVG) of CSV files\n\n"
+    "With -n N, the operations, push_pull and waiting start N processes on this host; without it they take part in the job they\n"
     "were started in: weft run -n 4 -- weft bench all_reduce. `weft bench WHAT --help` has the options.\n";
+
+static void print_help(FILE *out)
+{
+    const struct bench_operation *operation;
+    fputs("usage: weft bench WHAT [options]\n\nOperations: time and bandwidth, every element of the result checked.\n", out);
+    for (uint32_t i = 0; (operation = bench_operation_at(i)); i++) fprintf(out, "  %-17s %s\n", operation->name, operation->about);
+    fprintf(out, "\nOthers:\n%s", others);
+}
 
 enum { RUN_ARGS_MAX = 64 };
 
@@ -58,7 +61,7 @@ static bool build_command(struct launch *launch, const struct bench_options *opt
         launch->self,         "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--log-dir",
         launch->log_directory};
     for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++) add(launch, head[i]);
-    const char *const worker[] = {"--", launch->self, "bench", bench_kind_name(options->kind)};
+    const char *const worker[] = {"--", launch->self, "bench", bench_name(options)};
     for (size_t i = 0; i < sizeof(worker) / sizeof(worker[0]); i++) add(launch, worker[i]);
     for (int i = 1; i < argc; i++) add(launch, argv[i]);
     add(launch, "-n"); /* the later one counts: take part, do not launch again */
@@ -108,10 +111,10 @@ static int launch_job(const struct bench_options *options, int argc, char **argv
     return fine ? 0 : 1;
 }
 
-static int measure(enum bench_kind kind, int argc, char **argv)
+static int measure(enum bench_kind kind, const struct bench_operation *operation, int argc, char **argv)
 {
     struct bench_options options;
-    int answer = bench_options_parse(&options, kind, argc, argv);
+    int answer = bench_options_parse(&options, kind, operation, argc, argv);
     if (answer != 0) return answer - 1;
     if (options.processes > 0) return launch_job(&options, argc, argv);
     if (!getenv("WEFT_COORDINATOR")) {
@@ -124,9 +127,10 @@ static int measure(enum bench_kind kind, int argc, char **argv)
 int weft_bench_main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    if (strcmp(what, "all_reduce") == 0) return measure(BENCH_ALL_REDUCE, argc - 1, argv + 1);
-    if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, argc - 1, argv + 1);
-    if (strcmp(what, "waiting") == 0) return measure(BENCH_WAITING, argc - 1, argv + 1);
+    const struct bench_operation *operation = bench_operation_find(what);
+    if (operation) return measure(BENCH_OPERATION, operation, argc - 1, argv + 1);
+    if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, NULL, argc - 1, argv + 1);
+    if (strcmp(what, "waiting") == 0) return measure(BENCH_WAITING, NULL, argc - 1, argv + 1);
     if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
     if (strcmp(what, "codec") == 0) return weft_bench_codec_main(argc - 1, argv + 1);
     if (strcmp(what, "p2p") == 0) return weft_bench_p2p_main(argc - 1, argv + 1);
@@ -134,6 +138,6 @@ int weft_bench_main(int argc, char **argv)
     if (strcmp(what, "compare") == 0) return weft_bench_compare_main(argc - 1, argv + 1);
     bool asked = strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0 || strcmp(what, "help") == 0;
     if (!asked && *what) fprintf(stderr, "weft bench: there is no benchmark '%s'\n", what);
-    fputs(help, asked ? stdout : stderr);
+    print_help(asked ? stdout : stderr);
     return asked ? 0 : 2;
 }

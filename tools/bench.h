@@ -2,9 +2,10 @@
  *
  *   bench.c          the command line: which benchmark, launch or take part
  *   bench_options    sizes, type, operation, plan, transport ...
- *   bench_pattern    inputs whose sums are known exactly, and the check of every element
- *   bench_job        session, timed loop, agreement of the ranks: what all benchmarks share
- *   bench_report     the table (nccl-tests' columns) and the JSON rows
+ *   bench_operation  what the operations differ in: buffers, bandwidth, call, contents
+ *   bench_pattern    inputs whose reductions are known exactly, and the check of every element
+ *   bench_job        session, sweep, rows; bench_timing the timed loops; bench_machine clocks and memory (bench_rank.h)
+ *   bench_report     the table (nccl-tests' columns) and the JSON rows; bench_curves what --plot draws
  *   bench_kernels    `weft bench kernels`, over tools/kernelbench
  *   bench_codec      `weft bench codec`, over tools/codecbench
  *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them

@@ -1,9 +1,7 @@
-/* bench_job.c - see bench_job.h.
+/* bench_job.c - see bench_rank.h.
  *
- * Each size: warm up, then time every operation by itself (start to end of wait) on every rank, then
- * one more operation on fresh contents whose result is checked element by element. All ranks time alike; the mean goes
- * through an all-reduce, so a fast rank 0 cannot flatter the table. Timed operations run on zeros: in
- * place, sums of anything else would grow to infinity. */
+ * Each row: out of place and in place where there are both, warm-up, timed operations, then operations on fresh contents whose
+ * results are checked element by element. */
 #include "tools/bench_job.h"
 
 #include <inttypes.h>
@@ -12,91 +10,80 @@
 #include <string.h>
 #include <time.h>
 
-#include "tools/bench_pattern.h"
-#include "tools/bench_report.h"
+#include "tools/bench_rank.h"
 #include "tools/benchlib/usage.h"
-#include "weft/weft.h"
 
-struct job {
-    const struct bench_options *options;
-    struct weft_session *session;
-    uint32_t rank, ranks;
-    void *in, *out;              /* owned by weft_alloc; sweep.last bytes each */
-    double *times;               /* (iters,) microseconds */
-    struct weft_tensor *tensor;  /* push_pull: of the size at hand */
-    uint64_t step;
-    double step_us;              /* push_pull: sum of whole steps while timing */
-    struct bench_report report;
-};
+static bool is_operation(const struct bench_rank *rank) { return rank->options->kind == BENCH_OPERATION; }
 
-static double now_us(void)
+/* ---- one row ---- */
+
+static void name_bandwidth(const struct bench_rank *rank, uint64_t bytes, struct bench_timing *timing)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
+    uint32_t shards = weft_shards(rank->session);
+    double factor = is_operation(rank) ? bench_bus_factor(rank->options->operation, rank->ranks)
+                                       : rank->ranks > shards ? (double)rank->ranks / shards : 1;
+    timing->algbw = timing->time_us > 0 ? 1e-3 * (double)bytes / timing->time_us : 0;
+    timing->busbw = timing->algbw * factor;
 }
 
-static bool fail(const struct job *job, const char *what, enum weft_status status)
+static bool run_form(struct bench_rank *rank, bool in_place, uint64_t bytes, struct bench_timing *timing)
 {
-    const char *text = weft_error_text(job->session);
-    fprintf(stderr, "weft bench: rank %" PRIu32 ", %s: %s\n", job->rank, what, text && *text ? text : weft_status_text(status));
-    return false;
-}
-
-static bool wait_done(const struct job *job, const char *what, enum weft_status started, struct weft_request *request)
-{
-    enum weft_status status = started < 0 ? started : weft_wait(request, 0);
-    return status < 0 ? fail(job, what, status) : true;
-}
-
-static bool agree_sum(struct job *job, int64_t *values, uint64_t count)
-{
-    struct weft_request request = {{0}};
-    return wait_done(job, "agreement", weft_all_reduce(job->session, values, values, count, WEFT_I64, WEFT_SUM, &request), &request);
-}
-
-static bool barrier(struct job *job)
-{
-    struct weft_request request = {{0}};
-    return wait_done(job, "barrier", weft_barrier(job->session, &request), &request);
-}
-
-/* ---- the two operations; *us_out: start to end of wait ---- */
-
-static bool all_reduce_once(struct job *job, uint64_t count, bool in_place, double *us_out)
-{
-    struct weft_request request = {{0}};
-    double started = now_us();
-    enum weft_status status = weft_all_reduce(job->session, in_place ? job->out : job->in, job->out, count, job->options->dtype,
-                                              job->options->op, &request);
-    if (!wait_done(job, "all_reduce", status, &request)) return false;
-    *us_out = now_us() - started;
+    bench_part_place(&rank->part, rank->in, rank->out, in_place);
+    if (!bench_time(rank, timing)) return false;
+    name_bandwidth(rank, bytes, timing);
     return true;
 }
 
-static bool push_pull_once(struct job *job, double *us_out)
+static void explain(struct bench_rank *rank)
 {
-    struct weft_request request = {{0}};
-    struct weft_step step = {.step = ++job->step, .lr = 1, .weight = 1};
-    double began = now_us();
-    enum weft_status status = weft_step_begin(job->session, &step);
-    if (status < 0) return fail(job, "step_begin", status);
-    double started = now_us();
-    if (!wait_done(job, "push_pull", weft_push_pull(job->tensor, job->in, job->out, &request), &request)) return false;
-    double ended = now_us();
-    status = weft_step_end(job->session);
-    if (status < 0) return fail(job, "step_end", status);
-    *us_out = ended - started;
-    job->step_us += now_us() - began;
+    const struct bench_part *part = &rank->part;
+    char text[640];
+    uint64_t count = part->operation->unequal ? part->whole / part->ranks : part->piece;
+    if (rank->rank == 0 && !rank->options->json && part->operation->plans_of &&
+        weft_explain(rank->session, part->operation->plans_of, count, part->dtype, text, sizeof text) == WEFT_OK)
+        fprintf(rank->report.out, "# %s\n", text);
+}
+
+static bool note_memory(struct bench_rank *rank, struct bench_row *row)
+{
+    int64_t pss = (int64_t)bench_pss();
+    if (!bench_agree(rank, &pss, 1, WEFT_MAX)) return false;
+    row->pss_bytes = (uint64_t)pss;
+    if (rank->rank == 0) {
+        bench_report_row(&rank->report, row);
+    } else {
+        rank->report.wrong += row->out_of_place.wrong + row->in_place.wrong;
+    }
     return true;
 }
 
-static bool run_once(struct job *job, uint64_t count, bool in_place, double *us_out)
+/* rank->part says of which type, reduction and root. */
+static bool run_size(struct bench_rank *rank, uint64_t bytes)
 {
-    return job->options->kind == BENCH_ALL_REDUCE ? all_reduce_once(job, count, in_place, us_out) : push_pull_once(job, us_out);
+    struct bench_part *part = &rank->part;
+    const struct bench_operation *operation = part->operation;
+    if (!bench_part_size(part, bytes)) return fprintf(stderr, "weft bench: out of memory\n"), false;
+    bytes = part->whole * weft_dtype_bytes(part->dtype);
+    struct bench_row row = {.bytes = bytes, .count = part->piece, .dtype = part->dtype, .op = part->op,
+                            .root = operation->rooted ? (int)part->root : -1};
+    if (rank->options->explain) explain(rank);
+    if (operation->out_of_place) {
+        if (!run_form(rank, false, bytes, &row.out_of_place)) return false;
+        row.plan_taken = rank->plan_taken;
+        if (!bench_check(rank, &row.out_of_place)) return false;
+    }
+    if (operation->in_place) {
+        if (!run_form(rank, true, bytes, &row.in_place)) return false;
+        row.plan_taken = rank->plan_taken;
+        if (!bench_check(rank, &row.in_place)) return false;
+    }
+    double alone = operation->out_of_place ? row.out_of_place.time_us : row.in_place.time_us;
+    bench_part_place(part, rank->in, rank->out, !operation->out_of_place);
+    if (rank->options->overlap && !bench_overlap(rank, alone, &row.overlap)) return false;
+    return note_memory(rank, &row);
 }
 
-static bool declare_size(struct job *job, uint64_t count)
+static bool declare_size(struct bench_rank *rank, uint64_t count)
 {
     char name[48];
     snprintf(name, sizeof(name), "bench.%" PRIu64, count);
@@ -106,109 +93,35 @@ static bool declare_size(struct job *job, uint64_t count)
     declared.dim_count = 1;
     declared.dims[0] = count;
     declared.mode = WEFT_MODE_SERVER;
-    enum weft_status status = weft_declare(job->session, &declared, &job->tensor);
-    return status < 0 ? fail(job, "declare", status) : true;
+    enum weft_status status = weft_declare(rank->session, &declared, &rank->tensor);
+    return status < 0 ? bench_failed(rank, "declare", status) : true;
 }
 
-/* ---- one row ---- */
-
-static bool time_size(struct job *job, uint64_t count, bool in_place, struct bench_timing *timing)
+/* Its result is that of an all_reduce out of place, and is filled and checked as one. */
+static bool run_push_pull_size(struct bench_rank *rank, uint64_t bytes)
 {
-    const struct bench_options *options = job->options;
-    uint64_t bytes = count * weft_dtype_bytes(options->dtype);
-    double ignored, total = 0;
-    memset(job->in, 0, bytes);
-    memset(job->out, 0, bytes);
-    for (uint32_t i = 0; i < options->warmup; i++) {
-        if (!run_once(job, count, in_place, &ignored)) return false;
-    }
-    if (!barrier(job)) return false;
-    job->step_us = 0;
-    for (uint32_t i = 0; i < options->iters; i++) {
-        if (!run_once(job, count, in_place, &job->times[i])) return false;
-        total += job->times[i];
-    }
-    int64_t nanoseconds = (int64_t)(1000 * total / options->iters);
-    if (!agree_sum(job, &nanoseconds, 1)) return false;
-    timing->time_us = 1e-3 * (double)nanoseconds / job->ranks;
-    timing->summary = bench_summarise(job->times, options->iters);
-    timing->algbw = (double)bytes / timing->time_us * 1e-3;
-    double factor = 2.0 * (job->ranks - 1) / job->ranks;
-    if (options->kind == BENCH_PUSH_PULL) {
-        uint32_t shards = weft_shards(job->session);
-        factor = job->ranks > shards ? (double)job->ranks / shards : 1;
-    }
-    timing->busbw = timing->algbw * factor;
-    return true;
+    struct bench_part *part = &rank->part;
+    struct bench_row row = {.dtype = part->dtype, .op = part->op, .root = -1};
+    if (!bench_part_size(part, bytes) || !declare_size(rank, part->whole)) return false;
+    row.count = part->whole;
+    row.bytes = row.count * weft_dtype_bytes(part->dtype);
+    if (!run_form(rank, false, row.bytes, &row.out_of_place)) return false;
+    row.step_us = rank->step_us / rank->options->iters;
+    return bench_check(rank, &row.out_of_place) && note_memory(rank, &row);
 }
 
-static bool check_size(struct job *job, uint64_t count, bool in_place, uint32_t salt, uint64_t *wrong_out)
-{
-    const struct bench_options *options = job->options;
-    double ignored;
-    void *from = in_place ? job->out : job->in;
-    memset(job->out, 0xa5, count * weft_dtype_bytes(options->dtype));
-    bench_pattern_fill(from, count, options->dtype, job->rank, job->ranks, salt);
-    if (!run_once(job, count, in_place, &ignored)) return false;
-    enum weft_op op = options->kind == BENCH_PUSH_PULL ? WEFT_AVG : options->op;
-    int64_t wrong = (int64_t)bench_pattern_check(job->out, count, options->dtype, op, job->ranks, salt);
-    if (!agree_sum(job, &wrong, 1)) return false;
-    *wrong_out = (uint64_t)wrong;
-    return true;
-}
-
-static bool run_size(struct job *job, uint64_t bytes, uint32_t salt)
-{
-    uint64_t count = bytes / weft_dtype_bytes(job->options->dtype);
-    struct bench_row row = {.bytes = bytes, .count = count};
-    if (job->options->kind == BENCH_PUSH_PULL && !declare_size(job, count)) return false;
-    if (job->options->explain && job->rank == 0 && !job->options->json) {
-        char text[640];
-        if (weft_explain(job->session, bench_kind_name(job->options->kind), count, job->options->dtype, text, sizeof text) == WEFT_OK)
-            fprintf(job->report.out, "# %s\n", text);
-    }
-    if (!time_size(job, count, false, &row.out_of_place)) return false;
-    row.step_us = job->step_us / job->options->iters;
-    if (job->options->kind == BENCH_ALL_REDUCE) row.plan_taken = weft_plan_taken(job->session);
-    if (!check_size(job, count, false, salt, &row.out_of_place.wrong)) return false;
-    if (job->options->kind == BENCH_ALL_REDUCE) {
-        if (!time_size(job, count, true, &row.in_place)) return false;
-        if (!check_size(job, count, true, salt + 1, &row.in_place.wrong)) return false;
-    }
-    if (job->rank == 0) bench_report_row(&job->report, &row);
-    else job->report.wrong += row.out_of_place.wrong + row.in_place.wrong;
-    return true;
-}
-
-/* What this host's memory can do at the largest footprint, measured while the other ranks wait. */
-static double copy_bandwidth(struct job *job)
-{
-    enum { ROUNDS = 5 };
-    double best = 0;
-    uint64_t bytes = job->options->sweep.last;
-    uint64_t repeats = bytes < (1 << 20) ? (1 << 20) / bytes + 1 : 1;
-    for (int round = 0; round < ROUNDS; round++) {
-        double started = now_us();
-        for (uint64_t i = 0; i < repeats; i++) {
-            memcpy(job->out, job->in, bytes);
-            __asm__ volatile("" ::: "memory"); /* each copy is made */
-        }
-        double gbps = 2e-3 * (double)(bytes * repeats) / (now_us() - started);
-        if (gbps > best) best = gbps;
-    }
-    return best;
-}
+/* ---- the sweep ---- */
 
 /* What the links are, each way once: "shm mapped, other memory by CMA", "ucx tcp/eth0". Reasons against other ways are left out. */
-static void name_transport(struct job *job)
+static void name_transport(struct bench_rank *rank)
 {
     enum { TRIES = 200, TRY_NS = 10000000 }; /* 2 s: a neighbour that the barrier did not wait for may meet us a little later */
     static char text[64 << 10];
-    char *rest = text, *line, *into = job->report.transport;
-    size_t room = sizeof job->report.transport;
+    char *rest = text, *line, *into = rank->report.transport;
+    size_t room = sizeof rank->report.transport;
     snprintf(into, room, "none");
     for (int i = 0; i < TRIES; i++) {
-        if (weft_describe_links(job->session, text, sizeof text) < 0) return;
+        if (weft_describe_links(rank->session, text, sizeof text) < 0) return;
         if (!strstr(text, "not met yet")) break;
         nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
     }
@@ -222,63 +135,144 @@ static void name_transport(struct job *job)
     }
 }
 
-static bool run_sweep(struct job *job)
+static bool run_sizes(struct bench_rank *rank)
 {
-    const struct bench_options *options = job->options;
-    enum weft_status status = weft_set_plan(job->session, options->plan);
-    if (status < 0) return fail(job, "plan", status);
-    if (!barrier(job)) return false;
-    if (job->rank == 0) {
-        job->report.copy_gbps = copy_bandwidth(job);
-        name_transport(job);
-        bench_report_begin(&job->report);
+    struct bench_sweep sweep = rank->options->sweep;
+    const struct bench_operation *operation = rank->part.operation;
+    uint64_t pieces = operation->unequal ? (uint64_t)rank->ranks * (rank->ranks + 1) / 2 : operation->pieces ? rank->ranks : 1;
+    sweep.unit = weft_dtype_bytes(rank->part.dtype) * pieces;
+    for (uint64_t bytes = 0; (bytes = bench_sweep_next(&sweep, bytes)) != 0;) {
+        if (!(is_operation(rank) ? run_size(rank, bytes) : run_push_pull_size(rank, bytes))) return false;
     }
-    if (!barrier(job)) return false;
-    uint32_t salt = 1;
-    for (uint64_t bytes = 0; (bytes = bench_sweep_next(&options->sweep, bytes)) != 0; salt += 2) {
-        if (!run_size(job, bytes, salt)) return false;
-    }
-    return job->rank != 0 || (bench_report_end(&job->report) || bench_printed(bench_kind_name(options->kind)));
+    return true;
 }
 
-static bool prepare(struct job *job)
+/* Every reduction that has a meaning for the type; one that was asked for by itself is the library's to refuse. */
+static bool run_types(struct bench_rank *rank)
 {
-    const struct bench_options *options = job->options;
-    if (options->kind == BENCH_PUSH_PULL && weft_shards(job->session) == 0) {
+    const struct bench_options *options = rank->options;
+    for (uint32_t d = 0; d < options->dtype_count; d++) {
+        for (uint32_t o = 0; o < options->op_count; o++) {
+            enum weft_dtype dtype = options->dtypes[d];
+            enum weft_op op = options->ops[o];
+            bool several = options->dtype_count > 1 || options->op_count > 1;
+            if (several && (!bench_pattern_allows(dtype, op) || rank->ranks > bench_pattern_ranks_max(dtype, op))) continue;
+            rank->part.dtype = dtype;
+            rank->part.op = op;
+            if (!run_sizes(rank)) return false;
+        }
+    }
+    return true;
+}
+
+static bool run_sweep(struct bench_rank *rank)
+{
+    const struct bench_options *options = rank->options;
+    bool rooted = is_operation(rank) && options->operation->rooted && options->all_roots;
+    if (!bench_barrier(rank)) return false;
+    if (rank->rank == 0) {
+        rank->report.copy_gbps = bench_copy_bandwidth(rank->out, rank->in, options->sweep.last);
+        name_transport(rank);
+        bench_report_begin(&rank->report);
+    }
+    if (!bench_barrier(rank)) return false;
+    for (uint32_t cycle = 0; cycle < options->cycles; cycle++) {
+        for (uint32_t root = rooted ? 0 : options->root; root < (rooted ? rank->ranks : options->root + 1); root++) {
+            rank->part.root = root;
+            if (!run_types(rank)) return false;
+        }
+    }
+    return rank->rank != 0 || (bench_report_end(&rank->report) || bench_printed(bench_name(options)));
+}
+
+/* ---- joining ---- */
+
+static bool fits(struct bench_rank *rank)
+{
+    const struct bench_options *options = rank->options;
+    if (!is_operation(rank) && weft_shards(rank->session) == 0) {
         fprintf(stderr, "weft bench: push_pull needs shards; start the job with `weft run -s 1 ...` or use -n and -s\n");
         return false;
     }
-    if (job->ranks > bench_pattern_ranks_max(options->dtype)) {
-        fprintf(stderr, "weft bench: sums over %" PRIu32 " ranks are not exact in %s, so they cannot be checked; use f32\n", job->ranks,
-                weft_dtype_name(options->dtype));
+    if (options->root >= rank->ranks) {
+        fprintf(stderr, "weft bench: there is no rank %" PRIu32 " (-r) among %" PRIu32 "\n", options->root, rank->ranks);
         return false;
     }
-    size_t room = options->sweep.last > 8 ? options->sweep.last : 8;
-    job->in = weft_alloc(job->session, room);
-    job->out = weft_alloc(job->session, room);
-    job->times = calloc(options->iters, sizeof(*job->times));
-    if (job->in && job->out && job->times) return true;
-    fprintf(stderr, "weft bench: out of memory for two buffers of %zu bytes; make -e smaller\n", room);
+    if (options->dtype_count == 1 && options->op_count == 1 && rank->ranks > bench_pattern_ranks_max(options->dtypes[0], options->ops[0])) {
+        fprintf(stderr, "weft bench: sums over %" PRIu32 " ranks are not exact in %s, so they cannot be checked; use f32\n", rank->ranks,
+                weft_dtype_name(options->dtypes[0]));
+        return false;
+    }
+    return true;
+}
+
+static void *allocate(struct bench_rank *rank, size_t bytes)
+{
+    if (!rank->options->plain_memory) return weft_alloc(rank->session, bytes);
+    void *memory = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (memory) memset(memory, 0, bytes);
+    return memory;
+}
+
+static bool prepare(struct bench_rank *rank)
+{
+    const struct bench_options *options = rank->options;
+    uint64_t least = 8u * (uint64_t)rank->ranks * (rank->ranks + 1); /* one element of every piece */
+    rank->room = options->sweep.last > least ? options->sweep.last : least;
+    rank->in = allocate(rank, rank->room);
+    rank->out = allocate(rank, rank->room);
+    rank->times = calloc(options->iters, sizeof *rank->times);
+    rank->agreed = calloc(options->iters, sizeof *rank->agreed);
+    rank->calls = calloc(options->together, sizeof *rank->calls);
+    if (rank->in && rank->out && rank->times && rank->agreed && rank->calls) return true;
+    fprintf(stderr, "weft bench: out of memory for two buffers of %zu bytes; make -e smaller\n", rank->room);
     return false;
+}
+
+static bool set_plan(struct bench_rank *rank)
+{
+    char text[80];
+    if (!is_operation(rank) || strcmp(rank->options->plan, "auto") == 0) return true;
+    snprintf(text, sizeof text, "%s=%s", rank->options->operation->plans_of, rank->options->plan);
+    enum weft_status status = weft_set_plan(rank->session, text);
+    return status < 0 ? bench_failed(rank, "plan", status) : true;
+}
+
+static void release(struct bench_rank *rank)
+{
+    if (rank->options->plain_memory) {
+        weft_finalize(rank->session); /* whatever runs still ends before its memory does */
+        free(rank->in);
+        free(rank->out);
+    } else {
+        weft_free(rank->session, rank->in);
+        weft_free(rank->session, rank->out);
+        weft_finalize(rank->session);
+    }
+    bench_part_free(&rank->part);
+    free(rank->times);
+    free(rank->agreed);
+    free(rank->calls);
 }
 
 int bench_job_run(const struct bench_options *options)
 {
-    struct job job = {.options = options};
+    struct bench_rank rank = {.options = options};
     struct weft_options joining;
     weft_options_init(&joining);
-    enum weft_status status = weft_init(&joining, &job.session);
+    enum weft_status status = weft_init(&joining, &rank.session);
     if (status < 0) {
         fprintf(stderr, "weft bench: %s\n", weft_error_text(NULL));
         return 1;
     }
-    job.rank = weft_rank(job.session);
-    job.ranks = weft_ranks(job.session);
-    job.report = (struct bench_report){.out = stdout, .options = options, .ranks = job.ranks, .shards = weft_shards(job.session)};
-    bool fine = prepare(&job) && run_sweep(&job);
-    weft_free(job.session, job.in);
-    weft_free(job.session, job.out);
-    free(job.times);
-    weft_finalize(job.session);
-    return fine && job.report.wrong == 0 ? 0 : 1;
+    rank.rank = weft_rank(rank.session);
+    rank.ranks = weft_ranks(rank.session);
+    rank.part = (struct bench_part){.operation = options->operation, .dtype = options->dtypes[0], .op = options->ops[0],
+                                    .rank = rank.rank, .ranks = rank.ranks};
+    if (!is_operation(&rank)) rank.part.operation = bench_operation_find("all_reduce"); /* whose mean it gives */
+    rank.report = (struct bench_report){.out = stdout, .options = options, .ranks = rank.ranks, .shards = weft_shards(rank.session)};
+    bool fine = fits(&rank) && prepare(&rank) && set_plan(&rank) && run_sweep(&rank);
+    release(&rank);
+    bench_report_free(&rank.report);
+    return fine && rank.report.wrong == 0 ? 0 : 1;
 }

@@ -9,81 +9,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_WARMUP, OPTION_JSON, OPTION_STEP, OPTION_PIECE, OPTION_EXPLAIN };
+enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_JSON, OPTION_PIECE, OPTION_EXPLAIN, OPTION_MEMORY, OPTION_PERCENTILES,
+       OPTION_OVERLAP, OPTION_PLOT };
 
-static const struct option long_options[] = {
-    {"minbytes", required_argument, NULL, 'b'},
-    {"maxbytes", required_argument, NULL, 'e'},
-    {"stepfactor", required_argument, NULL, 'f'},
-    {"stepbytes", required_argument, NULL, OPTION_STEP},
-    {"processes", required_argument, NULL, 'n'},
-    {"shards", required_argument, NULL, 's'},
-    {"datatype", required_argument, NULL, 'd'},
-    {"op", required_argument, NULL, 'o'},
-    {"plan", required_argument, NULL, OPTION_PLAN},
-    {"transport", required_argument, NULL, OPTION_TRANSPORT},
-    {"iters", required_argument, NULL, OPTION_ITERS},
-    {"warmup", required_argument, NULL, OPTION_WARMUP},
-    {"json", no_argument, NULL, OPTION_JSON},
-    {"explain", no_argument, NULL, OPTION_EXPLAIN},
-    {"piece-us", required_argument, NULL, OPTION_PIECE},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+/* Which benchmarks have an option. */
+enum { OF_OPERATIONS = 1, OF_PUSH_PULL = 2, OF_WAITING = 4, OF_ALL = 7, OF_MEASURES = OF_OPERATIONS | OF_PUSH_PULL };
+
+static const struct {
+    struct option option;
+    int of;
+} known[] = {
+    {{"minbytes", required_argument, NULL, 'b'}, OF_MEASURES},
+    {{"maxbytes", required_argument, NULL, 'e'}, OF_MEASURES},
+    {{"stepfactor", required_argument, NULL, 'f'}, OF_MEASURES},
+    {{"stepbytes", required_argument, NULL, 'i'}, OF_MEASURES},
+    {{"processes", required_argument, NULL, 'n'}, OF_ALL},
+    {{"shards", required_argument, NULL, 's'}, OF_PUSH_PULL},
+    {{"datatype", required_argument, NULL, 'd'}, OF_OPERATIONS},
+    {{"op", required_argument, NULL, 'o'}, OF_OPERATIONS},
+    {{"root", required_argument, NULL, 'r'}, OF_OPERATIONS},
+    {{"check", required_argument, NULL, 'c'}, OF_OPERATIONS},
+    {{"together", required_argument, NULL, 'm'}, OF_OPERATIONS},
+    {{"average", required_argument, NULL, 'a'}, OF_OPERATIONS},
+    {{"cycles", required_argument, NULL, 'N'}, OF_OPERATIONS},
+    {{"cpu", no_argument, NULL, 'C'}, OF_OPERATIONS},
+    {{"memory", required_argument, NULL, OPTION_MEMORY}, OF_OPERATIONS},
+    {{"plan", required_argument, NULL, OPTION_PLAN}, OF_OPERATIONS},
+    {{"explain", no_argument, NULL, OPTION_EXPLAIN}, OF_OPERATIONS},
+    {{"percentiles", no_argument, NULL, OPTION_PERCENTILES}, OF_OPERATIONS},
+    {{"overlap", no_argument, NULL, OPTION_OVERLAP}, OF_OPERATIONS},
+    {{"plot", required_argument, NULL, OPTION_PLOT}, OF_OPERATIONS},
+    {{"transport", required_argument, NULL, OPTION_TRANSPORT}, OF_ALL},
+    {{"iters", required_argument, NULL, OPTION_ITERS}, OF_ALL},
+    {{"warmup", required_argument, NULL, 'w'}, OF_MEASURES},
+    {{"json", no_argument, NULL, OPTION_JSON}, OF_ALL},
+    {{"piece-us", required_argument, NULL, OPTION_PIECE}, OF_WAITING},
+    {{"help", no_argument, NULL, 'h'}, OF_ALL},
 };
+enum { KNOWN_COUNT = sizeof known / sizeof known[0] };
+static const char letters[] = ":b:e:f:i:n:s:d:o:r:c:m:a:N:w:Ch";
 
-const char *bench_kind_name(enum bench_kind kind)
+const char *bench_name(const struct bench_options *options)
 {
-    return kind == BENCH_ALL_REDUCE ? "all_reduce" : kind == BENCH_PUSH_PULL ? "push_pull" : "waiting";
-}
-
-static void print_waiting_help(void)
-{
-    printf("usage: weft bench waiting [options]\n\n"
-           "What waiting costs: CPU of an idle session, CPU of ranks that wait for a late one, and the throughput of ranks\n"
-           "that compute pieces with an 8-byte all_reduce after each, against computing alone.\n\n"
-           "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
-           "      --piece-us US     length of one computation (default 2000)\n"
-           "      --iters N         computations of one timing (default 20)\n"
-           "      --transport WAY   auto, shm, verbs, ucx, or lanes of UCX: tcp (default: as configured, auto)\n"
-           "      --json            one JSON object per measure\n"
-           "  -h, --help            this text\n\n"
-           "More ranks than cores show what a waiting rank takes from one that computes: -n $((2 * $(nproc))).\n");
-}
-
-static void print_help(enum bench_kind kind)
-{
-    if (kind == BENCH_WAITING) {
-        print_waiting_help();
-        return;
-    }
-    bool push_pull = kind == BENCH_PUSH_PULL;
-    printf("usage: weft bench %s [options]\n\n%s\n\n", bench_kind_name(kind),
-           push_pull ? "One dense tensor goes to the shards and its mean comes back: time, bandwidth, wrong elements."
-                     : "All ranks reduce one buffer, out of place and in place: time, bandwidth, wrong elements.");
-    printf("  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n");
-    if (push_pull) printf("  -s, --shards N        and N shards (default 1)\n");
-    printf("  -b, --minbytes SIZE   first size: 8, 64K, 25M, 1G (default %s)\n", push_pull ? "64K" : "8");
-    printf("  -e, --maxbytes SIZE   last size (default 16M)\n"
-           "  -f, --stepfactor F    next size = size * F (default %s)\n"
-           "      --stepbytes SIZE  next size = size + SIZE instead\n", push_pull ? "4" : "4");
-    if (!push_pull) {
-        printf("  -d, --datatype TYPE   f32, f16, bf16, i64 (default f32)\n"
-               "  -o, --op OP           sum, avg (default sum)\n"
-               "      --plan PLAN       auto, direct, ring, doubling, halving, double_tree (default auto)\n"
-               "      --explain         before each row the plan and what the model of cost says of the others\n");
-    }
-    printf("      --transport WAY   auto, shm, verbs, ucx, or lanes of UCX: tcp (default: as configured, auto)\n"
-           "      --iters N         timed operations of a size (default 20)\n"
-           "      --warmup N        untimed ones before (default 5)\n"
-           "      --json            one JSON object per row instead of the table\n"
-           "  -h, --help            this text\n\n"
-           "time: mean over the ranks of the mean of one operation, start to end of wait. algbw: size / time.\n");
-    if (push_pull) {
-        printf("busbw: algbw * max(1, workers / shards), what the busiest link carries in each direction.\n");
-    } else {
-        printf("busbw: algbw * 2 (n - 1) / n, what each rank must send at least.\n");
-    }
-    printf("#wrong counts elements, on all ranks, that differ from the sum that is known beforehand.\n");
+    return options->kind == BENCH_OPERATION ? options->operation->name : options->kind == BENCH_PUSH_PULL ? "push_pull" : "waiting";
 }
 
 static bool parse_u32(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *out)
@@ -118,13 +86,14 @@ static bool parse_factor(const char *text, double *out)
     return true;
 }
 
-static bool parse_choice(const char *name, const char *text, const char *const *choices, const char *listed)
+/* The position of `text` among the choices; -1: said what there is. */
+static int parse_choice(const char *name, const char *text, const char *const *choices, const char *listed)
 {
-    for (; *choices; choices++) {
-        if (strcmp(text, *choices) == 0) return true;
+    for (int i = 0; choices[i]; i++) {
+        if (strcmp(text, choices[i]) == 0) return i;
     }
     fprintf(stderr, "weft bench: %s %s: expected %s\n", name, text, listed);
-    return false;
+    return -1;
 }
 
 /* For this process and those it starts, the shards too: by the environment, as a user would. */
@@ -140,76 +109,164 @@ static bool use_transport(const char *text)
     return false;
 }
 
+static bool set_types(struct bench_options *options, const char *text)
+{
+    static const enum weft_dtype all[] = {WEFT_F32, WEFT_F64, WEFT_F16, WEFT_BF16, WEFT_F8_E4M3, WEFT_F8_E5M2,
+                                          WEFT_I8,  WEFT_U8,  WEFT_I32, WEFT_U32,  WEFT_I64,     WEFT_U64};
+    static const char *const others[][2] = {{"float", "f32"}, {"double", "f64"}, {"half", "f16"}, {"bfloat16", "bf16"}, {"int8", "i8"},
+                                            {"uint8", "u8"}, {"int32", "i32"}, {"uint32", "u32"}, {"int64", "i64"}, {"uint64", "u64"}};
+    options->dtype_count = 0;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        if (strcmp(text, others[i][0]) == 0) text = others[i][1]; /* as nccl-tests calls it */
+    }
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (strcmp(text, "all") == 0 || strcmp(text, weft_dtype_name(all[i])) == 0) options->dtypes[options->dtype_count++] = all[i];
+    }
+    if (options->dtype_count > 0) return true;
+    fprintf(stderr, "weft bench: -d %s: expected f32, f64, f16, bf16, %s, %s, i8, u8, i32, u32, i64, u64 or all\n", text,
+            weft_dtype_name(WEFT_F8_E4M3), weft_dtype_name(WEFT_F8_E5M2));
+    return false;
+}
+
+static bool set_ops(struct bench_options *options, const char *text)
+{
+    static const char *const names[] = {"sum", "avg", "prod", "min", "max", "and", "or", "xor", "mulsum", "all", NULL};
+    static const enum weft_op ops[] = {WEFT_SUM, WEFT_AVG, WEFT_PROD, WEFT_MIN, WEFT_MAX, WEFT_AND, WEFT_OR, WEFT_XOR, WEFT_SCALED_SUM};
+    enum { COUNT = sizeof ops / sizeof ops[0] };
+    bool scales = options->operation->what == DO_ALL_REDUCE;
+    int found = parse_choice("-o", text, names, "sum, avg, prod, min, max, and, or, xor, mulsum or all");
+    options->op_count = 0;
+    if (found == COUNT - 1 && !scales) {
+        fprintf(stderr, "weft bench: -o mulsum: only all_reduce scales what it sums\n");
+        return false;
+    }
+    for (int i = 0; i < COUNT; i++) {
+        if (found == i || (found == COUNT && (i < COUNT - 1 || scales))) options->ops[options->op_count++] = ops[i];
+    }
+    return found >= 0;
+}
+
+static bool set_root(struct bench_options *options, const char *text)
+{
+    options->all_roots = strcmp(text, "all") == 0;
+    return options->all_roots || parse_u32("-r", text, 0, 65535, &options->root);
+}
+
+static bool set_plan(struct bench_options *options, const char *text)
+{
+    static const char *const plans[] = {"auto", "direct", "ring", "doubling", "halving", "double_tree", "bruck", "chain", "binomial", NULL};
+    options->plan = text;
+    return parse_choice("--plan", text, plans, "auto, direct, ring, doubling, halving, double_tree, bruck, chain or binomial") >= 0;
+}
+
+static bool set_memory(struct bench_options *options, const char *text)
+{
+    static const char *const kinds[] = {"mapped", "plain", NULL};
+    int found = parse_choice("--memory", text, kinds, "mapped or plain");
+    options->plain_memory = found == 1;
+    return found >= 0;
+}
+
+static bool set_average(struct bench_options *options, const char *text)
+{
+    uint32_t how = 0;
+    bool fine = parse_u32("-a", text, 0, 3, &how);
+    options->average = (enum bench_average)how;
+    return fine;
+}
+
 static bool set_option(struct bench_options *options, int found, const char *text)
 {
-    static const char *const types[] = {"f32", "f16", "bf16", "i64", NULL}, *const ops[] = {"sum", "avg", NULL};
-    static const char *const plans[] = {"auto", "direct", "ring", "doubling", "halving", "double_tree", NULL};
     switch (found) {
     case 'b': return parse_size("-b", text, &options->sweep.first);
     case 'e': return parse_size("-e", text, &options->sweep.last);
     case 'f': return parse_factor(text, &options->sweep.factor);
-    case OPTION_STEP: options->sweep.factor = 0; return parse_size("--stepbytes", text, &options->sweep.step);
+    case 'i': options->sweep.factor = 0; return parse_size("-i", text, &options->sweep.step);
     case 'n': return parse_u32("-n", text, 0, 256, &options->processes);
     case 's': return parse_u32("-s", text, 1, 256, &options->shards);
+    case 'd': return set_types(options, text);
+    case 'o': return set_ops(options, text);
+    case 'r': return set_root(options, text);
+    case 'c': return parse_u32("-c", text, 0, 1000, &options->checks);
+    case 'm': return parse_u32("-m", text, 1, 256, &options->together);
+    case 'a': return set_average(options, text);
+    case 'N': return parse_u32("-N", text, 1, 1000000, &options->cycles);
+    case 'C': options->cpu = true; return true;
+    case 'w': return parse_u32("-w", text, 0, 1000000, &options->warmup);
     case OPTION_ITERS: return parse_u32("--iters", text, 1, 1000000, &options->iters);
-    case OPTION_WARMUP: return parse_u32("--warmup", text, 0, 1000000, &options->warmup);
     case OPTION_TRANSPORT: return use_transport(text);
     case OPTION_JSON: options->json = true; return true;
     case OPTION_EXPLAIN: options->explain = true; return true;
+    case OPTION_PERCENTILES: options->percentiles = true; return true;
+    case OPTION_OVERLAP: options->overlap = true; return true;
+    case OPTION_PLOT: options->plot = text; return true;
     case OPTION_PIECE: return parse_u32("--piece-us", text, 1, 10000000, &options->piece_us);
-    case 'd':
-        if (!parse_choice("-d", text, types, "f32, f16, bf16 or i64")) return false;
-        options->dtype = strcmp(text, "f32") == 0 ? WEFT_F32 : strcmp(text, "f16") == 0 ? WEFT_F16
-                         : strcmp(text, "bf16") == 0 ? WEFT_BF16 : WEFT_I64;
-        return true;
-    case 'o':
-        if (!parse_choice("-o", text, ops, "sum or avg")) return false;
-        options->op = strcmp(text, "avg") == 0 ? WEFT_AVG : WEFT_SUM;
-        return true;
-    default:
-        options->plan = text;
-        return parse_choice("--plan", text, plans, "auto, direct, ring, doubling, halving or double_tree");
+    case OPTION_MEMORY: return set_memory(options, text);
+    default: return set_plan(options, text);
     }
 }
 
-static int complain_foreign(int found, enum bench_kind kind)
+/* An option of other benchmarks than this one? Then that is said. */
+static bool foreign(const struct bench_options *options, int found)
 {
-    const struct option *option = long_options;
-    while (option->name && option->val != found) option++;
-    fprintf(stderr, "weft bench: --%s is not an option of %s; see `weft bench %s --help`\n", option->name ? option->name : "?",
-            bench_kind_name(kind), bench_kind_name(kind));
-    return 3;
+    int kind = options->kind == BENCH_OPERATION ? OF_OPERATIONS : options->kind == BENCH_PUSH_PULL ? OF_PUSH_PULL : OF_WAITING;
+    size_t i = 0;
+    while (i < KNOWN_COUNT - 1 && known[i].option.val != found) i++;
+    bool none = !(known[i].of & kind);
+    if (kind == OF_OPERATIONS) {
+        const struct bench_operation *operation = options->operation;
+        none |= (found == 'o' && !operation->reduces) || (found == 'r' && !operation->rooted) ||
+                ((found == OPTION_PLAN || found == OPTION_EXPLAIN) && !operation->plans_of);
+    }
+    if (none)
+        fprintf(stderr, "weft bench: --%s is not an option of %s; see `weft bench %s --help`\n", known[i].option.name, bench_name(options),
+                bench_name(options));
+    return none;
 }
 
-int bench_options_parse(struct bench_options *options, enum bench_kind kind, int argc, char **argv)
+static bool consistent(struct bench_options *options)
 {
-    bool push_pull = kind == BENCH_PUSH_PULL;
-    *options = (struct bench_options){.kind = kind, .dtype = WEFT_F32, .op = WEFT_SUM, .iters = 20, .warmup = 5, .plan = "auto", .piece_us = 2000,
-                                      .sweep = {.first = push_pull ? 64 << 10 : 8, .last = 16 << 20, .factor = 4}};
+    if (options->sweep.first > options->sweep.last) {
+        fprintf(stderr, "weft bench: the first size (-b) is larger than the last (-e)\n");
+        return false;
+    }
+    if (options->processes > 0 && options->root >= options->processes) {
+        fprintf(stderr, "weft bench: there is no rank %" PRIu32 " (-r) among %" PRIu32 "\n", options->root, options->processes);
+        return false;
+    }
+    if (options->overlap && options->together > 1) {
+        fprintf(stderr, "weft bench: --overlap is of one operation, not of several together (-m)\n");
+        return false;
+    }
+    bool barrier = options->kind == BENCH_OPERATION && options->operation->what == DO_BARRIER;
+    if (barrier) options->sweep.last = options->sweep.first; /* one row */
+    options->sweep.unit = weft_dtype_bytes(options->dtypes[0]);
+    if (options->kind == BENCH_PUSH_PULL && options->shards == 0) options->shards = 1;
+    return true;
+}
+
+int bench_options_parse(struct bench_options *options, enum bench_kind kind, const struct bench_operation *operation, int argc,
+                        char **argv)
+{
+    struct option table[KNOWN_COUNT + 1] = {{NULL, 0, NULL, 0}};
+    for (size_t i = 0; i < KNOWN_COUNT; i++) table[i] = known[i].option;
+    *options = (struct bench_options){.kind = kind, .operation = operation, .dtypes = {WEFT_F32}, .dtype_count = 1, .op_count = 1, .iters = 20,
+                                      .warmup = 5, .checks = 1, .cycles = 1, .together = 1, .average = BENCH_MEAN, .plan = "auto",
+                                      .piece_us = 2000,
+                                      .sweep = {.first = kind == BENCH_PUSH_PULL ? 64 << 10 : 8, .last = 16 << 20, .factor = 4}};
+    if (operation && operation->reduces) options->ops[0] = WEFT_SUM;
+    if (kind == BENCH_PUSH_PULL) options->ops[0] = WEFT_AVG;
     int found;
     opterr = 0;
     optind = 1;
-    while ((found = getopt_long(argc, argv, push_pull ? ":b:e:f:n:s:h" : ":b:e:f:n:d:o:h", long_options, NULL)) != -1) {
-        if (found == 'h') return print_help(kind), 1;
-        if (found == '?' || found == ':') return bench_option_error(bench_kind_name(kind), argv, found) + 1;
-        bool foreign = push_pull ? found == OPTION_EXPLAIN || found == 'd' || found == 'o' || found == OPTION_PLAN : found == 's';
-        if (kind == BENCH_WAITING)
-            foreign = found != 'n' && found != OPTION_ITERS && found != OPTION_TRANSPORT && found != OPTION_JSON && found != OPTION_PIECE;
-        else foreign |= found == OPTION_PIECE;
-        if (foreign) {
-            return complain_foreign(found, kind);
-        }
-        if (!set_option(options, found, optarg)) return 3;
+    while ((found = getopt_long(argc, argv, letters, table, NULL)) != -1) {
+        if (found == 'h') return bench_help(options), 1;
+        if (found == '?' || found == ':') return bench_option_error(bench_name(options), argv, found) + 1;
+        if (foreign(options, found) || !set_option(options, found, optarg)) return 3;
     }
     if (optind < argc) {
-        fprintf(stderr, "weft bench: unexpected argument '%s'; see `weft bench %s --help`\n", argv[optind], bench_kind_name(kind));
+        fprintf(stderr, "weft bench: unexpected argument '%s'; see `weft bench %s --help`\n", argv[optind], bench_name(options));
         return 3;
     }
-    options->sweep.unit = weft_dtype_bytes(options->dtype);
-    if (options->sweep.first > options->sweep.last) {
-        fprintf(stderr, "weft bench: the first size (-b) is larger than the last (-e)\n");
-        return 3;
-    }
-    if (push_pull && options->shards == 0) options->shards = 1;
-    return 0;
+    return consistent(options) ? 0 : 3;
 }

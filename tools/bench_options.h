@@ -5,27 +5,38 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tools/bench_operation.h"
 #include "tools/benchlib/sweep.h"
 #include "weft/types.h"
 
-enum bench_kind { BENCH_ALL_REDUCE = 1, BENCH_PUSH_PULL = 2, BENCH_WAITING = 3 };
+enum bench_kind { BENCH_OPERATION = 1, BENCH_PUSH_PULL = 2, BENCH_WAITING = 3 };
+enum bench_average { BENCH_OF_RANK_0, BENCH_MEAN, BENCH_LEAST, BENCH_MOST }; /* -a, numbered as nccl-tests does */
 
 struct bench_options {
     enum bench_kind kind;
+    const struct bench_operation *operation; /* BENCH_OPERATION only */
     struct bench_sweep sweep;
-    enum weft_dtype dtype;
-    enum weft_op op;
-    uint32_t iters, warmup;
+    enum weft_dtype dtypes[WEFT_DTYPE_COUNT];
+    enum weft_op ops[WEFT_OP_COUNT];         /* one, 0, where nothing is reduced */
+    uint32_t dtype_count, op_count;
+    uint32_t root;
+    bool all_roots;
+    uint32_t iters, warmup, checks, cycles;
+    uint32_t together;     /* -m: operations in flight at once */
+    enum bench_average average;
     uint32_t processes;    /* -n; 0: take part in the job of the environment */
     uint32_t shards;       /* -s; push_pull only */
     uint32_t piece_us;     /* waiting: length of a computation */
-    const char *plan;
-    bool json;
+    const char *plan, *plot;
+    bool plain_memory;     /* malloc's, not weft_alloc's */
+    bool percentiles, overlap, cpu, json;
     bool explain;          /* which plan each size takes, and why */
 };
 
-const char *bench_kind_name(enum bench_kind kind);
-/* 0: go on; otherwise the exit status plus one. argv[0] is the benchmark's name. */
-int bench_options_parse(struct bench_options *options, enum bench_kind kind, int argc, char **argv);
+const char *bench_name(const struct bench_options *options);
+/* 0: go on; otherwise the exit status plus one. argv[0] is the benchmark's name. `operation` NULL: not of this kind. */
+int bench_options_parse(struct bench_options *options, enum bench_kind kind, const struct bench_operation *operation, int argc,
+                        char **argv);
+void bench_help(const struct bench_options *options); /* bench_help.c */
 
 #endif

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "tools/bench_rank.h"
 #include "weft/weft.h"
 
 enum { PAIRS = 7, LATE_MS = 500, IDLE_FIRST_MS = 5, IDLE_THEN_MS = 1000 };
@@ -26,27 +27,9 @@ struct waiting {
     bool failed;
 };
 
-static double clock_us(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
-}
-
-static double wall_us(void) { return clock_us(CLOCK_MONOTONIC); }
-static double cpu_us(void) { return clock_us(CLOCK_PROCESS_CPUTIME_ID); }
-
 static void rest_ms(unsigned ms)
 {
     nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
-}
-
-__attribute__((noinline)) static void compute(uint64_t turns) /* the same code in both ways */
-{
-    static volatile uint64_t sink;
-    uint64_t x = sink | 1;
-    for (uint64_t i = 0; i < turns; i++) x = x * 6364136223846793005u + 1442695040888963407u;
-    sink = x;
 }
 
 static void finish(struct waiting *waiting, const char *what, enum weft_status status,
@@ -84,12 +67,12 @@ static double mean_of_ranks(struct waiting *waiting, double value)
 static void measure_idle(struct waiting *waiting)
 {
     for (int i = 0; i < 100; i++) barrier(waiting);
-    double at = cpu_us();
+    double at = bench_cpu_us();
     rest_ms(IDLE_FIRST_MS);
-    double first = cpu_us() - at;
-    at = cpu_us();
+    double first = bench_cpu_us() - at;
+    at = bench_cpu_us();
     rest_ms(IDLE_THEN_MS);
-    double then = cpu_us() - at;
+    double then = bench_cpu_us() - at;
     first = mean_of_ranks(waiting, first);
     then = mean_of_ranks(waiting, then);
     if (waiting->rank != 0) return;
@@ -108,11 +91,11 @@ static void measure_idle(struct waiting *waiting)
 static void measure_late(struct waiting *waiting)
 {
     barrier(waiting);
-    double cpu = cpu_us(), wall = wall_us();
+    double cpu = bench_cpu_us(), wall = bench_now_us();
     if (waiting->rank == 0) rest_ms(LATE_MS);
     barrier(waiting);
-    cpu = cpu_us() - cpu;
-    wall = wall_us() - wall;
+    cpu = bench_cpu_us() - cpu;
+    wall = bench_now_us() - wall;
     cpu = mean_of_ranks(waiting, cpu);
     if (waiting->rank != 0) return;
     if (waiting->options->json)
@@ -141,29 +124,16 @@ static double median(double *values)
 static void time_pieces(struct waiting *waiting, bool talking, double *wall_out, double *cpu_out)
 {
     barrier(waiting);
-    double wall = wall_us(), cpu = cpu_us();
+    double wall = bench_now_us(), cpu = bench_cpu_us();
     for (uint32_t i = 0; i < waiting->options->iters && !waiting->failed; i++) {
         int64_t value = 1;
-        compute(waiting->turns);
+        bench_compute(waiting->turns);
         if (talking) sum_i64(waiting, &value, 1);
     }
-    *cpu_out = cpu_us() - cpu; /* before the last wait, which is not part of computing alone */
+    *cpu_out = bench_cpu_us() - cpu; /* before the last wait, which is not part of computing alone */
     barrier(waiting);
-    *wall_out = wall_us() - wall;
+    *wall_out = bench_now_us() - wall;
     *cpu_out = mean_of_ranks(waiting, *cpu_out);
-}
-
-/* The shortest of some tries: other ranks compute too. */
-static uint64_t calibrate(uint32_t piece_us)
-{
-    double best = 1e300;
-    for (int i = 0; i < 20; i++) {
-        double began = clock_us(CLOCK_THREAD_CPUTIME_ID);
-        compute(1000000);
-        double took = clock_us(CLOCK_THREAD_CPUTIME_ID) - began;
-        if (took < best) best = took;
-    }
-    return (uint64_t)(1e6 * piece_us / best) + 1;
 }
 
 static void measure_busy(struct waiting *waiting)
@@ -204,7 +174,7 @@ int bench_waiting_run(const struct bench_options *options)
     }
     waiting.rank = weft_rank(waiting.session);
     waiting.ranks = weft_ranks(waiting.session);
-    waiting.turns = calibrate(options->piece_us);
+    waiting.turns = bench_compute_turns(options->piece_us);
     int64_t turns = (int64_t)waiting.turns;
     sum_i64(&waiting, &turns, 1); /* all ranks compute the same */
     waiting.turns = (uint64_t)turns / waiting.ranks;

@@ -10,7 +10,7 @@ import time
 
 import harness
 
-KEYS = {"op", "plan", "transport", "ranks", "dtype", "bytes", "count", "time_us", "algbw_GBps", "busbw_GBps", "wrong", "iters", "p50_us", "p99_us"}
+KEYS = {"op", "plan", "transport", "redop", "p95_us", "cpu_us_per_op", "pss_bytes", "ranks", "dtype", "bytes", "count", "time_us", "algbw_GBps", "busbw_GBps", "wrong", "iters", "p50_us", "p99_us"}
 
 
 class Bench(harness.JobTest):
@@ -42,6 +42,49 @@ class Bench(harness.JobTest):
                     rows = self.rows("all_reduce", "-n", "3", "-b", "4", "-e", "2M", "-f", "97", "--plan", plan, "-o", op)
                     self.assertEqual({row["plan"] for row in rows}, {plan})
                     self.assertEqual(len(rows), 3)
+
+    def test_operations(self):
+        """Every operation, out of place and in place; sizes that no rank count divides; the formulas of nccl-tests."""
+        ranks, whole = 3, 1
+        others = (ranks - 1) / ranks
+        factors = {"all_reduce": 2 * others, "reduce_scatter": others, "reduce_scatter_v": others, "all_gather": others, "all_gather_v": others,
+                   "broadcast": whole, "reduce": whole, "gather": others, "gather_v": others, "scatter": others, "scatter_v": others,
+                   "all_to_all": others, "all_to_all_v": others, "sendrecv": whole}
+        for name, factor in factors.items():
+            with self.subTest(operation=name):
+                rows = self.rows(name, "-n", str(ranks), "-b", "100", "-e", "1M", "-f", "91", "-c", "2")
+                self.assertEqual(len(rows), 3 if rows[0]["bytes"] > 50 else 4)
+                for row in rows:
+                    self.assertAlmostEqual(row["busbw_GBps"], row["algbw_GBps"] * factor, delta=1e-5 * row["busbw_GBps"] + 1e-9)
+                    self.assertAlmostEqual(row["algbw_GBps"], 1e-3 * row["bytes"] / row["time_us"], delta=1e-5 * row["algbw_GBps"])
+                    self.assertGreater(row["pss_bytes"], 0)
+        self.assertEqual([row["bytes"] for row in self.rows("barrier", "-n", "3")], [0])
+        self.assertEqual([row["root"] for row in self.rows("broadcast", "-n", "3", "-e", "8", "-r", "all")], [0, 1, 2])
+
+    def test_types_and_reductions(self):
+        """Each type with each reduction that it has, and one that it has not."""
+        for name, count in (("all_reduce", 84), ("reduce_scatter", 78)):
+            rows = self.rows(name, "-n", "2", "-b", "600", "-e", "600", "-d", "all", "-o", "all")
+            self.assertEqual(len({(row["dtype"], row["redop"]) for row in rows}), len(rows))
+            self.assertEqual(len(rows), count)
+        done = subprocess.run([harness.PROGRAMS.weft, "bench", "reduce", "-n", "2", "-o", "xor", "-e", "8"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("there is no xor of f32", done.stderr)
+
+    def test_columns_and_plots(self):
+        words = ["-n", "2", "-b", "64", "-e", "4K", "-f", "8", "--iters", "4", "--memory", "plain"]
+        table = self.bench("all_gather", *words, "--percentiles", "--overlap", "-C", "-a", "3", "--plot", self.path("a.svg"))
+        for word in ("p50", "p95", "p99", "overlap", "compute", "CPU", "Pss"):
+            self.assertIn(word, table)
+        with open(self.path("a.svg"), encoding="utf-8") as file:
+            self.assertIn("busbw", file.read())
+        row = self.rows("all_reduce", *words, "--overlap", "-e", "64")[0]
+        self.assertTrue(0 <= row["overlap"]["percent"] <= 100)
+        self.assertTrue(row["min_us"] <= row["p50_us"] <= row["p95_us"] <= row["p99_us"] <= row["max_us"])
+        self.assertEqual({row["wrong"] for row in self.rows("all_reduce", *words, "-m", "4")}, {0})
+        table = self.bench("all_reduce", *words, "-c", "0")
+        self.assertIn("N/A", table)
 
     def test_push_pull(self):
         rows = self.rows("push_pull", "-n", "2", "-s", "2", "-b", "4", "-e", "9M", "-f", "1100")

@@ -171,34 +171,65 @@ static void commands_are_measured_by_what_they_print(void **state)
 /* The check must see what it is there for: sums are accepted, one changed or misplaced element is not. */
 static void patterns_find_wrong_elements(void **state)
 {
-    static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_F16, WEFT_BF16, WEFT_I64};
+    static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_F16, WEFT_BF16, WEFT_I64, WEFT_F8_E4M3, WEFT_F8_E5M2, WEFT_I8, WEFT_U64};
     enum { COUNT = 20000, RANKS = 5 };
     int64_t *sum = calloc(COUNT, 8), *part = calloc(COUNT, 8);
-    for (size_t d = 0; d < 4; d++) {
-        enum weft_dtype dtype = dtypes[d];
-        uint64_t element = dtype == WEFT_I64 ? 8 : dtype == WEFT_F32 ? 4 : 2;
-        if (element == 2) { /* one rank's contents are its own sum: no 16-bit addition needed */
-            bench_pattern_fill(sum, COUNT, dtype, 0, 1, 3);
-        } else {
-            memset(sum, 0, COUNT * 8);
-            for (uint32_t r = 0; r < RANKS; r++) {
-                bench_pattern_fill(part, COUNT, dtype, r, RANKS, 3);
-                for (int i = 0; i < COUNT; i++) {
-                    if (element == 4) ((float *)sum)[i] += ((float *)part)[i];
-                    else sum[i] += part[i];
-                }
+    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
+        struct bench_pattern pattern = {.dtype = dtypes[d], .op = WEFT_SUM, .ranks = RANKS, .salt = 3};
+        uint64_t element = weft_dtype_bytes(pattern.dtype);
+        bool adds = pattern.dtype == WEFT_F32 || pattern.dtype == WEFT_I64 || pattern.dtype == WEFT_U64;
+        if (!adds) pattern.ranks = 1; /* one rank's contents are its own sum: no short addition needed */
+        memset(sum, 0, COUNT * 8);
+        for (uint32_t r = 0; r < pattern.ranks; r++) {
+            bench_pattern_fill(&pattern, part, 0, COUNT, r);
+            if (!adds) memcpy(sum, part, COUNT * element);
+            for (int i = 0; adds && i < COUNT; i++) {
+                if (element == 4) ((float *)sum)[i] += ((float *)part)[i];
+                else sum[i] += part[i];
             }
         }
-        uint32_t ranks = element == 2 ? 1 : RANKS;
-        assert_int_equal(bench_pattern_check(sum, COUNT, dtype, WEFT_SUM, ranks, 3), 0);
-        assert_true(bench_pattern_check(sum, COUNT, dtype, WEFT_SUM, ranks, 4) > COUNT / 2); /* contents of another operation */
-        memmove((char *)sum + 4096 * element, sum, 4096 * element);                          /* a chunk in the wrong place */
-        assert_true(bench_pattern_check(sum, COUNT, dtype, WEFT_SUM, ranks, 3) > 1000);
+        assert_int_equal(bench_pattern_wrong(&pattern, sum, 0, COUNT), 0);
+        assert_int_equal(bench_pattern_wrong(&pattern, (char *)sum + 77 * element, 77, 4500), 0);
+        assert_true(bench_pattern_wrong(&pattern, (char *)sum + 77 * element, 78, 4500) > 1000);
+        pattern.salt = 4; /* contents of another operation */
+        assert_true(bench_pattern_wrong(&pattern, sum, 0, COUNT) > COUNT / 2);
+        pattern.salt = 3;
+        memmove((char *)sum + 4096 * element, sum, 4096 * element); /* a chunk in the wrong place */
+        assert_true(bench_pattern_wrong(&pattern, sum, 0, COUNT) > 1000);
         memset(sum, 0xff, element);
-        assert_true(bench_pattern_check(sum, 1, dtype, WEFT_SUM, ranks, 3) == 1);
+        assert_true(bench_pattern_wrong(&pattern, sum, 0, 1) == 1);
     }
     free(sum);
     free(part);
+}
+
+/* What only moves is known by whose it is and where it lay; other reductions than sums by their own rule. */
+static void patterns_know_pieces_and_other_reductions(void **state)
+{
+    enum { COUNT = 9000, RANKS = 3 };
+    static const enum weft_op ops[] = {WEFT_PROD, WEFT_MIN, WEFT_MAX, WEFT_AND, WEFT_OR, WEFT_XOR};
+    uint32_t *data = calloc(COUNT, 4), *total = calloc(COUNT, 4);
+    struct bench_pattern moved = {.dtype = WEFT_U32, .ranks = RANKS, .salt = 7};
+    bench_pattern_fill(&moved, data, 500, COUNT, 2);
+    assert_int_equal(bench_pattern_moved_wrong(&moved, data, 500, COUNT, 2), 0);
+    assert_true(bench_pattern_moved_wrong(&moved, data, 500, COUNT, 1) > COUNT / 2);
+    assert_true(bench_pattern_moved_wrong(&moved, data, 501, COUNT, 2) > COUNT / 2);
+    for (size_t o = 0; o < sizeof ops / sizeof ops[0]; o++) {
+        struct bench_pattern pattern = {.dtype = WEFT_U32, .op = ops[o], .ranks = RANKS, .salt = 9};
+        for (uint32_t r = 0; r < RANKS; r++) {
+            bench_pattern_fill(&pattern, data, 0, COUNT, r);
+            for (int i = 0; i < COUNT; i++) {
+                uint32_t a = total[i], b = data[i];
+                total[i] = r == 0 ? b : ops[o] == WEFT_PROD ? a * b : ops[o] == WEFT_MIN ? (a < b ? a : b) : ops[o] == WEFT_MAX ? (a > b ? a : b)
+                           : ops[o] == WEFT_AND ? (a & b) : ops[o] == WEFT_OR ? (a | b) : (a ^ b);
+            }
+        }
+        assert_int_equal(bench_pattern_wrong(&pattern, total, 0, COUNT), 0);
+        total[COUNT - 1] ^= 1;
+        assert_int_equal(bench_pattern_wrong(&pattern, total, 0, COUNT), 1);
+    }
+    free(data);
+    free(total);
 }
 
 int main(void)
@@ -213,6 +244,7 @@ int main(void)
         cmocka_unit_test(csv_columns_by_name),
         cmocka_unit_test(commands_are_measured_by_what_they_print),
         cmocka_unit_test(patterns_find_wrong_elements),
+        cmocka_unit_test(patterns_know_pieces_and_other_reductions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

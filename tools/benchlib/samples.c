@@ -30,6 +30,7 @@ struct bench_summary bench_summarise(double *values, size_t count)
     summary.p50 = bench_percentile(values, count, 0.50);
     summary.p75 = bench_percentile(values, count, 0.75);
     summary.p90 = bench_percentile(values, count, 0.90);
+    summary.p95 = bench_percentile(values, count, 0.95);
     summary.p99 = bench_percentile(values, count, 0.99);
     summary.max = values[count - 1];
     return summary;

@@ -11,7 +11,7 @@
 
 struct bench_summary {
     size_t count;
-    double mean, min, p25, p50, p75, p90, p99, max;
+    double mean, min, p25, p50, p75, p90, p95, p99, max;
 };
 
 /* Sorts `values` in place. All zero for no values. Percentiles by linear interpolation between ranks. */

@@ -1,0 +1,90 @@
+/* bench_help.c - what `weft bench WHAT --help` says. */
+#include "tools/bench_options.h"
+
+#include <stdio.h>
+
+static const char waiting_help[] =
+    "usage: weft bench waiting [options]\n\n"
+    "What waiting costs: CPU of an idle session, CPU of ranks that wait for a late one, and the throughput of ranks\n"
+    "that compute pieces with an 8-byte all_reduce after each, against computing alone.\n\n"
+    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+    "      --piece-us US     length of one computation (default 2000)\n"
+    "      --iters N         computations of one timing (default 20)\n"
+    "      --transport WAY   auto, shm, verbs, ucx, or lanes of UCX: tcp (default: as configured, auto)\n"
+    "      --json            one JSON object per measure\n"
+    "  -h, --help            this text\n\n"
+    "More ranks than cores show what a waiting rank takes from one that computes: -n $((2 * $(nproc))).\n";
+
+static const char push_pull_help[] =
+    "usage: weft bench push_pull [options]\n\n"
+    "One dense tensor goes to the shards and its mean comes back: time, bandwidth, wrong elements.\n\n"
+    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+    "  -s, --shards N        and N shards (default 1)\n"
+    "  -b, --minbytes SIZE   first size: 8, 64K, 25M, 1G (default 64K)\n"
+    "  -e, --maxbytes SIZE   last size (default 16M)\n"
+    "  -f, --stepfactor F    next size = size * F (default 4)\n"
+    "  -i, --stepbytes SIZE  next size = size + SIZE instead\n"
+    "      --transport WAY   auto, shm, verbs, ucx, or lanes of UCX: tcp (default: as configured, auto)\n"
+    "      --iters N         timed operations of a size (default 20)\n"
+    "  -w, --warmup N        untimed ones before (default 5)\n"
+    "      --json            one JSON object per row instead of the table\n"
+    "  -h, --help            this text\n\n"
+    "time: mean over the ranks of the mean of one operation, start to end of wait. algbw: size / time.\n"
+    "busbw: algbw * max(1, workers / shards), what the busiest link carries in each direction.\n"
+    "#wrong counts elements, on all ranks, that differ from the sum that is known beforehand.\n";
+
+static const char operation_options[] =
+    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`,\n"
+    "                        mpirun, srun or torchrun)\n"
+    "  -b, --minbytes SIZE   first size: 8, 64K, 25M, 1G (default 8)\n"
+    "  -e, --maxbytes SIZE   last size (default 16M)\n"
+    "  -f, --stepfactor F    next size = size * F (default 4)\n"
+    "  -i, --stepbytes SIZE  next size = size + SIZE instead\n"
+    "  -d, --datatype TYPE   f32, f64, f16, bf16, e4m3, e5m2, i8, u8, i32, u32, i64, u64 or all (default f32)\n";
+static const char reducing_options[] =
+    "  -o, --op OP           sum, avg, prod, min, max, and of integers and, or, xor, or all (default sum)%s\n";
+static const char rooted_options[] = "  -r, --root RANK       or all (default 0)\n";
+static const char more_options[] =
+    "      --iters N         timed operations of a size (default 20)\n"
+    "  -w, --warmup N        untimed ones before (default 5)\n"
+    "  -c, --check N         operations of a size whose results are checked; 0: none (default 1)\n"
+    "  -m, --together N      operations in flight at once; time is of one of them (default 1)\n"
+    "  -a, --average HOW     time is 0: of rank 0; 1: mean of the ranks; 2: of the fastest; 3: of the slowest (default 1)\n"
+    "  -N, --cycles N        the whole sweep N times (default 1)\n"
+    "      --memory KIND     mapped: from weft_alloc; plain: from malloc (default mapped)\n"
+    "      --transport WAY   auto, shm, verbs, ucx, or lanes of UCX: tcp (default: as configured, auto)\n"
+    "      --plan PLAN       auto or one that this operation has: direct, ring, doubling, halving, double_tree, bruck,\n"
+    "                        chain, binomial (default auto)\n"
+    "      --explain         before each row the plan and what the model of cost says of the others\n"
+    "      --percentiles     also min, p50, p95, p99 and max of one operation, of the ranks' mean\n"
+    "      --overlap         also start, compute for as long as the operation takes, wait: how much of it was hidden\n"
+    "  -C, --cpu             also processor time of one operation, all threads of all ranks\n"
+    "      --json            one JSON object per row instead of the table\n"
+    "      --plot FILE       busbw over size, as an SVG, or as a PNG if FILE ends so (by rsvg-convert)\n"
+    "  -h, --help            this text\n\n"
+    "-n is not nccl-tests': it counts processes, and --iters iterations.\n"
+    "time: start to end of wait. algbw: size / time. busbw: %s\n"
+    "#wrong counts elements, on all ranks, that differ from the result that is known beforehand.\n"
+    "overlap: 100 (1 - (overall - compute) / time), not below 0. memory: the largest Pss of a rank after any row.\n";
+
+static const char *bus_formula(const struct bench_operation *operation)
+{
+    if (operation->what == DO_ALL_REDUCE) return "algbw * 2 (n - 1) / n, what each rank must send at least.";
+    return operation->pieces ? "algbw * (n - 1) / n: a rank's own piece stays at home." : "algbw.";
+}
+
+void bench_help(const struct bench_options *options)
+{
+    const struct bench_operation *operation = options->operation;
+    if (options->kind != BENCH_OPERATION) {
+        fputs(options->kind == BENCH_WAITING ? waiting_help : push_pull_help, stdout);
+        return;
+    }
+    printf("usage: weft bench %s [options]\n\nTime and bandwidth: %s. Every result is checked.\n", operation->name, operation->about);
+    if (operation->pieces) printf("Sizes are those of all ranks' pieces together.\n");
+    printf("\n%s", operation_options);
+    if (operation->reduces)
+        printf(reducing_options, operation->what == DO_ALL_REDUCE ? ",\n                        mulsum: each rank's times a factor of its own" : "");
+    if (operation->rooted) fputs(rooted_options, stdout);
+    printf(more_options, bus_formula(operation));
+}
