@@ -124,13 +124,21 @@ static void sort_by_readiness(struct client_judging *judging)
     }
 }
 
+void client_judging_take_bandwidth(struct client_judging *judging, double bytes_per_second)
+{
+    judging->bytes_per_second = judging->tabled_bandwidth
+                                    ? bytes_per_second
+                                    : sqrt(judging->bytes_per_second * bytes_per_second);
+    judging->tabled_bandwidth = false;
+}
+
 /* Every rank, from the same figures: what the steps said about the link. */
 static void take_rate(struct weft_session *session)
 {
     struct client_judging *judging = &session->judging;
     const double rate = largest(judging, session->ranks, WORD_RATE);
     if (rate <= 0) return;
-    judging->bytes_per_second = sqrt(judging->bytes_per_second * rate);
+    client_judging_take_bandwidth(judging, rate);
     judging->probed_ns = weft_now_ns(session->env);
 }
 
@@ -183,7 +191,9 @@ static void look(struct weft_session *session, bool gathered)
     bool differs =
         false; /* not the judge's verdict: after a late declaration it begins anew, from all dense */
     judging->verdict[CLIENT_VERDICT_PROBE] =
-        gathered && largest(judging, session->ranks, WORD_RATE) == 0 ? probe_bytes(session) : 0;
+        gathered && (judging->tabled_latency || largest(judging, session->ranks, WORD_RATE) == 0)
+            ? probe_bytes(session)
+            : 0;
     for (uint32_t i = 0; i < judging->count; i++) {
         const uint8_t choice = weft_judge_choices(judging->judge)[i];
         judging->verdict[CLIENT_VERDICT_CHOICES + i] = choice;

@@ -1,7 +1,8 @@
 /* judging.h - the judge (compress/judge.h) at work in a session: tensors declared with codec "auto" in
  * all-reduce mode.
  *
- *     first step_begin   measure   every rank times the candidates on samples; together they time the link
+ *     first step_begin   measure   every rank times the candidates on samples; the link is that of the job's
+ *                                  link table (session->cost), or they time it together where there is none
  *                        decide    rank 0, from all ranks' figures; broadcast, in force from this step
  *     then, every CLIENT_LOOK_STEPS steps
  *       step s           figures of the steps before are gathered, beside the step's other traffic
@@ -55,6 +56,7 @@ struct client_judging {
     uint64_t revised_step; /* since */
     double latency_ns, bytes_per_second, steal;
     uint64_t probed_ns; /* when the link was last measured on its own */
+    bool tabled_latency, tabled_bandwidth; /* still the link table's: what is measured takes its place */
     enum client_judging_phase phase;
 
     /* of the steps since the last look that ran wholly under the present choices */
@@ -97,7 +99,10 @@ void client_judging_report(struct weft_session *session);
 /* judging_measure.c: costs of all candidates, latency, bandwidth, steal. Blocks; equal results on all ranks.
  * */
 enum weft_status client_judging_measure(struct weft_session *session);
-/* The same of the bandwidth alone, with one all-reduce of so many bytes. */
+/* What was measured of it counts as much as what was thought, and alone against a table. */
+void client_judging_take_bandwidth(struct client_judging *judging, double bytes_per_second);
+/* The bandwidth again, with one all-reduce of so many bytes; where the figures came from a table, its latency,
+ * too. Blocks; equal results on all ranks. */
 enum weft_status client_judging_probe(struct weft_session *session, size_t bytes);
 #define CLIENT_PROBE_LEAST ((size_t)1 << 20)
 #define CLIENT_PROBE_MOST ((size_t)16 << 20)

@@ -1,10 +1,11 @@
-/* judging_measure.c - what candidates and links cost here, measured once before the first step.
+/* judging_measure.c - what candidates and links cost here, known before the first step.
  *
  * Codecs: one rank's share of an exchange (encode, combine what was gathered, take, finish) on samples of
  * two sizes, one that stays in the caches and one that does not; costs between them go by the logarithm of
  * the size. All ranks measure at the same time, as they will encode at the same time, and the slowest counts.
  *
- * Link: the shortest of some tiny exchanges is its latency; then all-reduces that grow until one takes long
+ * Link: what the job's link table says (collective.links, by rank 0's file); the first probe checks it. Where
+ * there is no table: the shortest of some tiny exchanges is its latency; then all-reduces that grow until one takes long
  * enough to be trusted (a shaped link lets a burst pass at full speed). Every rank's clock runs from its own
  * call, so the one that came last has measured the exchange alone: the least of the ranks' times is taken,
  * and all ranks go by the same numbers. */
@@ -301,6 +302,18 @@ static enum weft_status time_all_reduce(struct weft_session *session, float *buf
     return least(session, since_ns(session->env, began_ns), all, ns_out);
 }
 
+static enum weft_status shortest_tiny(struct weft_session *session, float *buffer, double *all,
+                                      double *shortest_out)
+{
+    double ns;
+    *shortest_out = INFINITY;
+    for (int i = 0; i < TINY_EXCHANGES; i++) {
+        WEFT_TRY(time_all_reduce(session, buffer, sizeof(float), all, &ns));
+        *shortest_out = fmin(*shortest_out, ns);
+    }
+    return WEFT_OK;
+}
+
 static enum weft_status measure_link(struct weft_session *session)
 {
     struct client_judging *judging = &session->judging;
@@ -309,10 +322,7 @@ static enum weft_status measure_link(struct weft_session *session)
     float *buffer = weft_alloc_zero(session->env, CLIENT_PROBE_MOST);
     double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
     enum weft_status status = buffer && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    for (int i = 0; i < TINY_EXCHANGES && status == WEFT_OK; i++) {
-        status = time_all_reduce(session, buffer, sizeof(float), all, &ns);
-        shortest = fmin(shortest, ns);
-    }
+    if (status == WEFT_OK) status = shortest_tiny(session, buffer, all, &shortest);
     judging->latency_ns = shortest / 2; /* there and back */
     for (size_t bytes = PROBE_FIRST; bytes <= CLIENT_PROBE_MOST && status == WEFT_OK && ns < PROBE_LONG_NS;
          bytes *= 4) {
@@ -325,18 +335,37 @@ static enum weft_status measure_link(struct weft_session *session)
     return status;
 }
 
+/* What the job's link table says, the same on all ranks; false: nothing, or not of all links. Tensors that
+ * are declared later find what has been learnt since. */
+static bool take_link_from_table(struct weft_session *session)
+{
+    struct client_judging *judging = &session->judging;
+    const struct weft_link_cost *cost = &session->cost;
+    if (cost->pairs == 0 || cost->unknown > 0 || cost->bytes_per_second == 0) return false;
+    if (judging->bytes_per_second > 0) return true;
+    judging->latency_ns = (double)cost->latency_ns;
+    judging->bytes_per_second = (double)cost->bytes_per_second;
+    judging->tabled_latency = judging->tabled_bandwidth = true;
+    judging->probed_ns = weft_now_ns(session->env);
+    return true;
+}
+
 enum weft_status client_judging_probe(struct weft_session *session, size_t bytes)
 {
     struct client_judging *judging = &session->judging;
     const double moved = 2 * ((double)session->ranks - 1) / (double)session->ranks * (double)bytes;
-    double ns = 0;
+    double ns = 0, shortest = 0;
     float *buffer = weft_alloc_zero(session->env, bytes);
     double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
-    enum weft_status status =
-        buffer && all ? time_all_reduce(session, buffer, bytes, all, &ns) : WEFT_ERR_NO_MEMORY;
+    enum weft_status status = buffer && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    if (status == WEFT_OK && judging->tabled_latency) {
+        status = shortest_tiny(session, buffer, all, &shortest);
+        if (status == WEFT_OK) judging->latency_ns = shortest / 2;
+    }
+    if (status == WEFT_OK) status = time_all_reduce(session, buffer, bytes, all, &ns);
     if (status == WEFT_OK) {
-        const double rate = moved / fmax(ns - 2 * judging->latency_ns, ns / 10) * 1e9;
-        judging->bytes_per_second = sqrt(judging->bytes_per_second * rate);
+        client_judging_take_bandwidth(judging, moved / fmax(ns - 2 * judging->latency_ns, ns / 10) * 1e9);
+        judging->tabled_latency = false;
     }
     judging->probed_ns = weft_now_ns(session->env);
     weft_free_bytes(session->env, buffer);
@@ -365,6 +394,6 @@ enum weft_status client_judging_measure(struct weft_session *session)
     enum weft_status status = measure_codecs(session);
     session->judging.steal = steal_here(session);
     if (status == WEFT_OK) status = agree_on_costs(session);
-    if (status == WEFT_OK) status = measure_link(session);
+    if (status == WEFT_OK && !take_link_from_table(session)) status = measure_link(session);
     return status;
 }

@@ -1,4 +1,6 @@
 /* crowd.c - see crowd.h. */
+#include "tests/lib/check.h"
+
 #include "crowd.h"
 
 #include <stdio.h>
@@ -7,6 +9,7 @@
 
 #include "base/base.h"
 #include "server/server.h"
+#include "transport/probe/link_table.h"
 
 struct place {
     struct crowd *crowd;
@@ -84,4 +87,22 @@ void crowd_run(struct crowd *crowd, uint32_t workers, crowd_fn fn)
     pthread_barrier_destroy(&crowd->meet);
     weft_net_free(net);
     weft_coordinator_server_free(coordinator);
+}
+
+void crowd_write_links(const char *path, const char *host, uint64_t latency_ns, uint64_t bytes_per_second)
+{
+    struct weft_link_table *table;
+    uint32_t index;
+    assert_int_equal(weft_link_table_create(weft_env_system(), &table), WEFT_OK);
+    assert_int_equal(weft_link_table_host(table, host, 7, &index), WEFT_OK);
+    const struct weft_link link = {.from = index,
+                                   .to = index,
+                                   .state = WEFT_LINK_WORKS,
+                                   .latency_ns = latency_ns,
+                                   .bytes_per_second = bytes_per_second,
+                                   .lane = "shm",
+                                   .text = "made up"};
+    if (bytes_per_second > 0) assert_int_equal(weft_link_table_set(table, &link), WEFT_OK);
+    assert_int_equal(weft_link_table_save(table, path, NULL), WEFT_OK);
+    weft_link_table_free(table);
 }

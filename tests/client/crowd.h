@@ -37,4 +37,7 @@ bool crowd_check(struct crowd *crowd, struct weft_session *session, bool holds, 
 void crowd_refused(struct crowd *crowd, struct weft_session *session, enum weft_status got, enum weft_status wanted,
                    const char *words, const char *what, const char *file, int line);
 
+/* A link table (collective.links) of one host, with such a link inside it; bytes_per_second 0: with none. */
+void crowd_write_links(const char *path, const char *host, uint64_t latency_ns, uint64_t bytes_per_second);
+
 #endif

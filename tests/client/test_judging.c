@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/session.h"
 #include "client/tensor.h"
@@ -256,6 +257,61 @@ static void test_link_is_probed(void **state)
     assert_true(seen[0] > 0 && seen[0] != 1e7 && seen[1] == seen[0] && seen[2] == seen[0]);
 }
 
+/* The first choice follows the job's link table, with no exchange timed for it; what is measured afterwards
+ * corrects it, on all ranks alike. */
+struct tabled {
+    uint64_t latency_ns, bytes_per_second;
+    bool coded; /* wanted of the first choice */
+    double corrected[CROWD_MAX];
+};
+
+static void from_table(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct tabled *tabled = crowd->user;
+    const struct client_judging *judging = &session->judging;
+    struct weft_tensor *tensor = declare(crowd, session, "w", "auto:topk:ratio=0.05,min_count=0", "none");
+    struct weft_tensor *late = NULL;
+    struct weft_request request = {{0}};
+    float *grad = weft_alloc(session, ELEMS * 4);
+    for (uint32_t step = 1; tensor && step <= 20; step++) {
+        const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
+        if (step == 5) session->judging.probed_ns -= WEFT_SECONDS(100000); /* a long time ago */
+        if (step == 20) late = declare(crowd, session, "late", "auto", "none");
+        if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
+        if (step == 1) {
+            CROWD_CHECK(crowd, session, judging->latency_ns == (double)tabled->latency_ns);
+            CROWD_CHECK(crowd, session, judging->bytes_per_second == (double)tabled->bytes_per_second);
+            CROWD_CHECK(crowd, session, (tensor->choosing.chosen > 0) == tabled->coded);
+            CROWD_CHECK(crowd, session, judging->tabled_latency && judging->tabled_bandwidth);
+        }
+        CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
+        if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
+        if (step == 19) tabled->corrected[rank] = judging->bytes_per_second;
+    }
+    CROWD_CHECK(crowd, session, late && judging->bytes_per_second == tabled->corrected[rank]);
+    CROWD_CHECK(crowd, session, !judging->tabled_latency && judging->latency_ns != (double)tabled->latency_ns);
+}
+
+static void test_begins_from_the_link_table(void **state)
+{
+    static const struct tabled rows[] = {{1000000, 100000, .coded = true}, {1, 1000000000000, .coded = false}};
+    char path[64], host[64] = "";
+    snprintf(path, sizeof path, "/tmp/weft-judging-links-%ld", (long)getpid());
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    setenv("WEFT_COLLECTIVE_LINKS", path, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tabled tabled = rows[i];
+        struct crowd crowd = {.user = &tabled};
+        crowd_write_links(path, host, tabled.latency_ns, tabled.bytes_per_second);
+        crowd_run(&crowd, 2, from_table);
+        assert_int_equal(crowd.failures, 0);
+        assert_true(tabled.corrected[0] != (double)tabled.bytes_per_second);
+        assert_true(tabled.corrected[0] == tabled.corrected[1]);
+    }
+    unlink(path);
+    unsetenv("WEFT_COLLECTIVE_LINKS");
+}
+
 /* Ranks that are not in the same revision find out in the step's record. */
 static void strayed(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -339,7 +395,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_lost),      cmocka_unit_test(test_all_ranks_agree),
         cmocka_unit_test(test_late_declaration),     cmocka_unit_test(test_link_is_probed),
-        cmocka_unit_test(test_revision_is_compared), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_revision_is_compared), cmocka_unit_test(test_begins_from_the_link_table),
+        cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -325,19 +325,6 @@ static void costs(struct crowd *crowd, struct weft_session *session, uint32_t ra
     CROWD_CHECK(crowd, session, value == 3);
 }
 
-static void write_links(const char *path, const char *host, bool measured)
-{
-    struct weft_link_table *table;
-    uint32_t index;
-    assert_int_equal(weft_link_table_create(weft_env_system(), &table), WEFT_OK);
-    assert_int_equal(weft_link_table_host(table, host, 7, &index), WEFT_OK);
-    struct weft_link link = {.from = index, .to = index, .state = WEFT_LINK_WORKS, .latency_ns = 5000, .bytes_per_second = 4000000000ull,
-                             .lane = "shm", .text = "made up"};
-    if (measured) assert_int_equal(weft_link_table_set(table, &link), WEFT_OK);
-    assert_int_equal(weft_link_table_save(table, path, NULL), WEFT_OK);
-    weft_link_table_free(table);
-}
-
 static void test_link_cost(void **state)
 {
     char path[64], host[64] = "";
@@ -347,14 +334,14 @@ static void test_link_cost(void **state)
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
     crowd_run(&crowd, 3, costs); /* no file: nothing is known */
     setenv("WEFT_COLLECTIVE_LINKS", path, 1);
-    write_links(path, host, true);
+    crowd_write_links(path, host, 5000, 4000000000ull);
     links.wanted = (struct weft_link_cost){.pairs = 2, .latency_ns = 5000, .bytes_per_second = 4000000000ull};
     crowd_run(&crowd, 3, costs);
     assert_int_equal(weft_link_hop_bytes(&links.wanted), 20000);
-    write_links(path, host, false); /* the host, but not its link */
+    crowd_write_links(path, host, 0, 0); /* the host, but not its link */
     links.wanted = (struct weft_link_cost){.pairs = 2, .unknown = 2};
     crowd_run(&crowd, 3, costs);
-    write_links(path, "elsewhere", true);
+    crowd_write_links(path, "elsewhere", 5000, 4000000000ull);
     links.wanted = (struct weft_link_cost){0};
     crowd_run(&crowd, 3, costs);
     assert_int_equal(crowd.failures, 0);
