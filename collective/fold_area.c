@@ -5,10 +5,15 @@
  * by the order of the fold. Types that are their own partials are folded in the receive buffers themselves; narrower floats
  * are widened into log2(ranks)+1 f32 partials and rounded once, after scaling.
  *
+ * All of it in units of COLL_UNIT_BYTES, paid from the budget of the engine's step: a contribution's unit goes up the tree as
+ * far as it can while it is in the cache.
+ *
  * Memory of one area: ranks * chunk elements, and for narrower floats the partials. */
 #include "collective/internal.h"
 
 #include <string.h>
+
+enum { TILE = 2048 }; /* elements */
 
 static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
@@ -38,6 +43,7 @@ void fold_area_open(struct fold_area *area, const struct sum *sum, uint64_t offs
     area->offset_in = offset_in;
     area->count = count;
     area->next = 0;
+    area->done = 0;
     memset(area->present, 0, sum->ranks);
     weft_fold_init_op(&area->fold, count, sum_is_narrow(sum->dtype) ? WEFT_F32 : sum->dtype, sum->op);
 }
@@ -47,46 +53,94 @@ static void give_back(struct fold_area *area, float *const *freed, uint32_t free
     for (uint32_t i = 0; i < freed_count; i++) area->free_partials[area->free_count++] = freed[i];
 }
 
-static void add(struct weft_coll *coll, struct fold_area *area, uint32_t rank)
+/* Widened a little at a time: what is merged at once is never written to memory. */
+static void widen_and_merge(const struct weft_coll *coll, struct fold_area *area, const uint8_t *in, uint64_t count)
 {
-    const uint8_t *own = (const uint8_t *)coll->in + area->offset_in * coll->elem_bytes;
-    bool mine = rank == coll->group->rank;
-    float *freed[32];
-    if (!sum_is_narrow(coll->sum.dtype)) {
-        if (mine) memcpy(fold_area_buffer(area, rank), own, area->count * coll->elem_bytes);
-        weft_fold_add(&area->fold, (float *)fold_area_buffer(area, rank), freed);
-    } else {
-        WEFT_ASSERT(area->free_count > 0);
-        float *partial = area->free_partials[--area->free_count];
-        sum_widen(coll->sum.dtype, partial, mine ? own : fold_area_buffer(area, rank), area->count);
-        give_back(area, freed, weft_fold_add(&area->fold, partial, freed));
+    float tile[TILE];
+    for (uint64_t at = 0; at < count; at += TILE) {
+        const uint64_t n = count - at < TILE ? count - at : TILE;
+        sum_widen(coll->sum.dtype, tile, in + at * coll->elem_bytes, n);
+        weft_fold_merge(&area->fold, tile, area->done + at, n);
     }
+}
+
+/* Elements from area->done on, of the contribution that is next. */
+static void add_unit(struct weft_coll *coll, struct fold_area *area, uint64_t count)
+{
+    const bool mine = area->next == coll->group->rank, merges = weft_fold_merges(&area->fold);
+    const size_t at = area->done * coll->elem_bytes;
+    uint8_t *raw = fold_area_buffer(area, area->next) + at;
+    const uint8_t *in = mine ? (const uint8_t *)coll->in + area->offset_in * coll->elem_bytes + at : raw;
+    if (sum_is_narrow(coll->sum.dtype)) {
+        if (merges) widen_and_merge(coll, area, in, count);
+        else sum_widen(coll->sum.dtype, area->partial + area->done, in, count);
+    } else {
+        if (merges) weft_fold_merge(&area->fold, in, area->done, count);
+        else if (mine) memcpy(raw, in, count * coll->elem_bytes);
+    }
+}
+
+static void begin_rank(struct weft_coll *coll, struct fold_area *area)
+{
+    area->partial = (float *)fold_area_buffer(area, area->next);
+    if (!sum_is_narrow(coll->sum.dtype)) return;
+    WEFT_ASSERT(area->free_count > 0);
+    area->partial = area->free_partials[--area->free_count];
+}
+
+static void end_rank(struct weft_coll *coll, struct fold_area *area)
+{
+    float *freed[32];
+    const uint32_t freed_count = weft_fold_added(&area->fold, area->partial, freed);
+    if (sum_is_narrow(coll->sum.dtype)) give_back(area, freed, freed_count);
+    area->next++;
+    area->done = 0;
+}
+
+/* The next piece of the chunk's `count` elements, paid for. */
+static uint64_t take_unit(const struct weft_coll *coll, const struct fold_area *area, size_t *budget)
+{
+    uint64_t unit = COLL_UNIT_BYTES / coll->elem_bytes;
+    if (unit > area->count - area->done) unit = area->count - area->done;
+    const size_t bytes = unit * coll->elem_bytes;
+    *budget = *budget > bytes ? *budget - bytes : 0;
+    return unit;
 }
 
 bool fold_area_advance(struct weft_coll *coll, struct fold_area *area, size_t *budget)
 {
     uint32_t ranks = coll->group->ranks, own = coll->group->rank;
-    size_t bytes = area->count * coll->elem_bytes;
     while (area->next < ranks && (area->next == own || area->present[area->next]) && *budget > 0) {
         if (coll->group->timing_only) {
             area->next++;
             continue;
         }
-        add(coll, area, area->next++);
-        *budget = *budget > bytes ? *budget - bytes : 0;
+        if (area->done == 0) begin_rank(coll, area);
+        const uint64_t unit = take_unit(coll, area, budget);
+        add_unit(coll, area, unit);
+        area->done += unit;
+        if (area->done >= area->count) end_rank(coll, area);
     }
     return area->next == ranks;
 }
 
-void fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out)
+bool fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out, size_t *budget)
 {
     float *freed[32];
     uint32_t freed_count;
+    while (area->done < area->count && !coll->group->timing_only) {
+        if (*budget == 0) return false;
+        const uint64_t unit = take_unit(coll, area, budget);
+        const uint8_t *total = (const uint8_t *)weft_fold_total(&area->fold, area->done, unit);
+        sum_copy(&coll->sum, (struct sum_out){(uint8_t *)out + area->done * coll->elem_bytes, .last = true},
+                 (struct sum_in){total + area->done * sum_partial_bytes(coll->sum.dtype), .wide = true}, unit);
+        area->done += unit;
+    }
     area->open = false;
-    if (coll->group->timing_only) return;
-    float *total = weft_fold_finish(&area->fold, freed, &freed_count);
-    sum_copy(&coll->sum, (struct sum_out){out, .last = true}, (struct sum_in){total, .wide = true}, area->count);
-    if (!sum_is_narrow(coll->sum.dtype)) return;
+    if (coll->group->timing_only) return true;
+    float *total = weft_fold_close(&area->fold, freed, &freed_count);
+    if (!sum_is_narrow(coll->sum.dtype)) return true;
     give_back(area, freed, freed_count);
     give_back(area, &total, 1);
+    return true;
 }

@@ -29,7 +29,8 @@
 #define GROUP_ANSWERS 16                 /* of our answers in flight at once */
 #define GROUP_NOBODY UINT32_MAX
 #define GROUP_TAIL_BYTES 64u              /* of a news message that travel behind its header */
-#define GROUP_PUMP_BYTES (1u << 20)       /* summed per loop step */
+#define COLL_UNIT_BYTES (64u << 10)       /* of them at a time */
+#define GROUP_PUMP_BYTES (1u << 18)       /* summed per loop step */
 
 /* ---- the header of every message (wire.c) ---- */
 #define COLL_HEADER_BYTES 80u
@@ -89,6 +90,8 @@ struct fold_area {
     bool open;            /* between the first receive of a chunk and the end of its fold */
     uint64_t offset_in, count;
     uint32_t next;        /* rank to be folded next */
+    uint64_t done;        /* elements of it that are folded; of the sum that are written when all ranks are in */
+    float *partial;       /* 16-bit types: where they are widened to */
     uint8_t *present;     /* (ranks,) contribution has arrived */
     uint8_t *raw;         /* (ranks, raw_bytes) contributions as received */
     size_t raw_bytes;
@@ -319,7 +322,7 @@ void fold_area_open(struct fold_area *area, const struct sum *sum, uint64_t offs
 static inline uint8_t *fold_area_buffer(struct fold_area *area, uint32_t rank) { return area->raw + rank * area->raw_bytes; }
 /* Fold what is next in rank order while the budget lasts; true when all ranks are in. */
 bool fold_area_advance(struct weft_coll *coll, struct fold_area *area, size_t *budget);
-/* All in: round, scale, write, and close the area. */
-void fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out);
+/* All in: round, scale and write while the budget lasts; true when all is written and the area closed. */
+bool fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out, size_t *budget);
 
 #endif

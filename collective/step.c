@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define UNIT_BYTES (64u << 10)
 
 static struct slot *slot_at(const struct weft_coll *coll, uint64_t number)
 {
@@ -327,8 +326,8 @@ static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
         struct fold_area *area = &coll->fold_areas[action->area];
         bool mine = area->open && area->offset_in == action->offset_in; /* else it still serves an earlier chunk */
         if (!mine || !fold_area_advance(coll, area, budget)) return;
-        fold_area_finish(coll, area, action->place == WEFT_PLACE_AREA ? scratch_at(coll, action->scratch) : output_at(coll, action->offset));
-        slot->state = SLOT_OVER;
+        void *out = action->place == WEFT_PLACE_AREA ? scratch_at(coll, action->scratch) : output_at(coll, action->offset);
+        if (fold_area_finish(coll, area, out, budget)) slot->state = SLOT_OVER;
         return;
     }
     if (coll->group->timing_only) {
@@ -339,7 +338,7 @@ static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
     uint64_t count = copies && !area ? send_bytes(coll, action) / coll->elem_bytes : action->count;
     if (copies && !area && input_at(coll, action->offset_in) == output_at(coll, action->offset)) slot->computed = count;
     while (slot->computed < count && *budget > 0) {
-        uint64_t unit = UNIT_BYTES / coll->elem_bytes;
+        uint64_t unit = COLL_UNIT_BYTES / coll->elem_bytes;
         if (unit > count - slot->computed) unit = count - slot->computed;
         if (copies) copy_unit(coll, action, slot->computed, unit);
         else if (action->kind == WEFT_ACTION_PACK) pack_unit(coll, action, slot->computed, unit);
@@ -378,7 +377,7 @@ static void fill(struct weft_coll *coll)
 static bool scale_input(struct weft_coll *coll, size_t *budget)
 {
     while (coll->scaled < coll->to_scale && *budget > 0) {
-        uint64_t unit = UNIT_BYTES / coll->elem_bytes;
+        uint64_t unit = COLL_UNIT_BYTES / coll->elem_bytes;
         if (unit > coll->to_scale - coll->scaled) unit = coll->to_scale - coll->scaled;
         size_t at = coll->scaled * coll->elem_bytes, bytes = unit * coll->elem_bytes;
         uint8_t *to = (uint8_t *)coll->in + at;

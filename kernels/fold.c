@@ -27,42 +27,74 @@ void weft_fold_init_op(struct weft_fold *fold, size_t count, enum weft_dtype dty
     fold->depth = 0;
 }
 
-/* The two youngest partials become one, in the left one's buffer; returns the right one's. */
-static float *merge_last_two(struct weft_fold *fold)
+/* Elements from..from+count of a partial; they are of the fold's type. */
+static void *elements(const struct weft_fold *fold, uint32_t partial, size_t from)
 {
-    const uint32_t right = fold->depth - 1, left = fold->depth - 2;
-    float *freed = fold->partials[right];
-    if (fold->dtype == WEFT_F32 && fold->op == WEFT_SUM)
-        weft_kernels()->sum_f32(fold->partials[left], fold->partials[left], freed, fold->count);
-    else
-        weft_kernels()->combine(fold->dtype, fold->op, fold->partials[left], fold->partials[left], freed, fold->count);
-    fold->spans[left] += fold->spans[right];
-    fold->depth--;
-    return freed;
+    return (uint8_t *)fold->partials[partial] + from * weft_dtype_bytes(fold->dtype);
+}
+
+static void add_to(const struct weft_fold *fold, void *left, const void *right, size_t count)
+{
+    if (fold->dtype == WEFT_F32 && fold->op == WEFT_SUM) weft_kernels()->sum_f32(left, left, right, count);
+    else weft_kernels()->combine(fold->dtype, fold->op, left, left, right, count);
+}
+
+bool weft_fold_merges(const struct weft_fold *fold)
+{
+    return fold->depth > 0 && fold->spans[fold->depth - 1] == 1;
+}
+
+/* Equal neighbouring spans merge, from the right: the new one has span 1. */
+void weft_fold_merge(const struct weft_fold *fold, const void *piece, size_t from, size_t count)
+{
+    uint32_t span = 1;
+    for (uint32_t left = fold->depth; left > 0 && fold->spans[left - 1] == span; left--, span *= 2) {
+        void *sum = elements(fold, left - 1, from);
+        add_to(fold, sum, piece, count);
+        piece = sum;
+    }
+}
+
+uint32_t weft_fold_added(struct weft_fold *fold, float *buffer, float *freed_out[32])
+{
+    uint32_t freed_count = 0;
+    fold->partials[fold->depth] = buffer;
+    fold->spans[fold->depth++] = 1;
+    fold->added++;
+    while (fold->depth >= 2 && fold->spans[fold->depth - 1] == fold->spans[fold->depth - 2]) {
+        freed_out[freed_count++] = fold->partials[--fold->depth];
+        fold->spans[fold->depth - 1] *= 2;
+    }
+    return freed_count;
 }
 
 uint32_t weft_fold_add(struct weft_fold *fold, float *buffer, float *freed_out[32])
 {
-    uint32_t freed_count = 0;
-    fold->partials[fold->depth] = buffer;
-    fold->spans[fold->depth] = 1;
-    fold->depth++;
-    fold->added++;
-    while (fold->depth >= 2 && fold->spans[fold->depth - 1] == fold->spans[fold->depth - 2])
-        freed_out[freed_count++] = merge_last_two(fold);
-    return freed_count;
+    weft_fold_merge(fold, buffer, 0, fold->count);
+    return weft_fold_added(fold, buffer, freed_out);
+}
+
+float *weft_fold_total(const struct weft_fold *fold, size_t from, size_t count)
+{
+    for (uint32_t right = fold->depth; right-- > 1;)
+        add_to(fold, elements(fold, right - 1, from), elements(fold, right, from), count);
+    return fold->depth > 0 ? fold->partials[0] : NULL;
+}
+
+float *weft_fold_close(struct weft_fold *fold, float *freed_out[32], uint32_t *freed_count_out)
+{
+    float *total = fold->depth > 0 ? fold->partials[0] : NULL;
+    *freed_count_out = 0;
+    while (fold->depth > 1) freed_out[(*freed_count_out)++] = fold->partials[--fold->depth];
+    fold->depth = 0;
+    fold->added = 0;
+    return total;
 }
 
 float *weft_fold_finish(struct weft_fold *fold, float *freed_out[32], uint32_t *freed_count_out)
 {
-    uint32_t freed_count = 0;
-    while (fold->depth >= 2)
-        freed_out[freed_count++] = merge_last_two(fold);
-    *freed_count_out = freed_count;
-    if (fold->depth == 0) return NULL;
-    fold->depth = 0;
-    fold->added = 0;
-    return fold->partials[0];
+    weft_fold_total(fold, 0, fold->count);
+    return weft_fold_close(fold, freed_out, freed_count_out);
 }
 
 uint32_t weft_fold_slots(uint32_t ranks)

@@ -229,6 +229,17 @@ uint32_t weft_fold_add(struct weft_fold *fold, float *buffer, float *freed_out[3
  * was added); other buffers come back through freed_out as above, count in *freed_count_out. */
 float *weft_fold_finish(struct weft_fold *fold, float *freed_out[32], uint32_t *freed_count_out);
 
+/* The same in pieces, for those who may not work for long at a time. weft_fold_merge() merges elements from..from+count of
+ * the next contribution, which lie at `piece`, with all that it will be merged with; when every element has had its turn, in
+ * any order, once, weft_fold_added() makes `buffer` a part of the fold, as weft_fold_add() would. Where weft_fold_merges()
+ * the pieces need not lie in that buffer: it comes back unread. Of the end alike: weft_fold_total() merges all that is left
+ * and returns the buffer that then holds these elements of the sum; weft_fold_close() hands back the buffers and the sum. */
+bool weft_fold_merges(const struct weft_fold *fold);
+void weft_fold_merge(const struct weft_fold *fold, const void *piece, size_t from, size_t count);
+uint32_t weft_fold_added(struct weft_fold *fold, float *buffer, float *freed_out[32]);
+float *weft_fold_total(const struct weft_fold *fold, size_t from, size_t count);
+float *weft_fold_close(struct weft_fold *fold, float *freed_out[32], uint32_t *freed_count_out);
+
 /* weft_fold_slots() - buffers a fold of `ranks` needs at once, the one being added included. */
 uint32_t weft_fold_slots(uint32_t ranks);
 

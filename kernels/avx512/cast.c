@@ -51,7 +51,8 @@ static inline __attribute__((always_inline)) void narrow(uint16_t *out, const fl
         }
         _mm_sfence();
     }
-    for (; i < count; i += WIDTH) {
+    for (; i + WIDTH <= count; i += WIDTH) _mm256_storeu_si256((void *)(out + i), cast(_mm512_loadu_ps(in + i)));
+    if (i < count) {
         const __mmask16 lanes = first16(count - i);
         _mm256_mask_storeu_epi16(out + i, lanes, cast(_mm512_maskz_loadu_ps(lanes, in + i)));
     }
@@ -70,7 +71,8 @@ static inline __attribute__((always_inline)) void widen(float *out, const uint16
             _mm512_stream_ps(out + i, cast(_mm256_loadu_si256((const void *)(in + i))));
         _mm_sfence();
     }
-    for (; i < count; i += WIDTH) {
+    for (; i + WIDTH <= count; i += WIDTH) _mm512_storeu_ps(out + i, cast(_mm256_loadu_si256((const void *)(in + i))));
+    if (i < count) {
         const __mmask16 lanes = first16(count - i);
         _mm512_mask_storeu_ps(out + i, lanes, cast(_mm256_maskz_loadu_epi16(lanes, in + i)));
     }

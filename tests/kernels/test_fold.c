@@ -50,6 +50,41 @@ static void test_equals_tree(void **state)
     }
 }
 
+/* In pieces, the last one first: the same bits, and the same buffers come back. */
+static void test_pieces(void **state)
+{
+    struct sample sample = {sample_seed(8)};
+    for (uint32_t ranks = 1; ranks <= 40; ranks++) {
+        float whole_memory[RANKS_MAX][COUNT], pieces_memory[RANKS_MAX][COUNT], *freed[2][32];
+        struct weft_fold whole, pieces;
+        uint32_t freed_count[2];
+        weft_fold_init(&whole, COUNT);
+        weft_fold_init(&pieces, COUNT);
+        for (uint32_t r = 0; r < ranks; r++) {
+            sample_fill(&sample, SAMPLE_NORMAL, whole_memory[r], COUNT);
+            memcpy(pieces_memory[r], whole_memory[r], sizeof whole_memory[r]);
+            freed_count[0] = weft_fold_add(&whole, whole_memory[r], freed[0]);
+            const bool merges = weft_fold_merges(&pieces);
+            for (size_t from = COUNT, count; from > 0;) {
+                from -= count = from % 3 ? 1 : 3;
+                weft_fold_merge(&pieces, pieces_memory[r] + from, from, count);
+            }
+            if (merges) memset(pieces_memory[r], 0x7f, sizeof pieces_memory[r]); /* nobody will read it */
+            freed_count[1] = weft_fold_added(&pieces, pieces_memory[r], freed[1]);
+            assert_int_equal(freed_count[0], freed_count[1]);
+            assert_true(merges == (freed_count[1] > 0));
+            for (uint32_t i = 0; i < freed_count[0]; i++)
+                assert_int_equal((float(*)[COUNT])freed[0][i] - whole_memory, (float(*)[COUNT])freed[1][i] - pieces_memory);
+        }
+        const float *sum = weft_fold_finish(&whole, freed[0], &freed_count[0]);
+        for (size_t e = 0; e < COUNT; e++) assert_ptr_equal(weft_fold_total(&pieces, e, 1), pieces_memory[0]);
+        assert_ptr_equal(weft_fold_close(&pieces, freed[1], &freed_count[1]), pieces_memory[0]);
+        assert_int_equal(freed_count[0], freed_count[1]);
+        assert_int_equal(pieces.added, 0);
+        assert_memory_equal(sum, pieces_memory[0], sizeof pieces_memory[0]);
+    }
+}
+
 static void test_empty(void **state)
 {
     struct weft_fold fold;
@@ -73,6 +108,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equals_tree),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_slots),
     };

@@ -1,6 +1,8 @@
 /* fail_env.c - see fail_env.h. */
 #include "tests/lib/fail_env.h"
 
+#include <malloc.h>
+
 #include "tests/lib/check.h"
 
 /* More allocations than this in one create is a loop that never ends. */
@@ -14,7 +16,9 @@ static void *fail_alloc(struct weft_env *env, size_t bytes)
         return NULL;
     }
     void *memory = weft_alloc_bytes(weft_env_system(), bytes);
-    if (memory) atomic_fetch_add(&fail->live, 1);
+    if (!memory) return NULL;
+    atomic_fetch_add(&fail->live, 1);
+    atomic_fetch_add(&fail->live_bytes, (long long)malloc_usable_size(memory));
     return memory;
 }
 
@@ -23,6 +27,7 @@ static void fail_free(struct weft_env *env, void *memory)
     struct fail_env *fail = env->context;
     if (!memory) return;
     atomic_fetch_sub(&fail->live, 1);
+    atomic_fetch_sub(&fail->live_bytes, (long long)malloc_usable_size(memory));
     weft_free_bytes(weft_env_system(), memory);
 }
 

@@ -13,6 +13,7 @@ struct fail_env {
     uint64_t fail_at;     /* 1: the first allocation fails; 0: none does */
     atomic_ullong allocations;
     atomic_llong live;    /* allocated and not freed */
+    atomic_llong live_bytes; /* of those, as malloc rounds them up */
     atomic_bool failed;   /* the chosen allocation was reached */
 };
 

@@ -14,6 +14,7 @@
  *     so. (The simulator keeps a record of every endpoint and window that ever was, until the simulation ends: allowed for.) At the end
  *     nothing is left.
  * The flavour's backend is wrapped in fault:, which is how one process kills and cuts. */
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ struct work { /* one side of one message */
     int slot;            /* where it runs */
     uint32_t id;         /* of that life, and of the other side's */
     uint32_t other_id;
-    uint64_t tag, born_ns;
+    uint64_t tag, born_ns, born_round;
     uint32_t bytes, seed;
     unsigned char *buffer; /* of malloc */
 };
@@ -60,7 +61,7 @@ static struct soak {
     int quarantined;
     struct { uint32_t at, about; } news[4096]; /* peer_failed: at whom, about whom */
     int news_count;
-    uint64_t random, next_tag;
+    uint64_t random, next_tag, rounds;
     uint64_t lives, messages, cancels, cuts, kills, leaves, failed_operations;
 } soak;
 
@@ -147,6 +148,7 @@ static struct work *work_make(enum work_state state, int slot, uint32_t other_id
     work->seed = (uint32_t)tag;
     work->bytes = bytes;
     work->born_ns = net_now_ns();
+    work->born_round = soak.rounds;
     work->buffer = malloc(bytes + 1);
     weft_list_append(&soak.works, &work->link);
     return work;
@@ -222,8 +224,9 @@ static void look_at(struct work *work, uint64_t now_ns)
     }
     if (!work->op.fired) {
         if (now_ns - work->born_ns > STUCK_NS)
-            fail_msg("%s of %u bytes at endpoint %u with %u has not ended", work->state == SENDING ? "a send" : "a receive", work->bytes,
-                     work->id, work->other_id);
+            fail_msg("%s of %u bytes at endpoint %u with %u has not ended for %.0f s and %llu rounds", work->state == SENDING ? "a send" : "a receive",
+                     work->bytes, work->id, work->other_id, (double)(now_ns - work->born_ns) / 1e9,
+                     (unsigned long long)(soak.rounds - work->born_round));
         return;
     }
     assert_int_equal(work->op.fired, 1);
@@ -298,6 +301,7 @@ static void do_fault(void)
 
 struct memory_use {
     double allocations, pages, descriptors; /* means */
+    double ours, heap, kept;                /* bytes: of the endpoints' env, of everybody's mallocs, free in the heap */
     uint64_t lives, accesses;               /* so far */
     int samples;
 };
@@ -310,7 +314,11 @@ static void sample_memory(struct memory_use *use)
         if (fscanf(file, "%lu %lu", &size, &resident) != 2) resident = 0;
         fclose(file);
     }
+    const struct mallinfo2 heap = mallinfo2();
     use->samples++;
+    use->ours += ((double)soak.memory.live_bytes - use->ours) / use->samples;
+    use->heap += ((double)(heap.uordblks + heap.hblkhd) - use->heap) / use->samples;
+    use->kept += ((double)heap.fordblks - use->kept) / use->samples;
     use->allocations += ((double)soak.memory.live - use->allocations) / use->samples;
     use->pages += ((double)resident - use->pages) / use->samples;
     use->descriptors += (crowd_descriptors() - use->descriptors) / use->samples;
@@ -321,8 +329,9 @@ static void sample_memory(struct memory_use *use)
 static void print_memory(const struct memory_use *uses)
 {
     for (int i = 0; i < 4; i++)
-        printf("  quarter %d: %.0f allocations alive, %.1f MiB resident, %.0f descriptors\n", i + 1, uses[i].allocations,
-               uses[i].pages * 4096 / 1048576, uses[i].descriptors);
+        printf("  quarter %d: %.0f allocations alive (%.1f MiB), %.1f MiB resident (all mallocs %.1f, free in the heap %.1f), %.0f descriptors\n",
+               i + 1, uses[i].allocations, uses[i].ours / 1048576, uses[i].pages * 4096 / 1048576, uses[i].heap / 1048576,
+               uses[i].kept / 1048576, uses[i].descriptors);
 }
 
 #if defined __has_feature
@@ -367,6 +376,7 @@ static void run_until(uint64_t end_ns, struct memory_use *use)
         hear_news();
         look_at_all();
         soak_accesses_look(&soak.accesses);
+        soak.rounds++;
         if (round % 16 == 0) sample_memory(use);
     }
 }
