@@ -35,6 +35,8 @@ struct model {
     double p, n, a, b, o, g, d; /* n: bytes of the longest vector: all_gather, reduce_scatter, ...: of one piece */
     double wide;                /* bytes of a partial over those of an element */
     double chunk, log2;
+    double eager;               /* bytes of the longest message that needs no grant */
+    double crowd;               /* e */
     uint64_t window;
 };
 
@@ -45,11 +47,14 @@ static double log2_up(uint32_t ranks)
     return rounds;
 }
 static double larger(double x, double y) { return x > y ? x : y; }
+static double shorter(double x, double y) { return x < y ? x : y; }
 static double pieces_of(double bytes, double chunk) { return bytes <= chunk ? 1 : bytes / chunk; }
 static double incast(const struct model *m, double senders)
 {
-    return senders > INCAST_FREE ? 1 + INCAST * (senders - INCAST_FREE) : 1;
+    return senders > INCAST_FREE ? 1 + m->crowd * (senders - INCAST_FREE) : 1;
 }
+/* From a message's start to its end, but for its bytes: a longer one is announced and granted first. */
+static double trip(const struct model *m, double bytes) { return bytes > m->eager ? 3 * m->a : m->a; }
 /* One direction of a rank's link: bytes on the wire, and messages handed over. */
 static double moves(const struct model *m, double messages, double bytes) { return messages * m->o + bytes * m->b; }
 
@@ -64,7 +69,7 @@ static double pipeline_chunk(const struct model *m, double stages)
 static double pipelined(const struct model *m, double links, double bytes, double per_byte)
 {
     double most = pipeline_chunk(m, links), chunk = bytes < most ? bytes : most;
-    return links * (m->a + chunk * (m->b + per_byte)) + moves(m, pieces_of(bytes, most), bytes) + bytes * per_byte;
+    return links * (trip(m, chunk) + chunk * (m->b + per_byte)) + moves(m, pieces_of(bytes, most), bytes) + bytes * per_byte;
 }
 
 /* Binary blocks that a number of ranks is cut into. */
@@ -78,7 +83,10 @@ static double time_direct(const struct weft_plan_question *q, const struct model
         double chunks = pieces_of(slice, m->chunk * (double)m->window / (2 * m->p));
         /* All contributions of a chunk lie in memory before they are folded: what the cache does not hold is passed over again. */
         double again = m->n > CACHE_BYTES ? m->d * 2 * (1 - CACHE_BYTES / m->n) : 0;
-        return 2 * m->a + moves(m, 2 * others * chunks, 2 * others * slice * incast(m, others)) + others * slice * (m->g + again);
+        /* The window holds some of all those messages, and whoever folds waits for the last of a chunk. */
+        double trips = larger(2, 4 * others * chunks / (double)m->window), crossed = larger(1, 1.8 - 0.9 / sqrt(m->p));
+        return trips * trip(m, slice / chunks) + moves(m, 2 * others * chunks, 2 * others * slice * crossed * incast(m, others)) +
+               others * slice * (m->g + again);
     }
     case WEFT_COLL_REDUCE:
         return 2 * m->a + moves(m, 2 * others, others * slice * (1 + incast(m, others))) + others * slice * m->g;
@@ -98,40 +106,53 @@ static double time_ring(const struct weft_plan_question *q, const struct model *
 {
     double hops = m->p - 1, all = q->kind == WEFT_COLL_ALL_REDUCE, slice = all ? m->n / m->p : m->n, phases = all ? 2 : 1;
     double sums = q->kind == WEFT_COLL_ALL_GATHER ? 0 : hops * slice * m->g;
-    return phases * hops * m->a + moves(m, phases * hops * pieces_of(slice, m->chunk), phases * hops * slice) + sums;
+    return phases * hops * trip(m, shorter(slice, m->chunk)) + moves(m, phases * hops * pieces_of(slice, m->chunk), phases * hops * slice) + sums;
 }
 
 static double time_doubling(const struct weft_plan_question *q, const struct model *m)
 {
-    double rounds = m->log2 + (blocks_of(q->ranks) > 1 ? 1 : 0);
-    double bytes = m->n * (1 + (rounds - 1) * m->wide);
-    return rounds * m->a + moves(m, rounds * pieces_of(m->n, m->chunk), bytes) + rounds * m->n * m->wide * (m->g + m->d);
+    /* Blocks behind the first send up while it still works, but their results go down, one rank to many, after it. */
+    uint32_t blocks = blocks_of(q->ranks), fan = 0;
+    double floor2 = blocks > 1 ? m->log2 - 1 : m->log2, rounds = 2 * floor2 - __builtin_ctz(q->ranks);
+    for (uint32_t rest = q->ranks, before; before = rest & (~rest + 1), rest ^= before;)
+        if ((rest & (~rest + 1)) / before > fan) fan = (rest & (~rest + 1)) / before;
+    double bytes = m->n * (1 + (1.1 * floor2 - 1 + (blocks > 1 ? 2.6 + 0.9 * fan : 0)) * m->wide);
+    return rounds * trip(m, shorter(m->n, m->chunk)) + moves(m, rounds * pieces_of(m->n, m->chunk), bytes) +
+           rounds * m->n * m->wide * (m->g + m->d);
 }
 
 static double time_halving(const struct weft_plan_question *q, const struct model *m)
 {
     double first = (double)(1u << (31 - __builtin_clz(q->ranks))), last = (double)(q->ranks & (~q->ranks + 1));
-    double rounds = 2 * (blocks_of(q->ranks) > 1 ? m->log2 - 1 : m->log2), extra = 2.0 * (blocks_of(q->ranks) - 1);
+    double rounds = 2 * (blocks_of(q->ranks) > 1 ? m->log2 - 1 : m->log2);
     double spread = 1 - 1 / first, bytes = m->n * (spread * (1 + m->wide) / 2 + spread); /* the first half of the halving travels as elements */
     double fan = 0;
-    if (extra > 0) {
+    if (blocks_of(q->ranks) > 1) { /* what they send up comes while the first block still halves */
         /* The smallest block's ranks carry the most: their own phases, and the piece up and down. */
         double up = m->n / last * m->wide + m->n / last, own = m->n * (1 - 1 / last) * (1 + m->wide);
         bytes = larger(bytes + m->n / first * (1 + m->wide), own + up);
+        bytes += 1.5 * m->n / last;
         uint32_t before = (q->ranks & (q->ranks - 1)) & (~(q->ranks & (q->ranks - 1)) + 1);
         fan = 2 * (double)before / last;
     }
     double segments = pieces_of(m->n, 2 * m->chunk);
-    double latency = (rounds + extra) * m->a * larger(1, segments / 2);
-    return latency + moves(m, (rounds + fan) * segments, bytes) + m->n * m->wide * (m->g + m->d);
+    double piece = shorter(m->n, 2 * m->chunk), latency = 0;
+    for (double t = 0; t < rounds / 2; t++) latency += 2 * trip(m, piece /= 2);
+    bytes *= 1 + 0.2 * (1 - 1 / sqrt(segments)); /* two segments at a time do not quite fill the link */
+    return latency * larger(1, segments / 2) + moves(m, (rounds + fan) * segments, bytes) + m->n * m->wide * (m->g + m->d);
 }
 
 static double time_double_tree(const struct weft_plan_question *q, const struct model *m)
 {
-    /* Up in partials, down in elements; a rank moves each byte about once each way a phase, most of it at the same time. */
-    double most = pipeline_chunk(m, 2 * m->log2), chunk = m->n < most ? m->n : most;
-    double fill = 2 * m->log2 * (m->a + chunk * m->b * (1 + m->wide) / 2 + chunk * m->wide * m->g);
-    return fill + moves(m, 3 * pieces_of(m->n, most), m->n * (1 + m->wide)) + m->n * m->wide * (m->g + m->d);
+    /* Up in partials, down in elements; a rank moves each byte about once each way a phase, most of it at the same time. A
+     * chunk's way up and down takes the whole depth twice, and the window holds a few chunks: a deep tree waits for it
+     * (the constants are those that weft sim gives: docs/simulator.md). */
+    double most = pipeline_chunk(m, 2 * m->log2), chunk = m->n < most ? m->n : most, pieces = pieces_of(m->n, most);
+    double wire = chunk * m->b * (1 + m->wide) / 2, granted = chunk > m->eager;
+    double fill = 2 * m->log2 * (trip(m, chunk) + wire + chunk * m->wide * m->g);
+    double moved = moves(m, 3 * pieces, m->n * (1 + m->wide) * (m->p - 1) / m->p) * (granted ? 1.3 : 1);
+    double stall = larger(0, pieces - 4) * 2 * m->log2 * (0.3 * trip(m, chunk) + wire * (granted ? 1.94 : 0.9)) * 4 / (double)m->window;
+    return fill + sqrt(moved * moved + stall * stall) + m->n * m->wide * (m->g + m->d);
 }
 
 static double time_bruck(const struct weft_plan_question *q, const struct model *m)
@@ -183,6 +204,13 @@ static struct model model_of(const struct weft_plan_question *q)
     m.o = m.a * INJECT_SHARE;
     if (m.o > INJECT_NS_MAX) m.o = INJECT_NS_MAX;
     if (m.o < INJECT_NS_MIN) m.o = INJECT_NS_MIN;
+    m.crowd = INCAST;
+    m.eager = INFINITY;
+    if (q->cost && q->cost->inject_ns) m.o = q->cost->inject_ns;
+    if (q->cost && q->cost->sum_ps) m.g = q->cost->sum_ps * 1e-3;
+    if (q->cost && q->cost->pass_ps) m.d = q->cost->pass_ps * 1e-3;
+    if (q->cost && q->cost->incast_milli) m.crowd = q->cost->incast_milli * 1e-3;
+    if (q->cost && q->cost->eager_bytes) m.eager = (double)q->cost->eager_bytes;
     m.wide = q->wide_bytes > q->elem_bytes ? (double)q->wide_bytes / (double)q->elem_bytes : 1;
     m.chunk = q->chunk_bytes ? (double)q->chunk_bytes : 1u << 20;
     m.window = q->window ? q->window : 16;

@@ -163,6 +163,8 @@ struct weft_group_options {
     uint32_t sparse_shared_ranks;    /* a sparse compressed all_reduce of so many ranks or more is shared out by regions where it
                                         can be; default 0: where that moves fewer bytes. The same on all ranks */
     bool timing_only;                /* over a timing-only simulation: buffers are never touched, sums and copies not done */
+    uint32_t alike;                  /* with timing_only: rank r's messages stand for those of every rank that equals r modulo this;
+                                        default 0: every rank is itself */
     /* Names a rank in error texts: "rank 3 (host b, pid 41)"; may be NULL. */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;

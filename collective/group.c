@@ -246,6 +246,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->chunk_bytes = options->chunk_bytes;
     group->deadline_ns = options->deadline_ns;
     group->timing_only = options->timing_only;
+    group->alike = options->timing_only ? options->alike : 0;
     group->describe = options->describe;
     group->describe_context = options->describe_context;
     if (options->cost) group->cost = *options->cost;

@@ -191,6 +191,7 @@ struct weft_group {
     uint64_t deadline_ns;
     uint32_t sparse_shared_ranks;
     bool timing_only;
+    uint32_t alike;             /* 0: every rank is itself */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
     struct weft_link_cost cost; /* of its worst link; the same on all ranks */

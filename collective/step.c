@@ -107,6 +107,11 @@ void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_head
     group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", title_of(coll, title), what, name, call, own_name, own_call);
 }
 
+static bool same_rank(const struct weft_group *group, uint32_t a, uint32_t b)
+{
+    return a == b || (group->alike && a % group->alike == b % group->alike);
+}
+
 /* The message belongs here and has the announced length; else the group ends with the reason. */
 static bool message_fits(struct slot *slot, enum weft_status status)
 {
@@ -116,7 +121,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
     struct coll_header header;
     char name[128];
     bool readable = coll_header_read(slot->receive.header, slot->receive.header_bytes, &header) && header.type == COLL_MESSAGE_DATA &&
-                    header.rank == action->peer && header.group == group->group_id;
+                    same_rank(group, header.rank, action->peer) && header.group == group->group_id;
     if (readable && header.epoch == group->epoch) {
         const char *what = coll_header_difference(&header, &coll->header);
         if (what) {

@@ -39,6 +39,32 @@ class Sim(unittest.TestCase):
         self.assertEqual(found, {**self.run_json("-n", "64", "-b", "64M", "-p", "ring"), "run_s": found["run_s"], "set_up_s": found["set_up_s"],
                                  "memory_bytes": found["memory_bytes"]})
 
+    def test_a_few_of_a_ring_take_as_long_as_all(self):
+        """Ranks that are alike run once: the same time and the same bytes as with each of them run, to the last."""
+        for operation, ranks, size in (("all_reduce", "96", "6M"), ("reduce_scatter", "64", "1M"), ("all_gather", "36", "300M")):
+            few = self.run_json(operation, "-n", ranks, "-b", size, "-p", "ring", "--timing-only")
+            every = self.run_json(operation, "-n", ranks, "-b", size, "-p", "ring", "--timing-only", "--every-rank")
+            self.assertLess(few["simulated_ranks"], 20)
+            self.assertEqual(every["simulated_ranks"], int(ranks))
+            for what in ("virtual_ns", "sent_bytes", "links"):
+                self.assertEqual(few[what], every[what], operation)
+        uneven = self.run_json("-n", "64", "-b", "65540", "-p", "ring", "--timing-only")
+        self.assertEqual(uneven["simulated_ranks"], 64)
+        thousands = self.run_json("-n", "4096", "-b", "64M", "-p", "ring")
+        self.assertLess(abs(thousands["virtual_ns"] / 1e9 / thousands["formula_s"] - 1), 0.02)
+
+    def test_formulas_are_near_the_simulation(self):
+        """The library's choice is made by them: none is off by half, and the chosen plan is nearly the best of the simulated."""
+        for ranks in ("5", "64"):
+            for size in ("1K", "1M"):
+                found = {plan: self.run_json("-n", ranks, "-b", size, "-p", plan, "--timing-only")
+                         for plan in ("direct", "ring", "doubling", "halving", "double_tree")}
+                for plan, one in found.items():
+                    self.assertLess(one["virtual_ns"] / 1e9, 1.5 * one["formula_s"], (plan, ranks, size))
+                    self.assertGreater(one["virtual_ns"] / 1e9, one["formula_s"] / 1.7, (plan, ranks, size))
+                best = min(one["virtual_ns"] for one in found.values())
+                self.assertLess(found[found["ring"]["auto"]]["virtual_ns"], 1.5 * best, (ranks, size))
+
     def test_topologies(self):
         folder = os.path.join(ROOT, "examples", "topologies")
         for name, ranks in (("fat-tree.ini", "64"), ("rails.ini", "32"), ("wide-area.ini", "16")):

@@ -31,12 +31,13 @@ static const char help[] =
     "      --seed N           of the simulation (default 1)\n"
     "      --data             move and check real data, also above 64K (default: up to 64K)\n"
     "      --timing-only      never touch data\n"
+    "      --every-rank       run every rank, also of a ring whose ranks are all alike (then a few stand for all)\n"
     "      --json             one JSON object\n"
     "  -h, --help\n\n"
     "Memory grows with the square of the ranks: about 200 bytes a pair (4,096 ranks: 4 GB).\n"
     "Exit status: 0 it ended and data, if checked, is right; 1 not; 2 wrong usage.\n";
 
-enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, JSON };
+enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, EVERY, JSON };
 
 /* ---- options ---- */
 
@@ -91,7 +92,7 @@ static int parse(int argc, char **argv, struct sim_settings *s)
         {"topology", required_argument, NULL, 't'}, {"latency", required_argument, NULL, LATENCY}, {"rate", required_argument, NULL, RATE},
         {"chunk", required_argument, NULL, CHUNK}, {"inflight", required_argument, NULL, INFLIGHT}, {"eager", required_argument, NULL, EAGER},
         {"root", required_argument, NULL, ROOT}, {"seed", required_argument, NULL, SEED}, {"data", no_argument, NULL, DATA},
-        {"timing-only", no_argument, NULL, TIMING}, {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+        {"timing-only", no_argument, NULL, TIMING}, {"every-rank", no_argument, NULL, EVERY}, {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int answer, data = -1;
     bool ok = true;
     double number;
@@ -111,6 +112,7 @@ static int parse(int argc, char **argv, struct sim_settings *s)
         case SEED: ok = tool_parse_number("weft sim", "--seed", optarg, 0, UINT64_MAX, &s->seed); break;
         case DATA: data = 1; break;
         case TIMING: data = 0; break;
+        case EVERY: s->every_rank = true; break;
         case JSON: s->json = true; break;
         case 'h': fputs(help, stdout); return 0;
         default: return tool_option_error("weft sim", argc, argv, answer);
@@ -135,12 +137,22 @@ static const char *human_bytes(double bytes, char out[32])
     return out;
 }
 
-static void print_links(struct sim_job *job, const struct sim_result *result)
+/* Ranks that stand for others do so with their links, too. */
+static bool link_use(struct sim_job *job, const struct sim_settings *settings, const struct sim_result *result, uint32_t index,
+                     struct weft_sim_link_use *use_out)
+{
+    if (!weft_sim_link_use(sim_job_sim(job), index, use_out)) return false;
+    use_out->links *= settings->ranks / result->simulated;
+    use_out->bytes *= settings->ranks / result->simulated;
+    return true;
+}
+
+static void print_links(struct sim_job *job, const struct sim_settings *settings, const struct sim_result *result)
 {
     struct weft_sim_link_use use;
     char all[32], busiest[32];
     printf("\n  %-16s %10s %12s %12s %8s\n", "links", "directed", "all", "busiest", "in use");
-    for (uint32_t i = 0; weft_sim_link_use(sim_job_sim(job), i, &use); i++) {
+    for (uint32_t i = 0; link_use(job, settings, result, i, &use); i++) {
         double seconds = (double)result->virtual_ns / 1e9;
         double used = use.bytes_per_second > 0 && seconds > 0 ? (double)use.busiest_bytes / use.bytes_per_second / seconds : 0;
         printf("  %-16s %10" PRIu64 " %12s %12s %7.1f%%\n", use.name, use.links, human_bytes((double)use.bytes, all),
@@ -148,7 +160,24 @@ static void print_links(struct sim_job *job, const struct sim_result *result)
     }
 }
 
-static void print_text(const struct sim_settings *s, struct sim_job *job, const struct sim_result *r, const struct sim_formula *f)
+/* Every plan on paper; the one that ran and the one that `auto` takes are marked. */
+static void print_formulas(const struct sim_job *job, const struct sim_result *r, const struct sim_formula *formulas, enum weft_plan_id chosen)
+{
+    const struct weft_link_cost *cost = sim_job_cost(job);
+    printf("\n  on paper: a = %.3f us (three above %.4g KiB a message), 1/b = %.3f GB/s\n", (double)cost->latency_ns / 1e3,
+           (double)cost->eager_bytes / 1024, (double)cost->bytes_per_second / 1e9);
+    for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) {
+        if (!formulas[plan].text) continue;
+        printf("  %-14s %.6f s   %s", weft_plan_name(plan), formulas[plan].seconds, formulas[plan].text);
+        if (plan == (int)chosen) printf(", what auto takes");
+        if (plan == (int)r->plan && formulas[plan].seconds > 0)
+            printf("; simulated over formula: %.3f", (double)r->virtual_ns / 1e9 / formulas[plan].seconds);
+        putchar('\n');
+    }
+}
+
+static void print_text(const struct sim_settings *s, struct sim_job *job, const struct sim_result *r, const struct sim_formula *formulas,
+                       enum weft_plan_id chosen)
 {
     char network[200], memory[32], bytes[32];
     double seconds = (double)r->virtual_ns / 1e9;
@@ -159,23 +188,25 @@ static void print_text(const struct sim_settings *s, struct sim_job *job, const 
     printf("network: %s\n\n", network);
     printf("  virtual time   %.6f s", seconds);
     if (r->vector_bytes > 0 && seconds > 0) printf("   (%.3f GB/s of the vector)", (double)r->vector_bytes / seconds / 1e9);
-    putchar('\n');
-    if (f->text)
-        printf("  formula        %.6f s   %s, a = %.3f us, 1/b = %.3f GB/s; simulated over formula: %.3f\n", f->seconds, f->text, f->latency_s * 1e6,
-               f->bytes_per_second / 1e9, f->seconds > 0 ? seconds / f->seconds : 0);
-    else printf("  formula        none for this operation and plan\n");
-    printf("  data           %s\n", !r->data_checked ? "not touched (timing only)" : r->wrong ? "WRONG" : "every element of every rank is right");
+    printf("\n  data           %s\n", !r->data_checked ? "not touched (timing only)" : r->wrong ? "WRONG" : "every element of every rank is right");
     if (r->wrong) printf("  wrong          %" PRIu64 " elements\n", r->wrong);
-    print_links(job, r);
-    printf("\n  %" PRIu64 " events in %.2f s of processor time (%.2f million a second), set up in %.2f s, memory %s\n", r->events, r->run_s,
+    print_formulas(job, r, formulas, chosen);
+    print_links(job, s, r);
+    putchar('\n');
+    if (r->simulated < s->ranks)
+        printf("  %u ranks ran, each in the place of %u that do the same at the same time (--every-rank runs them all)\n", r->simulated,
+               s->ranks / r->simulated);
+    printf("  %" PRIu64 " events in %.2f s of processor time (%.2f million a second), set up in %.2f s, memory %s\n", r->events, r->run_s,
            r->run_s > 0 ? (double)r->events / r->run_s / 1e6 : 0, r->set_up_s, human_bytes((double)r->memory_bytes, memory));
 }
 
-static bool print_json(const struct sim_settings *s, struct sim_job *job, const struct sim_result *r, const struct sim_formula *f)
+static bool print_json(const struct sim_settings *s, struct sim_job *job, const struct sim_result *r, const struct sim_formula *formulas,
+                       enum weft_plan_id chosen)
 {
+    const struct sim_formula *f = &formulas[r->plan];
     struct weft_sim_link_use use;
     json_t *links = json_array();
-    for (uint32_t i = 0; weft_sim_link_use(sim_job_sim(job), i, &use); i++)
+    for (uint32_t i = 0; link_use(job, s, r, i, &use); i++)
         json_array_append_new(links, json_pack("{ss sI sI sI sf}", "name", use.name, "links", (json_int_t)use.links, "bytes", (json_int_t)use.bytes,
                                                "busiest_bytes", (json_int_t)use.busiest_bytes, "bytes_per_second", use.bytes_per_second));
     json_t *root = json_pack("{ss sI sI ss sb sI sf sI sf sf sI sb sI sI so}", "operation", weft_coll_kind_name(s->kind), "ranks", (json_int_t)s->ranks,
@@ -184,6 +215,12 @@ static bool print_json(const struct sim_settings *s, struct sim_job *job, const 
                              r->set_up_s, "memory_bytes", (json_int_t)r->memory_bytes, "data_checked", r->data_checked, "wrong", (json_int_t)r->wrong,
                              "sent_bytes", (json_int_t)r->sent_bytes, "links", links);
     if (root && f->text) json_object_set_new(root, "formula", json_string(f->text));
+    json_t *plans = json_object();
+    for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++)
+        if (formulas[plan].text) json_object_set_new(plans, weft_plan_name(plan), json_real(formulas[plan].seconds));
+    if (root) json_object_set_new(root, "formulas_s", plans);
+    if (root) json_object_set_new(root, "auto", json_string(weft_plan_name(chosen)));
+    if (root) json_object_set_new(root, "simulated_ranks", json_integer(r->simulated));
     bool fine = root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
     json_decref(root);
     return fine;
@@ -200,13 +237,10 @@ int weft_sim_main(int argc, char **argv)
     if (!job) return 1;
     bool ran = sim_job_run(job, &result), written = true;
     if (ran) {
-        uint64_t latency_ns;
-        double rate;
-        uint32_t far = settings.ranks / 2; /* the way across, as a ring's longest and a tree's first hop have it */
-        weft_sim_path(sim_job_sim(job), sim_job_host(job, 0), sim_job_host(job, far), &latency_ns, &rate);
-        struct sim_formula formula = sim_formula_of(&settings, &result, latency_ns, rate);
-        if (settings.json) written = print_json(&settings, job, &result, &formula);
-        else print_text(&settings, job, &result, &formula);
+        struct sim_formula formulas[WEFT_PLAN_COUNT];
+        enum weft_plan_id chosen = sim_formulas_of(&settings, result.elems, sim_job_cost(job), formulas);
+        if (settings.json) written = print_json(&settings, job, &result, formulas, chosen);
+        else print_text(&settings, job, &result, formulas, chosen);
         written &= fflush(stdout) == 0;
         if (!written) fprintf(stderr, "weft sim: cannot write\n");
     }

@@ -2,7 +2,11 @@
  *
  *   sim.c          the command line and what is printed
  *   sim_job.c      ranks, each with its loop, endpoint and group, in one simulation; one operation of all of them
- *   sim_formula.c  what a plan costs on paper */
+ *   sim_formula.c  what a plan costs on paper
+ *
+ * Ranks that are alike are run once. On the ideal network every host is the same, and in a ring with equal slices rank r + 1
+ * does at each moment what rank r does, with other slices of equal length: so some neighbours in a smaller ring, each with
+ * the steps of a rank of the large one, take exactly as long as all of them (tests/tools/test_sim.py compares). */
 #ifndef WEFT_TOOLS_SIM_H
 #define WEFT_TOOLS_SIM_H
 
@@ -23,17 +27,19 @@ struct sim_settings {
     uint64_t latency_ns;
     double bytes_per_second;
     bool timing_only, json;
+    bool every_rank;           /* never let some ranks stand for others that are like them */
 };
 
 struct sim_result {
     enum weft_plan_id plan;    /* that ran */
     uint64_t elems, vector_bytes; /* f32, rounded down to whole pieces */
     uint64_t virtual_ns, events;
+    uint32_t simulated;        /* ranks that ran; each stands for ranks / simulated */
     double set_up_s, run_s;    /* of processor time */
     uint64_t memory_bytes;     /* most this process held */
     bool data_checked;
     uint64_t wrong;            /* elements of all ranks that are not what they should be */
-    uint64_t sent_bytes;       /* at all endpoints, headers included */
+    uint64_t sent_bytes;       /* of all ranks, headers included */
 };
 
 struct sim_job;
@@ -44,15 +50,19 @@ bool sim_job_run(struct sim_job *job, struct sim_result *result_out);
 struct weft_sim *sim_job_sim(struct sim_job *job);
 const struct weft_topology *sim_job_topology(const struct sim_job *job); /* NULL: ideal */
 uint32_t sim_job_host(const struct sim_job *job, uint32_t rank);
+const struct weft_link_cost *sim_job_cost(const struct sim_job *job);
 void sim_job_close(struct sim_job *job); /* NULL is fine */
 
 /* ---- formulas ---- */
+/* What the library is told of the network: one way's latency and rate, and processors that take no time. */
+struct weft_link_cost sim_cost_of(const struct sim_settings *settings, uint64_t latency_ns, double bytes_per_second);
+struct weft_plan_question sim_question_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost);
 struct sim_formula {
-    const char *text;          /* "2(p-1)a + 2n(p-1)/p b"; NULL: there is none for this kind and plan */
+    const char *text; /* "2(p-1)a + 2n(p-1)/p b"; NULL: the operation has no such plan */
     double seconds;
-    double latency_s, bytes_per_second; /* the a and 1/b it was given */
 };
-/* `latency_ns` and the rate of one way; messages above eager_bytes take three trips. */
-struct sim_formula sim_formula_of(const struct sim_settings *settings, const struct sim_result *result, uint64_t latency_ns, double bytes_per_second);
+/* Of every plan; the answer is the one that `auto` takes. */
+enum weft_plan_id sim_formulas_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost,
+                                  struct sim_formula formulas_out[WEFT_PLAN_COUNT]);
 
 #endif

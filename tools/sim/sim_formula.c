@@ -1,37 +1,55 @@
-/* sim_formula.c - closed formulas of docs/collectives.md: p ranks, n bytes, a = one message's latency, b = seconds a byte.
- * They know one link between any two ranks, nothing of what flows share: where a network is over-subscribed the simulated
- * time is longer, and that difference is what one looks for. */
-#include <math.h>
+/* sim_formula.c - closed formulas of docs/collectives.md, as the library's own choice evaluates them (collective/choose.c):
+ * p ranks, n bytes, a = one message's latency, b = seconds a byte, m a chunk. They know one link between any two ranks,
+ * nothing of what flows share: where a network is over-subscribed the simulated time is longer, and that difference is what
+ * one looks for. Processors of the simulator take no time, and so they are told. */
 #include <stddef.h>
 
 #include "tools/sim/sim.h"
 
-static double rounds_of(uint32_t ranks) { return ranks > 1 ? ceil(log2((double)ranks)) : 0; }
-
-struct sim_formula sim_formula_of(const struct sim_settings *settings, const struct sim_result *result, uint64_t latency_ns, double bytes_per_second)
+struct weft_link_cost sim_cost_of(const struct sim_settings *settings, uint64_t latency_ns, double bytes_per_second)
 {
-    double p = settings->ranks, n = (double)result->vector_bytes, b = bytes_per_second > 0 ? 1 / bytes_per_second : 0, rounds = rounds_of(settings->ranks);
-    bool halves = settings->kind == WEFT_COLL_REDUCE_SCATTER || settings->kind == WEFT_COLL_ALL_GATHER;
-    bool reduces = settings->kind == WEFT_COLL_ALL_REDUCE;
-    double slice = result->plan == WEFT_PLAN_RING || result->plan == WEFT_PLAN_DIRECT ? n / p : n;
-    if (slice > (double)settings->chunk_bytes) slice = (double)settings->chunk_bytes;
-    double trips = slice > (double)settings->eager_bytes ? 3 : 1, a = trips * (double)latency_ns / 1e9;
-    struct sim_formula formula = {.latency_s = a, .bytes_per_second = bytes_per_second};
-    if (settings->ranks < 2) return formula;
-    if (result->plan == WEFT_PLAN_RING && (reduces || halves)) {
-        formula.text = halves ? "(p-1)a + n(p-1)/p b" : "2(p-1)a + 2n(p-1)/p b";
-        formula.seconds = (halves ? 1 : 2) * ((p - 1) * a + n * (p - 1) / p * b);
-        /* A step ends with its last byte: a slice that does not fill the pipe of the path pays its own time in each. */
-    } else if (result->plan == WEFT_PLAN_DIRECT && (reduces || halves)) {
-        formula.text = halves ? "a + n(p-1)/p b" : "2a + 2n(p-1)/p b";
-        formula.seconds = (halves ? 1 : 2) * (a + n * (p - 1) / p * b);
-    } else if (settings->kind == WEFT_COLL_BROADCAST) {
-        formula.text = "log2(p)(a + n b)";
-        formula.seconds = rounds * (a + n * b);
-    } else if (settings->kind == WEFT_COLL_BARRIER) {
-        formula.text = "ceil(log2 p) a";
-        formula.latency_s = (double)latency_ns / 1e9;
-        formula.seconds = rounds * formula.latency_s;
+    struct weft_link_cost cost = {.pairs = 1, .latency_ns = latency_ns, .bytes_per_second = (uint64_t)bytes_per_second};
+    cost.eager_bytes = settings->eager_bytes;
+    cost.inject_ns = cost.sum_ps = cost.pass_ps = cost.incast_milli = 1;
+    return cost;
+}
+
+struct weft_plan_question sim_question_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost)
+{
+    return (struct weft_plan_question){.kind = settings->kind, .ranks = settings->ranks, .bytes = elems * sizeof(float), .elem_bytes = sizeof(float),
+                                       .wide_bytes = sizeof(float), .told = settings->plan, .chunk_bytes = settings->chunk_bytes,
+                                       .window = settings->inflight, .cost = cost};
+}
+
+static const char *text_of(enum weft_coll_kind kind, enum weft_plan_id plan)
+{
+    bool halves = kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER;
+    switch (plan) {
+    case WEFT_PLAN_RING: return halves ? "(p-1)a + n(p-1)/p b" : "2(p-1)a + 2n(p-1)/p b";
+    case WEFT_PLAN_DIRECT:
+        if (kind == WEFT_COLL_BARRIER) return "ceil(log2 p) a";
+        if (kind == WEFT_COLL_BROADCAST) return "log2(p)(a + n b)";
+        return halves ? "a + n(p-1)/p b" : "2a + 2n(p-1)/p b";
+    case WEFT_PLAN_DOUBLING: return "log2(p)(a + n b)";
+    case WEFT_PLAN_HALVING: return "2 log2(p)a max(1, n/4m) + 2n(p-1)/p b";
+    case WEFT_PLAN_DOUBLE_TREE: return "2 log2(p)(a + m b) + 2n b, or the window's round trips";
+    case WEFT_PLAN_BRUCK: return "log2(p)a + n(p-1)/p b";
+    case WEFT_PLAN_CHAIN: return "(p-1)(a + m b) + n b";
+    case WEFT_PLAN_BINOMIAL: return "log2(p)(a + n b)";
+    default: return "";
     }
-    return formula;
+}
+
+enum weft_plan_id sim_formulas_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost,
+                                  struct sim_formula formulas_out[WEFT_PLAN_COUNT])
+{
+    struct weft_plan_question question = sim_question_of(settings, elems, cost);
+    uint64_t times_ns[WEFT_PLAN_COUNT];
+    question.told = WEFT_PLAN_AUTO;
+    enum weft_plan_id chosen = weft_plan_choose(&question, times_ns);
+    for (int plan = 0; plan < WEFT_PLAN_COUNT; plan++) {
+        bool fits = times_ns[plan] != UINT64_MAX && settings->ranks > 1;
+        formulas_out[plan] = (struct sim_formula){fits ? text_of(settings->kind, plan) : NULL, fits ? (double)times_ns[plan] / 1e9 : 0};
+    }
+    return chosen;
 }

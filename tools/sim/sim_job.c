@@ -1,6 +1,9 @@
 /* sim_job.c - thousands of ranks in one thread: the same plans and the same interpreter as on a cluster, over the
  * simulator's endpoints. Each rank has a loop, an endpoint connected to all others, and one group.
  *
+ * Where ranks are alike (sim.h) only `count` of them exist: the group of each believes in all `settings.ranks`, and rank i's
+ * endpoint is that of rank i modulo count.
+ *
  * Timing-only, no buffer is ever touched: an operation takes its time, and memory is what the ranks themselves need. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +13,7 @@
 #include "tools/sim/sim.h"
 
 #define GROUP_ID 1u
+#define ALIKE_MIN 8u /* neighbours of a ring whose steps in flight never meet behind each other's backs */
 #define LIMIT_NS WEFT_SECONDS(3600) /* of virtual time: what is not over then never will be */
 
 struct rank {
@@ -28,7 +32,8 @@ struct sim_job {
     struct weft_topology *topology;
     struct weft_sim *sim;
     struct rank *ranks;
-    uint32_t open_count, pending;
+    uint32_t count, pending; /* ranks that run; of them, those that have not ended */
+    struct weft_link_cost cost;
     bool done;
     char why[480]; /* of the first rank that failed */
     uint64_t elems, in_elems, out_elems; /* of the call; of each rank's buffers */
@@ -53,6 +58,7 @@ uint32_t sim_job_host(const struct sim_job *job, uint32_t rank)
     if (!job->topology) return rank;
     return (uint32_t)((uint64_t)rank * weft_topology_hosts(job->topology) / job->settings.ranks); /* neighbours share hosts */
 }
+const struct weft_link_cost *sim_job_cost(const struct sim_job *job) { return &job->cost; }
 
 struct weft_sim *sim_job_sim(struct sim_job *job) { return job->sim; }
 const struct weft_topology *sim_job_topology(const struct sim_job *job) { return job->topology; }
@@ -75,7 +81,7 @@ static bool open_network(struct sim_job *job)
     }
     weft_sim_options_init(&options);
     options.topology = job->topology;
-    options.host_count = job->settings.ranks;
+    options.host_count = job->count;
     options.seed = job->settings.seed;
     options.timing_only = job->settings.timing_only;
     options.latency_ns = job->settings.latency_ns;
@@ -112,7 +118,7 @@ static enum weft_status connect_rank(struct sim_job *job, uint32_t index)
     const void *blob;
     size_t bytes;
     WEFT_TRY(weft_transport_address(job->ranks[index].transport, &blob, &bytes));
-    for (uint32_t other = 0; other < job->settings.ranks; other++) {
+    for (uint32_t other = 0; other < job->count; other++) {
         struct weft_peer *peer;
         if (other != index) WEFT_TRY(weft_transport_connect(job->ranks[other].transport, index, blob, bytes, &peer));
     }
@@ -135,19 +141,24 @@ static enum weft_status make_group(struct sim_job *job, uint32_t index, const ui
     options.operations_max = 1;
     options.deadline_ns = LIMIT_NS;
     options.timing_only = job->settings.timing_only;
+    options.alike = job->count < job->settings.ranks ? job->count : 0;
+    options.cost = &job->cost;
     return weft_group_create(weft_sim_env(job->sim, sim_job_host(job, index)), &options, &rank->group, error);
 }
 
 static bool open_ranks(struct sim_job *job)
 {
-    uint32_t ranks = job->settings.ranks;
+    uint32_t ranks = job->settings.ranks, count = job->count;
     enum weft_status status = WEFT_OK;
     struct weft_error error = {0};
     uint32_t *ids = calloc(ranks, sizeof *ids);
     if (!ids) return failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
-    for (uint32_t r = 0; r < ranks && status == WEFT_OK; r++) ids[r] = r, status = open_rank(job, r);
-    for (uint32_t r = 0; r < ranks && status == WEFT_OK; r++) status = connect_rank(job, r);
-    for (uint32_t r = 0; r < ranks && status == WEFT_OK; r++) status = make_group(job, r, ids, &error);
+    for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = open_rank(job, r);
+    for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = connect_rank(job, r);
+    for (uint32_t r = 0; r < count && status == WEFT_OK; r++) {
+        for (uint32_t i = 0; i < ranks; i++) ids[i] = i % count == r && i != r ? (i + 1) % count : i % count; /* nobody is his own peer */
+        status = make_group(job, r, ids, &error);
+    }
     free(ids);
     if (status == WEFT_OK) return true;
     return failed(error.text[0] ? error.text : "a rank cannot be made", status);
@@ -179,7 +190,7 @@ static float expected(const struct sim_job *job, uint32_t rank, uint64_t elem)
 
 static bool fill(struct sim_job *job)
 {
-    for (uint32_t r = 0; r < job->settings.ranks; r++) {
+    for (uint32_t r = 0; r < job->count; r++) {
         struct rank *rank = &job->ranks[r];
         if (job->settings.timing_only) {
             rank->in = rank->out = (float *)4096; /* never looked at */
@@ -212,6 +223,28 @@ static void cut_vector(struct sim_job *job)
     job->out_elems = gathers ? job->elems * ranks : job->elems;
 }
 
+/* What the plans are chosen by: the way across, as a ring's longest and a tree's first hop have it. */
+static void find_cost(struct sim_job *job)
+{
+    uint64_t latency_ns;
+    double rate;
+    weft_sim_path(job->sim, sim_job_host(job, 0), sim_job_host(job, job->topology ? job->settings.ranks / 2 : job->count / 2), &latency_ns, &rate);
+    job->cost = sim_cost_of(&job->settings, latency_ns, rate);
+}
+
+/* How many ranks must run: all, or a ring of neighbours that all the others are like. */
+static uint32_t ranks_to_run(const struct sim_job *job)
+{
+    const struct sim_settings *s = &job->settings;
+    struct weft_link_cost cost = sim_cost_of(s, s->latency_ns, s->bytes_per_second);
+    struct weft_plan_question question = sim_question_of(s, job->elems, &cost);
+    bool equal = s->kind != WEFT_COLL_ALL_REDUCE || job->elems % s->ranks == 0;
+    if (s->every_rank || !s->timing_only || s->topology_path || !equal || weft_plan_choose(&question, NULL) != WEFT_PLAN_RING) return s->ranks;
+    for (uint32_t count = ALIKE_MIN; count <= s->ranks / 2; count++)
+        if (s->ranks % count == 0) return count;
+    return s->ranks;
+}
+
 /* ---- the operation ---- */
 
 static void op_done(void *context, enum weft_status status, const char *text)
@@ -226,8 +259,8 @@ static void op_done(void *context, enum weft_status status, const char *text)
 
 static bool post_all(struct sim_job *job, enum weft_plan_id *plan_out)
 {
-    job->pending = job->settings.ranks;
-    for (uint32_t r = 0; r < job->settings.ranks; r++) {
+    job->pending = job->count;
+    for (uint32_t r = 0; r < job->count; r++) {
         struct rank *rank = &job->ranks[r];
         struct weft_coll *coll;
         struct weft_error error = {0};
@@ -260,10 +293,11 @@ bool sim_job_run(struct sim_job *job, struct sim_result *result)
     result->memory_bytes = memory_peak_bytes();
     result->data_checked = !job->settings.timing_only;
     if (result->data_checked) result->wrong = count_wrong(job);
-    for (uint32_t r = 0; r < job->settings.ranks; r++) {
+    result->simulated = job->count;
+    for (uint32_t r = 0; r < job->count; r++) {
         struct weft_transport_stats stats = {0};
         weft_transport_stats(job->ranks[r].transport, &stats);
-        result->sent_bytes += stats.sent_bytes;
+        result->sent_bytes += stats.sent_bytes * (job->settings.ranks / job->count);
     }
     return true;
 }
@@ -286,7 +320,13 @@ struct sim_job *sim_job_open(const struct sim_settings *settings)
     job->env = *weft_env_system();
     job->env.log = no_log;
     cut_vector(job);
-    if (!open_network(job) || !open_ranks(job) || !fill(job)) {
+    job->count = ranks_to_run(job);
+    if (!open_network(job)) {
+        sim_job_close(job);
+        return NULL;
+    }
+    find_cost(job);
+    if (!open_ranks(job) || !fill(job)) {
         sim_job_close(job);
         return NULL;
     }
@@ -299,9 +339,9 @@ struct sim_job *sim_job_open(const struct sim_settings *settings)
 void sim_job_close(struct sim_job *job)
 {
     if (!job) return;
-    for (uint32_t r = 0; r < job->settings.ranks; r++)
+    for (uint32_t r = 0; r < job->count; r++)
         if (job->ranks[r].transport) weft_transport_close(job->ranks[r].transport);
-    for (uint32_t r = 0; r < job->settings.ranks; r++) {
+    for (uint32_t r = 0; r < job->count; r++) {
         struct rank *rank = &job->ranks[r];
         weft_group_free(rank->group);
         for (int i = 0; rank->transport && i < 100 && !weft_transport_drained(rank->transport); i++) weft_transport_progress(rank->transport, 1000);

@@ -14,6 +14,12 @@ struct weft_link_cost {
     uint32_t pairs, unknown; /* ordered pairs of the group; how many of them have no working row */
     uint64_t latency_ns; /* the longest of the known ones, each over its best lane for the size asked for */
     uint64_t bytes_per_second; /* the least of them; 0: none is known */
+    /* Of messages and machines; 0 where it was not measured. */
+    uint64_t eager_bytes;   /* longer messages are announced and granted first: two trips more */
+    uint32_t inject_ns;     /* of a processor, to hand over one message */
+    uint32_t sum_ps;        /* per byte added in cache */
+    uint32_t pass_ps;       /* per byte of memory passed over beyond that */
+    uint32_t incast_milli;  /* thousandths by which each sender beyond the eighth slows a link that many share */
 };
 
 /* Among (count,) hosts of the table, for messages of `bytes`. A host that stands there twice has two ranks:
