@@ -21,8 +21,9 @@
  *   - magnitudes from 2^120 count as non-finite: below that no product or sum of this file can overflow.
  *
  * The residual is lazy: e' is not formed at the end of a step; commit keeps M (in `residual`) and the factors P^ and Q_i, and
- * the next encode subtracts them band by band while it reads M anyway, before the sum with the gradient. The same operations
- * on every element in the same order, so the same bits, and 8 of 28 bytes per element less. Who asks for the
+ * the next encode subtracts them while it reads M anyway, before the sum with the gradient. The same operations
+ * on every element in the same order, so the same bits. What moves for each element of M: 12 bytes in encode(0) (M of before,
+ * the gradient, M), 4 in encode(1), 4 in finish: 20 instead of 28, and that is what `weft bench kernels` counts. Who asks for the
  * residual itself (a checkpoint, the norm, a change of its scale) has it formed then (settle).
  *
  * M of the open step lives in `shadow`; commit swaps, abandon needs to do nothing. Factors are rank-major. */
@@ -46,9 +47,6 @@ struct powersgd_codec {
     float *q_sum, *q_scaled;    /* owned (rank, cols) */
 };
 
-/* 64 KiB: four rows of 4,096 columns measured best. */
-enum { RANK_MAX = 64, BAND_BYTES = 1 << 16, BAND_ROWS_MAX = 64 };
-
 static enum weft_status send_copy(void *out, size_t *bytes_out, const float *factor, size_t count)
 {
     memcpy(out, factor, count * sizeof *factor);
@@ -66,56 +64,24 @@ static size_t count_of(const struct powersgd_codec *self, uint32_t round)
     return powersgd_count(&self->base.spec, &self->base.shape, round);
 }
 
-/* Rows that stay in the second cache between the three things done with them. */
-static size_t band_rows(size_t cols)
-{
-    const size_t rows = BAND_BYTES / (cols * sizeof(float));
-    return rows < 1 ? 1 : rows > BAND_ROWS_MAX ? BAND_ROWS_MAX : rows;
-}
-
-/* m (count, cols) -= rows [at, at + count) of owed_p^T owed_q. */
-static void subtract_owed(const struct powersgd_codec *self, float *m, size_t at, size_t count)
-{
-    float p[RANK_MAX * BAND_ROWS_MAX];
-    for (size_t r = 0; r < self->rank; r++)
-        memcpy(p + r * count, self->owed_p + r * self->rows + at, count * sizeof *p);
-    weft_kernels()->outer_sub_f32(m, p, self->owed_q, count, self->cols, self->rank);
-}
-
 /* M = grad * scale + e and P = M Q in one walk over memory. */
-static uint32_t encode_owing(struct powersgd_codec *self, const float *grad, float grad_scale)
-{
-    const struct weft_kernels *kernels = weft_kernels();
-    const size_t cols = self->cols, band = band_rows(cols);
-    uint32_t max_bits = 0;
-    for (size_t at = 0; at < self->rows; at += band) {
-        const size_t count = self->rows - at < band ? self->rows - at : band;
-        float *m = self->base.shadow + at * cols;
-        memcpy(m, self->base.residual + at * cols, count * cols * sizeof *m);
-        subtract_owed(self, m, at, count);
-        const uint32_t bits = kernels->scale_add_f32(m, grad + at * cols, grad_scale, m, count * cols);
-        kernels->matmul_f32(self->sent[0] + at, self->rows, m, self->q, count, cols, self->rank);
-        max_bits = bits > max_bits ? bits : max_bits;
-    }
-    return max_bits;
-}
-
 static enum weft_status encode_first(struct powersgd_codec *self, const float *grad, float grad_scale)
 {
-    const uint32_t max_bits = self->owes ? encode_owing(self, grad, grad_scale)
-                                         : weft_kernels()->scale_add_matmul_f32(self->base.shadow, grad, grad_scale, self->base.residual,
-                                                                                self->sent[0], self->rows, self->q, self->rows, self->cols,
-                                                                                self->rank);
+    const struct weft_kernels *kernels = weft_kernels();
+    const struct weft_owed owed = {self->base.residual, self->owed_p, self->owed_q};
+    float *m = self->base.shadow, *p = self->sent[0];
+    const uint32_t max_bits =
+        self->owes ? kernels->owed_add_matmul_f32(m, &owed, grad, grad_scale, p, self->q, self->rows, self->cols, self->rank)
+                   : kernels->scale_add_matmul_f32(m, grad, grad_scale, owed.m, p, self->rows, self->q, self->rows, self->cols,
+                                                   self->rank);
     return max_bits >= CODEC_TOO_LARGE_BITS ? WEFT_ERR_INVALID : WEFT_OK;
 }
 
 static void settle(struct weft_codec *codec)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    if (!self->owes) return;
-    const size_t band = band_rows(self->cols);
-    for (size_t at = 0; at < self->rows; at += band)
-        subtract_owed(self, codec->residual + at * self->cols, at, self->rows - at < band ? self->rows - at : band);
+    if (self->owes)
+        weft_kernels()->outer_sub_f32(codec->residual, self->owed_p, self->owed_q, self->rows, self->cols, self->rank);
     self->owes = false;
 }
 

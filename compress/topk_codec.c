@@ -146,20 +146,24 @@ static uint32_t add_residual(struct topk_codec *self, const float *grad, float g
     return max_bits;
 }
 
-/* The indices of the k largest of p, and the guess for the next step. */
+/* The indices and values of the k largest of p, and the guess for the next step. */
 static void select_top(struct topk_codec *self, size_t found)
 {
     uint32_t kth = UINT32_MAX;
     if (found >= self->k) {
         kth = weft_select_among(self->indices, self->candidate_values, found, self->k);
-        for (size_t i = 0; i < self->k; i++)
-            self->indices[i] = self->candidates[self->indices[i]];
+        for (size_t i = 0; i < self->k; i++) {
+            const uint32_t from = self->indices[i];
+            self->indices[i] = self->candidates[from];
+            self->values[i] = self->candidate_values[from];
+        }
         if (found > 2 * self->k && self->margin > MARGIN_MIN) self->margin /= 2;
     } else {
         weft_select_top(self->indices, self->base.shadow, self->base.elems, self->k, self->work);
         for (size_t i = 0; i < self->k; i++) {
             uint32_t bits;
-            memcpy(&bits, &self->base.shadow[self->indices[i]], sizeof bits);
+            self->values[i] = self->base.shadow[self->indices[i]];
+            memcpy(&bits, &self->values[i], sizeof bits);
             bits &= 0x7fffffffu;
             kth = bits < kth ? bits : kth;
         }
@@ -183,6 +187,16 @@ static bool clipped_scale(const struct topk_codec *self, const float *grad, floa
     return true;
 }
 
+/* One line of memory each, in a vector that was written past the caches: they are asked for some way ahead. */
+static void clear_sent(float *values, const uint32_t *indices, size_t count)
+{
+    enum { AHEAD = 32 };
+    for (size_t i = 0; i < count; i++) {
+        __builtin_prefetch(&values[indices[i + AHEAD < count ? i + AHEAD : i]], 1);
+        values[indices[i]] = 0.0f;
+    }
+}
+
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
                                size_t *bytes_out)
 {
@@ -193,11 +207,8 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     if (self->floor_bits == 0) self->floor_bits = sampled_floor(self, grad, grad_scale);
     if (add_residual(self, grad, grad_scale, &found) >= CODEC_TOO_LARGE_BITS) return WEFT_ERR_INVALID;
     select_top(self, found);
-    for (size_t i = 0; i < self->k; i++) {
-        self->values[i] = self->base.shadow[self->indices[i]];
-        self->base.shadow[self->indices[i]] = 0.0f;
-        if (self->velocity && codec->spec.masking) self->velocity_shadow[self->indices[i]] = 0.0f;
-    }
+    clear_sent(self->base.shadow, self->indices, self->k);
+    if (self->velocity && codec->spec.masking) clear_sent(self->velocity_shadow, self->indices, self->k);
     self->sent_bytes = sparse_encode(self->sent, self->indices, self->values, self->k, codec->elems);
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
 }

@@ -1,4 +1,4 @@
-/* cast_fp8.c - 8-bit floats as elements: to f32 and back without a block's scale (formats: narrow_loops.h).
+/* cast_fp8.c - 8-bit floats as elements: to f32 and back without a block's scale (formats: narrow_element.h).
  *
  * To nearest even, denormals kept. What rounds above the largest number becomes Inf in e5m2 and NaN in e4m3, which has no
  * Inf: an overflow of a sum stays visible. NaN becomes the positive canonical NaN, 0x7f and 0x7e. The 256 values of a

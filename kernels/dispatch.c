@@ -55,6 +55,7 @@ const struct weft_kernels weft_kernels_scalar = {
     .dequantise_sign_f32 = weft_scalar_dequantise_sign_f32,
     .matmul_f32 = weft_scalar_matmul_f32,
     .scale_add_matmul_f32 = weft_scalar_scale_add_matmul_f32,
+    .owed_add_matmul_f32 = weft_scalar_owed_add_matmul_f32,
     .matmul_t_f32 = weft_scalar_matmul_t_f32,
     .outer_f32 = weft_scalar_outer_f32,
     .outer_sub_f32 = weft_scalar_outer_sub_f32,

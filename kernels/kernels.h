@@ -28,6 +28,11 @@
 #include "kernels/parameters.h"
 #include "weft/types.h"
 
+/* A matrix less a product of low rank that was not subtracted yet: m (rows, cols), p (rank, rows), q (rank, cols). */
+struct weft_owed {
+    const float *m, *p, *q;
+};
+
 struct weft_kernels {
     const char *name; /* "scalar", "avx2", "avx512" */
 
@@ -146,6 +151,10 @@ struct weft_kernels {
      * max_abs_bits of m. m may equal b. */
     uint32_t (*scale_add_matmul_f32)(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
                                      const float *q, size_t rows, size_t cols, size_t rank);
+    /* The same behind a residual that was kept as its parts: m = a*factor + (owed->m - owed->p^T owed->q), as outer_sub and
+     * scale_add would make it, then P = M Q (p (rank, rows)). m and owed->m are disjoint. */
+    uint32_t (*owed_add_matmul_f32)(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
+                                    const float *q, size_t rows, size_t cols, size_t rank);
     void (*matmul_t_f32)(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
     void (*outer_f32)(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
     void (*outer_sub_f32)(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);

@@ -2,7 +2,9 @@
  *
  * Included by a variant's products.c behind its own WIDTH, ROW_BLOCK, PANEL_ELEMS, canonical() and
  *
- *     add_rows(q, m, p, cols, width, row_count)    q (width,) += sum over the rows of m(i, :) * p(i), in row order */
+ *     add_rows(sums, m, p, p_stride, cols, width, row_count, rank)
+ *
+ * sums (rank, width): row r += sum over the rows of m(i, :) * p(r, i), in row order. */
 
 /* A band of rows for one panel of columns, all ranks; sums (rank, width) and a few rows of M stay in the first-level cache. */
 static void band_sums(float *sums, const float *m, const float *p, size_t p_stride, size_t rows, size_t cols, size_t width, size_t rank)
@@ -11,11 +13,9 @@ static void band_sums(float *sums, const float *m, const float *p, size_t p_stri
     for (size_t j = 0; j < rank * width; j++)
         sums[j] = 0.0f;
     for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
-        for (size_t r = 0; r < rank; r++)
-            add_rows(sums + r * width, m + i * cols, p + r * p_stride + i, cols, width, ROW_BLOCK);
+        add_rows(sums, m + i * cols, p + i, p_stride, cols, width, ROW_BLOCK, rank);
     for (; i < rows; i++)
-        for (size_t r = 0; r < rank; r++)
-            add_rows(sums + r * width, m + i * cols, p + r * p_stride + i, cols, width, 1);
+        add_rows(sums, m + i * cols, p + i, p_stride, cols, width, 1, rank);
 }
 
 /* panel: columns at a time; rank * panel is at most PANEL_ELEMS. */

@@ -1,5 +1,5 @@
-/* narrow_loops.h - 8-bit floats (narrow_element.h) and signs, as loops every compiler turns into vectors. Each variant
- * compiles this text with its own instruction set, defining NARROW(name) first. Private to the kernels room.
+/* narrow_loops.h - 8-bit floats (fp8_loops.h) and signs, as loops every compiler turns into vectors. The scalar and the AVX2
+ * variant compile this text, each with its own instruction set, defining NARROW(name) first. Private to the kernels room.
  *
  * A sign block keeps the mean magnitude; its sum is taken in f64 in the 16-lane order of kernels.h. */
 #include <math.h>
@@ -7,28 +7,7 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/blocks.h"
-#include "kernels/kernels.h"
-#include "kernels/narrow_element.h"
-
-static inline __attribute__((always_inline)) void narrow_block(uint8_t *codes_out, float *x, uint8_t exponent, size_t length,
-                                                               struct narrow_format format)
-{
-    const float scale = block_scale(exponent), inverse = block_inverse(exponent);
-    for (size_t i = 0; i < length; i++) {
-        const uint8_t code = narrow_code(x[i] * inverse, format.shift, format.lowest, format.steps, format.top);
-        codes_out[i] = code;
-        x[i] = x[i] - narrow_value(code, format.shift, format.bias) * scale;
-    }
-}
-
-void NARROW(quantise_fp8_f32)(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count, enum weft_fp8 format)
-{
-    for (size_t at = 0; at < count; at += WEFT_BLOCK) {
-        if (format == WEFT_E4M3) narrow_block(codes_out + at, x + at, *exponents++, block_length(at, count), narrow_format(WEFT_E4M3));
-        else narrow_block(codes_out + at, x + at, *exponents++, block_length(at, count), narrow_format(WEFT_E5M2));
-    }
-}
+#include "kernels/fp8_loops.h"
 
 void NARROW(dequantise_fp8_f32)(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count, enum weft_fp8 format)
 {

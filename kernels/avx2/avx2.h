@@ -59,6 +59,8 @@ double weft_avx2_dot_f32(const float *a, const float *b, size_t count);
 void weft_avx2_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank);
 uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
                                           const float *q, size_t rows, size_t cols, size_t rank);
+uint32_t weft_avx2_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
+                                        const float *q, size_t rows, size_t cols, size_t rank);
 void weft_avx2_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
 void weft_avx2_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
 void weft_avx2_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);

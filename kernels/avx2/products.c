@@ -133,7 +133,7 @@ uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, 
 }
 
 /* q (width,) += sum over `row_count` rows of m(i, :) * p(i), in row order. */
-static inline __attribute__((always_inline)) void add_rows(float *q, const float *m, const float *p, size_t cols,
+static inline __attribute__((always_inline)) void add_rank(float *q, const float *m, const float *p, size_t cols,
                                                            size_t width, size_t row_count)
 {
     __m256 factors[ROW_BLOCK];
@@ -149,6 +149,13 @@ static inline __attribute__((always_inline)) void add_rows(float *q, const float
     for (; j < width; j++)
         for (size_t i = 0; i < row_count; i++)
             q[j] += m[i * cols + j] * p[i];
+}
+
+static inline __attribute__((always_inline)) void add_rows(float *sums, const float *m, const float *p, size_t p_stride,
+                                                           size_t cols, size_t width, size_t row_count, size_t rank)
+{
+    for (size_t r = 0; r < rank; r++)
+        add_rank(sums + r * width, m, p + r * p_stride, cols, width, row_count);
 }
 
 #include "kernels/matmul_t_loops.h"
@@ -203,4 +210,13 @@ void weft_avx2_outer_f32(float *out, const float *p, const float *q, size_t rows
 void weft_avx2_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank)
 {
     outer(m, p, q, rows, cols, rank, true);
+}
+
+#define OWED(name) weft_avx2_##name
+#include "kernels/owed_loops.h"
+
+uint32_t weft_avx2_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
+                                        const float *q, size_t rows, size_t cols, size_t rank)
+{
+    return owed_in_bands(m, owed, a, factor, p, q, rows, cols, rank);
 }

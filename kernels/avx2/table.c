@@ -38,6 +38,7 @@ const struct weft_kernels weft_kernels_avx2 = {
     .dequantise_sign_f32 = weft_avx2_dequantise_sign_f32,
     .matmul_f32 = weft_avx2_matmul_f32,
     .scale_add_matmul_f32 = weft_avx2_scale_add_matmul_f32,
+    .owed_add_matmul_f32 = weft_avx2_owed_add_matmul_f32,
     .matmul_t_f32 = weft_avx2_matmul_t_f32,
     .outer_f32 = weft_avx2_outer_f32,
     .outer_sub_f32 = weft_avx2_outer_sub_f32,

@@ -62,6 +62,8 @@ double weft_avx512_dot_f32(const float *a, const float *b, size_t count);
 void weft_avx512_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank);
 uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
                                           const float *q, size_t rows, size_t cols, size_t rank);
+uint32_t weft_avx512_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
+                                        const float *q, size_t rows, size_t cols, size_t rank);
 void weft_avx512_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
 void weft_avx512_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
 void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
@@ -93,6 +95,12 @@ static inline __m512 canonical16(__m512 x)
 static inline __m512i magnitude16(__m512 x)
 {
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)FLOAT_ABS));
+}
+
+/* Fetches the line `bytes` behind `at`, which may lie behind the end of its array: nothing is read from there. */
+static inline void prefetch(const void *at, size_t bytes)
+{
+    _mm_prefetch((const char *)((uintptr_t)at + bytes), _MM_HINT_T0);
 }
 
 /* How many elements to write one by one before streaming may begin: until `out` is at a cache line. `count` when the

@@ -5,7 +5,7 @@
  * under a mask: masked lanes add +0 * +0 to a lane that started at +0 and so is never -0, no bit changes. */
 #include "kernels/avx512/avx512.h"
 
-enum { WIDTH = 16, RANK_BLOCK = 4, ROW_PAIR = 4, ROW_BLOCK = 8, PANEL_ELEMS = 8192, BAND_ELEMS = 8192, FUSED_RANKS = 8 };
+enum { WIDTH = 16, RANK_BLOCK = 4, ROW_PAIR = 4, ROW_BLOCK = 4, PANEL_ELEMS = 8192, BAND_ELEMS = 8192, FUSED_RANKS = 8, AHEAD_BYTES = 2048 };
 
 static inline double fold_lanes_f64(__m512d low, __m512d high)
 {
@@ -163,26 +163,52 @@ uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor
     }
 }
 
-static inline __attribute__((always_inline)) void add_row_columns(float *q, const float *m, const __m512 *factors, size_t cols,
-                                                                  size_t rows, __mmask16 lanes)
+/* Sixteen columns of `rows` rows of M, times `ranks` rows of P, onto the sums: M is read once for all of them. The rows
+ * behind these are fetched meanwhile: a panel's piece of a row is too short for the processor to see that it goes on. */
+static inline __attribute__((always_inline)) void add_row_columns(float *sums, const float *m, __m512 factors[RANK_BLOCK][ROW_BLOCK],
+                                                                  size_t cols, size_t width, size_t rows, size_t ranks,
+                                                                  __mmask16 lanes)
 {
-    __m512 sum = _mm512_maskz_loadu_ps(lanes, q);
-    for (size_t i = 0; i < rows; i++)
-        sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, m + i * cols), factors[i]));
-    _mm512_mask_storeu_ps(q, lanes, sum);
+    __m512 sum[RANK_BLOCK];
+    for (size_t r = 0; r < ranks; r++)
+        sum[r] = _mm512_maskz_loadu_ps(lanes, sums + r * width);
+    for (size_t i = 0; i < rows; i++) {
+        const __m512 row = _mm512_maskz_loadu_ps(lanes, m + i * cols);
+        prefetch(m + i * cols, rows * cols * sizeof *m);
+        for (size_t r = 0; r < ranks; r++)
+            sum[r] = _mm512_add_ps(sum[r], _mm512_mul_ps(row, factors[r][i]));
+    }
+    for (size_t r = 0; r < ranks; r++)
+        _mm512_mask_storeu_ps(sums + r * width, lanes, sum[r]);
 }
 
-/* q (width,) += sum over `rows` (a constant where inlined) rows of m(i, :) * p(i), in row order. */
-static inline __attribute__((always_inline)) void add_rows(float *q, const float *m, const float *p, size_t cols,
-                                                           size_t width, size_t rows)
+/* `rows` rows of M and `ranks` rows of P, both constants where inlined. */
+static inline __attribute__((always_inline)) void add_ranks(float *sums, const float *m, const float *p, size_t p_stride,
+                                                            size_t cols, size_t width, size_t rows, size_t ranks)
 {
-    __m512 factors[ROW_BLOCK];
-    for (size_t i = 0; i < rows; i++)
-        factors[i] = _mm512_set1_ps(p[i]);
+    __m512 factors[RANK_BLOCK][ROW_BLOCK];
+    for (size_t r = 0; r < ranks; r++)
+        for (size_t i = 0; i < rows; i++)
+            factors[r][i] = _mm512_set1_ps(p[r * p_stride + i]);
     size_t j = 0;
     for (; j + WIDTH <= width; j += WIDTH)
-        add_row_columns(q + j, m + j, factors, cols, rows, ALL16);
-    if (j < width) add_row_columns(q + j, m + j, factors, cols, rows, first16(width - j));
+        add_row_columns(sums + j, m + j, factors, cols, width, rows, ranks, ALL16);
+    if (j < width) add_row_columns(sums + j, m + j, factors, cols, width, rows, ranks, first16(width - j));
+}
+
+static inline __attribute__((always_inline)) void add_rows(float *sums, const float *m, const float *p, size_t p_stride,
+                                                           size_t cols, size_t width, size_t rows, size_t rank)
+{
+    for (size_t r = 0; r < rank; r += RANK_BLOCK) {
+        float *to = sums + r * width;
+        const float *from = p + r * p_stride;
+        switch (rank - r) {
+        case 1: add_ranks(to, m, from, p_stride, cols, width, rows, 1); break;
+        case 2: add_ranks(to, m, from, p_stride, cols, width, rows, 2); break;
+        case 3: add_ranks(to, m, from, p_stride, cols, width, rows, 3); break;
+        default: add_ranks(to, m, from, p_stride, cols, width, rows, RANK_BLOCK); break;
+        }
+    }
 }
 
 /* Columns are cut into panels, so that a panel of every rank of Q stays in the first-level cache while rows go by. For 64
@@ -251,4 +277,112 @@ void weft_avx512_outer_f32(float *out, const float *p, const float *q, size_t ro
 void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank)
 {
     outer(m, p, q, rows, cols, rank, OUTER_SUBTRACT);
+}
+
+/* ---- the residual formed, the gradient added, the product taken: everything while in registers ---- */
+
+struct owed_rows {
+    float *m;
+    const float *before, *a, *owed_p, *owed_q, *q;
+    __m512 factor;
+    size_t rows, cols;
+};
+
+/* Sixteen columns of `rows` rows, rows * ranks <= FUSED_RANKS. What comes AHEAD columns later is fetched meanwhile: so many
+ * operations on each line leave the processor too few loads in flight to keep memory busy. */
+static inline __attribute__((always_inline)) void owed_columns(const struct owed_rows *o, size_t j, __m512 *sum, const __m512 *owed_p,
+                                                               __m512i *max, size_t rows, size_t ranks, __mmask16 lanes, bool stream)
+{
+    __m512 row[ROW_PAIR];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < rows; i++) {
+        const size_t at = i * o->cols + j;
+        __m512 owed = _mm512_mul_ps(owed_p[i * ranks], _mm512_maskz_loadu_ps(lanes, o->owed_q + j));
+#pragma GCC unroll 8
+        for (size_t r = 1; r < ranks; r++)
+            owed = _mm512_add_ps(owed, _mm512_mul_ps(owed_p[i * ranks + r],
+                                                     _mm512_maskz_loadu_ps(lanes, o->owed_q + r * o->cols + j)));
+        prefetch(o->before + at, AHEAD_BYTES);
+        prefetch(o->a + at, AHEAD_BYTES);
+        const __m512 residual = canonical16(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, o->before + at), owed));
+        const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, o->a + at), o->factor);
+        row[i] = _mm512_maskz_mov_ps(lanes, canonical16(_mm512_add_ps(scaled, residual))); /* Inf * 0 behind the end */
+        *max = _mm512_mask_max_epu32(*max, lanes, *max, magnitude16(row[i]));
+        if (stream) _mm512_stream_ps(o->m + at, row[i]);
+        else _mm512_mask_storeu_ps(o->m + at, lanes, row[i]);
+    }
+#pragma GCC unroll 8
+    for (size_t r = 0; r < ranks; r++) {
+        const __m512 factors = _mm512_maskz_loadu_ps(lanes, o->q + r * o->cols + j);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < rows; i++)
+            sum[i * ranks + r] = _mm512_add_ps(sum[i * ranks + r], _mm512_mul_ps(row[i], factors));
+    }
+}
+
+/* `rows` rows from row `first` on; rows, ranks and stream are constants where inlined. */
+static inline __attribute__((always_inline)) __m512i owed_block(const struct owed_rows *all, float *p, size_t first, __m512i max,
+                                                                size_t rows, size_t ranks, bool stream)
+{
+    const size_t from = first * all->cols;
+    const struct owed_rows o = {all->m + from, all->before + from, all->a + from, all->owed_p + first, all->owed_q, all->q,
+                                all->factor, all->rows, all->cols};
+    __m512 sum[FUSED_RANKS], owed_p[FUSED_RANKS];
+    size_t j = 0;
+#pragma GCC unroll 4
+    for (size_t i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (size_t r = 0; r < ranks; r++) {
+            sum[i * ranks + r] = _mm512_setzero_ps();
+            owed_p[i * ranks + r] = _mm512_set1_ps(o.owed_p[r * o.rows + i]);
+        }
+    for (; j + WIDTH <= o.cols; j += WIDTH)
+        owed_columns(&o, j, sum, owed_p, &max, rows, ranks, ALL16, stream);
+    if (!stream && j < o.cols) owed_columns(&o, j, sum, owed_p, &max, rows, ranks, first16(o.cols - j), false);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (size_t r = 0; r < ranks; r++)
+            p[r * o.rows + first + i] = fold_lanes_f32(sum[i * ranks + r]);
+    return max;
+}
+
+/* As many rows together as have registers for their sums and factors. */
+static inline __attribute__((always_inline)) uint32_t owed_in_registers(const struct owed_rows *o, float *p, size_t ranks, bool stream)
+{
+    const size_t together = FUSED_RANKS / ranks < ROW_PAIR ? FUSED_RANKS / ranks : ROW_PAIR;
+    __m512i max = _mm512_setzero_si512();
+    size_t i = 0;
+    if (stream) {
+        for (; i + together <= o->rows; i += together)
+            max = owed_block(o, p, i, max, together, ranks, true);
+        _mm_sfence();
+    } else {
+        for (; i + together <= o->rows; i += together)
+            max = owed_block(o, p, i, max, together, ranks, false);
+    }
+    for (; i < o->rows; i++)
+        max = owed_block(o, p, i, max, 1, ranks, false);
+    return _mm512_reduce_max_epu32(max);
+}
+
+#define OWED(name) weft_avx512_##name
+#include "kernels/owed_loops.h"
+
+uint32_t weft_avx512_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
+                                         const float *q, size_t rows, size_t cols, size_t rank)
+{
+    const bool stream = cols % WIDTH == 0 && stream_from(m, sizeof *m, rows * cols) == 0;
+    const struct owed_rows o = {m, owed->m, a, owed->p, owed->q, q, _mm512_set1_ps(factor), rows, cols};
+    switch (rank) {
+    case 1: return owed_in_registers(&o, p, 1, stream);
+    case 2: return owed_in_registers(&o, p, 2, stream);
+    case 3: return owed_in_registers(&o, p, 3, stream);
+    case 4: return owed_in_registers(&o, p, 4, stream);
+    case 5: return owed_in_registers(&o, p, 5, stream);
+    case 6: return owed_in_registers(&o, p, 6, stream);
+    case 7: return owed_in_registers(&o, p, 7, stream);
+    case 8: return owed_in_registers(&o, p, 8, stream);
+    default: return owed_in_bands(m, owed, a, factor, p, q, rows, cols, rank);
+    }
 }

@@ -97,3 +97,12 @@ void weft_scalar_outer_sub_f32(float *m, const float *p, const float *q, size_t 
         for (size_t j = 0; j < cols; j++)
             m[i * cols + j] = canonical(m[i * cols + j] - outer_element(p, q, rows, cols, rank, i, j));
 }
+
+#define OWED(name) weft_scalar_##name
+#include "kernels/owed_loops.h"
+
+uint32_t weft_scalar_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
+                                        const float *q, size_t rows, size_t cols, size_t rank)
+{
+    return owed_in_bands(m, owed, a, factor, p, q, rows, cols, rank);
+}

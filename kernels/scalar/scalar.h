@@ -60,6 +60,8 @@ void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const flo
                             size_t rank);
 uint32_t weft_scalar_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
                                           const float *q, size_t rows, size_t cols, size_t rank);
+uint32_t weft_scalar_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
+                                        const float *q, size_t rows, size_t cols, size_t rank);
 void weft_scalar_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
 void weft_scalar_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
 void weft_scalar_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);

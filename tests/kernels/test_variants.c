@@ -289,6 +289,27 @@ static void check_quantise(const struct weft_kernels *fast, struct sample *sampl
 }
 
 /* Results too large for the caches take another way out. */
+/* At cache lines and beside them; a and the outs have room for `count` floats. */
+static void large_narrow(const struct weft_kernels *fast, const float *a, float *f, float *s, size_t count)
+{
+    static uint8_t exponents[(3 << 20) / 2 / WEFT_BLOCK + 2];
+    const size_t fewer = count - 32;
+    f += (64 - (uintptr_t)f % 64) % 64 / sizeof *f;
+    s += (64 - (uintptr_t)s % 64) % 64 / sizeof *s;
+    for (size_t i = 0; i < sizeof exponents; i++)
+        exponents[i] = (uint8_t)(i * 7 % 255);
+    for (size_t shift = 0; shift < 2; shift++) {
+        for (int format = WEFT_E4M3; format <= WEFT_E5M2; format++) {
+            fast->dequantise_fp8_f32(f + shift, (const uint8_t *)a, exponents, fewer, (enum weft_fp8)format);
+            scalar->dequantise_fp8_f32(s + shift, (const uint8_t *)a, exponents, fewer, (enum weft_fp8)format);
+            assert_memory_equal(f + shift, s + shift, fewer * sizeof *f);
+        }
+        fast->dequantise_sign_f32(f + shift, (const uint8_t *)a, a + fewer / 2, fewer);
+        scalar->dequantise_sign_f32(s + shift, (const uint8_t *)a, a + fewer / 2, fewer);
+        assert_memory_equal(f + shift, s + shift, fewer * sizeof *f);
+    }
+}
+
 static void large_of(const struct weft_kernels *fast)
 {
     enum { LARGE = (3 << 20) / 2 + 5 };
@@ -320,6 +341,7 @@ static void large_of(const struct weft_kernels *fast)
         scalar->cast_bf16_f32(s + shift, (const uint16_t *)a, LARGE);
         LARGE_SAME("cast_bf16_f32");
     }
+    large_narrow(fast, a, f, s, LARGE);
     test_free(a);
 }
 
@@ -399,6 +421,11 @@ static void products_of(const struct weft_kernels *fast)
                                  scalar->scale_add_matmul_f32(slow_m + shift, m, factor, m, s, rows + 1, q, rows, cols, rank));
                 compare_product(fast, "scale_add_matmul_f32", rows, cols, rank, seed);
                 assert_memory_equal(fast_m + shift, slow_m + shift, rows * cols * sizeof *fast_m);
+                const struct weft_owed owed = {m, p, q};
+                assert_int_equal(fast->owed_add_matmul_f32(fast_m + shift, &owed, m, factor, f, q, rows, cols, rank),
+                                 scalar->owed_add_matmul_f32(slow_m + shift, &owed, m, factor, s, q, rows, cols, rank));
+                compare_product(fast, "owed_add_matmul_f32", rows, cols, rank, seed);
+                assert_memory_equal(fast_m + shift, slow_m + shift, rows * cols * sizeof *fast_m);
                 fast->matmul_t_f32(f, m, p, rows, cols, rank);
                 scalar->matmul_t_f32(s, m, p, rows, cols, rank);
                 compare_product(fast, "matmul_t_f32", rows, cols, rank, seed);
@@ -432,6 +459,11 @@ static void large_products_of(const struct weft_kernels *fast)
         memset(s_small, 0, factors * sizeof *s_small);
         assert_int_equal(fast->scale_add_matmul_f32(f, a, 0.5f, b, f_small, rows, q, rows, cols, rank),
                          scalar->scale_add_matmul_f32(s, a, 0.5f, b, s_small, rows, q, rows, cols, rank));
+        assert_memory_equal(f, s, bytes);
+        assert_memory_equal(f_small, s_small, factors * sizeof *f_small);
+        const struct weft_owed owed = {b, p, q};
+        assert_int_equal(fast->owed_add_matmul_f32(f, &owed, a, 0.5f, f_small, q, rows, cols, rank),
+                         scalar->owed_add_matmul_f32(s, &owed, a, 0.5f, s_small, q, rows, cols, rank));
         assert_memory_equal(f, s, bytes);
         assert_memory_equal(f_small, s_small, factors * sizeof *f_small);
         fast->matmul_t_f32(f_small, f, p, rows, cols, rank);

@@ -2,7 +2,8 @@
  *
  * A case is one kernel on `count` elements with the bytes it must move per element. It is timed in turn with
  * a copy that moves the same number of bytes (the faster of memcpy and a copy by streaming stores), round
- * after round, and the answer is the median of the rounds' ratios: slow spells of the machine hit both.
+ * after round, and the answer is the median of the rounds' ratios: slow spells of the machine hit both. Times are the
+ * thread's own (CPU time): nothing here waits.
  * Needs only the kernels and compress rooms and the C library. */
 #ifndef WEFT_KERNELBENCH_H
 #define WEFT_KERNELBENCH_H
