@@ -77,6 +77,10 @@ void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t 
  * cache. A reader on another core finds streamed data in memory, cached data in our cache; at this size either misses. */
 enum { AVX512_STREAM_BYTES = 2 << 20, AVX512_LINE = 64 };
 
+/* How far ahead of a walk over memory its lines are asked for. The processor's own prefetching ends at each page; where an
+ * address costs a walk of the page tables (more so in a virtual machine), that wait is most of what a kernel loses to copy. */
+enum { AVX512_AHEAD = 2048 };
+
 #define ALL16 ((__mmask16)0xffff) /* a constant: the compiler then drops the mask */
 
 /* Ones in the first `count` of 16 lanes. */
@@ -97,10 +101,16 @@ static inline __m512i magnitude16(__m512 x)
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)FLOAT_ABS));
 }
 
-/* Fetches the line `bytes` behind `at`, which may lie behind the end of its array: nothing is read from there. */
-static inline void prefetch(const void *at, size_t bytes)
+/* Fetches the line `bytes` behind `at`, which may lie behind the end of its array: nothing is read from there. (Always inlined:
+ * GCC takes a call of it for one without effect.) */
+static inline __attribute__((always_inline)) void prefetch(const void *at, size_t bytes)
 {
     _mm_prefetch((const char *)((uintptr_t)at + bytes), _MM_HINT_T0);
+}
+
+static inline __attribute__((always_inline)) void prefetch_ahead(const void *at)
+{
+    prefetch(at, AVX512_AHEAD);
 }
 
 /* How many elements to write one by one before streaming may begin: until `out` is at a cache line. `count` when the

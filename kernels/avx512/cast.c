@@ -46,6 +46,8 @@ static inline __attribute__((always_inline)) void narrow(uint16_t *out, const fl
             _mm256_mask_storeu_epi16(out + i, lanes, cast(_mm512_maskz_loadu_ps(lanes, in + i)));
         }
         for (i = head; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
+            prefetch_ahead(in + i);
+            prefetch_ahead(in + i + WIDTH);
             const __m256i low = cast(_mm512_loadu_ps(in + i)), high = cast(_mm512_loadu_ps(in + i + WIDTH));
             _mm512_stream_si512((void *)(out + i), _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
         }

@@ -52,6 +52,8 @@ uint32_t weft_avx512_max_abs_bits_f32(const float *in, size_t count)
     __m512i max = _mm512_setzero_si512(), other = max;
     size_t i = 0;
     for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
+        prefetch_ahead(in + i);
+        prefetch_ahead(in + i + WIDTH);
         max = _mm512_max_epu32(max, magnitude16(_mm512_loadu_ps(in + i)));
         other = _mm512_max_epu32(other, magnitude16(_mm512_loadu_ps(in + i + WIDTH)));
     }

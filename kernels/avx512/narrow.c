@@ -109,6 +109,7 @@ static inline void sign_block(uint8_t *bits_out, float *scale_out, float *x)
     __m512 values[VECTORS];
     __m512d sums[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
     for (size_t v = 0; v < VECTORS; v++) {
+        prefetch_ahead(x + v * WIDTH);
         values[v] = _mm512_loadu_ps(x + v * WIDTH);
         add_magnitudes(sums, values[v]);
     }

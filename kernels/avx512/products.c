@@ -5,7 +5,7 @@
  * under a mask: masked lanes add +0 * +0 to a lane that started at +0 and so is never -0, no bit changes. */
 #include "kernels/avx512/avx512.h"
 
-enum { WIDTH = 16, RANK_BLOCK = 4, ROW_PAIR = 4, ROW_BLOCK = 4, PANEL_ELEMS = 8192, BAND_ELEMS = 8192, FUSED_RANKS = 8, AHEAD_BYTES = 2048 };
+enum { WIDTH = 16, RANK_BLOCK = 4, ROW_PAIR = 4, ROW_BLOCK = 4, PANEL_ELEMS = 8192, BAND_ELEMS = 8192, FUSED_RANKS = 8 };
 
 static inline double fold_lanes_f64(__m512d low, __m512d high)
 {
@@ -288,7 +288,7 @@ struct owed_rows {
     size_t rows, cols;
 };
 
-/* Sixteen columns of `rows` rows, rows * ranks <= FUSED_RANKS. What comes AHEAD columns later is fetched meanwhile: so many
+/* Sixteen columns of `rows` rows, rows * ranks <= FUSED_RANKS. What comes some columns later is fetched meanwhile: so many
  * operations on each line leave the processor too few loads in flight to keep memory busy. */
 static inline __attribute__((always_inline)) void owed_columns(const struct owed_rows *o, size_t j, __m512 *sum, const __m512 *owed_p,
                                                                __m512i *max, size_t rows, size_t ranks, __mmask16 lanes, bool stream)
@@ -302,8 +302,8 @@ static inline __attribute__((always_inline)) void owed_columns(const struct owed
         for (size_t r = 1; r < ranks; r++)
             owed = _mm512_add_ps(owed, _mm512_mul_ps(owed_p[i * ranks + r],
                                                      _mm512_maskz_loadu_ps(lanes, o->owed_q + r * o->cols + j)));
-        prefetch(o->before + at, AHEAD_BYTES);
-        prefetch(o->a + at, AHEAD_BYTES);
+        prefetch_ahead(o->before + at);
+        prefetch_ahead(o->a + at);
         const __m512 residual = canonical16(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, o->before + at), owed));
         const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, o->a + at), o->factor);
         row[i] = _mm512_maskz_mov_ps(lanes, canonical16(_mm512_add_ps(scaled, residual))); /* Inf * 0 behind the end */

@@ -57,6 +57,7 @@ static inline void philox16(uint64_t number, const struct weft_noise *noise, __m
 static inline __attribute__((always_inline)) void quantise16(int8_t *codes_out, float *x, __m512 scale, __m512 inverse,
                                                              __m512 most, __m512 bias, bool nearest)
 {
+    prefetch_ahead(x);
     const __m512 value = _mm512_loadu_ps(x), in_units = _mm512_mul_ps(value, inverse);
     __m512 code = nearest ? _mm512_roundscale_ps(in_units, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
                           : _mm512_roundscale_ps(_mm512_add_ps(in_units, bias), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);

@@ -62,8 +62,11 @@ static inline __attribute__((always_inline)) void sum_n(float *const *outs, size
 {
     size_t i = head;
     if (head > 0) sum_vector(outs, out_count, sources, n, 0, first16(head), false);
-    for (; i + WIDTH <= count; i += WIDTH)
+    for (; i + WIDTH <= count; i += WIDTH) {
+        for (size_t s = 0; s < n && n > 2; s++)
+            prefetch_ahead(sources[s] + i);
         sum_vector(outs, out_count, sources, n, i, ALL16, stream);
+    }
     if (i < count) sum_vector(outs, out_count, sources, n, i, first16(count - i), false);
 }
 
