@@ -3,7 +3,22 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/batch.h"
+#include "client/call.h"
+#include "client/comm.h"
 #include "client/session.h"
+
+/* ---- on the engine ---- */
+
+void client_call_failed(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    char sentence[480];
+    if (op->comm) {
+        snprintf(sentence, sizeof sentence, "group %u (%s): %.380s", op->comm->id, op->comm->name, text ? text : weft_status_text(status));
+        text = sentence;
+    }
+    client_engine_group_op_failed(op, status, text); /* the ranks are out of step: this session is over */
+}
 
 static void on_done(struct client_group_op *op, enum weft_status status, const char *text)
 {
@@ -13,16 +28,20 @@ static void on_done(struct client_group_op *op, enum weft_status status, const c
     if (engine->failed) {
         client_request_complete(request, engine->failed, engine->failed_text);
     } else if (status < 0) {
-        client_engine_group_op_failed(op, status, text); /* the ranks are out of step: this session is over */
+        client_call_failed(op, status, text);
     } else {
         client_request_complete(request, WEFT_OK, NULL);
     }
 }
 
-static enum weft_status post(struct client_group_op *op, struct weft_error *error)
+struct weft_group *client_call_group(const struct client_request *request)
 {
-    struct client_request *request = weft_container_of(op, struct client_request, op);
-    struct weft_coll_args args = {
+    return request->op.comm ? request->op.comm->group : request->session->engine.group;
+}
+
+struct weft_coll_args client_call_args(const struct client_request *request)
+{
+    return (struct weft_coll_args){
         .kind = (enum weft_coll_kind)request->kind,
         .in = request->in,
         .out = request->out,
@@ -36,15 +55,21 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
         .root = request->root,
         .plan = (enum weft_plan_id)request->plan,
         .reproducible = request->reproducible,
+        .deadline_ns = request->deadline_ns,
     };
-    enum weft_status status =
-        weft_coll_post(request->session->engine.group, &args, client_engine_group_op_done, op, &op->coll, error);
+}
+
+static enum weft_status post(struct client_group_op *op, struct weft_error *error)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    struct weft_coll_args args = client_call_args(request);
+    enum weft_status status = weft_coll_post(client_call_group(request), &args, client_engine_group_op_done, op, &op->coll, error);
     if (status == WEFT_IN_PROGRESS)
         atomic_store_explicit(&request->session->plan_taken, (int)weft_coll_plan(op->coll), memory_order_relaxed);
     return status;
 }
 
-static void start(struct weft_mail *mail)
+void client_call_start(struct weft_mail *mail)
 {
     struct client_request *request = weft_container_of(mail, struct client_request, mail);
     if (!client_request_opened(request)) return;
@@ -54,19 +79,10 @@ static void start(struct weft_mail *mail)
     client_engine_queue_group_op(request->session, &request->op);
 }
 
-struct call {
-    enum weft_coll_kind kind;
-    const void *in;
-    void *out;
-    uint64_t count;
-    const uint64_t *counts, *counts_out;
-    enum weft_dtype dtype;
-    enum weft_op op;
-    double factor;
-    uint32_t root;
-    bool reproducible;
-    bool unequal;
-};
+/* ---- the caller's thread ---- */
+
+static uint32_t rank_in(const struct weft_session *session, const struct weft_comm *comm) { return comm ? comm->rank : session->rank; }
+static uint32_t ranks_in(const struct weft_session *session, const struct weft_comm *comm) { return comm ? comm->ranks : session->ranks; }
 
 static bool reduces(enum weft_coll_kind kind)
 {
@@ -85,26 +101,27 @@ static uint64_t total_of(const uint64_t *counts, uint32_t ranks)
 }
 
 /* What must not be NULL: the buffers in which this rank has at least one element. */
-static enum weft_status check_buffers(struct weft_session *session, const struct call *call, const char *name)
+static enum weft_status check_buffers(struct weft_session *session, const struct client_call *call, const char *name)
 {
-    bool at_root = session->rank == call->root;
+    uint32_t rank = rank_in(session, call->comm), ranks = ranks_in(session, call->comm);
+    bool at_root = rank == call->root;
     bool pieces = call->counts != NULL;
-    uint64_t in = pieces ? total_of(call->counts, session->ranks) : call->count;
-    uint64_t out = call->counts_out ? total_of(call->counts_out, session->ranks) : in;
+    uint64_t in = pieces ? total_of(call->counts, ranks) : call->count;
+    uint64_t out = call->counts_out ? total_of(call->counts_out, ranks) : in;
     if (in == UINT64_MAX || out == UINT64_MAX)
         return client_error(session, WEFT_ERR_INVALID, "%s: the pieces do not fit into memory", name);
     switch (call->kind) {
     case WEFT_COLL_BARRIER: return WEFT_OK;
-    case WEFT_COLL_REDUCE_SCATTER: out = pieces ? call->counts[session->rank] : out; break;
-    case WEFT_COLL_ALL_GATHER: in = pieces ? call->counts[session->rank] : in; break;
+    case WEFT_COLL_REDUCE_SCATTER: out = pieces ? call->counts[rank] : out; break;
+    case WEFT_COLL_ALL_GATHER: in = pieces ? call->counts[rank] : in; break;
     case WEFT_COLL_REDUCE: out = at_root ? out : 0; break;
     case WEFT_COLL_GATHER:
         out = at_root ? out : 0;
-        in = pieces && at_root ? call->counts[session->rank] : call->count;
+        in = pieces && at_root ? call->counts[rank] : call->count;
         break;
     case WEFT_COLL_SCATTER:
         in = at_root ? in : 0;
-        out = pieces && at_root ? call->counts[session->rank] : call->count;
+        out = pieces && at_root ? call->counts[rank] : call->count;
         break;
     case WEFT_COLL_SEND: out = 0; break;
     case WEFT_COLL_RECV: in = 0; break;
@@ -114,39 +131,41 @@ static enum weft_status check_buffers(struct weft_session *session, const struct
     return WEFT_OK;
 }
 
-static enum weft_status check(struct weft_session *session, const struct call *call)
+static enum weft_status check(struct weft_session *session, const struct client_call *call)
 {
     const char *name = weft_coll_kind_name(call->kind);
     size_t elem_bytes = weft_dtype_bytes(call->dtype);
+    uint32_t rank = rank_in(session, call->comm), ranks = ranks_in(session, call->comm);
     bool barrier = call->kind == WEFT_COLL_BARRIER, pair = call->kind == WEFT_COLL_SEND || call->kind == WEFT_COLL_RECV;
     if (!barrier && elem_bytes == 0)
         return client_error(session, WEFT_ERR_INVALID, "%s: dtype %d is none of WEFT_F32 ...", name, (int)call->dtype);
-    if (!barrier && call->count > SIZE_MAX / elem_bytes / session->ranks)
+    if (!barrier && call->count > SIZE_MAX / elem_bytes / ranks)
         return client_error(session, WEFT_ERR_INVALID, "%s: %llu elements do not fit into memory", name, (unsigned long long)call->count);
     WEFT_TRY(check_buffers(session, call, name));
     if (reduces(call->kind) && weft_op_name(call->op)[0] == '?')
         return client_error(session, WEFT_ERR_INVALID, "%s: op %d is none of WEFT_SUM ...", name, (int)call->op);
-    if (call->root >= session->ranks)
-        return client_error(session, WEFT_ERR_INVALID, "%s: %s %u is beyond the %u ranks", name, pair ? "rank" : "root", call->root, session->ranks);
-    if (pair && call->root == session->rank)
+    if (call->root >= ranks)
+        return client_error(session, WEFT_ERR_INVALID, "%s: %s %u is beyond the %u ranks", name, pair ? "rank" : "root", call->root, ranks);
+    if (pair && call->root == rank)
         return client_error(session, WEFT_ERR_INVALID, "%s: rank %u is this rank", name, call->root);
     return WEFT_OK;
 }
 
 /* The plan that was set for this operation, else the automatic choice. The same on all ranks. */
-static enum weft_plan_id plan_for(const struct weft_session *session, const struct call *call)
+static enum weft_plan_id plan_for(const struct weft_session *session, const struct client_call *call)
 {
     enum weft_plan_id plan = session->plans[call->kind];
     return (call->counts || call->unequal) && !weft_plan_cuts(plan, call->kind) ? WEFT_PLAN_AUTO : plan;
 }
 
-static enum weft_status run(struct weft_session *session, const struct call *call, struct weft_request *user_request)
+enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
+                                  struct client_request **request_out)
 {
     struct client_request *request;
-    if (!session) return WEFT_ERR_INVALID;
     WEFT_TRY(client_usable(session));
     WEFT_TRY(check(session, call));
     WEFT_TRY(client_request_take(session, user_request, &request));
+    request->op.comm = call->comm;
     request->in = call->in;
     request->out = call->out;
     request->count = call->count;
@@ -160,22 +179,40 @@ static enum weft_status run(struct weft_session *session, const struct call *cal
     request->root = call->root;
     request->plan = call->reproducible ? WEFT_PLAN_AUTO : (uint8_t)plan_for(session, call);
     request->reproducible = call->reproducible;
-    client_request_post(request, start);
+    request->deadline_ns = call->deadline_ns;
+    request->completed = call->completed;
+    request->context = call->context;
+    *request_out = request;
+    return WEFT_OK;
+}
+
+enum weft_status client_call_submit(struct client_request *request)
+{
+    if (client_batch_open(request->session)) client_batch_gather(request);
+    else client_request_post(request, client_call_start);
     return WEFT_IN_PROGRESS;
+}
+
+static enum weft_status run(struct weft_session *session, const struct client_call *call, struct weft_request *user_request)
+{
+    struct client_request *request;
+    if (!session) return WEFT_ERR_INVALID;
+    WEFT_TRY(client_call_take(session, call, user_request, &request));
+    return client_call_submit(request);
 }
 
 /* ---- one count for all ---- */
 enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  enum weft_op op, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
+    struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
     return run(session, &call, request);
 }
 
 enum weft_status client_all_reduce_tensor(struct weft_session *session, float *buffer, uint64_t count,
                                           struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = buffer, .out = buffer, .count = count,
+    struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = buffer, .out = buffer, .count = count,
                         .dtype = WEFT_F32, .op = WEFT_SUM, .factor = 1, .reproducible = true};
     return run(session, &call, request);
 }
@@ -183,7 +220,7 @@ enum weft_status client_all_reduce_tensor(struct weft_session *session, float *b
 enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                         double factor, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SCALED_SUM,
+    struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SCALED_SUM,
                         .factor = factor};
     return run(session, &call, request);
 }
@@ -191,21 +228,21 @@ enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void
 enum weft_status weft_reduce_scatter(struct weft_session *session, const void *in, void *out, uint64_t count,
                                      enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
+    struct client_call call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
     return run(session, &call, request);
 }
 
 enum weft_status weft_all_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
+    struct client_call call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
     return run(session, &call, request);
 }
 
 enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t root,
                                 struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM,
+    struct client_call call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM,
                         .root = root};
     return run(session, &call, request);
 }
@@ -213,39 +250,39 @@ enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint
 enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                              enum weft_op op, uint32_t root, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1, .root = root};
+    struct client_call call = {.kind = WEFT_COLL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1, .root = root};
     return run(session, &call, request);
 }
 
 enum weft_status weft_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                              uint32_t root, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
+    struct client_call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
     return run(session, &call, request);
 }
 
 enum weft_status weft_scatter(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                               uint32_t root, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
+    struct client_call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
     return run(session, &call, request);
 }
 
 enum weft_status weft_all_to_all(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
+    struct client_call call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
     return run(session, &call, request);
 }
 
 enum weft_status weft_barrier(struct weft_session *session, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
+    struct client_call call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
     return run(session, &call, request);
 }
 
 /* ---- a count for each rank ---- */
-static enum weft_status run_pieces(struct weft_session *session, const struct call *call, bool needed, struct weft_request *request)
+static enum weft_status run_pieces(struct weft_session *session, const struct client_call *call, bool needed, struct weft_request *request)
 {
     if (session && needed && (!call->counts || (call->kind == WEFT_COLL_ALL_TO_ALL && !call->counts_out)))
         return client_error(session, WEFT_ERR_INVALID, "%s: counts is NULL", weft_coll_kind_name(call->kind));
@@ -255,14 +292,14 @@ static enum weft_status run_pieces(struct weft_session *session, const struct ca
 enum weft_status weft_reduce_scatter_v(struct weft_session *session, const void *in, void *out, const uint64_t *counts,
                                        enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .dtype = dtype, .op = op, .factor = 1};
+    struct client_call call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .dtype = dtype, .op = op, .factor = 1};
     return run_pieces(session, &call, true, request);
 }
 
 enum weft_status weft_all_gather_v(struct weft_session *session, const void *in, void *out, const uint64_t *counts, enum weft_dtype dtype,
                                    struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .counts = counts, .dtype = dtype, .op = WEFT_SUM};
+    struct client_call call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .counts = counts, .dtype = dtype, .op = WEFT_SUM};
     return run_pieces(session, &call, true, request);
 }
 
@@ -270,7 +307,7 @@ enum weft_status weft_gather_v(struct weft_session *session, const void *in, voi
                                enum weft_dtype dtype, uint32_t root, struct weft_request *request)
 {
     bool at_root = session && weft_rank(session) == root;
-    struct call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .unequal = true,
+    struct client_call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .unequal = true,
                         .dtype = dtype, .op = WEFT_SUM, .root = root};
     return run_pieces(session, &call, at_root, request);
 }
@@ -279,7 +316,7 @@ enum weft_status weft_scatter_v(struct weft_session *session, const void *in, vo
                                 enum weft_dtype dtype, uint32_t root, struct weft_request *request)
 {
     bool at_root = session && weft_rank(session) == root;
-    struct call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .unequal = true,
+    struct client_call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .counts = at_root ? counts : NULL, .unequal = true,
                         .dtype = dtype, .op = WEFT_SUM, .root = root};
     return run_pieces(session, &call, at_root, request);
 }
@@ -287,7 +324,7 @@ enum weft_status weft_scatter_v(struct weft_session *session, const void *in, vo
 enum weft_status weft_all_to_all_v(struct weft_session *session, const void *in, const uint64_t *counts_in, void *out,
                                    const uint64_t *counts_out, enum weft_dtype dtype, struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .counts = counts_in, .counts_out = counts_out, .dtype = dtype,
+    struct client_call call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .counts = counts_in, .counts_out = counts_out, .dtype = dtype,
                         .op = WEFT_SUM};
     return run_pieces(session, &call, true, request);
 }
@@ -296,14 +333,14 @@ enum weft_status weft_all_to_all_v(struct weft_session *session, const void *in,
 enum weft_status weft_send(struct weft_session *session, const void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t to,
                            struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_SEND, .in = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = to};
+    struct client_call call = {.kind = WEFT_COLL_SEND, .in = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = to};
     return run(session, &call, request);
 }
 
 enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t from,
                            struct weft_request *request)
 {
-    struct call call = {.kind = WEFT_COLL_RECV, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = from};
+    struct client_call call = {.kind = WEFT_COLL_RECV, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = from};
     return run(session, &call, request);
 }
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/comm.h"
 #include "client/reduce_path.h"
 #include "client/server_path.h"
 #include "client/session.h"
@@ -26,7 +27,6 @@
  * question (1 s), and its own waits half a second for those that do not answer. */
 #define DEADLINE_SLACK_NS WEFT_MS(1750)
 #define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken */
-#define GROUP_ID 1u                  /* the group of all workers */
 
 /* ---- computations ---- */
 
@@ -63,22 +63,17 @@ void client_engine_drop_work(struct client_work *work)
     weft_list_remove(&work->link);
 }
 
-/* ---- the group, in the order of the calls ---- */
+/* ---- each group, in the order of the calls ---- */
 
-void client_engine_group_op_done(void *context, enum weft_status status, const char *text)
+static struct weft_list *queue_of(const struct client_group_op *op)
 {
-    struct client_group_op *op = context;
-    struct weft_session *session = op->session;
-    op->coll = NULL;
-    op->done(op, status, text);
-    client_engine_pump_group(session);
+    return op->comm ? &op->comm->queue : &op->session->engine.group_queue;
 }
 
-void client_engine_pump_group(struct weft_session *session)
+static void pump(struct weft_list *queue)
 {
-    struct client_engine *engine = &session->engine;
-    while (!weft_list_empty(&engine->group_queue)) {
-        struct client_group_op *op = weft_list_first(&engine->group_queue, struct client_group_op, link);
+    while (!weft_list_empty(queue)) {
+        struct client_group_op *op = weft_list_first(queue, struct client_group_op, link);
         if (!op->ready) return;
         struct weft_error error = {0};
         enum weft_status status = op->post(op, &error);
@@ -88,12 +83,26 @@ void client_engine_pump_group(struct weft_session *session)
     }
 }
 
+void client_engine_group_op_done(void *context, enum weft_status status, const char *text)
+{
+    struct client_group_op *op = context;
+    struct weft_list *queue = queue_of(op);
+    op->coll = NULL;
+    op->done(op, status, text); /* it may be gone now */
+    pump(queue);
+}
+
+void client_engine_pump_group(struct weft_session *session)
+{
+    pump(&session->engine.group_queue);
+}
+
 void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op)
 {
     op->session = session;
     op->coll = NULL;
-    weft_list_append(&session->engine.group_queue, &op->link);
-    client_engine_pump_group(session);
+    weft_list_append(queue_of(op), &op->link);
+    pump(queue_of(op));
 }
 
 /* ---- tensors by id ---- */
@@ -154,6 +163,12 @@ static void fail_queued(struct weft_session *session)
     struct client_engine *engine = &session->engine;
     fail_ops(engine, &engine->ended_ops);
     fail_ops(engine, &engine->group_queue);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &engine->comms) {
+        struct weft_comm *comm = weft_container_of(node, struct weft_comm, engine_link);
+        fail_ops(engine, &comm->queue);
+        if (comm->group) weft_group_fail(comm->group, engine->failed, engine->failed_text);
+    }
     if (engine->group) weft_group_fail(engine->group, engine->failed, engine->failed_text);
     for (size_t i = 0; i < CLIENT_TENSOR_BUCKETS; i++)
         for (struct weft_tensor *tensor = engine->tensors[i]; tensor; tensor = tensor->engine_next) client_tensor_failed(tensor);
@@ -200,12 +215,14 @@ static void fail_on_engine(struct weft_mail *mail)
     engine->failed_text = session->failure.text;
     weft_timer_stop(engine->loop, &engine->verdict_timer);
     if (engine->failed == WEFT_ERR_CLOSED && atomic_load(&engine->leaving)) { /* tells the other ranks that this one is done with the group */
+        client_comms_leave(session);
         weft_group_free(engine->group);
         engine->group = NULL;
     } else {
         weft_event_ring_add(engine->events, "session_failed", WEFT_EVENT_MARK, 0, UINT32_MAX, 0, engine->failed);
         if (engine->group && engine->failed != WEFT_ERR_CLOSED) {
             weft_group_record(engine->group);
+            client_comms_record(session);
             client_flight_keep(session, engine->failed_text); /* before anybody learns of it and exits */
         }
     }
@@ -306,6 +323,7 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
     struct client_engine *engine = &session->engine;
     weft_list_init(&engine->open_requests);
     weft_list_init(&engine->group_queue);
+    weft_list_init(&engine->comms);
     weft_list_init(&engine->ended_ops);
     weft_list_init(&engine->send_queue);
     weft_list_init(&engine->work);
@@ -378,6 +396,19 @@ static void describe_rank(void *context, uint32_t rank, char *out, size_t out_by
     client_rank_name(context, rank, out, out_bytes);
 }
 
+void client_engine_group_options(struct weft_session *session, struct weft_group_options *options)
+{
+    weft_group_options_init(options);
+    options->transport = session->engine.transport;
+    options->loop = session->engine.loop;
+    options->events = session->engine.events;
+    options->recorder = session->engine.recorder;
+    options->epoch = session->epoch;
+    options->chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes");
+    options->inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
+    options->deadline_ns = session->settings.deadline_ns;
+}
+
 static enum weft_status create_group(struct weft_session *session, struct weft_error *error)
 {
     uint32_t *ids = weft_alloc_array(session->env, session->ranks, sizeof *ids);
@@ -385,20 +416,12 @@ static enum weft_status create_group(struct weft_session *session, struct weft_e
     for (uint32_t i = 0; i < session->member_count; i++)
         if (!session->members[i].is_shard) ids[session->members[i].index] = session->members[i].endpoint_first;
     struct weft_group_options options;
-    weft_group_options_init(&options);
-    options.transport = session->engine.transport;
-    options.loop = session->engine.loop;
-    options.events = session->engine.events;
-    options.recorder = session->engine.recorder;
+    client_engine_group_options(session, &options);
     options.rank = session->rank;
     options.ranks = session->ranks;
     options.endpoint_ids = ids;
-    options.group_id = GROUP_ID;
-    options.epoch = session->epoch;
-    options.chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes");
-    options.inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
+    options.group_id = CLIENT_GROUP_ID;
     memcpy(session->plans, session->settings.plans, sizeof session->plans); /* until weft_set_plan */
-    options.deadline_ns = session->settings.deadline_ns;
     options.describe = describe_rank;
     options.describe_context = session;
     enum weft_status status = weft_group_create(session->env, &options, &session->engine.group, error);
@@ -509,6 +532,7 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
     weft_timer_stop(engine->loop, &stopping.timer);
     weft_loop_compute_cancel_all(engine->loop);
     engine->thread_started = false;
+    client_comms_leave(session);
     weft_group_free(engine->group); /* ends what it still has, through the requests' own callbacks */
     engine->group = NULL;
     /* What the transport could not let go of in time: its buffers are ours no longer to promise. */
@@ -516,12 +540,12 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
 }
 
 /* What a halted engine leaves behind may still be read or written by a peer: it stays, and stays findable. */
-static void keep_for_good(struct weft_env *env, const struct client_engine *engine)
+static void keep_for_good(struct weft_env *env, struct weft_transport *transport, struct weft_group *group)
 {
     static struct kept { struct weft_transport *transport; struct weft_group *group; struct kept *next; } *_Atomic all;
     struct kept *kept = weft_alloc_zero(env, sizeof *kept);
     if (!kept) return;
-    *kept = (struct kept){engine->transport, engine->group, atomic_load(&all)};
+    *kept = (struct kept){transport, group, atomic_load(&all)};
     while (!atomic_compare_exchange_weak(&all, &kept->next, kept)) {}
 }
 
@@ -529,8 +553,12 @@ void client_engine_free(struct weft_session *session)
 {
     struct client_engine *engine = &session->engine;
     if (engine->halted) {
-        keep_for_good(session->env, engine);
+        keep_for_good(session->env, engine->transport, engine->group);
+        struct weft_list *node, *spare;
+        weft_list_foreach(node, spare, &engine->comms)
+            keep_for_good(session->env, engine->transport, weft_container_of(node, struct weft_comm, engine_link)->group);
     } else {
+        client_comms_leave(session);
         weft_group_free(engine->group);
         weft_transport_free(engine->transport); /* closes it too, when that was not done yet */
     }

@@ -18,11 +18,12 @@
 
 struct weft_session;
 struct weft_tensor;
+struct weft_comm;
 struct client_chunk;
 struct weft_stats;
 
-/* One operation on the group. Operations are posted strictly in the order of the calls on every rank, because their
- * number is their identity; one whose input is not ready yet therefore holds back those behind it. */
+/* One operation on a group. The operations of a group are posted strictly in the order of the calls on every rank, because
+ * their number is their identity; one whose input is not ready yet therefore holds back those behind it, of this group. */
 struct client_group_op {
     struct weft_list link;
     bool ready;
@@ -30,6 +31,7 @@ struct client_group_op {
     /* Runs once, after post succeeded or failed. */
     void (*done)(struct client_group_op *op, enum weft_status status, const char *text);
     struct weft_session *session;
+    struct weft_comm *comm;       /* the group it belongs to; NULL: that of all workers */
     struct weft_coll *coll;       /* while posted */
 };
 
@@ -61,7 +63,8 @@ struct client_engine {
     _Atomic bool halted;                /* the caller's: the thread steps no more, see client_engine_halt */
 
     struct weft_list open_requests;     /* oldest first */
-    struct weft_list group_queue;       /* struct client_group_op.link: called, not posted */
+    struct weft_list group_queue;       /* struct client_group_op.link: called, not posted; of all workers' group */
+    struct weft_list comms;             /* struct weft_comm.engine_link: the other groups, each with a queue of its own */
     struct weft_list send_queue;        /* struct client_chunk.send_link: the transport said AGAIN */
     struct weft_list work;              /* struct client_work.link */
     struct weft_list ended_ops;         /* struct client_group_op.link: failed by a lost peer, told when the verdict is there */
@@ -74,7 +77,7 @@ struct client_engine {
     struct weft_tensor *tensors[CLIENT_TENSOR_BUCKETS]; /* by id, chained */
     enum weft_status failed;            /* set once; then nothing new starts */
     const char *failed_text;            /* session's */
-    uint64_t encode_ns, requests_done;
+    uint64_t encode_ns, requests_done, left_bytes; /* left_bytes: moved in memory by groups that are gone */
 
     struct weft_mail fail_mail;
     _Atomic bool leaving;               /* set before the fail letter: the session ends in order, nothing is open */
@@ -104,8 +107,11 @@ void client_engine_free(struct weft_session *session);
  * their memory be forgotten. false: the engine is deep in a computation and could not be taken. */
 bool client_engine_halt(struct weft_session *session);
 
+#define CLIENT_GROUP_ID 1u /* of the group of all workers */
+/* What all groups of a session have in common; ranks, id and names are the caller's to set. */
+void client_engine_group_options(struct weft_session *session, struct weft_group_options *options);
 void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op);
-void client_engine_pump_group(struct weft_session *session);
+void client_engine_pump_group(struct weft_session *session); /* that of all workers */
 /* The weft_coll_done_fn that every op->post hands to weft_coll_post, with the op as context. */
 void client_engine_group_op_done(void *context, enum weft_status status, const char *text);
 /* A group operation has failed: the session fails with it (at once, or as a suspicion). op->done runs again, with the

@@ -93,3 +93,10 @@ void client_rank_name(const struct weft_session *session, uint32_t rank, char *o
     }
     snprintf(out, out_bytes, "rank %u", rank);
 }
+
+uint32_t client_rank_endpoint(const struct weft_session *session, uint32_t rank)
+{
+    for (uint32_t i = 0; i < session->member_count; i++)
+        if (!session->members[i].is_shard && session->members[i].index == rank) return session->members[i].endpoint_first;
+    return UINT32_MAX;
+}

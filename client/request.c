@@ -8,11 +8,23 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/batch.h"
+#include "client/comm.h"
 #include "client/server_path.h"
 #include "client/session.h"
 #include "client/tensor.h"
 
 /* ---- starting: caller's thread ---- */
+
+enum weft_status client_request_rests(struct weft_session *session, const struct client_request *request)
+{
+    uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
+    if (state == CLIENT_REQUEST_OPEN)
+        return client_error(session, WEFT_ERR_BUSY, "the request is still in use; wait for it before you start another with it");
+    if (state == CLIENT_REQUEST_GATHERED)
+        return client_error(session, WEFT_ERR_BUSY, "the request is still in use: its call starts with weft_group_end");
+    return WEFT_OK;
+}
 
 enum weft_status client_request_take(struct weft_session *session, struct weft_request *user_request, struct client_request **out)
 {
@@ -20,9 +32,7 @@ enum weft_status client_request_take(struct weft_session *session, struct weft_r
     struct client_request *request = client_request_of(user_request);
     if (request->magic != 0 && request->magic != CLIENT_REQUEST_MAGIC)
         return client_error(session, WEFT_ERR_INVALID, "the request was not zeroed before its first use");
-    if (request->magic == CLIENT_REQUEST_MAGIC &&
-        atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_OPEN)
-        return client_error(session, WEFT_ERR_BUSY, "the request is still in use; wait for it before you start another with it");
+    if (request->magic == CLIENT_REQUEST_MAGIC) WEFT_TRY(client_request_rests(session, request));
     memset(user_request, 0, sizeof *user_request);
     request->magic = CLIENT_REQUEST_MAGIC;
     request->session = session;
@@ -30,15 +40,26 @@ enum weft_status client_request_take(struct weft_session *session, struct weft_r
     return WEFT_OK;
 }
 
-void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail))
+void client_request_open(struct client_request *request)
 {
     struct weft_session *session = request->session;
     request->started_ns = weft_now_ns(session->env);
-    request->mail.fn = start;
     weft_list_init(&request->link);
     atomic_fetch_add(&session->open_requests, 1);
+    if (request->op.comm) atomic_fetch_add(&request->op.comm->open, 1);
     atomic_store_explicit(&request->state, CLIENT_REQUEST_OPEN, memory_order_relaxed);
-    weft_loop_post_lazy(session->engine.loop, &request->mail);
+}
+
+void client_request_send(struct client_request *request, void (*start)(struct weft_mail *mail))
+{
+    request->mail.fn = start;
+    weft_loop_post_lazy(request->session->engine.loop, &request->mail);
+}
+
+void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail))
+{
+    client_request_open(request);
+    client_request_send(request, start);
 }
 
 /* ---- engine's thread ---- */
@@ -61,6 +82,8 @@ void client_request_complete(struct client_request *request, enum weft_status st
     request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_status_text(status)) : 0;
     if (request->tensor) client_tensor_release(request->tensor);
     session->engine.requests_done++;
+    if (request->completed) request->completed(request->context, status);
+    if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1); /* before: it may be freed once this is done */
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release); /* now it is the caller's */
     atomic_fetch_sub(&session->open_requests, 1);
     weft_loop_notify(session->engine.loop);
@@ -70,9 +93,9 @@ void client_request_describe(const struct client_request *request, char *out, si
 {
     if (request->tensor) {
         client_tensor_describe(request->tensor, out, out_bytes);
-    } else if (request->op.coll) {
+    } else if (client_batch_operation(request)) {
         snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for the other ranks", weft_coll_kind_name((enum weft_coll_kind)request->kind),
-                 (unsigned long long)weft_coll_sequence(request->op.coll), (unsigned long long)request->count,
+                 (unsigned long long)weft_coll_sequence(client_batch_operation(request)), (unsigned long long)request->count,
                  weft_dtype_name(request->dtype));
     } else {
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for an earlier operation of this rank",
@@ -163,6 +186,8 @@ static enum weft_status look_at(struct weft_request *user_request)
     uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
     if (state == CLIENT_REQUEST_IDLE) return WEFT_OK; /* its start was refused */
     if (state == CLIENT_REQUEST_DONE) return request_result(request);
+    if (state == CLIENT_REQUEST_GATHERED)
+        return client_error(request->session, WEFT_ERR_STATE, "the request belongs to a group of calls that is still open; call weft_group_end first");
     if (request->session->pid != getpid()) return client_usable(request->session);
     return WEFT_IN_PROGRESS;
 }

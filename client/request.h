@@ -1,6 +1,7 @@
 /* request.h - what a struct weft_request really holds.
  *
  *      idle --- start call ---> open --- engine completes ---> done --- start call again ---> open ...
+ *          \--- within weft_group_start ---> gathered --- weft_group_end ---^
  *
  * The caller fills the arguments and posts `mail`; from then until `done` everything but `state` is the engine's.
  * Once `done` is stored (release) the memory is the caller's again and the engine never looks back. */
@@ -14,10 +15,17 @@
 #include "client/engine.h"
 #include "weft/weft.h"
 
-enum client_request_state { CLIENT_REQUEST_IDLE = 0, CLIENT_REQUEST_OPEN = 1, CLIENT_REQUEST_DONE = 2 };
+enum client_request_state {
+    CLIENT_REQUEST_IDLE = 0,
+    CLIENT_REQUEST_OPEN = 1,
+    CLIENT_REQUEST_DONE = 2,
+    CLIENT_REQUEST_GATHERED = 3, /* waits for weft_group_end (batch.c) */
+};
 /* How long a wait goes on after the session has failed, for the buffers to become free. */
 #define CLIENT_GRACE_NS WEFT_MS(1300)
 #define CLIENT_REQUEST_MAGIC 0x31515257u
+
+struct client_bucket;
 
 struct client_request {
     uint32_t magic;             /* 0: never started */
@@ -37,8 +45,13 @@ struct client_request {
     uint32_t root;              /* send, recv: the other rank */
     bool reproducible;          /* by a plan that evaluates T */
     bool unequal;               /* gather, scatter: the root gives counts */
+    bool persistent;            /* weft_call_init: may be started again as it is */
     const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */
     double factor;
+    uint64_t deadline_ns;       /* of the operation; 0: the session's */
+    void (*completed)(void *context, enum weft_status status); /* the caller's, may be NULL; before `done` is stored */
+    void *context;
+    struct client_bucket *bucket; /* the operation carries this bucket of calls (batch.c); NULL: itself */
 };
 _Static_assert(sizeof(struct client_request) <= sizeof(struct weft_request), "requests are embedded by callers");
 
@@ -50,9 +63,14 @@ static inline struct client_request *client_request_of(struct weft_request *requ
 /* weft_all_reduce in place as tensors in all-reduce mode are reduced: f32, by a plan that evaluates T. */
 enum weft_status client_all_reduce_tensor(struct weft_session *session, float *buffer, uint64_t count,
                                           struct weft_request *request);
+/* Caller's thread: nothing of it is under way, or WEFT_ERR_BUSY. */
+enum weft_status client_request_rests(struct weft_session *session, const struct client_request *request);
 /* Caller's thread: checks that it is free and takes it. start(mail) will run on the engine after client_request_post. */
 enum weft_status client_request_take(struct weft_session *session, struct weft_request *user_request, struct client_request **out);
 void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail));
+/* The same in two halves: count it as open, before another thread may see it; and the letter. */
+void client_request_open(struct client_request *request);
+void client_request_send(struct client_request *request, void (*start)(struct weft_mail *mail));
 /* Engine: from start(): it is open now. false: the session has failed and the request was completed so. */
 bool client_request_opened(struct client_request *request);
 /* Engine: the end. `text` may be NULL when status is WEFT_OK. */

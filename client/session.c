@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/comm.h"
 #include "client/session.h"
 #include "client/tensor.h"
 
@@ -152,6 +153,10 @@ static struct weft_session *create(struct weft_env *env)
     weft_list_init(&session->tensors);
     weft_list_init(&session->memory);
     weft_list_init(&session->live);
+    weft_list_init(&session->comms);
+    weft_list_init(&session->meshes);
+    client_batch_init(&session->batch);
+    session->next_group_id = CLIENT_GROUP_ID + 1;
     return session;
 }
 
@@ -162,6 +167,10 @@ static void free_session(struct weft_session *session)
     while (!weft_list_empty(&session->tensors))
         client_tensor_free(weft_list_first(&session->tensors, struct weft_tensor, session_link));
     client_judging_free(session);
+    client_meshes_free(session);
+    client_comms_free(session);
+    client_batch_free(session);
+    weft_free_bytes(env, session->meeting.all);
     client_memory_free_all(session);
     weft_free_bytes(env, session->members);
     weft_free_bytes(env, session->engine.links_text);
@@ -224,6 +233,7 @@ static void leave(struct weft_session *session)
 {
     uint64_t until_ns = client_deadline(session, FINALIZE_NS);
     uint32_t open = atomic_load(&session->open_requests);
+    client_batch_drop(session, WEFT_ERR_CLOSED, "weft_finalize came before weft_group_end");
     if (open > 0) /* others may be waiting for the rest of these operations: they must hear of it */
         client_fail(session, WEFT_ERR_CLOSED, true, "rank %u called weft_finalize with %u operations still running", session->rank, open);
     client_control_leave(session, client_deadline(session, FINALIZE_NS / 2));

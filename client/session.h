@@ -22,6 +22,7 @@
 #include <sys/types.h>
 
 #include "base/base.h"
+#include "client/batch.h"
 #include "client/control.h"
 #include "client/engine.h"
 #include "client/judging.h"
@@ -87,6 +88,15 @@ struct weft_session {
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;
     struct weft_list memory;          /* weft_alloc's blocks */
+    struct client_batch batch;        /* weft_group_start ... weft_group_end */
+    struct weft_list comms;           /* struct weft_comm.session_link */
+    struct weft_list meshes;          /* struct weft_mesh.link */
+    uint32_t next_group_id, splits;   /* ids below have been used by groups that this rank knows of */
+    struct client_meeting {           /* of ranks that make a group */
+        struct weft_request request;
+        int64_t mine[28], *all;       /* all: (capacity,) owned */
+        size_t capacity;
+    } meeting;
     uint64_t steps_ended, step_ns, exposed_ns;
     _Atomic uint32_t open_requests;
 };
@@ -115,6 +125,7 @@ enum weft_status client_members_take(struct weft_session *session, const Weft__C
 const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint);
 struct client_member *client_member_of_number(const struct weft_session *session, uint32_t member);
 const char *client_endpoint_name(const struct weft_session *session, uint32_t endpoint); /* never NULL */
+uint32_t client_rank_endpoint(const struct weft_session *session, uint32_t rank); /* UINT32_MAX: no such rank */
 void client_rank_name(const struct weft_session *session, uint32_t rank, char *out, size_t out_bytes);
 
 /* ---- the flight recorder's files (events.c, flight_signal.c) ---- */
@@ -123,6 +134,8 @@ void client_rank_name(const struct weft_session *session, uint32_t rank, char *o
 void client_flight_keep(struct weft_session *session, const char *why);
 /* recorder.signal: install its handler and look for it from the net thread. Before the net starts. */
 enum weft_status client_flight_signal_start(struct weft_session *session, struct weft_error *error);
+
+void client_meshes_free(struct weft_session *session); /* mesh.c; memory only */
 
 void client_memory_free_all(struct weft_session *session); /* memory.c */
 

@@ -1,4 +1,5 @@
 /* stats.c - numbers for the caller. Those of the transport and of the engine are the engine's: it is asked. */
+#include "client/comm.h"
 #include "client/session.h"
 
 static void answer(struct weft_mail *mail)
@@ -7,7 +8,10 @@ static void answer(struct weft_mail *mail)
     struct client_engine *engine = &question->session->engine;
     struct weft_transport_stats transport = {0};
     weft_transport_stats(engine->transport, &transport);
-    uint64_t in_place = engine->group ? weft_group_moved_bytes(engine->group) : 0;
+    uint64_t in_place = engine->left_bytes + (engine->group ? weft_group_moved_bytes(engine->group) : 0);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &engine->comms)
+        in_place += weft_group_moved_bytes(weft_container_of(node, struct weft_comm, engine_link)->group);
     engine->stats[0] = transport.sent_bytes + in_place;
     engine->stats[1] = transport.received_bytes + in_place;
     engine->stats[2] = engine->encode_ns;

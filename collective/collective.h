@@ -215,6 +215,7 @@ struct weft_coll_args {
      * counts to each rank, counts_out from each. */
     const uint64_t *counts, *counts_out;
     bool unequal;          /* gather, scatter with `counts` at the root: all ranks say so */
+    uint64_t signature;    /* all_reduce: of what the caller has put together in it; must be equal on all ranks. 0: nothing to say */
     bool reproducible;     /* take only plans that evaluate T */
     enum weft_plan_id plan;/* WEFT_PLAN_AUTO: chosen by ranks and size */
     uint64_t deadline_ns;  /* relative to the post; 0: the group's */

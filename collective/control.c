@@ -282,7 +282,6 @@ enum weft_status control_start(struct weft_group *group, struct weft_error *erro
         if (control->peer && weft_peer_status(control->peer) < 0) rank_is_lost(group, control, weft_peer_status(control->peer));
     }
     if (group->lost) control_end_lost(group);
-    else news_catch_up(group);
     if (group->fail_status == WEFT_OK) return WEFT_OK;
     return weft_error_set(error, group->fail_status, "%s", group->fail_text);
 }

@@ -274,7 +274,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
         weft_group_free(group);
         return status;
     }
-    news_catch_up(group); /* it may end the group; the first post will say so */
+    news_catch_up(group); /* offers of its segment among it. It may end the group; the first post will say so */
     *group_out = group;
     return WEFT_OK;
 }

@@ -60,7 +60,7 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     if (a->count != b->count) return "the count";
     if (a->cuts != b->cuts) return "the counts of the pieces";
     if (a->op != b->op) return "the reduction";
-    if (a->root != b->root) return "the root";
+    if (a->root != b->root) return a->kind == WEFT_COLL_ALL_REDUCE ? "the calls that were put together in it" : "the root";
     if (a->plan != b->plan) return "the plan";
     if (a->chunk != b->chunk || a->lanes != b->lanes) return "the chunk size or messages in flight of the group";
     if (a->sequence != b->sequence) return "the number of the operation";

@@ -31,7 +31,8 @@
  *   - Buffers passed to a starting call are borrowed until its request completes. After an error status an
  *     output buffer's contents are undefined unless said otherwise.
  *   - Calls on one session may come from any one thread at a time unless marked "any thread". While a thread waits in a
- *     call it moves the session's messages itself; nothing of the caller's runs meanwhile, and signals stay his own.
+ *     call it moves the session's messages itself; of the caller's own only `completed` functions (section 4) run meanwhile,
+ *     and signals stay his own.
  *   - After fork() the child may only call weft_finalize (frees, tells nobody); all else answers WEFT_ERR_FORKED.
  *   - Several sessions per process are fine. */
 #ifndef WEFT_WEFT_H
@@ -223,7 +224,117 @@ WEFT_API enum weft_status weft_explain(struct weft_session *session, const char 
 /* The plan of the operation that was started last ("one-host"); "auto" before the first. Any thread; static text. */
 WEFT_API const char *weft_plan_taken(const struct weft_session *session);
 
-/* ---- 4. Memory, statistics, recorder --------------------------------------------------------------- */
+/* ---- 4. Calls in a struct, persistent requests, groups of calls ---------------------------------------
+ * Any operation of section 3, with what the short calls leave out: a group of ranks, a deadline of its own, reproducible
+ * sums, a function to be called at the end.
+ *
+ *     weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .comm = dp, .in = grad, .out = grad, .count = n,
+ *                                        .dtype = WEFT_F32, .op = WEFT_AVG), &request); */
+enum weft_call_kind {
+    WEFT_CALL_ALL_REDUCE = 1,
+    WEFT_CALL_REDUCE_SCATTER = 2,
+    WEFT_CALL_ALL_GATHER = 3,
+    WEFT_CALL_BROADCAST = 4,   /* `out` is the buffer */
+    WEFT_CALL_BARRIER = 5,
+    WEFT_CALL_REDUCE = 7,
+    WEFT_CALL_GATHER = 8,
+    WEFT_CALL_SCATTER = 9,
+    WEFT_CALL_ALL_TO_ALL = 10,
+    WEFT_CALL_SEND = 11,
+    WEFT_CALL_RECV = 12,
+};
+
+struct weft_comm; /* a group of ranks, section 5 */
+
+/* What is 0 is not there, or the default. */
+struct weft_call {
+    size_t size;                         /* sizeof(struct weft_call) */
+    enum weft_call_kind kind;
+    struct weft_comm *comm;              /* NULL: all ranks of the job; `root` and pieces are counted in the group's ranks */
+    const void *in;                      /* as in the calls of section 3 */
+    void *out;
+    uint64_t count;
+    const uint64_t *counts, *counts_out; /* pieces of unequal lengths; counts_out: all_to_all only */
+    enum weft_dtype dtype;
+    enum weft_op op;                     /* default WEFT_SUM */
+    double factor;                       /* of WEFT_SCALED_SUM */
+    uint32_t root;                       /* send, recv: the other rank */
+    bool unequal;                        /* gather, scatter with counts: the root alone gives them, all ranks set this */
+    bool reproducible;                   /* of sums: the same bits whatever the count, plan or transport (docs/collectives.md) */
+    uint64_t deadline_ms;                /* of this operation; at most the session's, and that by default */
+    /* Called once when the operation has ended and its buffers are the caller's again, and before weft_wait and weft_test say so.
+     * It runs on the engine's thread or on any thread that is waiting in this session, so it must be short, must not wait, and
+     * may call nothing of weft but weft_test, weft_abort and weft_error_text. */
+    void (*completed)(void *context, enum weft_status status);
+    void *context;
+};
+#define WEFT_CALL(...) (&(struct weft_call){.size = sizeof(struct weft_call), __VA_ARGS__})
+
+/* Does not block. WEFT_IN_PROGRESS. `call` is read before it returns; what it points to is borrowed until the end. */
+WEFT_API enum weft_status weft_call_start(struct weft_session *session, const struct weft_call *call, struct weft_request *request);
+
+/* Persistent requests: the call is checked once and started as often as wanted, each time with what its buffers then hold;
+ * nothing is allocated. All ranks make and start them in the same order as any calls. Does not block; WEFT_OK: nothing is
+ * started yet. After weft_wait it may be started again. */
+WEFT_API enum weft_status weft_call_init(struct weft_session *session, const struct weft_call *call, struct weft_request *request);
+/* WEFT_ERR_BUSY: still under way. WEFT_ERR_STATE: not made by weft_call_init. */
+WEFT_API enum weft_status weft_start(struct weft_request *request);
+/* All of them as one group of calls (below). */
+WEFT_API enum weft_status weft_start_all(struct weft_request *requests, size_t count);
+/* A request at rest is zero again. WEFT_ERR_BUSY: still under way. Frees nothing: the memory is the caller's. */
+WEFT_API enum weft_status weft_request_free(struct weft_request *request);
+
+/* Groups of calls. What is called between the two (sections 3, 4, weft_start) starts at weft_group_end, and runs together: nothing
+ * waits for the one before, so sends and recvs need no order among themselves. all_reduces of up to 64 KiB with the same dtype, op
+ * and group travel as one operation; which ones do follows from the calls alone. Each call keeps its own request. All ranks make
+ * the same calls in the same order in the group; else WEFT_ERR_MISMATCH. A call that is refused says so at once and is not part of it.
+ * Pairs may lie in each other: the outermost counts. Do not block; weft_wait inside the group: WEFT_ERR_STATE. push_pull,
+ * push and pull are not gathered. */
+WEFT_API enum weft_status weft_group_start(struct weft_session *session);
+/* WEFT_IN_PROGRESS; WEFT_OK: there were no calls, or an outer group is open. */
+WEFT_API enum weft_status weft_group_end(struct weft_session *session);
+
+/* ---- 5. Groups of ranks ------------------------------------------------------------------------------
+ * A group has ranks 0 .. n-1 of its own and runs any operation (struct weft_call.comm), beside and independent of all other
+ * groups. An operation that fails on a group ends the session, as any does. Making one is collective over those it is made
+ * from: all call it in the same order, it blocks until all have (up to the deadline), and either all succeed or all get an error.
+ * Groups end with the session. */
+
+/* weft_split() - the ranks of `parent` (NULL: all) part: those with the same colour form a group, ordered by key, then by their
+ * rank in parent. colour < 0: in no group, *comm_out is NULL. */
+WEFT_API enum weft_status weft_split(struct weft_session *session, struct weft_comm *parent, int colour, int key, struct weft_comm **comm_out);
+/* Any thread. */
+WEFT_API uint32_t weft_comm_rank(const struct weft_comm *comm);
+WEFT_API uint32_t weft_comm_ranks(const struct weft_comm *comm);
+WEFT_API uint32_t weft_comm_id(const struct weft_comm *comm); /* the same on all its ranks, never given twice; in `weft inspect` */
+/* The rank in the job of the group's rank; UINT32_MAX: there is none. */
+WEFT_API uint32_t weft_comm_member(const struct weft_comm *comm, uint32_t rank);
+/* Leave it; the others need not at the same time. Persistent requests of it are of no use any more. Blocks for the engine only.
+ * WEFT_ERR_BUSY: its operations have not all ended. NULL is fine. Not for groups of a mesh. */
+WEFT_API enum weft_status weft_comm_free(struct weft_comm *comm);
+
+/* A mesh: all ranks of the job as a box with named axes (dp x tp x pp x ep). The last axis runs fastest: in {dp 2, tp 4} rank 6 is
+ * dp 1, tp 2. The group of an axis holds the ranks that differ in this coordinate only. */
+struct weft_mesh;
+struct weft_axis {
+    const char *name; /* 1..15 bytes, no comma */
+    uint32_t size;    /* 0, for one of them: what is left of the ranks */
+};
+/* Collective over the job, blocks. The groups of all axes are made. WEFT_ERR_MISMATCH names the rank that described it otherwise. */
+WEFT_API enum weft_status weft_mesh_create(struct weft_session *session, const struct weft_axis *axes, uint32_t axis_count,
+                                           struct weft_mesh **mesh_out);
+/* "tp": this rank's group along the axis; does not block. "dp,ep": along several, ordered by rank; the first time for a set of
+ * axes this is collective over the job and blocks. The group belongs to the mesh. */
+WEFT_API enum weft_status weft_mesh_comm(struct weft_mesh *mesh, const char *axes, struct weft_comm **comm_out);
+WEFT_API uint32_t weft_mesh_size(const struct weft_mesh *mesh, const char *axis); /* 0: no such axis */
+/* Where a rank of the job is on an axis; UINT32_MAX: no such rank or axis. */
+WEFT_API uint32_t weft_mesh_coordinate(const struct weft_mesh *mesh, const char *axis, uint32_t rank);
+/* coordinates (axis_count,) in the order of the axes -> the rank in the job; UINT32_MAX: outside. */
+WEFT_API uint32_t weft_mesh_rank(const struct weft_mesh *mesh, const uint32_t *coordinates);
+/* With its groups; as weft_comm_free. */
+WEFT_API enum weft_status weft_mesh_free(struct weft_mesh *mesh);
+
+/* ---- 6. Memory, statistics, recorder --------------------------------------------------------------- */
 
 /* weft_alloc() - memory (zeroed, 64-byte aligned, pre-touched) that transports can use best: peers on this host map it and
  * copy straight from and to it. A forked child shares it with its parent (it is no copy). NULL when there is none. */

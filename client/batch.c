@@ -1,0 +1,351 @@
+/* batch.c - groups of calls. What is called between weft_group_start and weft_group_end starts together at the end:
+ *
+ *     all_reduce a, b   (small, f32, sum) ─┐ one bucket: copied together, one operation, copied apart
+ *     all_reduce d      (large)            │ itself
+ *     all_reduce c      (small, f32, sum) ─┘
+ *     all_reduce e      (small, f16, sum) ── another bucket
+ *     broadcast f                            itself
+ *
+ * Which calls share a bucket, and the order in which all of it is posted, follow from the calls and their order alone,
+ * which are the same on all ranks: not from time, not from what is under way. A bucket's header carries a number made of
+ * its calls' lengths, so ranks whose groups differ are told so even where the sums of the lengths agree.
+ *
+ * What cannot share is posted at its own place: a bucket has the place of its first call.
+ */
+#include "client/batch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "client/call.h"
+#include "client/session.h"
+
+#define CALL_BYTES_MAX (64u << 10)    /* longer ones gain nothing: the copies cost what the start of an operation does */
+#define BUCKET_BYTES_MAX (512u << 10) /* copied in one go on the engine: tens of microseconds */
+#define BUCKETS_OPEN 16u              /* dtypes x reductions x groups that are filled at the same time */
+
+struct client_bucket {
+    struct weft_list link;     /* batch->idle */
+    uint8_t *memory;           /* (capacity,) owned */
+    size_t capacity;
+    /* the group of calls it serves now */
+    struct weft_session *session;
+    struct client_request *first;
+    struct weft_list calls;    /* struct client_request.op.link */
+    uint64_t count, signature;
+    size_t elem_bytes;
+    /* the engine's */
+    struct weft_mail mail;
+    struct client_group_op op;
+};
+
+void client_batch_init(struct client_batch *batch)
+{
+    weft_list_init(&batch->gathered);
+    weft_list_init(&batch->idle);
+    pthread_mutex_init(&batch->lock, NULL);
+}
+
+void client_batch_free(struct weft_session *session)
+{
+    struct client_batch *batch = &session->batch;
+    while (!weft_list_empty(&batch->idle)) {
+        struct client_bucket *bucket = weft_list_first(&batch->idle, struct client_bucket, link);
+        weft_list_remove(&bucket->link);
+        weft_free_bytes(session->env, bucket->memory);
+        weft_free_bytes(session->env, bucket);
+    }
+    pthread_mutex_destroy(&batch->lock);
+}
+
+bool client_batch_open(const struct weft_session *session) { return session->batch.depth > 0; }
+
+void client_batch_gather(struct client_request *request)
+{
+    weft_list_init(&request->link);
+    weft_list_append(&request->session->batch.gathered, &request->link);
+    atomic_store_explicit(&request->state, CLIENT_REQUEST_GATHERED, memory_order_relaxed);
+}
+
+/* ---- buckets ---- */
+
+/* The largest idle one, or a new one. NULL: no memory. */
+static struct client_bucket *bucket_take(struct weft_session *session)
+{
+    struct client_batch *batch = &session->batch;
+    struct client_bucket *bucket = NULL;
+    pthread_mutex_lock(&batch->lock);
+    if (!weft_list_empty(&batch->idle)) {
+        bucket = weft_list_first(&batch->idle, struct client_bucket, link);
+        weft_list_remove(&bucket->link);
+    }
+    pthread_mutex_unlock(&batch->lock);
+    if (!bucket) bucket = weft_alloc_zero(session->env, sizeof *bucket);
+    if (!bucket) return NULL;
+    weft_list_init(&bucket->link);
+    weft_list_init(&bucket->calls);
+    bucket->session = session;
+    bucket->first = NULL;
+    bucket->count = 0;
+    bucket->signature = 0xcbf29ce484222325ull;
+    return bucket;
+}
+
+static void bucket_return(struct weft_session *session, struct client_bucket *bucket)
+{
+    pthread_mutex_lock(&session->batch.lock);
+    weft_list_insert_before(session->batch.idle.next, &bucket->link); /* the last one used is in the cache */
+    pthread_mutex_unlock(&session->batch.lock);
+}
+
+static enum weft_status bucket_room(struct weft_session *session, struct client_bucket *bucket)
+{
+    size_t bytes = bucket->count * bucket->elem_bytes;
+    if (bytes <= bucket->capacity) return WEFT_OK;
+    weft_free_bytes(session->env, bucket->memory);
+    bucket->capacity = 0;
+    bucket->memory = weft_alloc_bytes(session->env, bytes);
+    if (!bucket->memory) return WEFT_ERR_NO_MEMORY;
+    bucket->capacity = bytes;
+    return WEFT_OK;
+}
+
+static bool may_share(const struct client_request *request)
+{
+    return request->kind == WEFT_COLL_ALL_REDUCE && request->reduction != WEFT_SCALED_SUM &&
+           request->count * weft_dtype_bytes((enum weft_dtype)request->dtype) <= CALL_BYTES_MAX;
+}
+
+static bool fits(const struct client_bucket *bucket, const struct client_request *request)
+{
+    const struct client_request *first = bucket->first;
+    return first->op.comm == request->op.comm && first->dtype == request->dtype && first->reduction == request->reduction &&
+           first->reproducible == request->reproducible && first->plan == request->plan && first->deadline_ns == request->deadline_ns &&
+           (bucket->count + request->count) * bucket->elem_bytes <= BUCKET_BYTES_MAX;
+}
+
+static bool is_shared(const struct client_bucket *bucket) { return bucket->calls.next != bucket->calls.prev; }
+
+static void bucket_add(struct client_bucket *bucket, struct client_request *request)
+{
+    if (!bucket->first) {
+        bucket->first = request;
+        bucket->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->dtype);
+    }
+    request->bucket = bucket;
+    weft_list_init(&request->op.link);
+    weft_list_append(&bucket->calls, &request->op.link);
+    bucket->count += request->count;
+    bucket->signature = (bucket->signature ^ request->count) * 0x100000001b3ull + 1;
+}
+
+/* ---- on the engine ---- */
+
+enum direction { TOGETHER, APART };
+
+static void copy(struct client_bucket *bucket, enum direction direction)
+{
+    uint8_t *at = bucket->memory;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &bucket->calls) {
+        struct client_request *request = weft_container_of(node, struct client_request, op.link);
+        size_t bytes = request->count * bucket->elem_bytes;
+        if (bytes > 0) memcpy(direction == TOGETHER ? (void *)at : request->out, direction == TOGETHER ? request->in : at, bytes);
+        at += bytes;
+    }
+}
+
+/* Requests are the caller's again one after the other: the bucket goes back first. */
+static void end_calls(struct weft_session *session, struct client_bucket *bucket, enum weft_status status, const char *text)
+{
+    struct weft_list calls;
+    weft_list_init(&calls);
+    while (!weft_list_empty(&bucket->calls)) {
+        struct weft_list *node = bucket->calls.next;
+        weft_list_remove(node);
+        weft_list_append(&calls, node);
+    }
+    bucket_return(session, bucket);
+    while (!weft_list_empty(&calls)) {
+        struct client_request *request = weft_list_first(&calls, struct client_request, op.link);
+        weft_list_remove(&request->op.link);
+        client_request_complete(request, status, text);
+    }
+}
+
+static void on_done(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    struct client_bucket *bucket = weft_container_of(op, struct client_bucket, op);
+    struct weft_session *session = bucket->session;
+    if (session->engine.failed) {
+        end_calls(session, bucket, session->engine.failed, session->engine.failed_text);
+    } else if (status < 0) {
+        client_call_failed(op, status, text);
+    } else {
+        copy(bucket, APART);
+        end_calls(session, bucket, WEFT_OK, NULL);
+    }
+}
+
+static enum weft_status post(struct client_group_op *op, struct weft_error *error)
+{
+    struct client_bucket *bucket = weft_container_of(op, struct client_bucket, op);
+    struct weft_coll_args args = client_call_args(bucket->first);
+    copy(bucket, TOGETHER);
+    args.in = args.out = bucket->memory;
+    args.count = bucket->count;
+    args.signature = bucket->signature;
+    return weft_coll_post(client_call_group(bucket->first), &args, client_engine_group_op_done, op, &op->coll, error);
+}
+
+static void start_bucket(struct weft_mail *mail)
+{
+    struct client_bucket *bucket = weft_container_of(mail, struct client_bucket, mail);
+    struct weft_session *session = bucket->session;
+    struct client_engine *engine = &session->engine;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &bucket->calls) {
+        struct client_request *request = weft_container_of(node, struct client_request, op.link);
+        weft_list_append(&engine->open_requests, &request->link);
+    }
+    if (engine->failed) {
+        end_calls(session, bucket, engine->failed, engine->failed_text);
+        return;
+    }
+    bucket->op = (struct client_group_op){.ready = true, .post = post, .done = on_done, .comm = bucket->first->op.comm};
+    weft_list_init(&bucket->op.link);
+    client_engine_queue_group_op(session, &bucket->op);
+}
+
+/* "that 17 calls share": for sentences about one of them. */
+const struct weft_coll *client_batch_operation(const struct client_request *request)
+{
+    return request->bucket ? request->bucket->op.coll : request->op.coll;
+}
+
+/* ---- the caller's thread ---- */
+
+/* Never started. */
+static void end_gathered(struct weft_session *session, enum weft_status status, const char *text)
+{
+    struct weft_list *gathered = &session->batch.gathered;
+    while (!weft_list_empty(gathered)) {
+        struct client_request *request = weft_list_first(gathered, struct client_request, link);
+        weft_list_remove(&request->link);
+        request->bucket = NULL;
+        request->status = status;
+        request->text_serial = client_text_put(session, text);
+        if (request->completed) request->completed(request->context, status);
+        atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
+    }
+}
+
+void client_batch_drop(struct weft_session *session, enum weft_status status, const char *text)
+{
+    session->batch.depth = 0;
+    end_gathered(session, status, text);
+}
+
+/* Buckets that are being filled. */
+struct filling {
+    struct client_bucket *open[BUCKETS_OPEN];
+    uint32_t count;
+};
+
+/* The bucket this call goes into; a new one in the place of the oldest when there are too many. NULL: no memory. */
+static struct client_bucket *bucket_for(struct weft_session *session, struct filling *filling, const struct client_request *request)
+{
+    for (uint32_t i = 0; i < filling->count; i++)
+        if (fits(filling->open[i], request)) return filling->open[i];
+    struct client_bucket *bucket = bucket_take(session);
+    if (!bucket) return NULL;
+    if (filling->count == BUCKETS_OPEN) memmove(filling->open, filling->open + 1, --filling->count * sizeof filling->open[0]);
+    filling->open[filling->count++] = bucket;
+    return bucket;
+}
+
+/* Into buckets; only the first call of each stays in the list of what is gathered. */
+static enum weft_status fill_buckets(struct weft_session *session)
+{
+    struct filling filling = {.count = 0};
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->batch.gathered) {
+        struct client_request *request = weft_container_of(node, struct client_request, link);
+        if (!may_share(request)) continue;
+        struct client_bucket *bucket = bucket_for(session, &filling, request);
+        if (!bucket) return WEFT_ERR_NO_MEMORY;
+        bucket_add(bucket, request);
+    }
+    weft_list_foreach(node, spare, &session->batch.gathered) {
+        struct client_bucket *bucket = weft_container_of(node, struct client_request, link)->bucket;
+        if (bucket && is_shared(bucket)) WEFT_TRY(bucket_room(session, bucket));
+    }
+    return WEFT_OK;
+}
+
+static void send_bucket(struct weft_session *session, struct client_bucket *bucket)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &bucket->calls) {
+        struct client_request *request = weft_container_of(node, struct client_request, op.link);
+        weft_list_remove(&request->link);
+        client_request_open(request);
+    }
+    bucket->mail.fn = start_bucket;
+    weft_loop_post_lazy(session->engine.loop, &bucket->mail);
+}
+
+static void send_all(struct weft_session *session)
+{
+    struct weft_list *gathered = &session->batch.gathered;
+    while (!weft_list_empty(gathered)) {
+        struct client_request *request = weft_list_first(gathered, struct client_request, link);
+        struct client_bucket *bucket = request->bucket;
+        if (bucket && is_shared(bucket)) {
+            send_bucket(session, bucket);
+            continue;
+        }
+        if (bucket) { /* alone in it */
+            weft_list_remove(&request->op.link);
+            request->bucket = NULL;
+            bucket_return(session, bucket);
+        }
+        weft_list_remove(&request->link);
+        client_request_post(request, client_call_start);
+    }
+}
+
+enum weft_status weft_group_start(struct weft_session *session)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    WEFT_TRY(client_usable(session));
+    session->batch.depth++;
+    return WEFT_OK;
+}
+
+enum weft_status weft_group_end(struct weft_session *session)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    if (session->batch.depth == 0) {
+        WEFT_TRY(client_usable(session));
+        return client_error(session, WEFT_ERR_STATE, "group_end without group_start");
+    }
+    enum weft_status status = client_usable(session);
+    if (status == WEFT_ERR_FORKED) return status;
+    if (--session->batch.depth > 0) return WEFT_OK;
+    if (status == WEFT_OK) {
+        status = fill_buckets(session);
+        if (status < 0) /* the other ranks go on with these calls, and wait for this one */
+            client_fail(session, status, true, "rank %u: no memory to start a group of calls", session->rank);
+        if (status < 0) status = client_usable(session);
+    }
+    if (status < 0) {
+        char text[480];
+        snprintf(text, sizeof text, "%s", session->error.text);
+        end_gathered(session, status, text);
+        return status;
+    }
+    bool any = !weft_list_empty(&session->batch.gathered);
+    send_all(session);
+    return any ? WEFT_IN_PROGRESS : WEFT_OK;
+}

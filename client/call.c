@@ -1,0 +1,118 @@
+/* call.c - weft_call_start and persistent requests: any operation of weft.h, described in a struct. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/call.h"
+#include "client/comm.h"
+#include "client/session.h"
+
+#define SAME(name) _Static_assert((int)WEFT_CALL_##name == (int)WEFT_COLL_##name, "one numbering")
+SAME(ALL_REDUCE); SAME(REDUCE_SCATTER); SAME(ALL_GATHER); SAME(BROADCAST); SAME(BARRIER); SAME(REDUCE); SAME(GATHER); SAME(SCATTER);
+SAME(ALL_TO_ALL); SAME(SEND); SAME(RECV);
+
+static bool is_public(enum weft_call_kind kind)
+{
+    return kind >= WEFT_CALL_ALL_REDUCE && kind <= WEFT_CALL_RECV && (int)kind != WEFT_COLL_ALL_GATHER_BYTES;
+}
+
+static enum weft_status check(struct weft_session *session, const struct weft_call *call)
+{
+    if (!call || call->size != sizeof *call)
+        return client_error(session, WEFT_ERR_INVALID, "call: set size = sizeof(struct weft_call), or use WEFT_CALL(...)");
+    if (!is_public(call->kind)) return client_error(session, WEFT_ERR_INVALID, "call: kind %d is none of WEFT_CALL_ALL_REDUCE ...", (int)call->kind);
+    const char *name = weft_coll_kind_name((enum weft_coll_kind)call->kind);
+    if (call->comm && call->comm->session != session)
+        return client_error(session, WEFT_ERR_INVALID, "%s: the group belongs to another session", name);
+    if (call->deadline_ms > session->settings.deadline_ns / WEFT_MS(1))
+        return client_error(session, WEFT_ERR_INVALID, "%s: deadline_ms %llu is longer than the session's, %llu", name,
+                            (unsigned long long)call->deadline_ms, (unsigned long long)(session->settings.deadline_ns / WEFT_MS(1)));
+    if (call->kind == WEFT_CALL_ALL_TO_ALL && !call->counts != !call->counts_out)
+        return client_error(session, WEFT_ERR_INVALID, "all_to_all: counts and counts_out go together");
+    bool takes_counts = call->kind == WEFT_CALL_REDUCE_SCATTER || call->kind == WEFT_CALL_ALL_GATHER || call->kind == WEFT_CALL_GATHER ||
+                        call->kind == WEFT_CALL_SCATTER || call->kind == WEFT_CALL_ALL_TO_ALL;
+    bool rooted = call->kind == WEFT_CALL_GATHER || call->kind == WEFT_CALL_SCATTER;
+    bool at_root = (call->comm ? call->comm->rank : session->rank) == call->root;
+    if (rooted && at_root && !call->counts != !call->unequal)
+        return client_error(session, WEFT_ERR_INVALID, "%s: the root gives counts where all ranks set `unequal`, and only there", name);
+    if ((call->counts && !takes_counts) || (call->counts_out && call->kind != WEFT_CALL_ALL_TO_ALL))
+        return client_error(session, WEFT_ERR_INVALID, "%s takes one count, not one for each rank", name);
+    return WEFT_OK;
+}
+
+static enum weft_status take(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request,
+                             struct client_request **request_out)
+{
+    WEFT_TRY(client_usable(session));
+    WEFT_TRY(check(session, call));
+    uint32_t rank = call->comm ? call->comm->rank : session->rank;
+    bool rooted = call->kind == WEFT_CALL_GATHER || call->kind == WEFT_CALL_SCATTER;
+    struct client_call taken = {
+        .kind = (enum weft_coll_kind)call->kind, .comm = call->comm, .in = call->in, .out = call->out, .count = call->count,
+        .counts = rooted && rank != call->root ? NULL : call->counts, .counts_out = call->counts_out,
+        .dtype = call->kind == WEFT_CALL_BARRIER ? WEFT_F32 : call->dtype, .op = call->op ? call->op : WEFT_SUM,
+        .factor = call->op == WEFT_SCALED_SUM ? call->factor : 1, .root = call->root,
+        .reproducible = call->reproducible, .unequal = rooted && call->unequal, .deadline_ns = WEFT_MS(call->deadline_ms), .completed = call->completed,
+        .context = call->context,
+    };
+    if (call->kind == WEFT_CALL_BROADCAST) taken.in = call->out;
+    return client_call_take(session, &taken, user_request, request_out);
+}
+
+enum weft_status weft_call_start(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
+{
+    struct client_request *request;
+    if (!session) return WEFT_ERR_INVALID;
+    WEFT_TRY(take(session, call, user_request, &request));
+    return client_call_submit(request);
+}
+
+enum weft_status weft_call_init(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
+{
+    struct client_request *request;
+    if (!session) return WEFT_ERR_INVALID;
+    WEFT_TRY(take(session, call, user_request, &request));
+    request->persistent = true;
+    return WEFT_OK;
+}
+
+enum weft_status weft_start(struct weft_request *user_request)
+{
+    if (!user_request) return WEFT_ERR_INVALID;
+    struct client_request *request = client_request_of(user_request);
+    if (request->magic != CLIENT_REQUEST_MAGIC) return WEFT_ERR_INVALID;
+    struct weft_session *session = request->session;
+    WEFT_TRY(client_usable(session));
+    if (!request->persistent) return client_error(session, WEFT_ERR_STATE, "start: the request is not persistent; make it so by weft_call_init");
+    WEFT_TRY(client_request_rests(session, request));
+    request->status = WEFT_OK;
+    request->text_serial = 0;
+    request->op.coll = NULL;
+    request->bucket = NULL;
+    return client_call_submit(request);
+}
+
+enum weft_status weft_start_all(struct weft_request *requests, size_t count)
+{
+    if (count == 0) return WEFT_OK;
+    if (!requests) return WEFT_ERR_INVALID;
+    struct client_request *first = client_request_of(&requests[0]);
+    if (first->magic != CLIENT_REQUEST_MAGIC) return WEFT_ERR_INVALID;
+    enum weft_status status = weft_group_start(first->session);
+    for (size_t i = 0; i < count && status >= 0; i++) status = weft_start(&requests[i]);
+    enum weft_status ended = weft_group_end(first->session);
+    return status < 0 ? status : ended;
+}
+
+enum weft_status weft_request_free(struct weft_request *user_request)
+{
+    if (!user_request) return WEFT_OK;
+    struct client_request *request = client_request_of(user_request);
+    if (request->magic == 0) return WEFT_OK;
+    if (request->magic != CLIENT_REQUEST_MAGIC) return WEFT_ERR_INVALID;
+    uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
+    bool busy = state == CLIENT_REQUEST_OPEN || state == CLIENT_REQUEST_GATHERED;
+    if (busy) return client_session_lives(request->session) ? client_request_rests(request->session, request) : WEFT_ERR_BUSY;
+    memset(user_request, 0, sizeof *user_request);
+    return WEFT_OK;
+}

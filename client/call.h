@@ -1,0 +1,43 @@
+/* call.h - one collective, send or recv as the caller described it, on its way into a request (collectives.c, call.c). */
+#ifndef WEFT_CLIENT_CALL_H
+#define WEFT_CLIENT_CALL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/request.h"
+
+struct weft_comm;
+
+struct client_call {
+    enum weft_coll_kind kind;
+    struct weft_comm *comm; /* NULL: all workers */
+    const void *in;
+    void *out;
+    uint64_t count;
+    const uint64_t *counts, *counts_out;
+    enum weft_dtype dtype;
+    enum weft_op op;
+    double factor;
+    uint32_t root;
+    bool reproducible;
+    bool unequal;           /* gather, scatter: the root gives counts */
+    uint64_t deadline_ns;   /* 0: the session's */
+    void (*completed)(void *context, enum weft_status status);
+    void *context;
+};
+
+/* Caller's thread: check the call and write it into a request that is at rest. On an error the request is untouched. */
+enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
+                                  struct client_request **request_out);
+/* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
+enum weft_status client_call_submit(struct client_request *request);
+/* Engine: the letter by which a single call starts. */
+void client_call_start(struct weft_mail *mail);
+/* Engine: an operation of a call, or of several, has failed: the session ends with that. */
+void client_call_failed(struct client_group_op *op, enum weft_status status, const char *text);
+/* Engine: what the group is asked for. */
+struct weft_coll_args client_call_args(const struct client_request *request);
+struct weft_group *client_call_group(const struct client_request *request);
+
+#endif
