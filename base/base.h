@@ -9,6 +9,7 @@
 #include "base/event_ring.h"
 #include "base/hmac.h"
 #include "base/json_text.h"
+#include "base/launcher.h"
 #include "base/list.h"
 #include "base/little_endian.h"
 #include "base/loop.h"

@@ -80,6 +80,10 @@ static enum weft_status wait_phase(struct weft_session *session, enum client_pha
 static enum weft_status take_welcome(struct weft_session *session)
 {
     const Weft__Control__Welcome *welcome = session->control.welcome->welcome;
+    const struct client_settings *settings = &session->settings;
+    if (settings->workers && settings->workers != welcome->workers)
+        return weft_error_set(&session->error, WEFT_ERR_MISMATCH, "%s has started %u processes, and the coordinator at %s:%u waits for %u workers",
+                              settings->launcher.name, settings->workers, settings->host, settings->port, welcome->workers);
     session->rank = welcome->index;
     session->ranks = welcome->workers;
     session->shards = welcome->shards;

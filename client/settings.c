@@ -2,7 +2,8 @@
  *
  * Besides the names of the option table (WEFT_CLIENT_COORDINATOR ...) the short names that weft.h documents are
  * understood, because they are what people type: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_DEADLINE_MS,
- * WEFT_SECRET, WEFT_SECRET_FILE, and WEFT_PLAN_ALL_REDUCE ... for the plan of one operation. Caller's options win over all. */
+ * WEFT_SECRET, WEFT_SECRET_FILE, and WEFT_PLAN_ALL_REDUCE ... for the plan of one operation. Caller's options win over all.
+ * What none of them says of coordinator, job and rank, a launcher may have said (base/launcher.h: torchrun, mpirun, srun). */
 #include "client/settings.h"
 
 #include <errno.h>
@@ -57,8 +58,11 @@ static enum weft_status settle_coordinator(struct weft_env *env, struct chosen c
                                            struct weft_error *error)
 {
     if (!chosen.value[0])
-        return weft_error_set(error, WEFT_ERR_INVALID,
-                              "no coordinator given; start the trainer under weft run, or set WEFT_COORDINATOR=host:port");
+        return settings->launcher.name
+                   ? weft_error_set(error, WEFT_ERR_INVALID, "no coordinator given, and what %s says of this process does not tell where rank 0 is; "
+                                    "set WEFT_COORDINATOR=host:port, or MASTER_ADDR and MASTER_PORT", settings->launcher.name)
+                   : weft_error_set(error, WEFT_ERR_INVALID,
+                                    "no coordinator given; start the trainer under weft run, or set WEFT_COORDINATOR=host:port");
     const char *colon = strrchr(chosen.value, ':');
     long long port = 0;
     if (!colon || colon == chosen.value || strlen(chosen.value) > WEFT_LIMIT_NAME_BYTES)
@@ -114,6 +118,8 @@ static enum weft_status settle_numbers(const struct weft_options *options, struc
     if (rank < 0 && chosen.value) WEFT_TRY(parse_number(chosen, "rank", -1, WEFT_LIMIT_WORKERS - 1, &rank, error));
     if (rank < 0 && !chosen.value && strcmp(weft_config_where(settings->config, "client.rank"), "default") != 0)
         rank = (long long)weft_config_u64(settings->config, "client.rank");
+    else if (rank < 0 && !chosen.value && settings->launcher.name)
+        rank = settings->launcher.rank;
     if (rank >= (long long)WEFT_LIMIT_WORKERS)
         return weft_error_set(error, WEFT_ERR_INVALID, "rank %lld is beyond the limit of %u workers", rank, WEFT_LIMIT_WORKERS);
     settings->rank = rank < 0 ? -1 : (int)rank;
@@ -161,18 +167,31 @@ static enum weft_status settle_plans(struct client_settings *settings, struct we
     return WEFT_OK;
 }
 
+/* From a launcher only where nobody else has said where the coordinator is: then the job is the launcher's, too. */
+static enum weft_status settle_job(struct weft_env *env, const struct weft_options *options, struct client_settings *settings,
+                                   struct weft_error *error)
+{
+    const char *from_launcher = weft_launcher_find(&settings->launcher) ? settings->launcher.coordinator : "";
+    struct chosen coordinator = choose(options->coordinator, "WEFT_COORDINATOR", weft_config_text(settings->config, "client.coordinator"));
+    if (!coordinator.value[0] && from_launcher[0]) {
+        coordinator = (struct chosen){from_launcher, settings->launcher.name};
+        settings->workers = settings->launcher.ranks;
+        if (strcmp(weft_config_where(settings->config, "job.name"), "default") == 0)
+            WEFT_TRY(weft_config_set(settings->config, "job.name", settings->launcher.job, settings->launcher.name, error));
+    }
+    WEFT_TRY(settle_text(settings, options->job, "WEFT_JOB", "job.name", &settings->job, error));
+    if (strlen(settings->job) < 1 || strlen(settings->job) > WEFT_LIMIT_NAME_BYTES)
+        return weft_error_set(error, WEFT_ERR_INVALID, "the job's name must have 1 to %u bytes", WEFT_LIMIT_NAME_BYTES);
+    return settle_coordinator(env, coordinator, settings, error);
+}
+
 static enum weft_status settle(struct weft_env *env, const struct weft_options *options, struct client_settings *settings,
                                struct weft_error *error)
 {
     WEFT_TRY(weft_config_load(env, &settings->config, error));
-    WEFT_TRY(settle_text(settings, options->job, "WEFT_JOB", "job.name", &settings->job, error));
     WEFT_TRY(settle_text(settings, options->lanes, NULL, "transport.lanes", &settings->lanes, error));
     WEFT_TRY(settle_text(settings, options->devices, NULL, "transport.devices", &settings->devices, error));
-    if (strlen(settings->job) < 1 || strlen(settings->job) > WEFT_LIMIT_NAME_BYTES)
-        return weft_error_set(error, WEFT_ERR_INVALID, "the job's name must have 1 to %u bytes", WEFT_LIMIT_NAME_BYTES);
-    WEFT_TRY(settle_coordinator(
-        env, choose(options->coordinator, "WEFT_COORDINATOR", weft_config_text(settings->config, "client.coordinator")), settings,
-        error));
+    WEFT_TRY(settle_job(env, options, settings, error));
     WEFT_TRY(settle_secret(env, options, settings, error));
     WEFT_TRY(settle_plans(settings, error));
     WEFT_TRY(weft_devices_allowed(settings->devices, settings->secret, error));

@@ -16,6 +16,8 @@ struct client_settings {
     const char *job, *lanes, *devices; /* owned by config */
     char *secret;               /* owned; NULL: none */
     int rank;                   /* -1: any */
+    struct weft_launcher launcher; /* name NULL: none */
+    uint32_t workers;           /* that the launcher has started for the coordinator of its environment; 0: not known */
     uint64_t deadline_ns;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
     uint32_t hash_every;        /* compressed server modes: steps between two weight hashes; 0: never */

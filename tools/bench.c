@@ -1,7 +1,6 @@
 /* bench.c - `weft bench`: chooses the benchmark and, with -n, starts the processes it runs in.
  *
- * A benchmark is an ordinary job: the launcher runs `weft run` on this same program, and each process
- * joins as any trainer does. */
+ * A benchmark is an ordinary job: -n runs `weft run` on this same program, and each process joins as any trainer does. */
 #include "tools/bench.h"
 
 #include <errno.h>
@@ -11,8 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "server/server.h"
 #include "tools/bench_job.h"
 #include "tools/bench_options.h"
+#include "tools/common.h"
+#include "tools/coordinate.h"
 
 static const char others[] =
     "  push_pull         an all-reduce through parameter-server shards\n"
@@ -23,7 +25,8 @@ static const char others[] =
     "  compare           two commands in turn, or two files of rows: the median ratio and its noise\n"
     "  plot              charts (SVG) of CSV files\n\n"
     "With -n N, the operations, push_pull and waiting start N processes on this host; without it they take part in the job they\n"
-    "were started in: weft run -n 4 -- weft bench all_reduce. `weft bench WHAT --help` has the options.\n";
+    "were started in: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, srun or torchrun alike. `weft bench\n"
+    "WHAT --help` has the options.\n";
 
 static void print_help(FILE *out)
 {
@@ -33,7 +36,7 @@ static void print_help(FILE *out)
     fprintf(out, "\nOthers:\n%s", others);
 }
 
-enum { RUN_ARGS_MAX = 64 };
+enum { RUN_ARGS_MAX = 64, LEAVE_MS = 5000 };
 
 struct launch {
     char log_directory[64], self[1024];
@@ -111,17 +114,49 @@ static int launch_job(const struct bench_options *options, int argc, char **argv
     return fine ? 0 : 1;
 }
 
+static int take_part(const struct bench_options *options)
+{
+    return options->kind == BENCH_WAITING ? bench_waiting_run(options) : bench_job_run(options);
+}
+
+/* Under mpirun, torchrun or srun nobody has started a coordinator: rank 0 has it in its own process. */
+static int take_part_launched(const struct bench_options *options, const struct weft_launcher *launcher)
+{
+    char host[256], *secret = NULL;
+    uint16_t port = 0;
+    struct weft_error error = {0};
+    if (!launcher->coordinator[0] || launcher->ranks == 0) {
+        fprintf(stderr, "weft bench: what %s says of this process does not tell where rank 0 is and how many there are; set MASTER_ADDR and "
+                "MASTER_PORT for all of them, or start the job with -n or weft run\n", launcher->name);
+        return 2;
+    }
+    if (launcher->rank != 0) return take_part(options);
+    if (!tool_read_secret("weft bench", NULL, NULL, &secret)) return 1;
+    if (weft_host_port(launcher->coordinator, host, &port, &error) < 0) {
+        fprintf(stderr, "weft bench: %s\n", error.text);
+        free(secret);
+        return 2;
+    }
+    const char *job = getenv("WEFT_JOB");
+    struct tool_coordinator *coordinator = tool_coordinate("weft bench", host, port, job && *job ? job : launcher->job, secret, launcher->ranks, &port);
+    free(secret);
+    int status = coordinator ? take_part(options) : 1;
+    tool_coordinate_end(coordinator, LEAVE_MS);
+    return status;
+}
+
 static int measure(enum bench_kind kind, const struct bench_operation *operation, int argc, char **argv)
 {
     struct bench_options options;
+    struct weft_launcher launcher;
     int answer = bench_options_parse(&options, kind, operation, argc, argv);
     if (answer != 0) return answer - 1;
     if (options.processes > 0) return launch_job(&options, argc, argv);
-    if (!getenv("WEFT_COORDINATOR")) {
-        fprintf(stderr, "weft bench: there is no job to take part in; say -n 2 to start one on this host\n");
-        return 2;
-    }
-    return kind == BENCH_WAITING ? bench_waiting_run(&options) : bench_job_run(&options);
+    const char *coordinator = getenv("WEFT_COORDINATOR");
+    if (coordinator && *coordinator) return take_part(&options);
+    if (weft_launcher_find(&launcher)) return take_part_launched(&options, &launcher);
+    fprintf(stderr, "weft bench: there is no job to take part in; say -n 2 to start one on this host\n");
+    return 2;
 }
 
 int weft_bench_main(int argc, char **argv)

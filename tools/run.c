@@ -4,7 +4,8 @@
  *                                                                        \-> one fails: the others have
  *                                            GRACE to end by themselves, then SIGTERM, then SIGKILL -> 1
  *
- * Without shards the coordinator runs in this process. Every child has a log file; rank 0's standard output
+ * Without shards the coordinator runs in this process. Started N times by mpirun, torchrun or srun (base/launcher.h), each of us has
+ * one worker of one job, and that of rank 0 the coordinator. Every child has a log file; rank 0's standard output
  * is ours as well. Nobody stays behind: children die with us, their process groups are killed at the end. */
 #include <errno.h>
 #include <getopt.h>
@@ -20,18 +21,21 @@
 #include "server/server.h"
 #include "tools/commands.h"
 #include "tools/common.h"
+#include "tools/coordinate.h"
 #include "tools/run.h"
 
 #define PORT_NS WEFT_SECONDS(20)    /* for shard 0 to open its ports */
 #define GRACE_NS WEFT_SECONDS(2)    /* after a failure, or after the last worker: to end by oneself */
 #define TERMINATE_NS WEFT_SECONDS(2) /* between SIGTERM and SIGKILL */
 #define TAIL_LINES 8
+#define LEAVE_MS 5000 /* for the other hosts' processes to leave our coordinator */
 
 static const char help_text[] =
     "usage: weft run [options] -- TRAINER [ARGUMENTS...]\n"
     "Start shards and workers of one job on this host, join them, end with 0 only if all did.\n"
     "\n"
-    "  -n, --workers N     workers: processes running TRAINER (default 1)\n"
+    "  -n, --workers N     workers: processes running TRAINER (default 1; under mpirun, torchrun or srun: one in each of\n"
+    "                      their processes, all in one job)\n"
     "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0)\n"
     "  -e, --engines N     engine threads of each shard (default: server.engines)\n"
     "  -j, --job NAME      name of the job (default: a new one)\n"
@@ -78,8 +82,10 @@ struct run {
     uint32_t process_count;
     int signal_fd;
 
-    struct weft_net *net; /* without shards: the coordinator is here */
-    struct weft_coordinator_server *server;
+    struct tool_coordinator *hosted; /* without shards: the coordinator is here */
+    bool launched;                   /* by mpirun, torchrun or srun: one worker here, the others under their own `weft run` */
+    struct weft_launcher launcher;
+    char *secret;                    /* launched: the user's; NULL: none */
 
     struct run_watch *watch;
     /* seen first; at the end, the one that the coordinator says was lost first */
@@ -119,6 +125,12 @@ static int parse(struct run *run, int argc, char **argv)
         }
     }
     if (!ok) return TOOL_USAGE;
+    const char *coordinator = getenv("WEFT_COORDINATOR");
+    run->launched = run->workers == 0 && run->shards == 0 && !(coordinator && *coordinator) && weft_launcher_find(&run->launcher) &&
+                    run->launcher.ranks > 0 && run->launcher.coordinator[0];
+    if (run->workers == 0) run->workers = 1;
+    if (run->launched && !job) job = getenv("WEFT_JOB");
+    if (run->launched && !(job && *job)) job = run->launcher.job;
     if (optind >= argc)
         return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
     if (run->http && run->shards == 0)
@@ -192,7 +204,7 @@ static void choose_recorder(struct run *run)
 
 static bool start_worker(struct run *run, uint32_t rank)
 {
-    struct run_process *process = &run->processes[run->shards + rank];
+    struct run_process *process = &run->processes[run->launched ? 0 : run->shards + rank];
     char coordinator[350], job[WEFT_LIMIT_NAME_BYTES + 16], secret[RUN_PATH_BYTES + 64], number[32],
         lanes[300], devices[300];
     name_process(run, process, "rank", rank);
@@ -200,8 +212,9 @@ static bool start_worker(struct run *run, uint32_t rank)
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
     snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
     snprintf(number, sizeof number, "WEFT_RANK=%u", rank);
-    const char *environment[8] = {coordinator, job, secret, number};
-    int used = 4;
+    const char *environment[8] = {coordinator, job, number};
+    int used = 3;
+    if (!run->launched) environment[used++] = secret; /* else it has the user's */
     if (run->lanes)
         snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->lanes), environment[used++] = lanes;
     if (run->devices)
@@ -239,31 +252,34 @@ static bool wait_for_ports(struct run *run)
 
 static bool host_coordinator(struct run *run)
 {
-    struct weft_coordinator_options options;
-    struct weft_error error = {0};
     uint16_t port = 0;
-    weft_coordinator_options_init(&options);
-    options.job = run->job;
-    options.secret = run->scratch.secret;
-    options.workers = (uint32_t)run->workers;
-    options.shards = 0;
-    enum weft_status status = weft_net_create(run->env, &run->net);
-    if (status == WEFT_OK)
-        status = weft_coordinator_server_start(run->env, run->net, "127.0.0.1", 0, &options, &port,
-                                               &run->server, &error);
-    if (status == WEFT_OK) status = weft_net_start(run->net);
-    if (status != WEFT_OK) {
-        fprintf(stderr, "weft run: cannot coordinate the job: %s\n",
-                error.text[0] ? error.text : weft_status_text(status));
-        return false;
-    }
+    run->hosted = tool_coordinate("weft run", "127.0.0.1", 0, run->job, run->scratch.secret, (uint32_t)run->workers, &port);
     snprintf(run->coordinator, sizeof run->coordinator, "127.0.0.1:%u", port);
-    return true;
+    return run->hosted != NULL;
+}
+
+/* Of all the `weft run` that the launcher has started, that of rank 0 has the coordinator. */
+static bool start_launched(struct run *run)
+{
+    char host[256];
+    uint16_t port = 0;
+    struct weft_error error = {0};
+    snprintf(run->coordinator, sizeof run->coordinator, "%s", run->launcher.coordinator);
+    if (!tool_read_secret("weft run", NULL, NULL, &run->secret)) return false;
+    if (weft_host_port(run->coordinator, host, &port, &error) < 0) return fprintf(stderr, "weft run: %s\n", error.text), false;
+    if (run->launcher.rank == 0) {
+        run->hosted = tool_coordinate("weft run", host, port, run->job, run->secret, run->launcher.ranks, &port);
+        if (!run->hosted) return false;
+    }
+    run->watch = run_watch_start(run->coordinator, run->job, run->secret);
+    choose_recorder(run);
+    return start_worker(run, run->launcher.rank);
 }
 
 static bool start_all(struct run *run)
 {
     char weftd[RUN_PATH_BYTES];
+    if (run->launched) return start_launched(run);
     if (run->shards == 0) {
         if (!host_coordinator(run)) return false;
     } else {
@@ -435,8 +451,8 @@ static int run_job(struct run *run)
     for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL);
     int status = conclude(run, started);
     run_watch_free(run->watch);
-    weft_net_free(run->net);
-    weft_coordinator_server_free(run->server);
+    tool_coordinate_end(run->hosted, run->launched ? LEAVE_MS : 0);
+    free(run->secret);
     run_scratch_remove(&run->scratch);
     if (run->signal_fd >= 0) close(run->signal_fd);
     free(run->processes);
@@ -449,7 +465,6 @@ int weft_run_main(int argc, char **argv)
     struct run *run = calloc(1, sizeof *run);
     if (!run) return 1;
     run->env = weft_env_system();
-    run->workers = 1;
     run->term_at_ns = run->kill_at_ns = WEFT_NEVER;
     int status = parse(run, argc, argv);
     if (status < 0) status = run_job(run);

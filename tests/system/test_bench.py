@@ -4,7 +4,9 @@ small examples run."""
 import glob
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -85,6 +87,51 @@ class Bench(harness.JobTest):
         self.assertEqual({row["wrong"] for row in self.rows("all_reduce", *words, "-m", "4")}, {0})
         table = self.bench("all_reduce", *words, "-c", "0")
         self.assertIn("N/A", table)
+
+    def launched(self, ranks, environment_of, words):
+        """As a launcher does it: the same command `ranks` times, told apart by the environment alone."""
+        processes = [subprocess.Popen(words, env=dict(os.environ, **environment_of(rank)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      cwd=self.directory) for rank in range(ranks)]
+        outputs = [process.communicate(timeout=60) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0] * ranks, outputs)
+        return [output for output, _ in outputs]
+
+    @staticmethod
+    def two_free_ports():
+        """The first of two neighbours below those that the kernel gives out, so that nobody takes them meanwhile."""
+        for port in range(21000 + os.getpid() % 5000 * 2, 32000, 2):
+            try:
+                with socket.socket() as one, socket.socket() as two:
+                    one.bind(("127.0.0.1", port))
+                    two.bind(("127.0.0.1", port + 1))
+                    return port
+            except OSError:
+                continue
+        raise OSError("no two neighbouring ports are free")
+
+    def test_launchers(self):
+        """Environments of torchrun and srun, and Open MPI's and MPICH's mpirun where they are installed: no other word, one job."""
+        bench = [harness.PROGRAMS.weft, "bench", "all_gather", "-b", "1K", "-e", "1K", "--iters", "3", "--json"]
+        example = [harness.PROGRAMS.weft, "run", "--", os.path.join(harness.BUILD, "examples", "01_all_reduce")]
+        port = self.two_free_ports()
+
+        def torchrun(rank):
+            return {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+        def srun(rank):
+            return {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}
+
+        rows = self.launched(3, torchrun, bench)
+        self.assertEqual([bool(row) for row in rows], [True, False, False])
+        self.assertEqual({key: json.loads(rows[0])[key] for key in ("ranks", "wrong", "bytes")}, {"ranks": 3, "wrong": 0, "bytes": 1020})
+        self.assertEqual(json.loads(self.launched(2, srun, bench)[0])["ranks"], 2)
+        self.assertIn("of 2", self.launched(2, srun, example)[0])
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        for mpirun, words in (("mpirun.openmpi", ["--oversubscribe"]), ("mpirun.mpich", [])):
+            if shutil.which(mpirun):
+                with self.subTest(mpirun=mpirun):
+                    self.assertEqual(json.loads(self.launched(1, lambda _: root, [mpirun, *words, "-n", "3", *bench])[0])["ranks"], 3)
+                    self.assertIn("of 3", self.launched(1, lambda _: root, [mpirun, *words, "-n", "3", *example])[0])
 
     def test_push_pull(self):
         rows = self.rows("push_pull", "-n", "2", "-s", "2", "-b", "4", "-e", "9M", "-f", "1100")

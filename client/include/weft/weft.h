@@ -59,7 +59,8 @@ WEFT_API const char *weft_version(void);
 
 struct weft_session; /* opaque; made by weft_init, freed by weft_finalize */
 
-/* All fields have defaults; 0 or NULL takes the environment, then the default. `weft run` sets the environment. */
+/* All fields have defaults; 0 or NULL takes the environment, then the default. `weft run` sets the environment; what it does not say
+ * of coordinator, job and rank is taken from torchrun's, mpirun's or srun's (docs/running-by-hand.md). */
 struct weft_options {
     size_t size;              /* sizeof(struct weft_options), set by weft_options_init */
     const char *coordinator;  /* "host:port"; WEFT_COORDINATOR; required by one or the other */

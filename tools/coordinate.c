@@ -1,0 +1,74 @@
+/* coordinate.c - see coordinate.h. */
+#include "tools/coordinate.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "server/server.h"
+
+#define LOOK_NS WEFT_MS(20)
+
+struct tool_coordinator {
+    struct weft_net *net;
+    struct weft_coordinator_server *server;
+    bool ended;       /* net thread */
+    atomic_bool over; /* ended, and nobody is left to hear of it */
+};
+
+static void on_ended(void *context, enum weft_status status, const char *text)
+{
+    (void)status;
+    (void)text; /* every process says by itself why */
+    struct tool_coordinator *coordinator = context;
+    coordinator->ended = true;
+}
+
+static void look(void *context)
+{
+    struct tool_coordinator *coordinator = context;
+    if (coordinator->ended && weft_coordinator_server_connections(coordinator->server) == 0) atomic_store(&coordinator->over, true);
+}
+
+static enum weft_status start(struct tool_coordinator *coordinator, const char *host, uint16_t port,
+                              const struct weft_coordinator_options *options, uint16_t *port_out, struct weft_error *error)
+{
+    struct weft_env *env = weft_env_system();
+    WEFT_TRY(weft_net_create(env, &coordinator->net));
+    WEFT_TRY(weft_coordinator_server_start(env, coordinator->net, host, port, options, port_out, &coordinator->server, error));
+    WEFT_TRY(weft_net_every(coordinator->net, LOOK_NS, look, coordinator));
+    return weft_net_start(coordinator->net);
+}
+
+struct tool_coordinator *tool_coordinate(const char *command, const char *host, uint16_t port, const char *job, const char *secret,
+                                         uint32_t workers, uint16_t *port_out)
+{
+    struct weft_error error = {0};
+    struct weft_coordinator_options options;
+    struct tool_coordinator *coordinator = calloc(1, sizeof *coordinator);
+    weft_coordinator_options_init(&options);
+    options.job = job;
+    options.secret = secret;
+    options.workers = workers;
+    options.shards = 0;
+    options.ended = on_ended;
+    options.context = coordinator;
+    enum weft_status status = coordinator ? start(coordinator, host, port, &options, port_out, &error) : WEFT_ERR_NO_MEMORY;
+    if (status == WEFT_OK) return coordinator;
+    fprintf(stderr, "%s: cannot coordinate the job: %s\n", command, error.text[0] ? error.text : weft_status_text(status));
+    tool_coordinate_end(coordinator, 0);
+    return NULL;
+}
+
+void tool_coordinate_end(struct tool_coordinator *coordinator, uint64_t wait_ms)
+{
+    if (!coordinator) return;
+    for (uint64_t waited = 0; waited < wait_ms; waited += 10) {
+        if (atomic_load(&coordinator->over)) break;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    weft_net_free(coordinator->net);
+    weft_coordinator_server_free(coordinator->server);
+    free(coordinator);
+}
