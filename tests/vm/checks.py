@@ -182,6 +182,10 @@ class Checks:
         """Behind the wrapper that delays."""
         self.conformance("delay-verbs")
 
+    def conformance_trace_verbs(self):
+        """Behind the wrapper that writes a trace."""
+        self.conformance("trace-verbs")
+
     def verbs_backend(self):
         """What only verbs has: several lanes, small windows, keys taken back, queue pairs that break under load."""
         self.cases(["tests/transport/test_verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
@@ -336,7 +340,7 @@ class Checks:
         last = [self.main_job_verbs, self.conformance_ucx_verbs, self.remote_access_ucx_verbs, self.main_job_ucx_verbs]
         if self.setup == "pair":
             return both + [self.rails_verbs, self.conformance_auto_verbs, self.auto_device_goes, self.conformance_verbs_cm, self.main_job_auto] + last
-        return both + [self.p2p_and_doctor] + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.counters] + last
+        return both + [self.p2p_and_doctor] + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.conformance_trace_verbs, self.counters] + last
 
 
 def outcome_of(check, checks):

@@ -28,6 +28,8 @@ static const struct flavour flavours[] = {
     {"auto-ucx", "auto", "tcp", .tune = "use=ucx", .may = WINDOWS, .many = 8, .processes = true, .networks = true},
     {"auto-mixed", "auto", "tcp", .tune = "use=shm+ucx", .odd_tune = "use=ucx", .may = WINDOWS | MAPS, .many = 32},
     {"fault-auto", "fault:auto", "tcp", .may = WINDOWS | MAPS, .many = 8},
+    {"delay-auto", "delay:auto", "tcp", .wrap = "delay_us=50,seed=3", .may = WINDOWS | MAPS, .many = 8},
+    {"trace-auto", "trace:auto", "tcp", .wrap = "file=/dev/null", .may = WINDOWS | MAPS, .many = 8},
     /* those with a device: in the virtual machine */
     {"verbs", "verbs", .must = WINDOWS, .many = 16, .processes = true, .networks = true, .machine = true},
     {"verbs-cm", "verbs", .tune = "connect=cm", .must = WINDOWS, .many = 8, .machine = true},
@@ -35,11 +37,13 @@ static const struct flavour flavours[] = {
     {"auto-verbs", "auto", .tune = "use=shm+verbs", .odd_tune = "use=verbs", .memory = true, .may = WINDOWS | MAPS, .many = 8, .machine = true},
     {"fault-verbs", "fault:verbs", .may = WINDOWS, .many = 4, .machine = true},
     {"delay-verbs", "delay:verbs", .wrap = "delay_us=50,seed=3", .may = WINDOWS, .many = 4, .machine = true},
+    {"trace-verbs", "trace:verbs", .wrap = "file=/dev/null", .may = WINDOWS, .many = 4, .machine = true},
     {"ucx-tcp", "ucx", "tcp", .may = WINDOWS, .many = 32, .processes = true, .networks = true},
     {"ucx-shm", "ucx", "shm", .may = WINDOWS, .many = 8, .processes = true},
     {"ucx-verbs", "ucx", "rc_verbs,ud_verbs", .may = WINDOWS, .many = 8, .machine = true},
     {"fault-ucx", "fault:ucx", "tcp", .may = WINDOWS, .many = 8},
     {"delay-ucx", "delay:ucx", "tcp", .wrap = "delay_us=50,seed=3", .may = WINDOWS, .many = 8},
+    {"trace-ucx", "trace:ucx", "tcp", .wrap = "file=/dev/null", .may = WINDOWS, .many = 8},
 };
 
 const struct flavour *flavour_find(const char *name)

@@ -1,7 +1,11 @@
-/* strangers.c - address blobs that are broken, and endpoints of another job. */
+/* strangers.c - address blobs that are broken, endpoints of another job, and connections of who knows whom. */
+#include <dirent.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "tests/transport/conformance/conformance.h"
 
@@ -96,7 +100,89 @@ static void test_wrong_secret(void **state)
     }
 }
 
+/* ---- connections ---- */
+
+enum { STRAYS = 12, LISTENERS_MAX = 64 };
+
+struct listener {
+    struct sockaddr_storage address;
+    socklen_t bytes;
+};
+
+/* All sockets at which this process listens: TCP, or of the Unix domain. */
+static int find_listeners(struct listener *listeners)
+{
+    int count = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    assert_non_null(directory);
+    for (const struct dirent *entry; (entry = readdir(directory)) && count < LISTENERS_MAX;) {
+        int fd = atoi(entry->d_name), listens = 0;
+        socklen_t bytes = sizeof listens;
+        struct listener *found = &listeners[count];
+        if (entry->d_name[0] == '.' || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) < 0 || !listens) continue;
+        found->bytes = sizeof found->address;
+        if (getsockname(fd, (struct sockaddr *)&found->address, &found->bytes) < 0) continue;
+        struct sockaddr_in *ip4 = (struct sockaddr_in *)&found->address;
+        struct sockaddr_in6 *ip6 = (struct sockaddr_in6 *)&found->address;
+        if (ip4->sin_family == AF_INET && ip4->sin_addr.s_addr == INADDR_ANY) ip4->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        if (ip6->sin6_family == AF_INET6 && memcmp(&ip6->sin6_addr, &in6addr_any, sizeof in6addr_any) == 0) ip6->sin6_addr = in6addr_loopback;
+        count++;
+    }
+    closedir(directory);
+    return count;
+}
+
+/* Connected, or on its way there; -1: refused. */
+static int dial(const struct listener *listener)
+{
+    int fd = socket(listener->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 && listener->address.ss_family == AF_UNIX) fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd >= 0) connect(fd, (const struct sockaddr *)&listener->address, listener->bytes);
+    return fd;
+}
+
+static void dribble(int fd, uint32_t seed, size_t bytes)
+{
+    unsigned char garbage[256];
+    fill(garbage, sizeof garbage, seed);
+    for (size_t i = 0; i < bytes && i < sizeof garbage; i++)
+        if (fd >= 0 && send(fd, garbage + i, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
+}
+
+/* Before anybody has met, each door is full of callers who say nothing, or nonsense, or leave: the endpoints meet all the
+ * same, and talk while it goes on, drop by drop. */
+static void test_stray_connections(void **state)
+{
+    struct listener listeners[LISTENERS_MAX];
+    int fds[LISTENERS_MAX * STRAYS];
+    struct net net;
+    net_open(&net, flavour, 2);
+    int count = find_listeners(listeners) * STRAYS;
+    if (count == 0) { /* nobody can call: the simulator, UCX over shared memory */
+        net_close(&net);
+        skip();
+    }
+    for (int i = 0; i < count; i++) {
+        fds[i] = dial(&listeners[i / STRAYS]);
+        if (i % 3 == 0) dribble(fds[i], (uint32_t)i, 1 + (size_t)(i % STRAYS) * 20);
+        if (i % 4 == 1 && fds[i] >= 0) {
+            close(fds[i]);
+            fds[i] = -1;
+        }
+    }
+    for (int round = 0; round < 10; round++) {
+        exchange(&net, 20000, 0, round % 2 == 0, (uint32_t)round);
+        for (int i = round % 3; i < count; i += 3) dribble(fds[i], (uint32_t)(i + round), 1);
+    }
+    for (int i = 0; i < count; i++)
+        if (fds[i] >= 0) close(fds[i]);
+    exchange(&net, 1000, 0, true, 77);
+    assert_int_equal(net.failed_count[0] + net.failed_count[1], 0);
+    net_close(&net);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_stray_connections),
     cmocka_unit_test(test_malformed_address),
     cmocka_unit_test(test_wrong_nonce),
     cmocka_unit_test(test_wrong_secret),
