@@ -12,7 +12,7 @@ enum { DEVICES_MAX = 64, PORTS_MAX = 8, GIDS_MAX = 256, CONFIG_BYTES = 4096, ROC
 
 struct port {
     const char *root, *device;
-    char name[16];   /* "1" */
+    char name[16];    /* "1" */
     char subject[80]; /* "mlx5_0:1" */
 };
 
@@ -33,8 +33,14 @@ static bool is_null_gid(const char *gid)
     return true;
 }
 
-static bool is_ipv4_gid(const char *gid) { return strncmp(gid, "0000:0000:0000:0000:0000:ffff:", 30) == 0; }
-static bool is_link_local(const char *gid) { return strncmp(gid, "fe80:", 5) == 0; }
+static bool is_ipv4_gid(const char *gid)
+{
+    return strncmp(gid, "0000:0000:0000:0000:0000:ffff:", 30) == 0;
+}
+static bool is_link_local(const char *gid)
+{
+    return strncmp(gid, "fe80:", 5) == 0;
+}
 
 static void check_gids(struct doctor_report *report, const struct port *port)
 {
@@ -123,7 +129,10 @@ struct pcie {
     uint16_t control;
 };
 
-static uint16_t le16(const uint8_t *at) { return (uint16_t)(at[0] | at[1] << 8); }
+static uint16_t le16(const uint8_t *at)
+{
+    return (uint16_t)(at[0] | at[1] << 8);
+}
 
 /* Walk the capabilities of the configuration space to the PCI Express one. */
 static struct pcie read_pcie(const char *root, const char *device)
@@ -174,7 +183,9 @@ static void check_pcie(struct doctor_report *report, const char *root, const cha
                 : "off: writes into memory wait for each other, much bandwidth is lost on some hosts");
     } else if (device_text(root, device, "vendor", speed, sizeof speed)) {
         doctor_find(report, DOCTOR_NOTE, "pcie-relaxed", device,
-                    pcie.readable ? NULL : "run doctor as root once to see it", "relaxed ordering: %s",
+                    pcie.readable ? "nothing: not every card is on PCI Express"
+                                  : "run doctor as root once to see it",
+                    "relaxed ordering: %s",
                     pcie.readable ? "no PCI Express device" : "an ordinary user may not read it");
     }
     if (!device_text(root, device, "current_link_speed", speed, sizeof speed) ||
@@ -281,7 +292,7 @@ void doctor_check_accelerator(struct doctor_report *report, const char *root, bo
 {
     char version[512], release[128] = "";
     if (!machine_text(root, "/proc/driver/nvidia/version", version, sizeof version)) {
-        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia", NULL,
+        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia", "with a card in it: install its driver",
                     "no NVIDIA driver: buffers are host memory");
         return;
     }
@@ -292,7 +303,8 @@ void doctor_check_accelerator(struct doctor_report *report, const char *root, bo
     bool dmabuf = open_module && sscanf(release, "%d.%d", &major, &minor) == 2 &&
                   (major > 5 || (major == 5 && minor >= 12));
     if (!has_rdma)
-        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia", NULL,
+        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia",
+                    "an RDMA card on the GPU's PCI Express switch, for traffic between hosts",
                     "no usable RDMA device: GPU memory is staged through the host");
     else if (dmabuf)
         doctor_find(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,

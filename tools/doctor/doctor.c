@@ -209,7 +209,8 @@ static void tell_auto(struct doctor *doctor, const char *subject, const char *wa
     bool verbs = strncmp(way, "verbs", 5) == 0, shm = strncmp(way, "shm", 3) == 0;
     bool better = doctor->verbs_works && !verbs && !shm;
     doctor_find(&doctor->report, better ? DOCTOR_WARN : DOCTOR_NOTE, "auto", subject,
-                better ? "name the RDMA device as well (transport.devices=mlx5_0:1,eth0)" : NULL,
+                better ? "name the RDMA device as well (transport.devices=mlx5_0:1,eth0)"
+                       : "nothing; transport.backend and transport.devices choose otherwise",
                 "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length, way,
                 devices ? devices : "lo", better ? ", though verbs works there" : "");
 }
@@ -234,7 +235,7 @@ static bool judge_try(struct doctor *doctor, const char *subject, const char *la
         absent
             ? "use another transport, or a build that has this one"
             : "the lines above about the machine; between hosts: open the ports, name the device (--devices)";
-    doctor_find(&doctor->report, level, "transport", subject, level >= DOCTOR_WARN ? advice : NULL,
+    doctor_find(&doctor->report, level, "transport", subject, advice,
                 "%s does not work: %s", lane, result->text);
     return false;
 }

@@ -18,7 +18,7 @@ struct doctor_finding {
     char id[32];       /* pinned: "memlock", "rdma-port", ...; docs/doctor.md lists them */
     char subject[64];  /* what it is about: a device, a file, a host */
     char text[600];    /* what was found */
-    char advice[240];  /* what to do; empty when there is nothing to do */
+    char advice[240];  /* what to do; empty when it is ok */
 };
 
 struct doctor_report {
@@ -28,7 +28,7 @@ struct doctor_report {
 };
 
 void doctor_report_free(struct doctor_report *report);
-/* advice may be NULL. */
+/* advice: NULL only where the level is DOCTOR_OK. */
 void doctor_find(struct doctor_report *report, enum doctor_level level, const char *id, const char *subject,
                  const char *advice, const char *format, ...) __attribute__((format(printf, 6, 7)));
 const char *doctor_level_name(enum doctor_level level); /* "ok", "note", "warn", "BROKEN" */
