@@ -100,6 +100,9 @@ struct weft_plan_args {
     /* Unequal pieces: (ranks + 1,) elements before piece i, borrowed while the cursor lives; NULL: pieces of `count`.
      * The cut of the longer vector; all_to_all: cut_in of the input, cut_out of the output. The longest is `count`. */
     const uint64_t *cut_in, *cut_out;
+    /* gather, scatter, all_to_all of pieces whose length each pair knows for itself: its first message travels even when the
+     * piece is empty, and says how long the piece is. The same on all ranks. */
+    bool own_lengths;
 };
 
 /* A plan is a function from a step's number to the step; the cursor only counts. Steps of one rank may
@@ -119,6 +122,8 @@ bool weft_plan_reproducible(enum weft_plan_id plan); /* evaluates T */
 bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind); /* its scratch holds partials */
 uint32_t weft_plan_folds(const struct weft_plan_args *args);   /* steps name folds 0 .. this - 1 */
 uint64_t weft_plan_scratch(const struct weft_plan_args *args); /* elements of scratch its steps name */
+/* own_lengths: elements of the piece that this rank sends to, or receives from, another. */
+uint64_t weft_plan_piece(const struct weft_plan_args *args, uint32_t peer, bool sends);
 /* Elements before slice `index` of the output's owner cut: slice i is [first(i), first(i+1)). */
 uint64_t weft_plan_slice_first(const struct weft_plan_args *args, uint32_t index);
 const char *weft_plan_name(enum weft_plan_id plan);

@@ -31,6 +31,7 @@ enum {
     HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
+    HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
 /* How the peers reach what they need of the caller's buffers; none: not at all, by messages. */
@@ -57,6 +58,9 @@ struct host_segment {
         struct host_post post;
         _Alignas(64) uint8_t data[HOST_SHORT_BYTES];
     } posts[2];
+    /* The last calls that go by messages, by their number in the group (`turn` is salt + that + 1): a peer that waits here
+     * for one of them sees that this rank calls otherwise. flags: the plan; in: cuts; out: chunk. */
+    struct host_post calls[HOST_CALLS];
 };
 
 /* The payload of COLL_MESSAGE_HOST: between processes of one host, in its own byte order. */
@@ -107,6 +111,9 @@ void host_free(struct weft_group *group); /* nothing of the group is in a buffer
 static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number & 1].post; }
 static inline uint8_t *host_data_of(struct host_segment *segment, uint64_t number) { return segment->posts[number & 1].data; }
 void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number);
+void host_tell(struct host *host, const struct weft_coll *coll); /* a call that goes by messages */
+/* The peer has called number `sequence` of the group by messages: NULL, or what it called. */
+const struct host_post *host_called_otherwise(const struct host *host, uint32_t rank, uint64_t sequence);
 bool host_has_come(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_through(struct host *host, uint64_t number);
 bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);

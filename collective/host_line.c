@@ -46,6 +46,31 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
     wake_sleepers(host);
 }
 
+void host_tell(struct host *host, const struct weft_coll *coll)
+{
+    struct host_post *post = &host->segment->calls[coll->sequence % HOST_CALLS];
+    atomic_store_explicit(&post->turn, host->salt - 1, memory_order_relaxed); /* not what stood here before */
+    atomic_thread_fence(memory_order_release);
+    post->sequence = coll->sequence;
+    post->count = coll->header.count;
+    post->in = coll->header.cuts;
+    post->out = coll->header.chunk;
+    post->kind = coll->header.kind;
+    post->dtype = coll->header.dtype;
+    post->op = coll->header.op;
+    post->flags = coll->header.plan;
+    post->root = coll->header.root;
+    atomic_store_explicit(&post->turn, host->salt + coll->sequence + 1, memory_order_seq_cst);
+    if (host->state == HOST_ON) wake_sleepers(host); /* before the vote nobody waits here */
+}
+
+const struct host_post *host_called_otherwise(const struct host *host, uint32_t rank, uint64_t sequence)
+{
+    const struct host_peer *peer = &host->peers[rank];
+    const struct host_post *post = &peer->segment->calls[sequence % HOST_CALLS];
+    return atomic_load_explicit(&post->turn, memory_order_seq_cst) == peer->salt + sequence + 1 ? post : NULL;
+}
+
 bool host_has_come(const struct host *host, uint32_t rank, uint64_t number)
 {
     const struct host_peer *peer = &host->peers[rank];

@@ -238,6 +238,19 @@ static void work_step(struct host *host, struct weft_coll *coll)
     host_say_through(host, coll->host.number);
 }
 
+/* A rank that has not come: has it called this number of the group by messages? */
+static void look_elsewhere(struct host *host, struct weft_coll *coll, uint32_t rank)
+{
+    const struct host_post *post = host_called_otherwise(host, rank, coll->sequence);
+    if (!post) return;
+    struct coll_header theirs = header_of(coll, rank, post);
+    theirs.plan = post->flags;
+    theirs.cuts = post->in;
+    theirs.chunk = post->out;
+    const char *what = coll_header_difference(&theirs, &coll->header);
+    coll_mismatch(coll, rank, &theirs, what ? what : "the plan");
+}
+
 /* How many ranks from 0 on have done what the phase waits for. */
 static bool look(struct host *host, struct weft_coll *coll)
 {
@@ -247,7 +260,11 @@ static bool look(struct host *host, struct weft_coll *coll)
         uint32_t rank = host->seen;
         if (rank == group->rank) continue;
         if (!coming && !host_is_through(host, rank, coll->host.number)) return false;
-        if (coming && (!host_has_come(host, rank, coll->host.number) || !greet(host, coll, rank))) return false;
+        if (coming && !host_has_come(host, rank, coll->host.number)) {
+            look_elsewhere(host, coll, rank);
+            return false;
+        }
+        if (coming && !greet(host, coll, rank)) return false;
     }
     return true;
 }
@@ -310,7 +327,7 @@ static enum weft_status host_arm(struct weft_pollable *pollable)
     uint32_t rank = host->seen;
     if (rank == coll->group->rank) rank++;
     if (rank >= coll->group->ranks) return WEFT_ERR_AGAIN;
-    bool there = coll->host.phase == HOST_COMING ? host_has_come(host, rank, coll->host.number)
+    bool there = coll->host.phase == HOST_COMING ? host_has_come(host, rank, coll->host.number) || host_called_otherwise(host, rank, coll->sequence)
                                                  : host_is_through(host, rank, coll->host.number);
     return there ? WEFT_ERR_AGAIN : WEFT_OK;
 }

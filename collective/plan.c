@@ -177,6 +177,14 @@ uint64_t weft_plan_slice_first(const struct weft_plan_args *args, uint32_t index
     return whole * index + rest * index / args->ranks;
 }
 
+uint64_t weft_plan_piece(const struct weft_plan_args *args, uint32_t peer, bool sends)
+{
+    struct weft_plan_args cut = *args;
+    if (args->kind != WEFT_COLL_ALL_TO_ALL && args->rank != args->root) return args->count;
+    if (args->kind == WEFT_COLL_ALL_TO_ALL && !sends) cut.cut_in = args->cut_out;
+    return weft_plan_slice_first(&cut, peer + 1) - weft_plan_slice_first(&cut, peer);
+}
+
 static uint64_t longest_slice(const struct weft_plan_args *args)
 {
     return plan_slices(args) ? args->count / args->ranks + (args->count % args->ranks != 0) : args->count;
@@ -184,7 +192,11 @@ static uint64_t longest_slice(const struct weft_plan_args *args)
 
 static uint64_t chunks_of(uint64_t length, uint64_t chunk) { return length / chunk + (length % chunk != 0); }
 
-uint64_t plan_chunks(const struct weft_plan_args *args) { return chunks_of(longest_slice(args), args->chunk_elems); }
+uint64_t plan_chunks(const struct weft_plan_args *args)
+{
+    uint64_t chunks = chunks_of(longest_slice(args), args->chunk_elems);
+    return chunks == 0 && args->own_lengths ? 1 : chunks;
+}
 uint64_t plan_whole_chunks(const struct weft_plan_args *args) { return chunks_of(args->count, args->chunk_elems); }
 
 uint64_t plan_part_max(const struct weft_plan_args *args)

@@ -2,7 +2,8 @@
  *
  * At each s every rank sends to one and receives from one, so no link has two senders. Piece i of the input goes to rank i
  * and lies there as piece `rank` of the output; pieces may differ in length, and be cut into as many chunks as the longest
- * that this rank sends or receives needs: the numbers need not agree between ranks, since a pair counts its own chunks.
+ * that this rank sends or receives needs: the numbers need not agree between ranks, since a pair counts its own chunks. The
+ * first chunk of such a piece travels even when it is empty: its header says how long the piece is.
  *
  * No deadlock: order messages by (s, chunk); both ends walk them in this order, a send before the receive of the same key.
  * Per rank: ranks-1 messages a chunk; bytes (ranks-1)/ranks of the vector each way. No scratch. */
@@ -36,7 +37,7 @@ bool plan_exchange_step(const struct weft_plan_args *args, uint64_t index, struc
     bool sends = index % 2 == 0;
     uint32_t peer = sends ? plan_ahead(args, (uint32_t)distance) : plan_behind(args, (uint32_t)distance);
     struct plan_part part = part_of_piece(args, sends ? args->cut_in : args->cut_out, peer, chunk);
-    if (part.count == 0) return true;
+    if (part.count == 0 && !(args->own_lengths && chunk == 0)) return true;
     action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
     action->place = sends ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
     action->peer = peer;

@@ -1,7 +1,7 @@
 /* plan_rooted.c - gather and scatter, the root directly with each rank; pieces may differ in length.
  *
  * The root walks the others by distance, root+1, root+2 ..., all chunks of one after the other. It alone knows all lengths;
- * the others know their own. No deadlock: every other rank has one peer. Per rank one message a chunk, ranks-1 at the
+ * the others know their own; so each pair's first message travels even when the piece is empty. No deadlock: every other rank has one peer. Per rank one message a chunk, ranks-1 at the
  * root, whose link carries all bytes whatever the tree. No scratch. */
 #include "collective/plan.h"
 
@@ -13,7 +13,8 @@ bool plan_rooted_step(const struct weft_plan_args *args, uint64_t index, struct 
     uint32_t distance = (uint32_t)(index / chunks), peer = root ? plan_ahead(args, distance) : args->root;
     uint64_t chunk = index % chunks;
     struct plan_part part = plan_part_of(args, root ? peer : 0, chunk);
-    if (part.count == 0) return true;
+    bool says_length = args->own_lengths && chunk == 0 && peer != args->rank;
+    if (part.count == 0 && !says_length) return true;
     uint64_t whole = root ? weft_plan_slice_first(args, peer) + part.first : part.first; /* in the vector of all pieces */
     action->count = part.count;
     action->offset_in = gathers && root ? part.first : whole;

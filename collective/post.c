@@ -134,6 +134,13 @@ static uint64_t longest_of(const uint64_t *counts, uint32_t ranks)
     return longest;
 }
 
+/* Each pair of ranks has lengths of its own, which only the messages themselves can compare. */
+static bool own_lengths(const struct weft_coll_args *args)
+{
+    bool at_root = args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER;
+    return at_root ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
+}
+
 static struct weft_plan_args plan_args_of(const struct weft_group *group, const struct weft_coll_args *args)
 {
     struct weft_plan_args plan = {.kind = args->kind, .rank = group->rank, .ranks = group->ranks};
@@ -158,6 +165,7 @@ static struct weft_plan_args plan_args_of(const struct weft_group *group, const 
         if (share < FOLD_CHUNK_BYTES_MIN) share = FOLD_CHUNK_BYTES_MIN;
         if (share < chunk_bytes) chunk_bytes = share;
     }
+    plan.own_lengths = own_lengths(args);
     plan.chunk_elems = chunk_bytes / elem_bytes;
     plan.lanes = group->inflight_max / 4 > 0 ? group->inflight_max / 4 : 1;
     return plan;
@@ -275,13 +283,6 @@ void coll_records_free(struct weft_group *group)
 /* ---- post ---- */
 static bool untyped(enum weft_coll_kind kind) { return coll_of_pieces(kind) || kind == WEFT_COLL_BARRIER; }
 
-/* Each pair of ranks has lengths of its own, which only the messages themselves can compare. */
-static bool own_lengths(const struct weft_coll_args *args)
-{
-    bool rooted = args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER;
-    return rooted ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
-}
-
 /* Unequal pieces that all ranks know: one number that differs when they do. */
 static uint64_t cuts_number(const struct weft_group *group, const struct weft_coll_args *args)
 {
@@ -384,6 +385,7 @@ void coll_launch(struct weft_coll *coll, bool on_host)
     weft_event_ring_add(group->events, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN, (uint64_t)group->group_id << 40 | coll->sequence,
                         UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
     coll_record_post(coll);
+    if (!on_host && !coll->pairwise && group->host) host_tell(group->host, coll);
     if (on_host) host_launch(coll);
     else group_ready(coll);
 }
@@ -398,10 +400,13 @@ static enum weft_status check_lengths(const struct weft_group *group, const stru
     return WEFT_OK;
 }
 
-enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
+enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *given, weft_coll_done_fn done, void *context,
                                 struct weft_coll **coll_out, struct weft_error *error)
 {
-    WEFT_ASSERT(group && args && done);
+    WEFT_ASSERT(group && given && done);
+    struct weft_coll_args call = *given, *args = &call;
+    bool at_root = call.kind == WEFT_COLL_GATHER || call.kind == WEFT_COLL_SCATTER;
+    if (at_root && call.unequal && call.root != group->rank) call.counts = NULL; /* the root's alone are heeded */
     WEFT_TRY(coll_group_open(group, error));
     WEFT_TRY(check_lengths(group, args, error));
     bool on_host = host_takes(group, args);

@@ -107,6 +107,14 @@ void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_head
     group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", title_of(coll, title), what, name, call, own_name, own_call);
 }
 
+static void lengths_differ(struct weft_coll *coll, uint32_t peer, uint64_t sent, uint64_t expected)
+{
+    char name[128];
+    group_describe(coll->group, peer, name, sizeof name);
+    group_end(coll->group, WEFT_ERR_MISMATCH, true, "%s: %s sends %llu bytes to rank %u, which expects %llu: the counts of the two differ",
+              weft_coll_kind_name(coll->args.kind), name, (unsigned long long)sent, coll->group->rank, (unsigned long long)expected);
+}
+
 static bool same_rank(const struct weft_group *group, uint32_t a, uint32_t b)
 {
     return a == b || (group->alike && a % group->alike == b % group->alike);
@@ -135,14 +143,19 @@ static bool message_fits(struct slot *slot, enum weft_status status)
             readable = header.piece_bytes <= coll->args.piece_bytes_max && (*piece == UINT64_MAX || header.piece_bytes == *piece);
             expected = clip(header.piece_bytes, first, action->count);
         }
+        if (coll->cursor.args.own_lengths && action->message > 0) { /* longer or shorter by whole messages, too */
+            uint64_t whole = weft_plan_piece(&coll->cursor.args, action->peer, false) * coll->elem_bytes;
+            if (header.piece_bytes != whole) {
+                lengths_differ(coll, action->peer, header.piece_bytes, whole);
+                return false;
+            }
+        }
         if (readable && status == WEFT_OK && header.message == action->message && slot->receive.payload_bytes == expected) {
             if (piece) *piece = header.piece_bytes;
             return true;
         }
         if (readable && !piece && header.message == action->message && slot->receive.payload_bytes != expected) {
-            group_describe(group, action->peer, name, sizeof name);
-            group_end(group, WEFT_ERR_MISMATCH, true, "%s: %s sends %zu bytes to rank %u, which expects %zu: the counts of the two differ",
-                      weft_coll_kind_name(coll->args.kind), name, slot->receive.payload_bytes, group->rank, expected);
+            lengths_differ(coll, action->peer, slot->receive.payload_bytes, expected);
             return false;
         }
     }
@@ -218,6 +231,8 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
         uint8_t bytes[COLL_HEADER_BYTES];
         coll->header.message = action->message;
         if (coll->args.kind == WEFT_COLL_EXCHANGE_BYTES && action->count) coll->header.piece_bytes = coll->args.piece_bytes_in[action->peer];
+        if (coll->cursor.args.own_lengths && action->message > 0)
+            coll->header.piece_bytes = weft_plan_piece(&coll->cursor.args, action->peer, true) * coll->elem_bytes;
         coll_header_write(bytes, &coll->header);
         struct weft_message message = {.tag = tag_of(coll), .header = bytes, .header_bytes = sizeof bytes};
         message.payload_bytes = send_bytes(coll, action);

@@ -2,7 +2,7 @@
  *
  *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  zero (2)
  *     12  group            16  epoch    20  rank (sender)   24  root   28  lanes  32  message  36  status
- *     40  sequence         48  count    56  chunk elements  64  piece bytes (all_gather_bytes)
+ *     40  sequence         48  count    56  chunk elements  64  piece bytes (pieces whose lengths only their sender or their pair knows)
  *     72  cuts: 0, or of unequal pieces a number made of their lengths
  *
  * A data message says how its sender called the operation. The receiver compares: that is how calls that

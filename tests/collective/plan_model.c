@@ -553,6 +553,7 @@ static void set_up(struct model *m, uint32_t rank)
         args.cut_in = args.cut_out = NULL; /* only the root knows them all */
         args.count = piece_count(c, rank);
     }
+    args.own_lengths = c->cuts && (c->kind == WEFT_COLL_GATHER || c->kind == WEFT_COLL_SCATTER || c->kind == WEFT_COLL_ALL_TO_ALL);
     weft_plan_begin(&r->cursor, &args);
     uint64_t both = r->in_count > r->out_count ? r->in_count : r->out_count;
     bool out_inside = c->kind == WEFT_COLL_REDUCE_SCATTER || c->kind == WEFT_COLL_SCATTER;

@@ -156,6 +156,46 @@ static void counts_that_differ(void **state)
     close_groups(2);
 }
 
+/* Pieces of which one side thinks that they are empty, or longer by whole messages: without a header of its own the pair
+ * would end with its deadline, or one side as if all were well. */
+static void pieces_that_differ(void **state)
+{
+    static const uint64_t lengths[][2] = {{0, 10}, {10, 0}, {16384, 32768}, {32768, 16384}, {7, 8}}; /* the root's mind, rank 1's */
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+        for (int gathers = 0; gathers < 2; gathers++) {
+            const uint64_t counts[3] = {3, lengths[i][0], 5};
+            open_groups(3);
+            for (uint32_t r = 0; r < 3; r++) {
+                struct weft_coll_args args = base_args(r);
+                args.kind = gathers ? WEFT_COLL_GATHER : WEFT_COLL_SCATTER, args.plan = WEFT_PLAN_AUTO, args.unequal = true;
+                args.counts = r == 0 ? counts : NULL;
+                args.count = r == 1 ? lengths[i][1] : counts[r];
+                post(r, &args);
+            }
+            assert_int_equal(world_run(world, &done, WEFT_SECONDS(20)), WEFT_OK);
+            never = false;
+            world_run(world, &never, WEFT_MS(1));
+            assert_int_equal(outcomes[gathers ? 0 : 1].status, WEFT_ERR_MISMATCH);
+            for (uint32_t r = 0; r < 3; r++) { /* who was through before knows it at its next call */
+                struct weft_coll_args args = base_args(r);
+                struct weft_error error = {0};
+                assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, NULL, NULL, &error), WEFT_ERR_MISMATCH);
+                if (!strstr(error.text, "the counts of the two differ") || !strstr(error.text, gathers ? "rank 1 (host b)" : "rank 1"))
+                    fail_msg("%s", error.text);
+            }
+            close_groups(3);
+        }
+    static const uint64_t to[2][2] = {{3, 0}, {5, 3}}, from[2][2] = {{3, 0}, {7, 3}}; /* rank 0 sends none, rank 1 waits for 7 */
+    open_groups(2);
+    for (uint32_t r = 0; r < 2; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.kind = WEFT_COLL_ALL_TO_ALL, args.plan = WEFT_PLAN_AUTO, args.counts = to[r], args.counts_out = from[r];
+        post(r, &args);
+    }
+    all_ended(2, WEFT_ERR_MISMATCH, "bytes to rank", "the counts of the two differ");
+    close_groups(2);
+}
+
 static void other_count(struct weft_coll_args *args) { args->count = 999; }
 static void no_count(struct weft_coll_args *args) { args->count = 0; }
 static void long_count(struct weft_coll_args *args) { args->count = 40000; }
@@ -528,7 +568,7 @@ static void memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(counts_that_differ),
+        cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(pieces_that_differ), cmocka_unit_test(counts_that_differ),
         cmocka_unit_test(every_field), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
         cmocka_unit_test(stopped_rank), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
         cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(failed_by_the_owner),

@@ -259,6 +259,41 @@ static void mismatch(void **state)
     }
 }
 
+/* One rank calls what goes by messages, the others what goes by memory: neither would ever hear of the other there. */
+static void mismatch_of_ways(void **state)
+{
+    static const struct {
+        enum weft_coll_kind kind;
+        enum weft_plan_id plan;
+        const char *what;
+    } odd[] = {{WEFT_COLL_REDUCE, WEFT_PLAN_AUTO, "differs in the operation"},
+               {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_RING, "differs in the plan"},
+               {WEFT_COLL_ALL_TO_ALL, WEFT_PLAN_DIRECT, "differs in the operation"}};
+    for (uint32_t i = 0; i < 12; i++) {
+        uint32_t ranks = 2 + i % 2, who = i / 3 % ranks;
+        uint64_t count = i < 6 ? 2 : 5000;
+        failures_open(ranks);
+        for (uint32_t r = 0; r < ranks; r++) {
+            if (r != who) {
+                post_one(r, count, WEFT_SUM, 0);
+                continue;
+            }
+            struct weft_coll_args args = {.kind = odd[i % 3].kind, .plan = odd[i % 3].plan, .in = rooms[r], .out = rooms[r], .count = count,
+                                          .dtype = WEFT_F32, .op = WEFT_SUM};
+            outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
+            assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
+        }
+        assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX)); /* by the header: deadlines are minutes away */
+        char name[16];
+        snprintf(name, sizeof name, "rank %u", who);
+        for (uint32_t r = 0; r < ranks; r++) {
+            assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+            if (!strstr(outcomes[r].text, odd[i % 3].what) || !strstr(outcomes[r].text, name)) fail_msg("%s", outcomes[r].text);
+        }
+        failures_close();
+    }
+}
+
 /* Rank 2 never calls: the verdict names it. */
 static void late_rank(void **state)
 {
@@ -397,7 +432,7 @@ int main(int argc, char **argv)
     thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(one_cannot_map),
-        cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
+        cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
