@@ -1,5 +1,5 @@
 /* test_death.c - a real process dies by SIGKILL at each step of an operation: `test_death WAY`, tcp or shm (lanes of UCX),
- * or weft's own shared memory: mapped, cma, granted, staged; or verbs.
+ * or weft's own shared memory: mapped, cma, granted, staged; auto; some behind wrappers; or verbs.
  *
  * Every case forks first and opens its endpoint in both processes afterwards (UCX does not survive a fork).
  * The survivor must notice by itself, on every way.
@@ -29,6 +29,11 @@ static const struct way {
     {{"cma", "shm"}},
     {{"staged", "shm", .tune = "cma=off"}},
     {{"granted", "shm", .tune = "cma=off"}, false, true},
+    {{"auto", "auto", "tcp"}, true, true},
+    {{"auto-ucx", "auto", "tcp", .tune = "use=ucx"}},
+    {{"delay-tcp", "delay:ucx", "tcp", .wrap = "delay_us=50,seed=3"}},
+    {{"trace-mapped", "trace:shm", .wrap = "file=/dev/null"}, true, true},
+    {{"fault-cma", "fault:shm"}},
     {{"verbs", "verbs"}}, /* in the virtual machine */
 }, *way;
 

@@ -21,7 +21,7 @@ static const struct flavour flavours[] = {
     {"shm-staged", "shm", .tune = "cma=off", .must = WINDOWS | MAPS, .many = 8, .processes = true},
     {"shm-granted", "shm", .tune = "cma=off", .memory = true, .must = WINDOWS | MAPS, .many = 8, .processes = true},
     {"shm-neither", "shm", .tune = "cma=off,maps=off", .must = WINDOWS, .many = 8, .processes = true},
-    {"fault-shm", "fault:shm", .may = WINDOWS | MAPS, .many = 8},
+    {"fault-shm", "fault:shm", .may = WINDOWS | MAPS, .many = 8, .processes = true},
     {"delay-shm", "delay:shm", .wrap = "delay_us=50,seed=3", .may = WINDOWS | MAPS, .many = 8},
     {"trace-shm", "trace:shm", .wrap = "file=/dev/null", .may = WINDOWS | MAPS, .many = 8},
     {"auto", "auto", "tcp", .memory = true, .must = WINDOWS | MAPS, .many = 32, .processes = true},
@@ -29,7 +29,7 @@ static const struct flavour flavours[] = {
     {"auto-mixed", "auto", "tcp", .tune = "use=shm+ucx", .odd_tune = "use=ucx", .may = WINDOWS | MAPS, .many = 32},
     {"fault-auto", "fault:auto", "tcp", .may = WINDOWS | MAPS, .many = 8},
     {"delay-auto", "delay:auto", "tcp", .wrap = "delay_us=50,seed=3", .may = WINDOWS | MAPS, .many = 8},
-    {"trace-auto", "trace:auto", "tcp", .wrap = "file=/dev/null", .may = WINDOWS | MAPS, .many = 8},
+    {"trace-auto", "trace:auto", "tcp", .wrap = "file=/dev/null", .may = WINDOWS | MAPS, .many = 8, .processes = true},
     /* those with a device: in the virtual machine */
     {"verbs", "verbs", .must = WINDOWS, .many = 16, .processes = true, .networks = true, .machine = true},
     {"verbs-cm", "verbs", .tune = "connect=cm", .must = WINDOWS, .many = 8, .machine = true},
@@ -42,7 +42,7 @@ static const struct flavour flavours[] = {
     {"ucx-shm", "ucx", "shm", .may = WINDOWS, .many = 8, .processes = true},
     {"ucx-verbs", "ucx", "rc_verbs,ud_verbs", .may = WINDOWS, .many = 8, .machine = true},
     {"fault-ucx", "fault:ucx", "tcp", .may = WINDOWS, .many = 8},
-    {"delay-ucx", "delay:ucx", "tcp", .wrap = "delay_us=50,seed=3", .may = WINDOWS, .many = 8},
+    {"delay-ucx", "delay:ucx", "tcp", .wrap = "delay_us=50,seed=3", .may = WINDOWS, .many = 8, .processes = true},
     {"trace-ucx", "trace:ucx", "tcp", .wrap = "file=/dev/null", .may = WINDOWS, .many = 8},
 };
 
