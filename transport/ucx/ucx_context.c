@@ -19,8 +19,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#define asm __asm__ /* headers of newer UCX have GNU's keyword, which C11 does not know */
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
+#undef asm
 
 #include "transport/ucx/ucx.h"
 

@@ -7,7 +7,6 @@
 #include <string.h>
 
 enum { BYTES_MAX = 60000, ALIVE_MAX = 200, QUARANTINE = 50 };
-#define STUCK_NS WEFT_SECONDS(60)
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, (1ull << 40) + (n))
 
 enum stage { PUTTING = 1, GETTING, CLOSING };
@@ -25,7 +24,7 @@ struct access {
     uint32_t bytes, seed;
     struct op put, got, told, closing;
     bool put_asked, got_asked, told_asked, closing_asked; /* was it started? */
-    uint64_t tag, born_ns;
+    uint64_t tag, born_ns, born_round;
 };
 
 void soak_accesses_init(struct soak_accesses *accesses, struct crowd *crowd, uint64_t (*random_below)(uint64_t limit))
@@ -100,6 +99,7 @@ void soak_access_start(struct soak_accesses *accesses, int owner, int user, stru
     access->tag = accesses->next_tag++ & 0xffffffffu;
     access->seed = (uint32_t)access->tag;
     access->born_ns = net_now_ns();
+    access->born_round = accesses->rounds;
     access->of_transport = accesses->random_below(2);
     void *memory = NULL;
     if (!access->of_transport) memory = calloc(1, access->bytes);
@@ -185,7 +185,7 @@ static void look_at(struct soak_accesses *accesses, struct access *access, uint6
         retire(accesses, access);
         return;
     }
-    if (now_ns - access->born_ns > STUCK_NS)
+    if (now_ns - access->born_ns > SOAK_STUCK_NS && accesses->rounds - access->born_round > SOAK_STUCK_ROUNDS)
         fail_msg("%s of %u bytes of endpoint %u at %u has not ended",
                  access->stage == PUTTING ? "a put" : access->stage == GETTING ? "a get" : "the closing of a window", access->bytes,
                  access->user_id, access->owner_id);
@@ -195,6 +195,7 @@ void soak_accesses_look(struct soak_accesses *accesses)
 {
     struct weft_list *node, *spare;
     uint64_t now_ns = net_now_ns();
+    accesses->rounds++;
     weft_list_foreach(node, spare, &accesses->going) look_at(accesses, weft_container_of(node, struct access, link), now_ns);
     while (accesses->quarantined > QUARANTINE) release_oldest(accesses);
 }

@@ -5,6 +5,9 @@
 
 #include "tests/transport/conformance/crowd.h"
 
+#define SOAK_STUCK_NS WEFT_SECONDS(60)
+#define SOAK_STUCK_ROUNDS 1000 /* and it had its turns: on a busy machine a minute may be a dozen rounds */
+
 struct soak_accesses {
     struct crowd *crowd;
     uint64_t (*random_below)(uint64_t limit);
@@ -12,6 +15,7 @@ struct soak_accesses {
     uint64_t next_tag;
     int alive, quarantined;
     uint64_t started, cancelled; /* a window was closed over a put or a get */
+    uint64_t rounds; /* of soak_accesses_look */
 };
 
 void soak_accesses_init(struct soak_accesses *accesses, struct crowd *crowd, uint64_t (*random_below)(uint64_t limit));
