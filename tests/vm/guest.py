@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """guest.py - Debian's kernel in a virtual machine under pure emulation, with the host's files for its root.
 
 Why: soft-RoCE (rdma_rxe) is a kernel module, so RDMA verbs run for real only where we may load it. Nothing is
