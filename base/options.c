@@ -25,6 +25,8 @@ const struct weft_option weft_option_table[] = {
     DURATION("client.deadline", "300s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
              "Longest wait of an operation; then it ends with an error that names the late process."),
 
+    TEXT("client.host", "", "Name of the host of this process: ranks that give the same one are taken to share it; empty: the system's."),
+
     TEXT("client.codec", "dense", "Codec of tensors whose options name none, where it is possible: dense, powersgd:rank=4, auto and so on."),
 
     CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|sim", "Which transport moves the data; auto: for each peer the best that works."),
@@ -36,7 +38,7 @@ const struct weft_option weft_option_table[] = {
     TEXT("transport.wrap", "", "Wrappers around the transport: fault:..., delay:..., trace:file=t-%e.json; several separated by ';', outermost first."),
 
     BYTES("collective.chunk_bytes", "1MiB", 4 * KIB, GIB, "Size of the pieces a collective keeps in flight."),
-    CHOICE("collective.plan", "auto", "auto|direct|ring|doubling|halving|double_tree|bruck|chain|binomial",
+    CHOICE("collective.plan", "auto", "auto|direct|ring|doubling|halving|double_tree|bruck|pat|chain|binomial|hierarchy",
            "Plan of the operations that have it; auto chooses by a model of cost."),
     TEXT("collective.links", "", "File of measured links (weft doctor): by rank 0's the automatic plan chooses and codec auto begins, on all ranks; empty: plans by a constant, codecs by a measurement."),
     COUNT("collective.inflight", "16", 1, 1024, "Pieces of one collective in flight at once."),

@@ -83,10 +83,22 @@ static void describe_rank(void *context, uint32_t rank, char *out, size_t out_by
     client_rank_name(comm->session, comm->members[rank], out, out_bytes);
 }
 
+/* Who of its ranks shares a host. */
+static bool find_hosts(struct weft_comm *comm)
+{
+    struct weft_session *session = comm->session;
+    uint32_t *host_of = weft_alloc_array(session->env, comm->ranks, sizeof *host_of);
+    comm->hosts_memory = weft_alloc_array(session->env, weft_plan_hosts_words(comm->ranks), sizeof *comm->hosts_memory);
+    for (uint32_t rank = 0; host_of && rank < comm->ranks; rank++) host_of[rank] = session->engine.hosts.host[comm->members[rank]];
+    if (host_of && comm->hosts_memory) weft_plan_hosts_make(host_of, comm->ranks, comm->hosts_memory, &comm->hosts);
+    weft_free_bytes(session->env, host_of);
+    return host_of && comm->hosts_memory;
+}
+
 static enum weft_status create_group(struct weft_comm *comm)
 {
     struct weft_session *session = comm->session;
-    uint32_t *ids = weft_alloc_array(session->env, comm->ranks, sizeof *ids);
+    uint32_t *ids = find_hosts(comm) ? weft_alloc_array(session->env, comm->ranks, sizeof *ids) : NULL;
     if (!ids) return weft_error_set(&comm->error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", comm->ranks);
     for (uint32_t rank = 0; rank < comm->ranks; rank++) ids[rank] = client_rank_endpoint(session, comm->members[rank]);
     struct weft_group_options options;
@@ -95,6 +107,7 @@ static enum weft_status create_group(struct weft_comm *comm)
     options.ranks = comm->ranks;
     options.endpoint_ids = ids;
     options.group_id = comm->id;
+    options.hosts = &comm->hosts;
     options.cost = weft_group_cost(session->engine.group); /* of the worst link of all: the same on all its ranks */
     options.describe = describe_rank;
     options.describe_context = comm;
@@ -172,6 +185,7 @@ static void free_memory(struct weft_comm *comm)
     struct weft_env *env = comm->session->env;
     weft_list_remove(&comm->session_link);
     weft_free_bytes(env, comm->members);
+    weft_free_bytes(env, comm->hosts_memory);
     weft_free_bytes(env, comm);
 }
 

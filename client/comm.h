@@ -22,6 +22,8 @@ struct weft_comm {
     struct weft_list engine_link;  /* engine->comms */
     struct weft_list queue;        /* struct client_group_op.link: called, not posted */
     struct weft_group *group;      /* owned; NULL: not made, or left */
+    struct weft_plan_hosts hosts;  /* for the group; points into hosts_memory, */
+    uint32_t *hosts_memory;        /* owned */
     /* one letter at a time to the engine: make the group, or leave it */
     struct weft_mail mail;
     _Atomic int state;             /* 0 none, 1 sent, 2 answered */

@@ -344,7 +344,9 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
 {
     struct client_control *control = &session->control;
     struct weft_net_connection *connection;
-    if (gethostname(control->host, sizeof control->host) != 0) snprintf(control->host, sizeof control->host, "unknown host");
+    const char *named = weft_config_text(session->settings.config, "client.host");
+    if (named[0]) snprintf(control->host, sizeof control->host, "%s", named);
+    else if (gethostname(control->host, sizeof control->host) != 0) snprintf(control->host, sizeof control->host, "unknown host");
     control->host[sizeof control->host - 1] = 0;
     if (session->settings.rank >= 0)
         snprintf(control->name, sizeof control->name, "rank %d (%s, pid %ld)", session->settings.rank, control->host,

@@ -420,6 +420,7 @@ static enum weft_status create_group(struct weft_session *session, struct weft_e
     options.rank = session->rank;
     options.ranks = session->ranks;
     options.endpoint_ids = ids;
+    options.hosts = &session->engine.hosts;
     options.group_id = CLIENT_GROUP_ID;
     memcpy(session->plans, session->settings.plans, sizeof session->plans); /* until weft_set_plan */
     options.describe = describe_rank;
@@ -453,6 +454,7 @@ enum weft_status client_engine_start(struct weft_session *session, const Weft__C
 {
     struct client_engine *engine = &session->engine;
     WEFT_TRY(connect_members(session, roster, error));
+    WEFT_TRY(client_hosts_find(session, roster, error));
     WEFT_TRY(create_group(session, error));
     enum weft_status status = weft_transport_attach(engine->transport, engine->loop);
     if (status == WEFT_OK) status = weft_timer_start(engine->loop, &engine->deadline_timer,
@@ -561,6 +563,8 @@ void client_engine_free(struct weft_session *session)
         client_comms_leave(session);
         weft_group_free(engine->group);
         weft_transport_free(engine->transport); /* closes it too, when that was not done yet */
+        weft_free_bytes(session->env, engine->hosts_memory);
+        engine->hosts_memory = NULL;
     }
     weft_event_ring_free(engine->events);
     weft_recorder_free(engine->recorder);

@@ -56,6 +56,8 @@ struct client_engine {
     struct weft_loop *loop;             /* owned */
     struct weft_transport *transport;   /* owned */
     struct weft_group *group;           /* owned */
+    struct weft_plan_hosts hosts;       /* of the ranks, for the group */
+    uint32_t *hosts_memory;             /* owned; what `hosts` points into */
     struct weft_event_ring *events;     /* owned; dumped by any thread */
     struct weft_recorder *recorder;     /* owned; dumped by any thread */
     pthread_t thread;

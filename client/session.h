@@ -145,6 +145,9 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
                                   bool *known_out, struct weft_error *error);
 void client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost);
 
+/* hosts.c: which workers share a host, into engine.hosts. */
+enum weft_status client_hosts_find(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error);
+
 /* Is this session still there? (session.c keeps the list of all.) Any thread. */
 bool client_session_lives(struct weft_session *session);
 

@@ -12,6 +12,8 @@
  * width of an f32 over the element. A plan that needs pieces of one length is out where they differ, one that does not
  * evaluate T where `reproducible` is asked. Of equal times the plan of lower number wins.
  *
+ * Where the group knows its hosts, the ranks of one share its links: among_hosts says what that does to each flat plan.
+ *
  * Pure, and made only of what all ranks of a matching call share: every rank chooses alike. */
 #include "collective/plan.h"
 
@@ -29,6 +31,8 @@
 #define INCAST 0.04
 #define INCAST_FREE 8.0     /* senders that a link takes without loss */
 #define CACHE_BYTES 1048576.0
+#define LOCAL_LATENCY_NS 2000.0
+#define LOCAL_BYTE_NS 0.2
 #define STEP_NS 60.0        /* of a short copy, beside its bytes */
 
 struct model {
@@ -38,6 +42,8 @@ struct model {
     double eager;               /* bytes of the longest message that needs no grant */
     double crowd;               /* e */
     uint64_t window;
+    double hosts, share;        /* hosts of the group, and ranks of the largest: they share its links; 1, 1 where that is not known */
+    double local_a, local_b;    /* inside a host */
 };
 
 static double log2_up(uint32_t ranks)
@@ -171,7 +177,7 @@ static double time_pat(const struct weft_plan_question *q, const struct model *m
     double most = larger(1, m->p / 2), together = m->n < m->chunk ? m->chunk / larger(m->n, 1) : 1;
     double messages = larger(m->log2, m->p / (together < most ? together : most)) * pieces_of(m->n, m->chunk);
     double bytes = (m->p - 1) * m->n * (sums ? m->wide : 1), stalls = larger(0, messages - m->log2) / 4;
-    return (m->log2 + stalls) * m->a + moves(m, messages, bytes) + 3 * m->p * STEP_NS + bytes * (2 * m->d + (sums ? m->g : 0));
+    return (m->log2 + stalls) * trip(m, larger(m->n, shorter(bytes / 2, m->chunk))) + moves(m, messages, bytes) + 3 * m->p * STEP_NS + bytes * (2 * m->d + (sums ? m->g : 0));
 }
 
 static double time_chain(const struct weft_plan_question *q, const struct model *m)
@@ -188,10 +194,55 @@ static double time_binomial(const struct weft_plan_question *q, const struct mod
     return hops * m->a + moves(m, hops * pieces_of(m->n, m->chunk), m->log2 * m->n * m->wide) + m->log2 * m->n * m->wide * m->g;
 }
 
+/* The own lanes of a host together carry the vector once, whatever their number; two exchanges inside the host around it. */
+static double time_hierarchy(const struct weft_plan_question *q, const struct model *m)
+{
+    struct model across = *m, local = *m;
+    struct weft_plan_question hosts = *q;
+    hosts.ranks = q->hosts->count;
+    across.p = m->hosts;
+    across.log2 = log2_up(hosts.ranks);
+    across.n = m->n / m->share;
+    across.b = m->b * m->share;
+    local.a = m->local_a, local.b = m->local_b;
+    local.o = larger(INJECT_NS_MIN, m->local_a * INJECT_SHARE);
+    bool sums = q->kind == WEFT_COLL_ALL_REDUCE;
+    double chunk = sums ? m->chunk * larger(1, (double)m->window / (2 * m->share)) : m->chunk;
+    double chunks = pieces_of(across.n, chunk < m->chunk ? chunk : m->chunk), others = m->share - 1;
+    double inside = 2 * trip(&local, shorter(across.n, m->chunk)) + moves(&local, 2 * others * chunks, 2 * others * across.n) + (sums ? others * across.n * (m->g + 2 * m->d) : 0);
+    if (!sums) return inside + time_direct(&hosts, &across);
+    bool shorts = hosts.ranks == 2 || across.n <= 4096.0 * (double)q->elem_bytes;
+    return inside + (shorts ? time_doubling(&hosts, &across) : time_halving(&hosts, &across));
+}
+
+/* A plan that knows nothing of hosts, in a group that has several with several ranks each: what of its messages stays inside
+ * a host, and how many ranks send through the same link at a time. */
+static struct model among_hosts(const struct weft_plan_question *q, const struct model *m, enum weft_plan_id plan)
+{
+    struct model flat = *m;
+    if (m->share <= 1 || plan == WEFT_PLAN_HIERARCHY) return flat;
+    double log2_hosts = log2_up(q->hosts->count), log2_share = larger(0, m->log2 - log2_hosts), near = (m->share - 1) / (m->p - 1);
+    bool in_line = plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE;
+    bool by_distance = plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING || plan == WEFT_PLAN_BINOMIAL || plan == WEFT_PLAN_PAT ||
+                       (plan == WEFT_PLAN_DIRECT && (q->kind == WEFT_COLL_BROADCAST || q->kind == WEFT_COLL_BARRIER));
+    if (!q->hosts->together) {
+        flat.b *= m->share;
+    } else if (by_distance) {
+        flat.a = (log2_hosts * m->a + log2_share * m->local_a) / m->log2;
+        if (plan == WEFT_PLAN_HALVING && q->hosts->subtrees) flat.b += m->local_b; /* near halves are large, far ones small */
+        else if (plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING) flat.b = (log2_hosts * m->b * m->share + log2_share * m->local_b) / m->log2;
+        else if (plan == WEFT_PLAN_PAT) flat.b *= m->share;
+        else flat.b = (log2_hosts * m->b + log2_share * m->local_b) / m->log2;
+    } else if (!in_line) {
+        flat.b = m->b * m->share * (1 - near) + m->local_b * near;
+    }
+    return flat;
+}
+
 typedef double (*time_fn)(const struct weft_plan_question *q, const struct model *m);
 static const time_fn times[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_DIRECT] = time_direct, [WEFT_PLAN_RING] = time_ring, [WEFT_PLAN_DOUBLING] = time_doubling, [WEFT_PLAN_HALVING] = time_halving,
-    [WEFT_PLAN_DOUBLE_TREE] = time_double_tree, [WEFT_PLAN_BRUCK] = time_bruck, [WEFT_PLAN_PAT] = time_pat, [WEFT_PLAN_CHAIN] = time_chain, [WEFT_PLAN_BINOMIAL] = time_binomial,
+    [WEFT_PLAN_DOUBLE_TREE] = time_double_tree, [WEFT_PLAN_BRUCK] = time_bruck, [WEFT_PLAN_PAT] = time_pat, [WEFT_PLAN_HIERARCHY] = time_hierarchy, [WEFT_PLAN_CHAIN] = time_chain, [WEFT_PLAN_BINOMIAL] = time_binomial,
 };
 
 static struct model model_of(const struct weft_plan_question *q)
@@ -215,13 +266,20 @@ static struct model model_of(const struct weft_plan_question *q)
     m.chunk = q->chunk_bytes ? (double)q->chunk_bytes : 1u << 20;
     m.window = q->window ? q->window : 16;
     m.log2 = log2_up(q->ranks);
+    bool local_known = q->local_cost && q->local_cost->bytes_per_second > 0, several = q->hosts && q->hosts->count > 1;
+    m.local_a = local_known ? (double)q->local_cost->latency_ns : m.a < LOCAL_LATENCY_NS ? m.a : LOCAL_LATENCY_NS;
+    m.local_b = local_known ? 1e9 / (double)q->local_cost->bytes_per_second : m.b < LOCAL_BYTE_NS ? m.b : LOCAL_BYTE_NS;
+    m.hosts = several ? q->hosts->count : 1;
+    m.share = several ? q->hosts->lanes : 1;
     return m;
 }
 
 static bool fits(const struct weft_plan_question *q, enum weft_plan_id plan)
 {
     if (!weft_plan_supports(plan, q->kind) || !times[plan]) return false;
-    return (!q->reproducible || weft_plan_reproducible(plan)) && (!q->unequal || weft_plan_cuts(plan, q->kind));
+    bool levels = q->hosts && q->hosts->count > 1 && q->hosts->lanes > 1; /* else the hierarchy is only taken where it is told */
+    if (plan == WEFT_PLAN_HIERARCHY && !levels && !(q->hosts && q->told == plan)) return false;
+    return (!q->reproducible || weft_plan_reproducible(plan, q->hosts)) && (!q->unequal || weft_plan_cuts(plan, q->kind));
 }
 
 enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t times_ns_out[WEFT_PLAN_COUNT])
@@ -231,7 +289,8 @@ enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t 
     double best_ns = -1;
     for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) {
         bool fit = fits(q, plan);
-        double ns = fit && q->ranks > 1 ? times[plan](q, &m) : 0;
+        struct model of_plan = fit ? among_hosts(q, &m, plan) : m;
+        double ns = fit && q->ranks > 1 ? times[plan](q, &of_plan) : 0;
         if (times_ns_out) times_ns_out[plan] = !fit ? UINT64_MAX : ns < 9e18 ? (uint64_t)ns : UINT64_MAX - 1;
         if (!fit || (best_ns >= 0 && ns >= best_ns)) continue;
         best = plan;
@@ -259,5 +318,9 @@ size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t o
     if (used >= out_bytes) return used;
     n = snprintf(out + used, out_bytes - used, " with %s latency %.1f us, %.2f GB/s%s", known ? "measured" : "assumed", m.a * 1e-3, 1 / m.b,
                  q->reproducible ? ", reproducible asked" : "");
+    used += n < 0 ? 0 : (size_t)n;
+    if (used >= out_bytes || m.share <= 1) return used;
+    n = snprintf(out + used, out_bytes - used, "; %u hosts of up to %u ranks, inside %s %.1f us, %.2f GB/s", q->hosts->count, q->hosts->lanes,
+                 q->local_cost && q->local_cost->bytes_per_second ? "measured" : "assumed", m.local_a * 1e-3, 1 / m.local_b);
     return used + (n < 0 ? 0 : (size_t)n);
 }

@@ -35,7 +35,7 @@ enum weft_plan_id {
     WEFT_PLAN_BRUCK = 6,       /* all_gather, all_to_all in log2(ranks) messages */
     WEFT_PLAN_PAT = 7,         /* reduce_scatter, all_gather: a binomial tree to or from each rank, far links carry least */
     WEFT_PLAN_CHAIN = 8,       /* broadcast, reduce: one link after the other, pipelined */
-    WEFT_PLAN_HIERARCHY = 9,   /* likewise */
+    WEFT_PLAN_HIERARCHY = 9,   /* all_reduce, broadcast: inside each host, and between hosts on all lanes; T where hosts are subtrees */
     WEFT_PLAN_ONE_HOST = 10,   /* ranks that map each other's memory; taken by AUTO alone (host.h); T */
     WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce, gather, scatter over the binomial tree; T */
 };
@@ -90,6 +90,19 @@ struct weft_action {
     uint64_t depends;       /* how many steps back (0: none) the step lies that must be over before this one starts */
 };
 
+/* Who shares a host; the same on all ranks (plan_hosts.c). Hosts count in the order of their first ranks. */
+struct weft_plan_hosts {
+    uint32_t count, lanes;           /* hosts; ranks of the largest */
+    const uint32_t *host, *place;    /* (ranks,) of a rank: its host, and its place among the ranks of it */
+    const uint32_t *members, *first; /* (ranks,) host by host, rising; (count + 1,) where each host begins there */
+    bool together;                   /* the ranks of each host are consecutive */
+    bool subtrees;                   /* T over hosts of T over the ranks of each is T over all */
+};
+size_t weft_plan_hosts_words(uint32_t ranks);
+/* host_of (ranks,): any numbers, equal for ranks that share a host. memory (weft_plan_hosts_words(ranks),), which *out points
+ * into. */
+void weft_plan_hosts_make(const uint32_t *host_of, uint32_t ranks, uint32_t *memory, struct weft_plan_hosts *out);
+
 struct weft_plan_args {
     enum weft_plan_id plan; /* not AUTO */
     enum weft_coll_kind kind;
@@ -103,6 +116,7 @@ struct weft_plan_args {
     /* gather, scatter, all_to_all of pieces whose length each pair knows for itself: its first message travels even when the
      * piece is empty, and says how long the piece is. The same on all ranks. */
     bool own_lengths;
+    const struct weft_plan_hosts *hosts; /* hierarchy: borrowed while the cursor lives */
 };
 
 /* A plan is a function from a step's number to the step; the cursor only counts. Steps of one rank may
@@ -118,9 +132,11 @@ void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_arg
 void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_out);
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
 bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind); /* with unequal pieces */
-bool weft_plan_reproducible(enum weft_plan_id plan); /* evaluates T */
+bool weft_plan_reproducible(enum weft_plan_id plan, const struct weft_plan_hosts *hosts); /* evaluates T; hosts: NULL where not known */
 bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind); /* its scratch holds partials */
-uint32_t weft_plan_folds(const struct weft_plan_args *args);   /* steps name folds 0 .. this - 1 */
+uint32_t weft_plan_folds(const struct weft_plan_args *args);   /* steps name folds 0 .. this - 1, */
+uint64_t weft_plan_fold_elems(const struct weft_plan_args *args); /* each of so many elements at most, */
+bool weft_plan_folds_host(enum weft_plan_id plan);             /* of the ranks of a host; else of all */
 uint64_t weft_plan_scratch(const struct weft_plan_args *args); /* elements of scratch its steps name */
 /* own_lengths: elements of the piece that this rank sends to, or receives from, another. */
 uint64_t weft_plan_piece(const struct weft_plan_args *args, uint32_t peer, bool sends);
@@ -139,6 +155,8 @@ struct weft_plan_question {
     uint64_t chunk_bytes;
     uint32_t window;
     const struct weft_link_cost *cost; /* NULL or unknown: a 10 Gbit/s network is assumed */
+    const struct weft_plan_hosts *hosts; /* NULL: not known, then the hierarchy does not fit */
+    const struct weft_link_cost *local_cost; /* inside a host; NULL or unknown: 2 us and 5 GB/s are assumed */
 };
 /* What AUTO means for this call: a pure function of what all ranks share. times_ns_out, may be NULL: the modelled time of each
  * plan, UINT64_MAX for those that do not fit. */
@@ -176,6 +194,8 @@ struct weft_group_options {
     /* The worst link among the ranks, by which AUTO chooses: the same bytes on every rank, or they choose differently
      * and the call is refused as mismatched. Copied; NULL: not known. */
     const struct weft_link_cost *cost;
+    const struct weft_link_cost *local_cost; /* likewise, of the worst link inside a host */
+    const struct weft_plan_hosts *hosts; /* borrowed until weft_group_free, may be shared; NULL: not known */
 };
 void weft_group_options_init(struct weft_group_options *options);
 enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options, struct weft_group **group_out,

@@ -1,4 +1,5 @@
-/* fold_area.c - the owner's side of the direct plan: contributions of all ranks to one chunk, folded by T.
+/* fold_area.c - the owner's side of the direct plan: contributions of all ranks to one chunk, folded by T; of the hierarchy:
+ * those of the ranks of its host.
  *
  * Contributions arrive in any order and are folded in rank order as far as they are there, so most of
  * the sum is done when the last one comes. Each has its own buffer: whoever comes first is never held up
@@ -37,14 +38,20 @@ void fold_area_init(struct fold_area *area, uint8_t *memory, uint32_t ranks, enu
         area->free_partials[i] = (float *)(partials + i * round_up(chunk_elems * sizeof(float)));
 }
 
-void fold_area_open(struct fold_area *area, const struct sum *sum, uint64_t offset_in, uint64_t count)
+uint32_t fold_area_place(const struct weft_coll *coll, uint32_t rank)
 {
+    return weft_plan_folds_host(coll->cursor.args.plan) ? coll->cursor.args.hosts->place[rank] : rank;
+}
+
+void fold_area_open(struct weft_coll *coll, struct fold_area *area, uint64_t offset_in, uint64_t count)
+{
+    const struct sum *sum = &coll->sum;
     area->open = true;
     area->offset_in = offset_in;
     area->count = count;
     area->next = 0;
     area->done = 0;
-    memset(area->present, 0, sum->ranks);
+    memset(area->present, 0, coll->fold_ranks);
     weft_fold_init_op(&area->fold, count, sum_is_narrow(sum->dtype) ? WEFT_F32 : sum->dtype, sum->op);
 }
 
@@ -67,7 +74,7 @@ static void widen_and_merge(const struct weft_coll *coll, struct fold_area *area
 /* Elements from area->done on, of the contribution that is next. */
 static void add_unit(struct weft_coll *coll, struct fold_area *area, uint64_t count)
 {
-    const bool mine = area->next == coll->group->rank, merges = weft_fold_merges(&area->fold);
+    const bool mine = area->next == fold_area_place(coll, coll->group->rank), merges = weft_fold_merges(&area->fold);
     const size_t at = area->done * coll->elem_bytes;
     uint8_t *raw = fold_area_buffer(area, area->next) + at;
     const uint8_t *in = mine ? (const uint8_t *)coll->in + area->offset_in * coll->elem_bytes + at : raw;
@@ -109,7 +116,7 @@ static uint64_t take_unit(const struct weft_coll *coll, const struct fold_area *
 
 bool fold_area_advance(struct weft_coll *coll, struct fold_area *area, size_t *budget)
 {
-    uint32_t ranks = coll->group->ranks, own = coll->group->rank;
+    uint32_t ranks = coll->fold_ranks, own = fold_area_place(coll, coll->group->rank);
     while (area->next < ranks && (area->next == own || area->present[area->next]) && *budget > 0) {
         if (coll->group->timing_only) {
             area->next++;
@@ -124,7 +131,7 @@ bool fold_area_advance(struct weft_coll *coll, struct fold_area *area, size_t *b
     return area->next == ranks;
 }
 
-bool fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out, size_t *budget)
+bool fold_area_finish(struct weft_coll *coll, struct fold_area *area, struct sum_out out, size_t *budget)
 {
     float *freed[32];
     uint32_t freed_count;
@@ -132,7 +139,8 @@ bool fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out,
         if (*budget == 0) return false;
         const uint64_t unit = take_unit(coll, area, budget);
         const uint8_t *total = (const uint8_t *)weft_fold_total(&area->fold, area->done, unit);
-        sum_copy(&coll->sum, (struct sum_out){(uint8_t *)out + area->done * coll->elem_bytes, .last = true},
+        const size_t at = area->done * (out.wide ? coll->scratch_elem_bytes : coll->elem_bytes);
+        sum_copy(&coll->sum, (struct sum_out){(uint8_t *)out.data + at, out.wide, out.last},
                  (struct sum_in){total + area->done * sum_partial_bytes(coll->sum.dtype), .wide = true}, unit);
         area->done += unit;
     }

@@ -250,6 +250,8 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->describe = options->describe;
     group->describe_context = options->describe_context;
     if (options->cost) group->cost = *options->cost;
+    if (options->local_cost) group->local_cost = *options->local_cost;
+    group->hosts = options->hosts;
     group->controls = controls;
     weft_list_init(&group->active);
     weft_list_init(&group->idle);

@@ -145,6 +145,7 @@ struct weft_coll {
     uint8_t *plan_scratch;       /* what the plan's steps name */
     struct fold_area *fold_areas;
     uint32_t fold_count;
+    uint32_t fold_ranks;         /* whose contributions meet in one: all, or those of this host */
     uint64_t *cuts;              /* elements before each piece; NULL: equal pieces */
     struct slot slots[];         /* (group->window,) */
 };
@@ -194,7 +195,8 @@ struct weft_group {
     uint32_t alike;             /* 0: every rank is itself */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
-    struct weft_link_cost cost; /* of its worst link; the same on all ranks */
+    struct weft_link_cost cost, local_cost; /* of its worst link, and of the worst inside a host; the same on all ranks */
+    const struct weft_plan_hosts *hosts; /* borrowed, may be NULL */
 
     struct control *controls;    /* (ranks,); own one unused */
     struct weft_list active, idle, ready;
@@ -319,11 +321,13 @@ void sum_scale(enum weft_dtype dtype, double factor, void *out, const void *in, 
 /* fold_area.c */
 size_t fold_area_bytes(uint32_t ranks, enum weft_dtype dtype, uint64_t chunk_elems);
 void fold_area_init(struct fold_area *area, uint8_t *memory, uint32_t ranks, enum weft_dtype dtype, uint64_t chunk_elems);
-void fold_area_open(struct fold_area *area, const struct sum *sum, uint64_t offset_in, uint64_t count);
-static inline uint8_t *fold_area_buffer(struct fold_area *area, uint32_t rank) { return area->raw + rank * area->raw_bytes; }
-/* Fold what is next in rank order while the budget lasts; true when all ranks are in. */
+void fold_area_open(struct weft_coll *coll, struct fold_area *area, uint64_t offset_in, uint64_t count);
+/* The place of a rank's contribution in the fold; and where it comes in. */
+uint32_t fold_area_place(const struct weft_coll *coll, uint32_t rank);
+static inline uint8_t *fold_area_buffer(struct fold_area *area, uint32_t place) { return area->raw + place * area->raw_bytes; }
+/* Fold what is next in rank order while the budget lasts; true when all are in. */
 bool fold_area_advance(struct weft_coll *coll, struct fold_area *area, size_t *budget);
-/* All in: round, scale and write while the budget lasts; true when all is written and the area closed. */
-bool fold_area_finish(struct weft_coll *coll, struct fold_area *area, void *out, size_t *budget);
+/* All in: round and scale as `out` says, and write while the budget lasts; true when all is written and the area closed. */
+bool fold_area_finish(struct weft_coll *coll, struct fold_area *area, struct sum_out out, size_t *budget);
 
 #endif

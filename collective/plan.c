@@ -21,7 +21,7 @@ void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_arg
 {
     WEFT_ASSERT(args->ranks > 0 && args->rank < args->ranks);
     WEFT_ASSERT(args->chunk_elems > 0 && args->lanes > 0);
-    WEFT_ASSERT(weft_plan_supports(args->plan, args->kind));
+    WEFT_ASSERT(weft_plan_supports(args->plan, args->kind) && (args->plan != WEFT_PLAN_HIERARCHY || args->hosts));
     cursor->args = *args;
     cursor->next = 0;
 }
@@ -90,7 +90,7 @@ static const struct plan plans[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_BRUCK] = {"bruck", KIND(ALL_GATHER) | KIND(ALL_TO_ALL), KIND(ALL_GATHER), true, false, plan_bruck_step, plan_bruck_scratch},
     [WEFT_PLAN_PAT] = {"pat", KIND(REDUCE_SCATTER) | KIND(ALL_GATHER), 0, false, true, plan_pat_step, plan_pat_scratch},
     [WEFT_PLAN_CHAIN] = {"chain", KIND(BROADCAST) | KIND(REDUCE), 0, false, true, plan_chain_step, plan_chain_scratch},
-    [WEFT_PLAN_HIERARCHY] = {.name = "hierarchy"},
+    [WEFT_PLAN_HIERARCHY] = {"hierarchy", KIND(ALL_REDUCE) | KIND(BROADCAST), 0, false, true, plan_hierarchy_step, plan_hierarchy_scratch},
     [WEFT_PLAN_ONE_HOST] = {.name = "one-host", .reproducible = true},
     [WEFT_PLAN_BINOMIAL] = {"binomial", KIND(BROADCAST) | KIND(REDUCE) | KIND(GATHER) | KIND(SCATTER), 0, true, true, plan_binomial_step, plan_binomial_scratch},
 };
@@ -106,7 +106,10 @@ bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind)
 {
     return (unsigned)kind < WEFT_COLL_KIND_COUNT && (plan_of(plan)->cuts >> kind & 1);
 }
-bool weft_plan_reproducible(enum weft_plan_id plan) { return plan_of(plan)->reproducible; }
+bool weft_plan_reproducible(enum weft_plan_id plan, const struct weft_plan_hosts *hosts)
+{
+    return plan == WEFT_PLAN_HIERARCHY ? hosts && hosts->subtrees : plan_of(plan)->reproducible;
+}
 bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind)
 {
     bool sums = kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
@@ -126,8 +129,11 @@ enum weft_plan_id weft_plan_parse(const char *name)
 
 uint32_t weft_plan_folds(const struct weft_plan_args *args)
 {
-    return args->plan == WEFT_PLAN_DIRECT && args->ranks > 1 ? plan_direct_folds(args) : 0;
+    if (args->ranks == 1) return 0;
+    return args->plan == WEFT_PLAN_DIRECT ? plan_direct_folds(args) : args->plan == WEFT_PLAN_HIERARCHY ? plan_hierarchy_folds(args) : 0;
 }
+
+bool weft_plan_folds_host(enum weft_plan_id plan) { return plan == WEFT_PLAN_HIERARCHY; }
 
 uint64_t weft_plan_scratch(const struct weft_plan_args *args)
 {
@@ -188,6 +194,12 @@ uint64_t weft_plan_piece(const struct weft_plan_args *args, uint32_t peer, bool 
 static uint64_t longest_slice(const struct weft_plan_args *args)
 {
     return plan_slices(args) ? args->count / args->ranks + (args->count % args->ranks != 0) : args->count;
+}
+
+uint64_t weft_plan_fold_elems(const struct weft_plan_args *args)
+{
+    if (args->plan == WEFT_PLAN_HIERARCHY) return plan_hierarchy_part(args);
+    return longest_slice(args) < args->chunk_elems ? longest_slice(args) : args->chunk_elems;
 }
 
 static uint64_t chunks_of(uint64_t length, uint64_t chunk) { return length / chunk + (length % chunk != 0); }

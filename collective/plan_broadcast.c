@@ -9,13 +9,23 @@
  * (first weights, small agreements); a scatter + all_gather would serve very long vectors better. */
 #include "collective/plan.h"
 
-bool plan_broadcast_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
+static uint32_t children_of(const struct weft_plan_args *args, uint32_t place)
 {
-    uint32_t place = plan_behind(args, args->root);
     uint64_t lowest = place == 0 ? UINT64_MAX : (uint64_t)(place & (~place + 1));
     uint32_t children = 0;
     while (1ull << children < lowest && place + (1ull << children) < args->ranks) children++;
+    return children;
+}
 
+uint64_t plan_broadcast_steps(const struct weft_plan_args *args)
+{
+    uint32_t place = plan_behind(args, args->root);
+    return (place != 0) + children_of(args, place);
+}
+
+bool plan_broadcast_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
+{
+    uint32_t place = plan_behind(args, args->root), lowest = place & (~place + 1), children = children_of(args, place);
     uint64_t receives = place != 0, steps = receives + children;
     uint64_t chunk = index / steps, at = index % steps;
     if (chunk >= plan_whole_chunks(args)) return false;

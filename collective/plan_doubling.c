@@ -151,6 +151,8 @@ bool plan_doubling_step(const struct weft_plan_args *args, uint64_t index, struc
     return true;
 }
 
+uint64_t plan_doubling_steps(const struct weft_plan_args *args) { return layout_of(args).steps; }
+
 uint64_t plan_doubling_scratch(const struct weft_plan_args *args)
 {
     return part_at(args, 0, 3) * (plan_whole_chunks(args) > 1 ? 2 : 1);

@@ -201,6 +201,8 @@ bool plan_halving_step(const struct weft_plan_args *args, uint64_t index, struct
     return true;
 }
 
+uint64_t plan_halving_steps(const struct weft_plan_args *args) { return layout_of(args).steps; }
+
 uint64_t plan_halving_scratch(const struct weft_plan_args *args)
 {
     return segment_scratch(args) * (segments_of(args) > 1 ? 2 : 1);

@@ -31,7 +31,7 @@ static enum weft_status set_all(const char *text, enum weft_plan_id *plans, stru
     for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) has_any |= weft_plan_supports(plan, (enum weft_coll_kind)kind);
     if (!known || !has_any)
         return weft_error_set(error, WEFT_ERR_INVALID, "plan '%.60s' is unknown; there are auto, direct, ring, doubling, halving, "
-                              "double_tree, bruck, pat, chain and binomial, for one operation as all_reduce=ring", text);
+                              "double_tree, bruck, pat, chain, binomial and hierarchy, for one operation as all_reduce=ring", text);
     for (int kind = 0; kind < WEFT_COLL_KIND_COUNT; kind++)
         plans[kind] = weft_plan_supports(plan, (enum weft_coll_kind)kind) ? plan : WEFT_PLAN_AUTO;
     return WEFT_OK;

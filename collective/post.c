@@ -118,7 +118,9 @@ static enum weft_status check_args(const struct weft_group *group, const struct 
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: the other rank is %u, this one is %u of %u ranks", kind, args->root, group->rank, group->ranks);
     WEFT_TRY(check_counts(group, args, error));
     WEFT_TRY(check_buffers(group, args, error));
-    if (args->plan != WEFT_PLAN_AUTO && args->reproducible && sums(args->kind) && !weft_plan_reproducible(args->plan))
+    if (args->plan == WEFT_PLAN_HIERARCHY && !group->hosts)
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: plan hierarchy needs to know which ranks share a host", kind);
+    if (args->plan != WEFT_PLAN_AUTO && args->reproducible && sums(args->kind) && !weft_plan_reproducible(args->plan, group->hosts))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: plan %s is not reproducible; leave the plan to weft or take direct", kind,
                               weft_plan_name(args->plan));
     if (args->plan != WEFT_PLAN_AUTO && (args->counts || args->unequal) && !weft_plan_cuts(args->plan, args->kind))
@@ -143,7 +145,7 @@ static bool own_lengths(const struct weft_coll_args *args)
 
 static struct weft_plan_args plan_args_of(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    struct weft_plan_args plan = {.kind = args->kind, .rank = group->rank, .ranks = group->ranks};
+    struct weft_plan_args plan = {.kind = args->kind, .rank = group->rank, .ranks = group->ranks, .hosts = group->hosts};
     size_t elem_bytes = coll_of_pieces(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
     plan.count = coll_of_pieces(args->kind) ? args->piece_bytes_max : args->count;
     if (args->kind == WEFT_COLL_BARRIER) plan.count = 0, elem_bytes = 1;
@@ -156,12 +158,14 @@ static struct weft_plan_args plan_args_of(const struct weft_group *group, const 
             &(struct weft_plan_question){
                 .kind = args->kind, .ranks = group->ranks, .bytes = plan.count * elem_bytes, .elem_bytes = elem_bytes,
                 .wide_bytes = sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && sums(args->kind),
-                .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost},
+                .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost,
+                .hosts = group->hosts, .local_cost = &group->local_cost},
             NULL);
-    /* The direct plan holds all ranks' contributions to a chunk, twice: shorter chunks keep that bounded. */
+    /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
-    if (plan.plan == WEFT_PLAN_DIRECT && sums(args->kind)) {
-        size_t share = group->chunk_bytes * group->inflight_max / (2 * (size_t)group->ranks);
+    if (sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
+        size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->hosts->lanes; /* each of so many lanes, or slices */
+        size_t share = group->chunk_bytes * group->inflight_max / (2 * meet);
         if (share < FOLD_CHUNK_BYTES_MIN) share = FOLD_CHUNK_BYTES_MIN;
         if (share < chunk_bytes) chunk_bytes = share;
     }
@@ -181,13 +185,18 @@ struct scratch {
     bool cuts;
 };
 
+static uint32_t fold_ranks(const struct weft_plan_args *plan)
+{
+    if (!weft_plan_folds_host(plan->plan)) return plan->ranks;
+    const uint32_t *first = plan->hosts->first + plan->hosts->host[plan->rank];
+    return first[1] - first[0];
+}
+
 static struct scratch scratch_of(const struct weft_group *group, const struct weft_plan_args *plan, const struct weft_coll_args *args)
 {
     struct scratch scratch = {.folds = weft_plan_folds(plan), .cuts = args->counts != NULL};
-    uint64_t longest = plan->kind == WEFT_COLL_ALL_REDUCE || plan->kind == WEFT_COLL_REDUCE
-        ? plan->count / plan->ranks + (plan->count % plan->ranks != 0) : plan->count;
-    scratch.fold_part = longest < plan->chunk_elems ? longest : plan->chunk_elems;
-    if (scratch.folds) scratch.fold_bytes = fold_area_bytes(plan->ranks, args->dtype, scratch.fold_part);
+    if (scratch.folds) scratch.fold_part = weft_plan_fold_elems(plan);
+    if (scratch.folds) scratch.fold_bytes = fold_area_bytes(fold_ranks(plan), args->dtype, scratch.fold_part);
     scratch.plan_at = round_up(scratch.folds * sizeof(struct fold_area)) + scratch.folds * scratch.fold_bytes;
     size_t elem_bytes = weft_plan_wide(plan->plan, plan->kind) ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     scratch.cuts_at = scratch.plan_at + round_up(weft_plan_scratch(plan) * elem_bytes);
@@ -210,11 +219,12 @@ static const uint64_t *cuts_fill(uint64_t *cuts, const uint64_t *counts, uint32_
 static void scratch_lay_out(struct weft_coll *coll, const struct scratch *scratch, struct weft_plan_args *plan)
 {
     coll->fold_count = scratch->folds;
+    coll->fold_ranks = fold_ranks(plan);
     coll->fold_areas = (struct fold_area *)coll->scratch;
     coll->plan_scratch = coll->scratch + scratch->plan_at;
     uint8_t *memory = coll->scratch + round_up(scratch->folds * sizeof(struct fold_area));
     for (uint32_t a = 0; a < scratch->folds; a++)
-        fold_area_init(&coll->fold_areas[a], memory + a * scratch->fold_bytes, plan->ranks, coll->args.dtype, scratch->fold_part);
+        fold_area_init(&coll->fold_areas[a], memory + a * scratch->fold_bytes, coll->fold_ranks, coll->args.dtype, scratch->fold_part);
     if (!scratch->cuts) return;
     uint64_t *cuts = (uint64_t *)(coll->scratch + scratch->cuts_at);
     plan->cut_in = plan->cut_out = cuts_fill(cuts, coll->args.counts, plan->ranks);

@@ -77,7 +77,7 @@ static const uint8_t *send_buffer(const struct weft_coll *coll, const struct wef
 static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action *action)
 {
     switch (action->kind) {
-    case WEFT_ACTION_RECV_FOLD: return fold_area_buffer(&coll->fold_areas[action->area], action->peer);
+    case WEFT_ACTION_RECV_FOLD: return fold_area_buffer(&coll->fold_areas[action->area], fold_area_place(coll, action->peer));
     case WEFT_ACTION_RECV_SUM: return scratch_received(coll, action);
     default:
         if (action->count == 0) return NULL;
@@ -188,7 +188,7 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
             transfer_failed(slot, status);
         } else if (receive && message_fits(slot, status)) {
             if (slot->action.kind == WEFT_ACTION_RECV_SUM) slot->state = SLOT_COMPUTING;
-            if (slot->action.kind == WEFT_ACTION_RECV_FOLD) coll->fold_areas[slot->action.area].present[slot->action.peer] = 1;
+            if (slot->action.kind == WEFT_ACTION_RECV_FOLD) coll->fold_areas[slot->action.area].present[fold_area_place(coll, slot->action.peer)] = 1;
         }
     }
     group_ready(coll);
@@ -284,7 +284,7 @@ static void start(struct weft_coll *coll, struct slot *slot)
     switch (action->kind) {
     case WEFT_ACTION_RECV_FOLD: {
         struct fold_area *area = &coll->fold_areas[action->area];
-        if (!area->open) fold_area_open(area, &coll->sum, action->offset_in, action->count);
+        if (!area->open) fold_area_open(coll, area, action->offset_in, action->count);
         WEFT_ASSERT(area->offset_in == action->offset_in && area->count == action->count);
         start_transfer(coll, slot);
         break;
@@ -346,7 +346,8 @@ static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
         struct fold_area *area = &coll->fold_areas[action->area];
         bool mine = area->open && area->offset_in == action->offset_in; /* else it still serves an earlier chunk */
         if (!mine || !fold_area_advance(coll, area, budget)) return;
-        void *out = action->place == WEFT_PLACE_AREA ? scratch_at(coll, action->scratch) : output_at(coll, action->offset);
+        struct sum_out out = {output_at(coll, action->offset), false, action->last};
+        if (action->place == WEFT_PLACE_AREA) out = (struct sum_out){scratch_at(coll, action->scratch), coll->wide, action->last};
         if (fold_area_finish(coll, area, out, budget)) slot->state = SLOT_OVER;
         return;
     }

@@ -282,11 +282,21 @@ static void fold(struct model *m, struct slot *slot)
     const struct weft_action *a = &slot->action;
     struct fold *area = &r->folds[a->area];
     uint64_t *to = a->place == WEFT_PLACE_AREA ? r->scratch + a->scratch : r->out + a->offset;
-    for (uint32_t peer = 0; peer < m->c->ranks; peer++)
-        if (area->present[peer] != (peer != slot->rank)) fault(m, "rank %u folds without rank %u", slot->rank, peer);
+    const struct weft_plan_hosts *hosts = weft_plan_folds_host(m->c->plan) ? m->c->hosts : NULL;
+    uint32_t folded = 0;
+    uint64_t *leaves = calloc(m->c->ranks, sizeof *leaves);
+    for (uint32_t peer = 0; peer < m->c->ranks; peer++) {
+        bool member = !hosts || hosts->host[peer] == hosts->host[slot->rank];
+        if (area->present[peer] != (member && peer != slot->rank)) fault(m, "rank %u folds without, or with, rank %u", slot->rank, peer);
+    }
     memcpy(area->elements + slot->rank * m->c->chunk_elems, r->in + a->offset_in, a->count * sizeof(uint64_t));
-    for (uint64_t i = 0; i < a->count; i++)
-        to[i] = finished(tree(area->elements + i, m->c->chunk_elems, 0, m->c->ranks));
+    for (uint64_t i = 0; i < a->count; i++) {
+        for (uint32_t peer = folded = 0; peer < m->c->ranks; peer++)
+            if (peer == slot->rank || area->present[peer]) leaves[folded++] = area->elements[i + peer * m->c->chunk_elems];
+        to[i] = tree(leaves, 1, 0, folded);
+        if (a->last) to[i] = finished(to[i]);
+    }
+    free(leaves);
     memset(area->present, 0, m->c->ranks);
 }
 
@@ -485,7 +495,18 @@ static uint64_t reduced(struct model *m, uint64_t element, uint32_t slice, uint6
 {
     const struct plan_case *c = m->c;
     for (uint32_t r = 0; r < c->ranks; r++) leaves[r] = leaf(r, element);
-    if (c->ranks == 1 || weft_plan_reproducible(c->plan)) return finished(tree(leaves, 1, 0, c->ranks));
+    if (c->plan == WEFT_PLAN_HIERARCHY && c->ranks > 1) {
+        uint64_t sums[5000], members[5000];
+        for (uint32_t h = 0; h < c->hosts->count; h++) {
+            uint32_t first = c->hosts->first[h], size = c->hosts->first[h + 1] - first;
+            for (uint32_t i = 0; i < size; i++) members[i] = leaves[c->hosts->members[first + i]];
+            sums[h] = tree(members, 1, 0, size);
+        }
+        uint64_t total = tree(sums, 1, 0, c->hosts->count);
+        if (c->hosts->subtrees && total != tree(leaves, 1, 0, c->ranks)) fault(m, "hosts are called subtrees of T, and are not");
+        return finished(total);
+    }
+    if (c->ranks == 1 || weft_plan_reproducible(c->plan, NULL)) return finished(tree(leaves, 1, 0, c->ranks));
     if (c->plan == WEFT_PLAN_DOUBLE_TREE) return finished(tree_at(leaves, c->ranks, element / c->chunk_elems & 1, 0));
     if (c->plan == WEFT_PLAN_PAT) { /* T over the ranks from the owner on */
         uint64_t turned[5000];
@@ -636,7 +657,7 @@ bool plan_model_run(const struct plan_case *c, char *why, size_t why_bytes)
     size_t pairs = (size_t)c->ranks * c->ranks;
     struct model m = {.c = c, .why = why, .why_bytes = why_bytes, .random = c->seed};
     m.args = (struct weft_plan_args){.plan = c->plan, .kind = c->kind, .ranks = c->ranks, .root = c->root, .count = c->count,
-                                     .chunk_elems = c->chunk_elems, .lanes = c->lanes};
+                                     .chunk_elems = c->chunk_elems, .lanes = c->lanes, .hosts = c->hosts};
     if (c->cuts && c->kind != WEFT_COLL_ALL_TO_ALL) {
         m.args.cut_in = m.args.cut_out = c->cuts;
         m.args.count = longest_piece(c);

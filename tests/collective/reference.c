@@ -259,11 +259,20 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
         store(c->dtype, bytes, scaled);
         values[r] = load(c->dtype, bytes);
     }
-    bool by_tree = c->ranks == 1 || c->plan == WEFT_PLAN_AUTO || weft_plan_reproducible(c->plan);
+    bool by_tree = c->ranks == 1 || c->plan == WEFT_PLAN_AUTO || weft_plan_reproducible(c->plan, NULL);
     uint64_t chunk = chunk_of(c);
     double turned[1024]; /* PAT: T over the ranks from the owner of the piece on */
     for (uint32_t r = 0; r < c->ranks; r++) turned[r] = values[(slice + r) % c->ranks];
-    double total = by_tree ? tree(c, values, 0, c->ranks) : c->plan == WEFT_PLAN_PAT ? tree(c, turned, 0, c->ranks)
+    if (c->plan == WEFT_PLAN_HIERARCHY && c->ranks > 1) {
+        double sums[1024], members[1024];
+        for (uint32_t h = 0; h < c->hosts->count; h++) {
+            uint32_t first = c->hosts->first[h], size = c->hosts->first[h + 1] - first;
+            for (uint32_t i = 0; i < size; i++) members[i] = values[c->hosts->members[first + i]];
+            sums[h] = tree(c, members, 0, size);
+        }
+        turned[0] = tree(c, sums, 0, c->hosts->count);
+    }
+    double total = c->plan == WEFT_PLAN_HIERARCHY && c->ranks > 1 ? turned[0] : by_tree ? tree(c, values, 0, c->ranks) : c->plan == WEFT_PLAN_PAT ? tree(c, turned, 0, c->ranks)
         : c->plan == WEFT_PLAN_DOUBLE_TREE ? tree_at(c, values, element / chunk & 1, 0) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
     if (c->op == WEFT_AVG && c->ranks > 1)
         total = c->dtype == WEFT_F64 ? total * (1.0 / c->ranks) : (double)((float)total * (1.0f / (float)c->ranks));

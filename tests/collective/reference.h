@@ -14,6 +14,7 @@ struct call {
     enum weft_op op;
     uint32_t ranks, root;
     uint64_t count, seed;
+    const struct weft_plan_hosts *hosts; /* of the group, for the hierarchy's order */
     uint64_t chunk_bytes; /* of the group: the double tree's order depends on it; 0: 1 MiB */
 };
 

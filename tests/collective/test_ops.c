@@ -11,6 +11,7 @@
 static struct world *world;
 static struct weft_group *groups[WORLD_HOSTS_MAX];
 static size_t groups_chunk_bytes;
+static struct weft_plan_hosts hosts; /* up to three ranks on a host, in turn one, two and three, and not side by side where there are many */
 
 static void open_groups(uint32_t ranks, size_t chunk_bytes, uint32_t inflight)
 {
@@ -18,6 +19,13 @@ static void open_groups(uint32_t ranks, size_t chunk_bytes, uint32_t inflight)
     assert_non_null(world);
     struct weft_group_options options;
     weft_group_options_init(&options);
+    static uint32_t memory[4 * WORLD_HOSTS_MAX + 1];
+    uint32_t host_of[WORLD_HOSTS_MAX];
+    for (uint32_t r = 0; r < ranks; r++) host_of[r] = r % 6 < 3 ? r / 6 * 2 : ranks > 8 && r % 6 == 4 ? 1 : r / 6 * 2 + 1;
+    if (ranks == 4 || ranks == 64)
+        for (uint32_t r = 0; r < ranks; r++) host_of[r] = r / (ranks / 2); /* subtrees of T */
+    weft_plan_hosts_make(host_of, ranks, memory, &hosts);
+    options.hosts = &hosts;
     options.chunk_bytes = groups_chunk_bytes = chunk_bytes;
     options.inflight_max = inflight;
     assert_int_equal(world_group(world, NULL, ranks, 5, &options, groups), WEFT_OK);
@@ -33,6 +41,7 @@ static void run_call(const struct call *what, bool in_place)
 {
     struct call of_group = *what, *call = &of_group;
     call->chunk_bytes = groups_chunk_bytes;
+    call->hosts = &hosts;
     struct posted posted[WORLD_HOSTS_MAX];
     uint32_t pending = call->ranks;
     bool done = false;
@@ -130,7 +139,8 @@ static void types_and_reductions(void **state)
         enum weft_plan_id plan;
     } makes[] = {{WEFT_COLL_ALL_REDUCE, WEFT_PLAN_DIRECT}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_RING}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_HALVING},
                  {WEFT_COLL_REDUCE_SCATTER, WEFT_PLAN_DIRECT}, {WEFT_COLL_REDUCE, WEFT_PLAN_BINOMIAL}, {WEFT_COLL_REDUCE, WEFT_PLAN_CHAIN}, {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_DOUBLE_TREE},
-                 {WEFT_COLL_REDUCE_SCATTER, WEFT_PLAN_PAT}};
+                 {WEFT_COLL_REDUCE_SCATTER, WEFT_PLAN_PAT},
+                 {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_HIERARCHY}};
     for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
         open_groups(ranks, 256, 8);
         uint64_t seed = 100;

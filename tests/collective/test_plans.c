@@ -89,6 +89,64 @@ static void pat_aggregated(void **state)
                                           .lanes = 1, .window = 2 + p % 15, .in_place = p % 2, .seed = pieces % 3 * p});
 }
 
+/* Hosts of equal and unequal numbers of ranks, side by side and dealt out in turn. */
+enum spread { SPREAD_EVEN, SPREAD_UNEVEN, SPREAD_IN_TURN, SPREADS };
+static void spread_ranks(enum spread spread, uint32_t ranks, uint32_t size, uint32_t *host_of)
+{
+    for (uint32_t r = 0, host = 0, taken = 0; r < ranks; r++) {
+        uint32_t room = spread == SPREAD_UNEVEN ? 1 + (host * 5 + size) % (2 * size) : size;
+        if (spread == SPREAD_IN_TURN) host_of[r] = r % ((ranks + size - 1) / size) * 7;
+        else host_of[r] = host;
+        if (++taken == room) host++, taken = 0;
+    }
+}
+
+static void prove_hierarchy(uint32_t p, enum spread spread, uint32_t size, uint64_t count, uint64_t chunk, uint32_t variant)
+{
+    static uint32_t host_of[5000], memory[4 * 5000 + 1];
+    struct weft_plan_hosts hosts;
+    spread_ranks(spread, p, size, host_of);
+    weft_plan_hosts_make(host_of, p, memory, &hosts);
+    struct plan_case c = {.plan = WEFT_PLAN_HIERARCHY, .kind = WEFT_COLL_ALL_REDUCE, .ranks = p, .count = count, .chunk_elems = chunk, .lanes = 1,
+                          .window = 2 + variant * 5 % 17, .in_place = variant % 2, .seed = variant % 3 * p, .hosts = &hosts};
+    prove(&c);
+    c.kind = WEFT_COLL_BROADCAST, c.root = p * 2 / 3, c.in_place = false;
+    prove(&c);
+}
+
+static void hierarchy(void **state)
+{
+    for (uint32_t p = 1; p <= ranks_max; p += p < 24 || thorough ? 1 : 9)
+        for (uint32_t size = 1; size <= 16; size += 1 + size / 3)
+            for (int spread = 0; spread < SPREADS; spread++) {
+                if (p > 40 && (p + size + (uint32_t)spread) % 4) continue; /* another sample for each p */
+                uint32_t variant = p + size * 3 + (uint32_t)spread;
+                prove_hierarchy(p, spread, size, variant % 5 ? (variant * 7) % 60 : 0, 1 + variant % 4, variant);
+            }
+    for (uint32_t p = 2; p <= 12; p++) /* parts long enough to be halved between hosts */
+        prove_hierarchy(p, SPREAD_UNEVEN, 2, 30000, 6000, p);
+}
+
+/* Which hosts are subtrees of T: the model compares the two trees where it is said that they are. */
+static void subtrees(void **state)
+{
+    static const struct {
+        uint32_t sizes[4];
+        bool subtrees;
+    } cases[] = {{{4, 4, 4, 4}, true}, {{4, 4, 3, 0}, true}, {{2, 2, 2, 1}, true}, {{1, 1, 1, 1}, true}, {{5, 0}, true},
+                 {{3, 3, 0}, false}, {{2, 4, 0}, false}, {{4, 2, 4, 0}, false}, {{4, 4, 5, 0}, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t host_of[32], memory[4 * 32 + 1], ranks = 0;
+        struct weft_plan_hosts hosts;
+        for (uint32_t h = 0; h < 4 && cases[i].sizes[h]; h++)
+            for (uint32_t n = 0; n < cases[i].sizes[h]; n++) host_of[ranks++] = 100 - h;
+        weft_plan_hosts_make(host_of, ranks, memory, &hosts);
+        assert_true(hosts.subtrees == cases[i].subtrees && hosts.together);
+        assert_true(weft_plan_reproducible(WEFT_PLAN_HIERARCHY, &hosts) == cases[i].subtrees);
+    }
+    assert_false(weft_plan_reproducible(WEFT_PLAN_HIERARCHY, NULL));
+}
+
 static void gather(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_GATHER); }
 static void scatter(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_SCATTER); }
 static void all_to_all(void **state) { prove_vector_kind(WEFT_PLAN_DIRECT, WEFT_COLL_ALL_TO_ALL); }
@@ -235,7 +293,7 @@ static void names_and_choice(void **state)
                     struct weft_plan_question question = {.kind = kind, .ranks = p, .bytes = bytes, .elem_bytes = 4, .wide_bytes = 4,
                                                           .reproducible = same, .unequal = bytes % 3 == 0};
                     enum weft_plan_id plan = weft_plan_choose(&question, NULL);
-                    assert_true(weft_plan_supports(plan, kind) && (!same || weft_plan_reproducible(plan)));
+                    assert_true(weft_plan_supports(plan, kind) && (!same || weft_plan_reproducible(plan, NULL)));
                     if (question.unequal && weft_plan_cuts(WEFT_PLAN_DIRECT, kind)) assert_true(weft_plan_cuts(plan, kind));
                 }
     struct weft_plan_question question = {.kind = WEFT_COLL_ALL_REDUCE, .ranks = 16, .bytes = 8, .elem_bytes = 4, .wide_bytes = 4};
@@ -249,7 +307,7 @@ static void names_and_choice(void **state)
     assert_non_null(strstr(text, "halving (as told)"));
     assert_in_range(weft_plan_explain(&question, text, 20), 20, 400); /* cut, not overrun */
     question.reproducible = true, question.told = WEFT_PLAN_RING;
-    assert_true(weft_plan_reproducible(weft_plan_choose(&question, NULL))); /* what is asked of the sum is above what was told */
+    assert_true(weft_plan_reproducible(weft_plan_choose(&question, NULL), NULL)); /* what is asked of the sum is above what was told */
 }
 
 /* No cliff: from one size, or number of ranks, to the next the modelled time of the chosen plan grows by what was added. */
@@ -296,7 +354,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(direct_all_reduce), cmocka_unit_test(direct_reduce_scatter), cmocka_unit_test(direct_all_gather),
         cmocka_unit_test(direct_all_gather_bytes), cmocka_unit_test(ring_all_reduce), cmocka_unit_test(ring_reduce_scatter),
         cmocka_unit_test(ring_all_gather), cmocka_unit_test(doubling), cmocka_unit_test(halving), cmocka_unit_test(double_tree), cmocka_unit_test(direct_reduce),
-        cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather), cmocka_unit_test(bruck_all_to_all),
+        cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather), cmocka_unit_test(bruck_all_to_all), cmocka_unit_test(hierarchy), cmocka_unit_test(subtrees),
         cmocka_unit_test(pat_reduce_scatter), cmocka_unit_test(pat_all_gather), cmocka_unit_test(pat_aggregated), cmocka_unit_test(binomial_gather),
         cmocka_unit_test(binomial_scatter),
         cmocka_unit_test(gather), cmocka_unit_test(scatter), cmocka_unit_test(all_to_all), cmocka_unit_test(unequal_pieces), cmocka_unit_test(any_root),

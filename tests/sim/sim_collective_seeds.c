@@ -102,6 +102,8 @@ struct rank_script {
 };
 
 struct group_script {
+    struct weft_plan_hosts sharing;    /* for the hierarchy: which ranks are said to share a host; any is right */
+    uint32_t sharing_memory[4 * WORLD_HOSTS_MAX + 1];
     uint32_t ranks, op_count, at_once; /* posts that many before it waits for one */
     uint32_t hosts[WORLD_HOSTS_MAX];
     struct call calls[OPS_MAX];
@@ -167,7 +169,7 @@ static void late_fired(struct weft_timer *timer) { post_some(weft_container_of(t
 
 static bool same_everywhere(const struct call *call) { return call->kind <= WEFT_COLL_BARRIER && call->kind != WEFT_COLL_REDUCE_SCATTER; }
 
-static void choose_call(struct call *call, uint32_t ranks)
+static void choose_call(struct call *call, const struct weft_plan_hosts *sharing, uint32_t ranks)
 {
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER,
                                                 WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST, WEFT_COLL_BARRIER, WEFT_COLL_REDUCE, WEFT_COLL_GATHER,
@@ -180,6 +182,7 @@ static void choose_call(struct call *call, uint32_t ranks)
     call->plan = (enum weft_plan_id)(1 + roll(WEFT_PLAN_COUNT - 1));
     if (!weft_plan_supports(call->plan, call->kind)) call->plan = WEFT_PLAN_DIRECT;
     call->chunk_bytes = run.chunk_bytes;
+    call->hosts = sharing;
 }
 
 /* ---- a rank that calls something else, or nothing ---- */
@@ -192,7 +195,7 @@ static bool calls_differ(const struct call *a, const struct call *b)
     return a->count != b->count || a->dtype != b->dtype || a->plan != b->plan || (sums && a->op != b->op) || (roots && a->root != b->root);
 }
 
-static void change_call(struct call *call, uint32_t ranks)
+static void change_call(struct call *call, const struct weft_plan_hosts *sharing, uint32_t ranks)
 {
     struct call other;
     enum weft_plan_id plan = (enum weft_plan_id)(1 + roll(WEFT_PLAN_COUNT - 1));
@@ -203,7 +206,7 @@ static void change_call(struct call *call, uint32_t ranks)
     case 3: if (weft_plan_supports(plan, call->kind)) call->plan = plan; break;
     case 4: call->root = (call->root + 1) % ranks; break;
     default:
-        choose_call(&other, ranks);
+        choose_call(&other, sharing, ranks);
         *call = other;
         break;
     }
@@ -217,7 +220,7 @@ static void choose_odd(struct group_script *g)
         g->odd_calls[n] = g->calls[n + 1];
         g->odd_calls[n + 1] = g->calls[n];
     }
-    for (int tries = 0; tries < 20 && !calls_differ(&g->odd_calls[n], &g->calls[n]); tries++) change_call(&g->odd_calls[n], g->ranks);
+    for (int tries = 0; tries < 20 && !calls_differ(&g->odd_calls[n], &g->calls[n]); tries++) change_call(&g->odd_calls[n], &g->sharing, g->ranks);
     if (!calls_differ(&g->odd_calls[n], &g->calls[n])) return;
     g->odd = (uint32_t)roll(g->ranks);
     g->odd_from = n;
@@ -244,9 +247,12 @@ static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
         g->hosts[j] = g->hosts[i];
         g->hosts[i] = host;
     }
+    uint32_t host_of[WORLD_HOSTS_MAX], shared = 1 + (uint32_t)roll(ranks);
+    for (uint32_t r = 0; r < ranks; r++) host_of[r] = roll(4) ? r * shared / ranks : (uint32_t)roll(shared);
+    weft_plan_hosts_make(host_of, ranks, g->sharing_memory, &g->sharing);
     for (uint32_t n = 0; n < g->op_count; n++) {
         struct call *call = &g->calls[n];
-        choose_call(call, ranks);
+        choose_call(call, &g->sharing, ranks);
         size_t elem = weft_dtype_bytes(call->dtype);
         uint64_t out = call_out_elems(call, call->root); /* nobody has a longer one */
         uint32_t copies = same_everywhere(call) ? 1 : ranks;
@@ -429,6 +435,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
         struct group_script *g = &run.groups[k];
         make_script(g, k == 0 ? hosts : 1 + (uint32_t)roll(k == 1 ? hosts / 2 : 8), hosts);
         choose_trouble(g);
+        options.hosts = &g->sharing;
         g->cut = is_cut(g);
         for (uint32_t r = 0; r < g->ranks; r++) g->hurt |= run.killed[g->hosts[r]];
         if (world_group(run.world, g->hosts, g->ranks, 1 + k, &options, groups) < 0) {

@@ -49,6 +49,25 @@ class Operations(harness.JobTest):
                 told = {"WEFT_PLAN_" + kind: plan for kind, plan in plans.items()}
                 self.bits(workers, f"{name}-{workers}", WEFT_COLLECTIVE_CHUNK_BYTES=chunk, **told, **(SHM if workers % 2 else TCP))
 
+    def test_hosts(self):
+        """Ranks that say they are on different hosts, of two ranks or of unequal numbers: the hierarchy, and its bits where hosts are subtrees of T."""
+        worker = ["sh", "-c", 'export WEFT_CLIENT_HOST=host$((WEFT_RANK / $RANKS_PER_HOST)); exec "$0"', WORKER]
+        told = {"WEFT_PLAN_ALL_REDUCE": "hierarchy", "WEFT_PLAN_BROADCAST": "hierarchy", **TCP}
+        for workers, per_host in ((4, 2), (5, 2), (5, 3)):
+            seen = {}
+            for plan in ("hierarchy", "direct"):
+                for chunk in ("4096", "1048576"):
+                    environment = {**told, "WEFT_PLAN_ALL_REDUCE": plan, "RANKS_PER_HOST": str(per_host), "WEFT_COLLECTIVE_CHUNK_BYTES": chunk}
+                    done = self.run_job(0, workers, worker, f"hosts-{workers}-{per_host}-{plan}-{chunk}", environment=environment)
+                    self.assertEqual(done.returncode, 0, done.stdout)
+                    found = set(re.findall(r"bits ([0-9a-f]{16})", done.stdout))
+                    self.assertEqual(len(found), 1, done.stdout)
+                    self.assertIn(f"{plan} (as told)", done.stdout)
+                    self.assertIn(f"hosts of up to {per_host} ranks", done.stdout)
+                    seen[plan, chunk] = found.pop()
+            same = {name: bits for name, bits in seen.items() if name[0] == "hierarchy" or per_host == 2}
+            self.assertEqual(len(set(same.values())), 1, seen)
+
     def test_a_wrong_plan_is_refused(self):
         done = self.run_job(0, 2, [WORKER], "wrong", environment={"WEFT_PLAN_REDUCE": "ring"})
         self.assertNotEqual(done.returncode, 0)

@@ -14,11 +14,12 @@ struct weft_link_cost sim_cost_of(const struct sim_settings *settings, uint64_t 
     return cost;
 }
 
-struct weft_plan_question sim_question_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost)
+struct weft_plan_question sim_question_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost,
+                                          const struct weft_plan_hosts *hosts)
 {
     return (struct weft_plan_question){.kind = settings->kind, .ranks = settings->ranks, .bytes = elems * sizeof(float), .elem_bytes = sizeof(float),
                                        .wide_bytes = sizeof(float), .told = settings->plan, .chunk_bytes = settings->chunk_bytes,
-                                       .window = settings->inflight, .cost = cost};
+                                       .window = settings->inflight, .cost = cost, .hosts = hosts};
 }
 
 static const char *text_of(enum weft_coll_kind kind, enum weft_plan_id plan)
@@ -41,9 +42,9 @@ static const char *text_of(enum weft_coll_kind kind, enum weft_plan_id plan)
 }
 
 enum weft_plan_id sim_formulas_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost,
-                                  struct sim_formula formulas_out[WEFT_PLAN_COUNT])
+                                  const struct weft_plan_hosts *hosts, struct sim_formula formulas_out[WEFT_PLAN_COUNT])
 {
-    struct weft_plan_question question = sim_question_of(settings, elems, cost);
+    struct weft_plan_question question = sim_question_of(settings, elems, cost, hosts);
     uint64_t times_ns[WEFT_PLAN_COUNT];
     question.told = WEFT_PLAN_AUTO;
     enum weft_plan_id chosen = weft_plan_choose(&question, times_ns);

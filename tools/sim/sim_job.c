@@ -34,6 +34,8 @@ struct sim_job {
     struct rank *ranks;
     uint32_t count, pending; /* ranks that run; of them, those that have not ended */
     struct weft_link_cost cost;
+    struct weft_plan_hosts hosts;
+    uint32_t *hosts_memory;
     bool done;
     char why[480]; /* of the first rank that failed */
     uint64_t elems, in_elems, out_elems; /* of the call; of each rank's buffers */
@@ -59,6 +61,7 @@ uint32_t sim_job_host(const struct sim_job *job, uint32_t rank)
     return (uint32_t)((uint64_t)rank * weft_topology_hosts(job->topology) / job->settings.ranks); /* neighbours share hosts */
 }
 const struct weft_link_cost *sim_job_cost(const struct sim_job *job) { return &job->cost; }
+const struct weft_plan_hosts *sim_job_hosts(const struct sim_job *job) { return &job->hosts; }
 
 struct weft_sim *sim_job_sim(struct sim_job *job) { return job->sim; }
 const struct weft_topology *sim_job_topology(const struct sim_job *job) { return job->topology; }
@@ -135,6 +138,7 @@ static enum weft_status make_group(struct sim_job *job, uint32_t index, const ui
     options.rank = index;
     options.ranks = job->settings.ranks;
     options.endpoint_ids = ids;
+    options.hosts = &job->hosts;
     options.group_id = GROUP_ID;
     options.chunk_bytes = job->settings.chunk_bytes;
     options.inflight_max = job->settings.inflight;
@@ -152,7 +156,10 @@ static bool open_ranks(struct sim_job *job)
     enum weft_status status = WEFT_OK;
     struct weft_error error = {0};
     uint32_t *ids = calloc(ranks, sizeof *ids);
-    if (!ids) return failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
+    job->hosts_memory = calloc(weft_plan_hosts_words(ranks), sizeof *job->hosts_memory);
+    if (!ids || !job->hosts_memory) return failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
+    for (uint32_t r = 0; r < ranks; r++) ids[r] = sim_job_host(job, r);
+    weft_plan_hosts_make(ids, ranks, job->hosts_memory, &job->hosts);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = open_rank(job, r);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = connect_rank(job, r);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) {
@@ -237,7 +244,7 @@ static uint32_t ranks_to_run(const struct sim_job *job)
 {
     const struct sim_settings *s = &job->settings;
     struct weft_link_cost cost = sim_cost_of(s, s->latency_ns, s->bytes_per_second);
-    struct weft_plan_question question = sim_question_of(s, job->elems, &cost);
+    struct weft_plan_question question = sim_question_of(s, job->elems, &cost, NULL);
     bool equal = s->kind != WEFT_COLL_ALL_REDUCE || job->elems % s->ranks == 0;
     if (s->every_rank || !s->timing_only || s->topology_path || !equal || weft_plan_choose(&question, NULL) != WEFT_PLAN_RING) return s->ranks;
     for (uint32_t count = ALIKE_MIN; count <= s->ranks / 2; count++)
@@ -355,5 +362,6 @@ void sim_job_close(struct sim_job *job)
     weft_sim_free(job->sim);
     weft_topology_free(job->topology);
     free(job->ranks);
+    free(job->hosts_memory);
     free(job);
 }

@@ -214,7 +214,7 @@ WEFT_API enum weft_status weft_send(struct weft_session *session, const void *bu
 WEFT_API enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t from,
                                     struct weft_request *request);
 
-/* Which plan the next operations take: "auto" (default), one of direct, ring, doubling, halving, double_tree, bruck, chain,
+/* Which plan the next operations take: "auto" (default), one of direct, ring, doubling, halving, double_tree, bruck, pat, chain,
  * binomial for all operations that have it, or for some of them, as "all_reduce=halving,broadcast=chain". Same on all ranks.
  * WEFT_PLAN_ALL_REDUCE=ring in the environment says the same of one operation, collective.plan of all. */
 WEFT_API enum weft_status weft_set_plan(struct weft_session *session, const char *plan);

@@ -1,0 +1,39 @@
+/* hosts.c - which workers share a host, by the names in the roster: the hierarchical plan goes by it.
+ *
+ * Every rank has the same roster, so all come to the same answer. */
+#include <string.h>
+
+#include "client/session.h"
+
+/* The host of each rank as a number: the first rank that gave this name. */
+static void number_hosts(const struct weft_session *session, const Weft__Control__Roster *roster, const char **names, uint32_t *host_of)
+{
+    for (size_t i = 0; i < roster->n_members; i++)
+        if (roster->members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER && roster->members[i]->index < session->ranks)
+            names[roster->members[i]->index] = roster->members[i]->host;
+    uint32_t hosts = 0; /* distinct names so far, each with its first rank */
+    uint32_t *firsts = host_of + session->ranks;
+    for (uint32_t rank = 0; rank < session->ranks; rank++) {
+        uint32_t at = 0;
+        while (at < hosts && strcmp(names[firsts[at]], names[rank]) != 0) at++;
+        if (at == hosts) firsts[hosts++] = rank;
+        host_of[rank] = firsts[at];
+    }
+}
+
+enum weft_status client_hosts_find(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error)
+{
+    struct client_engine *engine = &session->engine;
+    const char **names = weft_alloc_array(session->env, session->ranks, sizeof *names);
+    uint32_t *host_of = weft_alloc_array(session->env, session->ranks, 2 * sizeof *host_of);
+    engine->hosts_memory = weft_alloc_array(session->env, weft_plan_hosts_words(session->ranks), sizeof *engine->hosts_memory);
+    bool room = names && host_of && engine->hosts_memory;
+    for (uint32_t rank = 0; room && rank < session->ranks; rank++) names[rank] = "";
+    if (room) {
+        number_hosts(session, roster, names, host_of);
+        weft_plan_hosts_make(host_of, session->ranks, engine->hosts_memory, &engine->hosts);
+    }
+    weft_free_bytes(session->env, names);
+    weft_free_bytes(session->env, host_of);
+    return room ? WEFT_OK : weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the hosts of %u ranks", session->ranks);
+}
