@@ -14,13 +14,12 @@ enum slot_state { SLOT_WAITING, SLOT_ISSUED, SLOT_OVER };
 struct slot {
     struct weft_action action;
     enum slot_state state;
-    struct slot *queued; /* next of the same pair and direction */
-    struct slot *partner; /* of a send on its way: the receive */
+    struct slot *partner; /* of a message on its way: the other end */
     uint32_t rank;
 };
 
 struct fold {
-    uint64_t *elements;   /* (ranks, chunk) */
+    uint64_t *elements;   /* (ranks, count) of the chunk; NULL: closed */
     uint8_t *present;     /* (ranks,) */
 };
 
@@ -43,6 +42,8 @@ struct rank {
     uint64_t in_count, out_count;
     uint64_t *cuts_in, *cuts_out; /* all_to_all */
     struct fold *folds;
+    uint64_t scratch_count;
+    uint32_t fold_count;
     struct past past[HISTORY];
     struct slot slots[WINDOW_MAX];
     uint64_t head, tail;
@@ -53,8 +54,6 @@ struct model {
     const struct plan_case *c;
     struct weft_plan_args args;
     struct rank *ranks;
-    struct slot **sends, **recvs;       /* (ranks, ranks) oldest unmatched */
-    struct slot **sends_last, **recvs_last;
     struct slot **running;              /* sends with a partner, and computations: started, not finished */
     size_t running_count, running_room;
     uint64_t random;
@@ -221,7 +220,7 @@ static bool in_bounds(struct model *m, uint32_t rank, const struct weft_action *
     const struct rank *r = &m->ranks[rank];
     struct past past;
     touches_of(&past, a);
-    uint64_t rooms[] = {r->in_count, r->out_count, weft_plan_scratch(&r->cursor.args)};
+    uint64_t rooms[] = {r->in_count, r->out_count, r->scratch_count};
     bool long_messages = m->c->plan == WEFT_PLAN_BRUCK || (m->c->plan == WEFT_PLAN_BINOMIAL && !weft_plan_wide(m->c->plan, m->c->kind));
     if (!long_messages && a->count > m->c->chunk_elems) return fault(m, "a step of %llu elements", (unsigned long long)a->count);
     for (uint32_t t = 0; t < past.touch_count; t++) {
@@ -231,7 +230,7 @@ static bool in_bounds(struct model *m, uint32_t rank, const struct weft_action *
                          (unsigned long long)use->first, (unsigned long long)use->count, (unsigned long long)rooms[use->space]);
     }
     bool folds = a->kind == WEFT_ACTION_RECV_FOLD || a->kind == WEFT_ACTION_FOLD;
-    if (folds && a->area >= weft_plan_folds(&r->cursor.args)) return fault(m, "fold %u does not exist", a->area);
+    if (folds && a->area >= r->fold_count) return fault(m, "fold %u does not exist", a->area);
     bool talks = a->kind == WEFT_ACTION_SEND || is_receive(a->kind);
     if (talks && (a->peer >= m->c->ranks || a->peer == rank)) return fault(m, "rank %u talks to rank %u", rank, a->peer);
     bool partials = a->kind == WEFT_ACTION_SEND && a->place != WEFT_PLACE_AREA && a->wide;
@@ -256,6 +255,15 @@ static void add(struct rank *r, const struct weft_action *a)
     }
 }
 
+static struct fold *open_fold(struct model *m, struct rank *r, const struct weft_action *a)
+{
+    struct fold *fold = &r->folds[a->area];
+    if (fold->elements) return fold;
+    fold->elements = calloc(m->c->ranks * a->count, sizeof(uint64_t));
+    fold->present = calloc(m->c->ranks, 1);
+    return fold;
+}
+
 static void receive_payload(struct model *m, struct slot *recv, const uint64_t *data)
 {
     struct rank *r = &m->ranks[recv->rank];
@@ -266,10 +274,10 @@ static void receive_payload(struct model *m, struct slot *recv, const uint64_t *
         return;
     }
     if (a->kind == WEFT_ACTION_RECV_FOLD) {
-        struct fold *fold = &r->folds[a->area];
+        struct fold *fold = open_fold(m, r, a);
         if (fold->present[a->peer]) fault(m, "rank %u gets the contribution of rank %u twice", recv->rank, a->peer);
         fold->present[a->peer] = 1;
-        memcpy(fold->elements + a->peer * m->c->chunk_elems, data, a->count * sizeof *data);
+        memcpy(fold->elements + a->peer * a->count, data, a->count * sizeof *data);
         return;
     }
     memmove(r->scratch + a->scratch, data, a->count * sizeof *data);
@@ -280,7 +288,7 @@ static void fold(struct model *m, struct slot *slot)
 {
     struct rank *r = &m->ranks[slot->rank];
     const struct weft_action *a = &slot->action;
-    struct fold *area = &r->folds[a->area];
+    struct fold *area = open_fold(m, r, a);
     uint64_t *to = a->place == WEFT_PLACE_AREA ? r->scratch + a->scratch : r->out + a->offset;
     const struct weft_plan_hosts *hosts = weft_plan_folds_host(m->c->plan) ? m->c->hosts : NULL;
     uint32_t folded = 0;
@@ -289,15 +297,16 @@ static void fold(struct model *m, struct slot *slot)
         bool member = !hosts || hosts->host[peer] == hosts->host[slot->rank];
         if (area->present[peer] != (member && peer != slot->rank)) fault(m, "rank %u folds without, or with, rank %u", slot->rank, peer);
     }
-    memcpy(area->elements + slot->rank * m->c->chunk_elems, r->in + a->offset_in, a->count * sizeof(uint64_t));
+    memcpy(area->elements + slot->rank * a->count, r->in + a->offset_in, a->count * sizeof(uint64_t));
     for (uint64_t i = 0; i < a->count; i++) {
         for (uint32_t peer = folded = 0; peer < m->c->ranks; peer++)
-            if (peer == slot->rank || area->present[peer]) leaves[folded++] = area->elements[i + peer * m->c->chunk_elems];
+            if (peer == slot->rank || area->present[peer]) leaves[folded++] = area->elements[i + peer * a->count];
         to[i] = tree(leaves, 1, 0, folded);
         if (a->last) to[i] = finished(to[i]);
     }
     free(leaves);
-    memset(area->present, 0, m->c->ranks);
+    free(area->elements), free(area->present);
+    *area = (struct fold){0};
 }
 
 static void copy(struct model *m, struct slot *slot)
@@ -316,12 +325,16 @@ static void over(struct model *m, struct slot *slot)
     r->woken = true;
 }
 
-static void enqueue(struct slot **first, struct slot **last, struct slot *slot)
+/* The oldest message of a pair that has been started here and not met its other end. */
+static struct slot *oldest(struct model *m, uint32_t rank, uint32_t peer, bool receives)
 {
-    slot->queued = NULL;
-    if (*first) (*last)->queued = slot;
-    else *first = slot;
-    *last = slot;
+    struct rank *r = &m->ranks[rank];
+    for (uint64_t number = r->tail; number < r->head; number++) {
+        struct slot *slot = &r->slots[number % m->c->window];
+        if (slot->state != SLOT_ISSUED || slot->partner || slot->action.peer != peer) continue;
+        if (receives ? is_receive(slot->action.kind) : slot->action.kind == WEFT_ACTION_SEND) return slot;
+    }
+    return NULL;
 }
 
 /* What has been started comes to its end: only now are bytes read and written. */
@@ -370,11 +383,9 @@ static bool finish_any(struct model *m)
 
 static void match(struct model *m, uint32_t from, uint32_t to)
 {
-    size_t pair = (size_t)from * m->c->ranks + to;
-    while (m->sends[pair] && m->recvs[pair] && !m->failed) {
-        struct slot *send = m->sends[pair], *recv = m->recvs[pair];
-        m->sends[pair] = send->queued;
-        m->recvs[pair] = recv->queued;
+    while (!m->failed) {
+        struct slot *send = oldest(m, from, to, false), *recv = send ? oldest(m, to, from, true) : NULL;
+        if (!recv) return;
         const struct weft_action *s = &send->action, *r = &recv->action;
         if (s->message != r->message || s->count != r->count || s->wide != r->wide) {
             fault(m, "rank %u sends message %u of %llu%s, rank %u awaits message %u of %llu%s", from, s->message, (unsigned long long)s->count,
@@ -382,6 +393,7 @@ static void match(struct model *m, uint32_t from, uint32_t to)
             return;
         }
         send->partner = recv;
+        recv->partner = send;
         run(m, send);
     }
 }
@@ -391,20 +403,10 @@ static void issue(struct model *m, struct slot *slot)
     const struct weft_action *a = &slot->action;
     slot->state = SLOT_ISSUED;
     switch (a->kind) {
-    case WEFT_ACTION_SEND: {
-        size_t pair = (size_t)slot->rank * m->c->ranks + a->peer;
-        enqueue(&m->sends[pair], &m->sends_last[pair], slot);
-        match(m, slot->rank, a->peer);
-        break;
-    }
+    case WEFT_ACTION_SEND: match(m, slot->rank, a->peer); break;
     case WEFT_ACTION_RECV_SUM:
     case WEFT_ACTION_RECV_FOLD:
-    case WEFT_ACTION_RECV: {
-        size_t pair = (size_t)a->peer * m->c->ranks + slot->rank;
-        enqueue(&m->recvs[pair], &m->recvs_last[pair], slot);
-        match(m, a->peer, slot->rank);
-        break;
-    }
+    case WEFT_ACTION_RECV: match(m, a->peer, slot->rank); break;
     case WEFT_ACTION_FOLD:
     case WEFT_ACTION_PACK:
     case WEFT_ACTION_SUM:
@@ -449,6 +451,7 @@ static void advance(struct model *m, uint32_t rank)
                 break;
             }
             slot->rank = rank;
+            slot->partner = NULL;
             slot->state = SLOT_WAITING;
             if (!in_bounds(m, rank, &slot->action) || !in_order(m, rank, r->head, &slot->action)) return;
             r->head++;
@@ -525,11 +528,13 @@ static uint64_t expected(struct model *m, uint32_t rank, uint64_t i, uint64_t *l
     case WEFT_COLL_ALL_GATHER_BYTES: return leaf((uint32_t)(i / c->count), i % c->count);
     case WEFT_COLL_ALL_GATHER:
     case WEFT_COLL_GATHER:
+        if (!c->cuts) return leaf((uint32_t)(i / c->count), i % c->count);
         while (piece_first(c, piece + 1) <= i) piece++;
         return leaf(piece, i - piece_first(c, piece));
     case WEFT_COLL_SCATTER: return leaf(c->root, piece_first(c, rank) + i);
     case WEFT_COLL_ALL_TO_ALL: {
         const struct rank *r = &m->ranks[rank];
+        if (!c->cuts) return leaf((uint32_t)(i / c->count), rank * c->count + i % c->count);
         while (r->cuts_out[piece + 1] <= i) piece++;
         return leaf(piece, m->ranks[piece].cuts_in[rank] + i - r->cuts_out[piece]);
     }
@@ -540,10 +545,10 @@ static uint64_t expected(struct model *m, uint32_t rank, uint64_t i, uint64_t *l
     }
 }
 
-/* How much rank `from` has for rank `to`. */
+/* Unequal pieces: how much rank `from` has for rank `to`. */
 static uint64_t exchanged(const struct plan_case *c, uint32_t from, uint32_t to)
 {
-    return c->cuts ? (from * 7ull + to * 3ull) % (c->count + 1) : c->count;
+    return (from * 7ull + to * 3ull) % (c->count + 1);
 }
 
 static void set_up(struct model *m, uint32_t rank)
@@ -554,7 +559,7 @@ static void set_up(struct model *m, uint32_t rank)
     args.rank = rank;
     r->in_count = in_elements(c, rank);
     r->out_count = out_elements(c, rank);
-    if (c->kind == WEFT_COLL_ALL_TO_ALL) {
+    if (c->kind == WEFT_COLL_ALL_TO_ALL && c->cuts) {
         r->cuts_in = calloc(c->ranks + 1, sizeof(uint64_t));
         r->cuts_out = calloc(c->ranks + 1, sizeof(uint64_t));
         for (uint32_t peer = 0; peer < c->ranks; peer++) {
@@ -563,12 +568,10 @@ static void set_up(struct model *m, uint32_t rank)
         }
         r->in_count = r->cuts_in[c->ranks];
         r->out_count = r->cuts_out[c->ranks];
-        if (c->cuts) {
-            args.cut_in = r->cuts_in, args.cut_out = r->cuts_out, args.count = 0; /* the longest that this rank knows of */
-            for (uint32_t peer = 0; peer < c->ranks; peer++) {
-                if (exchanged(c, rank, peer) > args.count) args.count = exchanged(c, rank, peer);
-                if (exchanged(c, peer, rank) > args.count) args.count = exchanged(c, peer, rank);
-            }
+        args.cut_in = r->cuts_in, args.cut_out = r->cuts_out, args.count = 0; /* the longest that this rank knows of */
+        for (uint32_t peer = 0; peer < c->ranks; peer++) {
+            if (exchanged(c, rank, peer) > args.count) args.count = exchanged(c, rank, peer);
+            if (exchanged(c, peer, rank) > args.count) args.count = exchanged(c, peer, rank);
         }
     } else if (c->cuts && (c->kind == WEFT_COLL_GATHER || c->kind == WEFT_COLL_SCATTER) && rank != c->root) {
         args.cut_in = args.cut_out = NULL; /* only the root knows them all */
@@ -591,12 +594,9 @@ static void set_up(struct model *m, uint32_t rank)
     if (c->kind == WEFT_COLL_BROADCAST && rank == c->root)
         for (uint64_t i = 0; i < r->out_count; i++) r->out[i] = leaf(rank, i);
     r->scratch = calloc(weft_plan_scratch(&args) + 1, sizeof *r->scratch);
-    uint32_t folds = weft_plan_folds(&args);
-    r->folds = calloc(folds + 1, sizeof *r->folds);
-    for (uint32_t a = 0; a < folds; a++) {
-        r->folds[a].elements = calloc(c->ranks * c->chunk_elems, sizeof(uint64_t));
-        r->folds[a].present = calloc(c->ranks, 1);
-    }
+    r->scratch_count = weft_plan_scratch(&args);
+    r->fold_count = weft_plan_folds(&args);
+    r->folds = calloc(r->fold_count + 1, sizeof *r->folds);
 }
 
 static void tear_down(struct model *m, uint32_t rank)
@@ -609,7 +609,7 @@ static void tear_down(struct model *m, uint32_t rank)
         free(r->in);
         free(r->out);
     }
-    for (uint32_t a = 0; a < weft_plan_folds(&r->cursor.args); a++) {
+    for (uint32_t a = 0; a < r->fold_count; a++) {
         free(r->folds[a].elements);
         free(r->folds[a].present);
     }
@@ -652,25 +652,33 @@ static uint64_t longest_piece(const struct plan_case *c)
     return longest;
 }
 
+static void open_model(struct model *m, const struct plan_case *c, char *why, size_t why_bytes)
+{
+    *m = (struct model){.c = c, .why = why, .why_bytes = why_bytes, .random = c->seed};
+    m->args = (struct weft_plan_args){.plan = c->plan, .kind = c->kind, .ranks = c->ranks, .root = c->root, .count = c->count,
+                                      .chunk_elems = c->chunk_elems, .lanes = c->lanes, .hosts = c->hosts};
+    if (c->cuts && c->kind != WEFT_COLL_ALL_TO_ALL) {
+        m->args.cut_in = m->args.cut_out = c->cuts;
+        m->args.count = longest_piece(c);
+    }
+    m->ranks = calloc(c->ranks, sizeof *m->ranks);
+    for (uint32_t rank = 0; rank < c->ranks; rank++) {
+        set_up(m, rank);
+        m->ranks[rank].woken = true;
+    }
+}
+
+static void close_model(struct model *m)
+{
+    if (!m->failed) check_end(m);
+    for (uint32_t rank = 0; rank < m->c->ranks; rank++) tear_down(m, rank);
+    free(m->ranks), free(m->running);
+}
+
 bool plan_model_run(const struct plan_case *c, char *why, size_t why_bytes)
 {
-    size_t pairs = (size_t)c->ranks * c->ranks;
-    struct model m = {.c = c, .why = why, .why_bytes = why_bytes, .random = c->seed};
-    m.args = (struct weft_plan_args){.plan = c->plan, .kind = c->kind, .ranks = c->ranks, .root = c->root, .count = c->count,
-                                     .chunk_elems = c->chunk_elems, .lanes = c->lanes, .hosts = c->hosts};
-    if (c->cuts && c->kind != WEFT_COLL_ALL_TO_ALL) {
-        m.args.cut_in = m.args.cut_out = c->cuts;
-        m.args.count = longest_piece(c);
-    }
-    m.ranks = calloc(c->ranks, sizeof *m.ranks);
-    m.sends = calloc(pairs, sizeof *m.sends);
-    m.recvs = calloc(pairs, sizeof *m.recvs);
-    m.sends_last = calloc(pairs, sizeof *m.sends_last);
-    m.recvs_last = calloc(pairs, sizeof *m.recvs_last);
-    for (uint32_t rank = 0; rank < c->ranks; rank++) {
-        set_up(&m, rank);
-        m.ranks[rank].woken = true;
-    }
+    struct model m;
+    open_model(&m, c, why, why_bytes);
     for (bool woken = true; woken && !m.failed;) {
         woken = false;
         for (uint32_t rank = 0; rank < c->ranks; rank++) {
@@ -681,10 +689,39 @@ bool plan_model_run(const struct plan_case *c, char *why, size_t why_bytes)
         }
         if (!woken) woken = finish_any(&m);
     }
-    if (!m.failed) check_end(&m);
-    for (size_t pair = 0; pair < pairs && !m.failed; pair++)
-        if (m.sends[pair] || m.recvs[pair]) fault(&m, "a message without its other end");
-    for (uint32_t rank = 0; rank < c->ranks; rank++) tear_down(&m, rank);
-    free(m.ranks), free(m.sends), free(m.recvs), free(m.sends_last), free(m.recvs_last), free(m.running);
+    close_model(&m);
     return !m.failed;
+}
+
+/* One rank of one group, or one message of one group, at random; false: nothing is left to be done in this group. */
+static bool turn(struct model *m, uint64_t random)
+{
+    if (random % 3 == 0 && finish_any(m)) return true;
+    for (uint32_t n = 0; n < m->c->ranks; n++) {
+        uint32_t rank = (uint32_t)((random / 3 + n) % m->c->ranks);
+        if (!m->ranks[rank].woken) continue;
+        m->ranks[rank].woken = false;
+        advance(m, rank);
+        return true;
+    }
+    return finish_any(m);
+}
+
+bool plan_model_run_together(const struct plan_case *cases, size_t count, uint64_t seed, char *why, size_t why_bytes)
+{
+    struct model models[PLAN_MODEL_GROUPS_MAX];
+    bool good = true, more = true;
+    for (size_t i = 0; i < count; i++) open_model(&models[i], &cases[i], why, why_bytes);
+    while (more && good) {
+        seed = mix(seed + 1);
+        size_t first = seed % count;
+        more = false;
+        for (size_t i = 0; i < count && !more; i++) more = turn(&models[(first + i) % count], seed >> 8);
+        for (size_t i = 0; i < count; i++) good &= !models[i].failed;
+    }
+    for (size_t i = 0; i < count; i++) {
+        close_model(&models[i]);
+        good &= !models[i].failed;
+    }
+    return good;
 }

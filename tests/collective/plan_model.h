@@ -32,4 +32,9 @@ struct plan_case {
 /* Runs the case and checks it; on a fault writes one sentence and returns false. */
 bool plan_model_run(const struct plan_case *plan_case, char *why, size_t why_bytes);
 
+/* Several groups at a time, each with an operation of its own: at every turn one rank of one group goes on, or one thing that is
+ * under way ends, in an order made by the seed. */
+#define PLAN_MODEL_GROUPS_MAX 4u
+bool plan_model_run_together(const struct plan_case *cases, size_t count, uint64_t seed, char *why, size_t why_bytes);
+
 #endif
