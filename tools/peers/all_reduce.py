@@ -33,9 +33,9 @@ def weft(arguments, size, plan):
 
 
 def mpi(arguments, size, settings):
-    program = os.path.join(arguments.build, "tools", "mpi_all_reduce")
+    program = os.path.join(arguments.build, "tools", "mpi_operations")
     env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    rows = lines(["mpirun", "--oversubscribe", "-n", str(arguments.n), *settings, program, str(iterations(size)), str(size)], env, 300)
+    rows = lines(["mpirun", "--oversubscribe", "-n", str(arguments.n), *settings, program, "all_reduce", f"{size}:{iterations(size)}"], env, 300)
     return rows[-1]["in_place"]["time_us"]
 
 
@@ -58,7 +58,7 @@ def main():
         "direct": lambda size: weft(arguments, size, "direct"),
         "ring": lambda size: weft(arguments, size, "ring"),
     }
-    if os.path.exists(os.path.join(arguments.build, "tools", "mpi_all_reduce")):
+    if os.path.exists(os.path.join(arguments.build, "tools", "mpi_operations")):
         ob1 = ["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]
         ring = ob1 + ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", "5",
                       "--mca", "coll_tuned_allreduce_algorithm_segmentsize", "1048576"]

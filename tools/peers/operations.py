@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""weft's operations beside Open MPI, MPICH and Gloo, in turn, on this host.
+
+  tools/peers/operations.py --build build                                       # all operations, 2 and 4 ranks
+  tools/peers/operations.py --ops all_gather,broadcast -n 2 --sizes 1M,25M --rounds 5 --markdown
+  tools/peers/operations.py --tcp --ops all_reduce --plot tcp.svg               # over tcp, in a private network namespace; root
+
+Each round runs every contender once for each operation and size; the table has the medians in microseconds, in place where the
+operation has that, and the best peer over weft (above 1: weft is faster). weft with memory of weft_alloc, and with malloc's.
+A column is left out, and that is said, when its peer is not there: Open MPI and MPICH must be installed when the build is set up (apt-get
+install openmpi-bin libopenmpi-dev mpich libmpich-dev), Gloo comes with PyTorch (python3-torch). UCC is not in Debian.
+"""
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+TOOLS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(TOOLS, "lib"))
+import netns  # noqa: E402
+
+OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all", "barrier", "sendrecv"]
+MPI_NAMES = {"reduce_scatter": ["reduce_scatter", "reduce_scatter_block"]}  # the faster of the two counts
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's torch
+ROOT_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def parse_size(text):
+    return int(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else int(text)
+
+
+def name_size(size):
+    for unit in "GMK":
+        if size % UNITS[unit] == 0:
+            return f"{size // UNITS[unit]} {unit}iB"
+    return f"{size} B"
+
+
+def iterations(size):
+    return 3000 if size <= 4096 else 500 if size <= 65536 else 100 if size <= 1 << 20 else 20
+
+
+def rows_of(words, env, inside):
+    """The JSON rows that a command prints; None: it failed, which is said once."""
+    done = subprocess.run(inside + words, env=dict(os.environ, **env), capture_output=True, text=True, timeout=600, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode == 0:
+        return rows
+    print(f"# {' '.join(words[:8])} ... failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+    return []
+
+
+def time_of(row):
+    return row.get("in_place", row)["time_us"]
+
+
+class Contest:
+    def __init__(self, arguments, ranks, inside):
+        self.arguments, self.ranks, self.inside = arguments, ranks, inside
+        self.tools = os.path.join(os.path.abspath(arguments.build), "tools")
+
+    def weft(self, operation, sizes, memory):
+        times = {}
+        transport = "tcp" if self.arguments.tcp else "shm"
+        for size in sizes:
+            words = [os.path.join(self.tools, "weft"), "bench", operation, "-n", str(self.ranks), "-b", str(size), "-e", str(size), "--iters",
+                     str(iterations(size)), "--memory", memory, "--transport", transport, "--json"]
+            for row in rows_of(words, {}, self.inside):
+                times[size] = time_of(row)
+        return times
+
+    def mpi(self, launcher, program, operation, sizes):
+        times = {}
+        for name in MPI_NAMES.get(operation, [operation]):
+            words = [*launcher, "-n", str(self.ranks), os.path.join(self.tools, program), name] + [f"{size}:{iterations(size)}" for size in sizes]
+            for row in rows_of(words, {**ROOT_MPI, **({"UCX_TLS": "tcp,self"} if self.arguments.tcp else {})}, self.inside):
+                times[row["bytes"]] = min(time_of(row), times.get(row["bytes"], float("inf")))
+        return times
+
+    def gloo(self, operation, sizes):
+        words = [PYTHON, os.path.join(TOOLS, "peers", "gloo_operations.py"), "-n", str(self.ranks), operation]
+        return {row["bytes"]: time_of(row) for row in rows_of(words + [f"{size}:{iterations(size)}" for size in sizes], {}, self.inside)}
+
+    def contenders(self, operation):
+        """Name: function of the sizes."""
+        tcp = self.arguments.tcp
+        found = {"weft": lambda sizes: self.weft(operation, sizes, "mapped")}
+        if not tcp and operation != "barrier":
+            found["weft, malloc"] = lambda sizes: self.weft(operation, sizes, "plain")
+        if os.path.exists(os.path.join(self.tools, "mpi_operations")):
+            start = ["mpirun.openmpi", "--oversubscribe"]
+            own = start + ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp" if tcp else "self,vader"]
+            ucx = start + ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]  # it wants InfiniBand otherwise
+            found["Open MPI"] = lambda sizes: self.mpi(own, "mpi_operations", operation, sizes)
+            found["Open MPI, UCX"] = lambda sizes: self.mpi(ucx, "mpi_operations", operation, sizes)
+            if operation == "all_reduce" and not tcp:
+                ring = own + ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", "5", "--mca",
+                              "coll_tuned_allreduce_algorithm_segmentsize", "1048576"]
+                found["Open MPI, ring"] = lambda sizes: self.mpi(ring, "mpi_operations", operation, sizes)
+        if os.path.exists(os.path.join(self.tools, "mpich_operations")):
+            found["MPICH"] = lambda sizes: self.mpi(["mpirun.mpich"], "mpich_operations", operation, sizes)
+        if self.arguments.gloo and operation != "reduce_scatter":
+            found["Gloo"] = lambda sizes: self.gloo(operation, sizes)
+        return found
+
+    def run(self, operation, sizes):
+        """{contender: {size: median}}"""
+        contenders = self.contenders(operation)
+        times = {name: {size: [] for size in sizes} for name in contenders}
+        for number in range(self.arguments.rounds):
+            for name, measure in contenders.items():
+                if name == "Gloo" and number > 0:  # far behind, and slow to start: once
+                    continue
+                for size, time in measure(sizes).items():
+                    times[name][size].append(time)
+        return {name: {size: statistics.median(values) for size, values in by_size.items() if values} for name, by_size in times.items()}
+
+
+def best_over_weft(medians, size):
+    peers = [by_size[size] for name, by_size in medians.items() if not name.startswith("weft") and size in by_size]
+    return min(peers) / medians["weft"][size] if peers and size in medians["weft"] else None
+
+
+def print_table(operation, ranks, medians, sizes, markdown):
+    edge, gap = ("| ", " | ") if markdown else ("", " ")
+    names = list(medians)
+    if markdown:
+        print(f"\n{operation}, {ranks} ranks:\n\n| size | " + " | ".join(names) + " | best peer over weft |\n|---|" + "---:|" * (len(names) + 1))
+    else:
+        print(f"\n# {operation}, {ranks} ranks, microseconds\n{'size':>8} " + " ".join(f"{name:>15}" for name in names) + f" {'best/weft':>10}")
+    for size in sizes:
+        cells = [f"{medians[name][size]:.2f}" if size in medians[name] else "-" for name in names]
+        ratio = best_over_weft(medians, size)
+        cells.append(f"{ratio:.2f}" if ratio else "-")
+        label = "-" if operation == "barrier" else name_size(size)
+        if markdown:
+            print(edge + gap.join([label] + cells) + " |", flush=True)
+        else:
+            print(f"{label:>8} " + " ".join(f"{cell:>15}" for cell in cells[:-1]) + f" {cells[-1]:>10}", flush=True)
+
+
+def draw(arguments, ratios):
+    """A curve for each operation and rank count: best peer over weft by size."""
+    with tempfile.TemporaryDirectory() as directory:
+        words = []
+        for number, ((operation, ranks), points) in enumerate(sorted(ratios.items())):
+            path = os.path.join(directory, f"{operation}-{ranks}.csv")
+            with open(path, "w", encoding="ascii") as file:
+                file.write("bytes,ratio\n" + "".join(f"{size},{ratio}\n" for size, ratio in points))
+            if points and len(words) < 16:
+                words.append(f"{operation} {ranks} ranks={path},color={number}")
+        title = "best peer's time over weft's" + (", tcp on loopback" if arguments.tcp else ", one host")
+        subprocess.run([os.path.join(arguments.build, "tools", "weft"), "bench", "plot", "--title", title, "--x", "bytes", "--y", "ratio", "--x-log",
+                        "--y-log", "--x-label", "size (bytes)", "--y-label", "times as fast", "-o", arguments.plot, *words], check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("-n", default="2,4", help="rank counts (default 2,4)")
+    parser.add_argument("--ops", default=",".join(OPERATIONS))
+    parser.add_argument("--sizes", default="8,4K,64K,1M,25M,64M")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--plot", help="an SVG of the ratios")
+    parser.add_argument("--no-gloo", dest="gloo", action="store_false")
+    parser.add_argument("--tcp", action="store_true", help="over tcp on the loopback of a network namespace of its own, with cubic; root")
+    arguments = parser.parse_args()
+    unknown = set(arguments.ops.split(",")) - set(OPERATIONS)
+    if unknown:
+        parser.error(f"there is no operation {', '.join(sorted(unknown))}")
+    for program, package in (("mpi_operations", "openmpi-bin libopenmpi-dev"), ("mpich_operations", "mpich libmpich-dev")):
+        subprocess.run(["ninja", "-C", arguments.build, f"tools/{program}"], capture_output=True, check=False)
+        if not os.path.exists(os.path.join(arguments.build, "tools", program)):
+            print(f"# no {program} in {arguments.build}: that column is left out (apt-get install {package}, then meson setup)")
+    if arguments.gloo and subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
+        print("# no PyTorch: the column of Gloo is left out (apt-get install python3-torch)")
+        arguments.gloo = False
+    ratios = {}
+    with netns.private_loopback() if arguments.tcp else contextlib.nullcontext([]) as inside:
+        for ranks in (int(word) for word in arguments.n.split(",")):
+            contest = Contest(arguments, ranks, inside)
+            for operation in arguments.ops.split(","):
+                sizes = [8] if operation == "barrier" else [parse_size(word) for word in arguments.sizes.split(",")]
+                medians = contest.run(operation, sizes)
+                print_table(operation, ranks, medians, sizes, arguments.markdown)
+                ratios[operation, ranks] = [(size, ratio) for size in sizes if (ratio := best_over_weft(medians, size))]
+    if arguments.plot:
+        draw(arguments, ratios)
+
+
+if __name__ == "__main__":
+    main()
