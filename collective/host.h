@@ -30,6 +30,7 @@ enum {
     HOST_STEP_BYTES = 1 << 20,  /* loaded and stored in one step of the loop */
     HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
+    HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };

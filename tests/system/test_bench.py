@@ -60,6 +60,8 @@ class Bench(harness.JobTest):
                     self.assertAlmostEqual(row["busbw_GBps"], row["algbw_GBps"] * factor, delta=1e-5 * row["busbw_GBps"] + 1e-9)
                     self.assertAlmostEqual(row["algbw_GBps"], 1e-3 * row["bytes"] / row["time_us"], delta=1e-5 * row["algbw_GBps"])
                     self.assertGreater(row["pss_bytes"], 0)
+        for name in ("all_gather", "broadcast"):  # beyond what stays in caches, at no round address
+            self.rows(name, "-n", "3", "-b", "9999999", "-e", "9999999", "-d", "u8")
         self.assertEqual([row["bytes"] for row in self.rows("barrier", "-n", "3")], [0])
         self.assertEqual([row["root"] for row in self.rows("broadcast", "-n", "3", "-e", "8", "-r", "all")], [0, 1, 2])
 
