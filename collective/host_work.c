@@ -7,10 +7,6 @@
 
 #include <string.h>
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 enum { TILE = 512, AT_ONCE = 8, GROUPS_MAX = HOST_RANKS_MAX / AT_ONCE, LEVELS = 8 };
 _Static_assert(1 << (LEVELS - 2) >= HOST_RANKS_MAX, "a tile for each level of the tree");
 
@@ -180,25 +176,11 @@ static enum weft_status copy_rank(const struct job *job, uint32_t rank, bool out
     return weft_peer_copy(job->coll->group->controls[rank].peer, outward, address, local, bytes);
 }
 
-/* A part of a vector of (whole,) bytes. What does not stay in the cache anyway goes past it, and is not read before it is written. */
+/* A part of a vector of (whole,) bytes. What does not stay in the cache anyway is not read before it is written. */
 static void copy_part(uint8_t *to, const uint8_t *from, size_t bytes, size_t whole)
 {
-#ifdef __SSE2__
-    if (whole >= HOST_STREAM_COPY_BYTES && bytes >= 4096) {
-        size_t head = -(uintptr_t)to & 63;
-        memcpy(to, from, head);
-        for (to += head, from += head, bytes -= head; bytes >= 64; to += 64, from += 64, bytes -= 64) {
-            __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)(from + 16));
-            __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)), d = _mm_loadu_si128((const __m128i *)(from + 48));
-            _mm_stream_si128((__m128i *)to, a);
-            _mm_stream_si128((__m128i *)(to + 16), b);
-            _mm_stream_si128((__m128i *)(to + 32), c);
-            _mm_stream_si128((__m128i *)(to + 48), d);
-        }
-        _mm_sfence(); /* such stores are not ordered with the word that tells of them */
-    }
-#endif
-    memcpy(to, from, bytes);
+    if (whole >= HOST_STREAM_COPY_BYTES) weft_copy_past_cache(to, from, bytes);
+    else memcpy(to, from, bytes);
 }
 
 /* (bytes,) at `from` to the place `to` of all outputs. */

@@ -349,6 +349,9 @@ void weft_mapping_release(struct weft_mapping *mapping); /* a zeroed one is fine
  * system call. As above, whether he wants that is between the two. bytes 0: does the system allow it? WEFT_ERR_UNSUPPORTED: it does
  * not; _PEER_LOST: his process is gone; _INVALID: he has no such memory. */
 enum weft_status weft_peer_copy(struct weft_peer *peer, bool outward, uint64_t address, void *local, size_t bytes);
+/* A memcpy for mapped memory whose destination nobody finds in a cache afterwards: it is not read before it is written. Over when it
+ * returns, as a memcpy is: what is stored later is seen later. */
+void weft_copy_past_cache(void *to, const void *from, size_t bytes);
 /* After a store that the peer may be asleep for: he steps his loop soon. A system call only when he sleeps. */
 void weft_peer_wake(struct weft_peer *peer);
 /* The peer's process has ended, or has closed its endpoint: it loads and stores nothing any more. A peer that is given up

@@ -40,16 +40,24 @@ def allowed():
     return None
 
 
+def choose_congestion_control(inside):
+    """bbr, the default of some kernels, halves traffic that goes both ways at once; the first of these that this machine allows in a namespace
+    is taken, and none is no failure. `inside`: words that run a command there. The name of what is in force."""
+    for name in ("cubic", "reno"):
+        if subprocess.run([*inside, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={name}"], capture_output=True).returncode == 0:
+            break
+    return subprocess.run([*inside, "sysctl", "-n", "net.ipv4.tcp_congestion_control"], capture_output=True, text=True).stdout.strip()
+
+
 @contextlib.contextmanager
 def private_loopback():
-    """A namespace with nothing but a loopback, with cubic, which the machine's default may not be: yields the words that run a command in it."""
+    """A namespace with nothing but a loopback: yields the words that run a command in it, and what congestion control it has."""
     name = f"weft-loopback-{os.getpid()}"
     run("ip", "netns", "add", name)
     inside = ["ip", "netns", "exec", name]
     try:
         run(*inside, "ip", "link", "set", "lo", "up")
-        run(*inside, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic")
-        yield inside
+        yield inside, choose_congestion_control(inside)
     finally:
         run("ip", "netns", "del", name)
 
@@ -78,14 +86,6 @@ class Network:
         run(*self.command(node, ["tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "256kb",
                                  "latency", "50ms"]))
 
-    def _choose_congestion_control(self, node):
-        """bbr, the default of some kernels, halves traffic that goes both ways at once; the first of these that
-        this machine allows is taken, and none is no failure."""
-        for name in ("cubic", "reno"):
-            command = self.command(node, ["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={name}"])
-            if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
-                return
-
     def _join(self, node, port):
         """A veth pair: DEVICE in the process's namespace, `port` on the bridge."""
         outside = self.namespace(node)
@@ -93,7 +93,7 @@ class Network:
         run(*self.command("bridge", ["ip", "link", "set", port, "master", "bridge0", "up"]))
         run(*self.command(node, ["ip", "address", "add", self.address(node) + "/24", "dev", DEVICE]))
         run(*self.command(node, ["ip", "link", "set", DEVICE, "up"]))
-        self._choose_congestion_control(node)
+        choose_congestion_control(self.command(node, []))
         if self.rate:
             self._shape("bridge", port)
             self._shape(node, DEVICE)

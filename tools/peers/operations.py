@@ -94,7 +94,7 @@ class Contest:
             found["weft, malloc"] = lambda sizes: self.weft(operation, sizes, "plain")
         if os.path.exists(os.path.join(self.tools, "mpi_operations")):
             start = ["mpirun.openmpi", "--oversubscribe"]
-            own = start + ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp" if tcp else "self,vader"]
+            own = start + ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp" if tcp else "self,vader"] + (["--mca", "btl_tcp_if_include", "lo"] if tcp else [])
             ucx = start + ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]  # it wants InfiniBand otherwise
             found["Open MPI"] = lambda sizes: self.mpi(own, "mpi_operations", operation, sizes)
             found["Open MPI, UCX"] = lambda sizes: self.mpi(ucx, "mpi_operations", operation, sizes)
@@ -169,7 +169,7 @@ def main():
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--plot", help="an SVG of the ratios")
     parser.add_argument("--no-gloo", dest="gloo", action="store_false")
-    parser.add_argument("--tcp", action="store_true", help="over tcp on the loopback of a network namespace of its own, with cubic; root")
+    parser.add_argument("--tcp", action="store_true", help="over tcp on the loopback of a network namespace of its own, with cubic, or reno where only that is allowed; root")
     arguments = parser.parse_args()
     unknown = set(arguments.ops.split(",")) - set(OPERATIONS)
     if unknown:
@@ -182,7 +182,9 @@ def main():
         print("# no PyTorch: the column of Gloo is left out (apt-get install python3-torch)")
         arguments.gloo = False
     ratios = {}
-    with netns.private_loopback() if arguments.tcp else contextlib.nullcontext([]) as inside:
+    with netns.private_loopback() if arguments.tcp else contextlib.nullcontext(([], "")) as (inside, congestion_control):
+        if arguments.tcp:
+            print(f"# tcp over the loopback of a private namespace, congestion control {congestion_control} on both sides")
         for ranks in (int(word) for word in arguments.n.split(",")):
             contest = Contest(arguments, ranks, inside)
             for operation in arguments.ops.split(","):

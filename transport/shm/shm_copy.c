@@ -40,6 +40,11 @@ void shm_copy(void *to, const void *from, size_t bytes, bool stream)
     memcpy(to, from, bytes);
 }
 
+void weft_copy_past_cache(void *to, const void *from, size_t bytes)
+{
+    shm_copy(to, from, bytes, true);
+}
+
 enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes, bool write)
 {
     for (size_t at = 0; at < bytes;) {
