@@ -95,6 +95,7 @@ struct weft_codec_spec {
     double momentum;      /* topk, 0 <= m < 1, default 0: momentum correction; the optimiser then has none (topk_codec.c) */
     double clip;          /* topk, 0: none, or up to 1e30: the gradient's norm is at most clip / sqrt(ranks) before it is added */
     uint64_t warmup_steps;/* topk, default 0: steps in which the ratio falls from 0.25 by quarters to `ratio` */
+    double feedback;      /* randomk, 0 to 1, default 1: what of the residual is carried into the next step (randomk_codec.c) */
     uint32_t masking;     /* topk, 0 or 1, default 1: the momentum of what was sent starts again from zero */
     uint32_t global;      /* topk, 0 or 1, default 0: a combiner answers with the k largest of the sum and owes the rest itself */
     uint64_t min_count;   /* all but dense, f16, bf16, powersgd: tensors with fewer elements go dense; default 1024 */

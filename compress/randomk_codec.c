@@ -1,6 +1,6 @@
 /* randomk_codec.c - the worker's side of random-k: k elements that all ranks draw alike, with error feedback.
  *
- *     encode(0)   p = grad * scale + e;  send the number of the next step, which decides what is drawn
+ *     encode(0)   p = grad * scale + feedback * e;  send the number of the next step, which decides what is drawn
  *     take(0)     the largest of all workers' numbers: all draw by it, also when one was restored from an older checkpoint
  *     encode(1)   send p at the drawn indices;  e' = p, zero where sent
  *     take(1)     the sum of all workers' values
@@ -9,6 +9,11 @@
  *
  * Stich, Cordonnier, Jaggi 2018 (Sparsified SGD with Memory): no factor n/k, what is not drawn comes back through e. A
  * contraction by k/n in expectation.
+ *
+ * With feedback 1 nothing is lost, and an element that was not drawn for n/k steps comes with all their gradients at once: a
+ * learning rate that is right for dense is n/k times too large for it then. With a feedback f below 1 what waits fades, no
+ * element brings more than 1/(1 - f) steps, and the sum of what is sent is (k/n) / (1 - f (1 - k/n)) of the gradients' in
+ * expectation: slower, and stable. (A decaying residual as LoCo has it, Xie et al. 2024.)
  *
  * What may be summed compressed: the values of round 1, as one dense vector of k: bytes do not grow with the ranks. */
 #include <string.h>
@@ -59,7 +64,13 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
     if (round == 0) {
-        if (weft_kernels()->scale_add_f32(self->base.shadow, grad, grad_scale, self->base.residual, codec->elems) >= CODEC_TOO_LARGE_BITS)
+        const struct weft_kernels *kernels = weft_kernels();
+        const float feedback = (float)codec->spec.feedback, *carried = self->base.residual;
+        if (feedback != 1.0f) {
+            kernels->scale_f32(self->base.shadow, carried, feedback, codec->elems);
+            carried = self->base.shadow;
+        }
+        if (kernels->scale_add_f32(self->base.shadow, grad, grad_scale, carried, codec->elems) >= CODEC_TOO_LARGE_BITS)
             return WEFT_ERR_INVALID;
     } else {
         randomk_indices(self->indices, codec->elems, self->k, codec->spec.seed, self->shared);

@@ -56,6 +56,7 @@ static struct weft_codec_spec default_spec(enum weft_codec_id id)
     if (has_ratio(id)) spec.ratio = 0.01;
     if (has_min_count(id)) spec.min_count = 1024;
     if (id == WEFT_CODEC_TOPK) spec.masking = 1;
+    if (id == WEFT_CODEC_RANDOMK) spec.feedback = 1.0;
     return spec;
 }
 
@@ -184,6 +185,9 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
     } else if (has_ratio(spec->id) && IS("ratio")) {
         if (!parse_decimal(value, value_length, &decimal) || !(decimal > 0.0 && decimal <= 1.0)) return false;
         spec->ratio = decimal;
+    } else if (spec->id == WEFT_CODEC_RANDOMK && IS("feedback")) {
+        if (!parse_decimal(value, value_length, &decimal) || decimal > 1.0) return false;
+        spec->feedback = decimal;
     } else if (has_min_count(spec->id) && IS("min_count")) {
         if (!parse_whole(value, value_length, &spec->min_count)) return false;
     } else if (spec->id == WEFT_CODEC_TOPK) {
@@ -200,7 +204,7 @@ static const char *options_of(enum weft_codec_id id)
     if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, iterations=1..8, min_ratio=1..1000000, seed=0..18446744073709551615";
     if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, momentum=0.. below 1, nesterov=0|1, masking=0|1, global=0|1, clip=0..1e30, warmup_steps=0..,"
                " min_count=0..";
-    if (id == WEFT_CODEC_RANDOMK) return "ratio above 0 up to 1, seed=0..18446744073709551615, min_count=0..18446744073709551615";
+    if (id == WEFT_CODEC_RANDOMK) return "ratio above 0 up to 1, feedback=0..1, seed=0..18446744073709551615, min_count=0..18446744073709551615";
     if (is_narrow(id)) return "min_count=0..18446744073709551615";
     if (is_integer(id)) return "seed=0..18446744073709551615, min_count=0..18446744073709551615";
     return "none";
@@ -250,6 +254,16 @@ static void format_topk(const struct weft_codec_spec *spec, const char *ratio, c
              spec->nesterov ? ",nesterov=1" : "", spec->masking ? "" : ",masking=0", spec->global ? ",global=1" : "", clip, warmup);
 }
 
+static void format_randomk(const struct weft_codec_spec *spec, const char *ratio, char *out, size_t out_bytes)
+{
+    char feedback[48] = "", number[32];
+    if (spec->feedback != 1.0) {
+        format_decimal(spec->feedback, number, sizeof number);
+        snprintf(feedback, sizeof feedback, ",feedback=%s", number);
+    }
+    snprintf(out, out_bytes, "randomk:ratio=%s%s,seed=%" PRIu64 ",min_count=%" PRIu64, ratio, feedback, spec->seed, spec->min_count);
+}
+
 void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes)
 {
     char number[32], iterations[32] = "";
@@ -266,7 +280,7 @@ void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out
         break;
     case WEFT_CODEC_RANDOMK:
         format_decimal(spec->ratio, number, sizeof number);
-        snprintf(out, out_bytes, "randomk:ratio=%s,seed=%" PRIu64 ",min_count=%" PRIu64, number, spec->seed, spec->min_count);
+        format_randomk(spec, number, out, out_bytes);
         break;
     case WEFT_CODEC_SIGN:
     case WEFT_CODEC_E4M3:

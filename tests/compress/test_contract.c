@@ -226,6 +226,46 @@ static void test_save_and_load(void **state)
     }
 }
 
+/* Bytes of a contribution by the formulas of README.md, and never more than what was asked for beforehand. */
+static void test_sizes(void **state)
+{
+    static const struct {
+        const char *text;
+        double least[2], most[2]; /* of rounds 0 and 1 */
+    } cases[] = {
+        {"dense", {4.0 * COUNT}, {4.0 * COUNT}},
+        {"f16", {2.0 * COUNT}, {2.0 * COUNT + 8}},
+        {"bf16", {2.0 * COUNT}, {2.0 * COUNT}},
+        {"powersgd:rank=3,min_ratio=1", {12.0 * ROWS, 12.0 * COLS}, {12.0 * ROWS, 12.0 * COLS}},
+        {"topk:ratio=0.02,min_count=0", {40 * 4.0}, {40 * (4 + 5.644 / 8 + 0.2) + 16}}, /* log2(1961 / 40) = 5.62 */
+        {"int8:min_count=0", {8, COUNT}, {8, COUNT}},
+        {"int4:min_count=0", {8, COUNT / 2}, {8, COUNT / 2 + 1}},
+        {"sign:min_count=0", {COUNT / 8.0 + COUNT / 64.0}, {COUNT / 8.0 + COUNT / 64.0 + 5}},
+        {"e4m3:min_count=0", {COUNT + COUNT / 256.0}, {COUNT + COUNT / 256.0 + 1}},
+        {"randomk:ratio=0.02,min_count=0", {8, 160}, {8, 160}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct fleet fleet;
+        struct sample sample = {sample_seed(81)};
+        fleet_open(&fleet, cases[c].text, shape_of(ROWS, COLS), 2);
+        for (int step = 0; step < 3; step++) {
+            fill(&sample, 2);
+            for (uint32_t round = 0; round < weft_codec_rounds(&fleet.spec); round++) {
+                fleet_encode(&fleet, round, round == 0 ? grad_list : NULL);
+                for (uint32_t r = 0; r < 2; r++) {
+                    const double bytes = (double)fleet.contribution_bytes[r];
+                    if (bytes < cases[c].least[round] || bytes > cases[c].most[round]) fail_msg("%s: %g bytes in round %u", cases[c].text, bytes, round);
+                    assert_true(fleet.contribution_bytes[r] <= weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, round));
+                }
+                fleet_combine(&fleet, round);
+                fleet_take(&fleet, round);
+            }
+            fleet_commit(&fleet);
+        }
+        fleet_close(&fleet);
+    }
+}
+
 /* A combiner that starts over forgets: finish waits until every round was closed again. */
 static void test_combiner_starts_over(void **state)
 {
@@ -441,7 +481,7 @@ int main(void)
         cmocka_unit_test(test_abandon_and_refuse), cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_loss_scale_is_neutral), cmocka_unit_test(test_rescale_follows_the_rate),
         cmocka_unit_test(test_ranks_change),
-        cmocka_unit_test(test_combiner_starts_over), cmocka_unit_test(test_grad_scale),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_combiner_starts_over), cmocka_unit_test(test_grad_scale),
         cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_refused_creation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,6 +100,36 @@ static void test_draws(void **state)
     assert_true(indices[0] < UINT32_MAX / 2 && indices[1] >= UINT32_MAX / 2);
 }
 
+/* Against five lines of arithmetic: what was not drawn fades by `feedback` a step, what was drawn is sent and forgotten. */
+static void test_feedback_fades(void **state)
+{
+    static float owed[COUNT];
+    uint32_t indices[COUNT / 5 + 1];
+    struct fleet fleet;
+    struct sample sample = {sample_seed(64)};
+    memset(owed, 0, sizeof owed);
+    fleet_open(&fleet, "randomk:ratio=0.2,feedback=0.75,min_count=0,seed=3", shape_of(COUNT, 0), 1);
+    const size_t k = (COUNT + 4) / 5;
+    for (uint64_t step = 0; step < 40; step++) {
+        static float expected[COUNT];
+        memset(expected, 0, sizeof expected);
+        fill(&sample, 1);
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        fleet_commit(&fleet);
+        randomk_indices(indices, COUNT, k, 3, step);
+        for (size_t i = 0; i < COUNT; i++) {
+            const float faded = owed[i] * 0.75f;
+            owed[i] = grad_list[0][i] + faded;
+        }
+        for (size_t j = 0; j < k; j++) {
+            expected[indices[j]] = owed[indices[j]];
+            owed[indices[j]] = 0.0f;
+        }
+        assert_memory_equal(out, expected, sizeof expected);
+    }
+    fleet_close(&fleet);
+}
+
 /* One of two workers is new and begins at step 0, the other is at 7: both draw by 7, and from then on count alike. */
 static void test_a_late_worker_draws_alike(void **state)
 {
@@ -193,6 +223,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_lost),  cmocka_unit_test(test_debt_is_bounded), cmocka_unit_test(test_draws),
+        cmocka_unit_test(test_feedback_fades),
         cmocka_unit_test(test_a_late_worker_draws_alike), cmocka_unit_test(test_bad_bytes),       cmocka_unit_test(test_feedback_mends_signs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

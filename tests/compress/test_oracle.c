@@ -94,22 +94,24 @@ static void check_signs(uint32_t ranks)
         }
 }
 
-/* Values move whole or stay whole; k of them. */
+/* Values move whole or stay whole; k of them. The largest: what is left is at most (1 - k/n) |p|^2. */
 static void check_moved(uint32_t ranks, size_t k, bool largest)
 {
     for (uint32_t r = 0; r < ranks; r++) {
         size_t moved = 0;
-        double least_moved = INFINITY, most_kept = 0;
+        double least_moved = INFINITY, most_kept = 0, square = 0, left = 0;
         for (size_t i = 0; i < COUNT; i++) {
             const bool zero = after[r][i] == 0.0f;
             assert_true(zero || given_of(r, i) == 0.0);
+            square += p_of(r, i) * p_of(r, i);
+            left += (double)after[r][i] * (double)after[r][i];
             if (p_of(r, i) == 0.0) continue;
             moved += zero;
             if (zero) least_moved = fmin(least_moved, fabs(p_of(r, i)));
             else most_kept = fmax(most_kept, fabs(p_of(r, i)));
         }
         assert_true(moved <= k);
-        if (largest) assert_true(least_moved >= most_kept);
+        if (largest) assert_true(least_moved >= most_kept && left <= (1 - (double)k / COUNT) * square * (1 + 1e-12));
     }
 }
 

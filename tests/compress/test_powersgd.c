@@ -524,6 +524,36 @@ static void test_warm_start(void **state)
     fleet_close(&fleet);
 }
 
+/* The same M in every step: the subspace turns towards the best one by (second singular value / first)^2 a step, so the error
+ * above the best rank-1 approximation falls by the fourth power. M = sum of s_i u_i v_i^T with unit vectors of the axes. */
+static void test_warm_start_rate(void **state)
+{
+    const double ratio = 0.5, rate = pow(ratio, 4);
+    struct fleet fleet;
+    static float target[COUNT];
+    double excess[6];
+    list_grads();
+    memset(target, 0, sizeof target);
+    for (size_t i = 0; i < 8; i++)
+        target[i * COLS + i] = (float)ldexp(1.0, -(int)i);
+    double best = 0;
+    for (int i = 1; i < 8; i++)
+        best += ldexp(1.0, -2 * i);
+    fleet_open(&fleet, "powersgd:rank=1", shape_of(ROWS, COLS), 1);
+    memcpy(grads[0], target, sizeof target);
+    for (int step = 0; step < 6; step++) {
+        fleet_step(&fleet, grad_list, 1.0f, out);
+        fleet_commit(&fleet);
+        const double error = distance(out, target, COUNT);
+        excess[step] = error * error - best;
+        memcpy(grads[0], out, sizeof out); /* M of the next step is the target again */
+    }
+    for (int step = 2; step < 5; step++) /* the slowest direction is what is left after the first steps */
+        if (excess[step] > 1e-6) assert_true(excess[step] < 1.3 * rate * excess[step - 1] && excess[step] > 0);
+    assert_true(excess[5] < 1e-5);
+    fleet_close(&fleet);
+}
+
 static void test_bad_aggregates(void **state)
 {
     struct fleet fleet;
@@ -561,7 +591,7 @@ int main(void)
         cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
         cmocka_unit_test(test_drawn_anew),         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_lazy_residual_is_the_eager_one),
-        cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start),
+        cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start), cmocka_unit_test(test_warm_start_rate),
         cmocka_unit_test(test_bad_aggregates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,9 @@ static void test_defaults_and_text(void **state)
         {"e4m3:min_count=5", "e4m3:min_count=5"},
         {"e5m2", "e5m2:min_count=1024"},
         {"randomk:seed=9", "randomk:ratio=0.01,seed=9,min_count=1024"},
+        {"randomk:feedback=.9", "randomk:ratio=0.01,feedback=0.9,seed=1,min_count=1024"},
+        {"randomk:feedback=1", "randomk:ratio=0.01,seed=1,min_count=1024"},
+        {"randomk:feedback=0", "randomk:ratio=0.01,feedback=0,seed=1,min_count=1024"},
         {"int4:min_count=0,seed=7", "int4:seed=7,min_count=0"},
         {"powersgd:rank=2", "powersgd:rank=2,min_ratio=2,seed=1"},
         {"powersgd:seed=18446744073709551615,min_ratio=1.50,rank=64,iterations=8",
@@ -44,7 +47,7 @@ static void test_refusals(void **state)
         "powersgd:min_ratio=0.5", "powersgd:min_ratio=1e7", "powersgd:min_ratio=nan", "powersgd:seed=18446744073709551616",
         "topk:ratio=0", "topk:ratio=1.01", "topk:ratio=-0.1", "topk:ratio=0,01", "topk:ratio=1e-99", "topk:ratio=.",
         "topk:ratio=1e", "topk:rank=4", "topk:momentum=1", "topk:momentum=-0.1", "topk:nesterov=2", "topk:masking=", "topk:masking=00", "topk:clip=1e31", "topk:clip=inf",
-        "topk:warmup_steps=1.5", "randomk:momentum=0.9", "int8:clip=1", "topk:min_count=1.5", "topk:ratio=0.1234567890123456789", "topk ", "topk:ratio=0.1 ",
+        "topk:warmup_steps=1.5", "randomk:momentum=0.9", "randomk:feedback=1.1", "topk:feedback=0.5", "randomk:feedback=-1", "int8:clip=1", "topk:min_count=1.5", "topk:ratio=0.1234567890123456789", "topk ", "topk:ratio=0.1 ",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct weft_codec_spec spec = {.rank = 77};

@@ -80,7 +80,7 @@ static void test_unbiased(void **state)
 {
     enum { STEPS = 4000 };
     static float x[WEFT_BLOCK];
-    static double sum[WEFT_BLOCK];
+    static double sum[WEFT_BLOCK], squares[WEFT_BLOCK];
     int8_t codes[WEFT_BLOCK];
     const uint8_t exponent = 127; /* unit 1 */
     for (uint64_t step = 0; step < STEPS; step++) {
@@ -89,10 +89,14 @@ static void test_unbiased(void **state)
             x[i] = (float)i / 64.0f - 2.0f;
         weft_kernels()->quantise_f32(codes, x, &exponent, WEFT_BLOCK, 127, &noise);
         for (size_t i = 0; i < WEFT_BLOCK; i++)
-            sum[i] += codes[i];
+            sum[i] += codes[i], squares[i] += (double)codes[i] * codes[i];
     }
     for (size_t i = 0; i < WEFT_BLOCK; i++)
         assert_true(fabs(sum[i] / STEPS - ((double)i / 64.0 - 2.0)) < 0x1p-9 + 5 * 0.5 / sqrt(STEPS));
+    for (size_t i = 0; i < WEFT_BLOCK; i++) { /* one of two neighbours with probability f: variance f (1 - f) */
+        const double f = (double)(i % 64) / 64.0, mean = sum[i] / STEPS;
+        assert_true(fabs(squares[i] / STEPS - mean * mean - f * (1 - f)) < 0x1p-8 + 5 * 0.25 / sqrt(STEPS));
+    }
 }
 
 /* A block draws the same wherever it lies in a call, another step or key draws others. */

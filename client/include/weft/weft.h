@@ -379,6 +379,18 @@ struct weft_choice {
 };
 WEFT_API enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out);
 
+/* What this rank's codec of a tensor remembers from step to step, for the trainer's checkpoint beside the weights: what it has
+ * not sent yet, its momentum, PowerSGD's warm start, its counters. Every rank saves and loads its own, between steps (else
+ * WEFT_ERR_STATE), on the caller's thread, without talking to anyone. Restored on as many ranks with the same codec, training goes
+ * on bit for bit. On another number of ranks the debt is scaled so that the mean of what the remaining ranks owe stays;
+ * a rank that is new loads nothing. A tensor with another codec now (all-reduce mode) takes the debt into its next gradient.
+ *   weft_residual_bytes   how many bytes it is between these two steps; also of a dense tensor (a head, and nothing owed)
+ *   weft_residual_save    into out, of exactly so many bytes
+ *   weft_residual_load    bytes from a file, UNTRUSTED: WEFT_ERR_MALFORMED where anything is wrong with them; then nothing changed */
+WEFT_API uint64_t weft_residual_bytes(const struct weft_tensor *tensor);
+WEFT_API enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint64_t bytes);
+WEFT_API enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data, uint64_t bytes);
+
 /* weft_dump_events() - the flight recorder: the last collective operations (recorder.operations: 2,000), each with whom it
  * waits for and in which phase, and the last events, as JSON for `weft inspect`; or the events as a Perfetto trace when the
  * path ends in ".perfetto.json". A path that is a directory gets a file flight-JOB-rankN.json. The file appears whole or not
