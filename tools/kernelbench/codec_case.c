@@ -6,8 +6,6 @@
 
 enum { SIDE_MAX = 4096 };
 
-const bool codec_cases = true;
-
 struct codec_case {
     struct weft_codec *codec;
     size_t rows, elems; /* rows: of the matrix; 0: none */

@@ -1,5 +1,4 @@
-/* codec_case.h - a codec as a case of the kernel benchmark: what its kernels cost together. Apart from the
- * other cases, because kernel_check is built without the compress room. */
+/* codec_case.h - a codec as a case of the kernel benchmark: what its kernels cost together. */
 #ifndef WEFT_KERNELBENCH_CODEC_CASE_H
 #define WEFT_KERNELBENCH_CODEC_CASE_H
 
@@ -7,8 +6,6 @@
 #include <stddef.h>
 
 struct codec_case;
-
-extern const bool codec_cases; /* false where this build has none */
 
 /* For `count` elements, or the largest square matrix within them and 4096 x 4096. NULL: no memory. */
 struct codec_case *codec_case_open(const char *spec, bool square, size_t count);

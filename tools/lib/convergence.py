@@ -18,7 +18,8 @@ import sys
 import jobs
 
 # The name in the table, the codec, and what else the trainer is told. Deep gradient compression has the momentum in the
-# codec, so the optimiser has none.
+# codec, so the optimiser has none; random-k wants none either, because it would go on pushing what came late and all at once.
+PLAIN = ["--momentum", "0", "--lr", "0.5"] # the learning rate that 0.05 with a momentum of 0.9 comes to
 WAYS = [
     ("dense", "dense", []),
     ("f16", "f16", []),
@@ -34,8 +35,9 @@ WAYS = [
     ("top-k 1 %", "topk:ratio=0.01", []),
     ("top-k 0.1 %", "topk:ratio=0.001", []),
     ("deep gradient compression 0.1 %", "topk:ratio=0.001,momentum=0.9,nesterov=1,warmup_steps={fifth}", ["--momentum", "0"]),
-    ("random-k 10 %", "randomk:ratio=0.1", []),
-    ("random-k 1 %", "randomk:ratio=0.01", []),
+    ("random-k 10 %", "randomk:ratio=0.1", PLAIN),
+    ("random-k 1 %", "randomk:ratio=0.01,feedback=0.99", PLAIN),
+    ("random-k 10 %, with momentum", "randomk:ratio=0.1", []),
 ]
 
 

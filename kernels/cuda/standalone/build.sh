@@ -65,8 +65,8 @@ compile() { # compile NAME FILE FLAGS...
     shift 2
     echo "$* -c $file -o $out/$name.o" >>"$list"
 }
-for file in base/env.c base/env_system.c base/status.c base/types.c base/weft_assert.c kernels/*.c kernels/scalar/*.c \
-    tools/benchlib/samples.c tools/kernelbench/copy.c tools/kernelbench/kernelbench.c tests/kernels/cuda/*.c; do
+for file in base/env.c base/env_system.c base/status.c base/types.c base/weft_assert.c kernels/*.c kernels/scalar/*.c compress/*.c \
+    tools/benchlib/samples.c tools/kernelbench/codec_case.c tools/kernelbench/copy.c tools/kernelbench/kernelbench.c tests/kernels/cuda/*.c; do
     compile "$(echo "$file" | tr / _)" "$file" "$cc" $common $plain
 done
 if [ "$(uname -m)" = x86_64 ]; then

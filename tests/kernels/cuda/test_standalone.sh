@@ -11,6 +11,8 @@ fi
 "$out/kernel_check" --test
 "$out/kernel_check" --bench --count 65536 --rounds 1 --json >"$out/bench.jsonl"
 grep -q '"kernel":"sum f32' "$out/bench.jsonl"
+grep -q '"kernel":"powersgd rank 4"' "$out/bench.jsonl"
+grep -q '"kernel":"top-k 1 % with residual"' "$out/bench.jsonl"
 "$out/kernel_check" --help >/dev/null
 if "$out/kernel_check" --count nonsense 2>/dev/null; then
     echo "kernel_check took a count that is no number"
