@@ -27,7 +27,8 @@ _Static_assert(sizeof(struct residual_head) == 32 + WEFT_CODEC_TEXT_BYTES, "a fi
 uint64_t weft_residual_bytes(const struct weft_tensor *tensor)
 {
     if (!tensor) return 0;
-    return sizeof(struct residual_head) + (tensor->carry ? tensor->bytes : 0) + (tensor->codec ? weft_codec_state_bytes(tensor->codec) : 0);
+    return sizeof(struct residual_head) + (tensor->carry ? tensor->bytes : 0) +
+           (tensor->codec ? weft_codec_state_bytes(tensor->codec) : 0);
 }
 
 /* Between steps there is one state. */
@@ -35,10 +36,14 @@ static enum weft_status check_call(struct weft_tensor *tensor, const void *buffe
 {
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_usable(session));
-    if (!buffer) return client_error(session, WEFT_ERR_INVALID, "%s of tensor '%s': the buffer is NULL", call, tensor->name);
+    if (!buffer)
+        return client_error(session, WEFT_ERR_INVALID, "%s of tensor '%s': the buffer is NULL", call,
+                            tensor->name);
     if (session->step.open || atomic_load_explicit(&tensor->busy, memory_order_acquire))
-        return client_error(session, WEFT_ERR_STATE, "%s of tensor '%s' inside step %llu; call it between weft_step_end and weft_step_begin",
-                            call, tensor->name, (unsigned long long)session->step.number);
+        return client_error(
+            session, WEFT_ERR_STATE,
+            "%s of tensor '%s' inside step %llu; call it between weft_step_end and weft_step_begin", call,
+            tensor->name, (unsigned long long)session->step.number);
     return WEFT_OK;
 }
 
@@ -47,9 +52,15 @@ enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint6
     if (!tensor) return WEFT_ERR_INVALID;
     WEFT_TRY(check_call(tensor, out, "residual_save"));
     if (bytes != weft_residual_bytes(tensor))
-        return client_error(tensor->session, WEFT_ERR_INVALID, "residual_save of tensor '%s': room for %llu bytes, and it has %llu now; ask weft_residual_bytes between the same two steps",
-                            tensor->name, (unsigned long long)bytes, (unsigned long long)weft_residual_bytes(tensor));
-    struct residual_head head = {.version = VERSION, .ranks = tensor->session->ranks, .elems = tensor->elems, .carries = tensor->carry != NULL};
+        return client_error(tensor->session, WEFT_ERR_INVALID,
+                            "residual_save of tensor '%s': room for %llu bytes, and it has %llu now; ask "
+                            "weft_residual_bytes between the same two steps",
+                            tensor->name, (unsigned long long)bytes,
+                            (unsigned long long)weft_residual_bytes(tensor));
+    struct residual_head head = {.version = VERSION,
+                                 .ranks = tensor->session->ranks,
+                                 .elems = tensor->elems,
+                                 .carries = tensor->carry != NULL};
     uint8_t *at = out;
     memcpy(head.magic, magic, sizeof magic);
     weft_codec_format(&tensor->codec_spec, head.codec, sizeof head.codec);
@@ -73,45 +84,60 @@ struct restored {
 
 static enum weft_status damaged(struct weft_tensor *tensor, const char *what)
 {
-    return client_error(tensor->session, WEFT_ERR_MALFORMED, "residual_load of tensor '%s': %s; nothing was changed", tensor->name, what);
+    return client_error(tensor->session, WEFT_ERR_MALFORMED,
+                        "residual_load of tensor '%s': %s; nothing was changed", tensor->name, what);
 }
 
-static enum weft_status check_head(struct weft_tensor *tensor, const struct residual_head *head, struct weft_codec_spec *spec_out)
+static enum weft_status check_head(struct weft_tensor *tensor, const struct residual_head *head,
+                                   struct weft_codec_spec *spec_out)
 {
     char again[WEFT_CODEC_TEXT_BYTES] = "";
-    if (memcmp(head->magic, magic, sizeof magic) != 0) return damaged(tensor, "these are not bytes of weft_residual_save");
+    if (memcmp(head->magic, magic, sizeof magic) != 0)
+        return damaged(tensor, "these are not bytes of weft_residual_save");
     if (head->version != VERSION) return damaged(tensor, "the bytes are of another version of weft");
-    if (head->elems != tensor->elems) return damaged(tensor, "the bytes are of a tensor with another number of elements");
-    if (head->ranks == 0 || head->carries > 1 || head->zero != 0 || head->codec[sizeof head->codec - 1] != '\0' ||
+    if (head->elems != tensor->elems)
+        return damaged(tensor, "the bytes are of a tensor with another number of elements");
+    if (head->ranks == 0 || head->carries > 1 || head->zero != 0 ||
+        head->codec[sizeof head->codec - 1] != '\0' ||
         weft_codec_parse(head->codec, spec_out, NULL) != WEFT_OK)
         return damaged(tensor, "its head is damaged");
     weft_codec_format(spec_out, again, sizeof again);
-    if (memcmp(again, head->codec, sizeof again) != 0 || weft_codec_resolve(spec_out, &tensor->shape).id != spec_out->id)
+    if (memcmp(again, head->codec, sizeof again) != 0 ||
+        weft_codec_resolve(spec_out, &tensor->shape).id != spec_out->id)
         return damaged(tensor, "the bytes are of a codec that this shape cannot have");
     return WEFT_OK;
 }
 
-static enum weft_status read_carry(struct weft_tensor *tensor, const uint8_t *from, uint32_t ranks, struct restored *restored)
+static enum weft_status read_carry(struct weft_tensor *tensor, const uint8_t *from, uint32_t ranks,
+                                   struct restored *restored)
 {
     const struct weft_session *session = tensor->session;
     restored->carry = weft_alloc_array(session->env, tensor->elems, sizeof *restored->carry);
-    if (!restored->carry) return client_error(tensor->session, WEFT_ERR_NO_MEMORY, "no memory for what tensor '%s' owes", tensor->name);
+    if (!restored->carry)
+        return client_error(tensor->session, WEFT_ERR_NO_MEMORY, "no memory for what tensor '%s' owes",
+                            tensor->name);
     memcpy(restored->carry, from, tensor->bytes);
     if (ranks != session->ranks)
-        weft_kernels()->scale_f32(restored->carry, restored->carry, (float)((double)session->ranks / (double)ranks), tensor->elems);
+        weft_kernels()->scale_f32(restored->carry, restored->carry,
+                                  (float)((double)session->ranks / (double)ranks), tensor->elems);
     if (weft_kernels()->max_abs_bits_f32(restored->carry, tensor->elems) >= TOO_LARGE_BITS)
         return damaged(tensor, "what it owes is not finite");
     return WEFT_OK;
 }
 
-static enum weft_status read_codec(struct weft_tensor *tensor, const uint8_t *from, size_t bytes, uint32_t ranks, struct restored *restored)
+static enum weft_status read_codec(struct weft_tensor *tensor, const uint8_t *from, size_t bytes,
+                                   uint32_t ranks, struct restored *restored)
 {
     struct weft_session *session = tensor->session;
-    if (restored->spec.id == WEFT_CODEC_DENSE) return bytes == 0 ? WEFT_OK : damaged(tensor, "there are more bytes than it says");
-    enum weft_status status = weft_codec_create(session->env, &restored->spec, &tensor->shape, &restored->codec);
-    if (status == WEFT_ERR_NO_MEMORY) return client_error(session, status, "no memory for the codec of tensor '%s'", tensor->name);
+    if (restored->spec.id == WEFT_CODEC_DENSE)
+        return bytes == 0 ? WEFT_OK : damaged(tensor, "there are more bytes than it says");
+    enum weft_status status =
+        weft_codec_create(session->env, &restored->spec, &tensor->shape, &restored->codec);
+    if (status == WEFT_ERR_NO_MEMORY)
+        return client_error(session, status, "no memory for the codec of tensor '%s'", tensor->name);
     if (status == WEFT_OK) status = weft_codec_load(restored->codec, from, bytes);
-    if (status == WEFT_OK) status = weft_codec_set_ranks(restored->codec, ranks); /* as it says itself, or nothing is known */
+    if (status == WEFT_OK)
+        status = weft_codec_set_ranks(restored->codec, ranks); /* as it says itself, or nothing is known */
     if (status == WEFT_OK) status = weft_codec_set_ranks(restored->codec, session->ranks);
     return status == WEFT_OK ? WEFT_OK : damaged(tensor, "the codec's part is cut short or damaged");
 }
@@ -122,9 +148,12 @@ static enum weft_status debt_to_carry(struct weft_tensor *tensor, struct restore
     struct weft_session *session = tensor->session;
     if (!restored->codec) return WEFT_OK;
     if (tensor->mode != WEFT_MODE_ALL_REDUCE)
-        return client_error(session, WEFT_ERR_UNSUPPORTED, "residual_load of tensor '%s': in server mode only with the codec that saved it", tensor->name);
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "residual_load of tensor '%s': in server mode only with the codec that saved it",
+                            tensor->name);
     float *owed = weft_alloc_array(session->env, tensor->elems, sizeof *owed);
-    if (!owed) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for what tensor '%s' owes", tensor->name);
+    if (!owed)
+        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for what tensor '%s' owes", tensor->name);
     weft_codec_residual_copy(restored->codec, owed);
     if (restored->carry) weft_kernels()->sum_f32(owed, owed, restored->carry, tensor->elems);
     weft_free_bytes(session->env, restored->carry);
@@ -134,7 +163,8 @@ static enum weft_status debt_to_carry(struct weft_tensor *tensor, struct restore
     return WEFT_OK;
 }
 
-static enum weft_status restore(struct weft_tensor *tensor, const void *data, uint64_t bytes, struct restored *restored)
+static enum weft_status restore(struct weft_tensor *tensor, const void *data, uint64_t bytes,
+                                struct restored *restored)
 {
     struct residual_head head;
     const uint8_t *at = data;

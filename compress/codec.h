@@ -111,9 +111,11 @@ bool cast_well_formed(enum weft_codec_id id, const void *data, size_t bytes, siz
 void cast_unpack(enum weft_codec_id id, float *out, const void *data, float factor, size_t count);
 
 /* ---- shapes ---- */
-size_t matrix_rows(const struct weft_shape *shape);
-size_t matrix_cols(const struct weft_shape *shape);
-/* Elements of a factor that round `round` sends: P in even rounds, Q in odd ones. */
+/* powersgd: how many matrices of which shape. */
+size_t matrix_count(const struct weft_codec_spec *spec, const struct weft_shape *shape);
+size_t matrix_rows(const struct weft_codec_spec *spec, const struct weft_shape *shape);
+size_t matrix_cols(const struct weft_codec_spec *spec, const struct weft_shape *shape);
+/* Elements of the factors that round `round` sends: P of every matrix in even rounds, Q in odd ones. */
 size_t powersgd_count(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round);
 /* Elements that topk and randomk send; topk's after the warm-up. */
 size_t topk_count(const struct weft_codec_spec *spec, size_t elems);

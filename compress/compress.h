@@ -82,12 +82,14 @@ enum weft_codec_id {
     WEFT_CODEC_RANDOMK = 10,
 };
 
-/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,iterations=2,min_ratio=2,seed=1", "topk:ratio=0.01",
+/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,iterations=2,stacked=1,min_ratio=2,seed=1", "topk:ratio=0.01",
  * "int8:seed=1,min_count=1024", "int4", "sign:min_count=1024", "e4m3", "e5m2", "randomk:ratio=0.01,seed=1". */
 struct weft_codec_spec {
     enum weft_codec_id id;
     uint32_t rank;        /* powersgd, 1..64, default 4 */
     uint32_t iterations;  /* powersgd, 1..8, default 1: power iterations of one step, two rounds each */
+    uint32_t stacked;     /* powersgd, 0 or 1, default 0: the first dimension counts equal matrices, which share every message */
+    uint32_t zero;        /* no padding: equal specs are equal bytes */
     uint32_t nesterov;    /* topk, 0 or 1, default 0: Nesterov's form of the momentum */
     double min_ratio;     /* powersgd, 1..1e6: compress iff (rows+cols)*rank*min_ratio < rows*cols; default 2 */
     uint64_t seed;        /* powersgd: of the first Q; int8, int4: of the rounding; randomk: of the draw; the same on every rank; default 1 */

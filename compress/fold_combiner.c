@@ -107,7 +107,7 @@ static void finish(struct weft_combiner *combiner, float scale, float *out)
 {
     struct fold_combiner *self = (struct fold_combiner *)combiner;
     if (self->basis)
-        powersgd_decode(&combiner->shape, combiner->spec.rank, self->basis, self->aggregate, self->q_scaled, scale, out);
+        powersgd_decode(&combiner->spec, &combiner->shape, self->basis, self->aggregate, self->q_scaled, scale, out);
     else if (self->indices)
         randomk_spread(out, combiner->elems, self->indices, self->aggregate, self->fold.count, scale);
     else
@@ -161,6 +161,8 @@ struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct we
 
 void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, float *sum)
 {
-    if (spec->id == WEFT_CODEC_POWERSGD && round % 2 == 0)
-        weft_orthogonalise(sum, matrix_rows(shape), spec->rank, NULL);
+    if (spec->id != WEFT_CODEC_POWERSGD || round % 2 != 0) return;
+    const size_t rows = matrix_rows(spec, shape), matrices = matrix_count(spec, shape);
+    for (size_t b = 0; b < matrices; b++)
+        weft_orthogonalise(sum + b * spec->rank * rows, rows, spec->rank, NULL);
 }

@@ -4,8 +4,8 @@
 
 #include "compress/compress.h"
 
-/* out (rows, cols) = basis^T (q_sum * scale); q_scaled (rank, cols) is scratch. */
-void powersgd_decode(const struct weft_shape *shape, size_t rank, const float *basis, const float *q_sum, float *q_scaled,
+/* out (rows, cols) = basis^T (q_sum * scale) of every matrix; q_scaled, as large as q_sum, is scratch. */
+void powersgd_decode(const struct weft_codec_spec *spec, const struct weft_shape *shape, const float *basis, const float *q_sum, float *q_scaled,
                      float scale, float *out);
 
 #endif

@@ -26,6 +26,9 @@
  * the gradient, M), 4 in encode(1), 4 in finish: 20 instead of 28, and that is what `weft bench kernels` counts. Who asks for the
  * residual itself (a checkpoint, the norm, a change of its scale) has it formed then (settle).
  *
+ * With stacked=1 the first dimension counts matrices: layers of one shape that a model keeps in one array. Each has its own
+ * factors and basis; all of a round's are one contribution, so that 32 layers wait for one exchange instead of 32.
+ *
  * M of the open step lives in `shadow`; commit swaps, abandon needs to do nothing. Factors are rank-major. */
 #include <math.h>
 #include <string.h>
@@ -37,8 +40,9 @@
 struct powersgd_codec {
     struct weft_codec base;
     size_t rows, cols, rank;
+    size_t matrices;            /* of that shape, one after the other; all factors likewise */
     uint64_t steps;             /* committed so far: keys the generator */
-    float *q;                   /* owned (rank, cols): warm start */
+    float *q;                   /* owned (matrices, rank, cols), as all of Q below: warm start */
     float *q_next;              /* owned (rank, cols): what the later iterations of a step begin with */
     float *sent[WEFT_CODEC_ROUNDS_MAX]; /* owned: this step's contributions, kept for a retry */
     float *basis;               /* owned (rank, rows): P^ */
@@ -68,20 +72,39 @@ static size_t count_of(const struct powersgd_codec *self, uint32_t round)
 static enum weft_status encode_first(struct powersgd_codec *self, const float *grad, float grad_scale)
 {
     const struct weft_kernels *kernels = weft_kernels();
-    const struct weft_owed owed = {self->base.residual, self->owed_p, self->owed_q};
-    float *m = self->base.shadow, *p = self->sent[0];
-    const uint32_t max_bits =
-        self->owes ? kernels->owed_add_matmul_f32(m, &owed, grad, grad_scale, p, self->q, self->rows, self->cols, self->rank)
-                   : kernels->scale_add_matmul_f32(m, grad, grad_scale, owed.m, p, self->rows, self->q, self->rows, self->cols,
-                                                   self->rank);
+    const size_t rows = self->rows, cols = self->cols, rank = self->rank;
+    uint32_t max_bits = 0;
+    for (size_t b = 0; b < self->matrices; b++) {
+        const size_t at = b * rows * cols, p_at = b * rank * rows, q_at = b * rank * cols;
+        const struct weft_owed owed = {self->base.residual + at, self->owed_p + p_at, self->owed_q + q_at};
+        float *m = self->base.shadow + at, *p = self->sent[0] + p_at;
+        const uint32_t bits =
+            self->owes ? kernels->owed_add_matmul_f32(m, &owed, grad + at, grad_scale, p, self->q + q_at, rows, cols, rank)
+                       : kernels->scale_add_matmul_f32(m, grad + at, grad_scale, owed.m, p, rows, self->q + q_at, rows, cols, rank);
+        max_bits = bits > max_bits ? bits : max_bits;
+    }
     return max_bits >= CODEC_TOO_LARGE_BITS ? WEFT_ERR_INVALID : WEFT_OK;
+}
+
+/* The products of the later rounds: P = M Q_next, or Q = M^T P^. */
+static void encode_later(struct powersgd_codec *self, uint32_t round)
+{
+    const struct weft_kernels *kernels = weft_kernels();
+    const size_t rows = self->rows, cols = self->cols, rank = self->rank;
+    for (size_t b = 0; b < self->matrices; b++) {
+        const float *m = self->base.shadow + b * rows * cols;
+        const size_t p_at = b * rank * rows, q_at = b * rank * cols;
+        if (round % 2 == 0) kernels->matmul_f32(self->sent[round] + p_at, rows, m, self->q_next + q_at, rows, cols, rank);
+        else kernels->matmul_t_f32(self->sent[round] + q_at, m, self->basis + p_at, rows, cols, rank);
+    }
 }
 
 static void settle(struct weft_codec *codec)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    if (self->owes)
-        weft_kernels()->outer_sub_f32(codec->residual, self->owed_p, self->owed_q, self->rows, self->cols, self->rank);
+    for (size_t b = 0; b < self->matrices && self->owes; b++)
+        weft_kernels()->outer_sub_f32(codec->residual + b * self->rows * self->cols, self->owed_p + b * self->rank * self->rows,
+                                      self->owed_q + b * self->rank * self->cols, self->rows, self->cols, self->rank);
     self->owes = false;
 }
 
@@ -98,17 +121,10 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
                                size_t *bytes_out)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    const struct weft_kernels *kernels = weft_kernels();
-    float *sent = self->sent[round];
-    if (round == 0) {
-        WEFT_TRY(encode_first(self, grad, grad_scale));
-    } else if (round % 2 == 0) {
-        next_q(self, self->q_next, round / 2);
-        kernels->matmul_f32(sent, self->rows, codec->shadow, self->q_next, self->rows, self->cols, self->rank);
-    } else {
-        kernels->matmul_t_f32(sent, codec->shadow, self->basis, self->rows, self->cols, self->rank);
-    }
-    if (!in_range(sent, count_of(self, round))) return WEFT_ERR_INVALID;
+    if (round > 0 && round % 2 == 0) next_q(self, self->q_next, round / 2);
+    if (round == 0) WEFT_TRY(encode_first(self, grad, grad_scale));
+    else encode_later(self, round);
+    if (!in_range(self->sent[round], count_of(self, round))) return WEFT_ERR_INVALID;
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
 }
 
@@ -125,18 +141,20 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
     return WEFT_OK;
 }
 
-void powersgd_decode(const struct weft_shape *shape, size_t rank, const float *basis, const float *q_sum, float *q_scaled,
-                     float scale, float *out)
+void powersgd_decode(const struct weft_codec_spec *spec, const struct weft_shape *shape, const float *basis, const float *q_sum,
+                     float *q_scaled, float scale, float *out)
 {
-    const size_t rows = matrix_rows(shape), cols = matrix_cols(shape);
-    weft_kernels()->scale_f32(q_scaled, q_sum, scale, rank * cols);
-    weft_kernels()->outer_f32(out, basis, q_scaled, rows, cols, rank);
+    const size_t rows = matrix_rows(spec, shape), cols = matrix_cols(spec, shape), rank = spec->rank;
+    const size_t matrices = matrix_count(spec, shape);
+    weft_kernels()->scale_f32(q_scaled, q_sum, scale, matrices * rank * cols);
+    for (size_t b = 0; b < matrices; b++)
+        weft_kernels()->outer_f32(out + b * rows * cols, basis + b * rank * rows, q_scaled + b * rank * cols, rows, cols, rank);
 }
 
 static void finish(struct weft_codec *codec, float scale, float *out)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
-    powersgd_decode(&codec->shape, self->rank, self->basis, self->q_sum, self->q_scaled, scale, out);
+    powersgd_decode(&codec->spec, &codec->shape, self->basis, self->q_sum, self->q_scaled, scale, out);
 }
 
 /* ---- the warm start ---- */
@@ -164,7 +182,7 @@ static void draw_column(float *column, size_t count, uint64_t seed, uint64_t ste
 /* Where the next power iteration begins: sum Q_i, or a new draw for a column without a direction. */
 static void next_q(struct powersgd_codec *self, float *q, uint32_t iteration)
 {
-    for (size_t r = 0; r < self->rank; r++) {
+    for (size_t r = 0; r < self->matrices * self->rank; r++) { /* every column of every matrix */
         const float *from = self->q_sum + r * self->cols;
         float *to = q + r * self->cols, max;
         const uint32_t max_bits = weft_kernels()->max_abs_bits_f32(from, self->cols);
@@ -201,7 +219,7 @@ static void state(struct weft_codec *codec, struct codec_state *state)
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
     state->steps = &self->steps;
     state->values[1] = self->q;
-    state->counts[1] = self->rank * self->cols;
+    state->counts[1] = self->matrices * self->rank * self->cols;
 }
 
 /* ---- life ---- */
@@ -233,16 +251,17 @@ struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft
     struct powersgd_codec *self = weft_alloc_zero(env, sizeof *self);
     if (!self) return NULL;
     self->base = (struct weft_codec){.ops = &powersgd_ops, .env = env};
-    self->rows = matrix_rows(shape);
-    self->cols = matrix_cols(shape);
+    self->matrices = matrix_count(spec, shape);
+    self->rows = matrix_rows(spec, shape);
+    self->cols = matrix_cols(spec, shape);
     self->rank = spec->rank;
 
-    const size_t p_count = self->rank * self->rows, q_count = self->rank * self->cols;
+    const size_t p_count = powersgd_count(spec, shape, 0), q_count = powersgd_count(spec, shape, 1);
     const struct { float **place; size_t count; } parts[] = {
         {&self->q, q_count},     {&self->q_next, q_count},   {&self->basis, p_count},
         {&self->q_sum, q_count}, {&self->q_scaled, q_count}, {&self->owed_p, p_count}, {&self->owed_q, q_count},
     };
-    bool enough = codec_residual_open(&self->base, self->rows * self->cols);
+    bool enough = codec_residual_open(&self->base, weft_shape_elems(shape));
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && enough; i++) {
         *parts[i].place = weft_alloc_array(env, parts[i].count, sizeof(float));
         enough = *parts[i].place != NULL;
@@ -255,7 +274,7 @@ struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft
         weft_codec_free(&self->base);
         return NULL;
     }
-    for (size_t r = 0; r < self->rank; r++)
+    for (size_t r = 0; r < self->matrices * self->rank; r++)
         draw_column(self->q + r * self->cols, self->cols, spec->seed, self->steps, r);
     return &self->base;
 }

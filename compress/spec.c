@@ -177,6 +177,8 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
     } else if (low_rank && IS("iterations")) {
         if (!parse_whole(value, value_length, &whole) || whole < 1 || whole > ITERATIONS_MAX) return false;
         spec->iterations = (uint32_t)whole;
+    } else if (low_rank && IS("stacked")) {
+        return parse_flag(value, value_length, &spec->stacked);
     } else if (low_rank && IS("min_ratio")) {
         if (!parse_decimal(value, value_length, &decimal) || decimal < 1.0 || decimal > 1e6) return false;
         spec->min_ratio = decimal;
@@ -201,7 +203,7 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
 
 static const char *options_of(enum weft_codec_id id)
 {
-    if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, iterations=1..8, min_ratio=1..1000000, seed=0..18446744073709551615";
+    if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, iterations=1..8, stacked=0|1, min_ratio=1..1000000, seed=0..18446744073709551615";
     if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, momentum=0.. below 1, nesterov=0|1, masking=0|1, global=0|1, clip=0..1e30, warmup_steps=0..,"
                " min_count=0..";
     if (id == WEFT_CODEC_RANDOMK) return "ratio above 0 up to 1, feedback=0..1, seed=0..18446744073709551615, min_count=0..18446744073709551615";
@@ -272,7 +274,8 @@ void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out
     case WEFT_CODEC_POWERSGD:
         format_decimal(spec->min_ratio, number, sizeof number);
         if (spec->iterations > 1) snprintf(iterations, sizeof iterations, ",iterations=%" PRIu32, spec->iterations);
-        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 "%s,min_ratio=%s,seed=%" PRIu64, spec->rank, iterations, number, spec->seed);
+        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 "%s%s,min_ratio=%s,seed=%" PRIu64, spec->rank, iterations,
+                 spec->stacked ? ",stacked=1" : "", number, spec->seed);
         break;
     case WEFT_CODEC_TOPK:
         format_decimal(spec->ratio, number, sizeof number);
@@ -306,19 +309,27 @@ uint64_t weft_shape_elems(const struct weft_shape *shape)
     return elems;
 }
 
-size_t matrix_rows(const struct weft_shape *shape)
+size_t matrix_count(const struct weft_codec_spec *spec, const struct weft_shape *shape)
 {
-    return shape->dims[0];
+    return spec->stacked ? shape->dims[0] : 1;
 }
 
-size_t matrix_cols(const struct weft_shape *shape)
+size_t matrix_rows(const struct weft_codec_spec *spec, const struct weft_shape *shape)
 {
-    return weft_shape_elems(shape) / shape->dims[0];
+    return shape->dims[spec->stacked ? 1 : 0];
+}
+
+size_t matrix_cols(const struct weft_codec_spec *spec, const struct weft_shape *shape)
+{
+    size_t cols = 1;
+    for (uint32_t d = spec->stacked ? 2 : 1; d < shape->dim_count; d++)
+        cols *= shape->dims[d];
+    return cols;
 }
 
 size_t powersgd_count(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
 {
-    return spec->rank * (round % 2 == 0 ? matrix_rows(shape) : matrix_cols(shape));
+    return matrix_count(spec, shape) * spec->rank * (round % 2 == 0 ? matrix_rows(spec, shape) : matrix_cols(spec, shape));
 }
 
 size_t topk_count(const struct weft_codec_spec *spec, size_t elems)
@@ -354,8 +365,9 @@ struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, co
     if (elems == 0) {
         worth = false;
     } else if (spec->id == WEFT_CODEC_POWERSGD) {
-        const double rows = (double)matrix_rows(shape), cols = (double)matrix_cols(shape);
-        worth = shape->dim_count >= 2 && spec->rank >= 1 && spec->rank <= RANK_MAX && spec->iterations >= 1
+        if (shape->dim_count < 2 + spec->stacked) return default_spec(WEFT_CODEC_DENSE);
+        const double rows = (double)matrix_rows(spec, shape), cols = (double)matrix_cols(spec, shape);
+        worth = spec->rank >= 1 && spec->rank <= RANK_MAX && spec->iterations >= 1
             && spec->iterations <= ITERATIONS_MAX
             && (rows + cols) * spec->rank * spec->min_ratio < rows * cols;
     } else if (has_ratio(spec->id)) {

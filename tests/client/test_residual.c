@@ -12,8 +12,12 @@
 
 enum { ROWS = 40, COLS = 60, ELEMS = ROWS * COLS, STEPS = 4, SAVED_MAX = 1 << 17 };
 
-static const char *const codecs[] = {"dense", "topk:ratio=0.05,min_count=0,momentum=0.9", "powersgd:rank=2", "int8:min_count=0",
-                                     "randomk:ratio=0.1,min_count=0", "sign:min_count=0"};
+static const char *const codecs[] = {"dense",
+                                     "topk:ratio=0.05,min_count=0,momentum=0.9",
+                                     "powersgd:rank=2",
+                                     "int8:min_count=0",
+                                     "randomk:ratio=0.1,min_count=0",
+                                     "sign:min_count=0"};
 enum { TENSORS = sizeof codecs / sizeof codecs[0] };
 
 static struct saved {
@@ -22,7 +26,8 @@ static struct saved {
 } saved[CROWD_MAX][TENSORS];
 static float wanted[TENSORS][ELEMS], got[TENSORS][ELEMS];
 
-static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *session, uint32_t t, const char *codec)
+static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *session, uint32_t t,
+                                   const char *codec)
 {
     char name[16];
     struct weft_tensor_options options;
@@ -40,8 +45,8 @@ static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *ses
 }
 
 /* Steps number `from` .. `from + STEPS - 1` of the training; the session counts its own from `first`. */
-static void train(struct crowd *crowd, struct weft_session *session, struct weft_tensor **tensors, uint32_t rank, uint32_t from,
-                  uint32_t first, float outs[TENSORS][ELEMS])
+static void train(struct crowd *crowd, struct weft_session *session, struct weft_tensor **tensors,
+                  uint32_t rank, uint32_t from, uint32_t first, float outs[TENSORS][ELEMS])
 {
     static float grads[CROWD_MAX][TENSORS][ELEMS], results[CROWD_MAX][TENSORS][ELEMS];
     for (uint32_t s = 0; s < STEPS; s++) {
@@ -50,8 +55,12 @@ static void train(struct crowd *crowd, struct weft_session *session, struct weft
         CROWD_OK(crowd, session, weft_step_begin(session, &begun));
         for (uint32_t t = 0; t < TENSORS; t++) {
             for (uint32_t i = 0; i < ELEMS; i++)
-                grads[rank][t][i] = (float)((rank * 1000003u + t * 7919u + (from + s) * 104729u + i * 2654435761u) >> 7) * 0x1p-24f - 1.0f;
-            CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[rank][t], results[rank][t], &requests[t]));
+                grads[rank][t][i] =
+                    (float)((rank * 1000003u + t * 7919u + (from + s) * 104729u + i * 2654435761u) >> 7) *
+                        0x1p-24f -
+                    1.0f;
+            CROWD_OK(crowd, session,
+                     weft_push_pull(tensors[t], grads[rank][t], results[rank][t], &requests[t]));
         }
         for (uint32_t t = 0; t < TENSORS; t++) CROWD_OK(crowd, session, weft_wait(&requests[t], 0));
         CROWD_OK(crowd, session, weft_step_end(session));
@@ -74,7 +83,8 @@ static void first_job(struct crowd *crowd, struct weft_session *session, uint32_
         to->bytes = weft_residual_bytes(tensors[t]);
         CROWD_CHECK(crowd, session, to->bytes > 0 && to->bytes <= SAVED_MAX);
         CROWD_OK(crowd, session, weft_residual_save(tensors[t], to->data, to->bytes));
-        CROWD_REFUSED(crowd, session, weft_residual_save(tensors[t], to->data, to->bytes + 1), WEFT_ERR_INVALID, "weft_residual_bytes");
+        CROWD_REFUSED(crowd, session, weft_residual_save(tensors[t], to->data, to->bytes + 1),
+                      WEFT_ERR_INVALID, "weft_residual_bytes");
     }
     train(crowd, session, tensors, rank, STEPS, STEPS + 1, wanted);
 }
@@ -83,7 +93,8 @@ static void second_job(struct crowd *crowd, struct weft_session *session, uint32
 {
     struct weft_tensor *tensors[TENSORS];
     declare_all(crowd, session, tensors);
-    for (uint32_t t = 0; t < TENSORS; t++) CROWD_OK(crowd, session, weft_residual_load(tensors[t], saved[rank][t].data, saved[rank][t].bytes));
+    for (uint32_t t = 0; t < TENSORS; t++)
+        CROWD_OK(crowd, session, weft_residual_load(tensors[t], saved[rank][t].data, saved[rank][t].bytes));
     train(crowd, session, tensors, rank, STEPS, 1, got);
 }
 
@@ -102,7 +113,8 @@ static double *owed_of(const struct weft_tensor *tensor)
     float *residual = calloc(ELEMS, sizeof *residual);
     double *owed = calloc(ELEMS, sizeof *owed);
     if (tensor->codec) weft_codec_residual_copy(tensor->codec, residual);
-    for (uint32_t i = 0; i < ELEMS; i++) owed[i] = (double)residual[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
+    for (uint32_t i = 0; i < ELEMS; i++)
+        owed[i] = (double)residual[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
     free(residual);
     return owed;
 }
@@ -113,7 +125,9 @@ static void third_job(struct crowd *crowd, struct weft_session *session, uint32_
 {
     struct weft_tensor *same[TENSORS], *other[TENSORS];
     declare_all(crowd, session, same);
-    for (uint32_t t = 0; t < TENSORS; t++) other[t] = declare(crowd, session, TENSORS + t, t + 1 < TENSORS ? codecs[t + 1] : "auto:int8:min_count=0");
+    for (uint32_t t = 0; t < TENSORS; t++)
+        other[t] =
+            declare(crowd, session, TENSORS + t, t + 1 < TENSORS ? codecs[t + 1] : "auto:int8:min_count=0");
     for (uint32_t t = 0; t < TENSORS && rank < 2; t++) {
         CROWD_OK(crowd, session, weft_residual_load(same[t], saved[rank][t].data, saved[rank][t].bytes));
         CROWD_OK(crowd, session, weft_residual_load(other[t], saved[rank][t].data, saved[rank][t].bytes));
@@ -161,18 +175,24 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
         CROWD_OK(crowd, session, weft_residual_load(tensors[t], good->data, good->bytes));
         double *before = owed_of(tensors[t]);
         memcpy(bad, good->data, good->bytes);
-        CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, 7), WEFT_ERR_MALFORMED, "fewer bytes");
-        CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes - 1), WEFT_ERR_MALFORMED, "nothing was changed");
-        CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes + 4), WEFT_ERR_MALFORMED, "nothing was changed");
-        for (size_t byte = 0; byte < 40; byte++) { /* magic, version, elements, codec; not the number of ranks, any is good */
+        CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, 7), WEFT_ERR_MALFORMED,
+                      "fewer bytes");
+        CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes - 1),
+                      WEFT_ERR_MALFORMED, "nothing was changed");
+        CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes + 4),
+                      WEFT_ERR_MALFORMED, "nothing was changed");
+        for (size_t byte = 0; byte < 40;
+             byte++) { /* magic, version, elements, codec; not the number of ranks, any is good */
             if (byte / 4 == 3) continue;
             bad[byte] ^= 0x41;
-            CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes), WEFT_ERR_MALFORMED, "nothing was changed");
+            CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes),
+                          WEFT_ERR_MALFORMED, "nothing was changed");
             bad[byte] ^= 0x41;
         }
         if (t > 0) {
             memset(bad + good->bytes - 4, 0xff, 4); /* not a number */
-            CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes), WEFT_ERR_MALFORMED, "damaged");
+            CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes),
+                          WEFT_ERR_MALFORMED, "damaged");
         }
         double *after = owed_of(tensors[t]);
         CROWD_CHECK(crowd, session, memcmp(before, after, ELEMS * sizeof *before) == 0);
@@ -182,7 +202,8 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
     }
     CROWD_REFUSED(crowd, session, weft_residual_load(tensors[0], NULL, 100), WEFT_ERR_INVALID, "NULL");
     CROWD_OK(crowd, session, weft_step_begin(session, &begun));
-    CROWD_REFUSED(crowd, session, weft_residual_save(tensors[0], saved[0][0].data, saved[0][0].bytes), WEFT_ERR_STATE, "inside step 1");
+    CROWD_REFUSED(crowd, session, weft_residual_save(tensors[0], saved[0][0].data, saved[0][0].bytes),
+                  WEFT_ERR_STATE, "inside step 1");
     CROWD_OK(crowd, session, weft_step_end(session));
     (void)rank;
 }
@@ -198,7 +219,8 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goes_on), cmocka_unit_test(test_other_ranks_and_codecs),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goes_on),
+                                       cmocka_unit_test(test_other_ranks_and_codecs),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,9 +58,10 @@ static void tensor_open(struct tensor *t, const char *text, uint32_t ranks, uint
     struct weft_codec_spec spec;
     assert_int_equal(weft_codec_parse(text, &spec, NULL), WEFT_OK);
     memset(t, 0, sizeof *t);
-    t->shape = (struct weft_shape){.dim_count = 2, .dims = {rows, cols}};
+    t->shape = spec.stacked ? (struct weft_shape){.dim_count = 3, .dims = {5, rows, cols}} : (struct weft_shape){.dim_count = 2, .dims = {rows, cols}};
     t->spec = weft_codec_resolve(&spec, &t->shape);
-    t->elems = rows * cols;
+    assert_int_equal(t->spec.id, spec.id);
+    t->elems = weft_shape_elems(&t->shape);
     t->expected = malloc(t->elems * sizeof(float));
     for (uint32_t r = 0; r < ranks; r++) {
         assert_int_equal(weft_codec_create(weft_env_system(), &t->spec, &t->shape, &t->codecs[r]), WEFT_OK);
@@ -84,7 +85,7 @@ static void tensor_close(struct tensor *t, uint32_t ranks)
 static const char *const specs[] = {"dense", "f16", "bf16", "powersgd:rank=3", "topk:ratio=0.05,min_count=1", "int8:min_count=1", "int4:min_count=1",
                                     "sign:min_count=1", "e4m3:min_count=1", "e5m2:min_count=1", "randomk:ratio=0.05,min_count=1",
                                     "powersgd:rank=2,iterations=3", "topk:ratio=0.05,min_count=1,momentum=0.9,warmup_steps=2",
-                                    "topk:ratio=0.05,min_count=1,global=1"};
+                                    "topk:ratio=0.05,min_count=1,global=1", "powersgd:rank=2,stacked=1"};
 #define SPECS (sizeof specs / sizeof specs[0])
 
 static struct world *world;

@@ -554,6 +554,52 @@ static void test_warm_start_rate(void **state)
     fleet_close(&fleet);
 }
 
+/* A stack of matrices gives each the bits it has alone: the lone ones begin with the stack's Q, which is in its state. */
+static void test_stack(void **state)
+{
+    enum { STACK = 5, HIGH = 20, WIDE = 27, ONE = HIGH * WIDE, RANK = 2, RANKS = 3, HEAD = CODEC_STATE_HEAD_BYTES };
+    static const char *const texts[] = {"powersgd:rank=2,stacked=1", "powersgd:rank=2,stacked=1,iterations=2"};
+    static const char *const lone_texts[] = {"powersgd:rank=2", "powersgd:rank=2,iterations=2"};
+    static float expected[ONE];
+    for (int t = 0; t < 2; t++) {
+        struct fleet stack, lone[STACK];
+        struct sample sample = {sample_seed(65)};
+        const struct weft_shape shape = {.dim_count = 3, .dims = {STACK, HIGH, WIDE}};
+        fleet_open(&stack, texts[t], shape, RANKS);
+        assert_int_equal(stack.spec.id, WEFT_CODEC_POWERSGD);
+        const size_t bytes = weft_codec_state_bytes(stack.codecs[0]), q_bytes = RANK * WIDE * 4;
+        assert_int_equal(bytes, HEAD + STACK * (ONE * 4 + q_bytes));
+        uint8_t *whole = malloc(bytes), *part = malloc(HEAD + ONE * 4 + q_bytes);
+        for (size_t b = 0; b < STACK; b++) {
+            fleet_open(&lone[b], lone_texts[t], shape_of(HIGH, WIDE), RANKS);
+            for (uint32_t r = 0; r < RANKS; r++) {
+                assert_int_equal(weft_codec_save(stack.codecs[r], whole), WEFT_OK);
+                assert_int_equal(weft_codec_save(lone[b].codecs[r], part), WEFT_OK);
+                memcpy(part + HEAD + ONE * 4, whole + HEAD + STACK * ONE * 4 + b * q_bytes, q_bytes);
+                assert_int_equal(weft_codec_load(lone[b].codecs[r], part, HEAD + ONE * 4 + q_bytes), WEFT_OK);
+            }
+        }
+        for (int step = 0; step < 4; step++) {
+            fill(&sample, RANKS); /* COUNT is STACK * ONE */
+            fleet_step(&stack, grad_list, 0.5f, out);
+            fleet_commit(&stack);
+            for (size_t b = 0; b < STACK; b++) {
+                const float *parts[RANKS];
+                for (uint32_t r = 0; r < RANKS; r++) parts[r] = grads[r] + b * ONE;
+                fleet_step(&lone[b], parts, 0.5f, expected);
+                fleet_commit(&lone[b]);
+                assert_memory_equal(out + b * ONE, expected, sizeof expected);
+            }
+        }
+        for (size_t b = 0; b < STACK; b++)
+            fleet_close(&lone[b]);
+        free(whole);
+        free(part);
+        fleet_close(&stack);
+    }
+    assert_true(STACK * ONE == COUNT);
+}
+
 static void test_bad_aggregates(void **state)
 {
     struct fleet fleet;
@@ -591,7 +637,7 @@ int main(void)
         cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
         cmocka_unit_test(test_drawn_anew),         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_lazy_residual_is_the_eager_one),
-        cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start), cmocka_unit_test(test_warm_start_rate),
+        cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start), cmocka_unit_test(test_warm_start_rate), cmocka_unit_test(test_stack),
         cmocka_unit_test(test_bad_aggregates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
