@@ -1,13 +1,11 @@
-/* bench.c - `weft bench`: chooses the benchmark and, with -n, starts the processes it runs in.
+/* bench.c - `weft bench`: chooses the benchmark and, with -n, has the processes started that it runs in.
  *
  * A benchmark is an ordinary job: -n runs `weft run` on this same program, and each process joins as any trainer does. */
 #include "tools/bench.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "server/server.h"
@@ -19,12 +17,14 @@
 static const char others[] =
     "  push_pull         an all-reduce through parameter-server shards\n"
     "  waiting           what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
+    "  start             how long a job of many ranks needs to begin, and the memory of a rank, also with many groups\n"
+    "  orders            what reproducible sums cost, and f32 partials of 16-bit types\n"
     "  kernels           speed of the kernels and codecs of one thread beside copy bandwidth\n"
     "  codec             ratio, error and time of each codec, and below which link speed it pays\n"
     "  p2p               messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
     "  compare           two commands in turn, or two files of rows: the median ratio and its noise\n"
     "  plot              charts (SVG) of CSV files\n\n"
-    "With -n N, the operations, push_pull and waiting start N processes on this host; without it they take part in the job they\n"
+    "With -n N, the operations, push_pull, waiting, start and orders start N processes on this host; without it they take part in the job they\n"
     "were started in: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, srun or torchrun alike. `weft bench\n"
     "WHAT --help` has the options.\n";
 
@@ -36,83 +36,7 @@ static void print_help(FILE *out)
     fprintf(out, "\nOthers:\n%s", others);
 }
 
-enum { RUN_ARGS_MAX = 64, LEAVE_MS = 5000 };
-
-struct launch {
-    char log_directory[64], self[1024];
-    char numbers[2][16];
-    char *args[RUN_ARGS_MAX + 1];
-    size_t arg_count;
-};
-
-static void add(struct launch *launch, const char *text)
-{
-    if (launch->arg_count < RUN_ARGS_MAX) launch->args[launch->arg_count++] = (char *)text;
-}
-
-/* weft run -s S -n N --log-dir D -- weft bench WHAT (the same options) -n 0 */
-static bool build_command(struct launch *launch, const struct bench_options *options, int argc, char **argv)
-{
-    ssize_t length = readlink("/proc/self/exe", launch->self, sizeof(launch->self) - 1);
-    if (length <= 0) {
-        fprintf(stderr, "weft bench: cannot find this program: %s\n", strerror(errno));
-        return false;
-    }
-    snprintf(launch->numbers[0], sizeof(launch->numbers[0]), "%u", options->shards);
-    snprintf(launch->numbers[1], sizeof(launch->numbers[1]), "%u", options->processes);
-    const char *const head[] = {
-        launch->self,         "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--log-dir",
-        launch->log_directory};
-    for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++) add(launch, head[i]);
-    const char *const worker[] = {"--", launch->self, "bench", bench_name(options)};
-    for (size_t i = 0; i < sizeof(worker) / sizeof(worker[0]); i++) add(launch, worker[i]);
-    for (int i = 1; i < argc; i++) add(launch, argv[i]);
-    add(launch, "-n"); /* the later one counts: take part, do not launch again */
-    add(launch, "0");
-    if (launch->arg_count < RUN_ARGS_MAX) return true;
-    fprintf(stderr, "weft bench: too many arguments\n");
-    return false;
-}
-
-static bool make_log_directory(struct launch *launch)
-{
-    const char *temporary = getenv("TMPDIR");
-    if (!temporary || strlen(temporary) > 40) temporary = "/tmp";
-    snprintf(launch->log_directory, sizeof(launch->log_directory), "%s/weft-bench-XXXXXX", temporary);
-    if (mkdtemp(launch->log_directory)) return true;
-    fprintf(stderr, "weft bench: cannot make a directory under %s: %s\n", temporary, strerror(errno));
-    return false;
-}
-
-static void remove_log_directory(const struct launch *launch)
-{
-    char command[160];
-    snprintf(command, sizeof(command), "rm -rf -- '%s'", launch->log_directory);
-    if (system(command) != 0) fprintf(stderr, "weft bench: cannot remove %s\n", launch->log_directory);
-}
-
-/* Standard output of rank 0 is that of `weft run`, hence ours. */
-static int launch_job(const struct bench_options *options, int argc, char **argv)
-{
-    struct launch launch = {0};
-    if (!make_log_directory(&launch)) return 1;
-    int status = 1 << 8;
-    if (build_command(&launch, options, argc, argv)) {
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) {
-            execv(launch.self, launch.args);
-            fprintf(stderr, "weft bench: cannot start %s: %s\n", launch.self, strerror(errno));
-            _exit(127);
-        }
-        if (child < 0) fprintf(stderr, "weft bench: cannot start a process: %s\n", strerror(errno));
-        while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-    }
-    bool fine = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (fine) remove_log_directory(&launch);
-    else fprintf(stderr, "weft bench: the job failed; its log files are in %s\n", launch.log_directory);
-    return fine ? 0 : 1;
-}
+enum { LEAVE_MS = 5000 };
 
 static int take_part(const struct bench_options *options)
 {
@@ -151,7 +75,7 @@ static int measure(enum bench_kind kind, const struct bench_operation *operation
     struct weft_launcher launcher;
     int answer = bench_options_parse(&options, kind, operation, argc, argv);
     if (answer != 0) return answer - 1;
-    if (options.processes > 0) return launch_job(&options, argc, argv);
+    if (options.processes > 0) return bench_launch(options.shards, options.processes, bench_name(&options), argc, argv);
     const char *coordinator = getenv("WEFT_COORDINATOR");
     if (coordinator && *coordinator) return take_part(&options);
     if (weft_launcher_find(&launcher)) return take_part_launched(&options, &launcher);
@@ -166,6 +90,8 @@ int weft_bench_main(int argc, char **argv)
     if (operation) return measure(BENCH_OPERATION, operation, argc - 1, argv + 1);
     if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, NULL, argc - 1, argv + 1);
     if (strcmp(what, "waiting") == 0) return measure(BENCH_WAITING, NULL, argc - 1, argv + 1);
+    if (strcmp(what, "start") == 0) return weft_bench_start_main(argc - 1, argv + 1);
+    if (strcmp(what, "orders") == 0) return weft_bench_orders_main(argc - 1, argv + 1);
     if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
     if (strcmp(what, "codec") == 0) return weft_bench_codec_main(argc - 1, argv + 1);
     if (strcmp(what, "p2p") == 0) return weft_bench_p2p_main(argc - 1, argv + 1);

@@ -6,6 +6,7 @@
  *   bench_pattern    inputs whose reductions are known exactly, and the check of every element
  *   bench_job        session, sweep, rows; bench_timing the timed loops; bench_machine clocks and memory (bench_rank.h)
  *   bench_report     the table (nccl-tests' columns) and the JSON rows; bench_curves what --plot draws
+ *   bench_launch     starts the processes; bench_start `weft bench start`, bench_orders `weft bench orders`
  *   bench_kernels    `weft bench kernels`, over tools/kernelbench
  *   bench_codec      `weft bench codec`, over tools/codecbench
  *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them
@@ -13,10 +14,17 @@
 #ifndef WEFT_TOOLS_BENCH_H
 #define WEFT_TOOLS_BENCH_H
 
+#include <stdint.h>
+
 /* argv[0] is "bench". Returns the exit status: 0, 1 (failed, or a result was wrong), 2 (usage),
  * 3 (of compare: something is slower). */
 int weft_bench_main(int argc, char **argv);
 
+/* bench_launch.c: `weft bench WHAT` with the same options in each of so many processes; the exit status. */
+int bench_launch(uint32_t shards, uint32_t processes, const char *what, int argc, char **argv);
+
+int weft_bench_start_main(int argc, char **argv);
+int weft_bench_orders_main(int argc, char **argv);
 int weft_bench_p2p_main(int argc, char **argv); /* tools/p2p */
 int weft_bench_plot_main(int argc, char **argv);
 int weft_bench_kernels_main(int argc, char **argv);

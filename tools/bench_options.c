@@ -96,8 +96,7 @@ static int parse_choice(const char *name, const char *text, const char *const *c
     return -1;
 }
 
-/* For this process and those it starts, the shards too: by the environment, as a user would. */
-static bool use_transport(const char *text)
+bool bench_use_transport(const char *text)
 {
     static const char *const backends[] = {"auto", "shm", "verbs", "ucx"};
     bool backend = false;
@@ -194,7 +193,7 @@ static bool set_option(struct bench_options *options, int found, const char *tex
     case 'C': options->cpu = true; return true;
     case 'w': return parse_u32("-w", text, 0, 1000000, &options->warmup);
     case OPTION_ITERS: return parse_u32("--iters", text, 1, 1000000, &options->iters);
-    case OPTION_TRANSPORT: return use_transport(text);
+    case OPTION_TRANSPORT: return bench_use_transport(text);
     case OPTION_JSON: options->json = true; return true;
     case OPTION_EXPLAIN: options->explain = true; return true;
     case OPTION_PERCENTILES: options->percentiles = true; return true;

@@ -39,4 +39,7 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind, con
                         char **argv);
 void bench_help(const struct bench_options *options); /* bench_help.c */
 
+/* --transport, for this process and those it starts, the shards too: by the environment, as a user would. False: told. */
+bool bench_use_transport(const char *text);
+
 #endif
