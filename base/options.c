@@ -40,7 +40,7 @@ const struct weft_option weft_option_table[] = {
     BYTES("collective.chunk_bytes", "1MiB", 4 * KIB, GIB, "Size of the pieces a collective keeps in flight."),
     CHOICE("collective.plan", "auto", "auto|direct|ring|doubling|halving|double_tree|bruck|pat|chain|binomial|hierarchy",
            "Plan of the operations that have it; auto chooses by a model of cost."),
-    TEXT("collective.links", "", "File of measured links (weft doctor): by rank 0's the automatic plan chooses and codec auto begins, on all ranks; empty: plans by a constant, codecs by a measurement."),
+    TEXT("collective.links", "", "File of measured links (weft doctor, weft bench calibrate): by rank 0's the automatic plan chooses and codec auto begins, on all ranks; empty: plans by a constant, codecs by a measurement."),
     COUNT("collective.inflight", "16", 1, 1024, "Pieces of one collective in flight at once."),
 
     COUNT("server.engines", "1", 1, 64, "Shard engines (threads) of one server."),

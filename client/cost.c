@@ -1,6 +1,6 @@
 /* cost.c - what links cost, for those who choose by it (plans, codecs): read once, from rank 0's table.
  *
- *     rank 0: file (weft doctor) ─► worst link among the hosts of the workers ─► Ready ─► coordinator ─► Go ─► all ranks' group
+ *     rank 0: file (weft doctor, weft bench calibrate) ─► worst link among the hosts of the workers ─► Ready ─► coordinator ─► Go ─► all ranks' group
  *
  * From a file and never measured here: a choice made from what a moment's load allows would be another one in the next
  * run, and with it the order of every sum (collective/choose.c). */
@@ -66,6 +66,11 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
     cost_out->unknown = cost.unknown;
     cost_out->latency_ns = cost.latency_ns;
     cost_out->bytes_per_second = cost.bytes_per_second;
+    cost_out->eager_bytes = cost.eager_bytes;
+    cost_out->inject_ns = cost.inject_ns;
+    cost_out->sum_ps = cost.sum_ps;
+    cost_out->pass_ps = cost.pass_ps;
+    cost_out->incast_milli = cost.incast_milli;
     *known_out = cost.pairs > 0;
     return WEFT_OK;
 }
@@ -73,5 +78,7 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
 void client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost)
 {
     session->cost = (struct weft_link_cost){.pairs = cost->pairs, .unknown = cost->unknown, .latency_ns = cost->latency_ns,
-                                            .bytes_per_second = cost->bytes_per_second};
+                                            .bytes_per_second = cost->bytes_per_second, .eager_bytes = cost->eager_bytes,
+                                            .inject_ns = cost->inject_ns, .sum_ps = cost->sum_ps, .pass_ps = cost->pass_ps,
+                                            .incast_milli = cost->incast_milli};
 }

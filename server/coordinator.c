@@ -507,11 +507,10 @@ static void ready_from(struct weft_coordinator *coordinator, struct coordinator_
     member->state = MEMBER_READY;
     if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0) {
         const Weft__Control__LinkCost *said = ready->cost;
-        coordinator->cost = (Weft__Control__LinkCost)WEFT__CONTROL__LINK_COST__INIT;
-        coordinator->cost.pairs = said->pairs;
-        coordinator->cost.unknown = said->unknown;
-        coordinator->cost.latency_ns = said->latency_ns;
-        coordinator->cost.bytes_per_second = said->bytes_per_second;
+        coordinator->cost = (Weft__Control__LinkCost){
+            .base = PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor), .pairs = said->pairs, .unknown = said->unknown,
+            .latency_ns = said->latency_ns, .bytes_per_second = said->bytes_per_second, .eager_bytes = said->eager_bytes,
+            .inject_ns = said->inject_ns, .sum_ps = said->sum_ps, .pass_ps = said->pass_ps, .incast_milli = said->incast_milli};
         coordinator->cost_known = true;
     }
     if (!everybody_at(coordinator, MEMBER_READY)) return;

@@ -18,13 +18,14 @@ static const char others[] =
     "  push_pull         an all-reduce through parameter-server shards\n"
     "  waiting           what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
     "  start             how long a job of many ranks needs to begin, and the memory of a rank, also with many groups\n"
+    "  calibrate         what the choice of plans wants to know of links and processors, into a file\n"
     "  orders            what reproducible sums cost, and f32 partials of 16-bit types\n"
     "  kernels           speed of the kernels and codecs of one thread beside copy bandwidth\n"
     "  codec             ratio, error and time of each codec, and below which link speed it pays\n"
     "  p2p               messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
     "  compare           two commands in turn, or two files of rows: the median ratio and its noise\n"
     "  plot              charts (SVG) of CSV files\n\n"
-    "With -n N, the operations, push_pull, waiting, start and orders start N processes on this host; without it they take part in the job they\n"
+    "With -n N, the operations, push_pull, waiting, start, calibrate and orders start N processes on this host; without it they take part in the job they\n"
     "were started in: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, srun or torchrun alike. `weft bench\n"
     "WHAT --help` has the options.\n";
 
@@ -91,6 +92,7 @@ int weft_bench_main(int argc, char **argv)
     if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, NULL, argc - 1, argv + 1);
     if (strcmp(what, "waiting") == 0) return measure(BENCH_WAITING, NULL, argc - 1, argv + 1);
     if (strcmp(what, "start") == 0) return weft_bench_start_main(argc - 1, argv + 1);
+    if (strcmp(what, "calibrate") == 0) return weft_bench_calibrate_main(argc - 1, argv + 1);
     if (strcmp(what, "orders") == 0) return weft_bench_orders_main(argc - 1, argv + 1);
     if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
     if (strcmp(what, "codec") == 0) return weft_bench_codec_main(argc - 1, argv + 1);

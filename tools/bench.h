@@ -6,7 +6,7 @@
  *   bench_pattern    inputs whose reductions are known exactly, and the check of every element
  *   bench_job        session, sweep, rows; bench_timing the timed loops; bench_machine clocks and memory (bench_rank.h)
  *   bench_report     the table (nccl-tests' columns) and the JSON rows; bench_curves what --plot draws
- *   bench_launch     starts the processes; bench_start `weft bench start`, bench_orders `weft bench orders`
+ *   bench_launch     starts the processes; bench_start `weft bench start`, bench_calibrate `weft bench calibrate`, bench_orders `weft bench orders`
  *   bench_kernels    `weft bench kernels`, over tools/kernelbench
  *   bench_codec      `weft bench codec`, over tools/codecbench
  *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them
@@ -24,6 +24,7 @@ int weft_bench_main(int argc, char **argv);
 int bench_launch(uint32_t shards, uint32_t processes, const char *what, int argc, char **argv);
 
 int weft_bench_start_main(int argc, char **argv);
+int weft_bench_calibrate_main(int argc, char **argv);
 int weft_bench_orders_main(int argc, char **argv);
 int weft_bench_p2p_main(int argc, char **argv); /* tools/p2p */
 int weft_bench_plot_main(int argc, char **argv);

@@ -102,7 +102,9 @@ void crowd_write_links(const char *path, const char *host, uint64_t latency_ns, 
                                    .bytes_per_second = bytes_per_second,
                                    .lane = "shm",
                                    .text = "made up"};
+    const struct weft_link_machine machine = {640, 125, 90, 40, 8192};
     if (bytes_per_second > 0) assert_int_equal(weft_link_table_set(table, &link), WEFT_OK);
+    if (bytes_per_second > 0) assert_int_equal(weft_link_table_set_machine(table, index, &machine), WEFT_OK);
     assert_int_equal(weft_link_table_save(table, path, NULL), WEFT_OK);
     weft_link_table_free(table);
 }

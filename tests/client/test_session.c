@@ -335,7 +335,8 @@ static void test_link_cost(void **state)
     crowd_run(&crowd, 3, costs); /* no file: nothing is known */
     setenv("WEFT_COLLECTIVE_LINKS", path, 1);
     crowd_write_links(path, host, 5000, 4000000000ull);
-    links.wanted = (struct weft_link_cost){.pairs = 2, .latency_ns = 5000, .bytes_per_second = 4000000000ull};
+    links.wanted = (struct weft_link_cost){.pairs = 2, .latency_ns = 5000, .bytes_per_second = 4000000000ull, .eager_bytes = 8192,
+                                           .inject_ns = 640, .sum_ps = 125, .pass_ps = 90, .incast_milli = 40};
     crowd_run(&crowd, 3, costs);
     assert_int_equal(weft_link_hop_bytes(&links.wanted), 20000);
     crowd_write_links(path, host, 0, 0); /* the host, but not its link */

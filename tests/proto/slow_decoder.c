@@ -99,7 +99,8 @@ static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3, "index", U32}, {4, "name", NAME}, {5, "host", NAME},
     {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64}, {0}};
 static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
-static const struct field link_cost[] = {{1, "pairs", U32}, {2, "unknown", U32}, {3, "latency_ns", U64}, {4, "bytes_per_second", U64}, {0}};
+static const struct field link_cost[] = {{1, "pairs", U32}, {2, "unknown", U32}, {3, "latency_ns", U64}, {4, "bytes_per_second", U64},
+                                          {5, "eager_bytes", U64}, {6, "inject_ns", U32}, {7, "sum_ps", U32}, {8, "pass_ps", U32}, {9, "incast_milli", U32}, {0}};
 static const struct field epoch_and_cost[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {0}};
 static const struct field declare[] = {{1, "ordinal", U32}, {2, "name", NAME}, {3, "dtype", U32}, {4, "dims", U64_REPEATED}, {5, "codec", NAME},
     {6, "optimizer", NAME}, {7, "mode", U32}, {8, "chunk_bytes", U64}, {0}};

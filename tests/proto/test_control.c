@@ -49,7 +49,8 @@ static const char *const readings[BODIES + 1] = {"",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
     "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n"
     "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n  coordinator \"shard 0 (h, pid 3)\"\n",
-    "ready\n  epoch 1\n", "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second 12000000000\n",
+    "ready\n  epoch 1\n", "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second 12000000000\n"
+    "    eager_bytes 8192\n    inject_ns 640\n    sum_ps 125\n    pass_ps 90\n    incast_milli 40\n",
     "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
@@ -88,6 +89,7 @@ static void fill(struct samples *s)
     weft__control__go__init(&s->go), s->go.epoch = 200, s->go.cost = &s->cost;
     weft__control__link_cost__init(&s->cost);
     s->cost.pairs = 6, s->cost.unknown = 6, s->cost.latency_ns = 5000, s->cost.bytes_per_second = 12000000000ull;
+    s->cost.eager_bytes = 8192, s->cost.inject_ns = 640, s->cost.sum_ps = 125, s->cost.pass_ps = 90, s->cost.incast_milli = 40;
     weft__control__declare__init(&s->declare);
     s->declare.ordinal = 3, s->declare.name = (char *)"fc1", s->declare.dtype = WEFT_F32, s->declare.n_dims = 2, s->declare.dims = s->dims;
     s->declare.codec = (char *)"dense", s->declare.optimizer = (char *)"sgd", s->declare.mode = 1, s->declare.chunk_bytes = 4 << 20;

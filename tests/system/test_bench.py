@@ -139,6 +139,34 @@ class Bench(harness.JobTest):
         rows = self.rows("push_pull", "-n", "2", "-s", "2", "-b", "4", "-e", "9M", "-f", "1100")
         self.assertEqual([row["bytes"] for row in rows], [4, 4400, 4840000])
 
+    def test_start(self):
+        row = json.loads(self.bench("start", "-n", "3", "--groups", "3", "--json"))
+        self.assertEqual((row["ranks"], row["groups"]), (3, 3))
+        self.assertTrue(0 < row["joined_s"] <= row["first_barrier_s"])
+        self.assertTrue(0 < row["pss_began_bytes"] < row["pss_bytes"] < 16 << 20)
+
+    def test_orders(self):
+        rows = [json.loads(line) for line in self.bench("orders", "-n", "3", "-e", "64K", "--rounds", "1", "--transport", "tcp", "--json").splitlines()]
+        self.assertEqual(len(rows), 8)
+        kinds = {row["kind"]: row for row in rows}
+        self.assertEqual(kinds["f32, ring"]["plan_taken"], "ring")
+        self.assertIn(kinds["f32, reproducible"]["plan_taken"], ("direct", "doubling", "halving"))
+        self.assertTrue(all(row["time_us"] > 0 and row["ratio"] > 0 for row in rows))
+
+    def test_calibrate(self):
+        """What was measured is what plans are chosen by."""
+        links = self.path("links")
+        text = self.bench("calibrate", "-n", "2", "--write", links)
+        self.assertIn("a message handed over", text)
+        with open(links) as file:
+            table = file.read()
+        self.assertRegex(table, r"(?m)^machine 0 [1-9]\d* [1-9]\d* [1-9]\d* 0 0$")
+        self.assertRegex(table, r"(?m)^link 0 0 works [1-9]\d* [1-9]\d* session\|")
+        done = subprocess.run([harness.PROGRAMS.weft, "bench", "all_reduce", "-n", "2", "-b", "64K", "-e", "64K", "--iters", "2", "--explain"],
+                              env={**os.environ, "WEFT_COLLECTIVE_LINKS": links}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("with measured latency", done.stdout)
+
     def test_waiting(self):
         done = self.bench("waiting", "-n", "2", "--iters", "2", "--piece-us", "100", "--json")
         rows = {row["measure"]: row for row in map(json.loads, done.splitlines())}

@@ -89,6 +89,35 @@ static void a_group_is_known_by_its_worst_pair(void **state)
     weft_link_table_free(table);
 }
 
+/* What machines take: of several hosts the slowest counts; it survives the text form, and a changed host loses it. */
+static void machines_are_in_the_table(void **state)
+{
+    struct weft_link_table *table = sample_table(), *again;
+    struct weft_link_cost cost;
+    static const struct weft_link_machine a = {640, 125, 90, 40, 8192}, b = {800, 100, 95, 0, 0};
+    char *text;
+    size_t bytes;
+    uint32_t index;
+    assert_int_equal(weft_link_table_set_machine(table, 0, &a), WEFT_OK);
+    assert_int_equal(weft_link_table_set_machine(table, 1, &b), WEFT_OK);
+    assert_int_equal(weft_link_table_set_machine(table, 99, &b), WEFT_ERR_INVALID);
+    assert_int_equal(weft_link_table_write(table, &text, &bytes), WEFT_OK);
+    assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &again, NULL), WEFT_OK);
+    assert_int_equal(weft_link_cost_among(again, (uint32_t[]){0, 1}, 2, 1 << 20, &cost), WEFT_OK);
+    assert_true(cost.inject_ns == 800 && cost.sum_ps == 125 && cost.pass_ps == 95 && cost.incast_milli == 40 && cost.eager_bytes == 8192);
+    assert_int_equal(weft_link_table_host(again, "node-a", 4711, &index), WEFT_OK);
+    assert_int_equal(weft_link_table_machine(again, index)->sum_ps, 0);
+    assert_null(weft_link_table_machine(again, 99));
+    char *line = strstr(text, "machine 1");
+    assert_non_null(line);
+    line[8] = '7'; /* a host that is not there */
+    struct weft_link_table *wrong;
+    assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
+    weft_free_bytes(weft_env_system(), text);
+    weft_link_table_free(again);
+    weft_link_table_free(table);
+}
+
 static void a_codec_pays_where_bytes_are_dear(void **state)
 {
     struct weft_link slow = link_of(0, 1, "ucx:tcp", 20000, 125000000), fast = link_of(0, 1, "verbs", 2000, 25000000000ull);
@@ -480,7 +509,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_found_and_the_best_depends_on_the_size),
         cmocka_unit_test(a_group_is_known_by_its_worst_pair),
-        cmocka_unit_test(a_codec_pays_where_bytes_are_dear),
+        cmocka_unit_test(machines_are_in_the_table), cmocka_unit_test(a_codec_pays_where_bytes_are_dear),
         cmocka_unit_test(a_host_that_changed_loses_its_rows),
         cmocka_unit_test(bad_rows_are_refused),
         cmocka_unit_test(the_text_form_is_whole_or_refused),

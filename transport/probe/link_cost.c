@@ -14,6 +14,18 @@ static void worsen(struct weft_link_cost *cost, const struct weft_link *link)
         cost->bytes_per_second = link->bytes_per_second;
 }
 
+static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/* The slowest of the machines; messages are short up to the least of their limits. */
+static void worsen_machine(struct weft_link_cost *cost, const struct weft_link_machine *machine)
+{
+    cost->inject_ns = larger(cost->inject_ns, machine->inject_ns);
+    cost->sum_ps = larger(cost->sum_ps, machine->sum_ps);
+    cost->pass_ps = larger(cost->pass_ps, machine->pass_ps);
+    cost->incast_milli = larger(cost->incast_milli, machine->incast_milli);
+    if (machine->eager_bytes && (cost->eager_bytes == 0 || machine->eager_bytes < cost->eager_bytes)) cost->eager_bytes = machine->eager_bytes;
+}
+
 enum weft_status weft_link_cost_among(const struct weft_link_table *table, const uint32_t *hosts,
                                       uint32_t count, uint64_t bytes, struct weft_link_cost *cost_out)
 {
@@ -23,6 +35,7 @@ enum weft_status weft_link_cost_among(const struct weft_link_table *table, const
         if (hosts[i] >= weft_link_table_host_count(table)) return WEFT_ERR_INVALID;
     }
     for (uint32_t i = 0; i < count; i++) {
+        worsen_machine(cost_out, weft_link_table_machine(table, hosts[i]));
         for (uint32_t j = 0; j < count; j++) {
             if (i != j) worsen(cost_out, weft_link_table_best(table, hosts[i], hosts[j], bytes));
         }

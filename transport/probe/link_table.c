@@ -10,6 +10,7 @@
 struct host {
     char name[WEFT_LINK_NAME_BYTES];
     uint64_t fingerprint;
+    struct weft_link_machine machine;
 };
 
 struct weft_link_table {
@@ -82,7 +83,10 @@ enum weft_status weft_link_table_host(struct weft_link_table *table, const char 
     for (uint32_t i = 0; i < table->host_count; i++) {
         struct host *host = &table->hosts[i];
         if (strcmp(host->name, name) != 0) continue;
-        if (host->fingerprint != fingerprint) forget_links(table, i);
+        if (host->fingerprint != fingerprint) {
+            forget_links(table, i);
+            host->machine = (struct weft_link_machine){0};
+        }
         host->fingerprint = fingerprint;
         *index_out = i;
         return WEFT_OK;
@@ -91,6 +95,7 @@ enum weft_status weft_link_table_host(struct weft_link_table *table, const char 
     struct host *host = &table->hosts[table->host_count];
     snprintf(host->name, sizeof host->name, "%s", name);
     host->fingerprint = fingerprint;
+    host->machine = (struct weft_link_machine){0};
     *index_out = table->host_count++;
     return WEFT_OK;
 }
@@ -105,6 +110,26 @@ const char *weft_link_table_host_name(const struct weft_link_table *table, uint3
 uint64_t weft_link_table_host_fingerprint(const struct weft_link_table *table, uint32_t index)
 {
     return index < table->host_count ? table->hosts[index].fingerprint : 0;
+}
+
+enum weft_status weft_link_table_set_machine(struct weft_link_table *table, uint32_t index, const struct weft_link_machine *machine)
+{
+    if (index >= table->host_count) return WEFT_ERR_INVALID;
+    table->hosts[index].machine = *machine;
+    return WEFT_OK;
+}
+
+const struct weft_link_machine *weft_link_table_machine(const struct weft_link_table *table, uint32_t index)
+{
+    return index < table->host_count ? &table->hosts[index].machine : NULL;
+}
+
+static bool is_measured(const struct weft_link_machine *m) { return m->inject_ns || m->sum_ps || m->pass_ps || m->incast_milli || m->eager_bytes; }
+static uint32_t machine_count(const struct weft_link_table *table)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < table->host_count; i++) count += is_measured(&table->hosts[i].machine);
+    return count;
 }
 
 /* ---- rows ---- */
@@ -209,7 +234,7 @@ const struct weft_link *weft_link_table_best(const struct weft_link_table *table
 
 enum weft_status weft_link_table_write(const struct weft_link_table *table, char **text_out, size_t *bytes_out)
 {
-    size_t room = 64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 32) +
+    size_t room = 64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 112) +
                   (size_t)table->link_count * (WEFT_LINK_LANE_BYTES + WEFT_LINK_TEXT_BYTES + 96);
     char *text = weft_alloc_bytes(table->env, room);
     if (!text) return WEFT_ERR_NO_MEMORY;
@@ -217,13 +242,19 @@ enum weft_status weft_link_table_write(const struct weft_link_table *table, char
     for (uint32_t i = 0; i < table->host_count; i++) {
         at += (size_t)snprintf(text + at, room - at, "host %016" PRIx64 " %s\n", table->hosts[i].fingerprint, table->hosts[i].name);
     }
+    for (uint32_t i = 0; i < table->host_count; i++) {
+        const struct weft_link_machine *m = &table->hosts[i].machine;
+        if (!is_measured(m)) continue;
+        at += (size_t)snprintf(text + at, room - at, "machine %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", i, m->inject_ns,
+                               m->sum_ps, m->pass_ps, m->incast_milli, m->eager_bytes);
+    }
     for (uint32_t i = 0; i < table->link_count; i++) {
         const struct weft_link *link = &table->links[i];
         at += (size_t)snprintf(text + at, room - at, "link %" PRIu32 " %" PRIu32 " %s %" PRIu64 " %" PRIu64 " %s|%s\n", link->from, link->to,
                                link->state == WEFT_LINK_WORKS ? "works" : "failed", link->latency_ns, link->bytes_per_second, link->lane,
                                link->text);
     }
-    at += (size_t)snprintf(text + at, room - at, "end %" PRIu32 "\n", table->host_count + table->link_count);
+    at += (size_t)snprintf(text + at, room - at, "end %" PRIu32 "\n", table->host_count + machine_count(table) + table->link_count);
     WEFT_ASSERT(at < room);
     *text_out = text;
     *bytes_out = at;
@@ -278,6 +309,17 @@ static enum weft_status read_link(struct weft_link_table *table, const char *at)
     return status;
 }
 
+static enum weft_status read_machine(struct weft_link_table *table, const char *at)
+{
+    uint64_t host, numbers[5];
+    if (!take_number(&at, 10, 9, &host) || host >= table->host_count) return WEFT_ERR_MALFORMED;
+    for (int i = 0; i < 5; i++)
+        if (!take_number(&at, 10, 9, &numbers[i])) return WEFT_ERR_MALFORMED;
+    struct weft_link_machine machine = {(uint32_t)numbers[0], (uint32_t)numbers[1], (uint32_t)numbers[2], (uint32_t)numbers[3], (uint32_t)numbers[4]};
+    if (*at || !is_measured(&machine) || is_measured(&table->hosts[host].machine)) return WEFT_ERR_MALFORMED;
+    return weft_link_table_set_machine(table, (uint32_t)host, &machine);
+}
+
 struct reader {
     struct weft_link_table *table;
     uint32_t line;
@@ -296,11 +338,13 @@ static enum weft_status read_line(struct reader *reader, const char *line, struc
         }
     } else if (!reader->ended && strncmp(line, "host ", 5) == 0) {
         status = read_host(reader->table, line + 5);
+    } else if (!reader->ended && strncmp(line, "machine ", 8) == 0) {
+        status = read_machine(reader->table, line + 8);
     } else if (!reader->ended && strncmp(line, "link ", 5) == 0) {
         status = read_link(reader->table, line + 5);
     } else if (!reader->ended && strncmp(line, "end ", 4) == 0) {
         at += 4;
-        reader->ended = take_number(&at, 10, 9, &number) && *at == 0 && number == reader->table->host_count + reader->table->link_count;
+        reader->ended = take_number(&at, 10, 9, &number) && *at == 0 && number == reader->table->host_count + machine_count(reader->table) + reader->table->link_count;
         if (reader->ended) status = WEFT_OK;
     }
     if (status == WEFT_ERR_MALFORMED) weft_error_set(error, status, "line %" PRIu32 " of the link table cannot be read: probe again", reader->line);

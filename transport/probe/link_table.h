@@ -6,8 +6,9 @@
  *
  *   weft-links 1                                        text form: versioned, bounded, whole or refused
  *   host 6f1c20aa93e1d2b4 node-a
+ *   machine 0 640 125 90 40 8192                        host; what it takes there, as in struct weft_link_machine; may be missing
  *   link 0 1 works 5210 11892000000 ucx:tcp|ucx tcp     from, to, state, ns, bytes per second, lane | way or reason
- *   end 3
+ *   end 4
  */
 #ifndef WEFT_TRANSPORT_LINK_TABLE_H
 #define WEFT_TRANSPORT_LINK_TABLE_H
@@ -32,6 +33,15 @@ struct weft_link {
     char text[WEFT_LINK_TEXT_BYTES];  /* the way ("shm mapped"), or why not; one line */
 };
 
+/* What messages and sums cost a host's processors; 0: not measured. */
+struct weft_link_machine {
+    uint32_t inject_ns;    /* handing over one message */
+    uint32_t sum_ps;       /* per byte added in cache */
+    uint32_t pass_ps;      /* per byte of memory passed over */
+    uint32_t incast_milli; /* thousandths by which each sender beyond the eighth slows a link that many share */
+    uint32_t eager_bytes;  /* longer messages take two trips more */
+};
+
 struct weft_link_table;
 
 enum weft_status weft_link_table_create(struct weft_env *env, struct weft_link_table **table_out);
@@ -44,6 +54,10 @@ enum weft_status weft_link_table_host(struct weft_link_table *table, const char 
 uint32_t weft_link_table_host_count(const struct weft_link_table *table);
 const char *weft_link_table_host_name(const struct weft_link_table *table, uint32_t index); /* NULL: no such host */
 uint64_t weft_link_table_host_fingerprint(const struct weft_link_table *table, uint32_t index); /* 0: no such host */
+
+/* WEFT_ERR_INVALID: no such host. */
+enum weft_status weft_link_table_set_machine(struct weft_link_table *table, uint32_t index, const struct weft_link_machine *machine);
+const struct weft_link_machine *weft_link_table_machine(const struct weft_link_table *table, uint32_t index); /* all 0: not measured; NULL: no such host */
 
 /* Add a row, or replace the one of the same hosts and lane. Unprintable characters of text become '?'.
  * WEFT_ERR_INVALID, _LIMIT, _NO_MEMORY. */

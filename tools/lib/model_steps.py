@@ -1,0 +1,139 @@
+"""model_steps.py - how far measured times of collectives are from the model by which plans are chosen, and where that leaps.
+
+    tools/steps [--build build] [--transport shm,tcp] [--ranks 2,3,4,6,8] [--begin 8] [--end 16M] [--plan auto] [--rounds 5] [--links FILE]
+
+For each transport and number of ranks: `weft bench calibrate` into a table (unless --links), then for rounds in turn `weft bench
+all_reduce` over the sizes, each row's time beside the model's for the plan that ran. Printed: the quotient measured / modelled of each
+size (down) and number of ranks (across), medians over the rounds, with the plan's first letters. A quotient that is more than 1.3 times
+that of its neighbour, the next size or the next number of ranks, is marked with ! and listed. Exit status 1 when there is one.
+
+All ranks run on this host, and where they outnumber its processors calibration with as many ranks says what that costs.
+The one-host plan has no rivals and so no model in the library: here it is r a + 2 n c (docs/collectives.md), with a the calibrated
+latency of a message, r 1 up to 4 KiB and 2 beyond, and c twice what a byte's sum costs in cache, or from 32 MiB of all buffers on a pass
+over memory, for each rank that a processor has."""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+STEP = 1.3
+
+
+def bench(build, words, environment):
+    done = subprocess.run([os.path.join(build, "tools", "weft"), "bench", *words], env={**os.environ, **environment}, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=600)
+    if done.returncode != 0:
+        sys.exit(f"weft bench {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def machine_of(path):
+    """Of a link table, the worst row and the first machine: microseconds of a message, of a byte's sum, of a byte's pass over memory."""
+    with open(path) as file:
+        text = file.read()
+    latency = max(int(found) for found in re.findall(r"^link \d+ \d+ works (\d+)", text, re.M))
+    sums, passes = re.search(r"^machine \d+ \d+ (\d+) (\d+)", text, re.M).groups()
+    return latency / 1e3, int(sums) / 1e6, int(passes) / 1e6
+
+
+def models(build, transport, ranks, options, links):
+    """{bytes: {plan: us}} as weft_explain says."""
+    text = bench(build, ["all_reduce", "-n", str(ranks), "-b", options.begin, "-e", options.end, "-f", "4", "--iters", "1", "--warmup", "0", "-c", "0",
+                         "--transport", transport, "--explain"], {"WEFT_COLLECTIVE_LINKS": links})
+    latency, one_sum, one_pass = machine_of(links)
+    turns = max(1, ranks / len(os.sched_getaffinity(0)))
+    found = {}
+    for line in text.splitlines():
+        head = re.search(r"all_reduce (\d+) B, \d+ ranks:", line)
+        if head:
+            size = int(head.group(1))
+            found[size] = {plan: float(us) for plan, us in re.findall(r"(\w+) ([0-9.]+) us,", line)}
+            byte = one_pass if 2 * size * ranks >= 32 << 20 else 2 * one_sum
+            found[size]["one-host"] = (2 if size > 4096 else 1) * latency + turns * 2 * size * byte
+    return found
+
+
+def measure(build, transport, ranks, options, links):
+    rows = {}
+    for line in bench(build, ["all_reduce", "-n", str(ranks), "-b", options.begin, "-e", options.end, "-f", "4", "-c", "0", "--transport", transport,
+                              "--plan", options.plan, "--json"], {"WEFT_COLLECTIVE_LINKS": links}).splitlines():
+        row = json.loads(line)
+        rows[row["bytes"]] = (row["p50_us"], row["plan_taken"])
+    return rows
+
+
+def table_of(build, transport, options, links):
+    """{(bytes, ranks): (quotient, plan)}"""
+    samples, plans = {}, {}
+    modelled = {ranks: models(build, transport, ranks, options, links[ranks]) for ranks in options.ranks}
+    for _ in range(options.rounds):
+        for ranks in options.ranks:
+            for size, (us, plan) in measure(build, transport, ranks, options, links[ranks]).items():
+                model = modelled[ranks].get(size, {}).get(plan)
+                if model:
+                    samples.setdefault((size, ranks), []).append(us / model)
+                    plans[size, ranks] = plan
+    return {key: (statistics.median(values), plans[key]) for key, values in samples.items()}
+
+
+def leaps(table, sizes, ranks):
+    """Neighbours whose quotients differ too much."""
+    found = []
+    for i, size in enumerate(sizes):
+        for k, count in enumerate(ranks):
+            for other in ([(sizes[i + 1], count)] if i + 1 < len(sizes) else []) + ([(size, ranks[k + 1])] if k + 1 < len(ranks) else []):
+                if (size, count) in table and other in table:
+                    a, b = table[size, count][0], table[other][0]
+                    if max(a, b) / min(a, b) > STEP:
+                        found.append(((size, count), other, max(a, b) / min(a, b)))
+    return found
+
+
+def show(transport, table, ranks, out=sys.stdout):
+    sizes = sorted({size for size, _ in table})
+    found = leaps(table, sizes, ranks)
+    marked = {cell for one, other, _ in found for cell in (one, other)}
+    print(f"\n{transport}: measured / modelled, all_reduce of f32\n{'bytes':>10} " + " ".join(f"{count:>14}" for count in ranks), file=out)
+    for size in sizes:
+        cells = []
+        for count in ranks:
+            quotient, plan = table.get((size, count), (None, ""))
+            cells.append(f"{quotient:6.2f}{'!' if (size, count) in marked else ' '}{plan[:7]:>7}" if quotient else " " * 14)
+        print(f"{size:>10} " + " ".join(cells), file=out)
+    for one, other, step in sorted(found, key=lambda leap: -leap[2]):
+        print(f"  leap {step:.2f}: {one[0]} B, {one[1]} ranks ({table[one][1]} {table[one][0]:.2f}) beside {other[0]} B, {other[1]} ranks "
+              f"({table[other][1]} {table[other][0]:.2f})", file=out)
+    if not found:
+        print(f"  no leap above {STEP}", file=out)
+    return len(found)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tools/steps", description="measured over modelled time of all_reduce by size and ranks; leaps above 1.3")
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--transport", default="shm,tcp")
+    parser.add_argument("--ranks", default="2,3,4,6,8")
+    parser.add_argument("--begin", default="8")
+    parser.add_argument("--end", default="16M")
+    parser.add_argument("--plan", default="auto")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--links", help="a link table of `weft bench calibrate` (default: measured now)")
+    options = parser.parse_args()
+    options.ranks = [int(count) for count in options.ranks.split(",")]
+    total = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for transport in options.transport.split(","):
+            links = {ranks: options.links or os.path.join(folder, f"{transport}-{ranks}") for ranks in options.ranks}
+            for ranks in options.ranks if not options.links else []:
+                print(f"{ranks} ranks: " + bench(options.build, ["calibrate", "-n", str(ranks), "--transport", transport, "--write", links[ranks]], {}), end="")
+            total += show(transport, table_of(options.build, transport, options, links), options.ranks)
+    sys.exit(1 if total else 0)
+
+
+if __name__ == "__main__":
+    main()
