@@ -14,6 +14,7 @@
 #include "base/little_endian.h"
 #include "base/loop.h"
 #include "base/net.h"
+#include "base/process_id.h"
 #include "weft/status.h"
 #include "weft/types.h"
 

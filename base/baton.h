@@ -155,7 +155,8 @@ static inline int baton_take(struct baton *baton, struct baton_turn *turn, bool 
     nobody = NULL;
     if (!atomic_compare_exchange_strong(&baton->holder, &nobody, turn->mark)) BATON_END(turn, 0);
     BATON_STEP(turn);
-    atomic_fetch_add(&baton->takes, 1);
+    /* only who holds the baton writes it, and the giving store publishes it */
+    atomic_store_explicit(&baton->takes, atomic_load_explicit(&baton->takes, memory_order_relaxed) + 1, memory_order_relaxed);
     BATON_END(turn, 1);
 }
 

@@ -51,10 +51,16 @@ void weft_event_ring_free(struct weft_event_ring *ring)
 void weft_event_ring_add(struct weft_event_ring *ring, const char *name, enum weft_event_phase phase,
                          uint64_t id, uint32_t peer, uint64_t bytes, enum weft_status status)
 {
+    if (ring) weft_event_ring_add_at(ring, weft_now_ns(ring->env), name, phase, id, peer, bytes, status);
+}
+
+void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, const char *name, enum weft_event_phase phase,
+                            uint64_t id, uint32_t peer, uint64_t bytes, enum weft_status status)
+{
     if (!ring) return;
     struct weft_event event;
     memset(&event, 0, sizeof event); /* padding is copied too */
-    event.time_ns = weft_now_ns(ring->env);
+    event.time_ns = time_ns;
     event.name = name;
     event.phase = (uint8_t)phase;
     event.status = (int16_t)status;

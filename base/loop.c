@@ -16,7 +16,6 @@
 #include "base/loop.h"
 
 #include <errno.h>
-#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -28,6 +27,7 @@
 
 #include "base/baton.h"
 #include "base/compute.h"
+#include "base/float_env.h"
 #include "base/mailbox.h"
 #include "base/timer_heap.h"
 #include "base/weft_assert.h"
@@ -36,6 +36,7 @@
 #define UNSLEEPABLE_POLL_NS WEFT_MS(1) /* how often a pollable without descriptor is polled while idle */
 #define LOOK_NS_MIN (WEFT_MS(1) / 10)  /* a parked runner looks again: first so soon, then half as often, */
 #define LOOK_NS_MAX (WEFT_MS(1) / 2)   /* but at least so often: 1 % of a core while waiters drive */
+#define STEPS_PER_LOOK 32u       /* idle steps of a driver between looks at the clock */
 #define SETTLE_NS 5000u                /* how long a waiter polls for a baton that somebody holds before it sleeps */
 
 struct weft_loop {
@@ -47,6 +48,9 @@ struct weft_loop {
     size_t unsleepable;              /* pollables without descriptor */
     bool stepping;
     bool crowded;
+    bool timers_fresh;               /* one was started since they were looked at: it may be due */
+    uint32_t steps;                  /* of drivers, without a look at the clock */
+    uint64_t looked_ns;              /* the clock, as last looked at */
 
     int epoll_fd, event_fd; /* -1 with virtual_time */
     bool have_pwait2;       /* epoll_pwait2 (Linux 5.11) answers */
@@ -188,6 +192,7 @@ enum weft_status weft_timer_start(struct weft_loop *loop, struct weft_timer *tim
     assert_holder(loop);
     weft_timer_stop(loop, timer);
     timer->deadline_ns = deadline_ns;
+    loop->timers_fresh = true;
     return timer_heap_insert(&loop->timers, loop->env, timer);
 }
 
@@ -212,8 +217,9 @@ uint64_t weft_loop_next_timer_ns(struct weft_loop *loop)
  * were running when it began. */
 static int run_timers(struct weft_loop *loop)
 {
+    loop->timers_fresh = false;
     if (loop->timers.count == 0) return 0;
-    uint64_t now_ns = weft_now_ns(loop->env);
+    uint64_t now_ns = loop->looked_ns = weft_now_ns(loop->env);
     size_t budget = loop->timers.count;
     int work = 0;
     while (budget-- > 0 && loop->timers.count > 0 && loop->timers.entries[0].deadline_ns <= now_ns) {
@@ -263,6 +269,20 @@ static int run_pollables(struct weft_loop *loop)
         struct weft_pollable *pollable = weft_container_of(loop->next_pollable, struct weft_pollable, link);
         loop->next_pollable = pollable->link.next;
         work += pollable->progress(pollable, POLL_BUDGET);
+    }
+    return work;
+}
+
+/* Only those that are quick; -1: none is. They may have gone, and others may be new, when one has done something. */
+static int run_quick_pollables(struct weft_loop *loop)
+{
+    struct weft_list *node, *spare;
+    int work = -1;
+    weft_list_foreach(node, spare, &loop->pollables) {
+        struct weft_pollable *pollable = weft_container_of(node, struct weft_pollable, link);
+        if (!pollable->quick) continue;
+        work = pollable->progress(pollable, POLL_BUDGET);
+        if (work > 0) return work;
     }
     return work;
 }
@@ -317,14 +337,26 @@ void weft_loop_compute_cancel_all(struct weft_loop *loop)
 
 /* --- stepping and sleeping --- */
 
-int weft_loop_step(struct weft_loop *loop)
+static int step(struct weft_loop *loop, bool look)
 {
     assert_holder(loop);
     WEFT_ASSERT(!loop->stepping);
     loop->stepping = true;
     int work = run_pollables(loop);
-    work += run_timers(loop);
+    if (look) work += run_timers(loop);
     work += mailbox_run(&loop->mail);
+    loop->stepping = false;
+    return work;
+}
+
+int weft_loop_step(struct weft_loop *loop) { return step(loop, true); }
+
+/* -1: nothing is quick, so a whole step it must be. */
+static int step_quick(struct weft_loop *loop)
+{
+    if (!mailbox_empty(&loop->mail)) return -1;
+    loop->stepping = true;
+    int work = run_quick_pollables(loop);
     loop->stepping = false;
     return work;
 }
@@ -385,8 +417,8 @@ struct spin {
     uint64_t since_ns;
 };
 
-/* Account for a step's work; true when the loop has been idle long enough to sleep. */
-static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work)
+/* Account for a step's work; true when the loop has been idle long enough to sleep. now_ns 0: nobody has looked. */
+static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uint64_t now_ns)
 {
     if (work > 0) {
         spin->idle = false;
@@ -396,10 +428,14 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work)
     if (!spin->idle) {
         spin->idle = true;
         spin->yields = 0;
-        spin->since_ns = weft_now_ns(loop->env);
+        spin->since_ns = now_ns;
         return false;
     }
-    if (spin->yields == 0 && !loop->crowded && weft_now_ns(loop->env) - spin->since_ns < (uint64_t)loop->options.spin_us * 1000) return false;
+    if (spin->yields == 0 && !loop->crowded) {
+        if (now_ns == 0) return false;
+        if (spin->since_ns == 0) spin->since_ns = now_ns;
+        if (now_ns - spin->since_ns < (uint64_t)loop->options.spin_us * 1000) return false;
+    }
     if (spin->yields >= loop->options.yields) return true;
     spin->yields++;
     sched_yield();
@@ -408,17 +444,45 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work)
 
 /* --- driving: by whoever holds the baton and waits --- */
 
-/* Step until the fact holds or until_ns passes; a guest also leaves when the baton is claimed or the loop stopped. */
-static void drive(struct weft_loop *loop, bool (*fact)(void *), void *context, uint64_t until_ns, bool guest)
+/* When a wait ends. The beginning of one with a timeout is when it first looks at the clock: few wait so long. */
+struct limit {
+    uint64_t until_ns; /* 0: not known yet */
+    uint64_t timeout_ns;
+};
+
+static uint64_t limit_of(struct limit *limit, uint64_t now_ns)
+{
+    if (limit->until_ns == 0) limit->until_ns = limit->timeout_ns < WEFT_NEVER - now_ns ? now_ns + limit->timeout_ns : WEFT_NEVER;
+    return limit->until_ns;
+}
+
+/* A driver's step. To read the clock takes as long as to poll everything, so it is left out while nothing asks for it: no timer is
+ * fresh, nothing was done (it may have taken long), nobody yields or sleeps in between, and the last look was a few steps ago. */
+static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *look, uint64_t *now_ns_out)
+{
+    *look = *look || loop->timers_fresh || spin->yields > 0 || ++loop->steps >= STEPS_PER_LOOK;
+    int work = *look || loop->steps % 4 == 0 ? -1 : step_quick(loop);
+    if (work < 0) work = step(loop, *look);
+    *now_ns_out = !*look ? 0 : work > 0 || loop->timers.count == 0 ? weft_now_ns(loop->env) : loop->looked_ns;
+    if (*look) loop->steps = 0;
+    *look = work > 0;
+    return work;
+}
+
+/* Step until the fact holds or the limit is reached; a guest also leaves when the baton is claimed or the loop stopped. */
+static void drive(struct weft_loop *loop, bool (*fact)(void *), void *context, struct limit *limit, bool guest)
 {
     struct spin spin = {0};
     struct baton_turn turn = {0};
-    uint64_t timeout_ns;
+    uint64_t timeout_ns, now_ns;
+    bool look = loop->options.spin_us == 0;
     while (!guest || baton_may_step(&loop->baton, &turn)) {
-        int work = weft_loop_step(loop);
+        int work = drive_step(loop, &spin, &look, &now_ns);
         if (fact(context) || (guest && atomic_load(&loop->baton.claims) > 0)) return;
-        if (until_ns != WEFT_NEVER && weft_now_ns(loop->env) >= until_ns) return;
-        if (!spun_enough(loop, &spin, work) || !may_sleep(loop, until_ns, &timeout_ns)) continue;
+        if (now_ns != 0 && now_ns >= limit_of(limit, now_ns)) return;
+        if (!spun_enough(loop, &spin, work, now_ns)) continue;
+        look = true;
+        if (!may_sleep(loop, limit_of(limit, weft_now_ns(loop->env)), &timeout_ns)) continue;
         if (baton_doze(&loop->baton, &turn, guest) && !fact(context)) sleep_in_epoll(loop, timeout_ns);
         baton_dozed(&loop->baton, &turn);
         empty_eventfd(loop);
@@ -436,7 +500,8 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
     WEFT_ASSERT(!loop->options.virtual_time);
     bool lent = !holds(loop); /* a free loop: held meanwhile, so that posts find this thread when it sleeps */
     if (lent) WEFT_ASSERT(baton_take(&loop->baton, &turn, true));
-    if (!*done) drive(loop, is_true, (void *)done, until_ns, false);
+    struct limit limit = {.until_ns = until_ns ? until_ns : 1};
+    if (!*done) drive(loop, is_true, (void *)done, &limit, false);
     if (lent) baton_give(&loop->baton, &turn, false);
     return *done ? WEFT_OK : WEFT_ERR_DEADLINE;
 }
@@ -446,7 +511,8 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
 static bool leaves_urgent(struct weft_loop *loop)
 {
     uint64_t next_ns = weft_loop_next_timer_ns(loop);
-    if (next_ns != WEFT_NEVER && next_ns <= weft_now_ns(loop->env)) return true;
+    if (loop->timers_fresh) loop->looked_ns = weft_now_ns(loop->env);
+    if (next_ns <= loop->looked_ns) return true; /* what has become due since is found by the next driver, or by the runner */
     if (!(atomic_load(&loop->baton.asleep) & BATON_RUNNER)) return false;
     return next_ns < loop->runner_wake_ns || !arm_pollables(loop);
 }
@@ -454,27 +520,26 @@ static bool leaves_urgent(struct weft_loop *loop)
 /* The engine's arithmetic is the same on every thread, whatever rounding its owner has set; and a thread that is
  * cancelled must not take the baton with it. */
 struct guest {
-    fenv_t floats;
+    struct float_env floats;
     int cancellable;
 };
 
 static void guest_begin(struct guest *guest)
 {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guest->cancellable);
-    fegetenv(&guest->floats);
-    fesetenv(FE_DFL_ENV);
+    float_env_begin(&guest->floats);
 }
 
 static void guest_end(const struct guest *guest)
 {
-    fesetenv(&guest->floats);
+    float_env_end(&guest->floats);
     pthread_setcancelstate(guest->cancellable, NULL);
 }
 
 /* Somebody else holds the baton, or nobody may: wait for a change. */
-static void wait_for_events(struct weft_loop *loop, struct baton_turn *turn, bool (*fact)(void *), void *context, uint64_t until_ns)
+static void wait_for_events(struct weft_loop *loop, struct baton_turn *turn, bool (*fact)(void *), void *context, struct limit *limit)
 {
-    uint64_t now_ns = weft_now_ns(loop->env), settled_ns = now_ns + SETTLE_NS;
+    uint64_t now_ns = weft_now_ns(loop->env), settled_ns = now_ns + SETTLE_NS, until_ns = limit_of(limit, now_ns);
     bool free = !baton_wait(&loop->baton, turn);
     while (!free && !fact(context)) {
         free = atomic_load(&loop->baton.holder) == NULL && atomic_load(&loop->baton.running) &&
@@ -487,24 +552,34 @@ static void wait_for_events(struct weft_loop *loop, struct baton_turn *turn, boo
     baton_waited(&loop->baton, turn);
 }
 
-enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *), void *context, uint64_t until_ns)
+static enum weft_status wait_until(struct weft_loop *loop, bool (*fact)(void *context), void *context, struct limit *limit)
 {
     struct baton_turn turn = {.mark = thread_mark()};
     WEFT_ASSERT(!loop->options.virtual_time && !holds(loop));
     while (!fact(context)) {
-        if (until_ns != WEFT_NEVER && weft_now_ns(loop->env) >= until_ns) return WEFT_ERR_DEADLINE;
+        if (limit->until_ns != 0 && limit->until_ns != WEFT_NEVER && weft_now_ns(loop->env) >= limit->until_ns) return WEFT_ERR_DEADLINE;
         if (baton_take(&loop->baton, &turn, false)) {
             struct guest guest;
             guest_begin(&guest);
-            drive(loop, fact, context, until_ns, true);
+            drive(loop, fact, context, limit, true);
             bool urgent = leaves_urgent(loop);
             guest_end(&guest);
             baton_give(&loop->baton, &turn, urgent);
         } else {
-            wait_for_events(loop, &turn, fact, context, until_ns);
+            wait_for_events(loop, &turn, fact, context, limit);
         }
     }
     return WEFT_OK;
+}
+
+enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t until_ns)
+{
+    return wait_until(loop, fact, context, &(struct limit){.until_ns = until_ns ? until_ns : 1});
+}
+
+enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t timeout_ns)
+{
+    return wait_until(loop, fact, context, &(struct limit){.timeout_ns = timeout_ns});
 }
 
 /* --- the runner --- */
@@ -535,7 +610,7 @@ static bool run_until_free(struct weft_loop *loop, struct baton_turn *turn)
     while (!atomic_load(&loop->baton.stop)) {
         int work = weft_loop_step(loop);
         if (baton_wanted(&loop->baton, turn)) break;
-        if (!spun_enough(loop, &spin, work) || !may_sleep(loop, WEFT_NEVER, &timeout_ns)) continue;
+        if (!spun_enough(loop, &spin, work, weft_now_ns(loop->env)) || !may_sleep(loop, WEFT_NEVER, &timeout_ns)) continue;
         loop->runner_wake_ns = timeout_ns == WEFT_NEVER ? WEFT_NEVER : weft_now_ns(loop->env) + timeout_ns;
         if (baton_rest(&loop->baton, turn)) sleep_in_epoll(loop, timeout_ns);
         baton_risen(&loop->baton, turn);

@@ -44,6 +44,8 @@ struct weft_pollable {
      * progress reports it). NULL: a plain level-triggered fd. */
     enum weft_status (*arm)(struct weft_pollable *pollable);
     struct weft_list link;
+    bool quick; /* by its owner, at any time: to poll it takes a load or two, and somebody waits for what it will find. A thread that
+                   drives the loop looks at such ones between its steps, too */
 };
 
 /* One letter to another thread's loop; memory belongs to the sender until fn has run. */
@@ -104,6 +106,8 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
  * cheap, has no side effects, and is called on this thread; whoever makes it true calls weft_loop_notify afterwards.
  * Cancellation of the thread (pthread_cancel) is held off while it drives. Not with virtual_time. */
 enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t until_ns);
+/* The same with a timeout, counted from the first look at the clock, a few steps after the call: for waits that mostly end before. */
+enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t timeout_ns);
 /* Any thread: facts have changed. A system call only when somebody sleeps. */
 void weft_loop_notify(struct weft_loop *loop);
 

@@ -56,6 +56,7 @@ struct weft_coll_args client_call_args(const struct client_request *request)
         .plan = (enum weft_plan_id)request->plan,
         .reproducible = request->reproducible,
         .deadline_ns = request->deadline_ns,
+        .posted_ns = request->at_once ? request->started_ns : 0,
     };
 }
 
@@ -64,6 +65,7 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
     struct client_request *request = weft_container_of(op, struct client_request, op);
     struct weft_coll_args args = client_call_args(request);
     enum weft_status status = weft_coll_post(client_call_group(request), &args, client_engine_group_op_done, op, &op->coll, error);
+    request->at_once = false; /* should it have to be posted again */
     if (status == WEFT_IN_PROGRESS)
         atomic_store_explicit(&request->session->plan_taken, (int)weft_coll_plan(op->coll), memory_order_relaxed);
     return status;
@@ -74,6 +76,8 @@ void client_call_start(struct weft_mail *mail)
     struct client_request *request = weft_container_of(mail, struct client_request, mail);
     if (!client_request_opened(request)) return;
     request->op.ready = true;
+    request->op.session = request->session;
+    request->at_once = weft_list_empty(client_engine_group_queue(&request->op));
     request->op.post = post;
     request->op.done = on_done;
     client_engine_queue_group_op(request->session, &request->op);

@@ -65,7 +65,7 @@ void client_engine_drop_work(struct client_work *work)
 
 /* ---- each group, in the order of the calls ---- */
 
-static struct weft_list *queue_of(const struct client_group_op *op)
+struct weft_list *client_engine_group_queue(const struct client_group_op *op)
 {
     return op->comm ? &op->comm->queue : &op->session->engine.group_queue;
 }
@@ -75,7 +75,8 @@ static void pump(struct weft_list *queue)
     while (!weft_list_empty(queue)) {
         struct client_group_op *op = weft_list_first(queue, struct client_group_op, link);
         if (!op->ready) return;
-        struct weft_error error = {0};
+        struct weft_error error;
+        error.text[0] = 0; /* the rest is written with it */
         enum weft_status status = op->post(op, &error);
         if (status == WEFT_ERR_AGAIN) return; /* the end of a posted one pumps again */
         weft_list_remove(&op->link);
@@ -86,7 +87,7 @@ static void pump(struct weft_list *queue)
 void client_engine_group_op_done(void *context, enum weft_status status, const char *text)
 {
     struct client_group_op *op = context;
-    struct weft_list *queue = queue_of(op);
+    struct weft_list *queue = client_engine_group_queue(op);
     op->coll = NULL;
     op->done(op, status, text); /* it may be gone now */
     pump(queue);
@@ -101,8 +102,8 @@ void client_engine_queue_group_op(struct weft_session *session, struct client_gr
 {
     op->session = session;
     op->coll = NULL;
-    weft_list_append(queue_of(op), &op->link);
-    pump(queue_of(op));
+    weft_list_append(client_engine_group_queue(op), &op->link);
+    pump(client_engine_group_queue(op));
 }
 
 /* ---- tensors by id ---- */

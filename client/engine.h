@@ -113,6 +113,7 @@ bool client_engine_halt(struct weft_session *session);
 /* What all groups of a session have in common; ranks, id and names are the caller's to set. */
 void client_engine_group_options(struct weft_session *session, struct weft_group_options *options);
 void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op);
+struct weft_list *client_engine_group_queue(const struct client_group_op *op); /* in which it waits: of its group */
 void client_engine_pump_group(struct weft_session *session); /* that of all workers */
 /* The weft_coll_done_fn that every op->post hands to weft_coll_post, with the op as context. */
 void client_engine_group_op_done(void *context, enum weft_status status, const char *text);

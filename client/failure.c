@@ -55,7 +55,7 @@ void client_text_get(struct weft_session *session, uint32_t serial, enum weft_st
 
 enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
 {
-    bool ours = session->pid == getpid(); /* a forked child has one thread, and may have inherited a locked lock */
+    bool ours = session->pid == weft_process_id(); /* a forked child has one thread, and may have inherited a locked lock */
     va_list arguments;
     va_start(arguments, format);
     if (ours) pthread_mutex_lock(&session->error_lock);
@@ -68,7 +68,7 @@ enum weft_status client_error(struct weft_session *session, enum weft_status sta
 
 enum weft_status client_usable(struct weft_session *session)
 {
-    if (session->pid != getpid())
+    if (session->pid != weft_process_id())
         return client_error(session, WEFT_ERR_FORKED,
                             "this session belongs to process %ld, of which this one is a fork; call weft_init here for a "
                             "session of your own",

@@ -166,11 +166,11 @@ static enum weft_status wait_request(struct client_request *request, uint64_t ti
 {
     struct weft_session *session = request->session;
     struct request_fact fact = {.request = request, .or_failed = true};
-    enum weft_status status = client_wait_for(session, request_fact, &fact, client_deadline(session, timeout_ns));
+    enum weft_status status = client_wait_within(session, request_fact, &fact, timeout_ns);
     if (status == WEFT_ERR_DEADLINE) return wait_expired(request, timeout_ns);
 
     fact.or_failed = false;
-    status = client_wait_for(session, request_fact, &fact, client_deadline(session, CLIENT_GRACE_NS));
+    status = client_wait_within(session, request_fact, &fact, CLIENT_GRACE_NS);
     if (status == WEFT_OK || client_engine_halt(session)) return request_result(request);
     return client_error(session, client_failed(session), "%.400s (the request and its buffers must stay until weft_finalize)",
                         session->failure.text);
@@ -188,7 +188,7 @@ static enum weft_status look_at(struct weft_request *user_request)
     if (state == CLIENT_REQUEST_DONE) return request_result(request);
     if (state == CLIENT_REQUEST_GATHERED)
         return client_error(request->session, WEFT_ERR_STATE, "the request belongs to a group of calls that is still open; call weft_group_end first");
-    if (request->session->pid != getpid()) return client_usable(request->session);
+    if (request->session->pid != weft_process_id()) return client_usable(request->session);
     return WEFT_IN_PROGRESS;
 }
 

@@ -46,6 +46,7 @@ struct client_request {
     bool reproducible;          /* by a plan that evaluates T */
     bool unequal;               /* gather, scatter: the root gives counts */
     bool persistent;            /* weft_call_init: may be started again as it is */
+    bool at_once;               /* posted to the group as soon as the engine hears of it: its time is started_ns */
     const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */
     double factor;
     uint64_t deadline_ns;       /* of the operation; 0: the session's */

@@ -146,7 +146,7 @@ static struct weft_session *create(struct weft_env *env)
     struct weft_session *session = weft_alloc_zero(env, sizeof *session);
     if (!session) return NULL;
     session->env = env;
-    session->pid = getpid();
+    session->pid = weft_process_id();
     pthread_mutex_init(&session->failure.lock, NULL);
     pthread_mutex_init(&session->texts.lock, NULL);
     pthread_mutex_init(&session->control.lock, NULL);
@@ -253,7 +253,7 @@ enum weft_status weft_finalize(struct weft_session *session)
     weft_list_remove(&session->live);
     pthread_mutex_unlock(&live_lock);
     /* In a forked child the threads are not here and the sockets and the transport are the parent's. */
-    if (session->pid == getpid()) {
+    if (session->pid == weft_process_id()) {
         client_judging_report(session);
         leave(session);
     }
@@ -264,7 +264,7 @@ enum weft_status weft_finalize(struct weft_session *session)
 enum weft_status weft_abort(struct weft_session *session, const char *text)
 {
     if (!session) return WEFT_ERR_INVALID;
-    if (session->pid != getpid()) return WEFT_ERR_FORKED;
+    if (session->pid != weft_process_id()) return WEFT_ERR_FORKED;
     enum weft_status status = client_failed(session);
     if (status < 0) return status;
     client_fail(session, WEFT_ERR_ABORTED, true, "rank %u aborted the job: %.400s", session->rank, text && text[0] ? text : "no reason given");
@@ -282,7 +282,7 @@ const char *weft_error_text(const struct weft_session *session)
     static _Thread_local char text[sizeof init_error.text]; /* the session's own may change under the reader */
     if (!session) return init_error.text;
     struct weft_session *locked = (struct weft_session *)session;
-    bool ours = session->pid == getpid();
+    bool ours = session->pid == weft_process_id();
     if (ours) pthread_mutex_lock(&locked->error_lock);
     memcpy(text, session->error.text, sizeof text);
     if (ours) pthread_mutex_unlock(&locked->error_lock);

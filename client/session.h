@@ -155,6 +155,8 @@ bool client_session_lives(struct weft_session *session);
 typedef bool (*client_fact_fn)(void *context);
 /* Sleep until fact(context) holds or until_ns passes: WEFT_OK or WEFT_ERR_DEADLINE. Counts exposed time inside a step. */
 enum weft_status client_wait_for(struct weft_session *session, client_fact_fn fact, void *context, uint64_t until_ns);
+/* The same with a timeout: no clock is read where the fact holds soon (weft_loop_wait_within). */
+enum weft_status client_wait_within(struct weft_session *session, client_fact_fn fact, void *context, uint64_t timeout_ns);
 /* now + duration without overflow */
 uint64_t client_deadline(struct weft_session *session, uint64_t duration_ns);
 

@@ -17,3 +17,10 @@ enum weft_status client_wait_for(struct weft_session *session, client_fact_fn fa
     if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
     return status;
 }
+
+enum weft_status client_wait_within(struct weft_session *session, client_fact_fn fact, void *context, uint64_t timeout_ns)
+{
+    if (fact(context)) return WEFT_OK;
+    if (!session->step.open) return weft_loop_wait_within(session->engine.loop, fact, context, timeout_ns);
+    return client_wait_for(session, fact, context, client_deadline(session, timeout_ns));
+}

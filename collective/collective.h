@@ -244,6 +244,7 @@ struct weft_coll_args {
     bool reproducible;     /* take only plans that evaluate T */
     enum weft_plan_id plan;/* WEFT_PLAN_AUTO: chosen by ranks and size */
     uint64_t deadline_ns;  /* relative to the post; 0: the group's */
+    uint64_t posted_ns;    /* a reading of the clock just before the post; 0: the post reads it */
     /* ALL_GATHER_BYTES: out has room for ranks*piece_bytes_max, piece r starts at r*piece_bytes_max; lengths are written here */
     uint64_t piece_bytes_max;
     uint64_t *piece_bytes_out; /* (ranks,) */

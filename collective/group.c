@@ -311,7 +311,7 @@ void weft_group_free(struct weft_group *group)
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         weft_coll_done_fn done = coll->done;
         coll->done = NULL;
-        coll_record_end(coll);
+        coll_record_end(coll, weft_now_ns(group->env));
         if (done) done(coll->context, coll->status, coll->text);
     }
     codec_close(group, WEFT_ERR_CLOSED, "the group was freed");
@@ -322,7 +322,11 @@ void weft_group_free(struct weft_group *group)
 uint32_t weft_group_rank(const struct weft_group *group) { return group->rank; }
 uint32_t weft_group_ranks(const struct weft_group *group) { return group->ranks; }
 const struct weft_link_cost *weft_group_cost(const struct weft_group *group) { return &group->cost; }
-void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost) { group->cost = *cost; }
+void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost)
+{
+    group->cost = *cost;
+    memset(group->choices, 0, sizeof group->choices);
+}
 
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes)
 {

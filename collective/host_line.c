@@ -26,6 +26,11 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
 {
     struct host_post *post = host_post_of(host->segment, number);
     const struct weft_coll_args *args = &coll->args;
+    size_t bytes = coll->host.is_short ? host_short_bytes(coll) : 0;
+    const void *from = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
+    if (bytes > HOST_WORD_BYTES) memcpy(host_data_of(host->segment, number), from, bytes);
+    /* From here on stores to one line only, and no instruction that waits for them: the others poll this line, and what is stored
+     * in one go moves to them once. */
     post->sequence = coll->sequence;
     post->count = coll->header.count;
     post->kind = coll->header.kind;
@@ -33,16 +38,15 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
     post->op = coll->header.op;
     post->root = coll->header.root;
     post->flags = 0;
-    if (host_is_short(coll->group, args)) {
-        size_t bytes = host_short_bytes(coll);
-        const void *from = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
-        if (bytes > 0) memcpy(bytes <= HOST_WORD_BYTES ? post->word : host_data_of(host->segment, number), from, bytes);
-    } else if (coll->host.reached) {
+    if (bytes == sizeof(uint64_t)) memcpy(post->word, from, sizeof(uint64_t)); /* inline */
+    else if (bytes > 0 && bytes <= HOST_WORD_BYTES) memcpy(post->word, from, bytes);
+    if (!coll->host.is_short && coll->host.reached) {
         post->flags = coll->host.copied ? HOST_COPIED : HOST_MAPPED;
         post->in = coll->host.in_offset;
         post->out = coll->host.out_offset;
     }
-    atomic_store_explicit(&post->turn, host->salt + number + 1, memory_order_seq_cst);
+    atomic_store_explicit(&post->turn, host->salt + number + 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* before the looks who sleeps */
     wake_sleepers(host);
 }
 

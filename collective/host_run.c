@@ -85,13 +85,15 @@ static void enqueue(struct host *host, struct weft_coll *coll)
     coll->host.phase = HOST_QUEUED;
     coll->host.number = host->next++;
     coll->header.plan = WEFT_PLAN_ONE_HOST;
-    if (!host_is_short(coll->group, &coll->args)) locate(host, coll);
+    coll->host.is_short = host_is_short(coll->group, &coll->args);
+    if (!coll->host.is_short) locate(host, coll);
     weft_list_append(&host->queue, &coll->host.link);
     if (!host->polled) {
-        host->pollable = (struct weft_pollable){.fd = WEFT_POLLABLE_WOKEN, .progress = host_progress, .arm = host_arm};
+        host->pollable = (struct weft_pollable){.fd = WEFT_POLLABLE_WOKEN, .progress = host_progress, .arm = host_arm}; /* from now on */
         weft_list_init(&host->pollable.link);
         host->polled = weft_loop_add(host->group->loop, &host->pollable) == WEFT_OK; /* without a descriptor it cannot fail */
     }
+    host->pollable.quick = true;
     begin_first(host);
 }
 
@@ -130,11 +132,8 @@ void host_unlink(struct weft_coll *coll)
         host_say_over(host, coll->host.number);
         begin_first(host);
     }
-    if (weft_list_empty(&host->queue) && host->polled) {
-        host_awake(host);
-        weft_loop_remove(host->group->loop, &host->pollable);
-        host->polled = false;
-    }
+    host->pollable.quick = !weft_list_empty(&host->queue);
+    if (!host->pollable.quick) host_awake(host);
 }
 
 /* ---- phases ---- */
@@ -184,7 +183,7 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
         coll_mismatch(coll, rank, &theirs, what);
         return false;
     }
-    if (host_is_short(coll->group, &coll->args)) return true;
+    if (coll->host.is_short) return true;
     if (post->flags == 0) coll->host.reached = false;
     return !coll->host.reached || take_buffers(host, coll, rank, post);
 }
@@ -193,7 +192,7 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
 static bool all_here(struct host *host, struct weft_coll *coll)
 {
     host->seen = 0;
-    if (host_is_short(coll->group, &coll->args)) {
+    if (coll->host.is_short) {
         host_work_short(host, coll);
         return true;
     }
@@ -275,7 +274,7 @@ static uint64_t moved_bytes(const struct weft_coll *coll)
 {
     const struct weft_coll_args *args = &coll->args;
     uint64_t bytes = args->count * coll->elem_bytes, others = coll->group->ranks - 1;
-    if (host_is_short(coll->group, args)) return host_short_bytes(coll) * others;
+    if (coll->host.is_short) return host_short_bytes(coll) * others;
     switch (args->kind) {
     case WEFT_COLL_ALL_REDUCE: return 2 * (bytes / coll->group->ranks) * others;
     case WEFT_COLL_REDUCE_SCATTER:

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { TILE = 512, AT_ONCE = 8, GROUPS_MAX = HOST_RANKS_MAX / AT_ONCE, LEVELS = 8 };
+enum { TILE = 512, AT_ONCE = 8, FEW = HOST_WORD_BYTES / 4, GROUPS_MAX = HOST_RANKS_MAX / AT_ONCE, LEVELS = 8 };
 _Static_assert(1 << (LEVELS - 2) >= HOST_RANKS_MAX, "a tile for each level of the tree");
 
 /* ---- who owns what ---- */
@@ -122,7 +122,8 @@ static void sum_tile_any(const struct host_sum *sum, size_t from, size_t elems)
 static void sum_all(const struct host_sum *sum, uint64_t count)
 {
     if (sum->elements.dtype == WEFT_F32 && sum->elements.op == WEFT_SUM && sum->source_count <= AT_ONCE) {
-        const struct weft_kernels *kernels = weft_kernels();
+        /* a few elements: masked vectors take longer than the loop */
+        const struct weft_kernels *kernels = count <= FEW ? weft_kernels_by_name("scalar") : weft_kernels();
         (sum->stream ? kernels->sum_tree_stream_f32 : kernels->sum_tree_f32)((float *const *)sum->outs, sum->out_count,
                                                                              (const float *const *)sum->sources, sum->source_count, count);
         return;
@@ -137,6 +138,7 @@ static void sum_all(const struct host_sum *sum, uint64_t count)
 /* ---- short ones: out of the announcements ---- */
 static const uint8_t *contribution(struct host *host, const struct weft_coll *coll, uint32_t rank, size_t bytes)
 {
+    if (rank == coll->group->rank) return coll->args.in; /* what it has announced lies in the others' caches */
     struct host_segment *segment = host->peers[rank].segment;
     return bytes <= HOST_WORD_BYTES ? host_post_of(segment, coll->host.number)->word : host_data_of(segment, coll->host.number);
 }
@@ -156,7 +158,12 @@ void host_work_short(struct host *host, struct weft_coll *coll)
         }
     } else {
         bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER;
-        struct host_sum sum = {.elements = coll->sum, .source_count = ranks, .out_count = 1, .outs = {args->out}};
+        struct host_sum sum; /* large: only what is used is set */
+        sum.elements = coll->sum;
+        sum.source_count = ranks;
+        sum.out_count = 1;
+        sum.stream = false;
+        sum.outs[0] = args->out;
         for (uint32_t r = 0; r < ranks; r++)
             sum.sources[r] = contribution(host, coll, r, piece ? ranks * bytes : bytes) + (piece ? rank * bytes : 0);
         sum_all(&sum, args->count);
@@ -264,7 +271,10 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
     if (args->kind == WEFT_COLL_ALL_GATHER) return copy_to_all(&job, (uint8_t *)(uintptr_t)args->in + at, own_piece + at, bytes);
     bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER, apart = true;
     size_t in_at = at + (piece ? own_piece : 0);
-    struct host_sum sum = {.elements = coll->sum, .source_count = ranks};
+    struct host_sum sum; /* large: only what is used is set */
+    sum.elements = coll->sum;
+    sum.source_count = ranks;
+    sum.out_count = 0;
     for (uint32_t r = 0; r < ranks; r++) {
         const struct host_peer *peer = &host->peers[r];
         far_count += peer->copied;

@@ -130,6 +130,7 @@ struct weft_coll {
     struct {
         enum host_phase phase;
         bool copied, reached;    /* own buffers: by address; all ranks' known so far can be reached */
+        bool is_short;           /* carried by the announcement itself */
         uint64_t number, in_offset, out_offset;
         struct host_range { uint64_t first, count; } rest; /* of this rank's slice, in elements */
         struct weft_list link;   /* host->queue */
@@ -181,6 +182,15 @@ struct broadcast {
     bool busy;
 };
 
+/* The plan that was chosen last for one kind, and for what. */
+struct plan_choice {
+    enum weft_plan_id plan; /* AUTO: none yet */
+    enum weft_dtype dtype;
+    uint64_t bytes;
+    bool reproducible, unequal;
+};
+enum { GROUP_CHOICES = 16 };    /* kinds below it are remembered */
+
 struct weft_group {
     struct weft_env *env;
     struct weft_transport *transport;
@@ -197,6 +207,7 @@ struct weft_group {
     void *describe_context;
     struct weft_link_cost cost, local_cost; /* of its worst link, and of the worst inside a host; the same on all ranks */
     const struct weft_plan_hosts *hosts; /* borrowed, may be NULL */
+    struct plan_choice choices[GROUP_CHOICES]; /* by kind; what follows from `cost` and the call */
 
     struct control *controls;    /* (ranks,); own one unused */
     struct weft_list active, idle, ready;
@@ -284,7 +295,7 @@ void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_head
 void coll_record_post(struct weft_coll *coll);
 void coll_record_start(struct weft_coll *coll, uint64_t now_ns);
 void coll_record_phase(struct weft_coll *coll); /* how far it is and whom it waits for */
-void coll_record_end(struct weft_coll *coll);
+void coll_record_end(struct weft_coll *coll, uint64_t now_ns);
 
 /* A piece for or of each rank, its length said by its sender. */
 static inline bool coll_of_pieces(enum weft_coll_kind kind)

@@ -143,7 +143,26 @@ static bool own_lengths(const struct weft_coll_args *args)
     return at_root ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
 }
 
-static struct weft_plan_args plan_args_of(const struct weft_group *group, const struct weft_coll_args *args)
+/* The choice for this call; a training loop asks the same again and again, so the last answer for each kind is kept. */
+static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes, size_t elem_bytes)
+{
+    struct plan_choice *last = (size_t)args->kind < GROUP_CHOICES ? &group->choices[args->kind] : NULL;
+    bool reproducible = args->reproducible && sums(args->kind), unequal = args->counts || args->unequal;
+    if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype && last->reproducible == reproducible &&
+        last->unequal == unequal)
+        return last->plan;
+    enum weft_plan_id plan = weft_plan_choose(
+        &(struct weft_plan_question){
+            .kind = args->kind, .ranks = group->ranks, .bytes = bytes, .elem_bytes = elem_bytes,
+            .wide_bytes = sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = reproducible,
+            .unequal = unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost,
+            .hosts = group->hosts, .local_cost = &group->local_cost},
+        NULL);
+    if (last) *last = (struct plan_choice){.plan = plan, .dtype = args->dtype, .bytes = bytes, .reproducible = reproducible, .unequal = unequal};
+    return plan;
+}
+
+static struct weft_plan_args plan_args_of(struct weft_group *group, const struct weft_coll_args *args)
 {
     struct weft_plan_args plan = {.kind = args->kind, .rank = group->rank, .ranks = group->ranks, .hosts = group->hosts};
     size_t elem_bytes = coll_of_pieces(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
@@ -153,14 +172,7 @@ static struct weft_plan_args plan_args_of(const struct weft_group *group, const 
     if (args->counts_out && longest_of(args->counts_out, group->ranks) > plan.count) plan.count = longest_of(args->counts_out, group->ranks);
     if (rooted(args->kind) || is_pairwise(args->kind)) plan.root = args->root;
     plan.plan = args->plan;
-    if (plan.plan == WEFT_PLAN_AUTO)
-        plan.plan = weft_plan_choose(
-            &(struct weft_plan_question){
-                .kind = args->kind, .ranks = group->ranks, .bytes = plan.count * elem_bytes, .elem_bytes = elem_bytes,
-                .wide_bytes = sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && sums(args->kind),
-                .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost,
-                .hosts = group->hosts, .local_cost = &group->local_cost},
-            NULL);
+    if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes);
     /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
     if (sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
@@ -321,7 +333,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     coll->elem_bytes = untyped(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
     coll->sequence = coll->pairwise ? WEFT_COLL_SEQUENCE_PAIR : group->sequence;
-    coll->posted_ns = weft_now_ns(group->env);
+    coll->posted_ns = args->posted_ns ? args->posted_ns : weft_now_ns(group->env);
     uint64_t deadline_ns = args->deadline_ns ? args->deadline_ns : group->deadline_ns;
     coll->deadline_ns = deadline_ns < WEFT_NEVER - coll->posted_ns ? coll->posted_ns + deadline_ns : WEFT_NEVER;
     coll->warned = false;
@@ -382,7 +394,8 @@ void coll_launch(struct weft_coll *coll, bool on_host)
 {
     struct weft_group *group = coll->group;
     const struct weft_coll_args *args = &coll->args;
-    if (group->active_count == 0) group->seen_ns = weft_now_ns(group->env);
+    uint64_t now_ns = on_host ? coll->posted_ns : weft_now_ns(group->env); /* in memory it starts as soon as it is prepared */
+    if (group->active_count == 0) group->seen_ns = now_ns;
     if (coll_of_pieces(args->kind)) {
         bool exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
         for (uint32_t rank = 0; rank < group->ranks; rank++) args->piece_bytes_out[rank] = args->piece_bytes_max ? UINT64_MAX : 0;
@@ -392,8 +405,8 @@ void coll_launch(struct weft_coll *coll, bool on_host)
     weft_list_append(&group->active, &coll->link);
     group->prepared_count--;
     group->active_count++;
-    weft_event_ring_add(group->events, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN, (uint64_t)group->group_id << 40 | coll->sequence,
-                        UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
+    weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN,
+                           (uint64_t)group->group_id << 40 | coll->sequence, UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
     coll_record_post(coll);
     if (!on_host && !coll->pairwise && group->host) host_tell(group->host, coll);
     if (on_host) host_launch(coll);
@@ -439,9 +452,10 @@ void coll_finish(struct weft_coll *coll)
     weft_coll_done_fn done = coll->done;
     coll->done = NULL;
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING; /* a cancel from inside done changes nothing */
-    weft_event_ring_add(group->events, weft_coll_kind_name(coll->args.kind), WEFT_EVENT_END,
-                        (uint64_t)group->group_id << 40 | coll->sequence, UINT32_MAX, coll->header.count * coll->elem_bytes, coll->status);
-    coll_record_end(coll);
+    uint64_t now_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
+    weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(coll->args.kind), WEFT_EVENT_END,
+                           (uint64_t)group->group_id << 40 | coll->sequence, UINT32_MAX, coll->header.count * coll->elem_bytes, coll->status);
+    coll_record_end(coll, now_ns);
     weft_list_remove(&coll->ready_link);
     weft_list_remove(&coll->link);
     if (coll->host.phase != HOST_AWAY) host_unlink(coll);

@@ -30,10 +30,10 @@ void coll_record_phase(struct weft_coll *coll)
     weft_recorder_update(coll->group->recorder, coll->record_number, &coll->record);
 }
 
-void coll_record_end(struct weft_coll *coll)
+void coll_record_end(struct weft_coll *coll, uint64_t now_ns)
 {
     if (!coll->group->recorder) return;
-    coll->record.ended_ns = weft_now_ns(coll->group->env);
+    coll->record.ended_ns = now_ns;
     coll->record.status = coll->status;
     if (coll->status == WEFT_OK) {
         coll->record.phase = "done";

@@ -52,6 +52,7 @@ struct errand {
     struct weft_loop *loop;
     pthread_t handled_by;
     int rounding;
+    double third;
     unsigned again;      /* so many more passages through the mailbox first */
     int *guarded;        /* not atomic: only holders touch it */
     _Atomic bool done;
@@ -68,6 +69,8 @@ static void handle(struct weft_mail *mail)
     }
     errand->handled_by = pthread_self();
     errand->rounding = fegetround();
+    volatile double three = 3;
+    errand->third = 1 / three; /* inexact */
     struct weft_loop *loop = errand->loop; /* once it is done its memory is the waiter's */
     atomic_store_explicit(&errand->done, true, memory_order_release);
     weft_loop_notify(loop);
@@ -126,6 +129,41 @@ static void a_wait_ends_at_its_deadline(void **state)
         assert_int_equal(weft_loop_wait_for(engine.loop, never, NULL, until_ns), WEFT_ERR_DEADLINE);
         assert_true(weft_now_ns(weft_env_system()) >= until_ns);
     }
+    engine_stop(&engine);
+}
+
+/* A timeout begins at the first look at the clock, so it is never shorter than asked for; and what is there ends it. */
+static void a_wait_with_a_timeout_ends(void **state)
+{
+    struct engine engine;
+    engine_start(&engine);
+    for (int i = 0; i < 3; i++) {
+        uint64_t until_ns = soon(WEFT_MS(20));
+        assert_int_equal(weft_loop_wait_within(engine.loop, never, NULL, WEFT_MS(20)), WEFT_ERR_DEADLINE);
+        assert_true(weft_now_ns(weft_env_system()) >= until_ns);
+        assert_int_equal(weft_loop_wait_within(engine.loop, never, NULL, 0), WEFT_ERR_DEADLINE);
+        struct errand errand = {.mail.fn = handle, .loop = engine.loop};
+        weft_loop_post_lazy(engine.loop, &errand.mail);
+        assert_int_equal(weft_loop_wait_within(engine.loop, is_done, &errand, WEFT_NEVER), WEFT_OK);
+    }
+    engine_stop(&engine);
+}
+
+/* Flags that the engine's arithmetic raises are not the caller's, whose own stay. */
+static void the_callers_flags_are_its_own(void **state)
+{
+    struct engine engine;
+    engine_start(&engine);
+    for (int i = 0; i < 500; i++) {
+        struct errand errand = {.mail.fn = handle, .loop = engine.loop};
+        assert_int_equal(feclearexcept(FE_ALL_EXCEPT), 0);
+        assert_int_equal(feraiseexcept(FE_OVERFLOW | FE_INEXACT), 0);
+        assert_int_equal(feclearexcept(FE_INEXACT), 0);
+        weft_loop_post_lazy(engine.loop, &errand.mail);
+        assert_int_equal(weft_loop_wait_for(engine.loop, is_done, &errand, soon(PATIENCE)), WEFT_OK);
+        assert_int_equal(fetestexcept(FE_ALL_EXCEPT), FE_OVERFLOW);
+    }
+    assert_int_equal(feclearexcept(FE_ALL_EXCEPT), 0);
     engine_stop(&engine);
 }
 
@@ -291,6 +329,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_wait_ends_at_its_deadline),
         cmocka_unit_test(without_a_runner_a_waiter_does_not_step),
         cmocka_unit_test(the_callers_rounding_is_its_own),
+        cmocka_unit_test(a_wait_with_a_timeout_ends),
+        cmocka_unit_test(the_callers_flags_are_its_own),
         cmocka_unit_test(a_cancelled_waiter_gives_the_baton_back),
         cmocka_unit_test(random_waits_all_end),
     };
