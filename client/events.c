@@ -53,11 +53,11 @@ static int write_file(struct weft_session *session, const char *path, const char
     bool plain = stat(path, &there) != 0 || S_ISREG(there.st_mode); /* a device or a pipe is written in place */
     FILE *file = fopen(plain ? part : path, "we");
     if (!file) return errno;
+    errno = 0;
     if (trace) weft_event_ring_dump_perfetto(session->engine.events, "weft", (int)session->pid, file);
     else print_record(session, why, file);
-    errno = 0;
-    bool refused = fflush(file) != 0 || ferror(file);
-    int reason = refused ? (errno ? errno : EIO) : 0;
+    int reason = ferror(file) ? (errno ? errno : EIO) : 0; /* what refused first says why */
+    if (fflush(file) != 0 && !reason) reason = errno;
     if (fclose(file) != 0 && !reason) reason = errno;
     if (!reason && plain && rename(part, path) != 0) reason = errno;
     if (reason && plain) unlink(part);

@@ -167,6 +167,16 @@ class Bench(harness.JobTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("with measured latency", done.stdout)
 
+    def test_simulated_beside_measured(self):
+        links = self.path("links")
+        self.bench("calibrate", "-n", "2", "--transport", "tcp", "--write", links)
+        done = subprocess.run([harness.PROGRAMS.weft, "sim", "-n", "2", "-b", "64K", "-p", "ring", "--links", links, "--beside", "tcp", "--json"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        self.assertEqual((found["plan"], found["wrong"]), ("ring", 0))
+        self.assertGreater(found["measured_s"], 0)
+
     def test_waiting(self):
         done = self.bench("waiting", "-n", "2", "--iters", "2", "--piece-us", "100", "--json")
         rows = {row["measure"]: row for row in map(json.loads, done.splitlines())}

@@ -84,6 +84,33 @@ class Inspect(harness.JobTest):
         for seed in (3, 4):
             self.strike(signal.SIGKILL, seed)
 
+    def test_a_full_disk(self):
+        """Where the records find no room each survivor says so in one sentence, leaves no part of a file, and ends as otherwise."""
+        disk = self.path("disk")
+        os.mkdir(disk)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("a file system may not be mounted here")
+        try:
+            with open(os.path.join(disk, "filler"), "wb") as file:
+                file.write(bytes(60 << 10))
+            csv, logs = self.path("full.csv"), self.path("full")
+            group = self.group("full-launcher")
+            run = group.start("run", [harness.PROGRAMS.weft, "run", "-n", str(WORKERS), "--log-dir", logs, "--", harness.PROGRAMS.trainer, "--mode",
+                                      "all_reduce", "--eval-every", "2", "--epochs", "50", "--csv", csv], {"WEFT_RECORDER_DIRECTORY": disk})
+            self.wait_for_steps(group, csv)
+            os.kill(self.children(run)[2], signal.SIGKILL)
+            run.wait(timeout=60)
+            self.assertNotEqual(run.returncode, 0)
+            for rank in (0, 1, 3):
+                with open(os.path.join(logs, f"rank{rank}.log"), errors="replace") as file:
+                    log = file.read()
+                self.assertIn("lost rank 2 (", log)
+                self.assertEqual(log.count("the flight record cannot be written to"), 1, log)
+                self.assertIn(f"the flight record cannot be written to {disk}: No space left on device", log)
+            self.assertEqual(os.listdir(disk), ["filler"])
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
     def test_a_directory_without_records(self):
         nothing = self.inspect(self.directory)
         self.assertEqual(nothing.returncode, 3)

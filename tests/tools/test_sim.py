@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tempfile
 import unittest
 
 BUILD = os.environ["WEFT_BUILD"]
@@ -64,6 +65,17 @@ class Sim(unittest.TestCase):
                     self.assertGreater(one["virtual_ns"] / 1e9, one["formula_s"] / 1.7, (plan, ranks, size))
                 best = min(one["virtual_ns"] for one in found.values())
                 self.assertLess(found[found["ring"]["auto"]]["virtual_ns"], 1.5 * best, (ranks, size))
+
+    def test_links_from_a_table(self):
+        with tempfile.NamedTemporaryFile("w") as table:
+            table.write("weft-links 1\nhost 0000000000000007 a\nmachine 0 640 125 90 0 0\nlink 0 0 works 40000 1000000000 session|made up\nend 3\n")
+            table.flush()
+            found = self.run_json("-n", "8", "-b", "8M", "-p", "ring", "--timing-only", "--links", table.name)
+        self.assertLess(abs(found["virtual_ns"] / (14 * (3 * 40e3 + 2**20)) - 1), 0.02)
+        done = weft_sim("--links", "/nonexistent")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--links /nonexistent", done.stderr)
+        self.assertEqual(weft_sim("--beside", "tcp", "-n", "65").returncode, 2)
 
     def test_topologies(self):
         folder = os.path.join(ROOT, "examples", "topologies")

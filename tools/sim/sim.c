@@ -24,6 +24,8 @@ static const char help[] =
     "  -t, --topology FILE    hosts, switches and cables (docs/simulator.md); neighbouring ranks share a host\n"
     "      --latency US       without a topology: one way between two hosts, each with one rank (default 5)\n"
     "      --rate GBIT        without a topology: of each host's link, each direction (default 100)\n"
+    "      --links FILE      latency and rate from a link table, as `weft bench calibrate` writes it\n"
+    "      --beside NAME     measure the same on this host over this transport (tcp, shm ...), too, and print the error\n"
     "      --chunk SIZE       a message's longest payload (default 1M)\n"
     "      --inflight N       steps of one operation in flight (default 16)\n"
     "      --eager SIZE       payloads up to this travel with their announcement (default 64K)\n"
@@ -37,7 +39,7 @@ static const char help[] =
     "Memory grows with the square of the ranks: about 200 bytes a pair (4,096 ranks: 4 GB).\n"
     "Exit status: 0 it ended and data, if checked, is right; 1 not; 2 wrong usage.\n";
 
-enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, EVERY, JSON };
+enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, EVERY, LINKS, BESIDE, JSON };
 
 /* ---- options ---- */
 
@@ -92,9 +94,11 @@ static int parse(int argc, char **argv, struct sim_settings *s)
         {"topology", required_argument, NULL, 't'}, {"latency", required_argument, NULL, LATENCY}, {"rate", required_argument, NULL, RATE},
         {"chunk", required_argument, NULL, CHUNK}, {"inflight", required_argument, NULL, INFLIGHT}, {"eager", required_argument, NULL, EAGER},
         {"root", required_argument, NULL, ROOT}, {"seed", required_argument, NULL, SEED}, {"data", no_argument, NULL, DATA},
-        {"timing-only", no_argument, NULL, TIMING}, {"every-rank", no_argument, NULL, EVERY}, {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+        {"timing-only", no_argument, NULL, TIMING}, {"every-rank", no_argument, NULL, EVERY}, {"links", required_argument, NULL, LINKS}, {"beside", required_argument, NULL, BESIDE},
+        {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int answer, data = -1;
     bool ok = true;
+    const char *links = NULL;
     double number;
     opterr = 0, optind = 1;
     while (ok && (answer = getopt_long(argc, argv, ":n:b:p:t:h", options, NULL)) != -1) {
@@ -112,6 +116,8 @@ static int parse(int argc, char **argv, struct sim_settings *s)
         case SEED: ok = tool_parse_number("weft sim", "--seed", optarg, 0, UINT64_MAX, &s->seed); break;
         case DATA: data = 1; break;
         case TIMING: data = 0; break;
+        case LINKS: links = optarg; break;
+        case BESIDE: s->beside = optarg; break;
         case EVERY: s->every_rank = true; break;
         case JSON: s->json = true; break;
         case 'h': fputs(help, stdout); return 0;
@@ -122,6 +128,9 @@ static int parse(int argc, char **argv, struct sim_settings *s)
     if (!ok) return TOOL_USAGE;
     if (optind < argc) return tool_usage_error("weft sim", "'%s' is one operation too many", argv[optind]);
     if (s->root >= s->ranks) return tool_usage_error("weft sim", "root %u of %u ranks", s->root, s->ranks);
+    if (s->beside && (s->topology_path || s->ranks < 2 || s->ranks > 64))
+        return tool_usage_error("weft sim", "--beside measures 2 to 64 ranks of this host: without --topology");
+    if (links && !sim_links_load(s, links)) return 1;
     s->timing_only = data < 0 ? s->bytes > DATA_BYTES_MAX : data == 0;
     return -1;
 }
@@ -191,6 +200,8 @@ static void print_text(const struct sim_settings *s, struct sim_job *job, const 
     printf("\n  data           %s\n", !r->data_checked ? "not touched (timing only)" : r->wrong ? "WRONG" : "every element of every rank is right");
     if (r->wrong) printf("  wrong          %" PRIu64 " elements\n", r->wrong);
     print_formulas(job, r, formulas, chosen);
+    if (r->measured_s > 0)
+        printf("\n  measured       %.6f s   on this host over %s; simulated over measured: %.3f\n", r->measured_s, s->beside, seconds / r->measured_s);
     print_links(job, s, r);
     putchar('\n');
     if (r->simulated < s->ranks)
@@ -219,6 +230,7 @@ static bool print_json(const struct sim_settings *s, struct sim_job *job, const 
     for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++)
         if (formulas[plan].text) json_object_set_new(plans, weft_plan_name(plan), json_real(formulas[plan].seconds));
     if (root) json_object_set_new(root, "formulas_s", plans);
+    if (root && r->measured_s > 0) json_object_set_new(root, "measured_s", json_real(r->measured_s));
     if (root) json_object_set_new(root, "auto", json_string(weft_plan_name(chosen)));
     if (root) json_object_set_new(root, "simulated_ranks", json_integer(r->simulated));
     bool fine = root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
@@ -236,6 +248,7 @@ int weft_sim_main(int argc, char **argv)
     struct sim_job *job = sim_job_open(&settings);
     if (!job) return 1;
     bool ran = sim_job_run(job, &result), written = true;
+    if (ran && settings.beside) ran = sim_measure_beside(&settings, result.plan, &result.measured_s);
     if (ran) {
         struct sim_formula formulas[WEFT_PLAN_COUNT];
         enum weft_plan_id chosen = sim_formulas_of(&settings, result.elems, sim_job_cost(job), sim_job_hosts(job), formulas);

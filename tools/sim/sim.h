@@ -3,6 +3,7 @@
  *   sim.c          the command line and what is printed
  *   sim_job.c      ranks, each with its loop, endpoint and group, in one simulation; one operation of all of them
  *   sim_formula.c  what a plan costs on paper
+ *   sim_beside.c   what it costs here: links from a table, and `weft bench` of the same
  *
  * Ranks that are alike are run once. On the ideal network every host is the same, and in a ring with equal slices rank r + 1
  * does at each moment what rank r does, with other slices of equal length: so some neighbours in a smaller ring, each with
@@ -23,6 +24,7 @@ struct sim_settings {
     uint32_t ranks, root, inflight;
     uint64_t bytes;            /* of the whole vector; gather and scatter kinds: of all pieces together */
     uint64_t chunk_bytes, eager_bytes, seed;
+    const char *beside;        /* NULL, or the transport by which the same is measured on this host */
     const char *topology_path; /* NULL: an ideal network of the two numbers below, a host for each rank */
     uint64_t latency_ns;
     double bytes_per_second;
@@ -35,6 +37,7 @@ struct sim_result {
     uint64_t elems, vector_bytes; /* f32, rounded down to whole pieces */
     uint64_t virtual_ns, events;
     uint32_t simulated;        /* ranks that ran; each stands for ranks / simulated */
+    double measured_s;         /* on this host; 0: not asked */
     double set_up_s, run_s;    /* of processor time */
     uint64_t memory_bytes;     /* most this process held */
     bool data_checked;
@@ -53,6 +56,12 @@ uint32_t sim_job_host(const struct sim_job *job, uint32_t rank);
 const struct weft_link_cost *sim_job_cost(const struct sim_job *job);
 const struct weft_plan_hosts *sim_job_hosts(const struct sim_job *job); /* which ranks share one */
 void sim_job_close(struct sim_job *job); /* NULL is fine */
+
+/* ---- beside a measurement ---- */
+/* Latency and rate from a link table; false: told on stderr. */
+bool sim_links_load(struct sim_settings *settings, const char *path);
+/* The same operation by `weft bench` in processes of this host; false: told. Blocks for seconds. */
+bool sim_measure_beside(const struct sim_settings *settings, enum weft_plan_id plan, double *seconds_out);
 
 /* ---- formulas ---- */
 /* What the library is told of the network: one way's latency and rate, and processors that take no time. */
