@@ -75,11 +75,22 @@ static double pipeline_chunk(const struct model *m, double stages)
 static double pipelined(const struct model *m, double links, double bytes, double per_byte)
 {
     double most = pipeline_chunk(m, links), chunk = bytes < most ? bytes : most;
-    return links * (trip(m, chunk) + chunk * (m->b + per_byte)) + moves(m, pieces_of(bytes, most), bytes) + bytes * per_byte;
+    double fill = links * (trip(m, chunk) + chunk * (m->b + per_byte)), pieces = pieces_of(bytes, most);
+    /* What is granted first goes back and forth between chunks, the grant behind the data that the same link carries. */
+    double grants = links > 1 && chunk > m->eager ? (pieces - 1) * (trip(m, chunk) + chunk * m->b) : 0;
+    return fill + grants + moves(m, pieces, bytes) + bytes * per_byte;
 }
 
 /* Binary blocks that a number of ranks is cut into. */
 static uint32_t blocks_of(uint32_t ranks) { return (uint32_t)__builtin_popcount(ranks); }
+
+/* Everybody with everybody: the window holds some of the messages, and links cross (both as weft sim has it). */
+static double all_at_once(const struct model *m, double phases, double chunks, double piece)
+{
+    double others = m->p - 1, trips = larger(phases, 2 * phases * others * chunks / (double)m->window);
+    double crossed = larger(1, 1.8 - 0.9 / sqrt(m->p));
+    return trips * trip(m, piece / chunks) + moves(m, phases * others * chunks, phases * others * piece * crossed * incast(m, others));
+}
 
 static double time_direct(const struct weft_plan_question *q, const struct model *m)
 {
@@ -89,22 +100,19 @@ static double time_direct(const struct weft_plan_question *q, const struct model
         double chunks = pieces_of(slice, m->chunk * (double)m->window / (2 * m->p));
         /* All contributions of a chunk lie in memory before they are folded: what the cache does not hold is passed over again. */
         double again = m->n > CACHE_BYTES ? m->d * 2 * (1 - CACHE_BYTES / m->n) : 0;
-        /* The window holds some of all those messages, and whoever folds waits for the last of a chunk. */
-        double trips = larger(2, 4 * others * chunks / (double)m->window), crossed = larger(1, 1.8 - 0.9 / sqrt(m->p));
-        return trips * trip(m, slice / chunks) + moves(m, 2 * others * chunks, 2 * others * slice * crossed * incast(m, others)) +
-               others * slice * (m->g + again);
+        return all_at_once(m, 2, chunks, slice) + others * slice * (m->g + again);
     }
     case WEFT_COLL_REDUCE:
         return 2 * m->a + moves(m, 2 * others, others * slice * (1 + incast(m, others))) + others * slice * m->g;
-    case WEFT_COLL_REDUCE_SCATTER: return m->a + moves(m, others * pieces_of(m->n, m->chunk), others * m->n * incast(m, others)) + others * m->n * m->g;
-    case WEFT_COLL_BROADCAST: return m->log2 * m->a + moves(m, m->log2 * pieces_of(m->n, m->chunk), m->log2 * m->n);
+    case WEFT_COLL_REDUCE_SCATTER: return all_at_once(m, 1, pieces_of(m->n, m->chunk), m->n) + others * m->n * m->g;
+    case WEFT_COLL_BROADCAST: return m->log2 * trip(m, shorter(m->n, m->chunk)) + moves(m, m->log2 * pieces_of(m->n, m->chunk), m->log2 * m->n);
     case WEFT_COLL_BARRIER: return m->log2 * m->a;
     case WEFT_COLL_SEND:
     case WEFT_COLL_RECV: return m->a + moves(m, 1, m->n);
     case WEFT_COLL_GATHER: return m->a + moves(m, others * pieces_of(m->n, m->chunk), others * m->n * incast(m, others));
     case WEFT_COLL_ALL_TO_ALL:
     case WEFT_COLL_SCATTER: return m->a + moves(m, others * pieces_of(m->n, m->chunk), others * m->n);
-    default: return m->a + moves(m, others * pieces_of(m->n, m->chunk), others * m->n * incast(m, others)); /* all_gather */
+    default: return all_at_once(m, 1, pieces_of(m->n, m->chunk), m->n); /* all_gather */
     }
 }
 
@@ -167,7 +175,9 @@ static double time_bruck(const struct weft_plan_question *q, const struct model 
         double bytes = m->log2 * m->p / 2 * m->n;
         return m->log2 * m->a + moves(m, m->log2, bytes) + 3 * m->p * STEP_NS + 2 * (bytes + m->p * m->n) * m->d;
     }
-    return m->log2 * m->a + moves(m, 2 * m->log2, (m->p - 1) * m->n);
+    double trips = m->a, reach = 1; /* what wraps around travels as a message of its own */
+    for (double t = 0; t < m->log2; t++, reach *= 2) trips += trip(m, shorter(reach * m->n, m->chunk));
+    return trips + moves(m, 2 * m->log2, (m->p - 1) * m->n);
 }
 
 /* log2(p) message times; where pieces do not fit into few messages, two of which are under way at a time, half of the others too. */

@@ -66,6 +66,14 @@ class Sim(unittest.TestCase):
                 best = min(one["virtual_ns"] for one in found.values())
                 self.assertLess(found[found["ring"]["auto"]]["virtual_ns"], 1.5 * best, (ranks, size))
 
+    def test_pieces_are_not_sent_to_thousands_one_by_one(self):
+        """What the window of an operation cannot hold costs time: log2(p) messages win, and the formula says so."""
+        for operation, plans in (("all_gather", ("direct", "bruck", "ring")), ("reduce_scatter", ("direct", "pat", "ring"))):
+            found = {plan: self.run_json(operation, "-n", "128", "-b", "1K", "-p", plan, "--timing-only") for plan in plans}
+            best = min(one["virtual_ns"] for one in found.values())
+            self.assertLessEqual(found[found["ring"]["auto"]]["virtual_ns"], 1.3 * best, operation)
+            self.assertGreater(found["direct"]["virtual_ns"], 1.5 * best, operation)
+
     def test_links_from_a_table(self):
         with tempfile.NamedTemporaryFile("w") as table:
             table.write("weft-links 1\nhost 0000000000000007 a\nmachine 0 640 125 90 0 0\nlink 0 0 works 40000 1000000000 session|made up\nend 3\n")
