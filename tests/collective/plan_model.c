@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WINDOW_MAX 64
 #define HISTORY 64 /* steps looked back for uses of the same memory */
 
 enum slot_state { SLOT_WAITING, SLOT_ISSUED, SLOT_OVER };
@@ -44,8 +43,8 @@ struct rank {
     struct fold *folds;
     uint64_t scratch_count;
     uint32_t fold_count;
-    struct past past[HISTORY];
-    struct slot slots[WINDOW_MAX];
+    struct past *past;    /* (HISTORY,) of ranks that are looked at; of very many some stand for the others */
+    struct slot *slots;   /* (window,) */
     uint64_t head, tail;
     bool ended, woken;
 };
@@ -190,6 +189,7 @@ static bool clash(const struct touch *a, const struct touch *b)
 static bool in_order(struct model *m, uint32_t rank, uint64_t number, const struct weft_action *a)
 {
     struct rank *r = &m->ranks[rank];
+    if (!r->past) return true;
     struct past *now = &r->past[number % HISTORY];
     uint64_t over = 0;
     if (a->after > 0 && a->after <= 64) over |= ~0ull << (a->after - 1);
@@ -199,8 +199,7 @@ static bool in_order(struct model *m, uint32_t rank, uint64_t number, const stru
     }
     touches_of(now, a);
     now->surely_over = over;
-    bool looked_at = rank % (m->c->ranks / 24 + 1) == 0 || rank + 2 > m->c->ranks; /* of very many ranks some stand for the others */
-    for (uint64_t back = 1; back < HISTORY && back <= number && now->touch_count > 0 && looked_at; back++) {
+    for (uint64_t back = 1; back < HISTORY && back <= number && now->touch_count > 0; back++) {
         if (over >> (back - 1) & 1) continue;
         const struct past *past = &r->past[(number - back) % HISTORY];
         for (uint32_t x = 0; x < now->touch_count; x++)
@@ -579,6 +578,9 @@ static void set_up(struct model *m, uint32_t rank)
     }
     args.own_lengths = c->cuts && (c->kind == WEFT_COLL_GATHER || c->kind == WEFT_COLL_SCATTER || c->kind == WEFT_COLL_ALL_TO_ALL);
     weft_plan_begin(&r->cursor, &args);
+    bool looked_at = rank % (c->ranks / 24 + 1) == 0 || rank + 2 > c->ranks;
+    r->past = looked_at ? calloc(HISTORY, sizeof *r->past) : NULL;
+    r->slots = calloc(c->window, sizeof *r->slots);
     uint64_t both = r->in_count > r->out_count ? r->in_count : r->out_count;
     bool out_inside = c->kind == WEFT_COLL_REDUCE_SCATTER || c->kind == WEFT_COLL_SCATTER;
     bool in_inside = gathers(c) || c->kind == WEFT_COLL_GATHER;
@@ -614,6 +616,8 @@ static void tear_down(struct model *m, uint32_t rank)
         free(r->folds[a].present);
     }
     free(r->folds);
+    free(r->past);
+    free(r->slots);
     free(r->scratch);
     free(r->cuts_in);
     free(r->cuts_out);

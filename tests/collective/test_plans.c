@@ -1,5 +1,7 @@
 /* test_plans.c - every plan, proved without a network: a sample of the numbers of ranks up to 130, --thorough all up to 257,
- * and primes and powers of two up to 4,099.
+ * and above that primes and powers of two up to 4,099: all of them for the plans whose messages grow with log(ranks) or with ranks
+ * in all, and for the plans that are the same for every rank, on one of them (plan_turned.h); for the few others the powers of two
+ * and the primes beside them.
  *
  * For each case the model (plan_model.h) shows: every element gets each rank's contribution exactly once
  * and in the declared order; every send meets a receive of equal number and length; nothing waits for
@@ -14,6 +16,7 @@
 #include <string.h>
 
 #include "tests/collective/plan_model.h"
+#include "tests/collective/plan_turned.h"
 
 static uint32_t ranks_max = 130; /* --ranks N */
 static bool thorough;            /* --thorough: every count for every number of ranks */
@@ -82,7 +85,7 @@ static void binomial_scatter(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIA
 static void pat_aggregated(void **state)
 {
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
-    for (uint32_t p = 2; p <= ranks_max; p += p < 40 || thorough ? 1 : 11)
+    for (uint32_t p = 2; p <= ranks_max; p += thorough ? 1 : p < 20 ? 1 : 13)
         for (uint32_t pieces = 1; pieces <= p; pieces *= 2)
             for (int k = 0; k < 2; k++)
                 prove(&(struct plan_case){.plan = WEFT_PLAN_PAT, .kind = kinds[k], .ranks = p, .count = 1 + p % 3, .chunk_elems = pieces * (1 + p % 3),
@@ -230,7 +233,6 @@ static void barrier_holds(void **state)
     }
 }
 
-/* Many ranks, few elements: all plans of all_reduce; the plans with log2(ranks) messages up to 4,099 ranks. */
 /* exchange_bytes is all_to_all of bytes, step for step: what is proved of the one holds for the other. */
 static void exchange_bytes_is_all_to_all(void **state)
 {
@@ -250,16 +252,115 @@ static void exchange_bytes_is_all_to_all(void **state)
         }
 }
 
-static void large(void **state)
+/* ---- many ranks ---- */
+static bool prime(uint32_t p)
 {
-    static const uint32_t sizes[] = {257, 509, 512, 1021, 1024, 2039, 2048, 4093, 4096, 4099};
-    static const enum weft_plan_id plans[] = {WEFT_PLAN_DOUBLING, WEFT_PLAN_HALVING, WEFT_PLAN_DOUBLE_TREE, WEFT_PLAN_DIRECT, WEFT_PLAN_RING};
-    for (size_t i = 0; i < (thorough ? 10 : 1); i++)
-        for (size_t k = 0; k < (i < 4 && thorough ? 5 : 3); k++) {
-            uint32_t p = sizes[i];
-            prove(&(struct plan_case){.plan = plans[k], .kind = WEFT_COLL_ALL_REDUCE, .ranks = p, .count = i < 4 && thorough ? p + p / 2 : 5,
-                                      .chunk_elems = 1 + i % 4, .lanes = 1, .window = 2});
+    for (uint32_t d = 2; d * d <= p; d++)
+        if (p % d == 0) return false;
+    return true;
+}
+static bool beside_a_power(uint32_t p) { return p > 250 && ((p & (p - 1)) == 0 || p == 251 || p == 257 || p == 509 || p == 521 || p == 1021 || p == 1031 ||
+                                                            p == 2039 || p == 2053 || p == 4093 || p == 4099); }
+
+/* Primes and powers of two above 257: all where that is quick, else those at the powers. */
+#define RANKS_LARGEST 4099u
+static uint32_t next_large(uint32_t p, bool all)
+{
+    for (p++; p <= RANKS_LARGEST; p++)
+        if (beside_a_power(p) || (all && ((p & (p - 1)) == 0 || prime(p)))) break;
+    return p;
+}
+
+/* Plans that are the same for every rank: on one of them, of every prime and power of two up to 4,099. */
+static void turned(void **state)
+{
+    static const struct {
+        enum weft_plan_id plan;
+        enum weft_coll_kind kind;
+    } plans[] = {{WEFT_PLAN_DIRECT, WEFT_COLL_ALL_REDUCE}, {WEFT_PLAN_DIRECT, WEFT_COLL_REDUCE_SCATTER}, {WEFT_PLAN_DIRECT, WEFT_COLL_ALL_GATHER},
+                 {WEFT_PLAN_DIRECT, WEFT_COLL_ALL_TO_ALL}, {WEFT_PLAN_RING, WEFT_COLL_ALL_REDUCE}, {WEFT_PLAN_RING, WEFT_COLL_REDUCE_SCATTER},
+                 {WEFT_PLAN_RING, WEFT_COLL_ALL_GATHER}, {WEFT_PLAN_PAT, WEFT_COLL_REDUCE_SCATTER}, {WEFT_PLAN_PAT, WEFT_COLL_ALL_GATHER}};
+    for (uint32_t p = 5; p <= RANKS_LARGEST; p = p < 257 ? p + 84 : next_large(p, thorough))
+        for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+            for (uint32_t variant = 0; variant < 2; variant++) {
+                struct plan_case c = {.plan = plans[i].plan, .kind = plans[i].kind, .ranks = p, .count = variant ? 3 : 1, .chunk_elems = variant ? 2 : 1 + p % 5 * 16,
+                                      .lanes = 1 + variant, .window = variant ? 16 : 2};
+                char why[256];
+                if (!thorough && p > 257 && p != 1024 && p != 4099) continue;
+                if (p > 257 && !beside_a_power(p) && variant != p / 2 % 2) continue;
+                bool every = thorough && !variant && (p == 509 || p == 512); /* below 257 the whole model has them */
+                if (plan_turned_run(&c, every, why, sizeof why)) continue;
+                print_error("plan %s, %s, ranks %u, %llu of a slice, chunk %llu, window %u: %s\n", weft_plan_name(c.plan), weft_coll_kind_name(c.kind), p,
+                            (unsigned long long)c.count, (unsigned long long)c.chunk_elems, c.window, why);
+                fail();
+            }
+}
+
+static void prove_large(enum weft_plan_id plan, enum weft_coll_kind kind, bool all, uint64_t (*count)(uint32_t ranks))
+{
+    for (uint32_t p = 257; p <= (thorough ? RANKS_LARGEST : 257); p = next_large(p, all))
+        prove(&(struct plan_case){.plan = plan, .kind = kind, .ranks = p, .root = p / 3, .count = count(p), .chunk_elems = count(p) > p ? p / 2 : 1 + p % 4,
+                                  .lanes = 1, .window = 2 + p % 3 * 7, .seed = all && p % 3 == 0 ? p : 0});
+}
+static uint64_t five(uint32_t ranks) { return 5; }
+static uint64_t one(uint32_t ranks) { return 1; }
+static uint64_t a_slice_each(uint32_t ranks) { return ranks + ranks / 2; }
+
+static void large_doubling(void **state) { prove_large(WEFT_PLAN_DOUBLING, WEFT_COLL_ALL_REDUCE, true, five); }
+static void large_halving(void **state)
+{
+    prove_large(WEFT_PLAN_HALVING, WEFT_COLL_ALL_REDUCE, true, five);
+    prove_large(WEFT_PLAN_HALVING, WEFT_COLL_ALL_REDUCE, false, a_slice_each);
+}
+static void large_double_tree(void **state) { prove_large(WEFT_PLAN_DOUBLE_TREE, WEFT_COLL_ALL_REDUCE, true, five); }
+static void large_trees(void **state)
+{
+    prove_large(WEFT_PLAN_BINOMIAL, WEFT_COLL_REDUCE, true, five);
+    prove_large(WEFT_PLAN_BINOMIAL, WEFT_COLL_BROADCAST, true, five);
+    prove_large(WEFT_PLAN_BINOMIAL, WEFT_COLL_GATHER, true, one);
+    prove_large(WEFT_PLAN_BINOMIAL, WEFT_COLL_SCATTER, true, one);
+    prove_large(WEFT_PLAN_DIRECT, WEFT_COLL_BARRIER, true, one);
+}
+static void large_rooted(void **state)
+{
+    prove_large(WEFT_PLAN_CHAIN, WEFT_COLL_BROADCAST, true, five);
+    prove_large(WEFT_PLAN_CHAIN, WEFT_COLL_REDUCE, true, five);
+    prove_large(WEFT_PLAN_DIRECT, WEFT_COLL_GATHER, true, one);
+    prove_large(WEFT_PLAN_DIRECT, WEFT_COLL_SCATTER, true, one);
+}
+static void large_direct_reduce(void **state) { prove_large(WEFT_PLAN_DIRECT, WEFT_COLL_REDUCE, false, a_slice_each); }
+static void large_bruck(void **state) { prove_large(WEFT_PLAN_BRUCK, WEFT_COLL_ALL_GATHER, false, one); }
+static void large_bruck_all_to_all(void **state) { prove_large(WEFT_PLAN_BRUCK, WEFT_COLL_ALL_TO_ALL, false, one); }
+static void large_hierarchy(void **state)
+{
+    for (uint32_t p = 257; p <= (thorough ? RANKS_LARGEST : 257); p = next_large(p, true))
+        prove_hierarchy(p, p % SPREADS, 1 + p % 13, p % 3 ? 5 : 40, 1 + p % 4, p);
+}
+
+/* Two to four groups over the same ranks, each with an operation of its own, interleaved at random. */
+static void groups_together(void **state)
+{
+    uint64_t random = 12345;
+    for (uint32_t round = 0; round < (thorough ? 6000 : 60); round++) {
+        struct plan_case cases[PLAN_MODEL_GROUPS_MAX];
+        size_t groups = 2 + round % 3;
+        for (size_t g = 0; g < groups;) {
+            random = random * 6364136223846793005ull + 1442695040888963407ull;
+            struct plan_case *c = &cases[g];
+            *c = (struct plan_case){.plan = 1 + (random >> 33) % (WEFT_PLAN_COUNT - 1), .kind = 1 + (random >> 40) % (WEFT_COLL_KIND_COUNT - 1),
+                                    .ranks = 1 + (random >> 48) % 24, .count = (random >> 20) % 50, .chunk_elems = 1 + (random >> 27) % 8, .lanes = 2,
+                                    .window = 2 + (random >> 30) % 8, .seed = random | 1};
+            c->root = (uint32_t)((random >> 50) % c->ranks);
+            bool pair = c->kind == WEFT_COLL_SEND || c->kind == WEFT_COLL_RECV || c->kind == WEFT_COLL_EXCHANGE_BYTES || c->kind == WEFT_COLL_ALL_GATHER_BYTES;
+            bool barrier = c->kind == WEFT_COLL_BARRIER;
+            if (barrier) c->count = 0;
+            if (!pair && c->plan != WEFT_PLAN_HIERARCHY && weft_plan_supports(c->plan, c->kind)) g++;
         }
+        char why[256];
+        if (plan_model_run_together(cases, groups, random, why, sizeof why)) continue;
+        print_error("round %u, %zu groups together: %s\n", round, groups, why);
+        fail();
+    }
 }
 
 /* Very long vectors: only the arithmetic of the cut can be looked at, and that slices tile the vector. */
@@ -308,6 +409,34 @@ static void names_and_choice(void **state)
     assert_in_range(weft_plan_explain(&question, text, 20), 20, 400); /* cut, not overrun */
     question.reproducible = true, question.told = WEFT_PLAN_RING;
     assert_true(weft_plan_reproducible(weft_plan_choose(&question, NULL), NULL)); /* what is asked of the sum is above what was told */
+}
+
+/* Several ranks on each of several hosts, which share its link: the plan of two levels where neither latency nor bytes alone count. */
+static void choice_among_hosts(void **state)
+{
+    static const uint32_t ranks[] = {256, 250, 30};
+    for (size_t i = 0; i < 3; i++) {
+        uint32_t host_of[256], memory[4 * 256 + 1];
+        struct weft_plan_hosts hosts;
+        char text[900];
+        for (uint32_t r = 0; r < ranks[i]; r++) host_of[r] = r / 8;
+        weft_plan_hosts_make(host_of, ranks[i], memory, &hosts);
+        struct weft_link_cost cost = {.pairs = 2, .latency_ns = 4000, .bytes_per_second = 12500000000};
+        struct weft_plan_question question = {.kind = WEFT_COLL_ALL_REDUCE, .ranks = ranks[i], .bytes = i ? 64 << 10 : 8 << 10, .elem_bytes = 4, .wide_bytes = 4,
+                                              .cost = &cost, .hosts = &hosts};
+        assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HIERARCHY);
+        assert_in_range(weft_plan_explain(&question, text, sizeof text), 40, sizeof text - 1);
+        assert_non_null(strstr(text, "hosts of up to 8 ranks"));
+        question.reproducible = true; /* 250 = 31 hosts of 8 and one of 2, 30 = 3 of 8 and one of 6: all of them subtrees of T */
+        assert_true(hosts.subtrees && weft_plan_reproducible(weft_plan_choose(&question, NULL), &hosts));
+        for (uint32_t r = 0; r < ranks[i]; r++) host_of[r] = r % 5;
+        weft_plan_hosts_make(host_of, ranks[i], memory, &hosts);
+        assert_true(!hosts.subtrees && weft_plan_choose(&question, NULL) != WEFT_PLAN_HIERARCHY);
+        question.told = WEFT_PLAN_HIERARCHY, question.reproducible = false;
+        assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HIERARCHY);
+        question.hosts = NULL; /* told, but nothing is known of hosts */
+        assert_int_not_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HIERARCHY);
+    }
 }
 
 /* No cliff: from one size, or number of ranks, to the next the modelled time of the chosen plan grows by what was added. */
@@ -359,8 +488,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(binomial_scatter),
         cmocka_unit_test(gather), cmocka_unit_test(scatter), cmocka_unit_test(all_to_all), cmocka_unit_test(unequal_pieces), cmocka_unit_test(any_root),
         cmocka_unit_test(broadcast), cmocka_unit_test(broadcast_any_root),
-        cmocka_unit_test(exchange_bytes_is_all_to_all), cmocka_unit_test(barrier), cmocka_unit_test(barrier_holds), cmocka_unit_test(large), cmocka_unit_test(huge_counts),
-        cmocka_unit_test(names_and_choice), cmocka_unit_test(no_cliffs), cmocka_unit_test(plans_told),
+        cmocka_unit_test(exchange_bytes_is_all_to_all), cmocka_unit_test(barrier), cmocka_unit_test(barrier_holds),
+        cmocka_unit_test(turned), cmocka_unit_test(groups_together), cmocka_unit_test(large_doubling), cmocka_unit_test(large_halving),
+        cmocka_unit_test(large_double_tree), cmocka_unit_test(large_trees), cmocka_unit_test(large_rooted), cmocka_unit_test(large_direct_reduce),
+        cmocka_unit_test(large_bruck), cmocka_unit_test(large_bruck_all_to_all), cmocka_unit_test(large_hierarchy),
+        cmocka_unit_test(huge_counts),
+        cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
