@@ -351,12 +351,12 @@ static int step(struct weft_loop *loop, bool look)
 
 int weft_loop_step(struct weft_loop *loop) { return step(loop, true); }
 
-/* -1: nothing is quick, so a whole step it must be. */
+/* Letters, which may be what this thread waits for, else what is quick to poll. -1: neither, so a whole step it must be. */
 static int step_quick(struct weft_loop *loop)
 {
-    if (!mailbox_empty(&loop->mail)) return -1;
     loop->stepping = true;
-    int work = run_quick_pollables(loop);
+    int work = mailbox_run(&loop->mail);
+    if (work == 0) work = run_quick_pollables(loop);
     loop->stepping = false;
     return work;
 }
@@ -462,10 +462,11 @@ static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *loo
 {
     *look = *look || loop->timers_fresh || spin->yields > 0 || ++loop->steps >= STEPS_PER_LOOK;
     int work = *look || loop->steps % 4 == 0 ? -1 : step_quick(loop);
-    if (work < 0) work = step(loop, *look);
+    bool whole = work < 0;
+    if (whole) work = step(loop, *look);
     *now_ns_out = !*look ? 0 : work > 0 || loop->timers.count == 0 ? weft_now_ns(loop->env) : loop->looked_ns;
     if (*look) loop->steps = 0;
-    *look = work > 0;
+    *look = whole && work > 0;
     return work;
 }
 

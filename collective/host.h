@@ -130,6 +130,7 @@ void host_awake(struct host *host);
 
 /* host_run.c */
 bool host_takes(const struct weft_group *group, const struct weft_coll_args *args);
+bool host_begins_at_once(const struct host *host); /* an operation launched now waits for nothing before it */
 void host_launch(struct weft_coll *coll);
 void host_decide(struct host *host); /* the vote is over: operations that wait for it go their way */
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */

@@ -77,6 +77,13 @@ static void begin_first(struct host *host)
     host_announce(host, coll, coll->host.number);
 }
 
+/* Looking for the others' words is quick; work on a slice is not. */
+static void polls_quickly(struct host *host)
+{
+    const struct weft_coll *coll = first_of(host);
+    host->pollable.quick = coll && coll->host.phase != HOST_WORKING;
+}
+
 static int host_progress(struct weft_pollable *pollable, int budget);
 static enum weft_status host_arm(struct weft_pollable *pollable);
 
@@ -93,9 +100,11 @@ static void enqueue(struct host *host, struct weft_coll *coll)
         weft_list_init(&host->pollable.link);
         host->polled = weft_loop_add(host->group->loop, &host->pollable) == WEFT_OK; /* without a descriptor it cannot fail */
     }
-    host->pollable.quick = true;
+    polls_quickly(host);
     begin_first(host);
 }
+
+bool host_begins_at_once(const struct host *host) { return host->state == HOST_ON && weft_list_empty(&host->queue); }
 
 void host_launch(struct weft_coll *coll)
 {
@@ -132,8 +141,8 @@ void host_unlink(struct weft_coll *coll)
         host_say_over(host, coll->host.number);
         begin_first(host);
     }
-    host->pollable.quick = !weft_list_empty(&host->queue);
-    if (!host->pollable.quick) host_awake(host);
+    polls_quickly(host);
+    if (weft_list_empty(&host->queue)) host_awake(host);
 }
 
 /* ---- phases ---- */
@@ -204,6 +213,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
     host->peers[coll->group->rank].out = coll->args.out;
     coll->host.rest = host_slice(coll);
     coll->host.phase = HOST_WORKING;
+    polls_quickly(host);
     return false;
 }
 
@@ -234,6 +244,7 @@ static void work_step(struct host *host, struct weft_coll *coll)
     rest->count -= now.count;
     if (rest->count > 0) return;
     coll->host.phase = HOST_LEAVING;
+    polls_quickly(host);
     host_say_through(host, coll->host.number);
 }
 

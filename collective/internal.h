@@ -292,7 +292,7 @@ bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
 void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what);
 
 /* record.c */
-void coll_record_post(struct weft_coll *coll);
+void coll_record_post(struct weft_coll *coll, bool starts); /* starts: at once, so that one entry says both */
 void coll_record_start(struct weft_coll *coll, uint64_t now_ns);
 void coll_record_phase(struct weft_coll *coll); /* how far it is and whom it waits for */
 void coll_record_end(struct weft_coll *coll, uint64_t now_ns);

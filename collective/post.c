@@ -407,7 +407,9 @@ void coll_launch(struct weft_coll *coll, bool on_host)
     group->active_count++;
     weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN,
                            (uint64_t)group->group_id << 40 | coll->sequence, UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
-    coll_record_post(coll);
+    bool starts = on_host && host_begins_at_once(group->host);
+    if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
+    coll_record_post(coll, starts);
     if (!on_host && !coll->pairwise && group->host) host_tell(group->host, coll);
     if (on_host) host_launch(coll);
     else group_ready(coll);

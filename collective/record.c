@@ -2,12 +2,13 @@
  * record is written when an operation is posted, begins, ends, and with the group's tick while it waits. */
 #include "collective/internal.h"
 
-void coll_record_post(struct weft_coll *coll)
+void coll_record_post(struct weft_coll *coll, bool starts)
 {
     struct weft_group *group = coll->group;
     const struct coll_header *header = &coll->header;
     coll->record = (struct weft_record){
-        .sequence = coll->sequence, .count = header->count, .posted_ns = coll->posted_ns, .phase = "posted", .group = group->group_id,
+        .sequence = coll->sequence, .count = header->count, .posted_ns = coll->posted_ns,
+        .started_ns = starts ? coll->posted_ns : 0, .phase = starts ? "started" : "posted", .group = group->group_id,
         .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks, .root = header->kind == WEFT_COLL_ALL_REDUCE ? 0 : header->root, .peer = WEFT_RECORD_NOBODY,
         .status = WEFT_IN_PROGRESS, .kind = header->kind, .dtype = header->dtype, .op = header->op, .plan = header->plan};
     coll->record_number = weft_recorder_add(group->recorder, &coll->record);
