@@ -1,4 +1,4 @@
-"""quickstart.py - what tools/quickstart does once the packages are there: build, train in six ways, table, plots.
+"""quickstart.py - what tools/quickstart does once the packages are there: build, train in eight ways, table, plots.
 
 Every (link, way) is one run with a result of its own under OUT/results, named by everything that changes it;
 a run whose result is there is skipped. The table and the plots are drawn from the results alone.
@@ -21,6 +21,8 @@ SHARDS, WORKERS = 2, 2
 WAYS = [
     ("server", "server", "dense", "server, dense"),
     ("all_reduce", "all_reduce", "dense", "all-reduce, dense"),
+    ("server+bf16", "server", "bf16", "server, bf16"),
+    ("all_reduce+bf16", "all_reduce", "bf16", "all-reduce, bf16"),
     ("server+powersgd", "server", "powersgd:rank=4", "server, PowerSGD 4"),
     ("all_reduce+powersgd", "all_reduce", "powersgd:rank=4", "all-reduce, PowerSGD 4"),
     ("server+topk", "server", "topk:ratio=0.01", "server, top-k 1 %"),

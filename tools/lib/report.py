@@ -6,7 +6,7 @@ import os
 import subprocess
 
 HEADS = [("link", ""), ("way", ""), ("accuracy", "%"), ("steps", ""), ("training", "s"), ("images/s", ""), ("sent", "MB/worker"),
-         ("received", "MB/worker"), ("of dense", "bytes/step"), ("exposed", "% of step"), ("dense's accuracy", "after s")]
+         ("received", "MB/worker"), ("of dense", "bytes/step"), ("exposed", "% of step"), ("dense's accuracy", "after s"), ("bf16's accuracy", "after s")]
 LEFT = 2  # columns that are words
 
 
@@ -38,11 +38,12 @@ def table_rows(links, ways, results):
             dense_path = results.get((link[0], way[1]))  # the dense way of the same mode has the mode's name
             dense = load(dense_path) if dense_path else None
             ratio = f"1/{bytes_per_step(dense) / max(bytes_per_step(result), 1):.0f}" if dense and way[0] != way[1] else "1" if dense else "-"
-            reached = seconds_to(result, dense["accuracy"]) if dense else None
+            bf16_path = results.get((link[0], way[1] + "+bf16"))
+            reached = [seconds_to(result, load(other)["accuracy"]) if other else None for other in (dense_path, bf16_path)]
             rows.append([link[1], way[3], f"{100 * result['accuracy']:.2f}", f"{result['steps']}", f"{result['seconds']:.1f}",
                          f"{result['images_per_second']:.0f}", f"{result['sent_bytes'] / 1e6:.1f}",
                          f"{result['received_bytes'] / 1e6:.1f}", ratio, f"{100 * result['exposed_share']:.1f}",
-                         f"{reached:.1f}" if reached is not None else "-"])
+                         *(f"{seconds:.1f}" if seconds is not None else "-" for seconds in reached)])
     return rows
 
 
@@ -88,7 +89,7 @@ def prefix_of(options):
 
 def draw_all(options, programs, links, ways, results):
     files = []
-    codecs = ["dense", "powersgd:rank=4", "topk:ratio=0.01"]
+    codecs = ["dense", "powersgd:rank=4", "topk:ratio=0.01", "bf16"]
     for link in links:
         series = [(way[3], results[link[0], way[0]], codecs.index(way[2]), way[1] == "all_reduce")
                   for way in ways if (link[0], way[0]) in results]
@@ -114,7 +115,8 @@ def write(options, programs, links, ways, results, seconds, new):
     with open(prefix + "table.md", "w") as file:
         file.write(markdown_table(rows) + "\n")
     print("\n" + text_table(rows) + "\n")
-    print("'of dense' compares the bytes of one step; 'dense's accuracy' is when a way was first as good as dense of its mode ended.")
+    print("'of dense' compares the bytes of one step;\n"
+          "'dense's accuracy' is when a way was first as good as dense of its mode ended, 'bf16's accuracy' likewise.")
     files = draw_all(options, programs, links, ways, results)
     print(f"{new} new of {len(rows)} runs, {seconds:.0f} s. Table: {prefix}table.txt, {prefix}table.md. Plots:")
     for file in files:
