@@ -27,6 +27,8 @@ static enum weft_status check(struct weft_session *session, const struct weft_ca
     if (call->deadline_ms > session->settings.deadline_ns / WEFT_MS(1))
         return client_error(session, WEFT_ERR_INVALID, "%s: deadline_ms %llu is longer than the session's, %llu", name,
                             (unsigned long long)call->deadline_ms, (unsigned long long)(session->settings.deadline_ns / WEFT_MS(1)));
+    if (call->preserve_input && call->kind != WEFT_CALL_ALL_REDUCE)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: preserve_input is for all_reduce", name);
     if (call->kind == WEFT_CALL_ALL_TO_ALL && !call->counts != !call->counts_out)
         return client_error(session, WEFT_ERR_INVALID, "all_to_all: counts and counts_out go together");
     bool takes_counts = call->kind == WEFT_CALL_REDUCE_SCATTER || call->kind == WEFT_CALL_ALL_GATHER || call->kind == WEFT_CALL_GATHER ||
@@ -56,14 +58,26 @@ static enum weft_status take(struct weft_session *session, const struct weft_cal
         .context = call->context,
     };
     if (call->kind == WEFT_CALL_BROADCAST) taken.in = call->out;
-    return client_call_take(session, &taken, user_request, request_out);
+    WEFT_TRY(client_call_take(session, &taken, user_request, request_out));
+    (*request_out)->preserve = call->preserve_input && call->in == call->out && session->elastic; /* else no step is run again */
+    return WEFT_OK;
+}
+
+/* In-place input that a step run again needs once more. */
+static enum weft_status preserve(struct weft_session *session, const struct client_request *request)
+{
+    if (!request->preserve) return WEFT_OK;
+    return client_kept_copy(session, request->out, request->count * weft_dtype_bytes((enum weft_dtype)request->dtype));
 }
 
 enum weft_status weft_call_start(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
 {
     struct client_request *request;
     if (!session) return WEFT_ERR_INVALID;
+    if (call && call->size == sizeof *call && call->preserve_input && !session->step.open)
+        return client_error(session, WEFT_ERR_STATE, "call: preserve_input is for calls in a step");
     WEFT_TRY(take(session, call, user_request, &request));
+    WEFT_TRY(preserve(session, request));
     return client_call_submit(request);
 }
 
@@ -85,6 +99,10 @@ enum weft_status weft_start(struct weft_request *user_request)
     WEFT_TRY(client_usable(session));
     if (!request->persistent) return client_error(session, WEFT_ERR_STATE, "start: the request is not persistent; make it so by weft_call_init");
     WEFT_TRY(client_request_rests(session, request));
+    WEFT_TRY(client_comm_valid(session, request->op.comm));
+    if (request->preserve && !session->step.open)
+        return client_error(session, WEFT_ERR_STATE, "start: the request has preserve_input, which is for calls in a step");
+    WEFT_TRY(preserve(session, request));
     request->status = WEFT_OK;
     request->text_serial = 0;
     request->op.coll = NULL;

@@ -167,6 +167,7 @@ enum weft_status client_call_take(struct weft_session *session, const struct cli
 {
     struct client_request *request;
     WEFT_TRY(client_usable(session));
+    WEFT_TRY(client_comm_valid(session, call->comm));
     WEFT_TRY(check(session, call));
     WEFT_TRY(client_request_take(session, user_request, &request));
     request->op.comm = call->comm;

@@ -26,6 +26,13 @@ enum weft_status client_comm_may_make(struct weft_session *session, const char *
     return WEFT_OK;
 }
 
+enum weft_status client_comm_valid(struct weft_session *session, const struct weft_comm *comm)
+{
+    if (!comm || comm->epoch == session->epoch) return WEFT_OK;
+    return client_error(session, WEFT_ERR_STATE, "group %u (%s) ended when ranks were lost; make it again with those that are left", comm->id,
+                        comm->name);
+}
+
 static enum weft_status meeting_room(struct weft_session *session, size_t elems)
 {
     struct client_meeting *meeting = &session->meeting;
@@ -202,6 +209,7 @@ static struct weft_comm *comm_new(struct weft_session *session, uint32_t *member
     comm->members = members;
     comm->ranks = ranks;
     comm->id = id;
+    comm->epoch = session->epoch;
     while (comm->rank < ranks && members[comm->rank] != session->rank) comm->rank++;
     WEFT_ASSERT(comm->rank < ranks);
     snprintf(comm->name, sizeof comm->name, "%s", name);

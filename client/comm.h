@@ -14,7 +14,7 @@
 struct weft_comm {
     struct weft_session *session;
     struct weft_list session_link; /* session->comms; the caller's */
-    uint32_t rank, ranks, id;
+    uint32_t rank, ranks, id, epoch; /* epoch: of the membership it was made in; it ends with that */
     uint32_t *members;             /* (ranks,) their ranks in the job; owned */
     char name[64];                 /* for sentences: "colour 3 of split 2", "axis dp" */
     _Atomic uint32_t open;         /* requests on it that have not ended */
@@ -41,6 +41,8 @@ enum weft_status client_meet(struct weft_session *session, struct weft_comm *com
                              const int64_t **all_out);
 /* The second half of making groups: did all ranks of `comm` get so far? Else the status of the first that did not. */
 enum weft_status client_meet_all_well(struct weft_session *session, struct weft_comm *comm, enum weft_status mine, const char *what);
+/* A group of a membership that has shrunk since is of no use: WEFT_ERR_STATE. NULL is valid. */
+enum weft_status client_comm_valid(struct weft_session *session, const struct weft_comm *comm);
 /* May this session make groups now? */
 enum weft_status client_comm_may_make(struct weft_session *session, const char *call);
 /* Engine, or nobody steps any more: leave all groups in order. */

@@ -220,6 +220,10 @@ static void take_member_lost(struct weft_session *session, const Weft__Control__
 {
     struct client_member *member = client_member_of_number(session, lost->member);
     if (member) atomic_store(&member->lost, true);
+    if (lost->epoch > 0 && session->elastic) {
+        client_part(session, lost->epoch, lost->text);
+        return;
+    }
     client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: %s", member ? member->name : "a process of the job", lost->text);
 }
 
@@ -280,6 +284,15 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         if (phase != CLIENT_GO) break;
         kept = keep(session, &control->declared, message);
         if (!kept) break;
+        return true;
+    case WEFT__CONTROL__CONTROL__BODY_SHRUNK:
+        if (phase != CLIENT_GO || !session->elastic) break;
+        pthread_mutex_lock(&control->lock);
+        Weft__Control__Control *older = control->shrunk;
+        control->shrunk = message;
+        pthread_mutex_unlock(&control->lock);
+        if (older) weft_control_free(session->env, older);
+        weft_loop_notify(session->engine.loop);
         return true;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         take_member_lost(session, message->member_lost);
@@ -406,5 +419,8 @@ void client_control_stop(struct weft_session *session)
     if (control->welcome) weft_control_free(session->env, control->welcome);
     if (control->roster) weft_control_free(session->env, control->roster);
     if (control->declared) weft_control_free(session->env, control->declared);
+    if (control->shrunk) weft_control_free(session->env, control->shrunk);
+    if (session->parting.taken) weft_control_free(session->env, session->parting.taken);
+    control->shrunk = session->parting.taken = NULL;
     control->welcome = control->roster = control->declared = NULL;
 }

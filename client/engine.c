@@ -187,6 +187,17 @@ static void fail_lost_members(struct weft_session *session)
     }
 }
 
+void client_engine_end_operations(struct weft_session *session, enum weft_status status, const char *text)
+{
+    struct client_engine *engine = &session->engine;
+    engine->failed = status;
+    engine->failed_text = text;
+    engine->suspicion.status = WEFT_OK;
+    weft_timer_stop(engine->loop, &engine->verdict_timer);
+    fail_queued(session);
+    fail_lost_members(session);
+}
+
 /* A closed transport is out of the loop; it is progressed from here until it has let go of every buffer. */
 static void drain(struct weft_timer *timer)
 {
@@ -211,7 +222,8 @@ static void fail_on_engine(struct weft_mail *mail)
 {
     struct client_engine *engine = weft_container_of(mail, struct client_engine, fail_mail);
     struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
-    if (engine->failed) return;
+    if (engine->failed && !engine->parted) return;
+    engine->parted = false;
     engine->failed = client_failed(session);
     engine->failed_text = session->failure.text;
     weft_timer_stop(engine->loop, &engine->verdict_timer);
@@ -274,6 +286,11 @@ static void watch_deadlines(struct weft_timer *timer)
         }
     }
     if (!engine->failed) weft_timer_start(engine->loop, timer, next_ns);
+}
+
+void client_engine_watch_deadlines(struct weft_session *session)
+{
+    watch_deadlines(&session->engine.deadline_timer);
 }
 
 static void retry_sends(struct weft_timer *timer)
@@ -410,12 +427,13 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     options->deadline_ns = session->settings.deadline_ns;
 }
 
-static enum weft_status create_group(struct weft_session *session, struct weft_error *error)
+enum weft_status client_engine_create_group(struct weft_session *session, struct weft_error *error)
 {
     uint32_t *ids = weft_alloc_array(session->env, session->ranks, sizeof *ids);
     if (!ids) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", session->ranks);
     for (uint32_t i = 0; i < session->member_count; i++)
-        if (!session->members[i].is_shard) ids[session->members[i].index] = session->members[i].endpoint_first;
+        if (!session->members[i].is_shard && session->members[i].index < session->ranks)
+            ids[session->members[i].index] = session->members[i].endpoint_first;
     struct weft_group_options options;
     client_engine_group_options(session, &options);
     options.rank = session->rank;
@@ -423,7 +441,6 @@ static enum weft_status create_group(struct weft_session *session, struct weft_e
     options.endpoint_ids = ids;
     options.hosts = &session->engine.hosts;
     options.group_id = CLIENT_GROUP_ID;
-    memcpy(session->plans, session->settings.plans, sizeof session->plans); /* until weft_set_plan */
     options.describe = describe_rank;
     options.describe_context = session;
     enum weft_status status = weft_group_create(session->env, &options, &session->engine.group, error);
@@ -456,7 +473,8 @@ enum weft_status client_engine_start(struct weft_session *session, const Weft__C
     struct client_engine *engine = &session->engine;
     WEFT_TRY(connect_members(session, roster, error));
     WEFT_TRY(client_hosts_find(session, roster, error));
-    WEFT_TRY(create_group(session, error));
+    memcpy(session->plans, session->settings.plans, sizeof session->plans); /* until weft_set_plan */
+    WEFT_TRY(client_engine_create_group(session, error));
     enum weft_status status = weft_transport_attach(engine->transport, engine->loop);
     if (status == WEFT_OK) status = weft_timer_start(engine->loop, &engine->deadline_timer,
                                                      client_deadline(session, session->settings.deadline_ns));

@@ -79,6 +79,9 @@ struct client_engine {
     struct weft_tensor *tensors[CLIENT_TENSOR_BUCKETS]; /* by id, chained */
     enum weft_status failed;            /* set once; then nothing new starts */
     const char *failed_text;            /* session's */
+    bool parted;                        /* failed for the time being: ranks are lost, the others agree to go on (shrink.c) */
+    uint32_t parted_epoch;
+    char parted_text[480];
     uint64_t encode_ns, requests_done, left_bytes; /* left_bytes: moved in memory by groups that are gone */
 
     struct weft_mail fail_mail;
@@ -128,6 +131,10 @@ void client_engine_retry_soon(struct weft_session *session);
 void client_engine_queue_work(struct weft_session *session, struct client_work *work);
 void client_engine_drop_work(struct client_work *work);
 struct weft_tensor *client_engine_tensor(struct client_engine *engine, uint32_t id);
+/* End all operations with this status; nothing new starts while engine->failed is set. */
+void client_engine_end_operations(struct weft_session *session, enum weft_status status, const char *text);
+enum weft_status client_engine_create_group(struct weft_session *session, struct weft_error *error);
+void client_engine_watch_deadlines(struct weft_session *session);
 /* Any thread, from client_fail. */
 void client_engine_post_fail(struct weft_session *session);
 

@@ -8,9 +8,10 @@
 /* The host of each rank as a number: the first rank that gave this name. */
 static void number_hosts(const struct weft_session *session, const Weft__Control__Roster *roster, const char **names, uint32_t *host_of)
 {
-    for (size_t i = 0; i < roster->n_members; i++)
-        if (roster->members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER && roster->members[i]->index < session->ranks)
-            names[roster->members[i]->index] = roster->members[i]->host;
+    for (size_t i = 0; i < roster->n_members; i++) {
+        const struct client_member *member = client_member_of_number((struct weft_session *)session, roster->members[i]->member);
+        if (member && !member->is_shard && member->index < session->ranks) names[member->index] = roster->members[i]->host;
+    }
     uint32_t hosts = 0; /* distinct names so far, each with its first rank */
     uint32_t *firsts = host_of + session->ranks;
     for (uint32_t rank = 0; rank < session->ranks; rank++) {

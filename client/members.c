@@ -1,5 +1,6 @@
 /* members.c - who is in the job: the roster as the coordinator sent it, checked, and the names for texts. */
 #include <stdio.h>
+#include <string.h>
 
 #include "client/session.h"
 
@@ -58,8 +59,57 @@ enum weft_status client_members_take(struct weft_session *session, const Weft__C
     }
     session->members = members;
     session->epoch = roster->epoch;
+    atomic_store(&session->parting.epoch, roster->epoch);
     atomic_store_explicit(&session->member_count, count, memory_order_release);
     return WEFT_OK;
+}
+
+enum weft_status client_members_renumber(struct weft_session *session, const uint32_t *numbers, uint32_t count, uint32_t epoch,
+                                         struct weft_error *error)
+{
+    struct client_member *before = session->members;
+    struct client_members_past *past = weft_alloc_zero(session->env, sizeof *past);
+    struct client_member *members = weft_alloc_array(session->env, session->member_count, sizeof *members);
+    uint32_t found = 0, own = UINT32_MAX;
+    for (uint32_t i = 0; past && members && i < session->member_count; i++) {
+        const char *where = strchr(before[i].name, '(');
+        members[i] = (struct client_member){.member = before[i].member, .index = UINT32_MAX, .endpoint_first = before[i].endpoint_first,
+                                            .endpoint_count = before[i].endpoint_count, .lost = atomic_load(&before[i].lost)};
+        snprintf(members[i].name, sizeof members[i].name, "%s", before[i].name);
+        for (uint32_t rank = 0; rank < count; rank++) {
+            if (numbers[rank] != members[i].member) continue;
+            found++;
+            members[i].index = rank;
+            snprintf(members[i].name, sizeof members[i].name, "rank %u %s", rank, where ? where : "");
+            if (members[i].endpoint_first == session->endpoint) own = rank;
+        }
+    }
+    if (!past || !members || found != count || own == UINT32_MAX) {
+        weft_free_bytes(session->env, past);
+        weft_free_bytes(session->env, members);
+        if (!past || !members) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the members of epoch %u", epoch);
+        return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's members of epoch %u are not those that this rank knows", epoch);
+    }
+    *past = (struct client_members_past){session->past, before};
+    session->past = past;
+    session->members = members;
+    for (uint32_t i = 0; i < session->member_count; i++) /* lost while we copied */
+        if (atomic_load(&before[i].lost)) atomic_store(&members[i].lost, true);
+    session->rank = own;
+    session->ranks = count;
+    session->epoch = epoch;
+    return WEFT_OK;
+}
+
+void client_members_free(struct weft_session *session)
+{
+    while (session->past) {
+        struct client_members_past *past = session->past;
+        session->past = past->next;
+        weft_free_bytes(session->env, past->members);
+        weft_free_bytes(session->env, past);
+    }
+    weft_free_bytes(session->env, session->members);
 }
 
 const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint)

@@ -45,6 +45,7 @@ struct client_request {
     uint32_t root;              /* send, recv: the other rank */
     bool reproducible;          /* by a plan that evaluates T */
     bool unequal;               /* gather, scatter: the root gives counts */
+    bool preserve;              /* its input lies in `out` and is kept until the step is good (kept.c) */
     bool persistent;            /* weft_call_init: may be started again as it is */
     bool at_once;               /* posted to the group as soon as the engine hears of it: its time is started_ns */
     const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */

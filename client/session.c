@@ -90,6 +90,7 @@ static enum weft_status take_welcome(struct weft_session *session)
     session->job_id = welcome->job_id;
     session->incarnation = welcome->incarnation;
     session->endpoint = welcome->endpoint_first;
+    session->elastic = welcome->workers_min > 0;
     return client_engine_open(session, welcome->transport_nonce, &session->error);
 }
 
@@ -149,6 +150,7 @@ static struct weft_session *create(struct weft_env *env)
     session->pid = weft_process_id();
     pthread_mutex_init(&session->failure.lock, NULL);
     pthread_mutex_init(&session->texts.lock, NULL);
+    pthread_mutex_init(&session->parting.lock, NULL);
     pthread_mutex_init(&session->control.lock, NULL);
     pthread_mutex_init(&session->memory_lock, NULL);
     pthread_mutex_init(&session->error_lock, NULL);
@@ -159,6 +161,8 @@ static struct weft_session *create(struct weft_env *env)
     weft_list_init(&session->live);
     weft_list_init(&session->comms);
     weft_list_init(&session->meshes);
+    weft_list_init(&session->kept);
+    weft_list_init(&session->kept_idle);
     client_batch_init(&session->batch);
     session->next_group_id = CLIENT_GROUP_ID + 1;
     return session;
@@ -176,12 +180,14 @@ static void free_session(struct weft_session *session)
     client_batch_free(session);
     weft_free_bytes(env, session->meeting.all);
     client_memory_free_all(session);
-    weft_free_bytes(env, session->members);
+    client_members_free(session);
+    client_kept_free(session);
     weft_free_bytes(env, session->engine.links_text);
     weft_free_bytes(env, session->step.all);
     client_settings_done(env, &session->settings);
     pthread_mutex_destroy(&session->failure.lock);
     pthread_mutex_destroy(&session->texts.lock);
+    pthread_mutex_destroy(&session->parting.lock);
     pthread_mutex_destroy(&session->control.lock);
     pthread_mutex_destroy(&session->memory_lock);
     pthread_mutex_destroy(&session->error_lock);

@@ -9,7 +9,7 @@
  * What is called "the engine thread" here and below is whoever holds the loop's baton: the engine's own thread, or a
  * caller that waits and drives the engine meanwhile (waiting.c, docs/threads.md).
  *
- * After weft_init membership is constant, so any thread may read it. A session fails once and for good:
+ * After weft_init membership is constant, or changes as a whole while the session is at rest (shrink.c), so any thread may read it. A session fails once and for good:
  * client_fail() keeps the first status and sentence, tells the engine (which ends every request) and, when the
  * failure was found here, the coordinator (which ends the job everywhere). */
 #ifndef WEFT_CLIENT_SESSION_H
@@ -48,6 +48,23 @@ struct client_failure {
     char text[480];
 };
 
+/* Ranks are lost and the others agree to go on (shrink.c). */
+struct client_parting {
+    _Atomic uint32_t epoch;  /* the coordinator's last word; above session->epoch: nothing runs until all have agreed */
+    pthread_mutex_t lock;    /* guards text; a leaf */
+    char text[480];          /* who is lost */
+    struct weft_mail mail;   /* to the engine: end what runs */
+    _Atomic bool mail_sent;
+    Weft__Control__Control *taken; /* owned; what the coordinator said of those who go on */
+    struct weft_mail rejoin_mail; /* to the engine: the new group */
+    _Atomic int rejoin_state;     /* 1 sent, 2 answered */
+    struct weft_error rejoin_error;
+};
+struct client_members_past {
+    struct client_members_past *next;
+    struct client_member *members;
+};
+
 /* Sentences of failed requests, kept until weft_wait or weft_test asks: the newest CLIENT_TEXTS of them. */
 #define CLIENT_TEXTS 16
 struct client_texts {
@@ -62,12 +79,16 @@ struct weft_session {
     struct weft_list live;   /* in the list of all sessions of this process (session.c) */
     struct client_settings settings;
 
-    /* membership: written during weft_init, constant afterwards */
-    uint32_t rank, ranks, shards, epoch;
+    /* membership: written during weft_init, and where a job has shrunk (shrink.c) */
+    _Atomic uint32_t rank, ranks, epoch; /* epoch: of the membership; of an elastic job all three change (shrink.c) */
+    uint32_t shards;
+    bool elastic;            /* a lost worker need not end the job */
     uint64_t job_id, incarnation;
     uint32_t endpoint;       /* this worker's endpoint id */
     _Atomic uint32_t member_count; /* set last: the net thread reads `members` too */
-    struct client_member *members; /* (member_count,) owned */
+    struct client_member *_Atomic members; /* (member_count,) owned; a new table for each epoch, the old ones stay readable */
+    struct client_members_past *past;      /* owned */
+    struct client_parting parting;
 
     unsigned flight_signals; /* flight_signal.c: how many had come at its last look */
     struct weft_link_cost cost;    /* rank 0's, from Go; zero: not known */
@@ -91,6 +112,7 @@ struct weft_session {
     struct client_batch batch;        /* weft_group_start ... weft_group_end */
     struct weft_list comms;           /* struct weft_comm.session_link */
     struct weft_list meshes;          /* struct weft_mesh.link */
+    struct weft_list kept, kept_idle; /* struct kept.link (kept.c): of the open step, and spare memory */
     uint32_t next_group_id, splits;   /* ids below have been used by groups that this rank knows of */
     struct client_meeting {           /* of ranks that make a group */
         struct weft_request request;
@@ -122,6 +144,10 @@ enum weft_status client_usable(struct weft_session *session);
 
 /* ---- members (members.c) ---- */
 enum weft_status client_members_take(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error);
+/* Engine, nothing runs: the members of a new epoch by their ranks (count,), coordinator's numbers. */
+enum weft_status client_members_renumber(struct weft_session *session, const uint32_t *numbers, uint32_t count, uint32_t epoch,
+                                         struct weft_error *error);
+void client_members_free(struct weft_session *session);
 const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint);
 struct client_member *client_member_of_number(const struct weft_session *session, uint32_t member);
 const char *client_endpoint_name(const struct weft_session *session, uint32_t endpoint); /* never NULL */
@@ -134,6 +160,22 @@ void client_rank_name(const struct weft_session *session, uint32_t rank, char *o
 void client_flight_keep(struct weft_session *session, const char *why);
 /* recorder.signal: install its handler and look for it from the net thread. Before the net starts. */
 enum weft_status client_flight_signal_start(struct weft_session *session, struct weft_error *error);
+
+/* ---- shrinking (shrink.c) ---- */
+/* Net thread: a member is lost, and the job may go on as `epoch`. */
+void client_part(struct weft_session *session, uint32_t epoch, const char *text);
+static inline bool client_parted(const struct weft_session *session)
+{
+    return atomic_load_explicit(&session->parting.epoch, memory_order_acquire) > session->epoch;
+}
+/* Caller's thread, parted, nothing open: agree with the others and install what is left. `committed`: the last step this rank
+ * knows to be good; *committed_out: the last one that is. Blocks up to the deadline. */
+enum weft_status client_shrink(struct weft_session *session, uint64_t committed, uint64_t *committed_out);
+
+/* ---- inputs kept for a step that is run again (kept.c); the caller's thread ---- */
+enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes);
+void client_kept_close(struct weft_session *session, bool restore); /* the step is over */
+void client_kept_free(struct weft_session *session);
 
 void client_meshes_free(struct weft_session *session); /* mesh.c; memory only */
 

@@ -139,6 +139,7 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     if (!session) return WEFT_ERR_INVALID;
     WEFT_TRY(client_usable(session));
     WEFT_TRY(check_step(session, begun));
+    if (client_parted(session)) return weft_shrink(session); /* between two steps */
     struct client_step *step = &session->step;
     WEFT_TRY(client_judging_begin(session, begun->step));
     step->recorded = session->reduce_tensor_count > 0;
@@ -198,6 +199,57 @@ static void close_codecs(struct weft_session *session, bool commit)
     }
 }
 
+static void forget_step(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->last_step == session->step.number) tensor->last_step--;
+    }
+}
+
+static enum weft_status say_shrunk(struct weft_session *session, uint64_t next)
+{
+    char text[480];
+    pthread_mutex_lock(&session->parting.lock);
+    snprintf(text, sizeof text, "%.300s", session->parting.text);
+    pthread_mutex_unlock(&session->parting.lock);
+    return client_error(session, WEFT_ERR_SHRUNK, "%s; this is rank %u of %u now, run step %llu again", text, session->rank, session->ranks,
+                        (unsigned long long)next);
+}
+
+/* Of an elastic job. A step is good when all ranks have said that all their operations of it went well; when one of them is
+ * lost in the middle of saying so, the others find out together whether anybody has heard it of all. */
+static enum weft_status vote(struct weft_session *session, enum weft_status status)
+{
+    struct client_step *step = &session->step;
+    if (client_failed(session) < 0) return status;
+    if (status == WEFT_OK && !client_parted(session)) {
+        status = weft_barrier(session, &step->vote);
+        if (status == WEFT_IN_PROGRESS) status = weft_wait(&step->vote, 0);
+        if (status == WEFT_OK) return WEFT_OK;
+    }
+    if (!client_parted(session) || client_failed(session) < 0) return status;
+    uint64_t committed;
+    WEFT_TRY(client_shrink(session, step->number - 1, &committed));
+    if (committed >= step->number) return WEFT_OK; /* somebody has, and goes on */
+    close_codecs(session, false);
+    forget_step(session);
+    return say_shrunk(session, step->number);
+}
+
+enum weft_status weft_shrink(struct weft_session *session)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    WEFT_TRY(client_usable(session));
+    uint64_t committed;
+    if (session->step.open) return client_error(session, WEFT_ERR_STATE, "shrink: step %llu is open; weft_step_end does that",
+                                                (unsigned long long)session->step.number);
+    if (!client_parted(session)) return WEFT_OK;
+    WEFT_TRY(client_shrink(session, session->step.number, &committed));
+    return say_shrunk(session, session->step.number + 1);
+}
+
 enum weft_status weft_step_end(struct weft_session *session)
 {
     if (!session) return WEFT_ERR_INVALID;
@@ -210,8 +262,11 @@ enum weft_status weft_step_end(struct weft_session *session)
     if (status != WEFT_ERR_FORKED) status = settle_requests(session);
     if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);
     if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
+    if (session->elastic) status = vote(session, status);
     close_codecs(session, status == WEFT_OK);
+    client_kept_close(session, status == WEFT_ERR_SHRUNK);
     step->open = false;
+    if (status == WEFT_ERR_SHRUNK) step->number--; /* to be run again */
     if (status == WEFT_OK) {
         const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;
         session->steps_ended++;

@@ -25,6 +25,7 @@ struct client_step {
     _Atomic uint64_t exposed_ns;         /* summed over threads that waited */
     bool recorded;                       /* this step exchanges records */
     struct weft_request request;         /* of the record's all_gather */
+    struct weft_request vote;            /* elastic jobs: the barrier at the end */
     /* engine's while the request is open */
     struct client_step_record mine;
     struct client_step_record *all;      /* (ranks,) owned */

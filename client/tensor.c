@@ -121,10 +121,18 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     return WEFT_OK;
 }
 
+/* What an elastic job cannot take back yet. */
+static enum weft_status check_elastic(struct weft_session *session, const struct weft_tensor *tensor, bool chosen)
+{
+    if (!session->elastic || (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && !chosen)) return WEFT_OK;
+    return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor '%s' has %s; in a job that goes on without lost ranks (weft run --min-workers) "
+                        "take none", tensor->name, chosen ? "codec auto" : "an optimiser");
+}
+
 static bool declared_or_failed(void *context)
 {
     struct weft_session *session = context;
-    if (client_failed(session) < 0) return true;
+    if (client_failed(session) < 0 || client_parted(session)) return true;
     pthread_mutex_lock(&session->control.lock);
     bool there = session->control.declared != NULL;
     pthread_mutex_unlock(&session->control.lock);
@@ -140,6 +148,8 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
                     "rank %u declared tensor '%s' and waited %.1f s for the other workers to declare it and the shards to take it",
                     session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9);
     }
+    if (client_parted(session))
+        client_fail(session, WEFT_ERR_PEER_LOST, true, "rank %u: a rank was lost while tensor '%s' was being declared", session->rank, tensor->name);
     WEFT_TRY(client_usable(session));
     pthread_mutex_lock(&session->control.lock);
     *answer_out = session->control.declared;
@@ -263,6 +273,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
 
     Weft__Control__Control *answer = NULL;
     enum weft_status status = check_options(session, options, tensor);
+    if (status == WEFT_OK) status = check_elastic(session, tensor, tensor->choosing.candidates.count > 0);
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
     if (status == WEFT_OK) status = take_chunks(tensor, answer->declared);

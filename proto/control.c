@@ -103,6 +103,7 @@ static bool hello_ok(const Weft__Control__Hello *hello)
 static bool welcome_ok(const Weft__Control__Welcome *welcome)
 {
     return welcome->index < WEFT_LIMIT_WORKERS && welcome->workers <= WEFT_LIMIT_WORKERS &&
+           welcome->workers_min <= welcome->workers &&
            welcome->shards <= WEFT_LIMIT_SHARDS && welcome->endpoint_first < WEFT_LIMIT_ENDPOINTS &&
            proof_ok(&welcome->proof);
 }
@@ -157,6 +158,11 @@ static bool weight_hash_ok(const Weft__Control__WeightHash *hash)
     return hash->tensor < WEFT_LIMIT_TENSORS && hash->worker < WEFT_LIMIT_WORKERS;
 }
 
+static bool shrunk_ok(const Weft__Control__Shrunk *shrunk)
+{
+    return shrunk->epoch > 0 && shrunk->n_members > 0 && shrunk->n_members <= WEFT_LIMIT_WORKERS;
+}
+
 static bool control_ok(const Control *message)
 {
     switch (message->body_case) {
@@ -182,6 +188,8 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST: return true;
     case WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY:
         return message->status_reply->json && strnlen(message->status_reply->json, WEFT_LIMIT_STATUS_BYTES + 1) <= WEFT_LIMIT_STATUS_BYTES;
+    case WEFT__CONTROL__CONTROL__BODY_SHRINK: return message->shrink->epoch > 0;
+    case WEFT__CONTROL__CONTROL__BODY_SHRUNK: return shrunk_ok(message->shrunk);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }

@@ -7,7 +7,7 @@
  *
  * A connection is nobody's until its Hello is accepted: refusing it (an Abort with a sentence, then close)
  * leaves the job as it was. From Welcome on it is a member, and a member that closes, falls silent or breaks
- * the protocol before its Leave is lost, and with it, in this first version, the job.
+ * the protocol before its Leave is lost, and with it the job, unless it may shrink (coordinator_shrink.c).
  *
  * Everything comes in by weft_coordinator_opened/_message/_closed/_tick and goes out by the send and close
  * callbacks, which must not call back. Time, random numbers and memory come from env, so that a test or the
@@ -137,6 +137,7 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
     if (member->state >= MEMBER_LEFT) return;
     member->state = MEMBER_LOST;
     if (coordinator->state == COORDINATOR_ENDED) return;
+    bool goes_on = coordinator_shrink_begin(coordinator, member);
     char text[COORDINATOR_WHO_BYTES + 160];
     snprintf(text, sizeof text, "%s lost: %.140s", member->who, why);
     Weft__Control__MemberLost lost = WEFT__CONTROL__MEMBER_LOST__INIT;
@@ -145,11 +146,13 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
     lost.text = text;
     lost.role = member->role;
     lost.index = member->index;
+    lost.epoch = goes_on ? coordinator->epoch : 0;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
     message.member_lost = &lost;
     coordinator_broadcast(coordinator, &message, member);
     tell_observers(coordinator, &message);
-    end(coordinator, WEFT_ERR_PEER_LOST, text);
+    if (goes_on) weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; the others go on", coordinator->job, text);
+    else end(coordinator, WEFT_ERR_PEER_LOST, text);
 }
 
 /* ---- connections, by rising id ---- */
@@ -334,6 +337,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     welcome.job_id = coordinator->job_id;
     welcome.transport_nonce = coordinator->transport_nonce;
     welcome.heartbeat_ns = coordinator->options.heartbeat_ns;
+    welcome.workers_min = coordinator->options.shards == 0 ? coordinator->options.workers_min : 0;
     if (member) {
         welcome.member = member->member;
         welcome.index = member->index;
@@ -536,7 +540,7 @@ static bool all_shards_left(const struct weft_coordinator *coordinator)
 static void leave_from(struct weft_coordinator *coordinator, struct coordinator_member *member, const Weft__Control__Leave *leave)
 {
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
-    bool workers_done = coordinator->worker_left_count == coordinator->options.workers;
+    bool workers_done = coordinator_staying(coordinator) == 0;
     if (coordinator->state != COORDINATOR_RUNNING || (!worker && !workers_done)) {
         char why[160];
         snprintf(why, sizeof why, "it left %s%s%.100s", worker || coordinator->state != COORDINATOR_RUNNING
@@ -547,7 +551,8 @@ static void leave_from(struct weft_coordinator *coordinator, struct coordinator_
     }
     member->state = MEMBER_LEFT;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s left", member->who);
-    if (worker && ++coordinator->worker_left_count == coordinator->options.workers) {
+    if (worker) coordinator->worker_left_count++;
+    if (worker && coordinator_staying(coordinator) == 0) {
         Weft__Control__Finished finished = WEFT__CONTROL__FINISHED__INIT;
         Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
         finished.text = (char *)"all workers have left";
@@ -557,6 +562,7 @@ static void leave_from(struct weft_coordinator *coordinator, struct coordinator_
         workers_done = true;
     }
     coordinator_check_left(coordinator);
+    coordinator_shrink_check(coordinator);
     if (coordinator->state == COORDINATOR_ENDED) return;
     if (workers_done && all_shards_left(coordinator)) end(coordinator, WEFT_OK, "");
 }
@@ -585,6 +591,10 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH:
         if (worker && running) coordinator_weight_hash(coordinator, member, message->weight_hash);
         else coordinator_lose(coordinator, member, "it sent a WeightHash when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_SHRINK:
+        if (worker && running) coordinator_shrink(coordinator, member, message->shrink);
+        else coordinator_lose(coordinator, member, "it sent Shrink when that was not due");
         break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
         coordinator_abort(coordinator, member, (enum weft_status)message->abort->status, "aborted by %s: %.300s", member->who,
@@ -684,6 +694,7 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
         close_connection(coordinator, connection, silent);
     }
     tick_joining(coordinator, now_ns);
+    coordinator_shrink_tick(coordinator, now_ns);
 }
 
 /* ---- life ---- */
@@ -699,6 +710,7 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     WEFT_ASSERT(options->size == sizeof *options && options->send && options->close);
     if (options->workers == 0 || options->workers > WEFT_LIMIT_WORKERS || options->shards > WEFT_LIMIT_SHARDS) return WEFT_ERR_INVALID;
     if (!options->job || options->job[0] == 0 || strlen(options->job) > WEFT_LIMIT_NAME_BYTES) return WEFT_ERR_INVALID;
+    if (options->workers_min > options->workers) return WEFT_ERR_INVALID;
     if (options->heartbeat_ns == 0 || options->join_ns == 0) return WEFT_ERR_INVALID;
     struct weft_coordinator *coordinator = weft_alloc_zero(env, sizeof *coordinator);
     if (!coordinator) return WEFT_ERR_NO_MEMORY;
@@ -709,6 +721,7 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->job_id = weft_random_u64(env);
     coordinator->transport_nonce = weft_random_u64(env);
     coordinator->next_incarnation = 1;
+    coordinator->epoch = coordinator->epoch_in_force = COORDINATOR_EPOCH;
     bool with_secret = options->secret && options->secret[0];
     coordinator->job = weft_alloc_text(env, options->job);
     coordinator->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;

@@ -6,7 +6,7 @@
 #include "server/server.h"
 
 #define COORDINATOR_WHO_BYTES 320 /* "rank 3 (host, pid 41)", a host of 255 bytes at most */
-#define COORDINATOR_EPOCH 1       /* the first version never changes membership */
+#define COORDINATOR_EPOCH 1       /* the first membership */
 
 enum coordinator_state {
     COORDINATOR_JOINING = 1,    /* until every expected member has sent Endpoints */
@@ -36,6 +36,8 @@ struct coordinator_member {
     uint64_t connection;            /* 0: none any more */
     uint64_t heard_ns;
     uint32_t declared_count; /* workers: the next ordinal due */
+    uint32_t agreed_epoch;   /* workers: it has stopped and may go on as this epoch */
+    uint64_t committed;      /* and knows this step to be good */
 };
 
 enum coordinator_connection_state { CONNECTION_NEW = 1, CONNECTION_MEMBER, CONNECTION_OBSERVER, CONNECTION_CLOSING };
@@ -83,6 +85,9 @@ struct weft_coordinator {
     uint32_t member_count;
     struct coordinator_member **workers, **shards; /* by index; NULL: not there yet */
     uint32_t worker_count, shard_count, worker_left_count;
+    uint32_t epoch;          /* of the membership; above the one in force while the others agree to go on */
+    uint32_t epoch_in_force;
+    uint64_t shrink_began_ns;
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_room;
@@ -107,6 +112,14 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* A member is gone or has broken the protocol: MemberLost to everybody else, `ended` once. */
 void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_member *member, const char *why);
+
+/* coordinator_shrink.c */
+/* Can the job go on without this worker, which is lost? Then the others have been asked to agree. */
+bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost);
+void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Shrink *shrink);
+void coordinator_shrink_check(struct weft_coordinator *coordinator); /* one fewer to wait for */
+void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
+uint32_t coordinator_staying(const struct weft_coordinator *coordinator); /* workers that have neither left nor been lost */
 
 /* coordinator_declare.c */
 enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator); /* at the roster */

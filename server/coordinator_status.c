@@ -71,7 +71,7 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
         json_array_append_new(tensors, json_of_tensor(coordinator->tensors[i]));
     json_t *root = json_pack("{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:s, s:o}", "job", json_of_text(coordinator->job), "state",
                              state_names[coordinator->state], "weft_version", weft_proto_release(), "wire_version", WEFT_WIRE_VERSION, "epoch",
-                             COORDINATOR_EPOCH, "workers", (int)coordinator->options.workers, "shards", (int)coordinator->options.shards,
+                             (int)coordinator->epoch_in_force, "workers", (int)coordinator->options.workers, "shards", (int)coordinator->options.shards,
                              "uptime_ms", (json_int_t)((weft_now_ns(coordinator->env) - coordinator->created_ns) / WEFT_MS(1)), "members", members,
                              "tensor_count", (json_int_t)coordinator->tensor_count, "tensors", tensors, "end_status",
                              weft_status_name(coordinator->end_status), "end_text", json_of_text(coordinator->end.text));

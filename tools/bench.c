@@ -63,7 +63,7 @@ static int take_part_launched(const struct bench_options *options, const struct 
         return 2;
     }
     const char *job = getenv("WEFT_JOB");
-    struct tool_coordinator *coordinator = tool_coordinate("weft bench", host, port, job && *job ? job : launcher->job, secret, launcher->ranks, &port);
+    struct tool_coordinator *coordinator = tool_coordinate("weft bench", host, port, job && *job ? job : launcher->job, secret, launcher->ranks, 0, &port);
     free(secret);
     int status = coordinator ? take_part(options) : 1;
     tool_coordinate_end(coordinator, LEAVE_MS);

@@ -37,6 +37,8 @@ static const char help_text[] =
     "  -n, --workers N     workers: processes running TRAINER (default 1; under mpirun, torchrun or srun: one in each of\n"
     "                      their processes, all in one job)\n"
     "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0)\n"
+    "      --min-workers N go on without workers that are lost while N are left (no shards; default: a lost\n"
+    "                      worker ends the job)\n"
     "  -e, --engines N     engine threads of each shard (default: server.engines)\n"
     "  -j, --job NAME      name of the job (default: a new one)\n"
     "  -l, --log-dir DIR   log files shard0.log, rank0.log, ... (default weft-logs/JOB)\n"
@@ -51,10 +53,10 @@ static const char help_text[] =
     "Rank 0's standard output is also this command's. When a process fails, the others learn it from the\n"
     "coordinator and have 2 s to end, then SIGTERM, 2 s later SIGKILL.\n"
     "\n"
-    "Exit status: 0 all processes ended with 0, 1 not all did (which, why and its log on stderr), 2 wrong "
-    "usage.\n";
+    "Exit status: 0 all processes ended with 0 (or as many workers as --min-workers says), 1 not all did (which,\n"
+    "why and its log on stderr), 2 wrong usage.\n";
 
-enum { LANES = 256, DEVICES, HTTP };
+enum { LANES = 256, DEVICES, HTTP, MIN_WORKERS };
 static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
                                               {"shards", required_argument, NULL, 's'},
                                               {"engines", required_argument, NULL, 'e'},
@@ -63,6 +65,7 @@ static const struct option options_table[] = {{"workers", required_argument, NUL
                                               {"lanes", required_argument, NULL, LANES},
                                               {"devices", required_argument, NULL, DEVICES},
                                               {"http", no_argument, NULL, HTTP},
+                                              {"min-workers", required_argument, NULL, MIN_WORKERS},
                                               {"help", no_argument, NULL, 'h'},
                                               {"version", no_argument, NULL, 'V'},
                                               {NULL, 0, NULL, 0}};
@@ -70,6 +73,9 @@ static const struct option options_table[] = {{"workers", required_argument, NUL
 struct run {
     struct weft_env *env;
     uint64_t workers, shards, engines; /* engines 0: not given */
+    uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
+    struct run_process *last_lost;
+    uint64_t doubt_at_ns; /* by then the coordinator must have said that the job goes on without all that are lost */
     const char *lanes, *devices;
     bool http;
     char job[WEFT_LIMIT_NAME_BYTES + 1];
@@ -119,6 +125,9 @@ static int parse(struct run *run, int argc, char **argv)
         case LANES: run->lanes = optarg; break;
         case DEVICES: run->devices = optarg; break;
         case HTTP: run->http = true; break;
+        case MIN_WORKERS:
+            ok = tool_parse_number("weft run", "--min-workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers_min);
+            break;
         case 'h': fputs(help_text, stdout); return 0;
         case 'V': tool_print_version("weft run"); return 0;
         default: return tool_option_error("weft run", argc, argv, answer);
@@ -135,6 +144,8 @@ static int parse(struct run *run, int argc, char **argv)
         return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
     if (run->http && run->shards == 0)
         return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
+    if (run->workers_min > (run->launched ? run->launcher.ranks : run->workers) || (run->workers_min && run->shards))
+        return tool_usage_error("weft run", "--min-workers is at most the number of workers, of a job without shards");
     if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t")))
         return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
     if (log_dir && strlen(log_dir) >= sizeof run->log_dir)
@@ -253,7 +264,8 @@ static bool wait_for_ports(struct run *run)
 static bool host_coordinator(struct run *run)
 {
     uint16_t port = 0;
-    run->hosted = tool_coordinate("weft run", "127.0.0.1", 0, run->job, run->scratch.secret, (uint32_t)run->workers, &port);
+    run->hosted = tool_coordinate("weft run", "127.0.0.1", 0, run->job, run->scratch.secret, (uint32_t)run->workers, (uint32_t)run->workers_min,
+                                  &port);
     snprintf(run->coordinator, sizeof run->coordinator, "127.0.0.1:%u", port);
     return run->hosted != NULL;
 }
@@ -268,7 +280,7 @@ static bool start_launched(struct run *run)
     if (!tool_read_secret("weft run", NULL, NULL, &run->secret)) return false;
     if (weft_host_port(run->coordinator, host, &port, &error) < 0) return fprintf(stderr, "weft run: %s\n", error.text), false;
     if (run->launcher.rank == 0) {
-        run->hosted = tool_coordinate("weft run", host, port, run->job, run->secret, run->launcher.ranks, &port);
+        run->hosted = tool_coordinate("weft run", host, port, run->job, run->secret, run->launcher.ranks, (uint32_t)run->workers_min, &port);
         if (!run->hosted) return false;
     }
     run->watch = run_watch_start(run->coordinator, run->job, run->secret);
@@ -305,6 +317,18 @@ static bool signal_came(struct run *run)
     return run->interrupted_by != 0;
 }
 
+/* A worker that may be lost. */
+static bool goes_on_without(struct run *run, struct run_process *process)
+{
+    char how[100];
+    if (!run->workers_min || process < &run->processes[run->shards]) return false;
+    if (run->workers - ++run->workers_lost < run->workers_min) return false;
+    run_process_describe(process, how, sizeof how);
+    run->last_lost = process;
+    fprintf(stderr, "weft run: %s (pid %d) %s; the job goes on without it (%s)\n", process->name, (int)process->pid, how, process->log_path);
+    return true;
+}
+
 static void reap(struct run *run)
 {
     int wait_status;
@@ -317,7 +341,7 @@ static void reap(struct run *run)
             process->wait_status = wait_status;
             /* we have told everybody to end */
             bool asked = run->interrupted_by || run->kill_at_ns != WEFT_NEVER;
-            if (run_process_failed(process) && !run->first_failed && !asked) run->first_failed = process;
+            if (run_process_failed(process) && !run->first_failed && !asked && !goes_on_without(run, process)) run->first_failed = process;
         }
     }
 }
@@ -336,10 +360,20 @@ static void signal_all(struct run *run, int signal_number)
         if (!run->processes[i].ended) run_process_signal(&run->processes[i], signal_number);
 }
 
+/* A worker that died before the job had begun, or failed after it had left: nobody goes on without it. */
+static void doubt_losses(struct run *run, uint64_t now_ns)
+{
+    if (run->workers_lost == 0 || run->workers_lost <= run_watch_survived(run->watch)) run->doubt_at_ns = WEFT_NEVER;
+    else if (run->doubt_at_ns == WEFT_NEVER) run->doubt_at_ns = now_ns + GRACE_NS;
+    else if (run->doubt_at_ns <= now_ns && !run->first_failed) run->first_failed = run->last_lost;
+    if (run->first_failed) run->doubt_at_ns = WEFT_NEVER;
+}
+
 /* What the clock and the events ask for now. */
 static void decide(struct run *run)
 {
     uint64_t now_ns = weft_now_ns(run->env);
+    doubt_losses(run, now_ns);
     bool failed = run->first_failed != NULL, workers_done = count_running(run, true) == 0;
     if (run->term_at_ns == WEFT_NEVER && (failed || workers_done)) run->term_at_ns = now_ns + GRACE_NS;
     if (run->interrupted_by && run->kill_at_ns == WEFT_NEVER) run->term_at_ns = now_ns;
@@ -360,6 +394,7 @@ static void join_all(struct run *run)
         uint64_t next_ns = run->kill_at_ns < run->term_at_ns || run->kill_at_ns != WEFT_NEVER
                                ? run->kill_at_ns
                                : run->term_at_ns;
+        if (run->doubt_at_ns < next_ns) next_ns = run->doubt_at_ns;
         uint64_t now_ns = weft_now_ns(run->env);
         int timeout_ms = next_ns == WEFT_NEVER ? -1
                          : next_ns <= now_ns   ? 10
@@ -465,7 +500,7 @@ int weft_run_main(int argc, char **argv)
     struct run *run = calloc(1, sizeof *run);
     if (!run) return 1;
     run->env = weft_env_system();
-    run->term_at_ns = run->kill_at_ns = WEFT_NEVER;
+    run->term_at_ns = run->kill_at_ns = run->doubt_at_ns = WEFT_NEVER;
     int status = parse(run, argc, argv);
     if (status < 0) status = run_job(run);
     free(run);

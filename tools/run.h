@@ -60,6 +60,7 @@ struct run_watch;
 struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret);
 /* "rank 1", "shard 0" as process names are, or "" while nobody was lost. */
 void run_watch_lost(struct run_watch *watch, char out[24]);
+uint32_t run_watch_survived(struct run_watch *watch); /* losses with which the job goes on */
 void run_watch_free(struct run_watch *watch);
 
 #endif

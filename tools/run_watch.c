@@ -13,6 +13,7 @@ struct run_watch {
     struct weft_member *member;
     pthread_mutex_t lock;
     char lost[24]; /* under the lock */
+    uint32_t survived; /* losses with which the job goes on; under the lock */
 };
 
 static void on_message(void *context, const Weft__Control__Control *message)
@@ -20,7 +21,8 @@ static void on_message(void *context, const Weft__Control__Control *message)
     struct run_watch *watch = context;
     if (message->body_case != WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST) return;
     pthread_mutex_lock(&watch->lock);
-    if (!watch->lost[0])
+    watch->survived += message->member_lost->epoch > 0;
+    if (!watch->lost[0] && message->member_lost->epoch == 0)
         snprintf(watch->lost, sizeof watch->lost, "%s %u",
                  message->member_lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "rank" : "shard",
                  message->member_lost->index);
@@ -61,6 +63,15 @@ void run_watch_lost(struct run_watch *watch, char out[24])
     pthread_mutex_lock(&watch->lock);
     memcpy(out, watch->lost, sizeof watch->lost);
     pthread_mutex_unlock(&watch->lock);
+}
+
+uint32_t run_watch_survived(struct run_watch *watch)
+{
+    if (!watch) return 0;
+    pthread_mutex_lock(&watch->lock);
+    uint32_t survived = watch->survived;
+    pthread_mutex_unlock(&watch->lock);
+    return survived;
 }
 
 void run_watch_free(struct run_watch *watch)

@@ -43,7 +43,7 @@ static void on_ended(void *context, enum weft_status status, const char *text)
     snprintf(harness->end_text, sizeof harness->end_text, "%s", text);
 }
 
-struct harness *harness_create(uint32_t workers, uint32_t shards, const char *secret)
+static struct harness *harness_create_with(uint32_t workers, uint32_t shards, uint32_t workers_min, const char *secret)
 {
     struct harness *harness = calloc(1, sizeof *harness);
     assert_non_null(harness);
@@ -57,6 +57,7 @@ struct harness *harness_create(uint32_t workers, uint32_t shards, const char *se
     harness->options.secret = secret;
     harness->options.workers = workers;
     harness->options.shards = shards;
+    harness->options.workers_min = workers_min;
     harness->options.host = "hostb"; /* the first connection's process */
     harness->options.pid = 41;
     harness->options.send = on_send;
@@ -65,6 +66,16 @@ struct harness *harness_create(uint32_t workers, uint32_t shards, const char *se
     harness->options.context = harness;
     assert_int_equal(weft_coordinator_create(&harness->env, &harness->options, &harness->coordinator), WEFT_OK);
     return harness;
+}
+
+struct harness *harness_create(uint32_t workers, uint32_t shards, const char *secret)
+{
+    return harness_create_with(workers, shards, 0, secret);
+}
+
+struct harness *harness_create_elastic(uint32_t workers, uint32_t workers_min)
+{
+    return harness_create_with(workers, 0, workers_min, NULL);
 }
 
 void harness_free(struct harness *harness)

@@ -29,7 +29,9 @@ static void random_message(struct harness *h, uint64_t id)
     Weft__Control__WeightHash hash = WEFT__CONTROL__WEIGHT_HASH__INIT;
     Weft__Control__StatusRequest request = WEFT__CONTROL__STATUS_REQUEST__INIT;
     Weft__Control__Finished finished = WEFT__CONTROL__FINISHED__INIT;
-    switch (below(12)) {
+    Weft__Control__Shrink shrink = WEFT__CONTROL__SHRINK__INIT;
+    switch (below(13)) {
+    case 12: message.body_case = BODY(SHRINK), message.shrink = &shrink, shrink.epoch = 1 + below(4), shrink.committed = below(9); break;
     case 0:
     case 1: harness_endpoints(h, id, 1 + below(2)); return;
     case 2:
@@ -79,7 +81,8 @@ static void good_start(struct harness *h)
 static void one_seed(uint64_t seed)
 {
     random_state = seed * 2654435761u + 1;
-    struct harness *h = harness_create(1 + below(3), below(3), below(2) ? "key" : NULL);
+    uint32_t workers = 1 + below(3);
+    struct harness *h = below(3) ? harness_create(workers, below(3), below(2) ? "key" : NULL) : harness_create_elastic(workers, 1 + below(workers));
     h->random = seed;
     good_start(h);
     for (int event = 0; event < EVENTS; event++) {

@@ -134,6 +134,19 @@ WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const st
  * On an error the step's codec state is given back (abandoned) and the session tells what happened. */
 WEFT_API enum weft_status weft_step_end(struct weft_session *session);
 
+/* Elastic jobs (weft run --min-workers N, no shards) go on when workers are lost, while N are left. From the loss on every
+ * operation ends with WEFT_ERR_PEER_LOST. weft_step_end then agrees with the other ranks (blocks, up to the deadline) and answers
+ *   WEFT_OK          the step was good on all ranks, the lost ones included: go on; the next step_begin will say WEFT_ERR_SHRUNK
+ *   WEFT_ERR_SHRUNK  it is discarded on all ranks: run it again, same number, with the new weft_rank and weft_ranks.
+ *                    Codecs have their contributions back. Buffers of calls in place are undefined but for preserve_input.
+ * The text says who was lost. weft_step_begin answers WEFT_ERR_SHRUNK too, with no step open, when the loss came between two steps:
+ * call it again. Ranks keep their order, without gaps. Groups and meshes end: make them again. Tensors with an optimiser or codec
+ * "auto" cannot be declared in such jobs yet. step_end is one barrier longer in them. */
+
+/* weft_shrink() - the same for those who have no steps: call it when an operation says WEFT_ERR_PEER_LOST. WEFT_ERR_SHRUNK: done,
+ * the session goes on with the ranks that are left. WEFT_OK: nobody was lost. Collective, blocks. Not in a step. */
+WEFT_API enum weft_status weft_shrink(struct weft_session *session);
+
 /* Caller-embeddable: no allocation per operation. Zero it once ({0}) before first use; its memory must stay until
  * weft_wait or weft_test has answered for it. */
 struct weft_request {
@@ -261,6 +274,8 @@ struct weft_call {
     double factor;                       /* of WEFT_SCALED_SUM */
     uint32_t root;                       /* send, recv: the other rank */
     bool unequal;                        /* gather, scatter with counts: the root alone gives them, all ranks set this */
+    bool preserve_input;                 /* all_reduce in place, in a step of an elastic job: a step that is to be run again finds its
+                                          * input there again. One copy; without it such a buffer is undefined then */
     bool reproducible;                   /* of sums: the same bits whatever the count, plan or transport (docs/collectives.md) */
     uint64_t deadline_ms;                /* of this operation; at most the session's, and that by default */
     /* Called once when the operation has ended and its buffers are the caller's again, and before weft_wait and weft_test say so.

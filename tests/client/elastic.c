@@ -1,0 +1,171 @@
+/* elastic.c - a worker for tests/system: steps of an all-reduce job that goes on when ranks are killed.
+ *
+ *     elastic STEPS [KILL_RANK KILL_STEP WHERE]... [from FILE STEP] [save DIRECTORY STEP]
+ *     elastic plain KILL_RANK
+ *
+ * The state is a vector; each step adds the mean of what the ranks make of it, reproducibly. A rank (of the first
+ * membership) kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them, before step_end. `from`
+ * begins with a saved state at that step; `save` writes the state that step begins with. Every rank prints, at the end,
+ * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after. */
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/weft.h>
+
+enum { TENSORS = 6, COUNT = 20000 };
+
+struct kill_order {
+    unsigned rank, step;
+    const char *where;
+};
+
+static float state[TENSORS][COUNT], grad[TENSORS][COUNT];
+
+static void die(struct weft_session *session, const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, weft_error_text(session));
+    exit(1);
+}
+
+/* What a rank sees of the state: of mixed magnitudes, and different for each rank and step. */
+static void make_gradients(uint32_t rank, uint64_t step)
+{
+    uint64_t random = step * 1000003 + rank * 7919 + 1;
+    for (int t = 0; t < TENSORS; t++)
+        for (int i = 0; i < COUNT; i++) {
+            random = random * 6364136223846793005ull + 1442695040888963407ull;
+            float noise = (float)(int32_t)(random >> 32) * 0x1p-31f;
+            grad[t][i] = state[t][i] * 0.01f * noise + noise * (random & 8 ? 1e-4f : 3.0f);
+        }
+}
+
+static uint64_t hash_state(void)
+{
+    uint64_t hash = 0xcbf29ce484222325ull;
+    const unsigned char *bytes = (const unsigned char *)state;
+    for (size_t i = 0; i < sizeof state; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+    return hash;
+}
+
+static void obey(const struct kill_order *orders, int count, unsigned rank, uint64_t step, const char *where)
+{
+    for (int i = 0; i < count; i++)
+        if (orders[i].rank == rank && orders[i].step == step && strcmp(orders[i].where, where) == 0) kill(getpid(), SIGKILL);
+}
+
+/* One try. */
+static enum weft_status run_step(struct weft_session *session, uint64_t step, const struct kill_order *orders, int order_count, unsigned born)
+{
+    struct weft_request requests[TENSORS];
+    enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
+    if (status < 0) return status;
+    obey(orders, order_count, born, step, "before");
+    memset(requests, 0, sizeof requests);
+    for (int t = 0; t < TENSORS; t++) {
+        if (t == TENSORS / 2) obey(orders, order_count, born, step, "middle");
+        status = weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = grad[t], .out = grad[t], .count = COUNT, .dtype = WEFT_F32,
+                                                    .op = WEFT_AVG, .reproducible = true, .preserve_input = true), &requests[t]);
+        if (status < 0) die(session, "all_reduce");
+        if (t < 2) weft_wait(&requests[t], 0); /* some are over when the step fails, some are not */
+    }
+    for (int t = 0; t < TENSORS; t++) {
+        status = weft_wait(&requests[t], 0);
+        if (status < 0 && status != WEFT_ERR_PEER_LOST) die(session, "wait");
+    }
+    obey(orders, order_count, born, step, "after");
+    return weft_step_end(session);
+}
+
+static int64_t count_ranks(struct weft_session *session, struct weft_comm *comm, enum weft_status *status_out)
+{
+    struct weft_request request = {{0}};
+    int64_t one = 1, ranks = 0;
+    *status_out = weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .comm = comm, .in = &one, .out = &ranks, .count = 1, .dtype = WEFT_I64),
+                                  &request);
+    if (*status_out >= 0) *status_out = weft_wait(&request, 0);
+    return ranks;
+}
+
+static int plain(unsigned killed)
+{
+    struct weft_session *session;
+    struct weft_comm *comm = NULL, *again = NULL;
+    enum weft_status status;
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    if (weft_shrink(session) != WEFT_OK) die(session, "shrink of nothing");
+    if (weft_split(session, NULL, 0, -(int)weft_rank(session), &comm) < 0) die(session, "split");
+    for (int round = 0; round < 20; round++)
+        if (count_ranks(session, comm, &status) != weft_ranks(session)) die(session, "group");
+    if (weft_rank(session) == killed) kill(getpid(), SIGKILL);
+    uint32_t before = weft_ranks(session);
+    while (count_ranks(session, comm, &status) == before) {}
+    if (status != WEFT_ERR_PEER_LOST) die(session, "not lost");
+    fprintf(stderr, "%s\n", weft_error_text(session));
+    if (weft_shrink(session) != WEFT_ERR_SHRUNK) die(session, "shrink");
+    fprintf(stderr, "%s\n", weft_error_text(session));
+    count_ranks(session, comm, &status);
+    if (status != WEFT_ERR_STATE) die(session, "old group");
+    if (weft_split(session, NULL, 0, 0, &again) < 0) die(session, "split again");
+    if (count_ranks(session, again, &status) != before - 1 || count_ranks(session, NULL, &status) != before - 1) die(session, "after");
+    if (weft_comm_free(comm) < 0 || weft_comm_free(again) < 0) die(session, "free");
+    printf("plain: %u of %u\n", weft_rank(session), weft_ranks(session));
+    weft_finalize(session);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "plain") == 0) return plain((unsigned)atoi(argv[2]));
+    struct kill_order orders[8];
+    int order_count = 0;
+    uint64_t steps = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, first = 1, save_step = 0, shrunk = 0;
+    const char *directory = NULL;
+    for (int a = 2; a + 2 < argc; a += 3) {
+        if (strcmp(argv[a], "from") == 0) {
+            FILE *file = fopen(argv[a + 1], "rb");
+            if (!file || fread(state, sizeof state, 1, file) != 1) return 2;
+            fclose(file);
+            first = strtoull(argv[a + 2], NULL, 10);
+        } else if (strcmp(argv[a], "save") == 0) {
+            directory = argv[a + 1];
+            save_step = strtoull(argv[a + 2], NULL, 10);
+        } else if (order_count < 8) {
+            orders[order_count++] = (struct kill_order){(unsigned)atoi(argv[a]), (unsigned)atoi(argv[a + 1]), argv[a + 2]};
+        }
+    }
+    struct weft_session *session;
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    unsigned born = weft_rank(session);
+    fprintf(stderr, "the job runs\n");
+    for (uint64_t step = first, number = 1; step <= steps;) {
+        if (directory && step == save_step && weft_rank(session) == 0 && !shrunk) {
+            char path[512];
+            snprintf(path, sizeof path, "%s/state", directory);
+            FILE *file = fopen(path, "wb");
+            if (!file || fwrite(state, sizeof state, 1, file) != 1 || fclose(file) != 0) return 2;
+        }
+        /* Preserved inputs are there again after a step that failed; only who we are has changed. Made anew to see that they
+         * depend on the new rank, and compared first. */
+        make_gradients(weft_rank(session), step);
+        float before = grad[0][17], last = grad[TENSORS - 1][COUNT - 1];
+        enum weft_status status = run_step(session, number, orders, order_count, born);
+        if (status == WEFT_ERR_SHRUNK) {
+            if (grad[0][17] != before || grad[TENSORS - 1][COUNT - 1] != last) die(session, "the input was not preserved");
+            fprintf(stderr, "step %llu: %s\n", (unsigned long long)step, weft_error_text(session));
+            shrunk++;
+            continue;
+        }
+        if (status < 0) die(session, "step_end");
+        for (int t = 0; t < TENSORS; t++)
+            for (int i = 0; i < COUNT; i++) state[t][i] += grad[t][i];
+        step++, number++;
+    }
+    printf("ranks %u steps %llu shrunk %llu hash %016llx\n", weft_ranks(session), (unsigned long long)steps, (unsigned long long)shrunk,
+           (unsigned long long)hash_state());
+    weft_finalize(session);
+    return 0;
+}

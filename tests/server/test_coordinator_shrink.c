@@ -1,0 +1,229 @@
+/* test_coordinator_shrink.c - workers agree to go on without those that are lost: what is said, in which order, and
+ * random losses at any moment, also while they agree. */
+#include <stdio.h>
+
+#include "tests/server/coordinator_harness.h"
+
+#define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
+
+static struct harness *job(uint32_t workers, uint32_t workers_min, uint64_t *c)
+{
+    struct harness *h = harness_create_elastic(workers, workers_min);
+    harness_run(h, c, 1);
+    return h;
+}
+
+static void say_shrink(struct harness *h, uint64_t connection, uint32_t epoch, uint64_t committed)
+{
+    Weft__Control__Shrink shrink = WEFT__CONTROL__SHRINK__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    shrink.epoch = epoch;
+    shrink.committed = committed;
+    message.body_case = BODY(SHRINK);
+    message.shrink = &shrink;
+    harness_deliver(h, connection, &message);
+}
+
+static void expect_lost(struct harness *h, uint64_t connection, uint32_t member, uint32_t epoch)
+{
+    Control *message = harness_expect(h, connection, BODY(MEMBER_LOST));
+    assert_int_equal(message->member_lost->member, member);
+    assert_int_equal(message->member_lost->epoch, epoch);
+}
+
+static void expect_shrunk(struct harness *h, uint64_t connection, uint32_t epoch, uint64_t committed, const uint32_t *members, size_t count)
+{
+    Control *message = harness_expect(h, connection, BODY(SHRUNK));
+    assert_int_equal(message->shrunk->epoch, epoch);
+    assert_int_equal(message->shrunk->committed, committed);
+    assert_int_equal(message->shrunk->n_members, count);
+    assert_memory_equal(message->shrunk->members, members, count * sizeof *members);
+}
+
+/* The largest step that anybody knows to be good is good. Then another loss, and a Shrink of the time before it. */
+static void one_after_the_other(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = job(4, 2, c);
+    harness_close(h, c[1], "reset");
+    static const uint32_t three[] = {0, 2, 3}, two[] = {2, 3};
+    for (int i = 0; i < 4; i++)
+        if (i != 1) expect_lost(h, c[i], 1, 2);
+    say_shrink(h, c[0], 2, 6);
+    say_shrink(h, c[3], 2, 7);
+    harness_expect_nothing(h, c[0]);
+    say_shrink(h, c[2], 2, 6);
+    for (int i = 0; i < 4; i++)
+        if (i != 1) expect_shrunk(h, c[i], 2, 7, three, 3);
+
+    harness_close(h, c[0], "reset");
+    expect_lost(h, c[2], 0, 3);
+    expect_lost(h, c[3], 0, 3);
+    say_shrink(h, c[2], 2, 9); /* it had not heard yet */
+    say_shrink(h, c[3], 3, 9);
+    harness_expect_nothing(h, c[3]);
+    say_shrink(h, c[2], 3, 9);
+    expect_shrunk(h, c[2], 3, 9, two, 2);
+    expect_shrunk(h, c[3], 3, 9, two, 2);
+    assert_int_equal(h->ended_count, 0);
+
+    /* One more is one too many. */
+    harness_close(h, c[3], "reset");
+    expect_lost(h, c[2], 3, 0);
+    assert_int_equal(h->ended_count, 1);
+    assert_int_equal(h->end_status, WEFT_ERR_PEER_LOST);
+    harness_free(h);
+}
+
+static void lost_while_they_agree(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = job(4, 1, c);
+    static const uint32_t members[] = {0, 3};
+    harness_close(h, c[2], "reset");
+    say_shrink(h, c[0], 2, 4);
+    say_shrink(h, c[1], 2, 5);
+    harness_close(h, c[1], "reset");
+    expect_lost(h, c[0], 2, 2);
+    expect_lost(h, c[0], 1, 3);
+    say_shrink(h, c[0], 3, 4);
+    say_shrink(h, c[3], 3, 4);
+    expect_shrunk(h, c[0], 3, 4, members, 2);
+    /* Who is left leaves in order, and so does the job. */
+    harness_leave(h, c[0], "");
+    harness_leave(h, c[3], "");
+    assert_int_equal(h->ended_count, 1);
+    assert_int_equal(h->end_status, WEFT_OK);
+    harness_free(h);
+}
+
+/* A rank that goes away in order is not waited for; one that says nothing is, until a deadline that names it. */
+static void left_and_silent(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = job(4, 1, c);
+    static const uint32_t members[] = {0, 3};
+    harness_close(h, c[2], "reset");
+    say_shrink(h, c[0], 2, 1);
+    say_shrink(h, c[3], 2, 1);
+    harness_leave(h, c[1], "no more");
+    expect_lost(h, c[0], 2, 2);
+    expect_shrunk(h, c[0], 2, 1, members, 2);
+    harness_free(h);
+
+    h = job(3, 1, c);
+    harness_close(h, c[1], "reset");
+    say_shrink(h, c[0], 2, 1);
+    for (int beat = 0; beat < 80; beat++) {
+        Control message = WEFT__CONTROL__CONTROL__INIT;
+        Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+        message.body_case = BODY(HEARTBEAT), message.heartbeat = &body;
+        h->now_ns += WEFT_SECONDS(5);
+        if (h->ended_count == 0) harness_deliver(h, c[0], &message), harness_deliver(h, c[2], &message);
+        weft_coordinator_tick(h->coordinator);
+    }
+    assert_int_equal(h->ended_count, 1);
+    assert_int_equal(h->end_status, WEFT_ERR_DEADLINE);
+    assert_non_null(strstr(h->end_text, "rank 2 ("));
+    harness_free(h);
+}
+
+static void not_due(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = job(3, 2, c);
+    say_shrink(h, c[0], 1, 1); /* nobody is lost: breaks the protocol, and is lost itself */
+    expect_lost(h, c[1], 0, 2);
+    say_shrink(h, c[1], 9, 1);
+    assert_int_equal(h->ended_count, 1); /* one is too few */
+    harness_free(h);
+}
+
+/* ---- random losses ---- */
+
+static uint64_t random_state;
+static uint32_t below(uint32_t bound)
+{
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)((random_state >> 33) % bound);
+}
+
+/* What a worker knows, by its messages alone. It runs steps, hears of losses, agrees. */
+struct worker {
+    uint64_t connection, step; /* the last step it knows to be good */
+    uint32_t heard, said, in_force;
+    bool alive;
+};
+
+/* A message that has come to a worker. A loss stops it; Shrunk puts it into the new membership. */
+static void hear(struct worker *worker, const Control *message, uint64_t *steps_of_epoch, uint32_t *sizes_of_epoch)
+{
+    if (message->body_case == BODY(MEMBER_LOST) && message->member_lost->epoch > worker->heard) worker->heard = message->member_lost->epoch;
+    if (message->body_case != BODY(SHRUNK)) return;
+    uint32_t epoch = message->shrunk->epoch;
+    assert_true(epoch > worker->in_force && epoch < 16);
+    /* The same decision for all, and never one that takes back what somebody knew. */
+    if (sizes_of_epoch[epoch] == 0) {
+        sizes_of_epoch[epoch] = (uint32_t)message->shrunk->n_members;
+        steps_of_epoch[epoch] = message->shrunk->committed;
+    }
+    assert_int_equal(sizes_of_epoch[epoch], message->shrunk->n_members);
+    assert_int_equal(steps_of_epoch[epoch], message->shrunk->committed);
+    assert_true(message->shrunk->committed >= worker->step);
+    worker->in_force = epoch;
+    worker->step = message->shrunk->committed;
+}
+
+static void one_seed(uint64_t seed)
+{
+    enum { WORKERS = 6 };
+    random_state = seed * 2654435761u + 7;
+    uint64_t c[WORKERS], steps_of_epoch[16] = {0};
+    uint32_t sizes_of_epoch[16] = {0}, alive = WORKERS;
+    struct harness *h = job(WORKERS, 2, c);
+    struct worker workers[WORKERS];
+    for (int i = 0; i < WORKERS; i++) workers[i] = (struct worker){.connection = c[i], .alive = true, .heard = 1, .said = 1, .in_force = 1};
+    for (int event = 0; event < 200 || (event < 2000 && h->ended_count == 0); event++) {
+        struct worker *worker = &workers[below(WORKERS)];
+        if (!worker->alive) continue;
+        Control *message = below(2) ? harness_next(h, worker->connection) : NULL;
+        if (message) hear(worker, message, steps_of_epoch, sizes_of_epoch);
+        else if (event < 200 && alive > 2 && below(25) == 0) {
+            worker->alive = false, alive--;
+            harness_close(h, worker->connection, "killed");
+        } else if (worker->heard > worker->said && below(3) == 0) {
+            worker->step += below(4) == 0; /* of those that voted this one has heard everybody */
+            say_shrink(h, worker->connection, worker->heard, worker->step);
+            worker->said = worker->heard;
+        }
+        if (event < 200) continue;
+        /* Liveness: with no more losses everybody is soon in the last epoch. */
+        bool settled = true;
+        for (int i = 0; i < WORKERS; i++) settled &= !workers[i].alive || workers[i].in_force == WORKERS - alive + 1;
+        if (settled) break;
+        if (event == 1999) fail_msg("replay: WEFT_TEST_SEED=%llu: they never agreed", (unsigned long long)seed);
+    }
+    assert_int_equal(h->ended_count, 0);
+    uint32_t last = WORKERS - alive + 1;
+    if (last > 1) assert_int_equal(sizes_of_epoch[last], alive);
+    harness_free(h);
+}
+
+static void random_losses(void **state)
+{
+    const char *given = getenv("WEFT_TEST_SEED");
+    uint64_t first = given ? strtoull(given, NULL, 0) : 1, count = given ? 1 : 1000;
+    for (uint64_t seed = first; seed < first + count; seed++) one_seed(seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_after_the_other),
+        cmocka_unit_test(lost_while_they_agree),
+        cmocka_unit_test(left_and_silent),
+        cmocka_unit_test(not_due),
+        cmocka_unit_test(random_losses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,123 @@
+"""test_elastic.py - jobs that go on when workers are killed: the failed step is run again on those that are left, with the
+bits that a job of that size has from that state."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+
+import harness
+
+ELASTIC = os.path.join(harness.BUILD, "tests", "client", "elastic")
+LINE = re.compile(r"^ranks (\d+) steps (\d+) shrunk (\d+) hash ([0-9a-f]+)$", re.MULTILINE)
+
+
+class Elastic(harness.JobTest):
+    def run_elastic(self, workers, workers_min, words, name="run"):
+        return self.run_job_words(workers, workers_min, [ELASTIC] + [str(word) for word in words], name)
+
+    def run_job_words(self, workers, workers_min, words, name="run", deadline_ms=60000):
+        """Exit status, the workers' logs, and what weft run said."""
+        command = [harness.PROGRAMS.weft, "run", "-n", str(workers), "--log-dir", self.path(name)]
+        command += ["--min-workers", str(workers_min)] if workers_min else []
+        done = subprocess.run(command + ["--"] + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=150, start_new_session=True, env={**os.environ, "WEFT_DEADLINE_MS": str(deadline_ms)})
+        return done.returncode, self.logs(name, workers), done.stdout
+
+    def logs(self, name, workers):
+        text = ""
+        for rank in range(workers):
+            path = self.path(name, f"rank{rank}.log")
+            if os.path.exists(path):
+                with open(path, errors="replace") as file:
+                    text += file.read()
+        return text
+
+    def results(self, text, ranks, shrunk=None):
+        """The one hash of all survivors."""
+        lines = LINE.findall(text)
+        self.assertEqual(len(lines), ranks, text)
+        for line in lines:
+            self.assertEqual(int(line[0]), ranks, text)
+            if shrunk is not None:
+                self.assertEqual(int(line[2]), shrunk, text)
+        self.assertEqual(len({line[3] for line in lines}), 1, text)
+        return lines[0][3]
+
+    def test_killed_in_a_step(self):
+        for where in ("before", "middle", "after"):
+            with self.subTest(where=where):
+                os.makedirs(self.path("state-" + where))
+                code, text, output = self.run_elastic(4, 3, [9, 2, 5, where, "save", self.path("state-" + where), 5], where)
+                self.assertEqual(code, 0, text + output)
+                with_loss = self.results(text, 3, 1)
+                self.assertIn("rank 2 (", text)
+                self.assertIn("run step 5 again", text)
+                self.assertIn("the job goes on without it", output)
+                code, text, output = self.run_elastic(3, None, [9, "from", self.path("state-" + where, "state"), 5], "three-" + where)
+                self.assertEqual(code, 0, text + output)
+                self.assertEqual(self.results(text, 3, 0), with_loss)
+
+    def test_one_after_the_other(self):
+        code, text, output = self.run_elastic(4, 2, [10, 3, 4, "middle", 0, 7, "middle"])
+        self.assertEqual(code, 0, text + output)
+        self.results(text, 2, 2)
+
+    def test_two_at_once(self):
+        code, text, output = self.run_elastic(5, 2, [10, 1, 4, "middle", 3, 4, "after"])
+        self.assertEqual(code, 0, text + output)
+        self.results(text, 3)
+
+    def test_killed_before_the_job_runs(self):
+        """A worker that never joins: nobody waits for it until the deadline."""
+        code, text, output = self.run_job_words(2, 1, ["sh", "-c", f'[ $WEFT_RANK = 1 ] && kill -9 $$; exec {ELASTIC} 3'])
+        self.assertEqual(code, 1, text + output)
+        self.assertIn("rank 1", output)
+
+    def test_too_few_are_left(self):
+        code, text, output = self.run_elastic(3, 3, [10, 1, 4, "middle"])
+        self.assertEqual(code, 1, text + output)
+        self.assertIn("rank 1 (", text)
+        self.assertFalse(LINE.findall(text))
+
+    def test_without_steps(self):
+        code, text, output = self.run_elastic(4, 2, ["plain", 1])
+        self.assertEqual(code, 0, text + output)
+        for rank in range(3):
+            self.assertIn(f"plain: {rank} of 3", text + output)
+
+    def test_killed_at_any_time(self):
+        """Two of five, at random moments, now and then while the others are agreeing on the first loss."""
+        seed = int(os.environ.get("WEFT_TEST_SEED", "1"))
+        for round_number in range(8):
+            chance = random.Random(seed * 100 + round_number)
+            name = f"random{round_number}"
+            command = [harness.PROGRAMS.weft, "run", "-n", "5", "--min-workers", "2", "--log-dir", self.path(name), "--", ELASTIC, "300"]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                                       env={**os.environ, "WEFT_DEADLINE_MS": "60000"})
+            deadline = time.monotonic() + 60
+            while self.logs(name, 5).count("the job runs") < 5 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(chance.random() * 0.1)
+            workers = [int(pid) for pid in subprocess.run(["pgrep", "-P", str(process.pid)], stdout=subprocess.PIPE, text=True).stdout.split()]
+            killed = 0
+            for pid in chance.sample(workers, min(2, len(workers))):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    killed += 1
+                except ProcessLookupError:
+                    pass
+                time.sleep(chance.choice([0, 0.001, 0.003, 0.02]))
+            output, _ = process.communicate(timeout=150)
+            text = self.logs(name, 5)
+            replay = f"replay: WEFT_TEST_SEED={seed}, round {round_number}\n{text}\n{output}"
+            lines = LINE.findall(text)
+            self.assertEqual(process.returncode, 0, replay)
+            self.assertGreaterEqual(len(lines), 5 - killed, replay)  # a rank may have printed before it was killed
+            self.assertLessEqual(len({line[3] for line in lines}), 1, replay)
+
+
+if __name__ == "__main__":
+    harness.main()
