@@ -54,7 +54,7 @@ static const char more_options[] =
     "      --memory KIND     mapped: from weft_alloc; plain: from malloc (default mapped)\n"
     "      --transport WAY   auto, shm, verbs, ucx, or lanes of UCX: tcp (default: as configured, auto)\n"
     "      --plan PLAN       auto or one that this operation has: direct, ring, doubling, halving, double_tree, bruck,\n"
-    "                        chain, binomial (default auto)\n"
+    "                        pat, chain, binomial, hierarchy (default auto)\n"
     "      --explain         before each row the plan and what the model of cost says of the others\n"
     "      --percentiles     also min, p50, p95, p99 and max of one operation, of the ranks' mean\n"
     "      --overlap         also start, compute for as long as the operation takes, wait: how much of it was hidden\n"

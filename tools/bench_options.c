@@ -153,9 +153,9 @@ static bool set_root(struct bench_options *options, const char *text)
 
 static bool set_plan(struct bench_options *options, const char *text)
 {
-    static const char *const plans[] = {"auto", "direct", "ring", "doubling", "halving", "double_tree", "bruck", "chain", "binomial", NULL};
+    static const char *const plans[] = {"auto", "direct", "ring", "doubling", "halving", "double_tree", "bruck", "pat", "chain", "binomial", "hierarchy", NULL};
     options->plan = text;
-    return parse_choice("--plan", text, plans, "auto, direct, ring, doubling, halving, double_tree, bruck, chain or binomial") >= 0;
+    return parse_choice("--plan", text, plans, "auto, direct, ring, doubling, halving, double_tree, bruck, pat, chain, binomial or hierarchy") >= 0;
 }
 
 static bool set_memory(struct bench_options *options, const char *text)
