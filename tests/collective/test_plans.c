@@ -85,7 +85,7 @@ static void binomial_scatter(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIA
 static void pat_aggregated(void **state)
 {
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
-    for (uint32_t p = 2; p <= ranks_max; p += thorough ? 1 : p < 20 ? 1 : 13)
+    for (uint32_t p = 2; p <= ranks_max; p += p < 20 || (thorough && p < 70) ? 1 : 13)
         for (uint32_t pieces = 1; pieces <= p; pieces *= 2)
             for (int k = 0; k < 2; k++)
                 prove(&(struct plan_case){.plan = WEFT_PLAN_PAT, .kind = kinds[k], .ranks = p, .count = 1 + p % 3, .chunk_elems = pieces * (1 + p % 3),
