@@ -82,8 +82,6 @@ static void a_group_is_known_by_its_worst_pair(void **state)
     assert_true(cost.pairs == 6 && cost.unknown == 4); /* one tried in vain, three never */
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0, 2}, 2, 8, &cost), WEFT_OK);
     assert_true(cost.unknown == 2 && cost.bytes_per_second == 0);
-    assert_int_equal(weft_link_hop_bytes(&cost), 0);
-    assert_int_equal(weft_link_hop_bytes(&(struct weft_link_cost){.pairs = 2, .latency_ns = 52429, .bytes_per_second = 1250000000}), 65536);
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0}, 1, 8, &cost), WEFT_ERR_INVALID);
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0, 3}, 2, 8, &cost), WEFT_ERR_INVALID);
     weft_link_table_free(table);
@@ -116,20 +114,6 @@ static void machines_are_in_the_table(void **state)
     weft_free_bytes(weft_env_system(), text);
     weft_link_table_free(again);
     weft_link_table_free(table);
-}
-
-static void a_codec_pays_where_bytes_are_dear(void **state)
-{
-    struct weft_link slow = link_of(0, 1, "ucx:tcp", 20000, 125000000), fast = link_of(0, 1, "verbs", 2000, 25000000000ull);
-    struct weft_link broken = link_of(0, 1, "verbs", 0, 0);
-    /* 1 MB becomes 125 kB in 1 ms: 8 ms become 1 + 1 on the slow link, 40 us become 5 + 1000 on the fast one */
-    assert_int_equal(weft_link_codec_gain_ns(&slow, 1000000, 125000, 1000000), 6000000);
-    assert_int_equal(weft_link_codec_gain_ns(&fast, 1000000, 125000, 1000000), 40000 - 5000 - 1000000);
-    assert_int_equal(weft_link_codec_gain_ns(&slow, 1000, 1000, 1), -1);
-    assert_int_equal(weft_link_codec_gain_ns(&broken, 1000000, 1, 1), 0);
-    assert_true(weft_link_codec_gain_ns(&fast, 1, 1, UINT64_MAX) < 0);
-    struct weft_link crawling = link_of(0, 1, "ucx:tcp", 1000000000, 1);
-    assert_true(weft_link_codec_gain_ns(&crawling, 1u << 31, 0, 0) > 0);
 }
 
 static void a_host_that_changed_loses_its_rows(void **state)
@@ -509,7 +493,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_found_and_the_best_depends_on_the_size),
         cmocka_unit_test(a_group_is_known_by_its_worst_pair),
-        cmocka_unit_test(machines_are_in_the_table), cmocka_unit_test(a_codec_pays_where_bytes_are_dear),
+        cmocka_unit_test(machines_are_in_the_table),
         cmocka_unit_test(a_host_that_changed_loses_its_rows),
         cmocka_unit_test(bad_rows_are_refused),
         cmocka_unit_test(the_text_form_is_whole_or_refused),

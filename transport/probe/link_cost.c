@@ -42,22 +42,3 @@ enum weft_status weft_link_cost_among(const struct weft_link_table *table, const
     }
     return WEFT_OK;
 }
-
-uint64_t weft_link_hop_bytes(const struct weft_link_cost *cost)
-{
-    if (cost->unknown > 0) return 0;
-    double bytes = 1e-9 * (double)cost->latency_ns * (double)cost->bytes_per_second;
-    return bytes < 1e18 ? (uint64_t)(bytes + 0.5) : (uint64_t)1e18;
-}
-
-int64_t weft_link_codec_gain_ns(const struct weft_link *link, uint64_t dense_bytes, uint64_t coded_bytes,
-                                uint64_t codec_ns)
-{
-    uint64_t dense_ns = weft_link_time_ns(link, dense_bytes), coded_ns = weft_link_time_ns(link, coded_bytes);
-    if (dense_ns == WEFT_NEVER || coded_ns == WEFT_NEVER) return 0;
-    uint64_t limit = (uint64_t)INT64_MAX / 4; /* 73 years: beyond it nobody asks for the difference */
-    if (dense_ns > limit) dense_ns = limit;
-    if (coded_ns > limit) coded_ns = limit;
-    if (codec_ns > limit) codec_ns = limit;
-    return (int64_t)dense_ns - (int64_t)coded_ns - (int64_t)codec_ns;
-}

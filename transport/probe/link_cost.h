@@ -1,5 +1,4 @@
-/* link_cost.h - the link table for those who must choose: what messages cost among these hosts, and
- * whether a codec pays.
+/* link_cost.h - the link table for those who must choose (plans, codecs): what messages cost among these hosts.
  *
  * A choice that all ranks must make alike is made from one table: rank 0's, sent to the others in its text
  * form (weft_link_table_write, _read), never from each rank's own file. Pure functions of the table; one
@@ -26,14 +25,5 @@ struct weft_link_cost {
  * the pair is the link inside that host. WEFT_ERR_INVALID: no such host, or fewer than two. */
 enum weft_status weft_link_cost_among(const struct weft_link_table *table, const uint32_t *hosts,
                                       uint32_t count, uint64_t bytes, struct weft_link_cost *cost_out);
-
-/* What such a link moves in the time of one message: shorter ones cost latency, longer ones bandwidth. The
- * slice up to which a direct exchange beats a ring. 0: unknown. */
-uint64_t weft_link_hop_bytes(const struct weft_link_cost *cost);
-
-/* What compression gains on this link, in nanoseconds per message: above 0 it pays, at most 0 it does not.
- * codec_ns: encoding and decoding together, as measured. 0 when the link does not work: nothing is known. */
-int64_t weft_link_codec_gain_ns(const struct weft_link *link, uint64_t dense_bytes, uint64_t coded_bytes,
-                                uint64_t codec_ns);
 
 #endif
