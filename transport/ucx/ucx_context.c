@@ -56,8 +56,9 @@ static enum weft_status configure(ucp_config_t *config, const char *name, const 
                                             ucs_status_string(status));
 }
 
-/* Of UCX's tcp transport: in the environment its settings have TCP_ in front; ucp_config_modify of UCX 1.13
- * wants them without (and forgets others with a warning), a later one may want it: so both. */
+/* Of UCX's tcp transport: in the environment its settings have TCP_ in front. ucp_config_modify of UCX 1.13
+ * wants them without (and forgets others with a warning), that of 1.20 refuses them without: so the short
+ * name first, and the long one in any case, whose answer counts where the short one was refused. */
 static enum weft_status configure_tcp(ucp_config_t *config, const char *name, const char *value,
                                       struct weft_error *error)
 {
@@ -65,8 +66,9 @@ static enum weft_status configure_tcp(ucp_config_t *config, const char *name, co
     snprintf(longer, sizeof longer, "TCP_%s", name);
     snprintf(variable, sizeof variable, "UCX_%s", longer);
     if (getenv(variable)) return WEFT_OK;
-    WEFT_TRY(configure(config, name, value, error));
-    return configure(config, longer, value, error);
+    if (configure(config, name, value, NULL) == WEFT_OK) error = NULL;
+    const enum weft_status status = configure(config, longer, value, error);
+    return error ? status : WEFT_OK;
 }
 
 /* What the settings ask of UCX. */
