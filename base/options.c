@@ -58,6 +58,8 @@ const struct weft_option weft_option_table[] = {
     COUNT("recorder.operations", "2000", 1, 1 << 20, "Collective operations that the flight recorder keeps, with whom they wait for."),
     TEXT("recorder.directory", "",
          "Directory for the flight record of a job that fails, one file a rank; weft run sets its log directory; empty: none is written."),
+    TEXT("recorder.calls", "",
+         "Directory for the flight record of a session that ends in order, one file a rank, for weft bench replay; empty: none is written."),
     CHOICE("recorder.signal", "none", "none|USR1|USR2|HUP|QUIT",
            "A signal on which the flight record is written there; none: no signal handler is installed."),
 

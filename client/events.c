@@ -81,9 +81,8 @@ enum weft_status weft_dump_events(struct weft_session *session, const char *path
     return WEFT_OK;
 }
 
-void client_flight_keep(struct weft_session *session, const char *why)
+static void keep_in(struct weft_session *session, const char *directory, const char *why)
 {
-    const char *directory = weft_config_text(session->settings.config, "recorder.directory");
     char path[PATH_BYTES];
     if (!directory[0]) return;
     int reason = name_in(session, directory, path) ? write_file(session, path, why) : ENAMETOOLONG;
@@ -91,4 +90,14 @@ void client_flight_keep(struct weft_session *session, const char *why)
         weft_log(session->env, WEFT_LOG_WARN, "client", "the flight record cannot be written to %s: %s", directory, strerror(reason));
     else
         weft_log(session->env, WEFT_LOG_INFO, "client", "the flight record is in %s; weft inspect %s merges all ranks'", path, directory);
+}
+
+void client_flight_keep(struct weft_session *session, const char *why)
+{
+    keep_in(session, weft_config_text(session->settings.config, "recorder.directory"), why);
+}
+
+void client_flight_keep_calls(struct weft_session *session)
+{
+    keep_in(session, weft_config_text(session->settings.config, "recorder.calls"), "the session ended");
 }

@@ -261,6 +261,7 @@ enum weft_status weft_finalize(struct weft_session *session)
     /* In a forked child the threads are not here and the sockets and the transport are the parent's. */
     if (session->pid == weft_process_id()) {
         client_judging_report(session);
+        if (client_usable(session) == WEFT_OK) client_flight_keep_calls(session);
         leave(session);
     }
     free_session(session);

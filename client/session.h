@@ -158,6 +158,7 @@ void client_rank_name(const struct weft_session *session, uint32_t rank, char *o
 /* Write the record into recorder.directory, if there is one. `why`: a sentence for the file. A directory or disk that
  * refuses costs one sentence in the log. Any thread. */
 void client_flight_keep(struct weft_session *session, const char *why);
+void client_flight_keep_calls(struct weft_session *session); /* recorder.calls, at the end of the session */
 /* recorder.signal: install its handler and look for it from the net thread. Before the net starts. */
 enum weft_status client_flight_signal_start(struct weft_session *session, struct weft_error *error);
 

@@ -406,7 +406,7 @@ void coll_launch(struct weft_coll *coll, bool on_host)
     group->prepared_count--;
     group->active_count++;
     weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN,
-                           (uint64_t)group->group_id << 40 | coll->sequence, UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
+                           (uint64_t)group->group_id << 40 | (coll->sequence & ((1ull << 40) - 1)), UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
     bool starts = on_host && host_begins_at_once(group->host);
     if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll_record_post(coll, starts);
@@ -456,7 +456,7 @@ void coll_finish(struct weft_coll *coll)
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING; /* a cancel from inside done changes nothing */
     uint64_t now_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
     weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(coll->args.kind), WEFT_EVENT_END,
-                           (uint64_t)group->group_id << 40 | coll->sequence, UINT32_MAX, coll->header.count * coll->elem_bytes, coll->status);
+                           (uint64_t)group->group_id << 40 | (coll->sequence & ((1ull << 40) - 1)), UINT32_MAX, coll->header.count * coll->elem_bytes, coll->status);
     coll_record_end(coll, now_ns);
     weft_list_remove(&coll->ready_link);
     weft_list_remove(&coll->link);

@@ -11,11 +11,13 @@
 #include "server/server.h"
 #include "tools/bench_job.h"
 #include "tools/bench_options.h"
+#include "tools/bench_replay.h"
 #include "tools/common.h"
 #include "tools/coordinate.h"
 
 static const char others[] =
     "  push_pull         an all-reduce through parameter-server shards\n"
+    "  replay            the calls of a recorded job, with other data\n"
     "  waiting           what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
     "  start             how long a job of many ranks needs to begin, and the memory of a rank, also with many groups\n"
     "  calibrate         what the choice of plans wants to know of links and processors, into a file\n"
@@ -39,13 +41,16 @@ static void print_help(FILE *out)
 
 enum { LEAVE_MS = 5000 };
 
-static int take_part(const struct bench_options *options)
-{
-    return options->kind == BENCH_WAITING ? bench_waiting_run(options) : bench_job_run(options);
-}
+/* What is started, and how one rank takes part. */
+struct bench {
+    const char *name;
+    uint32_t shards, processes; /* processes 0: take part in the job of the environment */
+    int (*take_part)(const void *options);
+    const void *options;
+};
 
 /* Under mpirun, torchrun or srun nobody has started a coordinator: rank 0 has it in its own process. */
-static int take_part_launched(const struct bench_options *options, const struct weft_launcher *launcher)
+static int take_part_launched(const struct bench *bench, const struct weft_launcher *launcher)
 {
     char host[256], *secret = NULL;
     uint16_t port = 0;
@@ -55,7 +60,7 @@ static int take_part_launched(const struct bench_options *options, const struct 
                 "MASTER_PORT for all of them, or start the job with -n or weft run\n", launcher->name);
         return 2;
     }
-    if (launcher->rank != 0) return take_part(options);
+    if (launcher->rank != 0) return bench->take_part(bench->options);
     if (!tool_read_secret("weft bench", NULL, NULL, &secret)) return 1;
     if (weft_host_port(launcher->coordinator, host, &port, &error) < 0) {
         fprintf(stderr, "weft bench: %s\n", error.text);
@@ -65,23 +70,50 @@ static int take_part_launched(const struct bench_options *options, const struct 
     const char *job = getenv("WEFT_JOB");
     struct tool_coordinator *coordinator = tool_coordinate("weft bench", host, port, job && *job ? job : launcher->job, secret, launcher->ranks, 0, &port);
     free(secret);
-    int status = coordinator ? take_part(options) : 1;
+    int status = coordinator ? bench->take_part(bench->options) : 1;
     tool_coordinate_end(coordinator, LEAVE_MS);
     return status;
+}
+
+static int start_or_join(const struct bench *bench, int argc, char **argv)
+{
+    struct weft_launcher launcher;
+    if (bench->processes > 0) return bench_launch(bench->shards, bench->processes, bench->name, argc, argv);
+    const char *coordinator = getenv("WEFT_COORDINATOR");
+    if (coordinator && *coordinator) return bench->take_part(bench->options);
+    if (weft_launcher_find(&launcher)) return take_part_launched(bench, &launcher);
+    fprintf(stderr, "weft bench: there is no job to take part in; say -n 2 to start one on this host\n");
+    return 2;
+}
+
+static int measure_one(const void *options)
+{
+    const struct bench_options *chosen = options;
+    return chosen->kind == BENCH_WAITING ? bench_waiting_run(chosen) : bench_job_run(chosen);
 }
 
 static int measure(enum bench_kind kind, const struct bench_operation *operation, int argc, char **argv)
 {
     struct bench_options options;
-    struct weft_launcher launcher;
     int answer = bench_options_parse(&options, kind, operation, argc, argv);
     if (answer != 0) return answer - 1;
-    if (options.processes > 0) return bench_launch(options.shards, options.processes, bench_name(&options), argc, argv);
-    const char *coordinator = getenv("WEFT_COORDINATOR");
-    if (coordinator && *coordinator) return take_part(&options);
-    if (weft_launcher_find(&launcher)) return take_part_launched(&options, &launcher);
-    fprintf(stderr, "weft bench: there is no job to take part in; say -n 2 to start one on this host\n");
-    return 2;
+    const struct bench bench = {bench_name(&options), options.shards, options.processes, measure_one, &options};
+    return start_or_join(&bench, argc, argv);
+}
+
+static int replay_one(const void *options) { return bench_replay_run(options); }
+
+/* Without a job around, as many processes as the record is of. */
+static int replay(int argc, char **argv)
+{
+    struct bench_replay options;
+    struct weft_launcher launcher;
+    int answer = bench_replay_parse(&options, argc, argv);
+    if (answer != 0) return answer - 1;
+    if (!options.told && !getenv("WEFT_COORDINATOR") && !weft_launcher_find(&launcher)) options.processes = bench_replay_ranks(options.path);
+    if (!options.told && options.processes == 0 && !getenv("WEFT_COORDINATOR") && !weft_launcher_find(&launcher)) return 1;
+    const struct bench bench = {"replay", 0, options.processes, replay_one, &options};
+    return start_or_join(&bench, argc, argv);
 }
 
 int weft_bench_main(int argc, char **argv)
@@ -94,6 +126,7 @@ int weft_bench_main(int argc, char **argv)
     if (strcmp(what, "start") == 0) return weft_bench_start_main(argc - 1, argv + 1);
     if (strcmp(what, "calibrate") == 0) return weft_bench_calibrate_main(argc - 1, argv + 1);
     if (strcmp(what, "orders") == 0) return weft_bench_orders_main(argc - 1, argv + 1);
+    if (strcmp(what, "replay") == 0) return replay(argc - 1, argv + 1);
     if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
     if (strcmp(what, "codec") == 0) return weft_bench_codec_main(argc - 1, argv + 1);
     if (strcmp(what, "p2p") == 0) return weft_bench_p2p_main(argc - 1, argv + 1);

@@ -7,6 +7,7 @@
  *   bench_job        session, sweep, rows; bench_timing the timed loops; bench_machine clocks and memory (bench_rank.h)
  *   bench_report     the table (nccl-tests' columns) and the JSON rows; bench_curves what --plot draws
  *   bench_launch     starts the processes; bench_start `weft bench start`, bench_calibrate `weft bench calibrate`, bench_orders `weft bench orders`
+ *   bench_replay     `weft bench replay`: records (inspect/) become calls (replay_calls), and are made again
  *   bench_kernels    `weft bench kernels`, over tools/kernelbench
  *   bench_codec      `weft bench codec`, over tools/codecbench
  *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them

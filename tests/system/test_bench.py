@@ -135,6 +135,32 @@ class Bench(harness.JobTest):
                     self.assertEqual(json.loads(self.launched(1, lambda _: root, [mpirun, *words, "-n", "3", *bench])[0])["ranks"], 3)
                     self.assertIn("of 3", self.launched(1, lambda _: root, [mpirun, *words, "-n", "3", *example])[0])
 
+    def test_replay(self):
+        """Records of a job's calls: by all ranks' files, with gaps, by one file, and what does not fit together."""
+        directory = self.path("calls")
+        os.mkdir(directory)
+        words = [harness.PROGRAMS.weft, "bench", "sendrecv", "-n", "3", "-b", "1K", "-e", "64K", "-f", "64", "--iters", "5"]
+        subprocess.run(words, env=dict(os.environ, WEFT_RECORDER_CALLS=directory), check=True, stdout=subprocess.DEVNULL, timeout=60)
+        files = sorted(glob.glob(os.path.join(directory, "flight-*-rank?.json")))
+        self.assertEqual(len(files), 3)
+        for more in ([], ["--gaps", "original"], ["--repeat", "3"]):
+            with self.subTest(more=more):
+                rows = {row["kind"]: row for row in map(json.loads, self.bench("replay", directory, *more, "--json").splitlines())}
+                self.assertLessEqual({"send", "recv", "barrier", "all_reduce"}, set(rows))
+                times = 3 if "--repeat" in more else 1
+                self.assertEqual(rows["send"]["calls"], times * 3 * 2 * (5 + 5 + 1))
+                self.assertEqual({key: rows["send"][key] for key in ("calls", "total_bytes")}, {key: rows["recv"][key] for key in ("calls", "total_bytes")})
+                self.assertTrue(all(row["time_us"] > 0 and row["ranks"] == 3 for row in rows.values()))
+        kinds = {json.loads(line)["kind"] for line in self.bench("replay", files[1], "--json").splitlines()}  # whose sends fit nobody else
+        self.assertEqual(kinds, {"barrier", "all_reduce"})
+        for words, sentence in ((["-n", "2", directory], "the record is of 3 ranks and this job has 2"), ([self.path("nowhere")], "No such file"),
+                                ([harness.PROGRAMS.weft], "it is cut or damaged"), ([self.directory], "has no flight record of rank 0")):
+            done = subprocess.run([harness.PROGRAMS.weft, "bench", "replay", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1, words)
+            self.assertIn(sentence, done.stderr)
+        done = subprocess.run([harness.PROGRAMS.weft, "inspect", directory], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertIn("every operation on record ended well", done.stdout)
+
     def test_push_pull(self):
         rows = self.rows("push_pull", "-n", "2", "-s", "2", "-b", "4", "-e", "9M", "-f", "1100")
         self.assertEqual([row["bytes"] for row in rows], [4, 4400, 4840000])

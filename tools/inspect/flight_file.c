@@ -53,7 +53,9 @@ static const char *take_operation(json_t *object, struct flight_operation *o)
     if (!take_small(object, "epoch", UINT32_MAX, &o->epoch)) return "epoch";
     if (!take_small(object, "ranks", FLIGHT_RANKS_MAX, &o->ranks) || o->ranks == 0) return "ranks";
     if (!take_small(object, "rank", o->ranks - 1, &o->rank)) return "rank";
-    if (!take_number(object, "sequence", INT64_MAX, &o->sequence)) return "sequence";
+    bool pair = strcmp(call->kind, "send") == 0 || strcmp(call->kind, "recv") == 0;
+    o->sequence = FLIGHT_NO_SEQUENCE;
+    if (!(pair && !json_object_get(object, "sequence")) && !take_number(object, "sequence", INT64_MAX, &o->sequence)) return "sequence";
     if (!take_number(object, "steps", INT64_MAX, &o->steps)) return "steps";
     if (!take_number(object, "posted_ns", INT64_MAX, &o->posted_ns)) return "posted_ns";
     if (!take_number(object, "started_ns", INT64_MAX, &o->started_ns)) return "started_ns";
@@ -87,36 +89,34 @@ static bool take_flight(json_t *root, struct flight *flight, char *why, size_t w
     return true;
 }
 
-static json_t *load(const char *path, char *why, size_t why_bytes)
+bool flight_take(FILE *file, struct flight *flight_out, char *why, size_t why_bytes)
 {
-    struct stat there;
-    FILE *file = fopen(path, "re");
-    if (!file || fstat(fileno(file), &there) != 0) {
-        snprintf(why, why_bytes, "%s", strerror(errno));
-        if (file) fclose(file);
-        return NULL;
-    }
-    json_t *root = NULL;
     json_error_t error;
-    if (!S_ISREG(there.st_mode)) snprintf(why, why_bytes, "it is no plain file");
-    else if (there.st_size > (off_t)FLIGHT_FILE_BYTES_MAX) snprintf(why, why_bytes, "it is longer than %u MiB", FLIGHT_FILE_BYTES_MAX >> 20);
-    else if (!(root = json_loadf(file, JSON_REJECT_DUPLICATES, &error)))
+    json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    if (!root) {
         snprintf(why, why_bytes, "it is cut or damaged at line %d: %s", error.line, error.text);
-    fclose(file);
-    for (char *c = why; !root && *c; c++)
-        if ((unsigned char)*c < ' ' || (unsigned char)*c > '~') *c = '?'; /* jansson quotes what it found */
-    return root;
+        for (char *c = why; *c; c++)
+            if ((unsigned char)*c < ' ' || (unsigned char)*c > '~') *c = '?'; /* jansson quotes what it found */
+        return false;
+    }
+    bool fine = take_flight(root, flight_out, why, why_bytes);
+    json_decref(root);
+    if (!fine) flight_free(flight_out);
+    return fine;
 }
 
 bool flight_read(const char *path, struct flight *flight_out, char *why, size_t why_bytes)
 {
+    struct stat there;
     memset(flight_out, 0, sizeof *flight_out);
     snprintf(flight_out->path, sizeof flight_out->path, "%s", path);
-    json_t *root = load(path, why, why_bytes);
-    if (!root) return false;
-    bool fine = take_flight(root, flight_out, why, why_bytes);
-    json_decref(root);
-    if (!fine) flight_free(flight_out);
+    FILE *file = fopen(path, "re");
+    bool fine = false;
+    if (!file || fstat(fileno(file), &there) != 0) snprintf(why, why_bytes, "%s", strerror(errno));
+    else if (!S_ISREG(there.st_mode)) snprintf(why, why_bytes, "it is no plain file");
+    else if (there.st_size > (off_t)FLIGHT_FILE_BYTES_MAX) snprintf(why, why_bytes, "it is longer than %u MiB", FLIGHT_FILE_BYTES_MAX >> 20);
+    else fine = flight_take(file, flight_out, why, why_bytes);
+    if (file) fclose(file);
     return fine;
 }
 

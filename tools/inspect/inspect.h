@@ -9,10 +9,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define FLIGHT_FILE_BYTES_MAX (256u << 20)
 #define FLIGHT_RANKS_MAX (1u << 20)
 #define FLIGHT_NOBODY UINT32_MAX
+#define FLIGHT_NO_SEQUENCE UINT64_MAX /* of sends and recvs: they may come anywhere among the other operations */
 
 /* What a call says: equal on all ranks, or they do not belong together. */
 struct flight_call {
@@ -40,6 +42,8 @@ struct flight {
 
 /* false: a sentence is in why, nothing is left. Free with flight_free. */
 bool flight_read(const char *path, struct flight *flight_out, char *why, size_t why_bytes);
+/* The same from a stream, into a zeroed flight; whoever opens it sees to its length. */
+bool flight_take(FILE *file, struct flight *flight_out, char *why, size_t why_bytes);
 void flight_free(struct flight *flight);
 /* "all_reduce of 100 f32, sum, plan ring" */
 void flight_call_text(const struct flight_call *call, char *out, size_t out_bytes);

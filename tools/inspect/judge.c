@@ -183,7 +183,7 @@ static bool oldest_trouble(struct judge_group *group)
         const struct flight *flight = group->members[m].flight;
         for (uint32_t i = 0; i < flight->operation_count; i++) {
             const struct flight_operation *o = &flight->operations[i];
-            if (!is_of(o, group) || ended_well(o) || strcmp(o->status, "WEFT_ERR_CANCELLED") == 0) continue;
+            if (!is_of(o, group) || o->sequence == FLIGHT_NO_SEQUENCE || ended_well(o) || strcmp(o->status, "WEFT_ERR_CANCELLED") == 0) continue;
             if (!found || o->sequence < group->sequence) group->sequence = o->sequence;
             found = true;
         }
@@ -302,6 +302,7 @@ bool judge_flights(const struct flight *flights, uint32_t count, struct judge *j
     memset(judge_out, 0, sizeof *judge_out);
     for (uint32_t f = 0; f < count; f++) {
         for (uint32_t i = 0; i < flights[f].operation_count; i++) {
+            if (flights[f].operations[i].sequence == FLIGHT_NO_SEQUENCE) continue;
             struct judge_group *group = group_of(judge_out, &flights[f].operations[i], &capacity);
             if (group && add_operation(group, &flights[f], &flights[f].operations[i])) continue;
             judge_free(judge_out);
