@@ -116,6 +116,7 @@ static enum weft_status create_group(struct weft_comm *comm)
     options.group_id = comm->id;
     options.hosts = &comm->hosts;
     options.cost = weft_group_cost(session->engine.group); /* of the worst link of all: the same on all its ranks */
+    options.share = session->engine.group; /* memory does not grow with the number of groups */
     options.describe = describe_rank;
     options.describe_context = comm;
     enum weft_status status = weft_group_create(session->env, &options, &comm->group, &comm->error);

@@ -441,6 +441,7 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     options.endpoint_ids = ids;
     options.hosts = &session->engine.hosts;
     options.group_id = CLIENT_GROUP_ID;
+    options.share = session->engine.group; /* NULL, or that of the epoch before */
     options.describe = describe_rank;
     options.describe_context = session;
     enum weft_status status = weft_group_create(session->env, &options, &session->engine.group, error);

@@ -46,7 +46,7 @@ static void rejoin_on_engine(struct weft_mail *mail)
     if (engine->failed && !engine->parted) {
         weft_error_set(&parting->rejoin_error, engine->failed, "%s", engine->failed_text);
     } else {
-        struct weft_group *before = engine->group;
+        struct weft_group *before = engine->group; /* its memory serves the new one */
         enum weft_status status =
             client_members_renumber(session, shrunk->members, (uint32_t)shrunk->n_members, shrunk->epoch, &parting->rejoin_error);
         uint32_t *hosts_before = engine->hosts_memory;

@@ -174,6 +174,7 @@ struct weft_group_options {
     struct weft_transport *transport;/* borrowed; peers connected already */
     struct weft_loop *loop;          /* borrowed; carries the deadlines */
     struct weft_event_ring *events;  /* borrowed, may be NULL */
+    struct weft_group *share;        /* another group over the same loop, or NULL: memory that operations leave behind serves both */
     struct weft_recorder *recorder;  /* borrowed until weft_group_free, may be NULL; several groups may share one */
     uint32_t rank, ranks;
     const uint32_t *endpoint_ids;    /* (ranks,) copied */

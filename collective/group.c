@@ -224,7 +224,9 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     WEFT_TRY(check_options(options, error));
     struct weft_group *group = weft_alloc_zero(env, sizeof *group);
     struct control *controls = weft_alloc_array(env, options->ranks, sizeof *controls);
-    if (!group || !controls) {
+    struct records *records = coll_records_share(env, options->share, options->inflight_max);
+    if (!group || !controls || !records) {
+        coll_records_leave(env, records);
         weft_free_bytes(env, group);
         weft_free_bytes(env, controls);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", options->ranks);
@@ -253,8 +255,8 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     if (options->local_cost) group->local_cost = *options->local_cost;
     group->hosts = options->hosts;
     group->controls = controls;
+    group->records = records;
     weft_list_init(&group->active);
-    weft_list_init(&group->idle);
     weft_list_init(&group->ready);
     weft_list_init(&group->idle_codecs);
     weft_list_init(&group->computing);
@@ -264,6 +266,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
         if (rank == group->rank) continue;
         controls[rank].peer = weft_transport_peer(group->transport, options->endpoint_ids[rank]);
         if (controls[rank].peer) continue;
+        coll_records_leave(env, records);
         weft_free_bytes(env, controls);
         weft_free_bytes(env, group);
         return weft_error_set(error, WEFT_ERR_INVALID, "rank %u (endpoint %u) is not connected: connect all ranks before the group is made",

@@ -107,7 +107,7 @@ enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
 
 struct weft_coll {
     struct weft_group *group;
-    struct weft_list link;       /* group->active in the order posted, or group->idle */
+    struct weft_list link;       /* group->active in the order posted, or group->records->idle */
     struct weft_list ready_link; /* group->ready, or itself */
     enum coll_phase phase;
     enum weft_status status;     /* of an ending operation */
@@ -191,6 +191,12 @@ struct plan_choice {
 };
 enum { GROUP_CHOICES = 16 };    /* kinds below it are remembered */
 
+/* Records of operations that are over, with their scratch, kept for the next ones of all groups that share them. */
+struct records {
+    struct weft_list idle; /* struct weft_coll.link */
+    uint32_t groups, window;
+};
+
 struct weft_group {
     struct weft_env *env;
     struct weft_transport *transport;
@@ -210,7 +216,8 @@ struct weft_group {
     struct plan_choice choices[GROUP_CHOICES]; /* by kind; what follows from `cost` and the call */
 
     struct control *controls;    /* (ranks,); own one unused */
-    struct weft_list active, idle, ready;
+    struct weft_list active, ready;
+    struct records *records;     /* perhaps with other groups */
     struct weft_list idle_codecs;/* codec_all_reduce.c: memory kept for the next one */
     struct weft_list computing;   /* codec operations whose task is at the compute thread */
     uint32_t active_count;
@@ -312,6 +319,9 @@ void coll_launch(struct weft_coll *coll, bool on_host); /* on_host: in memory, i
 void coll_unprepare(struct weft_coll *coll);
 void coll_finish(struct weft_coll *coll); /* done, and the record back to the group */
 void coll_records_free(struct weft_group *group);
+/* Those of `with` (NULL: nobody's) where its operations have a window of the same size, else new ones. NULL: no memory. */
+struct records *coll_records_share(struct weft_env *env, const struct weft_group *with, uint32_t window);
+void coll_records_leave(struct weft_env *env, struct records *records); /* the last one frees them; NULL is fine */
 
 /* codec_all_reduce.c */
 void codec_records_free(struct weft_group *group);

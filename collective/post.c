@@ -265,7 +265,7 @@ static struct weft_coll *record_take(struct weft_group *group, size_t scratch_by
     struct weft_env *env = group->env;
     struct weft_coll *coll = NULL;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->idle) {
+    weft_list_foreach(node, spare, &group->records->idle) {
         struct weft_coll *idle = weft_container_of(node, struct weft_coll, link);
         if (!coll || idle->scratch_bytes >= scratch_bytes) coll = idle;
         if (idle->scratch_bytes >= scratch_bytes) break;
@@ -276,7 +276,7 @@ static struct weft_coll *record_take(struct weft_group *group, size_t scratch_by
         coll->scratch = NULL;
         coll->scratch_bytes = 0;
         weft_list_init(&coll->link);
-        weft_list_append(&group->idle, &coll->link);
+        weft_list_append(&group->records->idle, &coll->link);
     }
     if (coll->scratch_bytes < scratch_bytes) {
         weft_free_bytes(env, coll->scratch);
@@ -289,17 +289,40 @@ static struct weft_coll *record_take(struct weft_group *group, size_t scratch_by
     return coll;
 }
 
+static void records_free(struct weft_env *env, struct weft_list *list)
+{
+    while (!weft_list_empty(list)) {
+        struct weft_coll *coll = weft_list_first(list, struct weft_coll, link);
+        weft_list_remove(&coll->link);
+        weft_free_bytes(env, coll->scratch);
+        weft_free_bytes(env, coll);
+    }
+}
+
+struct records *coll_records_share(struct weft_env *env, const struct weft_group *with, uint32_t window)
+{
+    struct records *records = with && with->window == window ? with->records : NULL;
+    if (!records) {
+        records = weft_alloc_zero(env, sizeof *records);
+        if (!records) return NULL;
+        weft_list_init(&records->idle);
+        records->window = window;
+    }
+    records->groups++;
+    return records;
+}
+
+void coll_records_leave(struct weft_env *env, struct records *records)
+{
+    if (!records || --records->groups > 0) return;
+    records_free(env, &records->idle);
+    weft_free_bytes(env, records);
+}
+
 void coll_records_free(struct weft_group *group)
 {
-    struct weft_list *lists[] = {&group->active, &group->idle};
-    for (size_t i = 0; i < 2; i++) {
-        struct weft_list *node, *spare;
-        weft_list_foreach(node, spare, lists[i]) {
-            struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-            weft_free_bytes(group->env, coll->scratch);
-            weft_free_bytes(group->env, coll);
-        }
-    }
+    records_free(group->env, &group->active);
+    coll_records_leave(group->env, group->records);
 }
 
 /* ---- post ---- */
@@ -387,7 +410,7 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
 void coll_unprepare(struct weft_coll *coll)
 {
     coll->group->prepared_count--;
-    weft_list_append(&coll->group->idle, &coll->link);
+    weft_list_append(&coll->group->records->idle, &coll->link);
 }
 
 void coll_launch(struct weft_coll *coll, bool on_host)
@@ -463,7 +486,7 @@ void coll_finish(struct weft_coll *coll)
     if (coll->host.phase != HOST_AWAY) host_unlink(coll);
     group->active_count--;
     if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
-    weft_list_append(&group->idle, &coll->link);
+    weft_list_append(&group->records->idle, &coll->link);
 }
 
 void weft_coll_cancel(struct weft_coll *coll) { coll_end(coll, WEFT_ERR_CANCELLED, "cancelled by the caller"); }

@@ -2,11 +2,14 @@
  *
  *     elastic STEPS [KILL_RANK KILL_STEP WHERE]... [from FILE STEP] [save DIRECTORY STEP]
  *     elastic plain KILL_RANK
+ *     elastic abort RANK
  *
  * The state is a vector; each step adds the mean of what the ranks make of it, reproducibly. A rank (of the first
  * membership) kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them, before step_end. `from`
  * begins with a saved state at that step; `save` writes the state that step begins with. Every rank prints, at the end,
- * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after. */
+ * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after.
+ * `abort`: every rank waits for what nobody will do, on groups and alone, and one of them aborts the job from another thread. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -117,8 +120,38 @@ static int plain(unsigned killed)
     return 0;
 }
 
+static void *abort_soon(void *context)
+{
+    usleep(100000);
+    weft_abort(context, "the loss is not finite");
+    return NULL;
+}
+
+static int aborted(unsigned by)
+{
+    struct weft_session *session;
+    struct weft_comm *comm = NULL;
+    struct weft_request requests[2] = {{{0}}};
+    pthread_t thread;
+    float data[1000] = {0}, one = 0;
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    uint32_t rank = weft_rank(session);
+    if (weft_split(session, NULL, (int)(rank / 2), 0, &comm) < 0) die(session, "split");
+    if (rank == by && pthread_create(&thread, NULL, abort_soon, session) != 0) return 2;
+    if (rank % 2 == 0 && weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .comm = comm, .in = data, .out = data, .count = 1000,
+                                                            .dtype = WEFT_F32), &requests[0]) < 0) die(session, "all_reduce");
+    if (weft_recv(session, &one, 1, WEFT_F32, rank == 0 ? 1 : 0, &requests[1]) < 0) die(session, "recv");
+    enum weft_status first = weft_wait(&requests[rank % 2], 0), second = weft_wait(&requests[1], 0);
+    if (first != WEFT_ERR_ABORTED || second != WEFT_ERR_ABORTED) die(session, "not aborted");
+    fprintf(stderr, "aborted: %s\n", weft_error_text(session));
+    if (rank == by) pthread_join(thread, NULL);
+    weft_finalize(session);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "abort") == 0) return aborted((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "plain") == 0) return plain((unsigned)atoi(argv[2]));
     struct kill_order orders[8];
     int order_count = 0;

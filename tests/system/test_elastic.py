@@ -88,6 +88,14 @@ class Elastic(harness.JobTest):
         for rank in range(3):
             self.assertIn(f"plain: {rank} of 3", text + output)
 
+    def test_abort_wakes_everybody(self):
+        code, text, output = self.run_elastic(4, None, ["abort", 2])
+        self.assertEqual(code, 0, text + output)
+        woken = [line for line in text.splitlines() if line.startswith("aborted: ")]
+        self.assertEqual(len(woken), 4, text)
+        for line in woken:
+            self.assertIn("rank 2 aborted the job: the loss is not finite", line)
+
     def test_killed_at_any_time(self):
         """Two of five, at random moments, now and then while the others are agreeing on the first loss."""
         seed = int(os.environ.get("WEFT_TEST_SEED", "1"))
