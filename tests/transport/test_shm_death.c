@@ -5,6 +5,7 @@
  * his must end exactly once, his memory must be his again, no mapping, descriptor or name may be left; and all the
  * while he talks to a bystander. A stopped one delays only those who wait for it. */
 #include <dirent.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -348,6 +349,57 @@ static void test_stopped_at_every_step(void **state)
     for (int steps = 1; steps <= STEPS; steps += 3) run_case(steps, SIGSTOP);
 }
 
+/* Given up while it is stopped, it may go on at any time; only its end makes it harmless. */
+static void test_given_up_before_its_end(void **state)
+{
+    int fds[2], status;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(fds[0]);
+        child(fds[1], INT_MAX, 0);
+    }
+    close(fds[1]);
+    failed_count = 0;
+    struct weft_transport *survivor = endpoint_open(SURVIVOR_ID);
+    struct end end;
+    end_init(&end, survivor, NULL, CHILD_ID, way->survivor_memory);
+    int descriptors = held_now().descriptors;
+    end.peer = connect_over(survivor, CHILD_ID, fds[0]);
+    end_start(&end);
+    while (end.rounds < 3) {
+        if (end_step(&end)) end_next_round(&end);
+        weft_transport_progress(survivor, 16);
+    }
+    kill(pid, SIGSTOP);
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    weft_transport_fail_peer(survivor, CHILD_ID, WEFT_ERR_PEER_LOST, "given up");
+    end.over = true;
+    for (int i = 0; i < 1000; i++) {
+        weft_transport_progress(survivor, 16);
+        assert_false(weft_peer_harmless(end.peer));
+    }
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (end.remote) weft_remote_release(end.remote);
+    for (uint64_t limit_ns = net_now_ns() + WEFT_SECONDS(60); !weft_peer_harmless(end.peer);) {
+        weft_transport_progress(survivor, 16);
+        assert_true(net_now_ns() < limit_ns);
+    }
+    if (end.window) {
+        op_init(&end.close);
+        weft_window_close(end.window, &end.close.completion);
+        end.close_on = true;
+    }
+    while (!end_is_quiet(&end)) weft_transport_progress(survivor, 16);
+    assert_int_equal(held_now().descriptors, descriptors);
+    weft_transport_close(survivor);
+    while (!weft_transport_drained(survivor)) weft_transport_progress(survivor, 16);
+    weft_transport_free(survivor);
+    end_fini(&end, way->survivor_memory);
+    close(fds[0]);
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "mapped";
@@ -359,6 +411,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_at_every_step),
         cmocka_unit_test(test_stopped_at_every_step),
+        cmocka_unit_test(test_given_up_before_its_end),
     };
     return cmocka_run_group_tests_name(way->name, tests, NULL, NULL);
 }

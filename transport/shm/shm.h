@@ -160,6 +160,7 @@ struct shm_pair {
     struct meet_peer *meet;
     enum shm_pair_state state;
     bool dead;        /* its process is gone, or has taken its hands off: it touches nothing any more */
+    bool watched;     /* given up while it ran: its connection stays, to learn when it ends (shm_harmless) */
     bool self;        /* an endpoint's pair with itself: one ring, both ends here */
     bool broken;      /* its ring says the impossible */
     bool answered;    /* its hello came */
@@ -271,6 +272,7 @@ void shm_pair_gone(void *owner, struct meet_peer *meet, enum weft_status status,
 /* It has broken the rules: lost. From progress only. */
 void shm_pair_broken(struct shm_pair *pair, const char *text);
 void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status status);
+void shm_pair_leave(struct shm_pair *pair);
 int shm_pairs_ending(struct shm_endpoint *endpoint);
 void shm_pair_free(struct shm_pair *pair);
 enum weft_status shm_map_peer(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out);

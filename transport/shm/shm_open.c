@@ -284,9 +284,7 @@ static void shm_close(struct weft_transport *transport)
 {
     struct shm_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->pairs) {
-        shm_pair_end(weft_container_of(node, struct shm_pair, link), RING_LEFT, WEFT_ERR_CLOSED);
-    }
+    weft_list_foreach(node, spare, &endpoint->pairs) shm_pair_leave(weft_container_of(node, struct shm_pair, link));
 }
 
 static bool shm_drained(struct weft_transport *transport)

@@ -87,6 +87,12 @@ static enum weft_status address_read(const struct weft_transport *transport, uin
 
 /* ---- meeting ---- */
 
+static void forget(struct shm_pair *pair)
+{
+    if (pair->meet) meet_forget(pair->meet);
+    pair->meet = NULL;
+}
+
 static void pair_unmap(struct shm_pair *pair)
 {
     memory_file_unmap(pair->in.shared, sizeof *pair->in.shared);
@@ -97,13 +103,11 @@ static void pair_unmap(struct shm_pair *pair)
         if (pair->event_fd >= 0) close(pair->event_fd);
     }
     memory_view_give(pair->view);
-    if (pair->meet) meet_forget(pair->meet);
     pair->in.shared = pair->out.shared = NULL;
     pair->board = NULL;
     pair->facts = NULL;
     pair->event_fd = -1;
     pair->view = NULL;
-    pair->meet = NULL;
 }
 
 /* An endpoint's pair with itself: what it writes it reads. */
@@ -291,8 +295,7 @@ void shm_pair_gone(void *owner, struct meet_peer *meet, enum weft_status status,
         core_peer_lost(transport, pair->peer, status, text);
     }
     if (pair->state != SHM_PAIR_OVER) shm_pair_end(pair, RING_ENDED, status); /* the core knew already */
-    if (pair->meet) meet_forget(pair->meet);
-    pair->meet = NULL;
+    forget(pair);
 }
 
 /* ---- the end ---- */
@@ -334,6 +337,7 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
     if (pair->state == SHM_PAIR_OVER) return;
     bool met = pair->state == SHM_MET;
     if (!met) endpoint->meeting--;
+    pair->watched = met && how == RING_ENDED && !pair->dead && !pair->self;
     shm_bell_leave(endpoint, pair);
     pair->state = SHM_PAIR_OVER;
     pair->end_status = status;
@@ -365,9 +369,18 @@ int shm_pairs_ending(struct shm_endpoint *endpoint)
         if (!weft_list_empty(&pair->ops) || is_inside(pair)) continue;
         weft_list_remove(&pair->ending);
         pair_unmap(pair);
+        if (!pair->watched) forget(pair);
         count++;
     }
     return count;
+}
+
+/* This endpoint closes: whether the peer still runs is nobody's question any more. */
+void shm_pair_leave(struct shm_pair *pair)
+{
+    shm_pair_end(pair, RING_LEFT, WEFT_ERR_CLOSED);
+    pair->watched = false;
+    if (weft_list_empty(&pair->ending)) forget(pair);
 }
 
 void shm_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
@@ -379,6 +392,7 @@ void shm_pair_free(struct shm_pair *pair)
 {
     weft_list_remove(&pair->link);
     pair_unmap(pair);
+    forget(pair);
     weft_free_bytes(pair->endpoint->transport->env, pair);
 }
 
