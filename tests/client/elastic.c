@@ -2,12 +2,14 @@
  *
  *     elastic STEPS [KILL_RANK KILL_STEP WHERE]... [from FILE STEP] [save DIRECTORY STEP]
  *     elastic plain KILL_RANK
+ *     elastic coded KILL_RANK
  *     elastic abort RANK
  *
  * The state is a vector; each step adds the mean of what the ranks make of it, reproducibly. A rank (of the first
  * membership) kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them, before step_end. `from`
  * begins with a saved state at that step; `save` writes the state that step begins with. Every rank prints, at the end,
  * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after.
+ * `coded`: a tensor under top-k; a rank is killed in the third step, and what the others owe becomes worth its share of their mean.
  * `abort`: every rank waits for what nobody will do, on groups and alone, and one of them aborts the job from another thread. */
 #include <pthread.h>
 #include <signal.h>
@@ -120,6 +122,55 @@ static int plain(unsigned killed)
     return 0;
 }
 
+static void residual_of(struct weft_session *session, struct weft_tensor *tensor, float *owed)
+{
+    uint64_t bytes = weft_residual_bytes(tensor);
+    unsigned char *saved = malloc(bytes);
+    if (!saved || bytes < COUNT * sizeof *owed || weft_residual_save(tensor, saved, bytes) < 0) die(session, "residual_save");
+    memcpy(owed, saved + bytes - COUNT * sizeof *owed, COUNT * sizeof *owed);
+    free(saved);
+}
+
+static int coded(unsigned killed)
+{
+    static float before[COUNT], after[COUNT], sum[COUNT];
+    struct weft_session *session;
+    struct weft_tensor *tensor;
+    struct weft_tensor_options options;
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    weft_tensor_options_init(&options);
+    options.name = "coded";
+    options.dim_count = 1;
+    options.dims[0] = COUNT;
+    options.mode = WEFT_MODE_ALL_REDUCE;
+    options.codec = "topk:ratio=0.01";
+    if (weft_declare(session, &options, &tensor) < 0) die(session, "declare");
+    uint32_t ranks = weft_ranks(session);
+    for (uint64_t step = 1; step <= 5;) {
+        struct weft_request request = {{0}};
+        enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
+        if (status < 0) die(session, "step_begin");
+        make_gradients(weft_rank(session), step);
+        if (step == 3 && ranks == weft_ranks(session) && weft_rank(session) == killed) kill(getpid(), SIGKILL);
+        if (weft_push_pull(tensor, grad[0], sum, &request) < 0) die(session, "push_pull");
+        weft_wait(&request, 0);
+        status = weft_step_end(session);
+        if (status == WEFT_ERR_SHRUNK) {
+            residual_of(session, tensor, after);
+            const float factor = (float)weft_ranks(session) / (float)ranks;
+            for (int i = 0; i < COUNT; i++)
+                if (after[i] != before[i] * factor) die(session, "what is owed did not follow the number of ranks");
+            continue;
+        }
+        if (status < 0) die(session, "step_end");
+        residual_of(session, tensor, before);
+        step++;
+    }
+    printf("coded: %u of %u\n", weft_rank(session), weft_ranks(session));
+    weft_finalize(session);
+    return 0;
+}
+
 static void *abort_soon(void *context)
 {
     usleep(100000);
@@ -153,6 +204,7 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "abort") == 0) return aborted((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "plain") == 0) return plain((unsigned)atoi(argv[2]));
+    if (argc == 3 && strcmp(argv[1], "coded") == 0) return coded((unsigned)atoi(argv[2]));
     struct kill_order orders[8];
     int order_count = 0;
     uint64_t steps = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, first = 1, save_step = 0, shrunk = 0;

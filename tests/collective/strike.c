@@ -102,8 +102,15 @@ static void open_rank(struct rank *me)
         ids[r] = FIRST_ID + r;
         if (r != me->rank) must(weft_transport_connect(me->transport, ids[r], board->blobs[r], board->bytes[r], &peer) == WEFT_OK, "connect");
     }
+    static struct weft_plan_hosts hosts; /* made up, for the hierarchical plan: two ranks on each */
+    static uint32_t hosts_memory[16 * RANKS_MAX];
+    uint32_t host_of[RANKS_MAX];
+    for (uint32_t r = 0; r < board->ranks; r++) host_of[r] = r / 2;
+    must(weft_plan_hosts_words(board->ranks) <= sizeof hosts_memory / sizeof hosts_memory[0], "hosts");
+    weft_plan_hosts_make(host_of, board->ranks, hosts_memory, &hosts);
     struct weft_group_options group;
     weft_group_options_init(&group);
+    group.hosts = &hosts;
     group.transport = me->transport;
     group.loop = me->loop;
     group.rank = me->rank;

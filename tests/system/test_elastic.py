@@ -88,6 +88,12 @@ class Elastic(harness.JobTest):
         for rank in range(3):
             self.assertIn(f"plain: {rank} of 3", text + output)
 
+    def test_what_codecs_owe(self):
+        code, text, output = self.run_elastic(4, 2, ["coded", 1])
+        self.assertEqual(code, 0, text + output)
+        for rank in range(3):
+            self.assertIn(f"coded: {rank} of 3", text + output)
+
     def test_abort_wakes_everybody(self):
         code, text, output = self.run_elastic(4, None, ["abort", 2])
         self.assertEqual(code, 0, text + output)
