@@ -126,8 +126,9 @@ static enum weft_status create_group(struct weft_comm *comm)
 
 static void answered(struct weft_comm *comm)
 {
-    atomic_store_explicit(&comm->state, 2, memory_order_release);
-    weft_loop_notify(comm->session->engine.loop);
+    struct weft_loop *loop = comm->session->engine.loop;
+    atomic_store_explicit(&comm->state, 2, memory_order_release); /* from here on the caller may free it */
+    weft_loop_notify(loop);
 }
 
 static void make_on_engine(struct weft_mail *mail)

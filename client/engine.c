@@ -562,12 +562,17 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
 }
 
 /* What a halted engine leaves behind may still be read or written by a peer: it stays, and stays findable. */
-static void keep_for_good(struct weft_env *env, struct weft_transport *transport, struct weft_group *group)
+static void keep_for_good(struct weft_env *env, struct weft_transport *transport, struct weft_group *group, uint32_t *hosts_memory)
 {
-    static struct kept { struct weft_transport *transport; struct weft_group *group; struct kept *next; } *_Atomic all;
+    static struct kept {
+        struct weft_transport *transport;
+        struct weft_group *group;
+        uint32_t *hosts_memory; /* what the group's hosts point into */
+        struct kept *next;
+    } *_Atomic all;
     struct kept *kept = weft_alloc_zero(env, sizeof *kept);
     if (!kept) return;
-    *kept = (struct kept){transport, group, atomic_load(&all)};
+    *kept = (struct kept){transport, group, hosts_memory, atomic_load(&all)};
     while (!atomic_compare_exchange_weak(&all, &kept->next, kept)) {}
 }
 
@@ -575,10 +580,10 @@ void client_engine_free(struct weft_session *session)
 {
     struct client_engine *engine = &session->engine;
     if (engine->halted) {
-        keep_for_good(session->env, engine->transport, engine->group);
+        keep_for_good(session->env, engine->transport, engine->group, engine->hosts_memory);
         struct weft_list *node, *spare;
         weft_list_foreach(node, spare, &engine->comms)
-            keep_for_good(session->env, engine->transport, weft_container_of(node, struct weft_comm, engine_link)->group);
+            keep_for_good(session->env, engine->transport, weft_container_of(node, struct weft_comm, engine_link)->group, NULL);
     } else {
         client_comms_leave(session);
         weft_group_free(engine->group);

@@ -4,7 +4,7 @@
  *     later looks   a change must gain `margin` of the step, `looks` times in a row (one more after each
  *                   revision)
  *     on trial      after a change the measured step is held against the one before: slower by TRIAL, twice in
- *                   a row, with the link and the computation as they were, means that the model is wrong about
+ *                   a row, or by PLAIN, once, with the link and the computation as they were, means that the model is wrong about
  *                   these candidates here. The choice goes back, and what was new in it is refused until the
  *                   link changes
  *     exploring     where the measured step is much longer than the model's, the model misses something about
@@ -20,6 +20,7 @@
 #define MISSED 1.1    /* measured over modelled, from which on the model is not believed */
 #define FIRST 0.1     /* of a step: no trial shows whether the first choice was right */
 #define TRIAL 0.03    /* of a step: what clocks tell apart */
+#define PLAIN 0.15    /* of a step: so much slower that one look tells */
 enum { TRIAL_LOOKS = 2 };
 
 struct weft_judge {
@@ -139,7 +140,8 @@ static bool judge_trial(struct weft_judge *judge, const struct weft_judge_figure
 {
     const bool slower = figures->step_ns > judge->before_step_ns * (1 + TRIAL);
     const bool faster = figures->step_ns < judge->before_step_ns * (1 - TRIAL);
-    judge->slower = slower ? judge->slower + 1 : 0;
+    const bool plain = figures->step_ns > judge->before_step_ns * (1 + PLAIN);
+    judge->slower = plain ? TRIAL_LOOKS : slower ? judge->slower + 1 : 0;
     judge->faster = slower ? 0 : judge->faster + 1;
     if (judge->slower >= TRIAL_LOOKS) {
         if (!judge->exploring) refuse(judge, judge->choices, judge->before, figures);

@@ -333,14 +333,26 @@ static void test_trial(void **state)
     look(judge, FAST, 0, 1e7);
     for (int i = 0; i < 3; i++) look(judge, SLOW, 0, 8e7);
     assert_int_equal(weft_judge_choices(judge)[0], 1);
-    assert_int_equal(look(judge, SLOW, 0, 1.2e8), WEFT_VERDICT_KEEP);
-    assert_int_equal(look(judge, SLOW, 0, 1.2e8), WEFT_VERDICT_REVERT);
+    assert_int_equal(look(judge, SLOW, 0, 8.8e7), WEFT_VERDICT_KEEP);
+    assert_int_equal(look(judge, SLOW, 0, 8.8e7), WEFT_VERDICT_REVERT);
     assert_int_equal(weft_judge_choices(judge)[0], 0);
     for (int i = 0; i < 100; i++) assert_int_equal(look(judge, SLOW, 0, 8e7), WEFT_VERDICT_KEEP);
     int looks = 1; /* another link: another try */
     while (look(judge, SLOW / 4, 0, 3.2e8) == WEFT_VERDICT_KEEP) assert_true(++looks < 20);
     assert_int_equal(weft_judge_choices(judge)[0], 1);
     for (int i = 0; i < 100; i++) assert_int_equal(look(judge, SLOW / 4, 0, 4e7), WEFT_VERDICT_KEEP);
+    weft_judge_free(judge);
+}
+
+/* One look is enough when it is much slower. */
+static void test_plainly_slower(void **state)
+{
+    struct weft_judge *judge = judge_of(1);
+    look(judge, FAST, 0, 1e7);
+    for (int i = 0; i < 3; i++) look(judge, SLOW, 0, 8e7);
+    assert_int_equal(weft_judge_choices(judge)[0], 1);
+    assert_int_equal(look(judge, SLOW, 0, 1.2e8), WEFT_VERDICT_REVERT);
+    assert_int_equal(weft_judge_choices(judge)[0], 0);
     weft_judge_free(judge);
 }
 
@@ -501,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_changes_are_bounded),
         cmocka_unit_test(test_margin),
         cmocka_unit_test(test_trial),
+        cmocka_unit_test(test_plainly_slower),
         cmocka_unit_test(test_exploring),
         cmocka_unit_test(test_nonsense_decides_nothing),
         cmocka_unit_test(test_deterministic),

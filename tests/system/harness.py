@@ -6,6 +6,7 @@ A test that fails keeps its directory and says where it is.
 """
 
 import glob
+import json
 import os
 import shutil
 import signal
@@ -24,6 +25,12 @@ import jobs  # noqa: E402
 BUILD = os.path.abspath(os.environ.get("WEFT_BUILD", os.path.join(ROOT, "build")))
 PROGRAMS = jobs.Programs(BUILD)
 DATA = "/usr/share/datasets/fashion-mnist"
+
+
+def sanitized():
+    """Whether the programs carry a sanitizer, whose own memory and time are not theirs."""
+    with open(os.path.join(BUILD, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
+        return next(option["value"] for option in json.load(file) if option["name"] == "b_sanitize") != "none"
 
 
 class JobTest(unittest.TestCase):
