@@ -287,11 +287,7 @@ static bool write_table(struct calibration *c, const char *path)
 static int take_part(const struct settings *settings)
 {
     struct calibration c = {0};
-    struct weft_options joining;
-    weft_options_init(&joining);
-    if (weft_init(&joining, &c.rank.session) < 0) return fprintf(stderr, "weft bench: %s\n", weft_error_text(NULL)), 1;
-    c.rank.rank = weft_rank(c.rank.session);
-    c.rank.ranks = weft_ranks(c.rank.session);
+    if (!bench_join(&c.rank, "weft bench")) return 1;
     c.rank.in = weft_alloc(c.rank.session, LONG_BYTES);
     c.rank.out = weft_alloc(c.rank.session, LONG_BYTES);
     bool fine = c.rank.in && c.rank.out && c.rank.ranks > 1;

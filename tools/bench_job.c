@@ -258,15 +258,7 @@ static void release(struct bench_rank *rank)
 int bench_job_run(const struct bench_options *options)
 {
     struct bench_rank rank = {.options = options};
-    struct weft_options joining;
-    weft_options_init(&joining);
-    enum weft_status status = weft_init(&joining, &rank.session);
-    if (status < 0) {
-        fprintf(stderr, "weft bench: %s\n", weft_error_text(NULL));
-        return 1;
-    }
-    rank.rank = weft_rank(rank.session);
-    rank.ranks = weft_ranks(rank.session);
+    if (!bench_join(&rank, "weft bench")) return 1;
     rank.part = (struct bench_part){.operation = options->operation, .dtype = options->dtypes[0], .op = options->ops[0],
                                     .rank = rank.rank, .ranks = rank.ranks};
     if (!is_operation(&rank)) rank.part.operation = bench_operation_find("all_reduce"); /* whose mean it gives */

@@ -148,15 +148,8 @@ static bool measure(struct bench_rank *rank, const struct settings *settings, ui
 
 static int take_part(const struct settings *settings)
 {
-    struct weft_options joining;
     struct bench_rank rank = {0};
-    weft_options_init(&joining);
-    if (weft_init(&joining, &rank.session) < 0) {
-        fprintf(stderr, "weft bench: %s\n", weft_error_text(NULL));
-        return 1;
-    }
-    rank.rank = weft_rank(rank.session);
-    rank.ranks = weft_ranks(rank.session);
+    if (!bench_join(&rank, "weft bench")) return 1;
     rank.in = weft_alloc(rank.session, settings->sweep.last + 64);
     bool fine = rank.in != NULL;
     if (!fine) fprintf(stderr, "weft bench orders: no memory for %" PRIu64 " bytes; make -e smaller\n", settings->sweep.last);

@@ -27,6 +27,8 @@ struct bench_rank {
     struct bench_report report;
 };
 
+/* Takes part in the job as one of its ranks: session, rank and ranks. False, and said on stderr after `name`: it cannot. */
+bool bench_join(struct bench_rank *rank, const char *name);
 /* False, and said on stderr: an operation failed. */
 bool bench_wait(const struct bench_rank *rank, const char *what, enum weft_status started, struct weft_request *request);
 bool bench_failed(const struct bench_rank *rank, const char *what, enum weft_status status); /* false */

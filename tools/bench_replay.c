@@ -290,13 +290,10 @@ int bench_replay_run(const struct bench_replay *options)
     struct player *player = calloc(1, sizeof *player);
     if (!player) return 1;
     player->options = options;
-    if (weft_init(NULL, &player->rank.session) < 0) {
-        fprintf(stderr, "weft bench replay: %s\n", weft_error_text(NULL));
+    if (!bench_join(&player->rank, "weft bench replay")) {
         free(player);
         return 1;
     }
-    player->rank.rank = weft_rank(player->rank.session);
-    player->rank.ranks = weft_ranks(player->rank.session);
     bool fine = read_calls(options->path, player->rank.rank, &player->calls) && replay_all(player);
     weft_finalize(player->rank.session); /* frees the buffers, too */
     replay_calls_free(&player->calls);

@@ -85,16 +85,8 @@ static bool make_groups(struct bench_rank *rank, uint32_t count)
 
 static bool measure(struct bench_rank *rank, const struct settings *settings, double began_us, int64_t figures[FIGURES])
 {
-    struct weft_options joining;
-    weft_options_init(&joining);
     figures[PSS_BEGAN] = (int64_t)bench_pss();
-    enum weft_status status = weft_init(&joining, &rank->session);
-    if (status < 0) {
-        fprintf(stderr, "weft bench: %s\n", weft_error_text(NULL));
-        return false;
-    }
-    rank->rank = weft_rank(rank->session);
-    rank->ranks = weft_ranks(rank->session);
+    if (!bench_join(rank, "weft bench")) return false;
     figures[JOIN_US] = (int64_t)(bench_now_us() - began_us);
     figures[PSS_JOINED] = (int64_t)bench_pss();
     if (!bench_barrier(rank)) return false;

@@ -22,6 +22,17 @@ bool bench_wait(const struct bench_rank *rank, const char *what, enum weft_statu
     return status < 0 ? bench_failed(rank, what, status) : true;
 }
 
+bool bench_join(struct bench_rank *rank, const char *name)
+{
+    if (weft_init(NULL, &rank->session) < 0) {
+        fprintf(stderr, "%s: %s\n", name, weft_error_text(NULL));
+        return false;
+    }
+    rank->rank = weft_rank(rank->session);
+    rank->ranks = weft_ranks(rank->session);
+    return true;
+}
+
 bool bench_barrier(struct bench_rank *rank)
 {
     struct weft_request request = {{0}};
