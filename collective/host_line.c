@@ -22,6 +22,17 @@ static void wake_sleepers(struct host *host)
     }
 }
 
+/* What the announcement and the word about the call have in common. */
+static inline void describe_call(struct host_post *post, const struct weft_coll *coll)
+{
+    post->sequence = coll->sequence;
+    post->count = coll->header.count;
+    post->kind = coll->header.kind;
+    post->dtype = coll->header.dtype;
+    post->op = coll->header.op;
+    post->root = coll->header.root;
+}
+
 void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number)
 {
     struct host_post *post = host_post_of(host->segment, number);
@@ -31,12 +42,7 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
     if (bytes > HOST_WORD_BYTES) memcpy(host_data_of(host->segment, number), from, bytes);
     /* From here on stores to one line only, and no instruction that waits for them: the others poll this line, and what is stored
      * in one go moves to them once. */
-    post->sequence = coll->sequence;
-    post->count = coll->header.count;
-    post->kind = coll->header.kind;
-    post->dtype = coll->header.dtype;
-    post->op = coll->header.op;
-    post->root = coll->header.root;
+    describe_call(post, coll);
     post->flags = 0;
     if (bytes == sizeof(uint64_t)) memcpy(post->word, from, sizeof(uint64_t)); /* inline */
     else if (bytes > 0 && bytes <= HOST_WORD_BYTES) memcpy(post->word, from, bytes);
@@ -55,15 +61,10 @@ void host_tell(struct host *host, const struct weft_coll *coll)
     struct host_post *post = &host->segment->calls[coll->sequence % HOST_CALLS];
     atomic_store_explicit(&post->turn, host->salt - 1, memory_order_relaxed); /* not what stood here before */
     atomic_thread_fence(memory_order_release);
-    post->sequence = coll->sequence;
-    post->count = coll->header.count;
+    describe_call(post, coll);
     post->in = coll->header.cuts;
     post->out = coll->header.chunk;
-    post->kind = coll->header.kind;
-    post->dtype = coll->header.dtype;
-    post->op = coll->header.op;
     post->flags = coll->header.plan;
-    post->root = coll->header.root;
     atomic_store_explicit(&post->turn, host->salt + coll->sequence + 1, memory_order_seq_cst);
     if (host->state == HOST_ON) wake_sleepers(host); /* before the vote nobody waits here */
 }

@@ -18,6 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/collective/meeting.h"
+
 enum { RANKS_MAX = 6, FIRST_ID = 300, ELEMS_MAX = 1 << 18, PATIENCE_MS = 30000, DEADLINE_MS = 700, WARM_CALLS = 3 };
 
 /* Shared by parent and children. */
@@ -25,9 +27,8 @@ struct board {
     uint32_t ranks;
     uint64_t seed, nonce;
     bool stops, tcp;
-    _Atomic uint32_t addresses, running, release;
-    uint8_t blobs[RANKS_MAX][WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
-    size_t bytes[RANKS_MAX];
+    _Atomic uint32_t running, release;
+    struct meeting meeting;
     struct {
         _Atomic int ended;
         int status;
@@ -89,19 +90,9 @@ static void open_rank(struct rank *me)
     must(weft_loop_create(env, NULL, &me->loop) == WEFT_OK, "loop");
     must(weft_transport_open(env, &options, &me->transport, &error) == WEFT_OK, error.text);
     must(weft_transport_attach(me->transport, me->loop) == WEFT_OK, "attach");
-    const void *blob;
-    size_t bytes;
-    must(weft_transport_address(me->transport, &blob, &bytes) == WEFT_OK, "address");
-    memcpy(board->blobs[me->rank], blob, bytes);
-    board->bytes[me->rank] = bytes;
-    atomic_fetch_add(&board->addresses, 1);
-    while (atomic_load(&board->addresses) < board->ranks) usleep(200);
     uint32_t ids[RANKS_MAX];
-    for (uint32_t r = 0; r < board->ranks; r++) {
-        struct weft_peer *peer;
-        ids[r] = FIRST_ID + r;
-        if (r != me->rank) must(weft_transport_connect(me->transport, ids[r], board->blobs[r], board->bytes[r], &peer) == WEFT_OK, "connect");
-    }
+    const char *failed = meeting_connect(&board->meeting, me->transport, me->rank, board->ranks, FIRST_ID, ids);
+    must(!failed, failed);
     static struct weft_plan_hosts hosts; /* made up, for the hierarchical plan: two ranks on each */
     static uint32_t hosts_memory[16 * RANKS_MAX];
     uint32_t host_of[RANKS_MAX];

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/collective/meeting.h"
 #include "tests/lib/check.h"
 
 enum { RANKS = 3, FIRST_ID = 200, LONG_ELEMS = 1 << 20, PATIENCE_MS = 20000 };
@@ -19,9 +20,8 @@ enum { RANKS = 3, FIRST_ID = 200, LONG_ELEMS = 1 << 20, PATIENCE_MS = 20000 };
 /* Shared by parent and children. */
 struct board {
     uint32_t deadline_ms;
-    _Atomic uint32_t addresses, running, release;
-    uint8_t blobs[RANKS][WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
-    size_t bytes[RANKS];
+    _Atomic uint32_t running, release;
+    struct meeting meeting;
     struct {
         _Atomic int ended;
         int status;
@@ -59,19 +59,9 @@ static void connect_all(struct rank *me)
     must(weft_loop_create(weft_env_system(), NULL, &me->loop) == WEFT_OK, "loop");
     must(weft_transport_open(weft_env_system(), &options, &me->transport, NULL) == WEFT_OK, "open");
     must(weft_transport_attach(me->transport, me->loop) == WEFT_OK, "attach");
-    const void *blob;
-    size_t bytes;
-    must(weft_transport_address(me->transport, &blob, &bytes) == WEFT_OK, "address");
-    memcpy(board->blobs[me->rank], blob, bytes);
-    board->bytes[me->rank] = bytes;
-    atomic_fetch_add(&board->addresses, 1);
-    while (atomic_load(&board->addresses) < RANKS) usleep(100);
     uint32_t ids[RANKS];
-    for (uint32_t r = 0; r < RANKS; r++) {
-        struct weft_peer *peer;
-        ids[r] = FIRST_ID + r;
-        if (r != me->rank) must(weft_transport_connect(me->transport, ids[r], board->blobs[r], board->bytes[r], &peer) == WEFT_OK, "connect");
-    }
+    const char *failed = meeting_connect(&board->meeting, me->transport, me->rank, RANKS, FIRST_ID, ids);
+    must(!failed, failed);
     struct weft_group_options group;
     weft_group_options_init(&group);
     group.transport = me->transport;

@@ -326,13 +326,20 @@ static void test_margin(void **state)
     weft_judge_free(judge);
 }
 
-/* The model says faster, the clock says slower: back, and not again on this link. */
-static void test_trial(void **state)
+/* One that has gone over to the coded candidate when the link became slow: a step took 80 ms before that. */
+static struct weft_judge *judge_on_trial(void)
 {
     struct weft_judge *judge = judge_of(1);
     look(judge, FAST, 0, 1e7);
     for (int i = 0; i < 3; i++) look(judge, SLOW, 0, 8e7);
     assert_int_equal(weft_judge_choices(judge)[0], 1);
+    return judge;
+}
+
+/* The model says faster, the clock says slower: back, and not again on this link. */
+static void test_trial(void **state)
+{
+    struct weft_judge *judge = judge_on_trial();
     assert_int_equal(look(judge, SLOW, 0, 8.8e7), WEFT_VERDICT_KEEP);
     assert_int_equal(look(judge, SLOW, 0, 8.8e7), WEFT_VERDICT_REVERT);
     assert_int_equal(weft_judge_choices(judge)[0], 0);
@@ -347,10 +354,7 @@ static void test_trial(void **state)
 /* One look is enough when it is much slower. */
 static void test_plainly_slower(void **state)
 {
-    struct weft_judge *judge = judge_of(1);
-    look(judge, FAST, 0, 1e7);
-    for (int i = 0; i < 3; i++) look(judge, SLOW, 0, 8e7);
-    assert_int_equal(weft_judge_choices(judge)[0], 1);
+    struct weft_judge *judge = judge_on_trial();
     assert_int_equal(look(judge, SLOW, 0, 1.2e8), WEFT_VERDICT_REVERT);
     assert_int_equal(weft_judge_choices(judge)[0], 0);
     weft_judge_free(judge);
