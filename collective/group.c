@@ -262,7 +262,9 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     weft_list_init(&group->computing);
     weft_timer_init(&group->timer, timer_fired);
     group->seen_ns = weft_now_ns(env);
+    group->members = 0x811c9dc5u; /* FNV-1a */
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        group->members = (group->members ^ options->endpoint_ids[rank]) * 0x1000193u;
         if (rank == group->rank) continue;
         controls[rank].peer = weft_transport_peer(group->transport, options->endpoint_ids[rank]);
         if (controls[rank].peer) continue;

@@ -204,6 +204,7 @@ struct weft_group {
     struct weft_event_ring *events;
     struct weft_recorder *recorder;
     uint32_t rank, ranks, group_id, epoch, inflight_max, window, operations_max;
+    uint32_t members;           /* of the endpoints' ids, in order: with id and epoch it names this group in a record */
     size_t chunk_bytes;
     uint64_t deadline_ns;
     uint32_t sparse_shared_ranks;

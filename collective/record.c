@@ -10,7 +10,7 @@ void coll_record_post(struct weft_coll *coll, bool starts)
     coll->record = (struct weft_record){
         .sequence = coll->sequence, .count = header->count, .posted_ns = coll->posted_ns,
         .started_ns = starts ? coll->posted_ns : 0, .phase = starts ? "started" : "posted", .group = group->group_id,
-        .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks, .root = pair ? coll->args.root : header->kind == WEFT_COLL_ALL_REDUCE ? 0 : header->root, .peer = WEFT_RECORD_NOBODY,
+        .members = group->members, .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks, .root = pair ? coll->args.root : header->kind == WEFT_COLL_ALL_REDUCE ? 0 : header->root, .peer = WEFT_RECORD_NOBODY,
         .status = WEFT_IN_PROGRESS, .kind = coll->args.kind, .dtype = header->dtype, .op = header->op, .plan = header->plan};
     coll->record_number = weft_recorder_add(group->recorder, &coll->record);
 }

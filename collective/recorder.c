@@ -90,7 +90,8 @@ uint32_t weft_recorder_capacity(const struct weft_recorder *recorder) { return r
 
 static void dump_record(const struct weft_record *r, FILE *out)
 {
-    fprintf(out, "{\"group\":%" PRIu32 ",\"epoch\":%" PRIu32 ",\"rank\":%" PRIu32 ",\"ranks\":%" PRIu32, r->group, r->epoch, r->rank, r->ranks);
+    fprintf(out, "{\"group\":%" PRIu32 ",\"epoch\":%" PRIu32 ",\"rank\":%" PRIu32 ",\"ranks\":%" PRIu32 ",\"members\":%" PRIu32, r->group, r->epoch, r->rank, r->ranks,
+            r->members);
     if (r->sequence <= INT64_MAX) fprintf(out, ",\"sequence\":%" PRIu64, r->sequence); /* sends and recvs have no place among the others */
     fprintf(out, ",\"kind\":\"%s\",\"count\":%" PRIu64 ",\"dtype\":\"%s\",\"op\":\"%s\",\"root\":%" PRIu32 ",\"plan\":\"%s\"",
             weft_coll_kind_name(r->kind), r->count, r->dtype ? weft_dtype_name(r->dtype) : "", r->op ? weft_op_name(r->op) : "", r->root,

@@ -1,6 +1,6 @@
 /* recorder.h - the flight recorder: the last operations of an engine, whatever group they belong to.
  *
- * One record per posted operation, in a ring of fixed memory (108 bytes each). The owner of the engine writes: at the
+ * One record per posted operation, in a ring of fixed memory (112 bytes each). The owner of the engine writes: at the
  * post, at the first step, every half second while the operation waits (phase, peer), and at its end; a record costs a
  * few stores and nothing allocates. Any thread reads, at any time, also while the engine is stuck: each record is a
  * sequence lock, and one that is being written in this instant is left out.
@@ -24,6 +24,7 @@ struct weft_record {
     uint64_t posted_ns, started_ns, ended_ns; /* the env's clock; 0: not yet */
     const char *phase;            /* static text: "posted", "greeting", "reducing", ...; the last one for ever */
     uint32_t group, epoch, rank, ranks, root;
+    uint32_t members;             /* the same number on the members of one group: groups without a common rank may share an id */
     uint32_t peer;                /* rank in the group that it waits for, or waited for last; WEFT_RECORD_NOBODY */
     int32_t status;               /* enum weft_status; WEFT_IN_PROGRESS until it ends */
     uint8_t kind, dtype, op, plan;

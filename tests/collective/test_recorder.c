@@ -156,6 +156,7 @@ static void who_waits_for_whom(void **state)
         assert_true(first.posted_ns <= first.started_ns && first.started_ns < first.ended_ns);
         assert_int_equal(last.sequence, r == 2 ? 0 : 1);
         assert_int_equal(weft_recorder_count(recorders[r]), r == 2 ? 1 : 2);
+        assert_int_equal(last.members, last_of(recorders[0]).members); /* one group, one number */
         if (r == 2) continue;
         assert_int_equal(last.status, WEFT_IN_PROGRESS);
         assert_int_equal(last.peer, (r + RANKS - 1) % RANKS); /* in a ring everybody waits for the one before */

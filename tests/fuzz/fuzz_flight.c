@@ -56,7 +56,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
                       "\"text\":\"t\",\"operations\":[", (int)(number % 3));
     for (uint64_t i = 0; i < 4; i++) {
         uint64_t pick = number * 7 + i * 5;
-        at += snprintf(text + at, room - (size_t)at, "%s{\"group\":1,\"epoch\":1,\"rank\":%d,\"ranks\":3,\"sequence\":%" PRIu64 ",\"kind\":\"%s\",\"count\":%" PRIu64
+        at += snprintf(text + at, room - (size_t)at, "%s{\"group\":1,\"epoch\":1,\"rank\":%d,\"ranks\":3,\"members\":9,\"sequence\":%" PRIu64 ",\"kind\":\"%s\",\"count\":%" PRIu64
                        ",\"dtype\":\"%s\",\"op\":\"%s\",\"root\":%d,\"plan\":\"ring\",\"posted_ns\":%" PRIu64 ",\"started_ns\":5,\"ended_ns\":%" PRIu64
                        ",\"steps\":1,\"phase\":\"done\",\"status\":\"WEFT_OK\"}", i ? "," : "", (int)(number % 3), i, kinds[pick % 7], pick * 1000, dtypes[pick / 7 % 4],
                        ops[pick / 3 % 4], (int)(pick % 3), 10 + i * 3 + pick % 4, 12 + i * 4 + pick % 3);

@@ -26,7 +26,7 @@ static void write_record(const char *path, unsigned rank, const struct row *rows
     fprintf(out, "{\"weft_flight\":1,\"job\":\"j\",\"rank\":%u,\"ranks\":%u,\"host\":\"h\",\"pid\":7,\"now_ns\":9000000000,\"status\":\"WEFT_ERR_DEADLINE\","
             "\"text\":\"why\",\n\"recorded\":%u,\"capacity\":2000,\"operations\":[", rank, RANKS, count);
     for (unsigned i = 0; i < count; i++) {
-        fprintf(out, "%s\n{\"group\":1,\"epoch\":2,\"rank\":%u,\"ranks\":%u,\"sequence\":%u,\"kind\":\"%s\",\"count\":%u,\"dtype\":\"f32\",\"op\":\"sum\","
+        fprintf(out, "%s\n{\"group\":1,\"epoch\":2,\"rank\":%u,\"ranks\":%u,\"members\":5,\"sequence\":%u,\"kind\":\"%s\",\"count\":%u,\"dtype\":\"f32\",\"op\":\"sum\","
                 "\"root\":0,\"plan\":\"ring\",\"posted_ns\":1000000000,\"started_ns\":1000000001,\"ended_ns\":0,\"steps\":%u,\"phase\":\"%s\"", i ? "," : "",
                 rank, RANKS, rows[i].sequence, rows[i].kind, rows[i].count, rows[i].steps, rows[i].phase);
         if (rows[i].peer >= 0) fprintf(out, ",\"peer\":%d", rows[i].peer);
@@ -185,6 +185,28 @@ static void hostile_fields(void **state)
     refused("\"count\":100", "\"count\":99999999999999999999", "");
     refused("\"operations\":[", "\"operations\":{\"a\":[", "");
     refused("\"group\":1", "\"group\":4294967296", "'group'");
+    refused("\"members\":5", "\"members\":-5", "'members'");
+}
+
+/* Two groups of a mesh without a common rank: one id, and each is judged by itself. */
+static void groups_that_share_an_id(void **state)
+{
+    struct flight_operation operations[4] = {0};
+    struct flight four[4] = {0};
+    for (uint32_t i = 0; i < 4; i++) {
+        operations[i] = (struct flight_operation){.group = 3, .members = 70 + i % 2, .rank = i / 2, .ranks = 2, .peer = FLIGHT_NOBODY, .posted_ns = 1};
+        snprintf(operations[i].status, sizeof operations[i].status, i == 1 ? "WEFT_IN_PROGRESS" : "WEFT_OK");
+        four[i] = (struct flight){.rank = i, .ranks = 4, .operations = &operations[i], .operation_count = i == 3 ? 0 : 1};
+    }
+    struct judge judge;
+    assert_true(judge_flights(four, 4, &judge));
+    assert_int_equal(judge.group_count, 2);
+    assert_int_equal(judge.groups[0].member_count, 2);
+    assert_false(judge.groups[0].trouble);
+    assert_int_equal(judge.groups[1].member_count, 1);
+    assert_true(judge.groups[1].trouble);
+    assert_string_equal(judge.groups[1].verdict, "rank 1 left no record: killed, stopped, or still running");
+    judge_free(&judge);
 }
 
 static void many_ranks_stay_one_line(void **state)
@@ -209,7 +231,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_well), cmocka_unit_test(one_left_no_record), cmocka_unit_test(some_have_not_called), cmocka_unit_test(waits_lead_to_one),
         cmocka_unit_test(waits_go_round), cmocka_unit_test(calls_differ), cmocka_unit_test(cut_and_damaged), cmocka_unit_test(hostile_fields),
-        cmocka_unit_test(many_ranks_stay_one_line),
+        cmocka_unit_test(groups_that_share_an_id), cmocka_unit_test(many_ranks_stay_one_line),
     };
     snprintf(directory, sizeof directory, "/tmp/weft-inspect-XXXXXX");
     if (!mkdtemp(directory)) return 1;

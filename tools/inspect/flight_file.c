@@ -51,6 +51,7 @@ static const char *take_operation(json_t *object, struct flight_operation *o)
     if (!take_small(object, "root", UINT32_MAX, &call->root)) return "root";
     if (!take_small(object, "group", UINT32_MAX, &o->group)) return "group";
     if (!take_small(object, "epoch", UINT32_MAX, &o->epoch)) return "epoch";
+    if (!take_small(object, "members", UINT32_MAX, &o->members)) return "members";
     if (!take_small(object, "ranks", FLIGHT_RANKS_MAX, &o->ranks) || o->ranks == 0) return "ranks";
     if (!take_small(object, "rank", o->ranks - 1, &o->rank)) return "rank";
     bool pair = strcmp(call->kind, "send") == 0 || strcmp(call->kind, "recv") == 0;

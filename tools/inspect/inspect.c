@@ -117,15 +117,15 @@ static double age(const struct judge_member *member)
 
 static void print_row(const struct judge_group *group, const struct judge_member *member)
 {
-    char process[96], waits[24] = "-", call[160] = "";
+    char process[128], waits[24] = "-", call[160] = "";
     const struct flight_operation *o = member->operation;
     bool in_it = member->state == JUDGE_WAITING || member->state == JUDGE_FAILED;
-    snprintf(process, sizeof process, "%.60s, pid %" PRId64, member->flight->host, member->flight->pid);
+    int at = group->ranks < member->flight->ranks ? snprintf(process, sizeof process, "rank %" PRIu32 " of the job, ", member->flight->rank) : 0;
+    snprintf(process + at, sizeof process - (size_t)at, "%.60s, pid %" PRId64, member->flight->host, member->flight->pid);
     if (in_it && o->peer != FLIGHT_NOBODY) snprintf(waits, sizeof waits, "rank %" PRIu32, o->peer);
     if (member->differs) flight_call_text(&o->call, call, sizeof call);
     printf("%c %6" PRIu32 "  %-24s %9" PRIu64 "  %-10s  %-10s  %-10s %8" PRIu64 " %10.3f  %s\n", member->behind ? '*' : ' ', member->rank, process,
            member->called, judge_state_name(member->state), in_it ? o->phase : "-", waits, in_it ? o->steps : 0, age(member), call);
-    (void)group;
 }
 
 static void print_group(const struct inspect *inspect, const struct judge_group *group)
@@ -174,7 +174,7 @@ static json_t *member_json(const struct judge_member *member)
 {
     const struct flight_operation *o = member->operation;
     bool in_it = member->state == JUDGE_WAITING || member->state == JUDGE_FAILED;
-    json_t *object = json_pack("{sI ss sI sI ss sf sb sb}", "rank", (json_int_t)member->rank, "host", member->flight->host, "pid",
+    json_t *object = json_pack("{sI sI ss sI sI ss sf sb sb}", "rank", (json_int_t)member->rank, "job_rank", (json_int_t)member->flight->rank, "host", member->flight->host, "pid",
                                (json_int_t)member->flight->pid, "called", (json_int_t)member->called, "state", judge_state_name(member->state),
                                "since_s", age(member), "behind", member->behind, "differs", member->differs);
     if (in_it) {

@@ -26,6 +26,7 @@ struct flight_call {
 struct flight_operation {
     struct flight_call call;
     uint32_t group, epoch, rank, ranks;
+    uint32_t members;            /* with group and epoch it names the group: those without a common rank may share an id */
     uint32_t peer;               /* FLIGHT_NOBODY: it waits for nobody */
     uint64_t sequence, steps, posted_ns, started_ns, ended_ns;
     char phase[16], status[32];
@@ -68,7 +69,7 @@ struct judge_member {
 };
 
 struct judge_group {
-    uint32_t group, epoch, ranks;
+    uint32_t group, epoch, digest, ranks; /* digest: of who is in it, as the records say */
     struct judge_member *members;/* (member_count,) by rank: those that left a record */
     uint32_t member_count;
     bool trouble;                /* some operation has not ended well */

@@ -22,7 +22,7 @@ const char *judge_state_name(enum judge_state state)
 
 static bool ended_well(const struct flight_operation *o) { return strcmp(o->status, "WEFT_OK") == 0; }
 static bool is_open(const struct flight_operation *o) { return strcmp(o->status, "WEFT_IN_PROGRESS") == 0; }
-static bool is_of(const struct flight_operation *o, const struct judge_group *g) { return o->group == g->group && o->epoch == g->epoch; }
+static bool is_of(const struct flight_operation *o, const struct judge_group *g) { return o->group == g->group && o->epoch == g->epoch && o->members == g->digest; }
 
 /* ---- which groups there are, and who is in them ---- */
 
@@ -36,7 +36,8 @@ static int by_number(const void *a, const void *b)
 {
     const struct judge_group *x = a, *y = b;
     if (x->group != y->group) return x->group < y->group ? -1 : 1;
-    return x->epoch < y->epoch ? -1 : x->epoch > y->epoch;
+    if (x->epoch != y->epoch) return x->epoch < y->epoch ? -1 : 1;
+    return x->digest < y->digest ? -1 : x->digest > y->digest;
 }
 
 static struct judge_group *group_of(struct judge *judge, const struct flight_operation *o, uint32_t *capacity)
@@ -51,7 +52,7 @@ static struct judge_group *group_of(struct judge *judge, const struct flight_ope
         judge->groups = more;
     }
     struct judge_group *group = &judge->groups[judge->group_count++];
-    *group = (struct judge_group){.group = o->group, .epoch = o->epoch, .ranks = o->ranks};
+    *group = (struct judge_group){.group = o->group, .epoch = o->epoch, .digest = o->members, .ranks = o->ranks};
     return group;
 }
 
