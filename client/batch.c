@@ -112,7 +112,7 @@ static enum weft_status bucket_room(struct weft_session *session, struct client_
 
 static bool may_share(const struct client_request *request)
 {
-    return request->kind == WEFT_COLL_ALL_REDUCE && request->reduction != WEFT_SCALED_SUM &&
+    return request->kind == WEFT_COLL_ALL_REDUCE && request->reduction != WEFT_SCALED_SUM && !request->weighted &&
            request->count * weft_dtype_bytes((enum weft_dtype)request->dtype) <= CALL_BYTES_MAX;
 }
 

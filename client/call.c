@@ -53,7 +53,7 @@ static enum weft_status take(struct weft_session *session, const struct weft_cal
         .kind = (enum weft_coll_kind)call->kind, .comm = call->comm, .in = call->in, .out = call->out, .count = call->count,
         .counts = rooted && rank != call->root ? NULL : call->counts, .counts_out = call->counts_out,
         .dtype = call->kind == WEFT_CALL_BARRIER ? WEFT_F32 : call->dtype, .op = call->op ? call->op : WEFT_SUM,
-        .factor = call->op == WEFT_SCALED_SUM ? call->factor : 1, .root = call->root,
+        .factor = call->weighted ? call->weight : call->op == WEFT_SCALED_SUM ? call->factor : 1, .weighted = call->weighted, .root = call->root,
         .reproducible = call->reproducible, .unequal = rooted && call->unequal, .deadline_ns = WEFT_MS(call->deadline_ms), .completed = call->completed,
         .context = call->context,
     };

@@ -18,7 +18,8 @@ struct client_call {
     const uint64_t *counts, *counts_out;
     enum weft_dtype dtype;
     enum weft_op op;
-    double factor;
+    double factor;          /* of a weighted avg: the weight */
+    bool weighted;
     uint32_t root;
     bool reproducible;
     bool unequal;           /* gather, scatter: the root gives counts */
@@ -36,6 +37,10 @@ enum weft_status client_call_submit(struct client_request *request);
 void client_call_start(struct weft_mail *mail);
 /* Engine: an operation of a call, or of several, has failed: the session ends with that. */
 void client_call_failed(struct client_group_op *op, enum weft_status status, const char *text);
+/* weigh.c, engine: put the agreement on the weights of a weighted call, and the call behind it, into their group's queue. */
+void client_weigh_start(struct client_request *request);
+/* What the call then asks of the group: factor and total, in place of the avg. */
+void client_weigh_args(const struct client_request *request, struct weft_coll_args *args);
 /* Engine: what the group is asked for. */
 struct weft_coll_args client_call_args(const struct client_request *request);
 struct weft_group *client_call_group(const struct client_request *request);

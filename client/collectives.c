@@ -1,5 +1,6 @@
 /* collectives.c - the operations of all ranks, and of pairs, on plain buffers. Checked here, posted by the engine in call
  * order. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +42,7 @@ struct weft_group *client_call_group(const struct client_request *request)
 
 struct weft_coll_args client_call_args(const struct client_request *request)
 {
-    return (struct weft_coll_args){
+    struct weft_coll_args args = {
         .kind = (enum weft_coll_kind)request->kind,
         .in = request->in,
         .out = request->out,
@@ -58,6 +59,8 @@ struct weft_coll_args client_call_args(const struct client_request *request)
         .deadline_ns = request->deadline_ns,
         .posted_ns = request->at_once ? request->started_ns : 0,
     };
+    if (request->weighted) client_weigh_args(request, &args);
+    return args;
 }
 
 static enum weft_status post(struct client_group_op *op, struct weft_error *error)
@@ -80,6 +83,10 @@ void client_call_start(struct weft_mail *mail)
     request->at_once = weft_list_empty(client_engine_group_queue(&request->op));
     request->op.post = post;
     request->op.done = on_done;
+    if (request->weighted) {
+        client_weigh_start(request);
+        return;
+    }
     client_engine_queue_group_op(request->session, &request->op);
 }
 
@@ -135,6 +142,19 @@ static enum weft_status check_buffers(struct weft_session *session, const struct
     return WEFT_OK;
 }
 
+static enum weft_status check_weight(struct weft_session *session, const struct client_call *call, const char *name)
+{
+    if (!reduces(call->kind) || call->op != WEFT_AVG)
+        return client_error(session, WEFT_ERR_INVALID, "%s: a weight is for WEFT_AVG of all_reduce, reduce and reduce_scatter", name);
+    bool floats = call->dtype == WEFT_F32 || call->dtype == WEFT_F64 || call->dtype == WEFT_F16 || call->dtype == WEFT_BF16 ||
+                  call->dtype == WEFT_F8_E4M3 || call->dtype == WEFT_F8_E5M2;
+    if (!floats)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: an average of %s has no weights; floats have", name, weft_dtype_name(call->dtype));
+    if (!isfinite(call->factor) || call->factor < 0)
+        return client_error(session, WEFT_ERR_INVALID, "%s: weight is %g; it must be zero or positive, as a number of samples is", name, call->factor);
+    return WEFT_OK;
+}
+
 static enum weft_status check(struct weft_session *session, const struct client_call *call)
 {
     const char *name = weft_coll_kind_name(call->kind);
@@ -148,6 +168,7 @@ static enum weft_status check(struct weft_session *session, const struct client_
     WEFT_TRY(check_buffers(session, call, name));
     if (reduces(call->kind) && weft_op_name(call->op)[0] == '?')
         return client_error(session, WEFT_ERR_INVALID, "%s: op %d is none of WEFT_SUM ...", name, (int)call->op);
+    if (call->weighted) WEFT_TRY(check_weight(session, call, name));
     if (call->root >= ranks)
         return client_error(session, WEFT_ERR_INVALID, "%s: %s %u is beyond the %u ranks", name, pair ? "rank" : "root", call->root, ranks);
     if (pair && call->root == rank)
@@ -178,6 +199,7 @@ enum weft_status client_call_take(struct weft_session *session, const struct cli
     request->counts_out = call->counts_out;
     request->unequal = call->unequal;
     request->factor = call->factor;
+    request->weighted = call->weighted;
     request->kind = (uint8_t)call->kind;
     request->dtype = (uint8_t)call->dtype;
     request->reduction = (uint8_t)call->op;
@@ -227,6 +249,14 @@ enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void
 {
     struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SCALED_SUM,
                         .factor = factor};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_all_reduce_weighted(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
+                                          double weight, struct weft_request *request)
+{
+    struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_AVG,
+                        .factor = weight, .weighted = true};
     return run(session, &call, request);
 }
 

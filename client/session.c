@@ -164,6 +164,7 @@ static struct weft_session *create(struct weft_env *env)
     weft_list_init(&session->kept);
     weft_list_init(&session->kept_idle);
     client_batch_init(&session->batch);
+    weft_list_init(&session->weighings);
     session->next_group_id = CLIENT_GROUP_ID + 1;
     return session;
 }
@@ -178,6 +179,7 @@ static void free_session(struct weft_session *session)
     client_meshes_free(session);
     client_comms_free(session);
     client_batch_free(session);
+    client_weighings_free(session);
     weft_free_bytes(env, session->meeting.all);
     client_memory_free_all(session);
     client_members_free(session);

@@ -110,6 +110,7 @@ struct weft_session {
     pthread_mutex_t memory_lock;
     struct weft_list memory;          /* weft_alloc's blocks */
     struct client_batch batch;        /* weft_group_start ... weft_group_end */
+    struct weft_list weighings;       /* struct client_weighing.link (weigh.c): idle ones; the engine's */
     struct weft_list comms;           /* struct weft_comm.session_link */
     struct weft_list meshes;          /* struct weft_mesh.link */
     struct weft_list kept, kept_idle; /* struct kept.link (kept.c): of the open step, and spare memory */
@@ -178,6 +179,7 @@ enum weft_status client_kept_copy(struct weft_session *session, void *buffer, si
 void client_kept_close(struct weft_session *session, bool restore); /* the step is over */
 void client_kept_free(struct weft_session *session);
 
+void client_weighings_free(struct weft_session *session); /* weigh.c; memory only */
 void client_meshes_free(struct weft_session *session); /* mesh.c; memory only */
 
 void client_memory_free_all(struct weft_session *session); /* memory.c */

@@ -41,8 +41,8 @@ static enum weft_status compare_records(struct weft_session *session, char *text
                      (unsigned long long)step->mine.revision);
             return WEFT_ERR_MISMATCH;
         }
-        if (!isfinite(other->weight) || other->weight <= 0) {
-            snprintf(text, text_bytes, "%s sent sample weight %g for step %llu; it must be positive", name, (double)other->weight,
+        if (!isfinite(other->weight) || other->weight < 0) {
+            snprintf(text, text_bytes, "%s sent sample weight %g for step %llu; it must be zero or positive", name, (double)other->weight,
                      (unsigned long long)other->step);
             return WEFT_ERR_MALFORMED;
         }
@@ -64,13 +64,18 @@ static void on_records(struct client_group_op *op, enum weft_status status, cons
         status = compare_records(session, difference, sizeof difference);
         text = difference;
     }
+    double sum = 0;
+    for (uint32_t rank = 0; rank < session->ranks && status == WEFT_OK; rank++) sum += (double)step->all[rank].weight;
+    step->grad_scale = client_grad_scale((float)sum);
+    if (status == WEFT_OK && (!isfinite((float)sum) || !isfinite(step->grad_scale))) {
+        snprintf(difference, sizeof difference, "the sample weights of step %llu sum to %g: no mean can be taken", (unsigned long long)step->mine.step,
+                 sum);
+        status = WEFT_ERR_INVALID;
+    }
     if (status < 0) {
         client_engine_group_op_failed(op, status, text);
         return;
     }
-    double sum = 0;
-    for (uint32_t rank = 0; rank < session->ranks; rank++) sum += (double)step->all[rank].weight;
-    step->grad_scale = client_grad_scale((float)sum);
     step->known = true;
     client_request_complete(request, WEFT_OK, NULL);
     client_reduce_path_record_known(session);
@@ -128,9 +133,9 @@ static enum weft_status check_step(struct weft_session *session, const struct we
         return client_error(session, WEFT_ERR_INVALID, "step_begin: step is %llu; the next one is %llu", (unsigned long long)step->step, wanted);
     if (!isfinite(step->lr))
         return client_error(session, WEFT_ERR_INVALID, "step_begin: lr is %g; it must be finite", (double)step->lr);
-    if (!isfinite(step->weight) || step->weight <= 0)
-        return client_error(session, WEFT_ERR_INVALID, "step_begin: weight is %g; it must be positive (1 when all ranks have equal batches)",
-                            (double)step->weight);
+    if (!isfinite(step->weight) || step->weight < 0)
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: weight is %g; it must be zero (no samples) or positive (1 when all ranks have "
+                            "equal batches)", (double)step->weight);
     return WEFT_OK;
 }
 

@@ -1,10 +1,12 @@
 /* update.c - arithmetic on whole tensors, one slice at a time so that the engine stays responsive.
  *
  * The rules that make bits equal between modes (the shard does the same on its chunks):
- *     contribution = weight * gradient, rounded once, and not touched at all when the weight is 1;
+ *     contribution = weight * gradient, rounded once, not touched at all when the weight is 1, zero when it is 0;
  *                    plus what a codec that was left behind still owes, once
  *     grad_scale   = (float)(1 / (double)sum of weights)
  *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...), element by element where the rule goes so */
+#include <string.h>
+
 #include "client/session.h"
 #include "client/tensor.h"
 
@@ -17,7 +19,10 @@ bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
 {
     struct client_tensor_op *op = &tensor->op;
     uint64_t stop = slice_end(op->work_at, end);
-    weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->weight, stop - op->work_at);
+    if (op->weight == 0) /* contributes nothing, not even what is infinite or no number */
+        memset(op->scaled + op->work_at, 0, (stop - op->work_at) * sizeof(float));
+    else
+        weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->weight, stop - op->work_at);
     if (tensor->carry)
         weft_kernels()->sum_f32(op->scaled + op->work_at, op->scaled + op->work_at, tensor->carry + op->work_at, stop - op->work_at);
     op->work_at = stop;

@@ -234,7 +234,8 @@ struct weft_coll_args {
     uint64_t count;        /* elements; ALL_GATHER_BYTES: bytes of this rank's piece */
     enum weft_dtype dtype;
     enum weft_op op;
-    double factor;         /* SCALED_SUM: of this rank's contribution; the products are rounded to elements */
+    double factor;         /* SCALED_SUM: of this rank's contribution; the products are rounded to elements; 0: zeros, whatever is in `in` */
+    double total;          /* SCALED_SUM: the finished sum is multiplied by 1/total, as AVG is by 1/ranks. The same on all ranks. 0: it is not */
     uint32_t root;         /* send, recv: the other rank */
     /* Unequal pieces, one behind the other in the longer vector; (ranks,), read by the post only; NULL: `count` each.
      * reduce_scatter, all_gather: the same on all ranks; gather, scatter: at the root (the others: `count` and `unequal`); all_to_all:

@@ -63,6 +63,7 @@ struct sum {
     enum weft_dtype dtype;
     enum weft_op op;
     uint32_t ranks;
+    double total; /* the finished sum is divided by it: AVG by the ranks, SCALED_SUM by what its caller says; 0: it is not */
 };
 struct sum_in {
     const void *data;

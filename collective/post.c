@@ -350,7 +350,9 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->status = WEFT_OK;
     coll->text = "";
     coll->args = *args;
-    coll->sum = (struct sum){args->dtype, args->op, group->ranks};
+    coll->sum = (struct sum){args->dtype, args->op, group->ranks, 0};
+    if (args->op == WEFT_AVG && group->ranks > 1) coll->sum.total = group->ranks;
+    if (args->op == WEFT_SCALED_SUM) coll->sum.total = args->total;
     coll->wide = weft_plan_wide(plan->plan, plan->kind);
     coll->pairwise = is_pairwise(args->kind);
     coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);

@@ -3,7 +3,7 @@
  * A *partial* is what sums are made of: f32 for the narrower floats, else the element type itself. Narrower floats are
  * widened to f32, combined there and rounded to nearest even when written as elements. A finished sum is scaled first where
  * the reduction asks: AVG is one multiplication by 1/ranks in the partial's type, for integers a division that truncates
- * toward zero. Any `out` may equal an input, and a narrow input may lie at the end of the wide output (weft_action.wide). */
+ * toward zero; a scaled sum with a total (an average weighted by samples) is one multiplication by 1/total. Any `out` may equal an input, and a narrow input may lie at the end of the wide output (weft_action.wide). */
 #include "collective/internal.h"
 
 #include <string.h>
@@ -65,12 +65,15 @@ static void combine(enum weft_dtype dtype, enum weft_op op, void *out, const voi
         for (size_t i = 0; i < count; i++) ((type *)out)[i] = (type)((int64_t)((const type *)in)[i] / ranks); \
     } while (0)
 
-static void divide(enum weft_dtype dtype, int64_t ranks, void *out, const void *in, size_t count)
+static float share(const struct sum *sum) { return 1.0f / (float)sum->total; }
+
+static void divide(const struct sum *sum, enum weft_dtype dtype, void *out, const void *in, size_t count)
 {
+    const int64_t ranks = sum->ranks;
     switch (dtype) {
-    case WEFT_F32: weft_kernels()->scale_f32(out, in, 1.0f / (float)ranks, count); break;
+    case WEFT_F32: weft_kernels()->scale_f32(out, in, share(sum), count); break;
     case WEFT_F64:
-        for (size_t i = 0; i < count; i++) ((double *)out)[i] = ((const double *)in)[i] * (1.0 / (double)ranks);
+        for (size_t i = 0; i < count; i++) ((double *)out)[i] = ((const double *)in)[i] * (1.0 / sum->total);
         break;
     case WEFT_I8: DIVIDE_SHORT(int8_t); break;
     case WEFT_U8: DIVIDE_SHORT(uint8_t); break;
@@ -89,7 +92,7 @@ void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, str
     size_t element = weft_dtype_bytes(sum->dtype), partial = sum_partial_bytes(sum->dtype);
     if (!sum_is_narrow(sum->dtype)) {
         combine(sum->dtype, sum->op, out.data, left.data, right.data, count);
-        if (out.last && sum->op == WEFT_AVG && sum->ranks > 1) divide(sum->dtype, sum->ranks, out.data, out.data, count);
+        if (out.last && sum->total != 0) divide(sum, sum->dtype, out.data, out.data, count);
         return;
     }
     float a[TILE], b[TILE];
@@ -102,7 +105,7 @@ void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, str
         if (!right.wide) sum_widen(sum->dtype, b, y, n), y = b;
         float *total = out.wide ? z : a;
         combine(WEFT_F32, sum->op, total, x, y, n);
-        if (out.last && sum->op == WEFT_AVG && sum->ranks > 1) weft_kernels()->scale_f32(total, total, 1.0f / (float)sum->ranks, n);
+        if (out.last && sum->total != 0) weft_kernels()->scale_f32(total, total, share(sum), n);
         if (!out.wide) narrow(sum->dtype, z, total, n);
     }
 }
@@ -110,10 +113,10 @@ void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, str
 void sum_copy(const struct sum *sum, struct sum_out out, struct sum_in in, size_t count)
 {
     size_t element = weft_dtype_bytes(sum->dtype);
-    bool scales = out.last && sum->op == WEFT_AVG && sum->ranks > 1;
+    bool scales = out.last && sum->total != 0;
     if (out.wide == in.wide || !sum_is_narrow(sum->dtype)) {
         size_t bytes = in.wide ? sum_partial_bytes(sum->dtype) : element;
-        if (scales) divide(in.wide ? partial_type(sum->dtype) : sum->dtype, sum->ranks, out.data, in.data, count);
+        if (scales) divide(sum, in.wide ? partial_type(sum->dtype) : sum->dtype, out.data, in.data, count);
         else if (out.data != in.data && count) memmove(out.data, in.data, count * bytes);
         return;
     }
@@ -122,7 +125,7 @@ void sum_copy(const struct sum *sum, struct sum_out out, struct sum_in in, size_
         size_t n = count - done < TILE ? count - done : TILE;
         if (in.wide) {
             const float *from = (const float *)in.data + done;
-            if (scales) weft_kernels()->scale_f32(tile, from, 1.0f / (float)sum->ranks, n), from = tile;
+            if (scales) weft_kernels()->scale_f32(tile, from, share(sum), n), from = tile;
             narrow(sum->dtype, (uint8_t *)out.data + done * element, from, n);
         } else {
             sum_widen(sum->dtype, tile, (const uint8_t *)in.data + done * element, n);
@@ -135,7 +138,9 @@ void sum_scale(enum weft_dtype dtype, double factor, void *out, const void *in, 
 {
     float tile[TILE];
     size_t element = weft_dtype_bytes(dtype);
-    if (dtype == WEFT_F64)
+    if (factor == 0) /* contributes nothing, not even what is infinite or no number */
+        memset(out, 0, count * element);
+    else if (dtype == WEFT_F64)
         for (size_t i = 0; i < count; i++) ((double *)out)[i] = ((const double *)in)[i] * factor;
     else if (dtype == WEFT_F32)
         weft_kernels()->scale_f32(out, in, (float)factor, count);

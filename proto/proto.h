@@ -44,7 +44,7 @@ struct weft_wire_header {
     uint64_t step;
     uint64_t payload_bytes;
     float lr;              /* step_begin's; equal on all workers, disagreement is diagnosed */
-    float weight;          /* sample weight of this worker in this step, > 0 */
+    float weight;          /* sample weight of this worker in this step, >= 0 */
     float weight_sum;      /* RESULT: sum over workers (compressed modes scale by 1/weight_sum) */
     uint32_t text_bytes;   /* RESULT with an error: bytes of a sentence that follow the header, <= 128 */
 };

@@ -87,8 +87,8 @@ static void wrong_steps(struct crowd *crowd, struct weft_session *session, uint3
     CROWD_REFUSED(crowd, session, weft_push_pull(tensor, grad, weights, &request), WEFT_ERR_STATE, "outside a step");
     CROWD_REFUSED(crowd, session, weft_step_begin(session, NULL), WEFT_ERR_INVALID, "NULL");
     struct weft_step step = {.step = 1, .lr = 1, .weight = 1};
-    step.weight = 0;
-    CROWD_REFUSED(crowd, session, weft_step_begin(session, &step), WEFT_ERR_INVALID, "weight is 0");
+    step.weight = -1;
+    CROWD_REFUSED(crowd, session, weft_step_begin(session, &step), WEFT_ERR_INVALID, "weight is -1");
     step = (struct weft_step){.step = 2, .lr = 1, .weight = 1};
     CROWD_REFUSED(crowd, session, weft_step_begin(session, &step), WEFT_ERR_INVALID, "the next one is 1");
     step.step = 1;

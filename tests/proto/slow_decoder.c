@@ -38,7 +38,7 @@ uint32_t slow_xxh32(const uint8_t *data, size_t bytes)
 }
 
 static bool finite_bits(uint32_t bits) { return (bits >> 23 & 0xff) != 0xff; }
-static bool positive_bits(uint32_t bits) { return bits >> 31 == 0 && bits != 0; }
+static bool negative_bits(uint32_t bits) { return bits >> 31 == 1 && bits << 1 != 0; }
 
 int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *out)
 {
@@ -71,7 +71,7 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     if (h.status > 0 || h.status < -99) return -1;
     if (h.worker >= 4096 || h.tensor >= 65536 || h.chunk >= 65536 || h.payload_bytes > 1ull << 36) return -1;
     if (!finite_bits(h.lr_bits) || !finite_bits(h.weight_bits) || !finite_bits(h.weight_sum_bits)) return -1;
-    if (h.kind <= 2 && !positive_bits(h.weight_bits)) return -1;
+    if (h.kind <= 2 && negative_bits(h.weight_bits)) return -1;
     if (h.kind <= 4 && h.status != 0) return -1;
     if (h.payload_bytes && (h.kind == 3 || h.status < 0)) return -1;
     if (h.text_bytes > 128 || (h.text_bytes && h.status >= 0)) return -1;

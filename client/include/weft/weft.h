@@ -126,7 +126,7 @@ WEFT_API enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *wei
 struct weft_step {
     uint64_t step;  /* 1, 2, 3 ...: one more than the last; equal on all ranks */
     float lr;       /* learning rate; equal on all ranks, disagreement is WEFT_ERR_MISMATCH */
-    float weight;   /* this rank's sample weight, > 0; the mean is sum(weight*grad) / sum(weight) */
+    float weight;   /* this rank's sample weight, >= 0, not 0 on all; the mean is sum(weight*grad) / sum(weight) */
 };
 /* weft_step_begin() - open a step. Does not wait for the others. */
 WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *step);
@@ -183,6 +183,10 @@ WEFT_API enum weft_status weft_all_reduce(struct weft_session *session, const vo
 /* The sum of factor*in, each rank with a factor of its own; the products are rounded to dtype, a float. */
 WEFT_API enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void *in, void *out, uint64_t count,
                                                  enum weft_dtype dtype, double factor, struct weft_request *request);
+/* The average weighted by samples: sum(weight*in) / sum(weight), for floats; weight >= 0, and what a rank of weight 0 has in `in` does
+ * not matter. WEFT_ERR_INVALID on all ranks, and nothing else happens, when all weights are 0. Bits: docs/collectives.md. */
+WEFT_API enum weft_status weft_all_reduce_weighted(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                                   enum weft_dtype dtype, double weight, struct weft_request *request);
 /* in (ranks*count,), out (count,): rank r gets the reduced piece r. */
 WEFT_API enum weft_status weft_reduce_scatter(struct weft_session *session, const void *in, void *out, uint64_t count,
                                               enum weft_dtype dtype, enum weft_op op, struct weft_request *request);
@@ -283,6 +287,8 @@ struct weft_call {
      * may call nothing of weft but weft_test, weft_abort and weft_error_text. */
     void (*completed)(void *context, enum weft_status status);
     void *context;
+    bool weighted;                       /* WEFT_AVG of all_reduce, reduce, reduce_scatter, as weft_all_reduce_weighted; all ranks set it */
+    double weight;                       /* this rank's */
 };
 #define WEFT_CALL(...) (&(struct weft_call){.size = sizeof(struct weft_call), __VA_ARGS__})
 

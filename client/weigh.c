@@ -1,0 +1,120 @@
+/* weigh.c - averages weighted by samples: sum(w*x) / sum(w).
+ *
+ *     call ──► all_reduce of the weights (one f64, T) ──► total known ──► the call as a scaled sum: factor w, divided by the total
+ *
+ * Both stand in the group's queue one behind the other from the start, so they have their places in the order of operations on
+ * all ranks; the call is held back until the weights are there. All ranks divide by the same number: the f64 sum of the weights
+ * by T, exact for numbers of samples.
+ *
+ * Factors and total are divided by the power of two at or above the mean weight, which no bit of the result sees unless it
+ * under- or overflows: so f16 products of batches of 512 do not overflow, and equal weights that are a power of two give the bits of
+ * the plain average. */
+#include <math.h>
+#include <stdio.h>
+
+#include "client/call.h"
+#include "client/comm.h"
+#include "client/session.h"
+
+struct client_weighing {
+    struct weft_list link; /* session->weighings */
+    struct client_request *request;
+    struct client_group_op op;
+    double weight, total;
+};
+
+static uint32_t ranks_of(const struct client_request *request)
+{
+    return request->op.comm ? request->op.comm->ranks : request->session->ranks;
+}
+
+void client_weigh_args(const struct client_request *request, struct weft_coll_args *args)
+{
+    uint32_t ranks = ranks_of(request);
+    if (ranks == 1 && request->total > 0) return; /* the mean of one is itself */
+    int exponent;
+    if (frexp(request->total / ranks, &exponent) == 0.5) exponent--;
+    args->op = WEFT_SCALED_SUM;
+    args->factor = ldexp(request->factor, -exponent);
+    args->total = ldexp(request->total, -exponent);
+}
+
+static void give_back(struct client_weighing *weighing)
+{
+    weft_list_append(&weighing->op.session->weighings, &weighing->link);
+    weighing->request = NULL;
+}
+
+static void on_weighed(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    struct client_weighing *weighing = weft_container_of(op, struct client_weighing, op);
+    struct client_request *request = weighing->request; /* in a session that has failed it may be the caller's again */
+    if (op->session->engine.failed) { /* the call itself is ended by the engine */
+        give_back(weighing);
+        return;
+    }
+    if (status < 0) {
+        client_call_failed(op, status, text); /* runs this again */
+        return;
+    }
+    request->total = weighing->total;
+    give_back(weighing);
+    if (request->total > 0 && isfinite(request->total)) {
+        request->op.ready = true; /* whoever called this looks at the queue again */
+        return;
+    }
+    char sentence[200];
+    snprintf(sentence, sizeof sentence, "%s: the weights of all ranks sum to %g: no mean can be taken",
+             weft_coll_kind_name((enum weft_coll_kind)request->kind), request->total);
+    weft_list_remove(&request->op.link);
+    client_request_complete(request, WEFT_ERR_INVALID, sentence);
+}
+
+static enum weft_status post_weight(struct client_group_op *op, struct weft_error *error)
+{
+    struct client_weighing *weighing = weft_container_of(op, struct client_weighing, op);
+    const struct client_request *request = weighing->request;
+    struct weft_coll_args args = {
+        .kind = WEFT_COLL_ALL_REDUCE, .in = &weighing->weight, .out = &weighing->total, .count = 1, .dtype = WEFT_F64, .op = WEFT_SUM,
+        .reproducible = true, .deadline_ns = request->deadline_ns, .posted_ns = request->at_once ? request->started_ns : 0,
+    };
+    return weft_coll_post(client_call_group(request), &args, client_engine_group_op_done, op, &op->coll, error);
+}
+
+/* An idle one, or a new one: calls that run together need one each. NULL: no memory. */
+static struct client_weighing *take(struct weft_session *session)
+{
+    struct weft_list *idle = &session->weighings;
+    if (weft_list_empty(idle)) return weft_alloc_zero(session->env, sizeof(struct client_weighing));
+    struct client_weighing *weighing = weft_list_first(idle, struct client_weighing, link);
+    weft_list_remove(&weighing->link);
+    return weighing;
+}
+
+void client_weigh_start(struct client_request *request)
+{
+    struct weft_session *session = request->session;
+    struct client_weighing *weighing = take(session);
+    if (!weighing) {
+        client_request_complete(request, WEFT_ERR_NO_MEMORY, "no memory to weigh an average");
+        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory to weigh an average", session->rank);
+        return;
+    }
+    weft_list_init(&weighing->link);
+    weighing->request = request;
+    weighing->weight = request->factor;
+    weighing->op = (struct client_group_op){.ready = true, .post = post_weight, .done = on_weighed, .session = session, .comm = request->op.comm};
+    weft_list_init(&weighing->op.link);
+    request->op.ready = false;
+    weft_list_append(client_engine_group_queue(&weighing->op), &weighing->op.link);
+    client_engine_queue_group_op(session, &request->op); /* pumps: the first of them goes */
+}
+
+void client_weighings_free(struct weft_session *session)
+{
+    while (!weft_list_empty(&session->weighings)) {
+        struct client_weighing *weighing = weft_list_first(&session->weighings, struct client_weighing, link);
+        weft_list_remove(&weighing->link);
+        weft_free_bytes(session->env, weighing);
+    }
+}
