@@ -133,7 +133,7 @@ static enum weft_status check_step(struct weft_session *session, const struct we
         return client_error(session, WEFT_ERR_INVALID, "step_begin: step is %llu; the next one is %llu", (unsigned long long)step->step, wanted);
     if (!isfinite(step->lr))
         return client_error(session, WEFT_ERR_INVALID, "step_begin: lr is %g; it must be finite", (double)step->lr);
-    if (!isfinite(step->weight) || step->weight < 0)
+    if (!isfinite(step->weight) || signbit(step->weight))
         return client_error(session, WEFT_ERR_INVALID, "step_begin: weight is %g; it must be zero (no samples) or positive (1 when all ranks have "
                             "equal batches)", (double)step->weight);
     return WEFT_OK;

@@ -82,7 +82,7 @@ static bool floats_usable(const struct weft_wire_header *header)
 {
     bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
     if (!isfinite(header->lr) || !isfinite(header->weight) || !isfinite(header->weight_sum)) return false;
-    return !contributes || header->weight >= 0;
+    return !contributes || !signbit(header->weight);
 }
 
 void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WIRE_HEADER_BYTES])

@@ -38,7 +38,7 @@ uint32_t slow_xxh32(const uint8_t *data, size_t bytes)
 }
 
 static bool finite_bits(uint32_t bits) { return (bits >> 23 & 0xff) != 0xff; }
-static bool negative_bits(uint32_t bits) { return bits >> 31 == 1 && bits << 1 != 0; }
+static bool negative_bits(uint32_t bits) { return bits >> 31 != 0; }
 
 int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *out)
 {

@@ -121,13 +121,14 @@ static void refusals(void **state)
         {12, 4, 1, WEFT_WIRE_RESULT}, {12, 4, (uint32_t)-100, WEFT_WIRE_RESULT}, {32, 4, WEFT_LIMIT_WORKERS, WEFT_WIRE_PUSH},
         {40, 4, WEFT_LIMIT_TENSORS, WEFT_WIRE_PUSH}, {44, 4, WEFT_LIMIT_CHUNKS, WEFT_WIRE_PUSH},
         {56, 8, WEFT_LIMIT_PAYLOAD_BYTES + 1, WEFT_WIRE_PUSH}, {56, 8, 1, WEFT_WIRE_PULL}, {64, 4, 0x7fc00000, WEFT_WIRE_PUSH},
-        {68, 4, 0, WEFT_WIRE_PUSH}, {68, 4, 0x80000000, WEFT_WIRE_PUSH_PULL}, {68, 4, 0xbf800000, WEFT_WIRE_PUSH},
+        {68, 4, 0x80000001, WEFT_WIRE_PUSH}, {68, 4, 0x80000000, WEFT_WIRE_PUSH_PULL}, {68, 4, 0xbf800000, WEFT_WIRE_PUSH},
         {72, 4, 0x7f800000, WEFT_WIRE_RESULT}, {76, 4, 1, WEFT_WIRE_PUSH}, {76, 4, 0xffffffff, WEFT_WIRE_RESULT},
         {80, 4, 1, WEFT_WIRE_PUSH}, {84, 4, 0, WEFT_WIRE_PUSH}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (decode_poked(bad[i].at, bad[i].bytes, bad[i].value, bad[i].kind) != WEFT_ERR_MALFORMED)
             fail_msg("case %zu: offset %u value %llu was not refused", i, bad[i].at, (unsigned long long)bad[i].value);
-    assert_int_equal(decode_poked(68, 4, 0, WEFT_WIRE_INIT), WEFT_OK); /* only contributions need a weight */
+    assert_int_equal(decode_poked(68, 4, 0, WEFT_WIRE_PUSH), WEFT_OK); /* a worker out of data */
+    assert_int_equal(decode_poked(68, 4, 0xbf800000, WEFT_WIRE_INIT), WEFT_OK); /* only contributions have a weight */
 }
 
 /* A truncated or mutated header is refused or means the same to both decoders; with its checksum repaired too. */
