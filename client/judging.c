@@ -349,10 +349,11 @@ static void note_rate(struct client_judging *judging)
 {
     const struct client_traffic *traffic = &judging->traffic;
     const double ns = (double)traffic->busy_ns - traffic->coded_ns;
-    if (traffic->moved_bytes < TELLING_BYTES || ns < 0.5 * (double)traffic->busy_ns ||
+    const double bytes = traffic->moved_bytes + traffic->return_bytes; /* the last one's: it hides behind nothing */
+    if (bytes < TELLING_BYTES || ns < 0.5 * (double)traffic->busy_ns ||
         ns < 4 * judging->latency_ns)
         return;
-    judging->rate_max = fmax(judging->rate_max, traffic->moved_bytes / ns * 1e9);
+    judging->rate_max = fmax(judging->rate_max, bytes / ns * 1e9);
 }
 
 void client_judging_end(struct weft_session *session, uint64_t step_ns, uint64_t exposed_ns)
@@ -393,16 +394,17 @@ void client_judging_posted(struct weft_tensor *tensor)
 {
     struct client_traffic *traffic = &tensor->session->judging.traffic;
     const struct weft_judge_cost *cost = &tensor->choosing.costs[tensor->choosing.chosen];
-    if (tensor->choosing.candidates.count == 0) return;
+    if (!client_tensor_judged(tensor)) return;
     if (traffic->under_way++ == 0) traffic->busy_since_ns = weft_now_ns(tensor->session->env);
     traffic->moved_bytes += cost->wire_bytes;
+    traffic->return_bytes = fmax(traffic->return_bytes, cost->return_bytes);
     traffic->coded_ns += cost->encode_ns + cost->decode_ns;
 }
 
 void client_judging_done(struct weft_tensor *tensor)
 {
     struct client_traffic *traffic = &tensor->session->judging.traffic;
-    if (tensor->choosing.candidates.count == 0 || traffic->under_way == 0) return;
+    if (!client_tensor_judged(tensor) || traffic->under_way == 0) return;
     if (--traffic->under_way == 0)
         traffic->busy_ns += weft_now_ns(tensor->session->env) - traffic->busy_since_ns;
 }

@@ -1,5 +1,4 @@
-/* judging.h - the judge (compress/judge.h) at work in a session: tensors declared with codec "auto" in
- * all-reduce mode.
+/* judging.h - the judge (compress/judge.h) at work in a session: tensors declared with codec "auto".
  *
  *     first step_begin   measure   every rank times the candidates on samples; the link is that of the job's
  *                                  link table (session->cost), or they time it together where there is none
@@ -65,6 +64,7 @@ struct client_judging {
     double rate_max;                  /* bytes per second, of the steps that moved enough to tell */
     struct client_traffic {           /* engine's: of the open step */
         double moved_bytes, coded_ns; /* over the link; expected work of the codecs meanwhile */
+        double return_bytes;          /* the most that any exchange brings back when its own are out */
         uint64_t busy_ns, busy_since_ns;
         uint32_t under_way;
     } traffic;

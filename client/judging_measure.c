@@ -133,26 +133,61 @@ static double between(const struct sample *small, const struct sample *large, do
     return (a + (b - a) * at) * n;
 }
 
-static struct weft_judge_cost cost_of(const struct candidate_samples *samples, const struct weft_shape *shape,
-                                      uint32_t ranks)
+/* Through shards: a worker's link carries its contribution out and the aggregate in, a shard's all workers' of the tensors
+ * that are its own. The busier direction of the busier link counts, and the other one after it, less what pieces of
+ * the tensor let overlap. `bytes`: of the contributions; NULL: dense. */
+static void add_server_traffic(const struct weft_tensor *tensor, const struct weft_codec_spec *spec,
+                               const size_t *bytes, struct weft_judge_cost *cost)
+{
+    const struct weft_session *session = tensor->session;
+    const double crowd = session->ranks > session->shards ? (double)session->ranks / session->shards : 1;
+    double out = 0, in = 0, pieces = 1;
+    if (!bytes) {
+        out = in = (double)tensor->bytes;
+        pieces = tensor->plain_count;
+    }
+    for (uint32_t round = 0; round < weft_codec_rounds(spec) && bytes; round++) {
+        const double share = (double)bytes[round] /
+                             (double)weft_codec_contribution_bytes_max(spec, &tensor->shape, round);
+        out += (double)bytes[round];
+        in += share * (double)weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks);
+    }
+    cost->wire_bytes = crowd * fmax(out, in);
+    cost->return_bytes = crowd * fmin(out, in) / pieces;
+    cost->hops = 2 * weft_codec_rounds(spec);
+}
+
+static void add_traffic(const struct weft_tensor *tensor, const struct weft_codec_spec *spec, const size_t *bytes,
+                        struct weft_judge_cost *cost)
+{
+    struct weft_coll_traffic traffic;
+    if (tensor->mode == WEFT_MODE_SERVER) {
+        add_server_traffic(tensor, spec, bytes, cost);
+        return;
+    }
+    weft_coll_codec_traffic(spec, &tensor->shape, tensor->session->ranks, bytes, &traffic);
+    cost->wire_bytes = traffic.bytes;
+    cost->hops = traffic.hops;
+}
+
+static struct weft_judge_cost cost_of(const struct candidate_samples *samples, const struct weft_tensor *tensor)
 {
     const struct weft_codec_spec *spec = &samples->spec;
-    const uint64_t elems = weft_shape_elems(shape);
-    struct weft_coll_traffic traffic;
+    const struct weft_shape *shape = &tensor->shape;
+    const uint64_t elems = tensor->elems;
     size_t bytes[WEFT_CODEC_ROUNDS_MAX] = {0};
     if (samples->large.encode_ns == 0) return (struct weft_judge_cost){.encode_ns = -1};
     for (uint32_t round = 0; round < weft_codec_rounds(spec); round++)
         bytes[round] = (size_t)(samples->large.share[round] *
                                 (double)weft_codec_contribution_bytes_max(spec, shape, round));
-    weft_coll_codec_traffic(spec, shape, ranks, bytes, &traffic);
-    return (struct weft_judge_cost){
+    struct weft_judge_cost cost = {
         .encode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.encode_ns,
                                        samples->large.encode_ns, elems),
         .decode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.decode_ns,
                                        samples->large.decode_ns, elems),
-        .wire_bytes = traffic.bytes,
-        .hops = traffic.hops,
     };
+    add_traffic(tensor, spec, bytes, &cost);
+    return cost;
 }
 
 /* Samples of a spec are taken once, on the largest tensor that has it. */
@@ -215,10 +250,8 @@ static enum weft_status measure_codecs(struct weft_session *session)
     for (uint32_t i = 0; i < judging->count && status == WEFT_OK; i++) {
         struct weft_tensor *tensor = judging->tensors[i];
         struct client_choosing *choosing = &tensor->choosing;
-        struct weft_coll_traffic dense;
-        weft_coll_codec_traffic(&choosing->candidates.specs[0], &tensor->shape, session->ranks, NULL, &dense);
-        choosing->costs[0] =
-            (struct weft_judge_cost){.encode_ns = CALL_NS, .wire_bytes = dense.bytes, .hops = dense.hops};
+        choosing->costs[0] = (struct weft_judge_cost){.encode_ns = CALL_NS};
+        add_traffic(tensor, &choosing->candidates.specs[0], NULL, &choosing->costs[0]);
         for (uint32_t c = 1; c < choosing->candidates.count; c++) {
             const struct weft_codec_spec *spec = &choosing->candidates.specs[c];
             struct candidate_samples *samples = samples_of(known, count, spec);
@@ -227,7 +260,7 @@ static enum weft_status measure_codecs(struct weft_session *session)
                 samples->spec = *spec;
                 take_samples(session, largest_with(judging, spec), grad, out, samples);
             }
-            choosing->costs[c] = cost_of(samples, &tensor->shape, session->ranks);
+            choosing->costs[c] = cost_of(samples, tensor);
         }
     }
     weft_free_bytes(env, known);
@@ -251,31 +284,35 @@ static enum weft_status gather(struct weft_session *session, const double *mine,
                   "measuring codecs and links");
 }
 
+enum { COST_WORDS = 4 };
+
 /* The slowest rank's work counts, and everybody goes by it. */
 static enum weft_status agree_on_costs(struct weft_session *session)
 {
     struct client_judging *judging = &session->judging;
-    const size_t count = (size_t)judging->count * WEFT_JUDGE_CANDIDATES_MAX * 3;
+    const size_t count = (size_t)judging->count * WEFT_JUDGE_CANDIDATES_MAX * COST_WORDS;
     double *mine = weft_alloc_zero(session->env, count * sizeof *mine);
     double *all = weft_alloc_array(session->env, count * session->ranks, sizeof *all);
     enum weft_status status = mine && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < judging->count && status == WEFT_OK; i++)
         for (uint32_t c = 0; c < judging->tensors[i]->choosing.candidates.count; c++) {
             const struct weft_judge_cost *cost = &judging->tensors[i]->choosing.costs[c];
-            double *place = mine + (i * WEFT_JUDGE_CANDIDATES_MAX + c) * 3;
-            memcpy(place, (double[3]){cost->encode_ns, cost->decode_ns, cost->wire_bytes}, 3 * sizeof *place);
+            const double words[COST_WORDS] = {cost->encode_ns, cost->decode_ns, cost->wire_bytes,
+                                              cost->return_bytes};
+            memcpy(mine + (i * WEFT_JUDGE_CANDIDATES_MAX + c) * COST_WORDS, words, sizeof words);
         }
     if (status == WEFT_OK) status = gather(session, mine, all, count);
     for (uint32_t i = 0; i < judging->count && status == WEFT_OK; i++)
         for (uint32_t c = 0; c < judging->tensors[i]->choosing.candidates.count; c++) {
             struct weft_judge_cost *cost = &judging->tensors[i]->choosing.costs[c];
             for (uint32_t rank = 0; rank < session->ranks; rank++) {
-                const double *place = all + rank * count + (i * WEFT_JUDGE_CANDIDATES_MAX + c) * 3;
+                const double *place = all + rank * count + (i * WEFT_JUDGE_CANDIDATES_MAX + c) * COST_WORDS;
                 if (!(place[0] >= 0)) cost->encode_ns = -1; /* where one rank cannot, none does */
                 if (cost->encode_ns < 0) break;
                 cost->encode_ns = fmax(cost->encode_ns, place[0]);
                 cost->decode_ns = fmax(cost->decode_ns, place[1]);
                 cost->wire_bytes = fmax(cost->wire_bytes, place[2]);
+                cost->return_bytes = fmax(cost->return_bytes, place[3]);
             }
         }
     weft_free_bytes(session->env, mine);

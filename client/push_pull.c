@@ -78,10 +78,11 @@ enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, vo
     return start(tensor, CLIENT_OP_PUSH_PULL, request);
 }
 
-/* push and pull move whole dense chunks: a codec's rounds, and all-reduce, have no halves. */
+/* push and pull move whole dense chunks: a codec's rounds, and all-reduce, have no halves, and of a tensor whose codec
+ * may change the shards keep no weights. */
 static enum weft_status check_halves(struct weft_tensor *tensor, const char *call)
 {
-    if (tensor->mode == WEFT_MODE_SERVER && !tensor->codec) return WEFT_OK;
+    if (tensor->mode == WEFT_MODE_SERVER && !tensor->codec && !client_tensor_judged(tensor)) return WEFT_OK;
     return client_error(tensor->session, WEFT_ERR_UNSUPPORTED, "%s of tensor '%s': only dense tensors in server mode have it; use push_pull",
                         call, tensor->name);
 }
@@ -93,7 +94,7 @@ enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct 
     WEFT_TRY(check_halves(tensor, "push"));
     WEFT_TRY(check_contribution(tensor, "push"));
     tensor->op.in = grad;
-    if (tensor->session->step.weight != 1.0f) {
+    if (tensor->session->step.weight != 1.0f || tensor->carry) {
         WEFT_TRY(client_tensor_need_scratch(tensor));
         tensor->op.scaled = tensor->scratch;
     }

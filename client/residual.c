@@ -147,10 +147,6 @@ static enum weft_status debt_to_carry(struct weft_tensor *tensor, struct restore
 {
     struct weft_session *session = tensor->session;
     if (!restored->codec) return WEFT_OK;
-    if (tensor->mode != WEFT_MODE_ALL_REDUCE)
-        return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "residual_load of tensor '%s': in server mode only with the codec that saved it",
-                            tensor->name);
     float *owed = weft_alloc_array(session->env, tensor->elems, sizeof *owed);
     if (!owed)
         return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for what tensor '%s' owes", tensor->name);

@@ -3,6 +3,7 @@
  *     dense     PUSH_PULL(step s)           -->  shard: fold, optimiser     RESULT: new weights, straight into `out`
  *     codec     PUSH_PULL(s, round k)       -->  shard: combine             RESULT: aggregate of round k
  *               take, encode round k+1 ... last round: finish, the same optimiser here
+ *     auto      as the choice in force says; dense then brings the mean, and the same optimiser works here
  *     INIT / PUSH: a payload goes, an empty RESULT answers.  PULL: nothing goes, a payload answers.
  *
  * A chunk is settled when its result is here and the transport holds no buffer of it; a round ends when all are.
@@ -133,14 +134,16 @@ void client_server_path_resend(struct weft_session *session)
 
 static void expect_results(struct weft_tensor *tensor)
 {
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) tensor->chunks[i].wanted = true;
-    tensor->op.results_left = tensor->chunk_count;
+    struct client_tensor_op *op = &tensor->op;
+    for (uint32_t i = 0; i < op->chunk_count; i++) tensor->chunks[op->chunk_first + i].wanted = true;
+    op->results_left = op->chunk_count;
 }
 
 static void start_round(struct weft_tensor *tensor)
 {
     expect_results(tensor);
-    for (uint32_t i = 0; i < tensor->chunk_count && tensor->op.status == WEFT_OK; i++) start_chunk(&tensor->chunks[i]);
+    const struct client_tensor_op *op = &tensor->op;
+    for (uint32_t i = 0; i < op->chunk_count && op->status == WEFT_OK; i++) start_chunk(&tensor->chunks[op->chunk_first + i]);
 }
 
 /* ---- computing ---- */
@@ -154,7 +157,7 @@ static bool run_scale(struct client_work *work)
     if (!client_scale_slice(tensor, chunk->offset + chunk->count)) return false;
     op->chunks_scaled++;
     start_chunk(chunk);
-    return op->chunks_scaled == tensor->chunk_count;
+    return op->chunks_scaled == op->chunk_count;
 }
 
 /* ---- a codec's arithmetic: in its turn on the engine while it is short, else at the compute thread ----
@@ -165,8 +168,9 @@ static bool run_scale(struct client_work *work)
 static void encode_round(struct weft_tensor *tensor, uint32_t round)
 {
     struct client_tensor_op *op = &tensor->op;
-    op->computed = weft_codec_encode(tensor->codec, round, round == 0 ? op->in : NULL, op->weight, tensor->contribution[round],
-                                     &tensor->contribution_bytes[round]);
+    const float *in = op->scaled ? op->scaled : op->in;
+    op->computed = weft_codec_encode(tensor->codec, round, round == 0 ? in : NULL, op->scaled ? 1.0f : op->weight,
+                                     tensor->contribution[round], &tensor->contribution_bytes[round]);
 }
 
 static void run_encode(struct weft_task *task) { encode_round(weft_container_of(task, struct weft_tensor, task), 0); }
@@ -192,7 +196,7 @@ static void compute_failed(struct weft_tensor *tensor)
     struct client_tensor_op *op = &tensor->op;
     if (op->damaged)
         client_tensor_fail(tensor, op->computed, "got a damaged aggregate (round %u, %zu bytes) from %s", op->round, op->aggregate_bytes,
-                           client_endpoint_name(tensor->session, tensor->chunks[0].endpoint));
+                           client_endpoint_name(tensor->session, tensor->chunks[op->chunk_first].endpoint));
     else if (op->computed == WEFT_ERR_INVALID)
         client_tensor_fail(tensor, op->computed, "has a gradient that is not finite (NaN or Inf) on rank %u; nothing was sent",
                            tensor->session->rank);
@@ -205,13 +209,15 @@ static bool run_codec_update(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
     if (!client_update_slice(tensor, tensor->scratch, 1.0f)) return false;
-    if (client_hash_due(tensor)) compute(tensor, run_hash, complete);
+    if (!client_tensor_judged(tensor) && client_hash_due(tensor)) compute(tensor, run_hash, complete);
     else complete(tensor);
     return true;
 }
 
+/* The mean gradient is here: the caller has it, or the weights take it. */
 static void decoded(struct weft_tensor *tensor)
 {
+    client_judging_done(tensor);
     if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
         complete(tensor);
         return;
@@ -335,7 +341,8 @@ static bool result_place(const struct client_chunk *chunk, size_t payload_bytes,
         *place_out = tensor->aggregate;
         return payload_bytes <= tensor->aggregate_bytes_max;
     }
-    *place_out = (float *)op->out + chunk->offset;
+    const bool updates = op->kind == CLIENT_OP_PUSH_PULL && client_tensor_updates_here(tensor);
+    *place_out = (updates ? tensor->scratch : (float *)op->out) + chunk->offset;
     return payload_bytes == chunk->count * sizeof(float);
 }
 
@@ -420,11 +427,27 @@ static void advance(struct weft_tensor *tensor)
         return;
     }
     if (op->status < 0 || op->results_left > 0) return; /* a failed one ends with the session's fail letter */
-    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
-        compute(tensor, run_take, taken);
-        return;
-    }
-    client_request_complete(op->request, WEFT_OK, NULL);
+    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, taken);
+    else if (client_tensor_judged(tensor)) decoded(tensor);
+    else complete(tensor);
+}
+
+/* What goes over the link begins with arithmetic on the whole tensor. */
+static bool run_scale_whole(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    if (!client_scale_slice(tensor, tensor->elems)) return false;
+    compute(tensor, run_encode, encoded);
+    return true;
+}
+
+/* The chunks of the choice in force; of the one codec, where there is no choice. */
+static void take_chunks(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    const bool coded = client_tensor_judged(tensor) && tensor->choosing.chosen > 0;
+    op->chunk_first = coded ? tensor->plain_count + tensor->choosing.chosen - 1 : 0;
+    op->chunk_count = coded ? 1 : tensor->plain_count;
 }
 
 void client_server_path_start(struct weft_mail *mail)
@@ -433,8 +456,15 @@ void client_server_path_start(struct weft_mail *mail)
     struct weft_tensor *tensor = request->tensor;
     struct client_tensor_op *op = &tensor->op;
     if (!client_request_opened(request)) return;
+    take_chunks(tensor);
+    if (op->kind == CLIENT_OP_PUSH_PULL) client_judging_posted(tensor);
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
-        compute(tensor, run_encode, encoded);
+        if (!op->scaled) {
+            compute(tensor, run_encode, encoded);
+            return;
+        }
+        tensor->work.run = run_scale_whole;
+        client_engine_queue_work(tensor->session, &tensor->work);
     } else if (op->scaled) {
         expect_results(tensor);
         tensor->work.run = run_scale;

@@ -1,6 +1,6 @@
 /* step.c - weft_step_begin and weft_step_end: the step is the unit of agreement.
  *
- * A job with tensors in all-reduce mode exchanges one small record per step (step number, learning rate, sample
+ * A job with tensors in all-reduce mode, or with a choice of codecs, exchanges one small record per step (step number, learning rate, sample
  * weight): an all_gather that is posted by step_begin, waits for nobody, and is needed only when the first reduced
  * tensor is there. In server mode the same numbers travel in every push and the shard compares them.
  *
@@ -147,7 +147,7 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     if (client_parted(session)) return weft_shrink(session); /* between two steps */
     struct client_step *step = &session->step;
     WEFT_TRY(client_judging_begin(session, begun->step));
-    step->recorded = session->reduce_tensor_count > 0;
+    step->recorded = session->reduce_tensor_count > 0 || session->judging.count > 0;
     step->known = false;
     step->lr = begun->lr;
     step->weight = begun->weight;

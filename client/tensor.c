@@ -51,17 +51,13 @@ static const char *codec_text(const struct weft_tensor_options *options, const s
 {
     if (options->codec && options->codec[0]) return options->codec;
     const char *text = weft_config_text(tensor->session->settings.config, "client.codec");
-    const bool possible = tensor->dtype == WEFT_F32 && !(tensor->mode == WEFT_MODE_SERVER && weft_judge_asked(text));
-    return text[0] && possible ? text : "dense";
+    return text[0] && tensor->dtype == WEFT_F32 ? text : "dense";
 }
 
 /* What the tensor begins with; a choice begins with dense. */
 static enum weft_status parse_codec(const char *text, struct weft_tensor *tensor, struct weft_codec_spec *spec_out, struct weft_error *error)
 {
     if (!weft_judge_asked(text)) return weft_codec_parse(text, spec_out, error);
-    if (tensor->mode == WEFT_MODE_SERVER)
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
-                              "codec \"auto\" works in all-reduce mode only in this version: choose WEFT_MODE_ALL_REDUCE, or name a codec");
     WEFT_TRY(weft_judge_parse(text, &tensor->choosing.candidates, error));
     weft_judge_resolve(&tensor->choosing.candidates, &tensor->shape);
     *spec_out = tensor->choosing.candidates.specs[0];
@@ -163,10 +159,13 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
 static enum weft_status take_chunks(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
 {
     struct weft_session *session = tensor->session;
+    const uint64_t elems = tensor->elems;
     uint64_t offset = 0;
     size_t count = tensor->mode == WEFT_MODE_SERVER ? declared->n_chunks : 0;
-    bool whole = tensor->codec_spec.id != WEFT_CODEC_DENSE;
-    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS || (whole && count > 1)) goto err;
+    const bool whole = tensor->codec_spec.id != WEFT_CODEC_DENSE;
+    const size_t coded = tensor->mode == WEFT_MODE_SERVER && client_tensor_judged(tensor) ? tensor->choosing.candidates.count - 1 : 0;
+    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS || (whole && count > 1) || count < coded) goto err;
+    const size_t plain = count - coded;
     if (count > 0) {
         tensor->chunks = weft_alloc_array(session->env, count, sizeof *tensor->chunks);
         if (!tensor->chunks) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the chunks of tensor '%s'", tensor->name);
@@ -175,15 +174,18 @@ static enum weft_status take_chunks(struct weft_tensor *tensor, const Weft__Cont
     for (size_t i = 0; i < count; i++) {
         const Weft__Control__Chunk *source = declared->chunks[i];
         const struct client_member *owner = client_member_of_endpoint(session, source->endpoint);
-        if (source->offset != offset || source->count == 0 || source->count > tensor->elems - offset || !owner || !owner->is_shard)
-            goto err;
+        const uint32_t candidate = i < plain ? 0 : (uint32_t)(i - plain) + 1;
+        if (source->candidate != candidate || !owner || !owner->is_shard) goto err;
+        if (candidate > 0 && (source->offset != 0 || source->count != elems)) goto err;
+        if (candidate == 0 && (source->offset != offset || source->count == 0 || source->count > elems - offset)) goto err;
         tensor->chunks[i] = (struct client_chunk){.tensor = tensor, .index = (uint32_t)i, .endpoint = source->endpoint,
-                                                  .offset = offset, .count = source->count};
+                                                  .offset = source->offset, .count = source->count};
         weft_list_init(&tensor->chunks[i].send_link);
-        offset += source->count;
+        if (candidate == 0) offset += source->count;
     }
-    if (tensor->mode == WEFT_MODE_SERVER && offset != tensor->elems) goto err;
+    if (tensor->mode == WEFT_MODE_SERVER && offset != elems) goto err;
     tensor->chunk_count = (uint32_t)count;
+    tensor->plain_count = (uint32_t)plain;
     tensor->id = declared->tensor;
     return WEFT_OK;
 
@@ -191,6 +193,38 @@ err:
     client_fail(session, WEFT_ERR_MALFORMED, true, "rank %u: the coordinator placed tensor '%s' in a way that does not cover it",
                 session->rank, tensor->name);
     return client_usable(session);
+}
+
+static void see_most(size_t bytes, size_t *most)
+{
+    if (bytes > *most) *most = bytes;
+}
+
+/* Room for what travels in server mode, with the codec it has or any that may be chosen. */
+static bool take_messages(struct weft_tensor *tensor)
+{
+    const struct weft_session *session = tensor->session;
+    const uint32_t candidates = client_tensor_judged(tensor) ? tensor->choosing.candidates.count : 1;
+    size_t most[WEFT_CODEC_ROUNDS_MAX] = {0};
+    for (uint32_t c = 0; c < candidates; c++) {
+        const struct weft_codec_spec *spec = client_tensor_judged(tensor) ? &tensor->choosing.candidates.specs[c] : &tensor->codec_spec;
+        if (spec->id == WEFT_CODEC_DENSE) continue; /* from the caller's memory into the caller's */
+        for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
+            see_most(weft_codec_contribution_bytes_max(spec, &tensor->shape, round), &most[round]);
+            see_most(weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks), &tensor->aggregate_bytes_max);
+        }
+    }
+    bool failed = false;
+    for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) {
+        if (most[round] == 0) continue;
+        tensor->contribution[round] = weft_alloc_zero(session->env, most[round]);
+        failed |= !tensor->contribution[round];
+    }
+    if (tensor->aggregate_bytes_max > 0) {
+        tensor->aggregate = weft_alloc_zero(session->env, tensor->aggregate_bytes_max);
+        failed |= !tensor->aggregate;
+    }
+    return !failed;
 }
 
 static enum weft_status take_memory(struct weft_tensor *tensor)
@@ -202,17 +236,7 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
     bool failed = false;
     if (spec->id != WEFT_CODEC_DENSE) status = weft_codec_create(env, spec, &tensor->shape, &tensor->codec);
     if (tensor->codec) weft_codec_set_ranks(tensor->codec, session->ranks);
-    if (tensor->codec && tensor->mode == WEFT_MODE_SERVER) {
-        for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
-            size_t bytes = weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks);
-            if (bytes > tensor->aggregate_bytes_max) tensor->aggregate_bytes_max = bytes;
-            tensor->contribution[round] =
-                weft_alloc_zero(env, weft_codec_contribution_bytes_max(spec, &tensor->shape, round));
-            failed |= !tensor->contribution[round];
-        }
-        tensor->aggregate = weft_alloc_zero(env, tensor->aggregate_bytes_max);
-        failed |= !tensor->aggregate;
-    }
+    if (tensor->mode == WEFT_MODE_SERVER) failed |= !take_messages(tensor);
     if (client_tensor_updates_here(tensor)) {
         tensor->scratch = weft_alloc_zero(env, tensor->bytes);
         failed |= !tensor->scratch;
@@ -231,7 +255,7 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
 static enum weft_status take_place(struct weft_tensor *tensor)
 {
     WEFT_TRY(take_memory(tensor));
-    if (tensor->choosing.candidates.count < 2) return WEFT_OK;
+    if (!client_tensor_judged(tensor)) return WEFT_OK;
     const enum weft_status status = client_judging_add(tensor->session, tensor);
     return status == WEFT_OK ? WEFT_OK : client_error(tensor->session, status, "no memory to choose a codec for tensor '%s'", tensor->name);
 }

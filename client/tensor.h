@@ -22,7 +22,8 @@
 #include "proto/proto.h"
 #include "weft/weft.h"
 
-/* A piece of the tensor with one owner; in codec modes one chunk holds all. */
+/* A piece of the tensor with one owner; in codec modes one chunk holds all. With codec "auto" there are the dense chunks,
+ * then one chunk of all elements per coded candidate; an operation uses those of one choice. */
 struct client_chunk {
     struct weft_tensor *tensor;
     uint32_t index, endpoint;
@@ -48,6 +49,7 @@ struct client_tensor_op {
     uint64_t work_at;              /* elements done by the running computation */
     uint32_t chunks_scaled;        /* server mode: chunks whose scaled gradient is ready and on its way */
     uint32_t round;                /* of the codec; 0 for dense */
+    uint32_t chunk_first, chunk_count; /* server mode: the chunks it uses */
     uint32_t results_left;         /* chunks whose result has not come */
     uint32_t in_transport;         /* sends and accepts whose buffers the transport holds; a task that is computing */
     size_t aggregate_bytes;        /* codec: what came in this round */
@@ -77,7 +79,7 @@ struct weft_tensor {
     struct weft_optimizer optimizer;
     struct weft_codec *codec;          /* owned; NULL: dense */
     struct client_choosing choosing;   /* codec "auto" */
-    uint32_t chunk_count;
+    uint32_t chunk_count, plain_count; /* of all choices; those that hold the tensor once: dense, or the one codec's */
     struct client_chunk *chunks;       /* (chunk_count,) owned; server mode */
 
     /* owned, all elements of f32; NULL where the mode needs none */
@@ -105,10 +107,13 @@ struct weft_tensor {
     uint64_t hash, hash_step;
 };
 
-/* The whole-tensor modes keep their optimiser here; dense server mode leaves it to the shards. */
+/* Is its codec the judge's to choose? */
+static inline bool client_tensor_judged(const struct weft_tensor *tensor) { return tensor->choosing.candidates.count > 1; }
+/* The whole-tensor modes keep their optimiser here, and so does a tensor whose mode may become one with any step; dense
+ * server mode leaves it to the shards. */
 static inline bool client_tensor_updates_here(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec);
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec || client_tensor_judged(tensor));
 }
 void client_tensor_free(struct weft_tensor *tensor);
 /* Caller: memory for weight * gradient where `out` cannot serve. */

@@ -23,7 +23,8 @@ enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
                             tensor->initialised ? "for the second time" : "inside a step");
     char what[300];
     snprintf(what, sizeof what, "init of tensor '%s'", tensor->name);
-    if (tensor->mode == WEFT_MODE_SERVER && session->rank == 0) WEFT_TRY(install(tensor, weights, what));
+    const bool shards_keep = tensor->mode == WEFT_MODE_SERVER && !client_tensor_judged(tensor);
+    if (shards_keep && session->rank == 0) WEFT_TRY(install(tensor, weights, what));
 
     struct weft_request request = {{0}};
     WEFT_TRY(weft_broadcast(session, weights, tensor->elems, tensor->dtype, 0, &request));

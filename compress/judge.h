@@ -13,7 +13,7 @@
  *
  *     encoded[i] = max(encoded[i-1], ready[i]) + encode          one engine works for all of them
  *     sent[i]    = max(sent[i-1], encoded[i]) + wire bytes / bandwidth
- *     decoded[i] = max(decoded[i-1], sent[i] + hops * latency) + decode
+ *     decoded[i] = max(decoded[i-1], sent[i] + hops * latency + return bytes / bandwidth) + decode
  *     step       = max(compute, last decoded, engine's own work)
  *
  * Codec work for which the host has no spare processor delays the gradients behind it and the computation
@@ -58,6 +58,8 @@ struct weft_judge_cost {
         decode_ns;     /* work of this rank before its first byte leaves, and all that comes after */
     double wire_bytes; /* through the busier direction of a rank's link, all rounds */
     double hops;       /* messages that wait for one another */
+    double return_bytes; /* that come back through the other direction when those are out: they delay this exchange,
+                          * and not the next one. 0 where both directions are busy at the same time */
 };
 
 struct weft_judge_tensor {

@@ -55,6 +55,11 @@ static enum weft_status add(const char *text, size_t length, struct weft_codec_s
             "auto: \"%s\" keeps the optimiser's momentum, which the other candidates would train without; "
             "name it as the tensor's only codec",
             one);
+    if (spec.global)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "auto: \"%s\" keeps a debt where contributions are summed, which no other candidate "
+                              "would pay back; name it as the tensor's only codec",
+                              one);
     if (known(specs, *count, &spec))
         return weft_error_set(error, WEFT_ERR_INVALID, "auto: the candidate \"%s\" is there twice", one);
     if (*count == WEFT_JUDGE_CANDIDATES_MAX)

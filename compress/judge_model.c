@@ -36,15 +36,22 @@ static double wire_ns(const struct weft_judge_figures *figures, const struct wef
     return cost->wire_bytes / figures->bytes_per_second * 1e9;
 }
 
+/* From the last byte out until all is back: the link is free for others meanwhile. */
+static double transit_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost)
+{
+    return cost->hops * figures->latency_ns + cost->return_bytes / figures->bytes_per_second * 1e9;
+}
+
 static bool usable(const struct weft_judge_cost *cost)
 {
     return cost->encode_ns >= 0 && cost->decode_ns >= 0 && cost->wire_bytes >= 0 && cost->hops >= 0 &&
-           isfinite(cost->encode_ns + cost->decode_ns + cost->wire_bytes + cost->hops);
+           cost->return_bytes >= 0 &&
+           isfinite(cost->encode_ns + cost->decode_ns + cost->wire_bytes + cost->hops + cost->return_bytes);
 }
 
 double weft_judge_exchange_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost)
 {
-    return cost->encode_ns + wire_ns(figures, cost) + cost->hops * figures->latency_ns + cost->decode_ns;
+    return cost->encode_ns + wire_ns(figures, cost) + transit_ns(figures, cost) + cost->decode_ns;
 }
 
 static void pass(struct front *front, const struct weft_judge_figures *figures, double ready,
@@ -55,7 +62,7 @@ static void pass(struct front *front, const struct weft_judge_figures *figures, 
     front->engine = larger(front->engine, ready) + cost->encode_ns;
     front->link = larger(front->link, front->engine) + wire_ns(figures, cost);
     front->decoder =
-        larger(front->decoder, front->link + cost->hops * figures->latency_ns) + cost->decode_ns - steal;
+        larger(front->decoder, front->link + transit_ns(figures, cost)) + cost->decode_ns - steal;
     front->engine -= steal;
     front->link -= steal;
     front->delay += steal;
@@ -81,7 +88,7 @@ static struct tail tail_before(const struct tail *behind, const struct weft_judg
     struct tail tail;
     tail.decoder = cost->decode_ns + behind->decoder;
     tail.link =
-        wire_ns(figures, cost) + larger(behind->link, cost->hops * figures->latency_ns + tail.decoder);
+        wire_ns(figures, cost) + larger(behind->link, transit_ns(figures, cost) + tail.decoder);
     tail.engine = cost->encode_ns + larger(behind->engine, tail.link);
     tail.work = cost->encode_ns + cost->decode_ns + behind->work;
     tail.constant = larger(ready + larger(tail.engine, tail.work), behind->constant + steal);

@@ -10,6 +10,7 @@
 #define WEFT_LIMIT_TENSORS 65536u
 #define WEFT_LIMIT_DIMS 8u                /* of one tensor */
 #define WEFT_LIMIT_CHUNKS 65536u          /* of one tensor */
+#define WEFT_LIMIT_CANDIDATES 8u          /* codecs that a tensor chooses from, dense among them */
 #define WEFT_LIMIT_TENSOR_ELEMS (1ull << 32)
 #define WEFT_LIMIT_CHUNK_BYTES_MIN 1024u  /* cut size of a declaration */
 #define WEFT_LIMIT_CHUNK_BYTES (1ull << 36)

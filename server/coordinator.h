@@ -55,11 +55,13 @@ struct coordinator_endpoint {
     uint32_t id;
     uint32_t shard;
     uint64_t load_bytes;
+    uint64_t coded_bytes; /* of tensors whose codecs meet here when they are chosen (codec "auto") */
 };
 
 struct coordinator_tensor {
     Weft__Control__Declare declare; /* strings and dims owned; codec in its canonical form */
-    struct weft_codec_spec codec;   /* resolved for the shape */
+    struct weft_codec_spec codec;   /* resolved for the shape; of codec "auto": dense */
+    uint32_t candidates;            /* codecs to choose from; codec "auto", else 0 */
     uint32_t first_rank;            /* who declared it first */
     uint32_t declared_count;        /* workers that have */
     bool placed, announced;

@@ -100,19 +100,22 @@ void coordinator_tensors_free(struct weft_coordinator *coordinator)
 
 /* `declare` with its codec in canonical form (in `codec_text`), and everything that can be said against it alone. */
 static enum weft_status check_declare(struct weft_coordinator *coordinator, const Weft__Control__Declare *declare, char *codec_text,
-                                      size_t codec_bytes, struct weft_codec_spec *resolved_out, struct weft_error *error)
+                                      size_t codec_bytes, struct weft_codec_spec *resolved_out, uint32_t *candidates_out,
+                                     struct weft_error *error)
 {
     struct weft_codec_spec spec;
     struct weft_optimizer optimizer;
     struct weft_shape shape = {.dim_count = (uint32_t)declare->n_dims};
     _Static_assert(WEFT_LIMIT_DIMS == WEFT_TENSOR_DIMS_MAX, "one limit of dimensions");
+    _Static_assert(WEFT_LIMIT_CANDIDATES == WEFT_JUDGE_CANDIDATES_MAX, "one limit of candidates");
     memcpy(shape.dims, declare->dims, declare->n_dims * sizeof shape.dims[0]);
     const bool judged = weft_judge_asked(declare->codec);
+    *candidates_out = 0;
     if (judged) {
         struct weft_judge_candidates candidates;
-        if (declare->mode == WEFT_WIRE_MODE_SERVER)
-            return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codec \"auto\" works in all-reduce mode only in this version: name a codec");
         WEFT_TRY((enum weft_status)weft_judge_parse(declare->codec, &candidates, error));
+        weft_judge_resolve(&candidates, &shape);
+        *candidates_out = candidates.count;
         spec = candidates.specs[0];
         snprintf(codec_text, codec_bytes, "%s", declare->codec);
     } else {
@@ -196,6 +199,24 @@ static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordi
     return best;
 }
 
+/* Of a tensor with a choice: each codec encodes the tensor whole, so all meet at one endpoint, where the dense pieces
+ * may lie anywhere. */
+static void place_candidates(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
+{
+    struct coordinator_endpoint *home = &coordinator->endpoints[0];
+    for (uint32_t i = 1; i < coordinator->endpoint_count; i++)
+        if (coordinator->endpoints[i].coded_bytes < home->coded_bytes) home = &coordinator->endpoints[i];
+    home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+    for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
+        Weft__Control__Chunk *chunk = &tensor->chunks[tensor->chunk_count++];
+        weft__control__chunk__init(chunk);
+        chunk->count = tensor->elems;
+        chunk->endpoint = home->id;
+        chunk->candidate = candidate;
+    }
+    if (!tensor->shard_owes[home->shard]) tensor->shard_owes[home->shard] = true, tensor->owing_count++;
+}
+
 /* Cut and place; false when the memory is not there (aborted then). */
 static bool place(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
 {
@@ -203,17 +224,19 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
     uint64_t piece = tensor->elems;
     struct weft_optimizer optimizer = {0};
     (void)weft_optimizer_parse(tensor->declare.optimizer, &optimizer, NULL); /* check_declare read it */
-    if (tensor->codec.id == WEFT_CODEC_DENSE && !weft_optimizer_is_whole(&optimizer)) {
+    const bool choice = tensor->candidates > 1; /* then the workers update, and the shards only sum */
+    if (tensor->codec.id == WEFT_CODEC_DENSE && (choice || !weft_optimizer_is_whole(&optimizer))) {
         uint64_t cut = tensor->declare.chunk_bytes / elem_bytes / CHUNK_ALIGN_ELEMS * CHUNK_ALIGN_ELEMS;
         if (cut < piece) piece = cut;
     }
     uint64_t count = (tensor->elems + piece - 1) / piece;
-    if (count > WEFT_LIMIT_CHUNKS) {
+    const uint64_t coded = choice ? tensor->candidates - 1u : 0;
+    if (count + coded > WEFT_LIMIT_CHUNKS) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_LIMIT, "tensor '%.150s' would be cut into %llu chunks of %llu bytes, at most %u are allowed: declare a larger chunk_bytes",
                           tensor->declare.name, (unsigned long long)count, (unsigned long long)tensor->declare.chunk_bytes, WEFT_LIMIT_CHUNKS);
         return false;
     }
-    tensor->chunks = weft_alloc_array(coordinator->env, (size_t)count, sizeof *tensor->chunks);
+    tensor->chunks = weft_alloc_array(coordinator->env, (size_t)(count + coded), sizeof *tensor->chunks);
     if (!tensor->chunks) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the chunks of tensor '%.150s'", tensor->declare.name);
         return false;
@@ -230,6 +253,7 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
         if (!tensor->shard_owes[home->shard]) tensor->shard_owes[home->shard] = true, tensor->owing_count++;
     }
     tensor->chunk_count = (uint32_t)count;
+    if (choice) place_candidates(coordinator, tensor);
     return true;
 }
 
@@ -298,7 +322,9 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
     char codec_text[WEFT_LIMIT_NAME_BYTES + 1];
     struct weft_codec_spec resolved;
     struct weft_error error = {0};
-    enum weft_status status = check_declare(coordinator, declare, codec_text, sizeof codec_text, &resolved, &error);
+    uint32_t candidates;
+    enum weft_status status =
+        check_declare(coordinator, declare, codec_text, sizeof codec_text, &resolved, &candidates, &error);
     if (status != WEFT_OK) {
         coordinator_abort(coordinator, NULL, status, "rank %u, tensor '%.100s': %.300s", worker->index, declare->name, error.text);
         return;
@@ -310,6 +336,7 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         tensor = first_declare(coordinator, worker, &canonical, codec_text);
         if (!tensor) return;
         tensor->codec = resolved;
+        tensor->candidates = candidates;
     } else {
         tensor = coordinator->tensors[declare->ordinal];
         abort_different(coordinator, worker->index, &canonical, tensor->first_rank, &tensor->declare);

@@ -116,8 +116,12 @@ struct shard_chunk {
     struct shard_tensor *tensor;
     uint32_t index;
     uint64_t offset, count; /* elements */
+    struct weft_codec_spec codec;   /* resolved; the tensor's, or of a tensor with a choice one candidate's */
+    uint32_t rounds;                /* of a step */
+    struct weft_combiner *combiner; /* owned; NULL: dense */
 
-    float *values;    /* (count,) owned; weights with an optimiser; else the last mean (step 0: the first weights) */
+    float *values;    /* (count,) owned; weights with an optimiser; else the last mean (step 0: the first weights).
+                       * NULL: a coded candidate of a tensor with a choice, whose first weights are dense */
     float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (count,) each, owned: the optimiser's; NULL where it needs none */
     bool initialised; /* values hold first weights or something later */
     uint64_t closed_step;
@@ -175,10 +179,8 @@ struct shard_tensor {
     uint32_t id;
     char name[WEFT_LIMIT_NAME_BYTES + 1];
     struct weft_shape shape;
-    struct weft_codec_spec codec; /* resolved */
-    uint32_t rounds;
-    struct weft_optimizer optimizer;
-    struct weft_combiner *combiner; /* owned; NULL: dense */
+    struct weft_judge_candidates candidates; /* what its chunks' codecs are taken from; count 1: there is no choice */
+    struct weft_optimizer optimizer; /* none where there is a choice: then the workers update */
     uint32_t chunk_count;           /* ours */
     struct shard_chunk *chunks;     /* owned, by rising index */
     uint64_t hash_step[2];          /* 0: none */
@@ -249,7 +251,7 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
 void shard_table_free(struct weft_shard_engine *engine);
 struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id);   /* NULL: not ours */
 struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t index);       /* NULL: not ours */
-static inline bool shard_tensor_is_dense(const struct shard_tensor *tensor) { return tensor->codec.id == WEFT_CODEC_DENSE; }
+static inline bool shard_chunk_is_dense(const struct shard_chunk *chunk) { return chunk->codec.id == WEFT_CODEC_DENSE; }
 /* The longest contribution to a round, and the slots without which a round cannot run. */
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round);
 uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk);

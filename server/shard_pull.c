@@ -24,8 +24,8 @@ void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
     struct shard_part *part = &chunk->parts[header->worker];
-    bool values_follow = shard_tensor_is_dense(tensor) || tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
-    if (!values_follow && (header->step > 0 || chunk->closed_step > 0)) {
+    bool values_follow = shard_chunk_is_dense(chunk) || tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    if (!chunk->values || (!values_follow && (header->step > 0 || chunk->closed_step > 0))) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_UNSUPPORTED,
                            "tensor '%.40s' has a codec and no optimizer: there is nothing to pull after step 0", tensor->name);
         return;
@@ -102,7 +102,7 @@ void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_hea
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    if (header->worker != 0 || header->step != 0 || header->codec != WEFT_CODEC_DENSE || header->dtype != WEFT_F32) {
+    if (!chunk->values || header->worker != 0 || header->step != 0 || header->codec != WEFT_CODEC_DENSE || header->dtype != WEFT_F32) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID, "first weights come from rank 0, as step 0, dense f32");
         return;
     }

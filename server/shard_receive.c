@@ -22,7 +22,7 @@
 /* Partial sums that live after ranks 0..added-1 are folded. */
 uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added)
 {
-    return shard_tensor_is_dense(chunk->tensor) ? (uint32_t)__builtin_popcount(added) : 0;
+    return shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_popcount(added) : 0;
 }
 
 static bool in_slot(const struct shard_part *part)

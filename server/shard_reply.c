@@ -99,7 +99,7 @@ static struct weft_wire_header result_header(const struct shard_chunk *chunk, ui
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     return (struct weft_wire_header){
         .kind = WEFT_WIRE_RESULT,
-        .codec = (uint8_t)chunk->tensor->codec.id,
+        .codec = (uint8_t)chunk->codec.id,
         .dtype = WEFT_F32,
         .job = engine->job,
         .incarnation = engine->worker[worker].incarnation,

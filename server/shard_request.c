@@ -28,13 +28,13 @@ static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    bool dense = shard_tensor_is_dense(tensor);
-    if (header->codec != tensor->codec.id || (dense && header->dtype != WEFT_F32)) {
+    bool dense = shard_chunk_is_dense(chunk);
+    if (header->codec != chunk->codec.id || (dense && header->dtype != WEFT_F32)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH, "rank %u pushes tensor '%.40s' with codec %u dtype %u, not %u",
-                           header->worker, tensor->name, header->codec, header->dtype, (unsigned)tensor->codec.id);
+                           header->worker, tensor->name, header->codec, header->dtype, (unsigned)chunk->codec.id);
         return false;
     }
-    if (header->round >= tensor->rounds || header->step == 0) {
+    if (header->round >= chunk->rounds || header->step == 0) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID, "tensor '%.40s' has no step %" PRIu64 " round %u", tensor->name,
                            header->step, header->round);
         return false;

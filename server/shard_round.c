@@ -93,11 +93,10 @@ static void drop_malformed(struct shard_chunk *chunk, uint32_t worker, enum weft
 static void fold(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    struct shard_tensor *tensor = chunk->tensor;
-    if (shard_tensor_is_dense(tensor))
+    if (shard_chunk_is_dense(chunk))
         chunk->freed_count = weft_fold_add(&chunk->fold, shard_slot_data(chunk->folding), chunk->freed);
     else
-        chunk->computed = weft_combiner_add(tensor->combiner, shard_slot_data(chunk->folding), chunk->folding->payload_bytes);
+        chunk->computed = weft_combiner_add(chunk->combiner, shard_slot_data(chunk->folding), chunk->folding->payload_bytes);
 }
 
 /* The contribution of chunk->next is in the sum, or not usable. false: the round was dropped. */
@@ -105,7 +104,7 @@ static bool folded(struct shard_chunk *chunk)
 {
     uint32_t worker = chunk->next;
     struct shard_part *part = &chunk->parts[worker];
-    if (shard_tensor_is_dense(chunk->tensor)) {
+    if (shard_chunk_is_dense(chunk)) {
         give_freed(chunk, chunk->freed, chunk->freed_count);
         WEFT_ASSERT(chunk->fold.depth == shard_round_partials(chunk, worker + 1));
     } else {
@@ -140,13 +139,12 @@ static void start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *
 /* Fold the lowest missing rank, which is held. false: it cannot be now, is being done, or the round was dropped. */
 static bool fold_next(struct shard_chunk *chunk)
 {
-    struct shard_tensor *tensor = chunk->tensor;
     struct shard_part *part = &chunk->parts[chunk->next];
     WEFT_ASSERT(part->applied_step <= chunk->closed_step && chunk->closed_step < chunk->open_step);
-    if (!shard_tensor_is_dense(tensor) && chunk->next == 0) {
+    if (!shard_chunk_is_dense(chunk) && chunk->next == 0) {
         if (shard_result_busy(chunk)) return false; /* the aggregate is still being sent */
         chunk->result_answerable = false;
-        weft_combiner_begin(tensor->combiner, chunk->round);
+        weft_combiner_begin(chunk->combiner, chunk->round);
     }
     chunk->folding = part->slot;
     uint64_t elements = part->slot->payload_bytes / sizeof(float);
@@ -181,16 +179,16 @@ static void close_dense(struct shard_chunk *chunk)
     chunk->result_bytes = chunk->count * sizeof(float);
 }
 
-static bool is_last_round(const struct shard_chunk *chunk) { return chunk->round + 1u == chunk->tensor->rounds; }
+static bool is_last_round(const struct shard_chunk *chunk) { return chunk->round + 1u == chunk->rounds; }
 
 static enum weft_status close_codec(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
     const void *aggregate;
     size_t bytes;
-    WEFT_TRY(weft_combiner_close(tensor->combiner, &aggregate, &bytes));
+    WEFT_TRY(weft_combiner_close(chunk->combiner, &aggregate, &bytes));
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
-        WEFT_TRY(weft_combiner_finish(tensor->combiner, chunk->grad_scale, chunk->scratch));
+        WEFT_TRY(weft_combiner_finish(chunk->combiner, chunk->grad_scale, chunk->scratch));
         optimise(chunk, chunk->scratch, 1.0f);
     }
     chunk->result_data = aggregate;
@@ -202,7 +200,7 @@ static void close_values(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
     chunk->computed = WEFT_OK;
-    if (shard_tensor_is_dense(chunk->tensor)) close_dense(chunk);
+    if (shard_chunk_is_dense(chunk)) close_dense(chunk);
     else chunk->computed = close_codec(chunk);
 }
 
@@ -210,7 +208,7 @@ static void close_values(struct weft_task *task)
 static uint64_t close_elements(const struct shard_chunk *chunk)
 {
     const struct shard_tensor *tensor = chunk->tensor;
-    if (shard_tensor_is_dense(tensor)) return chunk->count;
+    if (shard_chunk_is_dense(chunk)) return chunk->count;
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return tensor->engine->scratch_count;
     return shard_chunk_contribution_bytes(chunk, chunk->round) / sizeof(float);
 }
@@ -248,7 +246,7 @@ static void round_closed(struct shard_chunk *chunk)
         chunk->open_step = 0;
         chunk->round = 0;
         for (uint32_t worker = 0; worker < engine->workers; worker++) chunk->parts[worker].applied_step = chunk->closed_step;
-        if (!shard_tensor_is_dense(tensor) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) shard_hash_step(chunk);
+        if (!shard_chunk_is_dense(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) shard_hash_step(chunk);
     } else {
         chunk->round++;
     }

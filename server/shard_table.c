@@ -4,7 +4,9 @@
  * memory a chunk will ever need (values, optimiser state, one small record per worker, a codec's combiner) is
  * taken here, so that the data path allocates nothing. What does not fit is refused here, in words.
  *
- * Dense tensors are cut anywhere. A codec encodes a whole tensor, so its one chunk covers all elements. */
+ * Dense tensors are cut anywhere. A codec encodes a whole tensor, so its one chunk covers all elements. A tensor with
+ * a choice (codec "auto") has both, dense chunks and one chunk of all elements per candidate; each step uses those of
+ * one choice, and the others let it pass by. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,17 +31,32 @@ struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t inde
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round)
 {
     const struct shard_tensor *tensor = chunk->tensor;
-    if (shard_tensor_is_dense(tensor)) return chunk->count * sizeof(float);
-    return weft_codec_contribution_bytes_max(&tensor->codec, &tensor->shape, round);
+    if (shard_chunk_is_dense(chunk)) return chunk->count * sizeof(float);
+    return weft_codec_contribution_bytes_max(&chunk->codec, &tensor->shape, round);
 }
 
 /* A dense round keeps partial sums in its slots; a combiner copies what it is given. */
 uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk)
 {
-    return shard_tensor_is_dense(chunk->tensor) ? weft_fold_slots(chunk->tensor->engine->workers) : 1;
+    return shard_chunk_is_dense(chunk) ? weft_fold_slots(chunk->tensor->engine->workers) : 1;
 }
 
 /* ---- declare ---- */
+
+/* The one codec, resolved; or dense and what else may be chosen. */
+static enum weft_status codecs_describe(struct shard_tensor *tensor, const Weft__Control__Declare *declare, struct weft_error *error)
+{
+    struct weft_codec_spec codec;
+    if (weft_judge_asked(declare->codec)) {
+        WEFT_TRY(weft_judge_parse(declare->codec, &tensor->candidates, error));
+        weft_judge_resolve(&tensor->candidates, &tensor->shape);
+        return WEFT_OK;
+    }
+    WEFT_TRY(weft_codec_parse(declare->codec[0] ? declare->codec : "dense", &codec, error));
+    tensor->candidates.count = 1;
+    tensor->candidates.specs[0] = weft_codec_resolve(&codec, &tensor->shape);
+    return WEFT_OK;
+}
 
 static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft__Control__Declare *declare, struct weft_error *error)
 {
@@ -58,21 +75,23 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
     if (elems == 0 || elems > WEFT_LIMIT_TENSOR_ELEMS)
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has no elements or too many", tensor->name);
 
-    struct weft_codec_spec codec;
-    WEFT_TRY(weft_codec_parse(declare->codec[0] ? declare->codec : "dense", &codec, error));
-    tensor->codec = weft_codec_resolve(&codec, &tensor->shape);
-    tensor->rounds = weft_codec_rounds(&tensor->codec);
-    WEFT_ASSERT(tensor->rounds >= 1 && tensor->rounds <= WEFT_CODEC_ROUNDS_MAX);
-    return weft_optimizer_parse(declare->optimizer, &tensor->optimizer, error);
+    WEFT_TRY(codecs_describe(tensor, declare, error));
+    WEFT_TRY(weft_optimizer_parse(declare->optimizer, &tensor->optimizer, error));
+    if (tensor->candidates.count > 1) tensor->optimizer.kind = WEFT_OPTIMIZER_NONE;
+    return WEFT_OK;
 }
 
 static enum weft_status chunk_check(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk, size_t chunks,
                                     struct weft_error *error)
 {
+    if (chunk->candidate >= tensor->candidates.count)
+        return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' is for a codec that it does not have", tensor->name);
+    const bool coded = tensor->candidates.specs[chunk->candidate].id != WEFT_CODEC_DENSE;
+    if (chunk->candidate > 0) chunks = 1; /* it stands for itself beside the dense ones */
     uint64_t elems = weft_shape_elems(&tensor->shape);
     if (chunk->count == 0 || chunk->count > elems || chunk->offset > elems - chunk->count)
         return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' lies outside its elements", tensor->name);
-    if (!shard_tensor_is_dense(tensor) && (chunks != 1 || chunk->count != elems))
+    if (coded && (chunks != 1 || chunk->count != elems))
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has a codec and must be one chunk, not %zu", tensor->name, chunks);
     if (weft_optimizer_is_whole(&tensor->optimizer) && (chunks != 1 || chunk->count != elems))
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has an optimizer of whole tensors and must be one chunk, not %zu",
@@ -89,7 +108,7 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     weft_list_init(&chunk->answering_link);
     weft_task_init(&chunk->task);
 
-    for (uint8_t round = 0; round < tensor->rounds; round++) {
+    for (uint8_t round = 0; round < chunk->rounds; round++) {
         size_t needed = shard_slots_bytes(shard_chunk_slots_min(chunk), shard_chunk_contribution_bytes(chunk, round));
         if (needed > engine->arena.bytes)
             return weft_error_set(error, WEFT_ERR_LIMIT,
@@ -97,9 +116,10 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
                                   "the shard's receive memory or lower chunk_bytes",
                                   tensor->name, needed, engine->workers, engine->arena.bytes);
     }
-    chunk->values = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
+    const bool has_values = shard_chunk_is_dense(chunk) || tensor->candidates.count == 1;
+    if (has_values) chunk->values = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
     chunk->parts = weft_alloc_zero(engine->env, engine->workers * sizeof *chunk->parts);
-    bool failed = !chunk->values || !chunk->parts;
+    bool failed = (has_values && !chunk->values) || !chunk->parts;
     for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
         chunk->states[s] = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
         failed |= !chunk->states[s];
@@ -107,6 +127,9 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     if (failed)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a chunk of %llu elements of tensor '%s'",
                               (unsigned long long)chunk->count, tensor->name);
+    if (shard_chunk_is_dense(chunk)) return WEFT_OK;
+    enum weft_status status = weft_combiner_create(engine->env, &chunk->codec, &tensor->shape, engine->workers, &chunk->combiner);
+    if (status < 0) return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name, weft_status_text(status));
     return WEFT_OK;
 }
 
@@ -128,11 +151,11 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         chunk->index = (uint32_t)i;
         chunk->offset = declared->chunks[i]->offset;
         chunk->count = declared->chunks[i]->count;
+        chunk->codec = tensor->candidates.specs[declared->chunks[i]->candidate];
+        chunk->rounds = weft_codec_rounds(&chunk->codec);
+        WEFT_ASSERT(chunk->rounds >= 1 && chunk->rounds <= WEFT_CODEC_ROUNDS_MAX);
         WEFT_TRY(chunk_make(chunk, error));
     }
-    if (shard_tensor_is_dense(tensor)) return WEFT_OK;
-    enum weft_status status = weft_combiner_create(engine->env, &tensor->codec, &tensor->shape, engine->workers, &tensor->combiner);
-    if (status < 0) return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name, weft_status_text(status));
     return WEFT_OK;
 }
 
@@ -172,9 +195,9 @@ static void tensor_free(struct shard_tensor *tensor)
         weft_free_bytes(env, tensor->chunks[i].values);
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
         weft_free_bytes(env, tensor->chunks[i].parts);
+        weft_combiner_free(tensor->chunks[i].combiner);
     }
     weft_free_bytes(env, tensor->chunks);
-    weft_combiner_free(tensor->combiner);
     weft_free_bytes(env, tensor);
 }
 
@@ -194,7 +217,8 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
 
     enum weft_status status = tensor_describe(tensor, declared->declare, error);
     if (status == WEFT_OK) status = chunks_make(tensor, declared, error);
-    if (status == WEFT_OK && tensor->combiner && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
+    const bool decodes = tensor->chunk_count > 0 && tensor->chunks[0].combiner;
+    if (status == WEFT_OK && decodes && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
         status = scratch_grow(engine, weft_shape_elems(&tensor->shape));
         if (status < 0) weft_error_set(error, status, "no memory to decode tensor '%s'", tensor->name);
     }
@@ -204,7 +228,8 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
     }
     engine->tensors[tensor->id] = tensor;
     engine->stats.chunks += tensor->chunk_count;
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) engine->stats.weights_bytes += tensor->chunks[i].count * sizeof(float);
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        if (tensor->chunks[i].values) engine->stats.weights_bytes += tensor->chunks[i].count * sizeof(float);
     return WEFT_OK;
 }
 

@@ -46,6 +46,7 @@ static void test_candidates(void **state)
                                       "",
                                       "auto:bf16:x=1",
                                       "auto:topk:momentum=0.9",
+                                      "auto:topk:global=1",
                                       "auto:f16,bf16,int8,int4,sign,e4m3,e5m2,topk"};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct weft_judge_candidates found;
@@ -96,6 +97,7 @@ static struct weft_judge_figures random_figures(uint32_t count)
         const double bytes = exp(uniform(log(1e3), log(3e7)));
         for (uint32_t c = 0; c < CANDIDATES; c++)
             costs[i][c] = (struct weft_judge_cost){.wire_bytes = c ? bytes * uniform(0.01, 0.6) : bytes,
+                                                   .return_bytes = i % 2 ? bytes * uniform(0, 1) : 0,
                                                    .hops = 1 + c % 2,
                                                    .encode_ns = c ? bytes * uniform(0.05, 0.5) : 0,
                                                    .decode_ns = c ? bytes * uniform(0.02, 0.3) : 0};
@@ -119,7 +121,8 @@ static double simulate(const struct weft_judge_figures *f, const uint8_t *chosen
         const double ready = f->tensors[i].ready_ns + delay;
         engine = fmax(engine, ready) + c->encode_ns;
         link = fmax(link, engine) + 1e9 * c->wire_bytes / f->bytes_per_second;
-        decoder = fmax(decoder, link + c->hops * f->latency_ns) + c->decode_ns;
+        decoder = fmax(decoder, link + c->hops * f->latency_ns + 1e9 * c->return_bytes / f->bytes_per_second) +
+                  c->decode_ns;
         work = fmax(work, ready) + c->encode_ns + c->decode_ns;
         delay += f->steal * (c->encode_ns + c->decode_ns);
     }

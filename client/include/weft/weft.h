@@ -384,7 +384,8 @@ WEFT_API enum weft_status weft_describe_links(struct weft_session *session, char
  *   "auto"                  dense or bf16, whichever makes the step shorter here
  *   "auto:topk,powersgd"    dense or one of those named (options as in their own specs; the most wanted first)
  *   "auto:lossy"            dense, bf16, int8, powersgd:rank=4 or topk:ratio=0.01
- * in all-reduce mode. The first weft_step_begin measures codecs and link together with the other ranks, and therefore
+ * in both modes; in server mode the workers then keep the optimiser's state and update, as in all-reduce mode, and there is
+ * neither push nor pull. The first weft_step_begin measures codecs and link together with the other ranks, and therefore
  * waits for them; from then on rank 0 looks at all ranks' figures every few steps, and a new choice is in force on all ranks
  * from the same step. What a codec still owes when it is left behind goes into the next gradient. With log level info
  * rank 0 logs every change, and at weft_finalize this report for all such tensors. Caller's thread; does not block. */

@@ -1,0 +1,176 @@
+/* test_judged_modes.c - codec "auto" through shards makes the same weights as codec "auto" between the workers, bit for bit,
+ * after every step, while the choice changes with every step.
+ *
+ * Each tensor is declared twice, once per mode, both with the same candidates. The choice is forced, the same for both:
+ * every candidate follows every other, tensors are left out of a step now and then, sample weights change. Debts that
+ * a change would lose, a shard that took part with another codec, an optimiser that stayed behind: each would show. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+#include "fleet.h"
+
+enum { STEPS = 18, PAIRS = 4, CANDIDATES = 4 };
+
+static const struct plan {
+    const char *name, *optimizer;
+    uint64_t rows, cols, chunk_bytes;
+} plans[PAIRS] = {
+    {"pieces", "sgd:momentum=0.9", 40, 60, 1024}, /* dense: ten chunks on both shards */
+    {"moments", "adam:weight_decay=0.01", 90, 40, 1 << 20},
+    {"mean", "none", 70, 90, 4096},
+    {"long", "lamb:weight_decay=0.02", 500, 400, 1 << 17}, /* slices, and the compute thread */
+};
+static const char codec[] = "auto:topk:ratio=0.05,min_count=0,powersgd:rank=1,int8:min_count=0";
+
+struct pair {
+    struct weft_tensor *tensor[2]; /* server, all-reduce */
+    struct weft_request request[2];
+    uint64_t elems;
+    float *grad, *out[2];
+};
+
+static float pseudo(uint32_t rank, uint32_t tensor, uint32_t step, uint64_t i)
+{
+    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull ^ (rank + 1) * 0xbf58476d1ce4e5b9ull ^ (step * 8 + tensor + 1) * 0x94d049bb133111ebull;
+    x ^= x >> 29;
+    x *= 0xbf58476d1ce4e5b9ull;
+    return (float)((double)(x >> 40) / 0x800000 - 1.0) * 0.37f;
+}
+
+#define MUST(session, call)                                                                              \
+    do {                                                                                                 \
+        enum weft_status status_ = (call);                                                               \
+        if (status_ < 0) {                                                                               \
+            fprintf(stderr, "%s: %s: %s\n", #call, weft_status_name(status_), weft_error_text(session)); \
+            return 1;                                                                                    \
+        }                                                                                                \
+    } while (0)
+
+static int declare_pair(struct weft_session *session, uint32_t t, struct pair *pair)
+{
+    const struct plan *plan = &plans[t];
+    pair->elems = plan->rows * plan->cols;
+    pair->grad = weft_alloc(session, pair->elems * 4);
+    for (int mode = 0; mode < 2; mode++) {
+        struct weft_tensor_options options;
+        char name[64];
+        snprintf(name, sizeof name, "%s.%d", plan->name, mode);
+        weft_tensor_options_init(&options);
+        options.name = name;
+        options.dim_count = 2;
+        options.dims[0] = plan->rows;
+        options.dims[1] = plan->cols;
+        options.mode = mode == 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
+        options.codec = codec;
+        options.optimizer = plan->optimizer;
+        options.chunk_bytes = plan->chunk_bytes;
+        MUST(session, weft_declare(session, &options, &pair->tensor[mode]));
+        pair->out[mode] = weft_alloc(session, pair->elems * 4);
+        for (uint64_t i = 0; i < pair->elems; i++) pair->out[mode][i] = weft_rank(session) == 0 ? pseudo(7, t, 0, i) : -1;
+        if (strcmp(plan->optimizer, "none") != 0) MUST(session, weft_tensor_init(pair->tensor[mode], pair->out[mode]));
+    }
+    return 0;
+}
+
+/* As if rank 0 had published it: in force with the next step. Both tensors of a pair have the same. */
+static void force(struct weft_session *session, uint32_t step)
+{
+    struct client_judging *judging = &session->judging;
+    judging->verdict[CLIENT_VERDICT_REVISION] = judging->revision + 1;
+    judging->verdict[CLIENT_VERDICT_PROBE] = 0;
+    for (uint32_t i = 0; i < judging->count; i++)
+        judging->verdict[CLIENT_VERDICT_CHOICES + i] = (step * (i / 2 % 3 + 1) + step / CANDIDATES) % CANDIDATES;
+    judging->phase = CLIENT_JUDGING_PUBLISHES;
+}
+
+static int step_of(struct weft_session *session, struct pair *pairs, uint32_t count, uint32_t step)
+{
+    const uint32_t rank = weft_rank(session);
+    const float weight = step % 3 ? 1.0f : 0.3f + (float)rank * 0.7f;
+    MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f / (float)step, .weight = weight}));
+    for (uint32_t t = 0; t < count; t++) {
+        struct pair *pair = &pairs[t];
+        if (step == 1 || (t == 1 && step % 5 == 3)) continue; /* not in this step; and not while the judge has chosen by itself */
+        for (uint64_t i = 0; i < pair->elems; i++) pair->grad[i] = pseudo(rank, t, step, i);
+        for (int mode = 0; mode < 2; mode++)
+            MUST(session, weft_push_pull(pair->tensor[mode], pair->grad, pair->out[mode], &pair->request[mode]));
+    }
+    MUST(session, weft_step_end(session));
+    for (uint32_t t = 0; t < count; t++)
+        for (uint64_t i = 0; i < pairs[t].elems; i++) {
+            if (memcmp(&pairs[t].out[0][i], &pairs[t].out[1][i], 4) == 0) continue;
+            fprintf(stderr, "rank %u step %u tensor %s (%s) element %llu: server %.9g, all-reduce %.9g\n", rank, step, plans[t].name,
+                    pairs[t].tensor[0]->codec_spec.id == WEFT_CODEC_DENSE ? "dense" : "coded", (unsigned long long)i,
+                    (double)pairs[t].out[0][i], (double)pairs[t].out[1][i]);
+            return 1;
+        }
+    return 0;
+}
+
+static int refuses(struct weft_session *session, struct weft_tensor *tensor, enum weft_status got, const char *call)
+{
+    if (got == WEFT_ERR_UNSUPPORTED && strstr(weft_error_text(session), call)) return 0;
+    return fprintf(stderr, "%s of a tensor whose codec may change: %s\n", call, weft_error_text(session));
+}
+
+static int worker(struct fleet *fleet, uint32_t rank, uint32_t count)
+{
+    struct weft_options options;
+    struct weft_session *session;
+    struct pair pairs[PAIRS] = {0};
+    struct weft_choice choice = {.size = sizeof choice};
+    uint64_t *hashes = fleet->user; /* [rank][pair] */
+    weft_options_init(&options);
+    options.coordinator = fleet->coordinator;
+    options.job = "test";
+    options.rank = (int)rank;
+    options.deadline_ms = 30000;
+    MUST(NULL, weft_init(&options, &session));
+    int rc = 0;
+    for (uint32_t t = 0; t < count && rc == 0; t++) rc = declare_pair(session, t, &pairs[t]);
+    for (uint32_t step = 1; step <= STEPS && rc == 0; step++) {
+        rc = step_of(session, pairs, count, step);
+        if (rc == 0) force(session, step);
+    }
+    if (rc == 0) rc = refuses(session, pairs[0].tensor[0], weft_pull(pairs[0].tensor[0], pairs[0].out[0], &pairs[0].request[0]), "pull");
+    for (uint32_t t = 0; t < count && rc == 0; t++) {
+        MUST(session, weft_choice_get(pairs[t].tensor[0], &choice));
+        if (choice.candidates != CANDIDATES || choice.changes < STEPS / 2 || choice.saved_bytes <= 0)
+            rc = fprintf(stderr, "tensor %s: %u candidates, %u changes\n", plans[t].name, choice.candidates, choice.changes);
+        hashes[rank * PAIRS + t] = weft_weight_hash(pairs[t].out[0], pairs[t].elems * 4);
+    }
+    weft_finalize(session);
+    return rc;
+}
+
+static int worker_two(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, 2); }
+static int worker_all(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, PAIRS); }
+
+static void check_job(uint32_t workers, uint32_t shards, fleet_worker_fn fn, uint32_t pairs)
+{
+    struct fleet_result result;
+    void *user;
+    assert_true(fleet_run(workers, shards, fn, &result, &user));
+    const uint64_t *hashes = user;
+    for (uint32_t rank = 1; rank < workers; rank++)
+        for (uint32_t t = 0; t < pairs; t++) assert_int_equal(hashes[rank * PAIRS + t], hashes[t]);
+    for (uint32_t i = 0; i < shards; i++) assert_int_equal(result.shard_status[i], 0);
+}
+
+static void test_small(void **state) { check_job(2, 2, worker_two, 2); }
+static void test_two_workers(void **state) { check_job(2, 1, worker_all, PAIRS); }
+static void test_three_workers(void **state) { check_job(3, 2, worker_all, PAIRS); }
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest quick[] = {cmocka_unit_test(test_small)};
+    const struct CMUnitTest full[] = {cmocka_unit_test(test_two_workers), cmocka_unit_test(test_three_workers)};
+    const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
+    return small ? cmocka_run_group_tests(quick, NULL, NULL) : cmocka_run_group_tests(full, NULL, NULL);
+}
