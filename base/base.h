@@ -13,6 +13,7 @@
 #include "base/list.h"
 #include "base/little_endian.h"
 #include "base/loop.h"
+#include "base/memory_kind.h"
 #include "base/net.h"
 #include "base/process_id.h"
 #include "weft/status.h"

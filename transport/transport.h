@@ -99,12 +99,6 @@ struct weft_arrival {
 
 /* ---- memory that peers reach by themselves ---- */
 
-enum weft_memory_kind {
-    WEFT_MEMORY_HOST = 0,
-    WEFT_MEMORY_PINNED = 1, /* host memory that a device has locked */
-    WEFT_MEMORY_CUDA = 2,
-};
-
 enum weft_window_rights { WEFT_WINDOW_READ = 1, WEFT_WINDOW_WRITE = 2 };
 
 #define WEFT_WINDOW_KEY_BYTES_MAX 192 /* fits into a message's header */

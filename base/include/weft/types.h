@@ -41,6 +41,13 @@ enum weft_op {
 };
 #define WEFT_OP_COUNT 10
 
+/* Where a buffer lies. */
+enum weft_memory_kind {
+    WEFT_MEMORY_HOST = 0,
+    WEFT_MEMORY_PINNED = 1, /* host memory that a device has locked */
+    WEFT_MEMORY_CUDA = 2,   /* of a CUDA device (cudaMalloc and relatives) */
+};
+
 /* weft_dtype_bytes() - bytes of one element; 0 for a value that is no dtype. */
 WEFT_API size_t weft_dtype_bytes(enum weft_dtype dtype);
 

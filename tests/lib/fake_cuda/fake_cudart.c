@@ -1,0 +1,415 @@
+/* fake_cudart.c - the runtime's calls that weft uses, on host memory. See fake_cuda.h. */
+#include "fake_cuda.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+    OK = 0, INVALID_VALUE = 1, NO_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
+    ALREADY_PINNED = 712, NOT_PINNED = 713,
+};
+enum { DEVICES_MAX = 4, RANGES_MAX = 4096 };
+enum range_kind { DEVICE = 2, PINNED = 1 };
+
+struct range {
+    enum range_kind kind;
+    const uint8_t *address;
+    uint8_t *shadow; /* of device memory */
+    size_t bytes;
+    int device;
+};
+
+struct event {
+    int device;
+    uint64_t recorded, passed; /* tickets */
+};
+
+struct item {
+    struct item *next;
+    void (*fn)(void *context); /* a kernel, if there is one */
+    void *context;
+    void *to;                  /* a copy, or zeros where `from` is NULL */
+    const void *from;
+    size_t bytes;
+    struct event *record, *wait;
+    uint64_t ticket;
+};
+
+struct stream {
+    struct item *first, **last;
+    int device;
+    bool busy, closing;
+    uint64_t draw;
+    pthread_t thread;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct range ranges[RANGES_MAX];
+static int range_count, live_handles, device_count = 1, sticky, copies_until_failure, unpinned_copies, queued;
+static uint64_t copied_bytes, next_draw = 1;
+static unsigned delay_us_max;
+static struct stream *default_streams[DEVICES_MAX];
+static _Thread_local int current;
+
+/* ---- memory: with the lock held ---- */
+
+static struct range *range_of(const void *address)
+{
+    for (int i = 0; i < range_count; i++)
+        if ((const uint8_t *)address >= ranges[i].address && (const uint8_t *)address < ranges[i].address + ranges[i].bytes) return &ranges[i];
+    return NULL;
+}
+
+static size_t pages(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
+/* Where (bytes,) really lie; NULL: beyond the end of device memory. */
+static uint8_t *real(const void *address, size_t bytes)
+{
+    struct range *range = range_of(address);
+    if (!range || range->kind != DEVICE) return (uint8_t *)address;
+    size_t at = (size_t)((const uint8_t *)address - range->address);
+    return at + bytes <= range->bytes ? range->shadow + at : NULL;
+}
+
+static void count_copy(const struct item *item)
+{
+    const struct range *to = range_of(item->to), *from = range_of(item->from);
+    bool to_device = to && to->kind == DEVICE, from_device = from && from->kind == DEVICE;
+    if (to_device == from_device) return;
+    copied_bytes += item->bytes;
+    if (!(to_device ? from : to)) unpinned_copies++;
+}
+
+/* ---- streams ---- */
+
+static void run(struct stream *stream, struct item *item)
+{
+    if (item->wait) {
+        while (item->wait->passed < item->ticket && !sticky) pthread_cond_wait(&changed, &lock);
+    } else if (item->record) {
+        if (item->record->passed < item->ticket) item->record->passed = item->ticket;
+    } else if (sticky) {
+        return; /* a failed context runs nothing more */
+    } else if (item->fn) {
+        pthread_mutex_unlock(&lock);
+        item->fn(item->context);
+        pthread_mutex_lock(&lock);
+    } else if (item->bytes > 0) {
+        uint8_t *to = real(item->to, item->bytes), *from = item->from ? real(item->from, item->bytes) : NULL;
+        if ((item->from && copies_until_failure > 0 && --copies_until_failure == 0) || !to || (item->from && !from)) {
+            sticky = ILLEGAL_ADDRESS;
+            return;
+        }
+        if (item->from) count_copy(item);
+        pthread_mutex_unlock(&lock);
+        if (from) memcpy(to, from, item->bytes);
+        else memset(to, 0, item->bytes);
+        pthread_mutex_lock(&lock);
+    }
+}
+
+static void *stream_main(void *context)
+{
+    struct stream *stream = context;
+    pthread_mutex_lock(&lock);
+    current = stream->device;
+    for (;;) {
+        while (!stream->first && !stream->closing) pthread_cond_wait(&changed, &lock);
+        struct item *item = stream->first;
+        if (!item) break;
+        stream->draw = stream->draw * 6364136223846793005u + 1442695040888963407u;
+        unsigned delay_us = delay_us_max ? (unsigned)((stream->draw >> 33) % delay_us_max) : 0;
+        if (delay_us > 0) {
+            pthread_mutex_unlock(&lock);
+            usleep(delay_us);
+            pthread_mutex_lock(&lock);
+        }
+        run(stream, item);
+        stream->first = item->next;
+        if (!stream->first) stream->last = &stream->first;
+        queued--;
+        free(item);
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    free(stream);
+    return NULL;
+}
+
+static struct stream *stream_new(int device)
+{
+    struct stream *stream = calloc(1, sizeof *stream);
+    pthread_attr_t attributes;
+    if (!stream) abort();
+    stream->last = &stream->first;
+    stream->device = device;
+    stream->draw = next_draw++ * 0x9e3779b97f4a7c15u;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&stream->thread, &attributes, stream_main, stream) != 0) abort();
+    pthread_attr_destroy(&attributes);
+    return stream;
+}
+
+static struct stream *stream_of(void *handle)
+{
+    if (handle) return handle;
+    if (!default_streams[current]) default_streams[current] = stream_new(current);
+    return default_streams[current];
+}
+
+static int queue(void *handle, struct item item)
+{
+    if (sticky) return sticky;
+    struct stream *stream = stream_of(handle);
+    struct item *own = malloc(sizeof *own);
+    if (!own) abort();
+    *own = item;
+    own->next = NULL;
+    *stream->last = own;
+    stream->last = &own->next;
+    queued++;
+    pthread_cond_broadcast(&changed);
+    return OK;
+}
+
+/* ---- the runtime's calls ---- */
+
+#define LOCKED(expression)              \
+    do {                                \
+        pthread_mutex_lock(&lock);      \
+        int answer_ = (expression);     \
+        pthread_mutex_unlock(&lock);    \
+        return answer_;                 \
+    } while (0)
+
+int cudaGetDeviceCount(int *count_out) { *count_out = device_count; return device_count > 0 ? OK : 100; }
+int cudaGetDevice(int *device_out) { *device_out = current; return OK; }
+int cudaSetDevice(int device)
+{
+    if (device < 0 || device >= device_count) return INVALID_DEVICE;
+    current = device;
+    return OK;
+}
+int cudaGetLastError(void) { LOCKED(sticky); }
+
+const char *cudaGetErrorName(int error)
+{
+    switch (error) {
+    case OK: return "cudaSuccess";
+    case NO_MEMORY: return "cudaErrorMemoryAllocation";
+    case 100: return "cudaErrorNoDevice";
+    case ILLEGAL_ADDRESS: return "cudaErrorIllegalAddress";
+    case INVALID_HANDLE: return "cudaErrorInvalidResourceHandle";
+    default: return "cudaErrorOfTheFake";
+    }
+}
+
+struct attributes {
+    int type, device;
+    void *device_pointer, *host_pointer;
+    long reserved[8];
+};
+
+int cudaPointerGetAttributes(struct attributes *out, const void *address)
+{
+    pthread_mutex_lock(&lock);
+    struct range *range = range_of(address);
+    memset(out, 0, sizeof *out);
+    out->type = range ? (int)range->kind : 0;
+    out->device = range ? range->device : -2;
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+static int range_add(struct range range)
+{
+    if (range_count == RANGES_MAX) return NO_MEMORY;
+    ranges[range_count++] = range;
+    return OK;
+}
+
+int cudaMalloc(void **memory_out, size_t bytes)
+{
+    size_t room = pages(bytes ? bytes : 1);
+    void *address = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *shadow = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED || shadow == MAP_FAILED) return NO_MEMORY;
+    memset(shadow, 0xa5, room); /* device memory is not zero */
+    *memory_out = address;
+    LOCKED(sticky ? sticky : range_add((struct range){DEVICE, address, shadow, bytes, current}));
+}
+
+int cudaFree(void *memory)
+{
+    if (!memory) return OK;
+    fake_cuda_settle(); /* it waits for the device */
+    pthread_mutex_lock(&lock);
+    struct range *range = range_of(memory);
+    if (!range || range->kind != DEVICE || range->address != memory) {
+        pthread_mutex_unlock(&lock);
+        return INVALID_VALUE;
+    }
+    munmap((void *)range->address, pages(range->bytes ? range->bytes : 1));
+    munmap(range->shadow, pages(range->bytes ? range->bytes : 1));
+    *range = ranges[--range_count];
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+int cudaHostRegister(void *memory, size_t bytes, unsigned flags)
+{
+    LOCKED(range_of(memory) ? ALREADY_PINNED : range_add((struct range){PINNED, memory, NULL, bytes, current}));
+}
+
+static int unregister(const void *memory)
+{
+    struct range *range = range_of(memory);
+    if (!range || range->kind != PINNED || range->address != memory) return NOT_PINNED;
+    *range = ranges[--range_count];
+    return OK;
+}
+int cudaHostUnregister(void *memory) { LOCKED(unregister(memory)); }
+
+int cudaStreamCreateWithFlags(void **stream_out, unsigned flags)
+{
+    pthread_mutex_lock(&lock);
+    *stream_out = stream_new(current);
+    live_handles++;
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+int cudaStreamDestroy(void *handle)
+{
+    struct stream *stream = handle;
+    pthread_mutex_lock(&lock);
+    stream->closing = true;
+    live_handles--;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+int cudaEventCreateWithFlags(void **event_out, unsigned flags)
+{
+    struct event *event = calloc(1, sizeof *event);
+    if (!event) return NO_MEMORY;
+    event->device = current;
+    *event_out = event;
+    pthread_mutex_lock(&lock);
+    live_handles++;
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+/* CUDA lets an event go that is still waited for; here it stays until all has run, which a test does not notice. */
+int cudaEventDestroy(void *handle)
+{
+    fake_cuda_settle();
+    pthread_mutex_lock(&lock);
+    live_handles--;
+    pthread_mutex_unlock(&lock);
+    free(handle);
+    return OK;
+}
+
+static int record(struct event *event, void *handle)
+{
+    if (event->device != stream_of(handle)->device) return INVALID_HANDLE;
+    return queue(handle, (struct item){.record = event, .ticket = ++event->recorded});
+}
+int cudaEventRecord(void *event, void *stream) { LOCKED(record(event, stream)); }
+
+int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
+{
+    struct event *event = handle;
+    pthread_mutex_lock(&lock);
+    int answer = event->recorded == 0 ? sticky : queue(stream, (struct item){.wait = event, .ticket = event->recorded});
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+int cudaEventQuery(void *handle)
+{
+    struct event *event = handle;
+    LOCKED(sticky ? sticky : event->passed < event->recorded ? NOT_READY : OK);
+}
+
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream)
+{
+    LOCKED(queue(stream, (struct item){.to = to, .from = from, .bytes = bytes}));
+}
+
+int cudaMemsetAsync(void *memory, int value, size_t bytes, void *stream)
+{
+    LOCKED(value != 0 ? INVALID_VALUE : queue(stream, (struct item){.to = memory, .bytes = bytes}));
+}
+
+/* ---- for tests ---- */
+
+void fake_cuda_setup(uint64_t seed, unsigned delay, int devices)
+{
+    pthread_mutex_lock(&lock);
+    next_draw = seed * 1000003u + 1;
+    delay_us_max = delay;
+    device_count = devices;
+    pthread_mutex_unlock(&lock);
+}
+
+void *fake_cuda_shadow(const void *address)
+{
+    pthread_mutex_lock(&lock);
+    void *shadow = real(address, 0);
+    pthread_mutex_unlock(&lock);
+    return shadow;
+}
+
+int fake_cuda_launch(void *stream, void (*fn)(void *context), void *context)
+{
+    LOCKED(queue(stream, (struct item){.fn = fn, .context = context}));
+}
+
+void fake_cuda_fail_copy(int n)
+{
+    pthread_mutex_lock(&lock);
+    copies_until_failure = n;
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_cuda_heal(void)
+{
+    fake_cuda_settle();
+    pthread_mutex_lock(&lock);
+    sticky = OK;
+    copies_until_failure = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+int fake_cuda_live(void) { LOCKED(range_count + live_handles); }
+int fake_cuda_unpinned_copies(void) { LOCKED(unpinned_copies); }
+
+uint64_t fake_cuda_copied_bytes(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t bytes = copied_bytes;
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+void fake_cuda_settle(void)
+{
+    pthread_mutex_lock(&lock);
+    while (queued > 0) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
