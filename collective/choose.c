@@ -204,9 +204,23 @@ static double time_binomial(const struct weft_plan_question *q, const struct mod
     return hops * m->a + moves(m, hops * pieces_of(m->n, m->chunk), m->log2 * m->n * m->wide) + m->log2 * m->n * m->wide * m->g;
 }
 
+/* reduce_scatter, all_gather: what passes between hosts and what passes inside them goes on at the same time, one host further a
+ * stage; short pieces wait for the window, which holds about one stage. */
+static double time_host_pieces(const struct weft_plan_question *q, const struct model *m)
+{
+    bool sums = q->kind == WEFT_COLL_REDUCE_SCATTER;
+    double others = m->share - 1, chunk = sums ? shorter(m->chunk, m->chunk * (double)m->window / (2 * (m->share + m->hosts))) : m->chunk;
+    double chunks = pieces_of(m->n, chunk), steps = m->hosts * (2 * others + 3) * chunks, waves = larger(1, steps / (double)m->window * (sums ? 1 : 0.5));
+    double local_o = larger(INJECT_NS_MIN, m->local_a * INJECT_SHARE);
+    double across = (m->hosts - 1) * (chunks * m->o + m->n * (sums ? m->wide : 1) * m->b * m->share);
+    double inside = m->hosts * others * (chunks * (m->o < local_o ? m->o : local_o) + m->n * (m->local_b + (sums ? m->g : 0)));
+    return waves * trip(m, shorter(m->n, chunk)) + 2 * m->local_a + larger(across, inside) + (sums ? m->hosts * m->n * m->wide * m->g : 0);
+}
+
 /* The own lanes of a host together carry the vector once, whatever their number; two exchanges inside the host around it. */
 static double time_hierarchy(const struct weft_plan_question *q, const struct model *m)
 {
+    if (q->kind == WEFT_COLL_REDUCE_SCATTER || q->kind == WEFT_COLL_ALL_GATHER) return time_host_pieces(q, m);
     struct model across = *m, local = *m;
     struct weft_plan_question hosts = *q;
     hosts.ranks = q->hosts->count;
@@ -241,9 +255,13 @@ static struct model among_hosts(const struct weft_plan_question *q, const struct
         flat.a = (log2_hosts * m->a + log2_share * m->local_a) / m->log2;
         if (plan == WEFT_PLAN_HALVING && q->hosts->subtrees) flat.b += m->local_b; /* near halves are large, far ones small */
         else if (plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING) flat.b = (log2_hosts * m->b * m->share + log2_share * m->local_b) / m->log2;
-        else if (plan == WEFT_PLAN_PAT) flat.b *= m->share;
+        else if (plan == WEFT_PLAN_PAT) flat.b *= 1 + 0.3 * (m->share - 1); /* far links carry least, as weft sim has it */
         else flat.b = (log2_hosts * m->b + log2_share * m->local_b) / m->log2;
-    } else if (!in_line) {
+    } else if (in_line) { /* most neighbours share a host; the slower kind of link sets the pace */
+        double hops_across = m->hosts / m->p;
+        flat.a = m->a * hops_across + m->local_a * (1 - hops_across);
+        flat.b = larger(m->b, m->local_b);
+    } else {
         flat.b = m->b * m->share * (1 - near) + m->local_b * near;
     }
     return flat;

@@ -35,7 +35,7 @@ enum weft_plan_id {
     WEFT_PLAN_BRUCK = 6,       /* all_gather, all_to_all in log2(ranks) messages */
     WEFT_PLAN_PAT = 7,         /* reduce_scatter, all_gather: a binomial tree to or from each rank, far links carry least */
     WEFT_PLAN_CHAIN = 8,       /* broadcast, reduce: one link after the other, pipelined */
-    WEFT_PLAN_HIERARCHY = 9,   /* all_reduce, broadcast: inside each host, and between hosts on all lanes; T where hosts are subtrees */
+    WEFT_PLAN_HIERARCHY = 9,   /* all_reduce, broadcast, reduce_scatter, all_gather, in two levels; T where hosts are subtrees */
     WEFT_PLAN_ONE_HOST = 10,   /* ranks that map each other's memory; taken by AUTO alone (host.h); T */
     WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce, gather, scatter over the binomial tree; T */
 };

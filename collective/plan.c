@@ -66,6 +66,16 @@ static bool direct_step(const struct weft_plan_args *args, uint64_t index, struc
     }
 }
 
+static bool on_pieces(enum weft_coll_kind kind) { return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER; }
+static bool hierarchy_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
+{
+    return on_pieces(args->kind) ? plan_host_pieces_step(args, index, action) : plan_hierarchy_step(args, index, action);
+}
+static uint64_t hierarchy_scratch(const struct weft_plan_args *args)
+{
+    return on_pieces(args->kind) ? plan_host_pieces_scratch(args) : plan_hierarchy_scratch(args);
+}
+
 /* ---- the plans ---- */
 #define KIND(name) (1u << WEFT_COLL_##name)
 #define KIND_CUTS (KIND(REDUCE_SCATTER) | KIND(ALL_GATHER) | KIND(GATHER) | KIND(SCATTER) | KIND(ALL_TO_ALL))
@@ -90,7 +100,8 @@ static const struct plan plans[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_BRUCK] = {"bruck", KIND(ALL_GATHER) | KIND(ALL_TO_ALL), KIND(ALL_GATHER), true, false, plan_bruck_step, plan_bruck_scratch},
     [WEFT_PLAN_PAT] = {"pat", KIND(REDUCE_SCATTER) | KIND(ALL_GATHER), 0, false, true, plan_pat_step, plan_pat_scratch},
     [WEFT_PLAN_CHAIN] = {"chain", KIND(BROADCAST) | KIND(REDUCE), 0, false, true, plan_chain_step, plan_chain_scratch},
-    [WEFT_PLAN_HIERARCHY] = {"hierarchy", KIND(ALL_REDUCE) | KIND(BROADCAST), 0, false, true, plan_hierarchy_step, plan_hierarchy_scratch},
+    [WEFT_PLAN_HIERARCHY] = {"hierarchy", KIND(ALL_REDUCE) | KIND(BROADCAST) | KIND(REDUCE_SCATTER) | KIND(ALL_GATHER),
+                             KIND(REDUCE_SCATTER) | KIND(ALL_GATHER), false, true, hierarchy_step, hierarchy_scratch},
     [WEFT_PLAN_ONE_HOST] = {.name = "one-host", .reproducible = true},
     [WEFT_PLAN_BINOMIAL] = {"binomial", KIND(BROADCAST) | KIND(REDUCE) | KIND(GATHER) | KIND(SCATTER), 0, true, true, plan_binomial_step, plan_binomial_scratch},
 };
@@ -130,7 +141,9 @@ enum weft_plan_id weft_plan_parse(const char *name)
 uint32_t weft_plan_folds(const struct weft_plan_args *args)
 {
     if (args->ranks == 1) return 0;
-    return args->plan == WEFT_PLAN_DIRECT ? plan_direct_folds(args) : args->plan == WEFT_PLAN_HIERARCHY ? plan_hierarchy_folds(args) : 0;
+    if (args->plan == WEFT_PLAN_DIRECT) return plan_direct_folds(args);
+    if (args->plan != WEFT_PLAN_HIERARCHY) return 0;
+    return on_pieces(args->kind) ? plan_host_pieces_folds(args) : plan_hierarchy_folds(args);
 }
 
 bool weft_plan_folds_host(enum weft_plan_id plan) { return plan == WEFT_PLAN_HIERARCHY; }
@@ -198,7 +211,7 @@ static uint64_t longest_slice(const struct weft_plan_args *args)
 
 uint64_t weft_plan_fold_elems(const struct weft_plan_args *args)
 {
-    if (args->plan == WEFT_PLAN_HIERARCHY) return plan_hierarchy_part(args);
+    if (args->plan == WEFT_PLAN_HIERARCHY && !on_pieces(args->kind)) return plan_hierarchy_part(args);
     return longest_slice(args) < args->chunk_elems ? longest_slice(args) : args->chunk_elems;
 }
 

@@ -25,9 +25,13 @@ bool plan_bruck_step(const struct weft_plan_args *args, uint64_t index, struct w
 
 bool plan_hierarchy_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 
+bool plan_host_pieces_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
+
 uint32_t plan_hierarchy_folds(const struct weft_plan_args *args);
 uint64_t plan_hierarchy_part(const struct weft_plan_args *args); /* elements of the longest */
 uint64_t plan_hierarchy_scratch(const struct weft_plan_args *args);
+uint32_t plan_host_pieces_folds(const struct weft_plan_args *args);
+uint64_t plan_host_pieces_scratch(const struct weft_plan_args *args);
 /* Steps of one chunk (halving: of one segment), for a plan that runs them as part of its own. */
 uint64_t plan_doubling_steps(const struct weft_plan_args *args);
 uint64_t plan_halving_steps(const struct weft_plan_args *args);

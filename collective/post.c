@@ -177,6 +177,7 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
     if (sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
         size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->hosts->lanes; /* each of so many lanes, or slices */
+        if (plan.plan == WEFT_PLAN_HIERARCHY && args->kind == WEFT_COLL_REDUCE_SCATTER) meet += group->hosts->count;
         size_t share = group->chunk_bytes * group->inflight_max / (2 * meet);
         if (share < FOLD_CHUNK_BYTES_MIN) share = FOLD_CHUNK_BYTES_MIN;
         if (share < chunk_bytes) chunk_bytes = share;

@@ -137,19 +137,37 @@ static void pairs(void)
     }
 }
 
-static void print_bits(struct weft_request *request)
+/* f32 of mixed magnitudes and signs. */
+static void fill_floats(float *values, size_t count)
 {
-    static float values[100003];
-    uint64_t random = rank * 7919 + 12345, hash = 0xcbf29ce484222325ull;
-    for (size_t i = 0; i < 100003; i++) {
+    uint64_t random = rank * 7919 + 12345;
+    for (size_t i = 0; i < count; i++) {
         random = random * 6364136223846793005ull + 1442695040888963407ull;
         uint32_t bits = (uint32_t)(random >> 40) & 0x7fffffu, exponent = 107 + (uint32_t)(random >> 33) % 40;
         bits |= exponent << 23 | (uint32_t)(random >> 32 & 1) << 31;
         memcpy(&values[i], &bits, 4);
     }
+}
+
+static void print_hash(const char *name, const float *values, size_t count)
+{
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < count * sizeof *values; i++) hash = (hash ^ ((const uint8_t *)values)[i]) * 0x100000001b3ull;
+    printf("%s %016" PRIx64 "\n", name, hash);
+}
+
+/* Of an all_reduce, and of the same sum as a reduce_scatter and an all_gather. */
+static void print_bits(struct weft_request *request)
+{
+    static float values[100003], pieces[100003];
+    fill_floats(values, 100003);
     finish("bits", weft_all_reduce(session, values, values, 100003, WEFT_F32, WEFT_SUM, request), request);
-    for (size_t i = 0; i < sizeof values; i++) hash = (hash ^ ((const uint8_t *)values)[i]) * 0x100000001b3ull;
-    printf("bits %016" PRIx64 "\n", hash);
+    print_hash("bits", values, 100003);
+    uint64_t piece = 100003 / ranks;
+    fill_floats(values, 100003);
+    finish("reduce_scatter", weft_reduce_scatter(session, values, pieces, piece, WEFT_F32, WEFT_SUM, request), request);
+    finish("all_gather", weft_all_gather(session, pieces, values, piece, WEFT_F32, request), request);
+    print_hash("pieces", values, piece * ranks);
 }
 
 int main(void)

@@ -117,6 +117,34 @@ static void prove_hierarchy(uint32_t p, enum spread spread, uint32_t size, uint6
     prove(&c);
 }
 
+/* Its operations on pieces, of one length and of many. */
+static void prove_host_pieces(enum weft_coll_kind kind, uint32_t p, enum spread spread, uint32_t size, uint64_t count, uint64_t chunk, uint32_t variant)
+{
+    static uint32_t host_of[5000], memory[4 * 5000 + 1];
+    static uint64_t cuts[5000];
+    struct weft_plan_hosts hosts;
+    spread_ranks(spread, p, size, host_of);
+    weft_plan_hosts_make(host_of, p, memory, &hosts);
+    struct plan_case c = {.plan = WEFT_PLAN_HIERARCHY, .kind = kind, .ranks = p, .count = count, .chunk_elems = chunk, .lanes = 1,
+                          .window = 2 + variant * 5 % 17, .in_place = variant % 2, .seed = variant % 3 * p, .hosts = &hosts};
+    for (uint32_t r = 0; r < p; r++) cuts[r + 1] = cuts[r] + (r % 4 == 1 ? 0 : (r * 5 + p) % (count + 1));
+    if (variant % 4 == 3) c.cuts = cuts;
+    prove(&c);
+}
+
+static void host_pieces(enum weft_coll_kind kind)
+{
+    for (uint32_t p = 1; p <= ranks_max; p += p < 24 || thorough ? 1 : 19)
+        for (uint32_t size = 1; size <= 16; size += 1 + size / 3)
+            for (int spread = 0; spread < SPREADS; spread++) {
+                if (p > 20 && (p + size + (uint32_t)spread) % (p > 80 ? 8 : 4)) continue; /* another sample for each p */
+                uint32_t variant = p + size * 3 + (uint32_t)spread;
+                prove_host_pieces(kind, p, spread, size, p > 40 ? variant % 4 : variant % 9, 1 + variant % 3, variant / (p > 20 ? 4 : 1));
+            }
+}
+static void hierarchy_reduce_scatter(void **state) { host_pieces(WEFT_COLL_REDUCE_SCATTER); }
+static void hierarchy_all_gather(void **state) { host_pieces(WEFT_COLL_ALL_GATHER); }
+
 static void hierarchy(void **state)
 {
     for (uint32_t p = 1; p <= ranks_max; p += p < 24 || thorough ? 1 : 9)
@@ -177,7 +205,7 @@ static void unequal_pieces(void **state)
     for (uint32_t p = 1; p <= (thorough ? 257 : 35); p += p > 70 ? 17 : 1)
         for (size_t k = 0; k < 5; k++)
             for (int plan = WEFT_PLAN_DIRECT; plan < WEFT_PLAN_COUNT; plan++) {
-                if (!weft_plan_cuts(plan, kinds[k])) continue;
+                if (!weft_plan_cuts(plan, kinds[k]) || plan == WEFT_PLAN_HIERARCHY) continue; /* its own proof has hosts */
                 uint64_t cuts[258] = {0};
                 for (uint32_t r = 0; r < p; r++) cuts[r + 1] = cuts[r] + (r % 4 == 1 ? 0 : (r * 5 + p) % 7);
                 struct plan_case c = {.plan = plan, .kind = kinds[k], .ranks = p, .root = p / 2, .count = 4, .chunk_elems = 1 + p % 3, .lanes = 2,
@@ -429,6 +457,9 @@ static void choice_among_hosts(void **state)
         assert_non_null(strstr(text, "hosts of up to 8 ranks"));
         question.reproducible = true; /* 250 = 31 hosts of 8 and one of 2, 30 = 3 of 8 and one of 6: all of them subtrees of T */
         assert_true(hosts.subtrees && weft_plan_reproducible(weft_plan_choose(&question, NULL), &hosts));
+        question.kind = i % 2 ? WEFT_COLL_REDUCE_SCATTER : WEFT_COLL_ALL_GATHER, question.bytes = 65536, question.reproducible = i % 2;
+        assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HIERARCHY);
+        question.kind = WEFT_COLL_ALL_REDUCE, question.reproducible = true;
         for (uint32_t r = 0; r < ranks[i]; r++) host_of[r] = r % 5;
         weft_plan_hosts_make(host_of, ranks[i], memory, &hosts);
         assert_true(!hosts.subtrees && weft_plan_choose(&question, NULL) != WEFT_PLAN_HIERARCHY);
@@ -483,7 +514,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(direct_all_reduce), cmocka_unit_test(direct_reduce_scatter), cmocka_unit_test(direct_all_gather),
         cmocka_unit_test(direct_all_gather_bytes), cmocka_unit_test(ring_all_reduce), cmocka_unit_test(ring_reduce_scatter),
         cmocka_unit_test(ring_all_gather), cmocka_unit_test(doubling), cmocka_unit_test(halving), cmocka_unit_test(double_tree), cmocka_unit_test(direct_reduce),
-        cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather), cmocka_unit_test(bruck_all_to_all), cmocka_unit_test(hierarchy), cmocka_unit_test(subtrees),
+        cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather), cmocka_unit_test(bruck_all_to_all), cmocka_unit_test(hierarchy), cmocka_unit_test(hierarchy_reduce_scatter),
+        cmocka_unit_test(hierarchy_all_gather), cmocka_unit_test(subtrees),
         cmocka_unit_test(pat_reduce_scatter), cmocka_unit_test(pat_all_gather), cmocka_unit_test(pat_aggregated), cmocka_unit_test(binomial_gather),
         cmocka_unit_test(binomial_scatter),
         cmocka_unit_test(gather), cmocka_unit_test(scatter), cmocka_unit_test(all_to_all), cmocka_unit_test(unequal_pieces), cmocka_unit_test(any_root),

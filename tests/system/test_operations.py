@@ -57,14 +57,15 @@ class Operations(harness.JobTest):
             seen = {}
             for plan in ("hierarchy", "direct"):
                 for chunk in ("4096", "1048576"):
-                    environment = {**told, "WEFT_PLAN_ALL_REDUCE": plan, "RANKS_PER_HOST": str(per_host), "WEFT_COLLECTIVE_CHUNK_BYTES": chunk}
+                    pieces = {"WEFT_PLAN_REDUCE_SCATTER": plan, "WEFT_PLAN_ALL_GATHER": plan}
+                    environment = {**told, **pieces, "WEFT_PLAN_ALL_REDUCE": plan, "RANKS_PER_HOST": str(per_host), "WEFT_COLLECTIVE_CHUNK_BYTES": chunk}
                     done = self.run_job(0, workers, worker, f"hosts-{workers}-{per_host}-{plan}-{chunk}", environment=environment)
                     self.assertEqual(done.returncode, 0, done.stdout)
-                    found = set(re.findall(r"bits ([0-9a-f]{16})", done.stdout))
-                    self.assertEqual(len(found), 1, done.stdout)
+                    found = re.findall(r"bits ([0-9a-f]{16})", done.stdout), re.findall(r"pieces ([0-9a-f]{16})", done.stdout)
+                    self.assertEqual([len(set(bits)) for bits in found], [1, 1], done.stdout)
                     self.assertIn(f"{plan} (as told)", done.stdout)
                     self.assertIn(f"hosts of up to {per_host} ranks", done.stdout)
-                    seen[plan, chunk] = found.pop()
+                    seen[plan, chunk] = found[0][0], found[1][0]
             same = {name: bits for name, bits in seen.items() if name[0] == "hierarchy" or per_host == 2}
             self.assertEqual(len(set(same.values())), 1, seen)
 

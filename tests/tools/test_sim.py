@@ -74,6 +74,24 @@ class Sim(unittest.TestCase):
             self.assertLessEqual(found[found["ring"]["auto"]]["virtual_ns"], 1.3 * best, operation)
             self.assertGreater(found["direct"]["virtual_ns"], 1.5 * best, operation)
 
+    def test_hosts_send_a_byte_once(self):
+        """Several ranks a host, also unequal numbers: pieces by the hierarchy need the time of the host's link, and auto takes it."""
+        with tempfile.NamedTemporaryFile("w") as topology:
+            topology.write("[host node]\ncount = 8\n[switch core]\n[link access]\nfrom = node\nto = core\nrate = 100Gbit\nlatency = 2us\n")
+            topology.flush()
+            for ranks in (48, 45):
+                for operation in ("reduce_scatter", "all_gather"):
+                    words = (operation, "-n", str(ranks), "-b", "8M", "-t", topology.name, "--timing-only")
+                    chosen, direct, ring = (self.run_json(*words, "-p", plan) for plan in ("auto", "direct", "ring"))
+                    self.assertEqual(chosen["plan"], "hierarchy")
+                    self.assertLess(2 * chosen["virtual_ns"], direct["virtual_ns"])
+                    self.assertLess(chosen["virtual_ns"], 1.3 * ring["virtual_ns"])
+                    self.assertLess(chosen["virtual_ns"] / 1e9, 1.5 * chosen["formula_s"])
+                    self.assertGreater(chosen["virtual_ns"] / 1e9, chosen["formula_s"] / 1.5)
+                    words = (operation, "-n", str(ranks), "-b", "128K", "-t", topology.name, "--timing-only")
+                    short, ring = self.run_json(*words, "-p", "hierarchy"), self.run_json(*words, "-p", "ring")
+                    self.assertLess(1.2 * short["virtual_ns"], ring["virtual_ns"])
+
     def test_links_from_a_table(self):
         with tempfile.NamedTemporaryFile("w") as table:
             table.write("weft-links 1\nhost 0000000000000007 a\nmachine 0 640 125 90 0 0\nlink 0 0 works 40000 1000000000 session|made up\nend 3\n")

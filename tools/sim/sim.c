@@ -251,7 +251,7 @@ int weft_sim_main(int argc, char **argv)
     if (ran && settings.beside) ran = sim_measure_beside(&settings, result.plan, &result.measured_s);
     if (ran) {
         struct sim_formula formulas[WEFT_PLAN_COUNT];
-        enum weft_plan_id chosen = sim_formulas_of(&settings, result.elems, sim_job_cost(job), sim_job_hosts(job), formulas);
+        enum weft_plan_id chosen = sim_formulas_of(&settings, result.elems, sim_job_cost(job), sim_job_hosts(job), sim_job_local_cost(job), formulas);
         if (settings.json) written = print_json(&settings, job, &result, formulas, chosen);
         else print_text(&settings, job, &result, formulas, chosen);
         written &= fflush(stdout) == 0;

@@ -54,6 +54,7 @@ struct weft_sim *sim_job_sim(struct sim_job *job);
 const struct weft_topology *sim_job_topology(const struct sim_job *job); /* NULL: ideal */
 uint32_t sim_job_host(const struct sim_job *job, uint32_t rank);
 const struct weft_link_cost *sim_job_cost(const struct sim_job *job);
+const struct weft_link_cost *sim_job_local_cost(const struct sim_job *job); /* inside a host; unknown where each has one rank */
 const struct weft_plan_hosts *sim_job_hosts(const struct sim_job *job); /* which ranks share one */
 void sim_job_close(struct sim_job *job); /* NULL is fine */
 
@@ -67,13 +68,14 @@ bool sim_measure_beside(const struct sim_settings *settings, enum weft_plan_id p
 /* What the library is told of the network: one way's latency and rate, and processors that take no time. */
 struct weft_link_cost sim_cost_of(const struct sim_settings *settings, uint64_t latency_ns, double bytes_per_second);
 struct weft_plan_question sim_question_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost,
-                                          const struct weft_plan_hosts *hosts);
+                                          const struct weft_plan_hosts *hosts, const struct weft_link_cost *local);
 struct sim_formula {
     const char *text; /* "2(p-1)a + 2n(p-1)/p b"; NULL: the operation has no such plan */
     double seconds;
 };
 /* Of every plan; the answer is the one that `auto` takes. */
 enum weft_plan_id sim_formulas_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost,
-                                  const struct weft_plan_hosts *hosts, struct sim_formula formulas_out[WEFT_PLAN_COUNT]);
+                                  const struct weft_plan_hosts *hosts, const struct weft_link_cost *local,
+                                  struct sim_formula formulas_out[WEFT_PLAN_COUNT]);
 
 #endif

@@ -15,11 +15,11 @@ struct weft_link_cost sim_cost_of(const struct sim_settings *settings, uint64_t 
 }
 
 struct weft_plan_question sim_question_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost,
-                                          const struct weft_plan_hosts *hosts)
+                                          const struct weft_plan_hosts *hosts, const struct weft_link_cost *local)
 {
     return (struct weft_plan_question){.kind = settings->kind, .ranks = settings->ranks, .bytes = elems * sizeof(float), .elem_bytes = sizeof(float),
                                        .wide_bytes = sizeof(float), .told = settings->plan, .chunk_bytes = settings->chunk_bytes,
-                                       .window = settings->inflight, .cost = cost, .hosts = hosts};
+                                       .window = settings->inflight, .cost = cost, .hosts = hosts, .local_cost = local};
 }
 
 static const char *text_of(enum weft_coll_kind kind, enum weft_plan_id plan)
@@ -37,15 +37,17 @@ static const char *text_of(enum weft_coll_kind kind, enum weft_plan_id plan)
     case WEFT_PLAN_BRUCK: return "log2(p)a + n(p-1)/p b";
     case WEFT_PLAN_PAT: return "log2(p)a + n(p-1)/p b";
     case WEFT_PLAN_CHAIN: return "(p-1)(a + m b) + n b";
+    case WEFT_PLAN_HIERARCHY: return halves ? "max(2, N(2g+1)/w)a + max(N n g/p b, n(g-1)/g b in the host)" : "inside, between and inside hosts";
     case WEFT_PLAN_BINOMIAL: return "log2(p)(a + n b)";
     default: return "";
     }
 }
 
 enum weft_plan_id sim_formulas_of(const struct sim_settings *settings, uint64_t elems, const struct weft_link_cost *cost,
-                                  const struct weft_plan_hosts *hosts, struct sim_formula formulas_out[WEFT_PLAN_COUNT])
+                                  const struct weft_plan_hosts *hosts, const struct weft_link_cost *local,
+                                  struct sim_formula formulas_out[WEFT_PLAN_COUNT])
 {
-    struct weft_plan_question question = sim_question_of(settings, elems, cost, hosts);
+    struct weft_plan_question question = sim_question_of(settings, elems, cost, hosts, local);
     uint64_t times_ns[WEFT_PLAN_COUNT];
     question.told = WEFT_PLAN_AUTO;
     enum weft_plan_id chosen = weft_plan_choose(&question, times_ns);

@@ -33,7 +33,7 @@ struct sim_job {
     struct weft_sim *sim;
     struct rank *ranks;
     uint32_t count, pending; /* ranks that run; of them, those that have not ended */
-    struct weft_link_cost cost;
+    struct weft_link_cost cost, local; /* between hosts; inside one, where several ranks share it */
     struct weft_plan_hosts hosts;
     uint32_t *hosts_memory;
     bool done;
@@ -61,6 +61,7 @@ uint32_t sim_job_host(const struct sim_job *job, uint32_t rank)
     return (uint32_t)((uint64_t)rank * weft_topology_hosts(job->topology) / job->settings.ranks); /* neighbours share hosts */
 }
 const struct weft_link_cost *sim_job_cost(const struct sim_job *job) { return &job->cost; }
+const struct weft_link_cost *sim_job_local_cost(const struct sim_job *job) { return &job->local; }
 const struct weft_plan_hosts *sim_job_hosts(const struct sim_job *job) { return &job->hosts; }
 
 struct weft_sim *sim_job_sim(struct sim_job *job) { return job->sim; }
@@ -147,6 +148,7 @@ static enum weft_status make_group(struct sim_job *job, uint32_t index, const ui
     options.timing_only = job->settings.timing_only;
     options.alike = job->count < job->settings.ranks ? job->count : 0;
     options.cost = &job->cost;
+    options.local_cost = &job->local;
     return weft_group_create(weft_sim_env(job->sim, sim_job_host(job, index)), &options, &rank->group, error);
 }
 
@@ -237,6 +239,10 @@ static void find_cost(struct sim_job *job)
     double rate;
     weft_sim_path(job->sim, sim_job_host(job, 0), sim_job_host(job, job->topology ? job->settings.ranks / 2 : job->count / 2), &latency_ns, &rate);
     job->cost = sim_cost_of(&job->settings, latency_ns, rate);
+    uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : job->settings.ranks, share = (job->settings.ranks + hosts - 1) / hosts;
+    if (share < 2) return;
+    weft_sim_path(job->sim, 0, 0, &latency_ns, &rate);
+    job->local = sim_cost_of(&job->settings, latency_ns, rate / share); /* all of them at a time */
 }
 
 /* How many ranks must run: all, or a ring of neighbours that all the others are like. */
@@ -244,7 +250,7 @@ static uint32_t ranks_to_run(const struct sim_job *job)
 {
     const struct sim_settings *s = &job->settings;
     struct weft_link_cost cost = sim_cost_of(s, s->latency_ns, s->bytes_per_second);
-    struct weft_plan_question question = sim_question_of(s, job->elems, &cost, NULL);
+    struct weft_plan_question question = sim_question_of(s, job->elems, &cost, NULL, NULL);
     bool equal = s->kind != WEFT_COLL_ALL_REDUCE || job->elems % s->ranks == 0;
     if (s->every_rank || !s->timing_only || s->topology_path || !equal || weft_plan_choose(&question, NULL) != WEFT_PLAN_RING) return s->ranks;
     for (uint32_t count = ALIKE_MIN; count <= s->ranks / 2; count++)
