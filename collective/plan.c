@@ -7,6 +7,9 @@
  * behind. Each message carries a header that says how its sender called (wire.c). If not all ranks
  * called alike, some rank differs from the one behind it on the circle and finds out from the greeting
  * at once, whatever the two plans would have sent. It also makes operations without elements real.
+ * Where a plan itself sends something ahead and receives from behind before all else (weft_plan_greets),
+ * these messages are the greeting: an empty one beside them would cost as much as the operation. Whoever
+ * called otherwise is met by them, or by the other's greeting, in the same way.
  *
  * Slices: rank i owns slice i of the vector. For all_reduce and reduce slice i is [count*i/ranks, count*(i+1)/ranks), so
  * lengths differ by at most one; for the operations on pieces it is piece i, of `count` elements or of unequal lengths. A
@@ -154,10 +157,20 @@ uint64_t weft_plan_scratch(const struct weft_plan_args *args)
     return plan->scratch && args->ranks > 1 ? plan->scratch(args) : 0;
 }
 
+bool weft_plan_greets(const struct weft_plan_args *args)
+{
+    bool slices = args->kind == WEFT_COLL_ALL_REDUCE, pieces = args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_ALL_GATHER;
+    if (args->ranks == 1 || args->cut_in || args->own_lengths || !(slices || pieces)) return false;
+    if (args->count < (slices ? args->ranks : 1)) return false; /* no slice and no piece is empty */
+    if (args->plan == WEFT_PLAN_RING || args->plan == WEFT_PLAN_DIRECT) return true;
+    return args->ranks == 2 && (args->plan == WEFT_PLAN_DOUBLING || args->plan == WEFT_PLAN_HALVING);
+}
+
 static bool plan_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV) return pair_step(args, index, action);
     if (args->ranks == 1) return alone_step(args, index, action);
+    if (weft_plan_greets(args)) return plan_of(args->plan)->step(args, index, action);
     if (index == 0) {
         action->kind = WEFT_ACTION_SEND;
         action->place = WEFT_PLACE_INPUT;

@@ -5,7 +5,7 @@
 #include "collective/collective.h"
 
 /* ---- what each file provides ----
- * Step number `index` (counted after the two of the greeting, plan.c) into *action_out, which comes zeroed
+ * Step number `index` (counted after the two of the greeting, if it has one: plan.c) into *action_out, which comes zeroed
  * (kind NONE). `greeting` is how many steps precede index 0. Returns false past the last step. */
 bool plan_direct_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
 bool plan_ring_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);

@@ -75,11 +75,12 @@ static void all_ended(uint32_t ranks, enum weft_status status, const char *part,
 
 /* ---- calls that differ ---- */
 static float buffers[RANKS_MAX][2][40000];
+static enum weft_plan_id base_plan = WEFT_PLAN_RING;
 
 static struct weft_coll_args base_args(uint32_t rank)
 {
     return (struct weft_coll_args){.kind = WEFT_COLL_ALL_REDUCE, .in = buffers[rank][0], .out = buffers[rank][1], .count = 1000, .dtype = WEFT_F32,
-                                   .op = WEFT_SUM, .plan = WEFT_PLAN_RING};
+                                   .op = WEFT_SUM, .plan = base_plan};
 }
 
 static void differ(uint32_t ranks, uint32_t odd, void (*change)(struct weft_coll_args *args), const char *what)
@@ -201,14 +202,14 @@ static void no_count(struct weft_coll_args *args) { args->count = 0; }
 static void long_count(struct weft_coll_args *args) { args->count = 40000; }
 static void other_dtype(struct weft_coll_args *args) { args->dtype = WEFT_BF16; }
 static void other_op(struct weft_coll_args *args) { args->op = WEFT_AVG; }
-static void other_plan(struct weft_coll_args *args) { args->plan = WEFT_PLAN_DIRECT; }
+static void other_plan(struct weft_coll_args *args) { args->plan = args->plan == WEFT_PLAN_DIRECT ? WEFT_PLAN_RING : WEFT_PLAN_DIRECT; }
 static void as_barrier(struct weft_coll_args *args) { args->kind = WEFT_COLL_BARRIER, args->plan = 0; }
 static void as_broadcast(struct weft_coll_args *args) { args->kind = WEFT_COLL_BROADCAST, args->plan = 0, args->root = 1; }
-static void as_scatter(struct weft_coll_args *args) { args->kind = WEFT_COLL_REDUCE_SCATTER, args->count = 100; }
+static void as_scatter(struct weft_coll_args *args) { args->kind = WEFT_COLL_REDUCE_SCATTER, args->plan = WEFT_PLAN_RING, args->count = 100; }
 
-static void every_field(void **state)
+static void every_field_of(uint32_t ranks_most)
 {
-    for (uint32_t ranks = 2; ranks <= 5; ranks++)
+    for (uint32_t ranks = 2; ranks <= ranks_most; ranks++)
         for (uint32_t odd = 0; odd < ranks; odd++) {
             differ(ranks, odd, other_count, "differs in the count");
             differ(ranks, odd, no_count, "differs in the count");
@@ -220,6 +221,19 @@ static void every_field(void **state)
             differ(ranks, odd, as_broadcast, "called broadcast");
             differ(ranks, odd, as_scatter, "called reduce_scatter");
         }
+}
+
+static void every_field(void **state) { every_field_of(5); }
+
+/* Whether a plan's own messages greet or a greeting goes before them. */
+static void every_plan(void **state)
+{
+    static const enum weft_plan_id plans[] = {WEFT_PLAN_DIRECT, WEFT_PLAN_DOUBLING, WEFT_PLAN_HALVING, WEFT_PLAN_DOUBLE_TREE};
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        base_plan = plans[i];
+        every_field_of(3);
+    }
+    base_plan = WEFT_PLAN_RING;
 }
 
 /* A root only sends: with eager messages its part may be over before the news comes. Then its next call brings it. */
@@ -569,7 +583,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(pieces_that_differ), cmocka_unit_test(counts_that_differ),
-        cmocka_unit_test(every_field), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
+        cmocka_unit_test(every_field), cmocka_unit_test(every_plan), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
         cmocka_unit_test(stopped_rank), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
         cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(failed_by_the_owner),
         cmocka_unit_test(freed_in_the_middle), cmocka_unit_test(leaving_is_no_loss), cmocka_unit_test(cancelled),

@@ -408,6 +408,42 @@ static void huge_counts(void **state)
         }
 }
 
+/* What every plan begins with: a send to the rank ahead and a receive from the one behind that wait for nothing, empty ones (the
+ * greeting) or, where it is said to greet by itself, with elements. */
+static void check_greeting(const struct weft_plan_args *args)
+{
+    struct weft_plan_cursor cursor;
+    struct weft_action action;
+    bool greets = weft_plan_greets(args), sent = false, heard = false;
+    weft_plan_begin(&cursor, args);
+    while (!sent || !heard) {
+        weft_plan_next(&cursor, &action);
+        bool sends = action.kind == WEFT_ACTION_SEND, copies = action.kind == WEFT_ACTION_COPY || action.kind == WEFT_ACTION_FOLD;
+        if (copies && args->kind == WEFT_COLL_ALL_GATHER) continue; /* the own piece, into its place */
+        bool right = action.kind != WEFT_ACTION_DONE && action.kind != WEFT_ACTION_NONE && action.depends == 0 && action.after == 0;
+        uint32_t peer = (args->rank + (sends ? 1 : args->ranks - 1)) % args->ranks;
+        if (!right || action.peer != peer || (action.count > 0) != greets)
+            fail_msg("plan %s, %s, rank %u of %u, count %llu: does not begin with a greeting", weft_plan_name(args->plan),
+                     weft_coll_kind_name(args->kind), args->rank, args->ranks, (unsigned long long)args->count);
+        if (sends) sent = true;
+        else heard = true;
+    }
+}
+
+static void greetings(void **state)
+{
+    for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++)
+        for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) {
+            if (!weft_plan_supports(plan, kind) || plan == WEFT_PLAN_HIERARCHY || kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV) continue;
+            for (uint32_t p = 2; p <= 17; p++)
+                for (uint32_t i = 0; i < 5 * p; i++) {
+                    const uint64_t counts[] = {0, 1, p - 1, p, 40 * p + 1};
+                    check_greeting(&(struct weft_plan_args){.plan = plan, .kind = kind, .rank = i % p, .ranks = p, .count = counts[i / p],
+                                                            .chunk_elems = 16, .lanes = 1 + p % 3});
+                }
+        }
+}
+
 static void names_and_choice(void **state)
 {
     assert_int_equal(weft_plan_parse("ring"), WEFT_PLAN_RING);
@@ -524,7 +560,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(turned), cmocka_unit_test(groups_together), cmocka_unit_test(large_doubling), cmocka_unit_test(large_halving),
         cmocka_unit_test(large_double_tree), cmocka_unit_test(large_trees), cmocka_unit_test(large_rooted), cmocka_unit_test(large_direct_reduce),
         cmocka_unit_test(large_bruck), cmocka_unit_test(large_bruck_all_to_all), cmocka_unit_test(large_hierarchy),
-        cmocka_unit_test(huge_counts),
+        cmocka_unit_test(huge_counts), cmocka_unit_test(greetings),
         cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
