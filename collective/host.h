@@ -4,6 +4,7 @@
  *   host_line.c    a rank's segment: what it writes, who is woken, when it sleeps, who is inside whose buffers
  *   host_run.c     one operation after the other: its phases
  *   host_work.c    the arithmetic on one slice of everybody's buffers
+ *   host_stage.c   the same through memory in between, where buffers are not mapped
  *
  * One pass instead of messages. Every rank announces its call and its buffers in its own segment. Once all have come, rank i
  * loads slice i of all inputs, sums by T in registers, and stores the sum into all outputs; once all have said that they are
@@ -32,11 +33,16 @@ enum {
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
     HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
+    HOST_STAGE_BYTES = 768 << 10, /* memory between buffers that are not mapped */
     HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
-/* How the peers reach what they need of the caller's buffers; none: not at all, by messages. */
-enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2 };
+/* How the peers reach what they need of the caller's buffers; none: not at all, by messages. STAGED: through a stage, if all say so. */
+enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2, HOST_STAGED = 4 };
+
+/* host_stage.c: what a rank does in each round. */
+_Static_assert(sizeof(struct host_stage_word) <= HOST_WORD_BYTES, "it lies in the announcement");
+enum host_action { HOST_FILL, HOST_SUM, HOST_DRAIN, HOST_ACTIONS };
 
 /* What a rank says when it calls: one line, the turn stored last. */
 struct host_post {
@@ -45,7 +51,7 @@ struct host_post {
     uint64_t in, out;                   /* HOST_MAPPED: offsets in the memory that peers map; HOST_COPIED: addresses */
     uint8_t kind, dtype, op, flags;
     uint32_t root;
-    uint8_t word[HOST_WORD_BYTES];
+    uint8_t word[HOST_WORD_BYTES];      /* HOST_STAGED: begins with a struct host_stage_word */
 };
 _Static_assert(sizeof(struct host_post) == 64, "an announcement is one line");
 
@@ -55,6 +61,7 @@ struct host_segment {
     _Alignas(64) _Atomic uint32_t inside;   /* 1: loading and storing in the peers' buffers at this moment */
     _Atomic uint64_t over;                  /* salt + number + 1 of the last operation for which peers' segments were looked at */
     _Alignas(64) _Atomic uint64_t closed;   /* operations with a number below are over here: keep out of my buffers */
+    _Alignas(64) _Atomic uint64_t done[HOST_ACTIONS]; /* salt + (number + 1) * HOST_ROUNDS_MAX + rounds */
     struct {
         struct host_post post;
         _Alignas(64) uint8_t data[HOST_SHORT_BYTES];
@@ -78,6 +85,7 @@ struct host_peer {
     bool copied;       /* its buffers of the operation under way: by address, else mapped here */
     const uint8_t *in;
     uint8_t *out;
+    uint8_t *stage;
     uint64_t in_address, out_address;
 };
 
@@ -88,6 +96,7 @@ struct host {
     enum host_state state;
     bool maps_all;               /* no offer so far that could not be mapped */
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
+    bool crowded;                /* more ranks than processors */
     bool sleeping;
     struct host_segment *segment; /* own; in memory that the peers map */
     uint64_t salt;
@@ -119,6 +128,9 @@ bool host_has_come(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_through(struct host *host, uint64_t number);
 bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_over(struct host *host, uint64_t number);
+#define HOST_ROUNDS_MAX (1ull << 32)
+void host_say_done(struct host *host, uint64_t number, enum host_action action, uint64_t rounds);
+bool host_has_done(const struct host *host, uint32_t rank, uint64_t number, enum host_action action, uint64_t rounds);
 bool host_looks_at_us(const struct host_peer *peer, uint64_t next); /* the peer is not over with all operations below `next` */
 bool host_enter(struct host *host, uint64_t number); /* false: somebody has closed it */
 void host_leave(struct host *host);
@@ -141,7 +153,18 @@ struct host_range host_slice(const struct weft_coll *coll);
 bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args);
 size_t host_short_bytes(const struct weft_coll *coll); /* contribution of this rank */
 void host_work_short(struct host *host, struct weft_coll *coll);
+/* outs[each] = the sum of sources[each rank], (count,) of the operation's type. */
+void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8_t *const *outs, uint32_t out_count, uint64_t count);
 /* < 0: the memory of *culprit_out cannot be reached. */
 enum weft_status host_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
+
+/* host_stage.c; host_stages_free is in internal.h */
+uint32_t host_stage_block(bool crowded); /* bytes of the vector that a rank would move in a round */
+bool host_stage_allows(uint64_t block);
+uint8_t *host_stage_take(struct weft_group *group); /* NULL: no memory */
+void host_stage_give(struct records *records, uint8_t *stage); /* NULL is fine */
+void host_stage_begin(struct weft_coll *coll);
+bool host_stage_may_act(struct host *host, const struct weft_coll *coll); /* if not, host->seen is waited for */
+bool host_stage_step(struct host *host, struct weft_coll *coll, bool *over_out); /* false: nothing can be done now */
 
 #endif

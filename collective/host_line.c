@@ -43,13 +43,13 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
     /* From here on stores to one line only, and no instruction that waits for them: the others poll this line, and what is stored
      * in one go moves to them once. */
     describe_call(post, coll);
-    post->flags = 0;
+    post->flags = coll->host.is_short ? 0 : coll->host.flags;
     if (bytes == sizeof(uint64_t)) memcpy(post->word, from, sizeof(uint64_t)); /* inline */
     else if (bytes > 0 && bytes <= HOST_WORD_BYTES) memcpy(post->word, from, bytes);
-    if (!coll->host.is_short && coll->host.reached) {
-        post->flags = coll->host.copied ? HOST_COPIED : HOST_MAPPED;
+    if (!coll->host.is_short) {
         post->in = coll->host.in_offset;
         post->out = coll->host.out_offset;
+        if (coll->host.flags & HOST_STAGED) memcpy(post->word, &coll->host.stage_word, sizeof coll->host.stage_word);
     }
     atomic_store_explicit(&post->turn, host->salt + number + 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* before the looks who sleeps */
@@ -92,6 +92,19 @@ bool host_is_through(const struct host *host, uint32_t rank, uint64_t number)
 {
     const struct host_peer *peer = &host->peers[rank];
     return atomic_load_explicit(&peer->segment->through, memory_order_acquire) == peer->salt + number + 1;
+}
+
+void host_say_done(struct host *host, uint64_t number, enum host_action action, uint64_t rounds)
+{
+    atomic_store_explicit(&host->segment->done[action], host->salt + (number + 1) * HOST_ROUNDS_MAX + rounds, memory_order_seq_cst);
+    wake_sleepers(host);
+}
+
+bool host_has_done(const struct host *host, uint32_t rank, uint64_t number, enum host_action action, uint64_t rounds)
+{
+    const struct host_peer *peer = &host->peers[rank];
+    uint64_t done = atomic_load_explicit(&peer->segment->done[action], memory_order_acquire) - peer->salt - (number + 1) * HOST_ROUNDS_MAX;
+    return done >= rounds && done < HOST_ROUNDS_MAX;
 }
 
 void host_say_over(struct host *host, uint64_t number)

@@ -3,13 +3,14 @@
  *     WAITING   for the vote of the ranks
  *     QUEUED    for the operation before it
  *     COMING    announced; until all ranks have announced theirs, alike
- *     WORKING   on this rank's slice, in steps of the loop
+ *     WORKING   on this rank's slice, in steps of the loop; or
+ *     STAGING   on its part of each round (host_stage.c)
  *     LEAVING   this rank is through; until all are
  *
  * The loop polls the first of the queue (a pollable without a descriptor: whoever stores for a rank that sleeps wakes it
- * through the transport). Ordinary buffers are copied by system
- * calls in pieces; only where that is not allowed does the operation leave for the messages, after the announcements have
- * told all ranks so.
+ * through the transport). Ordinary buffers of all ranks go through stages; where only some ranks have them, they are copied by
+ * system calls in pieces, or, where that is not allowed, everybody's go through stages. Only where there is no memory for one does
+ * the operation leave for the messages, after the announcements have told all ranks so.
  *
  * Ending early: the rank closes its buffers (host_line.c), and the operation is over when nobody is inside any more. */
 #include "collective/host.h"
@@ -60,10 +61,21 @@ static void locate(const struct host *host, struct weft_coll *coll)
     coll->host.in_offset = coll->host.out_offset = 0;
     coll->host.copied = (peers_read(coll->args.kind) && !weft_memory_locate(coll->args.in, in_bytes(coll), &coll->host.in_offset)) ||
                         (peers_write(coll->args.kind) && !weft_memory_locate(coll->args.out, out_bytes(coll), &coll->host.out_offset));
-    coll->host.reached = !coll->host.copied || host->copies_all;
     if (!coll->host.copied) return;
     coll->host.in_offset = (uintptr_t)coll->args.in;
     coll->host.out_offset = (uintptr_t)coll->args.out;
+}
+
+/* How this rank's buffers are reached, from what is known here; ranks may differ. */
+static void offer_ways(struct host *host, struct weft_coll *coll)
+{
+    struct weft_group *group = coll->group;
+    coll->host.flags = !coll->host.copied ? HOST_MAPPED : host->copies_all ? HOST_COPIED : 0;
+    if (coll->host.copied || !host->copies_all) coll->host.stage = host_stage_take(group);
+    if (coll->host.stage && weft_memory_locate(coll->host.stage, HOST_STAGE_BYTES, &coll->host.stage_word.offset)) coll->host.flags |= HOST_STAGED;
+    coll->host.stage_word.block = host_stage_block(host->crowded);
+    coll->host.flags_of_all = coll->host.flags;
+    coll->host.reached = coll->host.flags & (HOST_MAPPED | HOST_COPIED);
 }
 
 static void begin_first(struct host *host)
@@ -72,6 +84,7 @@ static void begin_first(struct host *host)
     if (!coll || coll->host.phase != HOST_QUEUED || coll->phase != COLL_RUNNING) return;
     coll->host.phase = HOST_COMING;
     host->seen = 0;
+    if (!coll->host.is_short) offer_ways(host, coll);
     coll->record.plan = coll->header.plan;
     coll_record_start(coll, coll->posted_ns); /* the clock is not read for it */
     host_announce(host, coll, coll->host.number);
@@ -137,6 +150,8 @@ void host_unlink(struct weft_coll *coll)
     bool was_first = coll->host.phase > HOST_WAITING && first_of(host) == coll;
     coll->host.phase = HOST_AWAY;
     weft_list_remove(&coll->host.link);
+    host_stage_give(coll->group->records, coll->host.stage);
+    coll->host.stage = NULL;
     if (was_first) {
         host_say_over(host, coll->host.number);
         begin_first(host);
@@ -166,14 +181,23 @@ static bool take_buffers(struct host *host, struct weft_coll *coll, uint32_t ran
 {
     struct host_peer *peer = &host->peers[rank];
     uint64_t in = post->in, out = post->out, bytes = peer->mapping.bytes;
-    peer->copied = post->flags & HOST_COPIED;
+    struct host_stage_word stage = {0};
+    bool mapped = post->flags & HOST_MAPPED, staged = post->flags & HOST_STAGED;
+    if (staged) memcpy(&stage, post->word, sizeof stage);
+    peer->copied = !mapped; /* what is not there the system will refuse */
     peer->in_address = in;
     peer->out_address = out;
-    if (peer->copied) return true; /* what is not there the system will refuse */
-    bool fits = (!peers_read(coll->args.kind) || (in <= bytes && in_bytes(coll) <= bytes - in)) &&
-                (!peers_write(coll->args.kind) || (out <= bytes && out_bytes(coll) <= bytes - out));
-    peer->in = peer->mapping.base + in;
-    peer->out = peer->mapping.base + out;
+    bool fits = !mapped || ((!peers_read(coll->args.kind) || (in <= bytes && in_bytes(coll) <= bytes - in)) &&
+                            (!peers_write(coll->args.kind) || (out <= bytes && out_bytes(coll) <= bytes - out)));
+    if (fits && mapped) {
+        peer->in = peer->mapping.base + in;
+        peer->out = peer->mapping.base + out;
+    }
+    if (staged && (stage.offset > bytes || HOST_STAGE_BYTES > bytes - stage.offset || !host_stage_allows(stage.block))) fits = false;
+    if (fits && staged) {
+        peer->stage = peer->mapping.base + stage.offset;
+        if (coll->host.stage_word.block < stage.block) coll->host.stage_word.block = stage.block;
+    }
     if (fits) return true;
     char name[128];
     group_describe(coll->group, rank, name, sizeof name);
@@ -193,8 +217,9 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
         return false;
     }
     if (coll->host.is_short) return true;
-    if (post->flags == 0) coll->host.reached = false;
-    return !coll->host.reached || take_buffers(host, coll, rank, post);
+    if (!(post->flags & (HOST_MAPPED | HOST_COPIED))) coll->host.reached = false;
+    coll->host.flags_of_all &= post->flags;
+    return take_buffers(host, coll, rank, post);
 }
 
 /* All ranks are here: the work, or what replaces it. true: the operation is over. */
@@ -205,8 +230,14 @@ static bool all_here(struct host *host, struct weft_coll *coll)
         host_work_short(host, coll);
         return true;
     }
-    if (!coll->host.reached) {
+    bool staged = !(coll->host.flags_of_all & HOST_MAPPED) && coll->host.flags_of_all & HOST_STAGED;
+    if (!coll->host.reached && !staged) {
         by_messages(coll);
+        return false;
+    }
+    if (staged) {
+        host_stage_begin(coll);
+        coll->host.phase = HOST_STAGING;
         return false;
     }
     host->peers[coll->group->rank].in = coll->args.in;
@@ -223,6 +254,14 @@ static void unreachable(struct weft_coll *coll, uint32_t rank, enum weft_status 
     group_describe(coll->group, rank, name, sizeof name);
     group_end(coll->group, status, true, "lost %s during operation %llu (%s): its buffers cannot be reached: %s", name,
               (unsigned long long)coll->sequence, weft_coll_kind_name(coll->args.kind), weft_status_text(status));
+}
+
+static void leave(struct host *host, struct weft_coll *coll)
+{
+    coll->host.phase = HOST_LEAVING;
+    host->seen = 0;
+    polls_quickly(host);
+    host_say_through(host, coll->host.number);
 }
 
 static void work_step(struct host *host, struct weft_coll *coll)
@@ -242,10 +281,14 @@ static void work_step(struct host *host, struct weft_coll *coll)
     }
     rest->first += now.count;
     rest->count -= now.count;
-    if (rest->count > 0) return;
-    coll->host.phase = HOST_LEAVING;
-    polls_quickly(host);
-    host_say_through(host, coll->host.number);
+    if (rest->count == 0) leave(host, coll);
+}
+
+static int staging_step(struct host *host, struct weft_coll *coll)
+{
+    bool over, acted = host_stage_step(host, coll, &over);
+    if (over) leave(host, coll);
+    return acted;
 }
 
 /* A rank that has not come: has it called this number of the group by messages? */
@@ -319,6 +362,7 @@ static int host_progress(struct weft_pollable *pollable, int budget)
     case HOST_WORKING:
         work_step(host, coll);
         return 1;
+    case HOST_STAGING: return staging_step(host, coll);
     case HOST_LEAVING:
         if (!look(host, coll)) return 0;
         finish(coll);
@@ -334,6 +378,7 @@ static enum weft_status host_arm(struct weft_pollable *pollable)
     if (!coll || coll->phase != COLL_RUNNING) return WEFT_OK;
     if (coll->host.phase == HOST_WORKING) return WEFT_ERR_AGAIN;
     host_sleep(host);
+    if (coll->host.phase == HOST_STAGING) return host_stage_may_act(host, coll) ? WEFT_ERR_AGAIN : WEFT_OK;
     uint32_t rank = host->seen;
     if (rank == coll->group->rank) rank++;
     if (rank >= coll->group->ranks) return WEFT_ERR_AGAIN;
@@ -351,6 +396,7 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
     case HOST_COMING: *phase_out = "greeting"; break;
     case HOST_LEAVING: *phase_out = "leaving"; break;
     case HOST_WORKING: *phase_out = "reducing"; return false;
+    case HOST_STAGING: *phase_out = "reducing"; break;
     case HOST_WAITING:
         *phase_out = "meeting";
         for (rank = 0; rank < coll->group->ranks; rank++)

@@ -138,7 +138,8 @@ static void decided(struct host *host, enum host_state state)
     if (host->state != HOST_ASKING) return;
     host->state = state;
     if (state == HOST_ON) {
-        if (host->group->ranks > (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)) weft_loop_crowded(host->group->loop, true);
+        host->crowded = host->group->ranks > (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+        if (host->crowded) weft_loop_crowded(host->group->loop, true);
         char text[64];
         weft_peer_describe(host->group->controls[host->group->rank == 0].peer, text, sizeof text);
         weft_log(host->group->env, WEFT_LOG_DEBUG, "collective", "group %u: its %u ranks meet in the memory of this host (%s)",

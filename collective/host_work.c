@@ -135,6 +135,18 @@ static void sum_all(const struct host_sum *sum, uint64_t count)
     }
 }
 
+void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8_t *const *outs, uint32_t out_count, uint64_t count)
+{
+    struct host_sum sum; /* large: only what is used is set */
+    sum.elements = coll->sum;
+    sum.source_count = coll->group->ranks;
+    sum.out_count = out_count;
+    sum.stream = false;
+    memcpy(sum.sources, sources, sum.source_count * sizeof sources[0]);
+    memcpy(sum.outs, outs, out_count * sizeof outs[0]);
+    sum_all(&sum, count);
+}
+
 /* ---- short ones: out of the announcements ---- */
 static const uint8_t *contribution(struct host *host, const struct weft_coll *coll, uint32_t rank, size_t bytes)
 {

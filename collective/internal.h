@@ -102,7 +102,7 @@ struct fold_area {
 };
 
 /* host.h: where an operation is that may be done in the memory of one host. AWAY: by messages, as all others. */
-enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_QUEUED, HOST_COMING, HOST_WORKING, HOST_LEAVING };
+enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_QUEUED, HOST_COMING, HOST_WORKING, HOST_STAGING, HOST_LEAVING };
 
 enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
 
@@ -130,11 +130,19 @@ struct weft_coll {
 
     struct {
         enum host_phase phase;
-        bool copied, reached;    /* own buffers: by address; all ranks' known so far can be reached */
+        bool copied, reached;    /* own buffers: by address; those of all ranks known so far can be reached */
+        uint8_t flags, flags_of_all; /* host.h: this rank's; what all ranks known so far say */
         bool is_short;           /* carried by the announcement itself */
         uint64_t number, in_offset, out_offset;
         struct host_range { uint64_t first, count; } rest; /* of this rank's slice, in elements */
         struct weft_list link;   /* host->queue */
+        uint8_t *stage;          /* host_stage.c; NULL: none */
+        struct host_stage_word {
+            uint64_t offset;     /* where peers find it */
+            uint32_t block;      /* the largest that a rank known so far wants */
+        } stage_word;
+        uint64_t place, rounds;  /* elements of a place; how many times */
+        uint64_t done[3];        /* rounds done, by action */
     } host;
 
     struct weft_plan_cursor cursor;
@@ -195,6 +203,7 @@ enum { GROUP_CHOICES = 16 };    /* kinds below it are remembered */
 /* Records of operations that are over, with their scratch, kept for the next ones of all groups that share them. */
 struct records {
     struct weft_list idle; /* struct weft_coll.link */
+    void *stages;          /* host_stage.c */
     uint32_t groups, window;
 };
 
@@ -324,6 +333,7 @@ void coll_records_free(struct weft_group *group);
 /* Those of `with` (NULL: nobody's) where its operations have a window of the same size, else new ones. NULL: no memory. */
 struct records *coll_records_share(struct weft_env *env, const struct weft_group *with, uint32_t window);
 void coll_records_leave(struct weft_env *env, struct records *records); /* the last one frees them; NULL is fine */
+void host_stages_free(struct weft_env *env, struct records *records);
 
 /* codec_all_reduce.c */
 void codec_records_free(struct weft_group *group);

@@ -276,6 +276,7 @@ static struct weft_coll *record_take(struct weft_group *group, size_t scratch_by
         if (!coll) return NULL;
         coll->scratch = NULL;
         coll->scratch_bytes = 0;
+        coll->host.stage = NULL;
         weft_list_init(&coll->link);
         weft_list_append(&group->records->idle, &coll->link);
     }
@@ -290,11 +291,12 @@ static struct weft_coll *record_take(struct weft_group *group, size_t scratch_by
     return coll;
 }
 
-static void records_free(struct weft_env *env, struct weft_list *list)
+static void records_free(struct weft_env *env, struct records *records, struct weft_list *list)
 {
     while (!weft_list_empty(list)) {
         struct weft_coll *coll = weft_list_first(list, struct weft_coll, link);
         weft_list_remove(&coll->link);
+        host_stage_give(records, coll->host.stage);
         weft_free_bytes(env, coll->scratch);
         weft_free_bytes(env, coll);
     }
@@ -316,13 +318,14 @@ struct records *coll_records_share(struct weft_env *env, const struct weft_group
 void coll_records_leave(struct weft_env *env, struct records *records)
 {
     if (!records || --records->groups > 0) return;
-    records_free(env, &records->idle);
+    records_free(env, records, &records->idle);
+    host_stages_free(env, records);
     weft_free_bytes(env, records);
 }
 
 void coll_records_free(struct weft_group *group)
 {
-    records_free(group->env, &group->active);
+    records_free(group->env, group->records, &group->active);
     coll_records_leave(group->env, group->records);
 }
 
@@ -347,6 +350,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     weft_list_init(&coll->ready_link);
     weft_list_init(&coll->host.link);
     coll->host.phase = HOST_AWAY;
+    coll->host.stage = NULL;
     coll->phase = COLL_RUNNING;
     coll->status = WEFT_OK;
     coll->text = "";

@@ -15,12 +15,17 @@ static bool thorough; /* --thorough: every number of ranks, every type and count
 
 /* Memory that peers map, with any alignment: a room for each rank. */
 static uint8_t *rooms[HOSTED_MAX];
+static bool plain_rooms; /* memory that they do not map */
 enum { ROOM_BYTES = 4 << 20 };
 
 static void rooms_open(uint32_t ranks)
 {
     for (uint32_t r = 0; r < ranks; r++) {
         void *memory;
+        if (plain_rooms) {
+            assert_non_null(rooms[r] = calloc(1, ROOM_BYTES));
+            continue;
+        }
         assert_int_equal(weft_memory_alloc(weft_env_system(), ROOM_BYTES, &memory, NULL), WEFT_OK);
         rooms[r] = memory;
     }
@@ -28,7 +33,19 @@ static void rooms_open(uint32_t ranks)
 
 static void rooms_close(uint32_t ranks)
 {
-    for (uint32_t r = 0; r < ranks; r++) weft_memory_free(weft_env_system(), rooms[r]);
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (plain_rooms) free(rooms[r]);
+        else weft_memory_free(weft_env_system(), rooms[r]);
+    }
+}
+
+/* The same with rooms that are mapped and with rooms that are not. */
+static void in_both_rooms(void (*test)(void))
+{
+    test();
+    plain_rooms = true;
+    test();
+    plain_rooms = false;
 }
 
 #define EVERYBODY (HOSTED_MAX + 1)
@@ -142,7 +159,7 @@ static void many_ranks_and_long(void **state)
     hosted_close(&hosted);
 }
 
-/* Ordinary memory at one rank, or at all: read and written by system calls, or by messages where one rank cannot do that. */
+/* Ordinary memory at one rank, or at all: read and written by system calls, or through stages. */
 static void ordinary_memory(void **state)
 {
     static const char *const tunes[] = {NULL, "cma=off"};
@@ -157,6 +174,11 @@ static void ordinary_memory(void **state)
                                         .root = ranks - 1, .count = (k == 0 && t == 0 ? 70003 : 5003) / (thorough ? 1 : 4) + r, .seed = r + k};
                     run_call(&call, &(struct how){.in_place = (r + k) % 2, .unmapped = r < ranks ? r : EVERYBODY}, WEFT_PLAN_ONE_HOST);
                 }
+            for (size_t k = 0; k < 4 && ranks == 2; k++) { /* more rounds than a stage has slots */
+                struct call call = {.kind = kinds[k], .dtype = dtypes[k], .op = WEFT_SUM, .ranks = 2, .root = k % 2, .seed = k + t,
+                                    .count = 132007 / weft_dtype_bytes(dtypes[k])};
+                run_call(&call, &(struct how){.in_place = k % 2, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
+            }
             rooms_close(ranks);
             hosted_close(&hosted);
         }
@@ -312,7 +334,7 @@ static void late_rank(void **state)
 }
 
 /* Rank 2 calls, and its loop is stepped no more: it answers nothing, and nobody waits for ever. */
-static void silent_rank(void **state)
+static void silent_once(void)
 {
     failures_open(3);
     pending = 2;
@@ -335,7 +357,9 @@ static void silent_rank(void **state)
     failures_close();
 }
 
-static void cancelled(void **state)
+static void silent_rank(void **state) { in_both_rooms(silent_once); }
+
+static void cancelled_once(void)
 {
     failures_open(2);
     struct weft_coll *colls[2];
@@ -352,6 +376,8 @@ static void cancelled(void **state)
     run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
     failures_close();
 }
+
+static void cancelled(void **state) { in_both_rooms(cancelled_once); }
 
 /* A rank leaves after its last operation, while others have not looked at its announcement yet; then one more call. */
 static void left_early(void **state)
@@ -388,12 +414,14 @@ static void worker_done(void *context, enum weft_status status, const char *text
     worker->done = true;
 }
 
+/* Lengths from one round of a stage to all its slots more than once. */
 static void *work(void *context)
 {
+    enum { LONGEST = 450001 };
     struct worker *worker = context;
     for (uint32_t i = 0; i < 300; i++) {
-        uint64_t count = i % 3 ? 1 + i % 2000 : 20000;
-        float *in = (float *)rooms[worker->rank], *out = i % 2 ? in : in + 20000;
+        uint64_t count = i % 3 ? 1 + i % 2000 : i % 50 ? 20000 : LONGEST - i;
+        float *in = (float *)rooms[worker->rank], *out = i % 2 ? in : in + LONGEST;
         for (uint64_t e = 0; e < count; e++) in[e] = (float)(worker->rank + e + i);
         struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = WEFT_F32, .op = WEFT_SUM};
         worker->done = false;
@@ -409,7 +437,7 @@ static void *work(void *context)
     return NULL;
 }
 
-static void threads(void **state)
+static void threads_once(void)
 {
     static struct worker workers[4];
     hosted_open(&hosted, 4, NULL, false, 0);
@@ -426,6 +454,8 @@ static void threads(void **state)
     rooms_close(4);
     hosted_close(&hosted);
 }
+
+static void threads(void **state) { in_both_rooms(threads_once); }
 
 int main(int argc, char **argv)
 {
