@@ -294,6 +294,10 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         if (older) weft_control_free(session->env, older);
         weft_loop_notify(session->engine.loop);
         return true;
+    case WEFT__CONTROL__CONTROL__BODY_JOINED:
+        if (phase != CLIENT_GO || !session->elastic) break;
+        client_part(session, message->joined->epoch, message->joined->text);
+        return false;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         take_member_lost(session, message->member_lost);
         return false;

@@ -75,5 +75,7 @@ enum weft_status client_usable(struct weft_session *session)
                             (long)session->pid);
     enum weft_status status = client_failed(session);
     if (status < 0) return client_error(session, status, "%s", session->failure.text);
+    if (session->parting.joined)
+        return client_error(session, WEFT_ERR_STATE, "rank %u has joined and takes no part until all ranks have: wait for that in weft_join", session->rank);
     return WEFT_OK;
 }

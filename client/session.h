@@ -59,6 +59,7 @@ struct client_parting {
     struct weft_mail rejoin_mail; /* to the engine: the new group */
     _Atomic int rejoin_state;     /* 1 sent, 2 answered */
     struct weft_error rejoin_error;
+    bool joined;                  /* the caller's: out of data, rests until all ranks are (join.c) */
 };
 struct client_members_past {
     struct client_members_past *next;
@@ -173,6 +174,15 @@ static inline bool client_parted(const struct weft_session *session)
 /* Caller's thread, parted, nothing open: agree with the others and install what is left. `committed`: the last step this rank
  * knows to be good; *committed_out: the last one that is. Blocks up to the deadline. */
 enum weft_status client_shrink(struct weft_session *session, uint64_t committed, uint64_t *committed_out);
+
+/* Caller's thread: take what the coordinator has said of those who go on, and let the engine make their group. */
+enum weft_status client_rejoin(struct weft_session *session, uint64_t until_ns);
+/* Caller's thread, between steps: the most that a codec of this rank has counted; and where ranks have come in that were away, all count on
+ * from the most of all ranks, because some codecs draw by that number. */
+uint64_t client_codecs_steps(struct weft_session *session);
+void client_codecs_count_on(struct weft_session *session, uint64_t steps);
+/* The codecs' debts follow the number of ranks. */
+void client_codecs_follow(struct weft_session *session);
 
 /* ---- inputs kept for a step that is run again (kept.c); the caller's thread ---- */
 enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes);

@@ -94,6 +94,7 @@ static enum weft_status say_shrink(struct weft_session *session, uint32_t epoch,
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     shrink.epoch = epoch;
     shrink.committed = committed;
+    shrink.codec_steps = client_codecs_steps(session);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRINK;
     message.shrink = &shrink;
     return client_control_send(session, &message);
@@ -141,7 +142,7 @@ static void take_shrunk(struct weft_session *session)
     pthread_mutex_unlock(&session->control.lock);
 }
 
-static enum weft_status rejoin(struct weft_session *session, uint64_t until_ns)
+enum weft_status client_rejoin(struct weft_session *session, uint64_t until_ns)
 {
     struct client_parting *parting = &session->parting;
     take_shrunk(session);
@@ -165,7 +166,7 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
                     session->rank, (double)session->settings.deadline_ns / 1e9);
     WEFT_TRY(client_usable(session));
     if (!agreed(session, agreement.epoch)) return WEFT_ERR_AGAIN;
-    enum weft_status status = rejoin(session, until_ns);
+    enum weft_status status = client_rejoin(session, until_ns);
     if (client_failed(session) < 0) return client_usable(session);
     if (status == WEFT_ERR_PEER_LOST) { /* one of those that are left has gone already: the coordinator will say so */
         client_wait_for(session, another_loss, &agreement, until_ns);

@@ -213,18 +213,6 @@ static void forget_step(struct weft_session *session)
     }
 }
 
-/* What the codecs owe is worth its share of the mean over the ranks that there are now (weft_codec_set_ranks); fewer
- * ranks make it smaller, so this cannot fail between steps. */
-static void codecs_follow(struct weft_session *session)
-{
-    struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->codec && !atomic_load_explicit(&tensor->busy, memory_order_acquire))
-            weft_codec_set_ranks(tensor->codec, session->ranks);
-    }
-}
-
 static enum weft_status say_shrunk(struct weft_session *session, uint64_t next)
 {
     char text[480];
@@ -264,7 +252,7 @@ enum weft_status weft_shrink(struct weft_session *session)
                                                 (unsigned long long)session->step.number);
     if (!client_parted(session)) return WEFT_OK;
     WEFT_TRY(client_shrink(session, session->step.number, &committed));
-    codecs_follow(session);
+    client_codecs_follow(session);
     return say_shrunk(session, session->step.number + 1);
 }
 
@@ -283,7 +271,7 @@ enum weft_status weft_step_end(struct weft_session *session)
     if (session->elastic) status = vote(session, status);
     close_codecs(session, status == WEFT_OK);
     client_kept_close(session, status == WEFT_ERR_SHRUNK);
-    if (session->elastic && client_failed(session) >= 0) codecs_follow(session);
+    if (session->elastic && client_failed(session) >= 0) client_codecs_follow(session);
     step->open = false;
     if (status == WEFT_ERR_SHRUNK) step->number--; /* to be run again */
     if (status == WEFT_OK) {

@@ -118,6 +118,20 @@ enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks)
     return WEFT_OK;
 }
 
+uint64_t weft_codec_steps(const struct weft_codec *codec)
+{
+    const struct codec_state state = state_of(codec);
+    return state.steps ? *state.steps : 0;
+}
+
+enum weft_status weft_codec_set_steps(struct weft_codec *codec, uint64_t steps)
+{
+    const struct codec_state state = state_of(codec);
+    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (state.steps && *state.steps < steps) *state.steps = steps;
+    return WEFT_OK;
+}
+
 /* ---- the combiner's ---- */
 
 static float *combiner_residual(const struct weft_combiner *combiner)

@@ -165,6 +165,10 @@ enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, siz
  * mean over workers of the debts of those that stay is what it was; a new worker owes nothing; one that left took its share
  * along. Between steps only (else WEFT_ERR_STATE); 0: WEFT_ERR_INVALID. Statuses of rescale. */
 enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks);
+/* How many steps it has committed (0: it does not count them); and count on from `steps`, if that is more: for a worker that was away, or
+ * is new, while the others went on. Between steps only (else WEFT_ERR_STATE). */
+uint64_t weft_codec_steps(const struct weft_codec *codec);
+enum weft_status weft_codec_set_steps(struct weft_codec *codec, uint64_t steps);
 /* Multiply everything owed (residual and momentum) by `factor`: for one who feeds lr * gradient, or gradients in a new unit
  * (a loss scale that is not divided out by grad_scale). Between steps only (else WEFT_ERR_STATE). WEFT_ERR_INVALID, nothing
  * changed: factor is not above 0, not finite, or would bring a value to 2^120. */

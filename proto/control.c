@@ -197,6 +197,8 @@ static bool control_ok(const Control *message)
         return message->status_reply->json && strnlen(message->status_reply->json, WEFT_LIMIT_STATUS_BYTES + 1) <= WEFT_LIMIT_STATUS_BYTES;
     case WEFT__CONTROL__CONTROL__BODY_SHRINK: return message->shrink->epoch > 0;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK: return shrunk_ok(message->shrunk);
+    case WEFT__CONTROL__CONTROL__BODY_JOIN: return true;
+    case WEFT__CONTROL__CONTROL__BODY_JOINED: return message->joined->epoch > 0 && text_ok(message->joined->text);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }

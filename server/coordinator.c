@@ -151,8 +151,12 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
     message.member_lost = &lost;
     coordinator_broadcast(coordinator, &message, member);
     tell_observers(coordinator, &message);
-    if (goes_on) weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; the others go on", coordinator->job, text);
-    else end(coordinator, WEFT_ERR_PEER_LOST, text);
+    if (!goes_on) {
+        end(coordinator, WEFT_ERR_PEER_LOST, text);
+        return;
+    }
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; the others go on", coordinator->job, text);
+    coordinator_shrink_check(coordinator);
 }
 
 /* ---- connections, by rising id ---- */
@@ -379,7 +383,7 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
     }
     bool worker = hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
     member->role = hello->role;
-    member->index = (uint32_t)index;
+    member->index = member->place = (uint32_t)index;
     member->state = MEMBER_WELCOMED;
     snprintf(member->host, sizeof member->host, "%s", hello->host);
     member->pid = hello->pid;
@@ -595,6 +599,10 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     case WEFT__CONTROL__CONTROL__BODY_SHRINK:
         if (worker && running) coordinator_shrink(coordinator, member, message->shrink);
         else coordinator_lose(coordinator, member, "it sent Shrink when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_JOIN:
+        if (worker && running) coordinator_join(coordinator, member, message->join);
+        else coordinator_lose(coordinator, member, "it sent Join when that was not due");
         break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
         coordinator_abort(coordinator, member, (enum weft_status)message->abort->status, "aborted by %s: %.300s", member->who,

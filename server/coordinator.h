@@ -38,6 +38,9 @@ struct coordinator_member {
     uint32_t declared_count; /* workers: the next ordinal due */
     uint32_t agreed_epoch;   /* workers: it has stopped and may go on as this epoch */
     uint64_t committed;      /* and knows this step to be good */
+    uint64_t codec_steps;    /* the most that its codecs have counted */
+    uint32_t place;          /* workers: their order; ranks follow it without gaps */
+    uint32_t joined;         /* workers: 0, or it is out of data; larger: later */
 };
 
 enum coordinator_connection_state { CONNECTION_NEW = 1, CONNECTION_MEMBER, CONNECTION_OBSERVER, CONNECTION_CLOSING };
@@ -90,6 +93,8 @@ struct weft_coordinator {
     uint32_t epoch;          /* of the membership; above the one in force while the others agree to go on */
     uint32_t epoch_in_force;
     uint64_t shrink_began_ns;
+    uint64_t committed;      /* the last step that was found good on all, for ever */
+    uint32_t join_count;     /* numbers members' `joined` */
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_room;
@@ -120,6 +125,10 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
 bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost);
 void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Shrink *shrink);
 void coordinator_shrink_check(struct weft_coordinator *coordinator); /* one fewer to wait for */
+/* The worker is out of data: the others go on without it, until all have said so; then all go on. */
+void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Join *join);
+/* A member of the job that rests since it has joined; NULL: none. */
+const struct coordinator_member *coordinator_resting(const struct weft_coordinator *coordinator);
 void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
 uint32_t coordinator_staying(const struct weft_coordinator *coordinator); /* workers that have neither left nor been lost */
 

@@ -319,6 +319,12 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         coordinator_lose(coordinator, worker, "it declared tensors out of order");
         return;
     }
+    const struct coordinator_member *resting = coordinator_resting(coordinator);
+    if (resting) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH, "rank %u declares tensor '%.100s', but %s has joined: all ranks must declare it",
+                          worker->index, declare->name, resting->who);
+        return;
+    }
     char codec_text[WEFT_LIMIT_NAME_BYTES + 1];
     struct weft_codec_spec resolved;
     struct weft_error error = {0};

@@ -6,17 +6,27 @@
  * A worker knows a step to be good when all ranks, the lost one included, have said at its end that all their operations of
  * it went well. So if one survivor knows it, all have its results, and it is good for all; the largest step counts.
  *
- * Another loss meanwhile only raises the epoch: everybody is asked again. New ranks are the old order without gaps. */
+ * Another loss meanwhile only raises the epoch: everybody is asked again. New ranks are the old order without gaps.
+ *
+ * A worker that is out of data joins: it stays a member, and rests. The others agree as after a loss. When nobody is left that does not
+ * rest, all go on together, and nobody need be asked: they all wait for that.
+ *
+ *     Join ──► epoch + 1, Joined(epoch) to all ──► Shrink of those that do not rest ──► Shrunk(epoch, members) ──► in force
+ *          ──► all rest: Shrunk(epoch, everybody, last) ──► in force */
 #include "server/coordinator.h"
 
 #include <stdio.h>
+
+static bool stays(const struct coordinator_member *member)
+{
+    return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->state < MEMBER_LEFT;
+}
 
 uint32_t coordinator_staying(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
-        count += member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->state < MEMBER_LEFT;
+        count += stays(coordinator->members[i]);
     }
     return count;
 }
@@ -28,6 +38,13 @@ static bool all_tensors_announced(const struct weft_coordinator *coordinator)
     return true;
 }
 
+const struct coordinator_member *coordinator_resting(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (stays(coordinator->members[i]) && coordinator->members[i]->joined) return coordinator->members[i];
+    return NULL;
+}
+
 bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost)
 {
     uint32_t staying = coordinator_staying(coordinator);
@@ -35,84 +52,143 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
                lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER && staying >= coordinator->options.workers_min && staying > 0 &&
                all_tensors_announced(coordinator); /* half a declaration has no owner */
     if (!may) return false;
+    if (lost->joined) return true; /* nobody needs it now */
     coordinator->epoch++;
     coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
     return true;
 }
 
-/* Everybody that stays, by its rank so far; NULL: the next one has none. */
-static struct coordinator_member *next_staying(const struct weft_coordinator *coordinator, int64_t after)
+/* Those that go on, by their order; NULL: the next one has none. */
+static struct coordinator_member *next_member(const struct weft_coordinator *coordinator, bool everybody, int64_t after)
 {
     struct coordinator_member *found = NULL;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        bool stays = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->state < MEMBER_LEFT;
-        if (stays && (int64_t)member->index > after && (!found || member->index < found->index)) found = member;
+        bool goes_on = stays(member) && (everybody || !member->joined);
+        if (goes_on && (int64_t)member->place > after && (!found || member->place < found->place)) found = member;
     }
     return found;
 }
 
-static void put_in_force(struct weft_coordinator *coordinator, uint32_t staying, uint32_t *members, uint64_t committed)
+/* All had joined: who was the last of those that are left. */
+static const struct coordinator_member *end_rest(struct weft_coordinator *coordinator)
+{
+    const struct coordinator_member *last = NULL;
+    uint32_t latest = 0;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        if (!stays(member)) continue;
+        if (member->joined > latest) last = member, latest = member->joined;
+        member->joined = 0;
+    }
+    return last;
+}
+
+static void put_in_force(struct weft_coordinator *coordinator, bool everybody, uint32_t count, uint32_t *members, uint64_t committed)
 {
     uint32_t rank = 0;
+    uint64_t codec_steps = 0;
     int64_t after = -1;
-    for (struct coordinator_member *member; (member = next_staying(coordinator, after)) != NULL; rank++) {
-        after = member->index;
+    for (struct coordinator_member *member; (member = next_member(coordinator, everybody, after)) != NULL; rank++) {
+        after = member->place;
         members[rank] = member->member;
     }
     for (uint32_t r = 0; r < coordinator->options.workers; r++) coordinator->workers[r] = NULL;
-    for (rank = 0; rank < staying; rank++) {
+    for (rank = 0; rank < count; rank++) {
         struct coordinator_member *member = coordinator->members[members[rank]];
         coordinator->workers[rank] = member;
         member->index = rank;
         snprintf(member->who, sizeof member->who, "rank %u (%s, pid %llu)", rank, member->host, (unsigned long long)member->pid);
+        if (member->codec_steps > codec_steps) codec_steps = member->codec_steps;
     }
-    coordinator->options.workers = coordinator->worker_count = staying;
+    coordinator->options.workers = coordinator->worker_count = count;
     coordinator->worker_left_count = 0;
     coordinator->epoch_in_force = coordinator->epoch;
+    coordinator->committed = committed;
     Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     shrunk.epoch = coordinator->epoch;
     shrunk.committed = committed;
-    shrunk.n_members = staying;
+    shrunk.codec_steps = codec_steps;
+    shrunk.n_members = count;
     shrunk.members = members;
+    if (everybody) shrunk.last = end_rest(coordinator)->member + 1;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRUNK;
     message.shrunk = &shrunk;
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s goes on with %u workers, epoch %u, after step %llu", coordinator->job,
-             staying, coordinator->epoch, (unsigned long long)committed);
+             count, coordinator->epoch, (unsigned long long)committed);
+    coordinator_broadcast(coordinator, &message, NULL);
+}
+
+static void next_epoch(struct weft_coordinator *coordinator, const struct coordinator_member *joined)
+{
+    char text[COORDINATOR_WHO_BYTES + 40];
+    Weft__Control__Joined body = WEFT__CONTROL__JOINED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    coordinator->epoch++;
+    coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    snprintf(text, sizeof text, "%s has joined: it is out of data", joined->who);
+    body.member = joined->member;
+    body.text = text;
+    body.epoch = coordinator->epoch;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_JOINED;
+    message.joined = &body;
     coordinator_broadcast(coordinator, &message, NULL);
 }
 
 void coordinator_shrink_check(struct weft_coordinator *coordinator)
 {
-    if (coordinator->epoch == coordinator->epoch_in_force || coordinator->state != COORDINATOR_RUNNING) return;
-    uint64_t committed = 0;
-    uint32_t staying = coordinator_staying(coordinator);
+    uint64_t committed = coordinator->committed;
+    uint32_t staying = 0, resting = 0;
+    bool agreed = true;
+    if (coordinator->state != COORDINATOR_RUNNING) return;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
-        if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER || member->state >= MEMBER_LEFT) continue;
-        if (member->agreed_epoch != coordinator->epoch) return;
-        if (member->committed > committed) committed = member->committed;
+        if (!stays(member)) continue;
+        staying++;
+        resting += member->joined > 0;
+        if (!member->joined && member->agreed_epoch != coordinator->epoch) agreed = false;
+        if (member->committed > committed) committed = member->committed; /* of those that rest: they may know of a step that was just good */
     }
-    if (staying == 0) return;
+    bool everybody = staying > 0 && resting == staying;
+    if (everybody && coordinator->epoch == coordinator->epoch_in_force) next_epoch(coordinator, coordinator_resting(coordinator)); /* the others left */
+    if (!agreed || staying == 0 || coordinator->epoch == coordinator->epoch_in_force) return;
     uint32_t *members = weft_alloc_array(coordinator->env, staying, sizeof *members);
     if (!members) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", staying);
         return;
     }
-    put_in_force(coordinator, staying, members, committed);
+    put_in_force(coordinator, everybody, everybody ? staying : staying - resting, members, committed);
     weft_free_bytes(coordinator->env, members);
+}
+
+void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Join *join)
+{
+    if (worker->joined || coordinator->options.workers_min == 0 || coordinator->options.shards > 0) {
+        coordinator_lose(coordinator, worker, "it sent Join when that was not due");
+        return;
+    }
+    if (!all_tensors_announced(coordinator)) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH, "%s has joined, out of data, while the others declare a tensor", worker->who);
+        return;
+    }
+    worker->joined = ++coordinator->join_count;
+    worker->committed = join->committed;
+    worker->codec_steps = join->codec_steps;
+    next_epoch(coordinator, worker);
+    coordinator_shrink_check(coordinator);
 }
 
 void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Shrink *shrink)
 {
     if (shrink->epoch < coordinator->epoch) return; /* of an earlier loss: it will hear of the last one, and answer again */
-    if (shrink->epoch > coordinator->epoch || coordinator->epoch == coordinator->epoch_in_force) {
+    if (shrink->epoch > coordinator->epoch || coordinator->epoch == coordinator->epoch_in_force || worker->joined) {
         coordinator_lose(coordinator, worker, "it sent Shrink when that was not due");
         return;
     }
     worker->agreed_epoch = shrink->epoch;
     worker->committed = shrink->committed;
+    worker->codec_steps = shrink->codec_steps;
     coordinator_shrink_check(coordinator);
 }
 
@@ -124,12 +200,12 @@ void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_
     uint32_t count = 0;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
-        if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER || member->state >= MEMBER_LEFT || member->agreed_epoch == coordinator->epoch) continue;
+        if (!stays(member) || member->joined || member->agreed_epoch == coordinator->epoch) continue;
         if (!late) late = member;
         count++;
     }
     if (late)
-        coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "after a loss job %.100s could not go on: %.200s%s did not agree within %llu s",
+        coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "after a loss or a join job %.100s could not go on: %.200s%s did not agree within %llu s",
                           coordinator->job, late->who, count > 1 ? " and others" : "",
                           (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)));
 }

@@ -4,12 +4,15 @@
  *     elastic plain KILL_RANK
  *     elastic coded KILL_RANK
  *     elastic abort RANK
+ *     elastic join STEPS EPOCHS [KILL_RANK KILL_STEP]
  *
  * The state is a vector; each step adds the mean of what the ranks make of it, reproducibly. A rank (of the first
  * membership) kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them, before step_end. `from`
  * begins with a saved state at that step; `save` writes the state that step begins with. Every rank prints, at the end,
  * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after.
  * `coded`: a tensor under top-k; a rank is killed in the third step, and what the others owe becomes worth its share of their mean.
+ * `join`: EPOCHS times each rank has STEPS steps and one more for each rank below it, then joins; with steps, codec and without. A rank
+ * kills itself in a step, or, with KILL_STEP 0, while it rests: the others make steps until it is gone.
  * `abort`: every rank waits for what nobody will do, on groups and alone, and one of them aborts the job from another thread. */
 #include <pthread.h>
 #include <signal.h>
@@ -171,6 +174,77 @@ static int coded(unsigned killed)
     return 0;
 }
 
+/* A step of `join`: the mean of the ranks' numbers, in place and preserved, and a tensor under random-k. 0: run it again. */
+static int join_step(struct weft_session *session, struct weft_tensor *tensor, unsigned born, uint64_t *runs)
+{
+    static float drawn[COUNT];
+    float mean = (float)(born + 1);
+    struct weft_request requests[2] = {{{0}}};
+    enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = weft_step_next(session), .lr = 1, .weight = 1});
+    if (status == WEFT_ERR_SHRUNK) return 0;
+    if (status < 0) die(session, "step_begin");
+    make_gradients(born, *runs);
+    if (weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = &mean, .out = &mean, .count = 1, .dtype = WEFT_F32, .op = WEFT_AVG,
+                                           .preserve_input = true), &requests[0]) < 0) die(session, "all_reduce");
+    if (weft_push_pull(tensor, grad[0], drawn, &requests[1]) < 0) die(session, "push_pull");
+    status = weft_step_end(session);
+    if (status == WEFT_ERR_SHRUNK) {
+        fprintf(stderr, "%s\n", weft_error_text(session));
+        return 0;
+    }
+    if (status < 0) die(session, "step_end");
+    /* Ranks with more data have larger numbers: those that are left are the last ones, less those that were killed. */
+    uint32_t ranks = weft_ranks(session);
+    if (ranks == 1 ? mean != (float)(born + 1) : mean < 1 || mean > 8) die(session, "the mean is not that of the ranks left");
+    printf("mean %g\n", (double)mean);
+    for (int i = 0; i < COUNT; i++) state[0][i] += drawn[i];
+    ++*runs;
+    return 1;
+}
+
+static int joins(uint64_t steps, int epochs, unsigned killed, uint64_t kill_step)
+{
+    struct weft_session *session;
+    struct weft_tensor *tensor;
+    struct weft_tensor_options options;
+    uint32_t last = 99;
+    uint64_t runs = 1;
+    int64_t pids[64] = {0}, pid = getpid();
+    struct weft_request request = {{0}};
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    unsigned born = weft_rank(session);
+    weft_tensor_options_init(&options);
+    options.name = "drawn";
+    options.dim_count = 1;
+    options.dims[0] = COUNT;
+    options.codec = "randomk:ratio=0.1";
+    if (weft_declare(session, &options, &tensor) < 0) die(session, "declare");
+    enum weft_status gathered = weft_all_gather(session, &pid, pids, 1, WEFT_I64, &request);
+    if (gathered < 0 || weft_wait(&request, 0) < 0) die(session, "all_gather");
+    for (int epoch = 1; epoch <= epochs; epoch++) {
+        bool waits = epoch == 1 && killed < 64 && kill_step == 0 && born != killed;
+        for (uint64_t step = 0; step < steps + born || (waits && kill((pid_t)pids[killed], 0) == 0);) {
+            if (epoch == 1 && born == killed && step > 0 && step == kill_step) kill(getpid(), SIGKILL);
+            step += (uint64_t)join_step(session, tensor, born, &runs);
+        }
+        enum weft_status status;
+        while ((status = weft_join(session, 50, &last)) == WEFT_ERR_DEADLINE) {
+            if (weft_barrier(session, &request) != WEFT_ERR_STATE) die(session, "a rank that rests may call");
+            if (epoch == 1 && born == killed) kill(getpid(), SIGKILL);
+        }
+        if (status < 0) die(session, "join");
+        /* All are here again, and take the newest state of the last one. */
+        status = weft_broadcast(session, state[0], COUNT, WEFT_F32, last, &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+        if (status < 0) die(session, "broadcast");
+        if (count_ranks(session, NULL, &status) != weft_ranks(session)) die(session, "together");
+        printf("joined %d: rank %u of %u, last %u, next %llu, hash %016llx\n", epoch, weft_rank(session), weft_ranks(session), last,
+               (unsigned long long)weft_step_next(session), (unsigned long long)hash_state());
+    }
+    weft_finalize(session);
+    return 0;
+}
+
 static void *abort_soon(void *context)
 {
     usleep(100000);
@@ -205,6 +279,8 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "abort") == 0) return aborted((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "plain") == 0) return plain((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "coded") == 0) return coded((unsigned)atoi(argv[2]));
+    if (argc >= 4 && strcmp(argv[1], "join") == 0)
+        return joins(strtoull(argv[2], NULL, 10), atoi(argv[3]), argc > 4 ? (unsigned)atoi(argv[4]) : 99, argc > 5 ? strtoull(argv[5], NULL, 10) : 0);
     struct kill_order orders[8];
     int order_count = 0;
     uint64_t steps = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, first = 1, save_step = 0, shrunk = 0;

@@ -94,6 +94,39 @@ class Elastic(harness.JobTest):
         for rank in range(3):
             self.assertIn(f"coded: {rank} of 3", text + output)
 
+    def joined(self, text, epochs, ranks):
+        """What ranks said when all had joined, for each time: rank, last, next step, hash."""
+        for epoch in range(1, epochs + 1):
+            lines = re.findall(rf"^joined {epoch}: rank (\d+) of (\d+), last (\d+), next (\d+), hash ([0-9a-f]+)$", text, re.MULTILINE)
+            self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), text)
+            self.assertEqual({int(line[1]) for line in lines}, {ranks}, text)
+            self.assertEqual(len({line[2:] for line in lines}), 1, text)
+            yield int(lines[0][2]), int(lines[0][3])
+
+    def test_ranks_out_of_data_join(self):
+        """Three times, 4 ranks with 3 to 6 batches: the others go on, and all go on together from the state of the last one."""
+        code, text, output = self.run_elastic(4, 4, ["join", 3, 3])
+        self.assertEqual(code, 0, text + output)
+        self.assertEqual(list(self.joined(text, 3, 4)), [(3, 7), (3, 13), (3, 19)])
+        self.assertIn("rank 0 (", text)
+        self.assertIn("has joined: it is out of data", text)
+        # The means: of ranks 1 to 4, then without the first, and so on.
+        for line, times in (("mean 2.5", 36), ("mean 3", 9), ("mean 3.5", 6), ("mean 4", 3)):
+            self.assertEqual(text.splitlines().count(line), times, text)
+
+    def test_killed_while_others_rest_or_resting(self):
+        code, text, output = self.run_elastic(4, 2, ["join", 3, 2, 2, 4])
+        self.assertEqual(code, 0, text + output)
+        list(self.joined(text, 2, 3))
+        code, text, output = self.run_elastic(4, 2, ["join", 3, 2, 0, 0], "resting")
+        self.assertEqual(code, 0, text + output)
+        list(self.joined(text, 2, 3))
+
+    def test_join_in_a_job_that_is_not_elastic(self):
+        code, text, output = self.run_elastic(2, None, ["join", 1, 1])
+        self.assertEqual(code, 1, text + output)
+        self.assertIn("only an elastic job goes on without a rank", text)
+
     def test_abort_wakes_everybody(self):
         code, text, output = self.run_elastic(4, None, ["abort", 2])
         self.assertEqual(code, 0, text + output)

@@ -147,6 +147,20 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
  * the session goes on with the ranks that are left. WEFT_OK: nobody was lost. Collective, blocks. Not in a step. */
 WEFT_API enum weft_status weft_shrink(struct weft_session *session);
 
+/* weft_join() - this rank is out of data: the others go on without it. It takes no part in anything until all ranks have joined;
+ * then all go on together, with the ranks as before, less the lost ones. In an elastic job, no step open, every request ended.
+ * To the others it is as if the rank were lost, but for the text: the step they are in is run again without it (WEFT_ERR_SHRUNK),
+ * averages are those of the ranks that are left, groups and meshes end. Blocks; timeout_ms 0: the session's deadline.
+ *   WEFT_OK            all have joined; *last_out (may be NULL) is the rank that did last: it has the newest parameters, to be broadcast.
+ *                      Steps go on after the last one of all: weft_step_next. Groups and meshes are to be made again, by all ranks
+ *   WEFT_ERR_DEADLINE  others have data still; call it again to wait on. Until then any other call answers WEFT_ERR_STATE, but
+ *                      weft_finalize, which leaves the job, weft_abort, weft_test and the like
+ * All ranks declare their tensors before the first of them joins. */
+WEFT_API enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, uint32_t *last_out);
+
+/* The number that the next weft_step_begin must have, or the open step's to be ended. Caller's thread. */
+WEFT_API uint64_t weft_step_next(const struct weft_session *session);
+
 /* Caller-embeddable: no allocation per operation. Zero it once ({0}) before first use; its memory must stay until
  * weft_wait or weft_test has answered for it. */
 struct weft_request {

@@ -1,0 +1,136 @@
+/* join.c - a rank out of data rests while the others go on, until all ranks are out of data.
+ *
+ *     this rank    Join(last good step) ──────────► ... rests ...                   ┌─► Shrunk(everybody, last) ─► the group of all
+ *     the others   Joined(epoch): parted ─► step_end: agree (shrink.c), SHRUNK ─► ... Join ─┘
+ *
+ * So the others need no contribution of it, real or zero: every operation, plan and codec is that of a job of their number. What
+ * it costs is the one step in which a rank turns out to have no data: it is run again. */
+#include <stdio.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+
+static enum weft_status say_join(struct weft_session *session)
+{
+    Weft__Control__Join join = WEFT__CONTROL__JOIN__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    join.committed = session->step.number;
+    join.codec_steps = client_codecs_steps(session);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_JOIN;
+    message.join = &join;
+    return client_control_send(session, &message);
+}
+
+static bool everybody_there(struct weft_session *session)
+{
+    pthread_mutex_lock(&session->control.lock);
+    bool there = session->control.shrunk && session->control.shrunk->shrunk->last > 0;
+    pthread_mutex_unlock(&session->control.lock);
+    return there;
+}
+
+static bool everybody_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    return everybody_there(session) || client_failed(session) < 0;
+}
+
+static bool parted_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    return client_parted(session) || client_failed(session) < 0;
+}
+
+static enum weft_status may_join(struct weft_session *session)
+{
+    if (!session->elastic)
+        return client_error(session, WEFT_ERR_STATE, "join: only an elastic job goes on without a rank; start it with weft run --min-workers N");
+    if (session->step.open)
+        return client_error(session, WEFT_ERR_STATE, "join: step %llu is open; call weft_step_end first", (unsigned long long)session->step.number);
+    if (atomic_load(&session->open_requests) > 0 || client_batch_open(session))
+        return client_error(session, WEFT_ERR_BUSY, "join: %u operations of this rank have not ended", atomic_load(&session->open_requests));
+    return WEFT_OK;
+}
+
+/* The group of all, and whatever else happens on the way to it. */
+static enum weft_status go_on(struct weft_session *session, uint32_t *last_out)
+{
+    uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
+    session->parting.joined = false;
+    enum weft_status status = client_rejoin(session, until_ns);
+    WEFT_TRY(client_usable(session));
+    const Weft__Control__Shrunk *shrunk = session->parting.taken->shrunk;
+    uint32_t last = shrunk->last - 1;
+    session->step.number = shrunk->committed;
+    client_codecs_count_on(session, shrunk->codec_steps);
+    if (status == WEFT_ERR_PEER_LOST) client_wait_for(session, parted_or_failed, session, until_ns); /* the coordinator will say so */
+    if (client_parted(session)) status = client_shrink(session, session->step.number, NULL);
+    WEFT_TRY(client_usable(session));
+    if (status < 0) {
+        client_fail(session, status, true, "rank %u cannot go on after all have joined: %.300s", session->rank, session->parting.rejoin_error.text);
+        return client_usable(session);
+    }
+    client_codecs_follow(session);
+    const struct client_member *member = client_member_of_number(session, last);
+    if (last_out) *last_out = member && member->index < session->ranks ? member->index : 0;
+    return WEFT_OK;
+}
+
+enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, uint32_t *last_out)
+{
+    if (!session) return WEFT_ERR_INVALID;
+    struct client_parting *parting = &session->parting;
+    bool waits = parting->joined;
+    parting->joined = false; /* for the question whether the session is usable */
+    enum weft_status status = client_usable(session);
+    parting->joined = waits;
+    WEFT_TRY(status);
+    if (!waits) {
+        WEFT_TRY(may_join(session));
+        WEFT_TRY(say_join(session));
+        parting->joined = true;
+    }
+    uint64_t wait_ns = timeout_ms ? WEFT_MS(timeout_ms) : session->settings.deadline_ns;
+    if (client_wait_for(session, everybody_or_failed, session, client_deadline(session, wait_ns)) < 0)
+        return client_error(session, WEFT_ERR_DEADLINE, "join: after %.1f s not all ranks have joined; call weft_join again to wait on",
+                            (double)wait_ns / 1e9);
+    if (client_failed(session) < 0) return client_usable(session);
+    return go_on(session, last_out);
+}
+
+uint64_t weft_step_next(const struct weft_session *session) { return session ? session->step.number + !session->step.open : 0; }
+
+/* ---- codecs ---- */
+
+void client_codecs_follow(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (!tensor->codec || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
+        if (weft_codec_set_ranks(tensor->codec, session->ranks) < 0)
+            weft_log(session->env, WEFT_LOG_WARN, "client", "tensor '%s': what its codec owes is too large to follow the number of ranks", tensor->name);
+    }
+}
+
+uint64_t client_codecs_steps(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    uint64_t most = 0;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        bool free = tensor->codec && !atomic_load_explicit(&tensor->busy, memory_order_acquire);
+        uint64_t steps = free ? weft_codec_steps(tensor->codec) : 0;
+        if (steps > most) most = steps;
+    }
+    return most;
+}
+
+void client_codecs_count_on(struct weft_session *session, uint64_t steps)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->codec && !atomic_load_explicit(&tensor->busy, memory_order_acquire)) weft_codec_set_steps(tensor->codec, steps);
+    }
+}
