@@ -165,6 +165,7 @@ static void look(struct weft_session *session, bool gathered)
             .ready_ns = gathered ? largest(judging, session->ranks, WORD_READY + i) : 0,
             .candidate_count = choosing->candidates.count,
             .costs = choosing->costs,
+            .kinds = choosing->candidates.kinds,
         };
         if (!gathered) judging->order[i] = i;
     }

@@ -133,36 +133,21 @@ static double between(const struct sample *small, const struct sample *large, do
     return (a + (b - a) * at) * n;
 }
 
-/* Through shards: a worker's link carries its contribution out and the aggregate in, a shard's all workers' of the tensors
- * that are its own. The busier direction of the busier link counts, and the other one after it, less what pieces of
- * the tensor let overlap. `bytes`: of the contributions; NULL: dense. */
-static void add_server_traffic(const struct weft_tensor *tensor, const struct weft_codec_spec *spec,
-                               const size_t *bytes, struct weft_judge_cost *cost)
+/* The transport's own choice is not known here: what most of them have. */
+static size_t eager_bytes(const struct weft_session *session)
 {
-    const struct weft_session *session = tensor->session;
-    const double crowd = session->ranks > session->shards ? (double)session->ranks / session->shards : 1;
-    double out = 0, in = 0, pieces = 1;
-    if (!bytes) {
-        out = in = (double)tensor->bytes;
-        pieces = tensor->plain_count;
-    }
-    for (uint32_t round = 0; round < weft_codec_rounds(spec) && bytes; round++) {
-        const double share = (double)bytes[round] /
-                             (double)weft_codec_contribution_bytes_max(spec, &tensor->shape, round);
-        out += (double)bytes[round];
-        in += share * (double)weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks);
-    }
-    cost->wire_bytes = crowd * fmax(out, in);
-    cost->return_bytes = crowd * fmin(out, in) / pieces;
-    cost->hops = 2 * weft_codec_rounds(spec);
+    const uint64_t told = weft_config_u64(session->settings.config, "transport.eager_bytes");
+    return told > 0 ? (size_t)told : 8192;
 }
 
+/* `bytes`: of the contributions; NULL: dense. */
 static void add_traffic(const struct weft_tensor *tensor, const struct weft_codec_spec *spec, const size_t *bytes,
                         struct weft_judge_cost *cost)
 {
     struct weft_coll_traffic traffic;
     if (tensor->mode == WEFT_MODE_SERVER) {
-        add_server_traffic(tensor, spec, bytes, cost);
+        weft_judge_server_traffic(spec, &tensor->shape, bytes, tensor->session->ranks, tensor->session->shards,
+                                  bytes ? 1 : tensor->plain_count, eager_bytes(tensor->session), cost);
         return;
     }
     weft_coll_codec_traffic(spec, &tensor->shape, tensor->session->ranks, bytes, &traffic);

@@ -176,13 +176,14 @@ static bool pays(const struct weft_judge *judge, double now, double then)
     return now - then > (judge->looked ? judge->options.margin : FIRST) * now || plainer(judge);
 }
 
-/* Candidate c for all that have it and may take it, dense for the others. */
-static void take_for_all(const struct weft_judge *judge, const struct weft_judge_figures *figures, uint32_t c,
+/* The candidate of one kind for all that have it and may take it, dense for the others. */
+static void take_for_all(const struct weft_judge *judge, const struct weft_judge_figures *figures, uint32_t kind,
                          uint8_t *choices)
 {
-    for (uint32_t i = 0; i < judge->count; i++)
-        choices[i] =
-            c < figures->tensors[i].candidate_count && !(judge->refused[i] >> c & 1) ? (uint8_t)c : 0;
+    for (uint32_t i = 0; i < judge->count; i++) {
+        const uint32_t c = weft_judge_of_kind(&figures->tensors[i], kind);
+        choices[i] = judge->refused[i] >> c & 1 ? 0 : (uint8_t)c;
+    }
 }
 
 /* Puts a candidate for all tensors into judge->wanted that should take less than what is measured. */

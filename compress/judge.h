@@ -5,6 +5,7 @@
  * Equal figures in equal order give equal answers.
  *
  *     candidates    "auto:topk,bf16" as text -> specs, dense first                  judge_candidates.c
+ *     traffic       bytes of an exchange through shards -> a cost's                   judge_traffic.c
  *     model         figures and choices -> how long a step takes; the best choices    judge_model.c
  *     judge         the model asked again and again, with hysteresis                  judge.c
  *
@@ -36,6 +37,7 @@
 struct weft_judge_candidates {
     uint32_t count;
     struct weft_codec_spec specs[WEFT_JUDGE_CANDIDATES_MAX]; /* [0] is dense */
+    uint8_t kinds[WEFT_JUDGE_CANDIDATES_MAX]; /* places in the text: the same codec's in tensors of all shapes */
 };
 
 /* Does the text leave the choice to the judge ("auto", or "auto:" and more)? */
@@ -66,6 +68,8 @@ struct weft_judge_tensor {
     double ready_ns;                     /* since the step began, not counting time taken by codecs */
     uint32_t candidate_count;            /* 1..WEFT_JUDGE_CANDIDATES_MAX */
     const struct weft_judge_cost *costs; /* (candidate_count,) borrowed */
+    const uint8_t *kinds; /* (candidate_count,) borrowed; the first is 0; what is called "for all tensors alike" is one kind.
+                           * NULL: a candidate's kind is its index */
 };
 
 struct weft_judge_figures {
@@ -77,6 +81,13 @@ struct weft_judge_figures {
     const uint32_t *order; /* (tensor_count,) indices in the order of their exchanges; NULL: as they stand */
 };
 
+/* wire_bytes, return_bytes and hops of an exchange through shards; the rest of the cost stays as it is.
+ * `contribution_bytes`: of each round, NULL: the most they can be. `pieces` of the tensor travel on their own: 1 for a
+ * codec, the chunks of a dense tensor. What is longer than eager_bytes makes three trips. judge_traffic.c */
+void weft_judge_server_traffic(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                               const size_t *contribution_bytes, uint32_t workers, uint32_t shards,
+                               uint32_t pieces, size_t eager_bytes, struct weft_judge_cost *cost);
+
 /* ---- the model ---- */
 /* Nanoseconds of a step with these choices (count,); infinity when one of them is not to be chosen. */
 double weft_judge_step_ns(const struct weft_judge_figures *figures, const uint8_t *choices, uint32_t count);
@@ -84,8 +95,10 @@ double weft_judge_step_ns(const struct weft_judge_figures *figures, const uint8_
 double weft_judge_exchange_ns(const struct weft_judge_figures *figures, const struct weft_judge_cost *cost);
 /* Bytes of scratch for the next call. */
 size_t weft_judge_scratch_bytes(uint32_t count);
-/* `choices` become better ones, if there are any: never worse than they were, nor than any candidate index
- * taken for all tensors alike. `refused`: (count,) bit masks of candidates that may not be taken; NULL:
+/* The tensor's candidate of this kind; 0, dense, where it has none. */
+uint32_t weft_judge_of_kind(const struct weft_judge_tensor *tensor, uint32_t kind);
+/* `choices` become better ones, if there are any: never worse than they were, nor than any kind of
+ * candidate taken for all tensors alike. `refused`: (count,) bit masks of candidates that may not be taken; NULL:
  * none. Returns the step's nanoseconds. count * candidates operations a few times over: about a millisecond
  * for a thousand tensors. */
 double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices,

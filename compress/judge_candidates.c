@@ -86,6 +86,7 @@ enum weft_status weft_judge_parse(const char *text, struct weft_judge_candidates
         if (at[length] == '\0') break;
         at += length + 1;
     }
+    for (uint8_t i = 0; i < WEFT_JUDGE_CANDIDATES_MAX; i++) found.kinds[i] = i;
     *candidates = found;
     return WEFT_OK;
 }
@@ -95,8 +96,9 @@ void weft_judge_resolve(struct weft_judge_candidates *candidates, const struct w
     uint32_t count = 1;
     for (uint32_t i = 1; i < candidates->count; i++) {
         const struct weft_codec_spec spec = weft_codec_resolve(&candidates->specs[i], shape);
-        if (spec.id != WEFT_CODEC_DENSE && !known(candidates->specs, count, &spec))
-            candidates->specs[count++] = spec;
+        if (spec.id == WEFT_CODEC_DENSE || known(candidates->specs, count, &spec)) continue;
+        candidates->kinds[count] = candidates->kinds[i];
+        candidates->specs[count++] = spec;
     }
     candidates->count = count;
 }

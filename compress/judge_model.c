@@ -162,9 +162,16 @@ static double descend(const struct weft_judge_figures *figures, const uint8_t *r
     return weft_judge_step_ns(figures, choices, count);
 }
 
-/* Where to start from: candidate `index` for all that have it, or each tensor's own shortest exchange. */
+uint32_t weft_judge_of_kind(const struct weft_judge_tensor *tensor, uint32_t kind)
+{
+    for (uint32_t c = 0; c < tensor->candidate_count; c++)
+        if ((tensor->kinds ? tensor->kinds[c] : c) == kind) return c;
+    return 0;
+}
+
+/* Where to start from: the candidate of kind `kind` for all that have it, or each tensor's own shortest exchange. */
 static void start(const struct weft_judge_figures *figures, const uint8_t *refused, uint8_t *choices,
-                  uint32_t count, uint32_t index)
+                  uint32_t count, uint32_t kind)
 {
     for (uint32_t i = 0; i < count; i++) {
         const struct weft_judge_tensor *tensor = &figures->tensors[i];
@@ -172,8 +179,8 @@ static void start(const struct weft_judge_figures *figures, const uint8_t *refus
         choices[i] = 0;
         for (uint32_t c = 0; c < tensor->candidate_count; c++) {
             if (!allowed(tensor, refused ? refused[i] : 0, c)) continue;
-            const double exchange = c == index ? -1 : weft_judge_exchange_ns(figures, &tensor->costs[c]);
-            if (index < WEFT_JUDGE_CANDIDATES_MAX && c != index) continue;
+            if (kind < WEFT_JUDGE_CANDIDATES_MAX && c != weft_judge_of_kind(tensor, kind)) continue;
+            const double exchange = weft_judge_exchange_ns(figures, &tensor->costs[c]);
             if (exchange >= best) continue;
             best = exchange;
             choices[i] = (uint8_t)c;
@@ -193,8 +200,8 @@ double weft_judge_improve(const struct weft_judge_figures *figures, const uint8_
     uint8_t *other = (uint8_t *)(tails + count + 1);
     double best = weft_judge_step_ns(figures, choices, count);
     if (isfinite(best)) best = descend(figures, refused, choices, count, tails);
-    for (uint32_t index = 0; index <= WEFT_JUDGE_CANDIDATES_MAX; index++) {
-        start(figures, refused, other, count, index);
+    for (uint32_t kind = 0; kind <= WEFT_JUDGE_CANDIDATES_MAX; kind++) {
+        start(figures, refused, other, count, kind);
         if (!isfinite(weft_judge_step_ns(figures, other, count)))
             continue; /* dense itself is out: nothing to fall back on */
         const double step = descend(figures, refused, other, count, tails);

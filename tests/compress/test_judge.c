@@ -129,6 +129,26 @@ static double simulate(const struct weft_judge_figures *f, const uint8_t *chosen
     return fmax(fmax(decoder, work), f->compute_ns + delay);
 }
 
+/* One codec, at another index in a tensor whose shape has fewer of them. */
+static void test_kinds(void **state)
+{
+    const struct weft_shape matrix = {2, {300, 400}}, vector = {1, {5000}};
+    struct weft_judge_candidates candidates[2];
+    struct weft_judge_tensor tensor[2];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(weft_judge_parse("auto:bf16,powersgd,int8", &candidates[i], NULL), WEFT_OK);
+        weft_judge_resolve(&candidates[i], i ? &vector : &matrix);
+        tensor[i] = (struct weft_judge_tensor){.candidate_count = candidates[i].count, .kinds = candidates[i].kinds};
+    }
+    assert_int_equal(candidates[0].count, 4);
+    assert_int_equal(candidates[1].count, 3); /* no low rank of a vector */
+    for (uint32_t kind = 0; kind < 4; kind++) assert_int_equal(weft_judge_of_kind(&tensor[0], kind), kind);
+    assert_int_equal(weft_judge_of_kind(&tensor[1], 1), 1);
+    assert_int_equal(weft_judge_of_kind(&tensor[1], 2), 0);
+    assert_int_equal(weft_judge_of_kind(&tensor[1], 3), 2);
+    assert_int_equal(candidates[1].specs[2].id, WEFT_CODEC_INT8);
+}
+
 static void test_model(void **state)
 {
     seed = 11;
@@ -510,7 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_candidates),
         cmocka_unit_test(test_candidates_of_a_shape),
-        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_kinds), cmocka_unit_test(test_model),
         cmocka_unit_test(test_improve_against_fixed),
         cmocka_unit_test(test_improve_against_all),
         cmocka_unit_test(test_refused_and_unusable),

@@ -362,6 +362,18 @@ static void engine_create(struct fleet_shard *shard)
     WEFT_ASSERT(status == WEFT_OK);
 }
 
+/* As the coordinator places candidates: where the fewest elements of such tensors are. */
+static uint32_t coded_home(const struct fleet *fleet)
+{
+    uint64_t load[FLEET_SHARDS_MAX] = {0};
+    uint32_t best = 0;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++)
+        if (fleet->chunk[c].candidate == 1) load[fleet->chunk[c].shard] += fleet->chunk[c].count;
+    for (uint32_t s = 1; s < fleet->options.shards; s++)
+        if (load[s] < load[best]) best = s;
+    return best;
+}
+
 /* Cut a tensor and give the chunks to the shards in turn. */
 static void cut(struct fleet *fleet, uint32_t tensor)
 {
@@ -380,6 +392,12 @@ static void cut(struct fleet *fleet, uint32_t tensor)
         };
         fleet->chunk_count++;
     }
+    const uint32_t home = coded_home(fleet);
+    for (uint32_t candidate = 1; candidate < fleet->candidates[tensor].count; candidate++, index++) {
+        WEFT_ASSERT(fleet->chunk_count < FLEET_CHUNKS_MAX);
+        fleet->chunk[fleet->chunk_count++] = (struct fleet_chunk){
+            .tensor = tensor, .index = index, .shard = home, .candidate = candidate, .count = elems};
+    }
 }
 
 enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft_shard_engine *engine, struct weft_error *error)
@@ -392,6 +410,7 @@ enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft
         weft__control__chunk__init(&chunks[count]);
         chunks[count].offset = fleet->chunk[c].offset;
         chunks[count].count = fleet->chunk[c].count;
+        chunks[count].candidate = fleet->chunk[c].candidate;
         chunks[count].endpoint = fleet->shard[fleet->chunk[c].shard].endpoint;
         chunk_list[count] = &chunks[count];
         count++;
@@ -432,8 +451,13 @@ static void tensors_resolve(struct fleet *fleet)
         struct weft_codec_spec codec;
         fleet->shape[t].dim_count = spec->dim_count;
         memcpy(fleet->shape[t].dims, spec->dims, sizeof spec->dims);
-        enum weft_status status = weft_codec_parse(spec->codec, &codec, NULL);
+        const bool judged = weft_judge_asked(spec->codec);
+        enum weft_status status = judged ? weft_judge_parse(spec->codec, &fleet->candidates[t], NULL) : weft_codec_parse(spec->codec, &codec, NULL);
         WEFT_ASSERT(status == WEFT_OK);
+        if (judged) {
+            weft_judge_resolve(&fleet->candidates[t], &fleet->shape[t]);
+            codec = fleet->candidates[t].specs[0];
+        }
         fleet->codec[t] = weft_codec_resolve(&codec, &fleet->shape[t]);
         status = weft_optimizer_parse(spec->optimizer, &fleet->optimizer[t], NULL);
         WEFT_ASSERT(status == WEFT_OK);

@@ -66,7 +66,7 @@ struct fleet_request {
 };
 
 struct fleet_chunk {
-    uint32_t tensor, index, shard;
+    uint32_t tensor, index, shard, candidate;
     uint64_t offset, count;
 };
 
@@ -120,6 +120,7 @@ struct fleet {
     uint32_t chunk_count;
     struct weft_shape shape[FLEET_TENSORS_MAX];
     struct weft_codec_spec codec[FLEET_TENSORS_MAX];
+    struct weft_judge_candidates candidates[FLEET_TENSORS_MAX]; /* codec "auto"; fleet_train knows dense alone of it */
     struct weft_optimizer optimizer[FLEET_TENSORS_MAX];
     struct reference *reference;
     uint64_t random;
