@@ -12,7 +12,7 @@
  * trace in the values: its contributors hear why at once, the others when their contribution comes, and the
  * same step may be tried again from the codec's round 0.
  *
- * Long arithmetic (a fold or a close of more than WEFT_LOOP_SLICE elements) is a task beside the engine's thread; the
+ * Long arithmetic (passes over more than WEFT_LOOP_SLICE elements in a fold or a close) is a task beside the engine's thread; the
  * chunk stays in its phase meanwhile, COLLECTING or CLOSING, and a round dropped in a fold drains until the task is over.
  * A close that has begun is not dropped any more: all have contributed, and the values are being written.
  *
@@ -147,7 +147,9 @@ static bool fold_next(struct shard_chunk *chunk)
         weft_combiner_begin(chunk->combiner, chunk->round);
     }
     chunk->folding = part->slot;
-    uint64_t elements = part->slot->payload_bytes / sizeof(float);
+    /* Dense: rank r merges as many partials as r + 1 has zeros at its low end. */
+    const uint32_t merges = shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_ctz(chunk->next + 1) : 1;
+    uint64_t elements = part->slot->payload_bytes / sizeof(float) * merges;
     if (elements > WEFT_LOOP_SLICE) {
         start_task(chunk, fold, fold_done, elements);
         return false;
@@ -208,7 +210,10 @@ static void close_values(struct weft_task *task)
 static uint64_t close_elements(const struct shard_chunk *chunk)
 {
     const struct shard_tensor *tensor = chunk->tensor;
-    if (shard_chunk_is_dense(chunk)) return chunk->count;
+    if (shard_chunk_is_dense(chunk)) { /* what is left of the tree, then the scaling or the optimiser */
+        const uint32_t merges = (uint32_t)__builtin_popcount(tensor->engine->workers) - 1;
+        return chunk->count * (merges + 1 + weft_optimizer_states(&tensor->optimizer));
+    }
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return tensor->engine->scratch_count;
     return shard_chunk_contribution_bytes(chunk, chunk->round) / sizeof(float);
 }
