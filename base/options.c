@@ -27,6 +27,8 @@ const struct weft_option weft_option_table[] = {
 
     TEXT("client.host", "", "Name of the host of this process: ranks that give the same one are taken to share it; empty: the system's."),
 
+    BYTES("client.piece_bytes", "4MiB", 4 * KIB, GIB,
+          "Where a rank has a CUDA device, longer all_reduces, reduces, broadcasts, sends and recvs are cut into pieces of this size; equal on all ranks."),
     TEXT("client.codec", "dense", "Codec of tensors whose options name none, where it is possible: dense, powersgd:rank=4, auto and so on."),
 
     CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|sim", "Which transport moves the data; auto: for each peer the best that works."),

@@ -113,7 +113,7 @@ static enum weft_status bucket_room(struct weft_session *session, struct client_
 static bool may_share(const struct client_request *request)
 {
     return request->kind == WEFT_COLL_ALL_REDUCE && request->reduction != WEFT_SCALED_SUM && !request->weighted &&
-           request->count * weft_dtype_bytes((enum weft_dtype)request->dtype) <= CALL_BYTES_MAX;
+           request->count * weft_dtype_bytes((enum weft_dtype)request->dtype) <= CALL_BYTES_MAX && !client_stage_in_pieces(request);
 }
 
 static bool fits(const struct client_bucket *bucket, const struct client_request *request)
@@ -141,18 +141,36 @@ static void bucket_add(struct client_bucket *bucket, struct client_request *requ
 
 /* ---- on the engine ---- */
 
-enum direction { TOGETHER, APART };
+static struct client_request *call_of(struct weft_list *node) { return weft_container_of(node, struct client_request, op.link); }
 
-static void copy(struct client_bucket *bucket, enum direction direction)
+static enum weft_status copy_together(struct client_bucket *bucket, struct weft_error *error)
 {
     uint8_t *at = bucket->memory;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &bucket->calls) {
-        struct client_request *request = weft_container_of(node, struct client_request, op.link);
+        if (call_of(node)->stage) WEFT_TRY(client_stage_ready(call_of(node), error));
+    }
+    weft_list_foreach(node, spare, &bucket->calls) {
+        const struct client_request *request = call_of(node);
         size_t bytes = request->count * bucket->elem_bytes;
-        if (bytes > 0) memcpy(direction == TOGETHER ? (void *)at : request->out, direction == TOGETHER ? request->in : at, bytes);
+        if (bytes > 0) memcpy(at, request->stage ? client_stage_memory(request) : request->in, bytes);
         at += bytes;
     }
+    return WEFT_OK;
+}
+
+static enum weft_status copy_apart(struct client_bucket *bucket, struct weft_error *error)
+{
+    const uint8_t *at = bucket->memory;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &bucket->calls) {
+        struct client_request *request = call_of(node);
+        size_t bytes = request->count * bucket->elem_bytes;
+        if (bytes > 0) memcpy(request->stage ? client_stage_memory(request) : request->out, at, bytes);
+        if (request->stage) WEFT_TRY(client_stage_land(request, error));
+        at += bytes;
+    }
+    return WEFT_OK;
 }
 
 /* Requests are the caller's again one after the other: the bucket goes back first. */
@@ -177,21 +195,21 @@ static void on_done(struct client_group_op *op, enum weft_status status, const c
 {
     struct client_bucket *bucket = weft_container_of(op, struct client_bucket, op);
     struct weft_session *session = bucket->session;
+    struct weft_error error = {0};
     if (session->engine.failed) {
         end_calls(session, bucket, session->engine.failed, session->engine.failed_text);
-    } else if (status < 0) {
-        client_call_failed(op, status, text);
-    } else {
-        copy(bucket, APART);
-        end_calls(session, bucket, WEFT_OK, NULL);
+        return;
     }
+    if (status == WEFT_OK && (status = copy_apart(bucket, &error)) < 0) text = error.text;
+    if (status < 0) client_call_failed(op, status, text);
+    else end_calls(session, bucket, WEFT_OK, NULL);
 }
 
 static enum weft_status post(struct client_group_op *op, struct weft_error *error)
 {
     struct client_bucket *bucket = weft_container_of(op, struct client_bucket, op);
     struct weft_coll_args args = client_call_args(bucket->first);
-    copy(bucket, TOGETHER);
+    WEFT_TRY(copy_together(bucket, error));
     args.in = args.out = bucket->memory;
     args.count = bucket->count;
     args.signature = bucket->signature;
@@ -207,6 +225,7 @@ static void start_bucket(struct weft_mail *mail)
     weft_list_foreach(node, spare, &bucket->calls) {
         struct client_request *request = weft_container_of(node, struct client_request, op.link);
         weft_list_append(&engine->open_requests, &request->link);
+        if (request->stage) client_stage_opened(request);
     }
     if (engine->failed) {
         end_calls(session, bucket, engine->failed, engine->failed_text);
@@ -233,6 +252,7 @@ static void end_gathered(struct weft_session *session, enum weft_status status, 
         struct client_request *request = weft_list_first(gathered, struct client_request, link);
         weft_list_remove(&request->link);
         request->bucket = NULL;
+        client_stage_drop(request);
         request->status = status;
         request->text_serial = client_text_put(session, text);
         if (request->completed) request->completed(request->context, status);

@@ -27,6 +27,10 @@ static enum weft_status check(struct weft_session *session, const struct weft_ca
     if (call->deadline_ms > session->settings.deadline_ns / WEFT_MS(1))
         return client_error(session, WEFT_ERR_INVALID, "%s: deadline_ms %llu is longer than the session's, %llu", name,
                             (unsigned long long)call->deadline_ms, (unsigned long long)(session->settings.deadline_ns / WEFT_MS(1)));
+    if (call->memory < WEFT_MEMORY_HOST || call->memory > WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_INVALID, "%s: memory %d is none of WEFT_MEMORY_HOST, _PINNED, _CUDA", name, (int)call->memory);
+    if (call->preserve_input && call->memory == WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: preserve_input is for host memory; keep a copy on the device", name);
     if (call->preserve_input && call->kind != WEFT_CALL_ALL_REDUCE)
         return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: preserve_input is for all_reduce", name);
     if (call->kind == WEFT_CALL_ALL_TO_ALL && !call->counts != !call->counts_out)
@@ -55,7 +59,7 @@ static enum weft_status take(struct weft_session *session, const struct weft_cal
         .dtype = call->kind == WEFT_CALL_BARRIER ? WEFT_F32 : call->dtype, .op = call->op ? call->op : WEFT_SUM,
         .factor = call->weighted ? call->weight : call->op == WEFT_SCALED_SUM ? call->factor : 1, .weighted = call->weighted, .root = call->root,
         .reproducible = call->reproducible, .unequal = rooted && call->unequal, .deadline_ns = WEFT_MS(call->deadline_ms), .completed = call->completed,
-        .context = call->context,
+        .context = call->context, .memory = call->memory, .stream = call->stream,
     };
     if (call->kind == WEFT_CALL_BROADCAST) taken.in = call->out;
     WEFT_TRY(client_call_take(session, &taken, user_request, request_out));
@@ -107,6 +111,7 @@ enum weft_status weft_start(struct weft_request *user_request)
     request->text_serial = 0;
     request->op.coll = NULL;
     request->bucket = NULL;
+    request->stage = NULL;
     return client_call_submit(request);
 }
 

@@ -23,6 +23,8 @@ struct client_call {
     uint32_t root;
     bool reproducible;
     bool unequal;           /* gather, scatter: the root gives counts */
+    enum weft_memory_kind memory;
+    void *stream;
     uint64_t deadline_ns;   /* 0: the session's */
     void (*completed)(void *context, enum weft_status status);
     void *context;

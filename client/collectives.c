@@ -26,6 +26,7 @@ static void on_done(struct client_group_op *op, enum weft_status status, const c
     struct client_request *request = weft_container_of(op, struct client_request, op);
     struct weft_session *session = request->session;
     struct client_engine *engine = &session->engine;
+    if (request->stage && !client_stage_ended(request, status, text)) return; /* the last of its pieces comes back to here */
     if (engine->failed) {
         client_request_complete(request, engine->failed, engine->failed_text);
     } else if (status < 0) {
@@ -66,6 +67,7 @@ struct weft_coll_args client_call_args(const struct client_request *request)
 static enum weft_status post(struct client_group_op *op, struct weft_error *error)
 {
     struct client_request *request = weft_container_of(op, struct client_request, op);
+    if (request->stage) return client_stage_post(request, error);
     struct weft_coll_args args = client_call_args(request);
     enum weft_status status = weft_coll_post(client_call_group(request), &args, client_engine_group_op_done, op, &op->coll, error);
     request->at_once = false; /* should it have to be posted again */
@@ -78,6 +80,7 @@ void client_call_start(struct weft_mail *mail)
 {
     struct client_request *request = weft_container_of(mail, struct client_request, mail);
     if (!client_request_opened(request)) return;
+    if (request->stage) client_stage_opened(request);
     request->op.ready = true;
     request->op.session = request->session;
     request->at_once = weft_list_empty(client_engine_group_queue(&request->op));
@@ -111,34 +114,58 @@ static uint64_t total_of(const uint64_t *counts, uint32_t ranks)
     return total;
 }
 
-/* What must not be NULL: the buffers in which this rank has at least one element. */
-static enum weft_status check_buffers(struct weft_session *session, const struct client_call *call, const char *name)
+/* Elements that the call reads and writes on this rank. false: more than memory holds. */
+static bool extents_of(const struct client_call *call, uint32_t rank, uint32_t ranks, struct client_extents *extents)
 {
-    uint32_t rank = rank_in(session, call->comm), ranks = ranks_in(session, call->comm);
     bool at_root = rank == call->root;
     bool pieces = call->counts != NULL;
     uint64_t in = pieces ? total_of(call->counts, ranks) : call->count;
     uint64_t out = call->counts_out ? total_of(call->counts_out, ranks) : in;
-    if (in == UINT64_MAX || out == UINT64_MAX)
-        return client_error(session, WEFT_ERR_INVALID, "%s: the pieces do not fit into memory", name);
+    if (in == UINT64_MAX || out == UINT64_MAX) return false;
+    bool whole = !pieces; /* `count` is that of one piece where ranks have one each */
     switch (call->kind) {
-    case WEFT_COLL_BARRIER: return WEFT_OK;
-    case WEFT_COLL_REDUCE_SCATTER: out = pieces ? call->counts[rank] : out; break;
-    case WEFT_COLL_ALL_GATHER: in = pieces ? call->counts[rank] : in; break;
+    case WEFT_COLL_BARRIER: in = out = 0; break;
+    case WEFT_COLL_REDUCE_SCATTER:
+        out = pieces ? call->counts[rank] : out;
+        in = whole ? in * ranks : in;
+        break;
+    case WEFT_COLL_ALL_GATHER:
+        in = pieces ? call->counts[rank] : in;
+        out = whole ? out * ranks : out;
+        break;
+    case WEFT_COLL_ALL_TO_ALL:
+        in = whole ? in * ranks : in;
+        out = whole ? out * ranks : out;
+        break;
+    case WEFT_COLL_BROADCAST:
+        in = at_root ? in : 0;
+        out = at_root ? 0 : out;
+        break;
     case WEFT_COLL_REDUCE: out = at_root ? out : 0; break;
     case WEFT_COLL_GATHER:
-        out = at_root ? out : 0;
+        out = at_root ? (whole ? out * ranks : out) : 0;
         in = pieces && at_root ? call->counts[rank] : call->count;
         break;
     case WEFT_COLL_SCATTER:
-        in = at_root ? in : 0;
+        in = at_root ? (whole ? in * ranks : in) : 0;
         out = pieces && at_root ? call->counts[rank] : call->count;
         break;
     case WEFT_COLL_SEND: out = 0; break;
     case WEFT_COLL_RECV: in = 0; break;
     default: break;
     }
-    if ((in > 0 && !call->in) || (out > 0 && !call->out)) return client_error(session, WEFT_ERR_INVALID, "%s: a buffer is NULL", name);
+    *extents = (struct client_extents){in, out};
+    return true;
+}
+
+/* What must not be NULL: the buffers in which this rank has at least one element. */
+static enum weft_status check_buffers(struct weft_session *session, const struct client_call *call, const char *name)
+{
+    struct client_extents extents;
+    if (!extents_of(call, rank_in(session, call->comm), ranks_in(session, call->comm), &extents))
+        return client_error(session, WEFT_ERR_INVALID, "%s: the pieces do not fit into memory", name);
+    if ((extents.in > 0 && !call->in) || (extents.out > 0 && !call->out))
+        return client_error(session, WEFT_ERR_INVALID, "%s: a buffer is NULL", name);
     return WEFT_OK;
 }
 
@@ -209,12 +236,26 @@ enum weft_status client_call_take(struct weft_session *session, const struct cli
     request->deadline_ns = call->deadline_ns;
     request->completed = call->completed;
     request->context = call->context;
+    request->memory = (uint8_t)call->memory;
+    request->stream = call->stream;
     *request_out = request;
     return WEFT_OK;
 }
 
+/* The first copies of a call on a device's memory are queued here, in the order of the caller's stream. */
+static enum weft_status stage(struct client_request *request)
+{
+    const struct weft_session *session = request->session;
+    const struct client_call call = {.kind = (enum weft_coll_kind)request->kind, .root = request->root, .count = request->count,
+                                     .counts = request->counts, .counts_out = request->counts_out};
+    struct client_extents extents;
+    bool fits = extents_of(&call, rank_in(session, request->op.comm), ranks_in(session, request->op.comm), &extents);
+    return fits ? client_stage_start(request, extents) : WEFT_ERR_INVALID; /* the counts of a persistent call have been changed */
+}
+
 enum weft_status client_call_submit(struct client_request *request)
 {
+    WEFT_TRY(stage(request));
     if (client_batch_open(request->session)) client_batch_gather(request);
     else client_request_post(request, client_call_start);
     return WEFT_IN_PROGRESS;

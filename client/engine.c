@@ -76,7 +76,7 @@ static void pump(struct weft_list *queue)
         struct client_group_op *op = weft_list_first(queue, struct client_group_op, link);
         if (!op->ready) return;
         struct weft_error error;
-        error.text[0] = 0; /* the rest is written with it */
+        error.status = WEFT_OK, error.text[0] = 0; /* the rest is written with them */
         enum weft_status status = op->post(op, &error);
         if (status == WEFT_ERR_AGAIN) return; /* the end of a posted one pumps again */
         weft_list_remove(&op->link);
@@ -97,6 +97,15 @@ void client_engine_pump_group(struct weft_session *session)
 {
     pump(&session->engine.group_queue);
 }
+
+void client_engine_pump_all(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    pump(&session->engine.group_queue);
+    weft_list_foreach(node, spare, &session->engine.comms) pump(&weft_container_of(node, struct weft_comm, engine_link)->queue);
+}
+
+void client_engine_pump(struct weft_list *queue) { pump(queue); }
 
 void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op)
 {

@@ -118,6 +118,8 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
 void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op);
 struct weft_list *client_engine_group_queue(const struct client_group_op *op); /* in which it waits: of its group */
 void client_engine_pump_group(struct weft_session *session); /* that of all workers */
+void client_engine_pump(struct weft_list *queue);
+void client_engine_pump_all(struct weft_session *session);   /* of every group */
 /* The weft_coll_done_fn that every op->post hands to weft_coll_post, with the op as context. */
 void client_engine_group_op_done(void *context, enum weft_status status, const char *text);
 /* A group operation has failed: the session fails with it (at once, or as a suspicion). op->done runs again, with the

@@ -81,6 +81,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     request->status = status;
     request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_status_text(status)) : 0;
     if (request->tensor) client_tensor_release(request->tensor);
+    if (request->stage) client_stage_done(request);
     session->engine.requests_done++;
     if (request->completed) request->completed(request->context, status);
     if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1); /* before: it may be freed once this is done */
@@ -93,6 +94,9 @@ void client_request_describe(const struct client_request *request, char *out, si
 {
     if (request->tensor) {
         client_tensor_describe(request->tensor, out, out_bytes);
+    } else if (request->stage && client_stage_fills(request)) {
+        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for what came before it on its CUDA stream",
+                 weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count, weft_dtype_name(request->dtype));
     } else if (client_batch_operation(request)) {
         snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for the other ranks", weft_coll_kind_name((enum weft_coll_kind)request->kind),
                  (unsigned long long)weft_coll_sequence(client_batch_operation(request)), (unsigned long long)request->count,

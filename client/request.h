@@ -26,6 +26,7 @@ enum client_request_state {
 #define CLIENT_REQUEST_MAGIC 0x31515257u
 
 struct client_bucket;
+struct client_stage;
 struct client_weighing;
 
 struct client_request {
@@ -48,9 +49,12 @@ struct client_request {
     bool unequal;               /* gather, scatter: the root gives counts */
     bool preserve;              /* its input lies in `out` and is kept until the step is good (kept.c) */
     bool persistent;            /* weft_call_init: may be started again as it is */
+    bool weighted;              /* avg of what all ranks weigh by their `factor` (weigh.c) */
+    uint8_t memory;             /* enum weft_memory_kind of in and out */
+    void *stream;               /* of a device: the caller's */
+    struct client_stage *stage; /* open and staged, or cut (stage.h) */
     bool at_once;               /* posted to the group as soon as the engine hears of it: its time is started_ns */
     const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */
-    bool weighted;              /* avg of what all ranks weigh by their `factor` (weigh.c) */
     double factor, total;       /* total: of all ranks' factors, when weighted and known */
     uint64_t deadline_ns;       /* of the operation; 0: the session's */
     void (*completed)(void *context, enum weft_status status); /* the caller's, may be NULL; before `done` is stored */

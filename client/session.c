@@ -135,6 +135,7 @@ static enum weft_status join(struct weft_session *session)
     WEFT_TRY(wait_phase(session, CLIENT_ROSTER, until_ns, "but the other workers and shards did not all join"));
     const Weft__Control__Roster *roster = session->control.roster->roster;
     WEFT_TRY(client_members_take(session, roster, &session->error));
+    client_staging_settle(session, roster);
     WEFT_TRY(client_engine_start(session, roster, &session->error));
     WEFT_TRY(send_ready(session, roster));
     WEFT_TRY(wait_phase(session, CLIENT_GO, until_ns, "but not every worker and shard got ready"));
@@ -164,6 +165,7 @@ static struct weft_session *create(struct weft_env *env)
     weft_list_init(&session->kept);
     weft_list_init(&session->kept_idle);
     client_batch_init(&session->batch);
+    client_staging_init(session);
     weft_list_init(&session->weighings);
     session->next_group_id = CLIENT_GROUP_ID + 1;
     return session;
@@ -179,6 +181,7 @@ static void free_session(struct weft_session *session)
     client_meshes_free(session);
     client_comms_free(session);
     client_batch_free(session);
+    client_staging_free(session);
     client_weighings_free(session);
     weft_free_bytes(env, session->meeting.all);
     client_memory_free_all(session);

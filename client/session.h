@@ -28,6 +28,7 @@
 #include "client/judging.h"
 #include "client/request.h"
 #include "client/settings.h"
+#include "client/stage.h"
 #include "client/step.h"
 #include "proto/proto.h"
 #include "weft/weft.h"
@@ -111,6 +112,7 @@ struct weft_session {
     pthread_mutex_t memory_lock;
     struct weft_list memory;          /* weft_alloc's blocks */
     struct client_batch batch;        /* weft_group_start ... weft_group_end */
+    struct client_staging staging;    /* calls on memory of devices */
     struct weft_list weighings;       /* struct client_weighing.link (weigh.c): idle ones; the engine's */
     struct weft_list comms;           /* struct weft_comm.session_link */
     struct weft_list meshes;          /* struct weft_mesh.link */

@@ -386,6 +386,7 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
     member->index = member->place = (uint32_t)index;
     member->state = MEMBER_WELCOMED;
     snprintf(member->host, sizeof member->host, "%s", hello->host);
+    member->device = hello->device;
     member->pid = hello->pid;
     snprintf(member->who, sizeof member->who, "%s %u (%s, pid %llu)", worker ? "rank" : "shard", member->index, member->host,
              (unsigned long long)member->pid);
@@ -449,6 +450,7 @@ static void send_roster(struct weft_coordinator *coordinator)
         entries[i].index = member->index;
         entries[i].name = member->who;
         entries[i].host = member->host;
+        entries[i].device = member->device;
         entries[i].pid = member->pid;
         entries[i].incarnation = member->incarnation;
         entries[i].endpoint_first = member->endpoint_first;

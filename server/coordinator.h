@@ -30,6 +30,7 @@ struct coordinator_member {
     enum coordinator_member_state state;
     char who[COORDINATOR_WHO_BYTES];
     char host[WEFT_LIMIT_NAME_BYTES + 1];
+    bool device; /* it has one */
     uint64_t pid, incarnation;
     uint32_t endpoint_first, endpoint_count;
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,) from Endpoints on */

@@ -164,7 +164,7 @@ WEFT_API uint64_t weft_step_next(const struct weft_session *session);
 /* Caller-embeddable: no allocation per operation. Zero it once ({0}) before first use; its memory must stay until
  * weft_wait or weft_test has answered for it. */
 struct weft_request {
-    uint64_t opaque[32];
+    uint64_t opaque[40];
 };
 
 /* weft_push_pull() - start one round: contribute grad (elems,), get the result in out (elems,).
@@ -301,6 +301,11 @@ struct weft_call {
      * may call nothing of weft but weft_test, weft_abort and weft_error_text. */
     void (*completed)(void *context, enum weft_status status);
     void *context;
+    /* Where in and out lie. WEFT_MEMORY_CUDA: both on one CUDA device; `stream` is a cudaStream_t (NULL: that device's default one).
+     * What is queued on it before the call comes before the operation reads or writes; what is queued on it after the request is
+     * done comes after the result. A host that reads the result waits for the stream. Nothing waits for the device. docs/gpu.md */
+    enum weft_memory_kind memory;
+    void *stream;
     bool weighted;                       /* WEFT_AVG of all_reduce, reduce, reduce_scatter, as weft_all_reduce_weighted; all ranks set it */
     double weight;                       /* this rank's */
 };

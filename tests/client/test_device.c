@@ -1,0 +1,425 @@
+/* test_device.c - calls on memory of a device, over a CUDA runtime without a device (tests/lib/fake_cuda): streams run late by
+ * amounts drawn from a seed, and the host cannot touch what is on the device. Ranks with a device and ranks without share
+ * every group. Results are those of the same calls on host memory, bit for bit.
+ *
+ *     test_client_device [--seeds N] [--first N]
+ *
+ * Several sessions in one process. */
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "crowd.h"
+#include "tests/lib/fake_cuda/fake_cuda.h"
+
+enum { RANKS = 3, COUNT_MAX = 5000, PIECE_BYTES = 4096 };
+
+static uint64_t seed;
+
+/* ---- a rank's buffer, on a device or not ---- */
+
+struct buffer {
+    uint8_t *memory; /* what the call is given */
+    size_t bytes;
+    bool on_device;
+};
+
+struct place { /* of a rank */
+    bool on_device;
+    int device;
+    void *stream;
+};
+
+/* What a kernel of the trainer does: write, or read what has been written. */
+struct kernel {
+    void *to;
+    const void *from;
+    size_t bytes;
+    bool garbage;
+    _Atomic bool ran;
+};
+
+static void run_kernel(void *context)
+{
+    struct kernel *kernel = context;
+    void *to = fake_cuda_shadow(kernel->to);
+    if (kernel->garbage) memset(to, 0x77, kernel->bytes);
+    else memcpy(to, fake_cuda_shadow(kernel->from), kernel->bytes);
+    atomic_store(&kernel->ran, true);
+}
+
+static struct buffer buffer_new(const struct place *place, size_t bytes)
+{
+    struct buffer buffer = {.bytes = bytes, .on_device = place->on_device};
+    void *memory = NULL;
+    if (place->on_device) assert_int_equal(cudaMalloc(&memory, bytes ? bytes : 1), 0);
+    else memory = calloc(1, bytes ? bytes : 1);
+    buffer.memory = memory;
+    return buffer;
+}
+
+static void buffer_free(struct buffer *buffer)
+{
+    if (buffer->on_device) cudaFree(buffer->memory);
+    else free(buffer->memory);
+}
+
+/* Queue `from` into the buffer, as a backward pass would; nothing waits. kernel stays until the stream has passed. */
+static void buffer_write(const struct place *place, struct buffer *buffer, const void *from, struct kernel *kernel)
+{
+    *kernel = (struct kernel){.to = buffer->memory, .from = from, .bytes = buffer->bytes};
+    if (place->on_device) assert_int_equal(fake_cuda_launch(place->stream, run_kernel, kernel), 0);
+    else run_kernel(kernel);
+}
+
+/* Queue a read, then spoil the buffer at once: both are the caller's right once the request is done. */
+static void buffer_read(const struct place *place, struct buffer *buffer, void *to, struct kernel kernels[2])
+{
+    kernels[0] = (struct kernel){.to = to, .from = buffer->memory, .bytes = buffer->bytes};
+    kernels[1] = (struct kernel){.to = buffer->memory, .bytes = buffer->bytes, .garbage = true};
+    for (int i = 0; i < 2; i++) {
+        if (place->on_device) assert_int_equal(fake_cuda_launch(place->stream, run_kernel, &kernels[i]), 0);
+        else run_kernel(&kernels[i]);
+    }
+    while (!atomic_load(&kernels[1].ran)) usleep(20);
+}
+
+static void place_open(struct place *place, uint32_t rank)
+{
+    place->on_device = rank != 1; /* rank 1 has host memory only */
+    place->device = rank == 2 ? 1 : 0;
+    place->stream = NULL;
+    if (!place->on_device) return;
+    assert_int_equal(cudaSetDevice(place->device), 0);
+    if (rank == 0) assert_int_equal(cudaStreamCreateWithFlags(&place->stream, 0), 0); /* rank 2: the default stream */
+}
+
+static void place_close(struct place *place)
+{
+    if (place->stream) cudaStreamDestroy(place->stream);
+}
+
+/* ---- one call, both ways ---- */
+
+struct one {
+    enum weft_call_kind kind;
+    enum weft_dtype dtype;
+    uint64_t count;
+    uint32_t root;
+    bool in_place, unequal;
+};
+
+/* Elements of in and out, as weft.h says. */
+static void sizes(const struct one *one, uint32_t rank, const uint64_t *counts, uint64_t *in, uint64_t *out)
+{
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < RANKS; r++) total += one->unequal ? counts[r] : one->count;
+    uint64_t own = one->unequal ? counts[rank] : one->count;
+    bool at_root = rank == one->root;
+    *in = *out = one->count;
+    switch (one->kind) {
+    case WEFT_CALL_REDUCE_SCATTER: *in = total; *out = own; break;
+    case WEFT_CALL_ALL_GATHER: *in = own; *out = total; break;
+    case WEFT_CALL_REDUCE: *out = at_root ? one->count : 0; break;
+    case WEFT_CALL_GATHER: *in = own; *out = at_root ? total : 0; break;
+    case WEFT_CALL_SCATTER: *in = at_root ? total : 0; *out = own; break;
+    case WEFT_CALL_ALL_TO_ALL: *in = *out = total; break;
+    default: break;
+    }
+}
+
+static void fill(uint8_t *bytes, size_t count, enum weft_dtype dtype, uint64_t draw)
+{
+    for (size_t i = 0; i < count; i++) {
+        draw = draw * 6364136223846793005u + 1442695040888963407u;
+        if (dtype == WEFT_F32) ((float *)bytes)[i] = (float)((int64_t)draw >> 40) * (i % 7 ? 1.0f : 1e-6f); /* mixed magnitudes */
+        else ((int64_t *)bytes)[i] = (int64_t)(draw >> 20);
+    }
+}
+
+static struct weft_call call_of(const struct one *one, uint32_t rank, const uint64_t *counts, void *in, void *out)
+{
+    struct weft_call call = {.size = sizeof call, .kind = one->kind, .in = in, .out = out, .count = one->count, .dtype = one->dtype, .root = one->root};
+    bool rooted = one->kind == WEFT_CALL_GATHER || one->kind == WEFT_CALL_SCATTER;
+    if (one->unequal) {
+        call.counts = counts;
+        call.unequal = rooted;
+        if (rooted && rank != one->root) call.counts = NULL, call.count = counts[rank];
+        else call.count = 0;
+    }
+    if (one->kind == WEFT_CALL_SEND) { /* a ring: to the next one, from the one before */
+        call.root = (rank + 1) % RANKS;
+    } else if (one->kind == WEFT_CALL_RECV) {
+        call.root = (rank + RANKS - 1) % RANKS;
+    }
+    return call;
+}
+
+static void both_ways(struct crowd *crowd, struct weft_session *session, uint32_t rank, struct place *place, const struct one *one)
+{
+    static const uint64_t counts[RANKS] = {700, 3, 1200};
+    size_t elem = weft_dtype_bytes(one->dtype);
+    uint64_t in, out;
+    sizes(one, rank, counts, &in, &out);
+    uint8_t *source = calloc(in + 1, elem), *expected = calloc(out + 1, elem), *got = calloc(out + 1, elem);
+    struct buffer from = buffer_new(place, in * elem), to = one->in_place ? from : buffer_new(place, out * elem);
+    struct weft_request request = {{0}}, other = {{0}};
+    struct kernel writing, reading[2];
+    fill(source, in, one->dtype, seed * 977 + rank * 31 + one->count);
+
+    /* On host memory, every rank. */
+    bool broadcast = one->kind == WEFT_CALL_BROADCAST, pair = one->kind == WEFT_CALL_SEND;
+    if (broadcast) memcpy(expected, source, out * elem);
+    struct weft_call call = call_of(one, rank, counts, source, expected);
+    struct one receiving = *one;
+    receiving.kind = WEFT_CALL_RECV;
+    struct weft_call receive = call_of(&receiving, rank, counts, NULL, expected);
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    if (pair) CROWD_OK(crowd, session, weft_call_start(session, &receive, &other));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    CROWD_OK(crowd, session, weft_wait(&other, 0));
+
+    /* And with devices: written by a kernel that may run late, read by one that is queued at once. */
+    buffer_write(place, &from, source, &writing);
+    if (broadcast && !one->in_place) buffer_write(place, &to, source, &reading[0]);
+    call = call_of(one, rank, counts, from.memory, to.memory);
+    receive = call_of(&receiving, rank, counts, NULL, to.memory);
+    if (place->on_device) call.memory = receive.memory = WEFT_MEMORY_CUDA, call.stream = receive.stream = place->stream;
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    if (pair) CROWD_OK(crowd, session, weft_call_start(session, &receive, &other));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    CROWD_OK(crowd, session, weft_wait(&other, 0));
+    to.bytes = out * elem;
+    buffer_read(place, &to, got, reading);
+    while (!atomic_load(&writing.ran)) usleep(20);
+    if (!CROWD_CHECK(crowd, session, out == 0 || memcmp(got, expected, out * elem) == 0))
+        fprintf(stderr, "seed %llu: kind %d, count %llu, root %u\n", (unsigned long long)seed, (int)one->kind, (unsigned long long)one->count, one->root);
+    if (!one->in_place) buffer_free(&to);
+    buffer_free(&from);
+    free(source);
+    free(expected);
+    free(got);
+}
+
+static const struct one operations[] = {
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1, 0, false, false},
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1024, 0, true, false},      /* one piece */
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1025, 0, false, false},     /* a second of one element */
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, COUNT_MAX, 0, true, false}, /* windows are used again */
+    {WEFT_CALL_ALL_REDUCE, WEFT_I64, COUNT_MAX, 0, false, false},
+    {WEFT_CALL_BROADCAST, WEFT_F32, 3000, 0, true, false},
+    {WEFT_CALL_BROADCAST, WEFT_I64, COUNT_MAX, 1, false, false},
+    {WEFT_CALL_REDUCE, WEFT_F32, COUNT_MAX, 2, false, false},
+    {WEFT_CALL_REDUCE_SCATTER, WEFT_F32, 900, 0, false, false},
+    {WEFT_CALL_REDUCE_SCATTER, WEFT_F32, 0, 0, false, true},
+    {WEFT_CALL_ALL_GATHER, WEFT_I64, 700, 0, false, false},
+    {WEFT_CALL_ALL_GATHER, WEFT_F32, 0, 0, false, true},
+    {WEFT_CALL_GATHER, WEFT_F32, 300, 2, false, false},
+    {WEFT_CALL_GATHER, WEFT_F32, 0, 1, false, true},
+    {WEFT_CALL_SCATTER, WEFT_F32, 300, 0, false, false},
+    {WEFT_CALL_SCATTER, WEFT_F32, 0, 2, false, true},
+    {WEFT_CALL_ALL_TO_ALL, WEFT_I64, 333, 0, false, false},
+    {WEFT_CALL_SEND, WEFT_F32, 5, 0, false, false},
+    {WEFT_CALL_SEND, WEFT_F32, COUNT_MAX, 0, false, false},
+};
+
+static void every_operation(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place;
+    place_open(&place, rank);
+    for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) both_ways(crowd, session, rank, &place, &operations[i]);
+    struct weft_request request = {{0}}; /* the others may still need this rank's group for what they send each other */
+    CROWD_OK(crowd, session, weft_barrier(session, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    place_close(&place);
+}
+
+/* ---- several under way at once: persistent, in groups of calls, small ones that share an operation ---- */
+
+enum { CALLS = 6, ROUNDS = 4 };
+
+static void many_at_once(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static const uint64_t counts[CALLS] = {5, 3000, 77, 1, 2500, 600};
+    struct place place;
+    struct buffer buffers[CALLS];
+    struct weft_request requests[CALLS] = {{{0}}};
+    static struct kernel kernels[RANKS][CALLS][3];
+    static int64_t source[RANKS][CALLS][3000], got[RANKS][CALLS][3000];
+    place_open(&place, rank);
+    for (int c = 0; c < CALLS; c++) {
+        buffers[c] = buffer_new(&place, counts[c] * sizeof(int64_t));
+        struct weft_call call = {.size = sizeof call, .kind = WEFT_CALL_ALL_REDUCE, .in = buffers[c].memory, .out = buffers[c].memory,
+                                 .count = counts[c], .dtype = WEFT_I64};
+        if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+        CROWD_OK(crowd, session, weft_call_init(session, &call, &requests[c]));
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int c = 0; c < CALLS; c++) {
+            for (uint64_t i = 0; i < counts[c]; i++) source[rank][c][i] = (int64_t)(rank + 1) * 1000 + round * 100 + (int64_t)i;
+            buffer_write(&place, &buffers[c], source[rank][c], &kernels[rank][c][0]);
+        }
+        CROWD_OK(crowd, session, weft_start_all(requests, CALLS));
+        for (int c = CALLS - 1; c >= 0; c--) CROWD_OK(crowd, session, weft_wait(&requests[c], 0));
+        for (int c = 0; c < CALLS; c++) {
+            buffer_read(&place, &buffers[c], got[rank][c], &kernels[rank][c][1]);
+            bool right = true;
+            for (uint64_t i = 0; i < counts[c]; i++) right = right && got[rank][c][i] == 6000 + RANKS * (round * 100 + (int64_t)i);
+            CROWD_CHECK(crowd, session, right);
+        }
+    }
+    for (int c = 0; c < CALLS; c++) CROWD_OK(crowd, session, weft_request_free(&requests[c]));
+    for (int c = 0; c < CALLS; c++) buffer_free(&buffers[c]);
+    place_close(&place);
+}
+
+static void run_seed(crowd_fn fn)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(seed, seed % 4 == 0 ? 0 : 300, 2);
+    int before = fake_cuda_live(), unpinned = fake_cuda_unpinned_copies();
+    crowd_run(&crowd, RANKS, fn);
+    if (crowd.failures) fprintf(stderr, "again: test_client_device --seeds 1 --first %llu\n", (unsigned long long)seed);
+    assert_int_equal(crowd.failures, 0);
+    fake_cuda_settle();
+    assert_int_equal(fake_cuda_live(), before);
+    assert_int_equal(fake_cuda_unpinned_copies(), unpinned);
+}
+
+static void test_every_operation(void **state) { run_seed(every_operation); }
+static void test_many_at_once(void **state) { run_seed(many_at_once); }
+
+/* ---- what is refused, and what goes wrong ---- */
+
+static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    float host[4] = {0};
+    void *memory[2];
+    int before;
+    struct weft_request request = {{0}};
+    cudaGetDevice(&before);
+    for (int d = 0; d < 2; d++) {
+        assert_int_equal(cudaSetDevice(d), 0);
+        assert_int_equal(cudaMalloc(&memory[d], 16), 0);
+    }
+    cudaSetDevice(before);
+    CROWD_REFUSED(crowd, session, weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = host, .out = memory[0], .count = 4,
+                                                                     .dtype = WEFT_F32, .memory = WEFT_MEMORY_CUDA), &request),
+                  WEFT_ERR_INVALID, "`in` at");
+    CROWD_REFUSED(crowd, session, weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = memory[1], .out = memory[0], .count = 4,
+                                                                     .dtype = WEFT_F32, .memory = WEFT_MEMORY_CUDA), &request),
+                  WEFT_ERR_UNSUPPORTED, "`in` lies on device 1 and `out` on device 0");
+    CROWD_REFUSED(crowd, session, weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = host, .out = host, .count = 4,
+                                                                     .dtype = WEFT_F32, .memory = (enum weft_memory_kind)9), &request),
+                  WEFT_ERR_INVALID, "memory 9");
+    CROWD_OK(crowd, session, weft_barrier(session, &request)); /* nothing of that was part of any order */
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    for (int d = 0; d < 2; d++) cudaFree(memory[d]);
+}
+
+static void test_misuse(void **state)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(1, 0, 2);
+    crowd_run(&crowd, 2, misuse);
+    assert_int_equal(crowd.failures, 0);
+    assert_int_equal(fake_cuda_live(), 0);
+}
+
+static _Atomic bool gate;
+static void hold(void *context)
+{
+    while (!atomic_load(&gate)) usleep(100);
+}
+
+/* A stream that does not get on holds the operation back, and the text says so. */
+static void held(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place;
+    struct weft_request request = {{0}};
+    struct kernel reading[2];
+    float got[2] = {0}, zero[2] = {1, 2};
+    struct kernel writing;
+    place_open(&place, rank);
+    struct buffer buffer = buffer_new(&place, sizeof got);
+    if (rank == 0) assert_int_equal(fake_cuda_launch(place.stream, hold, NULL), 0);
+    buffer_write(&place, &buffer, zero, &writing);
+    struct weft_call call = {.size = sizeof call, .kind = WEFT_CALL_ALL_REDUCE, .in = buffer.memory, .out = buffer.memory, .count = 2, .dtype = WEFT_F32};
+    if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    if (rank == 0) {
+        CROWD_REFUSED(crowd, session, weft_wait(&request, 20), WEFT_ERR_DEADLINE, "waits for what came before it on its CUDA stream");
+        atomic_store(&gate, true);
+    }
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    buffer_read(&place, &buffer, got, reading);
+    CROWD_CHECK(crowd, session, got[0] == 3 && got[1] == 6);
+    buffer_free(&buffer);
+    place_close(&place);
+}
+
+static void test_held(void **state) { run_seed(held); }
+
+/* A copy that fails ends the session on all ranks with a sentence, whichever copy it is; nothing hangs. */
+static void copy_fails(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place;
+    struct weft_request request = {{0}};
+    enum weft_status status = WEFT_OK;
+    place_open(&place, rank);
+    struct buffer buffer = buffer_new(&place, COUNT_MAX * sizeof(float));
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0) fake_cuda_fail_copy(*(int *)crowd->user);
+    pthread_barrier_wait(&crowd->meet);
+    struct weft_call call = {.size = sizeof call, .kind = WEFT_CALL_ALL_REDUCE, .in = buffer.memory, .out = buffer.memory, .count = COUNT_MAX,
+                             .dtype = WEFT_F32};
+    if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+    for (int round = 0; status >= 0; round++) { /* a failed last copy is seen a moment after the call */
+        status = weft_call_start(session, &call, &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+    }
+    CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "cudaErrorIllegalAddress") != NULL);
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0) fake_cuda_heal(); /* the fake has one context for all */
+    pthread_barrier_wait(&crowd->meet);
+    buffer_free(&buffer);
+    place_close(&place);
+}
+
+static void test_copy_fails(void **state)
+{
+    for (int n = 1; n <= 20; n += 3) { /* 5 pieces down and up on two ranks: 20 copies */
+        struct crowd crowd = {.user = &n};
+        fake_cuda_setup((uint64_t)n, 100, 2);
+        crowd_run(&crowd, RANKS, copy_fails);
+        assert_int_equal(crowd.failures, 0);
+        assert_int_equal(fake_cuda_live(), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seeds = 2, first = 1;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--seeds") == 0) seeds = strtoull(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--first") == 0) first = strtoull(argv[i + 1], NULL, 10);
+    }
+    const struct CMUnitTest seeded[] = {
+        cmocka_unit_test(test_every_operation),
+        cmocka_unit_test(test_many_at_once),
+    };
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_held),
+        cmocka_unit_test(test_copy_fails),
+    };
+    setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
+    setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
+    int failed = 0;
+    for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(seeded, NULL, NULL);
+    return failed + cmocka_run_group_tests(others, NULL, NULL);
+}
