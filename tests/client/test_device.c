@@ -277,6 +277,41 @@ static void many_at_once(struct crowd *crowd, struct weft_session *session, uint
     place_close(&place);
 }
 
+/* Results that nobody has waited for on the device, while the next ones arrive: a window must not be used again too early. */
+static void back_to_back(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { ELEMS = 1000, TIMES = 12 };
+    static struct kernel kernels[RANKS][TIMES];
+    static int64_t got[RANKS][TIMES][ELEMS];
+    struct place place;
+    struct buffer buffers[TIMES];
+    struct weft_request request = {{0}};
+    place_open(&place, rank);
+    for (int t = 0; t < TIMES; t++) buffers[t] = buffer_new(&place, ELEMS * sizeof(int64_t));
+    for (int t = 0; t < TIMES; t++) {
+        for (int i = 0; i < ELEMS && rank == 1; i++) ((int64_t *)(void *)buffers[t].memory)[i] = t * 1000 + i;
+        struct weft_call call = {.size = sizeof call, .kind = WEFT_CALL_BROADCAST, .out = buffers[t].memory, .count = ELEMS, .dtype = WEFT_I64, .root = 1};
+        if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+        CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0));
+    }
+    for (int t = 0; t < TIMES; t++) {
+        kernels[rank][t] = (struct kernel){.to = got[rank][t], .from = buffers[t].memory, .bytes = buffers[t].bytes};
+        if (place.on_device) assert_int_equal(fake_cuda_launch(place.stream, run_kernel, &kernels[rank][t]), 0);
+        else run_kernel(&kernels[rank][t]);
+    }
+    bool right = true;
+    for (int t = 0; t < TIMES; t++) {
+        while (!atomic_load(&kernels[rank][t].ran)) usleep(20);
+        for (int i = 0; i < ELEMS; i++) right = right && got[rank][t][i] == t * 1000 + i;
+        buffer_free(&buffers[t]);
+    }
+    CROWD_CHECK(crowd, session, right);
+    CROWD_OK(crowd, session, weft_barrier(session, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    place_close(&place);
+}
+
 static void run_seed(crowd_fn fn)
 {
     struct crowd crowd = {0};
@@ -292,6 +327,7 @@ static void run_seed(crowd_fn fn)
 
 static void test_every_operation(void **state) { run_seed(every_operation); }
 static void test_many_at_once(void **state) { run_seed(many_at_once); }
+static void test_back_to_back(void **state) { run_seed(back_to_back); }
 
 /* ---- what is refused, and what goes wrong ---- */
 
@@ -411,6 +447,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest seeded[] = {
         cmocka_unit_test(test_every_operation),
         cmocka_unit_test(test_many_at_once),
+        cmocka_unit_test(test_back_to_back),
     };
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_misuse),
