@@ -327,7 +327,9 @@ int cudaEventDestroy(void *handle)
 static int record(struct event *event, void *handle)
 {
     if (event->device != stream_of(handle)->device) return INVALID_HANDLE;
-    return queue(handle, (struct item){.record = event, .ticket = ++event->recorded});
+    int answer = queue(handle, (struct item){.record = event, .ticket = event->recorded + 1});
+    if (answer == OK) event->recorded++;
+    return answer;
 }
 int cudaEventRecord(void *event, void *stream) { LOCKED(record(event, stream)); }
 
