@@ -57,7 +57,8 @@ enum {
     UCX_EAGER_FIRST = 64 << 10, /* what may wait untaken before the receiver has said more in its HELLO */
     UCX_EAGER_EXTRA = 64,       /* a message counts for this much more than its payload */
     UCX_BATCH_BYTES = 4096,
-    UCX_GATHER_BYTES = 60 << 10,      /* less than a TCP segment of UCX */
+    UCX_KEPT_BYTES = 60 << 10,  /* eager payloads above this are kept in buffers of the largest size, others in these */
+    UCX_GATHER_BYTES = 60 << 10,      /* less than a TCP segment of UCX, also of one that the user has set to 64 KiB */
     UCX_GATHER_MESSAGE_MAX = 16 << 10, /* payload: larger ones are cheap enough alone */
     UCX_BATCHES_MAX = 64,       /* waiting for a peer that is not connected yet; more words are lost */
     UCX_FRAGMENTS_MAX = 8,      /* in flight towards one peer */
@@ -153,7 +154,7 @@ struct ucx_arrival {
     uint32_t held_bytes; /* counted in ucx_peer.held_bytes */
     const void *borrowed; /* eager data where UCX has it, inside its callback only */
     void *descriptor; /* UCX's, held: rendezvous, or eager data that could stay where it came in */
-    void *big;        /* eager data copied into a buffer of endpoint->eager_buffers */
+    void *big;        /* eager data copied into a buffer of endpoint->eager_buffers or large_buffers */
     uint8_t small[UCX_SMALL_BYTES];
 };
 
@@ -255,7 +256,7 @@ struct ucx_endpoint {
     uint64_t look_ns;
     size_t address_bytes;
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
-    struct ucx_pool sends, arrivals, eager_buffers, fragments, batches, gathers, landings, incomings;
+    struct ucx_pool sends, arrivals, eager_buffers, large_buffers, fragments, batches, gathers, landings, incomings;
     uint64_t pool_bytes;
     uint64_t round;        /* calls of progress, from 1 */
     bool reaches_cuda;     /* UCX in this process knows the memory of CUDA devices */

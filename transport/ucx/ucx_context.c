@@ -12,6 +12,7 @@
  *
  * UCX prints to the terminal and catches fatal signals by default; a library must do neither, so both
  * are turned down here unless the user asked for them. */
+#include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -78,6 +79,12 @@ static enum weft_status configure_all(ucp_config_t *config, const struct ucx_set
     WEFT_TRY(configure(config, "TLS", settings->list, error));
     WEFT_TRY(configure(config, "NET_DEVICES", settings->devices, error));
     if (settings->tcp) WEFT_TRY(configure_tcp(config, "CONN_NB", "y", error)); /* connect never blocks */
+    if (settings->segment_bytes) {
+        char bytes[24];
+        snprintf(bytes, sizeof bytes, "%" PRIu64, settings->segment_bytes);
+        WEFT_TRY(configure_tcp(config, "RX_SEG_SIZE", bytes, error));
+        WEFT_TRY(configure_tcp(config, "RX_BUFS_GROW", "2", error)); /* they are large: only as many as are in use */
+    }
     if (settings->ports[0]) WEFT_TRY(configure_tcp(config, "PORT_RANGE", settings->ports, error));
     if (settings->shared_memory) WEFT_TRY(configure(config, "MM_ERROR_HANDLING", "y", error));
     if (settings->shared_memory) WEFT_TRY(configure(config, "KEEPALIVE_INTERVAL", "300ms", error));

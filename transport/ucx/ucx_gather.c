@@ -71,7 +71,7 @@ void ucx_on_gather(struct ucx_peer *known, uint8_t *data, size_t bytes)
     while (bytes > 0 && !endpoint->transport->closed && known->peer->status >= 0 && !known->failed) {
         struct ucx_wire_record record;
         size_t used = ucx_wire_record_decode(data, bytes, &record);
-        if (used == 0 || record.payload_bytes > endpoint->eager_buffers.item_bytes) {
+        if (used == 0 || record.payload_bytes > endpoint->transport->eager_bytes_max) {
             core_refused(endpoint->transport);
             return;
         }

@@ -142,15 +142,21 @@ void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind)
 static void give_credit(struct ucx_peer *known, uint64_t bytes)
 {
     known->credit_due += bytes;
-    if (known->credit_due < known->endpoint->settings.eager_window / 4 || !known->ep) return;
+    if (known->credit_due < known->endpoint->settings.eager_window / 2 || !known->ep) return;
     ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_CREDIT, .a = known->credit_due});
     known->credit_due = 0;
+}
+
+/* Where an eager payload of so many bytes waits: a small one does not take the room of the largest. */
+static struct ucx_pool *eager_pool(struct ucx_endpoint *endpoint, uint64_t bytes)
+{
+    return bytes <= endpoint->eager_buffers.item_bytes ? &endpoint->eager_buffers : &endpoint->large_buffers;
 }
 
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival)
 {
     if (arrival->descriptor) ucp_am_data_release(endpoint->worker, arrival->descriptor);
-    if (arrival->big) ucx_pool_give(&endpoint->eager_buffers, arrival->big);
+    if (arrival->big) ucx_pool_give(eager_pool(endpoint, arrival->core.face.payload_bytes), arrival->big);
     if (arrival->held_bytes > 0) {
         arrival->from->held_bytes -= arrival->held_bytes;
         give_credit(arrival->from, arrival->held_bytes);
@@ -201,7 +207,7 @@ static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival
         if (data_bytes > 0) memcpy(arrival->small, data, data_bytes);
         return UCS_OK;
     }
-    arrival->big = ucx_pool_take(endpoint, &endpoint->eager_buffers);
+    arrival->big = ucx_pool_take(endpoint, eager_pool(endpoint, data_bytes));
     if (!arrival->big) return UCS_ERR_NO_MEMORY;
     memcpy(arrival->big, data, data_bytes);
     return UCS_OK;
@@ -269,7 +275,7 @@ static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wir
     if (header->receiver != endpoint->transport->id || header->payload_bytes != data_bytes) return false;
     bool rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
     switch (header->kind) {
-    case UCX_WIRE_MESSAGE: return rendezvous || data_bytes <= endpoint->eager_buffers.item_bytes;
+    case UCX_WIRE_MESSAGE: return rendezvous || data_bytes <= endpoint->transport->eager_bytes_max;
     case UCX_WIRE_HELLO: return data_bytes == 1;
     case UCX_WIRE_BYE:
     case UCX_WIRE_BYE_TOO: return data_bytes == 0;

@@ -140,7 +140,8 @@ static void pools_init(struct ucx_endpoint *endpoint)
     endpoint->transport->eager_bytes_max = eager_bytes;
     endpoint->sends.item_bytes = sizeof(struct ucx_send);
     endpoint->arrivals.item_bytes = sizeof(struct ucx_arrival);
-    endpoint->eager_buffers.item_bytes = eager_bytes > 64 ? eager_bytes : 64;
+    endpoint->eager_buffers.item_bytes = eager_bytes > UCX_KEPT_BYTES ? UCX_KEPT_BYTES : eager_bytes > 64 ? eager_bytes : 64;
+    endpoint->large_buffers.item_bytes = eager_bytes;
     endpoint->fragments.item_bytes = sizeof(struct ucx_fragment);
     endpoint->batches.item_bytes = sizeof(struct ucx_batch);
     endpoint->gathers.item_bytes = sizeof(struct ucx_gather);
@@ -329,7 +330,7 @@ static void ucx_free(struct weft_transport *transport)
     weft_list_foreach(node, spare, &endpoint->peers) {
         weft_free_bytes(transport->env, weft_container_of(node, struct ucx_peer, link));
     }
-    struct ucx_pool *const pools[] = {&endpoint->sends,     &endpoint->arrivals, &endpoint->eager_buffers,
+    struct ucx_pool *const pools[] = {&endpoint->sends,     &endpoint->arrivals, &endpoint->eager_buffers, &endpoint->large_buffers,
                                       &endpoint->fragments, &endpoint->batches,  &endpoint->gathers,
                                       &endpoint->landings,  &endpoint->incomings};
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) pool_free(endpoint, pools[i]);

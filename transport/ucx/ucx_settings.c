@@ -9,9 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Over tcp one message in one segment of UCX (64 KiB) costs least; elsewhere copying more than this does not
- * pay. */
-enum { EAGER_TCP = 64512, EAGER_OTHERS = 8192 };
+/* Over tcp a message costs least in one segment of UCX, and a segment of 256 KiB less than four of 64, which is what UCX has by
+ * itself: it is made so large, with room for headers (docs/transport-ucx.md). Elsewhere copying more than this does not pay. */
+enum { SEGMENT_TCP = 264 << 10, EAGER_SEGMENT = 256 << 10, EAGER_TCP = 64512, EAGER_OTHERS = 8192 };
 
 /* Is `word` one of the comma separated words of `list` that begin with it? "rc" finds rc_verbs. */
 static bool holds(const char *list, const char *word)
@@ -145,13 +145,17 @@ enum weft_status ucx_settings_read(const struct weft_transport_options *options,
 {
     struct ucx_settings settings = {.eager_window = 4 << 20, .fragment_bytes = EAGER_TCP, .direct = true};
     WEFT_TRY(read_lanes(options->lanes, &settings, error));
+    if (settings.tcp && !settings.verbs && !settings.shared_memory && !getenv("UCX_TCP_RX_SEG_SIZE")) {
+        settings.segment_bytes = SEGMENT_TCP;
+        settings.fragment_bytes = EAGER_SEGMENT;
+    }
     const char *devices = options->devices && options->devices[0] ? options->devices : "lo";
     WEFT_TRY(copy_text(settings.devices, sizeof settings.devices, devices, "devices", error));
     WEFT_TRY(read_ports(options->ports, &settings, error));
     WEFT_TRY(read_tune(options->tune, &settings, error));
     settings.eager_bytes_max = options->eager_bytes_max;
     if (settings.eager_bytes_max == 0)
-        settings.eager_bytes_max = settings.tcp && !settings.verbs ? EAGER_TCP : EAGER_OTHERS;
+        settings.eager_bytes_max = settings.segment_bytes ? EAGER_SEGMENT : settings.tcp && !settings.verbs ? EAGER_TCP : EAGER_OTHERS;
     *settings_out = settings;
     return WEFT_OK;
 }
