@@ -34,6 +34,36 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
     return WEFT_OK;
 }
 
+/* Buffers on a device: the engine works on their copies in host memory, which come and go by themselves. */
+static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind kind, struct client_request *request)
+{
+    struct client_tensor_op *op = &tensor->op;
+    if (tensor->memory != WEFT_MEMORY_CUDA || kind == CLIENT_OP_INIT) return WEFT_OK;
+    const struct client_extents extents = {op->in ? tensor->elems : 0, op->out ? tensor->elems : 0};
+    bool scaled_in_out = op->scaled && op->scaled == op->out;
+    request->in = op->in;
+    request->out = op->out;
+    request->count = tensor->elems;
+    request->dtype = (uint8_t)tensor->dtype;
+    request->kind = WEFT_COLL_ALL_REDUCE;
+    WEFT_TRY(client_stage_start_tensor(request, tensor->memory, tensor->stream, extents,
+                                       kind == CLIENT_OP_PUSH_PULL && client_tensor_updates_here(tensor), &op->in, &op->out));
+    if (scaled_in_out) op->scaled = op->out;
+    return WEFT_OK;
+}
+
+enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory, void *stream)
+{
+    if (!tensor) return WEFT_ERR_INVALID;
+    WEFT_TRY(client_usable(tensor->session));
+    if (memory < WEFT_MEMORY_HOST || memory > WEFT_MEMORY_CUDA)
+        return client_error(tensor->session, WEFT_ERR_INVALID, "memory %d of tensor '%s' is none of WEFT_MEMORY_HOST, _PINNED, _CUDA", (int)memory,
+                            tensor->name);
+    tensor->memory = memory;
+    tensor->stream = stream;
+    return WEFT_OK;
+}
+
 /* Take the request, fill in the step, and off to the engine. tensor->op holds in, out and scaled already. */
 static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind kind, struct weft_request *user_request)
 {
@@ -43,6 +73,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     tensor->op.kind = kind;
     tensor->op.request = request;
     request->tensor = tensor;
+    WEFT_TRY(stage(tensor, kind, request));
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
         tensor->op.step = tensor->last_step = session->step.number;
         tensor->op.lr = session->step.lr;

@@ -100,7 +100,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
 /* Is everything there that the exchange begins with? */
 static bool may_start(const struct weft_tensor *tensor)
 {
-    if (tensor->op.scaled && !tensor->op.scaled_ready) return false;
+    if (!tensor->op.arrived || (tensor->op.scaled && !tensor->op.scaled_ready)) return false;
     return !tensor->codec || tensor->session->step.known;
 }
 
@@ -114,6 +114,20 @@ static bool run_scale(struct client_work *work)
     return true;
 }
 
+/* The gradient is in host memory. */
+static void arrived(struct client_request *request)
+{
+    struct weft_tensor *tensor = request->tensor;
+    tensor->op.arrived = true;
+    if (tensor->op.scaled) {
+        tensor->work.run = run_scale;
+        client_engine_queue_work(tensor->session, &tensor->work);
+        return;
+    }
+    tensor->group_op.ready = may_start(tensor);
+    client_engine_pump_group(tensor->session);
+}
+
 void client_reduce_path_start(struct weft_mail *mail)
 {
     struct client_request *request = weft_container_of(mail, struct client_request, mail);
@@ -123,15 +137,13 @@ void client_reduce_path_start(struct weft_mail *mail)
     if (!client_request_opened(request)) return;
     tensor->group_op.post = post_reduce;
     tensor->group_op.done = on_reduced;
-    tensor->group_op.ready = may_start(tensor);
+    tensor->group_op.ready = false;
     op->grad_scale = session->step.grad_scale; /* of this step if it is known by now */
     op->in_transport++; /* the group holds it, queued or posted */
     if (tensor->codec && !session->step.known) weft_list_append(&session->engine.record_waiters, &tensor->record_link);
-    client_engine_queue_group_op(session, &tensor->group_op);
-    if (op->scaled) {
-        tensor->work.run = run_scale;
-        client_engine_queue_work(session, &tensor->work);
-    }
+    client_engine_queue_group_op(session, &tensor->group_op); /* its place in the order of the calls, whenever it starts */
+    if (request->stage) client_stage_await(request, arrived);
+    else arrived(request);
 }
 
 void client_reduce_path_record_known(struct weft_session *session)

@@ -76,6 +76,12 @@ bool client_request_opened(struct client_request *request)
 void client_request_complete(struct client_request *request, enum weft_status status, const char *text)
 {
     struct weft_session *session = request->session;
+    struct weft_error error = {0};
+    if (request->tensor && request->stage && status == WEFT_OK && (status = client_stage_land(request, &error)) < 0) {
+        text = error.text;
+        client_fail(session, status, true, "rank %u: tensor '%.100s': its result could not be copied to the device: %.200s", session->rank,
+                    request->tensor->name, error.text);
+    }
     WEFT_ASSERT(atomic_load_explicit(&request->state, memory_order_relaxed) == CLIENT_REQUEST_OPEN);
     weft_list_remove(&request->link);
     request->status = status;
@@ -92,11 +98,12 @@ void client_request_complete(struct client_request *request, enum weft_status st
 
 void client_request_describe(const struct client_request *request, char *out, size_t out_bytes)
 {
-    if (request->tensor) {
-        client_tensor_describe(request->tensor, out, out_bytes);
-    } else if (request->stage && client_stage_fills(request)) {
+    if (request->stage && client_stage_fills(request)) {
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for what came before it on its CUDA stream",
-                 weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count, weft_dtype_name(request->dtype));
+                 request->tensor ? request->tensor->name : weft_coll_kind_name((enum weft_coll_kind)request->kind),
+                 (unsigned long long)request->count, weft_dtype_name(request->dtype));
+    } else if (request->tensor) {
+        client_tensor_describe(request->tensor, out, out_bytes);
     } else if (client_batch_operation(request)) {
         snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for the other ranks", weft_coll_kind_name((enum weft_coll_kind)request->kind),
                  (unsigned long long)weft_coll_sequence(client_batch_operation(request)), (unsigned long long)request->count,

@@ -450,13 +450,11 @@ static void take_chunks(struct weft_tensor *tensor)
     op->chunk_count = coded ? 1 : tensor->plain_count;
 }
 
-void client_server_path_start(struct weft_mail *mail)
+/* What it gives is in host memory. */
+static void arrived(struct client_request *request)
 {
-    struct client_request *request = weft_container_of(mail, struct client_request, mail);
     struct weft_tensor *tensor = request->tensor;
     struct client_tensor_op *op = &tensor->op;
-    if (!client_request_opened(request)) return;
-    take_chunks(tensor);
     if (op->kind == CLIENT_OP_PUSH_PULL) client_judging_posted(tensor);
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         if (!op->scaled) {
@@ -472,6 +470,15 @@ void client_server_path_start(struct weft_mail *mail)
     } else {
         start_round(tensor);
     }
+}
+
+void client_server_path_start(struct weft_mail *mail)
+{
+    struct client_request *request = weft_container_of(mail, struct client_request, mail);
+    if (!client_request_opened(request)) return;
+    take_chunks(request->tensor);
+    if (request->stage) client_stage_await(request, arrived);
+    else arrived(request);
 }
 
 void client_server_path_failed(struct weft_tensor *tensor)

@@ -14,6 +14,7 @@
 #include "client/call.h"
 #include "client/comm.h"
 #include "client/session.h"
+#include "client/tensor.h"
 #include "transport/transport.h"
 
 #define WINDOWS 3u
@@ -53,6 +54,8 @@ struct client_stage {
     uint64_t piece_elems, pieces;
     struct client_extents extents; /* of the whole */
     bool apart;                    /* in and out have areas of their own in the window */
+    bool out_holds;                /* what out holds is copied down, too */
+    void (*resume)(struct client_request *request); /* of a tensor that waits for its input */
     uint64_t posted, done;         /* pieces; done with or without success */
     bool ended;                    /* the request's operation is over */
     enum weft_status status;
@@ -237,6 +240,10 @@ static enum weft_status fill(struct client_stage *stage, uint64_t piece, struct 
         const uint8_t *from = (const uint8_t *)stage->request->in + piece * stage->piece_elems * stage->elem_bytes;
         WEFT_TRY(ops->copy(window->memory, from, count * stage->elem_bytes, stage->device->down, error));
     }
+    if (stage->out_holds) {
+        WEFT_TRY(ops->copy(output_area(stage, window), stage->request->out, stage->extents.out * stage->elem_bytes, stage->device->down, error));
+        used = true;
+    }
     if (count > 0 || used) WEFT_TRY(ops->record(window->filled, stage->device->down, error));
     window->state = count > 0 || used ? FILLING : FULL;
     return WEFT_OK;
@@ -306,7 +313,7 @@ static void cut(const struct weft_session *session, struct client_stage *stage, 
     uint64_t elems = session->staging.piece_bytes / stage->elem_bytes;
     stage->pieces = 1;
     stage->piece_elems = stage->extents.in > stage->extents.out ? stage->extents.in : stage->extents.out;
-    if (!session->staging.cut || !can_be_cut(request) || request->count <= elems) return;
+    if (!session->staging.cut || request->tensor || !can_be_cut(request) || request->count <= elems) return;
     stage->piece_elems = elems;
     stage->pieces = (request->count + elems - 1) / elems;
 }
@@ -327,7 +334,7 @@ static enum weft_status begin(struct weft_session *session, struct client_stage 
 }
 
 static enum weft_status start_on(struct client_request *request, const struct weft_memory_ops *ops, int number, struct client_extents extents,
-                                 struct weft_error *error)
+                                 bool out_holds, struct weft_error *error)
 {
     struct weft_session *session = request->session;
     struct client_device *device = NULL;
@@ -338,7 +345,9 @@ static enum weft_status start_on(struct client_request *request, const struct we
     stage->stream = request->stream;
     stage->extents = extents;
     stage->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->dtype);
-    stage->apart = !can_be_cut(request);
+    stage->apart = request->tensor || !can_be_cut(request);
+    stage->out_holds = out_holds;
+    stage->resume = NULL;
     cut(session, stage, request);
     enum weft_status status = begin(session, stage, error);
     if (status < 0) {
@@ -366,9 +375,32 @@ enum weft_status client_stage_start(struct client_request *request, struct clien
         WEFT_TRY(find_device(session, name, (enum weft_memory_kind)request->memory, request->in, request->out, extents, &ops, &number));
     }
     enum weft_status status = ops ? ops->enter(number, &before, &error) : WEFT_OK;
-    if (status == WEFT_OK) status = start_on(request, ops, number, extents, &error);
+    if (status == WEFT_OK) status = start_on(request, ops, number, extents, false, &error);
     if (ops && before >= 0) ops->leave(before);
     return status < 0 ? client_error(session, status, "%s: %.400s", name, error.text) : WEFT_OK;
+}
+
+enum weft_status client_stage_start_tensor(struct client_request *request, enum weft_memory_kind memory, void *stream,
+                                           struct client_extents extents, bool out_holds, const void **host_in_out, void **host_out_out)
+{
+    struct weft_session *session = request->session;
+    char name[300];
+    const struct weft_memory_ops *ops;
+    int number, before;
+    struct weft_error error = {0};
+    snprintf(name, sizeof name, "tensor '%s'", request->tensor->name);
+    WEFT_TRY(find_device(session, name, memory, request->in, request->out, extents, &ops, &number));
+    request->memory = (uint8_t)memory;
+    request->stream = stream;
+    enum weft_status status = ops->enter(number, &before, &error);
+    if (status == WEFT_OK) {
+        status = start_on(request, ops, number, extents, out_holds, &error);
+        ops->leave(before);
+    }
+    if (status < 0) return client_error(session, status, "%s: %.150s", name, error.text);
+    *host_in_out = request->stage->windows[0].memory;
+    *host_out_out = output_area(request->stage, &request->stage->windows[0]);
+    return WEFT_OK;
 }
 
 /* ---- on the engine ---- */
@@ -411,6 +443,25 @@ static bool take_landed(struct weft_session *session)
     return any;
 }
 
+static void try_to_resume(struct client_stage *stage)
+{
+    struct weft_error error = {0};
+    struct client_request *request = stage->request;
+    enum weft_status status = client_stage_ready(request, &error);
+    if (status == WEFT_ERR_AGAIN) return;
+    void (*resume)(struct client_request *) = stage->resume;
+    stage->resume = NULL;
+    if (status < 0) client_tensor_fail(request->tensor, status, "could not copy its gradient from the device: %.200s", error.text);
+    else resume(request);
+}
+
+void client_stage_await(struct client_request *request, void (*resume)(struct client_request *request))
+{
+    client_stage_opened(request);
+    request->stage->resume = resume;
+    try_to_resume(request->stage);
+}
+
 static void look(struct weft_timer *timer)
 {
     struct client_staging *staging = weft_container_of(timer, struct client_staging, timer);
@@ -420,6 +471,10 @@ static void look(struct weft_timer *timer)
     bool waiting = false;
     weft_list_foreach(node, spare, &staging->open) posted_before += weft_container_of(node, struct client_stage, link)->posted;
     if (!session->engine.failed) client_engine_pump_all(session);
+    weft_list_foreach(node, spare, &staging->open) {
+        struct client_stage *stage = weft_container_of(node, struct client_stage, link);
+        if (stage->resume && !session->engine.failed) try_to_resume(stage);
+    }
     weft_list_foreach(node, spare, &staging->open) {
         const struct client_stage *stage = weft_container_of(node, struct client_stage, link);
         posted += stage->posted;
@@ -497,6 +552,7 @@ enum weft_status client_stage_land(struct client_request *request, struct weft_e
 void client_stage_done(struct client_request *request)
 {
     struct client_stage *stage = request->stage;
+    stage->resume = NULL;
     struct weft_session *session = request->session;
     request->stage = NULL;
     weft_list_remove(&stage->link);

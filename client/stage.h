@@ -51,6 +51,12 @@ void client_staging_free(struct weft_session *session);
 /* Caller's thread, before the call starts: give the request its stage if it needs one, and queue the first copies behind what
  * is on its stream. An error: nothing is queued for it, the call is not made. */
 enum weft_status client_stage_start(struct client_request *request, struct client_extents extents);
+/* The same for an operation of a tensor, in one piece: extents elements of request->in and out, which host_in_out and host_out_out
+ * take the place of. out_holds: what `out` holds is wanted, too. */
+enum weft_status client_stage_start_tensor(struct client_request *request, enum weft_memory_kind memory, void *stream,
+                                           struct client_extents extents, bool out_holds, const void **host_in_out, void **host_out_out);
+/* Engine: run resume(request) as soon as the input of a tensor's operation has come; perhaps now. */
+void client_stage_await(struct client_request *request, void (*resume)(struct client_request *request));
 /* Caller's thread: the call does not start after all. */
 void client_stage_drop(struct client_request *request);
 

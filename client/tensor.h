@@ -45,6 +45,7 @@ struct client_tensor_op {
     void *out;
     float *scaled;                 /* where weight * gradient + carry goes; NULL: the gradient goes as it is */
     bool scaled_ready;             /* engine's */
+    bool arrived;                  /* engine's: the input is in host memory */
     /* engine's */
     uint64_t work_at;              /* elements done by the running computation */
     uint32_t chunks_scaled;        /* server mode: chunks whose scaled gradient is ready and on its way */
@@ -92,6 +93,8 @@ struct weft_tensor {
     size_t aggregate_bytes_max;
 
     /* the caller's */
+    enum weft_memory_kind memory;      /* of what push_pull, push and pull are given */
+    void *stream;
     bool initialised;
     uint64_t last_step;                /* of the last push or push_pull; 0: none */
     _Atomic bool busy;

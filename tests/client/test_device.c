@@ -14,6 +14,7 @@
 
 #include "base/base.h"
 #include "crowd.h"
+#include "fleet.h"
 #include "tests/lib/fake_cuda/fake_cuda.h"
 
 enum { RANKS = 3, COUNT_MAX = 5000, PIECE_BYTES = 4096 };
@@ -329,6 +330,128 @@ static void test_every_operation(void **state) { run_seed(every_operation); }
 static void test_many_at_once(void **state) { run_seed(many_at_once); }
 static void test_back_to_back(void **state) { run_seed(back_to_back); }
 
+/* ---- tensors: each twice, one of them with its buffers on a device where the rank has one ---- */
+
+enum { TENSOR_ELEMS = 60 * 50, STEPS = 3 };
+
+static const struct weft_tensor_options twins[] = {
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "adam"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "powersgd:rank=2", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "int8", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "sgd"},
+    {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
+    {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"}, /* by its halves */
+};
+enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1 };
+
+struct twin {
+    struct weft_tensor *tensor[2]; /* host, device */
+    float grad[TENSOR_ELEMS], out[TENSOR_ELEMS], seen[TENSOR_ELEMS];
+    struct buffer from, to;
+    struct kernel kernels[4];
+    struct weft_request requests[2];
+};
+
+#define MUST(session, call)                                                                                    \
+    do {                                                                                                       \
+        if ((call) < 0) return fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, weft_error_text(session)); \
+    } while (0)
+
+static int declare_twin(struct weft_session *session, const struct place *place, int number, struct twin *twin)
+{
+    for (int k = 0; k < 2; k++) {
+        struct weft_tensor_options options;
+        char name[32];
+        weft_tensor_options_init(&options);
+        snprintf(name, sizeof name, "twin %d on %s", number, k ? "device" : "host");
+        options.name = name;
+        options.dim_count = 2;
+        options.dims[0] = 60;
+        options.dims[1] = 50;
+        options.mode = twins[number].mode;
+        options.codec = twins[number].codec;
+        options.optimizer = twins[number].optimizer;
+        options.chunk_bytes = 4096;
+        MUST(session, weft_declare(session, &options, &twin->tensor[k]));
+        for (int i = 0; i < TENSOR_ELEMS; i++) twin->out[i] = twin->seen[i] = (float)(i % 13) / 7.0f;
+        MUST(session, weft_tensor_init(twin->tensor[k], twin->seen));
+    }
+    twin->from = buffer_new(place, sizeof twin->grad);
+    twin->to = buffer_new(place, sizeof twin->out);
+    buffer_write(place, &twin->to, twin->out, &twin->kernels[0]);
+    while (!atomic_load(&twin->kernels[0].ran)) usleep(20);
+    if (place->on_device) MUST(session, weft_tensor_memory(twin->tensor[1], WEFT_MEMORY_CUDA, place->stream));
+    return 0;
+}
+
+static int step_of(struct weft_session *session, const struct place *place, uint32_t rank, int number, uint64_t step, struct twin *twin)
+{
+    fill((uint8_t *)twin->grad, TENSOR_ELEMS, WEFT_F32, seed + step * 64 + rank);
+    buffer_write(place, &twin->from, twin->grad, &twin->kernels[0]);
+    if (number == HALVES) {
+        MUST(session, weft_push(twin->tensor[1], twin->from.memory, &twin->requests[1]));
+        MUST(session, weft_push(twin->tensor[0], twin->grad, &twin->requests[0]));
+        for (int k = 0; k < 2; k++) MUST(session, weft_wait(&twin->requests[k], 0));
+        MUST(session, weft_pull(twin->tensor[1], twin->to.memory, &twin->requests[1]));
+        MUST(session, weft_pull(twin->tensor[0], twin->out, &twin->requests[0]));
+        return 0;
+    }
+    MUST(session, weft_push_pull(twin->tensor[1], twin->from.memory, twin->to.memory, &twin->requests[1]));
+    MUST(session, weft_push_pull(twin->tensor[0], twin->grad, twin->out, &twin->requests[0]));
+    return 0;
+}
+
+static int same_twins(const struct place *place, int number, uint64_t step, struct twin *twin)
+{
+    twin->kernels[1] = (struct kernel){.to = twin->seen, .from = twin->to.memory, .bytes = sizeof twin->seen};
+    if (place->on_device) assert_int_equal(fake_cuda_launch(place->stream, run_kernel, &twin->kernels[1]), 0);
+    else run_kernel(&twin->kernels[1]);
+    while (!atomic_load(&twin->kernels[1].ran)) usleep(20);
+    if (memcmp(twin->seen, twin->out, sizeof twin->out) == 0) return 0;
+    return fprintf(stderr, "seed %llu: twin %d differs at step %llu\n", (unsigned long long)seed, number, (unsigned long long)step);
+}
+
+static int train(struct fleet *fleet, uint32_t rank)
+{
+    static struct twin all[TWINS];
+    struct weft_options options;
+    struct weft_session *session;
+    struct place place;
+    weft_options_init(&options);
+    options.coordinator = fleet->coordinator;
+    options.job = "test";
+    options.rank = (int)rank;
+    options.deadline_ms = 30000;
+    fake_cuda_setup(seed, 300, 2);
+    MUST(NULL, weft_init(&options, &session));
+    place_open(&place, rank);
+    int rc = 0;
+    for (int t = 0; t < TWINS && rc == 0; t++) rc = declare_twin(session, &place, t, &all[t]);
+    for (uint64_t step = 1; step <= STEPS && rc == 0; step++) {
+        float weight = step == 2 ? (float)(rank + 1) : 1.0f;
+        MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f, .weight = weight}));
+        for (int t = 0; t < TWINS && rc == 0; t++) rc = step_of(session, &place, rank, t, step, &all[t]);
+        MUST(session, weft_step_end(session));
+        for (int t = 0; t < TWINS && rc == 0; t++) rc = same_twins(&place, t, step, &all[t]);
+    }
+    MUST(session, weft_finalize(session));
+    for (int t = 0; t < TWINS && rc == 0; t++) buffer_free(&all[t].from), buffer_free(&all[t].to);
+    place_close(&place);
+    if (rc == 0 && (fake_cuda_live() != 0 || fake_cuda_unpinned_copies() != 0)) rc = fprintf(stderr, "something of the device's is left\n");
+    return rc;
+}
+
+/* First of all: it forks, and this process must have no threads then. */
+static void test_tensors(void **state)
+{
+    struct fleet_result result;
+    assert_true(fleet_run(RANKS, 1, train, &result, NULL));
+    assert_int_equal(result.shard_status[0], 0);
+}
+
 /* ---- what is refused, and what goes wrong ---- */
 
 static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -456,7 +579,9 @@ int main(int argc, char **argv)
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
     setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
+    const struct CMUnitTest forking[] = {cmocka_unit_test(test_tensors)};
     int failed = 0;
+    for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(forking, NULL, NULL);
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(seeded, NULL, NULL);
     return failed + cmocka_run_group_tests(others, NULL, NULL);
 }

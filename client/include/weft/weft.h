@@ -174,6 +174,11 @@ struct weft_request {
  * Does not block. WEFT_IN_PROGRESS; WEFT_ERR_STATE outside a step or when this tensor's last request is still open. */
 WEFT_API enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request);
 
+/* weft_tensor_memory() - where the buffers of this tensor's next push_pull, push and pull lie; host memory until this is called.
+ * WEFT_MEMORY_CUDA: device memory, ordered by `stream` as struct weft_call.memory says. Does not block. Codecs and optimisers work on
+ * the host's copy. weft_tensor_init takes host memory always. */
+WEFT_API enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory, void *stream);
+
 /* Server mode, the two halves: push contributes and completes when the shard has it; pull fetches the result of
  * this rank's last push (or push_pull) of the tensor into out, once all ranks have pushed that step; before the first
  * one, the initial weights. push needs an open step, pull does not. Dense codec only. */
