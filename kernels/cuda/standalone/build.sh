@@ -65,7 +65,7 @@ compile() { # compile NAME FILE FLAGS...
     shift 2
     echo "$* -c $file -o $out/$name.o" >>"$list"
 }
-for file in base/env.c base/env_system.c base/status.c base/types.c base/weft_assert.c kernels/*.c kernels/scalar/*.c compress/*.c \
+for file in base/env.c base/env_system.c base/memory_cuda.c base/memory_kind.c base/status.c base/types.c base/weft_assert.c kernels/*.c kernels/scalar/*.c compress/*.c \
     tools/benchlib/samples.c tools/kernelbench/codec_case.c tools/kernelbench/copy.c tools/kernelbench/kernelbench.c tests/kernels/cuda/*.c; do
     compile "$(echo "$file" | tr / _)" "$file" "$cc" $common $plain
 done
@@ -103,5 +103,5 @@ else
 fi
 rm -f "$out"/*.o
 xargs -P "$jobs" -I '{}' sh -c '{} || { echo "build.sh: failed: {}" >&2; exit 255; }' <"$list"
-$link "$out"/*.o -o "$out/kernel_check" -lm -lpthread
+$link "$out"/*.o -o "$out/kernel_check" -lm -lpthread -ldl
 echo "build.sh: $out/kernel_check"

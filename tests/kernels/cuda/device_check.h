@@ -35,5 +35,7 @@ int check_elementwise(void);
 int check_select(void);
 int check_products(void);
 int check_optimizer(void);
+/* The table of memory operations; skipped with a line where libcudart.so is not found. */
+int check_memory_kinds(void);
 
 #endif

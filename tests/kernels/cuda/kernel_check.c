@@ -86,6 +86,7 @@ static int run_tests(bool device)
         {"cpu: update rules", cpu_test_optimizer},
     };
     static const struct group gpu[] = {
+        {"gpu: memory by kind, streams, events", check_memory_kinds},
         {"gpu: sums, casts, quantisers", check_elementwise},
         {"gpu: top-k, random-k", check_select},
         {"gpu: products, orthogonalise", check_products},
