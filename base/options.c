@@ -43,6 +43,9 @@ const struct weft_option weft_option_table[] = {
     CHOICE("collective.plan", "auto", "auto|direct|ring|doubling|halving|double_tree|bruck|pat|chain|binomial|hierarchy",
            "Plan of the operations that have it; auto chooses by a model of cost."),
     TEXT("collective.links", "", "File of measured links (weft doctor, weft bench calibrate): by rank 0's the automatic plan chooses and codec auto begins, on all ranks; empty: plans by a constant, codecs by a measurement."),
+    CHOICE("collective.retune", "off", "off|same_order|any",
+           "Re-tune the automatic plan of the group of all workers by what operations take: among plans that add in the same order, or any; the same on all ranks."),
+    TEXT("collective.plans", "", "File in which rank 0 keeps what collective.retune has settled, for the next job of as many ranks; empty: nothing is kept."),
     COUNT("collective.inflight", "16", 1, 1024, "Pieces of one collective in flight at once."),
 
     COUNT("server.engines", "1", 1, 64, "Shard engines (threads) of one server."),

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "client/comm.h"
+#include "client/plans.h"
 #include "client/reduce_path.h"
 #include "client/server_path.h"
 #include "client/session.h"
@@ -238,6 +239,7 @@ static void fail_on_engine(struct weft_mail *mail)
     weft_timer_stop(engine->loop, &engine->verdict_timer);
     if (engine->failed == WEFT_ERR_CLOSED && atomic_load(&engine->leaving)) { /* tells the other ranks that this one is done with the group */
         client_comms_leave(session);
+        client_plans_keep(session);
         weft_group_free(engine->group);
         engine->group = NULL;
     } else {
@@ -450,12 +452,14 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     options.endpoint_ids = ids;
     options.hosts = &session->engine.hosts;
     options.group_id = CLIENT_GROUP_ID;
+    options.retune = client_plans_retune(session);
     options.share = session->engine.group; /* NULL, or that of the epoch before */
     options.describe = describe_rank;
     options.describe_context = session;
     enum weft_status status = weft_group_create(session->env, &options, &session->engine.group, error);
     weft_free_bytes(session->env, ids);
     if (status < 0) return weft_error_set(error, status, "cannot make the group of all workers: %s", weft_status_text(status));
+    client_plans_load(session);
     return WEFT_OK;
 }
 
@@ -564,6 +568,7 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
     weft_loop_compute_cancel_all(engine->loop);
     engine->thread_started = false;
     client_comms_leave(session);
+    if (engine->failed == WEFT_OK || engine->failed == WEFT_ERR_CLOSED) client_plans_keep(session);
     weft_group_free(engine->group); /* ends what it still has, through the requests' own callbacks */
     engine->group = NULL;
     /* What the transport could not let go of in time: its buffers are ours no longer to promise. */

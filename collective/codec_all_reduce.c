@@ -169,7 +169,7 @@ static enum weft_status prepare_round(struct codec_op *op, uint32_t round, uint6
         args.piece_bytes_max = bytes;
         args.piece_bytes_out = op->lengths;
     }
-    return coll_prepare(op->group, &args, false, round_done, op, &op->colls[round], error);
+    return coll_prepare(op->group, &args, false, 0, round_done, op, &op->colls[round], error);
 }
 
 static void op_end(struct codec_op *op, enum weft_status status, const char *text)

@@ -101,7 +101,7 @@ enum weft_status codec_shared_prepare(struct codec_shared *shared, struct weft_g
         .piece_bytes_out = shared->lengths,
         .deadline_ns = deadline_ns,
     };
-    return coll_prepare(group, &args, false, done, context, coll_out, error);
+    return coll_prepare(group, &args, false, 0, done, context, coll_out, error);
 }
 
 enum weft_status codec_shared_cut(struct codec_shared *shared, const void *contribution, size_t bytes, bool poisoned)

@@ -171,6 +171,12 @@ enum weft_status weft_plans_parse(const char *text, enum weft_plan_id plans[WEFT
 
 /* ---- groups ---- */
 struct weft_group;
+/* Plans that AUTO takes, re-tuned by what operations take while the group lives (docs/collectives.md). The same on all ranks. */
+enum weft_retune {
+    WEFT_RETUNE_OFF = 0,        /* the model decides, and every run of a job does the same */
+    WEFT_RETUNE_SAME_ORDER = 1, /* among plans that add in the same order: bits stay what they are */
+    WEFT_RETUNE_ANY = 2,        /* among all: two runs may add floats in different orders, ranks of one never */
+};
 struct weft_group_options {
     size_t size;                     /* sizeof(struct weft_group_options) */
     struct weft_transport *transport;/* borrowed; peers connected already */
@@ -199,6 +205,7 @@ struct weft_group_options {
     const struct weft_link_cost *cost;
     const struct weft_link_cost *local_cost; /* likewise, of the worst link inside a host */
     const struct weft_plan_hosts *hosts; /* borrowed until weft_group_free, may be shared; NULL: not known */
+    enum weft_retune retune;         /* default OFF */
 };
 void weft_group_options_init(struct weft_group_options *options);
 enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options, struct weft_group **group_out,
@@ -216,6 +223,13 @@ const struct weft_link_cost *weft_group_cost(const struct weft_group *group);
 uint64_t weft_group_moved_bytes(const struct weft_group *group);
 /* Does AUTO take the one-host plan for this kind now (the ranks have agreed on it)? */
 bool weft_group_one_host(const struct weft_group *group, enum weft_coll_kind kind);
+/* What WEFT_RETUNE has settled so far, as text for weft_group_plans_read of a later job of as many ranks on as many hosts. Rank
+ * 0's; the others' is empty of cells. Returns what snprintf would. */
+size_t weft_group_plans_write(const struct weft_group *group, char *out, size_t out_bytes);
+#define WEFT_GROUP_PLANS_BYTES_MAX 4096u
+/* UNTRUSTED text. Before the first operation; rank 0 publishes what it says, on other ranks and without retune it does nothing.
+ * WEFT_ERR_MALFORMED, WEFT_ERR_INVALID (of other ranks): nothing is taken. */
+enum weft_status weft_group_plans_read(struct weft_group *group, const char *text, size_t bytes, struct weft_error *error);
 /* Another one from the next operation posted on: every rank calls it after the same operation. */
 void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost);
 /* Every posted operation ends with `status` (from the loop), every later one is refused with it; text is copied. While

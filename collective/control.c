@@ -7,6 +7,7 @@
  *
  * A peer that left is not missed by operations it has taken part in; one it has not makes the group end. */
 #include "collective/host.h"
+#include "collective/tune.h"
 
 #include <string.h>
 
@@ -51,13 +52,10 @@ static void broadcast_go_on(struct broadcast *broadcast)
     }
 }
 
-void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
-                      enum weft_status status, const void *payload, size_t payload_bytes)
+static void broadcast_start(struct broadcast *broadcast, struct weft_group *group, const struct coll_header *header, const void *payload, size_t payload_bytes)
 {
-    if (broadcast->busy || group->ranks == 1) return;
     broadcast->group = group;
-    broadcast->header = (struct coll_header){.type = (uint8_t)type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank,
-                                             .status = status, .sequence = sequence};
+    broadcast->header = *header;
     broadcast->payload = payload;
     broadcast->payload_bytes = payload_bytes;
     broadcast->next_rank = 0;
@@ -67,20 +65,48 @@ void control_send_all(struct broadcast *broadcast, struct weft_group *group, enu
     broadcast_go_on(broadcast);
 }
 
+void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
+                      enum weft_status status, const void *payload, size_t payload_bytes)
+{
+    struct coll_header header = {.type = (uint8_t)type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank,
+                                 .status = status, .sequence = sequence};
+    if (!broadcast->busy && group->ranks > 1) broadcast_start(broadcast, group, &header, payload, payload_bytes);
+}
+
+void control_publish(struct broadcast *broadcast, struct weft_group *group, const struct coll_header *header)
+{
+    WEFT_ASSERT(!broadcast->busy && group->ranks > 1);
+    broadcast_start(broadcast, group, header, NULL, 0);
+}
+
+#define BROADCASTS 7u
+static size_t broadcasts_of(struct weft_group *group, struct broadcast *all[BROADCASTS])
+{
+    struct broadcast *always[] = {&group->fail, &group->ask, &group->leave, &group->offer, &group->vote};
+    memcpy(all, always, sizeof always);
+    if (!group->tune) return 5;
+    all[5] = &group->tune->table;
+    all[6] = &group->tune->commit;
+    return 7;
+}
+
 static void answers_go_on(struct weft_group *group);
 
 void control_retry(struct weft_group *group)
 {
-    struct broadcast *all[] = {&group->fail, &group->ask, &group->leave, &group->offer, &group->vote};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+    struct broadcast *all[BROADCASTS];
+    size_t count = broadcasts_of(group, all);
+    for (size_t i = 0; i < count; i++)
         if (all[i]->busy) broadcast_go_on(all[i]);
     answers_go_on(group);
+    tune_retry(group);
 }
 
 void control_give_up(struct weft_group *group)
 {
-    struct broadcast *all[] = {&group->fail, &group->ask, &group->leave, &group->offer, &group->vote};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+    struct broadcast *all[BROADCASTS];
+    size_t count = broadcasts_of(group, all);
+    for (size_t i = 0; i < count; i++)
         while (all[i]->busy && all[i]->next_rank < group->ranks)
             if (all[i]->next_rank++ != group->rank) weft_completion_finish(&all[i]->completion, WEFT_OK);
 }
@@ -239,6 +265,10 @@ void control_news(struct weft_group *group, struct weft_arrival *arrival)
     case COLL_MESSAGE_ANSWER: deadline_answered(group, control, &header); break;
     case COLL_MESSAGE_LEAVE: left(group, control, header.sequence); break;
     case COLL_MESSAGE_HOST: host_offered(group, header.rank, tail, tail_bytes); break;
+    case COLL_MESSAGE_TUNE_REPORT:
+    case COLL_MESSAGE_TUNE_TABLE:
+    case COLL_MESSAGE_TUNE_ACK:
+    case COLL_MESSAGE_TUNE_COMMIT: tune_news(group, &header); break;
     case COLL_MESSAGE_HOST_VOTE: host_voted(group, header.rank, (enum weft_status)header.status, header.sequence != 0); break;
     default: break;
     }

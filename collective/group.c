@@ -12,6 +12,7 @@
  * Freeing: operations end with WEFT_ERR_CLOSED at once; the memory goes when the last transport
  * operation that points into it has completed. */
 #include "collective/host.h"
+#include "collective/tune.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -275,7 +276,9 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
                               rank, options->endpoint_ids[rank]);
     }
     refuse(group, false);
-    enum weft_status status = control_start(group, error);
+    enum weft_status status = tune_create(group, options->retune);
+    if (status < 0) weft_error_set(error, status, "no memory for the group's table of plans");
+    else status = control_start(group, error);
     if (status == WEFT_OK && host_create(group) < 0) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
     if (status < 0) {
         weft_group_free(group);
@@ -293,6 +296,7 @@ void group_released(struct weft_group *group)
     struct weft_env *env = group->env;
     coll_records_free(group);
     codec_records_free(group);
+    tune_free(group);
     weft_free_bytes(env, group->controls);
     weft_free_bytes(env, group);
 }

@@ -42,10 +42,15 @@ enum coll_message_type {
     COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations */
     COLL_MESSAGE_HOST = 6,  /* payload: where the sender's segment lies (host.h) */
     COLL_MESSAGE_HOST_VOTE = 7, /* status: WEFT_OK, or the ranks cannot meet in memory */
+    COLL_MESSAGE_TUNE_REPORT = 8, /* cuts: cell, sequence: its version, count: nanoseconds (tune.h) */
+    COLL_MESSAGE_TUNE_TABLE = 9,  /* sequence: version, cuts: cell, root: plan */
+    COLL_MESSAGE_TUNE_ACK = 10,   /* sequence: version, count: operations posted so far, status */
+    COLL_MESSAGE_TUNE_COMMIT = 11,/* sequence: version, count: the operation from which it is in force, status */
 };
 
 struct coll_header {
     uint8_t type, kind, dtype, op, plan;
+    uint16_t table; /* version by which the plan was chosen (tune.h); 0: by the model */
     uint32_t group, epoch, rank, root, lanes, message;
     int32_t status;
     uint64_t sequence, count, chunk, piece_bytes, cuts;
@@ -123,6 +128,10 @@ struct weft_coll {
     uint64_t to_scale, scaled;   /* elements of the input to be scaled before the plan starts, and how many are */
     uint64_t sequence, deadline_ns, posted_ns;
     bool warned, pairwise;       /* pairwise: send or recv */
+    bool held;                   /* posted, but by which plan is not known yet (tune.h) */
+    bool alone;                  /* no other was active when it was launched, */
+    uint64_t launch;             /* so many had been in the group's life */
+    uint32_t tune_key;           /* its cell; 0: none */
     struct weft_record record;   /* what the flight recorder says of it, under `record_number` */
     uint64_t record_number;
     weft_coll_done_fn done;      /* NULL: has run */
@@ -194,6 +203,7 @@ struct broadcast {
 /* The plan that was chosen last for one kind, and for what. */
 struct plan_choice {
     enum weft_plan_id plan; /* AUTO: none yet */
+    enum weft_plan_id told; /* by the table */
     enum weft_dtype dtype;
     uint64_t bytes;
     bool reproducible, unequal;
@@ -235,6 +245,8 @@ struct weft_group {
     uint32_t prepared_count;     /* later rounds of active codec operations */
     uint64_t sequence;           /* operations posted so far = number of the next */
     uint32_t outstanding;        /* transport operations that point into the group's memory */
+    uint64_t launches;           /* operations that have been launched */
+    struct tune *tune;           /* owned; NULL: plans are not re-tuned */
 
     struct weft_timer timer;
     bool kicked, retry, pumping, closing;
@@ -282,6 +294,8 @@ void control_news(struct weft_group *group, struct weft_arrival *arrival); /* en
 void control_lost(struct weft_group *group, uint32_t peer_id, enum weft_status status);
 void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
                       enum weft_status status, const void *payload, size_t payload_bytes);
+/* The header alone; the broadcast must not be busy. */
+void control_publish(struct broadcast *broadcast, struct weft_group *group, const struct coll_header *header);
 void control_retry(struct weft_group *group);
 void control_give_up(struct weft_group *group); /* what the transport has not taken yet is not sent */
 void control_end_lost(struct weft_group *group);
@@ -324,10 +338,11 @@ static inline bool coll_of_pieces(enum weft_coll_kind kind)
 /* post.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives up. The
  * lengths of all_gather_bytes and exchange_bytes pieces, and where they lie, may still be set before the launch. */
 enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error);
-enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, weft_coll_done_fn done,
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, uint32_t tune_key, weft_coll_done_fn done,
                               void *context, struct weft_coll **coll_out, struct weft_error *error);
 void coll_launch(struct weft_coll *coll, bool on_host); /* on_host: in memory, if the ranks agree (host.h) */
 void coll_unprepare(struct weft_coll *coll);
+void coll_unhold(struct weft_coll *coll); /* the table in force says the plan; it starts */
 void coll_finish(struct weft_coll *coll); /* done, and the record back to the group */
 void coll_records_free(struct weft_group *group);
 /* Those of `with` (NULL: nobody's) where its operations have a window of the same size, else new ones. NULL: no memory. */

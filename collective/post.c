@@ -5,6 +5,7 @@
  * next one, so a training loop stops allocating after its first step. */
 #include "collective/host.h"
 #include "collective/plan.h"
+#include "collective/tune.h"
 
 #include <string.h>
 
@@ -143,26 +144,31 @@ static bool own_lengths(const struct weft_coll_args *args)
     return at_root ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
 }
 
+static struct weft_plan_question question_of(const struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes, size_t elem_bytes)
+{
+    return (struct weft_plan_question){
+        .kind = args->kind, .ranks = group->ranks, .bytes = bytes, .elem_bytes = elem_bytes,
+        .wide_bytes = sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && sums(args->kind),
+        .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost,
+        .hosts = group->hosts, .local_cost = &group->local_cost};
+}
+
 /* The choice for this call; a training loop asks the same again and again, so the last answer for each kind is kept. */
-static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes, size_t elem_bytes)
+static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes, size_t elem_bytes, enum weft_plan_id told)
 {
     struct plan_choice *last = (size_t)args->kind < GROUP_CHOICES ? &group->choices[args->kind] : NULL;
-    bool reproducible = args->reproducible && sums(args->kind), unequal = args->counts || args->unequal;
-    if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype && last->reproducible == reproducible &&
-        last->unequal == unequal)
+    struct weft_plan_question question = question_of(group, args, bytes, elem_bytes);
+    if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype && last->reproducible == question.reproducible &&
+        last->unequal == question.unequal && last->told == told)
         return last->plan;
-    enum weft_plan_id plan = weft_plan_choose(
-        &(struct weft_plan_question){
-            .kind = args->kind, .ranks = group->ranks, .bytes = bytes, .elem_bytes = elem_bytes,
-            .wide_bytes = sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = reproducible,
-            .unequal = unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost,
-            .hosts = group->hosts, .local_cost = &group->local_cost},
-        NULL);
-    if (last) *last = (struct plan_choice){.plan = plan, .dtype = args->dtype, .bytes = bytes, .reproducible = reproducible, .unequal = unequal};
+    question.told = told;
+    enum weft_plan_id plan = weft_plan_choose(&question, NULL);
+    if (last)
+        *last = (struct plan_choice){.plan = plan, .told = told, .dtype = args->dtype, .bytes = bytes, .reproducible = question.reproducible, .unequal = question.unequal};
     return plan;
 }
 
-static struct weft_plan_args plan_args_of(struct weft_group *group, const struct weft_coll_args *args)
+static struct weft_plan_args plan_args_of(struct weft_group *group, const struct weft_coll_args *args, enum weft_plan_id told)
 {
     struct weft_plan_args plan = {.kind = args->kind, .rank = group->rank, .ranks = group->ranks, .hosts = group->hosts};
     size_t elem_bytes = coll_of_pieces(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
@@ -172,7 +178,7 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     if (args->counts_out && longest_of(args->counts_out, group->ranks) > plan.count) plan.count = longest_of(args->counts_out, group->ranks);
     if (rooted(args->kind) || is_pairwise(args->kind)) plan.root = args->root;
     plan.plan = args->plan;
-    if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes);
+    if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, told);
     /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
     if (sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
@@ -388,21 +394,35 @@ enum weft_status coll_group_open(struct weft_group *group, struct weft_error *er
     return WEFT_OK;
 }
 
-enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, weft_coll_done_fn done,
+/* Memory for either plan, where it is not known yet which it will be. */
+static size_t scratch_for_both(struct weft_group *group, const struct weft_coll_args *args, size_t bytes)
+{
+    struct weft_plan_args plan = plan_args_of(group, args, tune_coming(group));
+    size_t other = scratch_of(group, &plan, args).total_bytes;
+    return other > bytes ? other : bytes;
+}
+
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, uint32_t tune_key, weft_coll_done_fn done,
                               void *context, struct weft_coll **coll_out, struct weft_error *error)
 {
     WEFT_TRY(check_args(group, args, error));
     if (group->active_count + group->prepared_count >= group->operations_max)
         return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
                               group->active_count + group->prepared_count);
-    struct weft_plan_args plan = plan_args_of(group, args);
+    uint16_t version = 0;
+    bool held = tune_holds(group, tune_key);
+    struct weft_plan_args plan = plan_args_of(group, args, tune_key ? tune_told(group, tune_key, group->sequence, &version) : WEFT_PLAN_AUTO);
     bool never_by_messages = on_host && group->host->state == HOST_ON && host_is_short(group, args);
     struct scratch scratch = never_by_messages ? (struct scratch){0} : scratch_of(group, &plan, args);
+    if (held) scratch.total_bytes = scratch_for_both(group, args, scratch.total_bytes);
     struct weft_coll *coll = record_take(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch", weft_coll_kind_name(args->kind),
                               scratch.total_bytes);
     coll_init(coll, group, args, &plan);
+    coll->held = held;
+    coll->tune_key = tune_key;
+    coll->header.table = version;
     scratch_lay_out(coll, &scratch, &plan);
     input_init(coll, &scratch);
     weft_plan_begin(&coll->cursor, &plan);
@@ -412,6 +432,26 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     group->prepared_count++;
     *coll_out = coll;
     return WEFT_OK;
+}
+
+void coll_unhold(struct weft_coll *coll)
+{
+    struct weft_group *group = coll->group;
+    uint16_t version;
+    struct weft_plan_args plan = plan_args_of(group, &coll->args, tune_told(group, coll->tune_key, coll->sequence, &version));
+    struct scratch scratch = scratch_of(group, &plan, &coll->args);
+    WEFT_ASSERT(scratch.total_bytes <= coll->scratch_bytes);
+    coll->held = false;
+    if (coll->phase != COLL_RUNNING) return;
+    coll->wide = weft_plan_wide(plan.plan, plan.kind);
+    coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(coll->args.dtype) : weft_dtype_bytes(coll->args.dtype);
+    coll->header.table = version;
+    coll->header.plan = coll->record.plan = (uint8_t)plan.plan;
+    coll->header.chunk = plan.chunk_elems;
+    scratch_lay_out(coll, &scratch, &plan);
+    input_init(coll, &scratch);
+    weft_plan_begin(&coll->cursor, &plan);
+    group_ready(coll);
 }
 
 void coll_unprepare(struct weft_coll *coll)
@@ -435,6 +475,8 @@ void coll_launch(struct weft_coll *coll, bool on_host)
     weft_list_append(&group->active, &coll->link);
     group->prepared_count--;
     group->active_count++;
+    coll->launch = ++group->launches;
+    coll->alone = group->active_count == 1;
     weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN,
                            (uint64_t)group->group_id << 40 | (coll->sequence & ((1ull << 40) - 1)), UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
     bool starts = on_host && host_begins_at_once(group->host);
@@ -442,7 +484,7 @@ void coll_launch(struct weft_coll *coll, bool on_host)
     coll_record_post(coll, starts);
     if (!on_host && !coll->pairwise && group->host) host_tell(group->host, coll);
     if (on_host) host_launch(coll);
-    else group_ready(coll);
+    else if (!coll->held) group_ready(coll);
 }
 
 static enum weft_status check_lengths(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
@@ -465,15 +507,22 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     WEFT_TRY(coll_group_open(group, error));
     WEFT_TRY(check_lengths(group, args, error));
     bool on_host = host_takes(group, args);
+    size_t elem_bytes = weft_dtype_bytes(call.dtype);
+    uint32_t key = on_host ? 0 : tune_key(group, args, call.count * elem_bytes);
     if (!on_host && !group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     struct weft_coll *coll;
-    WEFT_TRY(coll_prepare(group, args, on_host, done, context, &coll, error));
+    WEFT_TRY(coll_prepare(group, args, on_host, key, done, context, &coll, error));
+    if (key) {
+        struct weft_plan_question question = question_of(group, args, call.count * elem_bytes, elem_bytes);
+        tune_posted(group, key, &question);
+    }
     if (on_host && !group_watch(group, coll->posted_ns, coll->deadline_ns)) {
         group->sequence--; /* nobody has heard of it */
         coll_unprepare(coll);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     }
     coll_launch(coll, on_host);
+    tune_went_on(group);
     if (coll_out) *coll_out = coll;
     return WEFT_IN_PROGRESS;
 }
@@ -484,7 +533,8 @@ void coll_finish(struct weft_coll *coll)
     weft_coll_done_fn done = coll->done;
     coll->done = NULL;
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING; /* a cancel from inside done changes nothing */
-    uint64_t now_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
+    uint64_t now_ns = group->events || group->recorder || group->tune ? weft_now_ns(group->env) : 0;
+    if (group->tune && coll->status == WEFT_OK && coll->host.phase == HOST_AWAY && group->fail_status == WEFT_OK) tune_ended(coll, now_ns);
     weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(coll->args.kind), WEFT_EVENT_END,
                            (uint64_t)group->group_id << 40 | (coll->sequence & ((1ull << 40) - 1)), UINT32_MAX, coll->header.count * coll->elem_bytes, coll->status);
     coll_record_end(coll, now_ns);

@@ -413,7 +413,7 @@ static bool scale_input(struct weft_coll *coll, size_t *budget)
 
 void coll_advance(struct weft_coll *coll, size_t *budget)
 {
-    if (coll->host.phase != HOST_AWAY) return; /* host_run.c runs it */
+    if (coll->host.phase != HOST_AWAY || coll->held) return; /* host_run.c runs it; it is not known yet how (tune.h) */
     bool again = coll->phase == COLL_RUNNING && scale_input(coll, budget);
     while (again && coll->phase == COLL_RUNNING) {
         fill(coll);
@@ -465,7 +465,7 @@ bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
         const struct slot *slot = slot_at(coll, number);
         if (slot->state == SLOT_ISSUED) found = slot;
     }
-    if (!found) *phase_out = "summing";
+    if (!found) *phase_out = coll->held ? "agreeing on a plan" : "summing";
     else if (found->action.kind == WEFT_ACTION_SEND) *phase_out = "sending";
     else if (found->action.message == 0) *phase_out = "greeting";
     else *phase_out = found->action.kind == WEFT_ACTION_RECV ? "gathering" : "reducing";

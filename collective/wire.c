@@ -1,6 +1,6 @@
 /* wire.c - the header of every message between the ranks of a group: little-endian, fixed, checked.
  *
- *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  zero (2)
+ *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  table
  *     12  group            16  epoch    20  rank (sender)   24  root   28  lanes  32  message  36  status
  *     40  sequence         48  count    56  chunk elements  64  piece bytes (pieces whose lengths only their sender or their pair knows)
  *     72  cuts: 0, or of unequal pieces a number made of their lengths
@@ -25,6 +25,8 @@ void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header 
     out[7] = header->dtype;
     out[8] = header->op;
     out[9] = header->plan;
+    out[10] = (uint8_t)header->table;
+    out[11] = (uint8_t)(header->table >> 8);
     put_le32(out + 12, header->group);
     put_le32(out + 16, header->epoch);
     put_le32(out + 20, header->rank);
@@ -42,9 +44,9 @@ void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header 
 bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out)
 {
     if (bytes != COLL_HEADER_BYTES || get_le32(data) != MAGIC || data[4] != VERSION) return false;
-    if (data[5] < COLL_MESSAGE_DATA || data[5] > COLL_MESSAGE_HOST_VOTE) return false;
+    if (data[5] < COLL_MESSAGE_DATA || data[5] > COLL_MESSAGE_TUNE_COMMIT) return false;
     *header_out = (struct coll_header){
-        .type = data[5], .kind = data[6], .dtype = data[7], .op = data[8], .plan = data[9],
+        .type = data[5], .kind = data[6], .dtype = data[7], .op = data[8], .plan = data[9], .table = (uint16_t)(data[10] | data[11] << 8),
         .group = get_le32(data + 12), .epoch = get_le32(data + 16), .rank = get_le32(data + 20), .root = get_le32(data + 24),
         .lanes = get_le32(data + 28), .message = get_le32(data + 32), .status = (int32_t)get_le32(data + 36),
         .sequence = get_le64(data + 40), .count = get_le64(data + 48), .chunk = get_le64(data + 56), .piece_bytes = get_le64(data + 64),
@@ -61,6 +63,7 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     if (a->cuts != b->cuts) return "the counts of the pieces";
     if (a->op != b->op) return "the reduction";
     if (a->root != b->root) return a->kind == WEFT_COLL_ALL_REDUCE ? "the calls that were put together in it" : "the root";
+    if (a->table != b->table) return "the version of the table of plans";
     if (a->plan != b->plan) return "the plan";
     if (a->chunk != b->chunk || a->lanes != b->lanes) return "the chunk size or messages in flight of the group";
     if (a->sequence != b->sequence) return "the number of the operation";

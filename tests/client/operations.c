@@ -1,7 +1,7 @@
 /* operations.c - a worker that does every operation of weft.h once and checks it, for tests/system/test_operations.py.
  *
  * Prints "bits HASH" of an all_reduce of random f32 of mixed magnitudes (another order of sums shows in it), so that plans,
- * transports and chunk sizes can be compared. Exit status 0: everything was right. */
+ * transports and chunk sizes can be compared. An argument: so many all_reduces more. Exit status 0: everything was right. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,7 +170,17 @@ static void print_bits(struct weft_request *request)
     print_hash("pieces", values, piece * ranks);
 }
 
-int main(void)
+/* Long enough that plans are re-tuned, where they are (collective.retune). */
+static void repeat(uint32_t times, struct weft_request *request)
+{
+    for (uint32_t i = 0; i < times; i++) {
+        fill();
+        finish("all_reduce", weft_all_reduce(session, in, out, COUNT, WEFT_I32, WEFT_SUM, request), request);
+        expect(is_sum(out, 0, COUNT), "all_reduce, again and again");
+    }
+}
+
+int main(int argc, char **argv)
 {
     struct weft_request request = {{0}};
     if (weft_init(NULL, &session) < 0) {
@@ -185,6 +195,7 @@ int main(void)
     unequal(&request);
     pairs();
     print_bits(&request);
+    if (argc > 1) repeat((uint32_t)atoi(argv[1]), &request);
     char text[512];
     if (rank == 0 && weft_explain(session, "all_reduce", 1000, WEFT_F32, text, sizeof text) == WEFT_OK) printf("%s\n", text);
     if (weft_finalize(session) < 0) return 2;

@@ -69,6 +69,26 @@ class Operations(harness.JobTest):
             same = {name: bits for name, bits in seen.items() if name[0] == "hierarchy" or per_host == 2}
             self.assertEqual(len(set(same.values())), 1, seen)
 
+    def test_retune(self):
+        """Plans tried and kept by what they take; the next job begins with what rank 0 wrote, and a broken file costs a line in the log."""
+        kept = self.path("plans")
+        on_hosts = 'export WEFT_CLIENT_HOST=host$((WEFT_RANK / 2)); '
+        worker = ["sh", "-c", on_hosts + 'exec "$0" $REPEAT', WORKER]
+        environment = {"WEFT_COLLECTIVE_RETUNE": "any", "WEFT_COLLECTIVE_PLANS": kept, "REPEAT": "120", **TCP}
+        for name in ("first", "second"):
+            done = self.run_job(0, 4, worker, f"retune-{name}", environment=environment)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            with open(kept) as file:
+                self.assertRegex(file.read(), r"\Aweft-plans 1\nranks 4 hosts 2\n(cell .*\n)*cell all_reduce 14 0 \w+ \d+\n(cell .*\n)*end \d+\n\Z")
+        with open(kept, "w") as file:
+            file.write("weft-plans 1\nranks 4 hosts 2\ncell all_reduce 14 0 bruck 7\nend 1\n")
+        done = self.run_job(0, 4, worker, "retune-broken", environment=environment)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("is not used: line 3: not a cell of a table of plans", done.stdout)
+        one_off = ["sh", "-c", on_hosts + '[ "$WEFT_RANK" = 1 ] && export WEFT_COLLECTIVE_RETUNE=off; exec "$0" 60', WORKER]
+        done = self.run_job(0, 3, one_off, "retune-one-off", environment={"WEFT_COLLECTIVE_RETUNE": "any", **TCP})
+        self.assertEqual(done.returncode, 0, done.stdout)
+
     def test_a_wrong_plan_is_refused(self):
         done = self.run_job(0, 2, [WORKER], "wrong", environment={"WEFT_PLAN_REDUCE": "ring"})
         self.assertNotEqual(done.returncode, 0)

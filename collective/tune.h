@@ -1,0 +1,104 @@
+/* tune.h - inside the room: plans re-tuned while the job runs, by what operations really take.
+ *
+ * A *cell* is what one choice is made for: kind, octave of bytes, what is asked of the sum. The table says of some cells which plan
+ * they take instead of the model's. One cell changes at a time, under a new version:
+ *
+ *     all ranks   measure the operations of a cell's version ──REPORT──► rank 0, once a version
+ *     rank 0      decides (tune_pick.c) ──TABLE (version, cell, plan)──► all
+ *     rank r      holds new operations of that cell ──ACK (operations posted so far)──► rank 0
+ *     rank 0      all have: ──COMMIT (version, s)──► all, s the largest of these numbers
+ *     rank r      operations below s run by the old plan, the others by the new one; the next TABLE is taken when it has posted s of them
+ *
+ * So no rank ever posts by a version that another does not know, whatever each has measured and however far it is ahead. The
+ * version of its cell is in each operation's header, and checked. An operation held waits for two messages; those of other cells
+ * for nothing. Where a rank refuses (no memory), or one leaves, nothing changes any more. */
+#ifndef WEFT_COLLECTIVE_TUNE_H
+#define WEFT_COLLECTIVE_TUNE_H
+
+#include "collective/internal.h"
+
+#define TUNE_CELLS 32u       /* the first so many that a group uses */
+#define TUNE_TRIAL 8u        /* operations that a version is measured by, the first of which does not count */
+#define TUNE_WATCH 64u       /* operations after which a settled cell is measured again; doubles */
+#define TUNE_WATCH_MAX 65536u
+#define TUNE_REACH 8u        /* plans whose modelled time is so many times the least are not tried */
+
+struct tune_cell {
+    uint32_t key;            /* 0: free */
+    uint32_t version;        /* in force; 0: never changed */
+    enum weft_plan_id plan;  /* AUTO: the model's */
+    uint64_t from;           /* operations below it go by what was in force before: */
+    uint32_t version_before;
+    enum weft_plan_id plan_before;
+    /* this rank's measurement of the version */
+    uint32_t count, samples;
+    uint64_t least_ns, sum_ns;
+    bool due, reported;      /* a report waits to be sent; has been */
+    /* rank 0 */
+    struct weft_plan_question question; /* of its first operation */
+    uint32_t candidates;     /* mask of plans that may be tried */
+    uint64_t times_ns[WEFT_PLAN_COUNT]; /* measured: of the slowest rank; 0: not tried */
+    enum weft_plan_id settled; /* the best of all tried; AUTO: not all are */
+    uint32_t reports;        /* of the version, so far */
+    uint64_t worst_ns;
+    uint32_t quiet, watch;   /* operations since it settled, and when it is measured again */
+    bool wanted;             /* a change, to `next`, waits for its turn */
+    enum weft_plan_id next;
+};
+
+/* A message to rank 0. */
+struct tell {
+    struct weft_group *group;
+    struct weft_completion completion;
+    struct coll_header header;
+    bool wanted, busy;
+};
+
+struct tune {
+    enum weft_retune policy;
+    bool off;                /* a rank refused */
+    uint32_t version;        /* the last one that was published */
+    struct tune_cell cells[TUNE_CELLS];
+    struct {                 /* the change that is not in force yet */
+        bool open;
+        uint32_t version, key;
+        enum weft_plan_id plan;
+    } next;
+    struct coll_header early; /* a TABLE that comes before this rank has posted `last_from` operations; type 0: none */
+    uint64_t last_from;      /* of the last change */
+    uint32_t acks;           /* rank 0: of the open change */
+    uint64_t from;
+    bool refused;
+    struct broadcast table, commit;
+    struct tell ack, report;
+    uint64_t last_end_ns;    /* of any operation */
+};
+
+/* ---- post.c asks ---- */
+/* The cell of a call; 0: none, its plan is not tuned. */
+uint32_t tune_key(const struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes);
+/* The plan that the table has for operation `sequence` of it, and its version; AUTO: the model's. */
+enum weft_plan_id tune_told(const struct weft_group *group, uint32_t key, uint64_t sequence, uint16_t *version_out);
+/* Must a new operation of the cell wait for the change that is under way? */
+bool tune_holds(const struct weft_group *group, uint32_t key);
+enum weft_plan_id tune_coming(const struct weft_group *group); /* the plan of that change */
+/* An operation of the cell was posted: its question is remembered. */
+void tune_posted(struct weft_group *group, uint32_t key, const struct weft_plan_question *question);
+void tune_went_on(struct weft_group *group); /* any operation was posted */
+
+/* Rank 0, before the first operation: a cell that another job has settled. */
+void tune_seed(struct weft_group *group, const struct tune_cell *cell);
+
+/* ---- the rest of the room tells ---- */
+enum weft_status tune_create(struct weft_group *group, enum weft_retune policy);
+void tune_free(struct weft_group *group);
+void tune_ended(struct weft_coll *coll, uint64_t now_ns); /* an operation, well */
+void tune_news(struct weft_group *group, const struct coll_header *header);
+void tune_retry(struct weft_group *group);
+
+/* ---- tune_pick.c: pure ---- */
+uint32_t tune_candidates(const struct weft_plan_question *question, enum weft_retune policy, bool ordered);
+/* All ranks have reported the cell's plan in force, which took the slowest so long: the plan it should have. */
+enum weft_plan_id tune_pick(struct tune_cell *cell, enum weft_plan_id in_force, uint64_t worst_ns);
+
+#endif

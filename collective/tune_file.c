@@ -1,0 +1,95 @@
+/* tune_file.c - what a group has learned of plans, as text, for the next job of the same ranks on the same hosts:
+ *
+ *     weft-plans 1
+ *     ranks 16 hosts 2
+ *     cell all_reduce 18 2 ring 624573        kind, octave of bytes, what is asked of the sum (tune.c), plan, nanoseconds
+ *     end 1
+ *
+ * Whole or refused; at most TUNE_CELLS cells. Rank 0 reads it and publishes each cell as any other change. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collective/tune.h"
+
+#define LINE_BYTES 96u
+#define FLAG_SHIFT 16
+
+static uint32_t host_count(const struct weft_group *group) { return group->hosts ? group->hosts->count : 0; }
+
+static void add(char *out, size_t out_bytes, size_t *used, const char *line)
+{
+    size_t bytes = strlen(line);
+    if (*used + bytes < out_bytes) memcpy(out + *used, line, bytes + 1);
+    *used += bytes;
+}
+
+size_t weft_group_plans_write(const struct weft_group *group, char *out, size_t out_bytes)
+{
+    char line[LINE_BYTES];
+    size_t used = 0;
+    uint32_t cells = 0;
+    if (out_bytes > 0) out[0] = 0;
+    snprintf(line, sizeof line, "weft-plans 1\nranks %" PRIu32 " hosts %" PRIu32 "\n", group->ranks, host_count(group));
+    add(out, out_bytes, &used, line);
+    for (uint32_t i = 0; group->tune && i < TUNE_CELLS; i++) {
+        const struct tune_cell *cell = &group->tune->cells[i];
+        if (!cell->key || cell->settled == WEFT_PLAN_AUTO) continue;
+        snprintf(line, sizeof line, "cell %s %" PRIu32 " %" PRIu32 " %s %" PRIu64 "\n", weft_coll_kind_name((enum weft_coll_kind)(cell->key & 0xff)),
+                 cell->key >> 8 & 0xff, cell->key >> FLAG_SHIFT, weft_plan_name(cell->settled), cell->times_ns[cell->settled]);
+        add(out, out_bytes, &used, line);
+        cells++;
+    }
+    snprintf(line, sizeof line, "end %" PRIu32 "\n", cells);
+    add(out, out_bytes, &used, line);
+    return used;
+}
+
+/* One line without its end; false: none. */
+static bool next_line(const char **at, const char *end, char line[LINE_BYTES])
+{
+    const char *stop = *at < end ? memchr(*at, '\n', (size_t)(end - *at)) : NULL;
+    if (!stop || (size_t)(stop - *at) >= LINE_BYTES || memchr(*at, 0, (size_t)(stop - *at))) return false;
+    memcpy(line, *at, (size_t)(stop - *at));
+    line[stop - *at] = 0;
+    *at = stop + 1;
+    return true;
+}
+
+static bool cell_parse(const char *line, struct tune_cell *cell)
+{
+    char kind_name[24], plan_name[24], end;
+    uint32_t octave, flags;
+    uint64_t time_ns;
+    if (sscanf(line, "cell %23s %2" SCNu32 " %1" SCNu32 " %23s %18" SCNu64 "%c", kind_name, &octave, &flags, plan_name, &time_ns, &end) != 5) return false;
+    uint32_t kind = 1;
+    while (kind < WEFT_COLL_KIND_COUNT && strcmp(kind_name, weft_coll_kind_name((enum weft_coll_kind)kind)) != 0) kind++;
+    *cell = (struct tune_cell){.key = kind | octave << 8 | flags << FLAG_SHIFT, .settled = weft_plan_parse(plan_name)};
+    if (cell->settled == WEFT_PLAN_AUTO || octave > 63 || flags > 7 || time_ns == 0) return false;
+    cell->times_ns[cell->settled] = time_ns;
+    return weft_plan_supports(cell->settled, (enum weft_coll_kind)kind);
+}
+
+enum weft_status weft_group_plans_read(struct weft_group *group, const char *text, size_t bytes, struct weft_error *error)
+{
+    struct tune_cell cells[TUNE_CELLS];
+    char line[LINE_BYTES], wanted[LINE_BYTES];
+    const char *at = text, *end = text + bytes;
+    uint32_t count = 0, number = 3;
+    if (!group->tune || group->rank != 0) return WEFT_OK;
+    if (!next_line(&at, end, line) || strcmp(line, "weft-plans 1") != 0)
+        return weft_error_set(error, WEFT_ERR_MALFORMED, "line 1: not a table of plans of this version: remove the file, it is written anew");
+    snprintf(wanted, sizeof wanted, "ranks %" PRIu32 " hosts %" PRIu32, group->ranks, host_count(group));
+    if (!next_line(&at, end, line) || strcmp(line, wanted) != 0)
+        return weft_error_set(error, WEFT_ERR_INVALID, "line 2: the plans were tuned for other ranks than '%s'", wanted);
+    for (; next_line(&at, end, line); number++) {
+        snprintf(wanted, sizeof wanted, "end %" PRIu32, count);
+        if (strcmp(line, wanted) == 0) {
+            for (uint32_t i = 0; i < count; i++) tune_seed(group, &cells[i]);
+            return WEFT_OK;
+        }
+        if (count == TUNE_CELLS || !cell_parse(line, &cells[count++])) break;
+    }
+    return weft_error_set(error, WEFT_ERR_MALFORMED, "line %" PRIu32 ": not a cell of a table of plans: remove the file, it is written anew", number);
+}
