@@ -74,7 +74,7 @@ class Operations(harness.JobTest):
         kept = self.path("plans")
         on_hosts = 'export WEFT_CLIENT_HOST=host$((WEFT_RANK / 2)); '
         worker = ["sh", "-c", on_hosts + 'exec "$0" $REPEAT', WORKER]
-        environment = {"WEFT_COLLECTIVE_RETUNE": "any", "WEFT_COLLECTIVE_PLANS": kept, "REPEAT": "120", **TCP}
+        environment = {"WEFT_COLLECTIVE_RETUNE": "any", "WEFT_COLLECTIVE_PLANS": kept, "REPEAT": "240", "WEFT_TRANSPORT_BACKEND": "ucx", **TCP}
         for name in ("first", "second"):
             done = self.run_job(0, 4, worker, f"retune-{name}", environment=environment)
             self.assertEqual(done.returncode, 0, done.stdout)
@@ -86,7 +86,7 @@ class Operations(harness.JobTest):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("is not used: line 3: not a cell of a table of plans", done.stdout)
         one_off = ["sh", "-c", on_hosts + '[ "$WEFT_RANK" = 1 ] && export WEFT_COLLECTIVE_RETUNE=off; exec "$0" 60', WORKER]
-        done = self.run_job(0, 3, one_off, "retune-one-off", environment={"WEFT_COLLECTIVE_RETUNE": "any", **TCP})
+        done = self.run_job(0, 3, one_off, "retune-one-off", environment={**environment, "WEFT_COLLECTIVE_PLANS": ""})
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_a_wrong_plan_is_refused(self):
