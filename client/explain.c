@@ -1,6 +1,7 @@
 /* explain.c - which plan an operation would take, and what the model says of each: text for people. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/session.h"
 
@@ -52,7 +53,8 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
     char text[512];
     weft_plan_explain(&question, text, sizeof text);
     bool one_host = engine->explain_one_host && question.told == WEFT_PLAN_AUTO;
-    if (one_host) snprintf(out, out_bytes, "%s: one-host, in memory that all ranks map; by messages it would be %s", operation, text);
+    double one_host_us = 1e-3 * (double)weft_plan_one_host_ns(&question, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
+    if (one_host) snprintf(out, out_bytes, "%s: one-host %.1f us, in memory that all ranks map; by messages it would be %s", operation, one_host_us, text);
     else snprintf(out, out_bytes, "%s", text);
     return WEFT_OK;
 }

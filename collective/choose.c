@@ -31,6 +31,9 @@
 #define INCAST 0.04
 #define INCAST_FREE 8.0     /* senders that a link takes without loss */
 #define CACHE_BYTES 1048576.0
+#define CACHES_BYTES 25165824.0 /* of all ranks of a host together: from here on their buffers are passed over in memory, more and more */
+#define CACHED_NS 0.022     /* of a byte loaded or stored in peers' buffers, where the machine was not measured */
+#define PASSED_NS 0.05
 #define LOCAL_LATENCY_NS 2000.0
 #define LOCAL_BYTE_NS 0.2
 #define STEP_NS 60.0        /* of a short copy, beside its bytes */
@@ -326,6 +329,20 @@ enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t 
     }
     if (times_ns_out) times_ns_out[0] = UINT64_MAX;
     return fits(q, q->told) ? q->told : best;
+}
+
+/* Bytes that each rank loads and stores; an all_reduce has two rounds of words beside, one where all is in the announcement. */
+uint64_t weft_plan_one_host_ns(const struct weft_plan_question *q, uint32_t processors)
+{
+    struct model m = model_of(q);
+    bool pieces = q->kind == WEFT_COLL_REDUCE_SCATTER || q->kind == WEFT_COLL_ALL_GATHER;
+    double bytes = q->kind == WEFT_COLL_BARRIER ? 0 : q->kind == WEFT_COLL_BROADCAST ? m.n : (pieces ? m.p + 1 : 2) * m.n;
+    double shortest = q->kind == WEFT_COLL_REDUCE_SCATTER ? m.p * m.n : m.n, rounds = shortest > PLAN_ONE_HOST_SHORT ? 2 : 1;
+    bool known = q->cost && q->cost->bytes_per_second > 0, work_known = q->cost && q->cost->sum_ps && q->cost->pass_ps;
+    double a = known ? m.a : LOCAL_LATENCY_NS, cached = work_known ? 2 * m.g : CACHED_NS, passed = work_known ? m.d : PASSED_NS;
+    double missed = larger(0, 1 - CACHES_BYTES / (bytes * m.p + 1)), byte = cached + missed * larger(0, passed - cached);
+    double turns = processors > 0 ? larger(1, m.p / processors) : 1, ns = rounds * a + turns * bytes * byte;
+    return q->ranks < 2 ? 0 : ns < 9e18 ? (uint64_t)ns : UINT64_MAX - 1;
 }
 
 size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t out_bytes)

@@ -163,6 +163,9 @@ struct weft_plan_question {
 /* What AUTO means for this call: a pure function of what all ranks share. times_ns_out, may be NULL: the modelled time of each
  * plan, UINT64_MAX for those that do not fit. */
 enum weft_plan_id weft_plan_choose(const struct weft_plan_question *question, uint64_t times_ns_out[WEFT_PLAN_COUNT]);
+/* The modelled time of one-host, all buffers mapped: it is no rival of the others, but taken where all ranks can. processors: of the
+ * host, which its ranks share; 0: enough of them. */
+uint64_t weft_plan_one_host_ns(const struct weft_plan_question *question, uint32_t processors);
 /* "all_reduce 1024 B, 4 ranks: doubling; direct 51.2 us, ring ..." Returns what snprintf would. */
 size_t weft_plan_explain(const struct weft_plan_question *question, char *out, size_t out_bytes);
 /* "auto", "ring" (for all operations that have it) or "all_reduce=halving,broadcast=chain" (the others stay as they are) into

@@ -23,11 +23,12 @@
 #include <stdatomic.h>
 
 #include "collective/internal.h"
+#include "collective/plan.h"
 
 enum {
     HOST_RANKS_MAX = 64,
     HOST_WORD_BYTES = 16,       /* contributions up to this lie in the announcement's own line */
-    HOST_SHORT_BYTES = 4096,    /* up to this behind it */
+    HOST_SHORT_BYTES = PLAN_ONE_HOST_SHORT, /* up to this behind it */
     HOST_STEP_BYTES = 1 << 20,  /* loaded and stored in one step of the loop */
     HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */

@@ -13,6 +13,7 @@ static double clock_us(clockid_t clock)
 }
 
 double bench_now_us(void) { return clock_us(CLOCK_MONOTONIC); }
+double bench_thread_us(void) { return clock_us(CLOCK_THREAD_CPUTIME_ID); }
 double bench_cpu_us(void) { return clock_us(CLOCK_PROCESS_CPUTIME_ID); }
 
 uint64_t bench_pss(void)
@@ -41,9 +42,9 @@ uint64_t bench_compute_turns(double us)
 {
     double best = 1e300;
     for (int i = 0; i < 20; i++) {
-        double began = clock_us(CLOCK_THREAD_CPUTIME_ID);
+        double began = bench_thread_us();
         bench_compute(1000000);
-        double took = clock_us(CLOCK_THREAD_CPUTIME_ID) - began;
+        double took = bench_thread_us() - began;
         if (took < best) best = took;
     }
     return (uint64_t)(1e6 * us / best) + 1;

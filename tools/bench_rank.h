@@ -44,6 +44,7 @@ bool bench_check(struct bench_rank *rank, struct bench_timing *timing);
 /* bench_machine.c */
 double bench_now_us(void);
 double bench_cpu_us(void); /* of all threads of this process */
+double bench_thread_us(void); /* processor time of the calling thread */
 /* This process' share of the memory it uses, in bytes; 0 where the kernel does not say. */
 uint64_t bench_pss(void);
 /* Turns of a loop that nothing else takes part in, for so long on a processor of its own. */

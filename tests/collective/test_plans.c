@@ -475,6 +475,30 @@ static void names_and_choice(void **state)
     assert_true(weft_plan_reproducible(weft_plan_choose(&question, NULL), NULL)); /* what is asked of the sum is above what was told */
 }
 
+/* Longer is never cheaper, and no step of a tenth costs more than a third, but for the one that needs a second round of words. */
+static void one_host_model(void **state)
+{
+    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST};
+    struct weft_link_cost cost = {.pairs = 1, .latency_ns = 1000, .bytes_per_second = 8000000000, .sum_ps = 11, .pass_ps = 30};
+    for (size_t k = 0; k < 4; k++)
+        for (uint32_t ranks = 2; ranks <= 64; ranks++) {
+            struct weft_plan_question question = {.kind = kinds[k], .ranks = ranks, .bytes = 8, .elem_bytes = 4, .wide_bytes = 4, .cost = &cost};
+            uint64_t before = weft_plan_one_host_ns(&question, 2);
+            assert_in_range(before, 1000, 2000);
+            while (question.bytes < 1u << 30) {
+                uint64_t from = question.bytes * (kinds[k] == WEFT_COLL_REDUCE_SCATTER ? ranks : 1);
+                question.bytes += question.bytes / 10 + 1;
+                uint64_t to = question.bytes * (kinds[k] == WEFT_COLL_REDUCE_SCATTER ? ranks : 1), ns = weft_plan_one_host_ns(&question, 2);
+                bool second_round = from <= 4096 && to > 4096;
+                assert_true(ns >= before && (second_round || ns <= before + before / 3));
+                assert_true(weft_plan_one_host_ns(&question, 0) <= ns); /* a processor each */
+                before = ns;
+            }
+        }
+    struct weft_plan_question barrier = {.kind = WEFT_COLL_BARRIER, .ranks = 5, .cost = &cost};
+    assert_int_equal(weft_plan_one_host_ns(&barrier, 2), 1000);
+}
+
 /* Several ranks on each of several hosts, which share its link: the plan of two levels where neither latency nor bytes alone count. */
 static void choice_among_hosts(void **state)
 {
@@ -561,7 +585,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(large_double_tree), cmocka_unit_test(large_trees), cmocka_unit_test(large_rooted), cmocka_unit_test(large_direct_reduce),
         cmocka_unit_test(large_bruck), cmocka_unit_test(large_bruck_all_to_all), cmocka_unit_test(large_hierarchy),
         cmocka_unit_test(huge_counts), cmocka_unit_test(greetings),
-        cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(plans_told),
+        cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(one_host_model), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
