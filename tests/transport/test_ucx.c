@@ -595,6 +595,46 @@ static void test_gathered(void **state)
     close_all(places, 2);
 }
 
+/* More than the eager window of messages that nobody waits for, of all sizes around what is kept in small and large buffers and what
+ * is announced: each comes whole when it is asked for, small ones do not take the room of the largest, and the room is used again. */
+static void test_kept(void **state)
+{
+    enum { COUNT = 60, LARGEST = 300 << 10 };
+    static const size_t sizes[] = {200, 60 << 10, (60 << 10) + 1, 256 << 10, (256 << 10) + 1, 300};
+    struct place places[2];
+    struct weft_peer *peers[2];
+    struct weft_transport_stats stats;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct weft_transport_options options;
+        place_init(&options, &places[i], i + 1);
+        must_open(&options, &places[i]);
+    }
+    meet_both(places, peers);
+    talk(places, peers);
+    unsigned char *out = malloc((size_t)COUNT * LARGEST), *in = malloc(LARGEST);
+    struct op *sends = calloc(COUNT, sizeof *sends);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            size_t bytes = sizes[i % 6];
+            fill(out + (size_t)i * LARGEST, bytes, (uint32_t)i);
+            assert_int_equal(op_send(&sends[i], peers[0], TAG(i), NULL, out + (size_t)i * LARGEST, bytes), WEFT_IN_PROGRESS);
+        }
+        for (int i = 0; i < 200; i++) pump(places, 2);
+        for (int i = 0; i < COUNT; i++) {
+            struct op recv;
+            op_recv(&recv, places[1].transport, 1, TAG(i), in, LARGEST);
+            UNTIL(places, 2, sends[i].fired && recv.fired);
+            assert_int_equal(sends[i].status | recv.status, WEFT_OK);
+            assert_int_equal(recv.receive.payload_bytes, sizes[i % 6]);
+            assert_true(filled(in, sizes[i % 6], (uint32_t)i));
+        }
+        weft_transport_stats(places[1].transport, &stats);
+    }
+    assert_true(stats.memory_bytes < 8 << 20); /* the window of 4 MiB, and records */
+    free(out), free(in), free(sends);
+    close_all(places, 2);
+}
+
 /* Over verbs lanes (in the virtual machine): the owner's processor touches nothing of what is put into or got from its window,
  * the notification comes behind the bytes, and a window closes only when nobody has its key any more. */
 static void test_remote_access(void **state)
@@ -691,7 +731,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_port_range),     cmocka_unit_test(test_devices),        cmocka_unit_test(test_user_settings),
         cmocka_unit_test(test_strangers),      cmocka_unit_test(test_sleeps_tcp),     cmocka_unit_test(test_sleeps_shm),
         cmocka_unit_test(test_close_while_written), cmocka_unit_test(test_remote_access),
-        cmocka_unit_test(test_gathered),
+        cmocka_unit_test(test_gathered), cmocka_unit_test(test_kept),
     };
     if (argc > 1 && strcmp(argv[1], "quick") == 0) cmocka_set_skip_filter("test_forger"); /* nobody answers him: it takes two seconds */
     else if (argc > 1) cmocka_set_test_filter(argv[1]);
