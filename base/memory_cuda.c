@@ -200,7 +200,9 @@ static enum weft_status cuda_wait(void *stream, void *event, struct weft_error *
 static enum weft_status cuda_passed(void *event, struct weft_error *error)
 {
     int answer = cuda.event_query(event);
-    return answer == CUDA_NOT_READY ? WEFT_IN_PROGRESS : answered(answer, "cudaEventQuery", error);
+    if (answer != CUDA_NOT_READY) return answered(answer, "cudaEventQuery", error);
+    cuda.forget_error(); /* it counts as this thread's last error, and the thread may be the trainer's */
+    return WEFT_IN_PROGRESS;
 }
 
 static enum weft_status cuda_copy(void *to, const void *from, size_t bytes, void *stream, struct weft_error *error)

@@ -8,6 +8,7 @@
  * windows that it needs, soon at first and then less often (a millisecond at most). */
 #include "client/stage.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -619,6 +620,8 @@ static void piece_done(void *context, enum weft_status status, const char *text)
     if (!session->engine.failed) client_engine_pump(queue);
 }
 
+static void *from_here(const void *memory, size_t bytes) { return memory ? (uint8_t *)memory + bytes : NULL; }
+
 enum weft_status client_stage_post(struct client_request *request, struct weft_error *error)
 {
     struct client_stage *stage = request->stage;
@@ -629,10 +632,8 @@ enum weft_status client_stage_post(struct client_request *request, struct weft_e
         struct weft_coll_args args = client_call_args(request);
         uint64_t at = stage->posted * stage->piece_elems * stage->elem_bytes;
         if (stage->pieces > 1) args.count = piece_count(stage, request->count, stage->posted);
-        args.in = stage->device ? window->memory : (const uint8_t *)request->in + at;
-        args.out = stage->device ? output_area(stage, window) : (uint8_t *)request->out + at;
-        if (!stage->device && !request->in) args.in = NULL;
-        if (!stage->device && !request->out) args.out = NULL;
+        args.in = stage->device ? window->memory : from_here(request->in, at);
+        args.out = stage->device ? output_area(stage, window) : from_here(request->out, at);
         WEFT_TRY(weft_coll_post(client_call_group(request), &args, piece_done, window, &window->coll, error));
         request->op.coll = window->coll;
         atomic_store_explicit(&request->session->plan_taken, (int)weft_coll_plan(window->coll), memory_order_relaxed);
@@ -694,8 +695,7 @@ static void free_all(struct weft_session *session, struct weft_list *stages, uin
         struct client_stage *stage = weft_list_first(stages, struct client_stage, link);
         weft_list_remove(&stage->link);
         enum weft_status status = WEFT_OK;
-        while (!forked && (status = landed(stage, NULL)) == WEFT_IN_PROGRESS && weft_now_ns(session->env) < until_ns) {
-        }
+        while (!forked && (status = landed(stage, NULL)) == WEFT_IN_PROGRESS && weft_now_ns(session->env) < until_ns) sched_yield();
         if (forked || status == WEFT_IN_PROGRESS) continue; /* a device may still write there; a child has no device at all */
         stage_free(session, stage);
     }

@@ -21,7 +21,10 @@ static void wait_for(const struct weft_memory_ops *ops, void *event, enum weft_s
 {
     enum weft_status status;
     struct weft_error error = {0};
-    while ((status = ops->passed(event, &error)) == WEFT_IN_PROGRESS) usleep(50);
+    while ((status = ops->passed(event, &error)) == WEFT_IN_PROGRESS) {
+        assert_int_equal(cudaGetLastError(), 0); /* "not ready" is not left for the trainer to find */
+        usleep(50);
+    }
     assert_int_equal(status, wanted);
 }
 

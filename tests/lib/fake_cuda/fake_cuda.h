@@ -37,6 +37,7 @@ int cudaMalloc(void **memory_out, size_t bytes);
 int cudaFree(void *memory);
 int cudaSetDevice(int device);
 int cudaGetDevice(int *device_out);
+int cudaGetLastError(void);
 int cudaStreamCreateWithFlags(void **stream_out, unsigned flags);
 int cudaStreamDestroy(void *stream);
 int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);

@@ -55,7 +55,7 @@ static int range_count, live_handles, device_count = 1, sticky, copies_until_fai
 static uint64_t copied_bytes, next_draw = 1;
 static unsigned delay_us_max;
 static struct stream *default_streams[DEVICES_MAX];
-static _Thread_local int current;
+static _Thread_local int current, last_error; /* last_error: as cudaGetLastError tells and forgets it */
 
 /* ---- memory: with the lock held ---- */
 
@@ -201,7 +201,12 @@ int cudaSetDevice(int device)
     current = device;
     return OK;
 }
-int cudaGetLastError(void) { LOCKED(sticky); }
+int cudaGetLastError(void)
+{
+    int error = last_error;
+    last_error = OK;
+    LOCKED(sticky ? sticky : error);
+}
 
 const char *cudaGetErrorName(int error)
 {
@@ -345,7 +350,11 @@ int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
 int cudaEventQuery(void *handle)
 {
     struct event *event = handle;
-    LOCKED(sticky ? sticky : event->passed < event->recorded ? NOT_READY : OK);
+    pthread_mutex_lock(&lock);
+    int answer = sticky ? sticky : event->passed < event->recorded ? NOT_READY : OK;
+    pthread_mutex_unlock(&lock);
+    if (answer) last_error = answer;
+    return answer;
 }
 
 int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream)
