@@ -252,7 +252,7 @@ static struct model among_hosts(const struct weft_plan_question *q, const struct
     bool in_line = plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE;
     bool by_distance = plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING || plan == WEFT_PLAN_BINOMIAL || plan == WEFT_PLAN_PAT ||
                        (plan == WEFT_PLAN_DIRECT && (q->kind == WEFT_COLL_BROADCAST || q->kind == WEFT_COLL_BARRIER));
-    if (!q->hosts->together) {
+    if (!q->hosts->together && plan != WEFT_PLAN_RING) { /* the ring goes host by host */
         flat.b *= m->share;
     } else if (by_distance) {
         flat.a = (log2_hosts * m->a + log2_share * m->local_a) / m->log2;

@@ -17,8 +17,21 @@
  * a key before the receive of the same key, and depend only on smaller keys.
  *
  * Per rank: 2(ranks-1) messages a chunk; bytes 2(ranks-1)/ranks of the vector each way.
+ * Where ranks are known to share hosts, the ring goes round host by host (the ranks of each rising), whatever their numbers: k+1 is
+ * then the rank behind k in this order. So each host's link carries one message of a hop, not one for every rank of the host.
+ *
  * Source: Patarasuk & Yuan, JPDC 2009. */
 #include "collective/plan.h"
+
+/* The rank so many places on in the ring, or back. */
+static uint32_t at_place(const struct weft_plan_args *args, uint64_t place) { return args->hosts ? args->hosts->members[place % args->ranks] : (uint32_t)(place % args->ranks); }
+static uint64_t place_of(const struct weft_plan_args *args)
+{
+    const struct weft_plan_hosts *hosts = args->hosts;
+    return hosts ? hosts->first[hosts->host[args->rank]] + hosts->place[args->rank] : args->rank;
+}
+static uint32_t ahead(const struct weft_plan_args *args, uint32_t places) { return at_place(args, place_of(args) + places); }
+static uint32_t behind(const struct weft_plan_args *args, uint32_t places) { return at_place(args, place_of(args) + args->ranks - places % args->ranks); }
 
 struct layout {
     uint64_t chunks;
@@ -51,7 +64,7 @@ static void reduce_step(const struct weft_plan_args *args, const struct layout *
 {
     uint64_t s = place / (2 * lanes), lane = place % (2 * lanes) / 2;
     bool sends = place % 2 == 0;
-    uint32_t slice = plan_behind(args, (uint32_t)s + (sends ? 1 : 2));
+    uint32_t slice = behind(args, (uint32_t)s + (sends ? 1 : 2));
     struct plan_part part = plan_part_of(args, slice, group * layout->lanes + lane);
     /* An empty place (short slice) keeps its `depends`: the chain of users of a scratch chunk runs through it. */
     if (sends && s > 0) {
@@ -70,13 +83,13 @@ static void reduce_step(const struct weft_plan_args *args, const struct layout *
     action->count = part.count;
     if (sends) {
         action->kind = WEFT_ACTION_SEND;
-        action->peer = plan_ahead(args, 1);
+        action->peer = ahead(args, 1);
         action->place = s == 0 ? WEFT_PLACE_INPUT : WEFT_PLACE_AREA;
         action->scratch = (2 * lane + ((s - 1) & 1)) * plan_part_max(args);
         return;
     }
     action->kind = WEFT_ACTION_RECV_SUM;
-    action->peer = plan_behind(args, 1);
+    action->peer = behind(args, 1);
     action->place = WEFT_PLACE_INPUT;
     action->scratch = (2 * lane + (s & 1)) * plan_part_max(args);
     action->last = s + 1 == layout->hops;
@@ -88,11 +101,11 @@ static void gather_step(const struct weft_plan_args *args, const struct layout *
 {
     uint64_t s = place / (2 * lanes), lane = place % (2 * lanes) / 2;
     bool sends = place % 2 == 0;
-    uint32_t slice = plan_behind(args, (uint32_t)s + (sends ? 0 : 1));
+    uint32_t slice = behind(args, (uint32_t)s + (sends ? 0 : 1));
     struct plan_part part = plan_part_of(args, slice, group * layout->lanes + lane);
     if (part.count == 0) return;
     action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
-    action->peer = sends ? plan_ahead(args, 1) : plan_behind(args, 1);
+    action->peer = sends ? ahead(args, 1) : behind(args, 1);
     action->message = message;
     action->place = sends && layout->copies && s == 0 ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
     action->offset_in = part.first;

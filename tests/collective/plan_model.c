@@ -515,6 +515,11 @@ static uint64_t reduced(struct model *m, uint64_t element, uint32_t slice, uint6
         for (uint32_t r = 0; r < c->ranks; r++) turned[r] = leaves[(slice + r) % c->ranks];
         return finished(tree(turned, 1, 0, c->ranks));
     }
+    if (c->plan == WEFT_PLAN_RING && c->hosts) { /* host by host */
+        uint64_t in_ring[5000];
+        for (uint32_t i = 0; i < c->ranks; i++) in_ring[i] = leaves[c->hosts->members[i]];
+        return around(in_ring, c->ranks, c->hosts->first[c->hosts->host[slice]] + c->hosts->place[slice]);
+    }
     return around(leaves, c->ranks, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
 }
 

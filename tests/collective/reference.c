@@ -272,6 +272,12 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
         }
         turned[0] = tree(c, sums, 0, c->hosts->count);
     }
+    if (c->plan == WEFT_PLAN_RING && c->hosts && c->ranks > 1) { /* host by host */
+        double in_ring[1024];
+        for (uint32_t i = 0; i < c->ranks; i++) in_ring[i] = values[c->hosts->members[i]];
+        memcpy(values, in_ring, c->ranks * sizeof *values);
+        slice = c->hosts->first[c->hosts->host[slice]] + c->hosts->place[slice];
+    }
     double total = c->plan == WEFT_PLAN_HIERARCHY && c->ranks > 1 ? turned[0] : by_tree ? tree(c, values, 0, c->ranks) : c->plan == WEFT_PLAN_PAT ? tree(c, turned, 0, c->ranks)
         : c->plan == WEFT_PLAN_DOUBLE_TREE ? tree_at(c, values, element / chunk & 1, 0) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
     if (c->op == WEFT_AVG && c->ranks > 1)

@@ -130,6 +130,10 @@ static void prove_host_pieces(enum weft_coll_kind kind, uint32_t p, enum spread 
     for (uint32_t r = 0; r < p; r++) cuts[r + 1] = cuts[r] + (r % 4 == 1 ? 0 : (r * 5 + p) % (count + 1));
     if (variant % 4 == 3) c.cuts = cuts;
     prove(&c);
+    c.plan = WEFT_PLAN_RING, c.lanes = 1 + variant % 3; /* host by host */
+    prove(&c);
+    c.kind = WEFT_COLL_ALL_REDUCE, c.count = count * p / 2 + 1, c.cuts = NULL;
+    if (kind == WEFT_COLL_REDUCE_SCATTER) prove(&c);
 }
 
 static void host_pieces(enum weft_coll_kind kind)

@@ -92,6 +92,17 @@ class Sim(unittest.TestCase):
                     short, ring = self.run_json(*words, "-p", "hierarchy"), self.run_json(*words, "-p", "ring")
                     self.assertLess(1.2 * short["virtual_ns"], ring["virtual_ns"])
 
+    def test_ring_goes_host_by_host(self):
+        """Ranks that are dealt out to hosts in turn take no longer than those side by side."""
+        with tempfile.NamedTemporaryFile("w") as topology:
+            topology.write("[host node]\ncount = 4\n[switch core]\n[link access]\nfrom = node\nto = core\nrate = 100Gbit\nlatency = 2us\n")
+            topology.flush()
+            for operation in ("all_reduce", "reduce_scatter", "all_gather"):
+                words = (operation, "-n", "32", "-b", "4M", "-t", topology.name, "-p", "ring", "--timing-only")
+                beside, in_turn = self.run_json(*words), self.run_json(*words, "--in-turn")
+                self.assertLess(in_turn["virtual_ns"], 1.05 * beside["virtual_ns"])
+            self.assertEqual(self.run_json("all_reduce", "-n", "30", "-b", "40000", "-t", topology.name, "-p", "ring", "--in-turn")["wrong"], 0)
+
     def test_links_from_a_table(self):
         with tempfile.NamedTemporaryFile("w") as table:
             table.write("weft-links 1\nhost 0000000000000007 a\nmachine 0 640 125 90 0 0\nlink 0 0 works 40000 1000000000 session|made up\nend 3\n")

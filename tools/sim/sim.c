@@ -33,13 +33,14 @@ static const char help[] =
     "      --seed N           of the simulation (default 1)\n"
     "      --data             move and check real data, also above 64K (default: up to 64K)\n"
     "      --timing-only      never touch data\n"
+    "      --in-turn          with a topology: ranks are dealt out to its hosts in turn\n"
     "      --every-rank       run every rank, also of a ring whose ranks are all alike (then a few stand for all)\n"
     "      --json             one JSON object\n"
     "  -h, --help\n\n"
     "Memory grows with the square of the ranks: about 200 bytes a pair (4,096 ranks: 4 GB).\n"
     "Exit status: 0 it ended and data, if checked, is right; 1 not; 2 wrong usage.\n";
 
-enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, EVERY, LINKS, BESIDE, JSON };
+enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, EVERY, IN_TURN, LINKS, BESIDE, JSON };
 
 /* ---- options ---- */
 
@@ -94,7 +95,7 @@ static int parse(int argc, char **argv, struct sim_settings *s)
         {"topology", required_argument, NULL, 't'}, {"latency", required_argument, NULL, LATENCY}, {"rate", required_argument, NULL, RATE},
         {"chunk", required_argument, NULL, CHUNK}, {"inflight", required_argument, NULL, INFLIGHT}, {"eager", required_argument, NULL, EAGER},
         {"root", required_argument, NULL, ROOT}, {"seed", required_argument, NULL, SEED}, {"data", no_argument, NULL, DATA},
-        {"timing-only", no_argument, NULL, TIMING}, {"every-rank", no_argument, NULL, EVERY}, {"links", required_argument, NULL, LINKS}, {"beside", required_argument, NULL, BESIDE},
+        {"timing-only", no_argument, NULL, TIMING}, {"every-rank", no_argument, NULL, EVERY}, {"in-turn", no_argument, NULL, IN_TURN}, {"links", required_argument, NULL, LINKS}, {"beside", required_argument, NULL, BESIDE},
         {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int answer, data = -1;
     bool ok = true;
@@ -119,6 +120,7 @@ static int parse(int argc, char **argv, struct sim_settings *s)
         case LINKS: links = optarg; break;
         case BESIDE: s->beside = optarg; break;
         case EVERY: s->every_rank = true; break;
+        case IN_TURN: s->in_turn = true; break;
         case JSON: s->json = true; break;
         case 'h': fputs(help, stdout); return 0;
         default: return tool_option_error("weft sim", argc, argv, answer);

@@ -29,6 +29,7 @@ struct sim_settings {
     uint64_t latency_ns;
     double bytes_per_second;
     bool timing_only, json;
+    bool in_turn;              /* ranks are dealt out to hosts, not side by side */
     bool every_rank;           /* never let some ranks stand for others that are like them */
 };
 

@@ -58,6 +58,7 @@ static uint64_t memory_peak_bytes(void)
 uint32_t sim_job_host(const struct sim_job *job, uint32_t rank)
 {
     if (!job->topology) return rank;
+    if (job->settings.in_turn) return rank % weft_topology_hosts(job->topology);
     return (uint32_t)((uint64_t)rank * weft_topology_hosts(job->topology) / job->settings.ranks); /* neighbours share hosts */
 }
 const struct weft_link_cost *sim_job_cost(const struct sim_job *job) { return &job->cost; }
@@ -237,7 +238,7 @@ static void find_cost(struct sim_job *job)
 {
     uint64_t latency_ns;
     double rate;
-    weft_sim_path(job->sim, sim_job_host(job, 0), sim_job_host(job, job->topology ? job->settings.ranks / 2 : job->count / 2), &latency_ns, &rate);
+    weft_sim_path(job->sim, sim_job_host(job, 0), sim_job_host(job, !job->topology ? job->count / 2 : job->settings.in_turn ? 1 : job->settings.ranks / 2), &latency_ns, &rate);
     job->cost = sim_cost_of(&job->settings, latency_ns, rate);
     uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : job->settings.ranks, share = (job->settings.ranks + hosts - 1) / hosts;
     if (share < 2) return;
