@@ -10,15 +10,16 @@
  * which are the same on all ranks: not from time, not from what is under way. A bucket's header carries a number made of
  * its calls' lengths, so ranks whose groups differ are told so even where the sums of the lengths agree.
  *
- * What cannot share is posted at its own place: a bucket has the place of its first call.
- */
+ * What cannot share is posted at its own place: a bucket has the place of its first call. Tensors: batch.h. */
 #include "client/batch.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "client/call.h"
+#include "client/reduce_path.h"
 #include "client/session.h"
+#include "client/tensor.h"
 
 #define CALL_BYTES_MAX (64u << 10)    /* longer ones gain nothing: the copies cost what the start of an operation does */
 #define BUCKET_BYTES_MAX (512u << 10) /* copied in one go on the engine: tens of microseconds */
@@ -42,6 +43,7 @@ struct client_bucket {
 void client_batch_init(struct client_batch *batch)
 {
     weft_list_init(&batch->gathered);
+    weft_list_init(&batch->leaders);
     weft_list_init(&batch->idle);
     pthread_mutex_init(&batch->lock, NULL);
 }
@@ -65,6 +67,50 @@ void client_batch_gather(struct client_request *request)
     weft_list_init(&request->link);
     weft_list_append(&request->session->batch.gathered, &request->link);
     atomic_store_explicit(&request->state, CLIENT_REQUEST_GATHERED, memory_order_relaxed);
+}
+
+/* ---- tensors ---- */
+
+static bool alike(const struct weft_tensor *a, const struct weft_tensor *b)
+{
+    return memcmp(&a->codec_spec, &b->codec_spec, sizeof a->codec_spec) == 0 && a->shape.dim_count == b->shape.dim_count &&
+           memcmp(a->shape.dims, b->shape.dims, a->shape.dim_count * sizeof a->shape.dims[0]) == 0;
+}
+
+struct weft_tensor *client_batch_leader(struct weft_tensor *tensor)
+{
+    struct client_batch *batch = &tensor->session->batch;
+    struct weft_list *node, *spare;
+    if (batch->depth == 0 || tensor->mode != WEFT_MODE_ALL_REDUCE || !tensor->codec || !weft_coll_codec_together(&tensor->codec_spec))
+        return NULL;
+    tensor->batch_serial = batch->serial;
+    weft_list_foreach(node, spare, &batch->leaders) {
+        struct weft_tensor *leader = weft_container_of(node, struct weft_tensor, batch_link);
+        if (leader->batch_count >= WEFT_CODEC_TOGETHER_MAX || !alike(leader, tensor)) continue;
+        leader->batch_count++;
+        return leader;
+    }
+    tensor->batch_count = 1;
+    weft_list_append(&batch->leaders, &tensor->batch_link);
+    return tensor;
+}
+
+bool client_batch_holds(const struct weft_session *session, const struct weft_tensor *tensor)
+{
+    const struct client_batch *batch = &session->batch;
+    if (batch->depth == 0) return false;
+    return tensor ? tensor->batch_serial == batch->serial : !weft_list_empty(&batch->leaders);
+}
+
+/* Whoever leads knows all who follow: their letters came before this one. */
+static void send_leaders(struct weft_session *session, bool start)
+{
+    while (!weft_list_empty(&session->batch.leaders)) {
+        struct weft_tensor *leader = weft_list_first(&session->batch.leaders, struct weft_tensor, batch_link);
+        weft_list_remove(&leader->batch_link);
+        leader->batch_mail.fn = client_reduce_path_batch_closed;
+        if (start) weft_loop_post(session->engine.loop, &leader->batch_mail);
+    }
 }
 
 /* ---- buckets ---- */
@@ -263,6 +309,7 @@ static void end_gathered(struct weft_session *session, enum weft_status status, 
 void client_batch_drop(struct weft_session *session, enum weft_status status, const char *text)
 {
     session->batch.depth = 0;
+    send_leaders(session, false);
     end_gathered(session, status, text);
 }
 
@@ -339,7 +386,7 @@ enum weft_status weft_group_start(struct weft_session *session)
 {
     if (!session) return WEFT_ERR_INVALID;
     WEFT_TRY(client_usable(session));
-    session->batch.depth++;
+    if (session->batch.depth++ == 0) session->batch.serial++;
     return WEFT_OK;
 }
 
@@ -362,10 +409,12 @@ enum weft_status weft_group_end(struct weft_session *session)
     if (status < 0) {
         char text[480];
         snprintf(text, sizeof text, "%s", session->error.text);
+        send_leaders(session, false);
         end_gathered(session, status, text);
         return status;
     }
-    bool any = !weft_list_empty(&session->batch.gathered);
+    bool any = !weft_list_empty(&session->batch.gathered) || !weft_list_empty(&session->batch.leaders);
+    send_leaders(session, true);
     send_all(session);
     return any ? WEFT_IN_PROGRESS : WEFT_OK;
 }

@@ -1,4 +1,8 @@
-/* batch.h - groups of calls: between weft_group_start and weft_group_end calls are gathered, then started together. */
+/* batch.h - groups of calls: between weft_group_start and weft_group_end calls are gathered, then started together.
+ *
+ * push_pull is not gathered, but tensors in all-reduce mode of one shape and codec, whose rounds are sums, go together: the
+ * first one pushed leads, keeps its place among the group's operations, and waits for weft_group_end; the others
+ * join it (reduce_path.c). Who goes with whom follows from the calls alone. */
 #ifndef WEFT_CLIENT_BATCH_H
 #define WEFT_CLIENT_BATCH_H
 
@@ -9,12 +13,15 @@
 #include "base/base.h"
 
 struct weft_session;
+struct weft_tensor;
 struct client_request;
 struct weft_coll;
 
 struct client_batch {
     uint32_t depth;            /* of weft_group_start; the caller's */
     struct weft_list gathered; /* struct client_request.link in the order of the calls; the caller's */
+    struct weft_list leaders;  /* struct weft_tensor.batch_link: of the open group, the caller's */
+    uint64_t serial;           /* of the outermost group; the caller's */
     pthread_mutex_t lock;      /* guards what follows; a leaf */
     struct weft_list idle;     /* struct client_bucket.link: their memory serves the next group */
 };
@@ -22,6 +29,10 @@ struct client_batch {
 void client_batch_init(struct client_batch *batch);
 void client_batch_free(struct weft_session *session);
 bool client_batch_open(const struct weft_session *session);
+/* Caller: whom the tensor follows in the open group, perhaps itself; NULL: it goes alone. */
+struct weft_tensor *client_batch_leader(struct weft_tensor *tensor);
+/* Caller: is it (or anything, tensor NULL) on its way only with weft_group_end? */
+bool client_batch_holds(const struct weft_session *session, const struct weft_tensor *tensor);
 void client_batch_gather(struct client_request *request);
 /* weft_finalize with a group of calls still open: its requests end with this status. */
 void client_batch_drop(struct weft_session *session, enum weft_status status, const char *text);

@@ -74,6 +74,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     tensor->op.request = request;
     request->tensor = tensor;
     WEFT_TRY(stage(tensor, kind, request));
+    if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_batch_leader(tensor); /* nothing can fail from here on */
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
         tensor->op.step = tensor->last_step = session->step.number;
         tensor->op.lr = session->step.lr;

@@ -4,6 +4,9 @@
  *     dense   (scale by the weight) -> all_reduce, reproducible tree T -> wait for the step's record -> update
  *     codec   wait for the step's record -> weft_coll_codec_all_reduce -> update
  *
+ * Tensors that go together (batch.h) are one operation, that of their leader: ready when all are and when the group of calls is
+ * closed, and over for all of them at once.
+ *
  * The record (step.c) tells all ranks' weights; its sum gives grad_scale. A codec needs it before it starts, because
  * the scale is folded into decoding. The order of group operations is that of the calls on every rank: an operation
  * that is not ready holds back those behind it (engine.h), and the record was posted before all of them. */
@@ -44,18 +47,28 @@ static void finish(struct weft_tensor *tensor)
     client_engine_queue_work(tensor->session, &tensor->work);
 }
 
+/* This tensor's sum is here, or the session has failed. */
+static void reduced(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    struct client_engine *engine = &session->engine;
+    tensor->op.in_transport--;
+    if (engine->failed) {
+        client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
+    } else if (session->step.known) {
+        tensor->op.grad_scale = session->step.grad_scale;
+        finish(tensor);
+    } else {
+        weft_list_append(&engine->record_waiters, &tensor->record_link);
+    }
+}
+
 static void on_reduced(struct client_group_op *group_op, enum weft_status status, const char *text)
 {
     struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
-    struct weft_session *session = tensor->session;
-    struct client_engine *engine = &session->engine;
-    if (engine->failed) {
-        tensor->op.in_transport--;
-        client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
-        return;
-    }
-    client_judging_done(tensor);
-    if (status < 0) {
+    const bool failed = tensor->session->engine.failed;
+    for (struct weft_tensor *each = tensor; each && !failed; each = each->op.follower) client_judging_done(each);
+    if (status < 0 && !failed) {
         char name[192];
         char sentence[480];
         client_tensor_op_name(tensor, name, sizeof name);
@@ -63,13 +76,26 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
         client_engine_group_op_failed(group_op, status, sentence);
         return;
     }
-    tensor->op.in_transport--;
-    if (session->step.known) {
-        tensor->op.grad_scale = session->step.grad_scale;
-        finish(tensor);
-    } else {
-        weft_list_append(&engine->record_waiters, &tensor->record_link);
+    for (struct weft_tensor *each = tensor, *next; each; each = next) {
+        next = each->op.follower; /* an operation that is over is the caller's again */
+        reduced(each);
     }
+}
+
+static const float *gradient_of(const struct client_tensor_op *op) { return op->scaled ? op->scaled : op->in; }
+
+/* One operation for the leader and all who follow it. */
+static enum weft_status post_coded(struct weft_tensor *tensor, struct weft_error *error)
+{
+    struct weft_coll_coded members[WEFT_CODEC_TOGETHER_MAX];
+    uint32_t count = 0;
+    for (const struct weft_tensor *each = tensor; each; each = each->op.follower) {
+        WEFT_ASSERT(count < WEFT_CODEC_TOGETHER_MAX);
+        members[count++] = (struct weft_coll_coded){.codec = each->codec, .grad = gradient_of(&each->op),
+                                                    .grad_scale = each->op.scaled ? 1.0f : each->op.weight, .out = sum_place(each)};
+    }
+    return weft_coll_codec_all_reduce_many(tensor->session->engine.group, members, count, &tensor->codec_spec, &tensor->shape,
+                                           tensor->op.grad_scale, 0, client_engine_group_op_done, &tensor->group_op, error);
 }
 
 static enum weft_status post_reduce(struct client_group_op *group_op, struct weft_error *error)
@@ -78,13 +104,11 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
     struct client_tensor_op *op = &tensor->op;
     enum weft_status status;
     if (tensor->codec) {
-        status = weft_coll_codec_all_reduce(tensor->session->engine.group, tensor->codec, &tensor->codec_spec, &tensor->shape,
-                                            op->scaled ? op->scaled : op->in, op->scaled ? 1.0f : op->weight, sum_place(tensor), op->grad_scale, 0,
-                                            client_engine_group_op_done, group_op, error);
+        status = post_coded(tensor, error);
     } else {
         struct weft_coll_args args = {
             .kind = WEFT_COLL_ALL_REDUCE,
-            .in = op->scaled ? op->scaled : op->in,
+            .in = gradient_of(op),
             .out = sum_place(tensor),
             .count = tensor->elems,
             .dtype = tensor->dtype,
@@ -93,15 +117,43 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
         };
         status = weft_coll_post(tensor->session->engine.group, &args, client_engine_group_op_done, group_op, &group_op->coll, error);
     }
-    if (status >= 0) client_judging_posted(tensor);
+    for (struct weft_tensor *each = tensor; each && status >= 0; each = each->op.follower) client_judging_posted(each);
     return status;
 }
 
 /* Is everything there that the exchange begins with? */
 static bool may_start(const struct weft_tensor *tensor)
 {
-    if (!tensor->op.arrived || (tensor->op.scaled && !tensor->op.scaled_ready)) return false;
-    return !tensor->codec || tensor->session->step.known;
+    if (tensor->op.leader && !tensor->op.followers_known) return false;
+    for (const struct weft_tensor *each = tensor; each; each = each->op.follower) {
+        if (!each->op.arrived || (each->op.scaled && !each->op.scaled_ready)) return false;
+        if (each->codec && !each->session->step.known) return false;
+    }
+    return true;
+}
+
+/* Something of the tensor's has become ready. */
+static void look_again(struct weft_tensor *tensor)
+{
+    struct weft_tensor *leader = tensor->op.leader ? tensor->op.leader : tensor;
+    leader->group_op.ready = may_start(leader);
+}
+
+void client_reduce_path_batch_closed(struct weft_mail *mail)
+{
+    struct weft_tensor *tensor = weft_container_of(mail, struct weft_tensor, batch_mail);
+    if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.leader != tensor) return; /* it has failed since */
+    tensor->op.followers_known = true;
+    look_again(tensor);
+    client_engine_pump_group(tensor->session);
+}
+
+static void follow(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *leader = &tensor->op.leader->op;
+    struct weft_tensor *last = leader->last ? leader->last : tensor->op.leader;
+    last->op.follower = tensor;
+    leader->last = tensor;
 }
 
 static bool run_scale(struct client_work *work)
@@ -109,7 +161,7 @@ static bool run_scale(struct client_work *work)
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
     if (!client_scale_slice(tensor, tensor->elems)) return false;
     tensor->op.scaled_ready = true;
-    tensor->group_op.ready = may_start(tensor);
+    look_again(tensor);
     client_engine_pump_group(tensor->session);
     return true;
 }
@@ -124,7 +176,7 @@ static void arrived(struct client_request *request)
         client_engine_queue_work(tensor->session, &tensor->work);
         return;
     }
-    tensor->group_op.ready = may_start(tensor);
+    look_again(tensor);
     client_engine_pump_group(tensor->session);
 }
 
@@ -141,7 +193,8 @@ void client_reduce_path_start(struct weft_mail *mail)
     op->grad_scale = session->step.grad_scale; /* of this step if it is known by now */
     op->in_transport++; /* the group holds it, queued or posted */
     if (tensor->codec && !session->step.known) weft_list_append(&session->engine.record_waiters, &tensor->record_link);
-    client_engine_queue_group_op(session, &tensor->group_op); /* its place in the order of the calls, whenever it starts */
+    if (op->leader && op->leader != tensor) follow(tensor);
+    else client_engine_queue_group_op(session, &tensor->group_op); /* its place in the order of the calls, whenever it starts */
     if (request->stage) client_stage_await(request, arrived);
     else arrived(request);
 }
@@ -154,7 +207,7 @@ void client_reduce_path_record_known(struct weft_session *session)
         weft_list_remove(&tensor->record_link);
         tensor->op.grad_scale = session->step.grad_scale;
         if (tensor->op.in_transport > 0)
-            tensor->group_op.ready = may_start(tensor); /* a codec that waited to start */
+            look_again(tensor); /* a codec that waited to start */
         else
             finish(tensor);
     }

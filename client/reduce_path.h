@@ -8,6 +8,8 @@ struct weft_mail;
 
 void client_reduce_path_start(struct weft_mail *mail);
 void client_reduce_path_failed(struct weft_tensor *tensor);
+/* The letter of weft_group_end to a tensor that leads others. */
+void client_reduce_path_batch_closed(struct weft_mail *mail);
 /* The step's records have arrived and agree: whoever waits for the sum of the weights goes on. */
 void client_reduce_path_record_known(struct weft_session *session);
 

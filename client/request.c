@@ -200,6 +200,8 @@ static enum weft_status look_at(struct weft_request *user_request)
     if (state == CLIENT_REQUEST_GATHERED)
         return client_error(request->session, WEFT_ERR_STATE, "the request belongs to a group of calls that is still open; call weft_group_end first");
     if (request->session->pid != weft_process_id()) return client_usable(request->session);
+    if (request->tensor && client_batch_holds(request->session, request->tensor))
+        return client_error(request->session, WEFT_ERR_STATE, "the tensor goes with others of a group of calls that is still open; call weft_group_end first");
     return WEFT_IN_PROGRESS;
 }
 

@@ -264,6 +264,8 @@ enum weft_status weft_step_end(struct weft_session *session)
         WEFT_TRY(client_usable(session));
         return client_error(session, WEFT_ERR_STATE, "step_end without step_begin");
     }
+    if (client_batch_holds(session, NULL))
+        return client_error(session, WEFT_ERR_STATE, "step_end inside a group of calls; call weft_group_end first");
     enum weft_status status = client_usable(session);
     if (status != WEFT_ERR_FORKED) status = settle_requests(session);
     if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);

@@ -275,6 +275,7 @@ static struct weft_tensor *create(struct weft_session *session)
     tensor->session = session;
     weft_list_init(&tensor->session_link);
     weft_list_init(&tensor->work.link);
+    weft_list_init(&tensor->batch_link);
     weft_list_init(&tensor->record_link);
     weft_task_init(&tensor->task);
     weft_list_init(&tensor->group_op.link);
@@ -321,6 +322,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     if (!tensor) return;
     struct weft_env *env = tensor->session->env;
     weft_list_remove(&tensor->session_link);
+    weft_list_remove(&tensor->batch_link);
     weft_codec_free(tensor->codec);
     weft_free_bytes(env, tensor->chunks);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);

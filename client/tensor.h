@@ -43,6 +43,7 @@ struct client_tensor_op {
     float lr, weight;
     const void *in;
     void *out;
+    struct weft_tensor *leader;    /* all-reduce mode: whose operation carries it (batch.h); NULL: its own alone */
     float *scaled;                 /* where weight * gradient + carry goes; NULL: the gradient goes as it is */
     bool scaled_ready;             /* engine's */
     bool arrived;                  /* engine's: the input is in host memory */
@@ -55,6 +56,9 @@ struct client_tensor_op {
     uint32_t in_transport;         /* sends and accepts whose buffers the transport holds; a task that is computing */
     size_t aggregate_bytes;        /* codec: what came in this round */
     float grad_scale;              /* 1 / sum of weights */
+    struct weft_tensor *follower;  /* of the same leader, the next one */
+    struct weft_tensor *last;      /* a leader's last follower */
+    bool followers_known;          /* a leader's: weft_group_end has come */
     /* server mode, codec: the arithmetic under way, what it answered, and what follows it on the engine */
     void (*run)(struct weft_task *task);
     void (*next)(struct weft_tensor *tensor);
@@ -98,6 +102,10 @@ struct weft_tensor {
     bool initialised;
     uint64_t last_step;                /* of the last push or push_pull; 0: none */
     _Atomic bool busy;
+    struct weft_list batch_link;       /* batch->leaders */
+    uint64_t batch_serial;             /* the group of calls in which it was pushed last, if it goes with others */
+    uint32_t batch_count;              /* a leader's: that go together */
+    struct weft_mail batch_mail;
 
     /* the engine's */
     struct client_tensor_op op;

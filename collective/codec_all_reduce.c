@@ -7,6 +7,9 @@
  * Both evaluate what a shard's combiner would, in the same order, so all ranks (and a server, given the same
  * contributions) end with the same bits. One or two rounds, then finish writes the gradient.
  *
+ * Gradients of one shape whose rounds are all sums may go together: the contributions lie one behind the other, and T does
+ * not ask where an element lies.
+ *
  * Each round is an operation of the group; all numbers and all memory are taken at the post, because
  * the second round starts at a different moment on every rank and must still be the same operation.
  *
@@ -26,21 +29,19 @@ struct codec_op {
     struct weft_group *group;
     struct weft_list link;        /* group->idle_codecs while idle, group->computing while a task runs */
     struct weft_task task;
-    struct weft_codec *codec;     /* borrowed */
+    struct weft_coll_coded members[WEFT_CODEC_TOGETHER_MAX]; /* codecs and buffers borrowed */
+    uint32_t count;               /* of members; above 1 all rounds are sums */
     struct weft_codec_spec spec;
     struct weft_shape shape;
     struct weft_combiner *combiner; /* gather rounds; owned while active */
     bool shares;
     struct codec_shared shared;     /* open while active and `shares`: then round 0 and 1 are its two exchanges */
-    float *out;
     float result_scale;
     weft_coll_done_fn done;
     void *context;
     uint32_t round, rounds;
     struct weft_coll *colls[WEFT_CODEC_ROUNDS_MAX]; /* prepared and not launched; else NULL */
     bool poisoned;                /* this rank's gradient is not finite */
-    const float *grad;            /* the caller's, until it is encoded */
-    float grad_scale;
     enum weft_status computed;    /* what the arithmetic answered ... */
     uint32_t at_rank;             /* ... and whose contribution was at fault; UINT32_MAX: not known */
     bool not_finite;              /* some rank's gradient */
@@ -110,7 +111,7 @@ void codec_records_free(struct weft_group *group)
     }
 }
 
-static struct codec_op *op_create(struct weft_group *group, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+static struct codec_op *op_create(struct weft_group *group, const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t count)
 {
     size_t contribution_bytes = 0, gathered_bytes = 0;
     for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
@@ -118,12 +119,14 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
         if (bytes > contribution_bytes) contribution_bytes = bytes;
         if (weft_codec_combine_kind(spec, round) == WEFT_COMBINE_GATHER && bytes > gathered_bytes) gathered_bytes = bytes;
     }
+    contribution_bytes *= count;
     size_t all_gathered = round_up(gathered_bytes * group->ranks), behind = all_gathered + group->ranks * sizeof(uint64_t);
     bool shares = codec_shared_wanted(spec, shape, group->ranks, group->sparse_shared_ranks);
     if (shares) behind = codec_shared_bytes(spec, shape, group->ranks);
     struct codec_op *op = record_take(group, round_up(contribution_bytes) + behind);
     if (!op) return NULL;
     op->group = group;
+    op->count = count;
     op->spec = *spec;
     op->spec.global = 0; /* no combiner outlives a step here: none may owe anything */
     op->shape = *shape;
@@ -159,7 +162,7 @@ static enum weft_status prepare_round(struct codec_op *op, uint32_t round, uint6
     if (sums(op, round)) {
         args.kind = WEFT_COLL_ALL_REDUCE;
         args.out = op->contribution;
-        args.count = bytes / sizeof(float);
+        args.count = op->count * (bytes / sizeof(float));
         args.dtype = WEFT_F32;
         args.op = WEFT_SUM;
         args.reproducible = true;
@@ -190,21 +193,38 @@ static void launch(struct codec_op *op)
 
 /* ---- arithmetic: on either thread, on nothing but the operation's own ---- */
 
-/* Encode this round's contribution, or its marker. */
+/* Encode a member's contribution to this round, or its marker. */
+static enum weft_status encode_one(struct codec_op *op, uint32_t round, uint32_t index)
+{
+    const struct weft_coll_coded *member = &op->members[index];
+    size_t bytes = 0, bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
+    uint8_t *contribution = op->contribution + index * bytes_max;
+    enum weft_status status = weft_codec_encode(member->codec, round, round == 0 ? member->grad : NULL,
+                                                round == 0 ? member->grad_scale : 1.0f, contribution, &bytes);
+    if (status < 0 && status != WEFT_ERR_INVALID) return status;
+    const bool poisoned = status == WEFT_ERR_INVALID;
+    op->poisoned |= poisoned;
+    if (op->shares) return codec_shared_cut(&op->shared, contribution, bytes, poisoned);
+    if (sums(op, round)) {
+        WEFT_ASSERT(poisoned || bytes == bytes_max); /* sums have one length on all ranks */
+        if (poisoned) memset(contribution, 0xff, bytes_max); /* NaN in every element */
+    } else {
+        op->colls[round]->args.count = poisoned ? 0 : bytes;
+    }
+    return WEFT_OK;
+}
+
 static enum weft_status encode(struct codec_op *op, uint32_t round)
 {
-    size_t bytes = 0, bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
-    enum weft_status status = weft_codec_encode(op->codec, round, round == 0 ? op->grad : NULL, round == 0 ? op->grad_scale : 1.0f,
-                                                op->contribution, &bytes);
-    if (status < 0 && status != WEFT_ERR_INVALID) return status;
-    op->poisoned = status == WEFT_ERR_INVALID;
-    if (op->shares) return codec_shared_cut(&op->shared, op->contribution, bytes, op->poisoned);
-    if (sums(op, round)) {
-        WEFT_ASSERT(op->poisoned || bytes == bytes_max); /* sums have one length on all ranks */
-        if (op->poisoned) memset(op->contribution, 0xff, bytes_max); /* NaN in every element */
-    } else {
-        op->colls[round]->args.count = op->poisoned ? 0 : bytes;
-    }
+    op->poisoned = false;
+    for (uint32_t i = 0; i < op->count; i++) WEFT_TRY(encode_one(op, round, i));
+    return WEFT_OK;
+}
+
+static enum weft_status finish(struct codec_op *op)
+{
+    for (uint32_t i = 0; i < op->count; i++)
+        WEFT_TRY(weft_codec_finish(op->members[i].codec, op->result_scale, op->members[i].out));
     return WEFT_OK;
 }
 
@@ -219,9 +239,13 @@ static enum weft_status take_sum(struct codec_op *op)
 {
     float *sum = (float *)op->contribution;
     size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, op->round);
-    if (!weft_kernels()->finite_f32(sum, bytes / sizeof(float))) return not_finite(op, UINT32_MAX);
-    weft_codec_sum_to_aggregate(&op->spec, &op->shape, op->round, sum);
-    return weft_codec_take(op->codec, op->round, sum, bytes, op->group->ranks);
+    const size_t elems = bytes / sizeof(float);
+    if (!weft_kernels()->finite_f32(sum, op->count * elems)) return not_finite(op, UINT32_MAX);
+    for (uint32_t i = 0; i < op->count; i++, sum += elems) {
+        weft_codec_sum_to_aggregate(&op->spec, &op->shape, op->round, sum);
+        WEFT_TRY(weft_codec_take(op->members[i].codec, op->round, sum, bytes, op->group->ranks));
+    }
+    return WEFT_OK;
 }
 
 static enum weft_status take_gathered(struct codec_op *op)
@@ -237,14 +261,14 @@ static enum weft_status take_gathered(struct codec_op *op)
     op->at_rank = UINT32_MAX;
     const void *aggregate;
     WEFT_TRY(weft_combiner_close(op->combiner, &aggregate, &bytes));
-    return weft_codec_take(op->codec, op->round, aggregate, bytes, op->group->ranks);
+    return weft_codec_take(op->members[0].codec, op->round, aggregate, bytes, op->group->ranks);
 }
 
 /* Sparse and shared out: the region's sum, or all of them. */
 static enum weft_status take_shared(struct codec_op *op)
 {
     uint32_t empty = UINT32_MAX;
-    if (op->round > 0) return codec_shared_take(&op->shared, op->codec, &op->at_rank);
+    if (op->round > 0) return codec_shared_take(&op->shared, op->members[0].codec, &op->at_rank);
     enum weft_status status = codec_shared_sum(&op->shared, op->colls[1], &empty);
     return empty != UINT32_MAX ? not_finite(op, empty) : status;
 }
@@ -262,7 +286,7 @@ static void run_round(struct weft_task *task)
     op->computed = op->shares ? take_shared(op) : sums(op, op->round) ? take_sum(op) : take_gathered(op);
     if (op->computed < 0 || (op->shares && op->round == 0)) return;
     if (op->round + 1 < op->rounds) op->computed = encode(op, op->round + 1);
-    else op->computed = weft_codec_finish(op->codec, op->result_scale, op->out);
+    else op->computed = finish(op);
 }
 
 /* ---- and what follows from it, on the loop ---- */
@@ -315,7 +339,7 @@ static void task_done(struct weft_task *task)
 /* false: it is short, and done. */
 static bool compute_apart(struct codec_op *op, void (*run)(struct weft_task *task))
 {
-    uint64_t elements = weft_shape_elems(&op->shape);
+    uint64_t elements = op->count * weft_shape_elems(&op->shape);
     op->computed = WEFT_OK;
     op->not_finite = false;
     op->at_rank = UINT32_MAX;
@@ -347,26 +371,36 @@ void codec_close(struct weft_group *group, enum weft_status status, const char *
     }
 }
 
-enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec, const struct weft_codec_spec *resolved,
-                                            const struct weft_shape *shape, const float *grad, float grad_scale, float *out,
-                                            float result_scale, uint64_t deadline_ns, weft_coll_done_fn done, void *context,
-                                            struct weft_error *error)
+bool weft_coll_codec_together(const struct weft_codec_spec *resolved)
 {
-    WEFT_ASSERT(group && codec && resolved && shape && done);
-    if (!grad || !out || weft_shape_elems(shape) == 0)
-        return weft_error_set(error, WEFT_ERR_INVALID, "compressed all_reduce: a buffer is NULL or the shape is empty");
+    for (uint32_t round = 0; round < weft_codec_rounds(resolved); round++)
+        if (weft_codec_combine_kind(resolved, round) != WEFT_COMBINE_SUM_F32) return false;
+    return true;
+}
+
+static bool usable(const struct weft_coll_coded *members, uint32_t count, const struct weft_codec_spec *resolved)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!members[i].grad || !members[i].out) return false;
+    return count == 1 || (count > 1 && count <= WEFT_CODEC_TOGETHER_MAX && weft_coll_codec_together(resolved));
+}
+
+enum weft_status weft_coll_codec_all_reduce_many(struct weft_group *group, const struct weft_coll_coded *members, uint32_t count,
+                                                 const struct weft_codec_spec *resolved, const struct weft_shape *shape, float result_scale,
+                                                 uint64_t deadline_ns, weft_coll_done_fn done, void *context, struct weft_error *error)
+{
+    WEFT_ASSERT(group && members && resolved && shape && done);
+    if (!usable(members, count, resolved) || weft_shape_elems(shape) == 0)
+        return weft_error_set(error, WEFT_ERR_INVALID, "compressed all_reduce: a buffer is NULL, the shape is empty, or these do not go together");
     WEFT_TRY(coll_group_open(group, error));
     if (!group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
-    struct codec_op *op = op_create(group, resolved, shape);
+    struct codec_op *op = op_create(group, resolved, shape, count);
     if (!op) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a compressed all_reduce of %llu elements",
-                                   (unsigned long long)weft_shape_elems(shape));
-    op->codec = codec;
-    op->out = out;
+                                   (unsigned long long)(count * weft_shape_elems(shape)));
+    memcpy(op->members, members, count * sizeof *members);
     op->result_scale = result_scale;
     op->done = done;
     op->context = context;
-    op->grad = grad;
-    op->grad_scale = grad_scale;
     uint64_t sequence = group->sequence;
     enum weft_status status = WEFT_OK;
     for (uint32_t round = 0; round < op->rounds && status == WEFT_OK; round++) status = prepare_round(op, round, deadline_ns, error);
@@ -380,4 +414,14 @@ enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct wef
     }
     launch(op);
     return WEFT_IN_PROGRESS;
+}
+
+enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec, const struct weft_codec_spec *resolved,
+                                            const struct weft_shape *shape, const float *grad, float grad_scale, float *out,
+                                            float result_scale, uint64_t deadline_ns, weft_coll_done_fn done, void *context,
+                                            struct weft_error *error)
+{
+    const struct weft_coll_coded member = {.codec = codec, .grad = grad, .grad_scale = grad_scale, .out = out};
+    WEFT_ASSERT(codec);
+    return weft_coll_codec_all_reduce_many(group, &member, 1, resolved, shape, result_scale, deadline_ns, done, context, error);
 }

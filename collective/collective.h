@@ -296,7 +296,22 @@ enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct wef
                                             float result_scale, uint64_t deadline_ns, weft_coll_done_fn done, void *context,
                                             struct weft_error *error);
 
-/* What the call above moves, for those who choose a codec. contribution_bytes: of each round, as measured (all ranks'
+/* Gradients of one shape and codec together: each round is one operation with the contributions of all, one behind the other,
+ * instead of one operation each. The bits are those of `count` calls of their own. A gradient of any that is not finite ends
+ * all of them so. Only where weft_coll_codec_together() says that the codec's rounds are sums; count 1..WEFT_CODEC_TOGETHER_MAX. */
+#define WEFT_CODEC_TOGETHER_MAX 32u
+struct weft_coll_coded {
+    struct weft_codec *codec;
+    const float *grad;
+    float grad_scale;
+    float *out;
+};
+bool weft_coll_codec_together(const struct weft_codec_spec *resolved);
+enum weft_status weft_coll_codec_all_reduce_many(struct weft_group *group, const struct weft_coll_coded *members, uint32_t count,
+                                                 const struct weft_codec_spec *resolved, const struct weft_shape *shape, float result_scale,
+                                                 uint64_t deadline_ns, weft_coll_done_fn done, void *context, struct weft_error *error);
+
+/* What the first of these calls moves, for those who choose a codec. contribution_bytes: of each round, as measured (all ranks'
  * are taken to be alike); NULL: the upper bounds. */
 struct weft_coll_traffic {
     double bytes; /* out of one rank, and as many into it */

@@ -334,8 +334,10 @@ WEFT_API enum weft_status weft_request_free(struct weft_request *request);
  * waits for the one before, so sends and recvs need no order among themselves. all_reduces of up to 64 KiB with the same dtype, op
  * and group travel as one operation; which ones do follows from the calls alone. Each call keeps its own request. All ranks make
  * the same calls in the same order in the group; else WEFT_ERR_MISMATCH. A call that is refused says so at once and is not part of it.
- * Pairs may lie in each other: the outermost counts. Do not block; weft_wait inside the group: WEFT_ERR_STATE. push_pull,
- * push and pull are not gathered. */
+ * Pairs may lie in each other: the outermost counts. Do not block; weft_wait inside the group: WEFT_ERR_STATE. push and
+ * pull are not gathered, nor is push_pull, with one exception: tensors in all-reduce mode of equal shape and codec, where the
+ * codec is powersgd, start at weft_group_end as one operation, up to 32 at a time, with the bits they have alone. weft_step_end
+ * inside such a group: WEFT_ERR_STATE. */
 WEFT_API enum weft_status weft_group_start(struct weft_session *session);
 /* WEFT_IN_PROGRESS; WEFT_OK: there were no calls, or an outer group is open. */
 WEFT_API enum weft_status weft_group_end(struct weft_session *session);
