@@ -34,6 +34,7 @@ def parse_options():
     parser.add_argument("--rounds", type=int, default=3, help="runs of each way (default 3)")
     parser.add_argument("--seconds", type=float, default=10, help="of training in a run (default 10)")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--shards", type=int, default=0, help="train through so many shards (default 0: in all-reduce mode)")
     parser.add_argument("--target", type=float, default=80, help="accuracy whose time is told, percent (default 80)")
     parser.add_argument("--tolerance", type=float, default=15, help="percent that the judge may be slower (default 15)")
     parser.add_argument("--build", default="build", help="build directory (default build)")
@@ -44,8 +45,8 @@ def parse_options():
         if name not in LINKS:
             parser.error(f"--links {name}: expected some of {', '.join(LINKS)}")
     options.codecs = split_codecs(options.codecs)
-    if options.rounds < 1 or options.seconds <= 0 or options.workers < 2:
-        parser.error("--rounds, --seconds and --workers must be positive, workers at least 2")
+    if options.rounds < 1 or options.seconds <= 0 or options.workers < 2 or options.shards < 0:
+        parser.error("--rounds, --seconds and --workers must be positive, workers at least 2, --shards 0 or more")
     return options
 
 
@@ -65,14 +66,19 @@ def path_of(options, link, codec, round_):
     return os.path.abspath(os.path.join(options.out, "results", f"{link}-{name.replace(':', '-').replace('=', '')}-{round_}"))
 
 
+def mode_of(options):
+    return "server" if options.shards else "all_reduce"
+
+
 def run(options, programs, link, codec, round_):
     result = path_of(options, link, codec, round_)
     logs = os.path.abspath(os.path.join(options.out, "logs", os.path.basename(result)))
-    words = ["--mode", "all_reduce", "--codec", codec, "--seed", str(round_ + 1), "--csv", result + ".csv", "--json", result + ".json",
+    words = ["--mode", mode_of(options), "--codec", codec, "--seed", str(round_ + 1), "--csv", result + ".csv", "--json", result + ".json",
              "--seconds", str(options.seconds), "--eval-seconds", str(options.seconds / 10)]
-    nodes = ["shard0"] + [f"worker{i}" for i in range(options.workers)]
+    shards = max(options.shards, 1)  # one without tensors coordinates
+    nodes = [f"shard{i}" for i in range(shards)] + [f"worker{i}" for i in range(options.workers)]
     with netns.Network(nodes, LINKS[link][1]) as network, jobs.Group(logs) as group:
-        jobs.start_by_hand(programs, group, 1, options.workers, [programs.trainer] + words, network, {"WEFT_LOG_LEVEL": "info"})
+        jobs.start_by_hand(programs, group, shards, options.workers, [programs.trainer] + words, network, {"WEFT_LOG_LEVEL": "info"})
         group.wait(180 + 6 * options.seconds)
     if not jobs.read_result(result + ".json"):
         raise jobs.JobFailed(f"no result in {result}.json; logs are in {logs}")
@@ -147,7 +153,7 @@ def draw(options, programs, ways):
         series = [("auto" if codec.startswith("auto") else codec.replace("=", " "), path_of(options, link, codec, 0), i, codec.startswith("auto"))
                   for i, codec in enumerate(ways)]
         report.draw(programs, os.path.join(options.out, f"judge-{link}.svg"), f"Accuracy over time, {LINKS[link][0]}",
-                    f"Fashion-MNIST, all-reduce, {options.workers} workers, first round", "seconds", "seconds of training", "1", False, series)
+                    f"Fashion-MNIST, {mode_of(options).replace('_', '-')} mode, {options.workers} workers, first round", "seconds", "seconds of training", "1", False, series)
 
 
 def main():
