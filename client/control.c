@@ -253,6 +253,23 @@ static void unexpected(struct weft_session *session)
                 session->settings.host, session->settings.port);
 }
 
+/* New members must be known to the end, whatever becomes of the epoch that brought them. */
+static bool keep_grown(struct weft_session *session, Weft__Control__Control *message)
+{
+    if (message->shrunk->n_newcomers == 0) return true;
+    struct client_grown *grown = weft_alloc_zero(session->env, sizeof *grown);
+    if (!grown) {
+        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for new members", session->rank);
+        return false;
+    }
+    grown->message = message;
+    pthread_mutex_lock(&session->control.lock);
+    grown->next = session->grown;
+    session->grown = grown;
+    pthread_mutex_unlock(&session->control.lock);
+    return true;
+}
+
 /* Returns true when the message was kept. */
 static bool dispatch(struct weft_session *session, Weft__Control__Control *message)
 {
@@ -279,6 +296,8 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
     case WEFT__CONTROL__CONTROL__BODY_GO:
         if (phase != CLIENT_ROSTER) break;
         if (message->go->cost) client_cost_take(session, message->go->cost);
+        control->committed = message->go->committed;
+        control->codec_steps = message->go->codec_steps;
         set_phase(session, CLIENT_GO);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED:
@@ -288,16 +307,21 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         return true;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK:
         if (phase != CLIENT_GO || !session->elastic) break;
+        if (!keep_grown(session, message)) return false;
         pthread_mutex_lock(&control->lock);
         Weft__Control__Control *older = control->shrunk;
         control->shrunk = message;
         pthread_mutex_unlock(&control->lock);
-        if (older) weft_control_free(session->env, older);
+        client_shrunk_drop(session, older);
         weft_loop_notify(session->engine.loop);
         return true;
     case WEFT__CONTROL__CONTROL__BODY_JOINED:
-        if (phase != CLIENT_GO || !session->elastic) break;
+        if (phase < CLIENT_ROSTER || !session->elastic) break;
         client_part(session, message->joined->epoch, message->joined->text);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_GROW:
+        if (phase < CLIENT_ROSTER || !session->elastic) break;
+        client_grow(session, message->grow->epoch, message->grow->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         take_member_lost(session, message->member_lost);
@@ -424,8 +448,8 @@ void client_control_stop(struct weft_session *session)
     if (control->welcome) weft_control_free(session->env, control->welcome);
     if (control->roster) weft_control_free(session->env, control->roster);
     if (control->declared) weft_control_free(session->env, control->declared);
-    if (control->shrunk) weft_control_free(session->env, control->shrunk);
-    if (session->parting.taken) weft_control_free(session->env, session->parting.taken);
+    client_shrunk_drop(session, control->shrunk);
+    client_shrunk_drop(session, session->parting.taken);
     control->shrunk = session->parting.taken = NULL;
     control->welcome = control->roster = control->declared = NULL;
 }

@@ -402,21 +402,23 @@ enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce
     return WEFT_OK;
 }
 
+enum weft_status client_engine_connect(struct weft_session *session, const Weft__Control__Member *member, struct weft_error *error)
+{
+    for (size_t e = 0; e < member->n_addresses; e++) {
+        uint32_t endpoint = member->endpoint_first + (uint32_t)e;
+        struct weft_peer *peer;
+        if (endpoint == session->endpoint) continue;
+        enum weft_status status = weft_transport_connect(session->engine.transport, endpoint, member->addresses[e].data,
+                                                         member->addresses[e].len, &peer);
+        if (status < 0)
+            return weft_error_set(error, status, "cannot connect to %.100s: %s%s", member->name, weft_status_text(status), weft_transport_connect_hint(status));
+    }
+    return WEFT_OK;
+}
+
 static enum weft_status connect_members(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error)
 {
-    for (size_t i = 0; i < roster->n_members; i++) {
-        const Weft__Control__Member *member = roster->members[i];
-        for (size_t e = 0; e < member->n_addresses; e++) {
-            uint32_t endpoint = member->endpoint_first + (uint32_t)e;
-            struct weft_peer *peer;
-            if (endpoint == session->endpoint) continue;
-            enum weft_status status = weft_transport_connect(session->engine.transport, endpoint, member->addresses[e].data,
-                                                             member->addresses[e].len, &peer);
-            if (status < 0)
-                return weft_error_set(error, status, "cannot connect to %s: %s%s", client_endpoint_name(session, endpoint),
-                                      weft_status_text(status), weft_transport_connect_hint(status));
-        }
-    }
+    for (size_t i = 0; i < roster->n_members; i++) WEFT_TRY(client_engine_connect(session, roster->members[i], error));
     return WEFT_OK;
 }
 

@@ -104,6 +104,7 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
 enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce, struct weft_error *error);
 /* With the roster: connect, make the group, start the thread. */
 enum weft_status client_engine_start(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error);
+enum weft_status client_engine_connect(struct weft_session *session, const Weft__Control__Member *member, struct weft_error *error);
 /* Ends what is open with WEFT_ERR_CLOSED, closes the transport, joins the thread by until_ns. */
 void client_engine_stop(struct weft_session *session, uint64_t until_ns);
 void client_engine_free(struct weft_session *session);

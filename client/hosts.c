@@ -5,13 +5,22 @@
 
 #include "client/session.h"
 
-/* The host of each rank as a number: the first rank that gave this name. */
-static void number_hosts(const struct weft_session *session, const Weft__Control__Roster *roster, const char **names, uint32_t *host_of)
+static void name_hosts(struct weft_session *session, Weft__Control__Member *const *members, size_t count, const char **names)
 {
-    for (size_t i = 0; i < roster->n_members; i++) {
-        const struct client_member *member = client_member_of_number((struct weft_session *)session, roster->members[i]->member);
-        if (member && !member->is_shard && member->index < session->ranks) names[member->index] = roster->members[i]->host;
+    for (size_t i = 0; i < count; i++) {
+        const struct client_member *member = client_member_of_number(session, members[i]->member);
+        if (member && !member->is_shard && member->index < session->ranks) names[member->index] = members[i]->host;
     }
+}
+
+/* The host of each rank as a number: the first rank that gave this name. */
+static void number_hosts(struct weft_session *session, const Weft__Control__Roster *roster, const char **names, uint32_t *host_of)
+{
+    name_hosts(session, roster->members, roster->n_members, names);
+    pthread_mutex_lock(&session->control.lock);
+    for (const struct client_grown *grown = session->grown; grown; grown = grown->next)
+        name_hosts(session, grown->message->shrunk->newcomers, grown->message->shrunk->n_newcomers, names);
+    pthread_mutex_unlock(&session->control.lock);
     uint32_t hosts = 0; /* distinct names so far, each with its first rank */
     uint32_t *firsts = host_of + session->ranks;
     for (uint32_t rank = 0; rank < session->ranks; rank++) {

@@ -62,7 +62,6 @@ static enum weft_status go_on(struct weft_session *session, uint32_t *last_out)
     const Weft__Control__Shrunk *shrunk = session->parting.taken->shrunk;
     uint32_t last = shrunk->last - 1;
     session->step.number = shrunk->committed;
-    client_codecs_count_on(session, shrunk->codec_steps);
     if (status == WEFT_ERR_PEER_LOST) client_wait_for(session, parted_or_failed, session, until_ns); /* the coordinator will say so */
     if (client_parted(session)) status = client_shrink(session, session->step.number, NULL);
     WEFT_TRY(client_usable(session));
@@ -110,6 +109,7 @@ void client_codecs_follow(struct weft_session *session)
         if (!tensor->codec || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
         if (weft_codec_set_ranks(tensor->codec, session->ranks) < 0)
             weft_log(session->env, WEFT_LOG_WARN, "client", "tensor '%s': what its codec owes is too large to follow the number of ranks", tensor->name);
+        weft_codec_set_steps(tensor->codec, session->parting.codec_steps);
     }
 }
 
@@ -124,13 +124,4 @@ uint64_t client_codecs_steps(struct weft_session *session)
         if (steps > most) most = steps;
     }
     return most;
-}
-
-void client_codecs_count_on(struct weft_session *session, uint64_t steps)
-{
-    struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->codec && !atomic_load_explicit(&tensor->busy, memory_order_acquire)) weft_codec_set_steps(tensor->codec, steps);
-    }
 }

@@ -8,7 +8,7 @@
 static enum weft_status check_roster(const struct weft_session *session, const struct client_member *members, uint32_t count,
                                      struct weft_error *error)
 {
-    if (count != session->ranks + session->shards)
+    if (session->rank >= session->ranks || count != session->ranks + session->shards)
         return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's roster has %u members, not %u workers and %u shards",
                               count, session->ranks, session->shards);
     for (uint32_t i = 0; i < count; i++) {
@@ -59,7 +59,7 @@ enum weft_status client_members_take(struct weft_session *session, const Weft__C
     }
     session->members = members;
     session->epoch = roster->epoch;
-    atomic_store(&session->parting.epoch, roster->epoch);
+    if (atomic_load(&session->parting.epoch) < roster->epoch) atomic_store(&session->parting.epoch, roster->epoch); /* a loss may be known already */
     atomic_store_explicit(&session->member_count, count, memory_order_release);
     return WEFT_OK;
 }
@@ -69,8 +69,8 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
 {
     struct client_member *before = session->members;
     struct client_members_past *past = weft_alloc_zero(session->env, sizeof *past);
-    struct client_member *members = weft_alloc_array(session->env, session->member_count, sizeof *members);
-    uint32_t found = 0, own = UINT32_MAX;
+    struct client_member *members = weft_alloc_array(session->env, session->member_count + count, sizeof *members);
+    uint32_t found = 0, own = UINT32_MAX, known = session->member_count;
     for (uint32_t i = 0; past && members && i < session->member_count; i++) {
         const char *where = strchr(before[i].name, '(');
         members[i] = (struct client_member){.member = before[i].member, .index = UINT32_MAX, .endpoint_first = before[i].endpoint_first,
@@ -84,10 +84,22 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
             if (members[i].endpoint_first == session->endpoint) own = rank;
         }
     }
+    for (uint32_t rank = 0; past && members && rank < count; rank++) {
+        const Weft__Control__Member *grown = client_member_of_number(session, numbers[rank]) ? NULL : client_member_grown(session, numbers[rank]);
+        if (!grown || take_member(grown, &members[known], error) < 0 || client_engine_connect(session, grown, error) < 0) continue;
+        members[known].index = rank;
+        const char *where = strchr(members[known].name, '(');
+        char name[sizeof members[known].name];
+        snprintf(name, sizeof name, "rank %u %.100s", rank, where ? where : "");
+        snprintf(members[known].name, sizeof members[known].name, "%s", name);
+        known++;
+        found++;
+    }
     if (!past || !members || found != count || own == UINT32_MAX) {
         weft_free_bytes(session->env, past);
         weft_free_bytes(session->env, members);
         if (!past || !members) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the members of epoch %u", epoch);
+        if (error->status < 0) return (enum weft_status)error->status;
         return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's members of epoch %u are not those that this rank knows", epoch);
     }
     *past = (struct client_members_past){session->past, before};
@@ -95,14 +107,37 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
     session->members = members;
     for (uint32_t i = 0; i < session->member_count; i++) /* lost while we copied */
         if (atomic_load(&before[i].lost)) atomic_store(&members[i].lost, true);
+    atomic_store_explicit(&session->member_count, known, memory_order_release);
     session->rank = own;
     session->ranks = count;
     session->epoch = epoch;
     return WEFT_OK;
 }
 
+const Weft__Control__Member *client_member_grown(struct weft_session *session, uint32_t number)
+{
+    const Weft__Control__Member *found = NULL;
+    pthread_mutex_lock(&session->control.lock);
+    for (const struct client_grown *grown = session->grown; grown && !found; grown = grown->next)
+        for (size_t i = 0; i < grown->message->shrunk->n_newcomers && !found; i++)
+            if (grown->message->shrunk->newcomers[i]->member == number) found = grown->message->shrunk->newcomers[i];
+    pthread_mutex_unlock(&session->control.lock);
+    return found;
+}
+
+void client_shrunk_drop(struct weft_session *session, Weft__Control__Control *message)
+{
+    if (message && message->shrunk->n_newcomers == 0) weft_control_free(session->env, message);
+}
+
 void client_members_free(struct weft_session *session)
 {
+    while (session->grown) {
+        struct client_grown *grown = session->grown;
+        session->grown = grown->next;
+        weft_control_free(session->env, grown->message);
+        weft_free_bytes(session->env, grown);
+    }
     while (session->past) {
         struct client_members_past *past = session->past;
         session->past = past->next;

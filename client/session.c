@@ -123,6 +123,18 @@ static enum weft_status send_ready(struct weft_session *session, const Weft__Con
     return client_control_send(session, &message);
 }
 
+/* A newcomer in a job that runs has its rank from the roster. */
+static void take_rank(struct weft_session *session, const Weft__Control__Roster *roster)
+{
+    uint32_t ranks = 0;
+    for (size_t i = 0; i < roster->n_members; i++) {
+        const Weft__Control__Member *member = roster->members[i];
+        ranks += member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+        if (member->endpoint_first == session->endpoint) session->rank = member->index;
+    }
+    session->ranks = ranks;
+}
+
 static enum weft_status join(struct weft_session *session)
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
@@ -134,11 +146,14 @@ static enum weft_status join(struct weft_session *session)
     WEFT_TRY(send_endpoints(session));
     WEFT_TRY(wait_phase(session, CLIENT_ROSTER, until_ns, "but the other workers and shards did not all join"));
     const Weft__Control__Roster *roster = session->control.roster->roster;
+    if (session->elastic) take_rank(session, roster);
     WEFT_TRY(client_members_take(session, roster, &session->error));
     client_staging_settle(session, roster);
     WEFT_TRY(client_engine_start(session, roster, &session->error));
     WEFT_TRY(send_ready(session, roster));
     WEFT_TRY(wait_phase(session, CLIENT_GO, until_ns, "but not every worker and shard got ready"));
+    session->step.number = session->control.committed;
+    session->parting.codec_steps = session->control.codec_steps;
     weft_group_set_cost(session->engine.group, &session->cost); /* nothing has been posted yet */
     return WEFT_OK;
 }

@@ -60,7 +60,15 @@ struct client_parting {
     struct weft_mail rejoin_mail; /* to the engine: the new group */
     _Atomic int rejoin_state;     /* 1 sent, 2 answered */
     struct weft_error rejoin_error;
+    _Atomic uint32_t grow_epoch;  /* somebody new waits to be let in as this epoch, at the end of a step */
+    bool grew;                    /* the caller's: ranks are new, and the caller has not been told */
+    uint64_t codec_steps;         /* codecs count on from here, at least: where ranks have come in */
     bool joined;                  /* the caller's: out of data, rests until all ranks are (join.c) */
+};
+/* What Shrunk said of new members: kept, for whoever gets no further with that epoch needs it with the next one. */
+struct client_grown {
+    struct client_grown *next;
+    Weft__Control__Control *message; /* owned; Shrunk with newcomers */
 };
 struct client_members_past {
     struct client_members_past *next;
@@ -90,6 +98,7 @@ struct weft_session {
     _Atomic uint32_t member_count; /* set last: the net thread reads `members` too */
     struct client_member *_Atomic members; /* (member_count,) owned; a new table for each epoch, the old ones stay readable */
     struct client_members_past *past;      /* owned */
+    struct client_grown *grown;            /* owned; under control.lock */
     struct client_parting parting;
 
     unsigned flight_signals; /* flight_signal.c: how many had come at its last look */
@@ -151,6 +160,10 @@ enum weft_status client_members_take(struct weft_session *session, const Weft__C
 /* Engine, nothing runs: the members of a new epoch by their ranks (count,), coordinator's numbers. */
 enum weft_status client_members_renumber(struct weft_session *session, const uint32_t *numbers, uint32_t count, uint32_t epoch,
                                          struct weft_error *error);
+/* Engine: how to reach a member that the table does not have; NULL: there is no such one. */
+const Weft__Control__Member *client_member_grown(struct weft_session *session, uint32_t number);
+/* Of a Shrunk that nobody needs any more; one with newcomers stays with the session. NULL is fine. */
+void client_shrunk_drop(struct weft_session *session, Weft__Control__Control *message);
 void client_members_free(struct weft_session *session);
 const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint);
 struct client_member *client_member_of_number(const struct weft_session *session, uint32_t member);
@@ -169,6 +182,8 @@ enum weft_status client_flight_signal_start(struct weft_session *session, struct
 /* ---- shrinking (shrink.c) ---- */
 /* Net thread: a member is lost, and the job may go on as `epoch`. */
 void client_part(struct weft_session *session, uint32_t epoch, const char *text);
+/* Net thread: somebody new waits; the ranks agree on it by the vote at the end of a step. */
+void client_grow(struct weft_session *session, uint32_t epoch, const char *text);
 static inline bool client_parted(const struct weft_session *session)
 {
     return atomic_load_explicit(&session->parting.epoch, memory_order_acquire) > session->epoch;
@@ -179,11 +194,10 @@ enum weft_status client_shrink(struct weft_session *session, uint64_t committed,
 
 /* Caller's thread: take what the coordinator has said of those who go on, and let the engine make their group. */
 enum weft_status client_rejoin(struct weft_session *session, uint64_t until_ns);
-/* Caller's thread, between steps: the most that a codec of this rank has counted; and where ranks have come in that were away, all count on
- * from the most of all ranks, because some codecs draw by that number. */
+/* Caller's thread: the most that a codec of this rank has counted. Where ranks have come in all count on from the most of all ranks
+ * (parting.codec_steps), because some codecs draw by that number. */
 uint64_t client_codecs_steps(struct weft_session *session);
-void client_codecs_count_on(struct weft_session *session, uint64_t steps);
-/* The codecs' debts follow the number of ranks. */
+/* Between steps: the codecs' debts follow the number of ranks, and their counts parting.codec_steps. */
 void client_codecs_follow(struct weft_session *session);
 
 /* ---- inputs kept for a step that is run again (kept.c); the caller's thread ---- */

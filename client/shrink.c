@@ -75,15 +75,25 @@ static void rejoin_on_engine(struct weft_mail *mail)
 void client_part(struct weft_session *session, uint32_t epoch, const char *text)
 {
     struct client_parting *parting = &session->parting;
-    if (epoch <= atomic_load(&parting->epoch)) return;
-    weft_log(session->env, WEFT_LOG_WARN, "client", "%s; the job may go on without it", text);
-    pthread_mutex_lock(&parting->lock);
-    snprintf(parting->text, sizeof parting->text, "%s", text);
+    pthread_mutex_lock(&parting->lock); /* the caller may have agreed to let somebody in, meanwhile */
+    bool newer = epoch > atomic_load(&parting->epoch);
+    if (newer) {
+        snprintf(parting->text, sizeof parting->text, "%s", text);
+        atomic_store_explicit(&parting->epoch, epoch, memory_order_release);
+    }
     pthread_mutex_unlock(&parting->lock);
-    atomic_store_explicit(&parting->epoch, epoch, memory_order_release);
+    if (!newer) return;
+    weft_log(session->env, WEFT_LOG_WARN, "client", "%s; the job goes on with other ranks", text);
     parting->mail.fn = part_on_engine;
     if (!atomic_exchange(&parting->mail_sent, true)) weft_loop_post(session->engine.loop, &parting->mail);
     weft_loop_notify(session->engine.loop);
+}
+
+void client_grow(struct weft_session *session, uint32_t epoch, const char *text)
+{
+    struct client_parting *parting = &session->parting;
+    if (epoch > atomic_load(&parting->grow_epoch)) atomic_store(&parting->grow_epoch, epoch);
+    weft_log(session->env, WEFT_LOG_INFO, "client", "%s; it comes in at the end of a step", text);
 }
 
 /* ---- the caller's thread ---- */
@@ -94,7 +104,7 @@ static enum weft_status say_shrink(struct weft_session *session, uint32_t epoch,
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     shrink.epoch = epoch;
     shrink.committed = committed;
-    shrink.codec_steps = client_codecs_steps(session);
+    shrink.codec_steps = client_codecs_steps(session) + session->step.open; /* if it should be good */
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRINK;
     message.shrink = &shrink;
     return client_control_send(session, &message);
@@ -135,7 +145,7 @@ static bool rejoined(void *context)
 /* What the coordinator has said, as the caller's own: the net thread may get a newer one meanwhile. */
 static void take_shrunk(struct weft_session *session)
 {
-    if (session->parting.taken) weft_control_free(session->env, session->parting.taken);
+    client_shrunk_drop(session, session->parting.taken);
     pthread_mutex_lock(&session->control.lock);
     session->parting.taken = session->control.shrunk;
     session->control.shrunk = NULL;
@@ -153,6 +163,10 @@ enum weft_status client_rejoin(struct weft_session *session, uint64_t until_ns)
         client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: the engine did not make the group of epoch %u in time", session->rank,
                     parting->taken->shrunk->epoch);
     WEFT_TRY(client_usable(session));
+    const Weft__Control__Shrunk *shrunk = parting->taken->shrunk;
+    bool comes = shrunk->n_newcomers > 0;
+    if (comes || shrunk->last > 0) parting->codec_steps = shrunk->codec_steps;
+    if (comes && shrunk->last == 0) parting->grew = true;
     return (enum weft_status)parting->rejoin_error.status;
 }
 

@@ -111,7 +111,11 @@ static enum weft_status exchange_records(struct weft_session *session)
 {
     struct client_step *step = &session->step;
     struct client_request *request;
-    if (!step->all) step->all = weft_alloc_array(session->env, session->ranks, sizeof *step->all);
+    if (step->all_room < session->ranks) {
+        weft_free_bytes(session->env, step->all);
+        step->all = weft_alloc_array(session->env, session->ranks, sizeof *step->all);
+        step->all_room = step->all ? session->ranks : 0;
+    }
     if (!step->all) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the step records of %u ranks", session->ranks);
     WEFT_TRY(client_request_take(session, &step->request, &request));
     request->kind = WEFT_COLL_ALL_GATHER;
@@ -144,7 +148,7 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     if (!session) return WEFT_ERR_INVALID;
     WEFT_TRY(client_usable(session));
     WEFT_TRY(check_step(session, begun));
-    if (client_parted(session)) return weft_shrink(session); /* between two steps */
+    if (client_parted(session) || session->parting.grew) return weft_shrink(session); /* between two steps */
     struct client_step *step = &session->step;
     WEFT_TRY(client_judging_begin(session, begun->step));
     step->recorded = session->reduce_tensor_count > 0 || session->judging.count > 0;
@@ -213,14 +217,27 @@ static void forget_step(struct weft_session *session)
     }
 }
 
-static enum weft_status say_shrunk(struct weft_session *session, uint64_t next)
+/* Ranks are gone, or have come. */
+static enum weft_status say_changed(struct weft_session *session, uint64_t next)
 {
     char text[480];
     pthread_mutex_lock(&session->parting.lock);
     snprintf(text, sizeof text, "%.300s", session->parting.text);
     pthread_mutex_unlock(&session->parting.lock);
+    bool grew = session->parting.grew;
+    session->parting.grew = false;
+    if (grew)
+        return client_error(session, WEFT_ERR_GREW, "%s; this is rank %u of %u now, with new ranks: all take the parameters from rank 0, then run step %llu",
+                            text, session->rank, session->ranks, (unsigned long long)next);
     return client_error(session, WEFT_ERR_SHRUNK, "%s; this is rank %u of %u now, run step %llu again", text, session->rank, session->ranks,
                         (unsigned long long)next);
+}
+
+/* All have ended the step well. Does any of them know of somebody new? Then all do now, and agree before the next step. */
+static void let_in(struct weft_session *session)
+{
+    struct client_step *step = &session->step;
+    if (step->grow_epoch > session->epoch) client_part(session, step->grow_epoch, "a new worker has come");
 }
 
 /* Of an elastic job. A step is good when all ranks have said that all their operations of it went well; when one of them is
@@ -230,9 +247,13 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
     struct client_step *step = &session->step;
     if (client_failed(session) < 0) return status;
     if (status == WEFT_OK && !client_parted(session)) {
-        status = weft_barrier(session, &step->vote);
+        step->grow_epoch = atomic_load(&session->parting.grow_epoch);
+        status = weft_all_reduce(session, &step->grow_epoch, &step->grow_epoch, 1, WEFT_U32, WEFT_MAX, &step->vote);
         if (status == WEFT_IN_PROGRESS) status = weft_wait(&step->vote, 0);
-        if (status == WEFT_OK) return WEFT_OK;
+        if (status == WEFT_OK) {
+            let_in(session);
+            return WEFT_OK;
+        }
     }
     if (!client_parted(session) || client_failed(session) < 0) return status;
     uint64_t committed;
@@ -240,7 +261,7 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
     if (committed >= step->number) return WEFT_OK; /* somebody has, and goes on */
     close_codecs(session, false);
     forget_step(session);
-    return say_shrunk(session, step->number);
+    return say_changed(session, step->number);
 }
 
 enum weft_status weft_shrink(struct weft_session *session)
@@ -250,10 +271,10 @@ enum weft_status weft_shrink(struct weft_session *session)
     uint64_t committed;
     if (session->step.open) return client_error(session, WEFT_ERR_STATE, "shrink: step %llu is open; weft_step_end does that",
                                                 (unsigned long long)session->step.number);
-    if (!client_parted(session)) return WEFT_OK;
+    if (!client_parted(session)) return session->parting.grew ? say_changed(session, session->step.number + 1) : WEFT_OK;
     WEFT_TRY(client_shrink(session, session->step.number, &committed));
     client_codecs_follow(session);
-    return say_shrunk(session, session->step.number + 1);
+    return say_changed(session, session->step.number + 1);
 }
 
 enum weft_status weft_step_end(struct weft_session *session)
@@ -272,10 +293,11 @@ enum weft_status weft_step_end(struct weft_session *session)
     if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
     if (session->elastic) status = vote(session, status);
     close_codecs(session, status == WEFT_OK);
-    client_kept_close(session, status == WEFT_ERR_SHRUNK);
+    bool again = status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW;
+    client_kept_close(session, again);
     if (session->elastic && client_failed(session) >= 0) client_codecs_follow(session);
     step->open = false;
-    if (status == WEFT_ERR_SHRUNK) step->number--; /* to be run again */
+    if (again) step->number--;
     if (status == WEFT_OK) {
         const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;
         session->steps_ended++;

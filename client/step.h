@@ -25,10 +25,12 @@ struct client_step {
     _Atomic uint64_t exposed_ns;         /* summed over threads that waited */
     bool recorded;                       /* this step exchanges records */
     struct weft_request request;         /* of the record's all_gather */
-    struct weft_request vote;            /* elastic jobs: the barrier at the end */
+    struct weft_request vote;            /* elastic jobs: at the end, and whether somebody new waits */
+    uint32_t grow_epoch;                 /* what it says of that, and hears */
     /* engine's while the request is open */
     struct client_step_record mine;
-    struct client_step_record *all;      /* (ranks,) owned */
+    struct client_step_record *all;      /* (all_room,) owned */
+    uint32_t all_room;
     bool known;                          /* all records are there and agree */
     float grad_scale;                    /* 1 / sum of weights */
     bool weights_one;

@@ -236,6 +236,7 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
     bool failed = false;
     if (spec->id != WEFT_CODEC_DENSE) status = weft_codec_create(env, spec, &tensor->shape, &tensor->codec);
     if (tensor->codec) weft_codec_set_ranks(tensor->codec, session->ranks);
+    if (tensor->codec) weft_codec_set_steps(tensor->codec, session->parting.codec_steps);
     if (tensor->mode == WEFT_MODE_SERVER) failed |= !take_messages(tensor);
     if (client_tensor_updates_here(tensor)) {
         tensor->scratch = weft_alloc_zero(env, tensor->bytes);

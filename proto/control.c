@@ -167,7 +167,10 @@ static bool weight_hash_ok(const Weft__Control__WeightHash *hash)
 
 static bool shrunk_ok(const Weft__Control__Shrunk *shrunk)
 {
-    return shrunk->epoch > 0 && shrunk->n_members > 0 && shrunk->n_members <= WEFT_LIMIT_WORKERS;
+    if (shrunk->epoch == 0 || shrunk->n_members == 0 || shrunk->n_members > WEFT_LIMIT_WORKERS || shrunk->n_newcomers > shrunk->n_members) return false;
+    for (size_t i = 0; i < shrunk->n_newcomers; i++)
+        if (!member_ok(shrunk->newcomers[i])) return false;
+    return true;
 }
 
 static bool control_ok(const Control *message)
@@ -198,6 +201,7 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_SHRINK: return message->shrink->epoch > 0;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK: return shrunk_ok(message->shrunk);
     case WEFT__CONTROL__CONTROL__BODY_JOIN: return true;
+    case WEFT__CONTROL__CONTROL__BODY_GROW: return message->grow->epoch > 0 && text_ok(message->grow->text);
     case WEFT__CONTROL__CONTROL__BODY_JOINED: return message->joined->epoch > 0 && text_ok(message->joined->text);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;

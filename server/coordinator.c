@@ -40,7 +40,7 @@ void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Con
                            const struct coordinator_member *except)
 {
     for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i] != except) coordinator_send(coordinator, coordinator->members[i], message);
+        if (coordinator->members[i] != except && !coordinator->members[i]->newcomer) coordinator_send(coordinator, coordinator->members[i], message);
 }
 
 static void tell_observers(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
@@ -108,6 +108,9 @@ static void end(struct weft_coordinator *coordinator, enum weft_status status, c
 {
     enter(coordinator, COORDINATOR_ENDED);
     coordinator->end_status = status;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) /* who waits to come in would wait on */
+        if (coordinator->members[i]->newcomer && coordinator->members[i]->connection && coordinator->members[i]->state < MEMBER_LEFT)
+            send_abort(coordinator, coordinator->members[i]->connection, WEFT_ERR_CLOSED, text[0] ? text : "the job ended before it let this worker in");
     snprintf(coordinator->end.text, sizeof coordinator->end.text, "%s", text);
     if (status != WEFT_OK) weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s", coordinator->job, text);
     if (coordinator->options.ended) coordinator->options.ended(coordinator->options.context, status, coordinator->end.text);
@@ -137,6 +140,10 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
     if (member->state >= MEMBER_LEFT) return;
     member->state = MEMBER_LOST;
     if (coordinator->state == COORDINATOR_ENDED) return;
+    if (member->newcomer) {
+        weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "%s, which waited to come in, is lost: %.140s", member->who, why);
+        return;
+    }
     bool goes_on = coordinator_shrink_begin(coordinator, member);
     char text[COORDINATOR_WHO_BYTES + 160];
     snprintf(text, sizeof text, "%s lost: %.140s", member->who, why);
@@ -336,7 +343,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     uint8_t proof[WEFT_PROOF_BYTES];
     Weft__Control__Welcome welcome = WEFT__CONTROL__WELCOME__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    welcome.workers = coordinator->options.workers;
+    welcome.workers = member && member->newcomer ? coordinator->workers_at_start : coordinator->options.workers;
     welcome.shards = coordinator->options.shards;
     welcome.job_id = coordinator->job_id;
     welcome.transport_nonce = coordinator->transport_nonce;
@@ -367,6 +374,29 @@ static void observe(struct weft_coordinator *coordinator, struct coordinator_con
     welcome(coordinator, connection, hello, NULL);
 }
 
+/* A worker for a job that runs already, and has fewer than it may have. */
+static bool may_come_later(const struct weft_coordinator *coordinator, const Weft__Control__Hello *hello)
+{
+    const struct weft_coordinator_options *options = &coordinator->options;
+    uint32_t endpoints = hello->endpoints ? hello->endpoints : 1;
+    return coordinator->state == COORDINATOR_RUNNING && hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER && options->workers_min > 0 &&
+           options->shards == 0 && coordinator_staying(coordinator) > 0 && coordinator->next_endpoint + endpoints < WEFT_LIMIT_ENDPOINTS &&
+           coordinator_staying(coordinator) + coordinator_waiting(coordinator) < options->workers_max;
+}
+
+static bool member_room(struct weft_coordinator *coordinator)
+{
+    if (coordinator->member_count < coordinator->member_room) return true;
+    uint32_t room = 2 * coordinator->member_room;
+    struct coordinator_member **more = weft_alloc_array(coordinator->env, room, sizeof *more);
+    if (!more) return false;
+    memcpy(more, coordinator->members, coordinator->member_count * sizeof *more);
+    weft_free_bytes(coordinator->env, coordinator->members);
+    coordinator->members = more;
+    coordinator->member_room = room;
+    return true;
+}
+
 static void hello_from(struct weft_coordinator *coordinator, struct coordinator_connection *connection, const Weft__Control__Hello *hello)
 {
     if (!admissible(coordinator, connection, hello)) return;
@@ -374,8 +404,13 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
         observe(coordinator, connection, hello);
         return;
     }
-    int64_t index = choose_index(coordinator, connection, hello);
+    bool newcomer = may_come_later(coordinator, hello);
+    int64_t index = newcomer ? 0 : choose_index(coordinator, connection, hello);
     if (index < 0) return;
+    if (!member_room(coordinator)) {
+        refuse(coordinator, connection, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for another member");
+        return;
+    }
     struct coordinator_member *member = weft_alloc_zero(coordinator->env, sizeof *member);
     if (!member) {
         refuse(coordinator, connection, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for another member");
@@ -383,12 +418,15 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
     }
     bool worker = hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
     member->role = hello->role;
-    member->index = member->place = (uint32_t)index;
+    member->newcomer = newcomer;
+    member->index = (uint32_t)index;
+    member->place = newcomer ? coordinator->next_place++ : member->index;
     member->state = MEMBER_WELCOMED;
     snprintf(member->host, sizeof member->host, "%s", hello->host);
     member->device = hello->device;
     member->pid = hello->pid;
-    snprintf(member->who, sizeof member->who, "%s %u (%s, pid %llu)", worker ? "rank" : "shard", member->index, member->host,
+    if (newcomer) snprintf(member->who, sizeof member->who, "a new worker (%s, pid %llu)", member->host, (unsigned long long)member->pid);
+    else snprintf(member->who, sizeof member->who, "%s %u (%s, pid %llu)", worker ? "rank" : "shard", member->index, member->host,
              (unsigned long long)member->pid);
     member->incarnation = coordinator->next_incarnation++;
     member->endpoint_count = hello->endpoints ? hello->endpoints : 1;
@@ -397,11 +435,10 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
     member->connection = connection->id;
     member->heard_ns = connection->heard_ns;
 
-    /* A slot is never used twice (a lost member ends the job), so the array has room for everybody. */
-    WEFT_ASSERT(coordinator->member_count < coordinator->options.workers + coordinator->options.shards);
     member->member = coordinator->member_count;
     coordinator->members[coordinator->member_count++] = member;
-    if (worker) coordinator->workers[index] = member, coordinator->worker_count++;
+    if (newcomer) {} /* has no rank yet */
+    else if (worker) coordinator->workers[index] = member, coordinator->worker_count++;
     else coordinator->shards[index] = member, coordinator->shard_count++;
     connection->state = CONNECTION_MEMBER;
     connection->member = member;
@@ -431,47 +468,70 @@ static void name_coordinator(const struct weft_coordinator *coordinator, char *o
     }
 }
 
-static void send_roster(struct weft_coordinator *coordinator)
+void coordinator_describe(const struct coordinator_member *member, Weft__Control__Member *entry)
 {
-    uint32_t count = coordinator->member_count;
+    weft__control__member__init(entry);
+    entry->member = member->member;
+    entry->role = member->role;
+    entry->index = member->index;
+    entry->name = (char *)member->who;
+    entry->host = (char *)member->host;
+    entry->device = member->device;
+    entry->pid = member->pid;
+    entry->incarnation = member->incarnation;
+    entry->endpoint_first = member->endpoint_first;
+    entry->n_addresses = member->endpoint_count;
+    entry->addresses = member->addresses;
+}
+
+/* The members that have an index, to one of them, or to all (NULL). */
+static enum weft_status give_roster(struct weft_coordinator *coordinator, const struct coordinator_member *to)
+{
+    uint32_t count = coordinator->options.workers + coordinator->options.shards;
     Weft__Control__Member *entries = weft_alloc_array(coordinator->env, count, sizeof *entries);
     Weft__Control__Member **pointers = weft_alloc_array(coordinator->env, count, sizeof *pointers);
-    if (!entries || !pointers || coordinator_placement_init(coordinator) != WEFT_OK) {
-        weft_free_bytes(coordinator->env, entries);
-        weft_free_bytes(coordinator->env, pointers);
-        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", count);
-        return;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
-        weft__control__member__init(&entries[i]);
-        entries[i].member = member->member;
-        entries[i].role = member->role;
-        entries[i].index = member->index;
-        entries[i].name = member->who;
-        entries[i].host = member->host;
-        entries[i].device = member->device;
-        entries[i].pid = member->pid;
-        entries[i].incarnation = member->incarnation;
-        entries[i].endpoint_first = member->endpoint_first;
-        entries[i].n_addresses = member->endpoint_count;
-        entries[i].addresses = member->addresses;
-        pointers[i] = &entries[i];
+    uint32_t used = 0;
+    for (uint32_t i = 0; entries && pointers && i < coordinator->member_count; i++) {
+        const struct coordinator_member *member = coordinator->members[i];
+        bool shard = member->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+        if (!shard && (member->index >= coordinator->options.workers || coordinator->workers[member->index] != member)) continue;
+        WEFT_ASSERT(used < count);
+        coordinator_describe(member, &entries[used]);
+        pointers[used] = &entries[used];
+        used++;
     }
     char name[WEFT_LIMIT_NAME_BYTES + 1];
     name_coordinator(coordinator, name, sizeof name);
     Weft__Control__Roster roster = WEFT__CONTROL__ROSTER__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    roster.epoch = COORDINATOR_EPOCH;
-    roster.n_members = count;
+    roster.epoch = coordinator->epoch_in_force;
+    roster.n_members = used;
     roster.members = pointers;
     roster.coordinator = name;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ROSTER;
     message.roster = &roster;
-    enter(coordinator, COORDINATOR_CONNECTING);
-    coordinator_broadcast(coordinator, &message, NULL);
+    bool room = entries && pointers;
+    if (room && to) coordinator_send(coordinator, to, &message);
+    if (room && !to) coordinator_broadcast(coordinator, &message, NULL);
     weft_free_bytes(coordinator->env, entries);
     weft_free_bytes(coordinator->env, pointers);
+    return room ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+enum weft_status coordinator_send_roster_to(struct weft_coordinator *coordinator, const struct coordinator_member *newcomer)
+{
+    return give_roster(coordinator, newcomer);
+}
+
+static void send_roster(struct weft_coordinator *coordinator)
+{
+    if (coordinator_placement_init(coordinator) != WEFT_OK) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", coordinator->member_count);
+        return;
+    }
+    enter(coordinator, COORDINATOR_CONNECTING);
+    if (give_roster(coordinator, NULL) != WEFT_OK)
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", coordinator->member_count);
 }
 
 static void free_addresses(struct weft_coordinator *coordinator, struct coordinator_member *member)
@@ -505,16 +565,36 @@ static void endpoints_from(struct weft_coordinator *coordinator, struct coordina
         return;
     }
     member->state = MEMBER_ADDRESSED;
-    if (everybody_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
+    if (member->newcomer) coordinator_grow(coordinator);
+    else if (everybody_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
+}
+
+static void send_go(struct weft_coordinator *coordinator, const struct coordinator_member *newcomer)
+{
+    Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    go.epoch = coordinator->epoch_in_force;
+    go.committed = coordinator->committed;
+    go.codec_steps = coordinator->codec_steps;
+    if (coordinator->cost_known) go.cost = &coordinator->cost;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
+    message.go = &go;
+    if (newcomer) coordinator_send(coordinator, newcomer, &message);
+    else coordinator_broadcast(coordinator, &message, NULL);
 }
 
 static void ready_from(struct weft_coordinator *coordinator, struct coordinator_member *member, const Weft__Control__Ready *ready)
 {
-    if (coordinator->state != COORDINATOR_CONNECTING || member->state != MEMBER_ADDRESSED || ready->epoch != COORDINATOR_EPOCH) {
+    bool late = coordinator->state == COORDINATOR_RUNNING && !member->newcomer; /* it has come in, and was given a roster */
+    if ((coordinator->state != COORDINATOR_CONNECTING && !late) || member->state != MEMBER_ADDRESSED || ready->epoch == 0 || ready->epoch > coordinator->epoch_in_force) {
         coordinator_lose(coordinator, member, "it sent Ready when that was not due");
         return;
     }
     member->state = MEMBER_READY;
+    if (late) {
+        send_go(coordinator, member);
+        return;
+    }
     if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0) {
         const Weft__Control__LinkCost *said = ready->cost;
         coordinator->cost = (Weft__Control__LinkCost){
@@ -524,14 +604,8 @@ static void ready_from(struct weft_coordinator *coordinator, struct coordinator_
         coordinator->cost_known = true;
     }
     if (!everybody_at(coordinator, MEMBER_READY)) return;
-    Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    go.epoch = COORDINATOR_EPOCH;
-    if (coordinator->cost_known) go.cost = &coordinator->cost;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
-    message.go = &go;
     enter(coordinator, COORDINATOR_RUNNING);
-    coordinator_broadcast(coordinator, &message, NULL);
+    send_go(coordinator, NULL);
 }
 
 /* ---- leaving ---- */
@@ -547,7 +621,7 @@ static void leave_from(struct weft_coordinator *coordinator, struct coordinator_
 {
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
     bool workers_done = coordinator_staying(coordinator) == 0;
-    if (coordinator->state != COORDINATOR_RUNNING || (!worker && !workers_done)) {
+    if (coordinator->state != COORDINATOR_RUNNING || member->newcomer || (!worker && !workers_done)) {
         char why[160];
         snprintf(why, sizeof why, "it left %s%s%.100s", worker || coordinator->state != COORDINATOR_RUNNING
                                                               ? "before the job had begun" : "while workers were running",
@@ -581,7 +655,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     struct coordinator_member *member = connection->member;
     member->heard_ns = connection->heard_ns;
     if (member->state >= MEMBER_LEFT || coordinator->state == COORDINATOR_ENDED) return; /* still draining: nothing counts */
-    bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER, running = coordinator->state == COORDINATOR_RUNNING;
+    bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER, running = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     switch (message->body_case) {
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS: endpoints_from(coordinator, member, message->endpoints); break;
@@ -720,7 +794,7 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     WEFT_ASSERT(options->size == sizeof *options && options->send && options->close);
     if (options->workers == 0 || options->workers > WEFT_LIMIT_WORKERS || options->shards > WEFT_LIMIT_SHARDS) return WEFT_ERR_INVALID;
     if (!options->job || options->job[0] == 0 || strlen(options->job) > WEFT_LIMIT_NAME_BYTES) return WEFT_ERR_INVALID;
-    if (options->workers_min > options->workers) return WEFT_ERR_INVALID;
+    if (options->workers_min > options->workers || options->workers_max > WEFT_LIMIT_WORKERS) return WEFT_ERR_INVALID;
     if (options->heartbeat_ns == 0 || options->join_ns == 0) return WEFT_ERR_INVALID;
     struct weft_coordinator *coordinator = weft_alloc_zero(env, sizeof *coordinator);
     if (!coordinator) return WEFT_ERR_NO_MEMORY;
@@ -739,8 +813,11 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->options.job = coordinator->job;
     coordinator->options.host = coordinator->host;
     coordinator->options.secret = coordinator->secret;
-    coordinator->members = weft_alloc_zero(env, (options->workers + options->shards) * sizeof *coordinator->members);
-    coordinator->workers = weft_alloc_zero(env, options->workers * sizeof *coordinator->workers);
+    uint32_t most = options->workers_max > options->workers ? options->workers_max : options->workers;
+    coordinator->member_room = most + options->shards;
+    coordinator->next_place = coordinator->workers_at_start = options->workers;
+    coordinator->members = weft_alloc_zero(env, coordinator->member_room * sizeof *coordinator->members);
+    coordinator->workers = weft_alloc_zero(env, most * sizeof *coordinator->workers);
     coordinator->shards = weft_alloc_zero(env, (options->shards + 1) * sizeof *coordinator->shards);
     if (!coordinator->job || !coordinator->host || (with_secret && !coordinator->secret) || !coordinator->members || !coordinator->workers ||
         !coordinator->shards) {

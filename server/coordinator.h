@@ -41,6 +41,7 @@ struct coordinator_member {
     uint64_t committed;      /* and knows this step to be good */
     uint64_t codec_steps;    /* the most that its codecs have counted */
     uint32_t place;          /* workers: their order; ranks follow it without gaps */
+    bool newcomer;           /* workers: waits to be let in at the end of a step */
     uint32_t joined;         /* workers: 0, or it is out of data; larger: later */
 };
 
@@ -88,7 +89,9 @@ struct weft_coordinator {
     size_t connection_count, connection_room;
 
     struct coordinator_member **members; /* owned, in the order of joining */
-    uint32_t member_count;
+    uint32_t member_count, member_room, next_place, workers_at_start;
+    uint64_t codec_steps; /* of the membership in force */
+    bool grown;           /* newcomers have come in: who rested meanwhile does not know them, nor they it */
     struct coordinator_member **workers, **shards; /* by index; NULL: not there yet */
     uint32_t worker_count, shard_count, worker_left_count;
     uint32_t epoch;          /* of the membership; above the one in force while the others agree to go on */
@@ -121,6 +124,11 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
 /* A member is gone or has broken the protocol: MemberLost to everybody else, `ended` once. */
 void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_member *member, const char *why);
 
+/* Fill in what others learn of a member; it points into the member. */
+void coordinator_describe(const struct coordinator_member *member, Weft__Control__Member *entry);
+/* The membership in force, and how to reach it, to one who is new in it. */
+enum weft_status coordinator_send_roster_to(struct weft_coordinator *coordinator, const struct coordinator_member *newcomer);
+
 /* coordinator_shrink.c */
 /* Can the job go on without this worker, which is lost? Then the others have been asked to agree. */
 bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost);
@@ -130,6 +138,9 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator); /* one fewe
 void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Join *join);
 /* A member of the job that rests since it has joined; NULL: none. */
 const struct coordinator_member *coordinator_resting(const struct weft_coordinator *coordinator);
+/* A newcomer can be reached: the others let it in at the end of a step. Nothing to do when nobody waits. */
+void coordinator_grow(struct weft_coordinator *coordinator);
+uint32_t coordinator_waiting(const struct weft_coordinator *coordinator); /* newcomers */
 void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
 uint32_t coordinator_staying(const struct weft_coordinator *coordinator); /* workers that have neither left nor been lost */
 

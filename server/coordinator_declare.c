@@ -257,8 +257,9 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
     return true;
 }
 
-/* Declared, to the owning shards or to all workers. */
-static void send_declared(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor, bool to_workers)
+/* Declared, to the owning shards, to all workers, or to one of them. */
+static void send_declared(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor, bool to_workers,
+                          const struct coordinator_member *only)
 {
     Weft__Control__Chunk **pointers = weft_alloc_array(coordinator->env, tensor->chunk_count + 1, sizeof *pointers);
     if (!pointers) {
@@ -275,7 +276,7 @@ static void send_declared(struct weft_coordinator *coordinator, struct coordinat
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED;
     message.declared = &declared;
     for (uint32_t i = 0; to_workers && i < coordinator->options.workers; i++)
-        coordinator_send(coordinator, coordinator->workers[i], &message);
+        if (!only || only == coordinator->workers[i]) coordinator_send(coordinator, coordinator->workers[i], &message);
     for (uint32_t i = 0; !to_workers && i < coordinator->options.shards; i++)
         if (tensor->shard_owes[i]) coordinator_send(coordinator, coordinator->shards[i], &message);
     weft_free_bytes(coordinator->env, pointers);
@@ -287,7 +288,7 @@ static void announce(struct weft_coordinator *coordinator, struct coordinator_te
     tensor->announced = true;
     weft_log(coordinator->env, WEFT_LOG_DEBUG, "coordinator", "tensor %u '%s' declared, %u chunks", tensor->declare.ordinal,
              tensor->declare.name, tensor->chunk_count);
-    send_declared(coordinator, tensor, true);
+    send_declared(coordinator, tensor, true, NULL);
 }
 
 /* ---- messages ---- */
@@ -349,6 +350,10 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         if (coordinator->state == COORDINATOR_ENDED) return;
     }
     worker->declared_count++;
+    if (tensor->announced) { /* it came later than the tensor */
+        send_declared(coordinator, tensor, true, worker);
+        return;
+    }
     coordinator_check_left(coordinator);
     if (coordinator->state == COORDINATOR_ENDED) return;
     if (++tensor->declared_count < coordinator->options.workers) return;
@@ -357,7 +362,7 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
     if (tensor->declare.mode == WEFT_WIRE_MODE_SERVER) {
         if (!place(coordinator, tensor)) return;
         tensor->placed = true;
-        send_declared(coordinator, tensor, false);
+        send_declared(coordinator, tensor, false, NULL);
     } else {
         announce(coordinator, tensor);
     }

@@ -12,14 +12,29 @@
  * rest, all go on together, and nobody need be asked: they all wait for that.
  *
  *     Join ──► epoch + 1, Joined(epoch) to all ──► Shrink of those that do not rest ──► Shrunk(epoch, members) ──► in force
- *          ──► all rest: Shrunk(epoch, everybody, last) ──► in force */
+ *          ──► all rest: Shrunk(epoch, everybody, last) ──► in force
+ *
+ * A worker that comes while the job runs (workers_max) waits. The others agree at the end of a step, or on whatever else comes first.
+ *
+ *     Endpoints ──► epoch + 1, Grow(epoch) to the others ──► Shrink of all ──► Shrunk(epoch, members, newcomers) ──► in force
+ *                                                                          └─► to the newcomer: Roster, Ready, Go */
 #include "server/coordinator.h"
 
 #include <stdio.h>
 
 static bool stays(const struct coordinator_member *member)
 {
-    return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->state < MEMBER_LEFT;
+    return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->state < MEMBER_LEFT && !member->newcomer;
+}
+
+/* A newcomer that can be let in. */
+static bool comes(const struct coordinator_member *member) { return member->newcomer && member->state == MEMBER_ADDRESSED; }
+
+uint32_t coordinator_waiting(const struct weft_coordinator *coordinator)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) count += coordinator->members[i]->newcomer && coordinator->members[i]->state < MEMBER_LEFT;
+    return count;
 }
 
 uint32_t coordinator_staying(const struct weft_coordinator *coordinator)
@@ -64,7 +79,7 @@ static struct coordinator_member *next_member(const struct weft_coordinator *coo
     struct coordinator_member *found = NULL;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        bool goes_on = stays(member) && (everybody || !member->joined);
+        bool goes_on = everybody ? stays(member) : (stays(member) && !member->joined) || comes(member);
         if (goes_on && (int64_t)member->place > after && (!found || member->place < found->place)) found = member;
     }
     return found;
@@ -84,8 +99,10 @@ static const struct coordinator_member *end_rest(struct weft_coordinator *coordi
     return last;
 }
 
-static void put_in_force(struct weft_coordinator *coordinator, bool everybody, uint32_t count, uint32_t *members, uint64_t committed)
+static void put_in_force(struct weft_coordinator *coordinator, bool everybody, uint32_t *members, uint64_t committed, Weft__Control__Member *newcomers,
+                         Weft__Control__Member **pointers)
 {
+    uint32_t count, newcomer_count = 0;
     uint32_t rank = 0;
     uint64_t codec_steps = 0;
     int64_t after = -1;
@@ -93,6 +110,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
         after = member->place;
         members[rank] = member->member;
     }
+    count = rank;
     for (uint32_t r = 0; r < coordinator->options.workers; r++) coordinator->workers[r] = NULL;
     for (rank = 0; rank < count; rank++) {
         struct coordinator_member *member = coordinator->members[members[rank]];
@@ -100,11 +118,16 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
         member->index = rank;
         snprintf(member->who, sizeof member->who, "rank %u (%s, pid %llu)", rank, member->host, (unsigned long long)member->pid);
         if (member->codec_steps > codec_steps) codec_steps = member->codec_steps;
+        if (!member->newcomer && !(everybody && coordinator->grown)) continue;
+        coordinator_describe(member, &newcomers[newcomer_count]);
+        pointers[newcomer_count] = &newcomers[newcomer_count];
+        newcomer_count++;
     }
     coordinator->options.workers = coordinator->worker_count = count;
     coordinator->worker_left_count = 0;
     coordinator->epoch_in_force = coordinator->epoch;
     coordinator->committed = committed;
+    coordinator->codec_steps = codec_steps;
     Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     shrunk.epoch = coordinator->epoch;
@@ -112,11 +135,43 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
     shrunk.codec_steps = codec_steps;
     shrunk.n_members = count;
     shrunk.members = members;
+    shrunk.n_newcomers = newcomer_count;
+    shrunk.newcomers = pointers;
     if (everybody) shrunk.last = end_rest(coordinator)->member + 1;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRUNK;
     message.shrunk = &shrunk;
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s goes on with %u workers, epoch %u, after step %llu", coordinator->job,
              count, coordinator->epoch, (unsigned long long)committed);
+    coordinator_broadcast(coordinator, &message, NULL);
+    for (rank = 0; rank < count; rank++) { /* they begin with the roster */
+        struct coordinator_member *member = coordinator->members[members[rank]];
+        if (!member->newcomer) continue;
+        member->newcomer = false;
+        coordinator->grown = true;
+        if (coordinator_send_roster_to(coordinator, member) != WEFT_OK)
+            coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", count);
+        if (coordinator->state == COORDINATOR_ENDED) return;
+    }
+    coordinator_grow(coordinator); /* who waits still */
+}
+
+void coordinator_grow(struct weft_coordinator *coordinator)
+{
+    const struct coordinator_member *newcomer = NULL;
+    for (uint32_t i = 0; i < coordinator->member_count && !newcomer; i++)
+        if (comes(coordinator->members[i])) newcomer = coordinator->members[i];
+    /* Whatever the others are to agree on comes with it. */
+    if (!newcomer || coordinator->state != COORDINATOR_RUNNING || coordinator->epoch != coordinator->epoch_in_force) return;
+    char text[COORDINATOR_WHO_BYTES + 40];
+    Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    coordinator->epoch++;
+    coordinator->shrink_began_ns = 0; /* a step may take its time; from the first that has ended it on the others are waited for */
+    snprintf(text, sizeof text, "%s has come", newcomer->who);
+    grow.epoch = coordinator->epoch;
+    grow.text = text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_GROW;
+    message.grow = &grow;
     coordinator_broadcast(coordinator, &message, NULL);
 }
 
@@ -153,13 +208,18 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator)
     bool everybody = staying > 0 && resting == staying;
     if (everybody && coordinator->epoch == coordinator->epoch_in_force) next_epoch(coordinator, coordinator_resting(coordinator)); /* the others left */
     if (!agreed || staying == 0 || coordinator->epoch == coordinator->epoch_in_force) return;
-    uint32_t *members = weft_alloc_array(coordinator->env, staying, sizeof *members);
-    if (!members) {
-        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", staying);
-        return;
+    uint32_t most = staying + coordinator_waiting(coordinator);
+    uint32_t *members = weft_alloc_array(coordinator->env, most, sizeof *members);
+    Weft__Control__Member *newcomers = weft_alloc_array(coordinator->env, most, sizeof *newcomers);
+    Weft__Control__Member **pointers = weft_alloc_array(coordinator->env, most, sizeof *pointers);
+    if (!members || !newcomers || !pointers) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", most);
+    } else {
+        put_in_force(coordinator, everybody, members, committed, newcomers, pointers);
     }
-    put_in_force(coordinator, everybody, everybody ? staying : staying - resting, members, committed);
     weft_free_bytes(coordinator->env, members);
+    weft_free_bytes(coordinator->env, newcomers);
+    weft_free_bytes(coordinator->env, pointers);
 }
 
 void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Join *join)
@@ -186,6 +246,7 @@ void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator
         coordinator_lose(coordinator, worker, "it sent Shrink when that was not due");
         return;
     }
+    if (coordinator->shrink_began_ns == 0) coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
     worker->agreed_epoch = shrink->epoch;
     worker->committed = shrink->committed;
     worker->codec_steps = shrink->codec_steps;
@@ -195,7 +256,7 @@ void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator
 void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     bool waits = coordinator->state == COORDINATOR_RUNNING && coordinator->epoch != coordinator->epoch_in_force;
-    if (!waits || now_ns - coordinator->shrink_began_ns <= coordinator->options.join_ns) return;
+    if (!waits || coordinator->shrink_began_ns == 0 || now_ns - coordinator->shrink_began_ns <= coordinator->options.join_ns) return;
     const struct coordinator_member *late = NULL;
     uint32_t count = 0;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
@@ -205,7 +266,7 @@ void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_
         count++;
     }
     if (late)
-        coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "after a loss or a join job %.100s could not go on: %.200s%s did not agree within %llu s",
+        coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not go on with other workers: %.200s%s did not agree within %llu s",
                           coordinator->job, late->who, count > 1 ? " and others" : "",
                           (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)));
 }

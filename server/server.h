@@ -19,6 +19,7 @@ struct weft_coordinator_options {
     const char *job;          /* name; members of another job are refused */
     const char *secret;       /* NULL: none */
     uint32_t workers, shards; /* expected; 1..limits, shards may be 0 */
+    uint32_t workers_max;     /* of a job that may go on without workers: newcomers come in at the end of a step while there are fewer; 0: none do */
     uint32_t workers_min;     /* a lost worker does not end a job without shards while so many are left; default 0: it does */
     uint64_t heartbeat_ns;    /* silence after which a member is lost; default 30 s */
     uint64_t join_ns;         /* from creation until everybody must have joined and connected; default 300 s */

@@ -68,7 +68,7 @@ static int take_part_launched(const struct bench *bench, const struct weft_launc
         return 2;
     }
     const char *job = getenv("WEFT_JOB");
-    struct tool_coordinator *coordinator = tool_coordinate("weft bench", host, port, job && *job ? job : launcher->job, secret, launcher->ranks, 0, &port);
+    struct tool_coordinator *coordinator = tool_coordinate("weft bench", host, port, job && *job ? job : launcher->job, secret, launcher->ranks, 0, 0, &port);
     free(secret);
     int status = coordinator ? bench->take_part(bench->options) : 1;
     tool_coordinate_end(coordinator, LEAVE_MS);

@@ -42,7 +42,7 @@ static enum weft_status start(struct tool_coordinator *coordinator, const char *
 }
 
 struct tool_coordinator *tool_coordinate(const char *command, const char *host, uint16_t port, const char *job, const char *secret,
-                                         uint32_t workers, uint32_t workers_min, uint16_t *port_out)
+                                         uint32_t workers, uint32_t workers_min, uint32_t workers_max, uint16_t *port_out)
 {
     struct weft_error error = {0};
     struct weft_coordinator_options options;
@@ -52,6 +52,7 @@ struct tool_coordinator *tool_coordinate(const char *command, const char *host, 
     options.secret = secret;
     options.workers = workers;
     options.workers_min = workers_min;
+    options.workers_max = workers_max;
     options.shards = 0;
     options.ended = on_ended;
     options.context = coordinator;

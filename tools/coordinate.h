@@ -10,7 +10,7 @@ struct tool_coordinator;
 /* Listens at host:port, port 0: a free one, on a thread of its own. `secret` may be NULL on loopback. The port in use goes to
  * *port_out. NULL: "command: sentence" is on stderr. */
 struct tool_coordinator *tool_coordinate(const char *command, const char *host, uint16_t port, const char *job, const char *secret,
-                                         uint32_t workers, uint32_t workers_min, uint16_t *port_out);
+                                         uint32_t workers, uint32_t workers_min, uint32_t workers_max, uint16_t *port_out);
 /* Waits until the job has ended and all its processes have left, for at most `wait_ms`, then closes and frees. NULL is fine. */
 void tool_coordinate_end(struct tool_coordinator *coordinator, uint64_t wait_ms);
 

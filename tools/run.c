@@ -39,6 +39,10 @@ static const char help_text[] =
     "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0)\n"
     "      --min-workers N go on without workers that are lost while N are left (no shards; default: a lost\n"
     "                      worker ends the job)\n"
+    "      --restarts N    start a lost worker again, N times in all; it comes in at the end of a step (with\n"
+    "                      --min-workers; default 0)\n"
+    "      --max-workers N workers started by hand may come while there are fewer than N (with --min-workers; default:\n"
+    "                      none may)\n"
     "  -e, --engines N     engine threads of each shard (default: server.engines)\n"
     "  -j, --job NAME      name of the job (default: a new one)\n"
     "  -l, --log-dir DIR   log files shard0.log, rank0.log, ... (default weft-logs/JOB)\n"
@@ -56,7 +60,7 @@ static const char help_text[] =
     "Exit status: 0 all processes ended with 0 (or as many workers as --min-workers says), 1 not all did (which,\n"
     "why and its log on stderr), 2 wrong usage.\n";
 
-enum { LANES = 256, DEVICES, HTTP, MIN_WORKERS };
+enum { LANES = 256, DEVICES, HTTP, MIN_WORKERS, MAX_WORKERS, RESTARTS };
 static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
                                               {"shards", required_argument, NULL, 's'},
                                               {"engines", required_argument, NULL, 'e'},
@@ -66,6 +70,8 @@ static const struct option options_table[] = {{"workers", required_argument, NUL
                                               {"devices", required_argument, NULL, DEVICES},
                                               {"http", no_argument, NULL, HTTP},
                                               {"min-workers", required_argument, NULL, MIN_WORKERS},
+                                              {"max-workers", required_argument, NULL, MAX_WORKERS},
+                                              {"restarts", required_argument, NULL, RESTARTS},
                                               {"help", no_argument, NULL, 'h'},
                                               {"version", no_argument, NULL, 'V'},
                                               {NULL, 0, NULL, 0}};
@@ -74,6 +80,7 @@ struct run {
     struct weft_env *env;
     uint64_t workers, shards, engines; /* engines 0: not given */
     uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
+    uint64_t workers_max, restarts, restarted;
     struct run_process *last_lost;
     uint64_t doubt_at_ns; /* by then the coordinator must have said that the job goes on without all that are lost */
     const char *lanes, *devices;
@@ -128,6 +135,10 @@ static int parse(struct run *run, int argc, char **argv)
         case MIN_WORKERS:
             ok = tool_parse_number("weft run", "--min-workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers_min);
             break;
+        case MAX_WORKERS:
+            ok = tool_parse_number("weft run", "--max-workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers_max);
+            break;
+        case RESTARTS: ok = tool_parse_number("weft run", "--restarts", optarg, 0, 1000000, &run->restarts); break;
         case 'h': fputs(help_text, stdout); return 0;
         case 'V': tool_print_version("weft run"); return 0;
         default: return tool_option_error("weft run", argc, argv, answer);
@@ -146,6 +157,14 @@ static int parse(struct run *run, int argc, char **argv)
         return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
     if (run->workers_min > (run->launched ? run->launcher.ranks : run->workers) || (run->workers_min && run->shards))
         return tool_usage_error("weft run", "--min-workers is at most the number of workers, of a job without shards");
+    uint64_t workers = run->launched ? run->launcher.ranks : run->workers;
+    if ((run->workers_max || run->restarts) && !run->workers_min)
+        return tool_usage_error("weft run", "--max-workers and --restarts are for jobs that go on without workers: give --min-workers");
+    if (run->workers_max && run->workers_max < workers)
+        return tool_usage_error("weft run", "--max-workers is at least the number of workers");
+    if (run->restarts && run->launched)
+        return tool_usage_error("weft run", "--restarts: the workers are not this command's to start again, but the launcher's");
+    if (run->restarts && !run->workers_max) run->workers_max = workers;
     if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t")))
         return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
     if (log_dir && strlen(log_dir) >= sizeof run->log_dir)
@@ -219,6 +238,7 @@ static bool start_worker(struct run *run, uint32_t rank)
     char coordinator[350], job[WEFT_LIMIT_NAME_BYTES + 16], secret[RUN_PATH_BYTES + 64], number[32],
         lanes[300], devices[300];
     name_process(run, process, "rank", rank);
+    if (run->restarted) snprintf(process->log_path, sizeof process->log_path, "%s/rank%u.again%u.log", run->log_dir, rank, (unsigned)run->restarted);
     snprintf(coordinator, sizeof coordinator, "WEFT_COORDINATOR=%s", run->coordinator);
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
     snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
@@ -232,7 +252,7 @@ static bool start_worker(struct run *run, uint32_t rank)
         snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices),
             environment[used++] = devices;
     if (run->recorder[0]) environment[used++] = run->recorder;
-    return run_process_start(process, run->trainer, environment, rank == 0);
+    return run_process_start(process, run->trainer, environment, rank == 0 && !run->restarted);
 }
 
 static void reap(struct run *run);
@@ -265,7 +285,7 @@ static bool host_coordinator(struct run *run)
 {
     uint16_t port = 0;
     run->hosted = tool_coordinate("weft run", "127.0.0.1", 0, run->job, run->scratch.secret, (uint32_t)run->workers, (uint32_t)run->workers_min,
-                                  &port);
+                                  (uint32_t)run->workers_max, &port);
     snprintf(run->coordinator, sizeof run->coordinator, "127.0.0.1:%u", port);
     return run->hosted != NULL;
 }
@@ -280,7 +300,8 @@ static bool start_launched(struct run *run)
     if (!tool_read_secret("weft run", NULL, NULL, &run->secret)) return false;
     if (weft_host_port(run->coordinator, host, &port, &error) < 0) return fprintf(stderr, "weft run: %s\n", error.text), false;
     if (run->launcher.rank == 0) {
-        run->hosted = tool_coordinate("weft run", host, port, run->job, run->secret, run->launcher.ranks, (uint32_t)run->workers_min, &port);
+        run->hosted = tool_coordinate("weft run", host, port, run->job, run->secret, run->launcher.ranks, (uint32_t)run->workers_min,
+                                      (uint32_t)run->workers_max, &port);
         if (!run->hosted) return false;
     }
     run->watch = run_watch_start(run->coordinator, run->job, run->secret);
@@ -322,7 +343,8 @@ static bool goes_on_without(struct run *run, struct run_process *process)
 {
     char how[100];
     if (!run->workers_min || process < &run->processes[run->shards]) return false;
-    if (run->workers - ++run->workers_lost < run->workers_min) return false;
+    if (run->workers + run->restarted - ++run->workers_lost < run->workers_min) return false;
+    process->again = run->restarted < run->restarts;
     run_process_describe(process, how, sizeof how);
     run->last_lost = process;
     fprintf(stderr, "weft run: %s (pid %d) %s; the job goes on without it (%s)\n", process->name, (int)process->pid, how, process->log_path);
@@ -369,11 +391,34 @@ static void doubt_losses(struct run *run, uint64_t now_ns)
     if (run->first_failed) run->doubt_at_ns = WEFT_NEVER;
 }
 
+/* Lost workers begin again once the coordinator knows that they are lost: before that the job is full. */
+static void restart(struct run *run)
+{
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
+        struct run_process *process = &run->processes[i];
+        bool due = process->again && !run->first_failed && !run->interrupted_by && run->restarted < run->restarts;
+        if (!due || run->workers_lost > run_watch_survived(run->watch)) continue;
+        run_process_copy(process);
+        run_process_close(process);
+        *process = (struct run_process){.output_fd = -1, .log_fd = -1};
+        run->restarted++;
+        if (!start_worker(run, i - (uint32_t)run->shards)) run->first_failed = process;
+    }
+}
+
+static bool restart_pending(const struct run *run)
+{
+    bool pending = false;
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) pending |= run->processes[i].again;
+    return pending && !run->first_failed;
+}
+
 /* What the clock and the events ask for now. */
 static void decide(struct run *run)
 {
     uint64_t now_ns = weft_now_ns(run->env);
     doubt_losses(run, now_ns);
+    restart(run);
     bool failed = run->first_failed != NULL, workers_done = count_running(run, true) == 0;
     if (run->term_at_ns == WEFT_NEVER && (failed || workers_done)) run->term_at_ns = now_ns + GRACE_NS;
     if (run->interrupted_by && run->kill_at_ns == WEFT_NEVER) run->term_at_ns = now_ns;
@@ -387,7 +432,7 @@ static void decide(struct run *run)
 
 static void join_all(struct run *run)
 {
-    while (count_running(run, false) > 0) {
+    while (count_running(run, false) > 0) { /* a worker to be started again does not count: the job ends without it */
         struct pollfd fds[2] = {{.fd = run->signal_fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
         struct run_process *talker = &run->processes[run->shards];
         if (run->process_count > run->shards) fds[1].fd = talker->output_fd;
@@ -396,6 +441,7 @@ static void join_all(struct run *run)
                                : run->term_at_ns;
         if (run->doubt_at_ns < next_ns) next_ns = run->doubt_at_ns;
         uint64_t now_ns = weft_now_ns(run->env);
+        if (restart_pending(run) && next_ns > now_ns + WEFT_MS(5)) next_ns = now_ns + WEFT_MS(5);
         int timeout_ms = next_ns == WEFT_NEVER ? -1
                          : next_ns <= now_ns   ? 10
                                                : (int)((next_ns - now_ns) / 1000000) + 1;

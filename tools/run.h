@@ -18,6 +18,7 @@ struct run_process {
     char log_path[RUN_PATH_BYTES];
     pid_t pid;                  /* 0: not started */
     bool ended;
+    bool again;                 /* lost, and to be started again */
     int wait_status;            /* of waitpid, once ended */
     int output_fd;              /* read end of its standard output when that is copied; -1 */
     int output_error;           /* the first errno of copying it; 0: all is written */
@@ -32,6 +33,8 @@ bool run_process_start(struct run_process *process, char *const argv[], const ch
                        bool copy_output);
 /* Its pipe is readable (or closed): to the log and to our standard output. */
 void run_process_copy(struct run_process *process);
+/* Copy no more. */
+void run_process_close(struct run_process *process);
 /* To the child and everything it started. */
 void run_process_signal(const struct run_process *process, int signal_number);
 bool run_process_failed(const struct run_process *process);

@@ -100,6 +100,13 @@ void run_process_copy(struct run_process *process)
     }
 }
 
+void run_process_close(struct run_process *process)
+{
+    if (process->output_fd >= 0) close(process->output_fd);
+    if (process->log_fd >= 0) close(process->log_fd);
+    process->output_fd = process->log_fd = -1;
+}
+
 void run_process_signal(const struct run_process *process, int signal_number)
 {
     if (process->pid <= 0) return;

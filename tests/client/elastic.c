@@ -4,6 +4,7 @@
  *     elastic plain KILL_RANK
  *     elastic coded KILL_RANK
  *     elastic abort RANK
+ *     elastic grow MORE RANKS DIRECTORY [KILL_RANK KILL_STEP]...
  *     elastic join STEPS EPOCHS [KILL_RANK KILL_STEP]
  *
  * The state is a vector; each step adds the mean of what the ranks make of it, reproducibly. A rank (of the first
@@ -11,6 +12,8 @@
  * begins with a saved state at that step; `save` writes the state that step begins with. Every rank prints, at the end,
  * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after.
  * `coded`: a tensor under top-k; a rank is killed in the third step, and what the others owe becomes worth its share of their mean.
+ * `grow`: as without a word, until there are RANKS ranks again, a new one among them, and MORE steps; ranks that come take state from rank 0, which writes
+ * it to DIRECTORY/state-STEP. Prints "grew STEP" each time.
  * `join`: EPOCHS times each rank has STEPS steps and one more for each rank below it, then joins; with steps, codec and without. A rank
  * kills itself in a step, or, with KILL_STEP 0, while it rests: the others make steps until it is gone.
  * `abort`: every rank waits for what nobody will do, on groups and alone, and one of them aborts the job from another thread. */
@@ -174,6 +177,54 @@ static int coded(unsigned killed)
     return 0;
 }
 
+/* All ranks have rank 0's state; it writes it down. */
+static enum weft_status take_state(struct weft_session *session, const char *directory)
+{
+    struct weft_request request = {{0}};
+    enum weft_status status = weft_broadcast(session, state, TENSORS * COUNT, WEFT_F32, 0, &request);
+    if (status >= 0) status = weft_wait(&request, 0);
+    if (status < 0) return status;
+    if (weft_rank(session) == 0) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/state-%llu", directory, (unsigned long long)weft_step_next(session));
+        FILE *file = fopen(path, "wb");
+        if (!file || fwrite(state, sizeof state, 1, file) != 1 || fclose(file) != 0) die(session, path);
+    }
+    printf("grew %llu of %u\n", (unsigned long long)weft_step_next(session), weft_ranks(session));
+    fflush(stdout);
+    return WEFT_OK;
+}
+
+static int grows(uint64_t more, uint32_t ranks, const char *directory, const struct kill_order *orders, int order_count)
+{
+    struct weft_session *session;
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    unsigned born = weft_rank(session);
+    bool came = weft_step_next(session) > 1, take = came;
+    uint64_t end = UINT64_MAX;
+    fprintf(stderr, "the job runs, step %llu\n", (unsigned long long)weft_step_next(session));
+    while (weft_step_next(session) <= end) {
+        if (take) {
+            enum weft_status status = take_state(session, directory);
+            if (status < 0 && status != WEFT_ERR_PEER_LOST) die(session, "take_state");
+            take = status < 0; /* a rank lost at it: step_begin says so, and then again */
+            if (status == WEFT_OK && weft_ranks(session) == ranks) end = weft_step_next(session) + more - 1;
+        }
+        make_gradients(weft_rank(session), weft_step_next(session));
+        enum weft_status status = run_step(session, weft_step_next(session), orders, came ? 0 : order_count, born);
+        if (status < 0) fprintf(stderr, "%s\n", weft_error_text(session));
+        take |= status == WEFT_ERR_GREW;
+        if (status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW) continue;
+        if (status < 0) die(session, "step");
+        for (int t = 0; t < TENSORS; t++)
+            for (int i = 0; i < COUNT; i++) state[t][i] += grad[t][i];
+    }
+    printf("ranks %u steps %llu shrunk 0 hash %016llx\n", weft_ranks(session), (unsigned long long)weft_step_next(session) - 1,
+           (unsigned long long)hash_state());
+    weft_finalize(session);
+    return 0;
+}
+
 /* A step of `join`: the mean of the ranks' numbers, in place and preserved, and a tensor under random-k. 0: run it again. */
 static int join_step(struct weft_session *session, struct weft_tensor *tensor, unsigned born, uint64_t *runs)
 {
@@ -283,6 +334,11 @@ int main(int argc, char **argv)
         return joins(strtoull(argv[2], NULL, 10), atoi(argv[3]), argc > 4 ? (unsigned)atoi(argv[4]) : 99, argc > 5 ? strtoull(argv[5], NULL, 10) : 0);
     struct kill_order orders[8];
     int order_count = 0;
+    if (argc >= 5 && strcmp(argv[1], "grow") == 0) {
+        for (int a = 5; a + 1 < argc && order_count < 8; a += 2)
+            orders[order_count++] = (struct kill_order){(unsigned)atoi(argv[a]), (unsigned)atoi(argv[a + 1]), "middle"};
+        return grows(strtoull(argv[2], NULL, 10), (uint32_t)atoi(argv[3]), argv[4], orders, order_count);
+    }
     uint64_t steps = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, first = 1, save_step = 0, shrunk = 0;
     const char *directory = NULL;
     for (int a = 2; a + 2 < argc; a += 3) {

@@ -43,7 +43,8 @@ static void on_ended(void *context, enum weft_status status, const char *text)
     snprintf(harness->end_text, sizeof harness->end_text, "%s", text);
 }
 
-static struct harness *harness_create_with(uint32_t workers, uint32_t shards, uint32_t workers_min, const char *secret)
+static struct harness *harness_create_with(uint32_t workers, uint32_t shards, uint32_t workers_min, uint32_t workers_max,
+                                           const char *secret)
 {
     struct harness *harness = calloc(1, sizeof *harness);
     assert_non_null(harness);
@@ -58,6 +59,7 @@ static struct harness *harness_create_with(uint32_t workers, uint32_t shards, ui
     harness->options.workers = workers;
     harness->options.shards = shards;
     harness->options.workers_min = workers_min;
+    harness->options.workers_max = workers_max;
     harness->options.host = "hostb"; /* the first connection's process */
     harness->options.pid = 41;
     harness->options.send = on_send;
@@ -70,12 +72,17 @@ static struct harness *harness_create_with(uint32_t workers, uint32_t shards, ui
 
 struct harness *harness_create(uint32_t workers, uint32_t shards, const char *secret)
 {
-    return harness_create_with(workers, shards, 0, secret);
+    return harness_create_with(workers, shards, 0, 0, secret);
 }
 
 struct harness *harness_create_elastic(uint32_t workers, uint32_t workers_min)
 {
-    return harness_create_with(workers, 0, workers_min, NULL);
+    return harness_create_with(workers, 0, workers_min, 0, NULL);
+}
+
+struct harness *harness_create_growing(uint32_t workers, uint32_t workers_min, uint32_t workers_max)
+{
+    return harness_create_with(workers, 0, workers_min, workers_max, NULL);
 }
 
 void harness_free(struct harness *harness)

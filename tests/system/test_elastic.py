@@ -1,6 +1,7 @@
 """test_elastic.py - jobs that go on when workers are killed: the failed step is run again on those that are left, with the
 bits that a job of that size has from that state."""
 
+import glob
 import os
 import random
 import re
@@ -18,10 +19,11 @@ class Elastic(harness.JobTest):
     def run_elastic(self, workers, workers_min, words, name="run"):
         return self.run_job_words(workers, workers_min, [ELASTIC] + [str(word) for word in words], name)
 
-    def run_job_words(self, workers, workers_min, words, name="run", deadline_ms=60000):
+    def run_job_words(self, workers, workers_min, words, name="run", deadline_ms=60000, options=()):
         """Exit status, the workers' logs, and what weft run said."""
         command = [harness.PROGRAMS.weft, "run", "-n", str(workers), "--log-dir", self.path(name)]
         command += ["--min-workers", str(workers_min)] if workers_min else []
+        command += options
         done = subprocess.run(command + ["--"] + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, timeout=150, start_new_session=True, env={**os.environ, "WEFT_DEADLINE_MS": str(deadline_ms)})
         return done.returncode, self.logs(name, workers), done.stdout
@@ -121,6 +123,39 @@ class Elastic(harness.JobTest):
         code, text, output = self.run_elastic(4, 2, ["join", 3, 2, 0, 0], "resting")
         self.assertEqual(code, 0, text + output)
         list(self.joined(text, 2, 3))
+
+    def grown(self, text):
+        """The last step at which ranks came in."""
+        return max(int(step) for step, _ in re.findall(r"^grew (\d+) of (\d+)$", text, re.MULTILINE))
+
+    def test_a_lost_rank_is_started_again(self):
+        """It comes in at the end of a step; from there on the bits are those of a job of that size from that state."""
+        for killed in (2, 0):
+            with self.subTest(killed=killed):
+                name = f"again{killed}"
+                states = self.path("states-" + name)
+                os.makedirs(states)
+                code, text, output = self.run_job_words(4, 2, [ELASTIC, "grow", "12", "4", states, str(killed), "5"], name,
+                                                        options=["--restarts", "1"])
+                with open(self.path(name, f"rank{killed}.again1.log")) as file:
+                    text += file.read()
+                self.assertEqual(code, 0, text + output)
+                together = self.results(text, 4)
+                self.assertIn("with new ranks", text)
+                step = self.grown(text)
+                code, text, output = self.run_elastic(4, None, [step + 11, "from", os.path.join(states, f"state-{step}"), step], "four-" + name)
+                self.assertEqual(code, 0, text + output)
+                self.assertEqual(self.results(text, 4, 0), together)
+
+    def test_two_are_started_again(self):
+        states = self.path("states")
+        os.makedirs(states)
+        code, text, output = self.run_job_words(4, 1, [ELASTIC, "grow", "5", "4", states, "1", "4", "3", "4"], options=["--restarts", "2"])
+        for again in glob.glob(self.path("run", "*.again*.log")):
+            with open(again) as file:
+                text += file.read()
+        self.assertEqual(code, 0, text + output)
+        self.results(text, 4)
 
     def test_join_in_a_job_that_is_not_elastic(self):
         code, text, output = self.run_elastic(2, None, ["join", 1, 1])

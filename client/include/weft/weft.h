@@ -141,14 +141,21 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
  *                    Codecs have their contributions back. Buffers of calls in place are undefined but for preserve_input.
  * The text says who was lost. weft_step_begin answers WEFT_ERR_SHRUNK too, with no step open, when the loss came between two steps:
  * call it again. Ranks keep their order, without gaps. Groups and meshes end: make them again. Tensors with an optimiser or codec
- * "auto" cannot be declared in such jobs yet. step_end is one barrier longer in them. */
+ * "auto" cannot be declared in such jobs yet. step_end is one barrier longer in them.
+ *
+ * With weft run --restarts N or --max-workers N workers come in, too, while the job runs: those that are started again, or by hand. They
+ * wait in weft_init until the others have ended a step, well or not. Then these get, from the next step_begin or from step_end,
+ *   WEFT_ERR_GREW      as WEFT_ERR_SHRUNK, and there are new ranks, behind the old ones. Every rank takes the parameters and what else
+ *                      the trainer keeps from rank 0, by weft_broadcast; then call step_begin again.
+ * The new rank sees weft_step_next above 1 behind weft_init: it declares the same tensors, takes part in the same broadcasts, and
+ * begins that step. What follows has the bits of a job of that size from that state (codecs owe what they owed; a new rank owes nothing). */
 
 /* weft_shrink() - the same for those who have no steps: call it when an operation says WEFT_ERR_PEER_LOST. WEFT_ERR_SHRUNK: done,
  * the session goes on with the ranks that are left. WEFT_OK: nobody was lost. Collective, blocks. Not in a step. */
 WEFT_API enum weft_status weft_shrink(struct weft_session *session);
 
 /* weft_join() - this rank is out of data: the others go on without it. It takes no part in anything until all ranks have joined;
- * then all go on together, with the ranks as before, less the lost ones. In an elastic job, no step open, every request ended.
+ * then all go on together, with the ranks as before, less the lost ones (and new ones behind them). In an elastic job, no step open, every request ended.
  * To the others it is as if the rank were lost, but for the text: the step they are in is run again without it (WEFT_ERR_SHRUNK),
  * averages are those of the ranks that are left, groups and meshes end. Blocks; timeout_ms 0: the session's deadline.
  *   WEFT_OK            all have joined; *last_out (may be NULL) is the rank that did last: it has the newest parameters, to be broadcast.
