@@ -34,7 +34,7 @@ enum {
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
     HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
-    HOST_STAGE_BYTES = 768 << 10, /* memory between buffers that are not mapped */
+    HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 

@@ -17,13 +17,15 @@
  * A round moves one *block* of the vector, half a slot where ranks have a processor each and a whole one where they take turns: fewer
  * turns. Ranks may see that differently, so each says what it wants and the largest block is taken.
  *
- * In a slot of a sum each rank has a place: the others' contributions to it, or in its owner's stage its sum. */
+ * In a slot of a sum each rank has a place: the others' contributions to it, or in its owner's stage its sum. Places begin half a page
+ * away from where most buffers do: a processor compares addresses within a page first, and a load that seems to touch what was just stored
+ * waits until that store is through, which here takes as long as fetching a line from another core. */
 #include "collective/host.h"
 
 #include <string.h>
 
-enum { SLOTS = 3, SLOT_BYTES = 256 << 10, PLACE_BYTES = SLOT_BYTES / HOST_RANKS_MAX, LINE = 64, ACTIONS_AT_ONCE = 8 };
-_Static_assert(SLOTS * SLOT_BYTES == HOST_STAGE_BYTES, "as the peers are told");
+enum { SLOTS = 3, SLOT_BYTES = 256 << 10, PLACE_BYTES = SLOT_BYTES / HOST_RANKS_MAX, SKEW_BYTES = 2048, LINE = 64, ACTIONS_AT_ONCE = 8 };
+_Static_assert(SLOTS * SLOT_BYTES + SKEW_BYTES <= HOST_STAGE_BYTES && PLACE_BYTES % 4096 == 0, "as the peers are told");
 
 uint32_t host_stage_block(bool crowded) { return crowded ? SLOT_BYTES : SLOT_BYTES / 2; }
 bool host_stage_allows(uint64_t block) { return block >= PLACE_BYTES && block <= SLOT_BYTES; }
@@ -82,7 +84,7 @@ void host_stage_begin(struct weft_coll *coll)
     uint64_t block = bytes / 4, most = coll->host.stage_word.block;
     if (block < most / 4) block = most / 4;
     if (block > most) block = most;
-    uint64_t place = block / parts / LINE * LINE;
+    uint64_t place = block / parts / PLACE_BYTES * PLACE_BYTES;
     if (place < PLACE_BYTES) place = PLACE_BYTES;
     coll->host.place = place / coll->elem_bytes;
     uint64_t elems = coll->host.place * (coll->args.kind == WEFT_COLL_ALL_REDUCE ? ranks : 1);
@@ -110,7 +112,7 @@ static struct host_range part_of(const struct weft_coll *coll, uint64_t round, u
 
 static uint8_t *place_of(const struct weft_coll *coll, uint8_t *stage, uint64_t round, uint32_t rank)
 {
-    return stage + round % SLOTS * SLOT_BYTES + (sums(coll) ? rank * coll->host.place * coll->elem_bytes : 0);
+    return stage + SKEW_BYTES + round % SLOTS * SLOT_BYTES + (sums(coll) ? rank * coll->host.place * coll->elem_bytes : 0);
 }
 
 /* ---- the three actions ---- */
