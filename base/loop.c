@@ -59,6 +59,10 @@ struct weft_loop {
     struct baton baton;
     struct compute compute;
     uint64_t runner_wake_ns; /* the holder's: when a resting runner wakes by itself */
+    struct guest {
+        struct float_env floats;
+        int cancellable;
+    } borrower;              /* the holder's, while it is one by weft_loop_borrow */
 };
 
 /* An address that is this thread's own while it lives: cheaper than a thread id. */
@@ -520,11 +524,6 @@ static bool leaves_urgent(struct weft_loop *loop)
 
 /* The engine's arithmetic is the same on every thread, whatever rounding its owner has set; and a thread that is
  * cancelled must not take the baton with it. */
-struct guest {
-    struct float_env floats;
-    int cancellable;
-};
-
 static void guest_begin(struct guest *guest)
 {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guest->cancellable);
@@ -671,4 +670,38 @@ void weft_loop_give(struct weft_loop *loop)
 {
     WEFT_ASSERT(holds(loop) && !loop->stepping);
     baton_give(&loop->baton, &(struct baton_turn){0}, leaves_urgent(loop));
+}
+
+/* --- borrowing: by a thread that has something short to do and steps nothing --- */
+
+bool weft_loop_borrow(struct weft_loop *loop)
+{
+    struct baton_turn turn = {.mark = thread_mark()};
+    struct guest guest;
+    if (atomic_load(&loop->baton.stop) || !mailbox_empty(&loop->mail)) return false;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guest.cancellable); /* before it holds anything */
+    if (!baton_take(&loop->baton, &turn, false)) {
+        pthread_setcancelstate(guest.cancellable, NULL);
+        return false;
+    }
+    float_env_begin(&guest.floats);
+    loop->borrower = guest;
+    return true;
+}
+
+void weft_loop_give_back(struct weft_loop *loop, bool changed)
+{
+    WEFT_ASSERT(holds(loop) && !loop->stepping);
+    struct guest guest = loop->borrower;
+    float_env_end(&guest.floats);
+    baton_give(&loop->baton, &(struct baton_turn){0}, changed && leaves_urgent(loop));
+    pthread_setcancelstate(guest.cancellable, NULL);
+}
+
+void weft_loop_relax(const struct weft_loop *loop)
+{
+    if (loop->crowded) sched_yield();
+#ifdef __x86_64__
+    else __builtin_ia32_pause();
+#endif
 }

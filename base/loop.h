@@ -121,6 +121,14 @@ void weft_loop_stop(struct weft_loop *loop);
 enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns);
 void weft_loop_give(struct weft_loop *loop);
 
+/* Any thread that does not hold the loop: hold it if it has a runner, nobody holds it or waits for it, and no letter is in it; never
+ * waits. For work of a microsecond or so that needs no step; until the give its thread is not cancelled and computes in the default
+ * floating-point environment. `changed`: a timer was started, or a pollable has something to wait for; else nobody need be told. */
+bool weft_loop_borrow(struct weft_loop *loop);
+void weft_loop_give_back(struct weft_loop *loop, bool changed);
+/* Holder, between two looks of its own at memory that another process writes: lets others have the core where they need it. */
+void weft_loop_relax(const struct weft_loop *loop);
+
 /* ---- long computations ----
  * No step of a loop may be long: arithmetic on more than WEFT_LOOP_SLICE elements is cut into slices by its owner, or,
  * where it cannot be cut, is a task for the loop's compute thread (one per loop, started with the first long task, so

@@ -35,6 +35,10 @@ enum weft_status client_call_take(struct weft_session *session, const struct cli
                                   struct client_request **request_out);
 /* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
 enum weft_status client_call_submit(struct client_request *request);
+#define CLIENT_BRIEF_ELEMS 4096u /* more of anything is not short */
+/* Caller's thread, from the submit: is it over already (brief.c), or on its way? false: nothing has happened. */
+bool client_call_brief(struct client_request *request);
+void client_brief_waited(const struct client_request *request); /* somebody waits for it */
 /* Engine: the letter by which a single call starts. */
 void client_call_start(struct weft_mail *mail);
 /* Engine: an operation of a call, or of several, has failed: the session ends with that. */
@@ -46,5 +50,7 @@ void client_weigh_args(const struct client_request *request, struct weft_coll_ar
 /* Engine: what the group is asked for. */
 struct weft_coll_args client_call_args(const struct client_request *request);
 struct weft_group *client_call_group(const struct client_request *request);
+enum weft_status client_call_post(struct client_group_op *op, struct weft_error *error);
+void client_call_done(struct client_group_op *op, enum weft_status status, const char *text);
 
 #endif

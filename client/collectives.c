@@ -21,7 +21,7 @@ void client_call_failed(struct client_group_op *op, enum weft_status status, con
     client_engine_group_op_failed(op, status, text); /* the ranks are out of step: this session is over */
 }
 
-static void on_done(struct client_group_op *op, enum weft_status status, const char *text)
+void client_call_done(struct client_group_op *op, enum weft_status status, const char *text)
 {
     struct client_request *request = weft_container_of(op, struct client_request, op);
     struct weft_session *session = request->session;
@@ -64,7 +64,7 @@ struct weft_coll_args client_call_args(const struct client_request *request)
     return args;
 }
 
-static enum weft_status post(struct client_group_op *op, struct weft_error *error)
+enum weft_status client_call_post(struct client_group_op *op, struct weft_error *error)
 {
     struct client_request *request = weft_container_of(op, struct client_request, op);
     if (request->stage) return client_stage_post(request, error);
@@ -84,8 +84,8 @@ void client_call_start(struct weft_mail *mail)
     request->op.ready = true;
     request->op.session = request->session;
     request->at_once = weft_list_empty(client_engine_group_queue(&request->op));
-    request->op.post = post;
-    request->op.done = on_done;
+    request->op.post = client_call_post;
+    request->op.done = client_call_done;
     if (request->weighted) {
         client_weigh_start(request);
         return;
@@ -257,7 +257,7 @@ enum weft_status client_call_submit(struct client_request *request)
 {
     WEFT_TRY(stage(request));
     if (client_batch_open(request->session)) client_batch_gather(request);
-    else client_request_post(request, client_call_start);
+    else if (!client_call_brief(request)) client_request_post(request, client_call_start);
     return WEFT_IN_PROGRESS;
 }
 

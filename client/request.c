@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "client/batch.h"
+#include "client/call.h"
 #include "client/comm.h"
 #include "client/server_path.h"
 #include "client/session.h"
@@ -210,6 +211,7 @@ enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_m
     enum weft_status status = look_at(user_request);
     if (status != WEFT_IN_PROGRESS) return status;
     struct client_request *request = client_request_of(user_request);
+    client_brief_waited(request);
     /* Without a timeout of the caller's own, the operation's deadline comes first and brings the better sentence. */
     uint64_t timeout_ns = request->session->settings.deadline_ns + 2 * CLIENT_GRACE_NS;
     if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);

@@ -117,6 +117,10 @@ struct weft_session {
     struct weft_list tensors;         /* struct weft_tensor.session_link */
     uint32_t tensor_count, reduce_tensor_count;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* weft_set_plan */
+    struct client_brief {                 /* brief.c */
+        _Atomic(const struct client_request *) late; /* begun by its call, and left to the engine: by itself no reason to look at it */
+        _Atomic uint32_t rest;            /* so many calls go to the engine at once */
+    } brief;
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;
     struct weft_list memory;          /* weft_alloc's blocks */

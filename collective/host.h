@@ -5,6 +5,7 @@
  *   host_run.c     one operation after the other: its phases
  *   host_work.c    the arithmetic on one slice of everybody's buffers
  *   host_stage.c   the same through memory in between, where buffers are not mapped
+ *   host_brief.c   a short one that is announced and over within the call, where the others come at once
  *
  * One pass instead of messages. Every rank announces its call and its buffers in its own segment. Once all have come, rank i
  * loads slice i of all inputs, sums by T in registers, and stores the sum into all outputs; once all have said that they are
@@ -90,6 +91,14 @@ struct host_peer {
     uint64_t in_address, out_address;
 };
 
+/* A call that is announced: what its line says, beside the numbers. */
+struct host_call {
+    enum weft_coll_kind kind;
+    uint64_t count; /* these four as in the header of a message */
+    uint32_t root;
+    uint8_t dtype, op;
+};
+
 enum host_state { HOST_ASKING = 1, HOST_ON, HOST_OFF };
 
 struct host {
@@ -108,6 +117,9 @@ struct host {
     struct weft_list queue;      /* struct weft_coll.host.link, by number */
     struct weft_pollable pollable;
     bool polled;
+    struct weft_coll_args asked; /* the last brief call that was looked at, */
+    struct host_call brief;      /* and how it is announced; no kind: none yet */
+    uint32_t brief_count;        /* brief ones since the loop was stepped for one */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_moved_bytes) */
     struct host_peer peers[];    /* (ranks,) own one: mapping unused */
 };
@@ -122,6 +134,7 @@ void host_free(struct weft_group *group); /* nothing of the group is in a buffer
 static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number & 1].post; }
 static inline uint8_t *host_data_of(struct host_segment *segment, uint64_t number) { return segment->posts[number & 1].data; }
 void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number);
+void host_announce_short(struct host *host, const struct host_call *call, const void *from, size_t bytes, uint64_t number, uint64_t sequence);
 void host_tell(struct host *host, const struct weft_coll *coll); /* a call that goes by messages */
 /* The peer has called number `sequence` of the group by messages: NULL, or what it called. */
 const struct host_post *host_called_otherwise(const struct host *host, uint32_t rank, uint64_t sequence);
@@ -152,8 +165,8 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
 /* host_work.c */
 struct host_range host_slice(const struct weft_coll *coll);
 bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args);
-size_t host_short_bytes(const struct weft_coll *coll); /* contribution of this rank */
-void host_work_short(struct host *host, struct weft_coll *coll);
+size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* contribution of this rank */
+void host_work_short(struct host *host, const struct weft_coll_args *args, uint64_t number);
 /* outs[each] = the sum of sources[each rank], (count,) of the operation's type. */
 void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8_t *const *outs, uint32_t out_count, uint64_t count);
 /* < 0: the memory of *culprit_out cannot be reached. */

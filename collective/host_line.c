@@ -23,37 +23,58 @@ static void wake_sleepers(struct host *host)
 }
 
 /* What the announcement and the word about the call have in common. */
-static inline void describe_call(struct host_post *post, const struct weft_coll *coll)
+static inline void describe_call(struct host_post *post, const struct host_call *call, uint64_t sequence)
 {
-    post->sequence = coll->sequence;
-    post->count = coll->header.count;
-    post->kind = coll->header.kind;
-    post->dtype = coll->header.dtype;
-    post->op = coll->header.op;
-    post->root = coll->header.root;
+    post->sequence = sequence;
+    post->count = call->count;
+    post->kind = (uint8_t)call->kind;
+    post->dtype = call->dtype;
+    post->op = call->op;
+    post->root = call->root;
+}
+
+static inline struct host_call call_of(const struct weft_coll *coll)
+{
+    const struct coll_header *header = &coll->header;
+    return (struct host_call){(enum weft_coll_kind)header->kind, header->count, header->root, header->dtype, header->op};
+}
+
+static inline void publish(struct host *host, struct host_post *post, uint64_t number)
+{
+    atomic_store_explicit(&post->turn, host->salt + number + 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* before the looks who sleeps */
+    wake_sleepers(host);
+}
+
+void host_announce_short(struct host *host, const struct host_call *call, const void *from, size_t bytes, uint64_t number, uint64_t sequence)
+{
+    struct host_post *post = host_post_of(host->segment, number);
+    if (bytes > HOST_WORD_BYTES) memcpy(host_data_of(host->segment, number), from, bytes);
+    /* From here on stores to one line only, and no instruction that waits for them: the others poll this line, and what is stored
+     * in one go moves to them once. */
+    describe_call(post, call, sequence);
+    post->flags = 0;
+    if (bytes == sizeof(uint64_t)) memcpy(post->word, from, sizeof(uint64_t)); /* inline */
+    else if (bytes > 0 && bytes <= HOST_WORD_BYTES) memcpy(post->word, from, bytes);
+    publish(host, post, number);
 }
 
 void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number)
 {
-    struct host_post *post = host_post_of(host->segment, number);
     const struct weft_coll_args *args = &coll->args;
-    size_t bytes = coll->host.is_short ? host_short_bytes(coll) : 0;
-    const void *from = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
-    if (bytes > HOST_WORD_BYTES) memcpy(host_data_of(host->segment, number), from, bytes);
-    /* From here on stores to one line only, and no instruction that waits for them: the others poll this line, and what is stored
-     * in one go moves to them once. */
-    describe_call(post, coll);
-    post->flags = coll->host.is_short ? 0 : coll->host.flags;
-    if (bytes == sizeof(uint64_t)) memcpy(post->word, from, sizeof(uint64_t)); /* inline */
-    else if (bytes > 0 && bytes <= HOST_WORD_BYTES) memcpy(post->word, from, bytes);
-    if (!coll->host.is_short) {
-        post->in = coll->host.in_offset;
-        post->out = coll->host.out_offset;
-        if (coll->host.flags & HOST_STAGED) memcpy(post->word, &coll->host.stage_word, sizeof coll->host.stage_word);
+    struct host_call call = call_of(coll);
+    if (coll->host.is_short) {
+        const void *from = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
+        host_announce_short(host, &call, from, host_short_bytes(coll->group, args), number, coll->sequence);
+        return;
     }
-    atomic_store_explicit(&post->turn, host->salt + number + 1, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst); /* before the looks who sleeps */
-    wake_sleepers(host);
+    struct host_post *post = host_post_of(host->segment, number);
+    describe_call(post, &call, coll->sequence);
+    post->flags = coll->host.flags;
+    post->in = coll->host.in_offset;
+    post->out = coll->host.out_offset;
+    if (coll->host.flags & HOST_STAGED) memcpy(post->word, &coll->host.stage_word, sizeof coll->host.stage_word);
+    publish(host, post, number);
 }
 
 void host_tell(struct host *host, const struct weft_coll *coll)
@@ -61,7 +82,8 @@ void host_tell(struct host *host, const struct weft_coll *coll)
     struct host_post *post = &host->segment->calls[coll->sequence % HOST_CALLS];
     atomic_store_explicit(&post->turn, host->salt - 1, memory_order_relaxed); /* not what stood here before */
     atomic_thread_fence(memory_order_release);
-    describe_call(post, coll);
+    struct host_call call = call_of(coll);
+    describe_call(post, &call, coll->sequence);
     post->in = coll->header.cuts;
     post->out = coll->header.chunk;
     post->flags = coll->header.plan;

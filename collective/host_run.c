@@ -87,7 +87,7 @@ static void begin_first(struct host *host)
     if (!coll->host.is_short) offer_ways(host, coll);
     coll->record.plan = coll->header.plan;
     coll_record_start(coll, coll->posted_ns); /* the clock is not read for it */
-    host_announce(host, coll, coll->host.number);
+    if (!coll->host.announced) host_announce(host, coll, coll->host.number);
 }
 
 /* Looking for the others' words is quick; work on a slice is not. */
@@ -227,7 +227,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
 {
     host->seen = 0;
     if (coll->host.is_short) {
-        host_work_short(host, coll);
+        host_work_short(host, &coll->args, coll->host.number);
         return true;
     }
     bool staged = !(coll->host.flags_of_all & HOST_MAPPED) && coll->host.flags_of_all & HOST_STAGED;
@@ -328,7 +328,7 @@ static uint64_t moved_bytes(const struct weft_coll *coll)
 {
     const struct weft_coll_args *args = &coll->args;
     uint64_t bytes = args->count * coll->elem_bytes, others = coll->group->ranks - 1;
-    if (coll->host.is_short) return host_short_bytes(coll) * others;
+    if (coll->host.is_short) return host_short_bytes(coll->group, args) * others;
     switch (args->kind) {
     case WEFT_COLL_ALL_REDUCE: return 2 * (bytes / coll->group->ranks) * others;
     case WEFT_COLL_REDUCE_SCATTER:

@@ -19,11 +19,10 @@ bool host_is_short(const struct weft_group *group, const struct weft_coll_args *
     return bytes <= HOST_SHORT_BYTES;
 }
 
-size_t host_short_bytes(const struct weft_coll *coll)
+size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    const struct weft_coll_args *args = &coll->args;
-    if (args->kind == WEFT_COLL_BARRIER || (args->kind == WEFT_COLL_BROADCAST && args->root != coll->group->rank)) return 0;
-    return args->count * coll->elem_bytes * (args->kind == WEFT_COLL_REDUCE_SCATTER ? coll->group->ranks : 1);
+    if (args->kind == WEFT_COLL_BARRIER || (args->kind == WEFT_COLL_BROADCAST && args->root != group->rank)) return 0;
+    return args->count * weft_dtype_bytes(args->dtype) * (args->kind == WEFT_COLL_REDUCE_SCATTER ? group->ranks : 1);
 }
 
 struct host_range host_slice(const struct weft_coll *coll)
@@ -148,36 +147,42 @@ void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8
 }
 
 /* ---- short ones: out of the announcements ---- */
-static const uint8_t *contribution(struct host *host, const struct weft_coll *coll, uint32_t rank, size_t bytes)
+struct lines {
+    struct host *host;
+    const struct weft_coll_args *args;
+    uint64_t number;
+};
+
+static const uint8_t *contribution(const struct lines *lines, uint32_t rank, size_t bytes)
 {
-    if (rank == coll->group->rank) return coll->args.in; /* what it has announced lies in the others' caches */
-    struct host_segment *segment = host->peers[rank].segment;
-    return bytes <= HOST_WORD_BYTES ? host_post_of(segment, coll->host.number)->word : host_data_of(segment, coll->host.number);
+    if (rank == lines->host->group->rank) return lines->args->in; /* what it has announced lies in the others' caches */
+    struct host_segment *segment = lines->host->peers[rank].segment;
+    return bytes <= HOST_WORD_BYTES ? host_post_of(segment, lines->number)->word : host_data_of(segment, lines->number);
 }
 
-void host_work_short(struct host *host, struct weft_coll *coll)
+void host_work_short(struct host *host, const struct weft_coll_args *args, uint64_t number)
 {
-    const struct weft_coll_args *args = &coll->args;
-    uint32_t ranks = coll->group->ranks, rank = coll->group->rank;
-    size_t bytes = args->count * coll->elem_bytes;
-    if (args->kind == WEFT_COLL_BARRIER || bytes == 0) return;
+    const struct lines lines = {host, args, number};
+    uint32_t ranks = host->group->ranks, rank = host->group->rank;
+    if (args->kind == WEFT_COLL_BARRIER || args->count == 0) return;
+    size_t bytes = args->count * weft_dtype_bytes(args->dtype);
     if (args->kind == WEFT_COLL_BROADCAST) {
-        if (args->root != rank) memcpy(args->out, contribution(host, coll, args->root, bytes), bytes);
+        if (args->root != rank) memcpy(args->out, contribution(&lines, args->root, bytes), bytes);
     } else if (args->kind == WEFT_COLL_ALL_GATHER) {
         for (uint32_t r = 0; r < ranks; r++) {
             uint8_t *to = (uint8_t *)args->out + r * bytes;
-            if (to != args->in) memcpy(to, contribution(host, coll, r, bytes), bytes);
+            if (to != args->in) memcpy(to, contribution(&lines, r, bytes), bytes);
         }
     } else {
         bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER;
         struct host_sum sum; /* large: only what is used is set */
-        sum.elements = coll->sum;
+        sum.elements = sum_of(args, ranks);
         sum.source_count = ranks;
         sum.out_count = 1;
         sum.stream = false;
         sum.outs[0] = args->out;
         for (uint32_t r = 0; r < ranks; r++)
-            sum.sources[r] = contribution(host, coll, r, piece ? ranks * bytes : bytes) + (piece ? rank * bytes : 0);
+            sum.sources[r] = contribution(&lines, r, piece ? ranks * bytes : bytes) + (piece ? rank * bytes : 0);
         sum_all(&sum, args->count);
     }
 }

@@ -70,6 +70,11 @@ struct sum {
     uint32_t ranks;
     double total; /* the finished sum is divided by it: AVG by the ranks, SCALED_SUM by what its caller says; 0: it is not */
 };
+static inline struct sum sum_of(const struct weft_coll_args *args, uint32_t ranks)
+{
+    double total = args->op == WEFT_SCALED_SUM ? args->total : args->op == WEFT_AVG && ranks > 1 ? ranks : 0;
+    return (struct sum){args->dtype, args->op, ranks, total};
+}
 struct sum_in {
     const void *data;
     bool wide; /* partials, else elements */
@@ -142,6 +147,7 @@ struct weft_coll {
         bool copied, reached;    /* own buffers: by address; those of all ranks known so far can be reached */
         uint8_t flags, flags_of_all; /* host.h: this rank's; what all ranks known so far say */
         bool is_short;           /* carried by the announcement itself */
+        bool announced;          /* before it was posted (host_brief.c): recorded, and its line stands there */
         uint64_t number, in_offset, out_offset;
         struct host_range { uint64_t first, count; } rest; /* of this rank's slice, in elements */
         struct weft_list link;   /* host->queue */
@@ -325,6 +331,8 @@ void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_head
 
 /* record.c */
 void coll_record_post(struct weft_coll *coll, bool starts); /* starts: at once, so that one entry says both */
+void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum weft_event_phase phase, uint64_t sequence, uint64_t bytes,
+                enum weft_status status, uint64_t now_ns);
 void coll_record_start(struct weft_coll *coll, uint64_t now_ns);
 void coll_record_phase(struct weft_coll *coll); /* how far it is and whom it waits for */
 void coll_record_end(struct weft_coll *coll, uint64_t now_ns);
@@ -337,6 +345,7 @@ static inline bool coll_of_pieces(enum weft_coll_kind kind)
 
 /* post.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives up. The
  * lengths of all_gather_bytes and exchange_bytes pieces, and where they lie, may still be set before the launch. */
+enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error);
 enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error);
 enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, uint32_t tune_key, weft_coll_done_fn done,
                               void *context, struct weft_coll **coll_out, struct weft_error *error);

@@ -100,7 +100,7 @@ static enum weft_status check_buffers(const struct weft_group *group, const stru
     return WEFT_OK;
 }
 
-static enum weft_status check_args(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
+enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
 {
     const char *kind = weft_coll_kind_name(args->kind);
     if (kind[0] == '?') return weft_error_set(error, WEFT_ERR_INVALID, "collective kind %d does not exist", (int)args->kind);
@@ -357,13 +357,12 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     weft_list_init(&coll->host.link);
     coll->host.phase = HOST_AWAY;
     coll->host.stage = NULL;
+    coll->host.announced = false;
     coll->phase = COLL_RUNNING;
     coll->status = WEFT_OK;
     coll->text = "";
     coll->args = *args;
-    coll->sum = (struct sum){args->dtype, args->op, group->ranks, 0};
-    if (args->op == WEFT_AVG && group->ranks > 1) coll->sum.total = group->ranks;
-    if (args->op == WEFT_SCALED_SUM) coll->sum.total = args->total;
+    coll->sum = sum_of(args, group->ranks);
     coll->wide = weft_plan_wide(plan->plan, plan->kind);
     coll->pairwise = is_pairwise(args->kind);
     coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
@@ -405,7 +404,7 @@ static size_t scratch_for_both(struct weft_group *group, const struct weft_coll_
 enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, uint32_t tune_key, weft_coll_done_fn done,
                               void *context, struct weft_coll **coll_out, struct weft_error *error)
 {
-    WEFT_TRY(check_args(group, args, error));
+    WEFT_TRY(coll_check(group, args, error));
     if (group->active_count + group->prepared_count >= group->operations_max)
         return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
                               group->active_count + group->prepared_count);
@@ -477,8 +476,8 @@ void coll_launch(struct weft_coll *coll, bool on_host)
     group->active_count++;
     coll->launch = ++group->launches;
     coll->alone = group->active_count == 1;
-    weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(args->kind), WEFT_EVENT_BEGIN,
-                           (uint64_t)group->group_id << 40 | (coll->sequence & ((1ull << 40) - 1)), UINT32_MAX, coll->header.count * coll->elem_bytes, WEFT_OK);
+    if (!coll->host.announced)
+        coll_event(group, args->kind, WEFT_EVENT_BEGIN, coll->sequence, coll->header.count * coll->elem_bytes, WEFT_OK, now_ns);
     bool starts = on_host && host_begins_at_once(group->host);
     if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll_record_post(coll, starts);
@@ -535,8 +534,7 @@ void coll_finish(struct weft_coll *coll)
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING; /* a cancel from inside done changes nothing */
     uint64_t now_ns = group->events || group->recorder || group->tune ? weft_now_ns(group->env) : 0;
     if (group->tune && coll->status == WEFT_OK && coll->host.phase == HOST_AWAY && group->fail_status == WEFT_OK) tune_ended(coll, now_ns);
-    weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(coll->args.kind), WEFT_EVENT_END,
-                           (uint64_t)group->group_id << 40 | (coll->sequence & ((1ull << 40) - 1)), UINT32_MAX, coll->header.count * coll->elem_bytes, coll->status);
+    coll_event(group, coll->args.kind, WEFT_EVENT_END, coll->sequence, coll->header.count * coll->elem_bytes, coll->status, now_ns);
     coll_record_end(coll, now_ns);
     weft_list_remove(&coll->ready_link);
     weft_list_remove(&coll->link);

@@ -2,6 +2,13 @@
  * record is written when an operation is posted, begins, ends, and with the group's tick while it waits. */
 #include "collective/internal.h"
 
+void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum weft_event_phase phase, uint64_t sequence, uint64_t bytes,
+                enum weft_status status, uint64_t now_ns)
+{
+    uint64_t id = (uint64_t)group->group_id << 40 | (sequence & ((1ull << 40) - 1));
+    weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(kind), phase, id, UINT32_MAX, bytes, status);
+}
+
 void coll_record_post(struct weft_coll *coll, bool starts)
 {
     struct weft_group *group = coll->group;
@@ -12,7 +19,8 @@ void coll_record_post(struct weft_coll *coll, bool starts)
         .started_ns = starts ? coll->posted_ns : 0, .phase = starts ? "started" : "posted", .group = group->group_id,
         .members = group->members, .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks, .root = pair ? coll->args.root : header->kind == WEFT_COLL_ALL_REDUCE ? 0 : header->root, .peer = WEFT_RECORD_NOBODY,
         .status = WEFT_IN_PROGRESS, .kind = coll->args.kind, .dtype = header->dtype, .op = header->op, .plan = header->plan};
-    coll->record_number = weft_recorder_add(group->recorder, &coll->record);
+    if (coll->host.announced) weft_recorder_update(group->recorder, coll->record_number, &coll->record);
+    else coll->record_number = weft_recorder_add(group->recorder, &coll->record);
 }
 
 void coll_record_start(struct weft_coll *coll, uint64_t now_ns)

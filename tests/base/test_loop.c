@@ -541,6 +541,51 @@ static void the_baton_goes_round(void **state)
     weft_loop_free(shared.loop);
 }
 
+/* Borrowed by threads that come and go, beside those that claim it and a runner. */
+static atomic_int borrowed_letters;
+static void *borrow_and_return(void *argument)
+{
+    int got = 0;
+    for (int i = 0; i < ROUNDS * 20; i++) {
+        if (!weft_loop_borrow(shared.loop)) continue;
+        assert_int_equal(shared.inside++, 0);
+        got++;
+        weft_loop_relax(shared.loop);
+        shared.inside--;
+        weft_loop_give_back(shared.loop, i % 2);
+    }
+    return (void *)(intptr_t)got;
+}
+
+static void count_one(struct weft_mail *mail) { atomic_fetch_add(&borrowed_letters, 1); }
+
+static void the_baton_is_borrowed(void **state)
+{
+    pthread_t runner, threads[TAKERS], borrower;
+    void *got;
+    shared.loop = new_loop(0);
+    shared.guarded = shared.inside = 0;
+    assert_false(weft_loop_borrow(shared.loop)); /* nobody would see to what it leaves behind */
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    for (intptr_t i = 0; i < TAKERS; i++) assert_int_equal(pthread_create(&threads[i], NULL, take_and_drive, (void *)(i + 1)), 0);
+    assert_int_equal(pthread_create(&borrower, NULL, borrow_and_return, NULL), 0);
+    pthread_join(borrower, &got);
+    for (int i = 0; i < TAKERS; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(shared.guarded, TAKERS * ROUNDS * 2);
+
+    while (!weft_loop_borrow(shared.loop)) sched_yield();
+    assert_false(weft_loop_borrow(shared.loop)); /* not twice */
+    struct weft_mail letter = {.fn = count_one};
+    weft_loop_post(shared.loop, &letter);
+    assert_int_equal(atomic_load(&borrowed_letters), 0);
+    weft_loop_give_back(shared.loop, false); /* the runner is woken for the letter */
+    while (atomic_load(&borrowed_letters) == 0) sched_yield();
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    assert_false(weft_loop_borrow(shared.loop));
+    weft_loop_free(shared.loop);
+}
+
 static void *take_with_deadline(void *argument)
 {
     enum weft_status status = weft_loop_take(argument, soon(WEFT_MS(10)));
@@ -576,6 +621,7 @@ int main(void)
         cmocka_unit_test(a_pollable_without_descriptor_is_polled),
         cmocka_unit_test(run_ends_by_stop),
         cmocka_unit_test(the_baton_goes_round),
+        cmocka_unit_test(the_baton_is_borrowed),
         cmocka_unit_test(take_ends_at_its_deadline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,7 @@ void hosted_group(struct hosted *h, uint32_t group_id, uint64_t deadline_ns)
         weft_group_options_init(&options);
         options.transport = h->transports[r];
         options.loop = h->loops[r];
+        options.recorder = h->recorders[r];
         options.rank = r;
         options.ranks = h->ranks;
         options.endpoint_ids = ids;

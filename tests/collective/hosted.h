@@ -12,6 +12,7 @@ struct hosted {
     struct weft_loop *loops[HOSTED_MAX];
     struct weft_transport *transports[HOSTED_MAX];
     struct weft_group *groups[HOSTED_MAX];
+    struct weft_recorder *recorders[HOSTED_MAX]; /* borrowed, for groups made from now on; NULL: none */
 };
 
 /* Open endpoints, connect all, one group of all. tune: of the transport ("maps=off"), by rank 0 only if `first_only`. */

@@ -4,7 +4,7 @@
  *     build/tests/collective/strike --seeds 500 [--first 1]
  *
  * A seed decides the ranks (2 to 6), the transport (shm, tcp through UCX where it is built), the calls (kind, size, plan, all
- * ranks alike), the victim, the signal and the moment. A failure names the seed that repeats it. Nothing asserts a time: what
+ * ranks alike), which rank tries a short one at once (weft_coll_brief), the victim, the signal and the moment. A failure names the seed that repeats it. Nothing asserts a time: what
  * is printed says how long after a death, or after the deadline of one that is stopped, the last survivor knew. */
 #include "collective/collective.h"
 
@@ -134,6 +134,7 @@ static struct weft_coll_args call_of(struct rank *me, uint64_t *state)
     struct weft_coll_args args = {.kind = kinds[draw(state) % (sizeof kinds / sizeof kinds[0])], .in = me->in, .out = me->out, .dtype = WEFT_F32,
                                   .op = WEFT_SUM, .root = (uint32_t)(draw(state) % board->ranks)};
     args.count = draw(state) >> (46 + draw(state) % 18);
+    if (draw(state) % 2) args.count %= 512; /* those that may be brief */
     enum weft_plan_id plan = 1 + draw(state) % (WEFT_PLAN_COUNT - 1);
     if (draw(state) % 2 && weft_plan_supports(plan, args.kind)) args.plan = plan;
     args.deadline_ns = board->stops && atomic_load(&board->running) == board->ranks ? WEFT_MS((uint64_t)DEADLINE_MS) : WEFT_MS((uint64_t)PATIENCE_MS);
@@ -143,7 +144,7 @@ static struct weft_coll_args call_of(struct rank *me, uint64_t *state)
 static void rank_run(uint32_t rank)
 {
     static struct rank me;
-    uint64_t state = board->seed;
+    uint64_t state = board->seed, own = board->seed * RANKS_MAX + rank;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setenv("UCX_TLS", "tcp", 1);
     me.rank = rank;
@@ -154,7 +155,9 @@ static void rank_run(uint32_t rank)
         me.done = false;
         snprintf(board->places[rank].call, sizeof board->places[rank].call, "call %llu: %s of %llu, plan %s", (unsigned long long)calls,
                  weft_coll_kind_name(args.kind), (unsigned long long)args.count, weft_plan_name(args.plan));
-        enum weft_status status = weft_coll_post(me.group, &args, on_done, &me, NULL, &error);
+        enum weft_status status = WEFT_ERR_AGAIN;
+        if (draw(&own) % 4) status = weft_coll_brief(me.group, &args, on_done, &me, &(struct weft_coll *){NULL});
+        if (status == WEFT_ERR_AGAIN) status = weft_coll_post(me.group, &args, on_done, &me, NULL, &error);
         if (status != WEFT_IN_PROGRESS) on_done(&me, status, error.text);
         must(weft_loop_wait(me.loop, &me.done, now_ns() + 2 * WEFT_MS((uint64_t)PATIENCE_MS)) == WEFT_OK, "an operation hangs");
         if (calls == WARM_CALLS) atomic_fetch_add(&board->running, 1);

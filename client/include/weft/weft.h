@@ -201,7 +201,8 @@ WEFT_API enum weft_status weft_test(struct weft_request *request);
 
 /* ---- 3. Collectives on plain buffers --------------------------------------------------------------
  * All ranks call the same operations in the same order with the same count, dtype, op (else WEFT_ERR_MISMATCH on both
- * sides). Non-blocking. In place is in == out, and where one buffer holds the pieces of all ranks: all_gather and gather's root
+ * sides). Non-blocking; one of up to 4 KiB between ranks of one host may look a few microseconds for the others first (some tens
+ * where ranks outnumber cores) and be over when it returns. In place is in == out, and where one buffer holds the pieces of all ranks: all_gather and gather's root
  * in == out + rank*count, reduce_scatter and scatter's root out == in + rank*count. All dtypes; sum, avg, prod, min, max, for
  * integers and, or, xor. Of one operation every rank gets the same bits, in every run (docs/collectives.md). */
 WEFT_API enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,

@@ -1,0 +1,136 @@
+/* host_brief.c - a short operation of the one-host plan that is announced, found complete and finished within its call.
+ *
+ *     nothing else posted here ──► announce ──► look, a few microseconds ──► all have come, alike: sum, over
+ *                  │ else                          │ else
+ *                  ▼                               ▼
+ *        WEFT_ERR_AGAIN: nothing happened     an ordinary operation, whose announcement stands already
+ *
+ * What the others see is the same line as of an ordinary operation, so each rank decides for itself which way it goes. All that
+ * is unusual (a rank that is late, dead, or calls otherwise; an abort, a deadline) is the ordinary operation's, which begins where
+ * this one stops. Nothing can fail once the line is written: a record for the operation and the group's timer are there before.
+ *
+ * What is only book-keeping is done while the lines travel between the cores. Every so many operations the caller is sent the
+ * ordinary way, which steps the loop: news of the group must not wait for ever. */
+#include "collective/host.h"
+
+enum {
+    PATIENCE_NS = 5000,          /* as a loop spins before its first yield */
+    PATIENCE_CROWDED_NS = 50000, /* others need this core to come at all: each look is a yield */
+    LOOKS_PER_CLOCK = 16,
+    IN_A_ROW = 256,
+};
+
+/* Nothing else is under way in the group, and nothing has happened to it. */
+static bool at_rest(const struct weft_group *group)
+{
+    const struct host *host = group->host;
+    return host && host->state == HOST_ON && group->active_count + group->prepared_count + group->left_count == 0 &&
+           group->fail_status == WEFT_OK && !group->lost && !group->closing && !group->timing_only && !group->tune && weft_list_empty(&host->queue) &&
+           weft_list_empty(&group->computing) && !weft_list_empty(&group->records->idle) && weft_timer_running(&group->timer);
+}
+
+static bool same_call(const struct weft_coll_args *a, const struct weft_coll_args *b)
+{
+    return a->kind == b->kind && a->count == b->count && a->dtype == b->dtype && a->op == b->op && a->root == b->root && a->plan == b->plan &&
+           a->counts == b->counts && a->counts_out == b->counts_out && a->unequal == b->unequal && a->signature == b->signature &&
+           a->reproducible == b->reproducible;
+}
+
+/* Look at a call as the post does, once for all calls that are alike. */
+static bool fits(struct host *host, const struct weft_coll_args *args)
+{
+    if (args->kind != WEFT_COLL_BARRIER && (!args->in || !args->out)) return false; /* perhaps refused: the post knows */
+    if (same_call(&host->asked, args)) return host->brief.kind != 0;
+    host->asked = *args;
+    host->brief.kind = 0;
+    struct weft_error error;
+    if (!host_takes(host->group, args) || args->signature || coll_check(host->group, args, &error) < 0 || !host_is_short(host->group, args))
+        return false;
+    bool barrier = args->kind == WEFT_COLL_BARRIER;
+    bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER;
+    host->brief = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
+                                     .op = (uint8_t)(sums ? args->op : 0), .root = args->kind == WEFT_COLL_BROADCAST ? args->root : 0};
+    return true;
+}
+
+static bool alike(const struct host_post *post, const struct host_call *call, uint64_t sequence)
+{
+    return post->sequence == sequence && post->count == call->count && post->kind == (uint8_t)call->kind && post->dtype == call->dtype &&
+           post->op == call->op && post->root == call->root;
+}
+
+/* All others have announced the same, soon. */
+static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint64_t since_ns)
+{
+    const struct weft_group *group = host->group;
+    bool crowded = host->crowded;
+    uint64_t until_ns = since_ns + (crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
+    uint32_t looks = 0;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        if (rank == group->rank) continue;
+        while (!host_has_come(host, rank, number)) {
+            if ((crowded || ++looks % LOOKS_PER_CLOCK == 0) && weft_now_ns(group->env) > until_ns) return false;
+            weft_loop_relax(group->loop);
+        }
+        if (!alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence)) return false;
+    }
+    return true;
+}
+
+static struct weft_record record_of(const struct weft_group *group, uint64_t sequence, uint64_t now_ns)
+{
+    const struct host_call *call = &group->host->brief;
+    return (struct weft_record){.sequence = sequence, .count = call->count, .posted_ns = now_ns, .started_ns = now_ns, .phase = "started",
+                                .group = group->group_id, .members = group->members, .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks, .root = call->root,
+                                .peer = WEFT_RECORD_NOBODY, .status = WEFT_IN_PROGRESS, .kind = (uint8_t)call->kind, .dtype = call->dtype,
+                                .op = call->op, .plan = WEFT_PLAN_ONE_HOST};
+}
+
+/* The others are late, or something is wrong: from here on it is an operation like others, but for what was announced. */
+static void becomes_ordinary(struct weft_group *group, const struct weft_coll_args *given, uint64_t number, uint64_t record_number,
+                             weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
+{
+    struct weft_coll_args args = *given;
+    struct weft_error error;
+    group->host->next = number;
+    group->sequence--;
+    enum weft_status status = coll_prepare(group, &args, true, 0, done, context, coll_out, &error);
+    WEFT_ASSERT(status == WEFT_OK); /* checked before, and its record lay there */
+    (*coll_out)->host.announced = true;
+    (*coll_out)->record_number = record_number;
+    group_watch(group, (*coll_out)->posted_ns, (*coll_out)->deadline_ns); /* the timer runs already */
+    coll_launch(*coll_out, true);
+}
+
+enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
+                                 struct weft_coll **coll_out)
+{
+    if (!at_rest(group) || !fits(group->host, args)) return WEFT_ERR_AGAIN;
+    struct host *host = group->host;
+    if (++host->brief_count % IN_A_ROW == 0) return WEFT_ERR_AGAIN;
+    uint64_t number = host->next++, sequence = group->sequence++;
+    size_t bytes = host_short_bytes(group, args);
+    host_announce_short(host, &host->brief, args->kind == WEFT_COLL_BROADCAST ? args->out : args->in, bytes, number, sequence);
+
+    uint64_t now_ns = weft_now_ns(group->env), event_bytes = host->brief.count * (args->kind == WEFT_COLL_BARRIER ? 1 : weft_dtype_bytes(args->dtype));
+    struct weft_record record = record_of(group, sequence, now_ns);
+    coll_event(group, args->kind, WEFT_EVENT_BEGIN, sequence, event_bytes, WEFT_OK, now_ns);
+    uint64_t record_number = weft_recorder_add(group->recorder, &record);
+
+    if (!all_come(host, number, sequence, now_ns)) {
+        struct weft_coll_args late = *args;
+        late.posted_ns = now_ns;
+        becomes_ordinary(group, &late, number, record_number, done, context, coll_out);
+        return WEFT_IN_PROGRESS;
+    }
+    host_work_short(host, args, number);
+    host_say_over(host, number);
+    host->moved_bytes += bytes * (group->ranks - 1);
+    uint64_t ended_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
+    coll_event(group, args->kind, WEFT_EVENT_END, sequence, event_bytes, WEFT_OK, ended_ns);
+    record.ended_ns = ended_ns;
+    record.status = WEFT_OK;
+    record.phase = "done";
+    weft_recorder_update(group->recorder, record_number, &record);
+    return WEFT_OK;
+}

@@ -1,0 +1,304 @@
+/* test_brief.c - operations that are over within their call (collective/host_brief.c), mixed with ordinary ones: bits, the flight
+ * recorder, and that nothing unusual is lost on the way from the one to the other. */
+#include "tests/collective/call.h"
+#include "tests/collective/hosted.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/check.h"
+
+enum { RANKS_MAX = 4, CALLS = 400, ROOM_BYTES = 1 << 20, RECORDS = 64 };
+
+static struct hosted hosted;
+static uint8_t *rooms[RANKS_MAX];
+static struct weft_recorder *recorders[RANKS_MAX];
+static struct outcome outcomes[RANKS_MAX];
+
+static uint64_t draw(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+static struct weft_coll_args sum_of(uint32_t rank, uint64_t count)
+{
+    return (struct weft_coll_args){.kind = WEFT_COLL_ALL_REDUCE, .in = rooms[rank], .out = rooms[rank], .count = count, .dtype = WEFT_F32, .op = WEFT_SUM};
+}
+
+static bool run_all(uint32_t except)
+{
+    bool done = false;
+    for (int i = 0; i < 200000 && !done; i++) {
+        done = true;
+        for (uint32_t r = 0; r < hosted.ranks; r++) {
+            if (r == except) continue;
+            weft_loop_step(hosted.loops[r]);
+            done = done && outcomes[r].ended;
+        }
+        if (!done) usleep(20);
+    }
+    return done;
+}
+
+static void post_ordinary(uint32_t rank, const struct weft_coll_args *args)
+{
+    outcomes[rank] = (struct outcome){0};
+    assert_int_equal(weft_coll_post(hosted.groups[rank], args, outcome_done, &outcomes[rank], NULL, NULL), WEFT_IN_PROGRESS);
+}
+
+static enum weft_status call_brief(uint32_t rank, const struct weft_coll_args *args)
+{
+    outcomes[rank] = (struct outcome){0};
+    enum weft_status status = weft_coll_brief(hosted.groups[rank], args, outcome_done, &outcomes[rank], &(struct weft_coll *){NULL});
+    outcomes[rank].ended = outcomes[rank].ended || status == WEFT_OK;
+    return status;
+}
+
+/* Briefly, or as an ordinary one where the machine has stopped so long that the group's timer rests. */
+static enum weft_status start(uint32_t rank, const struct weft_coll_args *args)
+{
+    enum weft_status status = call_brief(rank, args);
+    if (status != WEFT_ERR_AGAIN) return status;
+    post_ordinary(rank, args);
+    return WEFT_IN_PROGRESS;
+}
+
+/* After an ordinary operation groups have all that a brief one needs. */
+static void open_group(uint32_t ranks, uint64_t deadline_ns)
+{
+    hosted_open(&hosted, ranks, NULL, false, deadline_ns);
+    for (uint32_t r = 0; r < ranks; r++) {
+        void *memory;
+        assert_int_equal(weft_memory_alloc(weft_env_system(), ROOM_BYTES, &memory, NULL), WEFT_OK);
+        rooms[r] = memory;
+        memset(memory, 0, ROOM_BYTES);
+        weft_group_free(hosted.groups[r]);
+        assert_int_equal(weft_recorder_create(weft_env_system(), RECORDS, &recorders[r]), WEFT_OK);
+        hosted.recorders[r] = recorders[r];
+    }
+    hosted_group(&hosted, 6, deadline_ns);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct weft_coll_args args = sum_of(r, 3);
+        assert_int_equal(call_brief(r, &args), WEFT_ERR_AGAIN); /* the ranks have not agreed to meet yet */
+        post_ordinary(r, &args);
+    }
+    assert_true(run_all(RANKS_MAX));
+}
+
+static void close_group(void)
+{
+    uint32_t ranks = hosted.ranks;
+    hosted_close(&hosted);
+    for (uint32_t r = 0; r < ranks; r++) {
+        weft_memory_free(weft_env_system(), rooms[r]);
+        weft_recorder_free(recorders[r]);
+    }
+}
+
+/* ---- bits ---- */
+struct worker {
+    pthread_t thread;
+    uint32_t rank, brief;
+    char trouble[240];
+};
+
+static struct call call_at(uint64_t *state)
+{
+    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST, WEFT_COLL_BARRIER};
+    static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_I32};
+    struct call call = {.kind = kinds[draw(state) % 5], .dtype = dtypes[draw(state) % 4], .op = draw(state) % 3 ? WEFT_SUM : WEFT_MAX, .ranks = hosted.ranks};
+    call.root = (uint32_t)(draw(state) % hosted.ranks);
+    call.seed = draw(state);
+    call.count = draw(state) % 8 ? 1 + draw(state) % 40 : 1 + draw(state) % 1500;
+    return call;
+}
+
+/* One call, by either way. NULL: fine. */
+static const char *run_one(struct worker *worker, const struct call *call, bool tries, bool in_place)
+{
+    struct posted posted;
+    enum weft_status status = WEFT_ERR_AGAIN;
+    posted_prepare_at(&posted, call, worker->rank, in_place, rooms[worker->rank]);
+    if (tries) {
+        struct weft_coll_args args = {.kind = call->kind, .in = posted.in, .out = posted.out, .count = call->count, .dtype = call->dtype, .op = call->op, .root = call->root};
+        status = weft_coll_brief(hosted.groups[worker->rank], &args, outcome_done, &posted.outcome, &posted.coll);
+        if (status == WEFT_OK && posted.outcome.ended) return "done has run";
+        if (status == WEFT_OK) worker->brief++;
+    }
+    if (status == WEFT_ERR_AGAIN) status = posted_start(&posted, hosted.groups[worker->rank], 0);
+    if (status == WEFT_IN_PROGRESS) {
+        if (weft_loop_wait(hosted.loops[worker->rank], &posted.outcome.ended, weft_now_ns(weft_env_system()) + WEFT_SECONDS(20)) < 0) return "late";
+        status = posted.outcome.times == 1 ? posted.outcome.status : WEFT_ERR_STATE;
+    }
+    if (status != WEFT_OK) return weft_status_name(status);
+    if (!posted_check(&posted, worker->trouble, sizeof worker->trouble)) return worker->trouble;
+    posted_release(&posted);
+    return NULL;
+}
+
+static void *work(void *context)
+{
+    struct worker *worker = context;
+    uint64_t shared = 17, own = 1000 + worker->rank;
+    for (uint32_t i = 0; i < CALLS; i++) {
+        struct call call = call_at(&shared);
+        bool tries = draw(&own) % 4 != 0, in_place = draw(&own) % 2;
+        const char *trouble = run_one(worker, &call, tries, in_place);
+        if (trouble) {
+            if (trouble != worker->trouble) snprintf(worker->trouble, sizeof worker->trouble, "call %u: %s", i, trouble);
+            return worker->trouble;
+        }
+    }
+    return NULL;
+}
+
+/* Every operation stands in the record once, and they are in order. */
+static void check_records(uint32_t rank)
+{
+    struct weft_record record;
+    assert_int_equal(weft_recorder_count(recorders[rank]), CALLS + 1);
+    for (uint64_t number = CALLS + 1 - RECORDS; number < CALLS + 1; number++) {
+        assert_true(weft_recorder_read(recorders[rank], number, &record));
+        assert_int_equal(record.sequence, number);
+        assert_int_equal(record.status, WEFT_OK);
+        assert_string_equal(record.phase, "done");
+        assert_true(record.posted_ns > 0 && record.started_ns >= record.posted_ns && record.ended_ns >= record.started_ns);
+    }
+}
+
+static void mixed(void **state)
+{
+    for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks += 2) {
+        static struct worker workers[RANKS_MAX];
+        uint32_t brief = 0;
+        open_group(ranks, 0);
+        for (uint32_t r = 0; r < ranks; r++) {
+            workers[r] = (struct worker){.rank = r};
+            assert_int_equal(pthread_create(&workers[r].thread, NULL, work, &workers[r]), 0);
+        }
+        for (uint32_t r = 0; r < ranks; r++) {
+            void *trouble;
+            pthread_join(workers[r].thread, &trouble);
+            if (trouble) fail_msg("rank %u: %s", r, (const char *)trouble);
+            brief += workers[r].brief;
+            check_records(r);
+        }
+        assert_true(brief > 0); /* the last to come finds all others */
+        close_group();
+    }
+}
+
+/* ---- the way back ---- */
+
+/* Rank 0 is early: an ordinary operation from then on. Rank 1 finds it there. */
+static void early_and_late(void **state)
+{
+    uint32_t brief = 0;
+    open_group(2, 0);
+    for (uint32_t i = 0; i < 20; i++) {
+        uint32_t first = i % 2;
+        struct weft_coll_args early = sum_of(first, 2), late = sum_of(!first, 2);
+        ((float *)early.out)[0] = 1.0f + (float)i;
+        ((float *)late.out)[0] = 0.5f;
+        assert_int_equal(start(first, &early), WEFT_IN_PROGRESS);
+        assert_int_equal(weft_coll_brief(hosted.groups[first], &early, outcome_done, &outcomes[first], NULL), WEFT_ERR_AGAIN); /* one is under way */
+        brief += start(!first, &late) == WEFT_OK;
+        assert_true(run_all(RANKS_MAX));
+        assert_true(((float *)early.out)[0] == 1.5f + (float)i && ((float *)late.out)[0] == 1.5f + (float)i);
+        assert_int_equal(outcomes[first].times, 1);
+    }
+    assert_true(brief > 0);
+    close_group();
+}
+
+/* A call that is not short, not of this plan, or refused, is none. */
+static void others_are_declined(void **state)
+{
+    open_group(2, 0);
+    struct weft_coll_args args = sum_of(0, 100000);
+    assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+    args = sum_of(0, 2);
+    args.plan = WEFT_PLAN_RING;
+    assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+    args = sum_of(0, 2);
+    args.kind = WEFT_COLL_REDUCE;
+    assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+    args = sum_of(0, 2);
+    args.in = NULL;
+    assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+    args = sum_of(0, 2);
+    args.op = WEFT_XOR; /* of floats */
+    assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+    assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+    close_group();
+}
+
+/* Calls that differ, by any mixture of the ways: both ranks say so. */
+static void mismatch(void **state)
+{
+    for (uint32_t i = 0; i < 8; i++) {
+        open_group(2, 0);
+        struct weft_coll_args calls[2] = {sum_of(0, 2), sum_of(1, i % 2 ? 2 : 3)};
+        if (i % 2) calls[1].op = WEFT_MAX;
+        for (uint32_t r = 0; r < 2; r++) {
+            if (i / 2 >> r & 1) post_ordinary(r, &calls[r]);
+            else assert_int_equal(start(r, &calls[r]), WEFT_IN_PROGRESS);
+        }
+        assert_true(run_all(RANKS_MAX));
+        for (uint32_t r = 0; r < 2; r++) {
+            assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+            if (!strstr(outcomes[r].text, i % 2 ? "differs in the reduction" : "differs in the count")) fail_msg("%s", outcomes[r].text);
+            assert_int_equal(call_brief(r, &calls[0]), WEFT_ERR_AGAIN);
+        }
+        close_group();
+    }
+}
+
+/* Rank 2 never calls: the deadline names it. */
+static void late_rank(void **state)
+{
+    open_group(3, 0);
+    for (uint32_t r = 0; r < 2; r++) {
+        struct weft_coll_args args = sum_of(r, 2);
+        args.deadline_ns = WEFT_MS(50);
+        assert_int_equal(start(r, &args), WEFT_IN_PROGRESS);
+    }
+    outcomes[2].ended = true;
+    assert_true(run_all(RANKS_MAX));
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(outcomes[r].status, WEFT_ERR_DEADLINE);
+        if (!strstr(outcomes[r].text, "rank 2 ")) fail_msg("%s", outcomes[r].text);
+    }
+    close_group();
+}
+
+static void group_fails(void **state)
+{
+    open_group(2, 0);
+    struct weft_coll_args args = sum_of(0, 2);
+    assert_int_equal(start(0, &args), WEFT_IN_PROGRESS);
+    weft_group_fail(hosted.groups[0], WEFT_ERR_ABORTED, "stopped by hand");
+    outcomes[1].ended = true;
+    assert_true(run_all(RANKS_MAX));
+    assert_int_equal(outcomes[0].status, WEFT_ERR_ABORTED);
+    for (int i = 0; i < 100; i++) weft_loop_step(hosted.loops[1]); /* it is told */
+    assert_int_equal(call_brief(1, &args), WEFT_ERR_AGAIN);
+    assert_int_equal(weft_coll_post(hosted.groups[1], &args, outcome_done, &outcomes[1], NULL, NULL), WEFT_ERR_ABORTED);
+    close_group();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mixed), cmocka_unit_test(early_and_late), cmocka_unit_test(others_are_declined), cmocka_unit_test(mismatch),
+        cmocka_unit_test(late_rank), cmocka_unit_test(group_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
