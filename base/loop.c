@@ -37,6 +37,7 @@
 #define LOOK_NS_MIN (WEFT_MS(1) / 10)  /* a parked runner looks again: first so soon, then half as often, */
 #define LOOK_NS_MAX (WEFT_MS(1) / 2)   /* but at least so often: 1 % of a core while waiters drive */
 #define STEPS_PER_LOOK 32u       /* idle steps of a driver between looks at the clock */
+#define YIELDS_PER_LOOK 8u       /* the same where ranks outnumber cores: whoever comes next waits for this one's step */
 #define SETTLE_NS 5000u                /* how long a waiter polls for a baton that somebody holds before it sleeps */
 
 struct weft_loop {
@@ -464,7 +465,8 @@ static uint64_t limit_of(struct limit *limit, uint64_t now_ns)
  * fresh, nothing was done (it may have taken long), nobody yields or sleeps in between, and the last look was a few steps ago. */
 static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *look, uint64_t *now_ns_out)
 {
-    *look = *look || loop->timers_fresh || spin->yields > 0 || ++loop->steps >= STEPS_PER_LOOK;
+    bool yielded = spin->yields > 0 && (!loop->crowded || spin->yields % YIELDS_PER_LOOK == 0);
+    *look = *look || loop->timers_fresh || yielded || ++loop->steps >= STEPS_PER_LOOK;
     int work = *look || loop->steps % 4 == 0 ? -1 : step_quick(loop);
     bool whole = work < 0;
     if (whole) work = step(loop, *look);
@@ -698,9 +700,9 @@ void weft_loop_give_back(struct weft_loop *loop, bool changed)
     pthread_setcancelstate(guest.cancellable, NULL);
 }
 
-void weft_loop_relax(const struct weft_loop *loop)
+void weft_relax(bool yields)
 {
-    if (loop->crowded) sched_yield();
+    if (yields) sched_yield();
 #ifdef __x86_64__
     else __builtin_ia32_pause();
 #endif

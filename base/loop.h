@@ -126,8 +126,8 @@ void weft_loop_give(struct weft_loop *loop);
  * floating-point environment. `changed`: a timer was started, or a pollable has something to wait for; else nobody need be told. */
 bool weft_loop_borrow(struct weft_loop *loop);
 void weft_loop_give_back(struct weft_loop *loop, bool changed);
-/* Holder, between two looks of its own at memory that another process writes: lets others have the core where they need it. */
-void weft_loop_relax(const struct weft_loop *loop);
+/* Any thread, between two looks of its own at memory that another process writes. yields: whoever else is ready may have the core. */
+void weft_relax(bool yields);
 
 /* ---- long computations ----
  * No step of a loop may be long: arithmetic on more than WEFT_LOOP_SLICE elements is cut into slices by its owner, or,

@@ -24,7 +24,8 @@ static bool may_be_brief(const struct client_request *request)
     case WEFT_COLL_BARRIER: break;
     default: return false;
     }
-    return request->count <= CLIENT_BRIEF_ELEMS && !request->counts && !request->completed && !request->weighted && !request->stage && request->plan == WEFT_PLAN_AUTO;
+    bool plain = !request->counts && !request->completed && !request->weighted && !request->stage;
+    return plain && request->count <= CLIENT_BRIEF_ELEMS && request->plan == WEFT_PLAN_AUTO;
 }
 
 /* It is an operation of the group now: what the letter would have done. */

@@ -60,6 +60,7 @@ _Static_assert(sizeof(struct host_post) == 64, "an announcement is one line");
 struct host_segment {
     _Alignas(64) _Atomic uint64_t through;  /* salt + number + 1 of the last operation whose slice is done */
     _Alignas(64) _Atomic uint32_t sleeping; /* wake me after you have stored */
+    _Atomic uint32_t processor;             /* on which this rank last announced an operation */
     _Alignas(64) _Atomic uint32_t inside;   /* 1: loading and storing in the peers' buffers at this moment */
     _Atomic uint64_t over;                  /* salt + number + 1 of the last operation for which peers' segments were looked at */
     _Alignas(64) _Atomic uint64_t closed;   /* operations with a number below are over here: keep out of my buffers */
@@ -108,6 +109,7 @@ struct host {
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
     bool crowded;                /* more ranks than processors */
     bool sleeping;
+    uint32_t processor;          /* as the own segment says */
     struct host_segment *segment; /* own; in memory that the peers map */
     uint64_t salt;
     uint32_t offer_count, vote_count;
@@ -138,6 +140,7 @@ void host_announce_short(struct host *host, const struct host_call *call, const 
 void host_tell(struct host *host, const struct weft_coll *coll); /* a call that goes by messages */
 /* The peer has called number `sequence` of the group by messages: NULL, or what it called. */
 const struct host_post *host_called_otherwise(const struct host *host, uint32_t rank, uint64_t sequence);
+bool host_needs_this_core(const struct host *host, uint32_t rank); /* to come at all: its last one was this rank's, too */
 bool host_has_come(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_through(struct host *host, uint64_t number);
 bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);

@@ -15,8 +15,9 @@
 
 enum {
     PATIENCE_NS = 5000,          /* as a loop spins before its first yield */
-    PATIENCE_CROWDED_NS = 50000, /* others need this core to come at all: each look is a yield */
+    PATIENCE_CROWDED_NS = 50000, /* some need this core to come at all: looks are yields then */
     LOOKS_PER_CLOCK = 16,
+    LOOKS_ELSEWHERE = 64, /* at one that runs on another core, before this core is lent all the same */
     IN_A_ROW = 256,
 };
 
@@ -59,20 +60,25 @@ static bool alike(const struct host_post *post, const struct host_call *call, ui
            post->op == call->op && post->root == call->root;
 }
 
+static bool comes(const struct host *host, uint32_t rank, uint64_t number, uint64_t until_ns)
+{
+    for (uint32_t looks = 1; !host_has_come(host, rank, number); looks++) {
+        bool yields = host_needs_this_core(host, rank) || (host->crowded && looks % LOOKS_ELSEWHERE == 0);
+        if ((yields || looks % LOOKS_PER_CLOCK == 0) && weft_now_ns(host->group->env) > until_ns) return false;
+        weft_relax(yields);
+    }
+    return true;
+}
+
 /* All others have announced the same, soon. */
 static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint64_t since_ns)
 {
     const struct weft_group *group = host->group;
-    bool crowded = host->crowded;
-    uint64_t until_ns = since_ns + (crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
-    uint32_t looks = 0;
+    uint64_t until_ns = since_ns + (host->crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (rank == group->rank) continue;
-        while (!host_has_come(host, rank, number)) {
-            if ((crowded || ++looks % LOOKS_PER_CLOCK == 0) && weft_now_ns(group->env) > until_ns) return false;
-            weft_loop_relax(group->loop);
-        }
-        if (!alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence)) return false;
+        if (!comes(host, rank, number, until_ns) || !alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence))
+            return false;
     }
     return true;
 }
@@ -128,9 +134,6 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     host->moved_bytes += bytes * (group->ranks - 1);
     uint64_t ended_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
     coll_event(group, args->kind, WEFT_EVENT_END, sequence, event_bytes, WEFT_OK, ended_ns);
-    record.ended_ns = ended_ns;
-    record.status = WEFT_OK;
-    record.phase = "done";
-    weft_recorder_update(group->recorder, record_number, &record);
+    weft_recorder_end(group->recorder, record_number, &record, ended_ns);
     return WEFT_OK;
 }

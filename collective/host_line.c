@@ -11,6 +11,7 @@
  * go on storing when it wakes: its peers' operations end when it leaves or its process has ended. */
 #include "collective/host.h"
 
+#include <sched.h>
 #include <string.h>
 
 static void wake_sleepers(struct host *host)
@@ -39,8 +40,23 @@ static inline struct host_call call_of(const struct weft_coll *coll)
     return (struct host_call){(enum weft_coll_kind)header->kind, header->count, header->root, header->dtype, header->op};
 }
 
+/* Whom to yield to: a rank that runs on another core comes by itself, and one that shares this core cannot come before it has it. */
+static inline void tell_processor(struct host *host)
+{
+    int processor = sched_getcpu();
+    if (processor < 0 || (uint32_t)processor == host->processor) return;
+    host->processor = (uint32_t)processor;
+    atomic_store_explicit(&host->segment->processor, host->processor, memory_order_relaxed);
+}
+
+bool host_needs_this_core(const struct host *host, uint32_t rank)
+{
+    return atomic_load_explicit(&host->peers[rank].segment->processor, memory_order_relaxed) == host->processor;
+}
+
 static inline void publish(struct host *host, struct host_post *post, uint64_t number)
 {
+    tell_processor(host);
     atomic_store_explicit(&post->turn, host->salt + number + 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* before the looks who sleeps */
     wake_sleepers(host);

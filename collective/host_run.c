@@ -149,6 +149,7 @@ void host_unlink(struct weft_coll *coll)
     struct host *host = coll->group->host;
     bool was_first = coll->host.phase > HOST_WAITING && first_of(host) == coll;
     coll->host.phase = HOST_AWAY;
+    weft_loop_crowded(coll->group->loop, host->crowded);
     weft_list_remove(&coll->host.link);
     host_stage_give(coll->group->records, coll->host.stage);
     coll->host.stage = NULL;
@@ -238,6 +239,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
     if (staged) {
         host_stage_begin(coll);
         coll->host.phase = HOST_STAGING;
+        weft_loop_crowded(coll->group->loop, host->crowded);
         return false;
     }
     host->peers[coll->group->rank].in = coll->args.in;
@@ -312,8 +314,10 @@ static bool look(struct host *host, struct weft_coll *coll)
     for (; host->seen < group->ranks; host->seen++) {
         uint32_t rank = host->seen;
         if (rank == group->rank) continue;
-        if (!coming && !host_is_through(host, rank, coll->host.number)) return false;
-        if (coming && !host_has_come(host, rank, coll->host.number)) {
+        bool there = coming ? host_has_come(host, rank, coll->host.number) : host_is_through(host, rank, coll->host.number);
+        if (!there) weft_loop_crowded(group->loop, host_needs_this_core(host, rank)); /* how the loop waits for it */
+        if (!there && !coming) return false;
+        if (!there) {
             look_elsewhere(host, coll, rank);
             return false;
         }

@@ -3,11 +3,13 @@
 
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/json_text.h"
 #include "collective/collective.h"
 
+_Static_assert(sizeof(struct weft_record) % 8 == 0, "whole words");
 #define RECORD_WORDS ((sizeof(struct weft_record) + 7) / 8)
 
 struct slot {
@@ -66,6 +68,24 @@ void weft_recorder_update(struct weft_recorder *recorder, uint64_t number, const
 {
     if (!recorder || number + recorder->capacity < atomic_load_explicit(&recorder->count, memory_order_relaxed)) return;
     write_slot(recorder, number, record);
+}
+
+void weft_recorder_end(struct weft_recorder *recorder, uint64_t number, struct weft_record *record, uint64_t ended_ns)
+{
+    record->ended_ns = ended_ns;
+    record->status = WEFT_OK;
+    record->phase = "done";
+    if (!recorder || number + recorder->capacity < atomic_load_explicit(&recorder->count, memory_order_relaxed)) return;
+    struct slot *slot = &recorder->slots[number % recorder->capacity];
+    uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
+    atomic_store_explicit(&slot->version, version + 1, memory_order_relaxed);
+    static const size_t changed[] = {offsetof(struct weft_record, ended_ns), offsetof(struct weft_record, phase), offsetof(struct weft_record, status)};
+    for (size_t i = 0; i < sizeof changed / sizeof changed[0]; i++) {
+        uint64_t word;
+        memcpy(&word, (const uint8_t *)record + changed[i] / 8 * 8, sizeof word);
+        atomic_store_explicit(&slot->words[changed[i] / 8], word, memory_order_release);
+    }
+    atomic_store_explicit(&slot->version, version + 2, memory_order_release);
 }
 
 bool weft_recorder_read(struct weft_recorder *recorder, uint64_t number, struct weft_record *record_out)
