@@ -81,12 +81,25 @@ static size_t name_furthest_behind(const struct weft_group *group, const struct 
     return used;
 }
 
-/* Many, by number: "ranks 3, 7-90 have not called it; ranks 1, 2 and 40 more do not answer". */
+static uint32_t count_late(const struct weft_group *group, const struct weft_coll *coll, enum lateness kind, uint32_t *last_out)
+{
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        if (lateness_of(group, coll, rank) == kind) *last_out = rank, count++;
+    return count;
+}
+
+/* Many, by number: "ranks 3, 7-90 have not called it; ranks 1, 2 and 40 more do not answer"; of one: "rank 3 does not answer". */
 static void name_many(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
 {
     size_t used = name_furthest_behind(group, coll, out, out_bytes);
     for (int kind = NOT_CALLED; kind <= NO_ANSWER; kind++) {
-        uint32_t count = 0, more = 0;
+        uint32_t count = 0, more = 0, only;
+        if (count_late(group, coll, (enum lateness)kind, &only) == 1) {
+            used = put(out, out_bytes, used, "%srank %" PRIu32 " %s", used ? "; " : "", only,
+                       kind == NOT_CALLED ? "has not called it" : "does not answer");
+            continue;
+        }
         size_t room = used + (out_bytes - used) / (kind == NOT_CALLED ? 2 : 1) - 48;
         for (uint32_t rank = 0; rank < group->ranks; rank++) {
             if (lateness_of(group, coll, rank) != (enum lateness)kind) continue;

@@ -194,17 +194,32 @@ static bool complain(const char *what, uint32_t rank, uint32_t victim)
     return false;
 }
 
+/* "rank 3", or "ranks 0, 2-4": where a crowded machine made others late as well, they are listed with it. */
+static bool names(const char *text, uint32_t rank)
+{
+    for (const char *at = text; (at = strstr(at, "rank")) != NULL;) {
+        at += strlen("rank");
+        if (*at == 's') at++;
+        if (*at == ' ') at++;
+        while (*at >= '0' && *at <= '9') {
+            char *end;
+            uint64_t first = strtoull(at, &end, 10), last = *end == '-' ? strtoull(end + 1, &end, 10) : first;
+            if (first <= rank && rank <= last) return true;
+            at = strncmp(end, ", ", 2) == 0 ? end + 2 : end;
+        }
+    }
+    return false;
+}
+
 static bool judge(uint32_t victim)
 {
-    char name[24];
     bool fine = true;
     enum weft_status expected = board->stops ? WEFT_ERR_DEADLINE : WEFT_ERR_PEER_LOST;
-    snprintf(name, sizeof name, "rank %u", victim);
     for (uint32_t r = 0; r < board->ranks; r++) {
         if (r == victim) continue;
         if (!atomic_load(&board->places[r].ended)) fine = complain("did not end", r, victim);
         else if (board->places[r].status != expected) fine = complain(weft_status_name(board->places[r].status), r, victim);
-        else if (!strstr(board->places[r].text, name)) fine = complain("names another", r, victim);
+        else if (!names(board->places[r].text, victim)) fine = complain("names another", r, victim);
         else if (atomic_load(&board->places[r].touched)) fine = complain("was written to after the end", r, victim);
     }
     return fine;
