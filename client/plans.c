@@ -13,13 +13,18 @@
 static const char *path_of(const struct weft_session *session)
 {
     const char *path = weft_config_text(session->settings.config, "collective.plans");
-    return session->rank == 0 && session->engine.group && client_plans_retune(session) != WEFT_RETUNE_OFF && path[0] ? path : NULL;
+    return session->rank == 0 && session->engine.group && client_plans_retune(session) != WEFT_RETUNE_OFF &&
+                   path[0]
+               ? path
+               : NULL;
 }
 
 enum weft_retune client_plans_retune(const struct weft_session *session)
 {
     const char *asked = weft_config_text(session->settings.config, "collective.retune");
-    return strcmp(asked, "any") == 0 ? WEFT_RETUNE_ANY : strcmp(asked, "same_order") == 0 ? WEFT_RETUNE_SAME_ORDER : WEFT_RETUNE_OFF;
+    return strcmp(asked, "any") == 0          ? WEFT_RETUNE_ANY
+           : strcmp(asked, "same_order") == 0 ? WEFT_RETUNE_SAME_ORDER
+                                              : WEFT_RETUNE_OFF;
 }
 
 void client_plans_load(struct weft_session *session)
@@ -32,9 +37,13 @@ void client_plans_load(struct weft_session *session)
     size_t bytes = fread(text, 1, sizeof text, file);
     bool broken = ferror(file) != 0;
     fclose(file);
-    if (broken || bytes == sizeof text) weft_error_set(&error, WEFT_ERR_IO, broken ? "it cannot be read" : "it is longer than any table of plans");
+    if (broken || bytes == sizeof text)
+        weft_error_set(&error, WEFT_ERR_IO,
+                       broken ? "it cannot be read" : "it is longer than any table of plans");
     else weft_group_plans_read(session->engine.group, text, bytes, &error);
-    if (error.text[0]) weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s is not used: %s", path, error.text);
+    if (error.text[0])
+        weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s is not used: %s", path,
+                 error.text);
 }
 
 void client_plans_keep(struct weft_session *session)
@@ -43,11 +52,14 @@ void client_plans_keep(struct weft_session *session)
     const char *path = path_of(session);
     if (!path) return;
     size_t bytes = weft_group_plans_write(session->engine.group, text, sizeof text);
-    if (bytes >= sizeof text || snprintf(fresh, sizeof fresh, "%s.part%ld", path, (long)session->pid) >= (int)sizeof fresh) return;
+    if (bytes >= sizeof text ||
+        snprintf(fresh, sizeof fresh, "%s.part%ld", path, (long)session->pid) >= (int)sizeof fresh)
+        return;
     FILE *file = fopen(fresh, "we");
     bool fine = file && fwrite(text, 1, bytes, file) == bytes;
     if (file && fclose(file) != 0) fine = false;
     if (fine && rename(fresh, path) == 0) return;
-    weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s cannot be written: %s", path, strerror(errno));
+    weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s cannot be written: %s", path,
+             strerror(errno));
     if (file) unlink(fresh);
 }

@@ -37,17 +37,26 @@ struct layout {
     uint32_t host, place, size; /* this rank's host, place in it, and how many it has */
     uint32_t lanes, mine;       /* all; at most so many of a rank of this host */
     bool sums;
-    uint64_t chunks, stages;    /* stages: of all chunks */
+    uint64_t chunks, stages;            /* stages: of all chunks */
     uint64_t inside, fold, across, sum; /* steps of one C or R, F, X, S (K counts with X) */
     uint64_t part_max;
 };
 
-static uint32_t host_size(const struct layout *l, uint32_t host) { return l->hosts->first[host + 1] - l->hosts->first[host]; }
-static uint32_t member(const struct layout *l, uint32_t host, uint32_t place) { return l->hosts->members[l->hosts->first[host] + place]; }
+static uint32_t host_size(const struct layout *l, uint32_t host)
+{
+    return l->hosts->first[host + 1] - l->hosts->first[host];
+}
+static uint32_t member(const struct layout *l, uint32_t host, uint32_t place)
+{
+    return l->hosts->members[l->hosts->first[host] + place];
+}
 
 static struct layout layout_of(const struct weft_plan_args *args)
 {
-    struct layout l = {.hosts = args->hosts, .host = args->hosts->host[args->rank], .place = args->hosts->place[args->rank], .lanes = args->hosts->lanes};
+    struct layout l = {.hosts = args->hosts,
+                       .host = args->hosts->host[args->rank],
+                       .place = args->hosts->place[args->rank],
+                       .lanes = args->hosts->lanes};
     l.size = host_size(&l, l.host);
     l.mine = (l.lanes + l.size - 1) / l.size;
     l.sums = args->kind == WEFT_COLL_REDUCE_SCATTER;
@@ -62,22 +71,42 @@ static struct layout layout_of(const struct weft_plan_args *args)
 }
 
 /* ---- where steps lie ---- */
-static uint64_t chunk_of(const struct layout *l, uint64_t stage) { return stage / l->hosts->count; }
-static uint32_t distance_of(const struct layout *l, uint64_t stage) { return (uint32_t)(stage % l->hosts->count); }
-static uint32_t host_ahead(const struct layout *l, uint32_t distance) { return (uint32_t)(((uint64_t)l->host + distance) % l->hosts->count); }
-static uint32_t host_behind(const struct layout *l, uint32_t distance) { return (uint32_t)(((uint64_t)l->host + l->hosts->count - distance) % l->hosts->count); }
+static uint64_t chunk_of(const struct layout *l, uint64_t stage)
+{
+    return stage / l->hosts->count;
+}
+static uint32_t distance_of(const struct layout *l, uint64_t stage)
+{
+    return (uint32_t)(stage % l->hosts->count);
+}
+static uint32_t host_ahead(const struct layout *l, uint32_t distance)
+{
+    return (uint32_t)(((uint64_t)l->host + distance) % l->hosts->count);
+}
+static uint32_t host_behind(const struct layout *l, uint32_t distance)
+{
+    return (uint32_t)(((uint64_t)l->host + l->hosts->count - distance) % l->hosts->count);
+}
 
 /* reduce_scatter: C of stage 0, then groups of C of the stage after, F, X and, after a whole chunk, S. */
 static uint64_t group_at(const struct layout *l, uint64_t stage)
 {
     return l->inside + stage * (l->inside + l->fold + l->across) + chunk_of(l, stage) * l->sum;
 }
-static uint64_t contribute_at(const struct layout *l, uint64_t stage) { return stage == 0 ? 0 : group_at(l, stage - 1); }
-static uint64_t fold_at(const struct layout *l, uint64_t stage) { return group_at(l, stage) + (stage + 1 < l->stages ? l->inside : 0); }
+static uint64_t contribute_at(const struct layout *l, uint64_t stage)
+{
+    return stage == 0 ? 0 : group_at(l, stage - 1);
+}
+static uint64_t fold_at(const struct layout *l, uint64_t stage)
+{
+    return group_at(l, stage) + (stage + 1 < l->stages ? l->inside : 0);
+}
 /* all_gather: X of stage 0, then groups of X of the stage after and R. */
 static uint64_t across_at(const struct layout *l, uint64_t stage)
 {
-    return l->sums ? fold_at(l, stage) + l->fold : stage == 0 ? 0 : l->across + (stage - 1) * (l->across + l->inside);
+    return l->sums      ? fold_at(l, stage) + l->fold
+           : stage == 0 ? 0
+                        : l->across + (stage - 1) * (l->across + l->inside);
 }
 
 /* Steps before `at` are over when the one at `index` starts. */
@@ -88,8 +117,8 @@ static void wait_for_all_before(struct weft_action *action, uint64_t index, uint
 
 /* ---- pieces ---- */
 /* The piece of the rank at place `lane` of a host: the step's place in the vectors and its length. False: nothing there. */
-static bool cover(const struct weft_plan_args *args, const struct layout *l, uint32_t host, uint64_t lane, uint64_t stage, uint32_t message,
-                  struct weft_action *action)
+static bool cover(const struct weft_plan_args *args, const struct layout *l, uint32_t host, uint64_t lane,
+                  uint64_t stage, uint32_t message, struct weft_action *action)
 {
     if (lane >= host_size(l, host)) return false;
     uint32_t piece = member(l, host, (uint32_t)lane);
@@ -102,7 +131,10 @@ static bool cover(const struct weft_plan_args *args, const struct layout *l, uin
 }
 
 /* Scratch of reduce_scatter: partials on their way out, of two stages, then those of the own piece, of two chunks. */
-static uint64_t outgoing_at(const struct layout *l, uint64_t stage, uint64_t turn) { return ((stage & 1) * l->mine + turn) * l->part_max; }
+static uint64_t outgoing_at(const struct layout *l, uint64_t stage, uint64_t turn)
+{
+    return ((stage & 1) * l->mine + turn) * l->part_max;
+}
 static uint64_t own_at(const struct layout *l, uint64_t chunk, uint32_t host)
 {
     return (2ull * l->mine + (chunk & 1) * l->hosts->count + host) * l->part_max;
@@ -126,7 +158,8 @@ static struct exchange exchange_of(const struct layout *l, uint64_t at)
 
 /* X: of the rank that sends (receives) one piece, and receives (sends) one a turn: the one stands beside the turn in which its
  * other end has it, before it if `one_first`. True: step `at` is the one; else *turn_out. */
-static bool is_the_one(const struct layout *l, uint32_t other_host, bool one_first, uint64_t at, uint64_t *turn_out)
+static bool is_the_one(const struct layout *l, uint32_t other_host, bool one_first, uint64_t at,
+                       uint64_t *turn_out)
 {
     uint64_t beside = l->place / host_size(l, other_host), one_at = one_first ? beside : beside + 1;
     if (one_at > l->mine) one_at = l->mine;
@@ -135,45 +168,59 @@ static bool is_the_one(const struct layout *l, uint32_t other_host, bool one_fir
 }
 
 /* ---- reduce_scatter ---- */
-static void contribute_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage, uint64_t at, struct weft_action *action)
+static void contribute_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage,
+                            uint64_t at, struct weft_action *action)
 {
     struct exchange exchange = exchange_of(l, at);
     uint64_t lane = (exchange.sends ? exchange.place : l->place) + exchange.turn * l->size;
-    if (!cover(args, l, host_ahead(l, distance_of(l, stage)), lane, stage, MESSAGE_CONTRIBUTE, action)) return;
+    if (!cover(args, l, host_ahead(l, distance_of(l, stage)), lane, stage, MESSAGE_CONTRIBUTE, action))
+        return;
     action->kind = exchange.sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV_FOLD;
     action->place = WEFT_PLACE_INPUT;
     action->peer = exchange.peer;
     action->area = (uint32_t)((stage & 1) * l->mine + exchange.turn);
-    if (!exchange.sends && stage >= 2) action->depends = contribute_at(l, stage) + at - (fold_at(l, stage - 2) + exchange.turn);
+    if (!exchange.sends && stage >= 2)
+        action->depends = contribute_at(l, stage) + at - (fold_at(l, stage - 2) + exchange.turn);
 }
 
-static void fold_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage, uint64_t turn, uint64_t index, struct weft_action *action)
+static void fold_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage,
+                      uint64_t turn, uint64_t index, struct weft_action *action)
 {
     uint64_t chunk = chunk_of(l, stage);
     bool own = distance_of(l, stage) == 0;
-    if (stage >= 2) wait_for_all_before(action, index, group_at(l, stage - 1)); /* also where there is nothing: who comes after it waits for it alone */
+    if (stage >= 2)
+        wait_for_all_before(
+            action, index,
+            group_at(l, stage - 1)); /* also where there is nothing: who comes after it waits for it alone */
     if (own && chunk >= 2) wait_for_all_before(action, index, group_at(l, (chunk - 1) * l->hosts->count));
-    if (!cover(args, l, host_ahead(l, distance_of(l, stage)), l->place + turn * l->size, stage, 0, action)) return;
+    if (!cover(args, l, host_ahead(l, distance_of(l, stage)), l->place + turn * l->size, stage, 0, action))
+        return;
     action->kind = l->size > 1 ? WEFT_ACTION_FOLD : WEFT_ACTION_PACK;
     action->place = l->size > 1 ? WEFT_PLACE_AREA : WEFT_PLACE_INPUT;
     action->area = (uint32_t)((stage & 1) * l->mine + turn);
     action->scratch = own ? own_at(l, chunk, l->host) : outgoing_at(l, stage, turn);
 }
 
-static void partial_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage, uint64_t at, uint64_t index, struct weft_action *action)
+static void partial_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage,
+                         uint64_t at, uint64_t index, struct weft_action *action)
 {
     uint32_t distance = distance_of(l, stage), from = host_behind(l, distance), to = host_ahead(l, distance);
     uint64_t turn, chunk = chunk_of(l, stage);
     bool receives = is_the_one(l, from, false, at, &turn);
     if (distance == 0) return;
-    if (!cover(args, l, receives ? l->host : to, receives ? l->place : l->place + turn * l->size, stage, MESSAGE_ACROSS, action)) return;
+    if (!cover(args, l, receives ? l->host : to, receives ? l->place : l->place + turn * l->size, stage,
+               MESSAGE_ACROSS, action))
+        return;
     action->kind = receives ? WEFT_ACTION_RECV : WEFT_ACTION_SEND;
     action->place = WEFT_PLACE_AREA;
     action->wide = true;
     if (receives) {
         action->peer = member(l, from, l->place % host_size(l, from));
         action->scratch = own_at(l, chunk, from);
-        if (chunk >= 2) wait_for_all_before(action, index, group_at(l, (chunk - 1) * l->hosts->count)); /* its sums have read what lies there */
+        if (chunk >= 2)
+            wait_for_all_before(
+                action, index,
+                group_at(l, (chunk - 1) * l->hosts->count)); /* its sums have read what lies there */
     } else {
         action->peer = member(l, to, (uint32_t)(l->place + turn * l->size));
         action->scratch = outgoing_at(l, stage, turn);
@@ -182,7 +229,8 @@ static void partial_step(const struct weft_plan_args *args, const struct layout 
 }
 
 /* T over the partials of the hosts, in place: at distances 1, 2, 4 each sum takes in the one so far behind it. */
-static void sum_step(const struct weft_plan_args *args, const struct layout *l, uint64_t chunk, uint64_t at, struct weft_action *action)
+static void sum_step(const struct weft_plan_args *args, const struct layout *l, uint64_t chunk, uint64_t at,
+                     struct weft_action *action)
 {
     uint64_t hosts = l->hosts->count, reach = 1;
     action->after = 1;
@@ -201,13 +249,15 @@ static void sum_step(const struct weft_plan_args *args, const struct layout *l, 
     action->scratch = own_at(l, chunk, (uint32_t)(2 * reach * at + reach));
 }
 
-static bool reduce_scatter_step(const struct weft_plan_args *args, const struct layout *l, uint64_t index, struct weft_action *action)
+static bool reduce_scatter_step(const struct weft_plan_args *args, const struct layout *l, uint64_t index,
+                                struct weft_action *action)
 {
     if (index < l->inside) {
         contribute_step(args, l, 0, index, action);
         return true;
     }
-    uint64_t hosts = l->hosts->count, group = l->inside + l->fold + l->across, block = hosts * group + l->sum, at = index - l->inside;
+    uint64_t hosts = l->hosts->count, group = l->inside + l->fold + l->across, block = hosts * group + l->sum,
+             at = index - l->inside;
     uint64_t chunk = at / block < l->chunks ? at / block : l->chunks - 1;
     at -= chunk * block;
     uint64_t distance = at / group < hosts ? at / group : hosts - 1, stage = chunk * hosts + distance;
@@ -227,16 +277,21 @@ static bool reduce_scatter_step(const struct weft_plan_args *args, const struct 
 }
 
 /* ---- all_gather ---- */
-static void piece_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage, uint64_t at, struct weft_action *action)
+static void piece_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage, uint64_t at,
+                       struct weft_action *action)
 {
     uint32_t distance = distance_of(l, stage), from = host_behind(l, distance), to = host_ahead(l, distance);
     uint64_t turn;
     bool sends = is_the_one(l, to, true, at, &turn);
     if (distance == 0 && !sends) return;
-    if (!cover(args, l, sends ? l->host : from, sends ? l->place : l->place + turn * l->size, stage, MESSAGE_ACROSS, action)) return;
+    if (!cover(args, l, sends ? l->host : from, sends ? l->place : l->place + turn * l->size, stage,
+               MESSAGE_ACROSS, action))
+        return;
     action->kind = distance == 0 ? WEFT_ACTION_COPY : sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
     action->place = sends ? WEFT_PLACE_INPUT : WEFT_PLACE_OUTPUT;
-    if (distance > 0) action->peer = sends ? member(l, to, l->place % host_size(l, to)) : member(l, from, (uint32_t)(l->place + turn * l->size));
+    if (distance > 0)
+        action->peer = sends ? member(l, to, l->place % host_size(l, to))
+                             : member(l, from, (uint32_t)(l->place + turn * l->size));
 }
 
 /* Which step of X brought the piece of a turn. */
@@ -246,7 +301,8 @@ static uint64_t came_at(const struct layout *l, uint64_t stage, uint64_t turn)
     return across_at(l, stage) + turn + (turn >= beside ? 1 : 0);
 }
 
-static void result_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage, uint64_t at, uint64_t index, struct weft_action *action)
+static void result_step(const struct weft_plan_args *args, const struct layout *l, uint64_t stage,
+                        uint64_t at, uint64_t index, struct weft_action *action)
 {
     struct exchange exchange = exchange_of(l, at);
     uint32_t distance = distance_of(l, stage);
@@ -258,13 +314,15 @@ static void result_step(const struct weft_plan_args *args, const struct layout *
     if (exchange.sends && distance > 0) action->depends = index - came_at(l, stage, exchange.turn);
 }
 
-static bool all_gather_step(const struct weft_plan_args *args, const struct layout *l, uint64_t index, struct weft_action *action)
+static bool all_gather_step(const struct weft_plan_args *args, const struct layout *l, uint64_t index,
+                            struct weft_action *action)
 {
     if (index < l->across) {
         piece_step(args, l, 0, index, action);
         return true;
     }
-    uint64_t group = l->across + l->inside, at = index - l->across, stage = at / group < l->stages ? at / group : l->stages - 1;
+    uint64_t group = l->across + l->inside, at = index - l->across,
+             stage = at / group < l->stages ? at / group : l->stages - 1;
     at -= stage * group;
     if (stage + 1 < l->stages) {
         if (at < l->across) {

@@ -24,19 +24,28 @@
 #include "collective/plan.h"
 
 /* The rank so many places on in the ring, or back. */
-static uint32_t at_place(const struct weft_plan_args *args, uint64_t place) { return args->hosts ? args->hosts->members[place % args->ranks] : (uint32_t)(place % args->ranks); }
+static uint32_t at_place(const struct weft_plan_args *args, uint64_t place)
+{
+    return args->hosts ? args->hosts->members[place % args->ranks] : (uint32_t)(place % args->ranks);
+}
 static uint64_t place_of(const struct weft_plan_args *args)
 {
     const struct weft_plan_hosts *hosts = args->hosts;
     return hosts ? hosts->first[hosts->host[args->rank]] + hosts->place[args->rank] : args->rank;
 }
-static uint32_t ahead(const struct weft_plan_args *args, uint32_t places) { return at_place(args, place_of(args) + places); }
-static uint32_t behind(const struct weft_plan_args *args, uint32_t places) { return at_place(args, place_of(args) + args->ranks - places % args->ranks); }
+static uint32_t ahead(const struct weft_plan_args *args, uint32_t places)
+{
+    return at_place(args, place_of(args) + places);
+}
+static uint32_t behind(const struct weft_plan_args *args, uint32_t places)
+{
+    return at_place(args, place_of(args) + args->ranks - places % args->ranks);
+}
 
 struct layout {
     uint64_t chunks;
-    uint64_t lanes;   /* chunks of a full group */
-    uint64_t hops;    /* ranks - 1 */
+    uint64_t lanes; /* chunks of a full group */
+    uint64_t hops;  /* ranks - 1 */
     bool copies, reduces, gathers;
 };
 
@@ -59,8 +68,8 @@ static uint64_t group_steps(const struct layout *layout, uint64_t lanes)
     return lanes * ((layout->copies ? 1 : 0) + phases * layout->hops * 2);
 }
 
-static void reduce_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t group, uint64_t lanes,
-                        uint64_t place, uint32_t message, struct weft_action *action)
+static void reduce_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t group,
+                        uint64_t lanes, uint64_t place, uint32_t message, struct weft_action *action)
 {
     uint64_t s = place / (2 * lanes), lane = place % (2 * lanes) / 2;
     bool sends = place % 2 == 0;
@@ -96,8 +105,8 @@ static void reduce_step(const struct weft_plan_args *args, const struct layout *
     if (action->last) action->offset = plan_slice_out(args, args->rank) + part.first;
 }
 
-static void gather_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t group, uint64_t lanes,
-                        uint64_t place, uint32_t message, struct weft_action *action)
+static void gather_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t group,
+                        uint64_t lanes, uint64_t place, uint32_t message, struct weft_action *action)
 {
     uint64_t s = place / (2 * lanes), lane = place % (2 * lanes) / 2;
     bool sends = place % 2 == 0;
@@ -111,11 +120,12 @@ static void gather_step(const struct weft_plan_args *args, const struct layout *
     action->offset_in = part.first;
     action->offset = plan_slice_out(args, slice) + part.first;
     action->count = part.count;
-    if (sends && (s > 0 || layout->reduces)) action->depends = 2 * lanes - 1; /* what brought this chunk here */
+    if (sends && (s > 0 || layout->reduces))
+        action->depends = 2 * lanes - 1; /* what brought this chunk here */
 }
 
-static void copy_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t group, uint64_t lane,
-                      struct weft_action *action)
+static void copy_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t group,
+                      uint64_t lane, struct weft_action *action)
 {
     struct plan_part part = plan_part_of(args, args->rank, group * layout->lanes + lane);
     if (part.count == 0) return;
@@ -136,7 +146,8 @@ bool plan_ring_step(const struct weft_plan_args *args, uint64_t index, struct we
     uint64_t lanes = group == last_group ? layout.chunks - last_group * layout.lanes : layout.lanes;
     uint64_t place = index - group * group_steps(&layout, layout.lanes);
     if (place >= group_steps(&layout, lanes)) return false;
-    uint32_t message = (uint32_t)(index / 2 + 1); /* both ends of a message stand at the same index but for its lowest bit */
+    uint32_t message =
+        (uint32_t)(index / 2 + 1); /* both ends of a message stand at the same index but for its lowest bit */
 
     if (layout.copies) {
         if (place < lanes) {

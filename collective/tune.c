@@ -9,10 +9,14 @@ enum { KEY_REPRODUCIBLE = 1 << 16, KEY_ORDERED = 1 << 17, KEY_NARROW = 1 << 18 }
 /* ---- cells ---- */
 uint32_t tune_key(const struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes)
 {
-    bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_REDUCE;
-    bool moves = args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_BROADCAST || args->kind == WEFT_COLL_GATHER ||
-                 args->kind == WEFT_COLL_SCATTER || args->kind == WEFT_COLL_ALL_TO_ALL;
-    if (!group->tune || (!sums && !moves) || args->plan != WEFT_PLAN_AUTO || args->counts || args->unequal || bytes == 0) return 0;
+    bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER ||
+                args->kind == WEFT_COLL_REDUCE;
+    bool moves = args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_BROADCAST ||
+                 args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER ||
+                 args->kind == WEFT_COLL_ALL_TO_ALL;
+    if (!group->tune || (!sums && !moves) || args->plan != WEFT_PLAN_AUTO || args->counts || args->unequal ||
+        bytes == 0)
+        return 0;
     uint32_t key = (uint32_t)args->kind | (uint32_t)(63 - __builtin_clzll(bytes)) << 8;
     bool floats = args->dtype == WEFT_F64 || args->dtype == WEFT_F32 || sum_is_narrow(args->dtype);
     if (sums && args->reproducible) key |= KEY_REPRODUCIBLE;
@@ -39,7 +43,8 @@ static struct tune_cell *cell_make(struct weft_group *group, uint32_t key)
     return cell;
 }
 
-enum weft_plan_id tune_told(const struct weft_group *group, uint32_t key, uint64_t sequence, uint16_t *version_out)
+enum weft_plan_id tune_told(const struct weft_group *group, uint32_t key, uint64_t sequence,
+                            uint16_t *version_out)
 {
     const struct tune_cell *cell = cell_of(group, key);
     bool before = cell && sequence < cell->from;
@@ -47,8 +52,14 @@ enum weft_plan_id tune_told(const struct weft_group *group, uint32_t key, uint64
     return !cell ? WEFT_PLAN_AUTO : before ? cell->plan_before : cell->plan;
 }
 
-bool tune_holds(const struct weft_group *group, uint32_t key) { return key && group->tune->next.open && group->tune->next.key == key; }
-enum weft_plan_id tune_coming(const struct weft_group *group) { return group->tune->next.plan; }
+bool tune_holds(const struct weft_group *group, uint32_t key)
+{
+    return key && group->tune->next.open && group->tune->next.key == key;
+}
+enum weft_plan_id tune_coming(const struct weft_group *group)
+{
+    return group->tune->next.plan;
+}
 
 void tune_posted(struct weft_group *group, uint32_t key, const struct weft_plan_question *question)
 {
@@ -84,7 +95,8 @@ static void tell_go_on(struct weft_group *group, struct tell *tell)
     if (!tell->wanted || tell->busy) return;
     uint8_t bytes[COLL_HEADER_BYTES];
     coll_header_write(bytes, &tell->header);
-    struct weft_message message = {.tag = group_news_tag(group), .header = bytes, .header_bytes = sizeof bytes};
+    struct weft_message message = {
+        .tag = group_news_tag(group), .header = bytes, .header_bytes = sizeof bytes};
     tell->group = group;
     weft_completion_init(&tell->completion, 1, tell_sent);
     enum weft_status status = weft_transport_send(group->controls[0].peer, &message, &tell->completion);
@@ -99,9 +111,14 @@ static void tell_go_on(struct weft_group *group, struct tell *tell)
     group->outstanding++;
 }
 
-static struct coll_header news_header(const struct weft_group *group, enum coll_message_type type, uint32_t version)
+static struct coll_header news_header(const struct weft_group *group, enum coll_message_type type,
+                                      uint32_t version)
 {
-    return (struct coll_header){.type = (uint8_t)type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .sequence = version};
+    return (struct coll_header){.type = (uint8_t)type,
+                                .group = group->group_id,
+                                .epoch = group->epoch,
+                                .rank = group->rank,
+                                .sequence = version};
 }
 
 static uint64_t measured_ns(const struct tune_cell *cell)
@@ -150,7 +167,7 @@ static void close_change(struct weft_group *group, uint64_t from, bool refused)
     if (cell && !refused) version_begins(cell, tune->next.version, tune->next.plan, from);
     if (!refused) tune->last_from = from;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active) {
+    weft_list_foreach (node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->held) coll_unhold(coll);
     }
@@ -172,7 +189,9 @@ static bool open_change(struct weft_group *group, uint32_t version, uint32_t key
 static void publish_next(struct weft_group *group)
 {
     struct tune *tune = group->tune;
-    if (tune->next.open || tune->off || tune->table.busy || tune->commit.busy || group->sequence < tune->last_from) return;
+    if (tune->next.open || tune->off || tune->table.busy || tune->commit.busy ||
+        group->sequence < tune->last_from)
+        return;
     for (uint32_t i = 0; i < TUNE_CELLS; i++) {
         struct tune_cell *cell = &tune->cells[i];
         if (!cell->key || !cell->wanted) continue;
@@ -218,7 +237,8 @@ static void reported(struct weft_group *group, uint32_t key, uint64_t version, u
     enum weft_plan_id in_force = cell->plan ? cell->plan : weft_plan_choose(&cell->question, NULL);
     enum weft_plan_id settled = cell->settled, next = tune_pick(cell, in_force, cell->worst_ns);
     if (next != in_force) want(cell, next);
-    if (cell->settled == settled && settled != WEFT_PLAN_AUTO && cell->watch < TUNE_WATCH_MAX) cell->watch *= 2;
+    if (cell->settled == settled && settled != WEFT_PLAN_AUTO && cell->watch < TUNE_WATCH_MAX)
+        cell->watch *= 2;
     publish_next(group);
 }
 
@@ -253,7 +273,8 @@ void tune_ended(struct weft_coll *coll, uint64_t now_ns)
     }
     if (group->rank == 0) {
         bool idle = cell->reports >= group->ranks && !cell->wanted && !tune_holds(group, cell->key);
-        if (idle && ++cell->quiet >= cell->watch) want(cell, cell->plan ? cell->plan : weft_plan_choose(&cell->question, NULL));
+        if (idle && ++cell->quiet >= cell->watch)
+            want(cell, cell->plan ? cell->plan : weft_plan_choose(&cell->question, NULL));
         publish_next(group);
     } else {
         tells_go_on(group);
@@ -265,14 +286,16 @@ void tune_ended(struct weft_coll *coll, uint64_t now_ns)
 static bool sensible(uint64_t key, uint32_t plan)
 {
     uint32_t kind = key & 0xff;
-    return key >> 19 == 0 && (key >> 8 & 0xff) < 64 && plan > 0 && plan < WEFT_PLAN_COUNT && weft_plan_supports((enum weft_plan_id)plan, (enum weft_coll_kind)kind);
+    return key >> 19 == 0 && (key >> 8 & 0xff) < 64 && plan > 0 && plan < WEFT_PLAN_COUNT &&
+           weft_plan_supports((enum weft_plan_id)plan, (enum weft_coll_kind)kind);
 }
 
 void tune_went_on(struct weft_group *group)
 {
     struct tune *tune = group->tune;
     if (!tune || !tune->early.type || group->sequence < tune->last_from) return;
-    bool takes = open_change(group, (uint32_t)tune->early.sequence, (uint32_t)tune->early.cuts, (enum weft_plan_id)tune->early.root);
+    bool takes = open_change(group, (uint32_t)tune->early.sequence, (uint32_t)tune->early.cuts,
+                             (enum weft_plan_id)tune->early.root);
     tune->early.type = 0;
     tune->ack.header = news_header(group, COLL_MESSAGE_TUNE_ACK, tune->version);
     tune->ack.header.count = group->sequence;
@@ -284,16 +307,19 @@ void tune_went_on(struct weft_group *group)
 void tune_news(struct weft_group *group, const struct coll_header *header)
 {
     struct tune *tune = group->tune;
-    if (!tune) return; /* where one rank does not tune, the reports of no cell are complete, and nothing is ever published */
+    if (!tune)
+        return; /* where one rank does not tune, the reports of no cell are complete, and nothing is ever published */
     bool leads = group->rank == 0;
-    if (header->type == COLL_MESSAGE_TUNE_REPORT && leads) reported(group, (uint32_t)header->cuts, header->sequence, header->count);
+    if (header->type == COLL_MESSAGE_TUNE_REPORT && leads)
+        reported(group, (uint32_t)header->cuts, header->sequence, header->count);
     if (header->type == COLL_MESSAGE_TUNE_ACK && leads) acknowledged(group, header);
     if (header->rank != 0 || leads) return;
     if (header->type == COLL_MESSAGE_TUNE_COMMIT && tune->next.open && header->sequence == tune->next.version)
         close_change(group, header->count, header->status < 0);
     else if (header->type == COLL_MESSAGE_TUNE_COMMIT && header->status < 0)
         tune->off = true; /* this rank was the one that refused */
-    if (header->type != COLL_MESSAGE_TUNE_TABLE || tune->next.open || !sensible(header->cuts, header->root)) return;
+    if (header->type != COLL_MESSAGE_TUNE_TABLE || tune->next.open || !sensible(header->cuts, header->root))
+        return;
     tune->early = *header;
     tune_went_on(group);
 }

@@ -16,7 +16,10 @@
 #define LINE_BYTES 96u
 #define FLAG_SHIFT 16
 
-static uint32_t host_count(const struct weft_group *group) { return group->hosts ? group->hosts->count : 0; }
+static uint32_t host_count(const struct weft_group *group)
+{
+    return group->hosts ? group->hosts->count : 0;
+}
 
 static void add(char *out, size_t out_bytes, size_t *used, const char *line)
 {
@@ -31,13 +34,15 @@ size_t weft_group_plans_write(const struct weft_group *group, char *out, size_t 
     size_t used = 0;
     uint32_t cells = 0;
     if (out_bytes > 0) out[0] = 0;
-    snprintf(line, sizeof line, "weft-plans 1\nranks %" PRIu32 " hosts %" PRIu32 "\n", group->ranks, host_count(group));
+    snprintf(line, sizeof line, "weft-plans 1\nranks %" PRIu32 " hosts %" PRIu32 "\n", group->ranks,
+             host_count(group));
     add(out, out_bytes, &used, line);
     for (uint32_t i = 0; group->tune && i < TUNE_CELLS; i++) {
         const struct tune_cell *cell = &group->tune->cells[i];
         if (!cell->key || cell->settled == WEFT_PLAN_AUTO) continue;
-        snprintf(line, sizeof line, "cell %s %" PRIu32 " %" PRIu32 " %s %" PRIu64 "\n", weft_coll_kind_name((enum weft_coll_kind)(cell->key & 0xff)),
-                 cell->key >> 8 & 0xff, cell->key >> FLAG_SHIFT, weft_plan_name(cell->settled), cell->times_ns[cell->settled]);
+        snprintf(line, sizeof line, "cell %s %" PRIu32 " %" PRIu32 " %s %" PRIu64 "\n",
+                 weft_coll_kind_name((enum weft_coll_kind)(cell->key & 0xff)), cell->key >> 8 & 0xff,
+                 cell->key >> FLAG_SHIFT, weft_plan_name(cell->settled), cell->times_ns[cell->settled]);
         add(out, out_bytes, &used, line);
         cells++;
     }
@@ -62,16 +67,22 @@ static bool cell_parse(const char *line, struct tune_cell *cell)
     char kind_name[24], plan_name[24], end;
     uint32_t octave, flags;
     uint64_t time_ns;
-    if (sscanf(line, "cell %23s %2" SCNu32 " %1" SCNu32 " %23s %18" SCNu64 "%c", kind_name, &octave, &flags, plan_name, &time_ns, &end) != 5) return false;
+    if (sscanf(line, "cell %23s %2" SCNu32 " %1" SCNu32 " %23s %18" SCNu64 "%c", kind_name, &octave, &flags,
+               plan_name, &time_ns, &end) != 5)
+        return false;
     uint32_t kind = 1;
-    while (kind < WEFT_COLL_KIND_COUNT && strcmp(kind_name, weft_coll_kind_name((enum weft_coll_kind)kind)) != 0) kind++;
-    *cell = (struct tune_cell){.key = kind | octave << 8 | flags << FLAG_SHIFT, .settled = weft_plan_parse(plan_name)};
+    while (kind < WEFT_COLL_KIND_COUNT &&
+           strcmp(kind_name, weft_coll_kind_name((enum weft_coll_kind)kind)) != 0)
+        kind++;
+    *cell = (struct tune_cell){.key = kind | octave << 8 | flags << FLAG_SHIFT,
+                               .settled = weft_plan_parse(plan_name)};
     if (cell->settled == WEFT_PLAN_AUTO || octave > 63 || flags > 7 || time_ns == 0) return false;
     cell->times_ns[cell->settled] = time_ns;
     return weft_plan_supports(cell->settled, (enum weft_coll_kind)kind);
 }
 
-enum weft_status weft_group_plans_read(struct weft_group *group, const char *text, size_t bytes, struct weft_error *error)
+enum weft_status weft_group_plans_read(struct weft_group *group, const char *text, size_t bytes,
+                                       struct weft_error *error)
 {
     struct tune_cell cells[TUNE_CELLS];
     char line[LINE_BYTES], wanted[LINE_BYTES];
@@ -79,10 +90,13 @@ enum weft_status weft_group_plans_read(struct weft_group *group, const char *tex
     uint32_t count = 0, number = 3;
     if (!group->tune || group->rank != 0) return WEFT_OK;
     if (!next_line(&at, end, line) || strcmp(line, "weft-plans 1") != 0)
-        return weft_error_set(error, WEFT_ERR_MALFORMED, "line 1: not a table of plans of this version: remove the file, it is written anew");
+        return weft_error_set(
+            error, WEFT_ERR_MALFORMED,
+            "line 1: not a table of plans of this version: remove the file, it is written anew");
     snprintf(wanted, sizeof wanted, "ranks %" PRIu32 " hosts %" PRIu32, group->ranks, host_count(group));
     if (!next_line(&at, end, line) || strcmp(line, wanted) != 0)
-        return weft_error_set(error, WEFT_ERR_INVALID, "line 2: the plans were tuned for other ranks than '%s'", wanted);
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "line 2: the plans were tuned for other ranks than '%s'", wanted);
     for (; next_line(&at, end, line); number++) {
         snprintf(wanted, sizeof wanted, "end %" PRIu32, count);
         if (strcmp(line, wanted) == 0) {
@@ -91,5 +105,7 @@ enum weft_status weft_group_plans_read(struct weft_group *group, const char *tex
         }
         if (count == TUNE_CELLS || !cell_parse(line, &cells[count++])) break;
     }
-    return weft_error_set(error, WEFT_ERR_MALFORMED, "line %" PRIu32 ": not a cell of a table of plans: remove the file, it is written anew", number);
+    return weft_error_set(
+        error, WEFT_ERR_MALFORMED,
+        "line %" PRIu32 ": not a cell of a table of plans: remove the file, it is written anew", number);
 }

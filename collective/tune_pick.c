@@ -14,7 +14,8 @@ uint32_t tune_candidates(const struct weft_plan_question *question, enum weft_re
     uint32_t mask = 0;
     for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) {
         if (times_ns[plan] == UINT64_MAX || times_ns[plan] / TUNE_REACH > times_ns[best]) continue;
-        bool same_order = !ordered || plan == (int)best || (best_is_tree && weft_plan_reproducible(plan, question->hosts));
+        bool same_order =
+            !ordered || plan == (int)best || (best_is_tree && weft_plan_reproducible(plan, question->hosts));
         if (policy == WEFT_RETUNE_ANY || same_order) mask |= 1u << plan;
     }
     return mask;
@@ -42,7 +43,8 @@ enum weft_plan_id tune_pick(struct tune_cell *cell, enum weft_plan_id in_force, 
     if (next != WEFT_PLAN_AUTO) return next;
     for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++)
         if (cell->candidates >> plan & 1 && cell->times_ns[plan] < cell->times_ns[best]) best = plan;
-    bool keeps = cell->settled != WEFT_PLAN_AUTO && cell->times_ns[cell->settled] / 10 <= cell->times_ns[best] / 9;
+    bool keeps =
+        cell->settled != WEFT_PLAN_AUTO && cell->times_ns[cell->settled] / 10 <= cell->times_ns[best] / 9;
     if (!keeps) cell->settled = best;
     return cell->settled;
 }

@@ -62,6 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     options.endpoint_ids = (const uint32_t[]){100, 101};
     options.group_id = 1;
     options.chunk_bytes = 64;
+    options.retune = data[0] >= 128 ? WEFT_RETUNE_ANY : WEFT_RETUNE_OFF;
     struct weft_group *group;
     expect(weft_group_create(world->envs[0], &options, &group, NULL) == WEFT_OK);
     memset(out, 0xa5, sizeof out);
@@ -111,7 +112,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         record[2] = (uint8_t)(length >> 8);
         record[3] = (uint8_t)number;
         header.message = action.message;
-        header.type = (uint8_t)(number % 5 == 4 ? 2 + number % 4 : COLL_MESSAGE_DATA);
+        header.type = (uint8_t)(number % 5 == 4 ? 2 + number % 10 : COLL_MESSAGE_DATA);
         coll_header_write(record + 4, &header);
         used += RECORD;
     }
