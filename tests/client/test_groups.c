@@ -113,6 +113,7 @@ static void mismatch(struct crowd *crowd, struct weft_session *session, uint32_t
     struct weft_request request = {{0}};
     float data[8] = {0};
     CROWD_OK(crowd, session, weft_split(session, NULL, rank < 2, 0, &half));
+    pthread_barrier_wait(&crowd->meet); /* what comes ends the job, and with it a split that has not returned yet */
     if (rank >= 2) {
         pthread_barrier_wait(&crowd->meet);
         return;
