@@ -235,6 +235,7 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = weft_step_next(session), .lr = 1, .weight = 1});
     if (status == WEFT_ERR_SHRUNK) return 0;
     if (status < 0) die(session, "step_begin");
+    uint32_t ranks = weft_ranks(session); /* once the step has ended well there may be fewer already: another has joined */
     make_gradients(born, *runs);
     if (weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = &mean, .out = &mean, .count = 1, .dtype = WEFT_F32, .op = WEFT_AVG,
                                            .preserve_input = true), &requests[0]) < 0) die(session, "all_reduce");
@@ -246,7 +247,6 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     }
     if (status < 0) die(session, "step_end");
     /* Ranks with more data have larger numbers: those that are left are the last ones, less those that were killed. */
-    uint32_t ranks = weft_ranks(session);
     if (ranks == 1 ? mean != (float)(born + 1) : mean < 1 || mean > 8) die(session, "the mean is not that of the ranks left");
     printf("mean %g\n", (double)mean);
     for (int i = 0; i < COUNT; i++) state[0][i] += drawn[i];
