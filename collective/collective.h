@@ -116,7 +116,7 @@ struct weft_plan_args {
     /* gather, scatter, all_to_all of pieces whose length each pair knows for itself: its first message travels even when the
      * piece is empty, and says how long the piece is. The same on all ranks. */
     bool own_lengths;
-    const struct weft_plan_hosts *hosts; /* hierarchy: borrowed while the cursor lives */
+    const struct weft_plan_hosts *hosts; /* hierarchy, ring: borrowed while the cursor lives */
 };
 
 /* A plan is a function from a step's number to the step; the cursor only counts. Steps of one rank may
@@ -130,7 +130,7 @@ struct weft_plan_cursor {
 void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_args *args);
 /* The next step of this rank; after the last one WEFT_ACTION_DONE for ever. Pure: no clock, no memory. */
 void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_out);
-/* The plan's own first messages go once round the ranks, each with elements: no greeting goes before them. */
+/* The plan's own first messages go once round the ranks in the order of their numbers, each with elements: no greeting goes before them. */
 bool weft_plan_greets(const struct weft_plan_args *args);
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
 bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind); /* with unequal pieces */

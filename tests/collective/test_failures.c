@@ -22,6 +22,8 @@ static void describe(void *context, uint32_t rank, char *out, size_t out_bytes)
     snprintf(out, out_bytes, "rank %u (host %c)", rank, 'a' + (int)rank);
 }
 
+static const struct weft_plan_hosts *hosts; /* of the groups that are opened next */
+
 static void open_groups_in(struct weft_env *env, uint32_t ranks)
 {
     world = world_create(env, ranks, 99, NULL);
@@ -29,6 +31,7 @@ static void open_groups_in(struct weft_env *env, uint32_t ranks)
     weft_group_options_init(&options);
     options.describe = describe;
     options.chunk_bytes = 65536;
+    options.hosts = hosts;
     assert_int_equal(world_group(world, NULL, ranks, 3, &options, groups), WEFT_OK);
     memset(outcomes, 0, sizeof outcomes);
     pending = 0;
@@ -195,6 +198,31 @@ static void pieces_that_differ(void **state)
     }
     all_ended(2, WEFT_ERR_MISMATCH, "bytes to rank", "the counts of the two differ");
     close_groups(2);
+}
+
+/* Ranks dealt out to two hosts in turn, whose ring goes 0 2 1 3. Ranks 0 and 3 call a ring, and send to 2 and 0; 1 and 2 call a broadcast
+ * from 2, which sends to 3, 0 and, from there, to 1: but for the greeting nobody would hear from a rank that it listens to. */
+static void two_ways_round(void **state)
+{
+    static const uint32_t host_of[4] = {0, 1, 0, 1};
+    uint32_t memory[64];
+    struct weft_plan_hosts in_turn;
+    assert_true(weft_plan_hosts_words(4) <= sizeof memory / sizeof memory[0]);
+    weft_plan_hosts_make(host_of, 4, memory, &in_turn);
+    hosts = &in_turn;
+    open_groups(4);
+    hosts = NULL;
+    for (uint32_t r = 0; r < 4; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.plan = WEFT_PLAN_RING;
+        if (r == 1 || r == 2) args.kind = WEFT_COLL_BROADCAST, args.plan = WEFT_PLAN_DIRECT, args.root = 2;
+        post(r, &args);
+    }
+    assert_int_equal(world_run(world, &done, WEFT_SECONDS(1000)), WEFT_OK);
+    for (uint32_t r = 0; r < 4; r++)
+        if (outcomes[r].status != WEFT_ERR_MISMATCH && (r != 2 || outcomes[r].status != WEFT_OK)) /* the root may have been through */
+            fail_msg("rank %u: %s: %s", r, weft_status_name(outcomes[r].status), outcomes[r].text);
+    close_groups(4);
 }
 
 static void other_count(struct weft_coll_args *args) { args->count = 999; }
@@ -582,7 +610,7 @@ static void memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(pieces_that_differ), cmocka_unit_test(counts_that_differ),
+        cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(pieces_that_differ), cmocka_unit_test(counts_that_differ), cmocka_unit_test(two_ways_round),
         cmocka_unit_test(every_field), cmocka_unit_test(every_plan), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
         cmocka_unit_test(stopped_rank), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
         cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(failed_by_the_owner),

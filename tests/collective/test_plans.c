@@ -448,6 +448,24 @@ static void greetings(void **state)
         }
 }
 
+/* The ring goes host by host: where ranks are dealt out to the hosts in turn that is another way round than the greeting's. */
+static void greetings_of_the_ring_among_hosts(void **state)
+{
+    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
+    for (uint32_t p = 2; p <= 12; p++)
+        for (uint32_t i = 0; i < 6 * p; i++) {
+            uint32_t host_of[12], memory[64], in_turn = i / p / 3;
+            struct weft_plan_hosts hosts;
+            for (uint32_t r = 0; r < p; r++) host_of[r] = in_turn ? r % 2 : r / 2;
+            assert_true(weft_plan_hosts_words(p) <= sizeof memory / sizeof memory[0]);
+            weft_plan_hosts_make(host_of, p, memory, &hosts);
+            struct weft_plan_args args = {.plan = WEFT_PLAN_RING, .kind = kinds[i / p % 3], .rank = i % p, .ranks = p, .count = 40 * p,
+                                          .chunk_elems = 16, .lanes = 2, .hosts = &hosts};
+            check_greeting(&args);
+            assert_true(weft_plan_greets(&args) == (!in_turn || p < 3));
+        }
+}
+
 static void names_and_choice(void **state)
 {
     assert_int_equal(weft_plan_parse("ring"), WEFT_PLAN_RING);
@@ -589,7 +607,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(large_double_tree), cmocka_unit_test(large_trees), cmocka_unit_test(large_rooted), cmocka_unit_test(large_direct_reduce),
         cmocka_unit_test(large_bruck), cmocka_unit_test(large_bruck_all_to_all), cmocka_unit_test(large_hierarchy),
         cmocka_unit_test(huge_counts), cmocka_unit_test(greetings),
-        cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(one_host_model), cmocka_unit_test(plans_told),
+        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(one_host_model), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
