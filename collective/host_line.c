@@ -75,6 +75,14 @@ void host_announce_short(struct host *host, const struct host_call *call, const 
     publish(host, post, number);
 }
 
+/* Of this operation nothing is done. Its number shows in the words by 32 bits only, and they may be older than that, or never written.
+ * Nobody looks at them for an operation before this one: that is over here, so all were through with it. */
+static void begin_rounds(struct host *host, uint64_t number)
+{
+    for (int action = 0; action < HOST_ACTIONS; action++)
+        atomic_store_explicit(&host->segment->done[action], host->salt + (number + 1) * HOST_ROUNDS_MAX, memory_order_relaxed);
+}
+
 void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number)
 {
     const struct weft_coll_args *args = &coll->args;
@@ -89,7 +97,10 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
     post->flags = coll->host.flags;
     post->in = coll->host.in_offset;
     post->out = coll->host.out_offset;
-    if (coll->host.flags & HOST_STAGED) memcpy(post->word, &coll->host.stage_word, sizeof coll->host.stage_word);
+    if (coll->host.flags & HOST_STAGED) {
+        memcpy(post->word, &coll->host.stage_word, sizeof coll->host.stage_word);
+        begin_rounds(host, number);
+    }
     publish(host, post, number);
 }
 

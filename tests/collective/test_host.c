@@ -1,6 +1,7 @@
 /* test_host.c - the one-host plan over the shared memory transport: bits, failures, and which plan is taken. */
 #include "tests/collective/call.h"
 #include "tests/collective/hosted.h"
+#include "collective/host.h" /* the words of a segment, to make them old */
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -182,6 +183,25 @@ static void ordinary_memory(void **state)
             rooms_close(ranks);
             hosted_close(&hosted);
         }
+}
+
+/* The words that count rounds, as an operation 2^32 before this one would have left them: nothing is taken for done by them. */
+static void rounds_of_long_ago(void **state)
+{
+    hosted_open(&hosted, 2, NULL, false, 0);
+    rooms_open(2);
+    run_barrier(WEFT_PLAN_DIRECT); /* still undecided when it is posted */
+    for (uint32_t i = 0; i < 8; i++) {
+        struct call call = {.kind = kinds[i % 4], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 2, .root = i / 4, .count = 100000, .seed = i};
+        for (uint32_t r = 0; r < 2; r++) {
+            struct host *host = hosted.groups[r]->host;
+            for (int action = 0; action < HOST_ACTIONS; action++)
+                atomic_store(&host->segment->done[action], host->salt + (host->next + 1 - HOST_ROUNDS_MAX) * HOST_ROUNDS_MAX + 1000);
+        }
+        run_call(&call, &(struct how){.unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
+    }
+    rooms_close(2);
+    hosted_close(&hosted);
 }
 
 /* A rank that maps nobody: all take messages. */
@@ -461,7 +481,8 @@ int main(int argc, char **argv)
 {
     thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(one_cannot_map),
+        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(rounds_of_long_ago),
+        cmocka_unit_test(one_cannot_map),
         cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(threads),
     };
