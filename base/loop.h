@@ -121,7 +121,7 @@ void weft_loop_stop(struct weft_loop *loop);
 enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns);
 void weft_loop_give(struct weft_loop *loop);
 
-/* Any thread that does not hold the loop: hold it if it has a runner, nobody holds it or waits for it, and no letter is in it; never
+/* Any thread that does not hold the loop: hold it if it has a runner, nobody holds or claims it, and no letter is in it; never
  * waits. For work of a microsecond or so that needs no step; until the give its thread is not cancelled and computes in the default
  * floating-point environment. `changed`: a timer was started, or a pollable has something to wait for; else nobody need be told. */
 bool weft_loop_borrow(struct weft_loop *loop);
