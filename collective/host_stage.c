@@ -151,8 +151,8 @@ static void sum(struct host *host, struct weft_coll *coll, uint64_t round)
     size_t piece = args->kind == WEFT_COLL_REDUCE_SCATTER ? own * args->count : 0;
     struct host_range part = part_of(coll, round, own);
     const uint8_t *sources[HOST_RANKS_MAX];
-    for (uint32_t r = 0; r < ranks; r++) sources[r] = place_of(coll, host->peers[r].stage, round, own);
-    sources[own] = (const uint8_t *)args->in + (piece + part.first) * coll->elem_bytes;
+    for (uint32_t r = 0; r < ranks; r++)
+        sources[r] = r == own ? (const uint8_t *)args->in + (piece + part.first) * coll->elem_bytes : place_of(coll, host->peers[r].stage, round, own);
     uint8_t *outs[2] = {(uint8_t *)args->out + part.first * coll->elem_bytes, place_of(coll, coll->host.stage, round, own)};
     host_sum(coll, sources, outs, args->kind == WEFT_COLL_ALL_REDUCE ? 2 : 1, part.count);
 }
