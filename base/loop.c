@@ -60,6 +60,7 @@ struct weft_loop {
     struct baton baton;
     struct compute compute;
     uint64_t runner_wake_ns; /* the holder's: when a resting runner wakes by itself */
+    _Atomic(const void *) runner; /* its thread's mark while it is in weft_loop_run */
     struct guest {
         struct float_env floats;
         int cancellable;
@@ -586,6 +587,11 @@ enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void
 
 /* --- the runner --- */
 
+bool weft_loop_is_runner(const struct weft_loop *loop)
+{
+    return atomic_load_explicit(&loop->runner, memory_order_relaxed) == thread_mark(); /* only its own thread can find itself there */
+}
+
 /* Somebody else holds the baton: park until it is this thread's turn to try. */
 static void park(struct weft_loop *loop, struct baton_turn *turn)
 {
@@ -627,6 +633,7 @@ void weft_loop_run(struct weft_loop *loop)
     struct baton_turn turn = {.mark = thread_mark()};
     WEFT_ASSERT(!loop->options.virtual_time && !holds(loop));
     fesetenv(FE_DFL_ENV); /* as drivers: the thread that made this one may have set its own */
+    atomic_store_explicit(&loop->runner, thread_mark(), memory_order_relaxed);
     atomic_store(&loop->baton.running, 1);
     bool slept = false;
     while (!atomic_load(&loop->baton.stop)) {
@@ -640,6 +647,7 @@ void weft_loop_run(struct weft_loop *loop)
     }
     (void)weft_loop_take(loop, WEFT_NEVER); /* cannot fail: it waits */
     baton_ended(&loop->baton, &turn);
+    atomic_store_explicit(&loop->runner, NULL, memory_order_relaxed); /* the address may be another thread's mark soon */
     weft_loop_give(loop);
 }
 

@@ -114,6 +114,8 @@ void weft_loop_notify(struct weft_loop *loop);
 /* Be the loop's runner until weft_loop_stop (any thread; also before the run began). From the stop on nobody steps. */
 void weft_loop_run(struct weft_loop *loop);
 void weft_loop_stop(struct weft_loop *loop);
+/* Is the calling thread the runner? Any thread. */
+bool weft_loop_is_runner(const struct weft_loop *loop);
 
 /* The baton by hand. take: wait until this thread holds the loop, at most until until_ns (then
  * WEFT_ERR_DEADLINE and nothing is held). Runner and drivers give way after their current step; another

@@ -45,6 +45,7 @@ struct window {
 
 struct client_stage {
     struct weft_list link;
+    struct weft_session *session;
     struct client_request *request;
     struct client_device *device; /* of this call; NULL: host memory in pieces */
     struct client_device *of;     /* for whose device the events were made */
@@ -63,6 +64,23 @@ struct client_stage {
     char text[300];
 };
 
+/* ---- the current device ---- */
+
+/* Around every call that names a stream or an event, also those that only look: CUDA makes a context on the current device
+ * where there is none, and a thread that has chosen no device has device 0. */
+static enum weft_status enter(const struct client_device *device, int *before_out, struct weft_error *error)
+{
+    return device->ops->enter(device->device, before_out, error);
+}
+
+/* The engine's own thread keeps the device: to go back to device 0, where it began, would make a context there, hundreds of MB
+ * of that device's memory for each rank of the host. */
+static void leave(struct weft_session *session, const struct client_device *device, int before)
+{
+    const struct weft_loop *loop = session->engine.loop; /* NULL: the engine has ended */
+    if (!loop || !weft_loop_is_runner(loop)) device->ops->leave(before);
+}
+
 /* ---- devices: caller's thread ---- */
 
 static struct client_device *device_known(struct client_staging *staging, int device)
@@ -77,8 +95,11 @@ static struct client_device *device_known(struct client_staging *staging, int de
 
 static void device_free(struct weft_session *session, struct client_device *device)
 {
-    if (device->ops) device->ops->stream_free(device->down);
-    if (device->ops) device->ops->stream_free(device->up);
+    int before;
+    bool entered = enter(device, &before, NULL) == WEFT_OK;
+    device->ops->stream_free(device->down);
+    device->ops->stream_free(device->up);
+    if (entered) device->ops->leave(before);
     weft_free_bytes(session->env, device);
 }
 
@@ -121,13 +142,16 @@ static void window_empty(struct weft_session *session, struct window *window, co
 
 static void stage_free(struct weft_session *session, struct client_stage *stage)
 {
-    for (uint32_t w = 0; stage->of && w < WINDOWS; w++) {
-        const struct weft_memory_ops *ops = stage->of->ops;
+    const struct weft_memory_ops *ops = stage->of ? stage->of->ops : NULL;
+    int before;
+    bool entered = ops && enter(stage->of, &before, NULL) == WEFT_OK;
+    for (uint32_t w = 0; ops && w < WINDOWS; w++) {
         window_empty(session, &stage->windows[w], ops);
         ops->event_free(stage->windows[w].filled);
         ops->event_free(stage->windows[w].emptied);
     }
-    if (stage->of) stage->of->ops->event_free(stage->begun);
+    if (ops) ops->event_free(stage->begun);
+    if (entered) ops->leave(before);
     weft_free_bytes(session->env, stage);
 }
 
@@ -162,6 +186,7 @@ static enum weft_status stage_take(struct weft_session *session, struct client_d
         if (!stage) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory to stage a call");
         weft_list_init(&stage->link);
         stage->of = device;
+        stage->session = session;
         for (uint32_t w = 0; w < WINDOWS; w++) stage->windows[w].stage = stage;
         enum weft_status status = device ? make_events(stage, error) : WEFT_OK;
         if (status < 0) {
@@ -406,6 +431,18 @@ enum weft_status client_stage_start_tensor(struct client_request *request, enum 
 
 /* ---- on the engine ---- */
 
+/* With the caller's device made current, because his stream may be its default one. */
+static enum weft_status on_device(struct client_stage *stage, enum weft_status (*act)(struct client_stage *, struct window *, struct weft_error *),
+                                  struct window *window, struct weft_error *error)
+{
+    int before;
+    if (!stage->device) return act(stage, window, error);
+    WEFT_TRY(enter(stage->device, &before, error));
+    enum weft_status status = act(stage, window, error);
+    leave(stage->session, stage->device, before);
+    return status;
+}
+
 static void look_soon(struct weft_session *session)
 {
     struct client_staging *staging = &session->staging;
@@ -414,8 +451,8 @@ static void look_soon(struct weft_session *session)
     weft_timer_start(session->engine.loop, &staging->timer, staging->quiet_since_ns + LOOK_NS_MIN);
 }
 
-/* WEFT_OK: nothing of the device's touches its windows any more. */
-static enum weft_status landed(struct client_stage *stage, struct weft_error *error)
+/* WEFT_OK: nothing of the device's touches its windows any more. With the device current. */
+static enum weft_status landed(struct client_stage *stage, struct window *unused, struct weft_error *error)
 {
     if (!stage->device) return WEFT_OK;
     for (uint32_t w = 0; w < WINDOWS; w++) {
@@ -434,7 +471,7 @@ static bool take_landed(struct weft_session *session)
     weft_list_foreach(node, spare, &session->staging.landing) {
         struct client_stage *stage = weft_container_of(node, struct client_stage, link);
         struct weft_error error = {0};
-        enum weft_status status = landed(stage, &error);
+        enum weft_status status = on_device(stage, landed, NULL, &error);
         if (status == WEFT_IN_PROGRESS) continue;
         any = true;
         weft_list_remove(&stage->link);
@@ -497,10 +534,15 @@ void client_stage_opened(struct client_request *request)
 }
 
 /* Has the input of the next piece come? */
+static enum weft_status filled(struct client_stage *stage, struct window *window, struct weft_error *error)
+{
+    return stage->device->ops->passed(window->filled, error);
+}
+
 static enum weft_status is_full(struct weft_session *session, struct client_stage *stage, struct window *window, struct weft_error *error)
 {
     if (window->state == FILLING) {
-        enum weft_status status = stage->device->ops->passed(window->filled, error);
+        enum weft_status status = on_device(stage, filled, window, error);
         if (status < 0) return status;
         if (status == WEFT_OK) window->state = FULL;
     }
@@ -520,19 +562,6 @@ enum weft_status client_stage_ready(struct client_request *request, struct weft_
 void *client_stage_memory(const struct client_request *request)
 {
     return request->stage->windows[0].memory;
-}
-
-/* With the caller's device made current, because his stream may be its default one. */
-static enum weft_status on_device(struct client_stage *stage, enum weft_status (*act)(struct client_stage *, struct window *, struct weft_error *),
-                                  struct window *window, struct weft_error *error)
-{
-    int before;
-    if (!stage->device) return act(stage, window, error);
-    const struct weft_memory_ops *ops = stage->device->ops;
-    WEFT_TRY(ops->enter(stage->device->device, &before, error));
-    enum weft_status status = act(stage, window, error);
-    ops->leave(before);
-    return status;
 }
 
 /* What the caller queues from now on comes after all copies of this call, whether they were the last or not. */
@@ -695,7 +724,7 @@ static void free_all(struct weft_session *session, struct weft_list *stages, uin
         struct client_stage *stage = weft_list_first(stages, struct client_stage, link);
         weft_list_remove(&stage->link);
         enum weft_status status = WEFT_OK;
-        while (!forked && (status = landed(stage, NULL)) == WEFT_IN_PROGRESS && weft_now_ns(session->env) < until_ns) sched_yield();
+        while (!forked && (status = on_device(stage, landed, NULL, NULL)) == WEFT_IN_PROGRESS && weft_now_ns(session->env) < until_ns) sched_yield();
         if (forked || status == WEFT_IN_PROGRESS) continue; /* a device may still write there; a child has no device at all */
         stage_free(session, stage);
     }

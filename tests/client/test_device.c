@@ -523,6 +523,47 @@ static void held(struct crowd *crowd, struct weft_session *session, uint32_t ran
 
 static void test_held(void **state) { run_seed(held); }
 
+/* All ranks on device 1, while nobody waits: the engine's own thread, for which device 0 is the current one at first, leaves no
+ * context there. In a job of many devices each rank would take memory of the first. */
+static void note(void *context, enum weft_status status)
+{
+    (void)status; /* weft_wait tells it */
+    atomic_store((_Atomic bool *)context, true);
+}
+
+static void other_device(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place = {.on_device = true, .device = 1};
+    struct weft_request request = {{0}};
+    struct kernel writing, reading[2];
+    static int64_t source[2][COUNT_MAX], got[2][COUNT_MAX];
+    _Atomic bool done = false;
+    assert_int_equal(cudaSetDevice(1), 0);
+    struct buffer buffer = buffer_new(&place, sizeof source[0]);
+    for (int i = 0; i < COUNT_MAX; i++) source[rank][i] = i;
+    buffer_write(&place, &buffer, source[rank], &writing);
+    struct weft_call call = {.size = sizeof call, .kind = WEFT_CALL_ALL_REDUCE, .in = buffer.memory, .out = buffer.memory, .count = COUNT_MAX,
+                             .dtype = WEFT_I64, .memory = WEFT_MEMORY_CUDA, .completed = note, .context = &done};
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    while (!atomic_load(&done)) usleep(100);
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    buffer_read(&place, &buffer, got[rank], reading);
+    bool right = true;
+    for (int i = 0; i < COUNT_MAX; i++) right = right && got[rank][i] == 2 * i;
+    CROWD_CHECK(crowd, session, right);
+    buffer_free(&buffer);
+}
+
+static void test_other_device(void **state)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(1, 100, 2);
+    crowd_run(&crowd, 2, other_device);
+    assert_int_equal(crowd.failures, 0);
+    assert_int_equal(fake_cuda_contexts(), 1u << 1);
+    assert_int_equal(fake_cuda_live(), 0);
+}
+
 /* A copy that fails ends the session on all ranks with a sentence, whichever copy it is; nothing hangs. */
 static void copy_fails(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -575,6 +616,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_held),
+        cmocka_unit_test(test_other_device),
         cmocka_unit_test(test_copy_fails),
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);

@@ -6,6 +6,8 @@
  *   - what is queued on a stream runs later, after a delay drawn from a seed, and reads and writes only then: a missing
  *     event or a buffer that is used again too early gives wrong bytes in some seeds.
  *   - a copy that fails leaves the context failed, as CUDA does: every later call and event answers so.
+ *   - a thread's current device is 0 until it says otherwise, and calls that make a context where none is are noted (as CUDA 12
+ *     does it, cudaSetDevice among them).
  *   - an event recorded on a stream of another device than the one it was made on is refused; so is a copy beyond the end. */
 #ifndef TEST_FAKE_CUDA_H
 #define TEST_FAKE_CUDA_H
@@ -29,6 +31,8 @@ int fake_cuda_live(void);
 int fake_cuda_unpinned_copies(void);
 /* Bytes so far that copies moved between host and device, both ways. */
 uint64_t fake_cuda_copied_bytes(void);
+/* Devices on which a context was made since the setup: bit d for device d. */
+unsigned fake_cuda_contexts(void);
 /* Wait until nothing is queued anywhere. */
 void fake_cuda_settle(void);
 

@@ -53,6 +53,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct range ranges[RANGES_MAX];
 static int range_count, live_handles, device_count = 1, sticky, copies_until_failure, unpinned_copies, queued;
 static uint64_t copied_bytes, next_draw = 1;
+static _Atomic unsigned contexts; /* bit d: device d has one */
 static unsigned delay_us_max;
 static struct stream *default_streams[DEVICES_MAX];
 static _Thread_local int current, last_error; /* last_error: as cudaGetLastError tells and forgets it */
@@ -185,6 +186,9 @@ static int queue(void *handle, struct item item)
 
 /* ---- the runtime's calls ---- */
 
+/* What nearly every call begins with: the current device has a context from here on. */
+static void need_context(void) { contexts |= 1u << current; }
+
 #define LOCKED(expression)              \
     do {                                \
         pthread_mutex_lock(&lock);      \
@@ -199,6 +203,7 @@ int cudaSetDevice(int device)
 {
     if (device < 0 || device >= device_count) return INVALID_DEVICE;
     current = device;
+    need_context();
     return OK;
 }
 int cudaGetLastError(void)
@@ -246,6 +251,7 @@ static int range_add(struct range range)
 
 int cudaMalloc(void **memory_out, size_t bytes)
 {
+    need_context();
     size_t room = pages(bytes ? bytes : 1);
     void *address = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     uint8_t *shadow = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -274,6 +280,7 @@ int cudaFree(void *memory)
 
 int cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 {
+    need_context();
     LOCKED(range_of(memory) ? ALREADY_PINNED : range_add((struct range){PINNED, memory, NULL, bytes, current}));
 }
 
@@ -288,6 +295,7 @@ int cudaHostUnregister(void *memory) { LOCKED(unregister(memory)); }
 
 int cudaStreamCreateWithFlags(void **stream_out, unsigned flags)
 {
+    need_context();
     pthread_mutex_lock(&lock);
     *stream_out = stream_new(current);
     live_handles++;
@@ -308,6 +316,7 @@ int cudaStreamDestroy(void *handle)
 
 int cudaEventCreateWithFlags(void **event_out, unsigned flags)
 {
+    need_context();
     struct event *event = calloc(1, sizeof *event);
     if (!event) return NO_MEMORY;
     event->device = current;
@@ -321,6 +330,7 @@ int cudaEventCreateWithFlags(void **event_out, unsigned flags)
 /* CUDA lets an event go that is still waited for; here it stays until all has run, which a test does not notice. */
 int cudaEventDestroy(void *handle)
 {
+    need_context();
     fake_cuda_settle();
     pthread_mutex_lock(&lock);
     live_handles--;
@@ -331,6 +341,7 @@ int cudaEventDestroy(void *handle)
 
 static int record(struct event *event, void *handle)
 {
+    need_context();
     if (event->device != stream_of(handle)->device) return INVALID_HANDLE;
     int answer = queue(handle, (struct item){.record = event, .ticket = event->recorded + 1});
     if (answer == OK) event->recorded++;
@@ -340,6 +351,7 @@ int cudaEventRecord(void *event, void *stream) { LOCKED(record(event, stream)); 
 
 int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
 {
+    need_context();
     struct event *event = handle;
     pthread_mutex_lock(&lock);
     int answer = event->recorded == 0 ? sticky : queue(stream, (struct item){.wait = event, .ticket = event->recorded});
@@ -349,6 +361,7 @@ int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
 
 int cudaEventQuery(void *handle)
 {
+    need_context();
     struct event *event = handle;
     pthread_mutex_lock(&lock);
     int answer = sticky ? sticky : event->passed < event->recorded ? NOT_READY : OK;
@@ -359,6 +372,7 @@ int cudaEventQuery(void *handle)
 
 int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream)
 {
+    need_context();
     LOCKED(queue(stream, (struct item){.to = to, .from = from, .bytes = bytes}));
 }
 
@@ -375,6 +389,7 @@ void fake_cuda_setup(uint64_t seed, unsigned delay, int devices)
     next_draw = seed * 1000003u + 1;
     delay_us_max = delay;
     device_count = devices;
+    contexts = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -408,6 +423,7 @@ void fake_cuda_heal(void)
 }
 
 int fake_cuda_live(void) { LOCKED(range_count + live_handles); }
+unsigned fake_cuda_contexts(void) { return contexts; }
 int fake_cuda_unpinned_copies(void) { LOCKED(unpinned_copies); }
 
 uint64_t fake_cuda_copied_bytes(void)
