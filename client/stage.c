@@ -283,6 +283,7 @@ static enum weft_status empty(struct client_stage *stage, struct window *window,
     if (!stage->device || count == 0) return WEFT_OK;
     const struct weft_memory_ops *ops = stage->device->ops;
     uint8_t *to = (uint8_t *)stage->request->out + window->piece * stage->piece_elems * stage->elem_bytes;
+    WEFT_TRY(ops->wait(stage->device->up, stage->begun, error));
     WEFT_TRY(ops->copy(to, output_area(stage, window), count * stage->elem_bytes, stage->device->up, error));
     WEFT_TRY(ops->record(window->emptied, stage->device->up, error));
     window->state = EMPTYING;
@@ -344,7 +345,8 @@ static void cut(const struct weft_session *session, struct client_stage *stage, 
     stage->pieces = (request->count + elems - 1) / elems;
 }
 
-/* With the device current: everything that comes before the call on its stream comes before the copies, both ways. */
+/* With the device current: everything that comes before the call on its stream comes before the copies. Those up wait for it when
+ * they are queued: other calls' results must not wait for this one's stream. */
 static enum weft_status begin(struct weft_session *session, struct client_stage *stage, struct weft_error *error)
 {
     uint32_t first = stage->pieces < WINDOWS ? (uint32_t)stage->pieces : WINDOWS;
@@ -353,7 +355,6 @@ static enum weft_status begin(struct weft_session *session, struct client_stage 
         for (uint32_t w = 0; w < first; w++) WEFT_TRY(window_room(session, stage, &stage->windows[w], error));
         WEFT_TRY(ops->record(stage->begun, stage->stream, error));
         WEFT_TRY(ops->wait(stage->device->down, stage->begun, error));
-        WEFT_TRY(ops->wait(stage->device->up, stage->begun, error));
     }
     for (uint64_t piece = 0; piece < first; piece++) WEFT_TRY(fill(stage, piece, error));
     return WEFT_OK;

@@ -523,6 +523,60 @@ static void held(struct crowd *crowd, struct weft_session *session, uint32_t ran
 
 static void test_held(void **state) { run_seed(held); }
 
+static _Atomic bool other_gate;
+static void hold_other(void *context)
+{
+    while (!atomic_load(&other_gate)) usleep(100);
+}
+
+/* A call whose stream does not get on does not keep the result of the one before it from its own stream. */
+static void stuck_neighbour(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { LOOKS = 50000 }; /* of 0.2 ms and more: only a failure takes so long */
+    struct place place = {.on_device = true};
+    struct weft_request first = {{0}}, second = {{0}};
+    static struct kernel writing[2][2], reading[2];
+    static int64_t source[2][10], got[2][10];
+    void *stuck = NULL;
+    assert_int_equal(cudaStreamCreateWithFlags(&place.stream, 0), 0);
+    assert_int_equal(cudaStreamCreateWithFlags(&stuck, 0), 0);
+    struct buffer a = buffer_new(&place, sizeof source[0]), b = buffer_new(&place, sizeof source[0]);
+    source[rank][0] = 5;
+    buffer_write(&place, &a, source[rank], &writing[rank][0]);
+    buffer_write(&place, &b, source[rank], &writing[rank][1]);
+    while (!atomic_load(&writing[rank][1].ran)) usleep(100);
+    if (rank == 0) assert_int_equal(fake_cuda_launch(stuck, hold_other, NULL), 0);
+    struct weft_call call = {.size = sizeof call, .kind = WEFT_CALL_ALL_REDUCE, .in = a.memory, .out = a.memory, .count = 10, .dtype = WEFT_I64,
+                             .memory = WEFT_MEMORY_CUDA, .stream = place.stream}, next = call;
+    next.in = next.out = b.memory;
+    next.stream = stuck;
+    if (rank == 1) pthread_barrier_wait(&crowd->meet); /* the first one ends after the second has begun */
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &first));
+    CROWD_OK(crowd, session, weft_call_start(session, &next, &second));
+    if (rank == 0) pthread_barrier_wait(&crowd->meet);
+    CROWD_OK(crowd, session, weft_wait(&first, 0));
+    reading[rank] = (struct kernel){.to = got[rank], .from = a.memory, .bytes = a.bytes};
+    assert_int_equal(fake_cuda_launch(place.stream, run_kernel, &reading[rank]), 0);
+    for (int i = 0; i < LOOKS && !atomic_load(&reading[rank].ran); i++) usleep(200);
+    CROWD_CHECK(crowd, session, atomic_load(&reading[rank].ran) && got[rank][0] == 10);
+    if (rank == 0) atomic_store(&other_gate, true);
+    CROWD_OK(crowd, session, weft_wait(&second, 0));
+    fake_cuda_settle();
+    buffer_free(&a);
+    buffer_free(&b);
+    cudaStreamDestroy(place.stream);
+    cudaStreamDestroy(stuck);
+}
+
+static void test_stuck_neighbour(void **state)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(1, 100, 2);
+    crowd_run(&crowd, 2, stuck_neighbour);
+    assert_int_equal(crowd.failures, 0);
+    assert_int_equal(fake_cuda_live(), 0);
+}
+
 /* All ranks on device 1, while nobody waits: the engine's own thread, for which device 0 is the current one at first, leaves no
  * context there. In a job of many devices each rank would take memory of the first. */
 static void note(void *context, enum weft_status status)
@@ -616,6 +670,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_held),
+        cmocka_unit_test(test_stuck_neighbour),
         cmocka_unit_test(test_other_device),
         cmocka_unit_test(test_copy_fails),
     };
