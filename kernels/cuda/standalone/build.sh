@@ -99,7 +99,9 @@ else
     for file in kernels/cuda/*.cu tests/kernels/cuda/device_memory.cu; do
         compile "$(echo "$file" | tr / _)" "$file" "$nvcc" -ccbin "$cxx" $cuda $codes -fmad=false -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-ffp-contract=off
     done
-    link="$nvcc -ccbin $cxx -cudart static"
+    # base/memory_cuda.c looks for the shared runtime when it runs: also in the toolkit, where the system may not look.
+    tools=$(dirname "$(readlink -f "$(command -v "$nvcc")")")
+    link="$nvcc -ccbin $cxx -cudart static -Xlinker -rpath -Xlinker $(dirname "$tools")/lib64"
 fi
 rm -f "$out"/*.o
 xargs -P "$jobs" -I '{}' sh -c '{} || { echo "build.sh: failed: {}" >&2; exit 255; }' <"$list"
