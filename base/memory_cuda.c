@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@
     CALL(unpin, "cudaHostUnregister", (void *))                                       \
     CALL(stream_create, "cudaStreamCreateWithFlags", (void **, unsigned))             \
     CALL(stream_free, "cudaStreamDestroy", (void *))                                  \
+    CALL(stream_capturing, "cudaStreamIsCapturing", (void *, int *))                  \
     CALL(stream_wait, "cudaStreamWaitEvent", (void *, void *, unsigned))              \
     CALL(event_create, "cudaEventCreateWithFlags", (void **, unsigned))               \
     CALL(event_free, "cudaEventDestroy", (void *))                                    \
@@ -189,6 +191,13 @@ static void cuda_event_free(void *event)
 
 static enum weft_status cuda_record(void *event, void *stream, struct weft_error *error)
 {
+    int capturing = 0;
+    if ((uintptr_t)stream == CUDA_STREAM_PER_THREAD)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
+                                                "cudaStreamPerThread is another stream on each thread; give one of cudaStreamCreate, or NULL");
+    WEFT_TRY(answered(cuda.stream_capturing(stream, &capturing), "cudaStreamIsCapturing", error));
+    if (capturing)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "the stream is being captured into a graph, of which a call cannot be part");
     return answered(cuda.event_record(event, stream), "cudaEventRecord", error);
 }
 

@@ -19,6 +19,7 @@ enum {
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_EVENT_NO_TIMING = 2,
     CUDA_PIN_PORTABLE = 1, /* for all devices */
+    CUDA_STREAM_PER_THREAD = 2, /* the handle that is another stream on each thread */
 };
 
 struct memory_cuda_attributes {

@@ -42,7 +42,8 @@ struct weft_memory_ops {
     void (*stream_free)(void *stream); /* NULL is fine; what is queued still runs */
     enum weft_status (*event_create)(void **event_out, struct weft_error *error);
     void (*event_free)(void *event); /* NULL is fine */
-    /* Everything queued on the stream so far comes before the event. */
+    /* Everything queued on the stream so far comes before the event. WEFT_ERR_INVALID: a handle that means another stream on each
+     * thread; WEFT_ERR_UNSUPPORTED: a stream that is being captured. */
     enum weft_status (*record)(void *event, void *stream, struct weft_error *error);
     /* What is queued on the stream from now on comes after the event as it was last recorded; of any device. */
     enum weft_status (*wait)(void *stream, void *event, struct weft_error *error);

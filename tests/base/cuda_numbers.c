@@ -17,6 +17,7 @@ SAME(CUDA_COPY_BY_ADDRESS, cudaMemcpyDefault);
 SAME(CUDA_STREAM_NON_BLOCKING, cudaStreamNonBlocking);
 SAME(CUDA_EVENT_NO_TIMING, cudaEventDisableTiming);
 SAME(CUDA_PIN_PORTABLE, cudaHostRegisterPortable);
+_Static_assert(cudaStreamCaptureStatusNone == 0, "what is not captured");
 SAME(offsetof(struct memory_cuda_attributes, type), offsetof(struct cudaPointerAttributes, type));
 SAME(offsetof(struct memory_cuda_attributes, device), offsetof(struct cudaPointerAttributes, device));
 SAME(offsetof(struct memory_cuda_attributes, host_pointer), offsetof(struct cudaPointerAttributes, hostPointer));

@@ -475,6 +475,17 @@ static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t r
     CROWD_REFUSED(crowd, session, weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = host, .out = host, .count = 4,
                                                                      .dtype = WEFT_F32, .memory = (enum weft_memory_kind)9), &request),
                   WEFT_ERR_INVALID, "memory 9");
+    void *per_thread = (void *)2, *captured;
+    struct weft_call call = {.size = sizeof call, .kind = WEFT_CALL_ALL_REDUCE, .in = memory[0], .out = memory[0], .count = 4, .dtype = WEFT_F32,
+                             .memory = WEFT_MEMORY_CUDA, .stream = per_thread};
+    CROWD_REFUSED(crowd, session, weft_call_start(session, &call, &request), WEFT_ERR_INVALID, "cudaStreamPerThread is another stream");
+    if (rank == 0) {
+        assert_int_equal(cudaStreamCreateWithFlags(&captured, 0), 0);
+        fake_cuda_capture(call.stream = captured);
+        CROWD_REFUSED(crowd, session, weft_call_start(session, &call, &request), WEFT_ERR_UNSUPPORTED, "is being captured into a graph");
+        fake_cuda_capture(NULL);
+        cudaStreamDestroy(captured);
+    }
     CROWD_OK(crowd, session, weft_barrier(session, &request)); /* nothing of that was part of any order */
     CROWD_OK(crowd, session, weft_wait(&request, 0));
     for (int d = 0; d < 2; d++) cudaFree(memory[d]);

@@ -33,6 +33,8 @@ int fake_cuda_unpinned_copies(void);
 uint64_t fake_cuda_copied_bytes(void);
 /* Devices on which a context was made since the setup: bit d for device d. */
 unsigned fake_cuda_contexts(void);
+/* This stream is being captured into a graph; NULL: none. */
+void fake_cuda_capture(void *stream);
 /* Wait until nothing is queued anywhere. */
 void fake_cuda_settle(void);
 

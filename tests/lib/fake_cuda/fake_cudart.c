@@ -314,6 +314,14 @@ int cudaStreamDestroy(void *handle)
     return OK;
 }
 
+static void *_Atomic captured;
+void fake_cuda_capture(void *stream) { captured = stream; }
+int cudaStreamIsCapturing(void *stream, int *status_out)
+{
+    *status_out = stream && stream == captured;
+    return OK;
+}
+
 int cudaEventCreateWithFlags(void **event_out, unsigned flags)
 {
     need_context();
