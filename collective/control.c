@@ -194,6 +194,7 @@ static void left(struct weft_group *group, struct control *control, uint64_t aft
     if (!control->left) group->left_count++;
     control->left = true;
     control->left_after = after;
+    tune_left(group, (uint32_t)(control - group->controls));
     if (group->active_count > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */
 }
 

@@ -183,6 +183,7 @@ struct control {
     uint32_t asked_next;         /* rank that waits for our answer behind it */
     uint64_t asked_sequence;
     uint64_t left_after;         /* operations it took part in */
+    uint32_t acked;              /* rank 0: the version of the table of plans that it has agreed to last (tune.h) */
     uint64_t answer_posted;      /* from its last answer: operations it has posted, */
     uint32_t answer_peer;        /* whom it waits for in the one in question (GROUP_NOBODY: nobody), */
     uint32_t answer_steps;       /* and how many of its steps are over */

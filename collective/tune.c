@@ -212,6 +212,8 @@ static void acknowledged(struct weft_group *group, const struct coll_header *hea
 {
     struct tune *tune = group->tune;
     if (!tune->next.open || header->sequence != tune->next.version) return;
+    if (group->controls[header->rank].acked == tune->next.version) return; /* left after its ACK; or says it twice */
+    group->controls[header->rank].acked = tune->next.version;
     if (header->count > tune->from) tune->from = header->count;
     tune->refused |= header->status < 0;
     if (++tune->acks < group->ranks) return;
@@ -322,6 +324,21 @@ void tune_news(struct weft_group *group, const struct coll_header *header)
         return;
     tune->early = *header;
     tune_went_on(group);
+}
+
+void tune_left(struct weft_group *group, uint32_t rank)
+{
+    struct tune *tune = group->tune;
+    if (!tune) return;
+    tune->off = true;
+    if (rank == 0) { /* a COMMIT would have come before this */
+        tune->early.type = 0;
+        if (tune->next.open) close_change(group, 0, true);
+    } else if (group->rank == 0) {
+        acknowledged(group, &(struct coll_header){.rank = rank,
+                                                  .sequence = tune->next.version,
+                                                  .status = WEFT_ERR_CLOSED});
+    }
 }
 
 void tune_retry(struct weft_group *group)

@@ -11,7 +11,8 @@
  *
  * So no rank ever posts by a version that another does not know, whatever each has measured and however far it is ahead. The
  * version of its cell is in each operation's header, and checked. An operation held waits for two messages; those of other cells
- * for nothing. Where a rank refuses (no memory), or one leaves, nothing changes any more. */
+ * for nothing. Where a rank refuses (no memory), or one leaves, nothing changes any more: a change that lacks its ACK is given up by
+ * all, and one whose COMMIT rank 0 has not sent before it left. */
 #ifndef WEFT_COLLECTIVE_TUNE_H
 #define WEFT_COLLECTIVE_TUNE_H
 
@@ -94,6 +95,7 @@ enum weft_status tune_create(struct weft_group *group, enum weft_retune policy);
 void tune_free(struct weft_group *group);
 void tune_ended(struct weft_coll *coll, uint64_t now_ns); /* an operation, well */
 void tune_news(struct weft_group *group, const struct coll_header *header);
+void tune_left(struct weft_group *group, uint32_t rank); /* it answers nothing any more */
 void tune_retry(struct weft_group *group);
 
 /* ---- tune_pick.c: pure ---- */
