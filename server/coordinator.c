@@ -681,6 +681,10 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         else coordinator_lose(coordinator, member, "it sent Join when that was not due");
         break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
+        if (coordinator->state == COORDINATOR_RUNNING && member->state != MEMBER_READY) { /* it comes later, and cannot: the others can */
+            coordinator_lose(coordinator, member, message->abort->text);
+            break;
+        }
         coordinator_abort(coordinator, member, (enum weft_status)message->abort->status, "aborted by %s: %.300s", member->who,
                           message->abort->text);
         break;

@@ -81,6 +81,7 @@ struct run {
     uint64_t workers, shards, engines; /* engines 0: not given */
     uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
     uint64_t workers_max, restarts, restarted;
+    uint64_t again_lost; /* of workers_lost: those that had been started again */
     struct run_process *last_lost;
     uint64_t doubt_at_ns; /* by then the coordinator must have said that the job goes on without all that are lost */
     const char *lanes, *devices;
@@ -345,6 +346,8 @@ static bool goes_on_without(struct run *run, struct run_process *process)
     if (!run->workers_min || process < &run->processes[run->shards]) return false;
     if (run->workers + run->restarted - ++run->workers_lost < run->workers_min) return false;
     process->again = run->restarted < run->restarts;
+    process->lost_at_ns = weft_now_ns(run->env);
+    run->again_lost += process->came_later;
     run_process_describe(process, how, sizeof how);
     run->last_lost = process;
     fprintf(stderr, "weft run: %s (pid %d) %s; the job goes on without it (%s)\n", process->name, (int)process->pid, how, process->log_path);
@@ -382,25 +385,28 @@ static void signal_all(struct run *run, int signal_number)
         if (!run->processes[i].ended) run_process_signal(&run->processes[i], signal_number);
 }
 
-/* A worker that died before the job had begun, or failed after it had left: nobody goes on without it. */
+/* A worker that died before the job had begun, or failed after it had left: nobody goes on without it. One that was started
+ * again may die before it has come in: nobody has missed it. */
 static void doubt_losses(struct run *run, uint64_t now_ns)
 {
-    if (run->workers_lost == 0 || run->workers_lost <= run_watch_survived(run->watch)) run->doubt_at_ns = WEFT_NEVER;
+    if (run->workers_lost - run->again_lost <= run_watch_survived(run->watch)) run->doubt_at_ns = WEFT_NEVER;
     else if (run->doubt_at_ns == WEFT_NEVER) run->doubt_at_ns = now_ns + GRACE_NS;
     else if (run->doubt_at_ns <= now_ns && !run->first_failed) run->first_failed = run->last_lost;
     if (run->first_failed) run->doubt_at_ns = WEFT_NEVER;
 }
 
-/* Lost workers begin again once the coordinator knows that they are lost: before that the job is full. */
-static void restart(struct run *run)
+/* Lost workers begin again once the coordinator knows that they are lost: before that the job is full. Of one that had not come
+ * in it says nothing; then after a moment. */
+static void restart(struct run *run, uint64_t now_ns)
 {
     for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
         struct run_process *process = &run->processes[i];
         bool due = process->again && !run->first_failed && !run->interrupted_by && run->restarted < run->restarts;
-        if (!due || run->workers_lost > run_watch_survived(run->watch)) continue;
+        bool known = run->workers_lost <= run_watch_survived(run->watch) || now_ns >= process->lost_at_ns + GRACE_NS;
+        if (!due || !known) continue;
         run_process_copy(process);
         run_process_close(process);
-        *process = (struct run_process){.output_fd = -1, .log_fd = -1};
+        *process = (struct run_process){.output_fd = -1, .log_fd = -1, .came_later = true};
         run->restarted++;
         if (!start_worker(run, i - (uint32_t)run->shards)) run->first_failed = process;
     }
@@ -410,7 +416,7 @@ static bool restart_pending(const struct run *run)
 {
     bool pending = false;
     for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) pending |= run->processes[i].again;
-    return pending && !run->first_failed;
+    return pending && !run->first_failed && run->restarted < run->restarts;
 }
 
 /* What the clock and the events ask for now. */
@@ -418,7 +424,7 @@ static void decide(struct run *run)
 {
     uint64_t now_ns = weft_now_ns(run->env);
     doubt_losses(run, now_ns);
-    restart(run);
+    restart(run, now_ns);
     bool failed = run->first_failed != NULL, workers_done = count_running(run, true) == 0;
     if (run->term_at_ns == WEFT_NEVER && (failed || workers_done)) run->term_at_ns = now_ns + GRACE_NS;
     if (run->interrupted_by && run->kill_at_ns == WEFT_NEVER) run->term_at_ns = now_ns;

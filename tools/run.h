@@ -19,6 +19,8 @@ struct run_process {
     pid_t pid;                  /* 0: not started */
     bool ended;
     bool again;                 /* lost, and to be started again */
+    bool came_later;            /* it was started again */
+    uint64_t lost_at_ns;        /* when it was reaped, lost */
     int wait_status;            /* of waitpid, once ended */
     int output_fd;              /* read end of its standard output when that is copied; -1 */
     int output_error;           /* the first errno of copying it; 0: all is written */

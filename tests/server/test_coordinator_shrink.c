@@ -330,6 +330,47 @@ static void newcomers_that_wait(void **state)
     harness_free(h);
 }
 
+static void give_up(struct harness *h, uint64_t connection)
+{
+    Weft__Control__Abort abort = WEFT__CONTROL__ABORT__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    abort.status = WEFT_ERR_DEADLINE;
+    abort.text = (char *)"it waited too long";
+    message.body_case = BODY(ABORT);
+    message.abort = &abort;
+    harness_deliver(h, connection, &message);
+}
+
+/* A newcomer that gives up, before it is let in or before it is ready, ends nobody's job. */
+static void newcomers_that_give_up(void **state)
+{
+    static const uint32_t members[] = {0, 1, 3}, two[] = {0, 1};
+    uint64_t c[2];
+    struct harness *h = growing(2, 2, 3, c);
+    uint64_t first = come(h);
+    harness_expect(h, c[0], BODY(GROW));
+    harness_expect(h, c[1], BODY(GROW));
+    give_up(h, first);
+    harness_expect_nothing(h, c[0]);
+    uint64_t second = come(h);
+    say_shrink(h, c[0], 2, 1);
+    say_shrink(h, c[1], 2, 1);
+    expect_shrunk(h, c[0], 2, 1, members, 3);
+    expect_shrunk(h, c[1], 2, 1, members, 3);
+    harness_expect(h, second, BODY(ROSTER));
+    give_up(h, second);
+    expect_lost(h, c[0], 3, 3);
+    expect_lost(h, c[1], 3, 3);
+    say_shrink(h, c[0], 3, 2);
+    say_shrink(h, c[1], 3, 2);
+    expect_shrunk(h, c[0], 3, 2, two, 2);
+    expect_shrunk(h, c[1], 3, 2, two, 2);
+    assert_int_equal(h->ended_count, 0);
+    give_up(h, c[0]); /* of one that is in, it is the job's end */
+    assert_int_equal(h->end_status, WEFT_ERR_DEADLINE);
+    harness_free(h);
+}
+
 /* ---- random losses, joins and newcomers ---- */
 
 static uint64_t random_state;
@@ -446,6 +487,7 @@ int main(void)
         cmocka_unit_test(join_not_due),
         cmocka_unit_test(newcomers),
         cmocka_unit_test(newcomers_that_wait),
+        cmocka_unit_test(newcomers_that_give_up),
         cmocka_unit_test(random_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -157,6 +157,18 @@ class Elastic(harness.JobTest):
         self.assertEqual(code, 0, text + output)
         self.results(text, 4)
 
+    def test_started_again_in_vain(self):
+        """A worker that dies before it has come in is missed by nobody, and is started once more."""
+        states, mark = self.path("states"), self.path("mark")
+        os.makedirs(states)
+        script = (f'if [ $WEFT_RANK = 1 ]; then echo >>{mark}; [ $(wc -l <{mark}) = 2 ] && exit 3; fi; '
+                  f'exec {ELASTIC} grow 5 3 {states} 1 4')
+        code, text, output = self.run_job_words(3, 1, ["sh", "-c", script], options=["--restarts", "2"])
+        with open(self.path("run", "rank1.again2.log")) as file:
+            text += file.read()
+        self.assertEqual(code, 0, text + output)
+        self.results(text, 3)
+
     def test_join_in_a_job_that_is_not_elastic(self):
         code, text, output = self.run_elastic(2, None, ["join", 1, 1])
         self.assertEqual(code, 1, text + output)
