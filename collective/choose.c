@@ -328,7 +328,8 @@ enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t 
         best_ns = ns;
     }
     if (times_ns_out) times_ns_out[0] = UINT64_MAX;
-    return fits(q, q->told) ? q->told : best;
+    bool other_order = q->in_order && q->told != best && !(weft_plan_reproducible(q->told, q->hosts) && weft_plan_reproducible(best, q->hosts));
+    return fits(q, q->told) && !other_order ? q->told : best;
 }
 
 /* Bytes that each rank loads and stores; an all_reduce has two rounds of words beside, one where all is in the announcement. */

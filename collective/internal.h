@@ -213,7 +213,7 @@ struct plan_choice {
     enum weft_plan_id told; /* by the table */
     enum weft_dtype dtype;
     uint64_t bytes;
-    bool reproducible, unequal;
+    bool reproducible, unequal, in_order;
 };
 enum { GROUP_CHOICES = 16 };    /* kinds below it are remembered */
 

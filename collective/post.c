@@ -154,21 +154,22 @@ static struct weft_plan_question question_of(const struct weft_group *group, con
 }
 
 /* The choice for this call; a training loop asks the same again and again, so the last answer for each kind is kept. */
-static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes, size_t elem_bytes, enum weft_plan_id told)
+static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes, size_t elem_bytes, enum weft_plan_id told, bool in_order)
 {
     struct plan_choice *last = (size_t)args->kind < GROUP_CHOICES ? &group->choices[args->kind] : NULL;
     struct weft_plan_question question = question_of(group, args, bytes, elem_bytes);
     if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype && last->reproducible == question.reproducible &&
-        last->unequal == question.unequal && last->told == told)
+        last->unequal == question.unequal && last->told == told && last->in_order == in_order)
         return last->plan;
     question.told = told;
+    question.in_order = in_order;
     enum weft_plan_id plan = weft_plan_choose(&question, NULL);
     if (last)
-        *last = (struct plan_choice){.plan = plan, .told = told, .dtype = args->dtype, .bytes = bytes, .reproducible = question.reproducible, .unequal = question.unequal};
+        *last = (struct plan_choice){.plan = plan, .told = told, .dtype = args->dtype, .bytes = bytes, .reproducible = question.reproducible, .unequal = question.unequal, .in_order = in_order};
     return plan;
 }
 
-static struct weft_plan_args plan_args_of(struct weft_group *group, const struct weft_coll_args *args, enum weft_plan_id told)
+static struct weft_plan_args plan_args_of(struct weft_group *group, const struct weft_coll_args *args, enum weft_plan_id told, bool in_order)
 {
     struct weft_plan_args plan = {.kind = args->kind, .rank = group->rank, .ranks = group->ranks, .hosts = group->hosts};
     size_t elem_bytes = coll_of_pieces(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
@@ -178,7 +179,7 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     if (args->counts_out && longest_of(args->counts_out, group->ranks) > plan.count) plan.count = longest_of(args->counts_out, group->ranks);
     if (rooted(args->kind) || is_pairwise(args->kind)) plan.root = args->root;
     plan.plan = args->plan;
-    if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, told);
+    if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, told, in_order);
     /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
     if (sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
@@ -394,9 +395,9 @@ enum weft_status coll_group_open(struct weft_group *group, struct weft_error *er
 }
 
 /* Memory for either plan, where it is not known yet which it will be. */
-static size_t scratch_for_both(struct weft_group *group, const struct weft_coll_args *args, size_t bytes)
+static size_t scratch_for_both(struct weft_group *group, const struct weft_coll_args *args, uint32_t tune_key, size_t bytes)
 {
-    struct weft_plan_args plan = plan_args_of(group, args, tune_coming(group));
+    struct weft_plan_args plan = plan_args_of(group, args, tune_coming(group), tune_in_order(group, tune_key));
     size_t other = scratch_of(group, &plan, args).total_bytes;
     return other > bytes ? other : bytes;
 }
@@ -410,10 +411,11 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
                               group->active_count + group->prepared_count);
     uint16_t version = 0;
     bool held = tune_holds(group, tune_key);
-    struct weft_plan_args plan = plan_args_of(group, args, tune_key ? tune_told(group, tune_key, group->sequence, &version) : WEFT_PLAN_AUTO);
+    enum weft_plan_id told = tune_key ? tune_told(group, tune_key, group->sequence, &version) : WEFT_PLAN_AUTO;
+    struct weft_plan_args plan = plan_args_of(group, args, told, tune_in_order(group, tune_key));
     bool never_by_messages = on_host && group->host->state == HOST_ON && host_is_short(group, args);
     struct scratch scratch = never_by_messages ? (struct scratch){0} : scratch_of(group, &plan, args);
-    if (held) scratch.total_bytes = scratch_for_both(group, args, scratch.total_bytes);
+    if (held) scratch.total_bytes = scratch_for_both(group, args, tune_key, scratch.total_bytes);
     struct weft_coll *coll = record_take(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch", weft_coll_kind_name(args->kind),
@@ -437,7 +439,8 @@ void coll_unhold(struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
     uint16_t version;
-    struct weft_plan_args plan = plan_args_of(group, &coll->args, tune_told(group, coll->tune_key, coll->sequence, &version));
+    enum weft_plan_id told = tune_told(group, coll->tune_key, coll->sequence, &version);
+    struct weft_plan_args plan = plan_args_of(group, &coll->args, told, tune_in_order(group, coll->tune_key));
     struct scratch scratch = scratch_of(group, &plan, &coll->args);
     WEFT_ASSERT(scratch.total_bytes <= coll->scratch_bytes);
     coll->held = false;

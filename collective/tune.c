@@ -56,6 +56,10 @@ bool tune_holds(const struct weft_group *group, uint32_t key)
 {
     return key && group->tune->next.open && group->tune->next.key == key;
 }
+bool tune_in_order(const struct weft_group *group, uint32_t key)
+{
+    return key & KEY_ORDERED && group->tune && group->tune->in_order;
+}
 enum weft_plan_id tune_coming(const struct weft_group *group)
 {
     return group->tune->next.plan;
@@ -203,6 +207,7 @@ static void publish_next(struct weft_group *group)
         struct coll_header header = news_header(group, COLL_MESSAGE_TUNE_TABLE, tune->version);
         header.cuts = cell->key;
         header.root = cell->next;
+        header.lanes = tune->in_order = tune->policy == WEFT_RETUNE_SAME_ORDER;
         control_publish(&tune->table, group, &header);
         return;
     }
@@ -298,6 +303,7 @@ void tune_went_on(struct weft_group *group)
     if (!tune || !tune->early.type || group->sequence < tune->last_from) return;
     bool takes = open_change(group, (uint32_t)tune->early.sequence, (uint32_t)tune->early.cuts,
                              (enum weft_plan_id)tune->early.root);
+    tune->in_order = tune->early.lanes != 0;
     tune->early.type = 0;
     tune->ack.header = news_header(group, COLL_MESSAGE_TUNE_ACK, tune->version);
     tune->ack.header.count = group->sequence;

@@ -4,7 +4,7 @@
  * they take instead of the model's. One cell changes at a time, under a new version:
  *
  *     all ranks   measure the operations of a cell's version ──REPORT──► rank 0, once a version
- *     rank 0      decides (tune_pick.c) ──TABLE (version, cell, plan)──► all
+ *     rank 0      decides (tune_pick.c) ──TABLE (version, cell, plan, policy)──► all
  *     rank r      holds new operations of that cell ──ACK (operations posted so far)──► rank 0
  *     rank 0      all have: ──COMMIT (version, s)──► all, s the largest of these numbers
  *     rank r      operations below s run by the old plan, the others by the new one; the next TABLE is taken when it has posted s of them
@@ -58,6 +58,7 @@ struct tell {
 struct tune {
     enum weft_retune policy;
     bool off;                /* a rank refused */
+    bool in_order;           /* rank 0's policy is same_order, as its TABLE says */
     uint32_t version;        /* the last one that was published */
     struct tune_cell cells[TUNE_CELLS];
     struct {                 /* the change that is not in force yet */
@@ -83,6 +84,9 @@ enum weft_plan_id tune_told(const struct weft_group *group, uint32_t key, uint64
 /* Must a new operation of the cell wait for the change that is under way? */
 bool tune_holds(const struct weft_group *group, uint32_t key);
 enum weft_plan_id tune_coming(const struct weft_group *group); /* the plan of that change */
+/* Is a plan of the table for those calls of the cell alone whose sum it adds in the order of the model's choice? Sizes of one
+ * octave may be on both sides of where that choice changes. */
+bool tune_in_order(const struct weft_group *group, uint32_t key);
 /* An operation of the cell was posted: its question is remembered. */
 void tune_posted(struct weft_group *group, uint32_t key, const struct weft_plan_question *question);
 void tune_went_on(struct weft_group *group); /* any operation was posted */
