@@ -320,8 +320,9 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         coordinator_lose(coordinator, worker, "it declared tensors out of order");
         return;
     }
+    bool known = declare->ordinal < coordinator->tensor_count && coordinator->tensors[declare->ordinal]->announced; /* to all but a newcomer */
     const struct coordinator_member *resting = coordinator_resting(coordinator);
-    if (resting) {
+    if (resting && !known) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH, "rank %u declares tensor '%.100s', but %s has joined: all ranks must declare it",
                           worker->index, declare->name, resting->who);
         return;

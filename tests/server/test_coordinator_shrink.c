@@ -330,6 +330,34 @@ static void newcomers_that_wait(void **state)
     harness_free(h);
 }
 
+/* It declares what is there already, also while somebody rests; anything new is still not to be had then. */
+static void newcomers_declare(void **state)
+{
+    static const uint32_t members[] = {0, 2};
+    uint64_t c[2];
+    struct harness *h = growing(2, 1, 3, c);
+    struct harness_declare declare;
+    harness_declare_init(&declare, 0, "w");
+    declare.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+    for (int i = 0; i < 2; i++) harness_declare(h, c[i], &declare);
+    for (int i = 0; i < 2; i++) harness_expect(h, c[i], BODY(DECLARED));
+    say_join(h, c[1], 1);
+    uint64_t third = come(h);
+    say_shrink(h, c[0], 2, 1);
+    expect_joined(h, c[0], 1, 2);
+    expect_shrunk(h, c[0], 2, 1, members, 2);
+    harness_expect(h, third, BODY(ROSTER));
+    harness_ready(h, third);
+    harness_expect(h, third, BODY(GO));
+    harness_declare(h, third, &declare);
+    harness_expect(h, third, BODY(DECLARED));
+    assert_int_equal(h->ended_count, 0);
+    harness_declare_init(&declare, 1, "more");
+    harness_declare(h, third, &declare);
+    assert_int_equal(h->end_status, WEFT_ERR_MISMATCH);
+    harness_free(h);
+}
+
 static void give_up(struct harness *h, uint64_t connection)
 {
     Weft__Control__Abort abort = WEFT__CONTROL__ABORT__INIT;
@@ -488,6 +516,7 @@ int main(void)
         cmocka_unit_test(newcomers),
         cmocka_unit_test(newcomers_that_wait),
         cmocka_unit_test(newcomers_that_give_up),
+        cmocka_unit_test(newcomers_declare),
         cmocka_unit_test(random_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
