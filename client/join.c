@@ -56,7 +56,7 @@ static enum weft_status may_join(struct weft_session *session)
 static enum weft_status go_on(struct weft_session *session, uint32_t *last_out)
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
-    session->parting.joined = false;
+    session->parting.joined = session->parting.unsaid = false;
     enum weft_status status = client_rejoin(session, until_ns);
     WEFT_TRY(client_usable(session));
     const Weft__Control__Shrunk *shrunk = session->parting.taken->shrunk;

@@ -62,6 +62,7 @@ struct client_parting {
     struct weft_error rejoin_error;
     _Atomic uint32_t grow_epoch;  /* somebody new waits to be let in as this epoch, at the end of a step */
     bool grew;                    /* the caller's: ranks are new, and the caller has not been told */
+    bool unsaid; /* other ranks go on, and no call has said so: the step was good with those before */
     uint64_t codec_steps;         /* codecs count on from here, at least: where ranks have come in */
     bool joined;                  /* the caller's: out of data, rests until all ranks are (join.c) */
 };

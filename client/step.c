@@ -148,7 +148,7 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     if (!session) return WEFT_ERR_INVALID;
     WEFT_TRY(client_usable(session));
     WEFT_TRY(check_step(session, begun));
-    if (client_parted(session) || session->parting.grew) return weft_shrink(session); /* between two steps */
+    if (client_parted(session) || session->parting.grew || session->parting.unsaid) return weft_shrink(session); /* between two steps */
     struct client_step *step = &session->step;
     WEFT_TRY(client_judging_begin(session, begun->step));
     step->recorded = session->reduce_tensor_count > 0 || session->judging.count > 0;
@@ -225,7 +225,7 @@ static enum weft_status say_changed(struct weft_session *session, uint64_t next)
     snprintf(text, sizeof text, "%.300s", session->parting.text);
     pthread_mutex_unlock(&session->parting.lock);
     bool grew = session->parting.grew;
-    session->parting.grew = false;
+    session->parting.grew = session->parting.unsaid = false;
     if (grew)
         return client_error(session, WEFT_ERR_GREW, "%s; this is rank %u of %u now, with new ranks: all take the parameters from rank 0, then run step %llu",
                             text, session->rank, session->ranks, (unsigned long long)next);
@@ -258,7 +258,10 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
     if (!client_parted(session) || client_failed(session) < 0) return status;
     uint64_t committed;
     WEFT_TRY(client_shrink(session, step->number - 1, &committed));
-    if (committed >= step->number) return WEFT_OK; /* somebody has, and goes on */
+    if (committed >= step->number) { /* somebody has, and hears of the others as the next step begins: so does this rank */
+        session->parting.unsaid = true;
+        return WEFT_OK;
+    }
     close_codecs(session, false);
     forget_step(session);
     return say_changed(session, step->number);
@@ -271,7 +274,7 @@ enum weft_status weft_shrink(struct weft_session *session)
     uint64_t committed;
     if (session->step.open) return client_error(session, WEFT_ERR_STATE, "shrink: step %llu is open; weft_step_end does that",
                                                 (unsigned long long)session->step.number);
-    if (!client_parted(session)) return session->parting.grew ? say_changed(session, session->step.number + 1) : WEFT_OK;
+    if (!client_parted(session)) return session->parting.grew || session->parting.unsaid ? say_changed(session, session->step.number + 1) : WEFT_OK;
     WEFT_TRY(client_shrink(session, session->step.number, &committed));
     client_codecs_follow(session);
     return say_changed(session, session->step.number + 1);

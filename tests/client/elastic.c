@@ -226,6 +226,8 @@ static int grows(uint64_t more, uint32_t ranks, const char *directory, const str
     return 0;
 }
 
+static uint32_t told_ranks; /* by the last call that has said how many there are; 0: none has */
+
 /* A step of `join`: the mean of the ranks' numbers, in place and preserved, and a tensor under random-k. 0: run it again. */
 static int join_step(struct weft_session *session, struct weft_tensor *tensor, unsigned born, uint64_t *runs)
 {
@@ -233,9 +235,12 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     float mean = (float)(born + 1);
     struct weft_request requests[2] = {{{0}}};
     enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = weft_step_next(session), .lr = 1, .weight = 1});
+    uint32_t ranks = weft_ranks(session); /* the step is theirs: somebody may be gone when it ends well */
+    if (status == WEFT_ERR_SHRUNK) told_ranks = ranks;
     if (status == WEFT_ERR_SHRUNK) return 0;
     if (status < 0) die(session, "step_begin");
-    uint32_t ranks = weft_ranks(session); /* once the step has ended well there may be fewer already: another has joined */
+    if (told_ranks == 0) told_ranks = ranks;
+    if (ranks != told_ranks) die(session, "other ranks, and no call has said so");
     make_gradients(born, *runs);
     if (weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = &mean, .out = &mean, .count = 1, .dtype = WEFT_F32, .op = WEFT_AVG,
                                            .preserve_input = true), &requests[0]) < 0) die(session, "all_reduce");
@@ -243,6 +248,7 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     status = weft_step_end(session);
     if (status == WEFT_ERR_SHRUNK) {
         fprintf(stderr, "%s\n", weft_error_text(session));
+        told_ranks = weft_ranks(session);
         return 0;
     }
     if (status < 0) die(session, "step_end");
@@ -285,6 +291,7 @@ static int joins(uint64_t steps, int epochs, unsigned killed, uint64_t kill_step
             if (epoch == 1 && born == killed) kill(getpid(), SIGKILL);
         }
         if (status < 0) die(session, "join");
+        told_ranks = weft_ranks(session);
         /* All are here again, and take the newest state of the last one. */
         status = weft_broadcast(session, state[0], COUNT, WEFT_F32, last, &request);
         if (status >= 0) status = weft_wait(&request, 0);
