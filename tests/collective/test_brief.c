@@ -12,6 +12,17 @@
 
 #include "tests/lib/check.h"
 
+/* Ranks of one process reach each other's memory at another address than its owner. The thread sanitizer goes by addresses: it sees what two
+ * peers store in a third one's buffer, and not what orders it. Under it rooms are ordinary memory, into which the owner alone stores. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define ORDINARY_ROOMS 1
+#endif
+#endif
+#ifndef ORDINARY_ROOMS
+#define ORDINARY_ROOMS 0
+#endif
+
 enum { RANKS_MAX = 4, CALLS = 400, ROOM_BYTES = 1 << 20, RECORDS = 64 };
 
 static struct hosted hosted;
@@ -76,7 +87,8 @@ static void open_group(uint32_t ranks, uint64_t deadline_ns)
     hosted_open(&hosted, ranks, NULL, false, deadline_ns);
     for (uint32_t r = 0; r < ranks; r++) {
         void *memory;
-        assert_int_equal(weft_memory_alloc(weft_env_system(), ROOM_BYTES, &memory, NULL), WEFT_OK);
+        if (ORDINARY_ROOMS) assert_non_null(memory = malloc(ROOM_BYTES));
+        else assert_int_equal(weft_memory_alloc(weft_env_system(), ROOM_BYTES, &memory, NULL), WEFT_OK);
         rooms[r] = memory;
         memset(memory, 0, ROOM_BYTES);
         weft_group_free(hosted.groups[r]);
@@ -97,7 +109,8 @@ static void close_group(void)
     uint32_t ranks = hosted.ranks;
     hosted_close(&hosted);
     for (uint32_t r = 0; r < ranks; r++) {
-        weft_memory_free(weft_env_system(), rooms[r]);
+        if (ORDINARY_ROOMS) free(rooms[r]);
+        else weft_memory_free(weft_env_system(), rooms[r]);
         weft_recorder_free(recorders[r]);
     }
 }
