@@ -14,69 +14,17 @@
 #include "client/session.h"
 #include "client/tensor.h"
 #include "fleet.h"
+#include "mode_pair.h"
 
 enum { STEPS = 18, PAIRS = 4, CANDIDATES = 4 };
 
-static const struct plan {
-    const char *name, *optimizer;
-    uint64_t rows, cols, chunk_bytes;
-} plans[PAIRS] = {
-    {"pieces", "sgd:momentum=0.9", 40, 60, 1024}, /* dense: ten chunks on both shards */
-    {"moments", "adam:weight_decay=0.01", 90, 40, 1 << 20},
-    {"mean", "none", 70, 90, 4096},
-    {"long", "lamb:weight_decay=0.02", 500, 400, 1 << 17}, /* slices, and the compute thread */
+#define CODEC "auto:topk:ratio=0.05,min_count=0,powersgd:rank=1,int8:min_count=0"
+static const struct mode_plan plans[PAIRS] = {
+    {"pieces", CODEC, "sgd:momentum=0.9", 2, {40, 60}, 1024}, /* dense: ten chunks on both shards */
+    {"moments", CODEC, "adam:weight_decay=0.01", 2, {90, 40}, 1 << 20},
+    {"mean", CODEC, "none", 2, {70, 90}, 4096},
+    {"long", CODEC, "lamb:weight_decay=0.02", 2, {500, 400}, 1 << 17}, /* slices, and the compute thread */
 };
-static const char codec[] = "auto:topk:ratio=0.05,min_count=0,powersgd:rank=1,int8:min_count=0";
-
-struct pair {
-    struct weft_tensor *tensor[2]; /* server, all-reduce */
-    struct weft_request request[2];
-    uint64_t elems;
-    float *grad, *out[2];
-};
-
-static float pseudo(uint32_t rank, uint32_t tensor, uint32_t step, uint64_t i)
-{
-    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull ^ (rank + 1) * 0xbf58476d1ce4e5b9ull ^ (step * 8 + tensor + 1) * 0x94d049bb133111ebull;
-    x ^= x >> 29;
-    x *= 0xbf58476d1ce4e5b9ull;
-    return (float)((double)(x >> 40) / 0x800000 - 1.0) * 0.37f;
-}
-
-#define MUST(session, call)                                                                              \
-    do {                                                                                                 \
-        enum weft_status status_ = (call);                                                               \
-        if (status_ < 0) {                                                                               \
-            fprintf(stderr, "%s: %s: %s\n", #call, weft_status_name(status_), weft_error_text(session)); \
-            return 1;                                                                                    \
-        }                                                                                                \
-    } while (0)
-
-static int declare_pair(struct weft_session *session, uint32_t t, struct pair *pair)
-{
-    const struct plan *plan = &plans[t];
-    pair->elems = plan->rows * plan->cols;
-    pair->grad = weft_alloc(session, pair->elems * 4);
-    for (int mode = 0; mode < 2; mode++) {
-        struct weft_tensor_options options;
-        char name[64];
-        snprintf(name, sizeof name, "%s.%d", plan->name, mode);
-        weft_tensor_options_init(&options);
-        options.name = name;
-        options.dim_count = 2;
-        options.dims[0] = plan->rows;
-        options.dims[1] = plan->cols;
-        options.mode = mode == 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
-        options.codec = codec;
-        options.optimizer = plan->optimizer;
-        options.chunk_bytes = plan->chunk_bytes;
-        MUST(session, weft_declare(session, &options, &pair->tensor[mode]));
-        pair->out[mode] = weft_alloc(session, pair->elems * 4);
-        for (uint64_t i = 0; i < pair->elems; i++) pair->out[mode][i] = weft_rank(session) == 0 ? pseudo(7, t, 0, i) : -1;
-        if (strcmp(plan->optimizer, "none") != 0) MUST(session, weft_tensor_init(pair->tensor[mode], pair->out[mode]));
-    }
-    return 0;
-}
 
 /* As if rank 0 had published it: in force with the next step. Both tensors of a pair have the same. */
 static void force(struct weft_session *session, uint32_t step)
@@ -89,27 +37,24 @@ static void force(struct weft_session *session, uint32_t step)
     judging->phase = CLIENT_JUDGING_PUBLISHES;
 }
 
-static int step_of(struct weft_session *session, struct pair *pairs, uint32_t count, uint32_t step)
+static int step_of(struct weft_session *session, struct mode_pair *pairs, uint32_t count, uint32_t step)
 {
     const uint32_t rank = weft_rank(session);
     const float weight = step % 3 ? 1.0f : 0.3f + (float)rank * 0.7f;
     MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f / (float)step, .weight = weight}));
     for (uint32_t t = 0; t < count; t++) {
-        struct pair *pair = &pairs[t];
+        struct mode_pair *pair = &pairs[t];
         if (step == 1 || (t == 1 && step % 5 == 3)) continue; /* not in this step; and not while the judge has chosen by itself */
-        for (uint64_t i = 0; i < pair->elems; i++) pair->grad[i] = pseudo(rank, t, step, i);
+        for (uint64_t i = 0; i < pair->elems; i++) pair->grad[i] = mode_pseudo(rank, step * 8 + t, i);
         for (int mode = 0; mode < 2; mode++)
             MUST(session, weft_push_pull(pair->tensor[mode], pair->grad, pair->out[mode], &pair->request[mode]));
     }
     MUST(session, weft_step_end(session));
-    for (uint32_t t = 0; t < count; t++)
-        for (uint64_t i = 0; i < pairs[t].elems; i++) {
-            if (memcmp(&pairs[t].out[0][i], &pairs[t].out[1][i], 4) == 0) continue;
-            fprintf(stderr, "rank %u step %u tensor %s (%s) element %llu: server %.9g, all-reduce %.9g\n", rank, step, plans[t].name,
-                    pairs[t].tensor[0]->codec_spec.id == WEFT_CODEC_DENSE ? "dense" : "coded", (unsigned long long)i,
-                    (double)pairs[t].out[0][i], (double)pairs[t].out[1][i]);
-            return 1;
-        }
+    for (uint32_t t = 0; t < count; t++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s (%s)", plans[t].name, pairs[t].tensor[0]->codec_spec.id == WEFT_CODEC_DENSE ? "dense" : "coded");
+        if (!mode_pair_equal(&pairs[t], name, rank, step)) return 1;
+    }
     return 0;
 }
 
@@ -123,7 +68,7 @@ static int worker(struct fleet *fleet, uint32_t rank, uint32_t count)
 {
     struct weft_options options;
     struct weft_session *session;
-    struct pair pairs[PAIRS] = {0};
+    struct mode_pair pairs[PAIRS] = {0};
     struct weft_choice choice = {.size = sizeof choice};
     uint64_t *hashes = fleet->user; /* [rank][pair] */
     weft_options_init(&options);
@@ -133,7 +78,7 @@ static int worker(struct fleet *fleet, uint32_t rank, uint32_t count)
     options.deadline_ms = 30000;
     MUST(NULL, weft_init(&options, &session));
     int rc = 0;
-    for (uint32_t t = 0; t < count && rc == 0; t++) rc = declare_pair(session, t, &pairs[t]);
+    for (uint32_t t = 0; t < count && rc == 0; t++) rc = mode_pair_declare(session, &plans[t], &pairs[t]);
     for (uint32_t step = 1; step <= STEPS && rc == 0; step++) {
         rc = step_of(session, pairs, count, step);
         if (rc == 0) force(session, step);

@@ -16,6 +16,7 @@
 #include "base/base.h"
 #include "codec_threads.h"
 #include "fleet.h"
+#include "mode_pair.h"
 #include "proto/proto.h"
 #include "weft/weft.h"
 
@@ -24,17 +25,11 @@
 
 static bool small;
 
-struct plan_tensor {
-    const char *name, *codec, *optimizer;
-    uint32_t dim_count;
-    uint64_t dims[2];
-};
-
-static const struct plan_tensor tensors_small[] = {
+static const struct mode_plan tensors_small[] = {
     {"matrix", "dense", "sgd:momentum=0.9,weight_decay=1e-4", 2, {120, 70}},
     {"bias", "dense", "sgd", 1, {513}},
 };
-static const struct plan_tensor tensors_full[] = {
+static const struct mode_plan tensors_full[] = {
     {"matrix", "dense", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", 2, {700, 1100}}, /* 3 MB: chunks on both shards */
     {"bias", "dense", "sgd:momentum=0.5", 1, {1001}},
     {"moments", "dense", "adam:weight_decay=0.01", 2, {90, 40}},
@@ -42,7 +37,7 @@ static const struct plan_tensor tensors_full[] = {
     {"layer", "dense", "lamb:weight_decay=0.02", 2, {500, 700}}, /* 1.4 MB, yet one chunk */
     {"mean", "dense", "none", 2, {300, 1000}},
 };
-static const struct plan_tensor tensors_codec[] = {
+static const struct mode_plan tensors_codec[] = {
     {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {256, 300}},
     {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {200, 250}},
     {"half", "bf16", "adamw:beta2=0.95,weight_decay=0.1", 1, {5000}},
@@ -54,64 +49,13 @@ static const struct plan_tensor tensors_codec[] = {
 };
 
 /* Of several slices each: a codec's arithmetic leaves the engine. */
-static const struct plan_tensor tensors_long[] = {
+static const struct mode_plan tensors_long[] = {
     {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {500, 400}},
     {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {500, 400}},
     {"half", "bf16", "sgd", 1, {200001}},
 };
 
-/* Small integers over a power of two would hide rounding: these do not. */
-static float pseudo(uint32_t rank, uint32_t step, uint64_t i)
-{
-    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull ^ (uint64_t)(rank + 1) * 0xbf58476d1ce4e5b9ull ^ (uint64_t)(step + 1) * 0x94d049bb133111ebull;
-    x ^= x >> 29;
-    x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 32;
-    return (float)((double)(x & 0xffffff) / (double)0x800000 - 1.0) * 0.37f;
-}
-
-#define MUST(session, call)                                                                            \
-    do {                                                                                               \
-        enum weft_status status_ = (call);                                                             \
-        if (status_ < 0) {                                                                             \
-            fprintf(stderr, "%s: %s: %s\n", #call, weft_status_name(status_), weft_error_text(session)); \
-            return 1;                                                                                  \
-        }                                                                                              \
-    } while (0)
-
-struct pair {
-    struct weft_tensor *tensor[2]; /* server, all-reduce */
-    struct weft_request request[2];
-    uint64_t elems;
-    float *grad, *weights[2];
-};
-
-static int declare_pair(struct weft_session *session, const struct plan_tensor *plan, struct pair *pair)
-{
-    pair->elems = plan->dims[0] * (plan->dim_count == 2 ? plan->dims[1] : 1);
-    pair->grad = weft_alloc(session, pair->elems * 4);
-    for (int mode = 0; mode < 2; mode++) {
-        struct weft_tensor_options options;
-        char name[64];
-        snprintf(name, sizeof name, "%s.%d", plan->name, mode);
-        weft_tensor_options_init(&options);
-        options.name = name;
-        options.dim_count = plan->dim_count;
-        options.dims[0] = plan->dims[0];
-        options.dims[1] = plan->dims[1];
-        options.mode = mode == 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
-        options.codec = plan->codec;
-        options.optimizer = plan->optimizer;
-        options.chunk_bytes = 1u << 20;
-        MUST(session, weft_declare(session, &options, &pair->tensor[mode]));
-        pair->weights[mode] = weft_alloc(session, pair->elems * 4);
-        for (uint64_t i = 0; i < pair->elems; i++) pair->weights[mode][i] = weft_rank(session) == 0 ? pseudo(7, 0, i) : -1;
-        if (strcmp(plan->optimizer, "none") != 0) MUST(session, weft_tensor_init(pair->tensor[mode], pair->weights[mode]));
-    }
-    return 0;
-}
-
-static int run_steps(struct weft_session *session, struct fleet *fleet, struct pair *pairs, size_t count, const struct plan_tensor *plans)
+static int run_steps(struct weft_session *session, struct fleet *fleet, struct mode_pair *pairs, size_t count, const struct mode_plan *plans)
 {
     uint64_t *hashes = fleet->user; /* [rank][step][tensor] */
     uint32_t rank = weft_rank(session);
@@ -119,34 +63,29 @@ static int run_steps(struct weft_session *session, struct fleet *fleet, struct p
         float weight = step <= 2 ? 1.0f : 0.3f + (float)rank * 0.7f;
         MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f / (float)step, .weight = weight}));
         for (size_t t = 0; t < count; t++) {
-            struct pair *pair = &pairs[t];
-            for (uint64_t i = 0; i < pair->elems; i++) pair->grad[i] = pseudo(rank, step, i);
+            struct mode_pair *pair = &pairs[t];
+            for (uint64_t i = 0; i < pair->elems; i++) pair->grad[i] = mode_pseudo(rank, step, i);
             /* The order of the modes alternates: nothing may depend on it. */
             for (int k = 0; k < 2; k++) {
                 int mode = (step + (uint32_t)k) % 2;
-                MUST(session, weft_push_pull(pair->tensor[mode], pair->grad, pair->weights[mode], &pair->request[mode]));
+                MUST(session, weft_push_pull(pair->tensor[mode], pair->grad, pair->out[mode], &pair->request[mode]));
             }
         }
         MUST(session, weft_step_end(session));
         for (size_t t = 0; t < count; t++) {
-            struct pair *pair = &pairs[t];
-            for (uint64_t i = 0; i < pair->elems; i++) {
-                if (memcmp(&pair->weights[0][i], &pair->weights[1][i], 4) == 0) continue;
-                fprintf(stderr, "rank %u step %u tensor %s element %llu: server %.9g, all-reduce %.9g\n", rank, step, plans[t].name,
-                        (unsigned long long)i, (double)pair->weights[0][i], (double)pair->weights[1][i]);
-                return 1;
-            }
-            hashes[(rank * STEPS + step - 1) * TENSORS_MAX + t] = weft_weight_hash(pair->weights[0], pair->elems * 4);
+            struct mode_pair *pair = &pairs[t];
+            if (!mode_pair_equal(pair, plans[t].name, rank, step)) return 1;
+            hashes[(rank * STEPS + step - 1) * TENSORS_MAX + t] = weft_weight_hash(pair->out[0], pair->elems * 4);
         }
     }
     return 0;
 }
 
-static int worker(struct fleet *fleet, uint32_t rank, const struct plan_tensor *plans, size_t count)
+static int worker(struct fleet *fleet, uint32_t rank, const struct mode_plan *plans, size_t count)
 {
     struct weft_options options;
     struct weft_session *session;
-    struct pair pairs[TENSORS_MAX] = {0};
+    struct mode_pair pairs[TENSORS_MAX] = {0};
     weft_options_init(&options);
     options.coordinator = fleet->coordinator;
     options.job = "test";
@@ -154,7 +93,7 @@ static int worker(struct fleet *fleet, uint32_t rank, const struct plan_tensor *
     options.deadline_ms = 30000;
     MUST(NULL, weft_init(&options, &session));
     int rc = 0;
-    for (size_t t = 0; t < count && rc == 0; t++) rc = declare_pair(session, &plans[t], &pairs[t]);
+    for (size_t t = 0; t < count && rc == 0; t++) rc = mode_pair_declare(session, &plans[t], &pairs[t]);
     if (rc == 0) rc = run_steps(session, fleet, pairs, count, plans);
     weft_finalize(session);
     return rc;
@@ -176,7 +115,7 @@ static int worker_long(struct fleet *fleet, uint32_t rank)
 /* The same counting sees short ones where they are. */
 static int worker_short(struct fleet *fleet, uint32_t rank)
 {
-    static const struct plan_tensor tensors[] = {{"short", "topk:ratio=0.02", "sgd", 2, {200, 250}}};
+    static const struct mode_plan tensors[] = {{"short", "topk:ratio=0.02", "sgd", 2, {200, 250}}};
     int rc = worker(fleet, rank, tensors, 1);
     if (rc == 0 && (codec_threads_longest_step() != 50000 || codec_threads_apart() != 0)) rc = fprintf(stderr, "short codecs are not seen\n");
     return rc;
@@ -210,7 +149,7 @@ static int worker_leaves(struct fleet *fleet, uint32_t rank)
 {
     struct weft_options options;
     struct weft_session *session;
-    struct pair pairs[TENSORS_MAX] = {0};
+    struct mode_pair pairs[TENSORS_MAX] = {0};
     weft_options_init(&options);
     options.coordinator = fleet->coordinator;
     options.job = "test";
@@ -218,14 +157,14 @@ static int worker_leaves(struct fleet *fleet, uint32_t rank)
     options.deadline_ms = 30000;
     MUST(NULL, weft_init(&options, &session));
     for (size_t t = 0; t < 3; t++)
-        if (declare_pair(session, &tensors_long[t], &pairs[t]) != 0) return 1;
+        if (mode_pair_declare(session, &tensors_long[t], &pairs[t]) != 0) return 1;
     struct weft_request met = {{0}}; /* all have declared; from here on the other may leave first, and then calls fail */
     if (weft_barrier(session, &met) >= 0) weft_wait(&met, 0);
     weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 0.1f, .weight = 1});
     for (size_t t = 0; t < 3; t++) {
-        for (uint64_t i = 0; i < pairs[t].elems; i++) pairs[t].grad[i] = pseudo(rank, 1, i);
+        for (uint64_t i = 0; i < pairs[t].elems; i++) pairs[t].grad[i] = mode_pseudo(rank, 1, i);
         for (int mode = 0; mode < 2; mode++)
-            if (weft_push_pull(pairs[t].tensor[mode], pairs[t].grad, pairs[t].weights[mode], &pairs[t].request[mode]) < 0) break;
+            if (weft_push_pull(pairs[t].tensor[mode], pairs[t].grad, pairs[t].out[mode], &pairs[t].request[mode]) < 0) break;
     }
     poll(NULL, 0, (int)(leaving_turn % 5));
     if (rank == 0 && leaving_turn % 2) weft_abort(session, "the test ends it");

@@ -119,6 +119,19 @@ static void meet_both(struct place *places, struct weft_peer *peers[2])
     assert_int_equal(meet(&places[1], &places[0], 1, &peers[1]), WEFT_OK);
 }
 
+/* Two endpoints that have met and talked. lanes NULL: UCX's choice. */
+static void open_two(struct place *places, struct weft_peer *peers[2], const char *lanes)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        struct weft_transport_options options;
+        place_init(&options, &places[i], i + 1);
+        if (lanes) options.lanes = lanes;
+        must_open(&options, &places[i]);
+    }
+    meet_both(places, peers);
+    talk(places, peers);
+}
+
 /* ---- the secret ---- */
 
 static void open_with_secret(struct place *place, uint32_t id, const char *secret)
@@ -438,14 +451,7 @@ static void sleeps(const char *lanes)
 {
     struct place places[2];
     struct weft_peer *peers[2];
-    struct weft_transport_options options;
-    for (uint32_t i = 0; i < 2; i++) {
-        place_init(&options, &places[i], i + 1);
-        options.lanes = lanes;
-        must_open(&options, &places[i]);
-    }
-    meet_both(places, peers);
-    talk(places, peers);
+    open_two(places, peers, lanes);
     double before = processor_seconds();
     int awake = 0;
     for (uint64_t end_ns = net_now_ns() + WEFT_MS(333), now_ns; (now_ns = net_now_ns()) < end_ns;) {
@@ -479,14 +485,7 @@ static void test_close_while_written(void **state)
     for (int way = 0; way < 2; way++) {
         struct place places[2];
         struct weft_peer *peers[2];
-        struct weft_transport_options options;
-        for (uint32_t i = 0; i < 2; i++) {
-            place_init(&options, &places[i], i + 1);
-            options.lanes = lanes[way];
-            must_open(&options, &places[i]);
-        }
-        meet_both(places, peers);
-        talk(places, peers);
+        open_two(places, peers, lanes[way]);
         struct weft_window_options own = {.size = sizeof own, .address = memory, .bytes = BYTES, .rights = WEFT_WINDOW_READ | WEFT_WINDOW_WRITE,
                                           .peer_id = WEFT_ANY_PEER};
         struct weft_window *window;
@@ -558,13 +557,7 @@ static void test_gathered(void **state)
     enum { COUNT = 300, LARGEST = 16 << 10 };
     struct place places[2];
     struct weft_peer *peers[2];
-    for (uint32_t i = 0; i < 2; i++) {
-        struct weft_transport_options options;
-        place_init(&options, &places[i], i + 1);
-        must_open(&options, &places[i]);
-    }
-    meet_both(places, peers);
-    talk(places, peers);
+    open_two(places, peers, NULL);
     unsigned char *out = calloc(1, LARGEST), *in = calloc(COUNT, LARGEST);
     struct op *sends = calloc(COUNT, sizeof *sends), *recvs = calloc(COUNT, sizeof *recvs);
     for (int late = 0; late < 2; late++) {
@@ -604,13 +597,7 @@ static void test_kept(void **state)
     struct place places[2];
     struct weft_peer *peers[2];
     struct weft_transport_stats stats;
-    for (uint32_t i = 0; i < 2; i++) {
-        struct weft_transport_options options;
-        place_init(&options, &places[i], i + 1);
-        must_open(&options, &places[i]);
-    }
-    meet_both(places, peers);
-    talk(places, peers);
+    open_two(places, peers, NULL);
     unsigned char *out = malloc((size_t)COUNT * LARGEST), *in = malloc(LARGEST);
     struct op *sends = calloc(COUNT, sizeof *sends);
     for (int round = 0; round < 3; round++) {
