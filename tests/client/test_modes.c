@@ -21,7 +21,7 @@
 #include "weft/weft.h"
 
 #define STEPS 6
-#define TENSORS_MAX 4
+#define TENSORS_MAX 8
 
 static bool small;
 
@@ -100,8 +100,8 @@ static int worker(struct fleet *fleet, uint32_t rank, const struct mode_plan *pl
 }
 
 static int worker_small(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_small, 2); }
-static int worker_full(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_full, 3); }
-static int worker_codec(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_codec, 3); }
+static int worker_full(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_full, sizeof tensors_full / sizeof tensors_full[0]); }
+static int worker_codec(struct fleet *fleet, uint32_t rank) { return worker(fleet, rank, tensors_codec, sizeof tensors_codec / sizeof tensors_codec[0]); }
 
 static int worker_long(struct fleet *fleet, uint32_t rank)
 {
@@ -136,11 +136,11 @@ static void check_job(uint32_t workers, uint32_t shards, fleet_worker_fn fn, siz
 }
 
 static void test_dense_small(void **state) { check_job(2, 1, worker_small, 2); }
-static void test_dense_two_workers(void **state) { check_job(2, 2, worker_full, 3); }
-static void test_dense_four_workers(void **state) { check_job(4, 2, worker_full, 3); }
-static void test_dense_three_workers(void **state) { check_job(3, 1, worker_full, 3); }
-static void test_codec_two_workers(void **state) { check_job(2, 2, worker_codec, 3); }
-static void test_codec_three_workers(void **state) { check_job(3, 2, worker_codec, 3); }
+static void test_dense_two_workers(void **state) { check_job(2, 2, worker_full, sizeof tensors_full / sizeof tensors_full[0]); }
+static void test_dense_four_workers(void **state) { check_job(4, 2, worker_full, sizeof tensors_full / sizeof tensors_full[0]); }
+static void test_dense_three_workers(void **state) { check_job(3, 1, worker_full, sizeof tensors_full / sizeof tensors_full[0]); }
+static void test_codec_two_workers(void **state) { check_job(2, 2, worker_codec, sizeof tensors_codec / sizeof tensors_codec[0]); }
+static void test_codec_three_workers(void **state) { check_job(3, 2, worker_codec, sizeof tensors_codec / sizeof tensors_codec[0]); }
 
 static void test_long_codecs(void **state) { check_job(2, 1, worker_long, 3); }
 /* Left in the middle of long codecs, at another place each time: what is computed ends before its memory goes. */
