@@ -18,22 +18,13 @@ static void answer(struct weft_mail *mail)
     weft_loop_notify(engine->loop);
 }
 
-static bool kind_named(const char *operation, enum weft_coll_kind *kind_out)
-{
-    for (int kind = 1; operation && kind < WEFT_COLL_KIND_COUNT; kind++) {
-        *kind_out = (enum weft_coll_kind)kind;
-        if (strcmp(weft_coll_kind_name(*kind_out), operation) == 0) return true;
-    }
-    return false;
-}
-
 enum weft_status weft_explain(struct weft_session *session, const char *operation, uint64_t count, enum weft_dtype dtype, char *out,
                               size_t out_bytes)
 {
     if (!session) return WEFT_ERR_INVALID;
     WEFT_TRY(client_usable(session));
-    enum weft_coll_kind kind;
-    if (!kind_named(operation, &kind))
+    const enum weft_coll_kind kind = operation ? weft_coll_kind_parse(operation, strlen(operation)) : 0;
+    if (kind == 0)
         return client_error(session, WEFT_ERR_INVALID, "explain: there is no operation '%.40s'", operation ? operation : "(NULL)");
     if (!out || out_bytes == 0 || weft_dtype_bytes(dtype) == 0)
         return client_error(session, WEFT_ERR_INVALID, "explain: a buffer and an element type are needed");

@@ -58,6 +58,7 @@ enum weft_coll_kind {
 };
 #define WEFT_COLL_KIND_COUNT 14
 const char *weft_coll_kind_name(enum weft_coll_kind kind); /* "all_reduce"; "?" for none; static text */
+enum weft_coll_kind weft_coll_kind_parse(const char *name, size_t bytes); /* by its name, `bytes` long; 0: there is none */
 
 /* One step. `offset_in` counts elements of the input vector, `offset` of the output vector, `scratch` of the operation's
  * scratch. Scratch of a *wide* plan holds partials: f32 for narrower floats, else the element type. */

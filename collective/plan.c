@@ -328,3 +328,12 @@ const char *weft_coll_kind_name(enum weft_coll_kind kind)
     }
     return "?";
 }
+
+enum weft_coll_kind weft_coll_kind_parse(const char *name, size_t bytes)
+{
+    for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) {
+        const char *known = weft_coll_kind_name((enum weft_coll_kind)kind);
+        if (strlen(known) == bytes && memcmp(known, name, bytes) == 0) return (enum weft_coll_kind)kind;
+    }
+    return (enum weft_coll_kind)0;
+}

@@ -5,15 +5,6 @@
 
 #include <string.h>
 
-static enum weft_coll_kind kind_of(const char *name, size_t bytes)
-{
-    for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) {
-        const char *known = weft_coll_kind_name((enum weft_coll_kind)kind);
-        if (strlen(known) == bytes && memcmp(known, name, bytes) == 0) return (enum weft_coll_kind)kind;
-    }
-    return (enum weft_coll_kind)0;
-}
-
 static bool plan_named(const char *name, size_t bytes, enum weft_plan_id *plan_out)
 {
     char copy[32];
@@ -45,7 +36,7 @@ enum weft_status weft_plans_parse(const char *text, enum weft_plan_id plans[WEFT
     for (const char *item = text; *item;) {
         size_t bytes = strcspn(item, ",");
         const char *equals = memchr(item, '=', bytes);
-        enum weft_coll_kind kind = equals ? kind_of(item, (size_t)(equals - item)) : (enum weft_coll_kind)0;
+        enum weft_coll_kind kind = equals ? weft_coll_kind_parse(item, (size_t)(equals - item)) : (enum weft_coll_kind)0;
         enum weft_plan_id plan = WEFT_PLAN_AUTO;
         if (!kind || !plan_named(equals + 1, bytes - (size_t)(equals + 1 - item), &plan))
             return weft_error_set(error, WEFT_ERR_INVALID, "'%.*s' is not OPERATION=PLAN, as all_reduce=ring", (int)(bytes < 60 ? bytes : 60), item);

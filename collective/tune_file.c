@@ -70,15 +70,12 @@ static bool cell_parse(const char *line, struct tune_cell *cell)
     if (sscanf(line, "cell %23s %2" SCNu32 " %1" SCNu32 " %23s %18" SCNu64 "%c", kind_name, &octave, &flags,
                plan_name, &time_ns, &end) != 5)
         return false;
-    uint32_t kind = 1;
-    while (kind < WEFT_COLL_KIND_COUNT &&
-           strcmp(kind_name, weft_coll_kind_name((enum weft_coll_kind)kind)) != 0)
-        kind++;
-    *cell = (struct tune_cell){.key = kind | octave << 8 | flags << FLAG_SHIFT,
+    const enum weft_coll_kind kind = weft_coll_kind_parse(kind_name, strlen(kind_name));
+    *cell = (struct tune_cell){.key = (uint32_t)kind | octave << 8 | flags << FLAG_SHIFT,
                                .settled = weft_plan_parse(plan_name)};
-    if (cell->settled == WEFT_PLAN_AUTO || octave > 63 || flags > 7 || time_ns == 0) return false;
+    if (kind == 0 || cell->settled == WEFT_PLAN_AUTO || octave > 63 || flags > 7 || time_ns == 0) return false;
     cell->times_ns[cell->settled] = time_ns;
-    return weft_plan_supports(cell->settled, (enum weft_coll_kind)kind);
+    return weft_plan_supports(cell->settled, kind);
 }
 
 enum weft_status weft_group_plans_read(struct weft_group *group, const char *text, size_t bytes,

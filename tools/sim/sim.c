@@ -78,11 +78,8 @@ static bool plan_option(const char *text, enum weft_plan_id *out)
 
 static bool kind_option(const char *text, enum weft_coll_kind *out)
 {
-    for (int kind = WEFT_COLL_ALL_REDUCE; kind <= WEFT_COLL_BARRIER; kind++) {
-        if (strcmp(weft_coll_kind_name(kind), text) != 0) continue;
-        *out = kind;
-        return true;
-    }
+    *out = weft_coll_kind_parse(text, strlen(text));
+    if (*out >= WEFT_COLL_ALL_REDUCE && *out <= WEFT_COLL_BARRIER) return true;
     tool_usage_error("weft sim", "there is no operation '%s': all_reduce, reduce_scatter, all_gather, broadcast, barrier", text);
     return false;
 }
