@@ -246,6 +246,10 @@ enum weft_status client_call_take(struct weft_session *session, const struct cli
 static enum weft_status stage(struct client_request *request)
 {
     const struct weft_session *session = request->session;
+    if (request->memory != WEFT_MEMORY_CUDA && !session->staging.cut && !request->counts && !request->counts_out) { /* most calls by far */
+        request->stage = NULL;
+        return WEFT_OK;
+    }
     const struct client_call call = {.kind = (enum weft_coll_kind)request->kind, .root = request->root, .count = request->count,
                                      .counts = request->counts, .counts_out = request->counts_out};
     struct client_extents extents;

@@ -437,9 +437,8 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
 
     member->member = coordinator->member_count;
     coordinator->members[coordinator->member_count++] = member;
-    if (newcomer) {} /* has no rank yet */
-    else if (worker) coordinator->workers[index] = member, coordinator->worker_count++;
-    else coordinator->shards[index] = member, coordinator->shard_count++;
+    if (worker && !newcomer) coordinator->workers[index] = member, coordinator->worker_count++; /* a newcomer has no rank yet */
+    if (!worker) coordinator->shards[index] = member, coordinator->shard_count++;
     connection->state = CONNECTION_MEMBER;
     connection->member = member;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s joined, endpoints %u to %u", member->who, member->endpoint_first,
@@ -484,8 +483,7 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->addresses = member->addresses;
 }
 
-/* The members that have an index, to one of them, or to all (NULL). */
-static enum weft_status give_roster(struct weft_coordinator *coordinator, const struct coordinator_member *to)
+enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator, const struct coordinator_member *to)
 {
     uint32_t count = coordinator->options.workers + coordinator->options.shards;
     Weft__Control__Member *entries = weft_alloc_array(coordinator->env, count, sizeof *entries);
@@ -518,11 +516,6 @@ static enum weft_status give_roster(struct weft_coordinator *coordinator, const 
     return room ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
-enum weft_status coordinator_send_roster_to(struct weft_coordinator *coordinator, const struct coordinator_member *newcomer)
-{
-    return give_roster(coordinator, newcomer);
-}
-
 static void send_roster(struct weft_coordinator *coordinator)
 {
     if (coordinator_placement_init(coordinator) != WEFT_OK) {
@@ -530,7 +523,7 @@ static void send_roster(struct weft_coordinator *coordinator)
         return;
     }
     enter(coordinator, COORDINATOR_CONNECTING);
-    if (give_roster(coordinator, NULL) != WEFT_OK)
+    if (coordinator_send_roster(coordinator, NULL) != WEFT_OK)
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", coordinator->member_count);
 }
 

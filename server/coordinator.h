@@ -126,8 +126,8 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
 
 /* Fill in what others learn of a member; it points into the member. */
 void coordinator_describe(const struct coordinator_member *member, Weft__Control__Member *entry);
-/* The membership in force, and how to reach it, to one who is new in it. */
-enum weft_status coordinator_send_roster_to(struct weft_coordinator *coordinator, const struct coordinator_member *newcomer);
+/* The membership in force, and how to reach it, to one who is new in it, or to all (NULL). */
+enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator, const struct coordinator_member *to);
 
 /* coordinator_shrink.c */
 /* Can the job go on without this worker, which is lost? Then the others have been asked to agree. */

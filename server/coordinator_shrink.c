@@ -148,7 +148,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
         if (!member->newcomer) continue;
         member->newcomer = false;
         coordinator->grown = true;
-        if (coordinator_send_roster_to(coordinator, member) != WEFT_OK)
+        if (coordinator_send_roster(coordinator, member) != WEFT_OK)
             coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the roster of %u members", count);
         if (coordinator->state == COORDINATOR_ENDED) return;
     }
