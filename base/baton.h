@@ -16,6 +16,8 @@
  *     and a letter posted by a thread that is going to wait at once (lazy) need not wake it either. While
  *     drivers come and go it keeps looking; when one of them stays for a whole period it parks for LONG,
  *     and then the giver does wake it; when nobody has come it takes over and is an ordinary runner again.
+ *     While all who come only borrow it, and that often, it looks again much later (SLOW): then nobody leaves anything
+ *     to it but a letter, and a letter wakes it, lazy or not.
  *   - A giver that finds the runner still in epoll arms the pollables for it first (loop.c).
  *   - A giver that leaves letters, or timers that are due, wakes the runner.
  *   - A waiter that cannot have the baton sleeps on `events`; every give, every completion of anything
@@ -47,7 +49,7 @@
 #endif
 
 enum { BATON_RUNNER = 1, BATON_DRIVER = 2 };              /* bits of `asleep` */
-enum { BATON_AWAKE = 0, BATON_TIMED = 1, BATON_LONG = 2 }; /* values of `parked` */
+enum { BATON_AWAKE = 0, BATON_TIMED = 1, BATON_LONG = 2, BATON_SLOW = 3 }; /* values of `parked` */
 
 struct baton {
     _Atomic(const void *) holder; /* mark of the thread that may step; NULL: nobody does */
@@ -339,7 +341,7 @@ static inline int baton_ended(struct baton *baton, struct baton_turn *turn)
     BATON_END(turn, 0);
 }
 
-/* The baton is somebody else's. 1: sleep while `parked` is `how` (TIMED: for a period); either way baton_unparked
+/* The baton is somebody else's. 1: sleep while `parked` is `how` (TIMED, SLOW: for a period); either way baton_unparked
  * follows. */
 static inline int baton_park(struct baton *baton, struct baton_turn *turn, unsigned how)
 {

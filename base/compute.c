@@ -7,6 +7,10 @@
 
 #include "base/weft_assert.h"
 
+static _Thread_local bool in_compute;
+
+bool weft_loop_in_compute(void) { return in_compute; }
+
 /* On the loop: everything that has finished by now. A done may start tasks, cancel others, or free its own. */
 static void tell_finished(struct weft_mail *mail)
 {
@@ -36,6 +40,7 @@ static void *compute_main(void *argument)
 {
     struct compute *compute = argument;
     fesetenv(FE_DFL_ENV);
+    in_compute = true;
     pthread_mutex_lock(&compute->mutex);
     while (!compute->end) {
         if (weft_list_empty(&compute->queue)) {

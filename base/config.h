@@ -27,6 +27,8 @@ struct weft_option {
 /* The table, ending with a NULL name (base/options.c). */
 extern const struct weft_option weft_option_table[];
 
+#define WEFT_CHUNK_KIB 256 /* the default of collective.chunk_bytes, for those that have no config, too */
+
 struct weft_config;
 /* Defaults, then WEFT_CONFIG's file, then the environment. The reason of a failure in *error. A
  * log.level given anywhere, also later, becomes env->log_level. A variable that looks like an option and is none

@@ -19,6 +19,19 @@ enum weft_log_level {
     WEFT_LOG_TRACE = 4,
 };
 
+struct weft_env;
+struct weft_loop;
+
+/* Of an env whose time is virtual: whoever owns that time steps the loops that would have a thread of their own, and a caller that
+ * would sleep comes here and lets the others run. One thread calls all of it. */
+struct weft_virtual_time {
+    /* Until fact(context) holds (WEFT_OK) or the clock passes until_ns (WEFT_ERR_DEADLINE). Not from a callback of a loop. */
+    int (*wait)(struct weft_env *env, bool (*fact)(void *context), void *context, uint64_t until_ns);
+    /* Instead of a thread in weft_loop_run: the loop is stepped from now on, and no more. */
+    int (*run)(struct weft_env *env, struct weft_loop *loop); /* WEFT_OK or WEFT_ERR_NO_MEMORY */
+    void (*end)(struct weft_env *env, struct weft_loop *loop);
+};
+
 struct weft_env {
     /* Monotonic nanoseconds; never goes back; starts anywhere. Any thread. */
     uint64_t (*now_ns)(struct weft_env *env);
@@ -31,6 +44,7 @@ struct weft_env {
     void (*log)(struct weft_env *env, enum weft_log_level level, const char *room, const char *text);
     enum weft_log_level log_level; /* lines above it are not formatted */
     void *context;                 /* of whoever made this env */
+    const struct weft_virtual_time *virtual_time; /* borrowed; NULL: time passes by itself */
 };
 
 /* The process's real env: CLOCK_MONOTONIC, getrandom, aligned malloc, log lines to stderr as

@@ -36,6 +36,8 @@
 #define UNSLEEPABLE_POLL_NS WEFT_MS(1) /* how often a pollable without descriptor is polled while idle */
 #define LOOK_NS_MIN (WEFT_MS(1) / 10)  /* a parked runner looks again: first so soon, then half as often, */
 #define LOOK_NS_MAX (WEFT_MS(1) / 2)   /* but at least so often: 1 % of a core while waiters drive */
+#define LOOK_NS_SLOW WEFT_MS(4)        /* the same while all who come borrow, once in OFTEN_NS at least: each look takes 15 us from them */
+#define OFTEN_NS 8000u
 #define STEPS_PER_LOOK 32u       /* idle steps of a driver between looks at the clock */
 #define YIELDS_PER_LOOK 8u       /* the same where ranks outnumber cores: whoever comes next waits for this one's step */
 #define SETTLE_NS 5000u                /* how long a waiter polls for a baton that somebody holds before it sleeps */
@@ -59,6 +61,7 @@ struct weft_loop {
     struct mailbox mail;
     struct baton baton;
     struct compute compute;
+    _Atomic unsigned borrows; /* of baton.takes; only who holds the baton writes it */
     uint64_t runner_wake_ns; /* the holder's: when a resting runner wakes by itself */
     _Atomic(const void *) runner; /* its thread's mark while it is in weft_loop_run */
     struct guest {
@@ -138,6 +141,7 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
     if (!loop) return WEFT_ERR_NO_MEMORY;
     loop->env = env;
     loop->options = *options;
+    if (env->virtual_time) loop->options.virtual_time = true;
     loop->have_pwait2 = true;
     loop->epoll_fd = loop->event_fd = -1;
     weft_list_init(&loop->pollables);
@@ -147,11 +151,11 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
     if (status < 0) goto err_free_loop;
     loop->baton.has_mail = has_mail;
     loop->baton.kick = kick;
-    if (!options->virtual_time) {
+    if (!loop->options.virtual_time) {
         status = open_descriptors(loop);
         if (status < 0) goto err_free_timers;
     }
-    compute_init(&loop->compute, loop, options->virtual_time);
+    compute_init(&loop->compute, loop, loop->options.virtual_time);
     *loop_out = loop;
     return WEFT_OK;
 
@@ -558,6 +562,7 @@ static void wait_for_events(struct weft_loop *loop, struct baton_turn *turn, boo
 static enum weft_status wait_until(struct weft_loop *loop, bool (*fact)(void *context), void *context, struct limit *limit)
 {
     struct baton_turn turn = {.mark = thread_mark()};
+    if (loop->env->virtual_time) return loop->env->virtual_time->wait(loop->env, fact, context, limit_of(limit, weft_now_ns(loop->env)));
     WEFT_ASSERT(!loop->options.virtual_time && !holds(loop));
     while (!fact(context)) {
         if (limit->until_ns != 0 && limit->until_ns != WEFT_NEVER && weft_now_ns(loop->env) >= limit->until_ns) return WEFT_ERR_DEADLINE;
@@ -592,20 +597,33 @@ bool weft_loop_is_runner(const struct weft_loop *loop)
     return atomic_load_explicit(&loop->runner, memory_order_relaxed) == thread_mark(); /* only its own thread can find itself there */
 }
 
+/* How long until the next look, and how. came: times that others took the baton in this period; *borrows: of the loop, at the last look. */
+static uint64_t next_period_ns(struct weft_loop *loop, unsigned came, unsigned *borrows, uint64_t period_ns, unsigned *how)
+{
+    unsigned borrows_now = atomic_load_explicit(&loop->borrows, memory_order_relaxed), borrowed = borrows_now - *borrows;
+    bool was_slow = *how == BATON_SLOW;
+    *borrows = borrows_now;
+    *how = came <= borrowed + 1 && (uint64_t)borrowed * OFTEN_NS >= period_ns ? BATON_SLOW : BATON_TIMED; /* one may be between its two counts */
+    if (*how == BATON_SLOW) return LOOK_NS_SLOW;
+    if (was_slow) return LOOK_NS_MIN;
+    return 2 * period_ns < LOOK_NS_MAX ? 2 * period_ns : LOOK_NS_MAX;
+}
+
 /* Somebody else holds the baton: park until it is this thread's turn to try. */
 static void park(struct weft_loop *loop, struct baton_turn *turn)
 {
     uint64_t period_ns = LOOK_NS_MIN;
-    unsigned how = BATON_TIMED;
+    unsigned how = BATON_TIMED, takes = atomic_load(&loop->baton.takes), borrows = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
     while (!atomic_load(&loop->baton.stop)) {
         if (baton_park(&loop->baton, turn, how))
-            futex_wait(&loop->baton.parked, how, how == BATON_TIMED ? period_ns : WEFT_NEVER);
+            futex_wait(&loop->baton.parked, how, how == BATON_LONG ? WEFT_NEVER : period_ns);
         baton_unparked(&loop->baton, turn);
         if (how == BATON_LONG) return;
         int look = baton_look(&loop->baton, turn);
         if (look == BATON_LOOK_RUN) return;
         if (look == BATON_LOOK_LONG) how = BATON_LONG;
-        if (period_ns < LOOK_NS_MAX) period_ns = 2 * period_ns < LOOK_NS_MAX ? 2 * period_ns : LOOK_NS_MAX;
+        else period_ns = next_period_ns(loop, turn->seen - takes, &borrows, period_ns, &how);
+        takes = turn->seen;
     }
 }
 
@@ -657,6 +675,8 @@ void weft_loop_stop(struct weft_loop *loop)
     baton_stopped(&loop->baton, &(struct baton_turn){0});
 }
 
+bool weft_loop_stopped(struct weft_loop *loop) { return atomic_load(&loop->baton.stop); }
+
 /* --- the baton by hand --- */
 
 enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns)
@@ -696,6 +716,7 @@ bool weft_loop_borrow(struct weft_loop *loop)
     }
     float_env_begin(&guest.floats);
     loop->borrower = guest;
+    atomic_store_explicit(&loop->borrows, atomic_load_explicit(&loop->borrows, memory_order_relaxed) + 1, memory_order_relaxed);
     return true;
 }
 

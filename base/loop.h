@@ -58,7 +58,7 @@ struct weft_loop_options {
     size_t size;            /* sizeof(struct weft_loop_options) */
     uint32_t spin_us;       /* polling before the first yield; default 5, 0: sleep at once */
     uint32_t yields;        /* polls with a sched_yield before each, before sleep; default 100 */
-    bool virtual_time;      /* no descriptors: weft_loop_wait is not allowed; default false */
+    bool virtual_time;      /* no descriptors: weft_loop_wait is not allowed; default false, and always true in an env whose time is */
 };
 void weft_loop_options_init(struct weft_loop_options *options);
 
@@ -104,7 +104,7 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
 /* Any thread that does not hold the loop: return when fact(context) holds (WEFT_OK), or when the clock passes until_ns
  * (WEFT_ERR_DEADLINE). Drives the loop meanwhile when it has a runner and nobody else does, else sleeps. `fact` is
  * cheap, has no side effects, and is called on this thread; whoever makes it true calls weft_loop_notify afterwards.
- * Cancellation of the thread (pthread_cancel) is held off while it drives. Not with virtual_time. */
+ * Cancellation of the thread (pthread_cancel) is held off while it drives. With virtual_time only where the env can wait. */
 enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t until_ns);
 /* The same with a timeout, counted from the first look at the clock, a few steps after the call: for waits that mostly end before. */
 enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t timeout_ns);
@@ -114,6 +114,7 @@ void weft_loop_notify(struct weft_loop *loop);
 /* Be the loop's runner until weft_loop_stop (any thread; also before the run began). From the stop on nobody steps. */
 void weft_loop_run(struct weft_loop *loop);
 void weft_loop_stop(struct weft_loop *loop);
+bool weft_loop_stopped(struct weft_loop *loop); /* any thread */
 /* Is the calling thread the runner? Any thread. */
 bool weft_loop_is_runner(const struct weft_loop *loop);
 
@@ -150,6 +151,8 @@ void weft_loop_compute(struct weft_loop *loop, struct weft_task *task, uint64_t 
  * begun. Fine for a task that was never started. _all: for every task of the loop. */
 void weft_loop_compute_cancel(struct weft_loop *loop, struct weft_task *task);
 void weft_loop_compute_cancel_all(struct weft_loop *loop);
+/* Is the calling thread one that runs tasks, of any loop? */
+bool weft_loop_in_compute(void);
 
 /* The earliest running timer, or WEFT_NEVER. */
 uint64_t weft_loop_next_timer_ns(struct weft_loop *loop);

@@ -8,9 +8,12 @@
 #define COUNT(name_, default_, min_, max_, help_) {name_, WEFT_OPTION_U64, "", default_, min_, max_, help_, NULL}
 #define BYTES(name_, default_, min_, max_, help_) \
     {name_, WEFT_OPTION_BYTES, "bytes", default_, min_, max_, help_, NULL}
+#define SWITCH(name_, default_, help_) {name_, WEFT_OPTION_BOOL, "", default_, 0, 0, help_, NULL}
 #define DURATION(name_, default_, min_, max_, help_) \
     {name_, WEFT_OPTION_DURATION, "ms", default_, min_, max_, help_, NULL}
 
+#define AS_TEXT(number_) #number_
+#define KIB_TEXT(number_) AS_TEXT(number_) "KiB"
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
@@ -39,7 +42,7 @@ const struct weft_option weft_option_table[] = {
     TEXT("transport.tune", "", "Settings of the transport itself, name=value,name=value; empty for none."),
     TEXT("transport.wrap", "", "Wrappers around the transport: fault:..., delay:..., trace:file=t-%e.json; several separated by ';', outermost first."),
 
-    BYTES("collective.chunk_bytes", "256KiB", 4 * KIB, GIB, "Size of the pieces a collective keeps in flight."),
+    BYTES("collective.chunk_bytes", KIB_TEXT(WEFT_CHUNK_KIB), 4 * KIB, GIB, "Size of the pieces a collective keeps in flight."),
     CHOICE("collective.plan", "auto", "auto|direct|ring|doubling|halving|double_tree|bruck|pat|chain|binomial|hierarchy",
            "Plan of the operations that have it; auto chooses by a model of cost."),
     TEXT("collective.links", "", "File of measured links (weft doctor, weft bench calibrate): by rank 0's the automatic plan chooses and codec auto begins, on all ranks; empty: plans by a constant, codecs by a measurement."),
@@ -47,6 +50,8 @@ const struct weft_option weft_option_table[] = {
            "Re-tune the automatic plan of the group of all workers by what operations take: among plans that add in the same order, or any; the same on all ranks."),
     TEXT("collective.plans", "", "File in which rank 0 keeps what collective.retune has settled, for the next job of as many ranks; empty: nothing is kept."),
     COUNT("collective.inflight", "16", 1, 1024, "Pieces of one collective in flight at once."),
+    SWITCH("collective.move_threads", "true",
+           "A thread that waits for a rank of its own processor may be moved to another that it may run on; its affinity stays what it was."),
 
     COUNT("server.engines", "1", 1, 64, "Shard engines (threads) of one server."),
     BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,

@@ -44,7 +44,7 @@ struct thread {
     uint8_t role, place, sleeping;
     bool lazy;        /* waiter: posts lazily */
     bool may_expire;  /* waiter, claimer: the deadline may pass at any time */
-    bool worked, long_park, result, expired;
+    bool worked, long_park, slow_park, result, expired;
     bool ending;      /* the runner has seen the stop */
     uint8_t letter;   /* bit of its letter, 0: it waits for the notifier's fact */
     uint8_t packets;  /* waiter: waits until so many have been handled; network: to bring */
@@ -64,6 +64,7 @@ struct world {
 enum lie { NO_LIE = 0, KICKS_ARE_LOST, WAKES_ARE_LOST, MAIL_IS_NOT_SEEN, GIVERS_DO_NOT_ARM };
 static enum lie lie;
 static bool timers_pass;
+static bool all_borrow; /* the runner parks slowly */
 static const char *broken;
 
 static struct world *world_of(struct baton *baton)
@@ -116,13 +117,18 @@ static void enter(struct world *world, const struct thread *thread)
     world->inside = (uint8_t)(thread - world->threads + 1);
 }
 
+static unsigned how_parked(const struct thread *thread)
+{
+    return thread->long_park ? BATON_LONG : thread->slow_park ? BATON_SLOW : BATON_TIMED;
+}
+
 static void fall_asleep(struct world *world, struct thread *thread, enum sleeping how)
 {
     if (thread->expired) return; /* timeouts are handed to the system call */
     thread->sleeping = (uint8_t)how;
     if (how == IN_EPOLL && (world->kicked || world->readable)) thread->sleeping = AWAKE;
     if (how == ON_EVENTS && world->baton.events != thread->turn.seen) thread->sleeping = AWAKE;
-    if (how == ON_PARKED && world->baton.parked != (thread->long_park ? BATON_LONG : BATON_TIMED)) thread->sleeping = AWAKE;
+    if (how == ON_PARKED && world->baton.parked != how_parked(thread)) thread->sleeping = AWAKE;
 }
 
 static bool arm(struct world *world)
@@ -257,6 +263,7 @@ static void step_runner(struct world *world, struct thread *thread)
         return;
     case TOP:
         thread->long_park = false;
+        thread->slow_park = all_borrow;
         thread->ending = world->baton.stop != 0;
         thread->place = thread->ending ? CLAIMING : TAKING;
         if (thread->ending) thread->turn.seen = 0;
@@ -275,7 +282,7 @@ static void step_runner(struct world *world, struct thread *thread)
             thread->place = TOP;
             return;
         }
-        if ((result = baton_park(&world->baton, &thread->turn, thread->long_park ? BATON_LONG : BATON_TIMED)) == MORE) return;
+        if ((result = baton_park(&world->baton, &thread->turn, how_parked(thread))) == MORE) return;
         thread->place = result ? PARKED : LOOKING;
         return;
     case PARKED:
@@ -290,6 +297,7 @@ static void step_runner(struct world *world, struct thread *thread)
         if ((result = baton_look(&world->baton, &thread->turn)) == MORE) return;
         thread->place = result == BATON_LOOK_RUN ? TOP : PARKING;
         thread->long_park = result == BATON_LOOK_LONG;
+        thread->slow_park = all_borrow;
         return;
     default:
         step_loop(world, thread);
@@ -364,7 +372,7 @@ static void step_other(struct world *world, struct thread *thread)
             return;
         }
     }
-    int result = thread->role == POSTER   ? baton_posted(&world->baton, &thread->turn, false)
+    int result = thread->role == POSTER   ? baton_posted(&world->baton, &thread->turn, thread->lazy)
                  : thread->role == NOTIFIER ? baton_notified(&world->baton, &thread->turn)
                                             : baton_stopped(&world->baton, &thread->turn);
     if (result != MORE) thread->place = OVER;
@@ -558,32 +566,37 @@ static const char *explore(const struct world *first)
 struct scenario {
     const char *name;
     bool untimed;   /* a parked runner's timer never passes */
+    bool slow;      /* it parks as when all who come borrow: it may look much later, and any letter wakes it */
     struct thread threads[THREADS - 1]; /* beside the runner */
 };
 
 static const struct scenario scenarios[] = {
-    {"one strong post", true, {{.role = POSTER, LETTER(0)}}},
-    {"two strong posts", true, {{.role = POSTER, LETTER(0)}, {.role = POSTER, LETTER(1)}}},
-    {"stop", true, {{.role = STOPPER}}},
-    {"stop and post", true, {{.role = STOPPER}, {.role = POSTER, LETTER(0)}}},
-    {"packets alone", true, {{.role = NETWORK, .packets = 3}}},
-    {"a waiter", true, {{.role = WAITER, LETTER(0)}}},
-    {"a waiter, lazy", false, {{.role = WAITER, LETTER(0), .lazy = true}}},
-    {"a waiter that may leave early", true, {{.role = WAITER, LETTER(0), .may_expire = true}}},
-    {"a lazy waiter that may leave early", false, {{.role = WAITER, LETTER(0), .lazy = true, .may_expire = true}}},
-    {"a waiter and a post", true, {{.role = WAITER, LETTER(0)}, {.role = POSTER, LETTER(1)}}},
-    {"a waiter for a fact of another thread", true, {{.role = WAITER}, {.role = NOTIFIER}}},
-    {"a waiter for packets", false, {{.role = WAITER, .packets = 2}, {.role = NETWORK, .packets = 2}}},
-    {"a waiter that leaves, and packets", false, {{.role = WAITER, LETTER(0)}, {.role = NETWORK, .packets = 2}}},
-    {"a waiter and a stop", false, {{.role = WAITER, LETTER(0), .may_expire = true}, {.role = STOPPER}}},
-    {"a claim", true, {{.role = CLAIMER}}},
-    {"a claim and a post", true, {{.role = CLAIMER}, {.role = POSTER, LETTER(0)}}},
-    {"a claim and a stop", true, {{.role = CLAIMER}, {.role = STOPPER}}},
-    {"a claim against a waiter", true, {{.role = CLAIMER}, {.role = WAITER, LETTER(0)}}},
-    {"a claim that may be given up, against a waiter", true, {{.role = CLAIMER, .may_expire = true}, {.role = WAITER, LETTER(0)}}},
-    {"two waiters", true, {{.role = WAITER, LETTER(0)}, {.role = WAITER, LETTER(1)}}},
-    {"two waiters, lazy", false, {{.role = WAITER, LETTER(0), .lazy = true}, {.role = WAITER, LETTER(1), .lazy = true}}},
-    {"two waiters for one fact of another thread", true, {{.role = WAITER}, {.role = WAITER}, {.role = NOTIFIER}}},
+    {"one strong post", true, false, {{.role = POSTER, LETTER(0)}}},
+    {"two strong posts", true, false, {{.role = POSTER, LETTER(0)}, {.role = POSTER, LETTER(1)}}},
+    {"stop", true, false, {{.role = STOPPER}}},
+    {"stop and post", true, false, {{.role = STOPPER}, {.role = POSTER, LETTER(0)}}},
+    {"packets alone", true, false, {{.role = NETWORK, .packets = 3}}},
+    {"a waiter", true, false, {{.role = WAITER, LETTER(0)}}},
+    {"a waiter, lazy", false, false, {{.role = WAITER, LETTER(0), .lazy = true}}},
+    {"a waiter that may leave early", true, false, {{.role = WAITER, LETTER(0), .may_expire = true}}},
+    {"a lazy waiter that may leave early", false, false, {{.role = WAITER, LETTER(0), .lazy = true, .may_expire = true}}},
+    {"a waiter and a post", true, false, {{.role = WAITER, LETTER(0)}, {.role = POSTER, LETTER(1)}}},
+    {"a waiter for a fact of another thread", true, false, {{.role = WAITER}, {.role = NOTIFIER}}},
+    {"a waiter for packets", false, false, {{.role = WAITER, .packets = 2}, {.role = NETWORK, .packets = 2}}},
+    {"a waiter that leaves, and packets", false, false, {{.role = WAITER, LETTER(0)}, {.role = NETWORK, .packets = 2}}},
+    {"a waiter and a stop", false, false, {{.role = WAITER, LETTER(0), .may_expire = true}, {.role = STOPPER}}},
+    {"a claim", true, false, {{.role = CLAIMER}}},
+    {"a claim and a post", true, false, {{.role = CLAIMER}, {.role = POSTER, LETTER(0)}}},
+    {"a claim and a stop", true, false, {{.role = CLAIMER}, {.role = STOPPER}}},
+    {"a claim against a waiter", true, false, {{.role = CLAIMER}, {.role = WAITER, LETTER(0)}}},
+    {"a claim that may be given up, against a waiter", true, false, {{.role = CLAIMER, .may_expire = true}, {.role = WAITER, LETTER(0)}}},
+    {"two waiters", true, false, {{.role = WAITER, LETTER(0)}, {.role = WAITER, LETTER(1)}}},
+    {"two waiters, lazy", false, false, {{.role = WAITER, LETTER(0), .lazy = true}, {.role = WAITER, LETTER(1), .lazy = true}}},
+    {"two waiters for one fact of another thread", true, false, {{.role = WAITER}, {.role = WAITER}, {.role = NOTIFIER}}},
+    {"a lazy post to a slow runner", true, true, {{.role = POSTER, LETTER(0), .lazy = true}}},
+    {"a lazy post to a slow runner beside a waiter", true, true, {{.role = POSTER, LETTER(0), .lazy = true}, {.role = WAITER, LETTER(1)}}},
+    {"a lazy waiter that may leave early, a slow runner", true, true, {{.role = WAITER, LETTER(0), .lazy = true, .may_expire = true}}},
+    {"a lazy post to a slow runner, and a stop", true, true, {{.role = POSTER, LETTER(0), .lazy = true}, {.role = STOPPER}}},
 };
 
 static void begin(const struct scenario *scenario, struct world *first)
@@ -605,6 +618,7 @@ static const char *check(const struct scenario *scenario)
     static struct world first;
     begin(scenario, &first);
     timers_pass = !scenario->untimed;
+    all_borrow = scenario->slow;
     return explore(&first);
 }
 

@@ -586,6 +586,28 @@ static void the_baton_is_borrowed(void **state)
     weft_loop_free(shared.loop);
 }
 
+/* While all who come borrow, again and again, the runner looks seldom: a letter that nobody waits for is read all the same. */
+static void a_letter_after_many_borrows(void **state)
+{
+    pthread_t runner;
+    shared.loop = new_loop(0);
+    atomic_store(&borrowed_letters, 0);
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    for (int round = 0; round < 5; round++) {
+        for (int got = 0; got < ROUNDS * 20;) {
+            if (!weft_loop_borrow(shared.loop)) continue;
+            got++;
+            weft_loop_give_back(shared.loop, false);
+        }
+        struct weft_mail letter = {.fn = count_one};
+        weft_loop_post_lazy(shared.loop, &letter);
+        while (atomic_load(&borrowed_letters) <= round) sched_yield();
+    }
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    weft_loop_free(shared.loop);
+}
+
 static void *take_with_deadline(void *argument)
 {
     enum weft_status status = weft_loop_take(argument, soon(WEFT_MS(10)));
@@ -621,7 +643,7 @@ int main(void)
         cmocka_unit_test(a_pollable_without_descriptor_is_polled),
         cmocka_unit_test(run_ends_by_stop),
         cmocka_unit_test(the_baton_goes_round),
-        cmocka_unit_test(the_baton_is_borrowed),
+        cmocka_unit_test(the_baton_is_borrowed), cmocka_unit_test(a_letter_after_many_borrows),
         cmocka_unit_test(take_ends_at_its_deadline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
