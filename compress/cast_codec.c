@@ -28,9 +28,10 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
     return WEFT_OK;
 }
 
-static void finish(struct weft_codec *codec, float scale, float *out)
+static enum weft_status finish(struct weft_codec *codec, float scale, float *out)
 {
     cast_unpack(codec->spec.id, out, ((struct cast_codec *)codec)->aggregate, scale, codec->elems);
+    return WEFT_OK;
 }
 
 static void cast_free(struct weft_codec *codec)

@@ -36,13 +36,14 @@ static int32_t shared_exponent(uint32_t max_bits)
 }
 
 /* max |factor * x|: multiplication and its rounding are monotone, so the largest x gives the largest product. */
-static uint32_t max_bits_scaled(const float *in, float factor, size_t count)
+bool cast_exponent(enum weft_codec_id id, uint32_t max_bits, float factor, int32_t *exponent_out)
 {
-    uint32_t bits = weft_kernels()->max_abs_bits_f32(in, count);
     float max;
-    memcpy(&max, &bits, sizeof max);
+    memcpy(&max, &max_bits, sizeof max);
     weft_kernels()->scale_f32(&max, &max, factor, 1);
-    return weft_kernels()->max_abs_bits_f32(&max, 1);
+    const uint32_t scaled = weft_kernels()->max_abs_bits_f32(&max, 1);
+    *exponent_out = id == WEFT_CODEC_F16 && scaled < F32_INF_BITS ? shared_exponent(scaled) : 0;
+    return scaled < F32_INF_BITS;
 }
 
 /* Through a block that stays in the first-level cache, and through aligned arrays: `out` may start anywhere. */
@@ -75,9 +76,9 @@ static void pack(enum weft_codec_id id, uint8_t *out, const float *in, float fac
 
 bool cast_pack(enum weft_codec_id id, void *out, const float *in, float factor, size_t count)
 {
-    const uint32_t max_bits = max_bits_scaled(in, factor, count);
-    if (max_bits >= F32_INF_BITS) return false;
-    pack(id, out, in, factor, id == WEFT_CODEC_F16 ? shared_exponent(max_bits) : 0, count);
+    int32_t exponent;
+    if (!cast_exponent(id, weft_kernels()->max_abs_bits_f32(in, count), factor, &exponent)) return false;
+    pack(id, out, in, factor, exponent, count);
     return true;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "compress/codec.h"
+#include "compress/device.h"
 #include "kernels/kernels.h"
 
 enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
@@ -39,6 +40,7 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     codec->elems = (size_t)elems;
     codec->rounds = weft_codec_rounds(resolved);
     codec->ranks = 0;
+    codec->device = NULL;
     codec->done = 0;
     *codec_out = codec;
     return WEFT_OK;
@@ -54,9 +56,26 @@ bool codec_residual_open(struct weft_codec *codec, size_t elems)
 void weft_codec_free(struct weft_codec *codec)
 {
     if (!codec) return;
-    weft_free_bytes(codec->env, codec->residual);
-    weft_free_bytes(codec->env, codec->shadow);
+    if (codec->device) {
+        device_close(codec);
+    } else {
+        weft_free_bytes(codec->env, codec->residual);
+        weft_free_bytes(codec->env, codec->shadow);
+    }
     codec->ops->free(codec);
+}
+
+/* What is queued has to run first; then the next part, or the bytes. */
+static enum weft_status encode_on_device(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
+                                         size_t *bytes_out)
+{
+    int before;
+    WEFT_TRY(device_enter(codec, &before));
+    enum weft_status status = device_passed(codec);
+    if (status == WEFT_OK) status = codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out);
+    device_leave(codec, before);
+    if (status != WEFT_IN_PROGRESS) codec->device->part = 0;
+    return status;
 }
 
 enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
@@ -64,7 +83,9 @@ enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, con
 {
     if (round >= codec->rounds || codec->done < 2 * round) return WEFT_ERR_STATE;
     if (codec->done > 2 * round) return codec->ops->encode_again(codec, round, grad, grad_scale, out, bytes_out);
-    WEFT_TRY(codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out));
+    const enum weft_status status = codec->device ? encode_on_device(codec, round, grad, grad_scale, out, bytes_out)
+                                                  : codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out);
+    if (status != WEFT_OK) return status;
     codec->done = 2 * round + 1;
     return WEFT_OK;
 }
@@ -80,8 +101,12 @@ enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const
 enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out)
 {
     if (codec->done != 2 * codec->rounds) return WEFT_ERR_STATE;
-    codec->ops->finish(codec, scale, out);
-    return WEFT_OK;
+    if (!codec->device) return codec->ops->finish(codec, scale, out);
+    int before;
+    WEFT_TRY(device_enter(codec, &before));
+    const enum weft_status status = codec->ops->finish(codec, scale, out);
+    device_leave(codec, before);
+    return status;
 }
 
 void weft_codec_commit(struct weft_codec *codec)
@@ -99,24 +124,41 @@ void weft_codec_commit(struct weft_codec *codec)
 void weft_codec_abandon(struct weft_codec *codec)
 {
     codec->done = 0;
+    if (codec->device) codec->device->part = 0; /* what still runs of it comes before whatever is queued next */
 }
 
 /* Forms what is owed, which changes no bit of it: const to the caller. */
 void codec_settle(const struct weft_codec *codec)
 {
-    if (codec->ops->settle) codec->ops->settle((struct weft_codec *)(uintptr_t)codec);
+    int before;
+    if (!codec->ops->settle || (codec->device && device_enter(codec, &before) < 0)) return;
+    codec->ops->settle((struct weft_codec *)(uintptr_t)codec);
+    if (codec->device) device_leave(codec, before);
 }
 
 double weft_codec_residual_norm(const struct weft_codec *codec)
 {
+    const float *residual = codec->residual;
+    float *copy = NULL;
     codec_settle(codec);
-    return codec->residual ? sqrt(weft_kernels()->dot_f32(codec->residual, codec->residual, codec->elems)) : 0.0;
+    if (!residual) return 0.0;
+    if (codec->device) {
+        residual = copy = weft_alloc_array(codec->env, codec->elems, sizeof *copy);
+        if (!copy || device_read(codec, copy, codec->residual, codec->elems * sizeof *copy) < 0) {
+            weft_free_bytes(codec->env, copy);
+            return (double)NAN;
+        }
+    }
+    const double norm = sqrt(weft_kernels()->dot_f32(residual, residual, codec->elems));
+    weft_free_bytes(codec->env, copy);
+    return norm;
 }
 
 enum weft_status weft_codec_residual_copy(const struct weft_codec *codec, float *out)
 {
-    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (codec->done != 0 || device_encodes(codec)) return WEFT_ERR_STATE;
     codec_settle(codec);
+    if (codec->device && codec->residual) return device_read(codec, out, codec->residual, codec->elems * sizeof *out);
     if (codec->residual) memcpy(out, codec->residual, codec->elems * sizeof *out);
     else memset(out, 0, codec->elems * sizeof *out);
     return WEFT_OK;

@@ -19,10 +19,12 @@ struct codec_state {
     uint64_t *steps; /* NULL: none */
     float *values[2];
     size_t counts[2];
+    bool on_device[2];
     size_t owed;     /* how many of the arrays are debts to the gradient, in its unit; the first ones */
 };
 
 struct codec_ops {
+    /* On a device also WEFT_IN_PROGRESS: a part of it is queued (device.h); it is called again when that has run. */
     enum weft_status (*encode)(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out);
     /* The bytes of an encode(round) that was done before in this step, again. */
@@ -30,7 +32,7 @@ struct codec_ops {
                                      void *out, size_t *bytes_out);
     enum weft_status (*take)(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
                              uint32_t ranks);
-    void (*finish)(struct weft_codec *codec, float scale, float *out);
+    enum weft_status (*finish)(struct weft_codec *codec, float scale, float *out);
     void (*commit)(struct weft_codec *codec);   /* after the residual's; NULL: nothing else to do */
     void (*settle)(struct weft_codec *codec);   /* `residual` becomes what is owed; NULL: it always is */
     void (*state)(struct weft_codec *codec, struct codec_state *state); /* adds to the residual; NULL: nothing */
@@ -46,6 +48,7 @@ struct weft_codec {
     size_t elems;
     uint32_t rounds;
     uint32_t ranks;        /* that contribute; 0: not known */
+    struct codec_device *device; /* owned; NULL: in host memory. Else residual and shadow are its, too (device.h) */
     float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step; commit swaps them. NULL: a codec without */
     uint32_t done; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */
 };
@@ -103,6 +106,8 @@ struct weft_combiner *union_combiner_create(struct weft_env *env, const struct w
 
 /* ---- dense, f16, bf16: elements (cast_format.c) ---- */
 size_t cast_bytes(enum weft_codec_id id, size_t count);
+/* Of elements whose largest magnitude has the bits max_bits, times `factor`; 0 but for f16. False: not all are finite. */
+bool cast_exponent(enum weft_codec_id id, uint32_t max_bits, float factor, int32_t *exponent_out);
 /* False when an element is not finite: `out` is then undefined. */
 bool cast_pack(enum weft_codec_id id, void *out, const float *in, float factor, size_t count);
 /* A sum, already bounded by nothing: Inf and NaN are carried as such. */

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "compress/codec.h"
+#include "compress/device.h"
 #include "kernels/kernels.h"
 
 enum { STATE_VERSION = 2 };
@@ -26,12 +27,33 @@ struct state_head {
 };
 _Static_assert(sizeof(struct state_head) == CODEC_STATE_HEAD_BYTES, "a file format");
 
+/* Between steps, and no encode has begun: there is one state. */
+static bool rests(const struct weft_codec *codec) { return codec->done == 0 && !device_encodes(codec); }
+
+/* What it is made of; codec_settle comes before its values are read or written. */
 static struct codec_state state_of(const struct weft_codec *codec)
 {
-    codec_settle(codec);
-    struct codec_state state = {.owed = 1, .values = {codec->residual}, .counts = {codec->residual ? codec->elems : 0}};
+    struct codec_state state = {.owed = 1, .values = {codec->residual}, .counts = {codec->residual ? codec->elems : 0},
+                                .on_device = {codec->device != NULL}};
     if (codec->ops->state) codec->ops->state((struct weft_codec *)(uintptr_t)codec, &state);
     return state;
+}
+
+/* An array of the state, out to host memory and back in; `from` and `to` may begin anywhere. */
+static enum weft_status part_out(const struct weft_codec *codec, const struct codec_state *state, int part, void *to)
+{
+    const size_t bytes = state->counts[part] * sizeof(float);
+    if (state->on_device[part]) return device_read(codec, to, state->values[part], bytes);
+    if (bytes) memcpy(to, state->values[part], bytes);
+    return WEFT_OK;
+}
+
+static enum weft_status part_in(const struct weft_codec *codec, const struct codec_state *state, int part, const void *from)
+{
+    const size_t bytes = state->counts[part] * sizeof(float);
+    if (state->on_device[part]) return device_write(codec, state->values[part], from, bytes);
+    if (bytes) memcpy(state->values[part], from, bytes);
+    return WEFT_OK;
 }
 
 size_t weft_codec_state_bytes(const struct weft_codec *codec)
@@ -46,12 +68,12 @@ enum weft_status weft_codec_save(const struct weft_codec *codec, void *out)
     const struct state_head head = {STATE_VERSION, codec->spec.id, codec->elems, state.steps ? *state.steps : 0,
                                     codec->ranks, 0};
     uint8_t *at = out;
-    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (!rests(codec)) return WEFT_ERR_STATE;
+    codec_settle(codec);
     memcpy(at, &head, sizeof head);
     at += sizeof head;
     for (int part = 0; part < 2; part++) {
-        if (state.counts[part] == 0) continue;
-        memcpy(at, state.values[part], state.counts[part] * sizeof(float));
+        WEFT_TRY(part_out(codec, &state, part, at));
         at += state.counts[part] * sizeof(float);
     }
     return WEFT_OK;
@@ -74,20 +96,20 @@ enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, siz
     const struct codec_state state = state_of(codec);
     const uint8_t *at = (const uint8_t *)data + sizeof(struct state_head);
     struct state_head head;
-    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (!rests(codec)) return WEFT_ERR_STATE;
     if (bytes != weft_codec_state_bytes(codec)) return WEFT_ERR_MALFORMED;
     memcpy(&head, data, sizeof head);
     if (head.version != STATE_VERSION || head.codec_id != (uint32_t)codec->spec.id || head.elems != codec->elems ||
         head.zero != 0)
         return WEFT_ERR_MALFORMED;
     if (!values_in_range(at, state.counts[0] + state.counts[1])) return WEFT_ERR_MALFORMED;
-    codec->ranks = head.ranks;
-    if (state.steps) *state.steps = head.steps;
+    codec_settle(codec);
     for (int part = 0; part < 2; part++) {
-        if (state.counts[part] == 0) continue;
-        memcpy(state.values[part], at, state.counts[part] * sizeof(float));
+        WEFT_TRY(part_in(codec, &state, part, at));
         at += state.counts[part] * sizeof(float);
     }
+    codec->ranks = head.ranks;
+    if (state.steps) *state.steps = head.steps;
     return WEFT_OK;
 }
 
@@ -96,22 +118,27 @@ enum weft_status weft_codec_rescale(struct weft_codec *codec, float factor)
     const struct weft_kernels *kernels = weft_kernels();
     const struct codec_state state = state_of(codec);
     const size_t owed = state.owed < 2 ? state.owed : 2;
-    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (!rests(codec)) return WEFT_ERR_STATE;
     if (!isfinite(factor) || factor <= 0.0f) return WEFT_ERR_INVALID;
+    codec_settle(codec);
     for (size_t part = 0; part < owed; part++) {
-        const uint32_t max_bits = kernels->max_abs_bits_f32(state.values[part], state.counts[part]);
+        uint32_t max_bits;
         float max;
+        if (state.on_device[part]) WEFT_TRY(device_max_abs(codec, state.values[part], state.counts[part], &max_bits));
+        else max_bits = kernels->max_abs_bits_f32(state.values[part], state.counts[part]);
         memcpy(&max, &max_bits, sizeof max);
         if (!((double)max * (double)factor < CODEC_TOO_LARGE)) return WEFT_ERR_INVALID;
     }
-    for (size_t part = 0; part < owed; part++)
-        if (state.counts[part]) kernels->scale_f32(state.values[part], state.values[part], factor, state.counts[part]);
+    for (size_t part = 0; part < owed; part++) {
+        if (state.on_device[part]) WEFT_TRY(device_scale(codec, state.values[part], factor, state.counts[part]));
+        else if (state.counts[part]) kernels->scale_f32(state.values[part], state.values[part], factor, state.counts[part]);
+    }
     return WEFT_OK;
 }
 
 enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks)
 {
-    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (!rests(codec)) return WEFT_ERR_STATE;
     if (ranks == 0) return WEFT_ERR_INVALID;
     if (codec->ranks != 0 && codec->ranks != ranks) WEFT_TRY(weft_codec_rescale(codec, (float)((double)ranks / codec->ranks)));
     codec->ranks = ranks;
@@ -127,26 +154,26 @@ uint64_t weft_codec_steps(const struct weft_codec *codec)
 enum weft_status weft_codec_set_steps(struct weft_codec *codec, uint64_t steps)
 {
     const struct codec_state state = state_of(codec);
-    if (codec->done != 0) return WEFT_ERR_STATE;
+    if (!rests(codec)) return WEFT_ERR_STATE;
     if (state.steps && *state.steps < steps) *state.steps = steps;
     return WEFT_OK;
 }
 
 /* ---- the combiner's ---- */
 
-static float *combiner_residual(const struct weft_combiner *combiner)
+float *weft_combiner_debt(const struct weft_combiner *combiner)
 {
     return combiner->ops->residual ? combiner->ops->residual(combiner) : NULL;
 }
 
 size_t weft_combiner_state_bytes(const struct weft_combiner *combiner)
 {
-    return combiner_residual(combiner) ? sizeof(struct state_head) + combiner->elems * sizeof(float) : 0;
+    return weft_combiner_debt(combiner) ? sizeof(struct state_head) + combiner->elems * sizeof(float) : 0;
 }
 
 enum weft_status weft_combiner_save(const struct weft_combiner *combiner, void *out)
 {
-    const float *residual = combiner_residual(combiner);
+    const float *residual = weft_combiner_debt(combiner);
     const struct state_head head = {STATE_VERSION, combiner->spec.id, combiner->elems, 0, combiner->ranks, 0};
     if (combiner->open) return WEFT_ERR_STATE;
     if (!residual) return WEFT_OK;
@@ -157,7 +184,7 @@ enum weft_status weft_combiner_save(const struct weft_combiner *combiner, void *
 
 enum weft_status weft_combiner_load(struct weft_combiner *combiner, const void *data, size_t bytes)
 {
-    float *residual = combiner_residual(combiner);
+    float *residual = weft_combiner_debt(combiner);
     struct state_head head;
     if (combiner->open) return WEFT_ERR_STATE;
     if (bytes != weft_combiner_state_bytes(combiner)) return WEFT_ERR_MALFORMED;

@@ -132,6 +132,39 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
                                    struct weft_codec **codec_out);
 void weft_codec_free(struct weft_codec *codec);
 
+/* The same with state and arithmetic on a device, for gradients that lie there: grad of encode and `out` of finish are then device
+ * memory, all else is as above, to the bit. Work is queued on `stream` and not waited for:
+ *   encode   answers WEFT_IN_PROGRESS until the bytes have come: call it again with the same arguments, now and then or when
+ *            weft_codec_pending no longer answers WEFT_IN_PROGRESS; `grad` stays as it is until then
+ *   finish   queues; `out` is right for what comes after it on the stream, and this codec may be freed by its user before that
+ * What happens between steps (save, load, rescale, norm) waits for the device, up to 30 s; free up to a second, and not at all for a
+ * device that hangs: it then leaves its memory to it. Saved bytes are those of a
+ * codec in host memory, so that weft_codec_save and _load move one from there to here and back.
+ *
+ * dense, randomk, and topk with clip have no form here: WEFT_ERR_UNSUPPORTED, as a device that cannot run the kernels. */
+struct weft_memory_ops;
+struct weft_device_kernels;
+struct weft_codec_device {
+    const struct weft_memory_ops *memory; /* of the kind of device */
+    const struct weft_device_kernels *kernels;
+    int number;                           /* of the device */
+    uint32_t ranks;                       /* that will contribute, at most: room for their aggregates */
+    void *stream;                         /* on it; outlives the codec, and serves others, too */
+    void (*leave)(void *context, int before); /* make `before` the thread's current device again; NULL: memory->leave */
+    void *context;
+    bool *hangs;                          /* borrowed, of all codecs there: the last one to be freed waited in vain. NULL is fine */
+    bool gone;                            /* of the child after a fork: nothing of the device may be touched */
+};
+enum weft_status weft_codec_create_on(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                                      const struct weft_codec_device *device, struct weft_codec **codec_out, struct weft_error *error);
+const struct weft_codec_device *weft_codec_where(const struct weft_codec *codec); /* NULL: in host memory */
+/* Has the device come to what was queued for the encode under way? WEFT_OK, WEFT_IN_PROGRESS, or that it has failed. */
+enum weft_status weft_codec_pending(struct weft_codec *codec);
+/* The device's own words for the last error that it answered, or "". */
+const char *weft_codec_trouble(const struct weft_codec *codec);
+/* In the child after a fork: weft_codec_free will leave the device alone. NULL is fine. */
+void weft_codec_forked(struct weft_codec *codec);
+
 /* encode(round): round 0 reads grad (elems,) f32, multiplied by `grad_scale` (the sample weight; 1 leaves it
  * untouched), adds the residual; later rounds read what take() left (grad is ignored, may be NULL). Writes the contribution
  * into out (>= contribution_bytes_max), its length to *bytes_out. */
@@ -192,6 +225,7 @@ enum weft_status weft_combiner_finish(struct weft_combiner *combiner, float scal
  * a step is closed once; 0 bytes: nothing to remember. Between rounds only (else WEFT_ERR_STATE). Load: UNTRUSTED,
  * WEFT_ERR_MALFORMED leaves it as it was; the state of a combiner for another number of ranks is multiplied by the new
  * number over the old, which keeps the mean. */
+float *weft_combiner_debt(const struct weft_combiner *combiner); /* (elems,) it, in place; NULL: none */
 size_t weft_combiner_state_bytes(const struct weft_combiner *combiner);
 enum weft_status weft_combiner_save(const struct weft_combiner *combiner, void *out);
 enum weft_status weft_combiner_load(struct weft_combiner *combiner, const void *data, size_t bytes);

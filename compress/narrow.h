@@ -10,6 +10,7 @@
 
 bool is_narrow(enum weft_codec_id id);
 size_t narrow_bytes(enum weft_codec_id id, size_t elems);
+size_t narrow_scales_bytes(enum weft_codec_id id, size_t elems); /* they come first */
 /* p = grad * factor + residual into x, packed into out; x becomes what the bytes do not say. False when an element of p is
  * not finite or is 2^120 or more: x and out are then undefined. */
 bool narrow_pack(enum weft_codec_id id, void *out, float *x, const float *grad, float factor, const float *residual, size_t elems);

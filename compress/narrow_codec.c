@@ -52,9 +52,10 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
     return WEFT_OK;
 }
 
-static void finish(struct weft_codec *codec, float scale, float *out)
+static enum weft_status finish(struct weft_codec *codec, float scale, float *out)
 {
     cast_unpack(WEFT_CODEC_BF16, out, ((struct narrow_codec *)codec)->aggregate, scale, codec->elems);
+    return WEFT_OK;
 }
 
 static void narrow_free(struct weft_codec *codec)

@@ -13,7 +13,7 @@ bool is_narrow(enum weft_codec_id id)
 
 static enum weft_fp8 fp8_of(enum weft_codec_id id) { return id == WEFT_CODEC_E4M3 ? WEFT_E4M3 : WEFT_E5M2; }
 
-static size_t scales_bytes(enum weft_codec_id id, size_t elems)
+size_t narrow_scales_bytes(enum weft_codec_id id, size_t elems)
 {
     return quantise_blocks(elems) * (id == WEFT_CODEC_SIGN ? sizeof(float) : 1);
 }
@@ -25,14 +25,14 @@ static size_t codes_bytes(enum weft_codec_id id, size_t elems)
 
 size_t narrow_bytes(enum weft_codec_id id, size_t elems)
 {
-    return scales_bytes(id, elems) + codes_bytes(id, elems);
+    return narrow_scales_bytes(id, elems) + codes_bytes(id, elems);
 }
 
 /* Block by block, so that p is still in the first-level cache when it is coded. `out` may start anywhere. */
 bool narrow_pack(enum weft_codec_id id, void *out, float *x, const float *grad, float factor, const float *residual, size_t elems)
 {
     const struct weft_kernels *kernels = weft_kernels();
-    uint8_t *scales = out, *codes = scales + scales_bytes(id, elems);
+    uint8_t *scales = out, *codes = scales + narrow_scales_bytes(id, elems);
     uint32_t max_bits = 0;
     for (size_t at = 0; at < elems; at += WEFT_BLOCK) {
         const size_t length = elems - at < WEFT_BLOCK ? elems - at : WEFT_BLOCK;
@@ -78,14 +78,14 @@ bool narrow_well_formed(enum weft_codec_id id, const void *data, size_t bytes, s
 {
     const uint8_t *scales = data;
     if (bytes != narrow_bytes(id, elems)) return false;
-    const uint8_t *codes = scales + scales_bytes(id, elems);
+    const uint8_t *codes = scales + narrow_scales_bytes(id, elems);
     return id == WEFT_CODEC_SIGN ? sign_well_formed(scales, codes, elems) : fp8_well_formed(id, scales, codes, elems);
 }
 
 void narrow_unpack(enum weft_codec_id id, float *out, const void *data, size_t elems)
 {
     const struct weft_kernels *kernels = weft_kernels();
-    const uint8_t *scales = data, *codes = scales + scales_bytes(id, elems);
+    const uint8_t *scales = data, *codes = scales + narrow_scales_bytes(id, elems);
     if (id != WEFT_CODEC_SIGN) {
         kernels->dequantise_fp8_f32(out, codes, scales, elems, fp8_of(id));
         return;

@@ -135,10 +135,16 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
     const size_t count = count_of(self, round);
     const bool basis = round % 2 == 0;
     if (bytes != count * sizeof(float)) return WEFT_ERR_MALFORMED;
-    memcpy(basis ? self->basis : self->q_sum, aggregate, bytes);
-    /* Elements of unit vectors: a peer's nonsense must not get into the residual. 0x3f808000 is 1 + 2^-8. */
-    if (basis && weft_kernels()->max_abs_bits_f32(self->basis, count) > 0x3f808000u) return WEFT_ERR_MALFORMED;
+    if (basis) return powersgd_take_basis(self->basis, aggregate, count);
+    memcpy(self->q_sum, aggregate, bytes);
     return WEFT_OK;
+}
+
+enum weft_status powersgd_take_basis(float *basis, const void *aggregate, size_t count)
+{
+    memcpy(basis, aggregate, count * sizeof *basis);
+    /* Elements of unit vectors: a peer's nonsense must not get into the residual. 0x3f808000 is 1 + 2^-8. */
+    return weft_kernels()->max_abs_bits_f32(basis, count) > 0x3f808000u ? WEFT_ERR_MALFORMED : WEFT_OK;
 }
 
 void powersgd_decode(const struct weft_codec_spec *spec, const struct weft_shape *shape, const float *basis, const float *q_sum,
@@ -151,10 +157,11 @@ void powersgd_decode(const struct weft_codec_spec *spec, const struct weft_shape
         weft_kernels()->outer_f32(out + b * rows * cols, basis + b * rank * rows, q_scaled + b * rank * cols, rows, cols, rank);
 }
 
-static void finish(struct weft_codec *codec, float scale, float *out)
+static enum weft_status finish(struct weft_codec *codec, float scale, float *out)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
     powersgd_decode(&codec->spec, &codec->shape, self->basis, self->q_sum, self->q_scaled, scale, out);
+    return WEFT_OK;
 }
 
 /* ---- the warm start ---- */
@@ -179,22 +186,35 @@ static void draw_column(float *column, size_t count, uint64_t seed, uint64_t ste
     }
 }
 
-/* Where the next power iteration begins: sum Q_i, or a new draw for a column without a direction. */
-static void next_q(struct powersgd_codec *self, float *q, uint32_t iteration)
+void powersgd_next_q(const struct weft_codec_spec *spec, const struct weft_shape *shape, const float *q_sum, uint64_t step,
+                     uint32_t iteration, float *q)
 {
-    for (size_t r = 0; r < self->matrices * self->rank; r++) { /* every column of every matrix */
-        const float *from = self->q_sum + r * self->cols;
-        float *to = q + r * self->cols, max;
-        const uint32_t max_bits = weft_kernels()->max_abs_bits_f32(from, self->cols);
+    const size_t cols = matrix_cols(spec, shape), columns = matrix_count(spec, shape) * spec->rank;
+    for (size_t r = 0; r < columns; r++) { /* every column of every matrix */
+        const float *from = q_sum + r * cols;
+        float *to = q + r * cols, max;
+        const uint32_t max_bits = weft_kernels()->max_abs_bits_f32(from, cols);
         if (max_bits == 0 || max_bits >= 0x7f800000u) {
-            draw_column(to, self->cols, self->base.spec.seed, self->steps, (uint64_t)iteration << 32 | r);
+            draw_column(to, cols, spec->seed, step, (uint64_t)iteration << 32 | r);
             continue;
         }
         memcpy(&max, &max_bits, sizeof max);
         const double factor = ldexp(1.0, -ilogbf(max));
-        for (size_t j = 0; j < self->cols; j++)
+        for (size_t j = 0; j < cols; j++)
             to[j] = (float)((double)from[j] * factor);
     }
+}
+
+void powersgd_first_q(const struct weft_codec_spec *spec, const struct weft_shape *shape, float *q)
+{
+    const size_t cols = matrix_cols(spec, shape), columns = matrix_count(spec, shape) * spec->rank;
+    for (size_t r = 0; r < columns; r++)
+        draw_column(q + r * cols, cols, spec->seed, 0, r);
+}
+
+static void next_q(struct powersgd_codec *self, float *q, uint32_t iteration)
+{
+    powersgd_next_q(&self->base.spec, &self->base.shape, self->q_sum, self->steps, iteration, q);
 }
 
 static void swap(float **a, float **b)
@@ -274,7 +294,6 @@ struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft
         weft_codec_free(&self->base);
         return NULL;
     }
-    for (size_t r = 0; r < self->matrices * self->rank; r++)
-        draw_column(self->q + r * self->cols, self->cols, spec->seed, self->steps, r);
+    powersgd_first_q(spec, shape, self->q);
     return &self->base;
 }

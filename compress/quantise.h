@@ -22,6 +22,10 @@ void quantise_pack(enum weft_codec_id id, uint8_t *out, const int8_t *codes, siz
  * codes_out is undefined. */
 enum weft_status quantise_unpack(enum weft_codec_id id, int8_t *codes_out, const void *data, size_t bytes, size_t elems);
 /* Sums as the aggregate of round 1, and back (UNTRUSTED: sizes and |sum| <= ranks * limit are checked first). */
+/* UNTRUSTED, round 0: the size, and none below `own` (blocks,), which would clip what we send: no honest maximum is. */
+enum weft_status quantise_check_exponents(const void *data, size_t bytes, size_t elems, const uint8_t *own);
+/* UNTRUSTED, round 1: as quantise_read_sums, without the sums. */
+enum weft_status quantise_check_sums(enum weft_codec_id id, const void *data, size_t bytes, size_t elems, uint32_t ranks);
 void quantise_write_sums(enum weft_codec_id id, void *out, const int32_t *sums, size_t elems, uint32_t ranks);
 enum weft_status quantise_read_sums(enum weft_codec_id id, const void *data, size_t bytes, size_t elems, uint32_t ranks,
                                     int32_t *sums_out);

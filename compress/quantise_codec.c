@@ -55,24 +55,20 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
 }
 
-/* An exponent below our own would clip what we send: no honest maximum is. */
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
 {
     struct quantise_codec *self = (struct quantise_codec *)codec;
     if (round == 1) return quantise_read_sums(codec->spec.id, aggregate, bytes, codec->elems, ranks, self->sums);
-    const uint8_t *exponents = aggregate;
-    const size_t blocks = quantise_blocks(codec->elems);
-    if (bytes != blocks) return WEFT_ERR_MALFORMED;
-    for (size_t b = 0; b < blocks; b++)
-        if (exponents[b] < self->own[b] || exponents[b] > QUANTISE_EXPONENT_MAX) return WEFT_ERR_MALFORMED;
-    memcpy(self->shared, exponents, blocks);
+    WEFT_TRY(quantise_check_exponents(aggregate, bytes, codec->elems, self->own));
+    memcpy(self->shared, aggregate, bytes);
     return WEFT_OK;
 }
 
-static void finish(struct weft_codec *codec, float scale, float *out)
+static enum weft_status finish(struct weft_codec *codec, float scale, float *out)
 {
     struct quantise_codec *self = (struct quantise_codec *)codec;
     weft_kernels()->dequantise_i32_f32(out, self->sums, self->shared, scale, codec->elems);
+    return WEFT_OK;
 }
 
 static void commit(struct weft_codec *codec)

@@ -97,3 +97,27 @@ enum weft_status quantise_read_sums(enum weft_codec_id id, const void *data, siz
         fine &= sums_out[i] <= most && sums_out[i] >= -most;
     return fine ? WEFT_OK : WEFT_ERR_MALFORMED;
 }
+
+enum weft_status quantise_check_exponents(const void *data, size_t bytes, size_t elems, const uint8_t *own)
+{
+    const uint8_t *exponents = data;
+    const size_t blocks = quantise_blocks(elems);
+    if (bytes != blocks) return WEFT_ERR_MALFORMED;
+    for (size_t b = 0; b < blocks; b++)
+        if (exponents[b] < own[b] || exponents[b] > QUANTISE_EXPONENT_MAX) return WEFT_ERR_MALFORMED;
+    return WEFT_OK;
+}
+
+enum weft_status quantise_check_sums(enum weft_codec_id id, const void *data, size_t bytes, size_t elems, uint32_t ranks)
+{
+    enum { PART = 1024 };
+    const size_t width = sum_width(id, ranks);
+    const uint8_t *from = data;
+    int32_t sums[PART];
+    if (bytes != quantise_aggregate_bytes(id, elems, 1, ranks)) return WEFT_ERR_MALFORMED;
+    for (size_t at = 0; at < elems; at += PART) {
+        const size_t part = elems - at < PART ? elems - at : PART;
+        WEFT_TRY(quantise_read_sums(id, from + at * width, part * width, part, ranks, sums));
+    }
+    return WEFT_OK;
+}

@@ -98,10 +98,11 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
     return WEFT_OK;
 }
 
-static void finish(struct weft_codec *codec, float scale, float *out)
+static enum weft_status finish(struct weft_codec *codec, float scale, float *out)
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
     randomk_spread(out, codec->elems, self->indices, self->sum, self->k, scale);
+    return WEFT_OK;
 }
 
 static void commit(struct weft_codec *codec)

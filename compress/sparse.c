@@ -58,6 +58,18 @@ enum weft_status sparse_check(const void *data, size_t bytes, uint64_t elem_coun
     return WEFT_OK;
 }
 
+void sparse_read(const void *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out, float *values_out)
+{
+    struct index_reader reader;
+    uint64_t total;
+    uint32_t count;
+    enum weft_status status = index_reader_begin(&reader, data, bytes, elem_count, elem_count, &total);
+    WEFT_ASSERT(status == WEFT_OK);
+    memcpy(values_out, (const uint8_t *)data + bytes - total * sizeof *values_out, total * sizeof *values_out);
+    while ((status = index_reader_read(&reader, indices_out, BATCH, &count)) == WEFT_OK && count > 0) indices_out += count;
+    WEFT_ASSERT(status == WEFT_OK);
+}
+
 void sparse_scatter(const void *data, size_t bytes, uint64_t elem_count, float scale, float *out)
 {
     struct index_reader reader;

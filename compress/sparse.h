@@ -20,6 +20,9 @@ size_t sparse_encode_dense(uint8_t *out, const uint32_t *indices, const float *v
 /* Everything a decoder may rely on later: whole, no byte left over, at most count_max indices. UNTRUSTED. */
 enum weft_status sparse_check(const void *data, size_t bytes, uint64_t elem_count, uint64_t count_max, uint64_t *count_out);
 
+/* The indices and values themselves; `data` was checked, is not dense, and there is room for its count. */
+void sparse_read(const void *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out, float *values_out);
+
 /* out (elem_count,) = values * scale where there is one, else +0. `data` was checked. */
 void sparse_scatter(const void *data, size_t bytes, uint64_t elem_count, float scale, float *out);
 

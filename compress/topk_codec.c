@@ -225,10 +225,11 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
     return WEFT_OK;
 }
 
-static void finish(struct weft_codec *codec, float scale, float *out)
+static enum weft_status finish(struct weft_codec *codec, float scale, float *out)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
     sparse_scatter(self->work, self->aggregate_bytes, codec->elems, scale, out);
+    return WEFT_OK;
 }
 
 static void commit(struct weft_codec *codec)

@@ -252,4 +252,6 @@ float *weft_fold_close(struct weft_fold *fold, float *freed_out[32], uint32_t *f
 /* weft_fold_slots() - buffers a fold of `ranks` needs at once, the one being added included. */
 uint32_t weft_fold_slots(uint32_t ranks);
 
+#include "kernels/device_table.h" /* those of a device */
+
 #endif

@@ -37,6 +37,9 @@ struct weft_optimizer {
  * eps=1e-6,weight_decay=0.01". The learning rate comes with every step. WEFT_ERR_INVALID and a sentence that lists what is allowed; *optimizer_out is then as it was. */
 enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *optimizer_out, struct weft_error *error);
 
+/* "adam"; "none" for WEFT_OPTIMIZER_NONE. */
+const char *weft_optimizer_name(enum weft_optimizer_kind kind);
+
 /* Arrays of state, each as long as the weights. */
 uint32_t weft_optimizer_states(const struct weft_optimizer *optimizer);
 

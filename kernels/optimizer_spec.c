@@ -56,6 +56,13 @@ static const struct {
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
+const char *weft_optimizer_name(enum weft_optimizer_kind kind)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (kinds[i].defaults.kind == kind) return kinds[i].name;
+    return "none";
+}
+
 static bool parse_number(const char *text, size_t bytes, double *value_out)
 {
     char copy[32], *end;

@@ -5,7 +5,7 @@
 
 #include "tools/kernelbench/kernelbench.h"
 
-/* As kernelbench_run(), on the GPU that device_open() found. */
+/* As kernelbench_run(), on the GPU that check_device_open() found. */
 bool bench_device(const struct kernelbench_options *options,
                   void (*row)(void *context, const struct kernelbench_row *row), void *context);
 

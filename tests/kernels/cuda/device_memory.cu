@@ -12,7 +12,7 @@ static void must(cudaError_t error)
     exit(1);
 }
 
-bool device_open(char *text_out, size_t bytes)
+bool check_device_open(char *text_out, size_t bytes)
 {
     int count = 0, driver = 0;
     cudaDeviceProp device;

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* The device's name and what else tells it apart. False and a reason where there is none that can be used. */
-bool device_open(char *text_out, size_t bytes);
+bool check_device_open(char *text_out, size_t bytes);
 void *device_alloc(size_t bytes); /* NULL where memory is short */
 void device_free(void *memory);
 void device_put(void *device, const void *host, size_t bytes);

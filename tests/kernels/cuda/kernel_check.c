@@ -181,7 +181,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (!test && !bench) test = bench = true;
-    const bool device = !cpu_only && device_open(device_text, sizeof device_text);
+    const bool device = !cpu_only && check_device_open(device_text, sizeof device_text);
     if (json) printf("{\"device\":%s,\"text\":\"%s\"}\n", device ? "true" : "false", device_text);
     else if (device) printf("gpu: %s\n", device_text);
     else printf("no GPU is used (%s): the CPU's part alone\n", device_text);

@@ -21,8 +21,14 @@ void fake_cuda_setup(uint64_t seed, unsigned delay_us_max, int devices);
 void *fake_cuda_shadow(const void *address);
 /* A kernel: fn(context) runs when the stream comes to it. Returns a cudaError_t. */
 int fake_cuda_launch(void *stream, void (*fn)(void *context), void *context);
+int fake_cuda_launch_owned(void *stream, void (*fn)(void *context), void *context); /* which frees `context` unless it is refused */
 /* The n-th copy that runs from now on fails (1: the next); 0: none. */
 void fake_cuda_fail_copy(int n);
+/* The n-th cudaMalloc from now on finds no memory, and all after it; 0: none. */
+void fake_cuda_fail_alloc(int n);
+/* The n-th kernel that is queued from now on is refused, and the context has failed; 0: none. And how many have been queued. */
+void fake_cuda_fail_launch(int n);
+int fake_cuda_launches(void);
 /* The context is well again; nothing may be queued. */
 void fake_cuda_heal(void);
 /* What is alive: allocations, pinned ranges, streams, events. */

@@ -11,7 +11,7 @@
 
 enum {
     OK = 0, INVALID_VALUE = 1, NO_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
-    ALREADY_PINNED = 712, NOT_PINNED = 713,
+    LAUNCH_FAILED = 719, ALREADY_PINNED = 712, NOT_PINNED = 713,
 };
 enum { DEVICES_MAX = 4, RANGES_MAX = 4096 };
 enum range_kind { DEVICE = 2, PINNED = 1 };
@@ -33,6 +33,7 @@ struct item {
     struct item *next;
     void (*fn)(void *context); /* a kernel, if there is one */
     void *context;
+    bool owned;                /* malloced, and freed here, run or not */
     void *to;                  /* a copy, or zeros where `from` is NULL */
     const void *from;
     size_t bytes;
@@ -51,7 +52,7 @@ struct stream {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct range ranges[RANGES_MAX];
-static int range_count, live_handles, device_count = 1, sticky, copies_until_failure, unpinned_copies, queued;
+static int range_count, live_handles, device_count = 1, sticky, copies_until_failure, launches_until_failure, allocs_until_failure, launches, unpinned_copies, queued;
 static uint64_t copied_bytes, next_draw = 1;
 static _Atomic unsigned contexts; /* bit d: device d has one */
 static unsigned delay_us_max;
@@ -139,6 +140,7 @@ static void *stream_main(void *context)
         stream->first = item->next;
         if (!stream->first) stream->last = &stream->first;
         queued--;
+        if (item->owned) free(item->context);
         free(item);
         pthread_cond_broadcast(&changed);
     }
@@ -219,6 +221,7 @@ const char *cudaGetErrorName(int error)
     case OK: return "cudaSuccess";
     case NO_MEMORY: return "cudaErrorMemoryAllocation";
     case 100: return "cudaErrorNoDevice";
+    case LAUNCH_FAILED: return "cudaErrorLaunchFailure";
     case ILLEGAL_ADDRESS: return "cudaErrorIllegalAddress";
     case INVALID_HANDLE: return "cudaErrorInvalidResourceHandle";
     default: return "cudaErrorOfTheFake";
@@ -252,6 +255,11 @@ static int range_add(struct range range)
 int cudaMalloc(void **memory_out, size_t bytes)
 {
     need_context();
+    pthread_mutex_lock(&lock);
+    const bool none = allocs_until_failure == 1;
+    if (allocs_until_failure > 1) allocs_until_failure--;
+    pthread_mutex_unlock(&lock);
+    if (none) return last_error = NO_MEMORY;
     size_t room = pages(bytes ? bytes : 1);
     void *address = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     uint8_t *shadow = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -409,10 +417,28 @@ void *fake_cuda_shadow(const void *address)
     return shadow;
 }
 
-int fake_cuda_launch(void *stream, void (*fn)(void *context), void *context)
+static int launch(void *stream, void (*fn)(void *context), void *context, bool owned)
 {
-    LOCKED(queue(stream, (struct item){.fn = fn, .context = context}));
+    pthread_mutex_lock(&lock);
+    int answer = OK;
+    if (launches_until_failure > 0 && --launches_until_failure == 0) answer = sticky = LAUNCH_FAILED;
+    if (answer == OK) answer = queue(stream, (struct item){.fn = fn, .context = context, .owned = owned});
+    launches++;
+    pthread_mutex_unlock(&lock);
+    return answer;
 }
+
+int fake_cuda_launch(void *stream, void (*fn)(void *context), void *context) { return launch(stream, fn, context, false); }
+int fake_cuda_launch_owned(void *stream, void (*fn)(void *context), void *context) { return launch(stream, fn, context, true); }
+
+void fake_cuda_fail_launch(int n)
+{
+    pthread_mutex_lock(&lock);
+    launches_until_failure = n;
+    pthread_mutex_unlock(&lock);
+}
+
+int fake_cuda_launches(void) { LOCKED(launches); }
 
 void fake_cuda_fail_copy(int n)
 {
@@ -421,12 +447,19 @@ void fake_cuda_fail_copy(int n)
     pthread_mutex_unlock(&lock);
 }
 
+void fake_cuda_fail_alloc(int n)
+{
+    pthread_mutex_lock(&lock);
+    allocs_until_failure = n;
+    pthread_mutex_unlock(&lock);
+}
+
 void fake_cuda_heal(void)
 {
     fake_cuda_settle();
     pthread_mutex_lock(&lock);
     sticky = OK;
-    copies_until_failure = 0;
+    copies_until_failure = launches_until_failure = 0;
     pthread_mutex_unlock(&lock);
 }
 

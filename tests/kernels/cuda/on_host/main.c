@@ -7,7 +7,7 @@ unsigned check_one_in = 1;
 int main(int argc, char **argv)
 {
     char text[200];
-    if (!device_open(text, sizeof text)) return 1;
+    if (!check_device_open(text, sizeof text)) return 1;
     if (argc > 1) check_one_in = (unsigned)strtoul(argv[1], NULL, 10);
     if (check_one_in == 0) return 2;
     return check_elementwise() + check_select() + check_products() + check_optimizer() != 0;
