@@ -124,7 +124,12 @@ static bool roster_ok(const Weft__Control__Roster *roster)
     return true;
 }
 
-static bool cost_ok(const Weft__Control__LinkCost *cost) { return !cost || cost->unknown <= cost->pairs; }
+static bool cost_ok(const Weft__Control__LinkCost *cost)
+{
+    if (!cost) return true;
+    bool ring_ok = cost->ring.len % WEFT_RING_HOST_BYTES == 0 && cost->ring.len / WEFT_RING_HOST_BYTES <= WEFT_LIMIT_WORKERS;
+    return ring_ok && cost->unknown <= cost->pairs;
+}
 
 static bool declare_ok(const Weft__Control__Declare *declare)
 {
@@ -224,6 +229,8 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_ABORT: clean_text(message->abort->text); break;
     case WEFT__CONTROL__CONTROL__BODY_LEAVE: clean_text(message->leave->text); break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED: clean_text(message->finished->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_JOINED: clean_text(message->joined->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_GROW: clean_text(message->grow->text); break;
     default: break;
     }
 }

@@ -25,7 +25,12 @@ enum weft_wire_kind {
     WEFT_WIRE_PULL = 3,      /* no payload; wants the result of round `step` (0: the initial weights) */
     WEFT_WIRE_INIT = 4,      /* rank 0 -> shard: initial weights of a chunk (step 0) */
     WEFT_WIRE_RESULT = 5,    /* shard -> worker: status; payload when status is WEFT_OK and data was wanted */
+    WEFT_WIRE_STATE_PULL = 6, /* no payload; wants a part of what the shard remembers of the chunk beside its values */
+    WEFT_WIRE_STATE_INIT = 7, /* rank 0 -> shard: such a part, before the first step */
 };
+
+/* Which part, in the header's round: the optimiser's arrays in their order, or what the codec's sums still owe. */
+enum weft_wire_part { WEFT_WIRE_PART_OPTIMIZER = 0, WEFT_WIRE_PART_DEBT = 15 };
 
 /* The header of every data message between worker and shard; WEFT_WIRE_HEADER_BYTES on the wire, little
  * endian, offsets in docs/wire.md. Identity of a push: (job, incarnation, tensor, chunk, step). */
@@ -33,7 +38,7 @@ struct weft_wire_header {
     uint8_t kind;          /* enum weft_wire_kind */
     uint8_t codec;         /* enum weft_codec_id of the payload */
     uint8_t dtype;         /* of dense payloads */
-    uint8_t round;         /* of the codec */
+    uint8_t round;         /* of the codec; of the STATE kinds enum weft_wire_part */
     int32_t status;        /* RESULT: enum weft_status */
     uint64_t job;
     uint64_t incarnation;  /* of the worker */

@@ -65,14 +65,15 @@ static float get_float(const uint8_t *data)
  * they are the user's numbers, and no user may reach an assertion. */
 static bool header_in_limits(const struct weft_wire_header *header)
 {
-    if (header->kind < WEFT_WIRE_PUSH_PULL || header->kind > WEFT_WIRE_RESULT) return false;
+    if (header->kind < WEFT_WIRE_PUSH_PULL || header->kind > WEFT_WIRE_STATE_INIT) return false;
     if (header->codec > WEFT_LIMIT_CODEC_ID || header->round > WEFT_LIMIT_ROUND) return false;
     if (header->dtype > WEFT_I64) return false;
     if (header->worker >= WEFT_LIMIT_WORKERS || header->tensor >= WEFT_LIMIT_TENSORS) return false;
     if (header->chunk >= WEFT_LIMIT_CHUNKS || header->payload_bytes > WEFT_LIMIT_PAYLOAD_BYTES) return false;
     if (header->status > 0 || header->status < -99) return false;
     if (header->kind != WEFT_WIRE_RESULT && header->status != 0) return false;
-    if (header->kind == WEFT_WIRE_PULL && header->payload_bytes != 0) return false;
+    const bool asks = header->kind == WEFT_WIRE_PULL || header->kind == WEFT_WIRE_STATE_PULL;
+    if (asks && header->payload_bytes != 0) return false;
     if (header->status < 0 && header->payload_bytes != 0) return false;
     if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES) return false;
     return header->text_bytes == 0 || header->status < 0;

@@ -4,6 +4,7 @@
 #define WEFT_PROTO_LIMITS_H
 
 #define WEFT_LIMIT_WORKERS 4096u
+#define WEFT_RING_HOST_BYTES 12u          /* of a host in LinkCost.ring */
 #define WEFT_LIMIT_SHARDS 1024u
 #define WEFT_LIMIT_ENGINES 64u            /* endpoints of one member */
 #define WEFT_LIMIT_ENDPOINTS ((WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS) * WEFT_LIMIT_ENGINES)

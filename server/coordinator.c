@@ -424,6 +424,7 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
     member->state = MEMBER_WELCOMED;
     snprintf(member->host, sizeof member->host, "%s", hello->host);
     member->device = hello->device;
+    member->states = hello->states;
     member->pid = hello->pid;
     if (newcomer) snprintf(member->who, sizeof member->who, "a new worker (%s, pid %llu)", member->host, (unsigned long long)member->pid);
     else snprintf(member->who, sizeof member->who, "%s %u (%s, pid %llu)", worker ? "rank" : "shard", member->index, member->host,
@@ -476,6 +477,7 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->name = (char *)member->who;
     entry->host = (char *)member->host;
     entry->device = member->device;
+    entry->states = member->states;
     entry->pid = member->pid;
     entry->incarnation = member->incarnation;
     entry->endpoint_first = member->endpoint_first;
@@ -569,11 +571,20 @@ static void send_go(struct weft_coordinator *coordinator, const struct coordinat
     go.epoch = coordinator->epoch_in_force;
     go.committed = coordinator->committed;
     go.codec_steps = coordinator->codec_steps;
+    while (go.tensors < coordinator->tensor_count && coordinator->tensors[go.tensors]->announced) go.tensors++;
     if (coordinator->cost_known) go.cost = &coordinator->cost;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
     message.go = &go;
     if (newcomer) coordinator_send(coordinator, newcomer, &message);
     else coordinator_broadcast(coordinator, &message, NULL);
+}
+
+/* Without memory for it all do without. */
+static void keep_ring(struct weft_coordinator *coordinator, const ProtobufCBinaryData *ring)
+{
+    uint8_t *copy = ring->len > 0 ? weft_alloc_bytes(coordinator->env, ring->len) : NULL;
+    if (copy) memcpy(copy, ring->data, ring->len);
+    coordinator->cost.ring = (ProtobufCBinaryData){.len = copy ? ring->len : 0, .data = copy};
 }
 
 static void ready_from(struct weft_coordinator *coordinator, struct coordinator_member *member, const Weft__Control__Ready *ready)
@@ -595,6 +606,7 @@ static void ready_from(struct weft_coordinator *coordinator, struct coordinator_
             .latency_ns = said->latency_ns, .bytes_per_second = said->bytes_per_second, .eager_bytes = said->eager_bytes,
             .inject_ns = said->inject_ns, .sum_ps = said->sum_ps, .pass_ps = said->pass_ps, .incast_milli = said->incast_milli};
         coordinator->cost_known = true;
+        keep_ring(coordinator, &said->ring);
     }
     if (!everybody_at(coordinator, MEMBER_READY)) return;
     enter(coordinator, COORDINATOR_RUNNING);
@@ -623,6 +635,8 @@ static void leave_from(struct weft_coordinator *coordinator, struct coordinator_
         return;
     }
     member->state = MEMBER_LEFT;
+    /* After the last step one may have heard all and be gone when others, that have not, ask whether it was good. */
+    if (worker && leave->committed > coordinator->committed) coordinator->committed = leave->committed;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s left", member->who);
     if (worker) coordinator->worker_left_count++;
     if (worker && coordinator_staying(coordinator) == 0) {
@@ -835,6 +849,7 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
         weft_free_bytes(env, coordinator->members[i]);
     }
     coordinator_tensors_free(coordinator);
+    weft_free_bytes(env, coordinator->cost.ring.data);
     weft_free_bytes(env, coordinator->endpoints);
     weft_free_bytes(env, coordinator->connections);
     weft_free_bytes(env, coordinator->members);

@@ -31,6 +31,7 @@ struct coordinator_member {
     char who[COORDINATOR_WHO_BYTES];
     char host[WEFT_LIMIT_NAME_BYTES + 1];
     bool device; /* it has one */
+    bool states; /* a shard that knows STATE_PULL and STATE_INIT */
     uint64_t pid, incarnation;
     uint32_t endpoint_first, endpoint_count;
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,) from Endpoints on */
@@ -106,7 +107,7 @@ struct weft_coordinator {
     uint32_t endpoint_count;
 
     bool cost_known; /* rank 0 has said what links cost, for Go */
-    Weft__Control__LinkCost cost;
+    Weft__Control__LinkCost cost; /* its ring: owned */
 
     enum weft_status end_status;
     struct weft_error end; /* its sentence */

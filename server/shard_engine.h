@@ -5,7 +5,7 @@
  *        |                         shard_receive.c   which round gets memory, which worker sends now
  *        | memory                  shard_slots.c     the bounded receive memory rounds are opened from
  *        |                         shard_round.c     one round of one chunk: phases, fold, close, drop
- *        | pull, init              shard_pull.c      weights out, first weights in
+ *        | pull, init              shard_pull.c      weights and states out, first ones in
  *        v result                  shard_reply.c     RESULT messages, a fixed number in flight
  *     tables                       shard_table.c     tensors and chunks made at declare
  *     life, deadlines, failure     shard_engine.c
@@ -150,6 +150,8 @@ struct shard_chunk {
     struct shard_slots slots;
     struct weft_fold fold;
     struct weft_completion install;
+    float *installing;           /* what it comes into: the values, or a part of the state */
+    uint8_t install_round;       /* its message's */
 
     /* The arithmetic of a fold or a close, a task of the loop when it is long (shard_round.c). While it is computed the
      * chunk counts as receiving: its slots, values and combiner are not the engine's to touch. */
@@ -294,6 +296,7 @@ static inline bool shard_result_busy(const struct shard_chunk *chunk) { return c
 void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival);
 void shard_pull_answer_waiting(struct shard_chunk *chunk); /* after a close or an install */
 void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival);
+void shard_state_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival); /* both kinds */
 
 /* shard_reply.c */
 enum weft_status shard_reply_init(struct weft_shard_engine *engine, uint32_t count);
@@ -301,10 +304,10 @@ void shard_reply_fini(struct weft_shard_engine *engine);
 /* Answer a request at once and end its arrival; when that is not possible now, the request is deferred whole. */
 void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *arrival, const struct weft_wire_header *header,
                         enum weft_status status, const char *format, ...) __attribute__((format(printf, 5, 6)));
-/* The same with the chunk's last result (a duplicate), or with its values (a pull). true: answered; false: deferred. */
+/* The same with the chunk's last result (a duplicate), or with its values, or what else of it `data` is (a pull). true: answered; false: deferred. */
 bool shard_reply_result(struct shard_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *header,
                         enum shard_answer answer);
-bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *header);
+bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *header, const float *data);
 /* Note what a worker is to be told; the pump sends it. */
 void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_answer answer);
 void shard_reply_pump(struct weft_shard_engine *engine);

@@ -1,4 +1,5 @@
-/* shard_pull.c - weights out (PULL) and first weights in (INIT).
+/* shard_pull.c - weights out (PULL) and first weights in (INIT); the same ways for what else a chunk remembers (STATE_PULL,
+ * STATE_INIT): its optimiser's arrays, and what the sums of its codec owe.
  *
  * A PULL names the step whose result it wants at least; it is answered from the chunk's values as soon as
  * that step is closed, at once when it is closed already. One pull per worker and chunk may wait. While a
@@ -12,32 +13,26 @@
 
 #include "server/shard_engine.h"
 
-/* Do the values answer a pull of `step`? */
-static bool pull_ready(const struct shard_chunk *chunk, uint64_t step)
+/* Does `data` answer a pull of `step`? Before the first step values must have been given; the rest begins as zeros. */
+static bool pull_ready(const struct shard_chunk *chunk, const float *data, uint64_t step)
 {
     if (chunk->phase == SHARD_PHASE_CLOSING || chunk->phase == SHARD_PHASE_INSTALLING) return false;
-    return chunk->closed_step >= step && (chunk->closed_step > 0 || chunk->initialised);
+    return chunk->closed_step >= step && (chunk->closed_step > 0 || chunk->initialised || data != chunk->values);
 }
 
-void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+static void pull(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival, const float *data)
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
     struct shard_part *part = &chunk->parts[header->worker];
-    bool values_follow = shard_chunk_is_dense(chunk) || tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
-    if (!chunk->values || (!values_follow && (header->step > 0 || chunk->closed_step > 0))) {
-        shard_reply_refuse(engine, arrival, header, WEFT_ERR_UNSUPPORTED,
-                           "tensor '%.40s' has a codec and no optimizer: there is nothing to pull after step 0", tensor->name);
-        return;
-    }
     uint64_t reach = chunk->open_step ? chunk->open_step : chunk->closed_step + 1;
     if (header->step > reach) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE, "pull of step %" PRIu64 " of tensor '%.40s', which stands at %" PRIu64,
                            header->step, tensor->name, chunk->closed_step);
         return;
     }
-    if (pull_ready(chunk, header->step)) {
-        if (shard_reply_values(chunk, arrival, header)) engine->stats.pulls++;
+    if (pull_ready(chunk, data, header->step)) {
+        if (shard_reply_values(chunk, arrival, header, data)) engine->stats.pulls++;
         return;
     }
     if (part->pull) {
@@ -49,6 +44,18 @@ void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header
     part->pull_since_ns = weft_now_ns(engine->env);
     weft_list_append(&engine->pulls, &arrival->link);
     shard_engine_watch_deadlines(engine);
+}
+
+void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+{
+    const struct shard_tensor *tensor = chunk->tensor;
+    bool values_follow = shard_chunk_is_dense(chunk) || tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    if (!chunk->values || (!values_follow && (header->step > 0 || chunk->closed_step > 0))) {
+        shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_UNSUPPORTED,
+                           "tensor '%.40s' has a codec and no optimizer: there is nothing to pull after step 0", tensor->name);
+        return;
+    }
+    pull(chunk, header, arrival, chunk->values);
 }
 
 void shard_pull_answer_waiting(struct shard_chunk *chunk)
@@ -64,7 +71,7 @@ void shard_pull_answer_waiting(struct shard_chunk *chunk)
     }
 }
 
-/* ---- INIT ---- */
+/* ---- INIT, and STATE_INIT ---- */
 
 static void installed(struct weft_completion *completion, enum weft_status status)
 {
@@ -72,10 +79,10 @@ static void installed(struct weft_completion *completion, enum weft_status statu
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (engine->closed) return;
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_INSTALLING);
-    chunk->initialised = status == WEFT_OK;
+    if (chunk->installing == chunk->values) chunk->initialised = status == WEFT_OK;
     if (status == WEFT_OK && engine->failed == WEFT_OK) {
         chunk->result_step = 0;
-        chunk->result_round = 0;
+        chunk->result_round = chunk->install_round;
         chunk->result_bytes = 0;
         chunk->result_lr = chunk->result_weight_sum = 0;
         engine->stats.received_bytes += chunk->count * sizeof(float);
@@ -83,36 +90,39 @@ static void installed(struct weft_completion *completion, enum weft_status statu
     } else if (status == WEFT_OK) {
         chunk->error_status = engine->failed;
         chunk->error_step = 0;
-        chunk->error_round = 0;
+        chunk->error_round = chunk->install_round;
         memcpy(chunk->error_text, engine->failed_text, sizeof chunk->error_text);
         shard_reply_note(chunk, 0, SHARD_ANSWER_ERROR);
     } else {
-        weft_log(engine->env, WEFT_LOG_WARN, "server", "first weights of tensor '%s' chunk %u did not arrive: %s",
-                 chunk->tensor->name, chunk->index, weft_status_text(status));
+        weft_log(engine->env, WEFT_LOG_WARN, "server", "first %s of tensor '%s' chunk %u did not arrive: %s",
+                 chunk->installing == chunk->values ? "weights" : "state", chunk->tensor->name, chunk->index, weft_status_text(status));
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
     }
     shard_round_resume(chunk);
     if (!chunk->initialised && chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && chunk->arrived > 0)
         shard_round_drop(chunk, WEFT_ERR_STATE, "the tensor's first weights did not arrive");
-    if (chunk->initialised) shard_pull_answer_waiting(chunk);
+    shard_pull_answer_waiting(chunk);
     shard_engine_moved(engine);
 }
 
-void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+/* `what` is to come into `place`, or is refused. */
+static void install(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival, float *place,
+                    const char *what)
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    if (!chunk->values || header->worker != 0 || header->step != 0 || header->codec != WEFT_CODEC_DENSE || header->dtype != WEFT_F32) {
-        shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID, "first weights come from rank 0, as step 0, dense f32");
+    if (!place || header->worker != 0 || header->step != 0 || header->codec != WEFT_CODEC_DENSE || header->dtype != WEFT_F32) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID, "first %s come from rank 0, as step 0, dense f32", what);
         return;
     }
     if (arrival->payload_bytes != chunk->count * sizeof(float)) {
-        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MALFORMED, "first weights of tensor '%.30s' chunk %u have %zu bytes, not %" PRIu64,
-                           tensor->name, chunk->index, arrival->payload_bytes, chunk->count * sizeof(float));
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MALFORMED, "first %s of tensor '%.30s' chunk %u have %zu bytes, not %" PRIu64,
+                           what, tensor->name, chunk->index, arrival->payload_bytes, chunk->count * sizeof(float));
         return;
     }
     if (chunk->closed_step > 0 || chunk->arrived > 0) {
-        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE, "first weights of tensor '%.40s' after its training has begun", tensor->name);
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE, "first %s of tensor '%.40s' after its training has begun", what,
+                           tensor->name);
         return;
     }
     /* Somebody still reads the values, or they are being written: later. */
@@ -122,9 +132,11 @@ void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_hea
     }
     shard_round_enter(chunk, SHARD_PHASE_INSTALLING);
     weft_completion_init(&chunk->install, 1, installed);
-    enum weft_status status = weft_transport_accept(engine->transport, arrival, chunk->values, chunk->count * sizeof(float), &chunk->install);
+    chunk->installing = place;
+    chunk->install_round = header->round;
+    enum weft_status status = weft_transport_accept(engine->transport, arrival, place, chunk->count * sizeof(float), &chunk->install);
     if (status >= 0) {
-        chunk->initialised = false;
+        if (place == chunk->values) chunk->initialised = false;
         return;
     }
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
@@ -135,4 +147,28 @@ void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_hea
     }
     weft_transport_discard(engine->transport, arrival);
     if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
+}
+
+void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+{
+    install(chunk, header, arrival, chunk->values, "weights");
+}
+
+/* ---- the rest of what a chunk remembers ---- */
+
+/* NULL: it has no such part. */
+static float *part_of(const struct shard_chunk *chunk, uint8_t part)
+{
+    if (part < WEFT_OPTIMIZER_STATES_MAX) return chunk->states[part];
+    return part == WEFT_WIRE_PART_DEBT && chunk->combiner ? weft_combiner_debt(chunk->combiner) : NULL;
+}
+
+void shard_state_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)
+{
+    float *const part = part_of(chunk, header->round);
+    if (!part)
+        shard_reply_refuse(chunk->tensor->engine, arrival, header, WEFT_ERR_UNSUPPORTED, "tensor '%.40s' chunk %u has no state of number %u",
+                           chunk->tensor->name, chunk->index, header->round);
+    else if (header->kind == WEFT_WIRE_STATE_PULL) pull(chunk, header, arrival, part);
+    else install(chunk, header, arrival, part, "states");
 }

@@ -177,7 +177,7 @@ bool shard_reply_result(struct shard_chunk *chunk, struct weft_arrival *arrival,
     return ended(chunk->tensor->engine, arrival, send_answer(chunk, header->worker, answer));
 }
 
-bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *request)
+bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *request, const float *data)
 {
     struct weft_wire_header header = result_header(chunk, request->worker);
     header.codec = WEFT_CODEC_DENSE;
@@ -185,7 +185,7 @@ bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
     header.round = request->round;
     header.payload_bytes = chunk->count * sizeof(float);
     return ended(chunk->tensor->engine, arrival,
-                 send_result(chunk->tensor->engine, arrival->peer_id, &header, "", chunk, chunk->values));
+                 send_result(chunk->tensor->engine, arrival->peer_id, &header, "", chunk, data));
 }
 
 /* ---- noted, then pumped ---- */

@@ -13,7 +13,8 @@
 
 static bool is_request(uint8_t kind)
 {
-    return kind == WEFT_WIRE_PUSH_PULL || kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PULL || kind == WEFT_WIRE_INIT;
+    return kind == WEFT_WIRE_PUSH_PULL || kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PULL || kind == WEFT_WIRE_INIT ||
+           kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_STATE_INIT;
 }
 
 static void drop(struct weft_shard_engine *engine, struct weft_arrival *arrival, const char *why)
@@ -56,6 +57,10 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
         return;
     case WEFT_WIRE_INIT:
         shard_install_request(chunk, header, arrival);
+        return;
+    case WEFT_WIRE_STATE_PULL:
+    case WEFT_WIRE_STATE_INIT:
+        shard_state_request(chunk, header, arrival);
         return;
     case WEFT_WIRE_PUSH_PULL:
     case WEFT_WIRE_PUSH:

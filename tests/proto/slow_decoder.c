@@ -67,13 +67,13 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     h.weight_sum_bits = (uint32_t)little_endian(data, 72, 4);
     h.text_bytes = little_endian(data, 76, 4);
 
-    if (h.kind < 1 || h.kind > 5 || h.codec > 15 || h.dtype > 4 || h.round > 15) return -1;
+    if (h.kind < 1 || h.kind > 7 || h.codec > 15 || h.dtype > 4 || h.round > 15) return -1;
     if (h.status > 0 || h.status < -99) return -1;
     if (h.worker >= 4096 || h.tensor >= 65536 || h.chunk >= 65536 || h.payload_bytes > 1ull << 36) return -1;
     if (!finite_bits(h.lr_bits) || !finite_bits(h.weight_bits) || !finite_bits(h.weight_sum_bits)) return -1;
     if (h.kind <= 2 && negative_bits(h.weight_bits)) return -1;
-    if (h.kind <= 4 && h.status != 0) return -1;
-    if (h.payload_bytes && (h.kind == 3 || h.status < 0)) return -1;
+    if (h.kind != 5 && h.status != 0) return -1;
+    if (h.payload_bytes && (h.kind == 3 || h.kind == 6 || h.status < 0)) return -1;
     if (h.text_bytes > 128 || (h.text_bytes && h.status >= 0)) return -1;
     if (bytes != 88 + h.text_bytes) return -1;
     *out = h;
@@ -92,33 +92,46 @@ struct field {
 
 static const struct field challenge[] = {{1, "wire_version", U32}, {2, "nonce", BYTES}, {3, "weft_version", NAME}, {4, "auth_required", BOOL}, {0}};
 static const struct field hello[] = {{1, "wire_version", U32}, {2, "weft_version", NAME}, {3, "job", NAME}, {4, "role", ENUM}, {5, "name", NAME},
-    {6, "wanted_index", S32}, {7, "host", NAME}, {8, "pid", U64}, {9, "proof", BYTES}, {10, "nonce", BYTES}, {11, "endpoints", U32}, {0}};
+    {6, "wanted_index", S32}, {7, "host", NAME}, {8, "pid", U64}, {9, "proof", BYTES}, {10, "nonce", BYTES}, {11, "endpoints", U32},
+    {12, "device", BOOL}, {0}};
 static const struct field welcome[] = {{1, "member", U32}, {2, "index", U32}, {3, "incarnation", U64}, {4, "transport_nonce", U64}, {5, "workers", U32},
-    {6, "shards", U32}, {7, "endpoint_first", U32}, {8, "proof", BYTES}, {9, "job_id", U64}, {10, "heartbeat_ns", U64}, {0}};
+    {6, "shards", U32}, {7, "endpoint_first", U32}, {8, "proof", BYTES}, {9, "job_id", U64}, {10, "heartbeat_ns", U64},
+    {11, "workers_min", U32}, {0}};
 static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3, "index", U32}, {4, "name", NAME}, {5, "host", NAME},
-    {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64}, {0}};
+    {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64},
+    {10, "device", BOOL}, {0}};
 static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
 static const struct field link_cost[] = {{1, "pairs", U32}, {2, "unknown", U32}, {3, "latency_ns", U64}, {4, "bytes_per_second", U64},
-                                          {5, "eager_bytes", U64}, {6, "inject_ns", U32}, {7, "sum_ps", U32}, {8, "pass_ps", U32}, {9, "incast_milli", U32}, {0}};
-static const struct field epoch_and_cost[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {0}};
+                                          {5, "eager_bytes", U64}, {6, "inject_ns", U32}, {7, "sum_ps", U32}, {8, "pass_ps", U32}, {9, "incast_milli", U32},
+                                          {10, "ring", BYTES}, {0}};
+static const struct field ready[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {0}};
+static const struct field go[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {3, "committed", U64}, {4, "codec_steps", U64}, {0}};
 static const struct field declare[] = {{1, "ordinal", U32}, {2, "name", NAME}, {3, "dtype", U32}, {4, "dims", U64_REPEATED}, {5, "codec", NAME},
     {6, "optimizer", NAME}, {7, "mode", U32}, {8, "chunk_bytes", U64}, {0}};
-static const struct field chunk[] = {{1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {0}};
+static const struct field chunk[] = {{1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {4, "candidate", U32}, {0}};
 static const struct field declared[] = {{1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
 static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
 static const struct field heartbeat[] = {{1, "time_ns", U64}, {0}};
-static const struct field member_lost[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "role", ENUM}, {4, "index", U32}, {0}};
+static const struct field member_lost[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "role", ENUM}, {4, "index", U32}, {5, "epoch", U32}, {0}};
 static const struct field abort_[] = {{1, "status", S32}, {2, "text", TEXT}, {0}};
+static const struct field leave[] = {{1, "text", TEXT}, {2, "committed", U64}, {0}};
 static const struct field text_only[] = {{1, "text", TEXT}, {0}};
 static const struct field weight_hash[] = {{1, "tensor", U32}, {2, "step", U64}, {3, "hash", U64}, {4, "worker", U32}, {0}};
 static const struct field nothing[] = {{0}};
 static const struct field status_reply[] = {{1, "json", BYTES}, {0}};
+static const struct field shrink[] = {{1, "epoch", U32}, {2, "committed", U64}, {3, "codec_steps", U64}, {0}};
+static const struct field shrunk[] = {{1, "epoch", U32}, {2, "committed", U64}, {3, "members", U64_REPEATED}, {4, "last", U32},
+    {5, "codec_steps", U64}, {6, "newcomers", PART_REPEATED, member}, {0}};
+static const struct field join[] = {{1, "committed", U64}, {2, "codec_steps", U64}, {0}};
+static const struct field joined[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "epoch", U32}, {0}};
+static const struct field grow[] = {{1, "epoch", U32}, {2, "text", TEXT}, {0}};
 static const struct field bodies[] = {{1, "challenge", PART, challenge}, {2, "hello", PART, hello}, {3, "welcome", PART, welcome},
-    {4, "endpoints", PART, endpoints}, {5, "roster", PART, roster}, {6, "ready", PART, epoch_and_cost}, {7, "go", PART, epoch_and_cost},
+    {4, "endpoints", PART, endpoints}, {5, "roster", PART, roster}, {6, "ready", PART, ready}, {7, "go", PART, go},
     {8, "declare", PART, declare}, {9, "declared", PART, declared}, {10, "declared_ok", PART, tensor_only}, {11, "heartbeat", PART, heartbeat},
-    {12, "member_lost", PART, member_lost}, {13, "abort", PART, abort_}, {14, "leave", PART, text_only}, {15, "finished", PART, text_only},
-    {16, "weight_hash", PART, weight_hash}, {17, "status_request", PART, nothing}, {18, "status_reply", PART, status_reply}, {0}};
+    {12, "member_lost", PART, member_lost}, {13, "abort", PART, abort_}, {14, "leave", PART, leave}, {15, "finished", PART, text_only},
+    {16, "weight_hash", PART, weight_hash}, {17, "status_request", PART, nothing}, {18, "status_reply", PART, status_reply},
+    {19, "shrink", PART, shrink}, {20, "shrunk", PART, shrunk}, {21, "join", PART, join}, {22, "joined", PART, joined}, {23, "grow", PART, grow}, {0}};
 
 struct writer {
     char *out;

@@ -35,29 +35,40 @@ struct samples {
     Weft__Control__WeightHash weight_hash;
     Weft__Control__StatusRequest status_request;
     Weft__Control__StatusReply status_reply;
+    Weft__Control__Shrink shrink;
+    Weft__Control__Shrunk shrunk;
+    Weft__Control__Join join;
+    Weft__Control__Joined joined;
+    Weft__Control__Grow grow;
+    uint32_t ranks[2];
     ProtobufCBinaryData addresses[2];
     uint64_t dims[2];
 };
 
-#define BODIES 18
+#define BODIES 23
 static const char *const readings[BODIES + 1] = {"",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  auth_required 1\n",
     "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, pid 41)\"\n  wanted_index -1\n"
-    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n",
+    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n",
     "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  shards 1\n"
-    "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n",
+    "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
     "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n"
-    "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n  coordinator \"shard 0 (h, pid 3)\"\n",
+    "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n  coordinator \"shard 0 (h, pid 3)\"\n",
     "ready\n  epoch 1\n", "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second 12000000000\n"
-    "    eager_bytes 8192\n    inject_ns 640\n    sum_ps 125\n    pass_ps 90\n    incast_milli 40\n",
+    "    eager_bytes 8192\n    inject_ns 640\n    sum_ps 125\n    pass_ps 90\n    incast_milli 40\n"
+    "    ring 616263646566676801000000\n  committed 41\n  codec_steps 12\n",
     "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
-    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n",
-    "abort\n  status -62\n  text \"shapes differ\"\n", "leave\n  text \"done\"\n", "finished\n",
-    "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n", "status_request\n", "status_reply\n  json 7b7d\n"};
+    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n",
+    "abort\n  status -62\n  text \"shapes differ\"\n", "leave\n  text \"done\"\n  committed 41\n", "finished\n",
+    "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n", "status_request\n", "status_reply\n  json 7b7d\n",
+    "shrink\n  epoch 4\n  committed 41\n  codec_steps 12\n",
+    "shrunk\n  epoch 4\n  committed 41\n  members 0\n  members 300\n  last 3\n  codec_steps 12\n  newcomers\n    member 1\n    role 1\n    index 1\n"
+    "    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n",
+    "join\n  committed 41\n  codec_steps 12\n", "joined\n  member 2\n  text \"rank 2 rests\"\n  epoch 4\n", "grow\n  epoch 4\n  text \"rank 3 waits\"\n"};
 
 static void fill(struct samples *s)
 {
@@ -71,11 +82,11 @@ static void fill(struct samples *s)
     weft__control__hello__init(&s->hello);
     s->hello.wire_version = WEFT_WIRE_VERSION, s->hello.weft_version = (char *)"0.1.0", s->hello.job = (char *)"mnist";
     s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)", s->hello.wanted_index = -1;
-    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2;
+    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2, s->hello.device = 1;
     weft__control__welcome__init(&s->welcome);
     s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX, s->welcome.transport_nonce = 9;
     s->welcome.workers = 2, s->welcome.shards = 1, s->welcome.endpoint_first = 4, s->welcome.job_id = 300;
-    s->welcome.heartbeat_ns = WEFT_SECONDS(30);
+    s->welcome.heartbeat_ns = WEFT_SECONDS(30), s->welcome.workers_min = 1;
     weft__control__endpoints__init(&s->endpoints);
     s->endpoints.n_addresses = 2, s->endpoints.addresses = s->addresses;
     for (int i = 0; i < 2; i++) weft__control__member__init(&s->member[i]), s->members[i] = &s->member[i];
@@ -83,13 +94,15 @@ static void fill(struct samples *s)
     s->member[0].incarnation = 5, s->member[0].n_addresses = 2, s->member[0].addresses = s->addresses;
     s->member[1].member = 1, s->member[1].role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member[1].index = 1, s->member[1].pid = 7;
     s->member[1].name = (char *)"rank 1", s->member[1].endpoint_first = 2, s->member[1].n_addresses = 1, s->member[1].addresses = s->addresses;
+    s->member[1].device = 1;
     weft__control__roster__init(&s->roster);
     s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members, s->roster.coordinator = (char *)"shard 0 (h, pid 3)";
     weft__control__ready__init(&s->ready), s->ready.epoch = 1;
-    weft__control__go__init(&s->go), s->go.epoch = 200, s->go.cost = &s->cost;
+    weft__control__go__init(&s->go), s->go.epoch = 200, s->go.cost = &s->cost, s->go.committed = 41, s->go.codec_steps = 12;
     weft__control__link_cost__init(&s->cost);
     s->cost.pairs = 6, s->cost.unknown = 6, s->cost.latency_ns = 5000, s->cost.bytes_per_second = 12000000000ull;
     s->cost.eager_bytes = 8192, s->cost.inject_ns = 640, s->cost.sum_ps = 125, s->cost.pass_ps = 90, s->cost.incast_milli = 40;
+    s->cost.ring = (ProtobufCBinaryData){12, (uint8_t *)"abcdefgh\1\0\0\0"};
     weft__control__declare__init(&s->declare);
     s->declare.ordinal = 3, s->declare.name = (char *)"fc1", s->declare.dtype = WEFT_F32, s->declare.n_dims = 2, s->declare.dims = s->dims;
     s->declare.codec = (char *)"dense", s->declare.optimizer = (char *)"sgd", s->declare.mode = 1, s->declare.chunk_bytes = 4 << 20;
@@ -101,21 +114,30 @@ static void fill(struct samples *s)
     weft__control__declared_ok__init(&s->declared_ok), s->declared_ok.tensor = 3;
     weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012;
     weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2, s->member_lost.text = (char *)"rank 2 lost";
-    s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2;
+    s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2, s->member_lost.epoch = 4;
     weft__control__abort__init(&s->abort), s->abort.status = WEFT_ERR_MISMATCH, s->abort.text = (char *)"shapes differ";
-    weft__control__leave__init(&s->leave), s->leave.text = (char *)"done";
+    weft__control__leave__init(&s->leave), s->leave.text = (char *)"done", s->leave.committed = 41;
     weft__control__finished__init(&s->finished);
     weft__control__weight_hash__init(&s->weight_hash);
     s->weight_hash.tensor = 1, s->weight_hash.step = 50, s->weight_hash.hash = 12297829382473034410ull, s->weight_hash.worker = 1;
     weft__control__status_request__init(&s->status_request);
     weft__control__status_reply__init(&s->status_reply), s->status_reply.json = (char *)"{}";
+    weft__control__shrink__init(&s->shrink);
+    s->shrink.epoch = 4, s->shrink.committed = 41, s->shrink.codec_steps = 12;
+    weft__control__shrunk__init(&s->shrunk);
+    s->ranks[0] = 0, s->ranks[1] = 300;
+    s->shrunk.epoch = 4, s->shrunk.committed = 41, s->shrunk.n_members = 2, s->shrunk.members = s->ranks, s->shrunk.last = 3, s->shrunk.codec_steps = 12;
+    s->shrunk.n_newcomers = 1, s->shrunk.newcomers = s->members + 1;
+    weft__control__join__init(&s->join), s->join.committed = 41, s->join.codec_steps = 12;
+    weft__control__joined__init(&s->joined), s->joined.member = 2, s->joined.text = (char *)"rank 2 rests", s->joined.epoch = 4;
+    weft__control__grow__init(&s->grow), s->grow.epoch = 4, s->grow.text = (char *)"rank 3 waits";
 }
 
 static Control wrap(struct samples *s, int body)
 {
     void *const bodies[BODIES + 1] = {NULL, &s->challenge, &s->hello, &s->welcome, &s->endpoints, &s->roster, &s->ready, &s->go, &s->declare,
         &s->declared, &s->declared_ok, &s->heartbeat, &s->member_lost, &s->abort, &s->leave, &s->finished, &s->weight_hash,
-        &s->status_request, &s->status_reply};
+        &s->status_request, &s->status_reply, &s->shrink, &s->shrunk, &s->join, &s->joined, &s->grow};
     Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = (Weft__Control__Control__BodyCase)body;
     message.challenge = bodies[body]; /* the union's pointers share their place */
@@ -194,12 +216,16 @@ static void limits(void **state)
     REFUSED(2, s.hello.nonce.len = 0);
     REFUSED(2, s.hello.endpoints = WEFT_LIMIT_ENGINES + 1);
     REFUSED(3, s.welcome.workers = WEFT_LIMIT_WORKERS + 1);
+    REFUSED(3, s.welcome.workers_min = 3);
     REFUSED(3, s.welcome.endpoint_first = WEFT_LIMIT_ENDPOINTS);
     REFUSED(4, s.endpoints.n_addresses = 0);
     REFUSED(4, (s.endpoints.addresses = many, s.endpoints.n_addresses = WEFT_LIMIT_ENGINES + 1));
     REFUSED(4, s.addresses[0].len = 0);
     REFUSED(4, s.addresses[1] = ((ProtobufCBinaryData){sizeof big, big}));
     REFUSED(7, s.cost.unknown = 7);
+    REFUSED(7, s.cost.ring.len = 11);
+    static uint8_t ring[12 * (WEFT_LIMIT_WORKERS + 1)];
+    REFUSED(7, s.cost.ring = ((ProtobufCBinaryData){sizeof ring, ring}));
     REFUSED(6, (s.ready.cost = &s.cost, s.cost.pairs = 5));
     REFUSED(5, s.roster.n_members = 0);
     REFUSED(5, s.roster.coordinator = name_256);
@@ -236,8 +262,20 @@ static void limits(void **state)
     REFUSED(12, s.member_lost.index = WEFT_LIMIT_WORKERS);
     REFUSED(13, s.abort.status = 0);
     REFUSED(13, s.abort.status = -100);
+    REFUSED(14, s.leave.text = text_1001);
     REFUSED(16, s.weight_hash.worker = WEFT_LIMIT_WORKERS);
     REFUSED(18, s.status_reply.json = json);
+    REFUSED(19, s.shrink.epoch = 0);
+    REFUSED(20, s.shrunk.epoch = 0);
+    REFUSED(20, s.shrunk.n_members = 0);
+    static uint32_t crowd[WEFT_LIMIT_WORKERS + 1];
+    REFUSED(20, (s.shrunk.members = crowd, s.shrunk.n_members = WEFT_LIMIT_WORKERS + 1));
+    REFUSED(20, (s.shrunk.newcomers = s.members, s.shrunk.n_newcomers = 2, s.shrunk.n_members = 1));
+    REFUSED(20, s.member[1].name = (char *)"a\nb");
+    REFUSED(22, s.joined.epoch = 0);
+    REFUSED(22, s.joined.text = text_1001);
+    REFUSED(23, s.grow.epoch = 0);
+    REFUSED(23, s.grow.text = text_1001);
 }
 
 static void other_versions_can_be_refused_in_words(void **state)
@@ -257,15 +295,22 @@ static void other_versions_can_be_refused_in_words(void **state)
 static void texts_are_cleaned(void **state)
 {
     struct samples s;
-    uint8_t data[2048];
-    Control *unpacked;
     fill(&s);
-    s.abort.text = (char *)"a\n\033[1mb";
-    Control message = wrap(&s, 13);
-    size_t bytes = pack(&message, data, sizeof data);
-    assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
-    assert_string_equal(unpacked->abort->text, "a??[1mb");
-    weft_control_free(weft_env_system(), unpacked);
+    const struct {
+        int body;
+        char **text;
+    } texts[] = {{12, &s.member_lost.text}, {13, &s.abort.text}, {14, &s.leave.text}, {15, &s.finished.text}, {22, &s.joined.text}, {23, &s.grow.text}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        uint8_t data[2048];
+        Control *unpacked;
+        *texts[i].text = (char *)"a\n\033[1mb";
+        Control message = wrap(&s, texts[i].body);
+        size_t bytes = pack(&message, data, sizeof data);
+        assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
+        bytes = pack(unpacked, data, sizeof data);
+        if (!memmem(data, bytes, "a??[1mb", 7)) fail_msg("body %d has the text as it came", texts[i].body);
+        weft_control_free(weft_env_system(), unpacked);
+    }
 }
 
 /* 4 MiB of empty members ask for a hundred times as much: refused within the budget, not granted. */

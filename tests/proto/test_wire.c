@@ -23,7 +23,7 @@ static uint32_t below(uint32_t bound) { return (uint32_t)(next_random() % bound)
 static struct weft_wire_header sample(void)
 {
     struct weft_wire_header header = {
-        .kind = (uint8_t)(1 + below(5)), .codec = (uint8_t)below(5), .dtype = (uint8_t)below(5), .round = (uint8_t)below(16),
+        .kind = (uint8_t)(1 + below(7)), .codec = (uint8_t)below(5), .dtype = (uint8_t)below(5), .round = (uint8_t)below(16),
         .job = next_random(), .incarnation = next_random(), .worker = below(WEFT_LIMIT_WORKERS), .epoch = below(1000),
         .tensor = below(WEFT_LIMIT_TENSORS), .chunk = below(WEFT_LIMIT_CHUNKS), .step = next_random(),
         .payload_bytes = next_random() % (WEFT_LIMIT_PAYLOAD_BYTES + 1), .lr = (float)below(1000) / 1000,
@@ -33,7 +33,7 @@ static struct weft_wire_header sample(void)
         header.text_bytes = below(WEFT_LIMIT_RESULT_TEXT_BYTES + 1);
         header.payload_bytes = 0;
     }
-    if (header.kind == WEFT_WIRE_PULL) header.payload_bytes = 0;
+    if (header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL) header.payload_bytes = 0;
     return header;
 }
 
@@ -116,11 +116,12 @@ static void refusals(void **state)
     assert_int_equal(decode_poked(4, 2, 2, WEFT_WIRE_PUSH), WEFT_ERR_VERSION);
     assert_int_equal(decode_poked(4, 2, 0, WEFT_WIRE_PUSH), WEFT_ERR_VERSION);
     static const struct { unsigned at, bytes; uint64_t value; enum weft_wire_kind kind; } bad[] = {
-        {6, 1, 0, WEFT_WIRE_PUSH}, {6, 1, 6, WEFT_WIRE_PUSH}, {7, 1, 16, WEFT_WIRE_PUSH}, {8, 1, 5, WEFT_WIRE_PUSH},
+        {6, 1, 0, WEFT_WIRE_PUSH}, {6, 1, 8, WEFT_WIRE_PUSH}, {7, 1, 16, WEFT_WIRE_PUSH}, {8, 1, 5, WEFT_WIRE_PUSH},
         {9, 1, 16, WEFT_WIRE_PUSH}, {10, 1, 1, WEFT_WIRE_PUSH}, {11, 1, 1, WEFT_WIRE_PUSH}, {12, 4, 0xffffffff, WEFT_WIRE_PUSH},
         {12, 4, 1, WEFT_WIRE_RESULT}, {12, 4, (uint32_t)-100, WEFT_WIRE_RESULT}, {32, 4, WEFT_LIMIT_WORKERS, WEFT_WIRE_PUSH},
         {40, 4, WEFT_LIMIT_TENSORS, WEFT_WIRE_PUSH}, {44, 4, WEFT_LIMIT_CHUNKS, WEFT_WIRE_PUSH},
-        {56, 8, WEFT_LIMIT_PAYLOAD_BYTES + 1, WEFT_WIRE_PUSH}, {56, 8, 1, WEFT_WIRE_PULL}, {64, 4, 0x7fc00000, WEFT_WIRE_PUSH},
+        {56, 8, WEFT_LIMIT_PAYLOAD_BYTES + 1, WEFT_WIRE_PUSH}, {56, 8, 1, WEFT_WIRE_PULL}, {56, 8, 1, WEFT_WIRE_STATE_PULL},
+        {12, 4, 0xffffffff, WEFT_WIRE_STATE_INIT}, {64, 4, 0x7fc00000, WEFT_WIRE_PUSH},
         {68, 4, 0x80000001, WEFT_WIRE_PUSH}, {68, 4, 0x80000000, WEFT_WIRE_PUSH_PULL}, {68, 4, 0xbf800000, WEFT_WIRE_PUSH},
         {72, 4, 0x7f800000, WEFT_WIRE_RESULT}, {76, 4, 1, WEFT_WIRE_PUSH}, {76, 4, 0xffffffff, WEFT_WIRE_RESULT},
         {80, 4, 1, WEFT_WIRE_PUSH}, {84, 4, 0, WEFT_WIRE_PUSH}};

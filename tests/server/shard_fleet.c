@@ -180,7 +180,7 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
         .tensor = chunk->tensor,
         .chunk = chunk->index,
         .step = step,
-        .payload_bytes = kind == WEFT_WIRE_PULL ? 0 : chunk->count * sizeof(float),
+        .payload_bytes = kind == WEFT_WIRE_PULL || kind == WEFT_WIRE_STATE_PULL ? 0 : chunk->count * sizeof(float),
         .lr = contributes ? fleet_lr(step) : 0,
         .weight = contributes ? fleet_weight(fleet, rank, step) : 0,
     };

@@ -110,6 +110,100 @@ static void wrong_requests_are_refused(void **state)
     finish(fleet, 1);
 }
 
+/* ---- what a chunk remembers beside its values ---- */
+
+#define SECOND 1 /* moment, of adam's two */
+
+static void ask_state(struct fleet *fleet, uint32_t rank, uint64_t step, struct fleet_request *request)
+{
+    struct weft_wire_header header = fleet_header(fleet, rank, CHUNK_MAIN, WEFT_WIRE_STATE_PULL, step);
+    header.round = SECOND;
+    *request = (struct fleet_request){0};
+    fleet_send(fleet, rank, 0, request, &header, NULL, 0);
+}
+
+static void give_state(struct fleet *fleet, const float *values)
+{
+    struct weft_wire_header header = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_STATE_INIT, 0);
+    struct fleet_request request = {0};
+    header.round = SECOND;
+    fleet_send(fleet, 0, 0, &request, &header, values, 200 * sizeof *values);
+    assert_true(fleet_await(fleet, &request));
+    assert_int_equal(request.status, WEFT_OK);
+    assert_int_equal(request.out_bytes, 0);
+    fleet_request_free(fleet, &request);
+}
+
+static void check_state(struct fleet *fleet, struct fleet_request *request, const float *values)
+{
+    assert_true(fleet_await(fleet, request));
+    assert_int_equal(request->status, WEFT_OK);
+    assert_int_equal(request->out_bytes, 200 * sizeof *values);
+    assert_memory_equal(request->out, values, 200 * sizeof *values);
+    fleet_request_free(fleet, request);
+}
+
+/* In before the first step, out at any time; never in the middle of a step that changes it. */
+static void states_come_and_go(void **state)
+{
+    static const struct fleet_tensor_spec moments[] = {
+        {.name = "main", .codec = "dense", .optimizer = "adam", .dim_count = 1, .dims = {400}, .chunk_elems = 200}};
+    struct fleet_options options = {.seed = 12, .shards = 1, .workers = 2, .tensors = moments, .tensor_count = 1,
+        .round_deadline_ns = WEFT_SECONDS(10)};
+    struct fleet *fleet = fleet_create(&options);
+    struct fleet_request asked, pushed[2] = {{0}};
+    float squares[200], zeros[200] = {0};
+    for (int i = 0; i < 200; i++) squares[i] = (float)i + 0.5f;
+    fleet_install(fleet);
+    ask_state(fleet, 1, 0, &asked);
+    check_state(fleet, &asked, zeros);
+    give_state(fleet, squares);
+    ask_state(fleet, 1, 0, &asked);
+    check_state(fleet, &asked, squares);
+    fleet_push(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &pushed[0]);
+    fleet_settle(fleet, WEFT_MS(1));
+    ask_state(fleet, 0, 1, &asked);
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    assert_false(asked.done); /* step 1 is not over */
+    fleet_push(fleet, 1, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &pushed[1]);
+    check_state(fleet, &asked, fleet_shard_chunk(fleet, CHUNK_MAIN)->states[SECOND]);
+    assert_memory_not_equal(fleet_shard_chunk(fleet, CHUNK_MAIN)->states[SECOND], squares, sizeof squares);
+    expect_refused(fleet, fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_STATE_INIT, 0), sizeof zeros, WEFT_ERR_STATE, "has begun");
+    for (int w = 0; w < 2; w++) {
+        assert_true(fleet_await(fleet, &pushed[w]));
+        fleet_request_free(fleet, &pushed[w]);
+    }
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    fleet_free(fleet);
+}
+
+static void wrong_states_are_refused(void **state)
+{
+    struct fleet *fleet = start(2, true);
+    const struct weft_wire_header in = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_STATE_INIT, 0),
+                                  out = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_STATE_PULL, 0);
+    const size_t bytes = 200 * sizeof(float);
+    struct weft_wire_header bent;
+    bent = in, bent.round = 1;
+    expect_refused(fleet, bent, bytes, WEFT_ERR_UNSUPPORTED, "no state of number 1");
+    bent = out, bent.round = WEFT_WIRE_PART_DEBT;
+    expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "no state of number 15");
+    bent = out, bent.round = 7;
+    expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "no state of number 7");
+    expect_refused(fleet, fleet_header(fleet, 0, CHUNK_MEAN, WEFT_WIRE_STATE_PULL, 0), 0, WEFT_ERR_UNSUPPORTED, "no state of number 0");
+    bent = fleet_header(fleet, 0, 3, WEFT_WIRE_STATE_PULL, 0), bent.round = WEFT_WIRE_PART_DEBT; /* bf16 owes nothing */
+    expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "no state of number 15");
+    bent = in, bent.step = 1;
+    expect_refused(fleet, bent, bytes, WEFT_ERR_INVALID, "rank 0");
+    bent = in, bent.codec = WEFT_CODEC_BF16;
+    expect_refused(fleet, bent, bytes, WEFT_ERR_INVALID, "dense f32");
+    bent = in, bent.payload_bytes = 4;
+    expect_refused(fleet, bent, 4, WEFT_ERR_MALFORMED, "have 4 bytes, not 800");
+    bent = out, bent.step = 2;
+    expect_refused(fleet, bent, 0, WEFT_ERR_STATE, "stands at 0");
+    finish(fleet, 1);
+}
+
 /* No header at all, one of another version, of another worker, a RESULT: dropped, counted, not answered. */
 static void strangers_are_dropped(void **state)
 {
@@ -422,6 +516,7 @@ int main(void)
         cmocka_unit_test(pulls_wait_for_their_step),         cmocka_unit_test(weights_come_before_steps),
         cmocka_unit_test(malformed_contribution_names_rank), cmocka_unit_test(weights_that_cannot_be_summed),
         cmocka_unit_test(wrong_declarations_are_refused),
+        cmocka_unit_test(states_come_and_go),                cmocka_unit_test(wrong_states_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
