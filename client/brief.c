@@ -5,13 +5,18 @@
  * before this call, and tries itself. A call that has not ended when the patience of a few microseconds is over has become an
  * ordinary operation, and its request one that is open.
  *
+ * Who calls again and again holds the loop nearly all the time, and its runner looks seldom then. So every so many calls the loop is
+ * stepped for once: news of the group must not wait for ever. Where requests are open (of another group, or they would be in the way),
+ * whose callbacks are not for a call that starts something, such a call goes to the engine instead, and that much sooner: who waits
+ * for it steps the loop, and perhaps nobody else does.
+ *
  * The patience is for nothing where the caller goes on computing instead of waiting. So after a call that was late the next ones go
  * to the engine at once, unless somebody has waited for it right away. */
 #include "client/call.h"
 #include "client/comm.h"
 #include "client/session.h"
 
-enum { CALLS_OF_REST = 16 };
+enum { CALLS_OF_REST = 16, CALLS_PER_STEP = 256, CALLS_PER_LETTER = 8 };
 #define AT_ONCE_NS WEFT_MS(1) / 5 /* from the call to the wait of one who computes nothing between */
 
 static bool may_be_brief(const struct client_request *request)
@@ -65,6 +70,17 @@ static enum weft_status try(struct client_request *request)
     return status;
 }
 
+/* Holding the loop. false: this call is for the engine. */
+static bool step_seldom(struct weft_session *session)
+{
+    bool open = atomic_load_explicit(&session->open_requests, memory_order_relaxed) > 0;
+    if (++session->brief.since_step < (open ? CALLS_PER_LETTER : CALLS_PER_STEP)) return true;
+    session->brief.since_step = 0;
+    if (open) return false;
+    (void)weft_loop_step(session->engine.loop);
+    return true;
+}
+
 bool client_call_brief(struct client_request *request)
 {
     struct weft_session *session = request->session;
@@ -76,7 +92,7 @@ bool client_call_brief(struct client_request *request)
     }
     request->op.session = session; /* by which its queue is found */
     if (!weft_loop_borrow(session->engine.loop)) return false;
-    enum weft_status status = try(request);
+    enum weft_status status = step_seldom(session) ? try(request) : WEFT_ERR_AGAIN;
     weft_loop_give_back(session->engine.loop, status == WEFT_IN_PROGRESS);
     return status != WEFT_ERR_AGAIN;
 }

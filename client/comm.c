@@ -90,16 +90,38 @@ static void describe_rank(void *context, uint32_t rank, char *out, size_t out_by
     client_rank_name(comm->session, comm->members[rank], out, out_bytes);
 }
 
+/* Of an older group of the same ranks; NULL: there is none. */
+static struct client_hosts *hosts_of_another(const struct weft_comm *comm)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &comm->session->engine.comms) {
+        struct weft_comm *other = weft_container_of(node, struct weft_comm, engine_link);
+        if (other->ranks != comm->ranks || memcmp(other->members, comm->members, comm->ranks * sizeof *comm->members) != 0) continue;
+        atomic_fetch_add(&other->hosts->users, 1);
+        return other->hosts;
+    }
+    return NULL;
+}
+
 /* Who of its ranks shares a host. */
 static bool find_hosts(struct weft_comm *comm)
 {
     struct weft_session *session = comm->session;
+    if ((comm->hosts = hosts_of_another(comm))) return true;
     uint32_t *host_of = weft_alloc_array(session->env, comm->ranks, sizeof *host_of);
-    comm->hosts_memory = weft_alloc_array(session->env, weft_plan_hosts_words(comm->ranks), sizeof *comm->hosts_memory);
+    comm->hosts = weft_alloc_zero(session->env, sizeof *comm->hosts + weft_plan_hosts_words(comm->ranks) * sizeof comm->hosts->memory[0]);
     for (uint32_t rank = 0; host_of && rank < comm->ranks; rank++) host_of[rank] = session->engine.hosts.host[comm->members[rank]];
-    if (host_of && comm->hosts_memory) weft_plan_hosts_make(host_of, comm->ranks, comm->hosts_memory, &comm->hosts);
+    bool room = host_of && comm->hosts;
+    if (comm->hosts) atomic_init(&comm->hosts->users, 1);
+    if (room) weft_plan_hosts_make(host_of, comm->ranks, comm->hosts->memory, &comm->hosts->hosts);
+    if (room) room = client_hosts_follow_some(session, comm->members, comm->ranks, comm->hosts->memory, &comm->hosts->hosts);
     weft_free_bytes(session->env, host_of);
-    return host_of && comm->hosts_memory;
+    return room;
+}
+
+static void hosts_leave(struct weft_env *env, struct client_hosts *hosts)
+{
+    if (hosts && atomic_fetch_sub(&hosts->users, 1) == 1) weft_free_bytes(env, hosts);
 }
 
 static enum weft_status create_group(struct weft_comm *comm)
@@ -114,7 +136,7 @@ static enum weft_status create_group(struct weft_comm *comm)
     options.ranks = comm->ranks;
     options.endpoint_ids = ids;
     options.group_id = comm->id;
-    options.hosts = &comm->hosts;
+    options.hosts = &comm->hosts->hosts;
     options.cost = weft_group_cost(session->engine.group); /* of the worst link of all: the same on all its ranks */
     options.share = session->engine.group; /* memory does not grow with the number of groups */
     options.describe = describe_rank;
@@ -194,7 +216,7 @@ static void free_memory(struct weft_comm *comm)
     struct weft_env *env = comm->session->env;
     weft_list_remove(&comm->session_link);
     weft_free_bytes(env, comm->members);
-    weft_free_bytes(env, comm->hosts_memory);
+    hosts_leave(env, comm->hosts);
     weft_free_bytes(env, comm);
 }
 

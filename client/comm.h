@@ -11,6 +11,13 @@
 #include "collective/collective.h"
 #include "weft/weft.h"
 
+/* Who of a group's ranks shares a host: as much for each rank as all else that a group of one host keeps of it. */
+struct client_hosts {
+    _Atomic uint32_t users;
+    struct weft_plan_hosts hosts;  /* points into: */
+    uint32_t memory[];
+};
+
 struct weft_comm {
     struct weft_session *session;
     struct weft_list session_link; /* session->comms; the caller's */
@@ -22,8 +29,7 @@ struct weft_comm {
     struct weft_list engine_link;  /* engine->comms */
     struct weft_list queue;        /* struct client_group_op.link: called, not posted */
     struct weft_group *group;      /* owned; NULL: not made, or left */
-    struct weft_plan_hosts hosts;  /* for the group; points into hosts_memory, */
-    uint32_t *hosts_memory;        /* owned */
+    struct client_hosts *hosts;    /* for the group; of all groups with the same members together. NULL: not known yet */
     /* one letter at a time to the engine: make the group, or leave it */
     struct weft_mail mail;
     _Atomic int state;             /* 0 none, 1 sent, 2 answered */

@@ -295,9 +295,13 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         return kept;
     case WEFT__CONTROL__CONTROL__BODY_GO:
         if (phase != CLIENT_ROSTER) break;
-        if (message->go->cost) client_cost_take(session, message->go->cost);
+        if (message->go->cost && client_cost_take(session, message->go->cost) < 0) {
+            client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for the links of the job", session->rank);
+            return false;
+        }
         control->committed = message->go->committed;
         control->codec_steps = message->go->codec_steps;
+        control->tensors = message->go->tensors;
         set_phase(session, CLIENT_GO);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED:
@@ -425,6 +429,7 @@ void client_control_leave(struct weft_session *session, uint64_t until_ns)
     message.body_case = WEFT__CONTROL__CONTROL__BODY_LEAVE;
     message.leave = &leave;
     leave.text = (char *)"done";
+    leave.committed = session->step.number - session->step.open; /* others may be about to agree on it */
     enum client_phase phase = client_control_phase(control);
     atomic_store(&control->leaving, true);
     if (phase == CLIENT_ENDED || phase == CLIENT_CONNECTING) return; /* nobody to say it to */

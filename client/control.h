@@ -32,6 +32,7 @@ struct client_control {
     Weft__Control__Control *declared;           /* owned; the answer to the open declaration, or NULL */
     Weft__Control__Control *shrunk;             /* owned; who goes on, the newest, or NULL */
     uint64_t committed, codec_steps;            /* of Go: a newcomer goes on from there; set before the phase */
+    uint32_t tensors;                           /* of Go: so many are declared already */
     struct weft_list letters;                   /* owned; not yet sent */
     uint8_t nonce[WEFT_NONCE_BYTES];            /* ours, for the coordinator's proof */
     char name[128], host[64];

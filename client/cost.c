@@ -1,6 +1,7 @@
 /* cost.c - what links cost, for those who choose by it (plans, codecs): read once, from rank 0's table.
  *
  *     rank 0: file (weft doctor, weft bench calibrate) ─► worst link among the hosts of the workers ─► Ready ─► coordinator ─► Go ─► all ranks' group
+ *                                                     └─► order of hosts in rings, speed of each ─┘              hosts.c: hosts of the group
  *
  * From a file and never measured here: a choice made from what a moment's load allows would be another one in the next
  * run, and with it the order of every sum (collective/choose.c). */
@@ -49,6 +50,34 @@ static enum weft_status cost_of(struct weft_session *session, const struct weft_
     return WEFT_OK;
 }
 
+static const char *host_name(const Weft__Control__Roster *roster, uint32_t rank)
+{
+    for (size_t i = 0; i < roster->n_members; i++)
+        if (roster->members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER && roster->members[i]->index == rank) return roster->members[i]->host;
+    return "";
+}
+
+/* The ring of LinkCost, to be freed with weft_free_bytes; empty where not all links are known, or there is no memory: then rings go as
+ * hosts count. */
+static ProtobufCBinaryData ring_of(struct weft_session *session, const struct weft_link_table *table, const Weft__Control__Roster *roster)
+{
+    const struct weft_plan_hosts *hosts = &session->engine.hosts;
+    ProtobufCBinaryData ring = {0, NULL};
+    if (hosts->count > WEFT_LINK_RING_HOSTS_MAX) return ring;
+    uint32_t *words = weft_alloc_array(session->env, hosts->count, 3 * sizeof *words), *order = words + hosts->count, *speeds = order + hosts->count;
+    uint8_t *out = weft_alloc_array(session->env, hosts->count, WEFT_RING_HOST_BYTES);
+    bool known = words && out;
+    for (uint32_t h = 0; known && h < hosts->count; h++) words[h] = host_index(table, host_name(roster, hosts->members[hosts->first[h]]));
+    if (!known || weft_link_ring_among(table, words, hosts->count, WEIGHED_BYTES, order, speeds) < 0) weft_free_bytes(session->env, out);
+    else ring = (ProtobufCBinaryData){hosts->count * WEFT_RING_HOST_BYTES, out};
+    for (uint32_t i = 0; i < ring.len / WEFT_RING_HOST_BYTES; i++, out += WEFT_RING_HOST_BYTES) {
+        put_le64(out, session->engine.host_keys[hosts->members[hosts->first[order[i]]]]);
+        put_le32(out + 8, speeds[order[i]]);
+    }
+    weft_free_bytes(session->env, words);
+    return ring;
+}
+
 enum weft_status client_cost_find(struct weft_session *session, const Weft__Control__Roster *roster, Weft__Control__LinkCost *cost_out,
                                   bool *known_out, struct weft_error *error)
 {
@@ -60,6 +89,7 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
     enum weft_status status = weft_link_table_load(session->env, path, &table, error);
     if (status < 0) return weft_error_set(error, status, "collective.links: there is no link table %s", path);
     status = cost_of(session, table, roster, path, &cost);
+    if (status == WEFT_OK && cost.unknown == 0) cost_out->ring = ring_of(session, table, roster);
     weft_link_table_free(table);
     if (status < 0) return weft_error_set(error, status, "no memory for the hosts of the job");
     cost_out->pairs = cost.pairs;
@@ -75,10 +105,16 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
     return WEFT_OK;
 }
 
-void client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost)
+enum weft_status client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost)
 {
     session->cost = (struct weft_link_cost){.pairs = cost->pairs, .unknown = cost->unknown, .latency_ns = cost->latency_ns,
                                             .bytes_per_second = cost->bytes_per_second, .eager_bytes = cost->eager_bytes,
                                             .inject_ns = cost->inject_ns, .sum_ps = cost->sum_ps, .pass_ps = cost->pass_ps,
                                             .incast_milli = cost->incast_milli};
+    uint8_t *ring = cost->ring.len > 0 ? weft_alloc_bytes(session->env, cost->ring.len) : NULL;
+    if (cost->ring.len > 0 && !ring) return WEFT_ERR_NO_MEMORY;
+    if (ring) memcpy(ring, cost->ring.data, cost->ring.len);
+    session->ring = ring;
+    session->ring_hosts = (uint32_t)(cost->ring.len / WEFT_RING_HOST_BYTES);
+    return WEFT_OK;
 }

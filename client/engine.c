@@ -27,7 +27,10 @@
 /* The group's own verdict on a late operation names the rank: it goes first. It may first listen to another rank's
  * question (1 s), and its own waits half a second for those that do not answer. */
 #define DEADLINE_SLACK_NS WEFT_MS(1750)
-#define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken */
+#define LENGTHS_PER_OPERATION 64u    /* of unequal pieces, on the mean, where calls are recorded to be repeated */
+#define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken; in an elastic job it may go on without
+                                      * whoever it is, so as long as the coordinator needs to find that out (session->silence_ns), but
+                                      * not where a rank has left in order: the coordinator knows that, and no word about it will come */
 
 /* ---- computations ---- */
 
@@ -134,17 +137,30 @@ static void verdict_overdue(struct weft_timer *timer)
     client_fail(session, (enum weft_status)engine->suspicion.status, true, "%s", engine->suspicion.text);
 }
 
-void client_engine_suspect(struct weft_session *session, const char *format, ...)
+static void suspect(struct weft_session *session, uint64_t patience_ns, const char *format, va_list arguments)
 {
     struct client_engine *engine = &session->engine;
     if (engine->failed || engine->suspicion.status < 0) return;
+    vsnprintf(engine->suspicion.text, sizeof engine->suspicion.text, format, arguments);
+    engine->suspicion.status = WEFT_ERR_PEER_LOST;
+    if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, patience_ns)) < 0) verdict_overdue(&engine->verdict_timer);
+}
+
+void client_engine_suspect(struct weft_session *session, const char *format, ...)
+{
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(engine->suspicion.text, sizeof engine->suspicion.text, format, arguments);
+    suspect(session, session->elastic ? session->silence_ns : VERDICT_NS, format, arguments);
     va_end(arguments);
-    engine->suspicion.status = WEFT_ERR_PEER_LOST;
-    if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, VERDICT_NS)) < 0)
-        verdict_overdue(&engine->verdict_timer);
+}
+
+static void miss_leaver(struct weft_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void miss_leaver(struct weft_session *session, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    suspect(session, VERDICT_NS, format, arguments);
+    va_end(arguments);
 }
 
 void client_engine_group_op_failed(struct client_group_op *op, enum weft_status status, const char *text)
@@ -152,7 +168,10 @@ void client_engine_group_op_failed(struct client_group_op *op, enum weft_status 
     struct weft_session *session = op->session;
     if (!text) text = weft_status_text(status);
     weft_list_append(&session->engine.ended_ops, &op->link);
-    if (status == WEFT_ERR_PEER_LOST)
+    const struct weft_group *group = op->comm ? op->comm->group : session->engine.group;
+    if (status == WEFT_ERR_PEER_LOST && group && weft_group_leaver_missed(group))
+        miss_leaver(session, "rank %u: %s", session->rank, text);
+    else if (status == WEFT_ERR_PEER_LOST)
         client_engine_suspect(session, "rank %u: %s", session->rank, text);
     else
         client_fail(session, status, true, "rank %u: %s", session->rank, text);
@@ -366,9 +385,10 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
     if (status == WEFT_OK)
         status = weft_event_ring_create(session->env, (uint32_t)weft_config_u64(session->settings.config, "events.capacity"),
                                         &engine->events);
-    if (status == WEFT_OK)
-        status = weft_recorder_create(session->env, (uint32_t)weft_config_u64(session->settings.config, "recorder.operations"),
-                                      &engine->recorder);
+    uint64_t operations = weft_config_u64(session->settings.config, "recorder.operations");
+    if (status == WEFT_OK) status = weft_recorder_create(session->env, (uint32_t)operations, &engine->recorder);
+    if (status == WEFT_OK && weft_config_text(session->settings.config, "recorder.calls")[0])
+        status = weft_recorder_keep_lengths(engine->recorder, LENGTHS_PER_OPERATION * operations);
     if (status < 0) return weft_error_set(error, status, "cannot make the engine: %s", weft_status_text(status));
     return WEFT_OK;
 }
@@ -402,6 +422,13 @@ enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce
     return WEFT_OK;
 }
 
+/* A shard is connected. */
+static void note_eager(struct client_engine *engine, const struct weft_peer *peer)
+{
+    const size_t bytes = weft_peer_eager_bytes(peer);
+    if (engine->shards_eager_bytes == 0 || bytes < engine->shards_eager_bytes) engine->shards_eager_bytes = bytes;
+}
+
 enum weft_status client_engine_connect(struct weft_session *session, const Weft__Control__Member *member, struct weft_error *error)
 {
     for (size_t e = 0; e < member->n_addresses; e++) {
@@ -412,6 +439,7 @@ enum weft_status client_engine_connect(struct weft_session *session, const Weft_
                                                          member->addresses[e].len, &peer);
         if (status < 0)
             return weft_error_set(error, status, "cannot connect to %.100s: %s%s", member->name, weft_status_text(status), weft_transport_connect_hint(status));
+        if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD) note_eager(&session->engine, peer);
     }
     return WEFT_OK;
 }
@@ -437,6 +465,7 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     options->epoch = session->epoch;
     options->chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes");
     options->inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
+    options->stay = !weft_config_bool(session->settings.config, "collective.move_threads");
     options->deadline_ns = session->settings.deadline_ns;
 }
 
@@ -454,6 +483,7 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     options.endpoint_ids = ids;
     options.hosts = &session->engine.hosts;
     options.group_id = CLIENT_GROUP_ID;
+    options.gone_later = session->elastic; /* lost again: the coordinator says so; left in order: it may be needed no more */
     options.retune = client_plans_retune(session);
     options.share = session->engine.group; /* NULL, or that of the epoch before */
     options.describe = describe_rank;
@@ -472,10 +502,12 @@ static void *engine_thread(void *context)
     return NULL;
 }
 
-/* The trainer's signals are the trainer's: its handlers never run on our thread. */
+/* The trainer's signals are the trainer's: its handlers never run on our thread. In virtual time there is none. */
 static int start_thread(struct client_engine *engine)
 {
     sigset_t all, before;
+    struct weft_env *env = weft_loop_env(engine->loop);
+    if (env->virtual_time) return env->virtual_time->run(env, engine->loop);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = pthread_create(&engine->thread, NULL, engine_thread, engine);
@@ -499,6 +531,21 @@ enum weft_status client_engine_start(struct weft_session *session, const Weft__C
         return weft_error_set(error, WEFT_ERR_LIMIT, "cannot start the engine's thread; raise the limit of processes (ulimit -u)");
     engine->thread_started = true;
     return WEFT_OK;
+}
+
+static bool stopped(void *context) { return weft_loop_stopped(context); }
+
+/* Its loop has been told to stop, or somebody will tell it. */
+static void join_thread(struct client_engine *engine)
+{
+    struct weft_env *env = weft_loop_env(engine->loop);
+    if (env->virtual_time) {
+        (void)env->virtual_time->wait(env, stopped, engine->loop, WEFT_NEVER);
+        env->virtual_time->end(env, engine->loop);
+    } else {
+        pthread_join(engine->thread, NULL);
+    }
+    engine->thread_started = false;
 }
 
 struct stopping {
@@ -557,18 +604,16 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
     struct client_engine *engine = &session->engine;
     if (!engine->thread_started) return;
     if (engine->halted) {
-        pthread_join(engine->thread, NULL);
-        engine->thread_started = false;
+        join_thread(engine);
         return;
     }
     /* The fail letter (posted before: the session is closed by now) runs first and closes the transport. */
     struct stopping stopping = {.mail.fn = begin_stop, .engine = engine, .until_ns = until_ns};
     weft_timer_init(&stopping.timer, stop_when_drained);
     weft_loop_post(engine->loop, &stopping.mail);
-    pthread_join(engine->thread, NULL);
+    join_thread(engine);
     weft_timer_stop(engine->loop, &stopping.timer);
     weft_loop_compute_cancel_all(engine->loop);
-    engine->thread_started = false;
     client_comms_leave(session);
     if (engine->failed == WEFT_OK || engine->failed == WEFT_ERR_CLOSED) client_plans_keep(session);
     weft_group_free(engine->group); /* ends what it still has, through the requests' own callbacks */

@@ -58,7 +58,9 @@ struct client_engine {
     struct weft_group *group;           /* owned */
     struct weft_plan_hosts hosts;       /* of the ranks, for the group */
     uint32_t *hosts_memory;             /* owned; what `hosts` points into */
+    uint64_t *host_keys;                /* (ranks,) owned; of a rank: made of its host's name */
     struct weft_event_ring *events;     /* owned; dumped by any thread */
+    size_t shards_eager_bytes;          /* the least of all shards; 0: none. Set before the engine runs */
     struct weft_recorder *recorder;     /* owned; dumped by any thread */
     pthread_t thread;
     bool thread_started;

@@ -1,6 +1,9 @@
-/* hosts.c - which workers share a host, by the names in the roster: the hierarchical plan goes by it.
+/* hosts.c - which workers share a host, by the names in the roster: the hierarchical plan goes by it; and what rank 0's table says of
+ * their links: the way round for rings, and the speed of each.
  *
- * Every rank has the same roster, so all come to the same answer. */
+ * Every rank has the same roster and heard the same of links, so all come to the same answer, also after some are lost or have come:
+ * hosts that rank 0's table did not name go last, and with them speeds are not known. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/session.h"
@@ -31,19 +34,81 @@ static void number_hosts(struct weft_session *session, const Weft__Control__Rost
     }
 }
 
+/* FNV-1a: what LinkCost.ring calls a host by. */
+static uint64_t key_of(const char *name)
+{
+    uint64_t key = 0xcbf29ce484222325ull;
+    for (; *name; name++) key = (key ^ (uint8_t)*name) * 0x100000001b3ull;
+    return key;
+}
+
 enum weft_status client_hosts_find(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error)
 {
     struct client_engine *engine = &session->engine;
     const char **names = weft_alloc_array(session->env, session->ranks, sizeof *names);
     uint32_t *host_of = weft_alloc_array(session->env, session->ranks, 2 * sizeof *host_of);
     engine->hosts_memory = weft_alloc_array(session->env, weft_plan_hosts_words(session->ranks), sizeof *engine->hosts_memory);
-    bool room = names && host_of && engine->hosts_memory;
+    weft_free_bytes(session->env, engine->host_keys);
+    engine->host_keys = weft_alloc_array(session->env, session->ranks, sizeof *engine->host_keys);
+    bool room = names && host_of && engine->hosts_memory && engine->host_keys;
     for (uint32_t rank = 0; room && rank < session->ranks; rank++) names[rank] = "";
     if (room) {
         number_hosts(session, roster, names, host_of);
         weft_plan_hosts_make(host_of, session->ranks, engine->hosts_memory, &engine->hosts);
+        for (uint32_t rank = 0; rank < session->ranks; rank++) engine->host_keys[rank] = key_of(names[rank]);
     }
     weft_free_bytes(session->env, names);
     weft_free_bytes(session->env, host_of);
     return room ? WEFT_OK : weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the hosts of %u ranks", session->ranks);
+}
+
+/* ---- what was measured ---- */
+/* A host, and where the ring of LinkCost has it. */
+struct placed {
+    uint32_t host, place, speed;
+};
+
+static int by_place(const void *left, const void *right)
+{
+    const struct placed *a = left, *b = right;
+    if (a->place != b->place) return a->place < b->place ? -1 : 1;
+    return a->host < b->host ? -1 : a->host > b->host;
+}
+
+static struct placed place_host(const struct weft_session *session, uint32_t host, uint64_t key)
+{
+    for (uint32_t i = 0; i < session->ring_hosts; i++) {
+        const uint8_t *said = session->ring + i * WEFT_RING_HOST_BYTES;
+        if (get_le64(said) == key) return (struct placed){host, i, get_le32(said + 8)};
+    }
+    return (struct placed){host, UINT32_MAX, 0};
+}
+
+bool client_hosts_follow_some(struct weft_session *session, const uint32_t *members, uint32_t ranks, uint32_t *memory, struct weft_plan_hosts *hosts)
+{
+    if (session->ring_hosts == 0 || hosts->count < 2) return true;
+    struct placed *placed = weft_alloc_array(session->env, hosts->count, sizeof *placed);
+    uint32_t *order = weft_alloc_array(session->env, hosts->count, 2 * sizeof *order), *speeds = order + hosts->count;
+    bool room = placed && order, speeds_known = true;
+    for (uint32_t h = 0; room && h < hosts->count; h++) {
+        uint32_t first = hosts->members[hosts->first[h]];
+        placed[h] = place_host(session, h, session->engine.host_keys[members ? members[first] : first]);
+        speeds[h] = placed[h].speed;
+        speeds_known &= speeds[h] > 0;
+    }
+    if (room) {
+        qsort(placed, hosts->count, sizeof *placed, by_place);
+        for (uint32_t h = 0; h < hosts->count; h++) order[h] = placed[h].host;
+        weft_plan_hosts_follow(hosts, memory, ranks, &(struct weft_plan_links){.order = order, .speeds = speeds_known ? speeds : NULL});
+    }
+    weft_free_bytes(session->env, placed);
+    weft_free_bytes(session->env, order);
+    return room;
+}
+
+enum weft_status client_hosts_follow(struct weft_session *session, struct weft_error *error)
+{
+    struct client_engine *engine = &session->engine;
+    if (client_hosts_follow_some(session, NULL, session->ranks, engine->hosts_memory, &engine->hosts)) return WEFT_OK;
+    return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the links of %u hosts", engine->hosts.count);
 }

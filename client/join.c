@@ -44,7 +44,7 @@ static bool parted_or_failed(void *context)
 static enum weft_status may_join(struct weft_session *session)
 {
     if (!session->elastic)
-        return client_error(session, WEFT_ERR_STATE, "join: only an elastic job goes on without a rank; start it with weft run --min-workers N");
+        return client_error(session, WEFT_ERR_STATE, "join: only an elastic job goes on without a rank; start it with weft run --min-workers N, without shards");
     if (session->step.open)
         return client_error(session, WEFT_ERR_STATE, "join: step %llu is open; call weft_step_end first", (unsigned long long)session->step.number);
     if (atomic_load(&session->open_requests) > 0 || client_batch_open(session))
@@ -96,6 +96,8 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
     if (client_failed(session) < 0) return client_usable(session);
     return go_on(session, last_out);
 }
+
+bool weft_newcomer(const struct weft_session *session) { return session && session->newcomer; }
 
 uint64_t weft_step_next(const struct weft_session *session) { return session ? session->step.number + !session->step.open : 0; }
 

@@ -133,13 +133,6 @@ static double between(const struct sample *small, const struct sample *large, do
     return (a + (b - a) * at) * n;
 }
 
-/* The transport's own choice is not known here: what most of them have. */
-static size_t eager_bytes(const struct weft_session *session)
-{
-    const uint64_t told = weft_config_u64(session->settings.config, "transport.eager_bytes");
-    return told > 0 ? (size_t)told : 8192;
-}
-
 /* `bytes`: of the contributions; NULL: dense. */
 static void add_traffic(const struct weft_tensor *tensor, const struct weft_codec_spec *spec, const size_t *bytes,
                         struct weft_judge_cost *cost)
@@ -147,7 +140,7 @@ static void add_traffic(const struct weft_tensor *tensor, const struct weft_code
     struct weft_coll_traffic traffic;
     if (tensor->mode == WEFT_MODE_SERVER) {
         weft_judge_server_traffic(spec, &tensor->shape, bytes, tensor->session->ranks, tensor->session->shards,
-                                  bytes ? 1 : tensor->plain_count, eager_bytes(tensor->session), cost);
+                                  bytes ? 1 : tensor->plain_count, tensor->session->engine.shards_eager_bytes, cost);
         return;
     }
     weft_coll_codec_traffic(spec, &tensor->shape, tensor->session->ranks, bytes, &traffic);

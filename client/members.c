@@ -37,7 +37,7 @@ static enum weft_status take_member(const Weft__Control__Member *source, struct 
         return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's roster gives %s %zu endpoints", source->name,
                               source->n_addresses);
     *member = (struct client_member){
-        .member = source->member, .is_shard = is_shard, .index = source->index,
+        .member = source->member, .is_shard = is_shard, .states = source->states, .index = source->index,
         .endpoint_first = source->endpoint_first, .endpoint_count = (uint32_t)source->n_addresses,
     };
     snprintf(member->name, sizeof member->name, "%s %u (%.60s, pid %llu)", is_shard ? "shard" : "rank", source->index,

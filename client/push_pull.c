@@ -1,6 +1,7 @@
 /* push_pull.c - weft_push_pull, weft_push, weft_pull: the checks at the door, then a letter to the engine. */
 #include <stdio.h>
 
+#include "client/coding.h"
 #include "client/reduce_path.h"
 #include "client/server_path.h"
 #include "client/session.h"
@@ -38,7 +39,13 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
 static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind kind, struct client_request *request)
 {
     struct client_tensor_op *op = &tensor->op;
-    if (tensor->memory != WEFT_MEMORY_CUDA || kind == CLIENT_OP_INIT) return WEFT_OK;
+    const bool host = kind == CLIENT_OP_INIT || kind == CLIENT_OP_STATE_PULL || kind == CLIENT_OP_STATE_INIT;
+    struct weft_error error = {0};
+    if (host) return WEFT_OK;
+    if (tensor->memory != WEFT_MEMORY_CUDA) {
+        const enum weft_status status = client_coding_home(tensor, &error);
+        return status < 0 ? client_error(tensor->session, status, "tensor '%s': %.200s", tensor->name, error.text) : WEFT_OK;
+    }
     const struct client_extents extents = {op->in ? tensor->elems : 0, op->out ? tensor->elems : 0};
     bool scaled_in_out = op->scaled && op->scaled == op->out;
     request->in = op->in;
@@ -47,7 +54,8 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
     request->dtype = (uint8_t)tensor->dtype;
     request->kind = WEFT_COLL_ALL_REDUCE;
     WEFT_TRY(client_stage_start_tensor(request, tensor->memory, tensor->stream, extents,
-                                       kind == CLIENT_OP_PUSH_PULL && client_tensor_updates_here(tensor), &op->in, &op->out));
+                                       kind == CLIENT_OP_PUSH_PULL && client_tensor_updates_here(tensor), kind == CLIENT_OP_PUSH_PULL,
+                                       &op->in, &op->out));
     if (scaled_in_out) op->scaled = op->out;
     return WEFT_OK;
 }
@@ -59,6 +67,7 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
     if (memory < WEFT_MEMORY_HOST || memory > WEFT_MEMORY_CUDA)
         return client_error(tensor->session, WEFT_ERR_INVALID, "memory %d of tensor '%s' is none of WEFT_MEMORY_HOST, _PINNED, _CUDA", (int)memory,
                             tensor->name);
+    if (tensor->memory != memory) tensor->stays_home = false;
     tensor->memory = memory;
     tensor->stream = stream;
     return WEFT_OK;
@@ -73,14 +82,18 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     tensor->op.kind = kind;
     tensor->op.request = request;
     request->tensor = tensor;
-    WEFT_TRY(stage(tensor, kind, request));
+    const enum weft_status staged = stage(tensor, kind, request);
+    if (staged < 0) { /* the request does not begin */
+        tensor->op = (struct client_tensor_op){.kind = CLIENT_OP_NONE};
+        return staged;
+    }
     if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_batch_leader(tensor); /* nothing can fail from here on */
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
         tensor->op.step = tensor->last_step = session->step.number;
         tensor->op.lr = session->step.lr;
         tensor->op.weight = session->step.weight;
     } else {
-        tensor->op.step = kind == CLIENT_OP_PULL ? tensor->last_step : 0;
+        tensor->op.step = kind == CLIENT_OP_PULL || kind == CLIENT_OP_STATE_PULL ? tensor->last_step : 0;
         tensor->op.weight = 1.0f;
     }
     atomic_store_explicit(&tensor->busy, true, memory_order_relaxed);
@@ -93,6 +106,16 @@ enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void
     WEFT_TRY(check_call(tensor, weights, "init"));
     tensor->op.in = weights;
     return start(tensor, CLIENT_OP_INIT, request);
+}
+
+enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in, float *out,
+                                           struct weft_request *request)
+{
+    WEFT_TRY(check_call(tensor, in ? (const void *)in : out, in ? "state_load" : "state_save"));
+    tensor->op.in = in;
+    tensor->op.out = out;
+    tensor->op.round = part;
+    return start(tensor, in ? CLIENT_OP_STATE_INIT : CLIENT_OP_STATE_PULL, request);
 }
 
 enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request)

@@ -37,6 +37,7 @@ enum weft_status client_request_take(struct weft_session *session, struct weft_r
     memset(user_request, 0, sizeof *user_request);
     request->magic = CLIENT_REQUEST_MAGIC;
     request->session = session;
+    weft_list_init(&request->link); /* not begun, to an engine that fails meanwhile */
     *out = request;
     return WEFT_OK;
 }

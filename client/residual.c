@@ -31,8 +31,7 @@ uint64_t weft_residual_bytes(const struct weft_tensor *tensor)
            (tensor->codec ? weft_codec_state_bytes(tensor->codec) : 0);
 }
 
-/* Between steps there is one state. */
-static enum weft_status check_call(struct weft_tensor *tensor, const void *buffer, const char *call)
+enum weft_status client_tensor_between_steps(struct weft_tensor *tensor, const void *buffer, const char *call)
 {
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_usable(session));
@@ -50,7 +49,7 @@ static enum weft_status check_call(struct weft_tensor *tensor, const void *buffe
 enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint64_t bytes)
 {
     if (!tensor) return WEFT_ERR_INVALID;
-    WEFT_TRY(check_call(tensor, out, "residual_save"));
+    WEFT_TRY(client_tensor_between_steps(tensor, out, "residual_save"));
     if (bytes != weft_residual_bytes(tensor))
         return client_error(tensor->session, WEFT_ERR_INVALID,
                             "residual_save of tensor '%s': room for %llu bytes, and it has %llu now; ask "
@@ -186,7 +185,7 @@ enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data
     if (!tensor) return WEFT_ERR_INVALID;
     struct weft_env *env = tensor->session->env;
     struct restored restored = {.codec = NULL};
-    WEFT_TRY(check_call(tensor, data, "residual_load"));
+    WEFT_TRY(client_tensor_between_steps(tensor, data, "residual_load"));
     const enum weft_status status = restore(tensor, data, bytes, &restored);
     if (status < 0) {
         weft_codec_free(restored.codec);

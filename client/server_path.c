@@ -4,7 +4,7 @@
  *     codec     PUSH_PULL(s, round k)       -->  shard: combine             RESULT: aggregate of round k
  *               take, encode round k+1 ... last round: finish, the same optimiser here
  *     auto      as the choice in force says; dense then brings the mean, and the same optimiser works here
- *     INIT / PUSH: a payload goes, an empty RESULT answers.  PULL: nothing goes, a payload answers.
+ *     INIT / STATE_INIT / PUSH: a payload goes, an empty RESULT answers.  PULL / STATE_PULL: nothing goes, a payload answers.
  *
  * A chunk is settled when its result is here and the transport holds no buffer of it; a round ends when all are.
  * There is no cap on chunks in flight: the shard grants buffers, the transport holds the rest (AGAIN: retried).
@@ -22,7 +22,7 @@ static void advance(struct weft_tensor *tensor);
 
 static bool wants_payload(const struct client_tensor_op *op)
 {
-    return op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PULL;
+    return op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL;
 }
 
 /* ---- sending ---- */
@@ -33,6 +33,8 @@ static enum weft_wire_kind wire_kind(enum client_op_kind kind)
     case CLIENT_OP_INIT: return WEFT_WIRE_INIT;
     case CLIENT_OP_PUSH: return WEFT_WIRE_PUSH;
     case CLIENT_OP_PULL: return WEFT_WIRE_PULL;
+    case CLIENT_OP_STATE_PULL: return WEFT_WIRE_STATE_PULL;
+    case CLIENT_OP_STATE_INIT: return WEFT_WIRE_STATE_INIT;
     default: return WEFT_WIRE_PUSH_PULL;
     }
 }
@@ -41,10 +43,10 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
 {
     const struct weft_tensor *tensor = chunk->tensor;
     const struct client_tensor_op *op = &tensor->op;
-    if (op->kind == CLIENT_OP_PULL) {
+    if (op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL) {
         *payload_out = NULL;
         *bytes_out = 0;
-    } else if (tensor->codec && op->kind != CLIENT_OP_INIT) {
+    } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         *payload_out = tensor->contribution[op->round];
         *bytes_out = tensor->contribution_bytes[op->round];
     } else {
@@ -64,7 +66,7 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
     chunk_payload(chunk, &message.payload, &message.payload_bytes);
     struct weft_wire_header header = {
         .kind = (uint8_t)wire_kind(op->kind),
-        .codec = op->kind == CLIENT_OP_INIT ? (uint8_t)WEFT_CODEC_DENSE : (uint8_t)tensor->codec_spec.id,
+        .codec = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH ? (uint8_t)tensor->codec_spec.id : (uint8_t)WEFT_CODEC_DENSE,
         .dtype = WEFT_F32,
         .round = (uint8_t)op->round,
         .job = session->job_id,

@@ -15,6 +15,8 @@
 #include "client/session.h"
 #include "client/tensor.h"
 
+#define FIRST_EPOCH 1u /* of the membership that a job begins with */
+#define COORDINATOR_LOOKS_NS WEFT_MS(2500) /* it looks who is silent every second */
 #define FINALIZE_NS WEFT_MS(4500) /* weft.h promises 5 s; joining threads takes the rest */
 
 /* Why the last weft_init of this thread failed. */
@@ -91,6 +93,7 @@ static enum weft_status take_welcome(struct weft_session *session)
     session->incarnation = welcome->incarnation;
     session->endpoint = welcome->endpoint_first;
     session->elastic = welcome->workers_min > 0;
+    session->silence_ns = (welcome->heartbeat_ns < WEFT_NEVER / 4 ? welcome->heartbeat_ns : WEFT_NEVER / 4) + COORDINATOR_LOOKS_NS;
     return client_engine_open(session, welcome->transport_nonce, &session->error);
 }
 
@@ -120,7 +123,9 @@ static enum weft_status send_ready(struct weft_session *session, const Weft__Con
     ready.epoch = session->epoch;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_READY;
     message.ready = &ready;
-    return client_control_send(session, &message);
+    enum weft_status status = client_control_send(session, &message);
+    weft_free_bytes(session->env, cost.ring.data);
+    return status;
 }
 
 /* A newcomer in a job that runs has its rank from the roster. */
@@ -152,9 +157,11 @@ static enum weft_status join(struct weft_session *session)
     WEFT_TRY(client_engine_start(session, roster, &session->error));
     WEFT_TRY(send_ready(session, roster));
     WEFT_TRY(wait_phase(session, CLIENT_GO, until_ns, "but not every worker and shard got ready"));
+    session->newcomer = session->epoch > FIRST_EPOCH;
     session->step.number = session->control.committed;
     session->parting.codec_steps = session->control.codec_steps;
     weft_group_set_cost(session->engine.group, &session->cost); /* nothing has been posted yet */
+    WEFT_TRY(client_hosts_follow(session, &session->error));
     return WEFT_OK;
 }
 
@@ -204,6 +211,8 @@ static void free_session(struct weft_session *session)
     client_kept_free(session);
     weft_free_bytes(env, session->engine.links_text);
     weft_free_bytes(env, session->step.all);
+    weft_free_bytes(env, session->ring);
+    weft_free_bytes(env, session->engine.host_keys);
     client_settings_done(env, &session->settings);
     pthread_mutex_destroy(&session->failure.lock);
     pthread_mutex_destroy(&session->texts.lock);
@@ -225,7 +234,11 @@ static void stop_threads(struct weft_session *session, uint64_t until_ns)
 
 enum weft_status weft_init(const struct weft_options *options, struct weft_session **session_out)
 {
-    struct weft_env *env = weft_env_system();
+    return client_init(weft_env_system(), options, session_out);
+}
+
+enum weft_status client_init(struct weft_env *env, const struct weft_options *options, struct weft_session **session_out)
+{
     init_error = (struct weft_error){0};
     pthread_once(&fork_handlers_once, install_fork_handlers);
     if (!session_out) return weft_error_set(&init_error, WEFT_ERR_INVALID, "weft_init: session_out is NULL");
@@ -246,6 +259,7 @@ enum weft_status weft_init(const struct weft_options *options, struct weft_sessi
         }
     }
     if (status < 0) {
+        init_error.status = WEFT_OK; /* in virtual time others on this thread may have failed meanwhile */
         weft_error_set(&init_error, status, "weft_init: %.440s", session->error.text[0] ? session->error.text : weft_status_text(status));
         free_session(session);
         return status;

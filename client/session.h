@@ -37,6 +37,7 @@
 struct client_member {
     uint32_t member;         /* the coordinator's number */
     bool is_shard;
+    bool states;             /* a shard that knows STATE_PULL and STATE_INIT: older ones, and older coordinators, do not say so */
     uint32_t index;          /* rank or shard index */
     uint32_t endpoint_first, endpoint_count;
     _Atomic bool lost;       /* the coordinator said so */
@@ -94,6 +95,8 @@ struct weft_session {
     _Atomic uint32_t rank, ranks, epoch; /* epoch: of the membership; of an elastic job all three change (shrink.c) */
     uint32_t shards;
     bool elastic;            /* a lost worker need not end the job */
+    uint64_t silence_ns;     /* elastic: a silent member is lost to the coordinator by then */
+    bool newcomer;           /* the job ran before this worker came */
     uint64_t job_id, incarnation;
     uint32_t endpoint;       /* this worker's endpoint id */
     _Atomic uint32_t member_count; /* set last: the net thread reads `members` too */
@@ -104,6 +107,8 @@ struct weft_session {
 
     unsigned flight_signals; /* flight_signal.c: how many had come at its last look */
     struct weft_link_cost cost;    /* rank 0's, from Go; zero: not known */
+    uint8_t *ring;                 /* owned; LinkCost.ring of the same; NULL: not known */
+    uint32_t ring_hosts;
 
     struct client_failure failure;
     struct client_texts texts;
@@ -120,6 +125,7 @@ struct weft_session {
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* weft_set_plan */
     struct client_brief {                 /* brief.c */
         _Atomic(const struct client_request *) late; /* begun by its call, and left to the engine: by itself no reason to look at it */
+        uint32_t since_step;              /* the loop's borrower's: so many calls since one stepped it */
         _Atomic uint32_t rest;            /* so many calls go to the engine at once */
     } brief;
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
@@ -216,13 +222,20 @@ void client_meshes_free(struct weft_session *session); /* mesh.c; memory only */
 void client_memory_free_all(struct weft_session *session); /* memory.c */
 
 /* cost.c: what the worst link among the workers costs, from the file collective.links; false: nothing is known here. Blocks
- * for a file. */
+ * for a file. cost_out->ring.data is the caller's, to be freed. */
 enum weft_status client_cost_find(struct weft_session *session, const Weft__Control__Roster *roster, Weft__Control__LinkCost *cost_out,
                                   bool *known_out, struct weft_error *error);
-void client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost);
+enum weft_status client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost);
 
-/* hosts.c: which workers share a host, into engine.hosts. */
+/* hosts.c: which workers share a host, into engine.hosts; and, once Go has come, what was measured of their links: once for each
+ * membership, before its first operation. */
+enum weft_status client_hosts_follow(struct weft_session *session, struct weft_error *error);
+/* The same for some of the ranks: `hosts`, of memory, are theirs (members (ranks,), by rank of the session). False: no memory. */
+bool client_hosts_follow_some(struct weft_session *session, const uint32_t *members, uint32_t ranks, uint32_t *memory, struct weft_plan_hosts *hosts);
 enum weft_status client_hosts_find(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error);
+
+/* session.c: weft_init in another env than the process's own, which may be of virtual time. */
+enum weft_status client_init(struct weft_env *env, const struct weft_options *options, struct weft_session **session_out);
 
 /* Is this session still there? (session.c keeps the list of all.) Any thread. */
 bool client_session_lives(struct weft_session *session);

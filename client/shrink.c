@@ -52,6 +52,7 @@ static void rejoin_on_engine(struct weft_mail *mail)
         uint32_t *hosts_before = engine->hosts_memory;
         if (status == WEFT_OK) status = client_hosts_find(session, session->control.roster->roster, &parting->rejoin_error);
         if (engine->hosts_memory == hosts_before) hosts_before = NULL;
+        if (status == WEFT_OK) status = client_hosts_follow(session, &parting->rejoin_error);
         if (status == WEFT_OK) status = client_engine_create_group(session, &parting->rejoin_error);
         if (status == WEFT_OK) { /* the old ones go after the new one has come: what its other ranks have sent waits only while there is any */
             client_comms_leave(session);

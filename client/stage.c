@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "client/call.h"
+#include "client/coding.h"
 #include "client/comm.h"
 #include "client/session.h"
 #include "client/tensor.h"
@@ -26,8 +27,10 @@
 struct client_device {
     struct weft_list link;
     const struct weft_memory_ops *ops;
+    struct weft_session *session;
     int device;
-    void *down, *up; /* streams */
+    void *down, *up, *coding; /* streams; of codecs that work there */
+    bool hangs;               /* a codec that was freed waited for it in vain */
 };
 
 enum window_state { IDLE = 0, FILLING, FULL, POSTED, EMPTYING };
@@ -56,6 +59,7 @@ struct client_stage {
     uint64_t piece_elems, pieces;
     struct client_extents extents; /* of the whole */
     bool apart;                    /* in and out have areas of their own in the window */
+    bool coded;                    /* a codec on the device takes in and out as they are: no windows */
     bool out_holds;                /* what out holds is copied down, too */
     void (*resume)(struct client_request *request); /* of a tensor that waits for its input */
     uint64_t posted, done;         /* pieces; done with or without success */
@@ -73,12 +77,18 @@ static enum weft_status enter(const struct client_device *device, int *before_ou
     return device->ops->enter(device->device, before_out, error);
 }
 
-/* The engine's own thread keeps the device: to go back to device 0, where it began, would make a context there, hundreds of MB
+/* The engine's own threads keep the device: to go back to device 0, where it began, would make a context there, hundreds of MB
  * of that device's memory for each rank of the host. */
 static void leave(struct weft_session *session, const struct client_device *device, int before)
 {
     const struct weft_loop *loop = session->engine.loop; /* NULL: the engine has ended */
-    if (!loop || !weft_loop_is_runner(loop)) device->ops->leave(before);
+    if (!weft_loop_in_compute() && (!loop || !weft_loop_is_runner(loop))) device->ops->leave(before);
+}
+
+static void codec_leave(void *context, int before)
+{
+    const struct client_device *device = context;
+    leave(device->session, device, before);
 }
 
 /* ---- devices: caller's thread ---- */
@@ -99,6 +109,7 @@ static void device_free(struct weft_session *session, struct client_device *devi
     bool entered = enter(device, &before, NULL) == WEFT_OK;
     device->ops->stream_free(device->down);
     device->ops->stream_free(device->up);
+    device->ops->stream_free(device->coding);
     if (entered) device->ops->leave(before);
     weft_free_bytes(session->env, device);
 }
@@ -114,9 +125,10 @@ static enum weft_status device_of(struct weft_session *session, const struct wef
     if (!device) {
         device = weft_alloc_zero(session->env, sizeof *device);
         if (!device) status = (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a device's streams");
-        if (device) *device = (struct client_device){.ops = ops, .device = number};
+        if (device) *device = (struct client_device){.ops = ops, .session = session, .device = number};
         if (status == WEFT_OK) status = ops->stream_create(&device->down, error);
         if (status == WEFT_OK) status = ops->stream_create(&device->up, error);
+        if (status == WEFT_OK) status = ops->stream_create(&device->coding, error);
         if (status == WEFT_OK) {
             weft_list_append(&staging->devices, &device->link);
         } else if (device) {
@@ -195,6 +207,7 @@ static enum weft_status stage_take(struct weft_session *session, struct client_d
         }
     }
     for (uint32_t w = 0; w < WINDOWS; w++) stage->windows[w].state = IDLE;
+    stage->coded = false;
     stage->device = device;
     stage->posted = stage->done = 0;
     stage->ended = false;
@@ -349,6 +362,10 @@ static void cut(const struct weft_session *session, struct client_stage *stage, 
  * they are queued: other calls' results must not wait for this one's stream. */
 static enum weft_status begin(struct weft_session *session, struct client_stage *stage, struct weft_error *error)
 {
+    if (stage->coded) {
+        stage->windows[0].state = FILLING;
+        return stage->device->ops->record(stage->begun, stage->stream, error);
+    }
     uint32_t first = stage->pieces < WINDOWS ? (uint32_t)stage->pieces : WINDOWS;
     if (stage->device) {
         const struct weft_memory_ops *ops = stage->device->ops;
@@ -361,13 +378,20 @@ static enum weft_status begin(struct weft_session *session, struct client_stage 
 }
 
 static enum weft_status start_on(struct client_request *request, const struct weft_memory_ops *ops, int number, struct client_extents extents,
-                                 bool out_holds, struct weft_error *error)
+                                 bool out_holds, bool may_code, struct weft_error *error)
 {
     struct weft_session *session = request->session;
     struct client_device *device = NULL;
     struct client_stage *stage = NULL;
+    bool coded = false;
     if (ops) WEFT_TRY(device_of(session, ops, number, &device, error));
+    if (may_code) {
+        const struct weft_codec_device where = {.memory = ops, .number = number, .ranks = session->ranks, .stream = device->coding,
+                                                .leave = codec_leave, .context = device, .hangs = &device->hangs};
+        WEFT_TRY(client_coding_there(request->tensor, &where, &coded, error));
+    }
     WEFT_TRY(stage_take(session, device, &stage, error));
+    stage->coded = coded;
     stage->request = request;
     stage->stream = request->stream;
     stage->extents = extents;
@@ -402,13 +426,13 @@ enum weft_status client_stage_start(struct client_request *request, struct clien
         WEFT_TRY(find_device(session, name, (enum weft_memory_kind)request->memory, request->in, request->out, extents, &ops, &number));
     }
     enum weft_status status = ops ? ops->enter(number, &before, &error) : WEFT_OK;
-    if (status == WEFT_OK) status = start_on(request, ops, number, extents, false, &error);
+    if (status == WEFT_OK) status = start_on(request, ops, number, extents, false, false, &error);
     if (ops && before >= 0) ops->leave(before);
     return status < 0 ? client_error(session, status, "%s: %.400s", name, error.text) : WEFT_OK;
 }
 
 enum weft_status client_stage_start_tensor(struct client_request *request, enum weft_memory_kind memory, void *stream,
-                                           struct client_extents extents, bool out_holds, const void **host_in_out, void **host_out_out)
+                                           struct client_extents extents, bool out_holds, bool may_code, const void **host_in_out, void **host_out_out)
 {
     struct weft_session *session = request->session;
     char name[300];
@@ -421,10 +445,11 @@ enum weft_status client_stage_start_tensor(struct client_request *request, enum 
     request->stream = stream;
     enum weft_status status = ops->enter(number, &before, &error);
     if (status == WEFT_OK) {
-        status = start_on(request, ops, number, extents, out_holds, &error);
+        status = start_on(request, ops, number, extents, out_holds, may_code, &error);
         ops->leave(before);
     }
     if (status < 0) return client_error(session, status, "%s: %.150s", name, error.text);
+    if (request->stage->coded) return WEFT_OK;
     *host_in_out = request->stage->windows[0].memory;
     *host_out_out = output_area(request->stage, &request->stage->windows[0]);
     return WEFT_OK;
@@ -505,6 +530,7 @@ static void look(struct weft_timer *timer)
 {
     struct client_staging *staging = weft_container_of(timer, struct client_staging, timer);
     struct weft_session *session = weft_container_of(staging, struct weft_session, staging);
+    const uint64_t quiet_since_ns = staging->quiet_since_ns;
     uint64_t now_ns = weft_now_ns(session->env), posted_before = 0, posted = 0;
     struct weft_list *node, *spare;
     bool waiting = false;
@@ -519,7 +545,8 @@ static void look(struct weft_timer *timer)
         posted += stage->posted;
         waiting = waiting || stage->posted < stage->pieces;
     }
-    if (take_landed(session) || posted != posted_before) staging->quiet_since_ns = now_ns;
+    const bool came = take_landed(session) || posted != posted_before;
+    staging->quiet_since_ns = came ? now_ns : quiet_since_ns; /* those who still wait have asked for a look, as if they had just begun */
     if (!waiting && weft_list_empty(&staging->landing)) return;
     uint64_t pause_ns = (now_ns - staging->quiet_since_ns) / 8;
     if (pause_ns < LOOK_NS_MIN) pause_ns = LOOK_NS_MIN;
@@ -537,7 +564,7 @@ void client_stage_opened(struct client_request *request)
 /* Has the input of the next piece come? */
 static enum weft_status filled(struct client_stage *stage, struct window *window, struct weft_error *error)
 {
-    return stage->device->ops->passed(window->filled, error);
+    return stage->device->ops->passed(stage->coded ? stage->begun : window->filled, error);
 }
 
 static enum weft_status is_full(struct weft_session *session, struct client_stage *stage, struct window *window, struct weft_error *error)
@@ -568,6 +595,8 @@ void *client_stage_memory(const struct client_request *request)
 /* What the caller queues from now on comes after all copies of this call, whether they were the last or not. */
 static enum weft_status hand_over(struct client_stage *stage, struct window *unused, struct weft_error *error)
 {
+    if (stage->coded) /* whatever the codec has queued, also of a call that has failed: it reads and writes the caller's buffers */
+        WEFT_TRY(stage->device->ops->record(stage->windows[0].emptied, stage->device->coding, error));
     for (uint32_t w = 0; w < WINDOWS; w++) {
         WEFT_TRY(stage->device->ops->wait(stage->stream, stage->windows[w].filled, error));
         WEFT_TRY(stage->device->ops->wait(stage->stream, stage->windows[w].emptied, error));
@@ -577,6 +606,7 @@ static enum weft_status hand_over(struct client_stage *stage, struct window *unu
 
 enum weft_status client_stage_land(struct client_request *request, struct weft_error *error)
 {
+    if (request->stage->coded) return WEFT_OK; /* the codec wrote it where it belongs */
     return on_device(request->stage, empty, &request->stage->windows[0], error);
 }
 

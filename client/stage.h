@@ -7,6 +7,9 @@
  * an operation of its own to the group, and all of them keep the call's place in the order of operations. Long calls on host
  * memory are cut the same way, without windows, where ranks of the job have devices: so that ranks of both kinds agree.
  *
+ * Where a tensor's codec works on the device (coding.h) there are no windows: its bytes are all that crosses, and the call waits
+ * for what came before it on the caller's stream, as it waits for windows to fill.
+ *
  * The request is done when the last copy up is queued and the caller's stream has been told to wait for it; the windows come
  * back to the session when the copies have really ended. The caller's thread takes stages and starts them, the engine's does
  * the rest. */
@@ -52,9 +55,10 @@ void client_staging_free(struct weft_session *session);
  * is on its stream. An error: nothing is queued for it, the call is not made. */
 enum weft_status client_stage_start(struct client_request *request, struct client_extents extents);
 /* The same for an operation of a tensor, in one piece: extents elements of request->in and out, which host_in_out and host_out_out
- * take the place of. out_holds: what `out` holds is wanted, too. */
+ * take the place of. out_holds: what `out` holds is wanted, too. may_code: where the tensor's codec can work on that device (coding.h)
+ * nothing is copied, in and out stay what they are, and host_in_out and host_out_out untouched. */
 enum weft_status client_stage_start_tensor(struct client_request *request, enum weft_memory_kind memory, void *stream,
-                                           struct client_extents extents, bool out_holds, const void **host_in_out, void **host_out_out);
+                                           struct client_extents extents, bool out_holds, bool may_code, const void **host_in_out, void **host_out_out);
 /* Engine: run resume(request) as soon as the input of a tensor's operation has come; perhaps now. */
 void client_stage_await(struct client_request *request, void (*resume)(struct client_request *request));
 /* Caller's thread: the call does not start after all. */

@@ -125,14 +125,24 @@ static enum weft_status check_elastic(struct weft_session *session, const struct
                         "take none", tensor->name, chosen ? "codec auto" : "an optimiser");
 }
 
-static bool declared_or_failed(void *context)
+static bool declared(struct weft_session *session)
 {
-    struct weft_session *session = context;
-    if (client_failed(session) < 0 || client_parted(session)) return true;
     pthread_mutex_lock(&session->control.lock);
     bool there = session->control.declared != NULL;
     pthread_mutex_unlock(&session->control.lock);
     return there;
+}
+
+/* A loss leaves the declaration with no answer; but what the others have declared before this rank came is answered at once. */
+static bool answer_lost(struct weft_session *session)
+{
+    return client_parted(session) && session->tensor_count >= session->control.tensors;
+}
+
+static bool declared_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    return client_failed(session) < 0 || answer_lost(session) || declared(session);
 }
 
 static enum weft_status wait_declared(struct weft_session *session, const struct weft_tensor *tensor, Weft__Control__Control **answer_out)
@@ -144,8 +154,13 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
                     "rank %u declared tensor '%s' and waited %.1f s for the other workers to declare it and the shards to take it",
                     session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9);
     }
-    if (client_parted(session))
-        client_fail(session, WEFT_ERR_PEER_LOST, true, "rank %u: a rank was lost while tensor '%s' was being declared", session->rank, tensor->name);
+    if (!declared(session) && answer_lost(session)) { /* what was agreed before the loss holds */
+        char text[sizeof session->parting.text];
+        pthread_mutex_lock(&session->parting.lock);
+        snprintf(text, sizeof text, "%s", session->parting.text);
+        pthread_mutex_unlock(&session->parting.lock);
+        client_fail(session, WEFT_ERR_PEER_LOST, true, "rank %u: %.300s, while tensor '%s' was being declared", session->rank, text, tensor->name);
+    }
     WEFT_TRY(client_usable(session));
     pthread_mutex_lock(&session->control.lock);
     *answer_out = session->control.declared;
@@ -324,6 +339,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     struct weft_env *env = tensor->session->env;
     weft_list_remove(&tensor->session_link);
     weft_list_remove(&tensor->batch_link);
+    if (tensor->session->pid != weft_process_id()) weft_codec_forked(tensor->codec);
     weft_codec_free(tensor->codec);
     weft_free_bytes(env, tensor->chunks);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
@@ -362,7 +378,7 @@ void client_tensor_release(struct weft_tensor *tensor)
 
 void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes)
 {
-    static const char *const names[] = {"operation", "init", "push_pull", "push", "pull"};
+    static const char *const names[] = {"operation", "init", "push_pull", "push", "pull", "state_save", "state_load"};
     snprintf(out, out_bytes, "%s of tensor '%.100s' step %llu", names[tensor->op.kind], tensor->name,
              (unsigned long long)tensor->op.step);
 }

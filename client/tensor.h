@@ -34,7 +34,8 @@ struct client_chunk {
     struct weft_completion sent, received;
 };
 
-enum client_op_kind { CLIENT_OP_NONE = 0, CLIENT_OP_INIT, CLIENT_OP_PUSH_PULL, CLIENT_OP_PUSH, CLIENT_OP_PULL };
+enum client_op_kind { CLIENT_OP_NONE = 0, CLIENT_OP_INIT, CLIENT_OP_PUSH_PULL, CLIENT_OP_PUSH, CLIENT_OP_PULL,
+                      CLIENT_OP_STATE_PULL, CLIENT_OP_STATE_INIT };
 
 struct client_tensor_op {
     enum client_op_kind kind;
@@ -46,11 +47,11 @@ struct client_tensor_op {
     struct weft_tensor *leader;    /* all-reduce mode: whose operation carries it (batch.h); NULL: its own alone */
     float *scaled;                 /* where weight * gradient + carry goes; NULL: the gradient goes as it is */
     bool scaled_ready;             /* engine's */
-    bool arrived;                  /* engine's: the input is in host memory */
+    bool arrived;                  /* engine's: the input is in host memory, or its codec can read it on the device */
     /* engine's */
     uint64_t work_at;              /* elements done by the running computation */
     uint32_t chunks_scaled;        /* server mode: chunks whose scaled gradient is ready and on its way */
-    uint32_t round;                /* of the codec; 0 for dense */
+    uint32_t round;                /* of the codec; 0 for dense; of the STATE kinds enum weft_wire_part */
     uint32_t chunk_first, chunk_count; /* server mode: the chunks it uses */
     uint32_t results_left;         /* chunks whose result has not come */
     uint32_t in_transport;         /* sends and accepts whose buffers the transport holds; a task that is computing */
@@ -99,6 +100,7 @@ struct weft_tensor {
     /* the caller's */
     enum weft_memory_kind memory;      /* of what push_pull, push and pull are given */
     void *stream;
+    bool stays_home;                   /* buffers on a device, and the codec on the host: it has been said why */
     bool initialised;
     uint64_t last_step;                /* of the last push or push_pull; 0: none */
     _Atomic bool busy;
@@ -131,8 +133,13 @@ void client_tensor_free(struct weft_tensor *tensor);
 enum weft_status client_tensor_need_scratch(struct weft_tensor *tensor);
 /* Caller: the tensor's one operation starts. WEFT_ERR_STATE when the last one is still open. */
 enum weft_status client_tensor_take(struct weft_tensor *tensor, const char *call);
+/* Caller, for what is saved and restored: there is one state between steps. WEFT_ERR_STATE inside one, WEFT_ERR_INVALID for NULL. */
+enum weft_status client_tensor_between_steps(struct weft_tensor *tensor, const void *buffer, const char *call);
 /* Caller: rank 0's weights to the shards (push_pull.c). */
 enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights, struct weft_request *request);
+/* Caller: part `part` of what the shards remember into `out`, or rank 0's `in` to them (push_pull.c). */
+enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in, float *out,
+                                           struct weft_request *request);
 /* Engine: from client_request_complete. */
 void client_tensor_release(struct weft_tensor *tensor);
 /* Engine: its operation cannot end well: the session fails with a sentence that names it. */

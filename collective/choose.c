@@ -12,7 +12,8 @@
  * width of an f32 over the element. A plan that needs pieces of one length is out where they differ, one that does not
  * evaluate T where `reproducible` is asked. Of equal times the plan of lower number wins.
  *
- * Where the group knows its hosts, the ranks of one share its links: among_hosts says what that does to each flat plan.
+ * Where the group knows its hosts, the ranks of one share its links: among_hosts says what that does to each flat plan. Where it knows
+ * how fast the links of each are, direct's slices may follow them (hosts->shares): the better of both counts.
  *
  * Pure, and made only of what all ranks of a matching call share: every rank chooses alike. */
 #include "collective/plan.h"
@@ -45,7 +46,8 @@ struct model {
     double eager;               /* bytes of the longest message that needs no grant */
     double crowd;               /* e */
     uint64_t window;
-    double hosts, share;        /* hosts of the group, and ranks of the largest: they share its links; 1, 1 where that is not known */
+    double hosts, share;        /* hosts of the group, and ranks of the largest; 1, 1 where that is not known */
+    double meet;                /* of them, those that share one link */
     double local_a, local_b;    /* inside a host */
 };
 
@@ -95,15 +97,44 @@ static double all_at_once(const struct model *m, double phases, double chunks, d
     return trips * trip(m, piece / chunks) + moves(m, phases * others * chunks, phases * others * piece * crossed * incast(m, others));
 }
 
+/* An all_reduce whose slices are as hosts->shares: rank i moves n (1 + (p-2) w) each way, w its part of the vector. */
+static double time_shares(const struct weft_plan_question *q, const struct model *m)
+{
+    const uint32_t *shares = q->hosts->shares, *speeds = q->hosts->speeds;
+    double parts = shares[q->ranks], slowest = 0, longest = 0;
+    uint32_t least = UINT32_MAX;
+    for (uint32_t r = 0; r < q->ranks; r++) least = speeds[r] < least ? speeds[r] : least;
+    for (uint32_t r = 0; r < q->ranks; r++) {
+        double part = (shares[r + 1] - shares[r]) / parts, bytes = m->n * (1 + (m->p - 2) * part);
+        slowest = larger(slowest, bytes * m->b * least / speeds[r]);
+        longest = larger(longest, part);
+    }
+    double most = m->chunk * shorter(1, (double)m->window / (2 * m->p)), others = m->p - 1, slice = longest * m->n;
+    double chunks = pieces_of(slice, (double)plan_shares_chunk((uint64_t)slice, (uint64_t)most));
+    double again = m->n > CACHE_BYTES ? m->d * 2 * (1 - CACHE_BYTES / m->n) : 0, alone = 1 / chunks; /* the first C and the last R are */
+    double trips = larger(2, 4 * others * chunks / (double)m->window);
+    return trips * trip(m, slice / chunks) + moves(m, 2 * others * chunks, 0) + slowest * (1.05 + alone) * incast(m, others) + others * slice * (m->g + again);
+}
+static bool can_share(const struct weft_plan_question *q)
+{
+    return q->kind == WEFT_COLL_ALL_REDUCE && q->hosts && q->hosts->shares && q->hosts->lanes == 1;
+}
+
+static double time_equal_slices(const struct model *m)
+{
+    double others = m->p - 1, slice = m->n / m->p, chunks = pieces_of(slice, m->chunk * (double)m->window / (2 * m->p));
+    /* All contributions of a chunk lie in memory before they are folded: what the cache does not hold is passed over again. */
+    double again = m->n > CACHE_BYTES ? m->d * 2 * (1 - CACHE_BYTES / m->n) : 0;
+    return all_at_once(m, 2, chunks, slice) + others * slice * (m->g + again);
+}
+
 static double time_direct(const struct weft_plan_question *q, const struct model *m)
 {
     double others = m->p - 1, slice = m->n / m->p;
     switch (q->kind) {
     case WEFT_COLL_ALL_REDUCE: {
-        double chunks = pieces_of(slice, m->chunk * (double)m->window / (2 * m->p));
-        /* All contributions of a chunk lie in memory before they are folded: what the cache does not hold is passed over again. */
-        double again = m->n > CACHE_BYTES ? m->d * 2 * (1 - CACHE_BYTES / m->n) : 0;
-        return all_at_once(m, 2, chunks, slice) + others * slice * (m->g + again);
+        double equal = time_equal_slices(m);
+        return can_share(q) ? shorter(equal, time_shares(q, m)) : equal;
     }
     case WEFT_COLL_REDUCE:
         return 2 * m->a + moves(m, 2 * others, others * slice * (1 + incast(m, others))) + others * slice * m->g;
@@ -134,8 +165,10 @@ static double time_doubling(const struct weft_plan_question *q, const struct mod
     for (uint32_t rest = q->ranks, before; before = rest & (~rest + 1), rest ^= before;)
         if ((rest & (~rest + 1)) / before > fan) fan = (rest & (~rest + 1)) / before;
     double bytes = m->n * (1 + (1.1 * floor2 - 1 + (blocks > 1 ? 2.6 + 0.9 * fan : 0)) * m->wide);
-    return rounds * trip(m, shorter(m->n, m->chunk)) + moves(m, rounds * pieces_of(m->n, m->chunk), bytes) +
-           rounds * m->n * m->wide * (m->g + m->d);
+    /* Scratch holds a few chunks: on links of long latency each but the first waits for all but one of its rounds (as weft sim has it). */
+    double pieces = pieces_of(m->n, m->chunk), moved = moves(m, rounds * pieces, bytes) + rounds * m->n * m->wide * (m->g + m->d);
+    double one = trip(m, shorter(m->n, m->chunk)), stall = (pieces - 1) * (rounds - 1) * one * (blocks > 1 ? 1.6 : 1);
+    return rounds * one + sqrt(moved * moved + stall * stall);
 }
 
 static double time_halving(const struct weft_plan_question *q, const struct model *m)
@@ -155,8 +188,17 @@ static double time_halving(const struct weft_plan_question *q, const struct mode
     double segments = pieces_of(m->n, 2 * m->chunk);
     double piece = shorter(m->n, 2 * m->chunk), latency = 0;
     for (double t = 0; t < rounds / 2; t++) latency += 2 * trip(m, piece /= 2);
-    bytes *= 1 + 0.2 * (1 - 1 / sqrt(segments)); /* two segments at a time do not quite fill the link */
+    bytes *= 1 + 0.2 * (1 - 1 / sqrt(segments)); /* two segments at a time do not quite fill the link, */
+    latency += 2 * (segments - 1) / larger(1, segments / 2) * trip(m, shorter(m->n, 2 * m->chunk) / 2); /* and wait for each other's turn */
     return latency * larger(1, segments / 2) + moves(m, (rounds + fan) * segments, bytes) + m->n * m->wide * (m->g + m->d);
+}
+
+/* Of all ranks, not between hosts: there chunks are the hierarchy's. */
+static double time_long_halving(const struct weft_plan_question *q, const struct model *m)
+{
+    struct model of_plan = *m;
+    of_plan.chunk = (double)plan_halving_chunk(q->ranks, (uint64_t)m->chunk);
+    return time_halving(q, &of_plan);
 }
 
 static double time_double_tree(const struct weft_plan_question *q, const struct model *m)
@@ -215,9 +257,21 @@ static double time_host_pieces(const struct weft_plan_question *q, const struct 
     double others = m->share - 1, chunk = sums ? shorter(m->chunk, m->chunk * (double)m->window / (2 * (m->share + m->hosts))) : m->chunk;
     double chunks = pieces_of(m->n, chunk), steps = m->hosts * (2 * others + 3) * chunks, waves = larger(1, steps / (double)m->window * (sums ? 1 : 0.5));
     double local_o = larger(INJECT_NS_MIN, m->local_a * INJECT_SHARE);
-    double across = (m->hosts - 1) * (chunks * m->o + m->n * (sums ? m->wide : 1) * m->b * m->share);
+    double across = (m->hosts - 1) * (chunks * m->o + m->n * (sums ? m->wide : 1) * m->b * m->meet);
     double inside = m->hosts * others * (chunks * (m->o < local_o ? m->o : local_o) + m->n * (m->local_b + (sums ? m->g : 0)));
     return waves * trip(m, shorter(m->n, chunk)) + 2 * m->local_a + larger(across, inside) + (sums ? m->hosts * m->n * m->wide * m->g : 0);
+}
+
+/* Lanes as long as their links are fast end together: how much sooner than equal ones, which wait for the slowest. */
+static double lane_pace(const struct weft_plan_hosts *hosts)
+{
+    uint32_t least = UINT32_MAX;
+    if (!hosts->lane_shares) return 1;
+    for (uint32_t l = 0; l < hosts->lanes; l++) {
+        uint32_t share = hosts->lane_shares[l + 1] - hosts->lane_shares[l];
+        if (share > 0 && share < least) least = share;
+    }
+    return (double)least * hosts->lanes / hosts->lane_shares[hosts->lanes];
 }
 
 /* The own lanes of a host together carry the vector once, whatever their number; two exchanges inside the host around it. */
@@ -230,7 +284,7 @@ static double time_hierarchy(const struct weft_plan_question *q, const struct mo
     across.p = m->hosts;
     across.log2 = log2_up(hosts.ranks);
     across.n = m->n / m->share;
-    across.b = m->b * m->share;
+    across.b = m->b * m->meet * lane_pace(q->hosts);
     local.a = m->local_a, local.b = m->local_b;
     local.o = larger(INJECT_NS_MIN, m->local_a * INJECT_SHARE);
     bool sums = q->kind == WEFT_COLL_ALL_REDUCE;
@@ -239,7 +293,9 @@ static double time_hierarchy(const struct weft_plan_question *q, const struct mo
     double inside = 2 * trip(&local, shorter(across.n, m->chunk)) + moves(&local, 2 * others * chunks, 2 * others * across.n) + (sums ? others * across.n * (m->g + 2 * m->d) : 0);
     if (!sums) return inside + time_direct(&hosts, &across);
     bool shorts = hosts.ranks == 2 || across.n <= 4096.0 * (double)q->elem_bytes;
-    return inside + (shorts ? time_doubling(&hosts, &across) : time_halving(&hosts, &across));
+    double between = shorts ? time_doubling(&hosts, &across) : time_halving(&hosts, &across);
+    /* Of several chunks one is inside hosts while the one before is between them: half of the shorter way hides, as weft sim has it. */
+    return larger(inside, between) + shorter(inside, between) * (0.5 + 0.5 / chunks);
 }
 
 /* A plan that knows nothing of hosts, in a group that has several with several ranks each: what of its messages stays inside
@@ -249,15 +305,15 @@ static struct model among_hosts(const struct weft_plan_question *q, const struct
     struct model flat = *m;
     if (m->share <= 1 || plan == WEFT_PLAN_HIERARCHY) return flat;
     double log2_hosts = log2_up(q->hosts->count), log2_share = larger(0, m->log2 - log2_hosts), near = (m->share - 1) / (m->p - 1);
-    bool in_line = plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE;
+    bool in_line = plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE; /* they go host by host */
     bool by_distance = plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING || plan == WEFT_PLAN_BINOMIAL || plan == WEFT_PLAN_PAT ||
                        (plan == WEFT_PLAN_DIRECT && (q->kind == WEFT_COLL_BROADCAST || q->kind == WEFT_COLL_BARRIER));
-    if (!q->hosts->together && plan != WEFT_PLAN_RING) { /* the ring goes host by host */
+    if (!q->hosts->together && !in_line) {
         flat.b *= m->share;
     } else if (by_distance) {
         flat.a = (log2_hosts * m->a + log2_share * m->local_a) / m->log2;
         if (plan == WEFT_PLAN_HALVING && q->hosts->subtrees) flat.b += m->local_b; /* near halves are large, far ones small */
-        else if (plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING) flat.b = (log2_hosts * m->b * m->share + log2_share * m->local_b) / m->log2;
+        else if (plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING) flat.b = (log2_hosts * m->b * m->meet + log2_share * m->local_b) / m->log2;
         else if (plan == WEFT_PLAN_PAT) flat.b *= 1 + 0.3 * (m->share - 1); /* far links carry least, as weft sim has it */
         else flat.b = (log2_hosts * m->b + log2_share * m->local_b) / m->log2;
     } else if (in_line) { /* most neighbours share a host; the slower kind of link sets the pace */
@@ -265,14 +321,14 @@ static struct model among_hosts(const struct weft_plan_question *q, const struct
         flat.a = m->a * hops_across + m->local_a * (1 - hops_across);
         flat.b = larger(m->b, m->local_b);
     } else {
-        flat.b = m->b * m->share * (1 - near) + m->local_b * near;
+        flat.b = m->b * m->meet * (1 - near) + m->local_b * near;
     }
     return flat;
 }
 
 typedef double (*time_fn)(const struct weft_plan_question *q, const struct model *m);
 static const time_fn times[WEFT_PLAN_COUNT] = {
-    [WEFT_PLAN_DIRECT] = time_direct, [WEFT_PLAN_RING] = time_ring, [WEFT_PLAN_DOUBLING] = time_doubling, [WEFT_PLAN_HALVING] = time_halving,
+    [WEFT_PLAN_DIRECT] = time_direct, [WEFT_PLAN_RING] = time_ring, [WEFT_PLAN_DOUBLING] = time_doubling, [WEFT_PLAN_HALVING] = time_long_halving,
     [WEFT_PLAN_DOUBLE_TREE] = time_double_tree, [WEFT_PLAN_BRUCK] = time_bruck, [WEFT_PLAN_PAT] = time_pat, [WEFT_PLAN_HIERARCHY] = time_hierarchy, [WEFT_PLAN_CHAIN] = time_chain, [WEFT_PLAN_BINOMIAL] = time_binomial,
 };
 
@@ -294,7 +350,7 @@ static struct model model_of(const struct weft_plan_question *q)
     if (q->cost && q->cost->incast_milli) m.crowd = q->cost->incast_milli * 1e-3;
     if (q->cost && q->cost->eager_bytes) m.eager = (double)q->cost->eager_bytes;
     m.wide = q->wide_bytes > q->elem_bytes ? (double)q->wide_bytes / (double)q->elem_bytes : 1;
-    m.chunk = q->chunk_bytes ? (double)q->chunk_bytes : 1u << 20;
+    m.chunk = q->chunk_bytes ? (double)q->chunk_bytes : WEFT_COLL_CHUNK_BYTES;
     m.window = q->window ? q->window : 16;
     m.log2 = log2_up(q->ranks);
     bool local_known = q->local_cost && q->local_cost->bytes_per_second > 0, several = q->hosts && q->hosts->count > 1;
@@ -302,6 +358,7 @@ static struct model model_of(const struct weft_plan_question *q)
     m.local_b = local_known ? 1e9 / (double)q->local_cost->bytes_per_second : m.b < LOCAL_BYTE_NS ? m.b : LOCAL_BYTE_NS;
     m.hosts = several ? q->hosts->count : 1;
     m.share = several ? q->hosts->lanes : 1;
+    m.meet = several && q->hosts->rails > 1 ? larger(1, m.share / q->hosts->rails) : m.share;
     return m;
 }
 
@@ -311,6 +368,12 @@ static bool fits(const struct weft_plan_question *q, enum weft_plan_id plan)
     bool levels = q->hosts && q->hosts->count > 1 && q->hosts->lanes > 1; /* else the hierarchy is only taken where it is told */
     if (plan == WEFT_PLAN_HIERARCHY && !levels && !(q->hosts && q->told == plan)) return false;
     return (!q->reproducible || weft_plan_reproducible(plan, q->hosts)) && (!q->unequal || weft_plan_cuts(plan, q->kind));
+}
+
+bool weft_plan_shares(const struct weft_plan_question *q)
+{
+    struct model m = model_of(q);
+    return can_share(q) && time_shares(q, &m) < time_equal_slices(&m);
 }
 
 enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t times_ns_out[WEFT_PLAN_COUNT])
@@ -365,6 +428,12 @@ size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t o
     n = snprintf(out + used, out_bytes - used, " with %s latency %.1f us, %.2f GB/s%s", known ? "measured" : "assumed", m.a * 1e-3, 1 / m.b,
                  q->reproducible ? ", reproducible asked" : "");
     used += n < 0 ? 0 : (size_t)n;
+    if (used < out_bytes && q->hosts && q->hosts->number) {
+        bool cut = weft_plan_shares(q), turned = !q->hosts->rising;
+        n = snprintf(out + used, out_bytes - used, "%s%s%s", turned || cut ? "; by measured links:" : "", turned ? " the round" : "",
+                     cut ? " slices of direct" : "");
+        used += n < 0 ? 0 : (size_t)n;
+    }
     if (used >= out_bytes || m.share <= 1) return used;
     n = snprintf(out + used, out_bytes - used, "; %u hosts of up to %u ranks, inside %s %.1f us, %.2f GB/s", q->hosts->count, q->hosts->lanes,
                  q->local_cost && q->local_cost->bytes_per_second ? "measured" : "assumed", m.local_a * 1e-3, 1 / m.local_b);

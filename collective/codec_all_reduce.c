@@ -18,17 +18,26 @@
  * group lives on, and a trainer may skip the step. Nothing of the codec's state is committed here.
  *
  * The codec's arithmetic on more than a slice of elements is a task of the loop's compute thread: until the task is
- * done the operation is nobody's but the task's, and stands in group->computing instead of having a collective. */
+ * done the operation is nobody's but the task's, and stands in group->computing instead of having a collective.
+ *
+ * A codec on a device (weft_codec_create_on) answers an encode with WEFT_IN_PROGRESS until its bytes have come. The operation then
+ * stays in group->computing and looks again by a timer, soon at first, then after an eighth of the time that it has waited; an
+ * encode that was done before gives its bytes again, so the arithmetic is simply called again when all are there. */
 #include "collective/codec_shared.h"
 #include "collective/internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#define LOOK_NS_MIN (WEFT_MS(1) / 50)
+#define LOOK_NS_MAX WEFT_MS(1)
+
 struct codec_op {
     struct weft_group *group;
     struct weft_list link;        /* group->idle_codecs while idle, group->computing while a task runs */
     struct weft_task task;
+    struct weft_timer timer;      /* while a device encodes */
+    uint64_t quiet_since_ns, until_ns; /* it has not answered since; until when it may take */
     struct weft_coll_coded members[WEFT_CODEC_TOGETHER_MAX]; /* codecs and buffers borrowed */
     uint32_t count;               /* of members; above 1 all rounds are sums */
     struct weft_codec_spec spec;
@@ -42,6 +51,7 @@ struct codec_op {
     uint32_t round, rounds;
     struct weft_coll *colls[WEFT_CODEC_ROUNDS_MAX]; /* prepared and not launched; else NULL */
     bool poisoned;                /* this rank's gradient is not finite */
+    bool taken;                   /* this round's result: what is left of the task is its next encode */
     enum weft_status computed;    /* what the arithmetic answered ... */
     uint32_t at_rank;             /* ... and whose contribution was at fault; UINT32_MAX: not known */
     bool not_finite;              /* some rank's gradient */
@@ -53,6 +63,7 @@ struct codec_op {
 };
 
 static void round_done(void *context, enum weft_status status, const char *text);
+static void look_again(struct weft_timer *timer);
 
 static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
@@ -132,6 +143,8 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     op->shape = *shape;
     op->combiner = NULL;
     weft_task_init(&op->task);
+    weft_timer_init(&op->timer, look_again);
+    op->taken = false;
     weft_list_init(&op->link);
     op->round = 0;
     op->shares = shares;
@@ -201,7 +214,7 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t round, uint32_t
     uint8_t *contribution = op->contribution + index * bytes_max;
     enum weft_status status = weft_codec_encode(member->codec, round, round == 0 ? member->grad : NULL,
                                                 round == 0 ? member->grad_scale : 1.0f, contribution, &bytes);
-    if (status < 0 && status != WEFT_ERR_INVALID) return status;
+    if (status == WEFT_IN_PROGRESS || (status < 0 && status != WEFT_ERR_INVALID)) return status;
     const bool poisoned = status == WEFT_ERR_INVALID;
     op->poisoned |= poisoned;
     if (op->shares) return codec_shared_cut(&op->shared, contribution, bytes, poisoned);
@@ -216,9 +229,14 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t round, uint32_t
 
 static enum weft_status encode(struct codec_op *op, uint32_t round)
 {
-    op->poisoned = false;
-    for (uint32_t i = 0; i < op->count; i++) WEFT_TRY(encode_one(op, round, i));
-    return WEFT_OK;
+    enum weft_status all = WEFT_OK;
+    if (op->computed == WEFT_OK) op->poisoned = false;
+    for (uint32_t i = 0; i < op->count; i++) {
+        const enum weft_status status = encode_one(op, round, i);
+        WEFT_TRY(status);
+        if (status == WEFT_IN_PROGRESS) all = status; /* the others' kernels go beside it */
+    }
+    return all;
 }
 
 static enum weft_status finish(struct codec_op *op)
@@ -283,13 +301,24 @@ static void run_first(struct weft_task *task)
 static void run_round(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
-    op->computed = op->shares ? take_shared(op) : sums(op, op->round) ? take_sum(op) : take_gathered(op);
-    if (op->computed < 0 || (op->shares && op->round == 0)) return;
+    if (!op->taken) {
+        op->computed = op->shares ? take_shared(op) : sums(op, op->round) ? take_sum(op) : take_gathered(op);
+        if (op->computed < 0 || (op->shares && op->round == 0)) return;
+        op->taken = true;
+    }
     if (op->round + 1 < op->rounds) op->computed = encode(op, op->round + 1);
     else op->computed = finish(op);
 }
 
 /* ---- and what follows from it, on the loop ---- */
+
+/* In a device's own words, if it is one that has failed. */
+static const char *trouble(const struct codec_op *op)
+{
+    for (uint32_t i = 0; i < op->count; i++)
+        if (weft_codec_trouble(op->members[i].codec)[0]) return weft_codec_trouble(op->members[i].codec);
+    return weft_status_text(op->computed);
+}
 
 static void say_why(struct codec_op *op)
 {
@@ -301,12 +330,35 @@ static void say_why(struct codec_op *op)
                  "the loss scale", name);
     else if (op->at_rank != UINT32_MAX)
         snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name, weft_status_text(op->computed));
-    else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", weft_status_text(op->computed));
+    else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", trouble(op));
+}
+
+static uint64_t until(uint64_t now_ns, uint64_t later_ns) { return later_ns < WEFT_NEVER - now_ns ? now_ns + later_ns : WEFT_NEVER; }
+
+/* A device has work of this operation; nothing here waits for it. WEFT_ERR_NO_MEMORY: nobody will look. */
+static enum weft_status look_later(struct codec_op *op, bool first)
+{
+    struct weft_group *group = op->group;
+    const uint64_t now_ns = weft_now_ns(group->env);
+    if (first) op->quiet_since_ns = now_ns;
+    uint64_t pause_ns = (now_ns - op->quiet_since_ns) / 8;
+    if (pause_ns < LOOK_NS_MIN) pause_ns = LOOK_NS_MIN;
+    if (pause_ns > LOOK_NS_MAX) pause_ns = LOOK_NS_MAX;
+    WEFT_TRY(weft_timer_start(group->loop, &op->timer, now_ns + pause_ns));
+    weft_list_append(&group->computing, &op->link);
+    return WEFT_OK;
+}
+
+static void look_later_or_end(struct codec_op *op, bool first)
+{
+    if (look_later(op, first) < 0) op_end(op, WEFT_ERR_NO_MEMORY, "no memory for a timer");
 }
 
 static void first_computed(struct codec_op *op)
 {
-    if (op->computed < 0) {
+    if (op->computed == WEFT_IN_PROGRESS) {
+        look_later_or_end(op, true);
+    } else if (op->computed < 0) {
         say_why(op);
         op_end(op, op->computed, op->text);
     } else {
@@ -316,6 +368,11 @@ static void first_computed(struct codec_op *op)
 
 static void round_computed(struct codec_op *op)
 {
+    if (op->computed == WEFT_IN_PROGRESS) {
+        look_later_or_end(op, true);
+        return;
+    }
+    op->taken = false;
     if (op->computed == WEFT_OK && ++op->round < op->rounds) {
         launch(op);
         return;
@@ -340,7 +397,7 @@ static void task_done(struct weft_task *task)
 static bool compute_apart(struct codec_op *op, void (*run)(struct weft_task *task))
 {
     uint64_t elements = op->count * weft_shape_elems(&op->shape);
-    op->computed = WEFT_OK;
+    if (op->computed != WEFT_IN_PROGRESS) op->computed = WEFT_OK;
     op->not_finite = false;
     op->at_rank = UINT32_MAX;
     op->task.run = run;
@@ -354,9 +411,35 @@ static bool compute_apart(struct codec_op *op, void (*run)(struct weft_task *tas
     return true;
 }
 
+/* Have all devices come to what was queued? A failed one is asked again by the encode, which has the words. */
+static bool devices_ready(const struct codec_op *op)
+{
+    for (uint32_t i = 0; i < op->count; i++)
+        if (weft_codec_pending(op->members[i].codec) == WEFT_IN_PROGRESS) return false;
+    return true;
+}
+
+static void look_again(struct weft_timer *timer)
+{
+    struct codec_op *op = weft_container_of(timer, struct codec_op, timer);
+    struct weft_group *group = op->group;
+    weft_list_remove(&op->link);
+    if (group->fail_status < 0) {
+        op_end(op, group->fail_status, group->fail_text);
+    } else if (weft_now_ns(group->env) > op->until_ns) {
+        op_end(op, WEFT_ERR_DEADLINE, "the device of this rank has not encoded its gradient in time");
+    } else if (!devices_ready(op)) {
+        look_later_or_end(op, false);
+    } else if (!compute_apart(op, op->task.run)) {
+        if (op->task.run == run_first) first_computed(op);
+        else round_computed(op);
+    }
+}
+
 static void round_done(void *context, enum weft_status status, const char *text)
 {
     struct codec_op *op = context;
+    op->computed = WEFT_OK;
     if (status < 0) op_end(op, status, text);
     else if (!compute_apart(op, run_round)) round_computed(op);
 }
@@ -365,6 +448,7 @@ void codec_close(struct weft_group *group, enum weft_status status, const char *
 {
     while (!weft_list_empty(&group->computing)) {
         struct codec_op *op = weft_list_first(&group->computing, struct codec_op, link);
+        weft_timer_stop(group->loop, &op->timer);
         weft_loop_compute_cancel(group->loop, &op->task);
         weft_list_remove(&op->link);
         op_end(op, status, text);
@@ -401,12 +485,19 @@ enum weft_status weft_coll_codec_all_reduce_many(struct weft_group *group, const
     op->result_scale = result_scale;
     op->done = done;
     op->context = context;
+    op->computed = WEFT_OK;
+    op->until_ns = until(weft_now_ns(group->env), deadline_ns ? deadline_ns : group->deadline_ns);
     uint64_t sequence = group->sequence;
     enum weft_status status = WEFT_OK;
     for (uint32_t round = 0; round < op->rounds && status == WEFT_OK; round++) status = prepare_round(op, round, deadline_ns, error);
     if (status == WEFT_OK && compute_apart(op, run_first)) return WEFT_IN_PROGRESS;
+    if (status == WEFT_OK && op->computed == WEFT_IN_PROGRESS) {
+        const enum weft_status looks = look_later(op, true);
+        if (looks == WEFT_OK) return WEFT_IN_PROGRESS;
+        op->computed = looks;
+    }
     if (status == WEFT_OK && (status = op->computed) < 0)
-        weft_error_set(error, status, "compressed all_reduce: %s", weft_status_text(status));
+        weft_error_set(error, status, "compressed all_reduce: %s", trouble(op));
     if (status < 0) {
         record_release(op);
         group->sequence = sequence; /* nothing was posted: the numbers are free again */

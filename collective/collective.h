@@ -96,13 +96,29 @@ struct weft_plan_hosts {
     uint32_t count, lanes;           /* hosts; ranks of the largest */
     const uint32_t *host, *place;    /* (ranks,) of a rank: its host, and its place among the ranks of it */
     const uint32_t *members, *first; /* (ranks,) host by host, rising; (count + 1,) where each host begins there */
+    const uint32_t *round, *turn;    /* (ranks,) ranks as rings, chains and double trees go round, host by host; of a rank: its place there */
+    const uint32_t *speeds;          /* (count,) of the link of a host, all its ranks together, in any unit; NULL: alike, or not known */
+    const uint32_t *shares;          /* as in weft_plan_args, of the ranks in a direct all_reduce whose slices follow speeds; NULL: it has none */
+    const uint32_t *lane_shares;     /* likewise of the lanes of the hierarchy's; NULL: equal */
+    uint32_t rails;                  /* links of a host; 0: one, as far as is known */
+    uint64_t number;                 /* of what was measured, goes with the calls it matters to; 0: nothing was */
     bool together;                   /* the ranks of each host are consecutive */
+    bool rising;                     /* round is 0, 1, 2 ... */
     bool subtrees;                   /* T over hosts of T over the ranks of each is T over all */
 };
 size_t weft_plan_hosts_words(uint32_t ranks);
 /* host_of (ranks,): any numbers, equal for ranks that share a host. memory (weft_plan_hosts_words(ranks),), which *out points
  * into. */
 void weft_plan_hosts_make(const uint32_t *host_of, uint32_t ranks, uint32_t *memory, struct weft_plan_hosts *out);
+/* What was measured of their links; the same on all ranks, or calls are refused as mismatched. */
+struct weft_plan_links {
+    const uint32_t *order;       /* (hosts->count,) each host once: as rings go; NULL: as they count */
+    const uint32_t *speeds;      /* (hosts->count,) as above, > 0; NULL: alike */
+    uint32_t rails;              /* links that a host has, which its ranks share out; 0: one */
+    const uint32_t *lane_speeds; /* (hosts->lanes,) of the slowest link that a lane goes over; 0: it is not to be used; NULL: alike */
+};
+/* Once, after weft_plan_hosts_make of the same memory, before a group that has the hosts posts anything. `links` is read here only. */
+void weft_plan_hosts_follow(struct weft_plan_hosts *hosts, uint32_t *memory, uint32_t ranks, const struct weft_plan_links *links);
 
 struct weft_plan_args {
     enum weft_plan_id plan; /* not AUTO */
@@ -117,7 +133,10 @@ struct weft_plan_args {
     /* gather, scatter, all_to_all of pieces whose length each pair knows for itself: its first message travels even when the
      * piece is empty, and says how long the piece is. The same on all ranks. */
     bool own_lengths;
-    const struct weft_plan_hosts *hosts; /* hierarchy, ring: borrowed while the cursor lives */
+    const struct weft_plan_hosts *hosts; /* hierarchy, ring, chain, double_tree: borrowed while the cursor lives */
+    /* direct and ring, all_reduce: slices of unequal length. (ranks + 2,): slice i is [shares[i], shares[i + 1]) of shares[ranks]
+     * parts of the vector, shares[ranks + 1] the longest of these. NULL: equal slices. Bits of a plan of T do not depend on it. */
+    const uint32_t *shares;
 };
 
 /* A plan is a function from a step's number to the step; the cursor only counts. Steps of one rank may
@@ -165,6 +184,8 @@ struct weft_plan_question {
 /* What AUTO means for this call: a pure function of what all ranks share. times_ns_out, may be NULL: the modelled time of each
  * plan, UINT64_MAX for those that do not fit. */
 enum weft_plan_id weft_plan_choose(const struct weft_plan_question *question, uint64_t times_ns_out[WEFT_PLAN_COUNT]);
+/* Does direct, where it is taken for this call, cut its slices by hosts->shares? Where the slowest link has less to carry then. */
+bool weft_plan_shares(const struct weft_plan_question *question);
 /* The modelled time of one-host, all buffers mapped: it is no rival of the others, but taken where all ranks can. processors: of the
  * host, which its ranks share; 0: enough of them. */
 uint64_t weft_plan_one_host_ns(const struct weft_plan_question *question, uint32_t processors);
@@ -175,6 +196,8 @@ size_t weft_plan_explain(const struct weft_plan_question *question, char *out, s
 enum weft_status weft_plans_parse(const char *text, enum weft_plan_id plans[WEFT_COLL_KIND_COUNT], struct weft_error *error);
 
 /* ---- groups ---- */
+/* The longest payload of a message, where nobody says otherwise; halving on many ranks has longer ones (docs/collectives.md). */
+#define WEFT_COLL_CHUNK_BYTES ((size_t)WEFT_CHUNK_KIB << 10)
 struct weft_group;
 /* Plans that AUTO takes, re-tuned by what operations take while the group lives (docs/collectives.md). The same on all ranks. */
 enum weft_retune {
@@ -193,7 +216,7 @@ struct weft_group_options {
     const uint32_t *endpoint_ids;    /* (ranks,) copied */
     uint32_t group_id;               /* 24 bits; (group_id, epoch) names one group of the job and is never used again */
     uint32_t epoch;                  /* of the membership */
-    size_t chunk_bytes;              /* default 1 MiB */
+    size_t chunk_bytes;              /* default WEFT_COLL_CHUNK_BYTES */
     uint32_t inflight_max;           /* messages in flight per operation, default 16 */
     uint32_t operations_max;         /* posted at once, default 1,024: more answer WEFT_ERR_AGAIN */
     uint64_t deadline_ns;            /* default of an operation, default 300 s */
@@ -211,6 +234,10 @@ struct weft_group_options {
     const struct weft_link_cost *local_cost; /* likewise, of the worst link inside a host */
     const struct weft_plan_hosts *hosts; /* borrowed until weft_group_free, may be shared; NULL: not known */
     enum weft_retune retune;         /* default OFF */
+    bool stay;                       /* leave the thread that waits for a rank on its own processor there; default: it may be moved to another
+                                        one of its affinity, which is as before when the call returns (host_apart.c) */
+    bool gone_later;                 /* a rank that is gone already: the group is made, and its first operation says so. Default: it is not made,
+                                      * WEFT_ERR_PEER_LOST */
 };
 void weft_group_options_init(struct weft_group_options *options);
 enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options, struct weft_group **group_out,
@@ -226,6 +253,8 @@ const struct weft_link_cost *weft_group_cost(const struct weft_group *group);
 /* Payload that plan one-host has moved between this rank's memory and the others', each way, so far: it passes the transport
  * by, whose statistics do not know of it. */
 uint64_t weft_group_moved_bytes(const struct weft_group *group);
+/* Has the group ended because a rank that an operation needs had left it in good order? Nobody will report that one as lost. */
+bool weft_group_leaver_missed(const struct weft_group *group);
 /* Does AUTO take the one-host plan for this kind now (the ranks have agreed on it)? */
 bool weft_group_one_host(const struct weft_group *group, enum weft_coll_kind kind);
 /* What WEFT_RETUNE has settled so far, as text for weft_group_plans_read of a later job of as many ranks on as many hosts. Rank

@@ -143,7 +143,7 @@ static bool answer_send(struct weft_group *group, struct answer *answer, struct 
 static void answers_go_on(struct weft_group *group)
 {
     for (uint32_t i = 0; i < GROUP_ANSWERS && group->asked_first != GROUP_NOBODY; i++) {
-        struct answer *answer = &group->answers[i];
+        struct answer *answer = &group->records->answers[i];
         while (!answer->busy && group->asked_first != GROUP_NOBODY) {
             struct control *control = &group->controls[group->asked_first];
             if (!answer_send(group, answer, control)) {
@@ -155,6 +155,9 @@ static void answers_go_on(struct weft_group *group)
             control->asked = false;
         }
     }
+    if (group->asked_first == GROUP_NOBODY) return;
+    group->retry = true; /* all are on their way, perhaps for other groups */
+    group_kick(group);
 }
 
 static void asked(struct weft_group *group, struct control *control, uint64_t sequence)
@@ -183,11 +186,14 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence)
         if (!group->controls[rank].left || group->controls[rank].left_after > sequence) continue;
         char name[128];
         group_describe(group, rank, name, sizeof name);
+        group->leaver_missed = group->fail_status == WEFT_OK && !group->closing;
         group_end(group, WEFT_ERR_PEER_LOST, true, "%s left the group before operation %llu", name, (unsigned long long)sequence);
         return false;
     }
     return true;
 }
+
+bool weft_group_leaver_missed(const struct weft_group *group) { return group->leaver_missed; }
 
 static void left(struct weft_group *group, struct control *control, uint64_t after)
 {
@@ -303,7 +309,7 @@ void control_end_lost(struct weft_group *group)
               (unsigned long long)(oldest ? oldest->sequence : group->sequence), weft_status_text(group->lost_status));
 }
 
-enum weft_status control_start(struct weft_group *group, struct weft_error *error)
+enum weft_status control_start(struct weft_group *group, bool gone_later, struct weft_error *error)
 {
     group->asked_first = GROUP_NOBODY;
     enum weft_status status = news_join(group);
@@ -313,6 +319,6 @@ enum weft_status control_start(struct weft_group *group, struct weft_error *erro
         if (control->peer && weft_peer_status(control->peer) < 0) rank_is_lost(group, control, weft_peer_status(control->peer));
     }
     if (group->lost) control_end_lost(group);
-    if (group->fail_status == WEFT_OK) return WEFT_OK;
+    if (group->fail_status == WEFT_OK || gone_later) return WEFT_OK;
     return weft_error_set(error, group->fail_status, "%s", group->fail_text);
 }

@@ -116,21 +116,22 @@ static void name_many(const struct weft_group *group, const struct weft_coll *co
 }
 
 /* All have called it. A rank waits for its neighbour, and he for his: whoever waits for nobody holds all up; where the
- * waits go round (a link that lost something) it is who has done the fewest steps. */
+ * waits go round (a link that lost something) it is who has done the fewest steps of those that are in the round: others
+ * only wait for one of them. */
 static void name_end_of_waits(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
 {
     const char *phase;
-    uint32_t at = group->rank, least = group->rank, own_peer;
+    uint32_t at = group->rank, own_peer;
     if (!coll_waits(coll, &own_peer, &phase)) own_peer = GROUP_NOBODY;
-    uint32_t next = own_peer;
-    uint64_t fewest = coll->tail;
-    for (uint32_t hops = 0; hops <= group->ranks && next != GROUP_NOBODY; hops++) {
+    uint32_t next = own_peer, least = at;
+    uint64_t fewest = UINT64_MAX;
+    char name[128], other[128];
+    for (uint32_t hops = 0; hops <= 2 * group->ranks && next != GROUP_NOBODY; hops++) {
         at = next;
         next = at == group->rank ? own_peer : group->controls[at].answer_peer;
         uint64_t steps = at == group->rank ? coll->tail : group->controls[at].answer_steps;
-        if (steps < fewest) fewest = steps, least = at;
+        if (hops >= group->ranks && steps < fewest) fewest = steps, least = at; /* by now it goes round */
     }
-    char name[128], other[128];
     if (next == GROUP_NOBODY) {
         group_describe(group, at, name, sizeof name);
         snprintf(out, out_bytes, "all ranks have called it, and it waits for %.100s", name);

@@ -25,7 +25,7 @@ void weft_group_options_init(struct weft_group_options *options)
 {
     memset(options, 0, sizeof *options);
     options->size = sizeof *options;
-    options->chunk_bytes = 1u << 20;
+    options->chunk_bytes = WEFT_COLL_CHUNK_BYTES;
     options->inflight_max = 16;
     options->operations_max = 1024;
     options->deadline_ns = WEFT_SECONDS(300);
@@ -249,6 +249,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->chunk_bytes = options->chunk_bytes;
     group->deadline_ns = options->deadline_ns;
     group->timing_only = options->timing_only;
+    group->stay = options->stay;
     group->alike = options->timing_only ? options->alike : 0;
     group->describe = options->describe;
     group->describe_context = options->describe_context;
@@ -278,7 +279,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     refuse(group, false);
     enum weft_status status = tune_create(group, options->retune);
     if (status < 0) weft_error_set(error, status, "no memory for the group's table of plans");
-    else status = control_start(group, error);
+    else status = control_start(group, options->gone_later, error);
     if (status == WEFT_OK && host_create(group) < 0) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
     if (status < 0) {
         weft_group_free(group);

@@ -4,7 +4,9 @@
  *   host_line.c    a rank's segment: what it writes, who is woken, when it sleeps, who is inside whose buffers
  *   host_run.c     one operation after the other: its phases
  *   host_work.c    the arithmetic on one slice of everybody's buffers
+ *   host_memory.c  what all this is kept in, by all groups together
  *   host_stage.c   the same through memory in between, where buffers are not mapped
+ *   host_apart.c   ranks that share a processor part
  *   host_brief.c   a short one that is announced and over within the call, where the others come at once
  *
  * One pass instead of messages. Every rank announces its call and its buffers in its own segment. Once all have come, rank i
@@ -21,6 +23,7 @@
 #ifndef WEFT_COLLECTIVE_HOST_H
 #define WEFT_COLLECTIVE_HOST_H
 
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "collective/internal.h"
@@ -29,9 +32,10 @@
 enum {
     HOST_RANKS_MAX = 64,
     HOST_WORD_BYTES = 16,       /* contributions up to this lie in the announcement's own line */
-    HOST_SHORT_BYTES = PLAN_ONE_HOST_SHORT, /* up to this behind it */
+    HOST_SHORT_BYTES = PLAN_ONE_HOST_SHORT, /* up to this in a room of the rank */
     HOST_STEP_BYTES = 1 << 20,  /* loaded and stored in one step of the loop */
     HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
+    HOST_ROOM_BYTES = 2 * HOST_SHORT_BYTES,
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
     HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
@@ -50,7 +54,8 @@ enum host_action { HOST_FILL, HOST_SUM, HOST_DRAIN, HOST_ACTIONS };
 struct host_post {
     _Alignas(64) _Atomic uint64_t turn; /* salt + number + 1 */
     uint64_t sequence, count;
-    uint64_t in, out;                   /* HOST_MAPPED: offsets in the memory that peers map; HOST_COPIED: addresses */
+    uint64_t in, out;                   /* HOST_MAPPED: offsets in the memory that peers map; HOST_COPIED: addresses; a short
+                                           one's `in`: the offset of its contribution, where it does not lie in `word` */
     uint8_t kind, dtype, op, flags;
     uint32_t root;
     uint8_t word[HOST_WORD_BYTES];      /* HOST_STAGED: begins with a struct host_stage_word */
@@ -60,18 +65,19 @@ _Static_assert(sizeof(struct host_post) == 64, "an announcement is one line");
 struct host_segment {
     _Alignas(64) _Atomic uint64_t through;  /* salt + number + 1 of the last operation whose slice is done */
     _Alignas(64) _Atomic uint32_t sleeping; /* wake me after you have stored */
-    _Atomic uint32_t processor;             /* on which this rank last announced an operation */
+    _Atomic uint32_t processor;             /* on which this rank last announced an operation; HOST_NO_PROCESSOR: none yet */
     _Alignas(64) _Atomic uint32_t inside;   /* 1: loading and storing in the peers' buffers at this moment */
     _Atomic uint64_t over;                  /* salt + number + 1 of the last operation for which peers' segments were looked at */
     _Alignas(64) _Atomic uint64_t closed;   /* operations with a number below are over here: keep out of my buffers */
+    _Atomic uint64_t calls_at;              /* salt + offset + 1 of a struct host_calls; no such offset: none yet */
     _Alignas(64) _Atomic uint64_t done[HOST_ACTIONS]; /* salt + (number + 1) * HOST_ROUNDS_MAX + rounds */
-    struct {
-        struct host_post post;
-        _Alignas(64) uint8_t data[HOST_SHORT_BYTES];
-    } posts[2];
-    /* The last calls that go by messages, by their number in the group (`turn` is salt + that + 1): a peer that waits here
-     * for one of them sees that this rank calls otherwise. flags: the plan; in: cuts; out: chunk. */
-    struct host_post calls[HOST_CALLS];
+    struct host_post posts[2];
+};
+
+/* The last calls that go by messages, by their number in the group (`turn` is salt + that + 1): a peer that waits for one of them
+ * in memory sees that this rank calls otherwise. flags: the plan; in: cuts; out: chunk. Made with the first one. */
+struct host_calls {
+    struct host_post posts[HOST_CALLS];
 };
 
 /* The payload of COLL_MESSAGE_HOST: between processes of one host, in its own byte order. */
@@ -80,12 +86,22 @@ struct host_offer {
     uint64_t at, salt; /* at: where the segment lies in the sender's memory */
 };
 
-struct host_peer {
+/* A process's memory as it is mapped here; one for all groups of this process that meet it. */
+struct host_place {
     struct weft_mapping mapping;
+    struct host_place *next;
+    uint32_t users;
+};
+
+struct host_peer {
+    const struct host_place *place; /* NULL: none yet, or this rank itself */
     struct host_segment *segment; /* in the mapping */
     uint64_t salt;
-    bool offered, voted;
-    bool copied;       /* its buffers of the operation under way: by address, else mapped here */
+};
+
+/* A rank's buffers of the operation under way. */
+struct host_reach {
+    bool copied;       /* by address, else mapped here */
     const uint8_t *in;
     uint8_t *out;
     uint8_t *stage;
@@ -100,6 +116,8 @@ struct host_call {
     uint8_t dtype, op;
 };
 
+#define HOST_NO_PROCESSOR UINT32_MAX
+
 enum host_state { HOST_ASKING = 1, HOST_ON, HOST_OFF };
 
 struct host {
@@ -110,9 +128,19 @@ struct host {
     bool crowded;                /* more ranks than processors */
     bool sleeping;
     uint32_t processor;          /* as the own segment says */
+    struct {                     /* host_apart.c */
+        uint32_t looks;
+        uint64_t moved_ns, wait_ns; /* the last move, and how long none follows it */
+    } apart;
     struct host_segment *segment; /* own; in memory that the peers map */
     uint64_t salt;
+    struct host_calls *calls;    /* own, as the segment; NULL: none yet */
+    uint8_t *room;               /* (HOST_ROOM_BYTES,) for contributions of two operations, in memory that the peers map; NULL: none now */
+    uint64_t room_at;
+    struct weft_list room_link;  /* records->room_holders */
+    struct host_reach *reach;    /* (ranks,) of the first of the queue; NULL: it needs none, or there is no memory */
     uint32_t offer_count, vote_count;
+    uint64_t offered, voted;     /* ranks, a bit each */
     struct host_offer offer;
     uint64_t next;               /* number of the next operation */
     uint32_t seen;               /* ranks below it have done what the first of the queue waits for */
@@ -121,9 +149,8 @@ struct host {
     bool polled;
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
-    uint32_t brief_count;        /* brief ones since the loop was stepped for one */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_moved_bytes) */
-    struct host_peer peers[];    /* (ranks,) own one: mapping unused */
+    struct host_peer peers[];    /* (ranks,) */
 };
 
 /* host_setup.c: NULL, with WEFT_OK: this group cannot. */
@@ -132,15 +159,39 @@ void host_offered(struct weft_group *group, uint32_t rank, const void *payload, 
 void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies);
 void host_free(struct weft_group *group); /* nothing of the group is in a buffer any more, or it is given up */
 
+bool host_peers_look(const struct host_peer *peers, uint32_t count, uint64_t operations); /* some are not over with all below */
+
+/* host_memory.c */
+enum weft_status host_place_take(struct weft_peer *peer, const struct host_place **place_out);
+void host_place_give(const struct host_place *place); /* NULL is fine */
+static inline bool host_place_holds(const struct host_place *place, uint64_t at, uint64_t bytes)
+{
+    return at <= place->mapping.bytes && bytes <= place->mapping.bytes - at;
+}
+/* Zeroed. UNSUPPORTED: memory of this process cannot be mapped by others. Any thread; so that a piece may outlive its group. */
+enum weft_status host_piece_take(size_t bytes, void **piece_out, uint64_t *at_out);
+void host_piece_give(void *piece); /* NULL is fine */
+bool host_room_take(struct host *host); /* if it has none; false: no memory. It stays while an operation of the group is posted */
+uint8_t *host_room_leave(struct host *host); /* the caller's now, for weft_memory_free or host_room_give; NULL: it had none */
+void host_room_give(struct records *records, uint8_t *room); /* nobody looks at it any more; NULL is fine */
+struct host_reach *host_reach_take(struct weft_group *group); /* NULL: no memory */
+void host_reach_give(struct records *records, struct host_reach *reach);
+/* Does this rank say so much that it needs its room for it? */
+static inline bool host_needs_room(size_t short_bytes) { return short_bytes > HOST_WORD_BYTES; }
+
 /* host_line.c */
-static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number & 1].post; }
-static inline uint8_t *host_data_of(struct host_segment *segment, uint64_t number) { return segment->posts[number & 1].data; }
+static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number & 1]; }
+/* A peer's contribution of so many bytes; NULL: it says that it lies outside its memory. */
+const uint8_t *host_contribution(const struct host *host, uint32_t rank, uint64_t number, size_t bytes);
 void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number);
+/* Nobody is woken yet: host_announced does that, which waits for the line to have left this processor. */
 void host_announce_short(struct host *host, const struct host_call *call, const void *from, size_t bytes, uint64_t number, uint64_t sequence);
+void host_announced(struct host *host);
 void host_tell(struct host *host, const struct weft_coll *coll); /* a call that goes by messages */
 /* The peer has called number `sequence` of the group by messages: NULL, or what it called. */
 const struct host_post *host_called_otherwise(const struct host *host, uint32_t rank, uint64_t sequence);
 bool host_needs_this_core(const struct host *host, uint32_t rank); /* to come at all: its last one was this rank's, too */
+void host_tell_processor(struct host *host);
 bool host_has_come(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_through(struct host *host, uint64_t number);
 bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);
@@ -157,6 +208,13 @@ bool host_anybody_inside(const struct host *host); /* of those who can still mov
 void host_sleep(struct host *host);
 void host_awake(struct host *host);
 
+/* host_apart.c */
+void host_apart(struct host *host); /* after a look at a rank that is awaited and needs this core; may move the calling thread */
+/* Should rank `rank` leave its processor? Those that are left to it then: of `allowed`, what no rank is on. (ranks,) processors. */
+bool host_apart_choose(const cpu_set_t *allowed, const uint32_t *processors, uint32_t ranks, uint32_t rank, cpu_set_t *free_out);
+/* The calling thread to one of `free`, with all of `allowed`, its own, to run on again. false: nothing was done. */
+bool host_apart_move(const cpu_set_t *allowed, const cpu_set_t *free);
+
 /* host_run.c */
 bool host_takes(const struct weft_group *group, const struct weft_coll_args *args);
 bool host_begins_at_once(const struct host *host); /* an operation launched now waits for nothing before it */
@@ -167,8 +225,10 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
 
 /* host_work.c */
 struct host_range host_slice(const struct weft_coll *coll);
+bool host_may_say(struct host *host, const struct weft_coll_args *args); /* takes the room that the call needs; false: no memory */
 bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args);
-size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* contribution of this rank */
+size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank); /* contribution of a rank to a short one */
+size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* of this rank */
 void host_work_short(struct host *host, const struct weft_coll_args *args, uint64_t number);
 /* outs[each] = the sum of sources[each rank], (count,) of the operation's type. */
 void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8_t *const *outs, uint32_t out_count, uint64_t count);

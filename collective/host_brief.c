@@ -9,8 +9,8 @@
  * is unusual (a rank that is late, dead, or calls otherwise; an abort, a deadline) is the ordinary operation's, which begins where
  * this one stops. Nothing can fail once the line is written: a record for the operation and the group's timer are there before.
  *
- * What is only book-keeping is done while the lines travel between the cores. Every so many operations the caller is sent the
- * ordinary way, which steps the loop: news of the group must not wait for ever. */
+ * What is only book-keeping is done while the lines travel between the cores, and before the fence that waits for this rank's own. The
+ * caller sees to it that the loop is stepped now and then: news of the group must not wait for ever. */
 #include "collective/host.h"
 
 enum {
@@ -18,7 +18,6 @@ enum {
     PATIENCE_CROWDED_NS = 50000, /* some need this core to come at all: looks are yields then */
     LOOKS_PER_CLOCK = 16,
     LOOKS_ELSEWHERE = 64, /* at one that runs on another core, before this core is lent all the same */
-    IN_A_ROW = 256,
 };
 
 /* Nothing else is under way in the group, and nothing has happened to it. */
@@ -60,10 +59,11 @@ static bool alike(const struct host_post *post, const struct host_call *call, ui
            post->op == call->op && post->root == call->root;
 }
 
-static bool comes(const struct host *host, uint32_t rank, uint64_t number, uint64_t until_ns)
+static bool comes(struct host *host, uint32_t rank, uint64_t number, uint64_t until_ns)
 {
     for (uint32_t looks = 1; !host_has_come(host, rank, number); looks++) {
-        bool yields = host_needs_this_core(host, rank) || (host->crowded && looks % LOOKS_ELSEWHERE == 0);
+        bool shares = host_needs_this_core(host, rank), yields = shares || (host->crowded && looks % LOOKS_ELSEWHERE == 0);
+        if (shares) host_apart(host);
         if ((yields || looks % LOOKS_PER_CLOCK == 0) && weft_now_ns(host->group->env) > until_ns) return false;
         weft_relax(yields);
     }
@@ -77,7 +77,8 @@ static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint
     uint64_t until_ns = since_ns + (host->crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (rank == group->rank) continue;
-        if (!comes(host, rank, number, until_ns) || !alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence))
+        if (!comes(host, rank, number, until_ns) || !alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence) ||
+            !host_contribution(host, rank, number, host_said_bytes(group, &host->asked, rank)))
             return false;
     }
     return true;
@@ -86,10 +87,10 @@ static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint
 static struct weft_record record_of(const struct weft_group *group, uint64_t sequence, uint64_t now_ns)
 {
     const struct host_call *call = &group->host->brief;
-    return (struct weft_record){.sequence = sequence, .count = call->count, .posted_ns = now_ns, .started_ns = now_ns, .phase = "started",
-                                .group = group->group_id, .members = group->members, .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks, .root = call->root,
-                                .peer = WEFT_RECORD_NOBODY, .status = WEFT_IN_PROGRESS, .kind = (uint8_t)call->kind, .dtype = call->dtype,
-                                .op = call->op, .plan = WEFT_PLAN_ONE_HOST};
+    struct weft_record record = coll_record_of(group, sequence, now_ns, true);
+    record.kind = (uint8_t)call->kind, record.count = call->count, record.dtype = call->dtype, record.op = call->op, record.root = call->root;
+    record.plan = WEFT_PLAN_ONE_HOST;
+    return record;
 }
 
 /* The others are late, or something is wrong: from here on it is an operation like others, but for what was announced. */
@@ -113,9 +114,9 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
 {
     if (!at_rest(group) || !fits(group->host, args)) return WEFT_ERR_AGAIN;
     struct host *host = group->host;
-    if (++host->brief_count % IN_A_ROW == 0) return WEFT_ERR_AGAIN;
-    uint64_t number = host->next++, sequence = group->sequence++;
     size_t bytes = host_short_bytes(group, args);
+    if (host_needs_room(bytes) && !host_room_take(host)) return WEFT_ERR_AGAIN;
+    uint64_t number = host->next++, sequence = group->sequence++;
     host_announce_short(host, &host->brief, args->kind == WEFT_COLL_BROADCAST ? args->out : args->in, bytes, number, sequence);
 
     uint64_t now_ns = weft_now_ns(group->env), event_bytes = host->brief.count * (args->kind == WEFT_COLL_BARRIER ? 1 : weft_dtype_bytes(args->dtype));
@@ -123,6 +124,7 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     coll_event(group, args->kind, WEFT_EVENT_BEGIN, sequence, event_bytes, WEFT_OK, now_ns);
     uint64_t record_number = weft_recorder_add(group->recorder, &record);
 
+    host_announced(host);
     if (!all_come(host, number, sequence, now_ns)) {
         struct weft_coll_args late = *args;
         late.posted_ns = now_ns;

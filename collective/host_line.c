@@ -41,7 +41,7 @@ static inline struct host_call call_of(const struct weft_coll *coll)
 }
 
 /* Whom to yield to: a rank that runs on another core comes by itself, and one that shares this core cannot come before it has it. */
-static inline void tell_processor(struct host *host)
+void host_tell_processor(struct host *host)
 {
     int processor = sched_getcpu();
     if (processor < 0 || (uint32_t)processor == host->processor) return;
@@ -56,8 +56,12 @@ bool host_needs_this_core(const struct host *host, uint32_t rank)
 
 static inline void publish(struct host *host, struct host_post *post, uint64_t number)
 {
-    tell_processor(host);
+    host_tell_processor(host);
     atomic_store_explicit(&post->turn, host->salt + number + 1, memory_order_release);
+}
+
+void host_announced(struct host *host)
+{
     atomic_thread_fence(memory_order_seq_cst); /* before the looks who sleeps */
     wake_sleepers(host);
 }
@@ -65,7 +69,12 @@ static inline void publish(struct host *host, struct host_post *post, uint64_t n
 void host_announce_short(struct host *host, const struct host_call *call, const void *from, size_t bytes, uint64_t number, uint64_t sequence)
 {
     struct host_post *post = host_post_of(host->segment, number);
-    if (bytes > HOST_WORD_BYTES) memcpy(host_data_of(host->segment, number), from, bytes);
+    size_t at = (number & 1) * HOST_SHORT_BYTES;
+    if (host_needs_room(bytes)) {
+        WEFT_ASSERT(host->room);
+        memcpy(host->room + at, from, bytes);
+        post->in = host->room_at + at;
+    }
     /* From here on stores to one line only, and no instruction that waits for them: the others poll this line, and what is stored
      * in one go moves to them once. */
     describe_call(post, call, sequence);
@@ -90,6 +99,7 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
     if (coll->host.is_short) {
         const void *from = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
         host_announce_short(host, &call, from, host_short_bytes(coll->group, args), number, coll->sequence);
+        host_announced(host);
         return;
     }
     struct host_post *post = host_post_of(host->segment, number);
@@ -102,11 +112,34 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
         begin_rounds(host, number);
     }
     publish(host, post, number);
+    host_announced(host);
+}
+
+const uint8_t *host_contribution(const struct host *host, uint32_t rank, uint64_t number, size_t bytes)
+{
+    const struct host_peer *peer = &host->peers[rank];
+    const struct host_post *post = host_post_of(peer->segment, number);
+    if (!host_needs_room(bytes)) return post->word;
+    uint64_t at = post->in;
+    return host_place_holds(peer->place, at, bytes) ? peer->place->mapping.base + at : NULL;
+}
+
+/* Without memory for it nobody is told: a call that differs is then found by who is late. */
+static bool calls_make(struct host *host)
+{
+    void *piece;
+    uint64_t at;
+    if (host->calls) return true;
+    if (host_piece_take(sizeof *host->calls, &piece, &at) < 0) return false;
+    host->calls = piece;
+    atomic_store_explicit(&host->segment->calls_at, host->salt + at + 1, memory_order_seq_cst);
+    return true;
 }
 
 void host_tell(struct host *host, const struct weft_coll *coll)
 {
-    struct host_post *post = &host->segment->calls[coll->sequence % HOST_CALLS];
+    if (!calls_make(host)) return;
+    struct host_post *post = &host->calls->posts[coll->sequence % HOST_CALLS];
     atomic_store_explicit(&post->turn, host->salt - 1, memory_order_relaxed); /* not what stood here before */
     atomic_thread_fence(memory_order_release);
     struct host_call call = call_of(coll);
@@ -121,7 +154,9 @@ void host_tell(struct host *host, const struct weft_coll *coll)
 const struct host_post *host_called_otherwise(const struct host *host, uint32_t rank, uint64_t sequence)
 {
     const struct host_peer *peer = &host->peers[rank];
-    const struct host_post *post = &peer->segment->calls[sequence % HOST_CALLS];
+    uint64_t at = atomic_load_explicit(&peer->segment->calls_at, memory_order_seq_cst) - peer->salt - 1;
+    if (!host_place_holds(peer->place, at, sizeof(struct host_calls)) || at % _Alignof(struct host_calls) != 0) return NULL;
+    const struct host_post *post = &((const struct host_calls *)(peer->place->mapping.base + at))->posts[sequence % HOST_CALLS];
     return atomic_load_explicit(&post->turn, memory_order_seq_cst) == peer->salt + sequence + 1 ? post : NULL;
 }
 

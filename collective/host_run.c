@@ -71,7 +71,9 @@ static void offer_ways(struct host *host, struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
     coll->host.flags = !coll->host.copied ? HOST_MAPPED : host->copies_all ? HOST_COPIED : 0;
-    if (coll->host.copied || !host->copies_all) coll->host.stage = host_stage_take(group);
+    host->reach = host_reach_take(group);
+    if (!host->reach) coll->host.flags = 0;
+    else if (coll->host.copied || !host->copies_all) coll->host.stage = host_stage_take(group);
     if (coll->host.stage && weft_memory_locate(coll->host.stage, HOST_STAGE_BYTES, &coll->host.stage_word.offset)) coll->host.flags |= HOST_STAGED;
     coll->host.stage_word.block = host_stage_block(host->crowded);
     coll->host.flags_of_all = coll->host.flags;
@@ -152,6 +154,10 @@ void host_unlink(struct weft_coll *coll)
     weft_loop_crowded(coll->group->loop, host->crowded);
     weft_list_remove(&coll->host.link);
     host_stage_give(coll->group->records, coll->host.stage);
+    if (was_first) {
+        host_reach_give(coll->group->records, host->reach);
+        host->reach = NULL;
+    }
     coll->host.stage = NULL;
     if (was_first) {
         host_say_over(host, coll->host.number);
@@ -177,34 +183,45 @@ static struct coll_header header_of(const struct weft_coll *coll, uint32_t rank,
     return header;
 }
 
-/* Its buffers are where all its memory is, or the group ends. */
-static bool take_buffers(struct host *host, struct weft_coll *coll, uint32_t rank, const struct host_post *post)
+/* What a rank says of its memory cannot be. */
+static bool lies_outside(struct weft_coll *coll, uint32_t rank)
 {
-    struct host_peer *peer = &host->peers[rank];
-    uint64_t in = post->in, out = post->out, bytes = peer->mapping.bytes;
-    struct host_stage_word stage = {0};
-    bool mapped = post->flags & HOST_MAPPED, staged = post->flags & HOST_STAGED;
-    if (staged) memcpy(&stage, post->word, sizeof stage);
-    peer->copied = !mapped; /* what is not there the system will refuse */
-    peer->in_address = in;
-    peer->out_address = out;
-    bool fits = !mapped || ((!peers_read(coll->args.kind) || (in <= bytes && in_bytes(coll) <= bytes - in)) &&
-                            (!peers_write(coll->args.kind) || (out <= bytes && out_bytes(coll) <= bytes - out)));
-    if (fits && mapped) {
-        peer->in = peer->mapping.base + in;
-        peer->out = peer->mapping.base + out;
-    }
-    if (staged && (stage.offset > bytes || HOST_STAGE_BYTES > bytes - stage.offset || !host_stage_allows(stage.block))) fits = false;
-    if (fits && staged) {
-        peer->stage = peer->mapping.base + stage.offset;
-        if (coll->host.stage_word.block < stage.block) coll->host.stage_word.block = stage.block;
-    }
-    if (fits) return true;
     char name[128];
     group_describe(coll->group, rank, name, sizeof name);
     group_end(coll->group, WEFT_ERR_MALFORMED, true, "operation %llu: the buffers of %s lie outside its memory",
               (unsigned long long)coll->sequence, name);
     return false;
+}
+
+/* Its buffers are where all its memory is, or the group ends. */
+static bool take_buffers(struct host *host, struct weft_coll *coll, uint32_t rank, const struct host_post *post)
+{
+    const struct weft_mapping *mapping = &host->peers[rank].place->mapping;
+    uint64_t in = post->in, out = post->out, bytes = mapping->bytes;
+    struct host_stage_word stage = {0};
+    bool mapped = post->flags & HOST_MAPPED, staged = post->flags & HOST_STAGED;
+    if (staged) memcpy(&stage, post->word, sizeof stage);
+    struct host_reach reach = {.copied = !mapped, .in_address = in, .out_address = out}; /* what is not there the system will refuse */
+    bool fits = !mapped || ((!peers_read(coll->args.kind) || (in <= bytes && in_bytes(coll) <= bytes - in)) &&
+                            (!peers_write(coll->args.kind) || (out <= bytes && out_bytes(coll) <= bytes - out)));
+    if (fits && mapped) {
+        reach.in = mapping->base + in;
+        reach.out = mapping->base + out;
+    }
+    if (staged && (stage.offset > bytes || HOST_STAGE_BYTES > bytes - stage.offset || !host_stage_allows(stage.block))) fits = false;
+    if (fits && staged) {
+        reach.stage = mapping->base + stage.offset;
+        if (coll->host.stage_word.block < stage.block) coll->host.stage_word.block = stage.block;
+    }
+    if (host->reach) host->reach[rank] = reach;
+    return fits || lies_outside(coll, rank);
+}
+
+/* A contribution that is carried by the announcement. */
+static bool take_contribution(const struct host *host, struct weft_coll *coll, uint32_t rank)
+{
+    size_t bytes = host_said_bytes(coll->group, &coll->args, rank);
+    return host_contribution(host, rank, coll->host.number, bytes) || lies_outside(coll, rank);
 }
 
 /* One more rank has come: does it call the same? */
@@ -217,7 +234,7 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
         coll_mismatch(coll, rank, &theirs, what);
         return false;
     }
-    if (coll->host.is_short) return true;
+    if (coll->host.is_short) return take_contribution(host, coll, rank);
     if (!(post->flags & (HOST_MAPPED | HOST_COPIED))) coll->host.reached = false;
     coll->host.flags_of_all &= post->flags;
     return take_buffers(host, coll, rank, post);
@@ -242,8 +259,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
         weft_loop_crowded(coll->group->loop, host->crowded);
         return false;
     }
-    host->peers[coll->group->rank].in = coll->args.in;
-    host->peers[coll->group->rank].out = coll->args.out;
+    host->reach[coll->group->rank] = (struct host_reach){.in = coll->args.in, .out = coll->args.out};
     coll->host.rest = host_slice(coll);
     coll->host.phase = HOST_WORKING;
     polls_quickly(host);
@@ -286,10 +302,19 @@ static void work_step(struct host *host, struct weft_coll *coll)
     if (rest->count == 0) leave(host, coll);
 }
 
+/* How the loop waits for a rank: does that need this core? */
+static void waits_for(struct host *host, uint32_t rank, bool crowded)
+{
+    bool shares = rank != host->group->rank && host_needs_this_core(host, rank);
+    weft_loop_crowded(host->group->loop, crowded || shares);
+    if (shares) host_apart(host);
+}
+
 static int staging_step(struct host *host, struct weft_coll *coll)
 {
     bool over, acted = host_stage_step(host, coll, &over);
     if (over) leave(host, coll);
+    else if (!acted) waits_for(host, host->seen, host->crowded);
     return acted;
 }
 
@@ -315,7 +340,7 @@ static bool look(struct host *host, struct weft_coll *coll)
         uint32_t rank = host->seen;
         if (rank == group->rank) continue;
         bool there = coming ? host_has_come(host, rank, coll->host.number) : host_is_through(host, rank, coll->host.number);
-        if (!there) weft_loop_crowded(group->loop, host_needs_this_core(host, rank)); /* how the loop waits for it */
+        if (!there) waits_for(host, rank, false);
         if (!there && !coming) return false;
         if (!there) {
             look_elsewhere(host, coll, rank);
@@ -404,7 +429,7 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
     case HOST_WAITING:
         *phase_out = "meeting";
         for (rank = 0; rank < coll->group->ranks; rank++)
-            if (rank != coll->group->rank && !host->peers[rank].voted) break;
+            if (rank != coll->group->rank && !(host->voted >> rank & 1)) break;
         break;
     default: *phase_out = "queued"; return false;
     }

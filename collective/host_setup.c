@@ -21,6 +21,8 @@
 struct aside {
     struct aside *next;
     struct host_segment *segment;
+    struct host_calls *calls;
+    uint8_t *room;
     uint64_t operations;
     uint32_t count;
     struct host_peer peers[];
@@ -31,16 +33,16 @@ static struct {
     struct aside *first;
 } asides = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static bool peers_look(const struct host_peer *peers, uint32_t count, uint64_t operations)
+bool host_peers_look(const struct host_peer *peers, uint32_t count, uint64_t operations)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (peers[i].segment && peers[i].mapping.view && host_looks_at_us(&peers[i], operations)) return true;
+        if (peers[i].segment && peers[i].place && host_looks_at_us(&peers[i], operations)) return true;
     return false;
 }
 
 static void release_all(struct host_peer *peers, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) weft_mapping_release(&peers[i].mapping);
+    for (uint32_t i = 0; i < count; i++) host_place_give(peers[i].place);
 }
 
 static void asides_sweep(void)
@@ -48,25 +50,30 @@ static void asides_sweep(void)
     pthread_mutex_lock(&asides.mutex);
     for (struct aside **at = &asides.first; *at;) {
         struct aside *aside = *at;
-        if (peers_look(aside->peers, aside->count, aside->operations)) {
+        if (host_peers_look(aside->peers, aside->count, aside->operations)) {
             at = &aside->next;
             continue;
         }
         *at = aside->next;
         release_all(aside->peers, aside->count);
-        weft_memory_free(weft_env_system(), aside->segment);
+        host_piece_give(aside->segment);
+        host_piece_give(aside->calls);
+        weft_memory_free(weft_env_system(), aside->room);
         weft_free_bytes(weft_env_system(), aside);
     }
     pthread_mutex_unlock(&asides.mutex);
 }
 
-/* No memory for the record: the segment stays for good. */
+/* No memory for the record: the segment, and what goes with it, stays for good. */
 static void lay_aside(struct host *host)
 {
     uint32_t ranks = host->group->ranks;
     struct aside *aside = weft_alloc_zero(weft_env_system(), sizeof *aside + ranks * sizeof aside->peers[0]);
+    uint8_t *room = host_room_leave(host);
     if (!aside) return;
     aside->segment = host->segment;
+    aside->calls = host->calls;
+    aside->room = room;
     aside->operations = host->next;
     aside->count = ranks;
     memcpy(aside->peers, host->peers, ranks * sizeof aside->peers[0]);
@@ -89,11 +96,12 @@ static bool all_can_map(const struct weft_group *group)
 static enum weft_status segment_make(struct host *host)
 {
     void *memory;
-    WEFT_TRY(weft_memory_alloc(host->group->env, sizeof *host->segment, &memory, NULL));
+    WEFT_TRY(host_piece_take(sizeof *host->segment, &memory, &host->offer.at));
     host->segment = memory;
-    if (!weft_memory_locate(memory, sizeof *host->segment, &host->offer.at)) return WEFT_ERR_UNSUPPORTED;
     host->salt = weft_random_u64(host->group->env);
     atomic_store(&host->segment->over, host->salt);
+    atomic_store(&host->segment->processor, HOST_NO_PROCESSOR);
+    host->processor = HOST_NO_PROCESSOR;
     host->offer.magic = OFFER_MAGIC;
     host->offer.layout = sizeof *host->segment;
     host->offer.salt = host->salt;
@@ -111,9 +119,9 @@ enum weft_status host_create(struct weft_group *group)
     host->group = group;
     weft_list_init(&host->queue);
     weft_list_init(&host->pollable.link);
+    weft_list_init(&host->room_link);
     enum weft_status status = segment_make(host);
     if (status < 0) {
-        weft_memory_free(group->env, host->segment);
         weft_free_bytes(group->env, host);
         return status == WEFT_ERR_UNSUPPORTED ? WEFT_OK : status; /* who gets an offer answers with a no */
     }
@@ -160,9 +168,9 @@ static bool map(struct host_peer *peer, struct weft_peer *face, const void *payl
     if (bytes != sizeof offer) return false;
     memcpy(&offer, payload, sizeof offer);
     if (offer.magic != OFFER_MAGIC || offer.layout != sizeof *peer->segment || offer.at % _Alignof(struct host_segment)) return false;
-    if (weft_peer_map(face, &peer->mapping) < 0) return false;
-    bool fits = offer.at <= peer->mapping.bytes && sizeof *peer->segment <= peer->mapping.bytes - offer.at;
-    peer->segment = fits ? (struct host_segment *)(peer->mapping.base + offer.at) : NULL;
+    if (host_place_take(face, &peer->place) < 0) return false;
+    bool fits = host_place_holds(peer->place, offer.at, sizeof *peer->segment);
+    peer->segment = fits ? (struct host_segment *)(peer->place->mapping.base + offer.at) : NULL;
     peer->salt = offer.salt;
     return fits;
 }
@@ -175,8 +183,8 @@ void host_offered(struct weft_group *group, uint32_t rank, const void *payload, 
         return;
     }
     struct host_peer *peer = &host->peers[rank];
-    if (peer->offered || host->state != HOST_ASKING) return;
-    peer->offered = true;
+    if (host->offered >> rank & 1 || host->state != HOST_ASKING) return;
+    host->offered |= (uint64_t)1 << rank;
     host->offer_count++;
     if (!map(peer, group->controls[rank].peer, payload, bytes)) host->maps_all = false;
     if (host->offer_count < group->ranks - 1) return;
@@ -188,8 +196,8 @@ void host_offered(struct weft_group *group, uint32_t rank, const void *payload, 
 void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies)
 {
     struct host *host = group->host;
-    if (!host || host->peers[rank].voted) return;
-    host->peers[rank].voted = true;
+    if (!host || host->voted >> rank & 1) return;
+    host->voted |= (uint64_t)1 << rank;
     host->vote_count++;
     if (!copies) host->copies_all = false;
     if (opinion < 0) {
@@ -207,11 +215,14 @@ void host_free(struct weft_group *group)
     group->host = NULL;
     if (host->polled) weft_loop_remove(group->loop, &host->pollable);
     host_say_over(host, HOST_ENDED);
-    if (peers_look(host->peers, group->ranks, host->next)) {
+    if (host_peers_look(host->peers, group->ranks, host->next)) {
         lay_aside(host);
     } else {
-        weft_memory_free(group->env, host->segment);
+        host_piece_give(host->segment);
+        host_piece_give(host->calls);
+        host_room_give(group->records, host_room_leave(host));
     }
+    host_reach_give(group->records, host->reach);
     release_all(host->peers, group->ranks);
     weft_free_bytes(group->env, host);
     asides_sweep();

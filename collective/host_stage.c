@@ -152,7 +152,7 @@ static void sum(struct host *host, struct weft_coll *coll, uint64_t round)
     struct host_range part = part_of(coll, round, own);
     const uint8_t *sources[HOST_RANKS_MAX];
     for (uint32_t r = 0; r < ranks; r++)
-        sources[r] = r == own ? (const uint8_t *)args->in + (piece + part.first) * coll->elem_bytes : place_of(coll, host->peers[r].stage, round, own);
+        sources[r] = r == own ? (const uint8_t *)args->in + (piece + part.first) * coll->elem_bytes : place_of(coll, host->reach[r].stage, round, own);
     uint8_t *outs[2] = {(uint8_t *)args->out + part.first * coll->elem_bytes, place_of(coll, coll->host.stage, round, own)};
     host_sum(coll, sources, outs, args->kind == WEFT_COLL_ALL_REDUCE ? 2 : 1, part.count);
 }
@@ -165,7 +165,7 @@ static void drain(struct host *host, struct weft_coll *coll, uint64_t round)
         if (r == coll->group->rank || !acts(coll, r, sums(coll) ? HOST_SUM : HOST_FILL)) continue;
         struct host_range part = part_of(coll, round, r);
         uint8_t *to = (uint8_t *)args->out + (r * piece + part.first) * coll->elem_bytes;
-        copy_out(coll, to, place_of(coll, host->peers[r].stage, round, r), part.count * coll->elem_bytes);
+        copy_out(coll, to, place_of(coll, host->reach[r].stage, round, r), part.count * coll->elem_bytes);
     }
 }
 

@@ -19,10 +19,17 @@ bool host_is_short(const struct weft_group *group, const struct weft_coll_args *
     return bytes <= HOST_SHORT_BYTES;
 }
 
-size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args)
+size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank)
 {
-    if (args->kind == WEFT_COLL_BARRIER || (args->kind == WEFT_COLL_BROADCAST && args->root != group->rank)) return 0;
+    if (args->kind == WEFT_COLL_BARRIER || (args->kind == WEFT_COLL_BROADCAST && args->root != rank)) return 0;
     return args->count * weft_dtype_bytes(args->dtype) * (args->kind == WEFT_COLL_REDUCE_SCATTER ? group->ranks : 1);
+}
+
+size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args) { return host_said_bytes(group, args, group->rank); }
+
+bool host_may_say(struct host *host, const struct weft_coll_args *args)
+{
+    return !host_is_short(host->group, args) || !host_needs_room(host_short_bytes(host->group, args)) || host_room_take(host);
 }
 
 struct host_range host_slice(const struct weft_coll *coll)
@@ -156,8 +163,8 @@ struct lines {
 static const uint8_t *contribution(const struct lines *lines, uint32_t rank, size_t bytes)
 {
     if (rank == lines->host->group->rank) return lines->args->in; /* what it has announced lies in the others' caches */
-    struct host_segment *segment = lines->host->peers[rank].segment;
-    return bytes <= HOST_WORD_BYTES ? host_post_of(segment, lines->number)->word : host_data_of(segment, lines->number);
+    const uint8_t *said = host_contribution(lines->host, rank, lines->number, bytes);
+    return said ? said : lines->args->in; /* seen to be there before: who changes that gets a sum of nonsense */
 }
 
 void host_work_short(struct host *host, const struct weft_coll_args *args, uint64_t number)
@@ -167,7 +174,8 @@ void host_work_short(struct host *host, const struct weft_coll_args *args, uint6
     if (args->kind == WEFT_COLL_BARRIER || args->count == 0) return;
     size_t bytes = args->count * weft_dtype_bytes(args->dtype);
     if (args->kind == WEFT_COLL_BROADCAST) {
-        if (args->root != rank) memcpy(args->out, contribution(&lines, args->root, bytes), bytes);
+        const uint8_t *said = args->root != rank ? host_contribution(host, args->root, number, bytes) : NULL;
+        if (said) memcpy(args->out, said, bytes); /* else as in contribution: but here `in` may be nothing */
     } else if (args->kind == WEFT_COLL_ALL_GATHER) {
         for (uint32_t r = 0; r < ranks; r++) {
             uint8_t *to = (uint8_t *)args->out + r * bytes;
@@ -211,7 +219,7 @@ static void copy_part(uint8_t *to, const uint8_t *from, size_t bytes, size_t who
 static enum weft_status copy_to_all(const struct job *job, uint8_t *from, uint64_t to, size_t bytes)
 {
     enum { PIECE = 16384 }; /* read from memory once */
-    const struct host_peer *peers = job->host->peers;
+    const struct host_reach *peers = job->host->reach;
     size_t whole = job->coll->args.count * job->coll->elem_bytes * job->coll->group->ranks;
     for (uint32_t r = 0; r < job->coll->group->ranks; r++)
         if (peers[r].copied && peers[r].out_address + to != (uintptr_t)from)
@@ -227,10 +235,10 @@ static enum weft_status copy_to_all(const struct job *job, uint8_t *from, uint64
 static enum weft_status broadcast(const struct job *job, size_t at, size_t bytes)
 {
     const struct weft_coll_args *args = &job->coll->args;
-    const struct host_peer *root = &job->host->peers[args->root];
+    const struct host_reach *root = &job->host->reach[args->root];
     uint8_t *from = root->copied ? (uint8_t *)args->out + at : root->out + at;
     if (root->copied) WEFT_TRY(copy_rank(job, args->root, false, root->out_address + at, from, bytes));
-    const struct host_peer *peers = job->host->peers;
+    const struct host_reach *peers = job->host->reach;
     for (uint32_t r = 0; r < job->coll->group->ranks; r++) {
         if (r == args->root) continue;
         if (peers[r].copied) WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + at, from, bytes));
@@ -251,7 +259,7 @@ static uint64_t piece_elems(const struct weft_coll *coll, uint32_t far_count)
 static enum weft_status sum_far(const struct job *job, struct host_sum *sum, uint64_t in_at, uint64_t out_at, uint64_t count, uint32_t far_count)
 {
     const struct weft_coll_args *args = &job->coll->args;
-    const struct host_peer *peers = job->host->peers;
+    const struct host_reach *peers = job->host->reach;
     uint32_t ranks = job->coll->group->ranks;
     size_t elem_bytes = job->coll->elem_bytes;
     uint64_t piece = piece_elems(job->coll, far_count);
@@ -293,7 +301,7 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
     sum.source_count = ranks;
     sum.out_count = 0;
     for (uint32_t r = 0; r < ranks; r++) {
-        const struct host_peer *peer = &host->peers[r];
+        const struct host_reach *peer = &host->reach[r];
         far_count += peer->copied;
         sum.sources[r] = peer->copied ? NULL : peer->in + in_at;
         if (peer->copied || (piece && r != rank)) continue;

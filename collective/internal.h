@@ -26,7 +26,7 @@
 #define GROUP_HELD_NS WEFT_MS(1)          /* between looks whether a peer is out of our buffers */
 #define GROUP_LOST_NS WEFT_MS(200)        /* for operations that may finish without a rank that is gone */
 #define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
-#define GROUP_ANSWERS 16                 /* of our answers in flight at once */
+#define GROUP_ANSWERS 16                 /* of our answers in flight at once, of all groups that share records */
 #define GROUP_NOBODY UINT32_MAX
 #define GROUP_TAIL_BYTES 64u              /* of a news message that travel behind its header */
 #define COLL_UNIT_BYTES (64u << 10)       /* of them at a time */
@@ -183,7 +183,6 @@ struct control {
     uint32_t asked_next;         /* rank that waits for our answer behind it */
     uint64_t asked_sequence;
     uint64_t left_after;         /* operations it took part in */
-    uint32_t acked;              /* rank 0: the version of the table of plans that it has agreed to last (tune.h) */
     uint64_t answer_posted;      /* from its last answer: operations it has posted, */
     uint32_t answer_peer;        /* whom it waits for in the one in question (GROUP_NOBODY: nobody), */
     uint32_t answer_steps;       /* and how many of its steps are over */
@@ -209,18 +208,22 @@ struct broadcast {
 
 /* The plan that was chosen last for one kind, and for what. */
 struct plan_choice {
-    enum weft_plan_id plan; /* AUTO: none yet */
-    enum weft_plan_id told; /* by the table */
-    enum weft_dtype dtype;
     uint64_t bytes;
+    uint8_t plan; /* enum weft_plan_id; AUTO: none yet */
+    uint8_t told; /* by the table */
+    uint8_t dtype;
     bool reproducible, unequal, in_order;
 };
 enum { GROUP_CHOICES = 16 };    /* kinds below it are remembered */
 
-/* Records of operations that are over, with their scratch, kept for the next ones of all groups that share them. */
+/* Records of operations that are over, with their scratch, and what else groups need now and then, kept for all that share them. */
 struct records {
     struct weft_list idle; /* struct weft_coll.link */
     void *stages;          /* host_stage.c */
+    void *rooms, *reaches; /* host_memory.c: those that nobody has */
+    struct weft_list room_holders; /* struct host.room_link */
+    uint32_t room_count;   /* of both */
+    struct answer answers[GROUP_ANSWERS];
     uint32_t groups, window;
 };
 
@@ -236,6 +239,7 @@ struct weft_group {
     uint64_t deadline_ns;
     uint32_t sparse_shared_ranks;
     bool timing_only;
+    bool stay;                  /* see weft_group_options */
     uint32_t alike;             /* 0: every rank is itself */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
@@ -247,7 +251,7 @@ struct weft_group {
     struct weft_list active, ready;
     struct records *records;     /* perhaps with other groups */
     struct weft_list idle_codecs;/* codec_all_reduce.c: memory kept for the next one */
-    struct weft_list computing;   /* codec operations whose task is at the compute thread */
+    struct weft_list computing;   /* codec operations whose task is at the compute thread, or whose device encodes */
     uint32_t active_count;
     uint32_t prepared_count;     /* later rounds of active codec operations */
     uint64_t sequence;           /* operations posted so far = number of the next */
@@ -264,12 +268,12 @@ struct weft_group {
     char fail_text[GROUP_TEXT_BYTES];
     uint64_t grace_ns;
     uint32_t left_count;         /* ranks that have left in good order */
+    bool leaver_missed;          /* one of them was needed still: the group's end */
     struct control *lost;        /* the first peer found dead while nothing has ended yet */
     enum weft_status lost_status;
     uint64_t lost_until_ns;
     struct news *news;           /* of the endpoint; NULL: no news any more */
     struct weft_list news_link;
-    struct answer answers[GROUP_ANSWERS];
     uint32_t asked_first, asked_last; /* ranks that wait for an answer, by asked_next; GROUP_NOBODY */
     enum weft_status told_status;/* by another rank, whose text is still on its way */
     struct weft_completion told_completion;
@@ -296,7 +300,7 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
 void group_released(struct weft_group *group); /* a transport operation has ended */
 
 /* control.c */
-enum weft_status control_start(struct weft_group *group, struct weft_error *error);
+enum weft_status control_start(struct weft_group *group, bool gone_later, struct weft_error *error);
 void control_news(struct weft_group *group, struct weft_arrival *arrival); /* ends the arrival */
 void control_lost(struct weft_group *group, uint32_t peer_id, enum weft_status status);
 void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
@@ -331,6 +335,13 @@ bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
 void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what);
 
 /* record.c */
+/* What every record of the group says; the call itself is the caller's to add. */
+static inline struct weft_record coll_record_of(const struct weft_group *group, uint64_t sequence, uint64_t posted_ns, bool starts)
+{
+    return (struct weft_record){.sequence = sequence, .posted_ns = posted_ns, .started_ns = starts ? posted_ns : 0, .phase = starts ? "started" : "posted",
+                                .group = group->group_id, .members = group->members, .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks,
+                                .peer = WEFT_RECORD_NOBODY, .status = WEFT_IN_PROGRESS};
+}
 void coll_record_post(struct weft_coll *coll, bool starts); /* starts: at once, so that one entry says both */
 void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum weft_event_phase phase, uint64_t sequence, uint64_t bytes,
                 enum weft_status status, uint64_t now_ns);
@@ -359,6 +370,7 @@ void coll_records_free(struct weft_group *group);
 struct records *coll_records_share(struct weft_env *env, const struct weft_group *with, uint32_t window);
 void coll_records_leave(struct weft_env *env, struct records *records); /* the last one frees them; NULL is fine */
 void host_stages_free(struct weft_env *env, struct records *records);
+void host_memory_free(struct weft_env *env, struct records *records);
 
 /* codec_all_reduce.c */
 void codec_records_free(struct weft_group *group);

@@ -13,8 +13,8 @@
  * for all plans: ranks on two different ones could wait for each other without a message between them.
  *
  * Slices: rank i owns slice i of the vector. For all_reduce and reduce slice i is [count*i/ranks, count*(i+1)/ranks), so
- * lengths differ by at most one; for the operations on pieces it is piece i, of `count` elements or of unequal lengths. A
- * slice longer than chunk_elems is cut into chunks. */
+ * lengths differ by at most one, or as `shares` say; for the operations on pieces it is piece i, of `count` elements or of
+ * unequal lengths. A slice longer than chunk_elems is cut into chunks. */
 #include "collective/plan.h"
 
 #include <string.h>
@@ -161,9 +161,9 @@ uint64_t weft_plan_scratch(const struct weft_plan_args *args)
 bool weft_plan_greets(const struct weft_plan_args *args)
 {
     bool slices = args->kind == WEFT_COLL_ALL_REDUCE, pieces = args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_ALL_GATHER;
-    if (args->ranks == 1 || args->cut_in || args->own_lengths || !(slices || pieces)) return false;
+    if (args->ranks == 1 || args->cut_in || args->own_lengths || args->shares || !(slices || pieces)) return false;
     if (args->count < (slices ? args->ranks : 1)) return false; /* no slice and no piece is empty */
-    if (args->plan == WEFT_PLAN_RING) return !args->hosts || args->hosts->together; /* else it goes round in another order */
+    if (args->plan == WEFT_PLAN_RING) return !args->hosts || args->hosts->rising; /* else it goes round in another order */
     if (args->plan == WEFT_PLAN_DIRECT) return true;
     return args->ranks == 2 && (args->plan == WEFT_PLAN_DOUBLING || args->plan == WEFT_PLAN_HALVING);
 }
@@ -206,6 +206,10 @@ uint64_t weft_plan_slice_first(const struct weft_plan_args *args, uint32_t index
 {
     if (args->cut_in) return args->cut_in[index];
     if (!plan_slices(args)) return args->count * index;
+    if (args->shares) {
+        uint64_t parts = args->shares[args->ranks], each = args->count / parts, left = args->count % parts;
+        return each * args->shares[index] + left * args->shares[index] / parts;
+    }
     /* count*index/ranks without a product that could overflow */
     uint64_t whole = args->count / args->ranks, rest = args->count % args->ranks;
     return whole * index + rest * index / args->ranks;
@@ -221,13 +225,17 @@ uint64_t weft_plan_piece(const struct weft_plan_args *args, uint32_t peer, bool 
 
 static uint64_t longest_slice(const struct weft_plan_args *args)
 {
+    if (plan_slices(args) && args->shares) {
+        uint64_t parts = args->shares[args->ranks], longest = args->shares[args->ranks + 1], left = args->count % parts;
+        return args->count / parts * longest + (left * longest + parts - 1) / parts;
+    }
     return plan_slices(args) ? args->count / args->ranks + (args->count % args->ranks != 0) : args->count;
 }
 
 uint64_t weft_plan_fold_elems(const struct weft_plan_args *args)
 {
     if (args->plan == WEFT_PLAN_HIERARCHY && !on_pieces(args->kind)) return plan_hierarchy_part(args);
-    return longest_slice(args) < args->chunk_elems ? longest_slice(args) : args->chunk_elems;
+    return plan_longest_part(args);
 }
 
 static uint64_t chunks_of(uint64_t length, uint64_t chunk) { return length / chunk + (length % chunk != 0); }
@@ -239,11 +247,11 @@ uint64_t plan_chunks(const struct weft_plan_args *args)
 }
 uint64_t plan_whole_chunks(const struct weft_plan_args *args) { return chunks_of(args->count, args->chunk_elems); }
 
-uint64_t plan_part_max(const struct weft_plan_args *args)
+uint64_t plan_longest_part(const struct weft_plan_args *args)
 {
-    uint64_t longest = longest_slice(args) < args->chunk_elems ? longest_slice(args) : args->chunk_elems;
-    return (longest + 63) & ~63ull;
+    return longest_slice(args) < args->chunk_elems ? longest_slice(args) : args->chunk_elems;
 }
+uint64_t plan_part_max(const struct weft_plan_args *args) { return (plan_longest_part(args) + 63) & ~63ull; }
 
 static struct plan_part part_of(uint64_t length, uint64_t chunk_elems, uint64_t chunk)
 {
@@ -262,7 +270,12 @@ struct plan_part plan_whole_part(const struct weft_plan_args *args, uint64_t chu
 
 struct plan_part plan_part_of(const struct weft_plan_args *args, uint32_t slice, uint64_t chunk)
 {
-    return part_of(weft_plan_slice_first(args, slice + 1) - weft_plan_slice_first(args, slice), args->chunk_elems, chunk);
+    uint64_t length = weft_plan_slice_first(args, slice + 1) - weft_plan_slice_first(args, slice), chunks = plan_chunks(args);
+    if (!plan_slices(args) || !args->shares || chunks == 0) return part_of(length, args->chunk_elems, chunk);
+    /* Of unequal slices each is cut into as many parts: at every moment of the operation links carry what they are to carry in all. */
+    uint64_t each = length / chunks, left = length % chunks, first = each * chunk + left * chunk / chunks;
+    if (chunk >= chunks) return (struct plan_part){length, 0};
+    return (struct plan_part){first, each * (chunk + 1) + left * (chunk + 1) / chunks - first};
 }
 
 uint64_t plan_slice_in(const struct weft_plan_args *args, uint32_t slice)
@@ -289,6 +302,20 @@ uint64_t plan_pipeline_chunk(enum weft_plan_id plan, uint32_t ranks, uint64_t by
     uint64_t chunk = 4096;
     if (stages == 0) return chunk_bytes;
     while (chunk < chunk_bytes && (double)chunk * (double)chunk < (double)bytes * PLAN_HOP_BYTES / stages) chunk *= 2;
+    return chunk < chunk_bytes ? chunk : chunk_bytes;
+}
+
+uint64_t plan_halving_chunk(uint32_t ranks, uint64_t chunk_bytes)
+{
+    uint32_t halvings = 31 - (uint32_t)__builtin_clz(ranks);
+    uint64_t chunk = chunk_bytes;
+    for (uint32_t longer = 2; 2 * longer <= halvings && 2 * chunk <= PLAN_HALVING_CHUNK_MAX; longer *= 2) chunk *= 2;
+    return chunk;
+}
+
+uint64_t plan_shares_chunk(uint64_t longest_slice, uint64_t chunk_bytes)
+{
+    uint64_t chunk = longest_slice / 8 > 16384 ? longest_slice / 8 : 16384;
     return chunk < chunk_bytes ? chunk : chunk_bytes;
 }
 

@@ -61,6 +61,7 @@ struct plan_part {
 bool plan_slices(const struct weft_plan_args *args);
 /* The longest part that any step moves, rounded up so that parts in scratch start on cache lines. */
 uint64_t plan_part_max(const struct weft_plan_args *args);
+uint64_t plan_longest_part(const struct weft_plan_args *args); /* as it is */
 /* Plans that pass over the whole vector, not over slices of it: chunk `chunk` of it. */
 uint64_t plan_whole_chunks(const struct weft_plan_args *args);
 struct plan_part plan_whole_part(const struct weft_plan_args *args, uint64_t chunk);
@@ -72,6 +73,14 @@ struct plan_part plan_whole_part(const struct weft_plan_args *args, uint64_t chu
 #define PLAN_HOP_BYTES 32768.0 /* what a 10 Gbit/s link moves in a message time of 25 us */
 uint64_t plan_pipeline_chunk(enum weft_plan_id plan, uint32_t ranks, uint64_t bytes, uint64_t chunk_bytes);
 uint32_t plan_stages(enum weft_plan_id plan, uint32_t ranks); /* 0: not such a plan */
+
+/* Halving's messages are half as long from round to round: of many ranks the first is longer than a chunk, so that they are about one in the
+ * mean. Bytes; at least chunk_bytes, and beyond that 1 MiB at most. Made of ranks alone; halving's bits do not depend on it. */
+#define PLAN_HALVING_CHUNK_MAX ((uint64_t)1 << 20)
+uint64_t plan_halving_chunk(uint32_t ranks, uint64_t chunk_bytes);
+
+/* Slices of unequal length go in several chunks: only those behind each other keep both directions of a slow link at work. Bytes. */
+uint64_t plan_shares_chunk(uint64_t longest_slice, uint64_t chunk_bytes);
 
 /* ---- blocks: ranks 0.. cut into powers of two, the largest first, as T cuts them ---- */
 struct plan_block {
@@ -108,5 +117,12 @@ static inline uint32_t plan_behind(const struct weft_plan_args *args, uint32_t d
 {
     return (uint32_t)(((uint64_t)args->rank + args->ranks - distance % args->ranks) % args->ranks);
 }
+
+/* The way round: host by host where hosts are known, in the order that measured links give (weft_plan_hosts.round), else by number. */
+static inline uint32_t plan_at_turn(const struct weft_plan_args *args, uint64_t turn)
+{
+    return args->hosts ? args->hosts->round[turn % args->ranks] : (uint32_t)(turn % args->ranks);
+}
+static inline uint32_t plan_turn(const struct weft_plan_args *args) { return args->hosts ? args->hosts->turn[args->rank] : args->rank; }
 
 #endif

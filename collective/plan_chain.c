@@ -3,16 +3,25 @@
  *     broadcast   root -> root+1 -> ... -> root+p-1: each passes on what it got
  *     reduce      root+1 -> root+2 -> ... -> root: each adds its own contribution
  *
- * Order of a reduce (declared): ((x[root+1] + x[root+2]) + ... + x[root-1]) + x[root], ranks modulo p: it depends on p and root
- * alone. Partials are f32 for narrower floats, also on the wire.
+ * Order of a reduce (declared): ((x[root+1] + x[root+2]) + ... + x[root-1]) + x[root], along the way round (by number, or host by host as links
+ * give it: plan_ring.c), modulo p: it depends on that and root alone. Partials are f32 for narrower floats, also on the wire.
  *
  * No deadlock: messages ordered by (chunk, link). Per rank: one message a chunk each way; time (p-2+chunks) message times.
  * Scratch of a reduce: 2 `lanes` chunks. */
 #include "collective/plan.h"
 
+/* How far behind `first` on the way round this rank stands, and its neighbours there. */
+static uint32_t place_behind(const struct weft_plan_args *args, uint32_t first_turn)
+{
+    return (uint32_t)(((uint64_t)plan_turn(args) + args->ranks - first_turn) % args->ranks);
+}
+static uint32_t root_turn(const struct weft_plan_args *args) { return args->hosts ? args->hosts->turn[args->root] : args->root; }
+static uint32_t before(const struct weft_plan_args *args) { return plan_at_turn(args, (uint64_t)plan_turn(args) + args->ranks - 1); }
+static uint32_t behind(const struct weft_plan_args *args) { return plan_at_turn(args, (uint64_t)plan_turn(args) + 1); }
+
 static bool broadcast_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
-    uint32_t place = plan_behind(args, args->root);
+    uint32_t place = place_behind(args, root_turn(args));
     bool receives = place > 0, sends = place + 1 < args->ranks;
     uint64_t steps = receives + sends, chunk = index / steps;
     if (chunk >= plan_whole_chunks(args)) return false;
@@ -20,7 +29,7 @@ static bool broadcast_step(const struct weft_plan_args *args, uint64_t index, st
     bool receive = receives && index % steps == 0;
     action->kind = receive ? WEFT_ACTION_RECV : WEFT_ACTION_SEND;
     action->place = WEFT_PLACE_OUTPUT;
-    action->peer = receive ? plan_behind(args, 1) : plan_ahead(args, 1);
+    action->peer = receive ? before(args) : behind(args);
     action->message = (uint32_t)(chunk + 1);
     action->offset = part.first;
     action->count = part.count;
@@ -43,7 +52,7 @@ static uint64_t slots(const struct weft_plan_args *args)
 bool plan_chain_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     if (args->kind == WEFT_COLL_BROADCAST) return broadcast_step(args, index, action);
-    uint32_t place = plan_behind(args, (args->root + 1) % args->ranks); /* root is the last */
+    uint32_t place = place_behind(args, (root_turn(args) + 1) % args->ranks); /* root is the last */
     bool receives = place > 0, sends = place + 1 < args->ranks;
     uint64_t steps = receives + sends, chunk = index / steps;
     if (chunk >= plan_whole_chunks(args)) return false;
@@ -55,14 +64,14 @@ bool plan_chain_step(const struct weft_plan_args *args, uint64_t index, struct w
     action->scratch = chunk % slots(args) * part_max(args);
     if (!receive) {
         action->kind = WEFT_ACTION_SEND;
-        action->peer = plan_ahead(args, 1);
+        action->peer = behind(args);
         action->place = receives ? WEFT_PLACE_AREA : WEFT_PLACE_INPUT;
         action->wide = receives;
         action->depends = receives;
         return true;
     }
     action->kind = WEFT_ACTION_RECV_SUM;
-    action->peer = plan_behind(args, 1);
+    action->peer = before(args);
     action->place = WEFT_PLACE_INPUT;
     action->wide = place > 1;
     action->last = !sends;

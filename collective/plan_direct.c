@@ -9,10 +9,13 @@
  *     all_gather           K0 R0    | K1 R1    | ...               K: the copy of the own chunk
  *     reduce          as all_reduce, R only to the root
  *
- * The contributions of the next chunk travel while this one is folded and handed out; two fold areas
- * alternate. Order: every element of every slice evaluates T (reproducible), so the cut does not show.
+ *     with shares     C0 | F0 C1R0 | F1 C2R1 | ... | F(k-1) R(k-1)     C1R0: in turn, distance by distance
  *
- * No deadlock: order all messages by (phase as above, s); sender and receiver walk them in this order, a
+ * The contributions of the next chunk travel while this one is folded and handed out; two fold areas
+ * alternate. With unequal shares a rank sends in C what it receives in R, or the other way round: its link works in both
+ * directions all the time only when the two are mixed. Order: every element of every slice evaluates T (reproducible), so the cut does not show.
+ *
+ * No deadlock: order all messages by (phase as above, s; mixed: group, s, C before R); sender and receiver walk them in this order, a
  * send before the receive of the same key. The least unfinished message has its send first, and its
  * receive at most second, among what its two ranks have still to do: a window of two steps suffices.
  *
@@ -24,6 +27,7 @@ struct layout {
     uint64_t contribute; /* steps of one C */
     uint64_t result;     /* steps of one R */
     uint64_t group;      /* steps of one group C F R */
+    bool mixed;          /* F, then C of the next chunk and R in turn */
 };
 
 static bool all_gather(const struct weft_plan_args *args)
@@ -42,17 +46,26 @@ static struct layout layout_of(const struct weft_plan_args *args)
     };
     if (args->kind == WEFT_COLL_REDUCE) layout.result = args->rank == args->root ? args->ranks - 1 : 1;
     layout.group = layout.contribute + 1 + layout.result;
+    layout.mixed = args->shares && args->kind == WEFT_COLL_ALL_REDUCE;
     return layout;
 }
 
-static uint64_t contribute_at(const struct layout *layout, uint64_t chunk)
+/* Where they stand: step `place` of C, F, and step `place` of R. */
+static uint64_t contribute_at(const struct layout *layout, uint64_t chunk, uint64_t place)
 {
-    return chunk == 0 ? 0 : layout->contribute + (chunk - 1) * layout->group;
+    if (chunk == 0) return place;
+    uint64_t group = layout->contribute + (chunk - 1) * layout->group;
+    return layout->mixed ? group + 1 + place / 2 * 4 + place % 2 : group + place;
 }
-
 static uint64_t fold_at(const struct layout *layout, uint64_t chunk)
 {
-    return layout->contribute + chunk * layout->group + (chunk + 1 < layout->chunks ? layout->contribute : 0);
+    bool behind = chunk + 1 < layout->chunks && !layout->mixed; /* C of the next chunk */
+    return layout->contribute + chunk * layout->group + (behind ? layout->contribute : 0);
+}
+static uint64_t result_at(const struct layout *layout, uint64_t chunk, uint64_t place)
+{
+    bool mixed = layout->mixed && chunk + 1 < layout->chunks;
+    return fold_at(layout, chunk) + 1 + (mixed ? place / 2 * 4 + 2 + place % 2 : place);
 }
 
 static void contribute_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t chunk, uint64_t place,
@@ -71,7 +84,7 @@ static void contribute_step(const struct weft_plan_args *args, const struct layo
     action->area = chunk & 1;
     action->offset_in = plan_slice_in(args, slice) + part.first;
     action->count = part.count;
-    if (!sends && chunk >= 2) action->depends = contribute_at(layout, chunk) + place - fold_at(layout, chunk - 2);
+    if (!sends && chunk >= 2) action->depends = contribute_at(layout, chunk, place) - fold_at(layout, chunk - 2);
 }
 
 /* reduce: only the root has an output; the others fold into scratch and send it from there. */
@@ -111,7 +124,7 @@ static void result_to_root(const struct weft_plan_args *args, uint64_t chunk, ui
     if (sends) action->depends = 1;
 }
 
-static void result_step(const struct weft_plan_args *args, uint64_t chunk, uint64_t place, struct weft_action *action)
+static void result_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t chunk, uint64_t place, struct weft_action *action)
 {
     uint32_t distance = (uint32_t)(place / 2) + 1;
     bool sends = place % 2 == 0;
@@ -126,7 +139,7 @@ static void result_step(const struct weft_plan_args *args, uint64_t chunk, uint6
     action->offset_in = part.first;
     action->offset = plan_slice_out(args, slice) + part.first;
     action->count = part.count;
-    if (sends && !all_gather(args)) action->depends = place + 1;
+    if (sends && !all_gather(args)) action->depends = result_at(layout, chunk, place) - fold_at(layout, chunk);
 }
 
 bool plan_direct_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
@@ -141,7 +154,15 @@ bool plan_direct_step(const struct weft_plan_args *args, uint64_t index, struct 
     uint64_t chunk = index / layout.group;
     if (chunk > layout.chunks - 1) chunk = layout.chunks - 1;
     index -= chunk * layout.group;
-    if (chunk + 1 < layout.chunks) {
+    bool more = chunk + 1 < layout.chunks;
+    if (more && layout.mixed) {
+        uint64_t place = index > 0 ? (index - 1) / 4 * 2 + (index - 1) % 2 : 0;
+        if (index == 0) fold_step(args, &layout, chunk, action);
+        else if ((index - 1) % 4 < 2) contribute_step(args, &layout, chunk + 1, place, action);
+        else result_step(args, &layout, chunk, place, action);
+        return true;
+    }
+    if (more) {
         if (index < layout.contribute) {
             contribute_step(args, &layout, chunk + 1, index, action);
             return true;
@@ -155,7 +176,7 @@ bool plan_direct_step(const struct weft_plan_args *args, uint64_t index, struct 
     index -= 1;
     if (index >= layout.result) return false;
     if (args->kind == WEFT_COLL_REDUCE) result_to_root(args, chunk, index, action);
-    else result_step(args, chunk, index, action);
+    else result_step(args, &layout, chunk, index, action);
     return true;
 }
 

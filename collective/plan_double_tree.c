@@ -12,6 +12,9 @@
  *
  *     U0 U1 ... U(e-1) | D0 U(e) | D1 U(e+1) | ...      e: about twice the depth, so that a chunk is back when it is asked for
  *
+ * The p ranks stand in a row as a ring goes round them (plan_ring.c): by number, or host by host as measured links give it, so that
+ * few edges cross from one part of the row to another.
+ *
  * Order (declared): at each place (lower child + own) + upper child, in the tree of the element's chunk: it depends on p and
  * on which chunk the element falls into. Partials are f32 for narrower floats, also on the wire upwards.
  *
@@ -30,13 +33,14 @@ struct node {
 
 static uint32_t rank_of(const struct weft_plan_args *args, uint32_t tree, uint32_t place)
 {
-    if (tree == 0) return place;
-    return args->ranks % 2 == 0 ? args->ranks - 1 - place : (place + 1) % args->ranks;
+    if (tree == 0) return plan_at_turn(args, place);
+    return plan_at_turn(args, args->ranks % 2 == 0 ? args->ranks - 1 - place : place + 1);
 }
 static uint32_t place_of(const struct weft_plan_args *args, uint32_t tree)
 {
-    if (tree == 0) return args->rank;
-    return args->ranks % 2 == 0 ? args->ranks - 1 - args->rank : plan_behind(args, 1);
+    uint32_t turn = plan_turn(args);
+    if (tree == 0) return turn;
+    return args->ranks % 2 == 0 ? args->ranks - 1 - turn : (turn + args->ranks - 1) % args->ranks;
 }
 
 static struct node node_of(const struct weft_plan_args *args, uint32_t tree)

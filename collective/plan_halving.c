@@ -10,7 +10,8 @@
  *     down     the finished pieces go back the same way, first block to last
  *     double   t = k-1 .. 0     exchange all that is finished with i xor 2^t
  *
- * The vector goes in segments of two chunks, so that no message is longer than a chunk; two segments travel together.
+ * The vector goes in segments of two chunks, so that no message is longer than a chunk (of many ranks a longer one: plan_halving_chunk);
+ * two segments travel together.
  *
  * Order: T. Partials are f32 for narrower floats, also on the wire; a single rank's contribution travels as it is.
  *

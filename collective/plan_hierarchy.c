@@ -4,6 +4,8 @@
  * modulo the number of its ranks; so every rank drives lanes of its own, in a smaller host several, and each host moves the
  * same bytes over its links however many ranks it has.
  *
+ * Lanes are of equal length, or as measured links give it: one that goes over links half as fast (a slower rail) is half as long.
+ *
  *     contribute (C)  to the owner of the lane in the own host      (broadcast: from the root to the owners of its host)
  *     fold       (F)  T over the ranks of the host
  *     across     (X)  the owners of a lane: halving, for short or two parts doubling, over hosts (broadcast: a binomial tree)
@@ -74,10 +76,10 @@ static struct layout layout_of(const struct weft_plan_args *args)
     layout.sums = args->kind == WEFT_COLL_ALL_REDUCE;
     layout.cut.kind = WEFT_COLL_ALL_REDUCE;
     layout.cut.ranks = layout.lanes;
+    layout.cut.shares = hosts->lane_shares;
     layout.chunks = plan_chunks(&layout.cut);
     layout.part_max = plan_part_max(&layout.cut);
-    uint64_t longest = args->count / layout.lanes + (args->count % layout.lanes != 0);
-    layout.across = across_of(args, &layout, longest < args->chunk_elems ? longest : args->chunk_elems);
+    layout.across = across_of(args, &layout, plan_longest_part(&layout.cut));
     measure_across(&layout);
     layout.contribute = layout.result = 2ull * (layout.size - 1) * layout.mine;
     layout.fold = layout.sums ? layout.mine : 0;
@@ -212,7 +214,10 @@ static void across_step(const struct layout *layout, uint64_t chunk, uint64_t mi
     if (layout->sums) {
         translate(layout, lane, where.offset, value_at, action);
         wait_for_chunk(layout, action, index, chunk);
-        if (first) wait_for_all_before(action, index, fold_at(layout, chunk) + mine + 1);
+        uint64_t fold_back = index - (fold_at(layout, chunk) + mine);
+        /* It needs its fold alone: what went before may still go on, the end of the chunk before above all. */
+        if (first && action->depends == 0) action->depends = fold_back;
+        else if (first) wait_for_all_before(action, index, fold_at(layout, chunk) + mine + 1);
     } else {
         action->peer = owner(layout, action->peer, lane);
         action->offset += where.offset;

@@ -18,28 +18,17 @@
  *
  * Per rank: 2(ranks-1) messages a chunk; bytes 2(ranks-1)/ranks of the vector each way.
  * Where ranks are known to share hosts, the ring goes round host by host (the ranks of each rising), whatever their numbers: k+1 is
- * then the rank behind k in this order. So each host's link carries one message of a hop, not one for every rank of the host.
+ * then the rank behind k in this order. So each host's link carries one message of a hop, not one for every rank of the host. The
+ * order of hosts follows measured links: slow ones are crossed as seldom as can be.
  *
  * Source: Patarasuk & Yuan, JPDC 2009. */
 #include "collective/plan.h"
 
 /* The rank so many places on in the ring, or back. */
-static uint32_t at_place(const struct weft_plan_args *args, uint64_t place)
-{
-    return args->hosts ? args->hosts->members[place % args->ranks] : (uint32_t)(place % args->ranks);
-}
-static uint64_t place_of(const struct weft_plan_args *args)
-{
-    const struct weft_plan_hosts *hosts = args->hosts;
-    return hosts ? hosts->first[hosts->host[args->rank]] + hosts->place[args->rank] : args->rank;
-}
-static uint32_t ahead(const struct weft_plan_args *args, uint32_t places)
-{
-    return at_place(args, place_of(args) + places);
-}
+static uint32_t ahead(const struct weft_plan_args *args, uint32_t places) { return plan_at_turn(args, plan_turn(args) + places); }
 static uint32_t behind(const struct weft_plan_args *args, uint32_t places)
 {
-    return at_place(args, place_of(args) + args->ranks - places % args->ranks);
+    return plan_at_turn(args, plan_turn(args) + args->ranks - places % args->ranks);
 }
 
 struct layout {

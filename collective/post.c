@@ -160,13 +160,34 @@ static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll
     struct weft_plan_question question = question_of(group, args, bytes, elem_bytes);
     if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype && last->reproducible == question.reproducible &&
         last->unequal == question.unequal && last->told == told && last->in_order == in_order)
-        return last->plan;
+        return (enum weft_plan_id)last->plan;
     question.told = told;
     question.in_order = in_order;
     enum weft_plan_id plan = weft_plan_choose(&question, NULL);
     if (last)
-        *last = (struct plan_choice){.plan = plan, .told = told, .dtype = args->dtype, .bytes = bytes, .reproducible = question.reproducible, .unequal = question.unequal, .in_order = in_order};
+        *last = (struct plan_choice){.plan = (uint8_t)plan, .told = (uint8_t)told, .dtype = (uint8_t)args->dtype, .bytes = bytes, .reproducible = question.reproducible, .unequal = question.unequal, .in_order = in_order};
     return plan;
+}
+
+/* Slices that follow links, where that pays. */
+static void share_out(const struct weft_group *group, const struct weft_coll_args *args, struct weft_plan_args *plan, size_t *chunk_bytes)
+{
+    size_t elem_bytes = weft_dtype_bytes(args->dtype);
+    if (plan->plan != WEFT_PLAN_DIRECT || args->kind != WEFT_COLL_ALL_REDUCE || !group->hosts || !group->hosts->shares) return;
+    struct weft_plan_question question = question_of(group, args, plan->count * elem_bytes, elem_bytes);
+    if (!weft_plan_shares(&question)) return;
+    plan->shares = group->hosts->shares;
+    double longest = (double)plan->shares[group->ranks + 1] / plan->shares[group->ranks];
+    *chunk_bytes = plan_shares_chunk((uint64_t)(longest * (double)question.bytes), *chunk_bytes);
+}
+
+/* Chunks that travel as a group. Two ranks of one host have no wire whose latency more of them would hide: there each sum is sent on
+ * while it lies in the cache. */
+static uint32_t lanes_of(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    bool near = group->ranks == 2 && group->hosts && group->hosts->count == 1;
+    if (near && args->kind == WEFT_COLL_ALL_REDUCE) return 1;
+    return group->inflight_max / 4 > 0 ? group->inflight_max / 4 : 1;
 }
 
 static struct weft_plan_args plan_args_of(struct weft_group *group, const struct weft_coll_args *args, enum weft_plan_id told, bool in_order)
@@ -182,6 +203,7 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, told, in_order);
     /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
+    if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, group->chunk_bytes);
     if (sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
         size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->hosts->lanes; /* each of so many lanes, or slices */
         if (plan.plan == WEFT_PLAN_HIERARCHY && args->kind == WEFT_COLL_REDUCE_SCATTER) meet += group->hosts->count;
@@ -189,9 +211,10 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
         if (share < FOLD_CHUNK_BYTES_MIN) share = FOLD_CHUNK_BYTES_MIN;
         if (share < chunk_bytes) chunk_bytes = share;
     }
+    share_out(group, args, &plan, &chunk_bytes);
     plan.own_lengths = own_lengths(args);
     plan.chunk_elems = chunk_bytes / elem_bytes;
-    plan.lanes = group->inflight_max / 4 > 0 ? group->inflight_max / 4 : 1;
+    plan.lanes = lanes_of(group, args);
     return plan;
 }
 
@@ -316,6 +339,7 @@ struct records *coll_records_share(struct weft_env *env, const struct weft_group
         records = weft_alloc_zero(env, sizeof *records);
         if (!records) return NULL;
         weft_list_init(&records->idle);
+        weft_list_init(&records->room_holders);
         records->window = window;
     }
     records->groups++;
@@ -327,6 +351,7 @@ void coll_records_leave(struct weft_env *env, struct records *records)
     if (!records || --records->groups > 0) return;
     records_free(env, records, &records->idle);
     host_stages_free(env, records);
+    host_memory_free(env, records);
     weft_free_bytes(env, records);
 }
 
@@ -339,12 +364,19 @@ void coll_records_free(struct weft_group *group)
 /* ---- post ---- */
 static bool untyped(enum weft_coll_kind kind) { return coll_of_pieces(kind) || kind == WEFT_COLL_BARRIER; }
 
-/* Unequal pieces that all ranks know: one number that differs when they do. */
-static uint64_t cuts_number(const struct weft_group *group, const struct weft_coll_args *args)
+/* Do measured links enter into what this plan does? */
+static bool follows_links(enum weft_plan_id plan)
 {
+    return plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE || plan == WEFT_PLAN_DIRECT || plan == WEFT_PLAN_HIERARCHY;
+}
+
+/* Unequal pieces that all ranks know, and the links that all were told of: one number that differs when they do. */
+static uint64_t cuts_number(const struct weft_group *group, const struct weft_coll_args *args, enum weft_plan_id plan)
+{
+    uint64_t links = group->hosts && follows_links(plan) ? group->hosts->number : 0;
     if (args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return args->unequal;
-    if (!args->counts) return 0;
-    uint64_t number = 0xcbf29ce484222325ull;
+    if (!args->counts) return links;
+    uint64_t number = 0xcbf29ce484222325ull ^ links;
     for (uint32_t r = 0; r < group->ranks && args->kind != WEFT_COLL_ALL_TO_ALL; r++)
         number = (number ^ args->counts[r]) * 0x100000001b3ull + r;
     return number;
@@ -380,7 +412,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
         .type = COLL_MESSAGE_DATA, .kind = (uint8_t)(coll->pairwise ? WEFT_COLL_SEND : args->kind), .plan = (uint8_t)plan->plan,
         .dtype = (uint8_t)(untyped(args->kind) ? 0 : args->dtype), .op = (uint8_t)(sums(args->kind) ? args->op : 0),
         .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .root = coll->pairwise ? 0 : plan->root,
-        .lanes = plan->lanes, .sequence = coll->sequence, .count = plan->count, .chunk = plan->chunk_elems, .cuts = cuts_number(group, args),
+        .lanes = plan->lanes, .sequence = coll->sequence, .count = plan->count, .chunk = plan->chunk_elems, .cuts = cuts_number(group, args, plan->plan),
     };
     if (own_lengths(args)) coll->header.count = 0;
     if (args->kind == WEFT_COLL_ALL_REDUCE) coll->header.root = (uint32_t)(args->signature ^ args->signature >> 32);
@@ -409,6 +441,9 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     if (group->active_count + group->prepared_count >= group->operations_max)
         return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
                               group->active_count + group->prepared_count);
+    if (on_host && !host_may_say(group->host, args))
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %u bytes that this host's ranks see", weft_coll_kind_name(args->kind),
+                              (unsigned)HOST_ROOM_BYTES);
     uint16_t version = 0;
     bool held = tune_holds(group, tune_key);
     enum weft_plan_id told = tune_key ? tune_told(group, tune_key, group->sequence, &version) : WEFT_PLAN_AUTO;
@@ -450,6 +485,7 @@ void coll_unhold(struct weft_coll *coll)
     coll->header.table = version;
     coll->header.plan = coll->record.plan = (uint8_t)plan.plan;
     coll->header.chunk = plan.chunk_elems;
+    coll->header.cuts = cuts_number(group, &coll->args, plan.plan);
     scratch_lay_out(coll, &scratch, &plan);
     input_init(coll, &scratch);
     weft_plan_begin(&coll->cursor, &plan);

@@ -9,18 +9,27 @@ void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum w
     weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(kind), phase, id, UINT32_MAX, bytes, status);
 }
 
+/* A gather's or scatter's root knows all lengths, the others their own. */
+static void keep_lengths(const struct weft_coll *coll)
+{
+    const struct weft_coll_args *args = &coll->args;
+    uint32_t ranks = coll->group->ranks;
+    if (args->counts) weft_recorder_lengths(coll->group->recorder, coll->record_number, args->counts, ranks, args->counts_out, args->counts_out ? ranks : 0);
+    else if (args->unequal) weft_recorder_lengths(coll->group->recorder, coll->record_number, &args->count, 1, NULL, 0);
+}
+
 void coll_record_post(struct weft_coll *coll, bool starts)
 {
     struct weft_group *group = coll->group;
     const struct coll_header *header = &coll->header;
     bool pair = coll->args.kind == WEFT_COLL_SEND || coll->args.kind == WEFT_COLL_RECV; /* their header is the same on both sides */
-    coll->record = (struct weft_record){
-        .sequence = coll->sequence, .count = header->count, .posted_ns = coll->posted_ns,
-        .started_ns = starts ? coll->posted_ns : 0, .phase = starts ? "started" : "posted", .group = group->group_id,
-        .members = group->members, .epoch = group->epoch, .rank = group->rank, .ranks = group->ranks, .root = pair ? coll->args.root : header->kind == WEFT_COLL_ALL_REDUCE ? 0 : header->root, .peer = WEFT_RECORD_NOBODY,
-        .status = WEFT_IN_PROGRESS, .kind = coll->args.kind, .dtype = header->dtype, .op = header->op, .plan = header->plan};
+    struct weft_record *record = &coll->record;
+    *record = coll_record_of(group, coll->sequence, coll->posted_ns, starts);
+    record->kind = coll->args.kind, record->count = header->count, record->dtype = header->dtype, record->op = header->op, record->plan = header->plan;
+    record->root = pair ? coll->args.root : header->kind == WEFT_COLL_ALL_REDUCE ? 0 : header->root;
     if (coll->host.announced) weft_recorder_update(group->recorder, coll->record_number, &coll->record);
     else coll->record_number = weft_recorder_add(group->recorder, &coll->record);
+    keep_lengths(coll);
 }
 
 void coll_record_start(struct weft_coll *coll, uint64_t now_ns)

@@ -18,9 +18,24 @@ struct slot {
     _Atomic uint64_t words[RECORD_WORDS];
 };
 
+/* Where the lengths of a record lie in the ring, which goes on for ever: number i is words[i % room]. */
+struct pieces {
+    _Atomic uint64_t number; /* of their record, plus one; 0: none, or being written */
+    _Atomic uint64_t first;
+    _Atomic uint32_t in_count, out_count;
+};
+
+struct lengths {
+    _Atomic uint64_t written; /* numbers that were ever begun to be written */
+    uint64_t room;
+    struct pieces *of; /* (capacity,) */
+    _Atomic uint64_t words[];
+};
+
 struct weft_recorder {
     struct weft_env *env;
     _Atomic uint64_t count;
+    struct lengths *lengths; /* NULL: not kept */
     uint32_t capacity;
     struct slot slots[];
 };
@@ -39,7 +54,63 @@ enum weft_status weft_recorder_create(struct weft_env *env, uint32_t capacity, s
 
 void weft_recorder_free(struct weft_recorder *recorder)
 {
-    if (recorder) weft_free_bytes(recorder->env, recorder);
+    if (!recorder) return;
+    if (recorder->lengths) weft_free_bytes(recorder->env, recorder->lengths->of);
+    weft_free_bytes(recorder->env, recorder->lengths);
+    weft_free_bytes(recorder->env, recorder);
+}
+
+enum weft_status weft_recorder_keep_lengths(struct weft_recorder *recorder, uint64_t numbers)
+{
+    if (numbers == 0 || numbers > SIZE_MAX / 2 / sizeof(uint64_t)) return WEFT_ERR_INVALID;
+    struct lengths *lengths = weft_alloc_zero(recorder->env, sizeof *lengths + (size_t)numbers * sizeof(uint64_t));
+    if (!lengths) return WEFT_ERR_NO_MEMORY;
+    lengths->room = numbers;
+    lengths->of = weft_alloc_zero(recorder->env, recorder->capacity * sizeof *lengths->of);
+    if (!lengths->of) {
+        weft_free_bytes(recorder->env, lengths);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    recorder->lengths = lengths;
+    return WEFT_OK;
+}
+
+void weft_recorder_lengths(struct weft_recorder *recorder, uint64_t number, const uint64_t *in, uint32_t in_count, const uint64_t *out, uint32_t out_count)
+{
+    struct lengths *lengths = recorder ? recorder->lengths : NULL;
+    uint64_t total = (uint64_t)in_count + out_count;
+    if (!lengths || total > lengths->room) return;
+    struct pieces *pieces = &lengths->of[number % recorder->capacity];
+    uint64_t first = atomic_load_explicit(&lengths->written, memory_order_relaxed);
+    atomic_store_explicit(&pieces->number, 0, memory_order_relaxed);
+    /* Release on what follows, as in write_slot: who sees any of it sees the 0 above, and how far the ring is being written. */
+    atomic_store_explicit(&lengths->written, first + total, memory_order_release);
+    for (uint64_t i = 0; i < total; i++)
+        atomic_store_explicit(&lengths->words[(first + i) % lengths->room], i < in_count ? in[i] : out[i - in_count], memory_order_release);
+    atomic_store_explicit(&pieces->first, first, memory_order_release);
+    atomic_store_explicit(&pieces->in_count, in_count, memory_order_release);
+    atomic_store_explicit(&pieces->out_count, out_count, memory_order_release);
+    atomic_store_explicit(&pieces->number, number + 1, memory_order_release);
+}
+
+/* Those of record `number`, (in_count + out_count,), to be freed; NULL: it has none, or they are overwritten. */
+static uint64_t *take_lengths(struct weft_recorder *recorder, uint64_t number, uint32_t *in_count, uint32_t *out_count)
+{
+    struct lengths *lengths = recorder->lengths;
+    struct pieces *pieces = lengths ? &lengths->of[number % recorder->capacity] : NULL;
+    if (!lengths || atomic_load_explicit(&pieces->number, memory_order_acquire) != number + 1) return NULL;
+    uint64_t first = atomic_load_explicit(&pieces->first, memory_order_acquire);
+    *in_count = atomic_load_explicit(&pieces->in_count, memory_order_acquire);
+    *out_count = atomic_load_explicit(&pieces->out_count, memory_order_acquire);
+    uint64_t total = (uint64_t)*in_count + *out_count;
+    uint64_t *taken = total <= lengths->room ? weft_alloc_zero(recorder->env, (size_t)(total + 1) * sizeof *taken) : NULL;
+    if (!taken) return NULL;
+    for (uint64_t i = 0; i < total; i++) taken[i] = atomic_load_explicit(&lengths->words[(first + i) % lengths->room], memory_order_acquire);
+    bool whole = atomic_load_explicit(&lengths->written, memory_order_relaxed) <= first + lengths->room &&
+                 atomic_load_explicit(&pieces->number, memory_order_relaxed) == number + 1;
+    if (whole) return taken;
+    weft_free_bytes(recorder->env, taken);
+    return NULL;
 }
 
 static void write_slot(struct weft_recorder *recorder, uint64_t number, const struct weft_record *record)
@@ -108,7 +179,24 @@ uint64_t weft_recorder_count(struct weft_recorder *recorder)
 
 uint32_t weft_recorder_capacity(const struct weft_recorder *recorder) { return recorder->capacity; }
 
-static void dump_record(const struct weft_record *r, FILE *out)
+static void dump_numbers(const char *name, const uint64_t *numbers, uint32_t count, FILE *out)
+{
+    fprintf(out, ",\"%s\":[", name);
+    for (uint32_t i = 0; i < count; i++) fprintf(out, "%s%" PRIu64, i ? "," : "", numbers[i]);
+    fputs("]", out);
+}
+
+static void dump_lengths(struct weft_recorder *recorder, uint64_t number, FILE *out)
+{
+    uint32_t in_count, out_count;
+    uint64_t *lengths = take_lengths(recorder, number, &in_count, &out_count);
+    if (!lengths) return;
+    dump_numbers("lengths", lengths, in_count, out);
+    if (out_count) dump_numbers("lengths_out", lengths + in_count, out_count, out);
+    weft_free_bytes(recorder->env, lengths);
+}
+
+static void dump_record(struct weft_recorder *recorder, uint64_t number, const struct weft_record *r, FILE *out)
 {
     fprintf(out, "{\"group\":%" PRIu32 ",\"epoch\":%" PRIu32 ",\"rank\":%" PRIu32 ",\"ranks\":%" PRIu32 ",\"members\":%" PRIu32, r->group, r->epoch, r->rank, r->ranks,
             r->members);
@@ -119,6 +207,7 @@ static void dump_record(const struct weft_record *r, FILE *out)
     fprintf(out, ",\"posted_ns\":%" PRIu64 ",\"started_ns\":%" PRIu64 ",\"ended_ns\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"phase\":\"%s\"",
             r->posted_ns, r->started_ns, r->ended_ns, r->steps, r->phase ? r->phase : "");
     if (r->peer != WEFT_RECORD_NOBODY) fprintf(out, ",\"peer\":%" PRIu32, r->peer);
+    dump_lengths(recorder, number, out);
     fprintf(out, ",\"status\":\"%s\"}", weft_status_name(r->status));
 }
 
@@ -132,7 +221,7 @@ void weft_recorder_dump(struct weft_recorder *recorder, FILE *out)
         if (!weft_recorder_read(recorder, number, &record)) continue;
         fputs(any ? ",\n" : "\n", out);
         any = true;
-        dump_record(&record, out);
+        dump_record(recorder, number, &record, out);
     }
     fputs("\n]", out);
 }

@@ -45,6 +45,12 @@ void weft_recorder_end(struct weft_recorder *recorder, uint64_t number, struct w
 bool weft_recorder_read(struct weft_recorder *recorder, uint64_t number, struct weft_record *record_out);
 uint64_t weft_recorder_count(struct weft_recorder *recorder);    /* records ever added; any thread */
 uint32_t weft_recorder_capacity(const struct weft_recorder *recorder);
+/* Keep the lengths of unequal pieces beside the records of calls that have them, in a ring of so many numbers; before any other
+ * thread knows of the recorder. WEFT_ERR_INVALID: absurd. */
+enum weft_status weft_recorder_keep_lengths(struct weft_recorder *recorder, uint64_t numbers);
+/* Record `number` has these, in elements: (in_count,) and (out_count,). Nothing is kept where weft_recorder_keep_lengths was not called,
+ * and what does not fit the ring is not kept either. Owner's thread. NULL recorder: does nothing. */
+void weft_recorder_lengths(struct weft_recorder *recorder, uint64_t number, const uint64_t *in, uint32_t in_count, const uint64_t *out, uint32_t out_count);
 /* `"recorded":N,"capacity":N,"operations":[...]`, oldest first, without braces around. Any thread. */
 void weft_recorder_dump(struct weft_recorder *recorder, FILE *out);
 

@@ -27,8 +27,11 @@ uint32_t tune_key(const struct weft_group *group, const struct weft_coll_args *a
 
 static struct tune_cell *cell_of(const struct weft_group *group, uint32_t key)
 {
-    for (uint32_t i = 0; key && group->tune && i < TUNE_CELLS; i++)
-        if (group->tune->cells[i].key == key) return (struct tune_cell *)&group->tune->cells[i];
+    struct tune *tune = group->tune;
+    if (!key || !tune) return NULL;
+    if (tune->cells[tune->last].key == key) return &tune->cells[tune->last];
+    for (uint32_t i = 0; i < TUNE_CELLS; i++)
+        if (tune->cells[i].key == key) return &tune->cells[tune->last = i];
     return NULL;
 }
 
@@ -217,8 +220,8 @@ static void acknowledged(struct weft_group *group, const struct coll_header *hea
 {
     struct tune *tune = group->tune;
     if (!tune->next.open || header->sequence != tune->next.version) return;
-    if (group->controls[header->rank].acked == tune->next.version) return; /* left after its ACK; or says it twice */
-    group->controls[header->rank].acked = tune->next.version;
+    if (tune->acked[header->rank] == tune->next.version) return; /* left after its ACK; or says it twice */
+    tune->acked[header->rank] = tune->next.version;
     if (header->count > tune->from) tune->from = header->count;
     tune->refused |= header->status < 0;
     if (++tune->acks < group->ranks) return;
@@ -358,7 +361,8 @@ void tune_retry(struct weft_group *group)
 enum weft_status tune_create(struct weft_group *group, enum weft_retune policy)
 {
     if (policy == WEFT_RETUNE_OFF || group->ranks < 2) return WEFT_OK;
-    group->tune = weft_alloc_zero(group->env, sizeof *group->tune);
+    size_t acked = group->rank == 0 ? group->ranks : 0;
+    group->tune = weft_alloc_zero(group->env, sizeof *group->tune + acked * sizeof group->tune->acked[0]);
     if (!group->tune) return WEFT_ERR_NO_MEMORY;
     group->tune->policy = policy;
     return WEFT_OK;

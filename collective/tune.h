@@ -61,6 +61,7 @@ struct tune {
     bool in_order;           /* rank 0's policy is same_order, as its TABLE says */
     uint32_t version;        /* the last one that was published */
     struct tune_cell cells[TUNE_CELLS];
+    uint32_t last;           /* of the cells, that was looked up: an operation asks for its own several times */
     struct {                 /* the change that is not in force yet */
         bool open;
         uint32_t version, key;
@@ -74,6 +75,7 @@ struct tune {
     struct broadcast table, commit;
     struct tell ack, report;
     uint64_t last_end_ns;    /* of any operation */
+    uint32_t acked[];        /* rank 0: (ranks,) the version that each has agreed to last */
 };
 
 /* ---- post.c asks ---- */

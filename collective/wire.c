@@ -3,7 +3,7 @@
  *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  table
  *     12  group            16  epoch    20  rank (sender)   24  root   28  lanes  32  message  36  status
  *     40  sequence         48  count    56  chunk elements  64  piece bytes (pieces whose lengths only their sender or their pair knows)
- *     72  cuts: 0, or of unequal pieces a number made of their lengths
+ *     72  cuts: 0, or a number made of the lengths of unequal pieces and of the measured links that the plan follows
  *
  * A data message says how its sender called the operation. The receiver compares: that is how calls that
  * do not match are found and named, instead of being summed or waited for. */
@@ -60,7 +60,7 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     if (a->kind != b->kind) return "the operation";
     if (a->dtype != b->dtype) return "the element type";
     if (a->count != b->count) return "the count";
-    if (a->cuts != b->cuts) return "the counts of the pieces";
+    if (a->cuts != b->cuts) return "the counts of the pieces, or what was measured of the links";
     if (a->op != b->op) return "the reduction";
     if (a->root != b->root) return a->kind == WEFT_COLL_ALL_REDUCE ? "the calls that were put together in it" : "the root";
     if (a->table != b->table) return "the version of the table of plans";

@@ -45,6 +45,7 @@ enum { LEAVE_MS = 5000 };
 struct bench {
     const char *name;
     uint32_t shards, processes; /* processes 0: take part in the job of the environment */
+    const char *bind;           /* of `weft run --bind` */
     int (*take_part)(const void *options);
     const void *options;
 };
@@ -78,7 +79,7 @@ static int take_part_launched(const struct bench *bench, const struct weft_launc
 static int start_or_join(const struct bench *bench, int argc, char **argv)
 {
     struct weft_launcher launcher;
-    if (bench->processes > 0) return bench_launch(bench->shards, bench->processes, bench->name, argc, argv);
+    if (bench->processes > 0) return bench_launch(bench->shards, bench->processes, bench->bind, bench->name, argc, argv);
     const char *coordinator = getenv("WEFT_COORDINATOR");
     if (coordinator && *coordinator) return bench->take_part(bench->options);
     if (weft_launcher_find(&launcher)) return take_part_launched(bench, &launcher);
@@ -97,7 +98,7 @@ static int measure(enum bench_kind kind, const struct bench_operation *operation
     struct bench_options options;
     int answer = bench_options_parse(&options, kind, operation, argc, argv);
     if (answer != 0) return answer - 1;
-    const struct bench bench = {bench_name(&options), options.shards, options.processes, measure_one, &options};
+    const struct bench bench = {bench_name(&options), options.shards, options.processes, options.bind, measure_one, &options};
     return start_or_join(&bench, argc, argv);
 }
 
@@ -112,7 +113,7 @@ static int replay(int argc, char **argv)
     if (answer != 0) return answer - 1;
     if (!options.told && !getenv("WEFT_COORDINATOR") && !weft_launcher_find(&launcher)) options.processes = bench_replay_ranks(options.path);
     if (!options.told && options.processes == 0 && !getenv("WEFT_COORDINATOR") && !weft_launcher_find(&launcher)) return 1;
-    const struct bench bench = {"replay", 0, options.processes, replay_one, &options};
+    const struct bench bench = {"replay", 0, options.processes, "auto", replay_one, &options};
     return start_or_join(&bench, argc, argv);
 }
 

@@ -22,7 +22,7 @@
 int weft_bench_main(int argc, char **argv);
 
 /* bench_launch.c: `weft bench WHAT` with the same options in each of so many processes; the exit status. */
-int bench_launch(uint32_t shards, uint32_t processes, const char *what, int argc, char **argv);
+int bench_launch(uint32_t shards, uint32_t processes, const char *bind, const char *what, int argc, char **argv);
 
 int weft_bench_start_main(int argc, char **argv);
 int weft_bench_calibrate_main(int argc, char **argv);

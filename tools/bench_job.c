@@ -80,6 +80,7 @@ static bool run_size(struct bench_rank *rank, uint64_t bytes)
     double alone = operation->out_of_place ? row.out_of_place.time_us : row.in_place.time_us;
     bench_part_place(part, rank->in, rank->out, !operation->out_of_place);
     if (rank->options->overlap && !bench_overlap(rank, alone, &row.overlap)) return false;
+    if (rank->options->limit && !bench_limit(rank, row.in_place.time_us, &row.limit)) return false;
     return note_memory(rank, &row);
 }
 

@@ -27,8 +27,8 @@ static void add(struct launch *launch, const char *text)
     if (launch->arg_count < RUN_ARGS_MAX) launch->args[launch->arg_count++] = (char *)text;
 }
 
-/* weft run -s S -n N --log-dir D -- weft bench WHAT (the same options) -n 0 */
-static bool build_command(struct launch *launch, uint32_t shards, uint32_t processes, const char *what, int argc, char **argv)
+/* weft run -s S -n N --bind B --log-dir D -- weft bench WHAT (the same options) -n 0 */
+static bool build_command(struct launch *launch, uint32_t shards, uint32_t processes, const char *bind, const char *what, int argc, char **argv)
 {
     ssize_t length = readlink("/proc/self/exe", launch->self, sizeof(launch->self) - 1);
     if (length <= 0) {
@@ -38,8 +38,8 @@ static bool build_command(struct launch *launch, uint32_t shards, uint32_t proce
     snprintf(launch->numbers[0], sizeof(launch->numbers[0]), "%u", shards);
     snprintf(launch->numbers[1], sizeof(launch->numbers[1]), "%u", processes);
     const char *const head[] = {
-        launch->self,         "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--log-dir",
-        launch->log_directory};
+        launch->self,         "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--bind", bind,
+        "--log-dir", launch->log_directory};
     for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++) add(launch, head[i]);
     const char *const worker[] = {"--", launch->self, "bench", what};
     for (size_t i = 0; i < sizeof(worker) / sizeof(worker[0]); i++) add(launch, worker[i]);
@@ -69,12 +69,12 @@ static void remove_log_directory(const struct launch *launch)
 }
 
 /* Standard output of rank 0 is that of `weft run`, hence ours. */
-int bench_launch(uint32_t shards, uint32_t processes, const char *what, int argc, char **argv)
+int bench_launch(uint32_t shards, uint32_t processes, const char *bind, const char *what, int argc, char **argv)
 {
     struct launch launch = {0};
     if (!make_log_directory(&launch)) return 1;
     int status = 1 << 8;
-    if (build_command(&launch, shards, processes, what, argc, argv)) {
+    if (build_command(&launch, shards, processes, bind, what, argc, argv)) {
         fflush(stdout);
         pid_t child = fork();
         if (child == 0) {

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_PLAN = 256, OPTION_TRANSPORT, OPTION_ITERS, OPTION_JSON, OPTION_PIECE, OPTION_EXPLAIN, OPTION_MEMORY, OPTION_PERCENTILES,
-       OPTION_OVERLAP, OPTION_PLOT };
+enum { OPTION_PLAN = 256, OPTION_BIND, OPTION_TRANSPORT, OPTION_ITERS, OPTION_JSON, OPTION_PIECE, OPTION_EXPLAIN, OPTION_MEMORY, OPTION_PERCENTILES,
+       OPTION_OVERLAP, OPTION_LIMIT, OPTION_PLOT };
 
 /* Which benchmarks have an option. */
 enum { OF_OPERATIONS = 1, OF_PUSH_PULL = 2, OF_WAITING = 4, OF_ALL = 7, OF_MEASURES = OF_OPERATIONS | OF_PUSH_PULL };
@@ -38,7 +38,9 @@ static const struct {
     {{"explain", no_argument, NULL, OPTION_EXPLAIN}, OF_OPERATIONS},
     {{"percentiles", no_argument, NULL, OPTION_PERCENTILES}, OF_OPERATIONS},
     {{"overlap", no_argument, NULL, OPTION_OVERLAP}, OF_OPERATIONS},
+    {{"limit", no_argument, NULL, OPTION_LIMIT}, OF_OPERATIONS},
     {{"plot", required_argument, NULL, OPTION_PLOT}, OF_OPERATIONS},
+    {{"bind", required_argument, NULL, OPTION_BIND}, OF_ALL},
     {{"transport", required_argument, NULL, OPTION_TRANSPORT}, OF_ALL},
     {{"iters", required_argument, NULL, OPTION_ITERS}, OF_ALL},
     {{"warmup", required_argument, NULL, 'w'}, OF_MEASURES},
@@ -166,6 +168,13 @@ static bool set_memory(struct bench_options *options, const char *text)
     return found >= 0;
 }
 
+static bool set_bind(struct bench_options *options, const char *text)
+{
+    static const char *const kinds[] = {"none", "core", "auto", NULL};
+    options->bind = text;
+    return parse_choice("--bind", text, kinds, "none, core or auto") >= 0;
+}
+
 static bool set_average(struct bench_options *options, const char *text)
 {
     uint32_t how = 0;
@@ -193,11 +202,13 @@ static bool set_option(struct bench_options *options, int found, const char *tex
     case 'C': options->cpu = true; return true;
     case 'w': return parse_u32("-w", text, 0, 1000000, &options->warmup);
     case OPTION_ITERS: return parse_u32("--iters", text, 1, 1000000, &options->iters);
+    case OPTION_BIND: return set_bind(options, text);
     case OPTION_TRANSPORT: return bench_use_transport(text);
     case OPTION_JSON: options->json = true; return true;
     case OPTION_EXPLAIN: options->explain = true; return true;
     case OPTION_PERCENTILES: options->percentiles = true; return true;
     case OPTION_OVERLAP: options->overlap = true; return true;
+    case OPTION_LIMIT: options->limit = true; return true;
     case OPTION_PLOT: options->plot = text; return true;
     case OPTION_PIECE: return parse_u32("--piece-us", text, 1, 10000000, &options->piece_us);
     case OPTION_MEMORY: return set_memory(options, text);
@@ -237,6 +248,10 @@ static bool consistent(struct bench_options *options)
         fprintf(stderr, "weft bench: --overlap is of one operation, not of several together (-m)\n");
         return false;
     }
+    if (options->limit && (options->operation->what != DO_ALL_REDUCE || options->together > 1)) {
+        fprintf(stderr, "weft bench: --limit is of one all_reduce, not of %s\n", options->together > 1 ? "several together (-m)" : bench_name(options));
+        return false;
+    }
     bool barrier = options->kind == BENCH_OPERATION && options->operation->what == DO_BARRIER;
     if (barrier) options->sweep.last = options->sweep.first; /* one row */
     options->sweep.unit = weft_dtype_bytes(options->dtypes[0]);
@@ -251,6 +266,7 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind, con
     for (size_t i = 0; i < KNOWN_COUNT; i++) table[i] = known[i].option;
     *options = (struct bench_options){.kind = kind, .operation = operation, .dtypes = {WEFT_F32}, .dtype_count = 1, .op_count = 1, .iters = 20,
                                       .warmup = 5, .checks = 1, .cycles = 1, .together = 1, .average = BENCH_MEAN, .plan = "auto",
+                                      .bind = kind == BENCH_OPERATION ? "auto" : "none", /* shards and computations have threads to spare */
                                       .piece_us = 2000,
                                       .sweep = {.first = kind == BENCH_PUSH_PULL ? 64 << 10 : 8, .last = 16 << 20, .factor = 4}};
     if (operation && operation->reduces) options->ops[0] = WEFT_SUM;

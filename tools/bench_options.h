@@ -27,9 +27,10 @@ struct bench_options {
     uint32_t processes;    /* -n; 0: take part in the job of the environment */
     uint32_t shards;       /* -s; push_pull only */
     uint32_t piece_us;     /* waiting: length of a computation */
+    const char *bind;      /* for `weft run` */
     const char *plan, *plot;
     bool plain_memory;     /* malloc's, not weft_alloc's */
-    bool percentiles, overlap, cpu, json;
+    bool percentiles, overlap, limit, cpu, json;
     bool explain;          /* which plan each size takes, and why */
 };
 

@@ -168,7 +168,7 @@ int weft_bench_orders_main(int argc, char **argv)
     struct settings settings;
     int answer = parse(&settings, argc, argv);
     if (answer >= 0) return answer;
-    if (settings.processes > 0) return bench_launch(0, settings.processes, "orders", argc, argv);
+    if (settings.processes > 0) return bench_launch(0, settings.processes, "auto", "orders", argc, argv);
     if (getenv("WEFT_COORDINATOR")) return take_part(&settings);
     fprintf(stderr, "weft bench orders: there is no job to take part in; say -n 4 to start one on this host\n");
     return 2;

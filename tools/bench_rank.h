@@ -2,6 +2,7 @@
  *
  *   bench_job.c      joins, sweeps over cycles, roots, types, reductions and sizes, prints
  *   bench_timing.c   times one size: warm-up, iterations, percentiles, overlap
+ *   bench_limit.c    what memory alone allows
  *   bench_machine.c  what the process used: processor time, memory; computing for so long; copy bandwidth */
 #ifndef WEFT_TOOLS_BENCH_RANK_H
 #define WEFT_TOOLS_BENCH_RANK_H
@@ -36,10 +37,16 @@ bool bench_barrier(struct bench_rank *rank);
 /* (count,) values of all ranks reduced, on all ranks. */
 bool bench_agree(struct bench_rank *rank, int64_t *values, uint64_t count, enum weft_op op);
 
+/* This rank's microseconds as -a asks for those of all. */
+bool bench_averaged(struct bench_rank *rank, double us, double *us_out);
+
 /* bench_timing.c: the operation of rank->part as it is placed, or push_pull of the tensor. Collective. */
 bool bench_time(struct bench_rank *rank, struct bench_timing *timing);
 bool bench_overlap(struct bench_rank *rank, double time_us, struct bench_overlap *overlap);
 bool bench_check(struct bench_rank *rank, struct bench_timing *timing);
+
+/* bench_limit.c: beside an all_reduce of rank->part that takes time_us in place. Collective. */
+bool bench_limit(struct bench_rank *rank, double time_us, struct bench_limit *limit);
 
 /* bench_machine.c */
 double bench_now_us(void);

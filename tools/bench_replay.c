@@ -32,8 +32,8 @@ static const char help[] =
     "      --repeat N        all of it N times (default 1)\n"
     "      --json            one JSON object per kind of call\n"
     "  -h, --help            this text\n\n"
-    "The record has no lengths of unequal pieces: such calls are repeated with equal ones of the longest (gather, scatter, all_to_all: of none).\n"
-    "Calls of groups of some ranks are left out, and counted.\n";
+    "Groups of some ranks are made again, of those whose members all have them on record. Where one rank's file is all there is, calls of such\n"
+    "groups, sends and receives, and gather, scatter and all_to_all of unequal pieces are left out, and counted.\n";
 
 enum { OPTION_GAPS = 256, OPTION_REPEAT, OPTION_JSON };
 static const struct option long_options[] = {{"processes", required_argument, NULL, 'n'}, {"gaps", required_argument, NULL, OPTION_GAPS},
@@ -136,27 +136,27 @@ struct player {
         double began_us;
     } slots[REPLAY_WINDOW];
     struct kind_times kinds[REPLAY_KINDS];
+    struct {
+        struct weft_comm *comm; /* NULL: all ranks */
+        uint64_t first, last;   /* operations that all its ranks have on record; none: first > last */
+    } groups[REPLAY_GROUPS_MAX];
+    bool foreign;               /* some rank follows another's record, which has that one's place in calls that differ from rank to rank */
+    int64_t left_out;           /* calls of groups that could not be made again, and pairs */
 };
 
 static enum weft_status post(struct player *player, const struct replay_call *call, struct weft_request *request)
 {
-    struct weft_session *session = player->rank.session;
-    void *in = player->rank.in, *out = player->rank.out;
-    switch (call->kind) {
-    case REPLAY_ALL_REDUCE:
-        return call->op == WEFT_SCALED_SUM ? weft_all_reduce_scaled(session, in, out, call->count, call->dtype, 1, request)
-                                           : weft_all_reduce(session, in, out, call->count, call->dtype, call->op, request);
-    case REPLAY_REDUCE_SCATTER: return weft_reduce_scatter(session, in, out, call->count, call->dtype, call->op, request);
-    case REPLAY_ALL_GATHER: return weft_all_gather(session, in, out, call->count, call->dtype, request);
-    case REPLAY_BROADCAST: return weft_broadcast(session, out, call->count, call->dtype, call->root, request);
-    case REPLAY_REDUCE: return weft_reduce(session, in, out, call->count, call->dtype, call->op, call->root, request);
-    case REPLAY_GATHER: return weft_gather(session, in, out, call->count, call->dtype, call->root, request);
-    case REPLAY_SCATTER: return weft_scatter(session, in, out, call->count, call->dtype, call->root, request);
-    case REPLAY_ALL_TO_ALL: return weft_all_to_all(session, in, out, call->count, call->dtype, request);
-    case REPLAY_SEND: return weft_send(session, in, call->count, call->dtype, call->root, request);
-    case REPLAY_RECV: return weft_recv(session, out, call->count, call->dtype, call->root, request);
-    default: return weft_barrier(session, request);
-    }
+    static const enum weft_call_kind kinds[REPLAY_KINDS] = {
+        [REPLAY_ALL_REDUCE] = WEFT_CALL_ALL_REDUCE, [REPLAY_REDUCE_SCATTER] = WEFT_CALL_REDUCE_SCATTER, [REPLAY_ALL_GATHER] = WEFT_CALL_ALL_GATHER,
+        [REPLAY_BROADCAST] = WEFT_CALL_BROADCAST, [REPLAY_REDUCE] = WEFT_CALL_REDUCE, [REPLAY_GATHER] = WEFT_CALL_GATHER,
+        [REPLAY_SCATTER] = WEFT_CALL_SCATTER, [REPLAY_ALL_TO_ALL] = WEFT_CALL_ALL_TO_ALL, [REPLAY_BARRIER] = WEFT_CALL_BARRIER,
+        [REPLAY_SEND] = WEFT_CALL_SEND, [REPLAY_RECV] = WEFT_CALL_RECV,
+    };
+    return weft_call_start(player->rank.session,
+                           WEFT_CALL(.kind = kinds[call->kind], .comm = player->groups[call->group].comm, .in = player->rank.in, .out = player->rank.out,
+                                     .count = call->count, .counts = call->lengths, .counts_out = call->lengths_out, .unequal = call->unequal,
+                                     .dtype = call->dtype, .op = call->op, .factor = 1, .root = call->root),
+                           request);
 }
 
 static bool finish(struct player *player, uint32_t slot)
@@ -183,13 +183,24 @@ static bool finish_before(struct player *player, const struct replay_call *call)
     return true;
 }
 
-static bool play(struct player *player, uint64_t first, uint64_t last, bool pairs)
+static bool plays(const struct player *player, const struct replay_call *call, bool pairs)
 {
+    bool made = call->group == 0 || player->groups[call->group].comm;
+    if (call->kind == REPLAY_SEND || call->kind == REPLAY_RECV) return pairs && made;
+    if (player->foreign && (call->unequal || call->lengths_out)) return false;
+    return made && call->sequence >= player->groups[call->group].first && call->sequence <= player->groups[call->group].last;
+}
+
+static bool play(struct player *player, bool pairs)
+{
+    player->left_out = player->calls.skipped;
     for (uint32_t i = 0; i < player->calls.count; i++) {
         const struct replay_call *call = &player->calls.calls[i];
-        bool pair = call->kind == REPLAY_SEND || call->kind == REPLAY_RECV;
         uint32_t slot = i % REPLAY_WINDOW;
-        if (pair ? !pairs : call->sequence < first || call->sequence > last) continue;
+        if (!plays(player, call, pairs)) {
+            player->left_out++;
+            continue;
+        }
         if (!finish_before(player, call)) return false;
         if (player->slots[slot].call && !finish(player, slot)) return false;
         if (player->options->gaps)
@@ -202,27 +213,118 @@ static bool play(struct player *player, uint64_t first, uint64_t last, bool pair
     return finish_before(player, NULL);
 }
 
-/* From which operation to which all ranks have them; pairs only where nobody has lost any. */
-static bool agree_range(struct player *player, uint64_t *first, uint64_t *last, bool *pairs)
+/* ---- groups ---- */
+
+/* A group as all ranks know it, in an order that all have. */
+struct key {
+    uint32_t id, members, epoch, ranks;
+};
+
+static int by_key(const void *left, const void *right) { return memcmp(left, right, sizeof(struct key)); }
+
+/* The groups that any rank has, each once, in *keys_out, which is to be freed: all ranks make the same ones in the same order. */
+static bool gather_keys(struct player *player, struct key **keys_out, uint32_t *count_out)
 {
-    int64_t ends[2] = {INT64_MAX, INT64_MIN}; /* first, -last; who has nothing leaves nothing to play */
+    const struct replay_calls *calls = &player->calls;
+    bool own = calls->rank == player->rank.rank; /* else it is another rank's record, and says nothing of this one's groups */
+    uint32_t mine = own ? calls->group_count - 1 : 0;
+    int64_t most = mine;
+    struct weft_request request = {{0}};
+    if (!bench_agree(&player->rank, &most, 1, WEFT_MAX)) return false;
+    size_t all = (size_t)most * player->rank.ranks;
+    struct key *keys = calloc(all + 1, sizeof *keys), *sent = keys + (size_t)most * player->rank.rank;
+    if (!keys) return fprintf(stderr, "weft bench replay: no memory for the groups of the record\n"), false;
+    for (uint32_t i = 0; i < mine; i++)
+        sent[i] = (struct key){calls->groups[i + 1].id, calls->groups[i + 1].members, calls->groups[i + 1].epoch, calls->groups[i + 1].ranks};
+    if (!bench_wait(&player->rank, "all_gather", weft_all_gather(player->rank.session, sent, keys, (uint64_t)most * sizeof *keys, WEFT_U8, &request), &request)) {
+        free(keys);
+        return false;
+    }
+    qsort(keys, all, sizeof *keys, by_key);
+    *count_out = 0;
+    for (size_t i = 0; i < all; i++) {
+        if (keys[i].ranks && (*count_out == 0 || by_key(&keys[i], &keys[*count_out - 1]) != 0)) keys[(*count_out)++] = keys[i];
+    }
+    *keys_out = keys;
+    return true;
+}
+
+/* The place of the group in this rank's record; 0: it is not in it. */
+static uint32_t place_of(const struct player *player, const struct key *key)
+{
+    const struct replay_calls *calls = &player->calls;
+    for (uint32_t i = 1; i < calls->group_count && calls->rank == player->rank.rank; i++) {
+        const struct replay_group *group = &calls->groups[i];
+        if (group->id == key->id && group->members == key->members && group->epoch == key->epoch && group->ranks == key->ranks) return i;
+    }
+    return 0;
+}
+
+/* Make the groups anew. One that not all its members have on record stays without a comm, and its calls are left out. */
+static bool make_groups(struct player *player, const struct key *keys, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct weft_comm *comm = NULL;
+        uint32_t place = place_of(player, &keys[i]);
+        enum weft_status status = weft_split(player->rank.session, NULL, place ? 0 : -1, (int)player->calls.groups[place].rank, &comm);
+        if (status < 0) return bench_failed(&player->rank, "split", status);
+        if (comm && weft_comm_ranks(comm) == keys[i].ranks) player->groups[place].comm = comm;
+    }
+    return true;
+}
+
+/* Of one group: the first operation that is on record, and the last one, negative; of none, what leaves nothing to play. */
+static void ends_of(const struct replay_calls *calls, uint32_t group, int64_t ends[2])
+{
     bool any = false;
-    for (uint32_t i = 0; i < player->calls.count; i++) {
-        const struct replay_call *call = &player->calls.calls[i];
-        if (call->kind == REPLAY_SEND || call->kind == REPLAY_RECV) continue;
+    for (uint32_t i = 0; i < calls->count; i++) {
+        const struct replay_call *call = &calls->calls[i];
+        if (call->group != group || call->kind == REPLAY_SEND || call->kind == REPLAY_RECV) continue;
         int64_t sequence = (int64_t)call->sequence;
         if (!any || sequence < ends[0]) ends[0] = sequence;
         if (!any || -sequence < ends[1]) ends[1] = -sequence;
         any = true;
     }
-    int64_t own = ends[0], trimmed;
-    if (!bench_agree(&player->rank, ends, 2, WEFT_MAX)) return false;
-    trimmed = own != ends[0] || player->calls.rank != player->rank.rank; /* or it is another rank's record */
-    if (!bench_agree(&player->rank, &trimmed, 1, WEFT_MAX)) return false;
-    *pairs = !trimmed;
-    *first = ends[0] < 0 ? 0 : (uint64_t)ends[0];
-    *last = ends[1] > 0 ? 0 : (uint64_t)-ends[1];
-    return true;
+    if (!any) ends[0] = INT64_MAX, ends[1] = INT64_MIN + 1;
+}
+
+/* In each group, from which operation to which all its ranks have them; pairs only where nobody has lost any; whose records they are. */
+static bool agree_ranges(struct player *player, const struct key *keys, uint32_t count, bool *pairs)
+{
+    int64_t *ends = calloc(2 * ((size_t)count + 1), sizeof *ends), foreign = player->calls.rank != player->rank.rank, lost[] = {foreign, foreign};
+    int64_t own[REPLAY_GROUPS_MAX][2];
+    if (!ends) return fprintf(stderr, "weft bench replay: no memory for the groups of the record\n"), false;
+    for (uint32_t i = 0; i <= count; i++) {
+        uint32_t place = i > 0 ? place_of(player, &keys[i - 1]) : 0;
+        bool in = i == 0 || place > 0;
+        ends[2 * i] = ends[2 * i + 1] = INT64_MIN;
+        if (!in) continue;
+        ends_of(&player->calls, place, own[place]);
+        memcpy(&ends[2 * i], own[place], sizeof own[place]);
+    }
+    bool fine = bench_agree(&player->rank, ends, 2 * ((uint64_t)count + 1), WEFT_MAX);
+    for (uint32_t i = 0; fine && i <= count; i++) {
+        uint32_t place = i > 0 ? place_of(player, &keys[i - 1]) : 0;
+        if (i > 0 && place == 0) continue;
+        lost[0] |= own[place][0] != ends[2 * i];
+        player->groups[place].first = (uint64_t)ends[2 * i];
+        player->groups[place].last = ends[2 * i + 1] > 0 ? 0 : (uint64_t)-ends[2 * i + 1];
+    }
+    free(ends);
+    fine = fine && bench_agree(&player->rank, lost, 2, WEFT_MAX);
+    *pairs = !lost[0];
+    player->foreign = lost[1];
+    return fine;
+}
+
+static bool agree_groups(struct player *player, bool *pairs)
+{
+    struct key *keys;
+    uint32_t count;
+    if (!gather_keys(player, &keys, &count)) return false;
+    bool fine = make_groups(player, keys, count) && agree_ranges(player, keys, count, pairs);
+    free(keys);
+    return fine;
 }
 
 /* ---- the whole ---- */
@@ -246,7 +348,7 @@ static bool report(struct player *player, double wall_us)
     enum { FIELDS = sizeof(struct kind_times) / sizeof(int64_t) };
     int64_t totals[REPLAY_KINDS * FIELDS + 1], wall_ns = (int64_t)(1e3 * wall_us);
     memcpy(totals, player->kinds, sizeof player->kinds);
-    totals[REPLAY_KINDS * FIELDS] = player->calls.skipped;
+    totals[REPLAY_KINDS * FIELDS] = player->left_out;
     if (!bench_agree(&player->rank, totals, REPLAY_KINDS * FIELDS + 1, WEFT_SUM) || !bench_agree(&player->rank, &wall_ns, 1, WEFT_MAX)) return false;
     if (player->rank.rank != 0) return true;
     if (!player->options->json) {
@@ -267,7 +369,6 @@ static bool report(struct player *player, double wall_us)
 
 static bool replay_all(struct player *player)
 {
-    uint64_t first = 0, last = 0;
     bool pairs = false;
     size_t room = player->calls.bytes_max > 8 ? player->calls.bytes_max : 8;
     if (player->rank.ranks != player->calls.ranks) {
@@ -277,10 +378,10 @@ static bool replay_all(struct player *player)
     player->rank.in = weft_alloc(player->rank.session, room);
     player->rank.out = weft_alloc(player->rank.session, room);
     if (!player->rank.in || !player->rank.out) return fprintf(stderr, "weft bench replay: no memory for two buffers of %zu bytes\n", room), false;
-    if (!agree_range(player, &first, &last, &pairs) || !bench_barrier(&player->rank)) return false;
+    if (!agree_groups(player, &pairs) || !bench_barrier(&player->rank)) return false;
     double began = bench_now_us();
     for (uint32_t i = 0; i < player->options->repeat; i++) {
-        if (!play(player, first, last, pairs)) return false;
+        if (!play(player, pairs)) return false;
     }
     return report(player, bench_now_us() - began);
 }

@@ -36,6 +36,7 @@ static void print_head(const struct bench_report *report, bool units)
     if (options->overlap)
         fprintf(out, " %9s %9s %8s %9s %8s", units ? "(us)" : "overall", units ? "(us)" : "compute", units ? "(us)" : "start",
                 units ? "(us)" : "wait", units ? "(%)" : "overlap");
+    if (options->limit) fprintf(out, " %9s %8s %8s", units ? "(us)" : "limit", units ? "(GB/s)" : "memory", units ? "(%)" : "of limit");
     fprintf(out, "%s\n", is_operation(report) ? "" : units ? "       (us)" : "       step");
 }
 
@@ -93,6 +94,10 @@ static void print_row(struct bench_report *report, const struct bench_row *row)
         print_us(report->out, 9, row->overlap.wait_us);
         fprintf(report->out, " %8.1f", row->overlap.percent);
     }
+    if (row->limit.there) {
+        print_us(report->out, 9, row->limit.us);
+        fprintf(report->out, " %8.2f %8.1f", row->limit.gbps, row->limit.percent);
+    }
     fputc('\n', report->out);
 }
 
@@ -149,6 +154,8 @@ static void print_json(struct bench_report *report, const struct bench_row *row)
         json_object_set_new(object, "in_place", in_place);
     }
     set_overlap(object, &row->overlap);
+    if (row->limit.there)
+        json_object_set_new(object, "limit", json_pack("{s:f, s:f, s:f}", "time_us", row->limit.us, "memory_GBps", row->limit.gbps, "percent", row->limit.percent));
     if (!is_operation(report)) json_object_set_new(object, "step_us", json_real(row->step_us));
     bench_row_print(report->out, object, 8);
 }

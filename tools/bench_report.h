@@ -22,6 +22,12 @@ struct bench_overlap {
     double overall_us, compute_us, start_us, wait_us, percent;
 };
 
+/* Loading and storing as many bytes as the vector has, by all ranks at once. */
+struct bench_limit {
+    bool there;
+    double us, gbps, percent; /* of one pass, the mean of the ranks; loaded plus stored by one rank; of the row's time in place */
+};
+
 struct bench_row {
     uint64_t bytes, count;
     enum weft_dtype dtype;
@@ -29,6 +35,7 @@ struct bench_row {
     int root;                                   /* -1: none */
     struct bench_timing out_of_place, in_place;
     struct bench_overlap overlap;
+    struct bench_limit limit;
     const char *plan_taken;                     /* what `auto` meant; static; NULL: it has no plans */
     double step_us;                             /* push_pull: with step_begin and step_end */
     uint64_t pss_bytes;                         /* of the rank with most */

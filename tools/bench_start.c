@@ -146,5 +146,5 @@ int weft_bench_start_main(int argc, char **argv)
     }
     snprintf(text, sizeof text, "%.0f", bench_now_us());
     setenv(BEGAN, text, 1);
-    return bench_launch(0, settings.processes, "start", argc, argv);
+    return bench_launch(0, settings.processes, "none", "start", argc, argv);
 }

@@ -86,8 +86,7 @@ static bool run_once(struct bench_rank *rank, uint32_t together, double *us_out)
 
 /* ---- many ---- */
 
-/* This rank's microseconds as -a asks for those of all. */
-static bool averaged(struct bench_rank *rank, double us, double *us_out)
+bool bench_averaged(struct bench_rank *rank, double us, double *us_out)
 {
     static const enum weft_op ops[] = {[BENCH_OF_RANK_0] = WEFT_SUM, [BENCH_MEAN] = WEFT_SUM, [BENCH_LEAST] = WEFT_MIN, [BENCH_MOST] = WEFT_MAX};
     enum bench_average how = rank->options->average;
@@ -127,7 +126,7 @@ bool bench_time(struct bench_rank *rank, struct bench_timing *timing)
     const struct bench_operation *operation = rank->part.operation;
     rank->plan_taken = operation->plans_of ? weft_plan_taken(rank->session) : NULL; /* before the ranks agree on anything */
     int64_t cpu_ns = (int64_t)(1e3 * (bench_cpu_us() - cpu) / options->iters / options->together);
-    if (!averaged(rank, total / options->iters, &timing->time_us) || !bench_agree(rank, &cpu_ns, 1, WEFT_SUM)) return false;
+    if (!bench_averaged(rank, total / options->iters, &timing->time_us) || !bench_agree(rank, &cpu_ns, 1, WEFT_SUM)) return false;
     timing->there = true;
     timing->cpu_us = 1e-3 * (double)cpu_ns;
     return summarise(rank, &timing->summary);
@@ -175,8 +174,8 @@ bool bench_overlap(struct bench_rank *rank, double time_us, struct bench_overlap
         overall += ended - began;
     }
     overlap->there = true;
-    if (!averaged(rank, compute / iters, &overlap->compute_us) || !averaged(rank, overall / iters, &overlap->overall_us) ||
-        !averaged(rank, start / iters, &overlap->start_us) || !averaged(rank, wait / iters, &overlap->wait_us))
+    if (!bench_averaged(rank, compute / iters, &overlap->compute_us) || !bench_averaged(rank, overall / iters, &overlap->overall_us) ||
+        !bench_averaged(rank, start / iters, &overlap->start_us) || !bench_averaged(rank, wait / iters, &overlap->wait_us))
         return false;
     double shown = time_us > 0 ? 100 * (1 - (overlap->overall_us - overlap->compute_us) / time_us) : 0;
     overlap->percent = shown < 0 ? 0 : shown > 100 ? 100 : shown;

@@ -38,11 +38,39 @@ static enum weft_op op_named(const char *name)
     return (enum weft_op)0;
 }
 
-/* The field that cannot be, or NULL. */
-static const char *take_call(const struct flight_operation *operation, enum replay_kind kind, struct replay_call *call)
+static bool sum_of(const uint64_t *lengths, uint32_t count, uint64_t max, uint64_t *sum_out)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (lengths[i] > max - sum) return false;
+        sum += lengths[i];
+    }
+    *sum_out = sum;
+    return true;
+}
+
+/* Unequal pieces: as many lengths as this kind of call has on this rank, and a sum that can be. */
+static bool take_lengths(const struct flight_operation *operation, struct replay_call *call, size_t element, uint64_t *lengths)
+{
+    bool rooted = call->kind == REPLAY_GATHER || call->kind == REPLAY_SCATTER, exchanges = call->kind == REPLAY_ALL_TO_ALL;
+    uint32_t in = rooted && call->root != operation->rank ? 1 : operation->ranks, out = exchanges ? operation->ranks : 0;
+    uint64_t sums[2];
+    if (!holds_pieces(call->kind) || operation->lengths_in != in || operation->lengths_out != out) return false;
+    memcpy(lengths, operation->lengths, ((size_t)in + out) * sizeof *lengths);
+    if (!sum_of(lengths, in, REPLAY_BYTES_MAX / element, &sums[0]) || !sum_of(lengths + in, out, REPLAY_BYTES_MAX / element, &sums[1])) return false;
+    call->unequal = rooted;
+    call->lengths = in == 1 && rooted && call->root != operation->rank ? NULL : lengths;
+    call->lengths_out = exchanges ? lengths + in : NULL;
+    call->count = rooted ? lengths[in == 1 ? 0 : operation->rank] : call->count;
+    call->bytes = (sums[0] > sums[1] ? sums[0] : sums[1]) * element;
+    return true;
+}
+
+/* The field that cannot be, or NULL. `lengths`: room for the operation's. */
+static const char *take_call(const struct flight_operation *operation, enum replay_kind kind, uint32_t group, struct replay_call *call, uint64_t *lengths)
 {
     const struct flight_call *said = &operation->call;
-    *call = (struct replay_call){.kind = kind, .dtype = weft_dtype_parse(said->dtype), .op = op_named(said->op), .root = said->root,
+    *call = (struct replay_call){.kind = kind, .group = group, .dtype = weft_dtype_parse(said->dtype), .op = op_named(said->op), .root = said->root,
                                  .sequence = operation->sequence, .count = said->count, .posted_ns = operation->posted_ns,
                                  .ended_ns = operation->ended_ns};
     size_t element = weft_dtype_bytes(call->dtype);
@@ -52,10 +80,40 @@ static const char *take_call(const struct flight_operation *operation, enum repl
     if (kind == REPLAY_BARRIER) return NULL;
     if (element == 0) return "dtype";
     if (reduces(kind) && call->op == 0) return "op";
+    if (operation->lengths) return take_lengths(operation, call, element, lengths) ? NULL : "lengths";
     uint64_t pieces = holds_pieces(kind) ? operation->ranks : 1;
     if (call->count > REPLAY_BYTES_MAX / element / pieces) return "count";
     call->bytes = call->count * element * pieces;
     return NULL;
+}
+
+/* ---- groups ---- */
+
+/* The job's own group has the smallest number of those of all its ranks in their order: numbers are given upwards, and never twice. */
+static void find_job(const struct flight *flight, struct replay_calls *calls)
+{
+    calls->groups[0] = (struct replay_group){.id = UINT32_MAX, .ranks = flight->ranks, .rank = flight->rank};
+    calls->group_count = 1;
+    for (uint32_t i = 0; i < flight->operation_count; i++) {
+        const struct flight_operation *o = &flight->operations[i];
+        if (o->ranks != flight->ranks || o->rank != flight->rank || o->group >= calls->groups[0].id) continue;
+        calls->groups[0] = (struct replay_group){.id = o->group, .epoch = o->epoch, .members = o->members, .ranks = o->ranks, .rank = o->rank};
+    }
+}
+
+/* Its place in the table; false: there is no room, or it is no group of this job. */
+static bool group_of(struct replay_calls *calls, const struct flight_operation *o, uint32_t *group_out)
+{
+    for (uint32_t i = 0; i < calls->group_count; i++) {
+        const struct replay_group *group = &calls->groups[i];
+        if (group->id != o->group || group->epoch != o->epoch || group->members != o->members || group->ranks != o->ranks) continue;
+        *group_out = i;
+        return group->rank == o->rank;
+    }
+    if (o->ranks > calls->ranks || calls->group_count == REPLAY_GROUPS_MAX) return false;
+    *group_out = calls->group_count++;
+    calls->groups[*group_out] = (struct replay_group){.id = o->group, .epoch = o->epoch, .members = o->members, .ranks = o->ranks, .rank = o->rank};
+    return true;
 }
 
 static int by_time(const void *left, const void *right)
@@ -78,26 +136,40 @@ static void find_gaps(struct replay_calls *calls)
     }
 }
 
+static bool make_room(const struct flight *flight, struct replay_calls *calls)
+{
+    size_t lengths = 1;
+    for (uint32_t i = 0; i < flight->operation_count; i++) lengths += (size_t)flight->operations[i].lengths_in + flight->operations[i].lengths_out;
+    calls->calls = calloc(flight->operation_count ? flight->operation_count : 1, sizeof *calls->calls);
+    calls->lengths = calloc(lengths, sizeof *calls->lengths);
+    if (calls->calls && calls->lengths) return true;
+    replay_calls_free(calls);
+    return false;
+}
+
 bool replay_calls_take(const struct flight *flight, struct replay_calls *calls_out, char *why, size_t why_bytes)
 {
     struct replay_calls calls = {.ranks = flight->ranks, .rank = flight->rank};
-    calls.calls = calloc(flight->operation_count ? flight->operation_count : 1, sizeof *calls.calls);
-    if (!calls.calls) return snprintf(why, why_bytes, "no memory for its %" PRIu32 " operations", flight->operation_count), false;
+    if (!make_room(flight, &calls)) return snprintf(why, why_bytes, "no memory for its %" PRIu32 " operations", flight->operation_count), false;
+    uint64_t *lengths = calls.lengths;
+    find_job(flight, &calls);
     for (uint32_t i = 0; i < flight->operation_count; i++) {
         const struct flight_operation *operation = &flight->operations[i];
         enum replay_kind kind;
-        bool ours = operation->ranks == flight->ranks && operation->rank == flight->rank && operation->ended_ns > 0;
-        if (!ours || strcmp(operation->phase, "done") != 0 || !kind_named(operation->call.kind, &kind)) {
+        uint32_t group;
+        bool ended = operation->ended_ns > 0 && strcmp(operation->phase, "done") == 0;
+        if (!ended || !kind_named(operation->call.kind, &kind) || !group_of(&calls, operation, &group)) {
             calls.skipped++;
             continue;
         }
         struct replay_call *call = &calls.calls[calls.count++];
-        const char *wrong = take_call(operation, kind, call);
+        const char *wrong = take_call(operation, kind, group, call, lengths);
         if (wrong) {
             snprintf(why, why_bytes, "the field '%s' of its operation %" PRIu32 " cannot be", wrong, i);
             replay_calls_free(&calls);
             return false;
         }
+        lengths += operation->lengths_in + operation->lengths_out;
         if (call->bytes > calls.bytes_max) calls.bytes_max = call->bytes;
     }
     qsort(calls.calls, calls.count, sizeof *calls.calls, by_time);
@@ -109,6 +181,8 @@ bool replay_calls_take(const struct flight *flight, struct replay_calls *calls_o
 void replay_calls_free(struct replay_calls *calls)
 {
     free(calls->calls);
+    free(calls->lengths);
     calls->calls = NULL;
+    calls->lengths = NULL;
     calls->count = 0;
 }

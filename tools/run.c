@@ -48,6 +48,9 @@ static const char help_text[] =
     "  -l, --log-dir DIR   log files shard0.log, rank0.log, ... (default weft-logs/JOB)\n"
     "      --lanes LANES   transport lanes: tcp, shm (default: transport.lanes)\n"
     "      --devices LIST  network devices (default: transport.devices)\n"
+    "      --bind HOW      where workers run. none: wherever the system puts them; core: each on a core of its own, which\n"
+    "                      starves a trainer of several threads; auto: each on an equal share of the cores, or as none\n"
+    "                      where there are fewer cores than workers (default none)\n"
     "      --http          shard 0 serves /metrics, /healthz and /status; its port is printed\n"
     "      --help, --version\n"
     "\n"
@@ -60,7 +63,7 @@ static const char help_text[] =
     "Exit status: 0 all processes ended with 0 (or as many workers as --min-workers says), 1 not all did (which,\n"
     "why and its log on stderr), 2 wrong usage.\n";
 
-enum { LANES = 256, DEVICES, HTTP, MIN_WORKERS, MAX_WORKERS, RESTARTS };
+enum { LANES = 256, DEVICES, BIND, HTTP, MIN_WORKERS, MAX_WORKERS, RESTARTS };
 static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
                                               {"shards", required_argument, NULL, 's'},
                                               {"engines", required_argument, NULL, 'e'},
@@ -68,6 +71,7 @@ static const struct option options_table[] = {{"workers", required_argument, NUL
                                               {"log-dir", required_argument, NULL, 'l'},
                                               {"lanes", required_argument, NULL, LANES},
                                               {"devices", required_argument, NULL, DEVICES},
+                                              {"bind", required_argument, NULL, BIND},
                                               {"http", no_argument, NULL, HTTP},
                                               {"min-workers", required_argument, NULL, MIN_WORKERS},
                                               {"max-workers", required_argument, NULL, MAX_WORKERS},
@@ -86,6 +90,9 @@ struct run {
     uint64_t doubt_at_ns; /* by then the coordinator must have said that the job goes on without all that are lost */
     const char *lanes, *devices;
     bool http;
+    enum run_bind bind;
+    struct run_core *cores; /* with `bind` */
+    uint32_t core_count;
     char job[WEFT_LIMIT_NAME_BYTES + 1];
     char log_dir[RUN_PATH_BYTES - 64];
     char recorder[RUN_PATH_BYTES + 32]; /* an environment variable for the workers, or "" */
@@ -132,6 +139,9 @@ static int parse(struct run *run, int argc, char **argv)
         case 'l': log_dir = optarg; break;
         case LANES: run->lanes = optarg; break;
         case DEVICES: run->devices = optarg; break;
+        case BIND:
+            if (!run_bind_parse(optarg, &run->bind)) return tool_usage_error("weft run", "--bind is none, core or auto, not '%s'", optarg);
+            break;
         case HTTP: run->http = true; break;
         case MIN_WORKERS:
             ok = tool_parse_number("weft run", "--min-workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers_min);
@@ -156,15 +166,19 @@ static int parse(struct run *run, int argc, char **argv)
         return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
     if (run->http && run->shards == 0)
         return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
-    if (run->workers_min > (run->launched ? run->launcher.ranks : run->workers) || (run->workers_min && run->shards))
-        return tool_usage_error("weft run", "--min-workers is at most the number of workers, of a job without shards");
     uint64_t workers = run->launched ? run->launcher.ranks : run->workers;
+    if (run->workers_min && run->shards)
+        return tool_usage_error("weft run", "--min-workers is for jobs without shards: a shard cannot go on without a worker yet; leave one of the two out");
+    if (run->workers_min > workers)
+        return tool_usage_error("weft run", "--min-workers is at most the number of workers, %llu", (unsigned long long)workers);
     if ((run->workers_max || run->restarts) && !run->workers_min)
         return tool_usage_error("weft run", "--max-workers and --restarts are for jobs that go on without workers: give --min-workers");
     if (run->workers_max && run->workers_max < workers)
         return tool_usage_error("weft run", "--max-workers is at least the number of workers");
     if (run->restarts && run->launched)
         return tool_usage_error("weft run", "--restarts: the workers are not this command's to start again, but the launcher's");
+    if (run->bind == RUN_BIND_CORE && run->launched)
+        return tool_usage_error("weft run", "--bind core: where its processes run is the launcher's to say, by its own options");
     if (run->restarts && !run->workers_max) run->workers_max = workers;
     if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t")))
         return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
@@ -217,7 +231,7 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     if (run->devices) argv[argc++] = "--devices", argv[argc++] = run->devices;
     argv[argc] = NULL;
     const char *environment[] = {secret, job, NULL};
-    return run_process_start(process, (char *const *)argv, environment, false);
+    return run_process_start(process, (char *const *)argv, environment, NULL, false);
 }
 
 /* Workers of a job that fails leave their flight records beside their logs, unless the user has another place
@@ -231,6 +245,18 @@ static void choose_recorder(struct run *run)
         snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
     weft_config_free(config);
     free(whole);
+}
+
+/* false: a sentence is on stderr. */
+static bool find_cores(struct run *run)
+{
+    if (run->bind == RUN_BIND_NONE || run->launched) return true;
+    run->cores = run_bind_cores("/sys/devices/system/cpu", &run->core_count);
+    if (!run->cores) return fprintf(stderr, "weft run: --bind: cannot tell where this command may run: %s\n", strerror(errno)), false;
+    if (run->bind != RUN_BIND_CORE || run->core_count >= run->workers) return true;
+    fprintf(stderr, "weft run: --bind core: %u workers and %u cores here that this command may use; start fewer, or give --bind auto or none\n",
+            (unsigned)run->workers, run->core_count);
+    return false;
 }
 
 static bool start_worker(struct run *run, uint32_t rank)
@@ -253,7 +279,9 @@ static bool start_worker(struct run *run, uint32_t rank)
         snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices),
             environment[used++] = devices;
     if (run->recorder[0]) environment[used++] = run->recorder;
-    return run_process_start(process, run->trainer, environment, rank == 0 && !run->restarted);
+    struct run_cpus cpus;
+    bool bound = run_bind_share(run->bind, run->cores, run->core_count, (uint32_t)run->workers, rank, &cpus);
+    return run_process_start(process, run->trainer, environment, bound ? &cpus : NULL, rank == 0 && !run->restarted);
 }
 
 static void reap(struct run *run);
@@ -313,6 +341,7 @@ static bool start_launched(struct run *run)
 static bool start_all(struct run *run)
 {
     char weftd[RUN_PATH_BYTES];
+    if (!find_cores(run)) return false;
     if (run->launched) return start_launched(run);
     if (run->shards == 0) {
         if (!host_coordinator(run)) return false;
@@ -543,6 +572,7 @@ static int run_job(struct run *run)
     run_scratch_remove(&run->scratch);
     if (run->signal_fd >= 0) close(run->signal_fd);
     free(run->processes);
+    free(run->cores);
     sigprocmask(SIG_SETMASK, &before, NULL);
     return status;
 }

@@ -1,6 +1,7 @@
 /* run.h - inside `weft run`: the processes of one job on this host.
  *
  *   run.c          the command line and the order of things
+ *   run_bind.c     which processors each worker may run on (run_bind.h)
  *   run_process.c  one child: started with its log file, killed with its process group, described
  *   run_watch.c    listens to the coordinator: who was lost first
  *   run_scratch.c  directories, the secret, the port file */
@@ -10,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+#include "tools/run_bind.h"
 
 #define RUN_PATH_BYTES 4096
 
@@ -30,9 +33,9 @@ struct run_process {
 
 /* Fork and exec argv (found by PATH) with standard output and error in process->log_path; `copy_output`:
  * standard output through a pipe that run_process_copy empties. `environment`: NAME=VALUE strings,
- * NULL-terminated, on top of ours. The child dies with us. false: a sentence is on stderr. */
+ * NULL-terminated, on top of ours. `cpus`: where it may run; NULL: where we may. The child dies with us. false: a sentence is on stderr. */
 bool run_process_start(struct run_process *process, char *const argv[], const char *const environment[],
-                       bool copy_output);
+                       const struct run_cpus *cpus, bool copy_output);
 /* Its pipe is readable (or closed): to the log and to our standard output. */
 void run_process_copy(struct run_process *process);
 /* Copy no more. */

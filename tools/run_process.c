@@ -18,8 +18,8 @@
 #define TAIL_BYTES 4096
 
 /* In the child, after fork: never returns. */
-static _Noreturn void become(char *const argv[], const char *const environment[], int log_fd, int output_fd,
-                             int report_fd, pid_t parent)
+static _Noreturn void become(char *const argv[], const char *const environment[], const struct run_cpus *cpus,
+                             int log_fd, int output_fd, int report_fd, pid_t parent)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -33,7 +33,7 @@ static _Noreturn void become(char *const argv[], const char *const environment[]
                       dup2(output_fd >= 0 ? output_fd : log_fd, 1) >= 0 && dup2(log_fd, 2) >= 0;
     for (int i = 0; environment[i]; i++) putenv((char *)environment[i]);
     unsetenv("WEFT_SECRET"); /* the file holds this job's */
-    if (redirected) execvp(argv[0], argv);
+    if (redirected && (!cpus || run_bind_self(cpus))) execvp(argv[0], argv);
     int error = errno;
     (void)!write(report_fd, &error, sizeof error);
     _exit(127);
@@ -46,7 +46,7 @@ static bool start_failed(struct run_process *process, const char *what, const ch
 }
 
 bool run_process_start(struct run_process *process, char *const argv[], const char *const environment[],
-                       bool copy_output)
+                       const struct run_cpus *cpus, bool copy_output)
 {
     int report[2] = {-1, -1}, output[2] = {-1, -1};
     process->output_fd = -1;
@@ -56,7 +56,7 @@ bool run_process_start(struct run_process *process, char *const argv[], const ch
         return start_failed(process, "make", "a pipe");
     fflush(NULL);
     pid_t parent = getpid(), pid = fork();
-    if (pid == 0) become(argv, environment, process->log_fd, output[1], report[1], parent);
+    if (pid == 0) become(argv, environment, cpus, process->log_fd, output[1], report[1], parent);
     int saved = errno;
     close(report[1]);
     if (output[1] >= 0) close(output[1]);
@@ -89,9 +89,7 @@ void run_process_copy(struct run_process *process)
         if (bytes < 0 && errno == EINTR) continue;
         if (bytes < 0 && errno == EAGAIN) return;
         if (bytes <= 0) {
-            close(process->output_fd);
-            close(process->log_fd);
-            process->output_fd = process->log_fd = -1;
+            run_process_close(process);
             return;
         }
         (void)!write(process->log_fd, data, (size_t)bytes); /* a full disk loses log lines, not the job */

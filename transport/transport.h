@@ -154,7 +154,7 @@ struct weft_transport_options {
     size_t eager_bytes_max;   /* default 0: the backend's choice (ucx over tcp 256 KiB, else 8 KiB) */
     const char *lanes;        /* ucx: "tcp", "shm" or a UCX_TLS list; default "tcp" */
     const char *devices;      /* network devices for ucx, RDMA devices for verbs, comma separated; default "lo" */
-    struct weft_sim *sim;     /* sim: the simulation this endpoint lives in; borrowed */
+    struct weft_sim *sim;     /* sim: the simulation this endpoint lives in; borrowed. NULL: that of the env, and its host */
     uint32_t sim_host;        /* sim: index of its host */
     const void *secret;       /* of the job: endpoints prove to each other that they hold it; NULL: one host, one user only */
     size_t secret_bytes;
@@ -352,6 +352,10 @@ void weft_peer_wake(struct weft_peer *peer);
  * but runs, or is stopped, is not harmless. */
 bool weft_peer_harmless(struct weft_peer *peer);
 
+/* The longest payload that goes to this peer along with its header; a longer one is announced, and waits until it is granted: two
+ * trips more. */
+size_t weft_peer_eager_bytes(const struct weft_peer *peer);
+
 /* How this peer is reached, one line: "shm mapped", "ucx tcp", "verbs mlx5_0:1 gid 3 mtu 4096". Cuts to `bytes`. */
 void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes);
 
@@ -400,6 +404,8 @@ struct weft_env *weft_sim_env(struct weft_sim *sim, uint32_t host);
 /* Loops (virtual_time) that the simulation steps; one host may have several. Removed by weft_sim_remove or death. */
 enum weft_status weft_sim_add(struct weft_sim *sim, uint32_t host, struct weft_loop *loop);
 void weft_sim_remove(struct weft_sim *sim, struct weft_loop *loop);
+/* A timer or letter of one of the host's loops is new, by somebody else's hand: the host is stepped before time moves. */
+void weft_sim_wake(struct weft_sim *sim, uint32_t host);
 /* Step everything and move time until *done, until virtual until_ns, or until nothing is left to happen
  * (WEFT_ERR_STATE: idle, nobody will ever wake). WEFT_OK / WEFT_ERR_DEADLINE / WEFT_ERR_STATE. */
 enum weft_status weft_sim_run(struct weft_sim *sim, const bool *done, uint64_t until_ns);
@@ -425,14 +431,17 @@ struct weft_sim_link_use {
     double bytes_per_second;      /* of one link; 0: unlimited */
 };
 bool weft_sim_link_use(const struct weft_sim *sim, uint32_t index, struct weft_sim_link_use *use_out);
-/* The way between two hosts (their first ports) when nobody else is there: one-way latency, and the slowest link's rate (0:
- * unlimited). */
-void weft_sim_path(const struct weft_sim *sim, uint32_t host_a, uint32_t host_b, uint64_t *latency_ns_out, double *bytes_per_second_out);
+/* The way between two hosts, from port `rail` of one to that of the other, when nobody else is there: one-way latency, and the slowest
+ * link's rate (0: unlimited). */
+void weft_sim_path(const struct weft_sim *sim, uint32_t host_a, uint32_t host_b, uint32_t rail, uint64_t *latency_ns_out,
+                   double *bytes_per_second_out);
+uint32_t weft_sim_rails(const struct weft_sim *sim, uint32_t host); /* its ports; 1 on the ideal network */
 /* A hash of everything that happened so far, in order: equal seeds and calls give equal traces. */
 uint64_t weft_sim_trace(const struct weft_sim *sim);
 
 /* ---- what the links are like ---- */
 #include "transport/probe/link_cost.h"
+#include "transport/probe/link_ring.h"
 #include "transport/probe/link_table.h"
 #include "transport/probe/probe.h"
 

@@ -67,6 +67,7 @@ void crowd_run(struct crowd *crowd, uint32_t workers, crowd_fn fn)
     options.job = "crowd";
     options.secret = crowd->secret;
     options.workers = workers;
+    options.workers_min = crowd->workers_min;
     options.ended = job_ended;
     if (weft_net_create(env, &net) < 0 ||
         weft_coordinator_server_start(env, net, "127.0.0.1", 0, &options, &port, &coordinator, &error) < 0 ||

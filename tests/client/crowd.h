@@ -14,6 +14,7 @@
 
 struct crowd {
     uint32_t workers;
+    uint32_t workers_min;          /* the job goes on while so many are left; 0: it does not */
     uint64_t deadline_ms;          /* of the sessions; 0: 20 s */
     const char *secret;            /* of coordinator and sessions; NULL: none */
     char coordinator[64];

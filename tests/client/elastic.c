@@ -201,7 +201,7 @@ static int grows(uint64_t more, uint32_t ranks, const char *directory, const str
     struct weft_session *session;
     if (weft_init(NULL, &session) < 0) die(NULL, "init");
     unsigned born = weft_rank(session);
-    bool came = weft_step_next(session) > 1, take = came;
+    bool came = weft_newcomer(session), take = came;
     uint64_t end = UINT64_MAX;
     fprintf(stderr, "the job runs, step %llu\n", (unsigned long long)weft_step_next(session));
     while (weft_step_next(session) <= end) {

@@ -339,7 +339,20 @@ static const struct weft_tensor_options twins[] = {
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "adam"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "powersgd:rank=2", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "powersgd:rank=3,iterations=2", .optimizer = "none"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "int8", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "int4:seed=7", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "f16", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "bf16", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "sign", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "e4m3", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "e5m2", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.5", .optimizer = "none"}, /* the union is dense */
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.01,momentum=0.9,warmup_steps=2", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05,momentum=0.5,nesterov=1,masking=0", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05,clip=10", .optimizer = "none"}, /* this one stays on the host */
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "randomk:ratio=0.05", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "sgd"},
     {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
@@ -347,9 +360,17 @@ static const struct weft_tensor_options twins[] = {
 };
 enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1 };
 
+/* Without an optimiser, whose weights would have to come along: its buffers are in host memory in one step, and with them what the
+ * codec remembers. */
+static bool wanders(int number)
+{
+    return twins[number].mode == WEFT_MODE_ALL_REDUCE && strcmp(twins[number].optimizer, "none") == 0 && number % 2 == 0;
+}
+
 struct twin {
     struct weft_tensor *tensor[2]; /* host, device */
     float grad[TENSOR_ELEMS], out[TENSOR_ELEMS], seen[TENSOR_ELEMS];
+    bool on_host; /* in this step, though its rank has a device */
     struct buffer from, to;
     struct kernel kernels[4];
     struct weft_request requests[2];
@@ -399,7 +420,10 @@ static int step_of(struct weft_session *session, const struct place *place, uint
         MUST(session, weft_pull(twin->tensor[0], twin->out, &twin->requests[0]));
         return 0;
     }
-    MUST(session, weft_push_pull(twin->tensor[1], twin->from.memory, twin->to.memory, &twin->requests[1]));
+    twin->on_host = wanders(number) && step == 2;
+    if (place->on_device) MUST(session, weft_tensor_memory(twin->tensor[1], twin->on_host ? WEFT_MEMORY_HOST : WEFT_MEMORY_CUDA, place->stream));
+    if (twin->on_host) MUST(session, weft_push_pull(twin->tensor[1], twin->grad, twin->seen, &twin->requests[1]));
+    else MUST(session, weft_push_pull(twin->tensor[1], twin->from.memory, twin->to.memory, &twin->requests[1]));
     MUST(session, weft_push_pull(twin->tensor[0], twin->grad, twin->out, &twin->requests[0]));
     return 0;
 }
@@ -407,7 +431,8 @@ static int step_of(struct weft_session *session, const struct place *place, uint
 static int same_twins(const struct place *place, int number, uint64_t step, struct twin *twin)
 {
     twin->kernels[1] = (struct kernel){.to = twin->seen, .from = twin->to.memory, .bytes = sizeof twin->seen};
-    if (place->on_device) assert_int_equal(fake_cuda_launch(place->stream, run_kernel, &twin->kernels[1]), 0);
+    if (twin->on_host) atomic_store(&twin->kernels[1].ran, true);
+    else if (place->on_device) assert_int_equal(fake_cuda_launch(place->stream, run_kernel, &twin->kernels[1]), 0);
     else run_kernel(&twin->kernels[1]);
     while (!atomic_load(&twin->kernels[1].ran)) usleep(20);
     if (memcmp(twin->seen, twin->out, sizeof twin->out) == 0) return 0;
@@ -440,7 +465,8 @@ static int train(struct fleet *fleet, uint32_t rank)
     MUST(session, weft_finalize(session));
     for (int t = 0; t < TWINS && rc == 0; t++) buffer_free(&all[t].from), buffer_free(&all[t].to);
     place_close(&place);
-    if (rc == 0 && (fake_cuda_live() != 0 || fake_cuda_unpinned_copies() != 0)) rc = fprintf(stderr, "something of the device's is left\n");
+    if (rc == 0 && fake_cuda_live() != 0) rc = fprintf(stderr, "%d things of the device's are left\n", fake_cuda_live());
+    if (rc == 0 && fake_cuda_unpinned_copies() != 0) rc = fprintf(stderr, "%d copies of memory that was not pinned\n", fake_cuda_unpinned_copies());
     return rc;
 }
 
@@ -655,6 +681,115 @@ static void copy_fails(struct crowd *crowd, struct weft_session *session, uint32
     place_close(&place);
 }
 
+static _Atomic bool coded_gate;
+static void hold_coded(void *context)
+{
+    while (!atomic_load(&coded_gate)) usleep(100);
+}
+
+/* A codec that works on the device begins after what came before the call on its stream, and who comes after finds the result. */
+static void coded(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { CODED_STEPS = 8 };
+    static float grad[RANKS][COUNT_MAX], out[RANKS][COUNT_MAX], seen[RANKS][COUNT_MAX];
+    struct place place;
+    struct weft_tensor *tensors[2]; /* host, device */
+    struct weft_request requests[2] = {{{0}}};
+    struct kernel writing, reading[2];
+    place_open(&place, rank);
+    struct buffer from = buffer_new(&place, sizeof grad[0]), to = buffer_new(&place, sizeof out[0]);
+    for (int k = 0; k < 2; k++) {
+        struct weft_tensor_options options;
+        weft_tensor_options_init(&options);
+        options.name = k ? "device" : "host";
+        options.dim_count = 1;
+        options.dims[0] = COUNT_MAX;
+        options.codec = "int8";
+        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[k]));
+    }
+    if (place.on_device) CROWD_OK(crowd, session, weft_tensor_memory(tensors[1], WEFT_MEMORY_CUDA, place.stream));
+    for (uint64_t step = 1; step <= CODED_STEPS; step++) {
+        const bool held = rank == 0 && step == 2;
+        CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1}));
+        fill((uint8_t *)grad[rank], COUNT_MAX, WEFT_F32, step * 64 + rank);
+        if (held) assert_int_equal(fake_cuda_launch(place.stream, hold_coded, NULL), 0);
+        buffer_write(&place, &from, grad[rank], &writing);
+        CROWD_OK(crowd, session, weft_push_pull(tensors[1], from.memory, to.memory, &requests[1]));
+        CROWD_OK(crowd, session, weft_push_pull(tensors[0], grad[rank], out[rank], &requests[0]));
+        if (held) CROWD_REFUSED(crowd, session, weft_wait(&requests[1], 20), WEFT_ERR_DEADLINE, "waits for what came before it on its CUDA stream");
+        if (held) atomic_store(&coded_gate, true);
+        CROWD_OK(crowd, session, weft_wait(&requests[1], 0));
+        buffer_read(&place, &to, seen[rank], reading);
+        CROWD_OK(crowd, session, weft_step_end(session));
+        CROWD_CHECK(crowd, session, memcmp(seen[rank], out[rank], sizeof out[0]) == 0);
+    }
+    buffer_free(&from);
+    buffer_free(&to);
+    place_close(&place);
+}
+
+static void test_coded(void **state)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(1, 300, 2);
+    crowd_run(&crowd, RANKS, coded);
+    assert_int_equal(crowd.failures, 0);
+    fake_cuda_settle();
+    assert_int_equal(fake_cuda_live(), 0);
+}
+
+/* The same of a codec that works there, and of its kernels: n is odd for those. */
+static void coding_fails(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place;
+    struct weft_request request = {{0}};
+    struct weft_tensor *tensor;
+    struct weft_tensor_options options;
+    enum weft_status status = WEFT_OK;
+    const int n = *(int *)crowd->user;
+    static float host[COUNT_MAX];
+    place_open(&place, rank);
+    struct buffer buffer = buffer_new(&place, COUNT_MAX * sizeof(float));
+    weft_tensor_options_init(&options);
+    options.name = "t";
+    options.dim_count = 1;
+    options.dims[0] = COUNT_MAX;
+    options.codec = n % 3 ? "int8" : "topk:ratio=0.1";
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    if (place.on_device) {
+        cudaMemcpyAsync(buffer.memory, host, sizeof host, 0, place.stream);
+        CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, place.stream));
+    }
+    fake_cuda_settle();
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0 && n % 2) fake_cuda_fail_launch(n / 2 + 1);
+    if (rank == 0 && n % 2 == 0) fake_cuda_fail_copy(n / 2);
+    pthread_barrier_wait(&crowd->meet);
+    for (uint64_t step = 1; status >= 0 && step <= 100; step++) { /* without kernels none would fail */
+        status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
+        if (status >= 0) status = weft_push_pull(tensor, buffer.memory, buffer.memory, &request);
+        if (status < 0) weft_abort(session, weft_error_text(session)); /* a call that cannot be made is the trainer's to tell the others */
+        if (status >= 0) status = weft_step_end(session);
+    }
+    if (!CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "CUDA") != NULL)) fprintf(stderr, "n %d: %s\n", n, weft_error_text(session));
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0) fake_cuda_heal();
+    pthread_barrier_wait(&crowd->meet);
+    buffer_free(&buffer);
+    place_close(&place);
+}
+
+static void test_coding_fails(void **state)
+{
+    for (int n = 1; n <= 24; n += 1) {
+        struct crowd crowd = {.user = &n};
+        fake_cuda_setup((uint64_t)n, 50, 2);
+        crowd_run(&crowd, RANKS, coding_fails);
+        assert_int_equal(crowd.failures, 0);
+        assert_int_equal(fake_cuda_live(), 0);
+    }
+}
+
 static void test_copy_fails(void **state)
 {
     for (int n = 1; n <= 20; n += 3) { /* 5 pieces down and up on two ranks: 20 copies */
@@ -683,9 +818,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_held),
         cmocka_unit_test(test_stuck_neighbour),
         cmocka_unit_test(test_other_device),
+        cmocka_unit_test(test_coded),
         cmocka_unit_test(test_copy_fails),
+        cmocka_unit_test(test_coding_fails),
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
+    setenv("WEFT_CUDA_KERNELS", FAKE_KERNELS, 1);
     setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
     const struct CMUnitTest forking[] = {cmocka_unit_test(test_tensors)};
     int failed = 0;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "client/tensor.h"
 #include "crowd.h"
 
 enum { RANKS = 3, COUNT = 300007 };
@@ -106,37 +107,53 @@ static void calls(struct crowd *crowd, struct weft_session *session, struct side
     }
 }
 
-static void tensor(struct crowd *crowd, struct weft_session *session, struct side *side, const float *grad, float *expected, float *got)
+static const struct { const char *codec, *optimizer; bool there; } tensors[] = {
+    {"topk:ratio=0.01", "sgd:momentum=0.9", false}, {"topk:ratio=0.01", "none", true}, {"topk:ratio=0.001,momentum=0.9", "none", true},
+    {"int8", "none", true}, {"int4", "none", true}, {"sign", "none", true}, {"e4m3", "none", true}, {"e5m2", "none", true},
+    {"f16", "none", true}, {"bf16", "none", true}, {"powersgd:rank=4", "none", true}, {"dense", "none", false},
+};
+
+/* A tensor of each codec, twice; `there`: its codec works on the device, if the buffers are there. */
+static void tensor(struct crowd *crowd, struct weft_session *session, struct side *side, const char *codec, const char *optimizer, bool there,
+                   const float *grad, float *expected, float *got)
 {
-    struct weft_tensor *tensors[2];
+    enum { ROWS = 541, COLS = 554 };
+    const size_t bytes = (size_t)ROWS * COLS * sizeof(float);
+    static const uint64_t dims[] = {ROWS, COLS};
+    static _Thread_local uint64_t step;
+    struct weft_tensor *twins[2];
     struct weft_request requests[2] = {{{0}}};
     for (int k = 0; k < 2; k++) {
         struct weft_tensor_options options;
+        char name[100];
         weft_tensor_options_init(&options);
-        options.name = k ? "device" : "host";
-        options.dim_count = 1;
-        options.dims[0] = COUNT;
-        options.codec = "topk:ratio=0.01";
-        options.optimizer = "sgd:momentum=0.9";
-        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[k]));
+        snprintf(name, sizeof name, "%s %s %s", codec, optimizer, k ? "device" : "host");
+        options.name = name;
+        options.dim_count = 2;
+        memcpy(options.dims, dims, sizeof dims);
+        options.codec = codec;
+        options.optimizer = optimizer;
+        CROWD_OK(crowd, session, weft_declare(session, &options, &twins[k]));
         draw(expected, COUNT, 5);
-        CROWD_OK(crowd, session, weft_tensor_init(tensors[k], expected));
+        CROWD_OK(crowd, session, weft_tensor_init(twins[k], expected));
     }
-    memcpy(got, expected, COUNT * sizeof(float));
+    memcpy(got, expected, bytes);
     if (side->on_device) {
         put(side, 0, grad, COUNT);
         put(side, 1, got, COUNT);
-        CROWD_OK(crowd, session, weft_tensor_memory(tensors[1], WEFT_MEMORY_CUDA, side->stream));
+        CROWD_OK(crowd, session, weft_tensor_memory(twins[1], WEFT_MEMORY_CUDA, side->stream));
     }
-    for (uint64_t step = 1; step <= 2; step++) {
-        CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f, .weight = 1}));
-        CROWD_OK(crowd, session, weft_push_pull(tensors[0], grad, expected, &requests[0]));
-        if (side->on_device) CROWD_OK(crowd, session, weft_push_pull(tensors[1], side->memory[0], side->memory[1], &requests[1]));
-        else CROWD_OK(crowd, session, weft_push_pull(tensors[1], grad, got, &requests[1]));
+    for (int s = 0; s < 3; s++) {
+        CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = ++step, .lr = 0.1f, .weight = 1}));
+        CROWD_OK(crowd, session, weft_push_pull(twins[0], grad, expected, &requests[0]));
+        if (side->on_device) CROWD_OK(crowd, session, weft_push_pull(twins[1], side->memory[0], side->memory[1], &requests[1]));
+        else CROWD_OK(crowd, session, weft_push_pull(twins[1], grad, got, &requests[1]));
         CROWD_OK(crowd, session, weft_step_end(session));
         if (side->on_device) get(side, 1, got, COUNT);
-        CROWD_CHECK(crowd, session, memcmp(got, expected, COUNT * sizeof(float)) == 0);
+        if (!CROWD_CHECK(crowd, session, memcmp(got, expected, bytes) == 0)) fprintf(stderr, "%s differs in its step %d\n", codec, s);
     }
+    const struct weft_codec *used = twins[1]->codec;
+    if (side->on_device) CROWD_CHECK(crowd, session, (used && weft_codec_where(used) != NULL) == there);
 }
 
 static void work(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -147,7 +164,8 @@ static void work(struct crowd *crowd, struct weft_session *session, uint32_t ran
     draw(in, COUNT, rank + 1);
     side_open(&side, rank);
     calls(crowd, session, &side, rank, in, expected, got);
-    tensor(crowd, session, &side, in, expected, got);
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        tensor(crowd, session, &side, tensors[i].codec, tensors[i].optimizer, tensors[i].there, in, expected, got);
     CROWD_OK(crowd, session, weft_barrier(session, &request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
     side_close(&side);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/comm.h"
 #include "client/session.h"
 #include "crowd.h"
 
@@ -97,12 +98,46 @@ static void many_groups(struct crowd *crowd, struct weft_session *session, uint3
         CROWD_OK(crowd, session, weft_wait(&requests[g], 0));
         CROWD_CHECK(crowd, session, values[g] == 6 * (int64_t)(g + 1));
     }
+    /* Groups of the same ranks in the same order keep together what they know of hosts, and the first may go before the others. */
+    for (uint32_t g = 0; g < GROUPS; g++) CROWD_CHECK(crowd, session, comms[g]->hosts == comms[g % 3]->hosts);
+    CROWD_CHECK(crowd, session, comms[0]->hosts != comms[1]->hosts && comms[0]->hosts->users == GROUPS / 3);
+    for (uint32_t g = 0; g < 3; g++) CROWD_OK(crowd, session, weft_comm_free(comms[g]));
+    for (uint32_t g = 3; g < GROUPS; g++) CROWD_CHECK(crowd, session, sum_on(crowd, session, comms[g]) == 6 && comms[g]->hosts->users == GROUPS / 3 - 1);
 }
 
 static void test_many_groups(void **state)
 {
     struct crowd crowd = {0};
     crowd_run(&crowd, 3, many_groups);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* ---- short calls beside a long one ---- */
+
+/* Short calls of one group do not need the loop, but an operation of another does: some of them go by letter, and soon. */
+static void short_beside_open(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { CALLS = 100, COUNT = 3000, AT_MOST = 8 };
+    static int64_t in[2][COUNT], out[2][COUNT];
+    struct weft_comm *pair = NULL;
+    struct weft_request open = {{0}};
+    CROWD_OK(crowd, session, weft_split(session, NULL, 0, (int)rank, &pair));
+    for (int i = 0; i < COUNT; i++) in[rank][i] = i + rank;
+    if (rank == 0) CROWD_OK(crowd, session, weft_all_reduce(session, in[rank], out[rank], COUNT, WEFT_I64, WEFT_SUM, &open));
+    for (int i = 0; i < CALLS; i++) { /* rank 1 has not called the other one yet */
+        CROWD_CHECK(crowd, session, sum_on(crowd, session, pair) == 3);
+        CROWD_CHECK(crowd, session, rank == 1 || session->brief.since_step < AT_MOST);
+    }
+    if (rank == 1) CROWD_OK(crowd, session, weft_all_reduce(session, in[rank], out[rank], COUNT, WEFT_I64, WEFT_SUM, &open));
+    CROWD_OK(crowd, session, weft_wait(&open, 0));
+    for (int i = 0; i < COUNT; i++) CROWD_CHECK(crowd, session, out[rank][i] == 2 * i + 1);
+    CROWD_OK(crowd, session, weft_comm_free(pair));
+}
+
+static void test_short_beside_open(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, short_beside_open);
     assert_int_equal(crowd.failures, 0);
 }
 
@@ -416,6 +451,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_many_groups),
+        cmocka_unit_test(test_short_beside_open),
         cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_mesh),
         cmocka_unit_test(test_persistent),

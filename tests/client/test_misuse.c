@@ -125,6 +125,79 @@ static void test_misuse(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* ---- jobs that go on without lost ranks, and those that do not ---- */
+
+static void elastic_refuses(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_tensor *tensor = NULL;
+    struct weft_tensor_options options;
+    struct weft_request request = {{0}};
+    uint32_t last;
+    options_of(&options, "w", 100000);
+    options.optimizer = "adam";
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_UNSUPPORTED,
+                  "tensor 'w' has an optimiser; in a job that goes on without lost ranks (weft run --min-workers) take none");
+    options.optimizer = NULL;
+    options.codec = "auto";
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_UNSUPPORTED, "tensor 'w' has codec auto; in a job that goes on");
+    options.codec = NULL;
+    options.mode = WEFT_MODE_SERVER;
+    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_INVALID, "no shards");
+    options.mode = WEFT_MODE_ALL_REDUCE;
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor)); /* the refused ones have told the others nothing */
+    CROWD_REFUSED(crowd, session, weft_state_load(tensor, NULL, 0), WEFT_ERR_UNSUPPORTED, "goes on without lost ranks");
+    CROWD_CHECK(crowd, session, weft_shrink(session) == WEFT_OK && !weft_newcomer(session));
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    CROWD_REFUSED(crowd, session, weft_join(session, 0, &last), WEFT_ERR_STATE, "step 1 is open");
+    CROWD_REFUSED(crowd, session, weft_shrink(session), WEFT_ERR_STATE, "step 1 is open");
+    CROWD_OK(crowd, session, weft_step_end(session));
+    CROWD_OK(crowd, session, weft_barrier(session, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+}
+
+static void test_elastic_refuses(void **state)
+{
+    struct crowd crowd = {.workers_min = 1};
+    crowd_run(&crowd, 2, elastic_refuses);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void no_elastic(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    uint32_t last;
+    CROWD_REFUSED(crowd, session, weft_join(session, 0, &last), WEFT_ERR_STATE, "only an elastic job goes on without a rank");
+    CROWD_CHECK(crowd, session, weft_shrink(session) == WEFT_OK && !weft_newcomer(session));
+    pthread_barrier_wait(&crowd->meet);
+}
+
+static void test_not_elastic(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, no_elastic);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* Who leaves in order is nobody's loss: no word of the coordinator about it will come, and it is not waited for. */
+static void elastic_leaver(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static struct weft_request kept[3]; /* should a wait end before its operation */
+    static float x[3][4];
+    struct weft_request *request = &kept[rank];
+    CROWD_OK(crowd, session, weft_barrier(session, request));
+    CROWD_OK(crowd, session, weft_wait(request, 0));
+    if (rank == 0) return;
+    enum weft_status status = weft_all_reduce(session, x[rank], x[rank], 4, WEFT_F32, WEFT_SUM, request);
+    CROWD_REFUSED(crowd, session, status < 0 ? status : weft_wait(request, 10000), WEFT_ERR_PEER_LOST, "rank 0");
+    CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "left the group") != NULL);
+}
+
+static void test_elastic_leaver(void **state)
+{
+    struct crowd crowd = {.workers_min = 1};
+    crowd_run(&crowd, 3, elastic_leaver);
+    assert_int_equal(crowd.failures, 0);
+}
+
 /* ---- ranks that disagree ---- */
 
 static void different_lr(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -357,6 +430,8 @@ int main(int argc, char **argv) /* [a pattern of test names] */
     setenv("UCX_MEM_EVENTS", "n", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_misuse),           cmocka_unit_test(test_different_lr),
+        cmocka_unit_test(test_elastic_refuses),  cmocka_unit_test(test_not_elastic),
+        cmocka_unit_test(test_elastic_leaver),
         cmocka_unit_test(test_different_shapes), cmocka_unit_test(test_different_counts),
         cmocka_unit_test(test_wait_timeout),     cmocka_unit_test(test_deadline_names_the_late),
         cmocka_unit_test(test_abort),            cmocka_unit_test(test_finalize_with_open_requests),

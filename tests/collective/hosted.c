@@ -20,13 +20,14 @@ void hosted_group(struct hosted *h, uint32_t group_id, uint64_t deadline_ns)
         options.transport = h->transports[r];
         options.loop = h->loops[r];
         options.recorder = h->recorders[r];
+        options.share = h->shares[r];
         options.rank = r;
         options.ranks = h->ranks;
         options.endpoint_ids = ids;
         options.group_id = group_id;
         options.chunk_bytes = 4096;
         if (deadline_ns) options.deadline_ns = deadline_ns;
-        assert_int_equal(weft_group_create(weft_env_system(), &options, &h->groups[r], NULL), WEFT_OK);
+        assert_int_equal(weft_group_create(h->env ? h->env : weft_env_system(), &options, &h->groups[r], NULL), WEFT_OK);
     }
 }
 

@@ -12,6 +12,8 @@ struct hosted {
     struct weft_loop *loops[HOSTED_MAX];
     struct weft_transport *transports[HOSTED_MAX];
     struct weft_group *groups[HOSTED_MAX];
+    struct weft_group *shares[HOSTED_MAX]; /* borrowed: groups made from now on share what these keep; NULL: none */
+    struct weft_env *env; /* borrowed: of groups made from now on; NULL: the system's */
     struct weft_recorder *recorders[HOSTED_MAX]; /* borrowed, for groups made from now on; NULL: none */
 };
 

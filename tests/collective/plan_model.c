@@ -509,18 +509,16 @@ static uint64_t reduced(struct model *m, uint64_t element, uint32_t slice, uint6
         return finished(total);
     }
     if (c->ranks == 1 || weft_plan_reproducible(c->plan, NULL)) return finished(tree(leaves, 1, 0, c->ranks));
-    if (c->plan == WEFT_PLAN_DOUBLE_TREE) return finished(tree_at(leaves, c->ranks, element / c->chunk_elems & 1, 0));
     if (c->plan == WEFT_PLAN_PAT) { /* T over the ranks from the owner on */
         uint64_t turned[5000];
         for (uint32_t r = 0; r < c->ranks; r++) turned[r] = leaves[(slice + r) % c->ranks];
         return finished(tree(turned, 1, 0, c->ranks));
     }
-    if (c->plan == WEFT_PLAN_RING && c->hosts) { /* host by host */
-        uint64_t in_ring[5000];
-        for (uint32_t i = 0; i < c->ranks; i++) in_ring[i] = leaves[c->hosts->members[i]];
-        return around(in_ring, c->ranks, c->hosts->first[c->hosts->host[slice]] + c->hosts->place[slice]);
-    }
-    return around(leaves, c->ranks, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
+    uint64_t in_row[5000]; /* by number, or host by host as the hosts go round */
+    for (uint32_t i = 0; i < c->ranks; i++) in_row[i] = leaves[c->hosts ? c->hosts->round[i] : i];
+    if (c->plan == WEFT_PLAN_DOUBLE_TREE) return finished(tree_at(in_row, c->ranks, element / c->chunk_elems & 1, 0));
+    uint32_t last = c->plan == WEFT_PLAN_CHAIN ? c->root : slice;
+    return around(in_row, c->ranks, c->hosts ? c->hosts->turn[last] : last);
 }
 
 static uint64_t expected(struct model *m, uint32_t rank, uint64_t i, uint64_t *leaves)
@@ -665,7 +663,7 @@ static void open_model(struct model *m, const struct plan_case *c, char *why, si
 {
     *m = (struct model){.c = c, .why = why, .why_bytes = why_bytes, .random = c->seed};
     m->args = (struct weft_plan_args){.plan = c->plan, .kind = c->kind, .ranks = c->ranks, .root = c->root, .count = c->count,
-                                      .chunk_elems = c->chunk_elems, .lanes = c->lanes, .hosts = c->hosts};
+                                      .chunk_elems = c->chunk_elems, .lanes = c->lanes, .hosts = c->hosts, .shares = c->shares};
     if (c->cuts && c->kind != WEFT_COLL_ALL_TO_ALL) {
         m->args.cut_in = m->args.cut_out = c->cuts;
         m->args.count = longest_piece(c);

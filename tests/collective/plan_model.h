@@ -25,7 +25,8 @@ struct plan_case {
     uint32_t lanes, window;
     bool in_place;
     uint64_t seed;         /* 0: messages move when both ends are there */
-    const struct weft_plan_hosts *hosts; /* of the hierarchy */
+    const struct weft_plan_hosts *hosts; /* of the hierarchy, and the way round of ring, chain and double tree */
+    const uint32_t *shares; /* as in weft_plan_args */
     const uint64_t *cuts;  /* (ranks + 1,) unequal pieces, NULL: equal; all_to_all: derived by the model */
 };
 

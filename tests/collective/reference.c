@@ -241,7 +241,7 @@ static double tree_at(const struct call *c, const double *values, bool second, u
 /* sqrt(bytes * 32 KiB / stages), as a power of two from 4 KiB to the group's. */
 static uint64_t chunk_of(const struct call *c)
 {
-    uint64_t most = c->chunk_bytes ? c->chunk_bytes : 1 << 20, chunk = 4096, elem = weft_dtype_bytes(c->dtype);
+    uint64_t most = c->chunk_bytes ? c->chunk_bytes : WEFT_COLL_CHUNK_BYTES, chunk = 4096, elem = weft_dtype_bytes(c->dtype);
     while (chunk < most && (double)chunk * (double)chunk < (double)(c->count * elem) * 32768 / (2 * ceil(log2(c->ranks)))) chunk *= 2;
     return (chunk < most ? chunk : most) / elem;
 }
@@ -272,14 +272,16 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
         }
         turned[0] = tree(c, sums, 0, c->hosts->count);
     }
-    if (c->plan == WEFT_PLAN_RING && c->hosts && c->ranks > 1) { /* host by host */
-        double in_ring[1024];
-        for (uint32_t i = 0; i < c->ranks; i++) in_ring[i] = values[c->hosts->members[i]];
-        memcpy(values, in_ring, c->ranks * sizeof *values);
-        slice = c->hosts->first[c->hosts->host[slice]] + c->hosts->place[slice];
+    uint32_t last = c->plan == WEFT_PLAN_CHAIN ? c->root : slice;
+    bool in_row = c->plan == WEFT_PLAN_RING || c->plan == WEFT_PLAN_CHAIN || c->plan == WEFT_PLAN_DOUBLE_TREE;
+    if (in_row && c->hosts && c->ranks > 1) { /* host by host */
+        double row[1024];
+        for (uint32_t i = 0; i < c->ranks; i++) row[i] = values[c->hosts->round[i]];
+        memcpy(values, row, c->ranks * sizeof *values);
+        last = c->hosts->turn[last];
     }
     double total = c->plan == WEFT_PLAN_HIERARCHY && c->ranks > 1 ? turned[0] : by_tree ? tree(c, values, 0, c->ranks) : c->plan == WEFT_PLAN_PAT ? tree(c, turned, 0, c->ranks)
-        : c->plan == WEFT_PLAN_DOUBLE_TREE ? tree_at(c, values, element / chunk & 1, 0) : around(c, values, c->plan == WEFT_PLAN_CHAIN ? c->root : slice);
+        : c->plan == WEFT_PLAN_DOUBLE_TREE ? tree_at(c, values, element / chunk & 1, 0) : around(c, values, last);
     if (c->op == WEFT_AVG && c->ranks > 1)
         total = c->dtype == WEFT_F64 ? total * (1.0 / c->ranks) : (double)((float)total * (1.0f / (float)c->ranks));
     store(c->dtype, out, total);

@@ -419,6 +419,164 @@ static void left_early(void **state)
     failures_close();
 }
 
+static void until_they_meet(struct weft_group *const *groups)
+{
+    uint32_t steps = 0;
+    for (uint32_t rank = 0; rank < hosted.ranks;) {
+        if (groups[rank]->host->state == HOST_ON) {
+            rank++;
+            continue;
+        }
+        assert_true(steps++ < 1000000);
+        for (uint32_t r = 0; r < hosted.ranks; r++) weft_loop_step(hosted.loops[r]);
+    }
+}
+
+/* Many groups, one after the other: what does not fit into an announcement lies in rooms, of which there are fewer than groups. */
+static void many_groups(void **state)
+{
+    (void)state;
+    enum { RANKS = 3, GROUPS = 90, ROOMS = 64 };
+    static struct weft_group *groups[GROUPS][RANKS];
+    hosted_open(&hosted, RANKS, NULL, false, 0);
+    rooms_open(RANKS);
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        if (g > 0) hosted_group(&hosted, 100 + g, 0);
+        memcpy(groups[g], hosted.groups, sizeof groups[g]);
+        if (g == 0)
+            for (uint32_t r = 0; r < RANKS; r++) hosted.shares[r] = groups[0][r];
+    }
+    for (uint32_t g = 0; g < GROUPS; g++) until_they_meet(groups[g]);
+    for (uint32_t turn = 0; turn < 3 * GROUPS; turn++) {
+        uint32_t g = turn < GROUPS ? turn : turn * 7 % GROUPS;
+        struct call call = {.kind = kinds[turn % 4], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = RANKS, .root = turn % RANKS, .count = 5 + turn, .seed = turn};
+        memcpy(hosted.groups, groups[g], sizeof groups[g]);
+        run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
+    }
+    uint32_t held = 0;
+    for (uint32_t g = 0; g < GROUPS; g++) held += groups[g][0]->host->room != NULL;
+    assert_in_range(held, 1, ROOMS);
+    assert_int_equal(groups[0][0]->records->room_count, held);
+    for (uint32_t g = 1; g < GROUPS; g++)
+        for (uint32_t r = 0; r < RANKS; r++) weft_group_free(groups[g][r]);
+    memcpy(hosted.groups, groups[0], sizeof groups[0]);
+    run_barrier(WEFT_PLAN_ONE_HOST);
+    rooms_close(RANKS);
+    hosted_close(&hosted);
+}
+
+/* Groups whose env has an allocator of its own, of which the peers map nothing: contributions lie where they can be read all the same. */
+static void *own_alloc(struct weft_env *env, size_t bytes)
+{
+    (void)env;
+    return weft_env_system()->alloc(weft_env_system(), bytes);
+}
+
+static void own_allocator(void **state)
+{
+    (void)state;
+    enum { RANKS = 2 };
+    struct weft_group *first[RANKS];
+    struct weft_env own = *weft_env_system();
+    own.alloc = own_alloc;
+    hosted_open(&hosted, RANKS, NULL, false, 0);
+    rooms_open(RANKS);
+    memcpy(first, hosted.groups, sizeof first);
+    hosted.env = &own;
+    hosted_group(&hosted, 6, 0);
+    until_they_meet(hosted.groups);
+    for (uint64_t count = 1; count <= 1000; count *= 10) {
+        struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = RANKS, .count = count, .seed = count};
+        run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
+    }
+    for (uint32_t r = 0; r < RANKS; r++) weft_group_free(hosted.groups[r]);
+    memcpy(hosted.groups, first, sizeof first);
+    run_barrier(WEFT_PLAN_ONE_HOST);
+    rooms_close(RANKS);
+    hosted_close(&hosted);
+}
+
+/* ---- ranks that share a processor ---- */
+static cpu_set_t set_of(uint64_t mask)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (unsigned cpu = 0; cpu < 64; cpu++)
+        if (mask >> cpu & 1) CPU_SET(cpu, &set);
+    return set;
+}
+
+static void sharing_a_processor(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t allowed;
+        uint32_t processors[4], rank;
+        uint64_t to; /* 0: stays */
+    } cases[] = {
+        {0x3, {0, 0, 7, 7}, 1, 0x2},               /* ranks 2 and 3 are where this one may not run */
+        {0x3, {0, 0, 7, 7}, 0, 0},                 /* the lowest stays */
+        {0xf, {0, 0, 0, 1}, 2, 0xc},
+        {0xf, {0, 1, 2, 3}, 3, 0},                 /* nobody else is here */
+        {0xf, {0, 1, 2, 2}, 3, 0x8},
+        {0x2, {1, 1, 0, 0}, 1, 0},                 /* bound */
+        {0x3, {0, 0, 1, 1}, 3, 0},                 /* no processor is free */
+        {0x3, {0, 0, UINT32_MAX, 70000}, 1, 0x2},  /* not known yet; more than a set holds */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cpu_set_t allowed = set_of(cases[i].allowed), to = set_of(cases[i].to), found;
+        assert_int_equal(host_apart_choose(&allowed, cases[i].processors, 4, cases[i].rank, &found), cases[i].to != 0);
+        if (cases[i].to) assert_true(CPU_EQUAL(&found, &to));
+    }
+}
+
+/* Who has announced nothing is on no processor yet, so nobody makes room for it. */
+static void no_processor_yet(void **state)
+{
+    (void)state;
+    hosted_open(&hosted, 3, NULL, false, 0);
+    rooms_open(3);
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(atomic_load(&hosted.groups[r]->host->segment->processor), HOST_NO_PROCESSOR);
+    until_they_meet(hosted.groups);
+    run_barrier(WEFT_PLAN_ONE_HOST);
+    for (uint32_t r = 0; r < 3; r++) assert_true(atomic_load(&hosted.groups[r]->host->segment->processor) < HOST_NO_PROCESSOR);
+    rooms_close(3);
+    hosted_close(&hosted);
+}
+
+/* On a thread of its own, whose affinity ends with it. */
+static void *move_bound(void *context)
+{
+    (void)context;
+    cpu_set_t whole, some, rest, now;
+    if (sched_getaffinity(0, sizeof whole, &whole) != 0) return "affinity unknown";
+    if (CPU_COUNT(&whole) < 2) return NULL;
+    int first = 0;
+    while (!CPU_ISSET(first, &whole)) first++;
+    CPU_ZERO(&some);
+    CPU_SET(first, &some);
+    CPU_XOR(&rest, &whole, &some);
+    if (!host_apart_move(&whole, &some)) return "not moved";
+    if (sched_getaffinity(0, sizeof now, &now) != 0 || !CPU_EQUAL(&now, &whole)) return "unbound before, and not after";
+    if (sched_setaffinity(0, sizeof some, &some) != 0) return "cannot be bound";
+    if (!host_apart_move(&some, &rest)) return "bound, not moved";
+    if (sched_getaffinity(0, sizeof now, &now) != 0 || !CPU_EQUAL(&now, &some)) return "bound before, and not after";
+    CPU_ZERO(&rest);
+    if (host_apart_move(&some, &rest)) return "moved to nowhere";
+    if (sched_getaffinity(0, sizeof now, &now) != 0 || !CPU_EQUAL(&now, &some)) return "changed by nothing";
+    return NULL;
+}
+
+static void affinity_is_what_it_was(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    void *trouble;
+    assert_int_equal(pthread_create(&thread, NULL, move_bound, NULL), 0);
+    pthread_join(thread, &trouble);
+    if (trouble) fail_msg("%s", (const char *)trouble);
+}
+
 /* ---- threads: each rank's loop is its own thread's, asleep between operations ---- */
 struct worker {
     pthread_t thread;
@@ -439,6 +597,8 @@ static void *work(void *context)
 {
     enum { LONGEST = 450001 };
     struct worker *worker = context;
+    cpu_set_t before, after;
+    if (sched_getaffinity(0, sizeof before, &before) != 0) return "affinity unknown";
     for (uint32_t i = 0; i < 300; i++) {
         uint64_t count = i % 3 ? 1 + i % 2000 : i % 50 ? 20000 : LONGEST - i;
         float *in = (float *)rooms[worker->rank], *out = i % 2 ? in : in + LONGEST;
@@ -454,28 +614,36 @@ static void *work(void *context)
             if (out[e] != sum) return "wrong";
         }
     }
+    if (sched_getaffinity(0, sizeof after, &after) != 0 || !CPU_EQUAL(&before, &after)) return "bound to other processors than before";
     return NULL;
 }
 
-static void threads_once(void)
+static void threads_once(uint32_t ranks)
 {
     static struct worker workers[4];
-    hosted_open(&hosted, 4, NULL, false, 0);
-    rooms_open(4);
-    for (uint32_t r = 0; r < 4; r++) {
+    hosted_open(&hosted, ranks, NULL, false, 0);
+    rooms_open(ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
         workers[r].rank = r;
         assert_int_equal(pthread_create(&workers[r].thread, NULL, work, &workers[r]), 0);
     }
-    for (uint32_t r = 0; r < 4; r++) {
+    for (uint32_t r = 0; r < ranks; r++) {
         void *trouble;
         pthread_join(workers[r].thread, &trouble);
         if (trouble) fail_msg("rank %u: %s", r, (const char *)trouble);
     }
-    rooms_close(4);
+    rooms_close(ranks);
     hosted_close(&hosted);
 }
 
-static void threads(void **state) { in_both_rooms(threads_once); }
+static void four_threads(void) { threads_once(4); }
+static void two_threads(void) { threads_once(2); } /* often a processor each: they part when they begin on one */
+
+static void threads(void **state)
+{
+    in_both_rooms(four_threads);
+    in_both_rooms(two_threads);
+}
 
 int main(int argc, char **argv)
 {
@@ -484,7 +652,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(rounds_of_long_ago),
         cmocka_unit_test(one_cannot_map),
         cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
-        cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(threads),
+        cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),
+        cmocka_unit_test(sharing_a_processor), cmocka_unit_test(no_processor_yet), cmocka_unit_test(affinity_is_what_it_was), cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ static void open_groups(uint32_t ranks, size_t chunk_bytes, uint32_t inflight)
     assert_non_null(world);
     struct weft_group_options options;
     weft_group_options_init(&options);
-    static uint32_t memory[4 * WORLD_HOSTS_MAX + 1];
+    static uint32_t memory[9 * WORLD_HOSTS_MAX + 5];
     uint32_t host_of[WORLD_HOSTS_MAX];
     for (uint32_t r = 0; r < ranks; r++) host_of[r] = r % 6 < 3 ? r / 6 * 2 : ranks > 8 && r % 6 == 4 ? 1 : r / 6 * 2 + 1;
     if (ranks == 4 || ranks == 64)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +107,7 @@ static void spread_ranks(enum spread spread, uint32_t ranks, uint32_t size, uint
 
 static void prove_hierarchy(uint32_t p, enum spread spread, uint32_t size, uint64_t count, uint64_t chunk, uint32_t variant)
 {
-    static uint32_t host_of[5000], memory[4 * 5000 + 1];
+    static uint32_t host_of[5000], memory[9 * 5000 + 5];
     struct weft_plan_hosts hosts;
     spread_ranks(spread, p, size, host_of);
     weft_plan_hosts_make(host_of, p, memory, &hosts);
@@ -120,7 +121,7 @@ static void prove_hierarchy(uint32_t p, enum spread spread, uint32_t size, uint6
 /* Its operations on pieces, of one length and of many. */
 static void prove_host_pieces(enum weft_coll_kind kind, uint32_t p, enum spread spread, uint32_t size, uint64_t count, uint64_t chunk, uint32_t variant)
 {
-    static uint32_t host_of[5000], memory[4 * 5000 + 1];
+    static uint32_t host_of[5000], memory[9 * 5000 + 5];
     static uint64_t cuts[5000];
     struct weft_plan_hosts hosts;
     spread_ranks(spread, p, size, host_of);
@@ -162,6 +163,113 @@ static void hierarchy(void **state)
         prove_hierarchy(p, SPREAD_UNEVEN, 2, 30000, 6000, p);
 }
 
+/* ---- measured links ---- */
+static uint32_t random_below(uint64_t *state, uint32_t below)
+{
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)((*state >> 33) % below);
+}
+
+/* Any speeds, equal ones, some many times the others, and lanes that are not to be used; hosts in any order. */
+static void follow_some_links(struct weft_plan_hosts *hosts, uint32_t *memory, uint32_t ranks, uint64_t *state)
+{
+    static uint32_t order[5000], speeds[5000], lanes[5000];
+    uint32_t most = 1u << random_below(state, 20);
+    for (uint32_t h = 0; h < hosts->count; h++) {
+        uint32_t other = random_below(state, h + 1);
+        order[h] = order[other], order[other] = h;
+        speeds[h] = 1 + random_below(state, most);
+    }
+    for (uint32_t l = 0; l < hosts->lanes; l++) lanes[l] = random_below(state, 4) ? 1 + random_below(state, most) : 0;
+    lanes[random_below(state, hosts->lanes)] = most;
+    weft_plan_hosts_follow(hosts, memory, ranks, &(struct weft_plan_links){.order = order, .speeds = speeds, .lane_speeds = lanes});
+}
+
+/* What links change: the way round of ring, chain and double tree, the lanes of the hierarchy, also with pieces of many lengths. */
+static void measured_hosts(void **state)
+{
+    static const struct {
+        enum weft_plan_id plan;
+        enum weft_coll_kind kind;
+    } calls[] = {{WEFT_PLAN_RING, WEFT_COLL_ALL_REDUCE}, {WEFT_PLAN_RING, WEFT_COLL_REDUCE_SCATTER}, {WEFT_PLAN_RING, WEFT_COLL_ALL_GATHER},
+                 {WEFT_PLAN_CHAIN, WEFT_COLL_BROADCAST}, {WEFT_PLAN_CHAIN, WEFT_COLL_REDUCE}, {WEFT_PLAN_DOUBLE_TREE, WEFT_COLL_ALL_REDUCE},
+                 {WEFT_PLAN_HIERARCHY, WEFT_COLL_ALL_REDUCE}, {WEFT_PLAN_HIERARCHY, WEFT_COLL_BROADCAST},
+                 {WEFT_PLAN_HIERARCHY, WEFT_COLL_REDUCE_SCATTER}, {WEFT_PLAN_HIERARCHY, WEFT_COLL_ALL_GATHER}};
+    static uint32_t host_of[5000], memory[9 * 5000 + 5];
+    static uint64_t cuts[5000];
+    uint64_t random = 11;
+    for (uint32_t p = 1; p <= ranks_max; p += p < 20 || thorough ? 1 : 13)
+        for (uint32_t i = 0; i < 10; i++) {
+            if (p > 40 && (p + i) % 3) continue;
+            struct weft_plan_hosts hosts;
+            spread_ranks((enum spread)random_below(&random, SPREADS), p, 1 + random_below(&random, 7), host_of);
+            weft_plan_hosts_make(host_of, p, memory, &hosts);
+            follow_some_links(&hosts, memory, p, &random);
+            bool pieces = calls[i].kind == WEFT_COLL_REDUCE_SCATTER || calls[i].kind == WEFT_COLL_ALL_GATHER;
+            struct plan_case c = {.plan = calls[i].plan, .kind = calls[i].kind, .ranks = p, .root = random_below(&random, p),
+                                  .count = random_below(&random, pieces ? 6 : 5 * p), .chunk_elems = 1 + random_below(&random, 4),
+                                  .lanes = 1 + random_below(&random, 3), .window = 2 + random_below(&random, 17), .seed = random_below(&random, 3),
+                                  .in_place = calls[i].kind != WEFT_COLL_BROADCAST && random_below(&random, 2), .hosts = &hosts};
+            prove(&c);
+            for (uint32_t r = 0; r < p; r++) cuts[r + 1] = cuts[r] + (r % 4 == 1 ? 0 : random_below(&random, (uint32_t)c.count + 1));
+            if (pieces) c.cuts = cuts, prove(&c);
+        }
+}
+
+/* Slices of any lengths, none among them, one so long that the others have nothing, direct and in a ring. */
+static void unequal_slices(void **state)
+{
+    static uint32_t shares[5000];
+    uint64_t random = 12;
+    for (uint32_t p = 2; p <= ranks_max; p += p < 20 || thorough ? 1 : 13)
+        for (uint32_t variant = 0; variant < (p > 40 ? 4 : 12); variant++) {
+            uint32_t most = 1 + random_below(&random, variant % 3 == 2 ? 60000 : variant % 3 ? 20 : 2);
+            shares[0] = shares[p + 1] = 0;
+            for (uint32_t r = 0; r < p; r++) {
+                uint32_t weight = r + 1 == p && shares[r] == 0 ? 1 : random_below(&random, 3) ? random_below(&random, most + 1) : 0;
+                shares[r + 1] = shares[r] + weight;
+                if (weight > shares[p + 1]) shares[p + 1] = weight;
+            }
+            struct plan_case c = {.plan = WEFT_PLAN_DIRECT, .kind = WEFT_COLL_ALL_REDUCE, .ranks = p, .count = random_below(&random, (p > 40 ? 3 : 9) * p),
+                                  .chunk_elems = 1 + random_below(&random, 5), .lanes = 1 + random_below(&random, 3),
+                                  .window = 2 + random_below(&random, 30), .in_place = variant % 2, .seed = variant % 4 * p, .shares = shares};
+            prove(&c);
+            c.plan = WEFT_PLAN_RING;
+            prove(&c);
+        }
+}
+
+/* The shares of a direct all_reduce: equal where links are; one slow rank of many has none, and the time that the slowest needs
+ * is never above that of equal slices. */
+static void shares_follow_speeds(void **state)
+{
+    uint64_t random = 13;
+    for (uint32_t p = 3; p < 200; p += 1 + p / 9) {
+        uint32_t host_of[200], memory[9 * 200 + 5], speeds[200];
+        struct weft_plan_hosts hosts;
+        for (uint32_t r = 0; r < p; r++) host_of[r] = r, speeds[r] = 1000 + random_below(&random, 50);
+        weft_plan_hosts_make(host_of, p, memory, &hosts);
+        weft_plan_hosts_follow(&hosts, memory, p, &(struct weft_plan_links){.speeds = speeds});
+        assert_true(!hosts.shares && hosts.number == 0 && hosts.rising);
+        speeds[p / 2] = 250;
+        weft_plan_hosts_make(host_of, p, memory, &hosts);
+        weft_plan_hosts_follow(&hosts, memory, p, &(struct weft_plan_links){.speeds = speeds});
+        assert_true(hosts.shares && hosts.number != 0);
+        assert_int_equal(hosts.shares[p / 2], hosts.shares[p / 2 + 1]);
+        for (uint32_t r = 0; r < p; r++) speeds[r] = 1 + random_below(&random, 1000);
+        weft_plan_hosts_make(host_of, p, memory, &hosts);
+        weft_plan_hosts_follow(&hosts, memory, p, &(struct weft_plan_links){.speeds = speeds});
+        if (!hosts.shares) continue;
+        double worst = 0, equal = 0;
+        for (uint32_t r = 0; r < p; r++) {
+            double part = (double)(hosts.shares[r + 1] - hosts.shares[r]) / hosts.shares[p];
+            worst = fmax(worst, (1 + (p - 2) * part) / speeds[r]);
+            equal = fmax(equal, (2 - 2.0 / p) / speeds[r]);
+        }
+        assert_true(worst < equal * 1.05); /* weights are small numbers */
+    }
+}
+
 /* Which hosts are subtrees of T: the model compares the two trees where it is said that they are. */
 static void subtrees(void **state)
 {
@@ -171,7 +279,7 @@ static void subtrees(void **state)
     } cases[] = {{{4, 4, 4, 4}, true}, {{4, 4, 3, 0}, true}, {{2, 2, 2, 1}, true}, {{1, 1, 1, 1}, true}, {{5, 0}, true},
                  {{3, 3, 0}, false}, {{2, 4, 0}, false}, {{4, 2, 4, 0}, false}, {{4, 4, 5, 0}, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        uint32_t host_of[32], memory[4 * 32 + 1], ranks = 0;
+        uint32_t host_of[32], memory[9 * 32 + 5], ranks = 0;
         struct weft_plan_hosts hosts;
         for (uint32_t h = 0; h < 4 && cases[i].sizes[h]; h++)
             for (uint32_t n = 0; n < cases[i].sizes[h]; n++) host_of[ranks++] = 100 - h;
@@ -454,7 +562,7 @@ static void greetings_of_the_ring_among_hosts(void **state)
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
     for (uint32_t p = 2; p <= 12; p++)
         for (uint32_t i = 0; i < 6 * p; i++) {
-            uint32_t host_of[12], memory[64], in_turn = i / p / 3;
+            uint32_t host_of[12], memory[128], in_turn = i / p / 3;
             struct weft_plan_hosts hosts;
             for (uint32_t r = 0; r < p; r++) host_of[r] = in_turn ? r % 2 : r / 2;
             assert_true(weft_plan_hosts_words(p) <= sizeof memory / sizeof memory[0]);
@@ -526,7 +634,7 @@ static void choice_among_hosts(void **state)
 {
     static const uint32_t ranks[] = {256, 250, 30};
     for (size_t i = 0; i < 3; i++) {
-        uint32_t host_of[256], memory[4 * 256 + 1];
+        uint32_t host_of[256], memory[9 * 256 + 5];
         struct weft_plan_hosts hosts;
         char text[900];
         for (uint32_t r = 0; r < ranks[i]; r++) host_of[r] = r / 8;
@@ -597,7 +705,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(direct_all_gather_bytes), cmocka_unit_test(ring_all_reduce), cmocka_unit_test(ring_reduce_scatter),
         cmocka_unit_test(ring_all_gather), cmocka_unit_test(doubling), cmocka_unit_test(halving), cmocka_unit_test(double_tree), cmocka_unit_test(direct_reduce),
         cmocka_unit_test(binomial_reduce), cmocka_unit_test(chain_reduce), cmocka_unit_test(chain_broadcast), cmocka_unit_test(bruck_all_gather), cmocka_unit_test(bruck_all_to_all), cmocka_unit_test(hierarchy), cmocka_unit_test(hierarchy_reduce_scatter),
-        cmocka_unit_test(hierarchy_all_gather), cmocka_unit_test(subtrees),
+        cmocka_unit_test(hierarchy_all_gather), cmocka_unit_test(subtrees), cmocka_unit_test(measured_hosts), cmocka_unit_test(unequal_slices),
+        cmocka_unit_test(shares_follow_speeds),
         cmocka_unit_test(pat_reduce_scatter), cmocka_unit_test(pat_all_gather), cmocka_unit_test(pat_aggregated), cmocka_unit_test(binomial_gather),
         cmocka_unit_test(binomial_scatter),
         cmocka_unit_test(gather), cmocka_unit_test(scatter), cmocka_unit_test(all_to_all), cmocka_unit_test(unequal_pieces), cmocka_unit_test(any_root),

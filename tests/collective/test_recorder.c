@@ -73,6 +73,48 @@ static void keeps_the_last(void **state)
     weft_recorder_update(NULL, 0, &record);
 }
 
+/* The lengths of unequal pieces stay as long as their record and the ring of numbers allow, and belong to their record alone. */
+static void keeps_lengths(void **state)
+{
+    struct weft_recorder *recorder;
+    struct weft_record record = {.kind = WEFT_COLL_ALL_TO_ALL, .phase = "done", .peer = WEFT_RECORD_NOBODY};
+    uint64_t in[3] = {5, 0, 7}, out[3] = {1, 2, 3};
+    assert_int_equal(weft_recorder_create(weft_env_system(), 4, &recorder), WEFT_OK);
+    weft_recorder_lengths(recorder, weft_recorder_add(recorder, &record), in, 3, NULL, 0); /* not asked for: not kept */
+    assert_int_equal(weft_recorder_keep_lengths(recorder, UINT64_MAX), WEFT_ERR_INVALID);
+    assert_int_equal(weft_recorder_keep_lengths(recorder, 0), WEFT_ERR_INVALID);
+    assert_int_equal(weft_recorder_keep_lengths(recorder, 8), WEFT_OK);
+    weft_recorder_lengths(recorder, weft_recorder_add(recorder, &record), in, 3, NULL, 0); /* overwritten by those of the third and fourth */
+    weft_recorder_lengths(recorder, weft_recorder_add(recorder, &record), in, 3, out, 3);
+    weft_recorder_lengths(recorder, weft_recorder_add(recorder, &record), in + 2, 1, NULL, 0);
+    weft_recorder_lengths(recorder, 3, in, 3, (uint64_t[6]){0}, 6); /* longer than the ring */
+    json_t *root = dump(recorder), *operations = json_object_get(root, "operations");
+    assert_int_equal(json_array_size(operations), 4);
+    assert_null(json_object_get(json_array_get(operations, 0), "lengths"));
+    assert_null(json_object_get(json_array_get(operations, 1), "lengths_out"));
+    json_t *third = json_array_get(operations, 2), *lengths = json_object_get(third, "lengths"), *lengths_out = json_object_get(third, "lengths_out");
+    assert_int_equal(json_array_size(lengths), 3);
+    assert_int_equal(json_array_size(lengths_out), 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(json_integer_value(json_array_get(lengths, i)), in[i]);
+        assert_int_equal(json_integer_value(json_array_get(lengths_out, i)), out[i]);
+    }
+    lengths = json_object_get(json_array_get(operations, 3), "lengths");
+    assert_int_equal(json_array_size(lengths), 1);
+    assert_int_equal(json_integer_value(json_array_get(lengths, 0)), 7);
+    json_decref(root);
+    weft_recorder_add(recorder, &record);
+    for (int i = 0; i < 2; i++) weft_recorder_lengths(recorder, weft_recorder_add(recorder, &record), out, 3, NULL, 0);
+    root = dump(recorder); /* now the place of the third's is another's, who has none or its own */
+    operations = json_object_get(root, "operations");
+    assert_null(json_object_get(json_array_get(operations, 1), "lengths"));
+    assert_int_equal(json_array_size(json_object_get(json_array_get(operations, 2), "lengths")), 3);
+    assert_int_equal(json_array_size(json_object_get(json_array_get(operations, 3), "lengths")), 3);
+    json_decref(root);
+    weft_recorder_free(recorder);
+    weft_recorder_lengths(NULL, 0, in, 3, NULL, 0);
+}
+
 /* A writer and a reader at once: what is read is always one whole record. */
 static struct weft_recorder *shared;
 static atomic_bool stop;
@@ -106,6 +148,38 @@ static void read_while_written(void **state)
     atomic_store(&stop, true);
     pthread_join(writer, NULL);
     assert_true(whole > 0);
+    weft_recorder_free(shared);
+}
+
+static void *write_lengths(void *context)
+{
+    for (uint64_t i = 0; !atomic_load(&stop) || i < 20000; i++) {
+        struct weft_record record = {.sequence = i, .phase = "posted"};
+        uint64_t lengths[5] = {i, i, i, i, i};
+        weft_recorder_lengths(shared, weft_recorder_add(shared, &record), lengths, 1 + i % 3, lengths, i % 2);
+    }
+    return NULL;
+}
+
+/* What is read of lengths is those of that record. */
+static void read_lengths_while_written(void **state)
+{
+    pthread_t writer;
+    atomic_store(&stop, false);
+    assert_int_equal(weft_recorder_create(weft_env_system(), 4, &shared), WEFT_OK);
+    assert_int_equal(weft_recorder_keep_lengths(shared, 7), WEFT_OK);
+    assert_int_equal(pthread_create(&writer, NULL, write_lengths, NULL), 0);
+    for (int tries = 0; tries < 2000; tries++) {
+        json_t *root = dump(shared), *operation, *value;
+        size_t i, k;
+        json_array_foreach(json_object_get(root, "operations"), i, operation) {
+            json_array_foreach(json_object_get(operation, "lengths"), k, value) assert_int_equal(json_integer_value(value), number(operation, "sequence"));
+            json_array_foreach(json_object_get(operation, "lengths_out"), k, value) assert_int_equal(json_integer_value(value), number(operation, "sequence"));
+        }
+        json_decref(root);
+    }
+    atomic_store(&stop, true);
+    pthread_join(writer, NULL);
     weft_recorder_free(shared);
 }
 
@@ -187,7 +261,7 @@ static void who_waits_for_whom(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_the_last), cmocka_unit_test(read_while_written), cmocka_unit_test(who_waits_for_whom),
+        cmocka_unit_test(keeps_the_last), cmocka_unit_test(keeps_lengths), cmocka_unit_test(read_while_written), cmocka_unit_test(read_lengths_while_written), cmocka_unit_test(who_waits_for_whom),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,14 @@
 /* fuzz_control.c - the control decoder: whatever it accepts may be packed again. (Unknown fields are carried
  * along as they came, odd numbers and all, so the second decoding may refuse what the first skipped.) */
 #include <stdlib.h>
+#include <string.h>
 
 #include "proto/proto.h"
+#include "tests/fuzz/fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+#define BYTES(text) ((ProtobufCBinaryData){sizeof(text) - 1, (uint8_t *)(text)})
+#define TEXT (char *)"rank 3 (hostb, pid 41)"
+#define NUMBER (number * 0x9e3779b97f4a7c15u >> number % 64)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -18,4 +22,82 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     weft_free_bytes(env, packed);
     weft_control_free(env, message);
     return 0;
+}
+
+/* ---- honest ones ---- */
+
+static size_t pack_one(Weft__Control__Control__BodyCase body, void *message, uint8_t *out, size_t room)
+{
+    struct weft_env *env = weft_env_system();
+    Weft__Control__Control control = WEFT__CONTROL__CONTROL__INIT, *back;
+    uint8_t *packed;
+    size_t bytes;
+    control.body_case = body;
+    control.challenge = message; /* the union's pointers share their place */
+    if (weft_control_pack(env, &control, &packed, &bytes) != WEFT_OK || bytes > room) abort();
+    memcpy(out, packed, bytes);
+    weft_free_bytes(env, packed);
+    if (weft_control_unpack(env, out, bytes, &back) != WEFT_OK) abort(); /* what is packed can be read */
+    weft_control_free(env, back);
+    return bytes;
+}
+
+#define PACK(BODY, message) pack_one(WEFT__CONTROL__CONTROL__BODY_##BODY, message, out, room)
+
+static size_t seed_of_start(uint64_t number, uint8_t *out, size_t room)
+{
+    uint64_t dims[] = {8, 1 + number % 5};
+    Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
+    Weft__Control__LinkCost cost = WEFT__CONTROL__LINK_COST__INIT;
+    Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
+    Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
+    Weft__Control__Chunk dense = WEFT__CONTROL__CHUNK__INIT, other = WEFT__CONTROL__CHUNK__INIT, *chunks[] = {&dense, &other};
+    Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
+    switch (number % 11) {
+    case 8:
+        hello.wire_version = WEFT_WIRE_VERSION, hello.weft_version = hello.name = hello.host = hello.job = TEXT, hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
+        hello.wanted_index = -1, hello.pid = NUMBER, hello.nonce = BYTES("0123456789abcdef"), hello.endpoints = 2, hello.device = true;
+        return PACK(HELLO, &hello);
+    case 9:
+        cost.pairs = cost.unknown = 6, cost.latency_ns = NUMBER, cost.incast_milli = 40, cost.ring = BYTES("abcdefgh\1\0\0\0ijklmnop\0\1\0\0");
+        go.epoch = 1, go.cost = &cost, go.committed = NUMBER, go.codec_steps = 12;
+        return PACK(GO, &go);
+    default:
+        declare.name = declare.codec = declare.optimizer = TEXT, declare.dtype = WEFT_F32, declare.n_dims = 2, declare.dims = dims, declare.mode = 1;
+        declare.ordinal = declared.tensor = 3, declare.chunk_bytes = 4096;
+        dense.count = other.count = dims[0] * dims[1], other.candidate = 1;
+        declared.declare = &declare, declared.n_chunks = 2, declared.chunks = chunks;
+        return PACK(DECLARED, &declared);
+    }
+}
+
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+{
+    ProtobufCBinaryData addresses[] = {BYTES("ab"), BYTES("\0\xff")};
+    uint32_t ranks[] = {0, 300, (uint32_t)number};
+    Weft__Control__Member member = WEFT__CONTROL__MEMBER__INIT, *members[] = {&member, &member};
+    Weft__Control__Roster roster = WEFT__CONTROL__ROSTER__INIT;
+    Weft__Control__MemberLost lost = WEFT__CONTROL__MEMBER_LOST__INIT;
+    Weft__Control__Leave leave = WEFT__CONTROL__LEAVE__INIT;
+    Weft__Control__Shrink shrink = WEFT__CONTROL__SHRINK__INIT;
+    Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;
+    Weft__Control__Join join = WEFT__CONTROL__JOIN__INIT;
+    Weft__Control__Joined joined = WEFT__CONTROL__JOINED__INIT;
+    Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
+    member.role = WEFT__CONTROL__ROLE__ROLE_WORKER, member.name = member.host = TEXT, member.incarnation = NUMBER, member.device = true;
+    member.n_addresses = 2, member.addresses = addresses;
+    switch (number % 11) {
+    case 0: roster.epoch = 1, roster.n_members = 2, roster.members = members, roster.coordinator = TEXT; return PACK(ROSTER, &roster);
+    case 1: lost.member = lost.index = 2, lost.text = TEXT, lost.epoch = 4; return PACK(MEMBER_LOST, &lost);
+    case 2: leave.text = TEXT, leave.committed = NUMBER; return PACK(LEAVE, &leave);
+    case 3: shrink.epoch = 4, shrink.committed = NUMBER, shrink.codec_steps = 12; return PACK(SHRINK, &shrink);
+    case 4:
+        shrunk.epoch = 4, shrunk.committed = NUMBER, shrunk.n_members = 3, shrunk.members = ranks, shrunk.last = 3, shrunk.codec_steps = 12;
+        shrunk.n_newcomers = number % 3, shrunk.newcomers = members;
+        return PACK(SHRUNK, &shrunk);
+    case 5: join.committed = NUMBER, join.codec_steps = 12; return PACK(JOIN, &join);
+    case 6: joined.member = 2, joined.text = TEXT, joined.epoch = 4; return PACK(JOINED, &joined);
+    case 7: grow.epoch = 4, grow.text = TEXT; return PACK(GROW, &grow);
+    default: return seed_of_start(number, out, room);
+    }
 }

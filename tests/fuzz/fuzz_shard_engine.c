@@ -18,6 +18,7 @@ static const struct fleet_tensor_spec tensors[] = {
     {.name = "half", .codec = "f16", .optimizer = "sgd", .dim_count = 1, .dims = {50}},
     {.name = "low", .codec = "powersgd:rank=1,min_ratio=1", .optimizer = "sgd", .dim_count = 2, .dims = {8, 8}},
     {.name = "top", .codec = "topk:ratio=0.1,min_count=16", .optimizer = "none", .dim_count = 1, .dims = {100}},
+    {.name = "owing", .codec = "topk:ratio=0.1,global=1,min_count=16", .optimizer = "none", .dim_count = 1, .dims = {60}},
 };
 
 static void expect(bool promise)
@@ -34,12 +35,15 @@ static float odd_float(uint8_t choice, float usual)
 /* The header of one message: an honest one with fields replaced. */
 static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *field, uint32_t chunk_number)
 {
-    static const enum weft_wire_kind kinds[] = {WEFT_WIRE_PUSH_PULL, WEFT_WIRE_PUSH, WEFT_WIRE_PULL, WEFT_WIRE_INIT, WEFT_WIRE_RESULT};
-    enum weft_wire_kind kind = kinds[field[1] % 5];
+    static const enum weft_wire_kind kinds[] = {WEFT_WIRE_PUSH_PULL, WEFT_WIRE_PUSH, WEFT_WIRE_PULL, WEFT_WIRE_INIT,
+        WEFT_WIRE_STATE_PULL, WEFT_WIRE_STATE_INIT, WEFT_WIRE_RESULT};
+    enum weft_wire_kind kind = kinds[field[1] % 7];
     struct weft_wire_header header = fleet_header(fleet, field[0] % WORKERS, chunk_number, kind, field[3] % 5);
     if (field[4] >= 240) header.worker = field[4] == 240 ? 4095 : field[4] % WORKERS;
     if (field[5] >= 240) header.tensor = field[5] * 257u, header.chunk = field[5];
     header.round = field[6] % 4;
+    const bool state = kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_STATE_INIT;
+    if (state && field[6] % 4 == 3) header.round = WEFT_WIRE_PART_DEBT;
     if (field[7] >= 200) header.codec = field[7] % 16;
     if (field[7] >= 250) header.dtype = field[7] % 5;
     if (field[8] >= 250) header.step = field[8] == 255 ? UINT64_MAX : header.step + field[8];
@@ -59,13 +63,15 @@ static void send_one(struct fleet *fleet, const uint8_t *field, struct fleet_req
     struct weft_wire_header header = header_of(fleet, field, chunk_number);
     size_t bytes = chunk->count * sizeof(float);
     const struct weft_codec_spec *codec = &fleet->codec[chunk->tensor];
-    if (header.kind != WEFT_WIRE_INIT && codec->id != WEFT_CODEC_DENSE && header.round < weft_codec_rounds(codec))
+    const bool asks = header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL,
+               plain = header.kind == WEFT_WIRE_INIT || header.kind == WEFT_WIRE_STATE_INIT;
+    if (!plain && codec->id != WEFT_CODEC_DENSE && header.round < weft_codec_rounds(codec))
         bytes = weft_codec_contribution_bytes_max(codec, &fleet->shape[chunk->tensor], header.round);
     if (field[11] >= 200) bytes = field[11] * 8u;
-    if (header.kind == WEFT_WIRE_PULL) bytes = 0;
+    if (asks) bytes = 0;
     memset(payload, field[11], sizeof payload);
     if (field[11] < 100) memset(payload, 0, sizeof payload); /* zeros are a contribution of most codecs */
-    header.payload_bytes = field[8] % 16 == 15 && header.kind != WEFT_WIRE_PULL ? bytes + 1 : bytes;
+    header.payload_bytes = field[8] % 16 == 15 && !asks ? bytes + 1 : bytes;
 
     uint8_t encoded[WEFT_WIRE_HEADER_BYTES];
     weft_wire_encode(&header, encoded);
@@ -113,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct fleet_request request[MESSAGES];
     struct fleet_options options = {.seed = 1, .shards = 1, .workers = WORKERS, .receive_bytes_max = 8192, .tensors = tensors,
-        .tensor_count = 5, .round_deadline_ns = WEFT_SECONDS(1), .hash_every = 1};
+        .tensor_count = sizeof tensors / sizeof tensors[0], .round_deadline_ns = WEFT_SECONDS(1), .hash_every = 1};
     struct fleet *fleet = fleet_create(&options);
     memset(request, 0, sizeof request);
     for (size_t i = 0; i < MESSAGES && (i + 1) * FIELDS <= bytes; i++) {
@@ -130,15 +136,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* First weights of every chunk, then steps of all workers, in an order that depends on the number. */
+/* First weights of every chunk, or a state, then steps of all workers, in an order that depends on the number, and a look at a state. */
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     size_t at = 0;
     for (uint8_t chunk = 0; chunk < 6 && at + FIELDS <= room; chunk++, at += FIELDS) {
         memset(out + at, 0, FIELDS);
         out[at] = 0x80 + 30;
-        out[at + 1] = 3;
-        out[at + 2] = chunk;
+        out[at + 1] = number % 4 == 3 ? 5 : 3;
+        out[at + 2] = number % 8 == 7 ? chunk + 1 : chunk;
+        out[at + 6] = number % 8 == 7 ? 3 : 0; /* the debt */
     }
     for (uint8_t i = 0; i < 42 && at + FIELDS <= room; i++, at += FIELDS) {
         memset(out + at, 0, FIELDS);
@@ -148,6 +155,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         out[at + 1] = (uint8_t)(number + i) % 2;
         out[at + 2] = which / 3;
         out[at + 3] = 1 + i / 18;
+        if (number % 4 >= 2 && i % 9 == 8) out[at + 1] = 4, out[at + 6] = number % 8 == 6 ? 3 : 0;
     }
     return at;
 }

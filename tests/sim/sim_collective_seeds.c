@@ -3,10 +3,12 @@
  * A seed decides the network, three overlapping groups, a script of operations for each, who is slow, who calls
  * late, who is killed when, and one trouble more: a rank that calls something else (count, element type, reduction,
  * plan, operation, root, order), one that never calls, or two hosts cut off from each other, for a while or for good.
+ * In some seeds a host aborts at some moment, as weft_abort does: its groups fail, and those of the others when they hear
+ * of it, each a little later; or they hear of it from nobody but its groups.
  * Checked for every operation of every rank that lives:
  *   - it ended, exactly once, within bounded virtual time (no hang);
- *   - it either has the right bits (no wrong sum), or ended with WEFT_ERR_PEER_LOST, _MISMATCH or _DEADLINE, whichever
- *     such a trouble may bring, naming one of those who caused it and nobody else;
+ *   - it either has the right bits (no wrong sum), or ended with WEFT_ERR_PEER_LOST, _MISMATCH, _DEADLINE or _ABORTED,
+ *     whichever such a trouble may bring, naming one of those who caused it (an abort: with the words of who aborted);
  *   - where nothing happened to a group, everything succeeded.
  *
  * With --topology every seed has a network of its own (random_topology.h), whose links queue, lose, double and break.
@@ -20,56 +22,12 @@
 
 #include "tests/collective/reference.h"
 #include "tests/collective/world.h"
+#include "tests/sim/arena.h"
 #include "tests/sim/random_topology.h"
 
 #define GROUPS 3
 #define NOBODY UINT32_MAX
 #define OPS_MAX 3
-
-/* ---- memory: one arena, forgotten after each seed; freed blocks go back to their size class ---- */
-#define ARENA_BYTES (512u << 20)
-static uint8_t *arena;
-static size_t arena_used;
-static struct block { struct block *next; } *classes[40];
-
-static uint32_t class_of(size_t bytes)
-{
-    uint32_t class = 6;
-    while ((size_t)1 << class < bytes) class++;
-    return class;
-}
-
-/* A block is preceded by 64 bytes that hold its class. */
-static void *arena_alloc(struct weft_env *env, size_t bytes)
-{
-    uint32_t class = class_of(bytes);
-    struct block *block = classes[class];
-    if (block) {
-        classes[class] = block->next;
-        return block;
-    }
-    size_t whole = ((size_t)1 << class) + 64;
-    if (arena_used + whole > ARENA_BYTES) return NULL;
-    uint8_t *at = arena + arena_used;
-    arena_used += whole;
-    memcpy(at, &class, sizeof class);
-    return at + 64;
-}
-
-static void arena_free(struct weft_env *env, void *memory)
-{
-    uint32_t class;
-    memcpy(&class, (uint8_t *)memory - 64, sizeof class);
-    struct block *block = memory;
-    block->next = classes[class];
-    classes[class] = block;
-}
-
-static void arena_reset(void)
-{
-    arena_used = 0;
-    memset(classes, 0, sizeof classes);
-}
 
 static void no_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
 
@@ -96,14 +54,14 @@ struct rank_script {
     struct group_script *group_script;
     struct weft_group *group;
     struct weft_loop *loop;
-    struct weft_timer late;
+    struct weft_timer late, hears;     /* of an abort */
     uint32_t rank, host, posted, op_count;
     struct rank_op ops[OPS_MAX];
 };
 
 struct group_script {
     struct weft_plan_hosts sharing;    /* for the hierarchy: which ranks are said to share a host; any is right */
-    uint32_t sharing_memory[4 * WORLD_HOSTS_MAX + 1];
+    uint32_t sharing_memory[9 * WORLD_HOSTS_MAX + 5];
     uint32_t ranks, op_count, at_once; /* posts that many before it waits for one */
     uint32_t hosts[WORLD_HOSTS_MAX];
     struct call calls[OPS_MAX];
@@ -112,6 +70,7 @@ struct group_script {
     struct call odd_calls[OPS_MAX];    /* what rank `odd` calls instead */
     uint32_t odd, absent;              /* NOBODY; calls differently from operation odd_from on; calls nothing from absent_from on */
     uint32_t odd_from, absent_from;
+    bool aborted;                      /* whoever aborts is in it, or all hear of it */
     bool hurt, cut;                    /* somebody of it was killed; two of it are cut off from each other for good */
 };
 
@@ -122,6 +81,9 @@ struct run {
     uint32_t cut_a, cut_b;             /* hosts; NOBODY */
     bool cut_heals;
     struct weft_timer cut_timer;
+    uint32_t aborts;                   /* host; NOBODY */
+    bool aborts_told;                  /* the others hear of it as from a coordinator */
+    char abort_text[100];
     uint32_t pending;                  /* operations of hosts that are not to be killed */
     bool all_done;
     size_t chunk_bytes; /* of all groups */
@@ -166,6 +128,11 @@ static void post_some(struct rank_script *script)
 }
 
 static void late_fired(struct weft_timer *timer) { post_some(weft_container_of(timer, struct rank_script, late)); }
+
+static void heard_of_abort(struct weft_timer *timer)
+{
+    weft_group_fail(weft_container_of(timer, struct rank_script, hears)->group, WEFT_ERR_ABORTED, run.abort_text);
+}
 
 static bool same_everywhere(const struct call *call) { return call->kind <= WEFT_COLL_BARRIER && call->kind != WEFT_COLL_REDUCE_SCATTER; }
 
@@ -235,12 +202,25 @@ static void choose_trouble(struct group_script *g)
     if (what == 1) g->absent = (uint32_t)roll(g->ranks), g->absent_from = (uint32_t)roll(g->op_count);
 }
 
+/* As if links had been measured: any order and speeds are right. */
+static void follow_links(struct group_script *g, const uint32_t *host_of)
+{
+    uint32_t order[WORLD_HOSTS_MAX], speeds[WORLD_HOSTS_MAX], lanes[WORLD_HOSTS_MAX];
+    for (uint32_t h = 0; h < g->sharing.count; h++) {
+        uint32_t other = (h * 5 + host_of[g->ranks / 2]) % (h + 1);
+        order[h] = order[other], order[other] = h;
+        speeds[h] = 1 + h * 7 % 5;
+    }
+    for (uint32_t l = 0; l < g->sharing.lanes; l++) lanes[l] = (l + 1) % 3;
+    weft_plan_hosts_follow(&g->sharing, g->sharing_memory, g->ranks, &(struct weft_plan_links){.order = order, .speeds = speeds, .lane_speeds = lanes});
+}
+
 static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
 {
     g->ranks = ranks;
     g->op_count = 1 + (uint32_t)roll(OPS_MAX);
     g->at_once = 1 + (uint32_t)roll(OPS_MAX);
-    g->hurt = false;
+    g->hurt = g->aborted = false;
     for (uint32_t i = 0; i < hosts; i++) g->hosts[i] = i;
     for (uint32_t i = 0; i < ranks; i++) { /* a random arrangement of the first `ranks` drawn */
         uint32_t j = i + (uint32_t)roll(hosts - i), host = g->hosts[j];
@@ -250,6 +230,7 @@ static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
     uint32_t host_of[WORLD_HOSTS_MAX], shared = 1 + (uint32_t)roll(ranks);
     for (uint32_t r = 0; r < ranks; r++) host_of[r] = roll(4) ? r * shared / ranks : (uint32_t)roll(shared);
     weft_plan_hosts_make(host_of, ranks, g->sharing_memory, &g->sharing);
+    if (shared % 2) follow_links(g, host_of);
     for (uint32_t n = 0; n < g->op_count; n++) {
         struct call *call = &g->calls[n];
         choose_call(call, &g->sharing, ranks);
@@ -286,6 +267,7 @@ static void make_rank(struct group_script *g, uint32_t rank, struct weft_group *
         if (!run.killed[script->host]) run.pending++;
     }
     weft_timer_init(&script->late, late_fired);
+    weft_timer_init(&script->hears, heard_of_abort);
     if (roll(10) == 0) weft_timer_start(script->loop, &script->late, weft_now_ns(run.world->envs[script->host]) + roll(400000));
     else post_some(script);
 }
@@ -307,7 +289,7 @@ static bool is_culprit(const struct group_script *g, uint32_t rank)
 {
     if (rank >= g->ranks) return false;
     uint32_t host = g->hosts[rank];
-    return run.killed[host] || rank == g->odd || rank == g->absent || (g->cut && (host == run.cut_a || host == run.cut_b));
+    return run.killed[host] || host == run.aborts || rank == g->odd || rank == g->absent || (g->cut && (host == run.cut_a || host == run.cut_b));
 }
 
 /* "rank 3", "ranks 4, 7-9": some culprit is among those that the text names. */
@@ -335,7 +317,9 @@ static bool may_end_so(const struct group_script *g, enum weft_status status)
 {
     if (status == WEFT_ERR_PEER_LOST) return g->hurt || g->cut;
     if (status == WEFT_ERR_MISMATCH) return g->odd != NOBODY;
-    if (status == WEFT_ERR_DEADLINE) return g->absent != NOBODY || g->cut;
+    if (status == WEFT_ERR_ABORTED) return g->aborted;
+    /* Who has aborted calls no more; where nobody else tells of it, and nothing of it was under way, it is late. */
+    if (status == WEFT_ERR_DEADLINE) return g->absent != NOBODY || g->cut || (g->aborted && !run.aborts_told);
     return false;
 }
 
@@ -351,7 +335,8 @@ static bool check_rank(const struct group_script *g, const struct rank_script *s
         if (op->outcome.times != 1) what = "did not end once";
         else if (op->outcome.status == WEFT_OK && !odd && memcmp(op->out, expected, bytes) != 0) what = "has wrong bits";
         else if (op->outcome.status < 0 && !may_end_so(g, op->outcome.status)) what = "failed with a status that nothing here explains";
-        else if (op->outcome.status < 0 && !names_a_culprit(g, op->outcome.text)) what = "names nobody who caused it";
+        else if (op->outcome.status == WEFT_ERR_ABORTED && !strstr(op->outcome.text, run.abort_text)) what = "does not say who aborted";
+        else if (op->outcome.status < 0 && op->outcome.status != WEFT_ERR_ABORTED && !names_a_culprit(g, op->outcome.text)) what = "names nobody who caused it";
         if (!what) continue;
         int used = snprintf(run.why, sizeof run.why, "group %u rank %u (host %u), operation %u (%s %s, plan %s, count %llu) %s: %s: %s", group_index,
                             script->rank, script->host, n, weft_coll_kind_name(call->kind), weft_dtype_name(call->dtype),
@@ -411,6 +396,26 @@ static void choose_faults(uint32_t hosts)
     for (uint32_t i = (uint32_t)roll(4); i > 0; i--) weft_sim_slow(run.world->sim, (uint32_t)roll(hosts), 2 + (uint32_t)roll(30));
 }
 
+/* One host aborts at some moment. The last of the seed's choices, and only in some. */
+static void choose_abort(uint32_t hosts)
+{
+    run.aborts = NOBODY;
+    if (roll(4) != 0) return;
+    run.aborts = (uint32_t)roll(hosts);
+    run.aborts_told = roll(3) > 0;
+    snprintf(run.abort_text, sizeof run.abort_text, "host %u aborted the job: the loss is not finite", run.aborts);
+    uint64_t at_ns = weft_now_ns(run.world->envs[run.aborts]) + roll(1 << roll(21)), spread_ns = 1000 + roll(WEFT_MS(5));
+    for (uint32_t k = 0; k < GROUPS; k++) {
+        struct group_script *g = &run.groups[k];
+        for (uint32_t r = 0; r < g->ranks; r++) {
+            struct rank_script *script = &g->scripts[r];
+            bool self = script->host == run.aborts;
+            if (self || run.aborts_told) g->aborted = true;
+            if (self || run.aborts_told) weft_timer_start(script->loop, &script->hears, self ? at_ns : at_ns + roll(spread_ns));
+        }
+    }
+}
+
 static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
 {
     random_state = seed * 0x2545f4914f6cdd1dull + 1;
@@ -444,6 +449,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
         }
         for (uint32_t r = 0; r < g->ranks; r++) make_rank(g, r, groups[r]);
     }
+    choose_abort(hosts);
     enum weft_status status = world_run(run.world, &run.all_done, WEFT_SECONDS(30));
     bool good = true;
     for (uint32_t k = 0; k < GROUPS && good; k++)
@@ -465,7 +471,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
 
 /* Of the ranks that lived. */
 struct ends {
-    uint64_t good, lost, mismatched, late;
+    uint64_t good, lost, mismatched, late, aborted;
 };
 
 static void count_ends(struct ends *ends)
@@ -476,7 +482,7 @@ static void count_ends(struct ends *ends)
             for (uint32_t n = 0; n < script->op_count && !run.killed[script->host]; n++) {
                 enum weft_status status = script->ops[n].outcome.status;
                 *(status == WEFT_OK ? &ends->good : status == WEFT_ERR_MISMATCH ? &ends->mismatched
-                      : status == WEFT_ERR_DEADLINE ? &ends->late : &ends->lost) += 1;
+                      : status == WEFT_ERR_DEADLINE ? &ends->late : status == WEFT_ERR_ABORTED ? &ends->aborted : &ends->lost) += 1;
             }
         }
 }
@@ -499,10 +505,8 @@ int main(int argc, char **argv)
         }
     }
     if (ranks < 2 || ranks > WORLD_HOSTS_MAX) return 2;
-    arena = malloc(ARENA_BYTES);
     struct weft_env env = *weft_env_system();
-    env.alloc = arena_alloc;
-    env.free = arena_free;
+    if (!arena_make(&env)) return fprintf(stderr, "no memory for the arena\n"), 1;
     env.log = no_log;
     struct timespec start, end;
     clock_gettime(CLOCK_MONOTONIC, &start);
@@ -520,9 +524,9 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &end);
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
     printf("%llu seeds of %u ranks, %llu with kills: no hang, no wrong sum; %llu operations right, ended with the culprit named: %llu by a lost "
-           "rank, %llu mismatched, %llu by their deadline (%.1f ms a seed)\n",
+           "rank, %llu mismatched, %llu by their deadline, %llu by an abort (%.1f ms a seed)\n",
            (unsigned long long)seeds, ranks, (unsigned long long)hurt, (unsigned long long)ends.good, (unsigned long long)ends.lost,
-           (unsigned long long)ends.mismatched, (unsigned long long)ends.late, seconds * 1e3 / (double)seeds);
+           (unsigned long long)ends.mismatched, (unsigned long long)ends.late, (unsigned long long)ends.aborted, seconds * 1e3 / (double)seeds);
     free(arena);
     if (with_topology) printf("%llu bursts sent again\n", (unsigned long long)retried);
     return with_topology && seeds >= 20 && retried == 0; /* then the links lost nothing */

@@ -1,13 +1,16 @@
 """test_bench.py - weft bench starts its processes, finds no wrong element in any type, and says so in every form; the
 small examples run."""
 
+import ctypes
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import harness
@@ -15,9 +18,17 @@ import harness
 KEYS = {"op", "plan", "transport", "redop", "p95_us", "cpu_us_per_op", "pss_bytes", "ranks", "dtype", "bytes", "count", "time_us", "algbw_GBps", "busbw_GBps", "wrong", "iters", "p50_us", "p99_us"}
 
 
+PR_SET_THP_DISABLE = 41
+
+
+def small_pages():
+    """In a child before it runs: huge pages, which some systems give unasked, would round its memory up by megabytes."""
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+
+
 class Bench(harness.JobTest):
-    def bench(self, *words):
-        done = subprocess.run([harness.PROGRAMS.weft, "bench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    def bench(self, *words, **how):
+        done = subprocess.run([harness.PROGRAMS.weft, "bench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, **how)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
@@ -85,6 +96,9 @@ class Bench(harness.JobTest):
             self.assertIn("busbw", file.read())
         row = self.rows("all_reduce", *words, "--overlap", "-e", "64")[0]
         self.assertTrue(0 <= row["overlap"]["percent"] <= 100)
+        limit = self.rows("all_reduce", *words, "--limit", "-e", "64")[0]["limit"]
+        self.assertTrue(limit["time_us"] > 0 and limit["memory_GBps"] > 0 and limit["percent"] > 0)
+        self.assertIn("of limit", self.bench("all_reduce", *words, "--limit", "-e", "64"))
         self.assertTrue(row["min_us"] <= row["p50_us"] <= row["p95_us"] <= row["p99_us"] <= row["max_us"])
         self.assertEqual({row["wrong"] for row in self.rows("all_reduce", *words, "-m", "4")}, {0})
         table = self.bench("all_reduce", *words, "-c", "0")
@@ -161,11 +175,80 @@ class Bench(harness.JobTest):
         done = subprocess.run([harness.PROGRAMS.weft, "inspect", directory], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
         self.assertIn("every operation on record ended well", done.stdout)
 
+    def replayed_groups(self, calls_of, only=""):
+        """The rows of a replay of four ranks' made-up records, or of one of them that all follow (`only`, its file): calls_of(rank) yields (group, members,
+        rank in it, ranks, sequence, kind, lengths...)."""
+        directory = tempfile.mkdtemp(dir=self.directory)
+        for rank in range(4):
+            operations = []
+            for group, members, place, ranks, sequence, kind, *lengths in calls_of(rank):
+                at = 1000 * len(operations)
+                operation = {"group": group, "epoch": 1, "rank": place, "ranks": ranks, "members": members, "sequence": sequence, "kind": kind, "count": 100,
+                             "dtype": "f32", "op": "sum", "root": 1, "plan": "ring", "posted_ns": 1 + at, "started_ns": 2 + at, "ended_ns": 900 + at, "steps": 1,
+                             "phase": "done", "status": "WEFT_OK"}
+                operation.update(zip(("lengths", "lengths_out"), lengths))
+                if kind in ("send", "recv"):
+                    operation["root"] = 1 - place
+                    del operation["sequence"]
+                operations.append(operation)
+            with open(os.path.join(directory, f"flight-made-rank{rank}.json"), "w") as file:
+                json.dump({"weft_flight": 1, "job": "made", "rank": rank, "ranks": 4, "host": "h", "pid": 7, "now_ns": 10 ** 9, "status": "WEFT_OK", "text": "",
+                           "operations": operations}, file)
+        done = subprocess.run([harness.PROGRAMS.weft, "bench", "replay", os.path.join(directory, only), "--json"], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60)
+        return done, {row["kind"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+    def test_replay_groups(self):
+        """Groups of some ranks are made again; two without a common rank may share a number; lengths of unequal pieces are those on record."""
+        def mesh(rank):
+            pair, column = rank // 2, rank % 2
+            yield 1, 99, rank, 4, 0, "barrier"
+            yield 2, 50 + pair, column, 2, 0, "all_reduce"
+            yield 3, 60 + column, pair, 2, 0, "reduce_scatter", [1000, 24]
+            yield 2, 50 + pair, column, 2, 0, "send" if column else "recv"
+            yield 2, 50 + pair, column, 2, 1, "gather", *([[10, 30]] if column else [[10]])
+            yield 1, 99, rank, 4, 1, "all_to_all", [(rank + to) % 3 for to in range(4)], [(of + rank) % 3 for of in range(4)]
+        done, rows = self.replayed_groups(mesh)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({kind: row["calls"] for kind, row in rows.items()},
+                         {"barrier": 4, "all_reduce": 4, "reduce_scatter": 4, "send": 2, "recv": 2, "gather": 4, "all_to_all": 4})
+        self.assertEqual(rows["reduce_scatter"]["total_bytes"], 4 * 4 * 1024)
+        self.assertEqual(rows["gather"]["total_bytes"], 2 * (40 + 160))
+
+        def unequal(rank):  # what differs from rank to rank is not in the record of one
+            yield 1, 99, rank, 4, 0, "gather", *([[10, 30, 20, 40]] if rank == 1 else [[10 * rank]])
+            yield 1, 99, rank, 4, 1, "all_gather", [1, 2, 3, 4]
+            yield 1, 99, rank, 4, 2, "all_to_all", [1, 2, 3, 4], [5, 6, 7, 8]
+        for rank in (0, 1):
+            done, rows = self.replayed_groups(unequal, f"flight-made-rank{rank}.json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual({kind: row["calls"] for kind, row in rows.items()}, {"all_gather": 4})
+
+        def partial(rank):  # rank 3 has lost what it did in the group of three, and rank 2 its first barrier
+            if rank != 2:
+                yield 1, 99, rank, 4, 0, "barrier"
+            if rank in (0, 1):
+                yield 2, 70, rank, 3, 0, "all_reduce"
+            yield 1, 99, rank, 4, 1, "barrier"
+        done, rows = self.replayed_groups(partial)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({kind: row["calls"] for kind, row in rows.items()}, {"barrier": 4})
+
+        done, rows = self.replayed_groups(lambda rank: [(1, 99, rank, 4, 0, "all_gather", [1, 2, 3])])
+        self.assertEqual((done.returncode, rows), (1, {}))
+        self.assertIn("the field 'lengths' of its operation 0 cannot be", done.stderr)
+        done, rows = self.replayed_groups(lambda rank: [(1, 99, rank, 4, 0, "all_gather", [1, 2, 3, 2 ** 62])])
+        self.assertIn("the field 'lengths' of its operation 0 cannot be", done.stderr)
+
     def test_push_pull(self):
         rows = self.rows("push_pull", "-n", "2", "-s", "2", "-b", "4", "-e", "9M", "-f", "1100")
         self.assertEqual([row["bytes"] for row in rows], [4, 4400, 4840000])
 
     def test_start(self):
+        """What a group keeps of each rank is small: most of its memory is there once for all groups."""
+        if not harness.sanitized():
+            row = json.loads(self.bench("start", "-n", "8", "--groups", "300", "--transport", "shm", "--json", preexec_fn=small_pages))
+            self.assertLess((row["pss_groups_bytes"] - row["pss_bytes"]) / 300, 8 << 10)  # and rings that are touched as time goes by
         row = json.loads(self.bench("start", "-n", "3", "--groups", "3", "--json"))
         self.assertEqual((row["ranks"], row["groups"]), (3, 3))
         self.assertTrue(0 < row["joined_s"] <= row["first_barrier_s"])
@@ -286,6 +369,49 @@ class Bench(harness.JobTest):
                 done = self.run_job(shards, 3, [os.path.join(harness.BUILD, "examples", name)], f"{name}-{shards}")
                 self.assertEqual(done.returncode, 0, done.stdout)
                 self.assertIn(words, done.stdout)
+
+    def test_checkpoint(self):
+        """Twice 10 steps, through two shards and then through one, are 20 steps."""
+        sums = {}
+        for folder, turns in (("halves", ((2, "10"), (1, "10"))), ("whole", ((1, "20"),))):
+            place = os.path.join(self.directory, folder)
+            os.mkdir(place)
+            for turn, (shards, steps) in enumerate(turns):
+                done = self.run_job(shards, 2, [os.path.join(harness.BUILD, "examples", "03_checkpoint"), place, steps], f"{folder}-{turn}")
+                self.assertEqual(done.returncode, 0, done.stdout)
+            sums[folder] = re.search(r"to 20: the weights sum to (-?[0-9.]+)", done.stdout).group(1)
+        self.assertEqual(sums["halves"], sums["whole"])
+
+    def test_damaged_checkpoint(self):
+        """What is not whole is refused with a sentence; where a file cannot be written the checkpoint before it stays, of all ranks."""
+        place, program = os.path.join(self.directory, "place"), os.path.join(harness.BUILD, "examples", "03_checkpoint")
+
+        def trains(name, sentence=None):
+            done = self.run_job(1, 2, [program, place, "2"], name)
+            self.assertEqual(done.returncode, 1 if sentence else 0, done.stdout)
+            self.assertIn(sentence or "", done.stdout)
+
+        def contents():
+            files = {}
+            for name in ("residual-0", "residual-1", "state-0", "weights-0"):
+                with open(os.path.join(place, name), "rb") as file:
+                    files[name] = file.read()
+            return files
+        trains("nowhere", f"cannot make {place}/new-residual-")
+        os.mkdir(place)
+        trains("first")
+        first = contents()
+        os.symlink("/dev/full", os.path.join(place, "new-weights-0"))
+        trains("full", "new-weights-0: No space left on device")
+        self.assertEqual(contents(), first)
+        os.unlink(os.path.join(place, "new-weights-0"))
+        for name, sentence in (("weights-0", "weights-0 has 100 of 8192 bytes"), ("state-0", "it is cut short"), ("residual-1", "residual_load of tensor")):
+            os.truncate(os.path.join(place, name), 100)
+            trains("cut-" + name, sentence)
+            with open(os.path.join(place, name), "wb") as file:
+                file.write(first[name])
+        trains("second")
+        self.assertNotEqual(contents(), first)
 
 
 if __name__ == "__main__":

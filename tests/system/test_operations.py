@@ -69,6 +69,31 @@ class Operations(harness.JobTest):
             same = {name: bits for name, bits in seen.items() if name[0] == "hierarchy" or per_host == 2}
             self.assertEqual(len(set(same.values())), 1, seen)
 
+    def test_measured_links(self):
+        """A table by which hosts 0, 2 and 1, 3 are two sites, the last host slow: all ranks go round alike; bits of T stay what they are."""
+        path, hosts = self.path("links"), 5
+        with open(path, "w") as file:
+            rows = [f"host {h + 1:016x} host{h}" for h in range(hosts)]
+            for a in range(hosts):
+                for b in range(hosts):
+                    rate = 100e6 if hosts - 1 in (a, b) else 1000e6 if a % 2 == b % 2 else 200e6
+                    rows += [f"link {a} {b} works 20000 {int(rate)} session|made up"] if a != b else []
+            file.write("weft-links 1\n" + "\n".join(rows) + f"\nend {len(rows)}\n")
+        worker = ["sh", "-c", 'export WEFT_CLIENT_HOST=host$WEFT_RANK; exec "$0"', WORKER]
+        seen = {}
+        for name, table, plan in (("plain", "", "direct"), ("slices", path, "direct"), ("ring", "", "ring"), ("round", path, "ring"),
+                                  ("round-again", path, "ring"), ("tree", path, "double_tree"), ("auto", path, "auto")):
+            environment = {"WEFT_COLLECTIVE_LINKS": table, "WEFT_PLAN_ALL_REDUCE": plan, "WEFT_PLAN_REDUCE": "chain", "WEFT_PLAN_BROADCAST": "chain", **TCP}
+            done = self.run_job(0, hosts, worker, f"links-{name}", environment=environment)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            found = set(re.findall(r"bits ([0-9a-f]{16})", done.stdout))
+            self.assertEqual(len(found), 1, done.stdout)
+            seen[name] = found.pop()
+            (self.assertIn if table else self.assertNotIn)("by measured links: the round", done.stdout)
+        self.assertEqual(seen["plain"], seen["slices"])
+        self.assertEqual(seen["round"], seen["round-again"])
+        self.assertNotEqual(seen["round"], seen["ring"])
+
     def test_retune(self):
         """Plans tried and kept by what they take; the next job begins with what rank 0 wrote, and a broken file costs a line in the log."""
         kept = self.path("plans")

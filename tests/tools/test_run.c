@@ -2,6 +2,7 @@
  * processes; the argument picks a group of cases ("usage": no job is started; "jobs"). */
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,12 @@ static void usage(void **state)
     expect(WORDS(weft, "run", "-n"), 2, "option -n needs a value", NULL);
     expect(WORDS(weft, "run", "--bogus", "--", "true"), 2, "there is no option --bogus", NULL);
     expect(WORDS(weft, "run", "--http", "--", "true"), 2, "--http is served by shard 0", NULL);
+    expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--", "true"), 2, "--min-workers is for jobs without shards", NULL);
+    expect(WORDS(weft, "run", "-n", "2", "--min-workers", "3", "--", "true"), 2, "--min-workers is at most the number of workers, 2", NULL);
+    expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--restarts", "1", "--", "true"), 2, "--restarts are for jobs that go on without workers", NULL);
+    expect(WORDS(weft, "run", "-n", "2", "--max-workers", "4", "--", "true"), 2, "give --min-workers", NULL);
+    expect(WORDS(weft, "run", "-n", "2", "--min-workers", "1", "--max-workers", "1", "--", "true"), 2, "--max-workers is at least", NULL);
+    expect(WORDS(weft, "run", "--bind", "socket", "--", "true"), 2, "--bind is none, core or auto, not 'socket'", NULL);
     expect(WORDS(weft, "run", "-j", "a/b", "--", "true"), 2, "no slash", NULL);
     expect(WORDS(weft, "status", "--help"), 0, "usage: weft status", NULL);
     expect(WORDS("env", "-u", "WEFT_COORDINATOR", weft, "status"), 2, "HOST:PORT of the coordinator is missing", NULL);
@@ -135,6 +142,7 @@ static void bench_words(void **state)
     expect(WORDS(weft, "bench", "p2p", "-n", "1"), 2, "two processes are the least", NULL);
     expect(WORDS(weft, "bench", "p2p", "--transport", "pigeon"), 1, "rank 0: transport backend \"pigeon\" is unknown", NULL);
     expect(WORDS(weft, "bench", "all_reduce", "--bogus"), 2, "weft bench all_reduce: there is no option --bogus", NULL);
+    expect(WORDS(weft, "bench", "all_reduce", "--bind", "socket"), 2, "--bind socket: expected none, core or auto", NULL);
     expect(WORDS(weft, "bench", "push_pull", "--plan", "ring"), 2, "--plan is not an option of push_pull", NULL);
     expect(WORDS(weft, "bench", "codec", "-q"), 2, "weft bench codec: there is no option -q", NULL);
     expect(WORDS(weft, "bench", "codec", "--codec", "topc"), 2, "codec \"topc\" is unknown", NULL);
@@ -404,6 +412,28 @@ static void silence(void **state)
     temp_dir_remove(directory);
 }
 
+#define BIND(how) weft, "run", "-n", "2", "-l", logs, "--bind", how, "--"
+
+/* Of one processor that the command may use two workers cannot have a core each. */
+static void bound_workers(void **state)
+{
+    begin();
+    const char *print = "grep Cpus_allowed_list /proc/self/status";
+    cpu_set_t usable, one;
+    assert_int_equal(sched_getaffinity(0, sizeof usable, &usable), 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &usable)) first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    char only[64];
+    snprintf(only, sizeof only, "Cpus_allowed_list:\t%d\n", first);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    expect(WORDS(BIND("core"), "sh", "-c", print), 1, "--bind core: 2 workers and 1 cores here that this command may use", NULL);
+    expect(WORDS(BIND("auto"), "sh", "-c", print), 0, only, NULL);
+    assert_int_equal(sched_setaffinity(0, sizeof usable, &usable), 0);
+    end();
+}
+
 static void two_jobs_at_a_time(void **state)
 {
     begin();
@@ -430,6 +460,6 @@ int main(int argc, char **argv)
     const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(bench_words), cmocka_unit_test(bench_compare)};
     const struct CMUnitTest job_tests[] = {cmocka_unit_test(in_order), cmocka_unit_test(others_learn_of_a_death), cmocka_unit_test(different_shapes),
         cmocka_unit_test(aborted), cmocka_unit_test(trainers_that_never_join), cmocka_unit_test(output_of_rank_0_is_copied),
-        cmocka_unit_test(nobody_stays_behind), cmocka_unit_test(status_and_ports), cmocka_unit_test(silence), cmocka_unit_test(two_jobs_at_a_time)};
+        cmocka_unit_test(nobody_stays_behind), cmocka_unit_test(status_and_ports), cmocka_unit_test(silence), cmocka_unit_test(two_jobs_at_a_time), cmocka_unit_test(bound_workers)};
     return strcmp(argv[1], "usage") == 0 ? cmocka_run_group_tests(usage_tests, NULL, NULL) : cmocka_run_group_tests(job_tests, NULL, NULL);
 }

@@ -30,14 +30,15 @@ class Sim(unittest.TestCase):
                 self.assertEqual(found["ranks"], int(ranks))
 
     def test_ring_takes_what_the_formula_says(self):
-        found = self.run_json("-n", "64", "-b", "64M", "-p", "ring")
+        words = ("-n", "64", "-b", "64M", "-p", "ring", "--chunk", "1M")  # a slice is one message
+        found = self.run_json(*words)
         self.assertFalse(found["data_checked"])
         self.assertEqual(found["plan"], "ring")
         self.assertLess(abs(found["virtual_ns"] / 1e9 / found["formula_s"] - 1), 0.02)
         payload = 2 * (found["ranks"] - 1) * found["bytes"]
         self.assertGreaterEqual(found["links"][0]["bytes"], payload)
         self.assertLess(found["links"][0]["bytes"], payload * 1.01)
-        self.assertEqual(found, {**self.run_json("-n", "64", "-b", "64M", "-p", "ring"), "run_s": found["run_s"], "set_up_s": found["set_up_s"],
+        self.assertEqual(found, {**self.run_json(*words), "run_s": found["run_s"], "set_up_s": found["set_up_s"],
                                  "memory_bytes": found["memory_bytes"]})
 
     def test_a_few_of_a_ring_take_as_long_as_all(self):
@@ -65,6 +66,13 @@ class Sim(unittest.TestCase):
                     self.assertGreater(one["virtual_ns"] / 1e9, one["formula_s"] / 1.7, (plan, ranks, size))
                 best = min(one["virtual_ns"] for one in found.values())
                 self.assertLess(found[found["ring"]["auto"]]["virtual_ns"], 1.5 * best, (ranks, size))
+
+    def test_doubling_waits_for_long_ways(self):
+        """Its chunks wait for each other's rounds where latency is more than bytes, and the formula says so."""
+        for latency in ("50", "1000"):
+            for ranks in ("4", "12", "16", "64"):
+                found = self.run_json("-n", ranks, "-b", "4M", "-p", "doubling", "--latency", latency, "--timing-only")
+                self.assertLess(abs(found["virtual_ns"] / 1e9 / found["formula_s"] - 1.1), 0.3, (latency, ranks))
 
     def test_pieces_are_not_sent_to_thousands_one_by_one(self):
         """What the window of an operation cannot hold costs time: log2(p) messages win, and the formula says so."""
@@ -103,11 +111,92 @@ class Sim(unittest.TestCase):
                 self.assertLess(in_turn["virtual_ns"], 1.05 * beside["virtual_ns"])
             self.assertEqual(self.run_json("all_reduce", "-n", "30", "-b", "40000", "-t", topology.name, "-p", "ring", "--in-turn")["wrong"], 0)
 
+    def two_sites(self):
+        """Two sites with a line between them that is slower than the hosts' own links."""
+        topology = tempfile.NamedTemporaryFile("w")
+        topology.write("[host east]\ncount = 6\n[host west]\ncount = 6\n[switch here]\n[switch there]\n")
+        for link, (one, other, rate, latency) in {"in_the_east": ("east", "here", 100, 1), "in_the_west": ("west", "there", 100, 1),
+                                                  "line": ("here", "there", 40, 50)}.items():
+            topology.write(f"[link {link}]\nfrom = {one}\nto = {other}\nrate = {rate}Gbit\nlatency = {latency}us\n")
+        topology.flush()
+        return topology
+
+    def test_rings_cross_a_slow_line_twice(self):
+        """However hosts are dealt out: the ring goes through each site once, by what links are measured to be."""
+        with self.two_sites() as topology:
+            crossings = {"all_reduce ring": 2, "all_gather ring": 2, "reduce_scatter ring": 2, "broadcast chain": 2, "all_reduce double_tree": 8}
+            for call, most in crossings.items():
+                operation, plan = call.split()
+                phases = 2 if operation == "all_reduce" and plan == "ring" else 1
+                for seed in ("1", "2", "3"):
+                    words = (operation, "-n", "12", "-b", "6M", "-t", topology.name, "-p", plan, "--shuffle", "--seed", seed, "--timing-only")
+                    plain, found = self.run_json(*words, "--unmeasured"), self.run_json(*words)
+                    line, before = (next(link["bytes"] for link in run["links"] if link["name"] == "line") for run in (found, plain))
+                    self.assertLess(line, 1.03 * phases * most * found["bytes"], (call, seed))
+                    if plan == "double_tree":  # of a few hosts: an edge on every level crosses in any order
+                        self.assertLessEqual(line, before, (call, seed))
+                        continue
+                    self.assertLess(line, before, (call, seed))
+                    self.assertLess(found["virtual_ns"], plain["virtual_ns"], (call, seed))
+                    self.assertEqual(found, {**self.run_json(*words), "run_s": found["run_s"], "set_up_s": found["set_up_s"],
+                                             "memory_bytes": found["memory_bytes"]})
+            for plan in ("ring", "double_tree", "auto"):
+                self.assertEqual(self.run_json("all_reduce", "-n", "30", "-b", "40000", "-t", topology.name, "-p", plan, "--shuffle")["wrong"], 0)
+
+    def test_a_slow_host_has_less_to_carry(self):
+        """Slices of a direct all_reduce follow the links where that pays, and auto takes it; sums are right."""
+        path = os.path.join(ROOT, "examples", "topologies", "slow-host.ini")
+        for size in ("256K", "1M", "16M"):
+            words = ("all_reduce", "-n", "8", "-b", size, "-t", path, "--timing-only")
+            shared, plain = self.run_json(*words), self.run_json(*words, "--unmeasured")
+            self.assertEqual(shared["plan"], "direct")
+            self.assertLess(1.25 * shared["virtual_ns"], plain["virtual_ns"], size)
+            self.assertLess(shared["virtual_ns"] / 1e9, 1.3 * shared["formula_s"])
+            self.assertGreater(shared["virtual_ns"] / 1e9, shared["formula_s"] / 1.3)
+            slow = next(link for link in shared["links"] if link["name"] == "fallen_back")
+            self.assertLess(slow["busiest_bytes"], 1.1 * shared["bytes"])  # 1.75 times that in equal slices
+        for plan in ("direct", "auto", "ring"):
+            self.assertEqual(self.run_json("all_reduce", "-n", "8", "-b", "60000", "-t", path, "-p", plan)["wrong"], 0)
+
+    def test_lanes_go_over_their_rails(self):
+        """Lane i of the hierarchy goes over rail i: equal bytes where rails are alike, and over a slower rail so much less."""
+        path = os.path.join(ROOT, "examples", "topologies", "uneven-rails.ini")
+        words = ("all_reduce", "-n", "32", "-b", "32M", "-p", "hierarchy", "--timing-only", "-t")
+        shared, plain = self.run_json(*words, path), self.run_json(*words, path, "--unmeasured")
+        rails = [link["bytes"] for link in plain["links"] if link["name"].startswith("rail_")]
+        self.assertEqual(len(rails), 4)
+        self.assertLess(max(rails), 1.001 * min(rails))
+        for link in plain["links"]:  # and the same of each host
+            if link["name"].startswith("rail_"):
+                self.assertLess(link["busiest_bytes"] * link["links"], 1.001 * link["bytes"])
+        self.assertLess(shared["virtual_ns"], 0.93 * plain["virtual_ns"])
+        rails = [link["bytes"] for link in shared["links"] if link["name"].startswith("rail_")]
+        self.assertLess(max(rails[:3]), 1.001 * min(rails[:3]))
+        self.assertAlmostEqual(rails[3] / rails[0], 0.5, delta=0.01)
+        self.assertEqual(self.run_json("all_reduce", "-n", "32", "-b", "60000", "-p", "hierarchy", "-t", path)["wrong"], 0)
+
+    def test_halving_of_many_ranks_has_longer_messages(self):
+        """Half as long each round, they would wait for latency: a short --chunk costs a fifth at most, and few events more."""
+        for ranks, most in (("64", 1.25), ("256", 1.01)):
+            words = ("all_reduce", "-n", ranks, "-b", "8M", "-p", "halving", "--timing-only", "--chunk")
+            short, long = self.run_json(*words, "256K"), self.run_json(*words, "1M")
+            self.assertLess(short["virtual_ns"], most * long["virtual_ns"], ranks)
+            self.assertLess(short["events"], 2 * long["events"], ranks)
+            self.assertLess(abs(short["virtual_ns"] / 1e9 / short["formula_s"] - 1), 0.25, ranks)
+        self.assertEqual(self.run_json("all_reduce", "-n", "33", "-b", "60000", "-p", "halving", "--chunk", "4K")["wrong"], 0)
+
+    def test_one_host(self):
+        """Where there is no network, plans are chosen by the way inside the host."""
+        path = os.path.join(ROOT, "examples", "topologies", "one-host.ini")
+        for size in ("64K", "4M"):
+            found = self.run_json("all_reduce", "-n", "16", "-b", size, "-t", path, "--timing-only")
+            self.assertLess(abs(found["virtual_ns"] / 1e9 / found["formula_s"] - 1), 0.25, size)
+
     def test_links_from_a_table(self):
         with tempfile.NamedTemporaryFile("w") as table:
             table.write("weft-links 1\nhost 0000000000000007 a\nmachine 0 640 125 90 0 0\nlink 0 0 works 40000 1000000000 session|made up\nend 3\n")
             table.flush()
-            found = self.run_json("-n", "8", "-b", "8M", "-p", "ring", "--timing-only", "--links", table.name)
+            found = self.run_json("-n", "8", "-b", "8M", "-p", "ring", "--timing-only", "--chunk", "1M", "--links", table.name)
         self.assertLess(abs(found["virtual_ns"] / (14 * (3 * 40e3 + 2**20)) - 1), 0.02)
         done = weft_sim("--links", "/nonexistent")
         self.assertEqual(done.returncode, 1)
@@ -116,7 +205,7 @@ class Sim(unittest.TestCase):
 
     def test_topologies(self):
         folder = os.path.join(ROOT, "examples", "topologies")
-        for name, ranks in (("fat-tree.ini", "64"), ("rails.ini", "32"), ("wide-area.ini", "16")):
+        for name, ranks in (("fat-tree.ini", "64"), ("rails.ini", "32"), ("wide-area.ini", "16"), ("slow-host.ini", "8")):
             found = self.run_json("-n", ranks, "-b", "4M", "-p", "ring", "-t", os.path.join(folder, name))
             self.assertGreater(len(found["links"]), 0)
             self.assertGreater(sum(link["bytes"] for link in found["links"]), 0)

@@ -87,6 +87,70 @@ static void a_group_is_known_by_its_worst_pair(void **state)
     weft_link_table_free(table);
 }
 
+/* ---- the ring ---- */
+enum { RING_MAX = 64 };
+static uint32_t random_below(uint64_t *state, uint32_t below)
+{
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)((*state >> 33) % below);
+}
+/* Hosts of some sites, in any order: near ones take about 10, others a hundred times as long. */
+static void make_sites(uint32_t hosts, uint32_t sites, uint64_t *state, uint32_t *site_of, uint32_t *times)
+{
+    for (uint32_t i = 0; i < hosts; i++) site_of[i] = i < sites ? i : random_below(state, sites);
+    for (uint32_t i = hosts; i > 1; i--) {
+        uint32_t j = random_below(state, i), site = site_of[i - 1];
+        site_of[i - 1] = site_of[j], site_of[j] = site;
+    }
+    for (uint32_t i = 0; i < hosts; i++)
+        for (uint32_t j = 0; j < hosts; j++) times[i * hosts + j] = (site_of[i] == site_of[j] ? 1000 : 100000) + random_below(state, 80);
+}
+
+/* Between sites with slow links a ring crosses as often as there are sites, and no more; where all links are alike it is what it was. */
+static void a_ring_uses_slow_links_least(void **state)
+{
+    static uint32_t times[RING_MAX * RING_MAX], site_of[RING_MAX], order[RING_MAX];
+    uint64_t random = 5;
+    for (uint32_t round = 0; round < 400; round++) {
+        uint32_t sites = 1 + round % 5, hosts = 5 + random_below(&random, RING_MAX - 5), crossed = 0, gone_to[RING_MAX] = {0};
+        make_sites(hosts, sites, &random, site_of, times);
+        weft_link_ring(hosts, times, order);
+        assert_int_equal(order[0], 0);
+        for (uint32_t i = 0; i < hosts; i++) {
+            assert_int_equal(gone_to[order[i]]++, 0);
+            crossed += site_of[order[i]] != site_of[order[(i + 1) % hosts]];
+            assert_true(sites > 1 || order[i] == i);
+        }
+        assert_int_equal(crossed, sites > 1 ? sites : 0);
+    }
+    for (uint32_t hosts = 1; hosts < 4; hosts++) {
+        weft_link_ring(hosts, times, order);
+        for (uint32_t i = 0; i < hosts; i++) assert_int_equal(order[i], i);
+    }
+}
+
+/* From a table: nothing where a link is not known; a link is as fast as its slower direction, a host as the best of its links. */
+static void a_ring_from_a_table(void **state)
+{
+    struct weft_link_table *table;
+    uint32_t index, order[5], speeds[5];
+    assert_int_equal(weft_link_table_create(weft_env_system(), &table), WEFT_OK);
+    for (uint32_t h = 0; h < 5; h++) assert_int_equal(weft_link_table_host(table, (char[]){(char)('a' + h), 0}, h + 1, &index), WEFT_OK);
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t j = 0; j < 4; j++) { /* 0 2 | 1 3; the way from 3 is slow */
+            uint64_t rate = i == 3 ? 250000000 : i % 2 == j % 2 ? 1000000000 : 10000000;
+            struct weft_link link = link_of(i, j, "verbs", 4000, rate);
+            if (i != j) assert_int_equal(weft_link_table_set(table, &link), WEFT_OK);
+        }
+    assert_int_equal(weft_link_ring_among(table, (uint32_t[]){0, 1, 2, 3}, 4, 1 << 18, order, speeds), WEFT_OK);
+    assert_true(order[0] == 0 && (order[1] == 2 || order[3] == 2) && order[2] != 2);
+    assert_true(speeds[0] == 1000 && speeds[1] == 250 && speeds[2] == 1000 && speeds[3] == 250);
+    assert_int_equal(weft_link_ring_among(table, (uint32_t[]){0, 1, 2, 3, 4}, 5, 1 << 18, order, speeds), WEFT_ERR_NOT_FOUND);
+    assert_int_equal(weft_link_ring_among(table, (uint32_t[]){0, 1}, 2, 1 << 18, order, speeds), WEFT_ERR_NOT_FOUND);
+    assert_int_equal(weft_link_ring_among(table, (uint32_t[]){0, 1, 9}, 3, 1 << 18, order, speeds), WEFT_ERR_INVALID);
+    weft_link_table_free(table);
+}
+
 /* What machines take: of several hosts the slowest counts; it survives the text form, and a changed host loses it. */
 static void machines_are_in_the_table(void **state)
 {
@@ -493,7 +557,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_found_and_the_best_depends_on_the_size),
         cmocka_unit_test(a_group_is_known_by_its_worst_pair),
-        cmocka_unit_test(machines_are_in_the_table),
+        cmocka_unit_test(a_ring_uses_slow_links_least), cmocka_unit_test(a_ring_from_a_table), cmocka_unit_test(machines_are_in_the_table),
         cmocka_unit_test(a_host_that_changed_loses_its_rows),
         cmocka_unit_test(bad_rows_are_refused),
         cmocka_unit_test(the_text_form_is_whole_or_refused),

@@ -174,7 +174,8 @@ static void test_file(void **state)
 }
 
 /* A thread that maps, registers, checks and unmaps while another takes its own memory away all the time: the mark is there when
- * munmap has returned, in every round. */
+ * munmap has returned, in every round. An address that the other has just unmapped may be mapped here before the news of it is read, which
+ * then marks this range, too: once too often does no harm, so marks are counted from before the munmap. */
 static atomic_bool stop_other;
 
 static void *other_thread(void *unused)
@@ -197,9 +198,9 @@ static void test_mark_before_return(void **state)
         char *memory = map();
         look_for(memory, BYTES);
         assert_true(verbs_watch_range(range.start, range.end));
-        assert_int_equal(seen(&range), 0);
+        int before = seen(&range);
         munmap(memory, BYTES);
-        assert_true(seen(&range) >= 1);
+        assert_true(seen(&range) > before);
     }
     atomic_store(&stop_other, true);
     pthread_join(thread, NULL);

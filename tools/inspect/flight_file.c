@@ -37,6 +37,27 @@ static bool take_small(json_t *object, const char *name, uint64_t max, uint32_t 
     return true;
 }
 
+/* At most one length for each rank of the group, in and out; false also without memory. */
+static bool take_lengths(json_t *object, struct flight_operation *o)
+{
+    json_t *lists[2] = {json_object_get(object, "lengths"), json_object_get(object, "lengths_out")};
+    uint32_t counts[2] = {0, 0};
+    for (int i = 0; i < 2; i++) {
+        if (!lists[i]) continue;
+        if (!json_is_array(lists[i]) || json_array_size(lists[i]) > o->ranks) return false;
+        counts[i] = (uint32_t)json_array_size(lists[i]);
+    }
+    o->lengths_in = counts[0];
+    o->lengths_out = counts[1];
+    o->lengths = calloc((size_t)counts[0] + counts[1] + 1, sizeof *o->lengths);
+    for (uint32_t i = 0; o->lengths && i < counts[0] + counts[1]; i++) {
+        json_t *value = i < counts[0] ? json_array_get(lists[0], i) : json_array_get(lists[1], i - counts[0]);
+        if (!json_is_integer(value) || json_integer_value(value) < 0) return false;
+        o->lengths[i] = (uint64_t)json_integer_value(value);
+    }
+    return o->lengths != NULL;
+}
+
 /* The name of the field that is missing or wrong, or NULL. */
 static const char *take_operation(json_t *object, struct flight_operation *o)
 {
@@ -61,6 +82,7 @@ static const char *take_operation(json_t *object, struct flight_operation *o)
     if (!take_number(object, "posted_ns", INT64_MAX, &o->posted_ns)) return "posted_ns";
     if (!take_number(object, "started_ns", INT64_MAX, &o->started_ns)) return "started_ns";
     if (!take_number(object, "ended_ns", INT64_MAX, &o->ended_ns)) return "ended_ns";
+    if (json_object_get(object, "lengths") && !take_lengths(object, o)) return "lengths";
     o->peer = FLIGHT_NOBODY;
     if (json_object_get(object, "peer") && !take_small(object, "peer", o->ranks - 1, &o->peer)) return "peer";
     return NULL;
@@ -82,11 +104,11 @@ static bool take_flight(json_t *root, struct flight *flight, char *why, size_t w
     size_t count = json_array_size(operations);
     flight->operations = calloc(count ? count : 1, sizeof *flight->operations);
     if (!flight->operations) return snprintf(why, why_bytes, "no memory for its %zu operations", count), false;
+    flight->operation_count = (uint32_t)count; /* also where one is refused: their lengths are freed */
     for (size_t i = 0; i < count; i++) {
         const char *wrong = take_operation(json_array_get(operations, i), &flight->operations[i]);
         if (wrong) return snprintf(why, why_bytes, "the field '%s' of its operation %zu is missing or out of range", wrong, i), false;
     }
-    flight->operation_count = (uint32_t)count;
     return true;
 }
 
@@ -123,6 +145,7 @@ bool flight_read(const char *path, struct flight *flight_out, char *why, size_t 
 
 void flight_free(struct flight *flight)
 {
+    for (uint32_t i = 0; i < flight->operation_count; i++) free(flight->operations[i].lengths);
     free(flight->operations);
     flight->operations = NULL;
     flight->operation_count = 0;

@@ -30,6 +30,8 @@ struct flight_operation {
     uint32_t peer;               /* FLIGHT_NOBODY: it waits for nobody */
     uint64_t sequence, steps, posted_ns, started_ns, ended_ns;
     char phase[16], status[32];
+    uint64_t *lengths;           /* owned; (lengths_in + lengths_out,) elements of unequal pieces; NULL: not on record */
+    uint32_t lengths_in, lengths_out; /* each at most `ranks` */
 };
 
 struct flight {

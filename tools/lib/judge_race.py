@@ -38,6 +38,7 @@ def parse_options():
     parser.add_argument("--target", type=float, default=80, help="accuracy whose time is told, percent (default 80)")
     parser.add_argument("--tolerance", type=float, default=15, help="percent that the judge may be slower (default 15)")
     parser.add_argument("--build", default="build", help="build directory (default build)")
+    parser.add_argument("--resume", action="store_true", help="keep the runs whose results are in --out already: a long race in pieces")
     parser.add_argument("--out", default="judge-out", help="results, logs, table, plots (default judge-out)")
     options = parser.parse_args()
     options.links = options.links.split(",")
@@ -82,6 +83,19 @@ def run(options, programs, link, codec, round_):
         group.wait(180 + 6 * options.seconds)
     if not jobs.read_result(result + ".json"):
         raise jobs.JobFailed(f"no result in {result}.json; logs are in {logs}")
+
+
+def check_same(options):
+    """What is kept was run by the same options as what is to come: but for links and rounds, which a race may take one by one."""
+    path, now = os.path.join(options.out, "results", "options.json"), {key: getattr(options, key) for key in ("codecs", "seconds", "workers", "shards")}
+    if options.resume and os.path.exists(path):
+        with open(path) as file:
+            before = json.load(file)
+        for key in now:
+            if before.get(key) != now[key]:
+                sys.exit(f"tools/judge: --resume: the results in {options.out} are of --{key} {before.get(key)}, not {now[key]}; give another --out")
+    with open(path, "w") as file:
+        json.dump(now, file)
 
 
 def measure(path, target):
@@ -165,6 +179,7 @@ def main():
     ways = options.codecs + ["auto:" + ",".join(codec for codec in options.codecs if codec != "dense")]
     for directory in ("results", "logs"):
         os.makedirs(os.path.join(options.out, directory), exist_ok=True)
+    check_same(options)
     measured, total, done = {}, len(options.links) * len(ways) * options.rounds, 0
     for link in options.links:
         for round_ in range(options.rounds):
@@ -173,7 +188,8 @@ def main():
                 if sys.stderr.isatty():
                     sys.stderr.write(f"\r[{done} of {total}] {LINKS[link][0]}, {codec[:40]:40}, {time.strftime('%H:%M:%S')} ")
                     sys.stderr.flush()
-                run(options, programs, link, codec, round_)
+                if not (options.resume and jobs.read_result(path_of(options, link, codec, round_) + ".json")):
+                    run(options, programs, link, codec, round_)
                 measured.setdefault((link, codec), []).append(measure(path_of(options, link, codec, round_), options.target))
     rows, worst = table_of(options, ways, measured)
     write_table(options, rows)

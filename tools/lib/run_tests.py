@@ -27,7 +27,7 @@ import tempfile
 import time
 
 FLAGS = ["-Dwerror=true"]
-SANITIZER_FLAGS = ["-Dbuildtype=debugoptimized", "-Db_lundef=false", "-Dc_args=-DWEFT_DEBUG=1"]
+SANITIZER_FLAGS = ["-Dbuildtype=debugoptimized", "-Dcuda=disabled", "-Db_lundef=false", "-Dc_args=-DWEFT_DEBUG=1"]
 CLANG = {"CC": "clang-14", "CC_LD": "bfd"}
 # gcc's thread sanitizer and UCX's memory hooks do not bear each other; clang's is used, and the hooks are off.
 QUIET_UCX = {"UCX_MEM_EVENTS": "n"}
@@ -52,14 +52,14 @@ class Suite:
 
 
 SUITES = [  # minutes: the share of --ci's 74, build included
-    Suite("quick", "build-test", 8, ["quick"], thorough=True, slower=2),
+    Suite("quick", "build-test", 7, ["quick"], thorough=True, slower=2),
     Suite("user", "build-test", 3, ["quick"], slower=2, wrapper="tools/lib/as-ordinary-user"),
     Suite("simulator", "build-test", 5, ["sim"]),
-    Suite("multi-process", "build-test", 8, ["system"], slower=2),
-    Suite("address", "build-asan", 13, ["quick", "sim", "system"], slower=5),
+    Suite("multi-process", "build-test", 7, ["system"], slower=2),
+    Suite("address", "build-asan", 14, ["quick", "sim", "system"], slower=5),
     Suite("thread", "build-tsan", 7, ["quick", "sim"], slower=10),
     Suite("rest", "build-test", 6, ["full"], must=False, slower=2),
-    Suite("fuzz", "build-fuzz", 4, [], must=False),
+    Suite("fuzz", "build-fuzz", 5, [], must=False),
     Suite("virtual-machine", "build-test", 20, [], must=False),
 ]
 BUDGET_MINUTES = 74

@@ -26,7 +26,7 @@ static const char help[] =
     "      --rate GBIT        without a topology: of each host's link, each direction (default 100)\n"
     "      --links FILE      latency and rate from a link table, as `weft bench calibrate` writes it\n"
     "      --beside NAME     measure the same on this host over this transport (tcp, shm ...), too, and print the error\n"
-    "      --chunk SIZE       a message's longest payload (default 1M)\n"
+    "      --chunk SIZE       a message's longest payload (default: the library's)\n"
     "      --inflight N       steps of one operation in flight (default 16)\n"
     "      --eager SIZE       payloads up to this travel with their announcement (default 64K)\n"
     "      --root N           of a broadcast (default 0)\n"
@@ -34,13 +34,15 @@ static const char help[] =
     "      --data             move and check real data, also above 64K (default: up to 64K)\n"
     "      --timing-only      never touch data\n"
     "      --in-turn          with a topology: ranks are dealt out to its hosts in turn\n"
+    "      --shuffle          with a topology: its hosts in an order made by the seed, as a scheduler may deal them out\n"
+    "      --unmeasured       rings and slices as if no single link had been measured: what they were before\n"
     "      --every-rank       run every rank, also of a ring whose ranks are all alike (then a few stand for all)\n"
     "      --json             one JSON object\n"
     "  -h, --help\n\n"
     "Memory grows with the square of the ranks: about 200 bytes a pair (4,096 ranks: 4 GB).\n"
     "Exit status: 0 it ended and data, if checked, is right; 1 not; 2 wrong usage.\n";
 
-enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, EVERY, IN_TURN, LINKS, BESIDE, JSON };
+enum { LATENCY = 256, RATE, CHUNK, INFLIGHT, EAGER, ROOT, SEED, DATA, TIMING, EVERY, IN_TURN, SHUFFLE, UNMEASURED, LINKS, BESIDE, JSON };
 
 /* ---- options ---- */
 
@@ -92,7 +94,8 @@ static int parse(int argc, char **argv, struct sim_settings *s)
         {"topology", required_argument, NULL, 't'}, {"latency", required_argument, NULL, LATENCY}, {"rate", required_argument, NULL, RATE},
         {"chunk", required_argument, NULL, CHUNK}, {"inflight", required_argument, NULL, INFLIGHT}, {"eager", required_argument, NULL, EAGER},
         {"root", required_argument, NULL, ROOT}, {"seed", required_argument, NULL, SEED}, {"data", no_argument, NULL, DATA},
-        {"timing-only", no_argument, NULL, TIMING}, {"every-rank", no_argument, NULL, EVERY}, {"in-turn", no_argument, NULL, IN_TURN}, {"links", required_argument, NULL, LINKS}, {"beside", required_argument, NULL, BESIDE},
+        {"timing-only", no_argument, NULL, TIMING}, {"every-rank", no_argument, NULL, EVERY}, {"in-turn", no_argument, NULL, IN_TURN},
+        {"shuffle", no_argument, NULL, SHUFFLE}, {"unmeasured", no_argument, NULL, UNMEASURED}, {"links", required_argument, NULL, LINKS}, {"beside", required_argument, NULL, BESIDE},
         {"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int answer, data = -1;
     bool ok = true;
@@ -118,6 +121,8 @@ static int parse(int argc, char **argv, struct sim_settings *s)
         case BESIDE: s->beside = optarg; break;
         case EVERY: s->every_rank = true; break;
         case IN_TURN: s->in_turn = true; break;
+        case SHUFFLE: s->shuffle = true; break;
+        case UNMEASURED: s->unmeasured = true; break;
         case JSON: s->json = true; break;
         case 'h': fputs(help, stdout); return 0;
         default: return tool_option_error("weft sim", argc, argv, answer);
@@ -239,7 +244,7 @@ static bool print_json(const struct sim_settings *s, struct sim_job *job, const 
 
 int weft_sim_main(int argc, char **argv)
 {
-    struct sim_settings settings = {.kind = WEFT_COLL_ALL_REDUCE, .ranks = 64, .inflight = 16, .bytes = 64u << 20, .chunk_bytes = 1u << 20,
+    struct sim_settings settings = {.kind = WEFT_COLL_ALL_REDUCE, .ranks = 64, .inflight = 16, .bytes = 64u << 20, .chunk_bytes = WEFT_COLL_CHUNK_BYTES,
                                     .eager_bytes = 64u << 10, .seed = 1, .latency_ns = 5000, .bytes_per_second = 12.5e9};
     struct sim_result result;
     int status = parse(argc, argv, &settings);

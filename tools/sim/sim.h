@@ -2,6 +2,7 @@
  *
  *   sim.c          the command line and what is printed
  *   sim_job.c      ranks, each with its loop, endpoint and group, in one simulation; one operation of all of them
+ *   sim_links.c    what links are measured to be: the worst, and what order and shares follow
  *   sim_formula.c  what a plan costs on paper
  *   sim_beside.c   what it costs here: links from a table, and `weft bench` of the same
  *
@@ -30,6 +31,8 @@ struct sim_settings {
     double bytes_per_second;
     bool timing_only, json;
     bool in_turn;              /* ranks are dealt out to hosts, not side by side */
+    bool shuffle;              /* hosts come in an order made by the seed, not in that of the file */
+    bool unmeasured;           /* nobody measured single links: neither order nor shares follow them */
     bool every_rank;           /* never let some ranks stand for others that are like them */
 };
 
@@ -52,12 +55,18 @@ struct sim_job *sim_job_open(const struct sim_settings *settings);
 /* One operation of all ranks; false: a sentence is on stderr. */
 bool sim_job_run(struct sim_job *job, struct sim_result *result_out);
 struct weft_sim *sim_job_sim(struct sim_job *job);
+const struct weft_sim *sim_job_network(const struct sim_job *job);
+const struct sim_settings *sim_job_settings(const struct sim_job *job);
 const struct weft_topology *sim_job_topology(const struct sim_job *job); /* NULL: ideal */
 uint32_t sim_job_host(const struct sim_job *job, uint32_t rank);
 const struct weft_link_cost *sim_job_cost(const struct sim_job *job);
 const struct weft_link_cost *sim_job_local_cost(const struct sim_job *job); /* inside a host; unknown where each has one rank */
 const struct weft_plan_hosts *sim_job_hosts(const struct sim_job *job); /* which ranks share one */
 void sim_job_close(struct sim_job *job); /* NULL is fine */
+
+/* ---- single links (sim_links.c) ---- */
+/* The worst way between two hosts of the job into *worst, and what its links give into *hosts (of memory). False: no memory. */
+bool sim_links_measure(const struct sim_job *job, struct weft_link_cost *worst, uint32_t *memory, struct weft_plan_hosts *hosts);
 
 /* ---- beside a measurement ---- */
 /* Latency and rate from a link table; false: told on stderr. */

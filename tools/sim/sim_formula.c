@@ -32,7 +32,7 @@ static const char *text_of(enum weft_coll_kind kind, enum weft_plan_id plan)
         if (kind == WEFT_COLL_BROADCAST) return "log2(p)(a + n b)";
         return halves ? "max(1, 2(p-1)/w)a + n(p-1)/p b" : "max(2, 4(p-1)/w)a + 2n(p-1)/p b";
     case WEFT_PLAN_DOUBLING: return "log2(p)(a + n b)";
-    case WEFT_PLAN_HALVING: return "2 log2(p)a max(1, n/4m) + 2n(p-1)/p b";
+    case WEFT_PLAN_HALVING: return "2 log2(p)a max(1, n/4m) + 2(n/2m - 1)a + 2n(p-1)/p b";
     case WEFT_PLAN_DOUBLE_TREE: return "2 log2(p)(a + m b) + 2n b, or the window's round trips";
     case WEFT_PLAN_BRUCK: return "log2(p)a + n(p-1)/p b";
     case WEFT_PLAN_PAT: return "log2(p)a + n(p-1)/p b";

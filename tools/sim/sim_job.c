@@ -35,7 +35,7 @@ struct sim_job {
     uint32_t count, pending; /* ranks that run; of them, those that have not ended */
     struct weft_link_cost cost, local; /* between hosts; inside one, where several ranks share it */
     struct weft_plan_hosts hosts;
-    uint32_t *hosts_memory;
+    uint32_t *hosts_memory, *dealt; /* dealt (hosts of the topology,): in which order ranks get them */
     bool done;
     char why[480]; /* of the first rank that failed */
     uint64_t elems, in_elems, out_elems; /* of the call; of each rank's buffers */
@@ -58,14 +58,17 @@ static uint64_t memory_peak_bytes(void)
 uint32_t sim_job_host(const struct sim_job *job, uint32_t rank)
 {
     if (!job->topology) return rank;
-    if (job->settings.in_turn) return rank % weft_topology_hosts(job->topology);
-    return (uint32_t)((uint64_t)rank * weft_topology_hosts(job->topology) / job->settings.ranks); /* neighbours share hosts */
+    uint32_t hosts = weft_topology_hosts(job->topology);
+    if (job->settings.in_turn) return job->dealt[rank % hosts];
+    return job->dealt[(uint64_t)rank * hosts / job->settings.ranks]; /* neighbours share hosts */
 }
 const struct weft_link_cost *sim_job_cost(const struct sim_job *job) { return &job->cost; }
 const struct weft_link_cost *sim_job_local_cost(const struct sim_job *job) { return &job->local; }
 const struct weft_plan_hosts *sim_job_hosts(const struct sim_job *job) { return &job->hosts; }
 
 struct weft_sim *sim_job_sim(struct sim_job *job) { return job->sim; }
+const struct weft_sim *sim_job_network(const struct sim_job *job) { return job->sim; }
+const struct sim_settings *sim_job_settings(const struct sim_job *job) { return &job->settings; }
 const struct weft_topology *sim_job_topology(const struct sim_job *job) { return job->topology; }
 
 static bool failed(const char *what, enum weft_status status)
@@ -96,6 +99,31 @@ static bool open_network(struct sim_job *job)
     return status == WEFT_OK || failed("the simulation cannot be made", status);
 }
 
+/* In the order of the file, or as a scheduler may deal them out. */
+static bool deal_hosts(struct sim_job *job)
+{
+    uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : 0;
+    uint64_t random = job->settings.seed;
+    job->dealt = calloc(hosts + 1, sizeof *job->dealt);
+    for (uint32_t i = 0; job->dealt && i < hosts; i++) {
+        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        uint32_t other = job->settings.shuffle ? (uint32_t)((random >> 33) % (i + 1)) : i;
+        job->dealt[i] = job->dealt[other];
+        job->dealt[other] = i;
+    }
+    return job->dealt || failed("no memory for the hosts", WEFT_ERR_NO_MEMORY);
+}
+
+static bool find_hosts(struct sim_job *job)
+{
+    uint32_t ranks = job->settings.ranks, *host_of = calloc(ranks, sizeof *host_of);
+    job->hosts_memory = calloc(weft_plan_hosts_words(ranks), sizeof *job->hosts_memory);
+    for (uint32_t r = 0; host_of && r < ranks; r++) host_of[r] = sim_job_host(job, r);
+    if (host_of && job->hosts_memory) weft_plan_hosts_make(host_of, ranks, job->hosts_memory, &job->hosts);
+    free(host_of);
+    return (host_of && job->hosts_memory) || failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
+}
+
 static enum weft_status open_rank(struct sim_job *job, uint32_t index)
 {
     struct rank *rank = &job->ranks[index];
@@ -114,6 +142,9 @@ static enum weft_status open_rank(struct sim_job *job, uint32_t index)
     options.eager_bytes_max = job->settings.eager_bytes;
     options.sim = job->sim;
     options.sim_host = host;
+    char rail[24]; /* the ranks of a host drive its ports in turn, and so do the lanes of the hierarchy */
+    snprintf(rail, sizeof rail, "rail=%u", job->hosts.place[index]);
+    options.tune = rail;
     WEFT_TRY(weft_transport_open(env, &options, &rank->transport, NULL));
     return weft_transport_attach(rank->transport, rank->loop);
 }
@@ -159,10 +190,7 @@ static bool open_ranks(struct sim_job *job)
     enum weft_status status = WEFT_OK;
     struct weft_error error = {0};
     uint32_t *ids = calloc(ranks, sizeof *ids);
-    job->hosts_memory = calloc(weft_plan_hosts_words(ranks), sizeof *job->hosts_memory);
-    if (!ids || !job->hosts_memory) return failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
-    for (uint32_t r = 0; r < ranks; r++) ids[r] = sim_job_host(job, r);
-    weft_plan_hosts_make(ids, ranks, job->hosts_memory, &job->hosts);
+    if (!ids) return failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = open_rank(job, r);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = connect_rank(job, r);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) {
@@ -233,17 +261,23 @@ static void cut_vector(struct sim_job *job)
     job->out_elems = gathers ? job->elems * ranks : job->elems;
 }
 
-/* What the plans are chosen by: the way across, as a ring's longest and a tree's first hop have it. */
-static void find_cost(struct sim_job *job)
+/* What the plans are chosen by: the worst way between two hosts, and the one inside a host. */
+static bool find_cost(struct sim_job *job)
 {
     uint64_t latency_ns;
     double rate;
-    weft_sim_path(job->sim, sim_job_host(job, 0), sim_job_host(job, !job->topology ? job->count / 2 : job->settings.in_turn ? 1 : job->settings.ranks / 2), &latency_ns, &rate);
-    job->cost = sim_cost_of(&job->settings, latency_ns, rate);
+    struct weft_link_cost worst = sim_cost_of(&job->settings, job->settings.latency_ns, job->settings.bytes_per_second);
+    if (job->topology && !sim_links_measure(job, &worst, job->hosts_memory, &job->hosts)) return failed("no memory for the links", WEFT_ERR_NO_MEMORY);
+    job->cost = worst;
+    if (job->topology && job->hosts.count == 1) { /* of one host there is no other way */
+        weft_sim_path(job->sim, sim_job_host(job, 0), sim_job_host(job, 0), 0, &latency_ns, &rate);
+        if (rate > 0) job->cost = sim_cost_of(&job->settings, latency_ns, rate / job->settings.ranks); /* all of them at a time */
+    }
     uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : job->settings.ranks, share = (job->settings.ranks + hosts - 1) / hosts;
-    if (share < 2) return;
-    weft_sim_path(job->sim, 0, 0, &latency_ns, &rate);
+    if (share < 2) return true;
+    weft_sim_path(job->sim, 0, 0, 0, &latency_ns, &rate);
     job->local = sim_cost_of(&job->settings, latency_ns, rate / share); /* all of them at a time */
+    return true;
 }
 
 /* How many ranks must run: all, or a ring of neighbours that all the others are like. */
@@ -335,12 +369,7 @@ struct sim_job *sim_job_open(const struct sim_settings *settings)
     job->env.log = no_log;
     cut_vector(job);
     job->count = ranks_to_run(job);
-    if (!open_network(job)) {
-        sim_job_close(job);
-        return NULL;
-    }
-    find_cost(job);
-    if (!open_ranks(job) || !fill(job)) {
+    if (!open_network(job) || !deal_hosts(job) || !find_hosts(job) || !find_cost(job) || !open_ranks(job) || !fill(job)) {
         sim_job_close(job);
         return NULL;
     }
@@ -370,5 +399,6 @@ void sim_job_close(struct sim_job *job)
     weft_topology_free(job->topology);
     free(job->ranks);
     free(job->hosts_memory);
+    free(job->dealt);
     free(job);
 }

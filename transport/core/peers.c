@@ -190,6 +190,7 @@ struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t
     return peer && peer->connected ? peer : NULL;
 }
 
+size_t weft_peer_eager_bytes(const struct weft_peer *peer) { return peer->transport->eager_bytes_max; }
 uint32_t weft_peer_id(const struct weft_peer *peer) { return peer->id; }
 enum weft_status weft_peer_status(const struct weft_peer *peer) { return peer->status; }
 

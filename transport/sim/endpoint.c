@@ -101,16 +101,16 @@ static enum weft_status set_rail(struct sim_endpoint *endpoint, const char *tune
 
 static enum weft_status sim_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
 {
-    struct weft_sim *sim = options->sim;
+    const struct sim_host *here = sim_host_of_env(transport->env);
+    struct weft_sim *sim = options->sim ? options->sim : here ? here->sim : NULL;
+    uint32_t host = options->sim ? options->sim_host : here ? here->index : 0;
     if (!sim) return weft_error_set(error, WEFT_ERR_INVALID, "transport backend \"sim\" needs options.sim");
-    if (options->sim_host >= sim->options.host_count) {
-        return weft_error_set(error, WEFT_ERR_INVALID, "sim host %u is out of range: the simulation has %u hosts", options->sim_host,
-                              sim->options.host_count);
-    }
+    if (host >= sim->options.host_count)
+        return weft_error_set(error, WEFT_ERR_INVALID, "sim host %u is out of range: the simulation has %u hosts", host, sim->options.host_count);
     struct sim_endpoint *endpoint = weft_alloc_zero(sim->env, sizeof *endpoint);
     if (!endpoint) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
     endpoint->sim = sim;
-    endpoint->host = &sim->hosts[options->sim_host];
+    endpoint->host = &sim->hosts[host];
     enum weft_status status = set_rail(endpoint, options->tune, error);
     if (status == WEFT_OK && !reserve(sim)) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
     if (status < 0) {

@@ -228,6 +228,14 @@ void weft_sim_remove(struct weft_sim *sim, struct weft_loop *loop)
     }
 }
 
+void weft_sim_wake(struct weft_sim *sim, uint32_t host)
+{
+    WEFT_ASSERT(host < sim->options.host_count);
+    sim_host_ready(&sim->hosts[host]);
+}
+
+struct sim_host *sim_host_of_env(struct weft_env *env) { return env->now_ns == host_now_ns ? host_of(env) : NULL; }
+
 /* ---- faults ---- */
 
 void weft_sim_kill(struct weft_sim *sim, uint32_t host_index)

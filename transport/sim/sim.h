@@ -199,6 +199,7 @@ struct weft_sim {
 
 /* sim.c */
 void sim_host_ready(struct sim_host *host);
+struct sim_host *sim_host_of_env(struct weft_env *env); /* NULL: it is of no simulation */
 void sim_schedule(struct weft_sim *sim, struct sim_due *due, uint64_t time_ns);
 uint64_t sim_random(uint64_t *state);
 static inline void sim_note(struct weft_sim *sim, uint64_t what) { sim->trace = (sim->trace ^ what) * 0x9fb21c651e98df25ull; }

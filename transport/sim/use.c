@@ -37,7 +37,14 @@ bool weft_sim_link_use(const struct weft_sim *sim, uint32_t index, struct weft_s
     return true;
 }
 
-void weft_sim_path(const struct weft_sim *sim, uint32_t host_a, uint32_t host_b, uint64_t *latency_ns_out, double *bytes_per_second_out)
+uint32_t weft_sim_rails(const struct weft_sim *sim, uint32_t host)
+{
+    const struct weft_topology *topology = sim->options.topology;
+    return topology ? topology->port_first[host + 1] - topology->port_first[host] : 1;
+}
+
+void weft_sim_path(const struct weft_sim *sim, uint32_t host_a, uint32_t host_b, uint32_t rail, uint64_t *latency_ns_out,
+                   double *bytes_per_second_out)
 {
     const struct weft_topology *topology = sim->options.topology;
     uint32_t path[TOPOLOGY_HOPS_MAX];
@@ -45,7 +52,7 @@ void weft_sim_path(const struct weft_sim *sim, uint32_t host_a, uint32_t host_b,
     *latency_ns_out = host_a == host_b ? sim->options.latency_ns / 10 : sim->options.latency_ns;
     *bytes_per_second_out = host_a == host_b ? 0 : (double)sim->options.bytes_per_second;
     if (!topology) return;
-    uint32_t hops = topology_route(topology, host_a, 0, host_b, 0, 0, path);
+    uint32_t hops = topology_route(topology, host_a, rail, host_b, rail, 0, path);
     *latency_ns_out = 0;
     for (uint32_t i = 0; i < hops; i++) {
         *latency_ns_out += topology->links[path[i]].latency_ns;

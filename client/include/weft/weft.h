@@ -147,8 +147,8 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
  * wait in weft_init until the others have ended a step, well or not. Then these get, from the next step_begin or from step_end,
  *   WEFT_ERR_GREW      as WEFT_ERR_SHRUNK, and there are new ranks, behind the old ones. Every rank takes the parameters and what else
  *                      the trainer keeps from rank 0, by weft_broadcast; then call step_begin again.
- * The new rank sees weft_step_next above 1 behind weft_init: it declares the same tensors, takes part in the same broadcasts, and
- * begins that step. What follows has the bits of a job of that size from that state (codecs owe what they owed; a new rank owes nothing). */
+ * The new rank, which weft_newcomer tells behind weft_init, declares the same tensors, takes part in the same broadcasts, and begins the
+ * step that weft_step_next says. What follows has the bits of a job of that size from that state (codecs owe what they owed; a new rank owes nothing). */
 
 /* weft_shrink() - the same for those who have no steps: call it when an operation says WEFT_ERR_PEER_LOST. WEFT_ERR_SHRUNK: done,
  * the session goes on with the ranks that are left. WEFT_OK: nobody was lost. Collective, blocks. Not in a step. */
@@ -162,8 +162,15 @@ WEFT_API enum weft_status weft_shrink(struct weft_session *session);
  *                      Steps go on after the last one of all: weft_step_next. Groups and meshes are to be made again, by all ranks
  *   WEFT_ERR_DEADLINE  others have data still; call it again to wait on. Until then any other call answers WEFT_ERR_STATE, but
  *                      weft_finalize, which leaves the job, weft_abort, weft_test and the like
- * All ranks declare their tensors before the first of them joins. */
+ * All ranks declare their tensors before the first of them joins.
+ * When ranks are lost while all go on, or newcomers come in, some learn of it inside weft_join (which answers WEFT_OK), others from the
+ * operation that follows (WEFT_ERR_PEER_LOST, then WEFT_ERR_SHRUNK or GREW from the next step_begin or weft_shrink); and the rank that
+ * *last_out named may be the lost one (then it is 0). So exchange until a step has ended well: all_gather the last step that each
+ * rank's parameters are behind, broadcast from a rank with the largest, and do both again after every SHRUNK or GREW. */
 WEFT_API enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, uint32_t *last_out);
+
+/* Has this rank come into a job that ran? Then the others call broadcast first. Equal from weft_init to weft_finalize. Any thread. */
+WEFT_API bool weft_newcomer(const struct weft_session *session);
 
 /* The number that the next weft_step_begin must have, or the open step's to be ended. Caller's thread. */
 WEFT_API uint64_t weft_step_next(const struct weft_session *session);
@@ -182,8 +189,9 @@ struct weft_request {
 WEFT_API enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request);
 
 /* weft_tensor_memory() - where the buffers of this tensor's next push_pull, push and pull lie; host memory until this is called.
- * WEFT_MEMORY_CUDA: device memory, ordered by `stream` as struct weft_call.memory says. Does not block. Codecs and optimisers work on
- * the host's copy. weft_tensor_init takes host memory always. */
+ * WEFT_MEMORY_CUDA: device memory, ordered by `stream` as struct weft_call.memory says. Does not block. In all-reduce mode without an
+ * optimiser most codecs work on the device; the others, and optimisers, on the host's copy (docs/gpu.md). weft_tensor_init takes host
+ * memory always. */
 WEFT_API enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory, void *stream);
 
 /* Server mode, the two halves: push contributes and completes when the shard has it; pull fetches the result of
@@ -446,6 +454,24 @@ WEFT_API enum weft_status weft_choice_get(struct weft_tensor *tensor, struct wef
 WEFT_API uint64_t weft_residual_bytes(const struct weft_tensor *tensor);
 WEFT_API enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint64_t bytes);
 WEFT_API enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data, uint64_t bytes);
+
+/* What the job remembers of a tensor beside its weights, once for all ranks: the optimiser's arrays (momentum, moments, sums), kept by
+ * the shards or by the workers; what a shard with codec topk:global=1 has not given back yet; the number of the last step. Save it beside
+ * the weights that push_pull gave (the shard's own, f32) and every rank's residual, and a job goes on from there bit for bit, on another number of
+ * shards, or in the other mode; on another number of ranks a shard's debt is scaled so that the mean stays what it was.
+ *   weft_state_bytes   the same all the tensor's life; of a tensor without either a head alone
+ *   weft_state_save    one rank, whichever, between steps (else WEFT_ERR_STATE), into out, of exactly so many bytes. Blocks while
+ *                      the shards answer: all ranks must have ended the last step, or be about to; none need call anything.
+ *   weft_state_load    all ranks, after weft_declare and before the first step, in the same order; blocks until all have it. Rank 0's bytes
+ *                      count, the others may pass NULL and 0. UNTRUSTED: WEFT_ERR_MALFORMED on every rank where anything is wrong with them, or
+ *                      they are another optimiser's; then nothing changed. Afterwards weft_step_next is the step after the one saved:
+ *                      adam and its relatives count by it. A debt for which the tensor has no place now (another codec,
+ *                      all-reduce mode) goes into the next gradients; in that case call weft_residual_load before.
+ * WEFT_ERR_VERSION from both where shards keep any of it and one of them, or the coordinator, is of a release that has no such requests.
+ * Caller's thread. */
+WEFT_API uint64_t weft_state_bytes(const struct weft_tensor *tensor);
+WEFT_API enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t bytes);
+WEFT_API enum weft_status weft_state_load(struct weft_tensor *tensor, const void *data, uint64_t bytes);
 
 /* weft_dump_events() - the flight recorder: the last collective operations (recorder.operations: 2,000), each with whom it
  * waits for and in which phase, and the last events, as JSON for `weft inspect`; or the events as a Perfetto trace when the

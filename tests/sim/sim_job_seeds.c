@@ -1,0 +1,618 @@
+/* sim_job_seeds.c - whole jobs that go on without lost ranks, in one process: the client as trainers call it (weft_init ... weft_finalize,
+ * on stacks of their own), its control connection, the coordinator, and the transport, all on virtual time.
+ *
+ * A seed decides how many workers there are and how many there must and may be; who dies at which moment (so that the others see it
+ * at once, or in silence), who comes later, whether ranks run out of data and join, who aborts the job, and how slow
+ * each rank and each message is. Each worker runs steps: the members' numbers, sums in place and not, a weighted mean, a codec.
+ * Checked:
+ *   - every program ends, in bounded virtual time (no hang);
+ *   - who ends a step well agrees with all others on its members, in their order, and on the bits of every result; exact sums
+ *     and reproducible ones are the scalar reference's, over just these members; weighted means are those of their weights;
+ *   - whoever takes part in steps misses none, and a step run again finds its inputs as they were;
+ *   - who ends otherwise has a status that something explains, and a text that names one of those who caused it.
+ * A failing seed prints the command that replays it.
+ *
+ *     sim_job_seeds [--seeds N] [--first S] [--verbose]
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "client/session.h"
+#include "server/server.h"
+#include "tests/sim/arena.h"
+#include "tests/sim/sim_net.h"
+#include "tests/sim/sim_process.h"
+
+enum { HAND = 0, COORDINATOR = 1, FIRST_WORKER = 2 }; /* hosts; HAND does what is done to the others */
+enum { WORKERS_MAX = 12, HOSTS = FIRST_WORKER + WORKERS_MAX, STEPS_MAX = 200, COUNT_MAX = 700, ROUNDS_MAX = 3 };
+
+#define TOLD_NS WEFT_SECONDS(1) /* by then all know of a death that is seen at once */
+
+static bool verbose;
+
+static void log_line(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+{
+    if (verbose) fprintf(stderr, "%s %s\n", room, text);
+}
+
+/* ---- one seed ---- */
+static uint64_t random_state;
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+static uint64_t roll(uint64_t below)
+{
+    random_state += 0x9e3779b97f4a7c15ull;
+    return mix(random_state) % below;
+}
+
+/* How a program ended. */
+enum ending { RUNS, FINISHED, FAILED, REFUSED };
+
+struct worker {
+    uint32_t host;
+    uint64_t after_ns;        /* it starts so late; newcomers come while the job runs */
+    bool newcomer, killed, trains; /* trains: it has declared everything */
+    uint32_t slow;            /* computes so many microseconds at most between two calls */
+    uint32_t data[ROUNDS_MAX];/* steps until it is out of data, in each round */
+    struct weft_session *session;
+    enum ending ending;
+    enum weft_status status;
+    bool late;                /* it ended by a loss, and learned of it long after */
+    char text[480];
+    /* of the program */
+    bool take;                /* all take the state of one rank before they go on */
+    uint64_t state;           /* the step that its state is behind */
+    uint64_t committed;       /* its last good step; 0: none, or it has rested */
+    uint64_t filled;          /* the step whose inputs are there, unless it has been good */
+    uint64_t round;
+    uint32_t ran;             /* steps of this round */
+};
+
+/* What the first worker to end a step well says of it. */
+struct step_record {
+    bool there;
+    uint32_t members, born[WORKERS_MAX];
+    uint64_t hash;
+};
+
+static struct run {
+    uint64_t seed;
+    uint32_t workers, newcomers, workers_min, workers_max, rounds, goal, count;
+    struct worker all[WORKERS_MAX];
+    struct step_record steps[STEPS_MAX];
+    struct weft_sim *sim;
+    struct weft_loop *hand;   /* the loop of HAND */
+    bool all_done, coordinator_killed, job_ended, joins;
+    bool killed_early;        /* somebody died before all had declared: that ends a job */
+    bool silence;             /* somebody died in silence, or was stalled */
+    uint64_t gone_ns;         /* when somebody was killed, or left, the last time */
+    uint32_t kills;
+    const struct worker *aborter;
+    uint64_t shrunk, grew, steps_done, again, joined;
+    char why[1200];
+} run;
+
+struct fault {
+    struct weft_timer timer;
+    uint32_t host;
+    bool silent, abort;
+    uint64_t stall_ns;
+};
+
+static void fail_seed(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void fail_seed(const char *format, ...)
+{
+    va_list list;
+    if (run.why[0]) return;
+    va_start(list, format);
+    vsnprintf(run.why, sizeof run.why, format, list);
+    va_end(list);
+    run.all_done = true;
+}
+
+static void look_whether_done(void)
+{
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
+        if (!run.all[i].killed && run.all[i].ending == RUNS) return;
+    run.all_done = true;
+}
+
+/* ---- inputs and what must come out ---- */
+
+static float input_of(uint32_t born, uint64_t step, uint32_t tensor, uint32_t i)
+{
+    uint64_t x = mix(born * 0x9e3779b97f4a7c15ull + step * 0x2545f4914f6cdd1dull + tensor * 77 + i + 1);
+    float fraction = (float)(int32_t)(uint32_t)x * 0x1p-31f;
+    return x >> 60 ? fraction : fraction * 4096;
+}
+
+static float weight_of(uint32_t born, uint64_t step) { return 0.5f * (float)(1 + (born + step) % 4); }
+
+/* The tree over [a, b) of the members, as docs/collectives.md has it. */
+static float tree_sum(const struct step_record *record, uint32_t a, uint32_t b, uint64_t step, uint32_t i)
+{
+    if (b - a == 1) return input_of(record->born[a], step, 0, i);
+    uint32_t half = 1;
+    while (half * 2 < b - a) half *= 2;
+    return tree_sum(record, a, a + half, step, i) + tree_sum(record, a + half, b, step, i);
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const uint8_t *at = data;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3ull;
+    return hash;
+}
+
+struct buffers {
+    float in_place[COUNT_MAX], grad[COUNT_MAX], mean[COUNT_MAX], coded[COUNT_MAX];
+    int64_t whole[8], whole_out[8];
+    uint32_t born[WORKERS_MAX];
+};
+
+static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, const struct buffers *b)
+{
+    struct step_record *record = &run.steps[step], mine = {.there = true, .members = ranks};
+    memcpy(mine.born, b->born, ranks * sizeof *b->born);
+    uint64_t hash = hash_bytes(1, b->in_place, run.count * sizeof(float));
+    hash = hash_bytes(hash, b->mean, run.count * sizeof(float));
+    mine.hash = hash_bytes(hash, b->coded, run.count * sizeof(float));
+    if (!record->there) *record = mine;
+    if (record->members != mine.members || memcmp(record->born, mine.born, sizeof mine.born) != 0) {
+        fail_seed("h%u: step %llu has other members here (%u ranks) than elsewhere (%u)", worker->host, (unsigned long long)step, mine.members, record->members);
+        return;
+    }
+    if (record->hash != mine.hash) fail_seed("h%u: step %llu has other bits here than elsewhere", worker->host, (unsigned long long)step);
+    double weights = 0;
+    bool within = false;
+    for (uint32_t r = 0; r < ranks; r++) {
+        weights += (double)weight_of(mine.born[r], step);
+        within |= mine.born[r] == worker->host;
+        for (uint32_t q = 0; q < r; q++)
+            if (mine.born[q] == mine.born[r]) fail_seed("h%u: step %llu has a member twice", worker->host, (unsigned long long)step);
+    }
+    if (!within) fail_seed("h%u: step %llu was good without it", worker->host, (unsigned long long)step);
+    for (uint32_t i = 0; i < 8; i++) {
+        int64_t sum = 0;
+        for (uint32_t r = 0; r < ranks; r++) sum += (int64_t)(mine.born[r] * step + i);
+        if (sum != b->whole_out[i]) fail_seed("h%u: step %llu, element %u of the exact sum is not that of its members", worker->host, (unsigned long long)step, i);
+    }
+    for (uint32_t i = 0; i < run.count; i++) {
+        float sum = tree_sum(&mine, 0, ranks, step, i);
+        double mean = 0, scale = 0;
+        if (memcmp(&sum, &b->in_place[i], sizeof sum) != 0) {
+            fail_seed("h%u: step %llu, element %u of the reproducible sum is %g, not %g", worker->host, (unsigned long long)step, i, (double)b->in_place[i], (double)sum);
+            return;
+        }
+        for (uint32_t r = 0; r < ranks; r++) {
+            double part = (double)weight_of(mine.born[r], step) * (double)input_of(mine.born[r], step, 1, i);
+            mean += part / weights;
+            scale += fabs(part) / weights;
+        }
+        if (fabs(mean - (double)b->mean[i]) > scale * 1e-5 + 1e-20) {
+            fail_seed("h%u: step %llu, element %u of the mean is %g, not %g", worker->host, (unsigned long long)step, i, (double)b->mean[i], mean);
+            return;
+        }
+    }
+}
+
+/* ---- the program of a worker ---- */
+
+static void compute(struct worker *worker)
+{
+    if (worker->slow > 0 && roll(3)) sim_process_sleep(1 + roll(WEFT_MS(1) / 1000 * worker->slow));
+}
+
+/* A status of a call in a job that runs: nothing at all, or a loss that the next step_end or step_begin explains. */
+static bool passing(struct worker *worker, enum weft_status status)
+{
+    if (status >= 0 || status == WEFT_ERR_PEER_LOST) return true;
+    worker->status = status;
+    return false;
+}
+
+static enum weft_status changed(struct worker *worker, enum weft_status status)
+{
+    if (status == WEFT_ERR_GREW) worker->take = true, run.grew++;
+    if (status == WEFT_ERR_SHRUNK) run.shrunk++;
+    return WEFT_IN_PROGRESS;
+}
+
+static bool is_change(enum weft_status status) { return status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW; }
+
+/* One try. WEFT_OK: the step is good; WEFT_IN_PROGRESS: once more. */
+static enum weft_status run_step(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
+{
+    struct weft_session *session = worker->session;
+    struct weft_request requests[5] = {{{0}}};
+    uint64_t step = weft_step_next(session);
+    enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = weight_of(worker->host, step)});
+    if (is_change(status)) return changed(worker, status);
+    if (status < 0) return status;
+    uint32_t ranks = weft_ranks(session);
+    for (uint32_t i = 0; i < run.count; i++) {
+        float in = input_of(worker->host, step, 0, i);
+        if (worker->filled == step && memcmp(&b->in_place[i], &in, sizeof in) != 0) fail_seed("h%u: step %llu is run again, and its input was not kept", worker->host, (unsigned long long)step);
+        b->in_place[i] = in;
+        b->grad[i] = input_of(worker->host, step, 1, i);
+    }
+    worker->filled = step;
+    for (uint32_t i = 0; i < 8; i++) b->whole[i] = (int64_t)(worker->host * step + i);
+    memset(b->born, 0, sizeof b->born);
+    compute(worker);
+    enum weft_status said[5];
+    said[0] = weft_all_gather(session, &worker->host, b->born, 1, WEFT_U32, &requests[0]);
+    said[1] = weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = b->in_place, .out = b->in_place, .count = run.count, .dtype = WEFT_F32,
+                                                 .reproducible = true, .preserve_input = true), &requests[1]);
+    if (roll(2) && said[1] >= 0 && !passing(worker, weft_wait(&requests[1], 0))) return worker->status;
+    compute(worker);
+    said[2] = weft_push_pull(tensors[0], b->grad, b->mean, &requests[2]);
+    said[3] = weft_push_pull(tensors[1], b->grad, b->coded, &requests[3]);
+    compute(worker);
+    said[4] = weft_all_reduce(session, b->whole, b->whole_out, 8, WEFT_I64, WEFT_SUM, &requests[4]);
+    for (int i = 0; i < 5; i++)
+        if (!passing(worker, said[i]) || (roll(2) && !passing(worker, weft_wait(&requests[i], 0)))) return worker->status;
+    compute(worker);
+    status = weft_step_end(session);
+    if (is_change(status)) {
+        run.again++;
+        return changed(worker, status);
+    }
+    if (status < 0) return status;
+    if (worker->committed && step != worker->committed + 1)
+        fail_seed("h%u: step %llu was good after step %llu", worker->host, (unsigned long long)step, (unsigned long long)worker->committed);
+    if (step >= STEPS_MAX) return WEFT_ERR_LIMIT;
+    worker->committed = worker->state = step;
+    worker->filled = 0;
+    worker->take = false;
+    run.steps_done++;
+    check_results(worker, step, ranks, b);
+    return WEFT_OK;
+}
+
+/* All take what the rank with the newest has: here, in which round of data they are. (Whom weft_join has named may be gone.) */
+static enum weft_status take_state(struct worker *worker)
+{
+    struct weft_request requests[2] = {{{0}}};
+    uint64_t newest[WORKERS_MAX] = {0};
+    uint32_t ranks = weft_ranks(worker->session), root = 0;
+    enum weft_status status = weft_all_gather(worker->session, &worker->state, newest, 1, WEFT_U64, &requests[0]);
+    if (status >= 0) status = weft_wait(&requests[0], 0);
+    if (status < 0) return status;
+    for (uint32_t r = 1; r < ranks; r++)
+        if (newest[r] > newest[root]) root = r;
+    status = weft_broadcast(worker->session, &worker->round, 1, WEFT_U64, root, &requests[1]);
+    if (status >= 0) status = weft_wait(&requests[1], 0);
+    if (status == WEFT_OK) worker->state = newest[root];
+    return status;
+}
+
+static enum weft_status rest(struct worker *worker)
+{
+    enum weft_status status;
+    uint32_t last = 0;
+    compute(worker);
+    uint64_t until_ns = weft_sim_now_ns(run.sim) + WEFT_SECONDS(100);
+    do status = weft_join(worker->session, 1 + roll(100), &last);
+    while (status == WEFT_ERR_DEADLINE && weft_sim_now_ns(run.sim) < until_ns);
+    if (status < 0) return status;
+    run.joined++;
+    if (last >= weft_ranks(worker->session)) fail_seed("h%u: rank %u was the last to join, of %u", worker->host, last, weft_ranks(worker->session));
+    worker->round++;
+    worker->ran = 0;
+    worker->committed = 0;
+    worker->take = true;
+    return WEFT_OK;
+}
+
+static bool is_over(const struct worker *worker)
+{
+    return run.joins ? worker->round >= run.rounds : weft_step_next(worker->session) > run.goal;
+}
+
+static enum weft_status train(struct worker *worker, struct weft_tensor **tensors)
+{
+    struct buffers *b = weft_alloc_zero(weft_sim_env(run.sim, worker->host), sizeof *b);
+    enum weft_status status;
+    if (!b) return WEFT_ERR_NO_MEMORY;
+    while (!is_over(worker)) {
+        if (worker->take && !passing(worker, take_state(worker))) return worker->status;
+        if (is_over(worker)) break;
+        if (run.joins && worker->ran >= worker->data[worker->round]) {
+            status = rest(worker);
+            if (status < 0) return status;
+            continue;
+        }
+        status = run_step(worker, tensors, b);
+        if (status < 0) return status;
+        worker->ran += status == WEFT_OK;
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status declare(struct worker *worker, struct weft_tensor **tensors)
+{
+    struct weft_tensor_options options;
+    for (uint32_t i = 0; i < 2; i++) {
+        weft_tensor_options_init(&options);
+        options.name = i == 0 ? "mean" : "coded";
+        options.dim_count = 1;
+        options.dims[0] = run.count;
+        options.mode = WEFT_MODE_ALL_REDUCE;
+        options.codec = i == 0 ? "" : run.seed % 2 ? "randomk:ratio=0.2" : "topk:ratio=0.1";
+        enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
+        if (status < 0) return status;
+    }
+    return WEFT_OK;
+}
+
+static void worker_main(void *context)
+{
+    struct worker *worker = context;
+    struct weft_tensor *tensors[2];
+    struct weft_options options;
+    char name[16];
+    weft_options_init(&options);
+    options.coordinator = "coordinator:4000";
+    options.job = "simulated";
+    options.deadline_ms = 20000;
+    snprintf(name, sizeof name, "h%u", worker->host);
+    setenv("WEFT_CLIENT_HOST", name, 1); /* read before the first wait */
+    enum weft_status status = client_init(weft_sim_env(run.sim, worker->host), &options, &worker->session);
+    if (status < 0) {
+        snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(NULL));
+        worker->ending = REFUSED;
+    } else {
+        worker->take = weft_newcomer(worker->session);
+        status = declare(worker, tensors);
+        worker->trains = status == WEFT_OK;
+        if (status == WEFT_OK) status = train(worker, tensors);
+        struct weft_request probe = {{0}};
+        if (status < 0) weft_barrier(worker->session, &probe); /* the text is that of the last call that failed: say it again */
+        snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(worker->session));
+        struct weft_session *session = worker->session;
+        worker->session = NULL;
+        uint64_t now_ns = weft_sim_now_ns(run.sim);
+        worker->late = status == WEFT_ERR_PEER_LOST && !run.silence && now_ns - run.gone_ns > TOLD_NS;
+        if (status == WEFT_OK) run.gone_ns = now_ns;
+        weft_finalize(session);
+        worker->ending = status < 0 ? FAILED : FINISHED;
+    }
+    worker->status = status;
+    look_whether_done();
+}
+
+/* ---- what is done to them ---- */
+
+static uint64_t net_random(uint64_t below) { return roll(below); }
+static void wake(uint32_t host) { weft_sim_wake(run.sim, host); }
+
+static void strike(struct weft_timer *timer)
+{
+    struct fault *fault = weft_container_of(timer, struct fault, timer);
+    struct worker *worker = fault->host >= FIRST_WORKER ? &run.all[fault->host - FIRST_WORKER] : NULL;
+    if (worker && (worker->ending != RUNS || worker->killed)) return;
+    run.silence |= fault->silent || fault->stall_ns > 0;
+    if (fault->abort) {
+        if (!worker->session || run.aborter || weft_abort(worker->session, "the loss is not finite") != WEFT_OK) return;
+        run.aborter = worker;
+        weft_sim_wake(run.sim, worker->host);
+    } else if (fault->stall_ns) {
+        sim_net_stall(fault->host, weft_sim_now_ns(run.sim) + fault->stall_ns);
+    } else {
+        if (worker) worker->killed = true;
+        else run.coordinator_killed = true;
+        for (uint32_t i = 0; i < run.workers; i++) run.killed_early |= !run.all[i].trains;
+        run.kills++;
+        run.gone_ns = weft_sim_now_ns(run.sim);
+        weft_sim_kill(run.sim, fault->host);
+        sim_net_died(fault->host, fault->silent);
+        look_whether_done();
+    }
+}
+
+static void add_fault(struct weft_env *env, struct fault fault, uint64_t time_ns)
+{
+    struct fault *kept = weft_alloc_zero(env, sizeof *kept);
+    if (!kept) return;
+    *kept = fault;
+    weft_timer_init(&kept->timer, strike);
+    weft_timer_start(run.hand, &kept->timer, time_ns);
+}
+
+static void choose_faults(struct weft_env *env)
+{
+    uint32_t all = run.workers + run.newcomers, kills = roll(5) ? (uint32_t)roll(run.workers + 1) : 0;
+    uint64_t span_ns = WEFT_MS(1) << roll(9);
+    for (uint32_t i = 0; i < kills; i++)
+        add_fault(env, (struct fault){.host = FIRST_WORKER + (uint32_t)roll(all), .silent = roll(6) == 0}, 1 + roll(span_ns));
+    for (uint64_t i = roll(3); i > 0; i--)
+        add_fault(env, (struct fault){.host = FIRST_WORKER + (uint32_t)roll(all), .stall_ns = 1 + roll(WEFT_MS(200))}, 1 + roll(span_ns));
+    if (roll(8) == 0) add_fault(env, (struct fault){.host = FIRST_WORKER + (uint32_t)roll(all), .abort = true}, 1 + roll(span_ns));
+    if (roll(30) == 0) add_fault(env, (struct fault){.host = COORDINATOR, .silent = roll(3) == 0}, 1 + roll(span_ns));
+}
+
+static void job_ended(void *context, enum weft_status status, const char *text) { run.job_ended = true; }
+
+static void choose_job(uint64_t seed)
+{
+    run.seed = seed;
+    run.workers = 1 + (uint32_t)roll(6);
+    run.workers_min = 1 + (uint32_t)roll(run.workers);
+    run.newcomers = roll(2) ? (uint32_t)roll(4) : 0;
+    run.workers_max = run.newcomers ? run.workers + (uint32_t)roll(3) : 0;
+    run.joins = roll(3) == 0;
+    run.rounds = 1 + (uint32_t)roll(ROUNDS_MAX);
+    run.goal = 1 + (uint32_t)roll(12);
+    run.count = 1 + (uint32_t)roll(roll(2) ? 20 : COUNT_MAX);
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
+        struct worker *worker = &run.all[i];
+        worker->host = FIRST_WORKER + i;
+        worker->newcomer = i >= run.workers;
+        worker->slow = (uint32_t)roll(1 << roll(13));
+        worker->after_ns = worker->newcomer ? WEFT_MS(5) + roll(WEFT_MS(1) << roll(8)) : roll(WEFT_MS(1));
+        for (uint32_t r = 0; r < ROUNDS_MAX; r++) worker->data[r] = (uint32_t)roll(5);
+    }
+}
+
+static bool start_coordinator(struct weft_env *env, struct weft_coordinator_server **out)
+{
+    struct weft_net *net;
+    struct weft_coordinator_options options;
+    struct weft_error error = {0};
+    uint16_t port;
+    weft_coordinator_options_init(&options);
+    options.job = "simulated";
+    options.workers = run.workers;
+    options.workers_min = run.workers_min;
+    options.workers_max = run.workers_max;
+    options.heartbeat_ns = WEFT_SECONDS(2 + roll(4));
+    options.join_ns = WEFT_SECONDS(30);
+    options.ended = job_ended;
+    enum weft_status status = weft_net_create(env, &net);
+    if (status == WEFT_OK) status = weft_coordinator_server_start(env, net, "127.0.0.1", 0, &options, &port, out, &error);
+    if (status < 0 || port != 4000) fail_seed("no coordinator: %s", error.text);
+    return !run.why[0];
+}
+
+/* ---- how they ended ---- */
+
+/* "h7, pid": one of the dead is named, or the coordinator. */
+static bool names_a_dead_one(const char *text)
+{
+    char name[16];
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
+        snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
+        bool gone = run.all[i].killed || (run.coordinator_killed && run.aborter == &run.all[i]); /* an abort that nobody could pass on */
+        if (gone && strstr(text, name)) return true;
+    }
+    return run.coordinator_killed && strstr(text, "coordinator");
+}
+
+/* Those that were not killed and had not left were enough to go on. */
+static bool could_go_on(void)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) left += run.all[i].trains && !run.all[i].killed && run.all[i].ending != FINISHED;
+    return !run.killed_early && !run.coordinator_killed && left >= run.workers_min;
+}
+
+static const char *what_is_wrong(const struct worker *worker)
+{
+    if (worker->ending == RUNS) return "did not end in 300 s of virtual time";
+    if (worker->ending == FINISHED) return NULL;
+    /* Too late, or there is no room: a newcomer may have been quicker. */
+    bool refused = worker->ending == REFUSED && (worker->status == WEFT_ERR_EXISTS || worker->status == WEFT_ERR_CLOSED);
+    if (refused && (run.newcomers > 0 || run.kills > 0 || run.aborter)) return NULL;
+    if (worker->status == WEFT_ERR_ABORTED && run.aborter) {
+        return strstr(worker->text, "the loss is not finite") ? NULL : "does not say why the job was aborted";
+    }
+    if (worker->status == WEFT_ERR_PEER_LOST && could_go_on()) return "ended by a loss, though enough were left to go on";
+    if (worker->late) return "learned of a loss that ended it more than a second later";
+    if (worker->status == WEFT_ERR_PEER_LOST && run.kills > 0) return names_a_dead_one(worker->text) ? NULL : "names nobody who died";
+    if ((worker->status == WEFT_ERR_UNREACHABLE || worker->status == WEFT_ERR_DEADLINE) && run.coordinator_killed) return NULL; /* who died in silence is late */
+    bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && run.kills > 0));
+    if (worker->status == WEFT_ERR_DEADLINE && waited) return NULL; /* for one that died before anybody knew of it */
+    return "ended with a status that nothing here explains";
+}
+
+static void check_ends(void)
+{
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
+        const struct worker *worker = &run.all[i];
+        const char *what = worker->killed ? NULL : what_is_wrong(worker);
+        char doing[80] = "";
+        if (worker->ending == RUNS) sim_process_describe(worker->host, doing, sizeof doing);
+        if (what)
+            fail_seed("h%u %s: %s, step %llu, round %llu: %s %s", worker->host, what, weft_status_name(worker->status), (unsigned long long)worker->committed,
+                      (unsigned long long)worker->round, worker->text, doing);
+    }
+}
+
+/* Sessions of the dead, and of those that hang, are forgotten with the arena; the process must not look for them. */
+static void forget_sessions(void)
+{
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
+        if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
+}
+
+static bool run_seed(struct weft_env *env, uint64_t seed)
+{
+    struct weft_sim_options options;
+    struct weft_coordinator_server *server;
+    random_state = seed * 0x2545f4914f6cdd1dull + 1;
+    arena_reset();
+    memset(&run, 0, sizeof run);
+    choose_job(seed);
+    weft_sim_options_init(&options);
+    options.seed = seed;
+    options.host_count = FIRST_WORKER + run.workers + run.newcomers;
+    options.latency_ns = 1000 + roll(20000);
+    options.jitter_ns = roll(10000);
+    options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
+    if (weft_sim_create(env, &options, &run.sim) < 0) return false;
+    sim_processes_begin(run.sim, options.host_count);
+    sim_net_begin(sim_process_host, wake, net_random, 1000 + roll(WEFT_MS(1) << roll(4)));
+    if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 || weft_sim_add(run.sim, HAND, run.hand) < 0) return false;
+    if (!start_coordinator(weft_sim_env(run.sim, COORDINATOR), &server)) return false;
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
+        if (sim_process_start(run.all[i].host, run.all[i].after_ns, worker_main, &run.all[i]) < 0) return false;
+    choose_faults(weft_sim_env(run.sim, HAND));
+    weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
+    check_ends();
+    forget_sessions();
+    return !run.why[0]; /* everything lies in the arena */
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seeds = 20, first = 1, kills = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
+        else {
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--verbose]\n", argv[0]);
+            return 2;
+        }
+    }
+    setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
+    struct weft_env env = *weft_env_system();
+    if (!arena_make(&env)) return fprintf(stderr, "no memory for the arena\n"), 1;
+    env.log = log_line;
+    if (verbose) env.log_level = WEFT_LOG_DEBUG;
+    struct timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (uint64_t seed = first; seed < first + seeds; seed++) {
+        if (!run_seed(&env, seed)) {
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed);
+            return 1;
+        }
+        kills += run.kills, aborts += run.aborter != NULL, shrunk += run.shrunk, grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
+        for (uint32_t i = 0; i < run.workers + run.newcomers; i++) finished += run.all[i].ending == FINISHED, failed += run.all[i].ending == FAILED;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    if (seeds >= 40 && (!kills || !shrunk || !grew || !joined || !again || !finished || !failed)) {
+        printf("in %llu jobs something did not happen at all: %llu deaths, %llu times told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
+               "%llu workers finished, %llu failed\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)shrunk, (unsigned long long)grew,
+               (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed);
+        return 1;
+    }
+    double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
+    printf("%llu jobs, %llu deaths, %llu aborts: no hang, no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of new ones, "
+           "%llu joined; %llu workers finished, %llu ended with the culprit named (%.1f ms a seed)\n",
+           (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)aborts, (unsigned long long)steps, (unsigned long long)again,
+           (unsigned long long)shrunk, (unsigned long long)grew, (unsigned long long)joined, (unsigned long long)finished, (unsigned long long)failed,
+           seconds * 1e3 / (double)seeds);
+    free(arena);
+    return 0;
+}

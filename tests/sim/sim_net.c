@@ -1,0 +1,314 @@
+/* sim_net.c - see sim_net.h.
+ *
+ *     weft_net_send ──► event with its time, in the other end's list ──► timer of that end's loop ──► opened, frame, closed
+ *
+ * An end ends once: closed by its owner (the other end hears of it behind the last frame), or by what happened to the other. */
+#include "tests/sim/sim_net.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum event_kind { EVENT_OPENED, EVENT_FRAME, EVENT_CLOSED, EVENT_ACCEPT };
+
+struct event {
+    struct event *next;
+    enum event_kind kind;
+    uint64_t time_ns;
+    enum weft_status reason;  /* of CLOSED */
+    size_t bytes;
+    uint8_t data[];
+};
+
+struct weft_net {
+    struct weft_env *env;
+    struct weft_loop *loop;
+    uint32_t host;
+    bool freed;
+    struct weft_net *next;
+    struct weft_net_connection *connections;
+    struct every *everies;
+};
+
+struct every {
+    struct every *next;
+    struct weft_timer timer;
+    struct weft_net *net;
+    uint64_t period_ns;
+    void (*fn)(void *context);
+    void *context;
+};
+
+struct weft_net_listener {
+    struct weft_net_listener *next;
+    struct weft_net *net;
+    uint16_t port;
+    struct weft_net_handler handler;
+    void *context;
+};
+
+struct weft_net_connection {
+    struct weft_net_connection *next; /* of its net */
+    struct weft_net *net;
+    struct weft_net_connection *other; /* NULL: not accepted yet, or never */
+    struct weft_net_handler handler;
+    void *context;
+    struct weft_net_listener *listener; /* to be accepted by */
+    bool open, closing, closed;
+    struct weft_timer arrives;
+    struct event *events;
+    uint64_t last_ns;                 /* when the last of them comes */
+    char name[32];
+};
+
+static struct {
+    uint32_t (*host_of)(struct weft_env *env);
+    void (*wake)(uint32_t host);
+    uint64_t (*random)(uint64_t below);
+    uint64_t latency_ns;
+    struct weft_net *nets;
+    struct weft_net_listener *listeners;
+    uint16_t ports;
+    bool dead[SIM_NET_HOSTS_MAX];
+    uint64_t stalled_ns[SIM_NET_HOSTS_MAX];
+} world;
+
+void sim_net_begin(uint32_t (*host_of)(struct weft_env *env), void (*wake)(uint32_t host), uint64_t (*random)(uint64_t below), uint64_t latency_ns)
+{
+    memset(&world, 0, sizeof world);
+    world.host_of = host_of;
+    world.wake = wake;
+    world.random = random;
+    world.latency_ns = latency_ns;
+    world.ports = 4000;
+}
+
+/* ---- events ---- */
+
+static void watch(struct weft_net_connection *end)
+{
+    if (!end->events || world.dead[end->net->host] || end->net->freed) return;
+    if (weft_timer_start(end->net->loop, &end->arrives, end->events->time_ns) < 0) return;
+    world.wake(end->net->host);
+}
+
+/* From `from` to the end's host. */
+static void add_event(struct weft_net_connection *end, uint32_t from, enum event_kind kind, enum weft_status reason, const void *data, size_t bytes)
+{
+    struct event *event = weft_alloc_bytes(end->net->env, sizeof *event + bytes), **at = &end->events;
+    if (!event) return;
+    uint32_t to = end->net->host;
+    uint64_t time_ns = weft_now_ns(end->net->env) + world.latency_ns / 2 + world.random(world.latency_ns / 2 + 1);
+    if (time_ns < world.stalled_ns[from]) time_ns = world.stalled_ns[from];
+    if (time_ns < world.stalled_ns[to]) time_ns = world.stalled_ns[to];
+    if (time_ns < end->last_ns) time_ns = end->last_ns;
+    end->last_ns = time_ns;
+    *event = (struct event){.kind = kind, .time_ns = time_ns, .reason = reason, .bytes = bytes};
+    if (bytes > 0) memcpy(event->data, data, bytes);
+    while (*at) at = &(*at)->next;
+    *at = event;
+    watch(end);
+}
+
+static void end_closed(struct weft_net_connection *end, enum weft_status reason)
+{
+    if (end->closed) return;
+    end->closed = true;
+    end->open = false;
+    struct weft_net_connection **at = &end->net->connections;
+    while (*at && *at != end) at = &(*at)->next;
+    if (*at) *at = end->next;
+    const char *text = reason == WEFT_ERR_UNREACHABLE ? "nobody answers" : "the connection is closed";
+    end->handler.closed(end->context, end, reason, text);
+}
+
+static struct weft_net_connection *new_end(struct weft_net *net, const struct weft_net_handler *handler, void *context, uint32_t peer_host);
+
+static void accepted(struct weft_net_connection *caller)
+{
+    struct weft_net_listener *listener = caller->listener;
+    struct weft_net_connection *end = new_end(listener->net, &listener->handler, listener->context, caller->net->host);
+    if (!end) return;
+    end->other = caller;
+    caller->other = end;
+    end->open = true;
+    add_event(caller, listener->net->host, EVENT_OPENED, WEFT_OK, NULL, 0);
+    end->handler.opened(end->context, end);
+}
+
+static void happen(struct weft_net_connection *end, const struct event *event)
+{
+    switch (event->kind) {
+    case EVENT_OPENED:
+        end->open = true;
+        end->handler.opened(end->context, end);
+        break;
+    case EVENT_FRAME:
+        if (end->open && !end->closing) end->handler.frame(end->context, end, event->data, event->bytes);
+        break;
+    case EVENT_CLOSED: end_closed(end, event->reason); break;
+    case EVENT_ACCEPT: break;
+    }
+}
+
+static void arrive(struct weft_timer *timer)
+{
+    struct weft_net_connection *end = weft_container_of(timer, struct weft_net_connection, arrives);
+    struct event *event = end->events;
+    if (end->net->freed || !event) return;
+    if (event->kind == EVENT_ACCEPT) { /* at the listener's host: the end is only there to carry the event */
+        accepted(end->other);
+        return;
+    }
+    end->events = event->next;
+    happen(end, event);
+    weft_free_bytes(end->net->env, event);
+    watch(end);
+}
+
+/* ---- nets ---- */
+
+enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out)
+{
+    struct weft_net *net = weft_alloc_zero(env, sizeof *net);
+    if (!net) return WEFT_ERR_NO_MEMORY;
+    net->env = env;
+    net->host = world.host_of(env);
+    WEFT_TRY(weft_loop_create(env, NULL, &net->loop));
+    WEFT_TRY(env->virtual_time->run(env, net->loop));
+    net->next = world.nets;
+    world.nets = net;
+    *net_out = net;
+    return WEFT_OK;
+}
+
+enum weft_status weft_net_start(struct weft_net *net) { return WEFT_OK; }
+void weft_net_step(struct weft_net *net, int timeout_ms) {}
+
+void weft_net_free(struct weft_net *net)
+{
+    if (!net) return;
+    weft_loop_read_mail(net->loop);
+    while (net->connections) {
+        struct weft_net_connection *end = net->connections;
+        weft_net_close(end);
+        end_closed(end, WEFT_ERR_CLOSED);
+    }
+    for (struct weft_net_listener **at = &world.listeners; *at;)
+        if ((*at)->net == net) *at = (*at)->next;
+        else at = &(*at)->next;
+    net->freed = true;
+    net->env->virtual_time->end(net->env, net->loop);
+    weft_loop_free(net->loop);
+}
+
+void weft_net_post(struct weft_net *net, struct weft_mail *mail)
+{
+    weft_loop_post(net->loop, mail);
+    world.wake(net->host);
+}
+
+static void again(struct weft_timer *timer)
+{
+    struct every *every = weft_container_of(timer, struct every, timer);
+    weft_timer_start(every->net->loop, timer, weft_now_ns(every->net->env) + every->period_ns);
+    every->fn(every->context);
+}
+
+enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context)
+{
+    struct every *every = weft_alloc_zero(net->env, sizeof *every);
+    if (!every) return WEFT_ERR_NO_MEMORY;
+    *every = (struct every){.next = net->everies, .net = net, .period_ns = period_ns, .fn = fn, .context = context};
+    net->everies = every;
+    weft_timer_init(&every->timer, again);
+    return weft_timer_start(net->loop, &every->timer, weft_now_ns(net->env) + period_ns);
+}
+
+/* ---- connections ---- */
+
+enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_t port, const struct weft_net_handler *handler,
+                                 void *context, uint16_t *port_out, struct weft_net_listener **listener_out, struct weft_error *error)
+{
+    struct weft_net_listener *listener = weft_alloc_zero(net->env, sizeof *listener);
+    if (!listener) return WEFT_ERR_NO_MEMORY;
+    *listener = (struct weft_net_listener){.next = world.listeners, .net = net, .port = port ? port : world.ports++, .handler = *handler, .context = context};
+    world.listeners = listener;
+    *port_out = listener->port;
+    *listener_out = listener;
+    return WEFT_OK;
+}
+
+static struct weft_net_connection *new_end(struct weft_net *net, const struct weft_net_handler *handler, void *context, uint32_t peer_host)
+{
+    struct weft_net_connection *end = weft_alloc_zero(net->env, sizeof *end);
+    if (!end) return NULL;
+    *end = (struct weft_net_connection){.next = net->connections, .net = net, .handler = *handler, .context = context};
+    weft_timer_init(&end->arrives, arrive);
+    snprintf(end->name, sizeof end->name, "h%u:1", peer_host);
+    net->connections = end;
+    return end;
+}
+
+enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16_t port, const struct weft_net_handler *handler,
+                                  void *context, uint64_t deadline_ns, struct weft_net_connection **connection_out)
+{
+    struct weft_net_listener *listener = world.listeners;
+    while (listener && listener->port != port) listener = listener->next;
+    bool answers = listener && !world.dead[listener->net->host];
+    struct weft_net_connection *end = new_end(net, handler, context, answers ? listener->net->host : 0);
+    if (!end) return WEFT_ERR_NO_MEMORY;
+    *connection_out = end;
+    if (!answers) {
+        end->last_ns = deadline_ns;
+        add_event(end, net->host, EVENT_CLOSED, WEFT_ERR_UNREACHABLE, NULL, 0);
+        return WEFT_OK;
+    }
+    end->listener = listener;
+    struct weft_net_connection *knock = weft_alloc_zero(net->env, sizeof *knock); /* in no list */
+    if (!knock) return WEFT_ERR_NO_MEMORY;
+    *knock = (struct weft_net_connection){.net = listener->net, .other = end};
+    weft_timer_init(&knock->arrives, arrive);
+    add_event(knock, net->host, EVENT_ACCEPT, WEFT_OK, NULL, 0);
+    return WEFT_OK;
+}
+
+enum weft_status weft_net_send(struct weft_net_connection *end, const void *data, size_t bytes)
+{
+    if (end->closed || end->closing) return WEFT_ERR_CLOSED;
+    if (!end->open) return WEFT_ERR_STATE;
+    add_event(end->other, end->net->host, EVENT_FRAME, WEFT_OK, data, bytes);
+    return WEFT_OK;
+}
+
+void weft_net_close(struct weft_net_connection *end)
+{
+    if (end->closed || end->closing) return;
+    end->closing = true;
+    if (end->other) add_event(end->other, end->net->host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);
+    add_event(end, end->net->host, EVENT_CLOSED, WEFT_ERR_CLOSED, NULL, 0);
+}
+
+void weft_net_set_context(struct weft_net_connection *end, void *context) { end->context = context; }
+void *weft_net_context(struct weft_net_connection *end) { return end->context; }
+const char *weft_net_peer_name(struct weft_net_connection *end) { return end->name; }
+
+enum weft_status weft_net_http(struct weft_net *net, const char *host, uint16_t port,
+                               void (*fn)(void *context, const char *path, struct weft_net_http_reply *reply), void *context,
+                               uint16_t *port_out, struct weft_error *error)
+{
+    return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "a simulated host has no HTTP");
+}
+
+/* ---- faults ---- */
+
+void sim_net_died(uint32_t host, bool silent)
+{
+    world.dead[host] = true;
+    for (struct weft_net *net = world.nets; net && !silent; net = net->next) {
+        if (net->host != host || net->freed) continue;
+        for (struct weft_net_connection *end = net->connections; end; end = end->next)
+            if (end->other && !end->other->closed) add_event(end->other, host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);
+    }
+}
+
+void sim_net_stall(uint32_t host, uint64_t until_ns) { world.stalled_ns[host] = until_ns; }
