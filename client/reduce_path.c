@@ -221,6 +221,6 @@ void client_reduce_path_failed(struct weft_tensor *tensor)
     client_engine_drop_work(&tensor->work);
     weft_list_remove(&tensor->record_link);
     /* While the group holds it, on_reduced ends it; fail_queued has answered what was queued. */
-    if (op->kind != CLIENT_OP_NONE && op->in_transport == 0 && client_request_begun(op->request))
+    if (tensor->begun && op->in_transport == 0)
         client_request_complete(op->request, engine->failed, engine->failed_text);
 }

@@ -37,7 +37,6 @@ enum weft_status client_request_take(struct weft_session *session, struct weft_r
     memset(user_request, 0, sizeof *user_request);
     request->magic = CLIENT_REQUEST_MAGIC;
     request->session = session;
-    weft_list_init(&request->link); /* not begun, to an engine that fails meanwhile */
     *out = request;
     return WEFT_OK;
 }
@@ -70,6 +69,7 @@ bool client_request_opened(struct client_request *request)
 {
     struct client_engine *engine = &request->session->engine;
     weft_list_append(&engine->open_requests, &request->link);
+    if (request->tensor) request->tensor->begun = true;
     if (!engine->failed) return true;
     client_request_complete(request, engine->failed, engine->failed_text);
     return false;

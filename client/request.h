@@ -81,8 +81,6 @@ void client_request_open(struct client_request *request);
 void client_request_send(struct client_request *request, void (*start)(struct weft_mail *mail));
 /* Engine: from start(): it is open now. false: the session has failed and the request was completed so. */
 bool client_request_opened(struct client_request *request);
-/* Engine: start() has run. One whose letter is still on its way is ended by it. */
-static inline bool client_request_begun(const struct client_request *request) { return request->link.next != &request->link; }
 /* Engine: the end. `text` may be NULL when status is WEFT_OK. */
 void client_request_complete(struct client_request *request, enum weft_status status, const char *text);
 /* Engine: what it waits for, one sentence. */

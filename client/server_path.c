@@ -423,9 +423,9 @@ static void advance(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     struct client_engine *engine = &tensor->session->engine;
-    if (op->kind == CLIENT_OP_NONE || op->in_transport > 0) return;
+    if (!tensor->begun || op->in_transport > 0) return;
     if (engine->failed) {
-        if (client_request_begun(op->request)) client_request_complete(op->request, engine->failed, engine->failed_text);
+        client_request_complete(op->request, engine->failed, engine->failed_text);
         return;
     }
     if (op->status < 0 || op->results_left > 0) return; /* a failed one ends with the session's fail letter */

@@ -373,6 +373,7 @@ void client_tensor_release(struct weft_tensor *tensor)
 {
     tensor->op.kind = CLIENT_OP_NONE;
     tensor->op.request = NULL;
+    tensor->begun = false;
     atomic_store_explicit(&tensor->busy, false, memory_order_release);
 }
 

@@ -110,7 +110,8 @@ struct weft_tensor {
     struct weft_mail batch_mail;
 
     /* the engine's */
-    struct client_tensor_op op;
+    struct client_tensor_op op;        /* a caller fills it in; the engine's once begun */
+    bool begun;                        /* the letter has come: one that is still on its way is ended by it */
     struct client_work work;
     struct weft_task task;
     struct client_group_op group_op;
