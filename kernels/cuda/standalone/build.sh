@@ -51,7 +51,7 @@ command -v "$nvcc" >/dev/null || [ ! -x /usr/local/cuda/bin/nvcc ] || nvcc=/usr/
 [ $on_host = yes ] || command -v "$nvcc" >/dev/null || refuse "there is no nvcc: install the CUDA toolkit, set NVCC, or say --on-host"
 
 # The flags are the library's: no contraction, so that the bits are (meson.build and kernels/meson.build).
-common="-std=c11 -O3 -D_GNU_SOURCE -ffp-contract=off -fno-strict-aliasing -fno-math-errno -Wall -Wextra -Werror -Wno-unused-parameter
+common="-std=c11 -O3 -D_GNU_SOURCE -ffp-contract=off -fno-strict-aliasing -fno-delete-null-pointer-checks -fno-math-errno -Wall -Wextra -Werror -Wno-unused-parameter
 -Wno-missing-field-initializers -Wno-clobbered -DWEFT_KERNELS_AVX2 -DWEFT_KERNELS_AVX512 -I. -Ibase/include -Iclient/include"
 [ "$(uname -m)" = x86_64 ] || common=$(printf '%s' "$common" | sed 's/-DWEFT_KERNELS_AVX2 -DWEFT_KERNELS_AVX512//')
 plain="-Itests/kernels/cuda/plain"
