@@ -107,14 +107,14 @@ static struct client_hosts *hosts_of_another(const struct weft_comm *comm)
 static bool find_hosts(struct weft_comm *comm)
 {
     struct weft_session *session = comm->session;
+    const struct client_hosts *all = session->engine.hosts;
     if ((comm->hosts = hosts_of_another(comm))) return true;
     uint32_t *host_of = weft_alloc_array(session->env, comm->ranks, sizeof *host_of);
-    comm->hosts = weft_alloc_zero(session->env, sizeof *comm->hosts + weft_plan_hosts_words(comm->ranks) * sizeof comm->hosts->memory[0]);
-    for (uint32_t rank = 0; host_of && rank < comm->ranks; rank++) host_of[rank] = session->engine.hosts.host[comm->members[rank]];
+    comm->hosts = client_hosts_alloc(session, comm->ranks);
+    for (uint32_t rank = 0; host_of && rank < comm->ranks; rank++) host_of[rank] = all->plan.host[comm->members[rank]];
     bool room = host_of && comm->hosts;
-    if (comm->hosts) atomic_init(&comm->hosts->users, 1);
-    if (room) weft_plan_hosts_make(host_of, comm->ranks, comm->hosts->memory, &comm->hosts->hosts);
-    if (room) room = client_hosts_follow_some(session, comm->members, comm->ranks, comm->hosts->memory, &comm->hosts->hosts);
+    if (room) weft_plan_hosts_make(host_of, comm->ranks, comm->hosts->memory, &comm->hosts->plan);
+    if (room) room = client_hosts_follow_some(session, comm->members, comm->ranks, comm->hosts->memory, &comm->hosts->plan);
     weft_free_bytes(session->env, host_of);
     return room;
 }
@@ -136,7 +136,7 @@ static enum weft_status create_group(struct weft_comm *comm)
     options.ranks = comm->ranks;
     options.endpoint_ids = ids;
     options.group_id = comm->id;
-    options.hosts = &comm->hosts->hosts;
+    options.hosts = &comm->hosts->plan;
     options.cost = weft_group_cost(session->engine.group); /* of the worst link of all: the same on all its ranks */
     options.share = session->engine.group; /* memory does not grow with the number of groups */
     options.describe = describe_rank;

@@ -11,13 +11,6 @@
 #include "collective/collective.h"
 #include "weft/weft.h"
 
-/* Who of a group's ranks shares a host: as much for each rank as all else that a group of one host keeps of it. */
-struct client_hosts {
-    _Atomic uint32_t users;
-    struct weft_plan_hosts hosts;  /* points into: */
-    uint32_t memory[];
-};
-
 struct weft_comm {
     struct weft_session *session;
     struct weft_list session_link; /* session->comms; the caller's */

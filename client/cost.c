@@ -61,7 +61,7 @@ static const char *host_name(const Weft__Control__Roster *roster, uint32_t rank)
  * hosts count. */
 static ProtobufCBinaryData ring_of(struct weft_session *session, const struct weft_link_table *table, const Weft__Control__Roster *roster)
 {
-    const struct weft_plan_hosts *hosts = &session->engine.hosts;
+    const struct weft_plan_hosts *hosts = &atomic_load(&session->engine.hosts)->plan;
     ProtobufCBinaryData ring = {0, NULL};
     if (hosts->count > WEFT_LINK_RING_HOSTS_MAX) return ring;
     uint32_t *words = weft_alloc_array(session->env, hosts->count, 3 * sizeof *words), *order = words + hosts->count, *speeds = order + hosts->count;
@@ -71,7 +71,7 @@ static ProtobufCBinaryData ring_of(struct weft_session *session, const struct we
     if (!known || weft_link_ring_among(table, words, hosts->count, WEIGHED_BYTES, order, speeds) < 0) weft_free_bytes(session->env, out);
     else ring = (ProtobufCBinaryData){hosts->count * WEFT_RING_HOST_BYTES, out};
     for (uint32_t i = 0; i < ring.len / WEFT_RING_HOST_BYTES; i++, out += WEFT_RING_HOST_BYTES) {
-        put_le64(out, session->engine.host_keys[hosts->members[hosts->first[order[i]]]]);
+        put_le64(out, atomic_load(&session->engine.hosts)->keys[hosts->members[hosts->first[order[i]]]]);
         put_le32(out + 8, speeds[order[i]]);
     }
     weft_free_bytes(session->env, words);

@@ -481,7 +481,7 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     options.rank = session->rank;
     options.ranks = session->ranks;
     options.endpoint_ids = ids;
-    options.hosts = &session->engine.hosts;
+    options.hosts = &atomic_load(&session->engine.hosts)->plan;
     options.group_id = CLIENT_GROUP_ID;
     options.gone_later = session->elastic; /* lost again: the coordinator says so; left in order: it may be needed no more */
     options.retune = client_plans_retune(session);
@@ -623,17 +623,17 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
 }
 
 /* What a halted engine leaves behind may still be read or written by a peer: it stays, and stays findable. */
-static void keep_for_good(struct weft_env *env, struct weft_transport *transport, struct weft_group *group, uint32_t *hosts_memory)
+static void keep_for_good(struct weft_env *env, struct weft_transport *transport, struct weft_group *group, struct client_hosts *hosts)
 {
     static struct kept {
         struct weft_transport *transport;
         struct weft_group *group;
-        uint32_t *hosts_memory; /* what the group's hosts point into */
+        struct client_hosts *hosts; /* which the group points into */
         struct kept *next;
     } *_Atomic all;
     struct kept *kept = weft_alloc_zero(env, sizeof *kept);
     if (!kept) return;
-    *kept = (struct kept){transport, group, hosts_memory, atomic_load(&all)};
+    *kept = (struct kept){transport, group, hosts, atomic_load(&all)};
     while (!atomic_compare_exchange_weak(&all, &kept->next, kept)) {}
 }
 
@@ -641,7 +641,7 @@ void client_engine_free(struct weft_session *session)
 {
     struct client_engine *engine = &session->engine;
     if (engine->halted) {
-        keep_for_good(session->env, engine->transport, engine->group, engine->hosts_memory);
+        keep_for_good(session->env, engine->transport, engine->group, engine->hosts);
         struct weft_list *node, *spare;
         weft_list_foreach(node, spare, &engine->comms)
             keep_for_good(session->env, engine->transport, weft_container_of(node, struct weft_comm, engine_link)->group, NULL);
@@ -649,9 +649,9 @@ void client_engine_free(struct weft_session *session)
         client_comms_leave(session);
         weft_group_free(engine->group);
         weft_transport_free(engine->transport); /* closes it too, when that was not done yet */
-        weft_free_bytes(session->env, engine->hosts_memory);
-        engine->hosts_memory = NULL;
+        client_hosts_free(session);
     }
+    engine->hosts = NULL;
     weft_event_ring_free(engine->events);
     weft_recorder_free(engine->recorder);
     weft_loop_free(engine->loop);

@@ -50,15 +50,22 @@ struct client_question {
     _Atomic int state; /* 0 free, 1 asked, 2 answered */
 };
 
+/* Who of a group's ranks shares a host: as much for each rank as all else that a group of one host keeps of it. */
+struct client_hosts {
+    _Atomic uint32_t users;
+    struct client_hosts *before;   /* of the ranks of earlier epochs: the group of one may point there until the next one is made */
+    uint64_t *keys;                /* (ranks,) owned; of a rank: made of its host's name. NULL: of some of the ranks */
+    struct weft_plan_hosts plan;   /* points into: */
+    uint32_t memory[];
+};
+
 #define CLIENT_TENSOR_BUCKETS 256u
 
 struct client_engine {
     struct weft_loop *loop;             /* owned */
     struct weft_transport *transport;   /* owned */
     struct weft_group *group;           /* owned */
-    struct weft_plan_hosts hosts;       /* of the ranks, for the group */
-    uint32_t *hosts_memory;             /* owned; what `hosts` points into */
-    uint64_t *host_keys;                /* (ranks,) owned; of a rank: made of its host's name */
+    _Atomic(struct client_hosts *) hosts; /* owned; of the ranks, for the group */
     struct weft_event_ring *events;     /* owned; dumped by any thread */
     size_t shards_eager_bytes;          /* the least of all shards; 0: none. Set before the engine runs */
     struct weft_recorder *recorder;     /* owned; dumped by any thread */

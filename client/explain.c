@@ -37,7 +37,7 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
     size_t elem_bytes = weft_dtype_bytes(dtype);
     struct weft_plan_question question = {
         .kind = kind, .ranks = session->ranks, .bytes = count * elem_bytes, .elem_bytes = elem_bytes,
-        .wide_bytes = narrow ? sizeof(float) : elem_bytes, .told = session->plans[kind], .cost = &engine->explain_cost, .hosts = &engine->hosts,
+        .wide_bytes = narrow ? sizeof(float) : elem_bytes, .told = session->plans[kind], .cost = &engine->explain_cost, .hosts = &atomic_load(&engine->hosts)->plan,
         .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"),
         .window = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight"),
     };

@@ -42,20 +42,42 @@ static uint64_t key_of(const char *name)
     return key;
 }
 
+struct client_hosts *client_hosts_alloc(struct weft_session *session, uint32_t ranks)
+{
+    struct client_hosts *hosts =
+        weft_alloc_zero(session->env, sizeof *hosts + weft_plan_hosts_words(ranks) * sizeof hosts->memory[0]);
+    if (hosts) atomic_init(&hosts->users, 1);
+    return hosts;
+}
+
+static void hosts_free(struct weft_env *env, struct client_hosts *hosts)
+{
+    while (hosts) {
+        struct client_hosts *before = hosts->before;
+        weft_free_bytes(env, hosts->keys);
+        weft_free_bytes(env, hosts);
+        hosts = before;
+    }
+}
+
+void client_hosts_free(struct weft_session *session) { hosts_free(session->env, session->engine.hosts); }
+
 enum weft_status client_hosts_find(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error)
 {
-    struct client_engine *engine = &session->engine;
     const char **names = weft_alloc_array(session->env, session->ranks, sizeof *names);
     uint32_t *host_of = weft_alloc_array(session->env, session->ranks, 2 * sizeof *host_of);
-    engine->hosts_memory = weft_alloc_array(session->env, weft_plan_hosts_words(session->ranks), sizeof *engine->hosts_memory);
-    weft_free_bytes(session->env, engine->host_keys);
-    engine->host_keys = weft_alloc_array(session->env, session->ranks, sizeof *engine->host_keys);
-    bool room = names && host_of && engine->hosts_memory && engine->host_keys;
+    struct client_hosts *hosts = client_hosts_alloc(session, session->ranks);
+    if (hosts) hosts->keys = weft_alloc_array(session->env, session->ranks, sizeof *hosts->keys);
+    bool room = names && host_of && hosts && hosts->keys;
     for (uint32_t rank = 0; room && rank < session->ranks; rank++) names[rank] = "";
     if (room) {
         number_hosts(session, roster, names, host_of);
-        weft_plan_hosts_make(host_of, session->ranks, engine->hosts_memory, &engine->hosts);
-        for (uint32_t rank = 0; rank < session->ranks; rank++) engine->host_keys[rank] = key_of(names[rank]);
+        weft_plan_hosts_make(host_of, session->ranks, hosts->memory, &hosts->plan);
+        for (uint32_t rank = 0; rank < session->ranks; rank++) hosts->keys[rank] = key_of(names[rank]);
+        hosts->before = session->engine.hosts;
+        session->engine.hosts = hosts;
+    } else {
+        hosts_free(session->env, hosts);
     }
     weft_free_bytes(session->env, names);
     weft_free_bytes(session->env, host_of);
@@ -92,7 +114,7 @@ bool client_hosts_follow_some(struct weft_session *session, const uint32_t *memb
     bool room = placed && order, speeds_known = true;
     for (uint32_t h = 0; room && h < hosts->count; h++) {
         uint32_t first = hosts->members[hosts->first[h]];
-        placed[h] = place_host(session, h, session->engine.host_keys[members ? members[first] : first]);
+        placed[h] = place_host(session, h, atomic_load(&session->engine.hosts)->keys[members ? members[first] : first]);
         speeds[h] = placed[h].speed;
         speeds_known &= speeds[h] > 0;
     }
@@ -108,7 +130,7 @@ bool client_hosts_follow_some(struct weft_session *session, const uint32_t *memb
 
 enum weft_status client_hosts_follow(struct weft_session *session, struct weft_error *error)
 {
-    struct client_engine *engine = &session->engine;
-    if (client_hosts_follow_some(session, NULL, session->ranks, engine->hosts_memory, &engine->hosts)) return WEFT_OK;
-    return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the links of %u hosts", engine->hosts.count);
+    struct client_hosts *hosts = session->engine.hosts;
+    if (client_hosts_follow_some(session, NULL, session->ranks, hosts->memory, &hosts->plan)) return WEFT_OK;
+    return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the links of %u hosts", hosts->plan.count);
 }

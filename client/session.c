@@ -212,7 +212,6 @@ static void free_session(struct weft_session *session)
     weft_free_bytes(env, session->engine.links_text);
     weft_free_bytes(env, session->step.all);
     weft_free_bytes(env, session->ring);
-    weft_free_bytes(env, session->engine.host_keys);
     client_settings_done(env, &session->settings);
     pthread_mutex_destroy(&session->failure.lock);
     pthread_mutex_destroy(&session->texts.lock);

@@ -227,9 +227,11 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
                                   bool *known_out, struct weft_error *error);
 enum weft_status client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost);
 
-/* hosts.c: which workers share a host, into engine.hosts; and, once Go has come, what was measured of their links: once for each
+/* hosts.c: which workers share a host, into engine.hosts, or an error and those of before; and, once Go has come, what was measured of their links: once for each
  * membership, before its first operation. */
 enum weft_status client_hosts_follow(struct weft_session *session, struct weft_error *error);
+struct client_hosts *client_hosts_alloc(struct weft_session *session, uint32_t ranks); /* zeroed, of one user; NULL: no memory */
+void client_hosts_free(struct weft_session *session); /* those of all epochs; the groups are gone */
 /* The same for some of the ranks: `hosts`, of memory, are theirs (members (ranks,), by rank of the session). False: no memory. */
 bool client_hosts_follow_some(struct weft_session *session, const uint32_t *members, uint32_t ranks, uint32_t *memory, struct weft_plan_hosts *hosts);
 enum weft_status client_hosts_find(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error);

@@ -49,9 +49,7 @@ static void rejoin_on_engine(struct weft_mail *mail)
         struct weft_group *before = engine->group; /* its memory serves the new one */
         enum weft_status status =
             client_members_renumber(session, shrunk->members, (uint32_t)shrunk->n_members, shrunk->epoch, &parting->rejoin_error);
-        uint32_t *hosts_before = engine->hosts_memory;
         if (status == WEFT_OK) status = client_hosts_find(session, session->control.roster->roster, &parting->rejoin_error);
-        if (engine->hosts_memory == hosts_before) hosts_before = NULL;
         if (status == WEFT_OK) status = client_hosts_follow(session, &parting->rejoin_error);
         if (status == WEFT_OK) status = client_engine_create_group(session, &parting->rejoin_error);
         if (status == WEFT_OK) { /* the old ones go after the new one has come: what its other ranks have sent waits only while there is any */
@@ -60,7 +58,6 @@ static void rejoin_on_engine(struct weft_mail *mail)
             weft_group_free(before);
             weft_group_set_cost(engine->group, &session->cost);
         }
-        weft_free_bytes(session->env, hosts_before);
         if (status == WEFT_OK && engine->parted_epoch == shrunk->epoch) {
             engine->parted = false;
             engine->failed = WEFT_OK;

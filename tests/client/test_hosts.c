@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/session.h"
+#include "tests/lib/fail_env.h"
 
 #define RANKS 12u
 #define KEY(host) ((uint64_t)(host) * 1000003 + 7) /* of a host's name */
@@ -15,6 +16,7 @@ struct bench {
     uint8_t ring[4 * RANKS * WEFT_RING_HOST_BYTES];
     uint32_t memory[9 * RANKS + 5];
     struct weft_plan_hosts hosts;
+    struct client_hosts all; /* of the session */
 };
 
 static void say(struct bench *b, uint32_t place, uint64_t key, uint32_t speed)
@@ -31,7 +33,8 @@ static void follow(struct bench *b, const uint32_t *host_of, const uint32_t *mem
     assert_true(weft_plan_hosts_words(ranks) <= sizeof b->memory / sizeof *b->memory);
     b->session.env = weft_env_system();
     b->session.ring = b->ring;
-    b->session.engine.host_keys = b->keys;
+    b->all.keys = b->keys;
+    b->session.engine.hosts = &b->all;
     for (uint32_t r = 0; r < RANKS; r++) b->keys[r] = KEY(host_of[r]);
     for (uint32_t r = 0; r < ranks; r++) of_members[r] = host_of[members ? members[r] : r];
     memset(b->memory, 0xee, sizeof b->memory);
@@ -124,9 +127,66 @@ static void any_ring(void **state)
     }
 }
 
+/* ---- no memory ---- */
+
+/* RANKS on two hosts by turns, as a coordinator lists them. */
+struct listed {
+    struct client_member members[RANKS];
+    Weft__Control__Member said[RANKS], *places[RANKS];
+    Weft__Control__Roster roster;
+};
+
+static void list(struct listed *listed)
+{
+    listed->roster = (Weft__Control__Roster)WEFT__CONTROL__ROSTER__INIT;
+    for (uint32_t i = 0; i < RANKS; i++) {
+        listed->members[i] = (struct client_member){.member = i, .index = i};
+        listed->said[i] = (Weft__Control__Member)WEFT__CONTROL__MEMBER__INIT;
+        listed->said[i].member = i;
+        listed->said[i].host = i % 2 ? "odd" : "even";
+        listed->places[i] = &listed->said[i];
+    }
+    listed->roster.n_members = RANKS;
+    listed->roster.members = listed->places;
+}
+
+/* Of all ranks; then some are lost, and there may be no memory for what is left: the group that there is goes by the tables of before. */
+static enum weft_status find_twice(struct weft_env *env, void *context)
+{
+    struct listed *listed = context;
+    struct weft_session session = {.env = env, .members = listed->members, .member_count = RANKS, .ranks = RANKS};
+    struct weft_error error = {0};
+    pthread_mutex_init(&session.control.lock, NULL);
+    enum weft_status status = client_hosts_find(&session, &listed->roster, &error);
+    struct client_hosts *first = session.engine.hosts;
+    if (status == WEFT_OK) {
+        session.ranks = 1;
+        status = client_hosts_find(&session, &listed->roster, &error);
+        if (status < 0) assert_ptr_equal(session.engine.hosts, first);
+        else assert_int_equal(atomic_load(&session.engine.hosts)->plan.count, 1);
+        assert_int_equal(first->plan.count, 2); /* and it is there still */
+        for (uint32_t i = 0; i < RANKS; i++) {
+            assert_int_equal(first->plan.host[i], i % 2);
+            assert_int_equal(first->keys[i], first->keys[i % 2]);
+        }
+    } else {
+        assert_null(first);
+    }
+    client_hosts_free(&session);
+    pthread_mutex_destroy(&session.control.lock);
+    return status;
+}
+
+static void without_memory_nothing_changes(void **state)
+{
+    static struct listed listed;
+    list(&listed);
+    check_failing_allocations(find_twice, &listed);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(groups_have_their_part), cmocka_unit_test(unknown_and_said_twice),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(without_memory_nothing_changes), cmocka_unit_test(groups_have_their_part), cmocka_unit_test(unknown_and_said_twice),
                                        cmocka_unit_test(speeds_far_apart), cmocka_unit_test(any_ring)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
