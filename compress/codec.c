@@ -113,9 +113,7 @@ void weft_codec_commit(struct weft_codec *codec)
 {
     WEFT_ASSERT(codec->done == 0 || codec->done == 2 * codec->rounds);
     if (codec->done != 0) {
-        float *old = codec->residual;
-        codec->residual = codec->shadow;
-        codec->shadow = old;
+        codec_swap(&codec->residual, &codec->shadow);
         if (codec->ops->commit) codec->ops->commit(codec);
     }
     codec->done = 0;

@@ -53,6 +53,14 @@ struct weft_codec {
     uint32_t done; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */
 };
 
+/* What a commit does with state and its shadow. */
+static inline void codec_swap(float **a, float **b)
+{
+    float *const kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
 /* What a saved state may not hold, and no residual may become: magnitudes from 2^120. */
 #define CODEC_TOO_LARGE 0x1p120
 #define CODEC_TOO_LARGE_BITS 0x7b800000u

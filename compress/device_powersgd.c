@@ -132,19 +132,12 @@ static enum weft_status finish(struct weft_codec *codec, float scale, float *out
     return WEFT_OK;
 }
 
-static void swap(float **a, float **b)
-{
-    float *const kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
 static void commit(struct weft_codec *codec)
 {
     struct device_powersgd *self = (struct device_powersgd *)codec;
     self->steps++;
-    swap(&self->owed_p, &self->basis);
-    swap(&self->owed_q, &self->last_q);
+    codec_swap(&self->owed_p, &self->basis);
+    codec_swap(&self->owed_q, &self->last_q);
     self->owes = true;
     powersgd_next_q(&codec->spec, &codec->shape, self->q_sum, self->steps, 0, self->q_begin);
 }

@@ -217,19 +217,12 @@ static void next_q(struct powersgd_codec *self, float *q, uint32_t iteration)
     powersgd_next_q(&self->base.spec, &self->base.shape, self->q_sum, self->steps, iteration, q);
 }
 
-static void swap(float **a, float **b)
-{
-    float *const kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
 static void commit(struct weft_codec *codec)
 {
     struct powersgd_codec *self = (struct powersgd_codec *)codec;
     self->steps++;
-    swap(&self->owed_p, &self->basis);
-    swap(&self->owed_q, &self->sent[codec->rounds - 1]);
+    codec_swap(&self->owed_p, &self->basis);
+    codec_swap(&self->owed_q, &self->sent[codec->rounds - 1]);
     self->owes = true;
     next_q(self, self->q, 0);
 }

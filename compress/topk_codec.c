@@ -235,9 +235,7 @@ static enum weft_status finish(struct weft_codec *codec, float scale, float *out
 static void commit(struct weft_codec *codec)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
-    float *const old = self->velocity;
-    self->velocity = self->velocity_shadow;
-    self->velocity_shadow = old;
+    codec_swap(&self->velocity, &self->velocity_shadow);
     self->steps++;
 }
 
