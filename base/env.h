@@ -80,5 +80,7 @@ int weft_error_set(struct weft_error *error, int status, const char *format, ...
 #define WEFT_MS(ms) ((uint64_t)(ms) * 1000000u)
 #define WEFT_SECONDS(s) ((uint64_t)(s) * 1000000000u)
 #define WEFT_NEVER UINT64_MAX
+/* A time and a duration; never stays never. */
+static inline uint64_t weft_later_ns(uint64_t from_ns, uint64_t by_ns) { return by_ns < WEFT_NEVER - from_ns ? from_ns + by_ns : WEFT_NEVER; }
 
 #endif

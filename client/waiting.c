@@ -5,8 +5,7 @@
 
 uint64_t client_deadline(struct weft_session *session, uint64_t duration_ns)
 {
-    uint64_t now_ns = weft_now_ns(session->env);
-    return duration_ns > WEFT_NEVER - now_ns ? WEFT_NEVER : now_ns + duration_ns;
+    return weft_later_ns(weft_now_ns(session->env), duration_ns);
 }
 
 enum weft_status client_wait_for(struct weft_session *session, client_fact_fn fact, void *context, uint64_t until_ns)

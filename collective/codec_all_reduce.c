@@ -333,8 +333,6 @@ static void say_why(struct codec_op *op)
     else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", trouble(op));
 }
 
-static uint64_t until(uint64_t now_ns, uint64_t later_ns) { return later_ns < WEFT_NEVER - now_ns ? now_ns + later_ns : WEFT_NEVER; }
-
 /* A device has work of this operation; nothing here waits for it. WEFT_ERR_NO_MEMORY: nobody will look. */
 static enum weft_status look_later(struct codec_op *op, bool first)
 {
@@ -486,7 +484,7 @@ enum weft_status weft_coll_codec_all_reduce_many(struct weft_group *group, const
     op->done = done;
     op->context = context;
     op->computed = WEFT_OK;
-    op->until_ns = until(weft_now_ns(group->env), deadline_ns ? deadline_ns : group->deadline_ns);
+    op->until_ns = weft_later_ns(weft_now_ns(group->env), deadline_ns ? deadline_ns : group->deadline_ns);
     uint64_t sequence = group->sequence;
     enum weft_status status = WEFT_OK;
     for (uint32_t round = 0; round < op->rounds && status == WEFT_OK; round++) status = prepare_round(op, round, deadline_ns, error);

@@ -238,7 +238,7 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
 static uint64_t due_ns(const struct weft_coll *coll)
 {
     uint64_t rank = coll->group->rank, later_ns = rank < 20000 ? rank * 10000 : WEFT_MS(200);
-    return coll->deadline_ns > WEFT_NEVER - later_ns ? WEFT_NEVER : coll->deadline_ns + later_ns;
+    return weft_later_ns(coll->deadline_ns, later_ns);
 }
 
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)

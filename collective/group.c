@@ -79,7 +79,7 @@ static void forgive_gap(struct weft_group *group, uint64_t now_ns)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        coll->deadline_ns = coll->deadline_ns > WEFT_NEVER - gap_ns ? WEFT_NEVER : coll->deadline_ns + gap_ns;
+        coll->deadline_ns = weft_later_ns(coll->deadline_ns, gap_ns);
         coll->posted_ns += gap_ns;
     }
     if (group->verdict != VERDICT_NONE) group->verdict_until_ns += gap_ns;

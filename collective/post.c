@@ -402,8 +402,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->elem_bytes = untyped(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
     coll->sequence = coll->pairwise ? WEFT_COLL_SEQUENCE_PAIR : group->sequence;
     coll->posted_ns = args->posted_ns ? args->posted_ns : weft_now_ns(group->env);
-    uint64_t deadline_ns = args->deadline_ns ? args->deadline_ns : group->deadline_ns;
-    coll->deadline_ns = deadline_ns < WEFT_NEVER - coll->posted_ns ? coll->posted_ns + deadline_ns : WEFT_NEVER;
+    coll->deadline_ns = weft_later_ns(coll->posted_ns, args->deadline_ns ? args->deadline_ns : group->deadline_ns);
     coll->warned = false;
     coll->plan_ended = false;
     coll->head = coll->tail = 0;
