@@ -54,6 +54,14 @@ struct weft_memory_ops {
     enum weft_status (*zero)(void *memory, size_t bytes, void *stream, struct weft_error *error);
 };
 
+/* Events are polled: how long until the next look at devices on which nothing has come for so long. An eighth of that, so that a look is
+ * late by an eighth at most; 20 us to 1 ms. */
+static inline uint64_t weft_memory_look_ns(uint64_t quiet_ns)
+{
+    const uint64_t least_ns = WEFT_MS(1) / 50, pause_ns = quiet_ns / 8;
+    return pause_ns < least_ns ? least_ns : pause_ns > WEFT_MS(1) ? WEFT_MS(1) : pause_ns;
+}
+
 /* The operations of a kind. WEFT_ERR_UNSUPPORTED: the device's runtime or a device is missing; the text says what and where
  * it was looked for. WEFT_ERR_INVALID: `kind` is host memory, which needs none, or no kind at all. The first call may load
  * the runtime, and so read files; its answer is kept for life. */

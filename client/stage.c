@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory_kind.h"
 #include "client/call.h"
 #include "client/coding.h"
 #include "client/comm.h"
@@ -20,8 +21,6 @@
 #include "transport/transport.h"
 
 #define WINDOWS 3u
-#define LOOK_NS_MIN (WEFT_MS(1) / 50)
-#define LOOK_NS_MAX WEFT_MS(1)
 #define LEAVE_NS WEFT_SECONDS(1)
 
 struct client_device {
@@ -474,7 +473,7 @@ static void look_soon(struct weft_session *session)
     struct client_staging *staging = &session->staging;
     if (weft_timer_running(&staging->timer)) return;
     staging->quiet_since_ns = weft_now_ns(session->env);
-    weft_timer_start(session->engine.loop, &staging->timer, staging->quiet_since_ns + LOOK_NS_MIN);
+    weft_timer_start(session->engine.loop, &staging->timer, staging->quiet_since_ns + weft_memory_look_ns(0));
 }
 
 /* WEFT_OK: nothing of the device's touches its windows any more. With the device current. */
@@ -548,10 +547,7 @@ static void look(struct weft_timer *timer)
     const bool came = take_landed(session) || posted != posted_before;
     staging->quiet_since_ns = came ? now_ns : quiet_since_ns; /* those who still wait have asked for a look, as if they had just begun */
     if (!waiting && weft_list_empty(&staging->landing)) return;
-    uint64_t pause_ns = (now_ns - staging->quiet_since_ns) / 8;
-    if (pause_ns < LOOK_NS_MIN) pause_ns = LOOK_NS_MIN;
-    if (pause_ns > LOOK_NS_MAX) pause_ns = LOOK_NS_MAX;
-    weft_timer_start(session->engine.loop, timer, now_ns + pause_ns);
+    weft_timer_start(session->engine.loop, timer, now_ns + weft_memory_look_ns(now_ns - staging->quiet_since_ns));
 }
 
 void client_stage_opened(struct client_request *request)

@@ -23,14 +23,12 @@
  * A codec on a device (weft_codec_create_on) answers an encode with WEFT_IN_PROGRESS until its bytes have come. The operation then
  * stays in group->computing and looks again by a timer, soon at first, then after an eighth of the time that it has waited; an
  * encode that was done before gives its bytes again, so the arithmetic is simply called again when all are there. */
+#include "base/memory_kind.h"
 #include "collective/codec_shared.h"
 #include "collective/internal.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define LOOK_NS_MIN (WEFT_MS(1) / 50)
-#define LOOK_NS_MAX WEFT_MS(1)
 
 struct codec_op {
     struct weft_group *group;
@@ -339,10 +337,7 @@ static enum weft_status look_later(struct codec_op *op, bool first)
     struct weft_group *group = op->group;
     const uint64_t now_ns = weft_now_ns(group->env);
     if (first) op->quiet_since_ns = now_ns;
-    uint64_t pause_ns = (now_ns - op->quiet_since_ns) / 8;
-    if (pause_ns < LOOK_NS_MIN) pause_ns = LOOK_NS_MIN;
-    if (pause_ns > LOOK_NS_MAX) pause_ns = LOOK_NS_MAX;
-    WEFT_TRY(weft_timer_start(group->loop, &op->timer, now_ns + pause_ns));
+    WEFT_TRY(weft_timer_start(group->loop, &op->timer, now_ns + weft_memory_look_ns(now_ns - op->quiet_since_ns)));
     weft_list_append(&group->computing, &op->link);
     return WEFT_OK;
 }
