@@ -462,7 +462,7 @@ struct limit {
 
 static uint64_t limit_of(struct limit *limit, uint64_t now_ns)
 {
-    if (limit->until_ns == 0) limit->until_ns = limit->timeout_ns < WEFT_NEVER - now_ns ? now_ns + limit->timeout_ns : WEFT_NEVER;
+    if (limit->until_ns == 0) limit->until_ns = weft_later_ns(now_ns, limit->timeout_ns);
     return limit->until_ns;
 }
 

@@ -55,7 +55,7 @@ static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
 
 static uint64_t deadline_after(const struct weft_shard_engine *engine, uint64_t since_ns)
 {
-    return since_ns > WEFT_NEVER - 1 - engine->round_deadline_ns ? WEFT_NEVER : since_ns + engine->round_deadline_ns;
+    return weft_later_ns(since_ns, engine->round_deadline_ns);
 }
 
 void shard_engine_watch_deadlines(struct weft_shard_engine *engine)
