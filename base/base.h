@@ -7,6 +7,7 @@
 #include "base/config.h"
 #include "base/env.h"
 #include "base/event_ring.h"
+#include "base/fnv.h"
 #include "base/hmac.h"
 #include "base/json_text.h"
 #include "base/launcher.h"

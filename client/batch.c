@@ -133,7 +133,7 @@ static struct client_bucket *bucket_take(struct weft_session *session)
     bucket->session = session;
     bucket->first = NULL;
     bucket->count = 0;
-    bucket->signature = 0xcbf29ce484222325ull;
+    bucket->signature = WEFT_FNV_BASIS;
     return bucket;
 }
 
@@ -182,7 +182,7 @@ static void bucket_add(struct client_bucket *bucket, struct client_request *requ
     weft_list_init(&request->op.link);
     weft_list_append(&bucket->calls, &request->op.link);
     bucket->count += request->count;
-    bucket->signature = (bucket->signature ^ request->count) * 0x100000001b3ull + 1;
+    bucket->signature = weft_fnv(bucket->signature, request->count) + 1;
 }
 
 /* ---- on the engine ---- */

@@ -37,9 +37,7 @@ static void number_hosts(struct weft_session *session, const Weft__Control__Rost
 /* FNV-1a: what LinkCost.ring calls a host by. */
 static uint64_t key_of(const char *name)
 {
-    uint64_t key = 0xcbf29ce484222325ull;
-    for (; *name; name++) key = (key ^ (uint8_t)*name) * 0x100000001b3ull;
-    return key;
+    return weft_fnv_bytes(WEFT_FNV_BASIS, name, strlen(name));
 }
 
 struct client_hosts *client_hosts_alloc(struct weft_session *session, uint32_t ranks)

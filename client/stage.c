@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/memory_kind.h"
 #include "client/call.h"
 #include "client/coding.h"
 #include "client/comm.h"

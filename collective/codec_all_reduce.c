@@ -23,7 +23,6 @@
  * A codec on a device (weft_codec_create_on) answers an encode with WEFT_IN_PROGRESS until its bytes have come. The operation then
  * stays in group->computing and looks again by a timer, soon at first, then after an eighth of the time that it has waited; an
  * encode that was done before gives its bytes again, so the arithmetic is simply called again when all are there. */
-#include "base/memory_kind.h"
 #include "collective/codec_shared.h"
 #include "collective/internal.h"
 

@@ -110,7 +110,7 @@ void weft_plan_hosts_follow(struct weft_plan_hosts *hosts, uint32_t *memory, uin
 {
     uint32_t *round = memory + 3 * (size_t)ranks, *turn = round + ranks, *speeds = turn + ranks;
     uint32_t *shares = speeds + 2 * (size_t)ranks + 1, *lane_shares = shares + ranks + 2;
-    uint64_t number = 0xcbf29ce484222325ull;
+    uint64_t number = WEFT_FNV_BASIS;
     hosts->rails = links->rails;
     if (links->order) go_round(hosts, round, turn, links->order);
     if (links->speeds && !are_alike(links->speeds, hosts->count)) {
@@ -128,9 +128,9 @@ void weft_plan_hosts_follow(struct weft_plan_hosts *hosts, uint32_t *memory, uin
         hosts->lane_shares = lane_shares;
     }
     for (uint32_t r = 0; r < ranks; r++) {
-        number = (number ^ round[r]) * 0x100000001b3ull;
-        if (hosts->shares) number = (number ^ shares[r + 1]) * 0x100000001b3ull;
+        number = weft_fnv(number, round[r]);
+        if (hosts->shares) number = weft_fnv(number, shares[r + 1]);
     }
-    for (uint32_t l = 0; hosts->lane_shares && l < hosts->lanes; l++) number = (number ^ lane_shares[l + 1]) * 0x100000001b3ull;
+    for (uint32_t l = 0; hosts->lane_shares && l < hosts->lanes; l++) number = weft_fnv(number, lane_shares[l + 1]);
     hosts->number = hosts->rising && !hosts->shares && !hosts->lane_shares ? 0 : number;
 }

@@ -376,9 +376,9 @@ static uint64_t cuts_number(const struct weft_group *group, const struct weft_co
     uint64_t links = group->hosts && follows_links(plan) ? group->hosts->number : 0;
     if (args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return args->unequal;
     if (!args->counts) return links;
-    uint64_t number = 0xcbf29ce484222325ull ^ links;
+    uint64_t number = WEFT_FNV_BASIS ^ links;
     for (uint32_t r = 0; r < group->ranks && args->kind != WEFT_COLL_ALL_TO_ALL; r++)
-        number = (number ^ args->counts[r]) * 0x100000001b3ull + r;
+        number = weft_fnv(number, args->counts[r]) + r;
     return number;
 }
 

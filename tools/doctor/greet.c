@@ -96,10 +96,8 @@ static uint32_t mtu_of(int fd, const char *device)
 static uint64_t kernel_number(void)
 {
     char text[64];
-    uint64_t hash = 0xcbf29ce484222325ull;
     if (!machine_text("", "/proc/sys/kernel/random/boot_id", text, sizeof text)) return 0;
-    for (const char *at = text; *at; at++) hash = (hash ^ (uint8_t)*at) * 0x100000001b3ull;
-    return hash;
+    return weft_fnv_bytes(WEFT_FNV_BASIS, text, strlen(text));
 }
 
 void greet_describe(int fd, struct greet_about *about)

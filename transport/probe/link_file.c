@@ -66,8 +66,7 @@ enum weft_status weft_link_table_save(const struct weft_link_table *table, const
 
 static uint64_t mix(uint64_t hash, const char *text)
 {
-    for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
-    return (hash ^ 0xff) * 0x100000001b3ull;
+    return weft_fnv(weft_fnv_bytes(hash, text, strlen(text)), 0xff); /* no text goes on where another ended */
 }
 
 static uint64_t mix_file(uint64_t hash, const char *root, const char *path, const char *first_words)
@@ -96,7 +95,7 @@ static uint64_t mix_devices(uint64_t hash, const char *root)
         struct stat about;
         if (entry->d_name[0] == '.' || strlen(entry->d_name) > 64) continue;
         if (snprintf(path, sizeof path, "%s/sys/class/net/%s/device", root, entry->d_name) >= (int)sizeof path || stat(path, &about) != 0) continue;
-        uint64_t device = mix(0xcbf29ce484222325ull, entry->d_name);
+        uint64_t device = mix(WEFT_FNV_BASIS, entry->d_name);
         for (size_t i = 0; i < 3; i++) {
             snprintf(path, sizeof path, "/sys/class/net/%s/%s", entry->d_name, facts[i]);
             device = mix_file(device, root, path, NULL);
@@ -111,7 +110,7 @@ static uint64_t mix_devices(uint64_t hash, const char *root)
 uint64_t weft_host_fingerprint(const char *root)
 {
     if (strcmp(root, "/") == 0) root = "";
-    uint64_t hash = mix(0xcbf29ce484222325ull, "weft links 1");
+    uint64_t hash = mix(WEFT_FNV_BASIS, "weft links 1");
     hash = mix_file(hash, root, "/proc/sys/kernel/hostname", NULL);
     hash = mix_file(hash, root, "/etc/machine-id", NULL);
     hash = mix_file(hash, root, "/proc/meminfo", "MemTotal:");

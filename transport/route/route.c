@@ -84,8 +84,7 @@ static enum weft_status read_settings(struct settings *settings, const char *tex
 
 static uint64_t hash(const void *data, size_t bytes)
 {
-    uint64_t sum = 0xcbf29ce484222325ull;
-    for (size_t i = 0; i < bytes; i++) sum = (sum ^ ((const uint8_t *)data)[i]) * 0x100000001b3ull;
+    const uint64_t sum = weft_fnv_bytes(WEFT_FNV_BASIS, data, bytes);
     return sum ? sum : 1;
 }
 

@@ -16,10 +16,10 @@ const char *const route_kind_names[ROUTE_KINDS] = {"shm", "verbs", "ucx"};
 
 static uint32_t check_of(const uint8_t *data, size_t bytes)
 {
-    uint64_t sum = 0xcbf29ce484222325ull;
+    uint64_t sum = WEFT_FNV_BASIS;
     for (size_t i = 0; i < bytes; i++) {
         if ((i >= 8 && i < 12) || (i >= 52 && i < 56)) continue;
-        sum = (sum ^ data[i]) * 0x100000001b3ull;
+        sum = weft_fnv(sum, data[i]);
     }
     return (uint32_t)(sum >> 16);
 }

@@ -32,13 +32,6 @@ struct parameters {
     uint64_t probe_address, probe;
 };
 
-static uint64_t hash(uint64_t sum, const void *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) sum = (sum ^ ((const uint8_t *)data)[i]) * 0x100000001b3ull;
-    return sum;
-}
-#define HASH_START 0xcbf29ce484222325ull
-
 static uint64_t host_hash(void)
 {
     char text[64] = {0};
@@ -46,14 +39,14 @@ static uint64_t host_hash(void)
     if (fd < 0) return 0;
     ssize_t bytes = read(fd, text, sizeof text);
     close(fd);
-    return bytes > 0 ? hash(HASH_START, text, (size_t)bytes) : 0;
+    return bytes > 0 ? weft_fnv_bytes(WEFT_FNV_BASIS, text, (size_t)bytes) : 0;
 }
 
 static uint32_t address_check(const struct address *head, const uint8_t *rest, size_t bytes)
 {
-    uint64_t sum = hash(HASH_START, &head->bytes, sizeof head->bytes); /* the other words are compared one by one */
-    sum = hash(sum, &head->host, sizeof head->host);
-    return (uint32_t)(hash(sum, rest, bytes) >> 16);
+    uint64_t sum = weft_fnv_bytes(WEFT_FNV_BASIS, &head->bytes, sizeof head->bytes); /* the other words are compared one by one */
+    sum = weft_fnv_bytes(sum, &head->host, sizeof head->host);
+    return (uint32_t)(weft_fnv_bytes(sum, rest, bytes) >> 16);
 }
 
 enum weft_status shm_address_make(struct shm_endpoint *endpoint)

@@ -22,10 +22,7 @@ struct key {
 
 static uint64_t key_check(const struct key *key)
 {
-    uint64_t sum = 0xcbf29ce484222325ull;
-    const uint8_t *bytes = (const uint8_t *)key;
-    for (size_t i = 0; i < offsetof(struct key, check); i++) sum = (sum ^ bytes[i]) * 0x100000001b3ull;
-    return sum;
+    return weft_fnv_bytes(WEFT_FNV_BASIS, key, offsetof(struct key, check));
 }
 
 /* ---- the owner ---- */
