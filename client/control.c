@@ -110,16 +110,30 @@ static void send_now(struct weft_session *session, const Weft__Control__Control 
                     session->settings.port, weft_status_text(status));
 }
 
-static void send_heartbeat(void *context)
+/* answer: to the coordinator's roll call of that number; 0: it has not asked. */
+static void say_alive(struct weft_session *session, uint32_t answer)
 {
-    struct weft_session *session = context;
     if (!session->control.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     body.time_ns = weft_now_ns(session->env);
+    body.answer = answer;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &body;
     send_now(session, &message);
+}
+
+static void send_heartbeat(void *context) { say_alive(context, 0); }
+
+void client_control_ask_all(struct weft_session *session)
+{
+    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.time_ns = weft_now_ns(session->env);
+    body.ask = 1;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &body;
+    (void)post_letter(session, &message, false); /* not asked: its silence tells, later */
 }
 
 void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint64_t hash)
@@ -334,6 +348,9 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         take_abort(session, message->abort);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+        if (message->heartbeat->ask) say_alive(session, message->heartbeat->ask);
+        if (message->heartbeat->answer) client_engine_all_live(session);
+        return false;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED:
         return false;
     default:

@@ -43,6 +43,8 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
 void client_control_stop(struct weft_session *session);
 /* Any thread: pack and queue one message for the coordinator. */
 enum weft_status client_control_send(struct weft_session *session, const Weft__Control__Control *message);
+/* Any thread: this rank has lost another; do all live? Answered, by client_engine_all_live, only where they do. */
+void client_control_ask_all(struct weft_session *session);
 /* Any thread: the failure of this session, as an Abort for everybody. */
 void client_control_send_abort(struct weft_session *session, enum weft_status status, const char *text);
 /* Net thread: this worker's hash of a tensor's weights after a step, for the shard to compare. */

@@ -29,8 +29,9 @@
 #define DEADLINE_SLACK_NS WEFT_MS(1750)
 #define LENGTHS_PER_OPERATION 64u    /* of unequal pieces, on the mean, where calls are recorded to be repeated */
 #define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken; in an elastic job it may go on without
-                                      * whoever it is, so as long as the coordinator needs to find that out (session->silence_ns), but
-                                      * not where a rank has left in order: the coordinator knows that, and no word about it will come */
+                                      * whoever it is, so as long as the coordinator needs to find that out (session->silence_ns), or
+                                      * until it says that all live; but not where a rank has left in order: the coordinator knows that,
+                                      * and no word about it will come */
 
 /* ---- computations ---- */
 
@@ -150,8 +151,29 @@ void client_engine_suspect(struct weft_session *session, const char *format, ...
 {
     va_list arguments;
     va_start(arguments, format);
+    const bool first = session->engine.suspicion.status == WEFT_OK;
     suspect(session, session->elastic ? session->silence_ns : VERDICT_NS, format, arguments);
     va_end(arguments);
+    if (session->elastic && first && session->engine.suspicion.status < 0) client_control_ask_all(session);
+}
+
+/* It is the link, then. A process that died after it had answered is still lost in a moment. */
+static void all_live_on_engine(struct weft_mail *mail)
+{
+    struct client_engine *engine = weft_container_of(mail, struct client_engine, all_live_mail);
+    struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
+    atomic_store(&engine->all_live_sent, false);
+    if (engine->failed || engine->suspicion.status == WEFT_OK) return;
+    const size_t used = strlen(engine->suspicion.text);
+    snprintf(engine->suspicion.text + used, sizeof engine->suspicion.text - used, "; all ranks answer the coordinator: the link between two of them is broken");
+    if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, VERDICT_NS)) < 0) verdict_overdue(&engine->verdict_timer);
+}
+
+void client_engine_all_live(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    engine->all_live_mail.fn = all_live_on_engine;
+    if (!atomic_exchange(&engine->all_live_sent, true)) weft_loop_post(engine->loop, &engine->all_live_mail);
 }
 
 static void miss_leaver(struct weft_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));

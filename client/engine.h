@@ -94,6 +94,8 @@ struct client_engine {
     uint64_t encode_ns, requests_done, left_bytes; /* left_bytes: moved in memory by groups that are gone */
 
     struct weft_mail fail_mail;
+    struct weft_mail all_live_mail;     /* the net thread's, unless sent */
+    _Atomic bool all_live_sent;
     _Atomic bool leaving;               /* set before the fail letter: the session ends in order, nothing is open */
     struct client_question stats_question, describe_question, links_question, explain_question;
     enum weft_coll_kind explain_kind;
@@ -136,8 +138,11 @@ void client_engine_group_op_done(void *context, enum weft_status status, const c
  * session's own status, when the engine ends. */
 void client_engine_group_op_failed(struct client_group_op *op, enum weft_status status, const char *text);
 /* A connection broke. The coordinator knows better who is lost, or who aborted, and says so within milliseconds: give it
- * half a second before this rank's own view becomes the session's failure. */
+ * half a second before this rank's own view becomes the session's failure. In an elastic job it is asked whether all live, and given
+ * the time in which it finds a silent machine, unless they do. */
 void client_engine_suspect(struct weft_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Net thread: the coordinator has heard from all ranks since this one asked (client_control_ask_all). */
+void client_engine_all_live(struct weft_session *session);
 /* The transport had no room: resend the queued chunks in a moment. */
 void client_engine_retry_soon(struct weft_session *session);
 void client_engine_queue_work(struct weft_session *session, struct client_work *work);

@@ -650,6 +650,7 @@ static void leave_from(struct weft_coordinator *coordinator, struct coordinator_
     }
     coordinator_check_left(coordinator);
     coordinator_shrink_check(coordinator);
+    coordinator_roll_check(coordinator);
     if (coordinator->state == COORDINATOR_ENDED) return;
     if (workers_done && all_shards_left(coordinator)) end(coordinator, WEFT_OK, "");
 }
@@ -664,7 +665,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     if (member->state >= MEMBER_LEFT || coordinator->state == COORDINATOR_ENDED) return; /* still draining: nothing counts */
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER, running = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     switch (message->body_case) {
-    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: coordinator_heartbeat(coordinator, member, message->heartbeat); return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS: endpoints_from(coordinator, member, message->endpoints); break;
     case WEFT__CONTROL__CONTROL__BODY_READY: ready_from(coordinator, member, message->ready); break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARE:

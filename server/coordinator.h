@@ -44,6 +44,8 @@ struct coordinator_member {
     uint32_t place;          /* workers: their order; ranks follow it without gaps */
     bool newcomer;           /* workers: waits to be let in at the end of a step */
     uint32_t joined;         /* workers: 0, or it is out of data; larger: later */
+    uint32_t roll_awaited;   /* workers: it has asked whether all live, and this roll call will say; 0: it has not */
+    uint32_t roll_answered;  /* workers: the last one it has answered */
 };
 
 enum coordinator_connection_state { CONNECTION_NEW = 1, CONNECTION_MEMBER, CONNECTION_OBSERVER, CONNECTION_CLOSING };
@@ -100,6 +102,8 @@ struct weft_coordinator {
     uint64_t shrink_began_ns;
     uint64_t committed;      /* the last step that was found good on all, for ever */
     uint32_t join_count;     /* numbers members' `joined` */
+    uint32_t roll;           /* number of the last roll call */
+    bool roll_open;          /* not all have answered it */
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_room;
@@ -144,6 +148,12 @@ void coordinator_grow(struct weft_coordinator *coordinator);
 uint32_t coordinator_waiting(const struct weft_coordinator *coordinator); /* newcomers */
 void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
 uint32_t coordinator_staying(const struct weft_coordinator *coordinator); /* workers that have neither left nor been lost */
+bool coordinator_stays(const struct coordinator_member *member);          /* one of those */
+
+/* coordinator_roll.c: do all live? */
+void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordinator_member *member, const Weft__Control__Heartbeat *heartbeat);
+void coordinator_roll_check(struct weft_coordinator *coordinator); /* one fewer to wait for */
+void coordinator_roll_drop(struct weft_coordinator *coordinator);  /* members have been lost, or have come */
 
 /* coordinator_declare.c */
 enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator); /* at the roster */

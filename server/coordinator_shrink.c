@@ -22,7 +22,7 @@
 
 #include <stdio.h>
 
-static bool stays(const struct coordinator_member *member)
+bool coordinator_stays(const struct coordinator_member *member)
 {
     return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->state < MEMBER_LEFT && !member->newcomer;
 }
@@ -41,7 +41,7 @@ uint32_t coordinator_staying(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        count += stays(coordinator->members[i]);
+        count += coordinator_stays(coordinator->members[i]);
     }
     return count;
 }
@@ -56,7 +56,7 @@ static bool all_tensors_announced(const struct weft_coordinator *coordinator)
 const struct coordinator_member *coordinator_resting(const struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (stays(coordinator->members[i]) && coordinator->members[i]->joined) return coordinator->members[i];
+        if (coordinator_stays(coordinator->members[i]) && coordinator->members[i]->joined) return coordinator->members[i];
     return NULL;
 }
 
@@ -70,6 +70,7 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
     if (lost->joined) return true; /* nobody needs it now */
     coordinator->epoch++;
     coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    coordinator_roll_drop(coordinator);
     return true;
 }
 
@@ -79,7 +80,7 @@ static struct coordinator_member *next_member(const struct weft_coordinator *coo
     struct coordinator_member *found = NULL;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        bool goes_on = everybody ? stays(member) : (stays(member) && !member->joined) || comes(member);
+        bool goes_on = everybody ? coordinator_stays(member) : (coordinator_stays(member) && !member->joined) || comes(member);
         if (goes_on && (int64_t)member->place > after && (!found || member->place < found->place)) found = member;
     }
     return found;
@@ -92,7 +93,7 @@ static const struct coordinator_member *end_rest(struct weft_coordinator *coordi
     uint32_t latest = 0;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        if (!stays(member)) continue;
+        if (!coordinator_stays(member)) continue;
         if (member->joined > latest) last = member, latest = member->joined;
         member->joined = 0;
     }
@@ -126,6 +127,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
     coordinator->options.workers = coordinator->worker_count = count;
     coordinator->worker_left_count = 0;
     coordinator->epoch_in_force = coordinator->epoch;
+    coordinator_roll_drop(coordinator);
     coordinator->committed = committed;
     coordinator->codec_steps = codec_steps;
     Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;
@@ -199,7 +201,7 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator)
     if (coordinator->state != COORDINATOR_RUNNING) return;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
-        if (!stays(member)) continue;
+        if (!coordinator_stays(member)) continue;
         staying++;
         resting += member->joined > 0;
         if (!member->joined && member->agreed_epoch != coordinator->epoch) agreed = false;
@@ -261,7 +263,7 @@ void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_
     uint32_t count = 0;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
-        if (!stays(member) || member->joined || member->agreed_epoch == coordinator->epoch) continue;
+        if (!coordinator_stays(member) || member->joined || member->agreed_epoch == coordinator->epoch) continue;
         if (!late) late = member;
         count++;
     }

@@ -97,6 +97,67 @@ static void lost_while_they_agree(void **state)
     harness_free(h);
 }
 
+static void say_heartbeat(struct harness *h, uint64_t connection, uint32_t ask, uint32_t answer)
+{
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    heartbeat.ask = ask;
+    heartbeat.answer = answer;
+    message.body_case = BODY(HEARTBEAT);
+    message.heartbeat = &heartbeat;
+    harness_deliver(h, connection, &message);
+}
+
+static void expect_heartbeat(struct harness *h, uint64_t connection, uint32_t ask, uint32_t answer)
+{
+    Control *message = harness_expect(h, connection, BODY(HEARTBEAT));
+    assert_int_equal(message->heartbeat->ask, ask);
+    assert_int_equal(message->heartbeat->answer, answer);
+}
+
+/* Who asks whether all live hears it when all have answered a roll call that began after the question. Who is silent is never said to
+ * live; nor is anything said of a membership that is over. */
+static void all_live(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = job(4, 2, c);
+    say_heartbeat(h, c[1], 1, 0);
+    for (int i = 0; i < 4; i++) expect_heartbeat(h, c[i], 1, 0);
+    say_heartbeat(h, c[2], 0, 1);
+    say_heartbeat(h, c[2], 1, 0); /* asks after it has answered */
+    say_heartbeat(h, c[0], 0, 7); /* of no roll call at all */
+    for (int i = 0; i < 4; i++)
+        if (i != 2) say_heartbeat(h, c[i], 0, 1);
+    expect_heartbeat(h, c[1], 0, 1);
+    for (int i = 0; i < 4; i++) expect_heartbeat(h, c[i], 2, 0);
+    for (int i = 0; i < 4; i++)
+        if (i != 3) say_heartbeat(h, c[i], 0, 2);
+    harness_expect_nothing(h, c[2]);
+    harness_leave(h, c[3], ""); /* nobody waits for it now */
+    expect_heartbeat(h, c[2], 0, 2);
+
+    say_heartbeat(h, c[0], 1, 0);
+    for (int i = 0; i < 3; i++) expect_heartbeat(h, c[i], 3, 0);
+    say_heartbeat(h, c[0], 0, 3);
+    harness_close(h, c[1], "reset");
+    expect_lost(h, c[0], 1, 2);
+    expect_lost(h, c[2], 1, 2);
+    say_heartbeat(h, c[2], 0, 3);
+    harness_expect_nothing(h, c[0]);
+    harness_free(h);
+}
+
+/* Where a loss ends the job there is nothing to ask. */
+static void not_asked_elsewhere(void **state)
+{
+    uint64_t c[2];
+    struct harness *h = job(2, 0, c);
+    say_heartbeat(h, c[1], 1, 0);
+    harness_expect_nothing(h, c[0]);
+    harness_expect_nothing(h, c[1]);
+    harness_free(h);
+}
+
 /* A rank that goes away in order is not waited for; one that says nothing is, until a deadline that names it. */
 static void left_and_silent(void **state)
 {
@@ -507,7 +568,7 @@ static void random_losses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_after_the_other),
+        cmocka_unit_test(all_live), cmocka_unit_test(not_asked_elsewhere), cmocka_unit_test(one_after_the_other),
         cmocka_unit_test(lost_while_they_agree),
         cmocka_unit_test(left_and_silent),
         cmocka_unit_test(not_due),

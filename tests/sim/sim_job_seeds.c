@@ -2,7 +2,7 @@
  * on stacks of their own), its control connection, the coordinator, and the transport, all on virtual time.
  *
  * A seed decides how many workers there are and how many there must and may be; who dies at which moment (so that the others see it
- * at once, or in silence), who comes later, whether ranks run out of data and join, who aborts the job, and how slow
+ * at once, or in silence), between whom a link breaks, who comes later, whether ranks run out of data and join, who aborts the job, and how slow
  * each rank and each message is. Each worker runs steps: the members' numbers, sums in place and not, a weighted mean, a codec.
  * Checked:
  *   - every program ends, in bounded virtual time (no hang);
@@ -94,7 +94,8 @@ static struct run {
     bool all_done, coordinator_killed, job_ended, joins;
     bool killed_early;        /* somebody died before all had declared: that ends a job */
     bool silence;             /* somebody died in silence, or was stalled */
-    uint64_t gone_ns;         /* when somebody was killed, or left, the last time */
+    uint64_t gone_ns;         /* when somebody was killed, or left, or a link broke, the last time */
+    const struct worker *cut[2]; /* the link between these two is broken */
     uint32_t kills;
     const struct worker *aborter;
     uint64_t shrunk, grew, steps_done, again, joined;
@@ -105,6 +106,7 @@ struct fault {
     struct weft_timer timer;
     uint32_t host;
     bool silent, abort;
+    uint32_t cut;             /* the other host of the link; 0: it is not that */
     uint64_t stall_ns;
 };
 
@@ -396,6 +398,23 @@ static void worker_main(void *context)
 static uint64_t net_random(uint64_t below) { return roll(below); }
 static void wake(uint32_t host) { weft_sim_wake(run.sim, host); }
 
+/* Both live and neither reaches the other any more; from when they have met. */
+static void break_link(struct worker *a, struct worker *b, struct weft_timer *timer)
+{
+    if (b->ending != RUNS || b->killed || run.cut[0]) return;
+    if (!a->trains || !b->trains) {
+        weft_timer_start(run.hand, timer, weft_sim_now_ns(run.sim) + 1 + roll(WEFT_MS(2)));
+        return;
+    }
+    if (!a->session || !b->session) return;
+    run.cut[0] = a, run.cut[1] = b;
+    run.gone_ns = weft_sim_now_ns(run.sim);
+    weft_transport_fail_peer(a->session->engine.transport, b->session->endpoint, WEFT_ERR_PEER_LOST, "the link is broken");
+    weft_transport_fail_peer(b->session->engine.transport, a->session->endpoint, WEFT_ERR_PEER_LOST, "the link is broken");
+    weft_sim_wake(run.sim, a->host);
+    weft_sim_wake(run.sim, b->host);
+}
+
 static void strike(struct weft_timer *timer)
 {
     struct fault *fault = weft_container_of(timer, struct fault, timer);
@@ -406,6 +425,8 @@ static void strike(struct weft_timer *timer)
         if (!worker->session || run.aborter || weft_abort(worker->session, "the loss is not finite") != WEFT_OK) return;
         run.aborter = worker;
         weft_sim_wake(run.sim, worker->host);
+    } else if (fault->cut) {
+        break_link(worker, &run.all[fault->cut - FIRST_WORKER], timer);
     } else if (fault->stall_ns) {
         sim_net_stall(fault->host, weft_sim_now_ns(run.sim) + fault->stall_ns);
     } else {
@@ -439,6 +460,8 @@ static void choose_faults(struct weft_env *env)
         add_fault(env, (struct fault){.host = FIRST_WORKER + (uint32_t)roll(all), .stall_ns = 1 + roll(WEFT_MS(200))}, 1 + roll(span_ns));
     if (roll(8) == 0) add_fault(env, (struct fault){.host = FIRST_WORKER + (uint32_t)roll(all), .abort = true}, 1 + roll(span_ns));
     if (roll(30) == 0) add_fault(env, (struct fault){.host = COORDINATOR, .silent = roll(3) == 0}, 1 + roll(span_ns));
+    uint32_t one = (uint32_t)roll(all), other = (uint32_t)roll(all);
+    if (roll(4) == 0 && one != other) add_fault(env, (struct fault){.host = FIRST_WORKER + one, .cut = FIRST_WORKER + other}, 1 + roll(WEFT_MS(1)));
 }
 
 static void job_ended(void *context, enum weft_status status, const char *text) { run.job_ended = true; }
@@ -498,6 +521,14 @@ static bool names_a_dead_one(const char *text)
     return run.coordinator_killed && strstr(text, "coordinator");
 }
 
+/* One of those between whom it is broken. */
+static bool names_the_link(const char *text)
+{
+    char names[2][16];
+    for (int i = 0; i < 2; i++) snprintf(names[i], sizeof names[i], "(h%u, ", run.cut[i]->host);
+    return strstr(text, "the link between two of them is broken") && (strstr(text, names[0]) || strstr(text, names[1]));
+}
+
 /* Those that were not killed and had not left were enough to go on. */
 static bool could_go_on(void)
 {
@@ -516,8 +547,9 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->status == WEFT_ERR_ABORTED && run.aborter) {
         return strstr(worker->text, "the loss is not finite") ? NULL : "does not say why the job was aborted";
     }
-    if (worker->status == WEFT_ERR_PEER_LOST && could_go_on()) return "ended by a loss, though enough were left to go on";
+    if (worker->status == WEFT_ERR_PEER_LOST && could_go_on() && !run.cut[0]) return "ended by a loss, though enough were left to go on";
     if (worker->late) return "learned of a loss that ended it more than a second later";
+    if (worker->status == WEFT_ERR_PEER_LOST && run.cut[0] && names_the_link(worker->text)) return NULL;
     if (worker->status == WEFT_ERR_PEER_LOST && run.kills > 0) return names_a_dead_one(worker->text) ? NULL : "names nobody who died";
     if ((worker->status == WEFT_ERR_UNREACHABLE || worker->status == WEFT_ERR_DEADLINE) && run.coordinator_killed) return NULL; /* who died in silence is late */
     bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && run.kills > 0));
@@ -575,7 +607,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 20, first = 1, kills = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0;
+    uint64_t seeds = 20, first = 1, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
@@ -597,20 +629,20 @@ int main(int argc, char **argv)
             printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed);
             return 1;
         }
-        kills += run.kills, aborts += run.aborter != NULL, shrunk += run.shrunk, grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
+        kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk, grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
         for (uint32_t i = 0; i < run.workers + run.newcomers; i++) finished += run.all[i].ending == FINISHED, failed += run.all[i].ending == FAILED;
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    if (seeds >= 40 && (!kills || !shrunk || !grew || !joined || !again || !finished || !failed)) {
-        printf("in %llu jobs something did not happen at all: %llu deaths, %llu times told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
-               "%llu workers finished, %llu failed\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)shrunk, (unsigned long long)grew,
+    if (seeds >= 40 && (!kills || !cuts || !shrunk || !grew || !joined || !again || !finished || !failed)) {
+        printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
+               "%llu workers finished, %llu failed\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)shrunk, (unsigned long long)grew,
                (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed);
         return 1;
     }
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
-    printf("%llu jobs, %llu deaths, %llu aborts: no hang, no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of new ones, "
+    printf("%llu jobs, %llu deaths, %llu broken links, %llu aborts: no hang, no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of new ones, "
            "%llu joined; %llu workers finished, %llu ended with the culprit named (%.1f ms a seed)\n",
-           (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)aborts, (unsigned long long)steps, (unsigned long long)again,
+           (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)aborts, (unsigned long long)steps, (unsigned long long)again,
            (unsigned long long)shrunk, (unsigned long long)grew, (unsigned long long)joined, (unsigned long long)finished, (unsigned long long)failed,
            seconds * 1e3 / (double)seeds);
     free(arena);

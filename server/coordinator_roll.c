@@ -1,0 +1,70 @@
+/* coordinator_roll.c - do all live whom the job goes on with?
+ *
+ * In a job that goes on without lost ranks, a rank whose connection with another is gone cannot know whether that one is dead (the others
+ * will go on without it, as soon as its silence has been long enough) or only the link between them (nobody will ever be lost, and the
+ * job cannot go on). So it asks, and hears something only if it is the link:
+ *
+ *     a worker: Heartbeat(ask) ──► Heartbeat(ask = number) to all workers ──► all: Heartbeat(answer = number) ──► Heartbeat(answer) to who asked
+ *
+ * Whoever asks while a roll is called waits for the next one: an answer must be younger than the suspicion. A new membership ends
+ * the rolls of the one before: who is lost is known then. */
+#include "server/coordinator.h"
+
+static void say(struct weft_coordinator *coordinator, const struct coordinator_member *member, uint32_t ask, uint32_t answer)
+{
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    heartbeat.time_ns = weft_now_ns(coordinator->env);
+    heartbeat.ask = ask;
+    heartbeat.answer = answer;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &heartbeat;
+    coordinator_send(coordinator, member, &message);
+}
+
+static void call_roll(struct weft_coordinator *coordinator)
+{
+    coordinator->roll++;
+    coordinator->roll_open = true;
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator_stays(coordinator->members[i])) say(coordinator, coordinator->members[i], coordinator->roll, 0);
+}
+
+void coordinator_roll_check(struct weft_coordinator *coordinator)
+{
+    bool again = false;
+    for (uint32_t i = 0; coordinator->roll_open && i < coordinator->member_count; i++)
+        if (coordinator_stays(coordinator->members[i]) && coordinator->members[i]->roll_answered != coordinator->roll) return;
+    if (!coordinator->roll_open) return;
+    coordinator->roll_open = false;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        if (member->roll_awaited == 0 || !coordinator_stays(member)) continue;
+        if (member->roll_awaited > coordinator->roll) {
+            again = true;
+            continue;
+        }
+        member->roll_awaited = 0;
+        say(coordinator, member, 0, coordinator->roll);
+    }
+    if (again) call_roll(coordinator);
+}
+
+void coordinator_roll_drop(struct weft_coordinator *coordinator)
+{
+    coordinator->roll_open = false;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) coordinator->members[i]->roll_awaited = 0;
+}
+
+void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordinator_member *member, const Weft__Control__Heartbeat *heartbeat)
+{
+    if (!coordinator_stays(member) || coordinator->state != COORDINATOR_RUNNING || coordinator->options.workers_min == 0) return;
+    if (heartbeat->ask) {
+        member->roll_awaited = coordinator->roll + 1;
+        if (!coordinator->roll_open) call_roll(coordinator);
+    }
+    if (heartbeat->answer && heartbeat->answer <= coordinator->roll) {
+        member->roll_answered = heartbeat->answer;
+        coordinator_roll_check(coordinator);
+    }
+}
