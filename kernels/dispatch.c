@@ -83,6 +83,7 @@ const struct weft_kernels *weft_kernels_by_name(const char *name)
     if (strcmp(name, "scalar") == 0) return &weft_kernels_scalar;
 #ifdef WEFT_KERNELS_AVX512
     if (strcmp(name, "avx512") == 0) return cpu_has_avx512() ? &weft_kernels_avx512 : NULL;
+    if (strcmp(name, "avx512bf16") == 0) return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16") ? &weft_kernels_avx512bf16 : NULL;
 #endif
 #ifdef WEFT_KERNELS_AVX2
     if (strcmp(name, "avx2") == 0) return cpu_has_avx2_f16c() ? &weft_kernels_avx2 : NULL;
@@ -92,7 +93,7 @@ const struct weft_kernels *weft_kernels_by_name(const char *name)
 
 static const struct weft_kernels *choose(void)
 {
-    static const char *const best_first[] = {"avx512", "avx2", "scalar"};
+    static const char *const best_first[] = {"avx512bf16", "avx512", "avx2", "scalar"};
     const char *wanted = getenv("WEFT_KERNELS");
     const struct weft_kernels *table = wanted ? weft_kernels_by_name(wanted) : NULL;
     for (size_t i = 0; !table; i++)

@@ -34,7 +34,7 @@ struct weft_owed {
 };
 
 struct weft_kernels {
-    const char *name; /* "scalar", "avx2", "avx512" */
+    const char *name; /* "scalar", "avx2", "avx512", "avx512bf16" */
 
     /* sum: out[i] = a[i] + b[i], in this operand order. out may equal a or b. */
     void (*sum_f32)(float *out, const float *a, const float *b, size_t count);

@@ -19,7 +19,7 @@ static const char help[] =
     "Times each kernel on one thread, in turn with a copy that moves as many bytes, and prints the ratio.\n\n"
     "  -c, --count N      elements (default 25M; suffixes K, M, G are powers of 1024, M = 1,048,576)\n"
     "  -r, --rounds N     measured rounds (default 9)\n"
-    "  -k, --kernels NAME scalar, avx2 or avx512 (default: what this processor does best)\n"
+    "  -k, --kernels NAME scalar, avx2, avx512 or avx512bf16 (default: what this processor does best)\n"
     "  -o, --only TEXT    only kernels whose name has this text in it\n"
     "  -b, --beside torch instead: top-k and PowerSGD in turn with torch.topk and the PowerSGD hook of PyTorch on the same\n"
     "                     data, one thread each (needs Debian's python3-torch); 3 rounds unless --rounds says otherwise\n"

@@ -8,7 +8,7 @@
 
 #include "kernels/kernels.h"
 
-extern const struct weft_kernels weft_kernels_avx512;
+extern const struct weft_kernels weft_kernels_avx512, weft_kernels_avx512bf16;
 
 void weft_avx512_sum_f32(float *out, const float *a, const float *b, size_t count);
 void weft_avx512_combine(enum weft_dtype dtype, enum weft_op op, void *out, const void *a, const void *b, size_t count);
@@ -30,6 +30,7 @@ void weft_avx512_sgd_f32(float *weights, float *velocity, const float *grad, flo
 void weft_avx512_cast_f32_f16(uint16_t *out, const float *in, size_t count);
 void weft_avx512_cast_f16_f32(float *out, const uint16_t *in, size_t count);
 void weft_avx512_cast_f32_bf16(uint16_t *out, const float *in, size_t count);
+void weft_avx512bf16_cast_f32_bf16(uint16_t *out, const float *in, size_t count); /* with AVX512_BF16 */
 void weft_avx512_cast_bf16_f32(float *out, const uint16_t *in, size_t count);
 
 uint32_t weft_avx512_scale_add_blocks_f32(float *out, const float *a, float factor, const float *b, size_t count,

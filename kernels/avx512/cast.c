@@ -1,7 +1,8 @@
 /* cast.c - casts between f32 and the 16-bit floats, sixteen at a time.
  *
- * f16 by VCVTPS2PH / VCVTPH2PS as in avx2/cast.c. bf16 by integer arithmetic: VCVTNEPS2BF16 flushes denormals, which the
- * specification keeps, and the cast is bound by memory either way. */
+ * f16 by VCVTPS2PH / VCVTPH2PS as in avx2/cast.c. bf16 by integer arithmetic, and where the
+ * processor has VCVTNE2PS2BF16 by that: it rounds as the specification does but takes denormals for zeros, so vectors with one
+ * in them go the long way. */
 #include "kernels/avx512/avx512.h"
 
 enum { WIDTH = 16, ROUND = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
@@ -20,6 +21,14 @@ static inline __m256i bf16_of(__m512 x)
     const __m512i quieted = _mm512_or_si512(bits, _mm512_set1_epi32((int)FLOAT_QUIET));
     const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quieted), 16));
+}
+
+static __attribute__((target("avx512bf16"))) inline __m512i bf16_of_two(__m512 low, __m512 high)
+{
+    enum { DENORMAL = 0x20 };
+    if (__builtin_expect((_mm512_fpclass_ps_mask(low, DENORMAL) | _mm512_fpclass_ps_mask(high, DENORMAL)) != 0, 0))
+        return _mm512_inserti64x4(_mm512_castsi256_si512(bf16_of(low)), bf16_of(high), 1);
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
 /* A bf16 signalling NaN becomes quiet, as it does in every other cast. */
@@ -84,3 +93,21 @@ void weft_avx512_cast_f32_f16(uint16_t *out, const float *in, size_t count) { na
 void weft_avx512_cast_f16_f32(float *out, const uint16_t *in, size_t count) { widen(out, in, count, f32_of_f16); }
 void weft_avx512_cast_f32_bf16(uint16_t *out, const float *in, size_t count) { narrow(out, in, count, bf16_of); }
 void weft_avx512_cast_bf16_f32(float *out, const uint16_t *in, size_t count) { widen(out, in, count, f32_of_bf16); }
+
+__attribute__((target("avx512bf16"))) void weft_avx512bf16_cast_f32_bf16(uint16_t *out, const float *in, size_t count)
+{
+    const size_t head = stream_from(out, sizeof *out, count);
+    size_t i = head < count ? head : 0;
+    if (head < count) {
+        weft_avx512_cast_f32_bf16(out, in, head);
+        for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
+            prefetch_ahead(in + i);
+            prefetch_ahead(in + i + WIDTH);
+            _mm512_stream_si512((void *)(out + i), bf16_of_two(_mm512_loadu_ps(in + i), _mm512_loadu_ps(in + i + WIDTH)));
+        }
+        _mm_sfence();
+    }
+    for (; i + 2 * WIDTH <= count; i += 2 * WIDTH)
+        _mm512_storeu_si512((void *)(out + i), bf16_of_two(_mm512_loadu_ps(in + i), _mm512_loadu_ps(in + i + WIDTH)));
+    weft_avx512_cast_f32_bf16(out + i, in + i, count - i);
+}

@@ -8,7 +8,7 @@
 #include "kernels/kernels.h"
 #include "tests/kernels/sample.h"
 
-static const char *const names[] = {"scalar", "avx2", "avx512"};
+static const char *const names[] = {"scalar", "avx2", "avx512", "avx512bf16"};
 
 /* A finite 16-bit pattern as a number: (1.m or 0.m) * 2^e, written out. */
 static double value_of(uint16_t bits, int exponent_bits)

@@ -347,7 +347,7 @@ static void large_of(const struct weft_kernels *fast)
 
 static void each_variant(void (*check)(const struct weft_kernels *fast))
 {
-    static const char *const names[] = {"scalar", "avx2", "avx512"};
+    static const char *const names[] = {"scalar", "avx2", "avx512", "avx512bf16"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (weft_kernels_by_name(names[i])) check(weft_kernels_by_name(names[i]));
 }
