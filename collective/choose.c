@@ -168,7 +168,9 @@ static double time_doubling(const struct weft_plan_question *q, const struct mod
     /* Scratch holds a few chunks: on links of long latency each but the first waits for all but one of its rounds (as weft sim has it). */
     double pieces = pieces_of(m->n, m->chunk), moved = moves(m, rounds * pieces, bytes) + rounds * m->n * m->wide * (m->g + m->d);
     double one = trip(m, shorter(m->n, m->chunk)), stall = (pieces - 1) * (rounds - 1) * one * (blocks > 1 ? 1.6 : 1);
-    return rounds * one + sqrt(moved * moved + stall * stall);
+    /* What is announced first goes up, down and out one after the other, a block at a time (as weft sim has it). */
+    double alone = blocks > 1 && m->n > m->eager ? floor2 + 1 + 4.0 / 3 * blocks : 0;
+    return larger(rounds, alone) * one + sqrt(moved * moved + stall * stall);
 }
 
 static double time_halving(const struct weft_plan_question *q, const struct model *m)
@@ -332,7 +334,7 @@ static const time_fn times[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_DOUBLE_TREE] = time_double_tree, [WEFT_PLAN_BRUCK] = time_bruck, [WEFT_PLAN_PAT] = time_pat, [WEFT_PLAN_HIERARCHY] = time_hierarchy, [WEFT_PLAN_CHAIN] = time_chain, [WEFT_PLAN_BINOMIAL] = time_binomial,
 };
 
-static struct model model_of(const struct weft_plan_question *q)
+static struct model model_of(const struct weft_plan_question *q, enum weft_plan_id plan)
 {
     struct model m = {.p = q->ranks, .n = (double)q->bytes, .a = LATENCY_NS, .b = BYTE_NS, .g = SUM_NS, .d = PASS_NS};
     if (q->cost && q->cost->bytes_per_second > 0) {
@@ -350,7 +352,7 @@ static struct model model_of(const struct weft_plan_question *q)
     if (q->cost && q->cost->incast_milli) m.crowd = q->cost->incast_milli * 1e-3;
     if (q->cost && q->cost->eager_bytes) m.eager = (double)q->cost->eager_bytes;
     m.wide = q->wide_bytes > q->elem_bytes ? (double)q->wide_bytes / (double)q->elem_bytes : 1;
-    m.chunk = q->chunk_bytes ? (double)q->chunk_bytes : WEFT_COLL_CHUNK_BYTES;
+    m.chunk = (double)plan_link_chunk(plan, q->cost, q->chunk_bytes ? q->chunk_bytes : WEFT_COLL_CHUNK_BYTES);
     m.window = q->window ? q->window : 16;
     m.log2 = log2_up(q->ranks);
     bool local_known = q->local_cost && q->local_cost->bytes_per_second > 0, several = q->hosts && q->hosts->count > 1;
@@ -372,18 +374,17 @@ static bool fits(const struct weft_plan_question *q, enum weft_plan_id plan)
 
 bool weft_plan_shares(const struct weft_plan_question *q)
 {
-    struct model m = model_of(q);
+    struct model m = model_of(q, WEFT_PLAN_DIRECT);
     return can_share(q) && time_shares(q, &m) < time_equal_slices(&m);
 }
 
 enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t times_ns_out[WEFT_PLAN_COUNT])
 {
-    struct model m = model_of(q);
     enum weft_plan_id best = WEFT_PLAN_DIRECT;
     double best_ns = -1;
     for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) {
         bool fit = fits(q, plan);
-        struct model of_plan = fit ? among_hosts(q, &m, plan) : m;
+        struct model m = model_of(q, plan), of_plan = fit ? among_hosts(q, &m, plan) : m;
         double ns = fit && q->ranks > 1 ? times[plan](q, &of_plan) : 0;
         if (times_ns_out) times_ns_out[plan] = !fit ? UINT64_MAX : ns < 9e18 ? (uint64_t)ns : UINT64_MAX - 1;
         if (!fit || (best_ns >= 0 && ns >= best_ns)) continue;
@@ -398,7 +399,7 @@ enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t 
 /* Bytes that each rank loads and stores; an all_reduce has two rounds of words beside, one where all is in the announcement. */
 uint64_t weft_plan_one_host_ns(const struct weft_plan_question *q, uint32_t processors)
 {
-    struct model m = model_of(q);
+    struct model m = model_of(q, WEFT_PLAN_ONE_HOST);
     bool pieces = q->kind == WEFT_COLL_REDUCE_SCATTER || q->kind == WEFT_COLL_ALL_GATHER;
     double bytes = q->kind == WEFT_COLL_BARRIER ? 0 : q->kind == WEFT_COLL_BROADCAST ? m.n : (pieces ? m.p + 1 : 2) * m.n;
     double shortest = q->kind == WEFT_COLL_REDUCE_SCATTER ? m.p * m.n : m.n, rounds = shortest > PLAN_ONE_HOST_SHORT ? 2 : 1;
@@ -413,7 +414,7 @@ size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t o
 {
     uint64_t ns[WEFT_PLAN_COUNT];
     enum weft_plan_id chosen = weft_plan_choose(q, ns);
-    struct model m = model_of(q);
+    struct model m = model_of(q, chosen);
     bool known = q->cost && q->cost->bytes_per_second > 0;
     size_t used = 0;
     int n = snprintf(out, out_bytes, "%s %" PRIu64 " B, %u ranks: %s%s;", weft_coll_kind_name(q->kind), q->bytes, q->ranks, weft_plan_name(chosen),

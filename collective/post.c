@@ -202,12 +202,13 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     plan.plan = args->plan;
     if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, told, in_order);
     /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
-    size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, group->chunk_bytes);
-    if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, group->chunk_bytes);
+    size_t longest = plan_link_chunk(plan.plan, &group->cost, group->chunk_bytes);
+    size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, longest);
+    if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, longest);
     if (sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
         size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->hosts->lanes; /* each of so many lanes, or slices */
         if (plan.plan == WEFT_PLAN_HIERARCHY && args->kind == WEFT_COLL_REDUCE_SCATTER) meet += group->hosts->count;
-        size_t share = group->chunk_bytes * group->inflight_max / (2 * meet);
+        size_t share = longest * group->inflight_max / (2 * meet);
         if (share < FOLD_CHUNK_BYTES_MIN) share = FOLD_CHUNK_BYTES_MIN;
         if (share < chunk_bytes) chunk_bytes = share;
     }

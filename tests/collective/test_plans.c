@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collective/plan.h"
 #include "tests/collective/plan_model.h"
 #include "tests/collective/plan_turned.h"
 
@@ -605,6 +606,21 @@ static void names_and_choice(void **state)
     assert_true(weft_plan_reproducible(weft_plan_choose(&question, NULL), NULL)); /* what is asked of the sum is above what was told */
 }
 
+/* What a link holds on its way, in chunks: a power of two of them, no more than the most, and never for bits that depend on it. */
+static void chunks_of_long_links(void **state)
+{
+    struct weft_link_cost near = {.latency_ns = 5000, .bytes_per_second = 12500000000}, far = {.latency_ns = 15000000, .bytes_per_second = 1250000000};
+    struct weft_link_cost between = {.latency_ns = 1000000, .bytes_per_second = 500000000}, unknown = {0};
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &near, 1 << 18), 1 << 18);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &unknown, 1 << 18), 1 << 18);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, NULL, 1 << 18), 1 << 18);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &between, 1 << 18), 1 << 19);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_HALVING, &far, 1 << 18), PLAN_LINK_CHUNK_MAX);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, &far, 3 << 19), 3 << 20);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, &far, 16 << 20), 16 << 20);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DOUBLE_TREE, &far, 1 << 18), 1 << 18);
+}
+
 /* Longer is never cheaper, and no step of a tenth costs more than a third, but for the one that needs a second round of words. */
 static void one_host_model(void **state)
 {
@@ -716,7 +732,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(large_double_tree), cmocka_unit_test(large_trees), cmocka_unit_test(large_rooted), cmocka_unit_test(large_direct_reduce),
         cmocka_unit_test(large_bruck), cmocka_unit_test(large_bruck_all_to_all), cmocka_unit_test(large_hierarchy),
         cmocka_unit_test(huge_counts), cmocka_unit_test(greetings),
-        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(one_host_model), cmocka_unit_test(plans_told),
+        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(chunks_of_long_links), cmocka_unit_test(one_host_model), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

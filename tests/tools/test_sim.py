@@ -192,6 +192,19 @@ class Sim(unittest.TestCase):
             found = self.run_json("all_reduce", "-n", "16", "-b", size, "-t", path, "--timing-only")
             self.assertLess(abs(found["virtual_ns"] / 1e9 / found["formula_s"] - 1), 0.25, size)
 
+    def test_chunks_are_as_long_as_the_line_holds(self):
+        """Two sites, 15 ms apart: what waits for a chunk waits for the line, so a short --chunk does not make many of them."""
+        path = os.path.join(ROOT, "examples", "topologies", "wide-area.ini")
+        for operation, plan in (("all_reduce", "direct"), ("all_reduce", "doubling"), ("reduce_scatter", "direct"), ("broadcast", "direct")):
+            words = (operation, "-n", "16", "-b", "4M", "-t", path, "-p", plan, "--timing-only")
+            found, long = self.run_json(*words), self.run_json(*words, "--chunk", "4M")
+            self.assertLessEqual(found["virtual_ns"], 1.05 * long["virtual_ns"], (operation, plan))
+        tree = ("all_reduce", "-n", "16", "-b", "16M", "-p", "double_tree", "-t", path, "--timing-only")
+        self.assertNotEqual(self.run_json(*tree)["events"], self.run_json(*tree, "--chunk", "64K")["events"])  # its bits depend on them
+        near = ("all_reduce", "-n", "16", "-b", "4M", "-p", "direct", "--timing-only")
+        self.assertNotEqual(self.run_json(*near)["events"], self.run_json(*near, "--chunk", "64K")["events"])  # elsewhere what was said is done
+        self.assertEqual(self.run_json("all_reduce", "-n", "16", "-b", "48000", "-t", path, "-p", "direct", "--chunk", "64")["wrong"], 0)
+
     def test_links_from_a_table(self):
         with tempfile.NamedTemporaryFile("w") as table:
             table.write("weft-links 1\nhost 0000000000000007 a\nmachine 0 640 125 90 0 0\nlink 0 0 works 40000 1000000000 session|made up\nend 3\n")
