@@ -40,6 +40,7 @@ enum {
     HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
+    HOST_PROCESSORS = CPU_SETSIZE,
     HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
@@ -72,6 +73,7 @@ struct host_segment {
     _Atomic uint64_t calls_at;              /* salt + offset + 1 of a struct host_calls; no such offset: none yet */
     _Alignas(64) _Atomic uint64_t done[HOST_ACTIONS]; /* salt + (number + 1) * HOST_ROUNDS_MAX + rounds */
     struct host_post posts[2];
+    uint64_t processors[HOST_PROCESSORS / 64]; /* a bit for each that this rank may run on; written before the offer */
 };
 
 /* The last calls that go by messages, by their number in the group (`turn` is salt + that + 1): a peer that waits for one of them
@@ -125,7 +127,7 @@ struct host {
     enum host_state state;
     bool maps_all;               /* no offer so far that could not be mapped */
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
-    bool crowded;                /* more ranks than processors */
+    bool crowded;                /* more ranks than processors that they may run on */
     bool sleeping;
     uint32_t processor;          /* as the own segment says */
     struct {                     /* host_apart.c */
@@ -159,6 +161,7 @@ void host_offered(struct weft_group *group, uint32_t rank, const void *payload, 
 void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies);
 void host_free(struct weft_group *group); /* nothing of the group is in a buffer any more, or it is given up */
 
+uint32_t host_processors(const struct host_peer *peers, uint32_t ranks); /* that some of these ranks may run on */
 bool host_peers_look(const struct host_peer *peers, uint32_t count, uint64_t operations); /* some are not over with all below */
 
 /* host_memory.c */

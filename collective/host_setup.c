@@ -93,6 +93,27 @@ static bool all_can_map(const struct weft_group *group)
     return true;
 }
 
+/* A container, or who started the rank, may have left it fewer than are online. Not known: all. */
+static void tell_processors(struct host_segment *segment)
+{
+    cpu_set_t allowed;
+    bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+    for (uint32_t i = 0; i < HOST_PROCESSORS; i++)
+        if (!known || CPU_ISSET(i, &allowed)) segment->processors[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+/* Of all together: each may be bound to one of its own. */
+uint32_t host_processors(const struct host_peer *peers, uint32_t ranks)
+{
+    uint32_t count = 0, online = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    for (uint32_t word = 0; word < HOST_PROCESSORS / 64; word++) {
+        uint64_t any = 0;
+        for (uint32_t rank = 0; rank < ranks; rank++) any |= peers[rank].segment->processors[word];
+        count += (uint32_t)__builtin_popcountll(any);
+    }
+    return count < online ? count : online;
+}
+
 static enum weft_status segment_make(struct host *host)
 {
     void *memory;
@@ -102,6 +123,7 @@ static enum weft_status segment_make(struct host *host)
     atomic_store(&host->segment->over, host->salt);
     atomic_store(&host->segment->processor, HOST_NO_PROCESSOR);
     host->processor = HOST_NO_PROCESSOR;
+    tell_processors(host->segment);
     host->offer.magic = OFFER_MAGIC;
     host->offer.layout = sizeof *host->segment;
     host->offer.salt = host->salt;
@@ -146,7 +168,7 @@ static void decided(struct host *host, enum host_state state)
     if (host->state != HOST_ASKING) return;
     host->state = state;
     if (state == HOST_ON) {
-        host->crowded = host->group->ranks > (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+        host->crowded = host->group->ranks > host_processors(host->peers, host->group->ranks);
         if (host->crowded) weft_loop_crowded(host->group->loop, true);
         char text[64];
         weft_peer_describe(host->group->controls[host->group->rank == 0].peer, text, sizeof text);

@@ -4,10 +4,12 @@
 #include "collective/host.h" /* the words of a segment, to make them old */
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/lib/check.h"
 
@@ -544,6 +546,48 @@ static void no_processor_yet(void **state)
     hosted_close(&hosted);
 }
 
+/* Two ranks on a thread that may run on `mask`: are they crowded there? */
+static bool crowded_on(const cpu_set_t *mask)
+{
+    if (sched_setaffinity(0, sizeof *mask, mask) != 0) return false;
+    hosted_open(&hosted, 2, NULL, false, WEFT_SECONDS(60));
+    until_they_meet(hosted.groups);
+    bool crowded = hosted.groups[0]->host->crowded;
+    assert_int_equal(hosted.groups[1]->host->crowded, crowded);
+    hosted_close(&hosted);
+    return crowded;
+}
+
+/* Of however many processors the machine has, only those count that the ranks may run on. */
+static void *crowd(void *context)
+{
+    cpu_set_t whole, one;
+    if (sched_getaffinity(0, sizeof whole, &whole) != 0) return "affinity unknown";
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &whole)) CPU_SET(i, &one);
+    if (!crowded_on(&one)) return "two ranks on one processor are not crowded";
+    if (crowded_on(&whole) != (CPU_COUNT(&whole) < 2)) return "two ranks are crowded on two processors, or not on one";
+    return NULL;
+}
+
+static void bound_to_few_processors(void **state)
+{
+    pthread_t thread;
+    void *wrong = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, crowd, NULL), 0);
+    pthread_join(thread, &wrong);
+    if (wrong) fail_msg("%s", (const char *)wrong);
+    /* Each bound to one of its own. */
+    static struct host_segment segments[3];
+    const struct host_peer peers[] = {{.segment = &segments[0]}, {.segment = &segments[1]}, {.segment = &segments[2]}};
+    for (int i = 0; i < 3; i++) segments[i].processors[i] = 1;
+    uint32_t online = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    assert_int_equal(host_processors(peers, 3), online < 3 ? online : 3);
+    segments[1].processors[0] = 1, segments[1].processors[1] = 0;
+    assert_int_equal(host_processors(peers, 2), 1);
+}
+
 /* On a thread of its own, whose affinity ends with it. */
 static void *move_bound(void *context)
 {
@@ -653,7 +697,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_cannot_map),
         cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),
-        cmocka_unit_test(sharing_a_processor), cmocka_unit_test(no_processor_yet), cmocka_unit_test(affinity_is_what_it_was), cmocka_unit_test(threads),
+        cmocka_unit_test(sharing_a_processor), cmocka_unit_test(no_processor_yet), cmocka_unit_test(affinity_is_what_it_was), cmocka_unit_test(bound_to_few_processors), cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
