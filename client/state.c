@@ -229,6 +229,17 @@ static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t 
                               : WEFT_OK; /* else it stays in the scratch */
 }
 
+/* Whatever fails from here on leaves a state that nobody has saved. */
+static enum weft_status install(struct weft_tensor *tensor, const uint8_t *at, const struct state_head *head)
+{
+    struct weft_session *session = tensor->session;
+    const enum weft_status status = install_parts(tensor, at, head);
+    if (status < 0)
+        client_fail(session, status, true, "state_load of tensor '%s': rank %u has installed only a part of the state: %.300s", tensor->name,
+                    session->rank, session->error.text[0] ? session->error.text : weft_status_text(status));
+    return status < 0 ? client_usable(session) : WEFT_OK;
+}
+
 /* ---- load: all ranks ---- */
 
 enum { VERDICT_STATUS, VERDICT_STEP, VERDICT_OWES, VERDICT_WORDS };
@@ -276,12 +287,12 @@ static enum weft_status load(struct weft_tensor *tensor, const void *data, uint6
 {
     struct weft_session *session = tensor->session;
     int64_t verdict[VERDICT_WORDS] = {WEFT_OK};
-    enum weft_status status = WEFT_OK;
+    enum weft_status status = WEFT_OK; /* below 0: nothing was changed */
     if (session->rank == 0) {
         struct state_head head = {.ranks = 1};
         status = check_bytes(tensor, data, bytes, &head);
         if (status == WEFT_OK) status = check_parts(tensor, (const uint8_t *)data + sizeof head, &head);
-        if (status == WEFT_OK) status = install_parts(tensor, (const uint8_t *)data + sizeof head, &head);
+        if (status == WEFT_OK) WEFT_TRY(install(tensor, (const uint8_t *)data + sizeof head, &head));
         verdict[VERDICT_STATUS] = status;
         verdict[VERDICT_STEP] = (int64_t)head.step;
         verdict[VERDICT_OWES] = head.owes;

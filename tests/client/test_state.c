@@ -396,6 +396,35 @@ static int older_shard(struct fleet *fleet, uint32_t rank)
     return 0;
 }
 
+/* Rank 0 cannot go on in the middle: what there is now is no state, and nobody is told that nothing was changed. */
+static int installs_to_go = -1; /* of this process; below 0: all go well */
+enum weft_status __real_client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in, float *out, struct weft_request *request);
+enum weft_status __wrap_client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in, float *out, struct weft_request *request);
+enum weft_status __wrap_client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in, float *out, struct weft_request *request)
+{
+    if (in && installs_to_go >= 0 && installs_to_go-- == 0) return client_error(tensor->session, WEFT_ERR_LIMIT, "no more today");
+    return __real_client_tensor_start_state(tensor, part, in, out, request);
+}
+
+static int half_installed(struct fleet *fleet, uint32_t rank)
+{
+    static struct saved saved;
+    struct trainee *trainee;
+    if (join(fleet, rank, &trainee) || declare_all(trainee) || save_state(trainee, ADAM, &saved) != 0) return 1;
+    if (rank == 0) installs_to_go = 1;
+    REFUSED(trainee->session, load_state(trainee->tensor[ADAM], rank, &saved, saved.bytes), WEFT_ERR_LIMIT, "rank 0 has installed only a part");
+    HOLDS(!strstr(weft_error_text(trainee->session), "nothing was changed"));
+    if (rank == 0) HOLDS(strstr(weft_error_text(trainee->session), "no more today"));
+    weft_finalize(trainee->session);
+    return 0;
+}
+
+static void test_half_installed(void **state)
+{
+    struct fleet_result result;
+    assert_true(fleet_run(2, 1, half_installed, &result, NULL)); /* the shard says that the job has failed */
+}
+
 static void test_older_shard(void **state)
 {
     run(2, 2, older_shard);
@@ -412,6 +441,6 @@ int main(void)
     if (shared == MAP_FAILED) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_goes_on),
                                        cmocka_unit_test(test_other_ranks_and_modes),
-                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_older_shard)};
+                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_older_shard), cmocka_unit_test(test_half_installed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -464,7 +464,7 @@ WEFT_API enum weft_status weft_residual_load(struct weft_tensor *tensor, const v
  *                      the shards answer: all ranks must have ended the last step, or be about to; none need call anything.
  *   weft_state_load    all ranks, after weft_declare and before the first step, in the same order; blocks until all have it. Rank 0's bytes
  *                      count, the others may pass NULL and 0. UNTRUSTED: WEFT_ERR_MALFORMED on every rank where anything is wrong with them, or
- *                      they are another optimiser's; then nothing changed. Afterwards weft_step_next is the step after the one saved:
+ *                      they are another optimiser's; then nothing changed. Where installing them fails the session fails. Afterwards weft_step_next is the step after the one saved:
  *                      adam and its relatives count by it. A debt for which the tensor has no place now (another codec,
  *                      all-reduce mode) goes into the next gradients; in that case call weft_residual_load before.
  * WEFT_ERR_VERSION from both where shards keep any of it and one of them, or the coordinator, is of a release that has no such requests.
