@@ -13,7 +13,7 @@
 #include "client/tensor.h"
 
 static const char magic[8] = {'w', 'e', 'f', 't', '-', 'r', 'e', 's'};
-enum { VERSION = 1, TOO_LARGE_BITS = 0x7b800000 }; /* 2^120: what an encode would refuse */
+enum { VERSION = 1 };
 
 struct residual_head {
     char magic[8];
@@ -119,7 +119,7 @@ static enum weft_status read_carry(struct weft_tensor *tensor, const uint8_t *fr
     if (ranks != session->ranks)
         weft_kernels()->scale_f32(restored->carry, restored->carry,
                                   (float)((double)session->ranks / (double)ranks), tensor->elems);
-    if (weft_kernels()->max_abs_bits_f32(restored->carry, tensor->elems) >= TOO_LARGE_BITS)
+    if (weft_kernels()->max_abs_bits_f32(restored->carry, tensor->elems) >= WEFT_DEBT_TOO_LARGE_BITS)
         return damaged(tensor, "what it owes is not finite");
     return WEFT_OK;
 }

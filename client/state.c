@@ -19,8 +19,7 @@
 static const char magic[8] = {'w', 'e', 'f', 't', '-', 's', 't', 'a'};
 enum {
     VERSION = 1,
-    NOT_FINITE_BITS = 0x7f800000,
-    TOO_LARGE_BITS = 0x7b800000 /* 2^120: a debt that no encode would take */
+    NOT_FINITE_BITS = 0x7f800000
 };
 
 struct state_head {
@@ -212,7 +211,7 @@ static enum weft_status check_parts(struct weft_tensor *tensor, const uint8_t *a
 {
     for (uint32_t s = 0; s < head->arrays; s++, at += tensor->bytes)
         WEFT_TRY(take_part(tensor, at, 1.0f, NOT_FINITE_BITS));
-    return head->owes ? take_part(tensor, at, debt_factor(tensor, head->ranks), TOO_LARGE_BITS) : WEFT_OK;
+    return head->owes ? take_part(tensor, at, debt_factor(tensor, head->ranks), WEFT_DEBT_TOO_LARGE_BITS) : WEFT_OK;
 }
 
 static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t *at,
@@ -224,7 +223,7 @@ static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t 
         if (shards_keep(tensor)) WEFT_TRY(install_part(tensor, WEFT_WIRE_PART_OPTIMIZER + s));
     }
     if (!head->owes) return WEFT_OK;
-    WEFT_TRY(take_part(tensor, at, debt_factor(tensor, head->ranks), TOO_LARGE_BITS));
+    WEFT_TRY(take_part(tensor, at, debt_factor(tensor, head->ranks), WEFT_DEBT_TOO_LARGE_BITS));
     return shards_owe(tensor) ? install_part(tensor, WEFT_WIRE_PART_DEBT)
                               : WEFT_OK; /* else it stays in the scratch */
 }

@@ -63,7 +63,7 @@ static inline void codec_swap(float **a, float **b)
 
 /* What a saved state may not hold, and no residual may become: magnitudes from 2^120. */
 #define CODEC_TOO_LARGE 0x1p120
-#define CODEC_TOO_LARGE_BITS 0x7b800000u
+#define CODEC_TOO_LARGE_BITS WEFT_DEBT_TOO_LARGE_BITS
 
 /* Before `residual` is read as what is owed. */
 void codec_settle(const struct weft_codec *codec);

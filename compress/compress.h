@@ -226,6 +226,7 @@ enum weft_status weft_combiner_finish(struct weft_combiner *combiner, float scal
  * WEFT_ERR_MALFORMED leaves it as it was; the state of a combiner for another number of ranks is multiplied by the new
  * number over the old, which keeps the mean. */
 float *weft_combiner_debt(const struct weft_combiner *combiner); /* (elems,) it, in place; NULL: none */
+#define WEFT_DEBT_TOO_LARGE_BITS 0x7b800000u /* 2^120: neither a debt nor a residual has such a magnitude, nor one that is not finite */
 size_t weft_combiner_state_bytes(const struct weft_combiner *combiner);
 enum weft_status weft_combiner_save(const struct weft_combiner *combiner, void *out);
 enum weft_status weft_combiner_load(struct weft_combiner *combiner, const void *data, size_t bytes);

@@ -150,7 +150,8 @@ struct shard_chunk {
     struct shard_slots slots;
     struct weft_fold fold;
     struct weft_completion install;
-    float *installing;           /* what it comes into: the values, or a part of the state */
+    float *installing;           /* what it is for: the values, or a part of the state */
+    float *install_room;         /* (count,) owned; a part of the state comes in here, to be looked at. NULL: none is coming */
     uint8_t install_round;       /* its message's */
 
     /* The arithmetic of a fold or a close, a task of the loop when it is long (shard_round.c). While it is computed the

@@ -6,9 +6,12 @@
  * round only waits for readers of the old values (phase CLOSING) a new pull waits for the new ones: a
  * stream of pulls cannot keep a round from closing.
  *
- * INIT is received straight into the values: there is no older copy worth keeping before the first step.
- * It is allowed until the first contribution of step 1 has come, and may be repeated (a lost answer). */
+ * INIT is received straight into the values: there is no older copy worth keeping before the first step. Weights are the
+ * trainer's, whatever they are. A part of the state is looked at before it counts: an optimiser never leaves one that is not finite,
+ * nor a codec a debt from 2^120 on, and neither gets over one.
+ * Both are allowed until the first contribution of step 1 has come, and may be repeated (a lost answer). */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "server/shard_engine.h"
@@ -73,26 +76,46 @@ void shard_pull_answer_waiting(struct shard_chunk *chunk)
 
 /* ---- INIT, and STATE_INIT ---- */
 
+/* May the state that has come be kept? Then it is, in its place. */
+static bool keep_state(struct shard_chunk *chunk)
+{
+    const bool owed = chunk->combiner && chunk->installing == weft_combiner_debt(chunk->combiner);
+    const uint32_t too_large_bits = owed ? WEFT_DEBT_TOO_LARGE_BITS : 0x7f800000u;
+    if (weft_kernels()->max_abs_bits_f32(chunk->install_room, chunk->count) >= too_large_bits) return false;
+    memcpy(chunk->installing, chunk->install_room, chunk->count * sizeof(float));
+    return true;
+}
+
+static void answer_refused(struct shard_chunk *chunk, enum weft_status status, const char *text)
+{
+    chunk->error_status = status;
+    chunk->error_step = 0;
+    chunk->error_round = chunk->install_round;
+    snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
+    shard_reply_note(chunk, 0, SHARD_ANSWER_ERROR);
+}
+
 static void installed(struct weft_completion *completion, enum weft_status status)
 {
     struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, install);
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (engine->closed) return;
+    const bool kept = status == WEFT_OK && (!chunk->install_room || keep_state(chunk));
+    weft_free_bytes(engine->env, chunk->install_room);
+    chunk->install_room = NULL;
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_INSTALLING);
     if (chunk->installing == chunk->values) chunk->initialised = status == WEFT_OK;
-    if (status == WEFT_OK && engine->failed == WEFT_OK) {
+    if (kept && engine->failed == WEFT_OK) {
         chunk->result_step = 0;
         chunk->result_round = chunk->install_round;
         chunk->result_bytes = 0;
         chunk->result_lr = chunk->result_weight_sum = 0;
         engine->stats.received_bytes += chunk->count * sizeof(float);
         shard_reply_note(chunk, 0, SHARD_ANSWER_ACK);
+    } else if (kept) {
+        answer_refused(chunk, engine->failed, engine->failed_text);
     } else if (status == WEFT_OK) {
-        chunk->error_status = engine->failed;
-        chunk->error_step = 0;
-        chunk->error_round = chunk->install_round;
-        memcpy(chunk->error_text, engine->failed_text, sizeof chunk->error_text);
-        shard_reply_note(chunk, 0, SHARD_ANSWER_ERROR);
+        answer_refused(chunk, WEFT_ERR_INVALID, "a state with a value that is not finite, or too large; nothing was changed");
     } else {
         weft_log(engine->env, WEFT_LOG_WARN, "server", "first %s of tensor '%s' chunk %u did not arrive: %s",
                  chunk->installing == chunk->values ? "weights" : "state", chunk->tensor->name, chunk->index, weft_status_text(status));
@@ -130,15 +153,26 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
         shard_reply_defer(engine, arrival);
         return;
     }
+    if (place != chunk->values) {
+        chunk->install_room = weft_alloc_array(engine->env, chunk->count, sizeof(float));
+        if (!chunk->install_room) {
+            shard_reply_refuse(engine, arrival, header, WEFT_ERR_NO_MEMORY, "no memory for the state of tensor '%.40s' chunk %u", tensor->name,
+                               chunk->index);
+            return;
+        }
+    }
     shard_round_enter(chunk, SHARD_PHASE_INSTALLING);
     weft_completion_init(&chunk->install, 1, installed);
     chunk->installing = place;
     chunk->install_round = header->round;
-    enum weft_status status = weft_transport_accept(engine->transport, arrival, place, chunk->count * sizeof(float), &chunk->install);
+    enum weft_status status = weft_transport_accept(engine->transport, arrival, chunk->install_room ? chunk->install_room : place,
+                                                    chunk->count * sizeof(float), &chunk->install);
     if (status >= 0) {
         if (place == chunk->values) chunk->initialised = false;
         return;
     }
+    weft_free_bytes(engine->env, chunk->install_room);
+    chunk->install_room = NULL;
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
     if (status == WEFT_ERR_AGAIN) {
         shard_reply_defer(engine, arrival);

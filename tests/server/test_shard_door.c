@@ -177,6 +177,42 @@ static void states_come_and_go(void **state)
     fleet_free(fleet);
 }
 
+/* From a rank 0 that looks at nothing: no state of an optimiser, and no debt, that nothing gets over. */
+static void states_out_of_range_change_nothing(void **state)
+{
+    static const struct fleet_tensor_spec kinds[] = {
+        {.name = "main", .codec = "dense", .optimizer = "adam", .dim_count = 1, .dims = {200}},
+        {.name = "owes", .codec = "topk:ratio=0.05,global=1,min_count=0", .optimizer = "none", .dim_count = 1, .dims = {200}}};
+    static const uint32_t bits[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffffffff, 0x7b800000}; /* the last: too large as a debt alone */
+    struct fleet_options options = {.seed = 13, .shards = 1, .workers = 2, .tensors = kinds, .tensor_count = 2,
+        .round_deadline_ns = WEFT_SECONDS(10)};
+    struct fleet *fleet = fleet_create(&options);
+    fleet_install(fleet);
+    for (uint32_t chunk = 0; chunk < 2; chunk++) {
+        struct weft_wire_header header = fleet_header(fleet, 0, chunk, WEFT_WIRE_STATE_INIT, 0);
+        header.codec = WEFT_CODEC_DENSE;
+        header.round = chunk == 0 ? SECOND : WEFT_WIRE_PART_DEBT;
+        const struct shard_chunk *at = fleet_shard_chunk(fleet, chunk);
+        const float *kept = chunk == 0 ? at->states[SECOND] : weft_combiner_debt(at->combiner);
+        float good[200];
+        for (int i = 0; i < 200; i++) good[i] = (float)i * 0x1p100f;
+        for (size_t wrong = 0; wrong <= sizeof bits / sizeof *bits; wrong++) {
+            struct fleet_request request = {0};
+            float values[200];
+            memcpy(values, good, sizeof good);
+            if (wrong > 0) memcpy(&values[199], &bits[wrong - 1], sizeof *bits);
+            const bool taken = wrong == 0 || (chunk == 0 && wrong == sizeof bits / sizeof *bits);
+            fleet_send(fleet, 0, 0, &request, &header, values, sizeof values);
+            assert_true(fleet_await(fleet, &request));
+            assert_int_equal(request.status, taken ? WEFT_OK : WEFT_ERR_INVALID);
+            if (!taken) assert_non_null(strstr(request.text, "not finite"));
+            assert_memory_equal(kept, taken ? values : good, sizeof good);
+            fleet_request_free(fleet, &request);
+        }
+    }
+    fleet_free(fleet);
+}
+
 static void wrong_states_are_refused(void **state)
 {
     struct fleet *fleet = start(2, true);
@@ -516,7 +552,7 @@ int main(void)
         cmocka_unit_test(pulls_wait_for_their_step),         cmocka_unit_test(weights_come_before_steps),
         cmocka_unit_test(malformed_contribution_names_rank), cmocka_unit_test(weights_that_cannot_be_summed),
         cmocka_unit_test(wrong_declarations_are_refused),
-        cmocka_unit_test(states_come_and_go),                cmocka_unit_test(wrong_states_are_refused),
+        cmocka_unit_test(states_come_and_go), cmocka_unit_test(states_out_of_range_change_nothing),                cmocka_unit_test(wrong_states_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
