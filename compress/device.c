@@ -95,13 +95,13 @@ enum weft_status device_open(struct weft_codec *codec, const struct weft_codec_d
 static enum weft_status drain_within(struct weft_codec *codec, uint64_t wait_ns)
 {
     struct codec_device *device = codec->device;
-    const uint64_t until_ns = weft_now_ns(codec->env) + wait_ns;
+    const uint64_t began_ns = weft_now_ns(codec->env);
     enum weft_status status;
     WEFT_TRY(device->at.memory->record(device->event, device->at.stream, &device->error));
     while ((status = device->at.memory->passed(device->event, &device->error)) == WEFT_IN_PROGRESS) {
-        if (weft_now_ns(codec->env) > until_ns)
-            return (enum weft_status)weft_error_set(&device->error, WEFT_ERR_DEADLINE, "the device has not come to what was queued on it for %u s",
-                                                    (unsigned)(wait_ns / WEFT_SECONDS(1)));
+        if (weft_now_ns(codec->env) - began_ns > wait_ns)
+            return (enum weft_status)weft_error_set(&device->error, WEFT_ERR_DEADLINE, "device %d has not come to what was queued on it for %u s",
+                                                    device->at.number, (unsigned)(wait_ns / WEFT_SECONDS(1)));
         sched_yield();
     }
     return status;

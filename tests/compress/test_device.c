@@ -3,6 +3,7 @@
 #include "tests/lib/check.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -349,6 +350,42 @@ static void test_refused(void **state)
     }
 }
 
+/* ---- a device that hangs ---- */
+
+static atomic_bool held;
+static struct weft_env hurried; /* whose clock goes a second further whenever it is read while the device hangs */
+static _Atomic uint64_t hurried_ns;
+
+static void hold(void *context)
+{
+    while (atomic_load(&held)) usleep(100);
+}
+
+static uint64_t hurried_now_ns(struct weft_env *env) { return atomic_fetch_add(&hurried_ns, atomic_load(&held) ? WEFT_SECONDS(1) : 1); }
+
+/* Whoever waits for it gives up, says which it is, and leaves all that it may still write to where it is. */
+static void test_hangs(void **state)
+{
+    struct pair *pair = pair_open("int8:min_count=1", 3);
+    struct weft_codec *codec;
+    struct weft_error error = {0};
+    uint8_t *saved;
+    hurried = *weft_env_system();
+    hurried.now_ns = hurried_now_ns;
+    assert_int_equal(weft_codec_create_on(&hurried, &pair->spec, &shape, &pair->where, &codec, &error), WEFT_OK);
+    assert_non_null(saved = malloc(weft_codec_state_bytes(codec)));
+    assert_int_equal(weft_codec_save(codec, saved), WEFT_OK);
+    atomic_store(&held, true);
+    assert_int_equal(fake_cuda_launch(pair->where.stream, hold, NULL), 0);
+    assert_int_equal(weft_codec_save(codec, saved), WEFT_ERR_DEADLINE);
+    assert_string_equal(weft_codec_trouble(codec), "device 0 has not come to what was queued on it for 30 s");
+    atomic_store(&held, false);
+    fake_cuda_settle();
+    weft_codec_free(codec);
+    free(saved);
+    pair_close(pair);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_hangs),
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
     setenv("WEFT_CUDA_KERNELS", FAKE_KERNELS, 1);
