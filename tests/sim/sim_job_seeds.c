@@ -633,7 +633,7 @@ int main(int argc, char **argv)
         for (uint32_t i = 0; i < run.workers + run.newcomers; i++) finished += run.all[i].ending == FINISHED, failed += run.all[i].ending == FAILED;
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    if (seeds >= 40 && (!kills || !cuts || !shrunk || !grew || !joined || !again || !finished || !failed)) {
+    if (seeds >= 400 && (!kills || !cuts || !shrunk || !grew || !joined || !again || !finished || !failed)) {
         printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
                "%llu workers finished, %llu failed\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)shrunk, (unsigned long long)grew,
                (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed);
