@@ -471,6 +471,37 @@ static void sleeps(const char *lanes)
     close_all(places, 2);
 }
 
+/* An endpoint that is polled does not listen to UCX, which would cost each sender; armed, it does. */
+static void test_listens_when_armed(void **state)
+{
+    enum { TAG_LISTENS = 7 };
+    struct place places[2];
+    struct weft_peer *peers[2];
+    struct op unheard, heard, sends[2];
+    open_two(places, peers, "tcp");
+    struct weft_transport *receiver = places[1].transport;
+    struct pollfd fd = {.fd = receiver->ops->fd(receiver), .events = POLLIN};
+    for (uint64_t end_ns = net_now_ns() + WEFT_MS(10); net_now_ns() < end_ns;) pump(places, 2);
+    op_recv(&unheard, receiver, 1, TAG(TAG_LISTENS), NULL, 0);
+    op_send(&sends[0], peers[0], TAG(TAG_LISTENS), "x", NULL, 0);
+    for (uint64_t end_ns = net_now_ns() + WEFT_MS(10); net_now_ns() < end_ns;) pump(places, 1);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+    UNTIL(places, 2, unheard.fired && sends[0].fired);
+
+    while (core_arm(receiver) != WEFT_OK) pump(places, 2);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+    op_recv(&heard, receiver, 1, TAG(TAG_LISTENS), NULL, 0);
+    op_send(&sends[1], peers[0], TAG(TAG_LISTENS), "x", NULL, 0);
+    int ready = 0;
+    for (int i = 0; i < 1000 && ready == 0; i++) { /* only the sender is progressed */
+        pump(places, 1);
+        ready = poll(&fd, 1, 10);
+    }
+    assert_int_equal(ready, 1);
+    UNTIL(places, 2, heard.fired && sends[1].fired);
+    close_all(places, 2);
+}
+
 static void test_sleeps_tcp(void **state) { sleeps("tcp"); }
 static void test_sleeps_shm(void **state) { sleeps("shm"); }
 
@@ -717,6 +748,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_secrets_differ), cmocka_unit_test(test_blob_is_sealed), cmocka_unit_test(test_forger),
         cmocka_unit_test(test_port_range),     cmocka_unit_test(test_devices),        cmocka_unit_test(test_user_settings),
         cmocka_unit_test(test_strangers),      cmocka_unit_test(test_sleeps_tcp),     cmocka_unit_test(test_sleeps_shm),
+        cmocka_unit_test(test_listens_when_armed),
         cmocka_unit_test(test_close_while_written), cmocka_unit_test(test_remote_access),
         cmocka_unit_test(test_gathered), cmocka_unit_test(test_kept),
     };

@@ -4,7 +4,8 @@
  *   ucx_seal.c      proofs that blobs and messages come from who holds the job's secret
  *   ucx_settings.c  what the user chose: lanes, devices, ports, tuning; his UCX_* environment wins
  *   ucx_context.c   UCX's context: settings, the user's environment, devices
- *   ucx_open.c      worker, address, sleeping, close and free
+ *   ucx_open.c      worker, address, close and free
+ *   ucx_sleep.c     what it sleeps on, and when it listens
  *   ucx_peer.c      connect; how a peer is lost and when its operations may complete
  *   ucx_lane.c      which lanes UCX chose towards a peer
  *   ucx_process.c   the processes of peers on this host, watched by pidfd
@@ -248,10 +249,12 @@ struct ucx_endpoint {
     struct ucx_seal seal;
     ucp_context_h context;
     ucp_worker_h worker;
-    int fd;                /* an epoll: UCX's own descriptor, and the processes */
+    int fd;                /* an epoll: UCX's own descriptor, while `listens`, and the processes */
+    int ucx_fd;
+    bool listens;
     struct ucx_wire_process self;
     struct weft_list processes;
-    bool armed;            /* since the processes were looked at last */
+    bool armed;            /* since the descriptors were looked at last */
     uint32_t looks;
     uint64_t look_ns;
     size_t address_bytes;
@@ -292,6 +295,11 @@ enum weft_status ucx_status(const struct ucx_peer *known, ucs_status_t status);
 
 /* NULL: the token is wrong, or there are too many peers, or no memory. */
 struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id, uint64_t token);
+
+/* ucx_sleep.c */
+enum weft_status ucx_sleep_open(struct ucx_endpoint *endpoint, struct weft_error *error);
+bool ucx_sleep_arm(struct ucx_endpoint *endpoint); /* false: there is something to do */
+int ucx_sleep_look(struct ucx_endpoint *endpoint); /* after a round that was quiet. How many processes have died */
 
 /* ucx_process.c */
 void ucx_process_self(struct ucx_wire_process *self_out);

@@ -1,9 +1,7 @@
 /* ucx_open.c - one UCX context and worker per endpoint, and how it sleeps and ends. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "transport/ucx/ucx.h"
@@ -82,25 +80,6 @@ err:
                                             endpoint->transport->name, ucs_status_string(ucs));
 }
 
-/* One descriptor to sleep on: UCX's, and those of processes that are watched. */
-static enum weft_status open_descriptor(struct ucx_endpoint *endpoint, struct weft_error *error)
-{
-    int ucx_fd = -1;
-    ucs_status_t ucs = ucp_worker_get_efd(endpoint->worker, &ucx_fd);
-    if (ucs != UCS_OK) {
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "UCX cannot sleep on lanes %s: %s",
-                              endpoint->settings.list, ucs_status_string(ucs));
-    }
-    endpoint->fd = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    if (endpoint->fd >= 0 && epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, ucx_fd, &event) == 0) return WEFT_OK;
-    enum weft_status status = weft_error_set(
-        error, WEFT_ERR_LIMIT, "no descriptor for a UCX endpoint: %s (raise the limit of open files)",
-        strerror(errno));
-    if (endpoint->fd >= 0) close(endpoint->fd);
-    return status;
-}
-
 static enum weft_status open_address(struct ucx_endpoint *endpoint, struct weft_error *error)
 {
     ucp_address_t *address;
@@ -171,7 +150,7 @@ static enum weft_status ucx_open(struct weft_transport *transport,
     if (status < 0) goto err_free;
     status = open_worker(endpoint, error);
     if (status < 0) goto err_cleanup;
-    status = open_descriptor(endpoint, error);
+    status = ucx_sleep_open(endpoint, error);
     if (status < 0) goto err_destroy;
     status = open_address(endpoint, error);
     if (status < 0) goto err_close;
@@ -236,7 +215,7 @@ static int ucx_progress(struct weft_transport *transport, int budget)
         if (!quiet) count++;
     }
     count += ucx_arrivals_progress(endpoint);
-    if (quiet) count += ucx_processes_progress(endpoint); /* what a dead one has sent comes before its end */
+    if (quiet) count += ucx_sleep_look(endpoint); /* what a dead one has sent comes before its end */
     count += ucx_batches_flush(endpoint);
     count += ucx_peers_progress(endpoint, quiet);
     if (transport->closed && endpoint->ending_count == 0) come_to_rest(endpoint);
@@ -258,9 +237,7 @@ static enum weft_status ucx_arm(struct weft_transport *transport)
     if (!weft_list_empty(&endpoint->arrived) || !weft_list_empty(&endpoint->failed)) return WEFT_ERR_AGAIN;
     if (ucx_streams_waiting(endpoint) || words_waiting(endpoint) || !ucx_peers_patient(endpoint))
         return WEFT_ERR_AGAIN;
-    if (ucp_worker_arm(endpoint->worker) != UCS_OK) return WEFT_ERR_AGAIN;
-    endpoint->armed = true;
-    return WEFT_OK;
+    return ucx_sleep_arm(endpoint) ? WEFT_OK : WEFT_ERR_AGAIN;
 }
 
 static int ucx_fd(struct weft_transport *transport)

@@ -20,10 +20,6 @@
 
 #include "transport/ucx/ucx.h"
 
-/* While it is busy, the endpoint looks at the processes so often at most; every so many quiet rounds it reads
- * the clock. */
-enum { LOOK_NS = 1000000, LOOK_ROUNDS = 32 };
-
 static size_t read_file(const char *path, char *out, size_t room)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -163,21 +159,8 @@ static int process_died(struct ucx_endpoint *endpoint, struct ucx_process *proce
     return count;
 }
 
-/* Is it time to look? After sleeping always: a death may have been what ended it. */
-static bool due(struct ucx_endpoint *endpoint)
-{
-    if (weft_list_empty(&endpoint->processes)) return false;
-    if (!endpoint->armed && ++endpoint->looks % LOOK_ROUNDS != 0) return false;
-    uint64_t now_ns = weft_now_ns(endpoint->transport->env);
-    if (!endpoint->armed && now_ns < endpoint->look_ns + LOOK_NS) return false;
-    endpoint->armed = false;
-    endpoint->look_ns = now_ns;
-    return true;
-}
-
 int ucx_processes_progress(struct ucx_endpoint *endpoint)
 {
-    if (!due(endpoint)) return 0;
     struct epoll_event events[16];
     int count = epoll_wait(endpoint->fd, events, 16, 0), failed = 0;
     for (int i = 0; i < count; i++) {
