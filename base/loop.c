@@ -28,16 +28,13 @@
 #include "base/baton.h"
 #include "base/compute.h"
 #include "base/float_env.h"
+#include "base/look_period.h"
 #include "base/mailbox.h"
 #include "base/timer_heap.h"
 #include "base/weft_assert.h"
 
 #define POLL_BUDGET 64           /* pieces of work per pollable and step: bounds a step */
 #define UNSLEEPABLE_POLL_NS WEFT_MS(1) /* how often a pollable without descriptor is polled while idle */
-#define LOOK_NS_MIN (WEFT_MS(1) / 10)  /* a parked runner looks again: first so soon, then half as often, */
-#define LOOK_NS_MAX (WEFT_MS(1) / 2)   /* but at least so often: 1 % of a core while waiters drive */
-#define LOOK_NS_SLOW WEFT_MS(4)        /* the same while all who come borrow, once in OFTEN_NS at least: each look takes 15 us from them */
-#define OFTEN_NS 8000u
 #define STEPS_PER_LOOK 32u       /* idle steps of a driver between looks at the clock */
 #define YIELDS_PER_LOOK 8u       /* the same where ranks outnumber cores: whoever comes next waits for this one's step */
 #define SETTLE_NS 5000u                /* how long a waiter polls for a baton that somebody holds before it sleeps */
@@ -353,7 +350,7 @@ static int step(struct weft_loop *loop, bool look)
     WEFT_ASSERT(!loop->stepping);
     loop->stepping = true;
     int work = run_pollables(loop);
-    if (look) work += run_timers(loop);
+    if (look || loop->timers_fresh) work += run_timers(loop);
     work += mailbox_run(&loop->mail);
     loop->stepping = false;
     return work;
@@ -361,12 +358,14 @@ static int step(struct weft_loop *loop, bool look)
 
 int weft_loop_step(struct weft_loop *loop) { return step(loop, true); }
 
-/* Letters, which may be what this thread waits for, else what is quick to poll. -1: neither, so a whole step it must be. */
+/* Letters, which may be what this thread waits for, with the timers that they started for now; else what is quick to poll. -1: neither, so a
+ * whole step it must be. */
 static int step_quick(struct weft_loop *loop)
 {
     loop->stepping = true;
     int work = mailbox_run(&loop->mail);
     if (work == 0) work = run_quick_pollables(loop);
+    else if (loop->timers_fresh) work += run_timers(loop);
     loop->stepping = false;
     return work;
 }
@@ -488,6 +487,10 @@ static void drive(struct weft_loop *loop, bool (*fact)(void *), void *context, s
     struct baton_turn turn = {0};
     uint64_t timeout_ns, now_ns;
     bool look = loop->options.spin_us == 0;
+    if (!mailbox_empty(&loop->mail) && (!guest || baton_may_step(&loop->baton, &turn))) {
+        (void)step_quick(loop); /* what it sends is sent before anything is polled */
+        if (fact(context)) return;
+    }
     while (!guest || baton_may_step(&loop->baton, &turn)) {
         int work = drive_step(loop, &spin, &look, &now_ns);
         if (fact(context) || (guest && atomic_load(&loop->baton.claims) > 0)) return;
@@ -597,33 +600,23 @@ bool weft_loop_is_runner(const struct weft_loop *loop)
     return atomic_load_explicit(&loop->runner, memory_order_relaxed) == thread_mark(); /* only its own thread can find itself there */
 }
 
-/* How long until the next look, and how. came: times that others took the baton in this period; *borrows: of the loop, at the last look. */
-static uint64_t next_period_ns(struct weft_loop *loop, unsigned came, unsigned *borrows, uint64_t period_ns, unsigned *how)
-{
-    unsigned borrows_now = atomic_load_explicit(&loop->borrows, memory_order_relaxed), borrowed = borrows_now - *borrows;
-    bool was_slow = *how == BATON_SLOW;
-    *borrows = borrows_now;
-    *how = came <= borrowed + 1 && (uint64_t)borrowed * OFTEN_NS >= period_ns ? BATON_SLOW : BATON_TIMED; /* one may be between its two counts */
-    if (*how == BATON_SLOW) return LOOK_NS_SLOW;
-    if (was_slow) return LOOK_NS_MIN;
-    return 2 * period_ns < LOOK_NS_MAX ? 2 * period_ns : LOOK_NS_MAX;
-}
-
 /* Somebody else holds the baton: park until it is this thread's turn to try. */
 static void park(struct weft_loop *loop, struct baton_turn *turn)
 {
-    uint64_t period_ns = LOOK_NS_MIN;
-    unsigned how = BATON_TIMED, takes = atomic_load(&loop->baton.takes), borrows = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
+    struct look_period period = look_period_first();
+    unsigned takes = atomic_load(&loop->baton.takes), borrows = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
     while (!atomic_load(&loop->baton.stop)) {
-        if (baton_park(&loop->baton, turn, how))
-            futex_wait(&loop->baton.parked, how, how == BATON_LONG ? WEFT_NEVER : period_ns);
+        if (baton_park(&loop->baton, turn, period.how))
+            futex_wait(&loop->baton.parked, period.how, period.how == BATON_LONG ? WEFT_NEVER : period.ns);
         baton_unparked(&loop->baton, turn);
-        if (how == BATON_LONG) return;
+        if (period.how == BATON_LONG) return;
         int look = baton_look(&loop->baton, turn);
         if (look == BATON_LOOK_RUN) return;
-        if (look == BATON_LOOK_LONG) how = BATON_LONG;
-        else period_ns = next_period_ns(loop, turn->seen - takes, &borrows, period_ns, &how);
+        unsigned borrows_now = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
+        if (look == BATON_LOOK_LONG) period.how = BATON_LONG;
+        else period = look_period_next(period, turn->seen - takes, borrows_now - borrows);
         takes = turn->seen;
+        borrows = borrows_now;
     }
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/look_period.h"
 #include "tests/lib/check.h"
 
 static struct weft_loop *new_loop(uint32_t spin_us)
@@ -627,6 +628,82 @@ static void take_ends_at_its_deadline(void **state)
     weft_loop_free(loop);
 }
 
+/* ---- a driver's order ---- */
+
+struct errand {
+    struct weft_pollable pollable;
+    struct weft_mail letter;
+    struct weft_timer timer;
+    struct weft_loop *loop;
+    bool by_poll, done;
+    int polls, polls_before;
+};
+
+static void errand_now(struct errand *errand)
+{
+    assert_int_equal(weft_timer_start(errand->loop, &errand->timer, weft_now_ns(weft_env_system())), WEFT_OK);
+}
+
+static void errand_read(struct weft_mail *mail)
+{
+    struct errand *errand = weft_container_of(mail, struct errand, letter);
+    if (!errand->by_poll) errand_now(errand);
+}
+
+static int errand_polled(struct weft_pollable *pollable, int budget)
+{
+    struct errand *errand = weft_container_of(pollable, struct errand, pollable);
+    if (++errand->polls > 1 || !errand->by_poll) return 0;
+    errand_now(errand);
+    return 1;
+}
+
+static void errand_done(struct weft_timer *timer)
+{
+    struct errand *errand = weft_container_of(timer, struct errand, timer);
+    errand->polls_before = errand->polls;
+    errand->done = true;
+}
+
+/* What a letter, or something polled, puts off until now is done before anything is polled once more. */
+static void timers_for_now_come_before_the_next_poll(void **state)
+{
+    for (int by_poll = 0; by_poll < 2; by_poll++) {
+        struct errand errand = {.pollable = {.fd = -1, .progress = errand_polled}, .letter.fn = errand_read, .loop = new_loop(5), .by_poll = by_poll};
+        weft_timer_init(&errand.timer, errand_done);
+        assert_int_equal(weft_loop_add(errand.loop, &errand.pollable), WEFT_OK);
+        weft_loop_post(errand.loop, &errand.letter);
+        assert_int_equal(weft_loop_wait(errand.loop, &errand.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+        assert_int_equal(errand.polls_before, by_poll);
+        weft_loop_remove(errand.loop, &errand.pollable);
+        weft_loop_free(errand.loop);
+    }
+}
+
+/* ---- when the runner looks ---- */
+
+static void the_runner_looks_seldom_while_short_calls_come(void **state)
+{
+    struct look_period idle = look_period_first(), driven = idle, borrowed = idle;
+    for (int i = 0; i < 5; i++) {
+        idle = look_period_next(idle, 1, 0);
+        driven = look_period_next(driven, (unsigned)(driven.ns / 10000), 0);
+        borrowed = look_period_next(borrowed, (unsigned)(borrowed.ns / 4000), (unsigned)(borrowed.ns / 4000));
+        assert_int_equal(idle.how, BATON_TIMED);
+        assert_int_equal(driven.how, BATON_TIMED); /* a lazy letter wakes nobody */
+        if (i == 0) assert_true(driven.ns < LOOK_NS_MAX); /* not for a few calls */
+    }
+    assert_int_equal(idle.ns, LOOK_NS_MAX);
+    assert_int_equal(driven.ns, LOOK_NS_SLOW);
+    assert_int_equal(borrowed.ns, LOOK_NS_SLOW);
+    assert_int_equal(borrowed.how, BATON_SLOW);
+    driven = look_period_next(driven, 10, 0); /* it is over */
+    assert_int_equal(driven.ns, LOOK_NS_MIN);
+    borrowed = look_period_next(borrowed, 10, 5);
+    assert_int_equal(borrowed.ns, LOOK_NS_MIN);
+    assert_int_equal(borrowed.how, BATON_TIMED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -645,6 +722,8 @@ int main(void)
         cmocka_unit_test(the_baton_goes_round),
         cmocka_unit_test(the_baton_is_borrowed), cmocka_unit_test(a_letter_after_many_borrows),
         cmocka_unit_test(take_ends_at_its_deadline),
+        cmocka_unit_test(timers_for_now_come_before_the_next_poll),
+        cmocka_unit_test(the_runner_looks_seldom_while_short_calls_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
