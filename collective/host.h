@@ -8,6 +8,7 @@
  *   host_stage.c   the same through memory in between, where buffers are not mapped
  *   host_apart.c   ranks that share a processor part
  *   host_brief.c   a short one that is announced and over within the call, where the others come at once
+ *   host_ahead.c   who broadcasts goes ahead of the others, by a few operations; what they called is seen later
  *
  * One pass instead of messages. Every rank announces its call and its buffers in its own segment. Once all have come, rank i
  * loads slice i of all inputs, sums by T in registers, and stores the sum into all outputs; once all have said that they are
@@ -15,8 +16,8 @@
  * nobody waits a second time.
  *
  * Each word of a segment has one writer. Numbers of operations are counted apart from those of the group, for the operations
- * that come here only; all ranks count alike. Announcements alternate between two places: a rank announces operation n + 2
- * after it has seen all announcements of n + 1, and their writers had read those of n before.
+ * that come here only; all ranks count alike. Announcements go round HOST_LINES places: a rank announces operation n + HOST_LINES
+ * when all others have said that they are over with n (host_ahead.c says why nobody looks at that word as a rule).
  *
  * Numbers are stored with the segment's random salt added. So what a peer reads is an answer or it is not, even where the
  * segment is gone and its memory has become something else. */
@@ -41,6 +42,7 @@ enum {
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,
+    HOST_LINES = 8,             /* announcements of a rank that stand there at a time */
     HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
@@ -68,11 +70,11 @@ struct host_segment {
     _Alignas(64) _Atomic uint32_t sleeping; /* wake me after you have stored */
     _Atomic uint32_t processor;             /* on which this rank last announced an operation; HOST_NO_PROCESSOR: none yet */
     _Alignas(64) _Atomic uint32_t inside;   /* 1: loading and storing in the peers' buffers at this moment */
-    _Atomic uint64_t over;                  /* salt + number + 1 of the last operation for which peers' segments were looked at */
+    _Atomic uint64_t over;                  /* salt + number of operations, from the first on, for which peers' segments are not looked at any more */
     _Alignas(64) _Atomic uint64_t closed;   /* operations with a number below are over here: keep out of my buffers */
     _Atomic uint64_t calls_at;              /* salt + offset + 1 of a struct host_calls; no such offset: none yet */
     _Alignas(64) _Atomic uint64_t done[HOST_ACTIONS]; /* salt + (number + 1) * HOST_ROUNDS_MAX + rounds */
-    struct host_post posts[2];
+    struct host_post posts[HOST_LINES];     /* operation n is announced in n % HOST_LINES */
     uint64_t processors[HOST_PROCESSORS / 64]; /* a bit for each that this rank may run on; written before the offer */
 };
 
@@ -145,6 +147,12 @@ struct host {
     uint64_t offered, voted;     /* ranks, a bit each */
     struct host_offer offer;
     uint64_t next;               /* number of the next operation */
+    struct {                     /* host_ahead.c */
+        uint64_t settled;        /* operations below are over here, and all others called them alike; never more than `next` */
+        uint64_t followed;       /* all others have said that they are over with operations below */
+        uint64_t awaited;        /* looked for in vain, of host->seen */
+        uint64_t passed;         /* all others have announced this one, or are over with what is below: they have read all below */
+    } ahead;
     uint32_t seen;               /* ranks below it have done what the first of the queue waits for */
     struct weft_list queue;      /* struct weft_coll.host.link, by number */
     struct weft_pollable pollable;
@@ -183,7 +191,7 @@ void host_reach_give(struct records *records, struct host_reach *reach);
 static inline bool host_needs_room(size_t short_bytes) { return short_bytes > HOST_WORD_BYTES; }
 
 /* host_line.c */
-static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number & 1]; }
+static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number % HOST_LINES]; }
 /* A peer's contribution of so many bytes; NULL: it says that it lies outside its memory. */
 const uint8_t *host_contribution(const struct host *host, uint32_t rank, uint64_t number, size_t bytes);
 void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number);
@@ -198,7 +206,7 @@ void host_tell_processor(struct host *host);
 bool host_has_come(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_through(struct host *host, uint64_t number);
 bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);
-void host_say_over(struct host *host, uint64_t number);
+void host_say_over(struct host *host, uint64_t operations); /* from the first on */
 #define HOST_ROUNDS_MAX (1ull << 32)
 void host_say_done(struct host *host, uint64_t number, enum host_action action, uint64_t rounds);
 bool host_has_done(const struct host *host, uint32_t rank, uint64_t number, enum host_action action, uint64_t rounds);
@@ -207,9 +215,18 @@ bool host_enter(struct host *host, uint64_t number); /* false: somebody has clos
 void host_leave(struct host *host);
 void host_close(struct host *host, uint64_t below);
 bool host_anybody_inside(const struct host *host); /* of those who can still move */
-#define HOST_ENDED (UINT64_MAX / 2) /* as a number: nothing any more */
+#define HOST_ENDED (UINT64_MAX / 2) /* as a number of operations: nothing is looked at any more */
 void host_sleep(struct host *host);
 void host_awake(struct host *host);
+
+/* host_ahead.c */
+bool host_may_announce(struct host *host, bool leads, size_t bytes); /* the next operation, nothing else under way; false: not soon */
+/* These two: or host->seen has not called operation ahead.awaited, or otherwise. */
+bool host_settle(struct host *host, uint64_t below);    /* all operations below are settled */
+bool host_followed(struct host *host, uint64_t number); /* and all have called the one before it: it may be announced, however long it is */
+void host_all_came(struct host *host, uint64_t number); /* all ranks have announced it */
+void host_root_came(struct host *host, uint64_t number); /* its root has, of a broadcast */
+void host_over(struct host *host, uint64_t number);     /* it is over here, and settled if all before it are */
 
 /* host_apart.c */
 void host_apart(struct host *host); /* after a look at a rank that is awaited and needs this core; may move the calling thread */

@@ -5,6 +5,8 @@
  *                  ▼                               ▼
  *        WEFT_ERR_AGAIN: nothing happened     an ordinary operation, whose announcement stands already
  *
+ * A broadcast waits for its root alone; the root is over when it has announced, and sees later what the others called (host_ahead.c).
+ *
  * What the others see is the same line as of an ordinary operation, so each rank decides for itself which way it goes. All that
  * is unusual (a rank that is late, dead, or calls otherwise; an abort, a deadline) is the ordinary operation's, which begins where
  * this one stops. Nothing can fail once the line is written: a record for the operation and the group's timer are there before.
@@ -70,19 +72,29 @@ static bool comes(struct host *host, uint32_t rank, uint64_t number, uint64_t un
     return true;
 }
 
-/* All others have announced the same, soon. */
+static bool comes_alike(struct host *host, uint32_t rank, uint64_t number, uint64_t sequence, uint64_t until_ns)
+{
+    return comes(host, rank, number, until_ns) && alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence) &&
+           host_contribution(host, rank, number, host_said_bytes(host->group, &host->asked, rank));
+}
+
+/* The root, or all others, have announced the same, soon; and before it what this rank did. */
 static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint64_t since_ns)
 {
     const struct weft_group *group = host->group;
     uint64_t until_ns = since_ns + (host->crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        if (rank == group->rank) continue;
-        if (!comes(host, rank, number, until_ns) || !alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence) ||
-            !host_contribution(host, rank, number, host_said_bytes(group, &host->asked, rank)))
-            return false;
+    if (host->brief.kind == WEFT_COLL_BROADCAST) {
+        if (!comes_alike(host, host->brief.root, number, sequence, until_ns)) return false;
+        host_root_came(host, number);
+        return true;
     }
-    return true;
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        if (rank != group->rank && !comes_alike(host, rank, number, sequence, until_ns)) return false;
+    host_all_came(host, number);
+    return host_settle(host, number);
 }
+
+static bool leads(const struct host *host) { return host->brief.kind == WEFT_COLL_BROADCAST && host->brief.root == host->group->rank; }
 
 static struct weft_record record_of(const struct weft_group *group, uint64_t sequence, uint64_t now_ns)
 {
@@ -116,6 +128,8 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     struct host *host = group->host;
     size_t bytes = host_short_bytes(group, args);
     if (host_needs_room(bytes) && !host_room_take(host)) return WEFT_ERR_AGAIN;
+    bool goes_ahead = leads(host);
+    if (!host_may_announce(host, goes_ahead, bytes)) return WEFT_ERR_AGAIN;
     uint64_t number = host->next++, sequence = group->sequence++;
     host_announce_short(host, &host->brief, args->kind == WEFT_COLL_BROADCAST ? args->out : args->in, bytes, number, sequence);
 
@@ -125,14 +139,14 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     uint64_t record_number = weft_recorder_add(group->recorder, &record);
 
     host_announced(host);
-    if (!all_come(host, number, sequence, now_ns)) {
+    if (!goes_ahead && !all_come(host, number, sequence, now_ns)) {
         struct weft_coll_args late = *args;
         late.posted_ns = now_ns;
         becomes_ordinary(group, &late, number, record_number, done, context, coll_out);
         return WEFT_IN_PROGRESS;
     }
     host_work_short(host, args, number);
-    host_say_over(host, number);
+    if (!goes_ahead) host_over(host, number);
     host->moved_bytes += bytes * (group->ranks - 1);
     uint64_t ended_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
     coll_event(group, args->kind, WEFT_EVENT_END, sequence, event_bytes, WEFT_OK, ended_ns);

@@ -191,9 +191,9 @@ bool host_has_done(const struct host *host, uint32_t rank, uint64_t number, enum
     return done >= rounds && done < HOST_ROUNDS_MAX;
 }
 
-void host_say_over(struct host *host, uint64_t number)
+void host_say_over(struct host *host, uint64_t operations)
 {
-    atomic_store_explicit(&host->segment->over, host->salt + number + 1, memory_order_release);
+    atomic_store_explicit(&host->segment->over, host->salt + operations, memory_order_release);
 }
 
 /* A word that makes no sense is that of a segment which has gone: its rank has ended the group, and looks at nothing. */

@@ -2,6 +2,7 @@
  *
  *     WAITING   for the vote of the ranks
  *     QUEUED    for the operation before it
+ *     AHEAD     until all ranks have called, alike, what this one was over with before the others came (host_ahead.c)
  *     COMING    announced; until all ranks have announced theirs, alike
  *     WORKING   on this rank's slice, in steps of the loop; or
  *     STAGING   on its part of each round (host_stage.c)
@@ -80,16 +81,27 @@ static void offer_ways(struct host *host, struct weft_coll *coll)
     coll->host.reached = coll->host.flags & (HOST_MAPPED | HOST_COPIED);
 }
 
+/* false: some have not called yet what this rank was over with before. */
+static bool announces(struct host *host, struct weft_coll *coll)
+{
+    uint64_t number = coll->host.number;
+    if (!host_followed(host, number)) return false;
+    coll->host.phase = HOST_COMING;
+    host->seen = 0;
+    if (!coll->host.announced) host_announce(host, coll, number);
+    return true;
+}
+
 static void begin_first(struct host *host)
 {
     struct weft_coll *coll = first_of(host);
     if (!coll || coll->host.phase != HOST_QUEUED || coll->phase != COLL_RUNNING) return;
-    coll->host.phase = HOST_COMING;
+    coll->host.phase = HOST_AHEAD;
     host->seen = 0;
     if (!coll->host.is_short) offer_ways(host, coll);
     coll->record.plan = coll->header.plan;
     coll_record_start(coll, coll->posted_ns); /* the clock is not read for it */
-    if (!coll->host.announced) host_announce(host, coll, coll->host.number);
+    (void)announces(host, coll);
 }
 
 /* Looking for the others' words is quick; work on a slice is not. */
@@ -150,6 +162,7 @@ void host_unlink(struct weft_coll *coll)
 {
     struct host *host = coll->group->host;
     bool was_first = coll->host.phase > HOST_WAITING && first_of(host) == coll;
+    bool was_announced = coll->host.phase > HOST_AHEAD; /* else it has ended early, and with it the group */
     coll->host.phase = HOST_AWAY;
     weft_loop_crowded(coll->group->loop, host->crowded);
     weft_list_remove(&coll->host.link);
@@ -160,7 +173,7 @@ void host_unlink(struct weft_coll *coll)
     }
     coll->host.stage = NULL;
     if (was_first) {
-        host_say_over(host, coll->host.number);
+        if (was_announced) host_over(host, coll->host.number);
         begin_first(host);
     }
     polls_quickly(host);
@@ -231,7 +244,7 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
     struct coll_header theirs = header_of(coll, rank, post);
     const char *what = coll_header_difference(&theirs, &coll->header);
     if (what) {
-        coll_mismatch(coll, rank, &theirs, what);
+        coll_mismatch(coll, &coll->header, rank, &theirs, what);
         return false;
     }
     if (coll->host.is_short) return take_contribution(host, coll, rank);
@@ -244,6 +257,7 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
 static bool all_here(struct host *host, struct weft_coll *coll)
 {
     host->seen = 0;
+    host_all_came(host, coll->host.number);
     if (coll->host.is_short) {
         host_work_short(host, &coll->args, coll->host.number);
         return true;
@@ -318,17 +332,35 @@ static int staging_step(struct host *host, struct weft_coll *coll)
     return acted;
 }
 
-/* A rank that has not come: has it called this number of the group by messages? */
-static void look_elsewhere(struct host *host, struct weft_coll *coll, uint32_t rank)
+/* A rank that has not come to a call: has it called this number of the group by messages? */
+static bool look_elsewhere(struct host *host, struct weft_coll *coll, const struct coll_header *own, uint32_t rank)
 {
-    const struct host_post *post = host_called_otherwise(host, rank, coll->sequence);
-    if (!post) return;
+    const struct host_post *post = host_called_otherwise(host, rank, own->sequence);
+    if (!post) return false;
     struct coll_header theirs = header_of(coll, rank, post);
     theirs.plan = post->flags;
     theirs.cuts = post->in;
     theirs.chunk = post->out;
-    const char *what = coll_header_difference(&theirs, &coll->header);
-    coll_mismatch(coll, rank, &theirs, what ? what : "the plan");
+    const char *what = coll_header_difference(&theirs, own);
+    coll_mismatch(coll, own, rank, &theirs, what ? what : "the plan");
+    return true;
+}
+
+/* Wait for the rank that has not called what this one was over with before, or find that it called otherwise. */
+static bool catch_up(struct host *host, struct weft_coll *coll)
+{
+    if (announces(host, coll)) return true;
+    uint64_t number = host->ahead.awaited;
+    struct coll_header own = header_of(coll, coll->group->rank, host_post_of(host->segment, number));
+    if (host_has_come(host, host->seen, number)) {
+        struct coll_header theirs = header_of(coll, host->seen, host_post_of(host->peers[host->seen].segment, number));
+        const char *what = coll_header_difference(&theirs, &own);
+        if (what) coll_mismatch(coll, &own, host->seen, &theirs, what);
+        return true; /* or it has come this moment */
+    }
+    if (look_elsewhere(host, coll, &own, host->seen)) return true;
+    waits_for(host, host->seen, false);
+    return false;
 }
 
 /* How many ranks from 0 on have done what the phase waits for. */
@@ -343,7 +375,7 @@ static bool look(struct host *host, struct weft_coll *coll)
         if (!there) waits_for(host, rank, false);
         if (!there && !coming) return false;
         if (!there) {
-            look_elsewhere(host, coll, rank);
+            (void)look_elsewhere(host, coll, &coll->header, rank);
             return false;
         }
         if (coming && !greet(host, coll, rank)) return false;
@@ -384,6 +416,7 @@ static int host_progress(struct weft_pollable *pollable, int budget)
     struct weft_coll *coll = first_of(host);
     if (!coll || coll->phase != COLL_RUNNING) return 0;
     switch (coll->host.phase) {
+    case HOST_AHEAD: return catch_up(host, coll);
     case HOST_COMING:
         if (!look(host, coll)) return 0;
         if (all_here(host, coll)) finish(coll);
@@ -400,6 +433,13 @@ static int host_progress(struct weft_pollable *pollable, int budget)
     }
 }
 
+/* The rank that host->seen names has still not called what it is awaited for, by either way. */
+static bool has_not_followed(const struct host *host)
+{
+    uint64_t number = host->ahead.awaited;
+    return !host_has_come(host, host->seen, number) && !host_called_otherwise(host, host->seen, host_post_of(host->segment, number)->sequence);
+}
+
 static enum weft_status host_arm(struct weft_pollable *pollable)
 {
     struct host *host = weft_container_of(pollable, struct host, pollable);
@@ -409,6 +449,7 @@ static enum weft_status host_arm(struct weft_pollable *pollable)
     host_sleep(host);
     if (coll->host.phase == HOST_STAGING) return host_stage_may_act(host, coll) ? WEFT_ERR_AGAIN : WEFT_OK;
     uint32_t rank = host->seen;
+    if (coll->host.phase == HOST_AHEAD) return has_not_followed(host) ? WEFT_OK : WEFT_ERR_AGAIN;
     if (rank == coll->group->rank) rank++;
     if (rank >= coll->group->ranks) return WEFT_ERR_AGAIN;
     bool there = coll->host.phase == HOST_COMING ? host_has_come(host, rank, coll->host.number) || host_called_otherwise(host, rank, coll->sequence)
@@ -422,6 +463,7 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
     const struct host *host = coll->group->host;
     uint32_t rank = host->seen;
     switch (coll->host.phase) {
+    case HOST_AHEAD:
     case HOST_COMING: *phase_out = "greeting"; break;
     case HOST_LEAVING: *phase_out = "leaving"; break;
     case HOST_WORKING: *phase_out = "reducing"; return false;

@@ -112,7 +112,7 @@ struct fold_area {
 };
 
 /* host.h: where an operation is that may be done in the memory of one host. AWAY: by messages, as all others. */
-enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_QUEUED, HOST_COMING, HOST_WORKING, HOST_STAGING, HOST_LEAVING };
+enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_QUEUED, HOST_AHEAD, HOST_COMING, HOST_WORKING, HOST_STAGING, HOST_LEAVING };
 
 enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
 
@@ -332,7 +332,8 @@ void coll_end(struct weft_coll *coll, enum weft_status status, const char *text)
 /* The rank that the oldest waiting step waits for; false: none. */
 bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
 /* End the group: `peer` called otherwise. */
-void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what);
+/* `own`: what this rank called there; of `coll`, or of an operation that was over here before the others had called it. */
+void coll_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32_t peer, const struct coll_header *theirs, const char *what);
 
 /* record.c */
 /* What every record of the group says; the call itself is the caller's to add. */

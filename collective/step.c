@@ -88,23 +88,23 @@ static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action 
 /* ---- completions ---- */
 
 /* "operation 12"; a send or recv has no number. */
-static const char *title_of(const struct weft_coll *coll, char out[48])
+static const char *title_of(const struct weft_coll *coll, uint64_t sequence, char out[48])
 {
     if (coll->pairwise) snprintf(out, 48, "a %s", weft_coll_kind_name(coll->args.kind));
-    else snprintf(out, 48, "operation %llu", (unsigned long long)coll->sequence);
+    else snprintf(out, 48, "operation %llu", (unsigned long long)sequence);
     return out;
 }
 
-void coll_mismatch(struct weft_coll *coll, uint32_t peer, const struct coll_header *theirs, const char *what)
+void coll_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32_t peer, const struct coll_header *theirs, const char *what)
 {
     char name[128], own_name[128], call[128], own_call[128];
     struct weft_group *group = coll->group;
     group_describe(group, peer, name, sizeof name);
     group_describe(group, group->rank, own_name, sizeof own_name);
     coll_header_describe(theirs, call, sizeof call);
-    coll_header_describe(&coll->header, own_call, sizeof own_call);
+    coll_header_describe(own, own_call, sizeof own_call);
     char title[48];
-    group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", title_of(coll, title), what, name, call, own_name, own_call);
+    group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", title_of(coll, own->sequence, title), what, name, call, own_name, own_call);
 }
 
 static void lengths_differ(struct weft_coll *coll, uint32_t peer, uint64_t sent, uint64_t expected)
@@ -133,7 +133,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
     if (readable && header.epoch == group->epoch) {
         const char *what = coll_header_difference(&header, &coll->header);
         if (what) {
-            coll_mismatch(coll, action->peer, &header, what);
+            coll_mismatch(coll, &coll->header, action->peer, &header, what);
             return false;
         }
         size_t expected = action->count * message_elem_bytes(coll, action);
@@ -162,7 +162,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
     group_describe(group, action->peer, name, sizeof name);
     char title[48];
     group_end(group, WEFT_ERR_MALFORMED, true, "%s: a message of %s does not belong here (%zu bytes, epoch of this group %u)",
-              title_of(coll, title), name, slot->receive.payload_bytes, group->epoch);
+              title_of(coll, coll->sequence, title), name, slot->receive.payload_bytes, group->epoch);
     return false;
 }
 
@@ -172,7 +172,7 @@ static void transfer_failed(struct slot *slot, enum weft_status status)
     char name[128], title[48];
     group_describe(coll->group, slot->action.peer, name, sizeof name);
     group_end(coll->group, status, status != WEFT_ERR_CLOSED, "lost %s during %s (%s): %s", name,
-              title_of(coll, title), weft_coll_kind_name(coll->args.kind), weft_status_text(status));
+              title_of(coll, coll->sequence, title), weft_coll_kind_name(coll->args.kind), weft_status_text(status));
 }
 
 static void slot_completed(struct weft_completion *completion, enum weft_status status)

@@ -124,10 +124,11 @@ struct worker {
 
 static struct call call_at(uint64_t *state)
 {
-    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST, WEFT_COLL_BARRIER};
+    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BARRIER,
+                                                WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST};
     static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_I32};
-    struct call call = {.kind = kinds[draw(state) % 5], .dtype = dtypes[draw(state) % 4], .op = draw(state) % 3 ? WEFT_SUM : WEFT_MAX, .ranks = hosted.ranks};
-    call.root = (uint32_t)(draw(state) % hosted.ranks);
+    struct call call = {.kind = kinds[draw(state) % 8], .dtype = dtypes[draw(state) % 4], .op = draw(state) % 3 ? WEFT_SUM : WEFT_MAX, .ranks = hosted.ranks};
+    call.root = draw(state) % 2 ? 0 : (uint32_t)(draw(state) % hosted.ranks); /* several of one root in a row */
     call.seed = draw(state);
     call.count = draw(state) % 8 ? 1 + draw(state) % 40 : 1 + draw(state) % 1500;
     return call;
@@ -274,6 +275,99 @@ static void mismatch(void **state)
     }
 }
 
+/* ---- who broadcasts goes ahead ---- */
+static struct weft_coll_args from_root(uint32_t rank, uint32_t root)
+{
+    return (struct weft_coll_args){.kind = WEFT_COLL_BROADCAST, .in = rooms[rank], .out = rooms[rank], .count = 2, .dtype = WEFT_F32, .root = root};
+}
+
+static uint32_t broadcast_while_it_goes(uint32_t most)
+{
+    struct weft_coll_args args = from_root(0, 0);
+    for (uint32_t i = 0; i < most; i++) {
+        ((float *)args.out)[0] = 1.0f + (float)i;
+        enum weft_status status = call_brief(0, &args);
+        if (status == WEFT_ERR_AGAIN) return i;
+        assert_int_equal(status, WEFT_OK);
+    }
+    return most;
+}
+
+/* The root by some operations only; each receiver finds what the root had when it called. */
+static void ahead(void **state)
+{
+    open_group(3, 0);
+    for (uint32_t round = 0; round < 20; round++) {
+        uint32_t count = broadcast_while_it_goes(100);
+        assert_true(count > 1 && count < 20);
+        for (uint32_t i = 0; i < count; i++) {
+            for (uint32_t r = 1; r < 3; r++) {
+                struct weft_coll_args args = from_root(r, 0);
+                assert_int_equal(start(r, &args), WEFT_OK);
+                assert_true(((float *)args.out)[0] == 1.0f + (float)i);
+            }
+        }
+    }
+    close_group();
+}
+
+/* One that has left the group meanwhile can still be heard. */
+static void ahead_and_gone(void **state)
+{
+    open_group(2, 0);
+    assert_int_equal(broadcast_while_it_goes(3), 3);
+    weft_group_free(hosted.groups[0]);
+    hosted.groups[0] = NULL;
+    for (int i = 0; i < 100; i++) weft_loop_step(hosted.loops[1]); /* it is told */
+    for (uint32_t i = 0; i < 3; i++) {
+        struct weft_coll_args args = from_root(1, 0);
+        if (start(1, &args) == WEFT_IN_PROGRESS) assert_true(run_all(0));
+        assert_true(outcomes[1].status == WEFT_OK && ((float *)args.out)[0] == 1.0f + (float)i);
+    }
+    close_group();
+}
+
+/* It waits for all that it was ahead of, and names who is late. */
+static void ahead_of_a_late_rank(void **state)
+{
+    open_group(3, 0);
+    uint32_t count = broadcast_while_it_goes(100);
+    struct weft_coll_args args = from_root(0, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        struct weft_coll_args others = from_root(1, 0);
+        assert_int_equal(start(1, &others), WEFT_OK);
+    }
+    args.deadline_ns = WEFT_MS(50);
+    post_ordinary(0, &args);
+    outcomes[1].ended = outcomes[2].ended = true;
+    assert_true(run_all(RANKS_MAX));
+    assert_int_equal(outcomes[0].status, WEFT_ERR_DEADLINE);
+    if (!strstr(outcomes[0].text, "rank 2 has not called it") && !strstr(outcomes[0].text, "rank 1, rank 2")) fail_msg("%s", outcomes[0].text);
+    close_group();
+}
+
+/* Both think themselves the root, or the other calls something by messages: seen with the next operation for which they wait. */
+static void ahead_of_another_call(void **state)
+{
+    for (uint32_t i = 0; i < 3; i++) {
+        open_group(2, 0);
+        struct weft_coll_args first = from_root(0, 0), other = from_root(1, 1), next[2] = {sum_of(0, 2), sum_of(1, 2)};
+        if (i == 1) other = sum_of(1, 2), other.plan = WEFT_PLAN_RING;
+        assert_int_equal(call_brief(0, &first), WEFT_OK);
+        if (i == 1) post_ordinary(1, &other);
+        else assert_int_equal(call_brief(1, &other), WEFT_OK);
+        assert_int_equal(start(0, &next[0]), WEFT_IN_PROGRESS);
+        if (i == 0) assert_int_equal(start(1, &next[1]), WEFT_IN_PROGRESS);
+        if (i == 2) post_ordinary(1, &next[1]);
+        assert_true(run_all(RANKS_MAX));
+        for (uint32_t r = 0; r < 2; r++) {
+            assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+            if (!strstr(outcomes[r].text, "operation 1 differs in ") || !strstr(outcomes[r].text, "broadcast of 2 f32 from rank 0")) fail_msg("%s", outcomes[r].text);
+        }
+        close_group();
+    }
+}
+
 /* Rank 2 never calls: the deadline names it. */
 static void late_rank(void **state)
 {
@@ -311,6 +405,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed), cmocka_unit_test(early_and_late), cmocka_unit_test(others_are_declined), cmocka_unit_test(mismatch),
+        cmocka_unit_test(ahead), cmocka_unit_test(ahead_and_gone), cmocka_unit_test(ahead_of_a_late_rank), cmocka_unit_test(ahead_of_another_call),
         cmocka_unit_test(late_rank), cmocka_unit_test(group_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

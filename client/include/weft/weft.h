@@ -228,6 +228,7 @@ WEFT_API enum weft_status weft_reduce_scatter(struct weft_session *session, cons
 /* in (count,), out (ranks*count,). */
 WEFT_API enum weft_status weft_all_gather(struct weft_session *session, const void *in, void *out, uint64_t count,
                                           enum weft_dtype dtype, struct weft_request *request);
+/* The root may be done before the others have called: to wait for them is what weft_barrier is for. */
 WEFT_API enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype,
                                          uint32_t root, struct weft_request *request);
 /* in (count,); out (count,) at the root, ignored elsewhere. */

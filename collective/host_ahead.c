@@ -1,0 +1,134 @@
+/* host_ahead.c - who broadcasts does not wait for the others: they find its line when they come. What keeps that safe.
+ *
+ *     operation   ... | settled ............ next - 1 | next
+ *                     | over here, as the root of   | to be announced where HOST_LINES operations before it was
+ *                     | some; the others' lines are |
+ *                     | not all seen yet            |
+ *
+ * An operation is settled when all ranks have called it alike. One for which this rank waited for all of them is settled as it ends. A
+ * receiver of a broadcast has seen the root's line, which is all it needs to. A root goes on at once, and looks later: it may have
+ * AHEAD_MAX operations that are not settled, and no operation but one of host_brief.c begins before all have called what was before it. Only what is settled
+ * is said to be over, so lines that somebody has yet to look at stay where they are; who would write over one waits.
+ *
+ * The root sees that all others are over with an operation, by a word of each, or else their lines. The word will do: of two that differ,
+ * a receiver or one that waits for all sees it in the other's line; and of two that both think themselves the root none can be over before
+ * it has seen the other's line, because each asks for the other's word.
+ *
+ * Nobody waits in a circle: the rank that has announced least asks for nothing that is not there. Others are at most AHEAD_MAX operations
+ * behind with their words, and lines there are HOST_LINES. So the words are looked at seldom: who has seen an announcement knows how far its
+ * writer was over with what was before. (A root leaves one line free, so that a receiver who has seen its line may use the next.)
+ *
+ * Who sleeps until others have called is woken by their announcement, as always; their words wake nobody, and need not. */
+#include "collective/host.h"
+
+enum {
+    AHEAD_MAX = HOST_LINES - 2, /* not settled: at least one line for the operation itself, one that a root leaves free */
+    PATIENCE_NS = 5000,         /* as for the others' lines (host_brief.c) */
+    PATIENCE_CROWDED_NS = 50000,
+    LOOKS_PER_CLOCK = 16,
+};
+
+static void raise(uint64_t *word, uint64_t to)
+{
+    if (*word < to) *word = to;
+}
+
+static void settle(struct host *host, uint64_t below)
+{
+    if (host->ahead.settled >= below) return;
+    host->ahead.settled = below;
+    host_say_over(host, below);
+}
+
+void host_all_came(struct host *host, uint64_t number)
+{
+    raise(&host->ahead.passed, number);
+    if (number >= AHEAD_MAX) raise(&host->ahead.followed, number - (AHEAD_MAX - 1));
+}
+
+void host_root_came(struct host *host, uint64_t number)
+{
+    if (number >= HOST_LINES) raise(&host->ahead.followed, number + 2 - HOST_LINES); /* as the root has seen it */
+}
+
+void host_over(struct host *host, uint64_t number)
+{
+    if (host->ahead.settled == number) settle(host, number + 1);
+}
+
+/* Look how far the others say they are over. This rank is over with operations `below`. A word that makes no sense is that of a segment
+ * which has gone: its rank has ended the group. */
+static void follow(struct host *host, uint64_t below)
+{
+    uint64_t least = below;
+    for (uint32_t rank = 0; rank < host->group->ranks; rank++) {
+        const struct host_peer *peer = &host->peers[rank];
+        if (rank == host->group->rank) continue;
+        uint64_t over = atomic_load_explicit(&peer->segment->over, memory_order_acquire) - peer->salt;
+        if (over < least) least = over;
+    }
+    raise(&host->ahead.followed, least);
+    raise(&host->ahead.passed, least);
+    settle(host, least);
+}
+
+static bool alike(const struct host_post *a, const struct host_post *b)
+{
+    return a->sequence == b->sequence && a->count == b->count && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root;
+}
+
+/* All others have called operation `number` as this rank has, or are over with it. Else host->seen has not, or otherwise. */
+static bool all_called(struct host *host, uint64_t number)
+{
+    const struct host_post *own = host_post_of(host->segment, number);
+    host->ahead.awaited = number;
+    for (uint32_t rank = 0; rank < host->group->ranks; rank++) {
+        const struct host_peer *peer = &host->peers[rank];
+        if (rank == host->group->rank || !host_looks_at_us(peer, number + 1)) continue;
+        if (host_has_come(host, rank, number) && alike(own, host_post_of(peer->segment, number))) continue;
+        host->seen = rank;
+        return false;
+    }
+    return true;
+}
+
+bool host_settle(struct host *host, uint64_t below)
+{
+    while (host->ahead.settled < below) {
+        if (!all_called(host, host->ahead.settled)) return false;
+        settle(host, host->ahead.settled + 1);
+    }
+    return true;
+}
+
+bool host_followed(struct host *host, uint64_t number)
+{
+    if (!host_settle(host, number)) return false;
+    if (number == 0 || host->ahead.passed + 1 >= number) return true;
+    if (!all_called(host, number - 1)) return false; /* other receivers of a broadcast */
+    host_all_came(host, number - 1);
+    return true;
+}
+
+/* A room has places for two operations. */
+static bool room_is_free(const struct host *host, size_t bytes) { return !host_needs_room(bytes) || host->next <= host->ahead.passed + 1; }
+
+static bool may_announce(struct host *host, bool leads, size_t bytes)
+{
+    const uint64_t number = host->next, last = number + leads;
+    if (number - host->ahead.settled >= AHEAD_MAX) (void)host_settle(host, number);
+    if (last >= host->ahead.followed + HOST_LINES || !room_is_free(host, bytes)) follow(host, number);
+    return number - host->ahead.settled < AHEAD_MAX && last < host->ahead.followed + HOST_LINES && room_is_free(host, bytes);
+}
+
+bool host_may_announce(struct host *host, bool leads, size_t bytes)
+{
+    if (may_announce(host, leads, bytes)) return true;
+    struct weft_env *env = host->group->env;
+    uint64_t until_ns = weft_now_ns(env) + (host->crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
+    for (uint32_t looks = 1; !may_announce(host, leads, bytes); looks++) {
+        if ((host->crowded || looks % LOOKS_PER_CLOCK == 0) && weft_now_ns(env) > until_ns) return false;
+        weft_relax(host->crowded);
+    }
+    return true;
+}
