@@ -49,6 +49,8 @@ struct model {
     double hosts, share;        /* hosts of the group, and ranks of the largest; 1, 1 where that is not known */
     double meet;                /* of them, those that share one link */
     double local_a, local_b;    /* inside a host */
+    double line;                /* a of the line between sites, where `a` is not that; else 0 */
+    double near_rounds, near_a, near_b; /* so many of halving's distances stay inside a site, where a message and a byte take this */
 };
 
 static double log2_up(uint32_t ranks)
@@ -86,6 +88,17 @@ static double pipelined(const struct model *m, double links, double bytes, doubl
     return fill + grants + moves(m, pieces, bytes) + bytes * per_byte;
 }
 
+/* Halving's far rounds are its short ones. Of the bytes that it moves the part 1 - 2^-k goes in its first k rounds. */
+static double halving_byte(const struct model *m, double rounds)
+{
+    double far = exp2(-m->near_rounds) - exp2(-rounds);
+    return m->near_rounds < 1 ? m->b : (m->near_b * (1 - exp2(-m->near_rounds)) + m->b * far) / (1 - exp2(-rounds));
+}
+static double halving_trip(const struct model *m, double round, double bytes)
+{
+    return trip(m, bytes) * (round < m->near_rounds ? m->near_a / m->a : 1);
+}
+
 /* Binary blocks that a number of ranks is cut into. */
 static uint32_t blocks_of(uint32_t ranks) { return (uint32_t)__builtin_popcount(ranks); }
 
@@ -93,7 +106,7 @@ static uint32_t blocks_of(uint32_t ranks) { return (uint32_t)__builtin_popcount(
 static double all_at_once(const struct model *m, double phases, double chunks, double piece)
 {
     double others = m->p - 1, trips = larger(phases, 2 * phases * others * chunks / (double)m->window);
-    double crossed = larger(1, 1.8 - 0.9 / sqrt(m->p));
+    double crossed = larger(1, 1.35 - 0.45 / sqrt(m->p));
     return trips * trip(m, piece / chunks) + moves(m, phases * others * chunks, phases * others * piece * crossed * incast(m, others));
 }
 
@@ -153,8 +166,12 @@ static double time_direct(const struct weft_plan_question *q, const struct model
 static double time_ring(const struct weft_plan_question *q, const struct model *m)
 {
     double hops = m->p - 1, all = q->kind == WEFT_COLL_ALL_REDUCE, slice = all ? m->n / m->p : m->n, phases = all ? 2 : 1;
-    double sums = q->kind == WEFT_COLL_ALL_GATHER ? 0 : hops * slice * m->g;
-    return phases * hops * trip(m, shorter(slice, m->chunk)) + moves(m, phases * hops * pieces_of(slice, m->chunk), phases * hops * slice) + sums;
+    double sums = q->kind == WEFT_COLL_ALL_GATHER ? 0 : hops * slice * m->g, trips = phases * hops * trip(m, shorter(slice, m->chunk));
+    /* All slices go over a line one behind the other. What is announced first and added up waits for scratch before it is granted, which is there
+     * when the one before has come; results go into their places, a window of them at a time (as weft sim has it). */
+    if (shorter(slice, m->chunk) > m->eager)
+        trips = larger(trips, m->line * ((q->kind == WEFT_COLL_ALL_GATHER ? 0 : 2 * hops) + (q->kind == WEFT_COLL_REDUCE_SCATTER ? 0 : 3 + 9.6 * hops / (double)m->window)));
+    return trips + moves(m, phases * hops * pieces_of(slice, m->chunk), phases * hops * slice) + sums;
 }
 
 static double time_doubling(const struct weft_plan_question *q, const struct model *m)
@@ -170,7 +187,8 @@ static double time_doubling(const struct weft_plan_question *q, const struct mod
     double one = trip(m, shorter(m->n, m->chunk)), stall = (pieces - 1) * (rounds - 1) * one * (blocks > 1 ? 1.6 : 1);
     /* What is announced first goes up, down and out one after the other, a block at a time (as weft sim has it). */
     double alone = blocks > 1 && m->n > m->eager ? floor2 + 1 + 4.0 / 3 * blocks : 0;
-    return larger(rounds, alone) * one + sqrt(moved * moved + stall * stall);
+    double greeting = m->log2 > 2 ? m->line : 0; /* what goes over a line is not hidden behind rounds that do not: the third round waits for it */
+    return greeting + larger(rounds, alone) * one + sqrt(moved * moved + stall * stall);
 }
 
 static double time_halving(const struct weft_plan_question *q, const struct model *m)
@@ -189,10 +207,12 @@ static double time_halving(const struct weft_plan_question *q, const struct mode
     }
     double segments = pieces_of(m->n, 2 * m->chunk);
     double piece = shorter(m->n, 2 * m->chunk), latency = 0;
-    for (double t = 0; t < rounds / 2; t++) latency += 2 * trip(m, piece /= 2);
+    for (double t = 0; t < rounds / 2; t++) latency += 2 * halving_trip(m, t, piece /= 2);
     bytes *= 1 + 0.2 * (1 - 1 / sqrt(segments)); /* two segments at a time do not quite fill the link, */
     latency += 2 * (segments - 1) / larger(1, segments / 2) * trip(m, shorter(m->n, 2 * m->chunk) / 2); /* and wait for each other's turn */
-    return latency * larger(1, segments / 2) + moves(m, (rounds + fan) * segments, bytes) + m->n * m->wide * (m->g + m->d);
+    struct model mixed = *m;
+    mixed.b = halving_byte(m, rounds / 2);
+    return latency * larger(1, segments / 2) + moves(&mixed, (rounds + fan) * segments, bytes) + m->n * m->wide * (m->g + m->d);
 }
 
 /* Of all ranks, not between hosts: there chunks are the hierarchy's. */
@@ -224,7 +244,9 @@ static double time_bruck(const struct weft_plan_question *q, const struct model 
     }
     double trips = m->a, reach = 1; /* what wraps around travels as a message of its own */
     for (double t = 0; t < m->log2; t++, reach *= 2) trips += trip(m, shorter(reach * m->n, m->chunk));
-    return trips + moves(m, 2 * m->log2, (m->p - 1) * m->n);
+    /* What is announced first stands still while it is granted: rounds do not overlap (as weft sim has it). */
+    double granted = m->p / 2 * m->n > m->eager ? 1.3 : 1;
+    return trips + moves(m, 2 * m->log2, (m->p - 1) * m->n * granted);
 }
 
 /* log2(p) message times; where pieces do not fit into few messages, two of which are under way at a time, half of the others too. */
@@ -276,6 +298,38 @@ static double lane_pace(const struct weft_plan_hosts *hosts)
     return (double)least * hosts->lanes / hosts->lane_shares[hosts->lanes];
 }
 
+/* Hosts of several sites, each joined to the others by one line: how often a plan goes over it. What many send over it at a time shares it
+ * where it is slower than the hosts' own links. */
+static struct model among_sites(const struct weft_plan_question *q, const struct model *m, double of_site, enum weft_plan_id plan)
+{
+    const struct weft_plan_hosts *hosts = q->hosts;
+    struct model flat = *m;
+    if (hosts->sites < 2 || hosts->near_bytes_per_second == 0) return flat;
+    double sites = hosts->sites, near_a = (double)hosts->near_latency_ns, near_b = 1e9 / (double)hosts->near_bytes_per_second;
+    double log2_sites = log2_up(hosts->sites), log2_near = larger(0, m->log2 - log2_sites), near = (of_site - 1) / (m->p - 1);
+    double line = m->b * (near_b < m->b / 2 ? of_site : 1);
+    bool tree = plan == WEFT_PLAN_BINOMIAL || (plan == WEFT_PLAN_DIRECT && q->kind == WEFT_COLL_BROADCAST);
+    if (plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN) {
+        double across = plan == WEFT_PLAN_RING ? sites / m->p : (sites - 1) / (m->p - 1);
+        flat.a = m->a * across + near_a * (1 - across);
+        flat.line = m->a;
+    } else if (tree) {
+        flat.a = (log2_sites * m->a + log2_near * near_a) / m->log2;
+        flat.b = (log2_sites * m->b + log2_near * near_b) / m->log2;
+        flat.line = m->a; /* the hierarchy's broadcast waits for its greeting */
+    } else if (plan == WEFT_PLAN_DOUBLING && hosts->sites_aligned) {
+        flat.a = (log2_sites * m->a + log2_near * near_a) / m->log2;
+        flat.b = (log2_sites * line + log2_near * near_b) / m->log2;
+        flat.line = m->a;
+    } else if (plan == WEFT_PLAN_HALVING && hosts->sites_aligned) {
+        flat.near_rounds = log2_near, flat.near_a = near_a, flat.near_b = near_b;
+        flat.b = line;
+    } else if (plan == WEFT_PLAN_DIRECT && q->kind != WEFT_COLL_BARRIER) {
+        flat.b = line * (1 - near) + near_b * near;
+    }
+    return flat;
+}
+
 /* The own lanes of a host together carry the vector once, whatever their number; two exchanges inside the host around it. */
 static double time_hierarchy(const struct weft_plan_question *q, const struct model *m)
 {
@@ -287,14 +341,15 @@ static double time_hierarchy(const struct weft_plan_question *q, const struct mo
     across.log2 = log2_up(hosts.ranks);
     across.n = m->n / m->share;
     across.b = m->b * m->meet * lane_pace(q->hosts);
+    bool shorts = hosts.ranks == 2 || across.n <= 4096.0 * (double)q->elem_bytes, sums = q->kind == WEFT_COLL_ALL_REDUCE;
+    enum weft_plan_id between_hosts = !sums ? WEFT_PLAN_BINOMIAL : shorts ? WEFT_PLAN_DOUBLING : WEFT_PLAN_HALVING;
+    across = among_sites(q, &across, q->hosts->site_ranks / m->share, between_hosts);
     local.a = m->local_a, local.b = m->local_b;
     local.o = larger(INJECT_NS_MIN, m->local_a * INJECT_SHARE);
-    bool sums = q->kind == WEFT_COLL_ALL_REDUCE;
     double chunk = sums ? m->chunk * larger(1, (double)m->window / (2 * m->share)) : m->chunk;
     double chunks = pieces_of(across.n, chunk < m->chunk ? chunk : m->chunk), others = m->share - 1;
     double inside = 2 * trip(&local, shorter(across.n, m->chunk)) + moves(&local, 2 * others * chunks, 2 * others * across.n) + (sums ? others * across.n * (m->g + 2 * m->d) : 0);
-    if (!sums) return inside + time_direct(&hosts, &across);
-    bool shorts = hosts.ranks == 2 || across.n <= 4096.0 * (double)q->elem_bytes;
+    if (!sums) return inside + across.line + time_direct(&hosts, &across);
     double between = shorts ? time_doubling(&hosts, &across) : time_halving(&hosts, &across);
     /* Of several chunks one is inside hosts while the one before is between them: half of the shorter way hides, as weft sim has it. */
     return larger(inside, between) + shorter(inside, between) * (0.5 + 0.5 / chunks);
@@ -305,7 +360,9 @@ static double time_hierarchy(const struct weft_plan_question *q, const struct mo
 static struct model among_hosts(const struct weft_plan_question *q, const struct model *m, enum weft_plan_id plan)
 {
     struct model flat = *m;
-    if (m->share <= 1 || plan == WEFT_PLAN_HIERARCHY) return flat;
+    if (plan == WEFT_PLAN_HIERARCHY) return flat;
+    if (q->hosts && q->hosts->sites > 1) return among_sites(q, m, q->hosts->site_ranks, plan);
+    if (m->share <= 1) return flat;
     double log2_hosts = log2_up(q->hosts->count), log2_share = larger(0, m->log2 - log2_hosts), near = (m->share - 1) / (m->p - 1);
     bool in_line = plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE; /* they go host by host */
     bool by_distance = plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING || plan == WEFT_PLAN_BINOMIAL || plan == WEFT_PLAN_PAT ||

@@ -101,6 +101,9 @@ struct weft_plan_hosts {
     const uint32_t *shares;          /* as in weft_plan_args, of the ranks in a direct all_reduce whose slices follow speeds; NULL: it has none */
     const uint32_t *lane_shares;     /* likewise of the lanes of the hierarchy's; NULL: equal */
     uint32_t rails;                  /* links of a host; 0: one, as far as is known */
+    uint32_t sites, site_ranks;      /* of hosts with long ways between them; ranks of one. 0: none are known; the choice alone goes by them */
+    bool sites_aligned;              /* each site but the last has the same power of two of consecutive ranks */
+    uint64_t near_latency_ns, near_bytes_per_second; /* of the worst link inside a site */
     uint64_t number;                 /* of what was measured, goes with the calls it matters to; 0: nothing was */
     bool together;                   /* the ranks of each host are consecutive */
     bool rising;                     /* round is 0, 1, 2 ... */
@@ -115,6 +118,8 @@ struct weft_plan_links {
     const uint32_t *order;       /* (hosts->count,) each host once: as rings go; NULL: as they count */
     const uint32_t *speeds;      /* (hosts->count,) as above, > 0; NULL: alike */
     uint32_t rails;              /* links that a host has, which its ranks share out; 0: one */
+    const uint32_t *sites;       /* (hosts->count,) of each host its site (transport/probe/link_sites.h); NULL: all are of one */
+    uint64_t near_latency_ns, near_bytes_per_second; /* of the worst link inside a site, where there are several */
     const uint32_t *lane_speeds; /* (hosts->lanes,) of the slowest link that a lane goes over; 0: it is not to be used; NULL: alike */
 };
 /* Once, after weft_plan_hosts_make of the same memory, before a group that has the hosts posts anything. `links` is read here only. */

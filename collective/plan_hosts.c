@@ -106,12 +106,30 @@ static double time_of_shares(const uint32_t *speeds, uint32_t count)
     return high;
 }
 
+/* Sites matter to the choice of plans, not to their steps. */
+static void follow_sites(struct weft_plan_hosts *hosts, uint32_t ranks, const struct weft_plan_links *links)
+{
+    const uint32_t *sites = links->sites, *host = hosts->host;
+    uint32_t count = 0, size = 1;
+    for (uint32_t h = 0; h < hosts->count; h++) count = sites[h] < count ? count : sites[h] + 1;
+    if (count < 2) return;
+    while (size < ranks && sites[host[size]] == sites[host[0]]) size++;
+    bool aligned = (size & (size - 1)) == 0 && (ranks + size - 1) / size == count;
+    for (uint32_t r = 1; r < ranks; r++) aligned = aligned && (r % size == 0) == (sites[host[r]] != sites[host[r - 1]]);
+    hosts->sites = count;
+    hosts->site_ranks = aligned ? size : (ranks + count - 1) / count;
+    hosts->sites_aligned = aligned;
+    hosts->near_latency_ns = links->near_latency_ns;
+    hosts->near_bytes_per_second = links->near_bytes_per_second;
+}
+
 void weft_plan_hosts_follow(struct weft_plan_hosts *hosts, uint32_t *memory, uint32_t ranks, const struct weft_plan_links *links)
 {
     uint32_t *round = memory + 3 * (size_t)ranks, *turn = round + ranks, *speeds = turn + ranks;
     uint32_t *shares = speeds + 2 * (size_t)ranks + 1, *lane_shares = shares + ranks + 2;
     uint64_t number = WEFT_FNV_BASIS;
     hosts->rails = links->rails;
+    if (links->sites) follow_sites(hosts, ranks, links);
     if (links->order) go_round(hosts, round, turn, links->order);
     if (links->speeds && !are_alike(links->speeds, hosts->count)) {
         for (uint32_t h = 0; h < hosts->count; h++) speeds[h] = links->speeds[h];

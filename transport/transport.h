@@ -442,6 +442,7 @@ uint64_t weft_sim_trace(const struct weft_sim *sim);
 /* ---- what the links are like ---- */
 #include "transport/probe/link_cost.h"
 #include "transport/probe/link_ring.h"
+#include "transport/probe/link_sites.h"
 #include "transport/probe/link_table.h"
 #include "transport/probe/probe.h"
 

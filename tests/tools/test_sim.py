@@ -205,6 +205,32 @@ class Sim(unittest.TestCase):
         self.assertNotEqual(self.run_json(*near)["events"], self.run_json(*near, "--chunk", "64K")["events"])  # elsewhere what was said is done
         self.assertEqual(self.run_json("all_reduce", "-n", "16", "-b", "48000", "-t", path, "-p", "direct", "--chunk", "64")["wrong"], 0)
 
+    PLANS = {"all_reduce": ("direct", "ring", "doubling", "halving", "double_tree", "hierarchy"), "broadcast": ("direct", "binomial", "chain", "hierarchy"),
+             "reduce_scatter": ("direct", "ring", "pat", "hierarchy"), "all_gather": ("direct", "ring", "bruck", "pat", "hierarchy")}
+    TOPOLOGIES = {"wide-area": 16, "slow-host": 16, "fat-tree": 64, "rails": 32, "uneven-rails": 32, "two-hosts": 8}
+
+    def test_the_choice_over_all_topologies(self):
+        """What auto takes needs at most twice the time of the best plan, and on most of the table at most 1.3 times it."""
+        near = 0
+        for name, ranks in self.TOPOLOGIES.items():
+            for operation, plans in self.PLANS.items():
+                for size in ("32K", "4M"):
+                    words = (operation, "-n", str(ranks), "-b", size, "--timing-only", "-t", os.path.join(ROOT, "examples", "topologies", name + ".ini"), "-p")
+                    chosen = self.run_json(*words, "auto")
+                    best = min([chosen["virtual_ns"]] + [self.run_json(*words, plan)["virtual_ns"] for plan in plans if plan in chosen["formulas_s"]])
+                    self.assertLessEqual(chosen["virtual_ns"], 2 * best, (name, ranks, operation, size, chosen["plan"]))
+                    near += chosen["virtual_ns"] <= 1.3 * best
+        self.assertGreaterEqual(near, 0.9 * len(self.TOPOLOGIES) * len(self.PLANS) * 2)
+
+    def test_a_line_between_sites_is_counted_as_often_as_it_is_crossed(self):
+        """Two sites 15 ms apart: one of halving's distances goes over the line, not all; a ring's slices go over it one by one."""
+        path = os.path.join(ROOT, "examples", "topologies", "wide-area.ini")
+        for plan, size in (("halving", "256K"), ("halving", "1M"), ("halving", "4M"), ("doubling", "32K"), ("doubling", "4M"), ("ring", "32K"), ("ring", "4M"),
+                           ("direct", "4M")):
+            found = self.run_json("all_reduce", "-n", "16", "-b", size, "-t", path, "-p", plan, "--timing-only")
+            self.assertLess(found["virtual_ns"] / 1e9, 1.4 * found["formula_s"], (plan, size))
+            self.assertGreater(found["virtual_ns"] / 1e9, found["formula_s"] / 1.4, (plan, size))
+
     def test_links_from_a_table(self):
         with tempfile.NamedTemporaryFile("w") as table:
             table.write("weft-links 1\nhost 0000000000000007 a\nmachine 0 640 125 90 0 0\nlink 0 0 works 40000 1000000000 session|made up\nend 3\n")

@@ -129,6 +129,28 @@ static void a_ring_uses_slow_links_least(void **state)
     }
 }
 
+/* Hosts that are near each other are one site, whatever their order; where all are alike, or one is alone far away, there are none. */
+static void sites_are_found(void **state)
+{
+    static uint32_t times[RING_MAX * RING_MAX], site_of[RING_MAX], found[RING_MAX];
+    uint64_t random = 7;
+    for (uint32_t round = 0; round < 400; round++) {
+        uint32_t sites = 1 + round % 5, hosts = 5 + random_below(&random, RING_MAX - 5), members[5] = {0}, least = UINT32_MAX, next = 0;
+        make_sites(hosts, sites, &random, site_of, times);
+        for (uint32_t i = 0; i < hosts; i++) members[site_of[i]]++;
+        for (uint32_t s = 0; s < sites; s++) least = members[s] < least ? members[s] : least;
+        assert_int_equal(weft_link_sites(hosts, times, found), least < 2 ? 1 : sites);
+        for (uint32_t i = 0; i < hosts; i++) { /* numbered by their first hosts */
+            assert_true(found[i] <= next);
+            next += found[i] == next;
+            for (uint32_t j = 0; j < i; j++) assert_true((found[i] == found[j]) == (site_of[i] == site_of[j] || least < 2));
+        }
+    }
+    for (uint32_t i = 0; i < 64; i++) times[i] = i % 9 == 0 ? 0 : i < 8 || i % 8 == 0 ? 4000 : 1000; /* host 0 has a cable four times as slow */
+    assert_int_equal(weft_link_sites(8, times, found), 1);
+    assert_int_equal(weft_link_sites(3, times, found), 1);
+}
+
 /* From a table: nothing where a link is not known; a link is as fast as its slower direction, a host as the best of its links. */
 static void a_ring_from_a_table(void **state)
 {
@@ -557,7 +579,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_found_and_the_best_depends_on_the_size),
         cmocka_unit_test(a_group_is_known_by_its_worst_pair),
-        cmocka_unit_test(a_ring_uses_slow_links_least), cmocka_unit_test(a_ring_from_a_table), cmocka_unit_test(machines_are_in_the_table),
+        cmocka_unit_test(a_ring_uses_slow_links_least), cmocka_unit_test(sites_are_found), cmocka_unit_test(a_ring_from_a_table), cmocka_unit_test(machines_are_in_the_table),
         cmocka_unit_test(a_host_that_changed_loses_its_rows),
         cmocka_unit_test(bad_rows_are_refused),
         cmocka_unit_test(the_text_form_is_whole_or_refused),

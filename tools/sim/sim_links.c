@@ -7,7 +7,7 @@
 #define WEIGHED_BYTES 262144.0 /* of a message, as the library weighs links (client/cost.c) */
 
 struct found {
-    uint32_t count, *times, *order, *speeds, *lanes; /* (count * count,) (count,) (count,) (lanes of the hosts,) */
+    uint32_t count, *times, *order, *speeds, *sites, *lanes; /* (count * count,) (count,) (count,) (count,) (lanes of the hosts,) */
 };
 
 static uint32_t host_at(const struct sim_job *job, const struct weft_plan_hosts *hosts, uint32_t h)
@@ -40,6 +40,23 @@ static void look_at_all(const struct sim_job *job, const struct weft_plan_hosts 
             if (speed > found->speeds[j]) found->speeds[j] = speed;
             first = false;
         }
+}
+
+/* The worst way between two hosts of one site. */
+static void look_inside_sites(const struct sim_job *job, const struct weft_plan_hosts *hosts, const struct found *found, struct weft_plan_links *links)
+{
+    struct weft_link_cost near = {0};
+    for (uint32_t i = 0; i < found->count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            uint64_t latency_ns;
+            double rate;
+            if (found->sites[i] != found->sites[j]) continue;
+            weft_sim_path(sim_job_network(job), host_at(job, hosts, i), host_at(job, hosts, j), 0, &latency_ns, &rate);
+            worsen(&near, near.bytes_per_second == 0, latency_ns, rate);
+        }
+    links->sites = found->sites;
+    links->near_latency_ns = near.latency_ns;
+    links->near_bytes_per_second = near.bytes_per_second;
 }
 
 /* Of very many hosts one way across. */
@@ -79,8 +96,9 @@ bool sim_links_measure(const struct sim_job *job, struct weft_link_cost *worst, 
     found.times = calloc((size_t)found.count * found.count, sizeof *found.times);
     found.order = calloc(found.count, sizeof *found.order);
     found.speeds = calloc(found.count, sizeof *found.speeds);
+    found.sites = calloc(found.count, sizeof *found.sites);
     found.lanes = calloc(hosts->lanes, sizeof *found.lanes);
-    bool room = found.times && found.order && found.speeds && found.lanes;
+    bool room = found.times && found.order && found.speeds && found.sites && found.lanes;
     if (room) look_at_all(job, hosts, worst, &found);
     if (room && rails > 1) look_at_lanes(job, hosts, rails, found.lanes);
     if (room) weft_link_ring(found.count, found.times, found.order);
@@ -89,8 +107,9 @@ bool sim_links_measure(const struct sim_job *job, struct weft_link_cost *worst, 
         links.order = found.order;
         links.speeds = found.speeds;
         if (rails > 1) links.lane_speeds = found.lanes;
+        if (room && weft_link_sites(found.count, found.times, found.sites) > 1) look_inside_sites(job, hosts, &found, &links);
     }
     if (room) weft_plan_hosts_follow(hosts, memory, sim_job_settings(job)->ranks, &links);
-    free(found.times), free(found.order), free(found.speeds), free(found.lanes);
+    free(found.times), free(found.order), free(found.speeds), free(found.sites), free(found.lanes);
     return room;
 }
