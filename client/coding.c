@@ -13,6 +13,7 @@ static enum weft_status move_to(struct weft_tensor *tensor, struct weft_codec *c
     void *state = weft_alloc_bytes(env, bytes);
     enum weft_status status = state ? weft_codec_save(tensor->codec, state) : WEFT_ERR_NO_MEMORY;
     if (status == WEFT_OK) status = weft_codec_load(codec, state, bytes);
+    if (status == WEFT_OK) status = weft_codec_set_stream(codec, tensor->draws, tensor->session->rank);
     weft_free_bytes(env, state);
     if (status < 0) {
         const char *trouble = weft_codec_trouble(tensor->codec)[0] ? weft_codec_trouble(tensor->codec) : weft_codec_trouble(codec);

@@ -111,6 +111,7 @@ void client_codecs_follow(struct weft_session *session)
         if (!tensor->codec || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
         if (weft_codec_set_ranks(tensor->codec, session->ranks) < 0)
             weft_log(session->env, WEFT_LOG_WARN, "client", "tensor '%s': what its codec owes is too large to follow the number of ranks", tensor->name);
+        weft_codec_set_stream(tensor->codec, tensor->draws, session->rank);
         weft_codec_set_steps(tensor->codec, session->parting.codec_steps);
     }
 }

@@ -229,6 +229,7 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     if (spec->id != WEFT_CODEC_DENSE) {
         WEFT_TRY(weft_codec_create(session->env, spec, &tensor->shape, &codec));
         weft_codec_set_ranks(codec, session->ranks);
+        weft_codec_set_stream(codec, tensor->draws, session->rank);
     }
     const enum weft_status status = keep_debt(tensor);
     if (status < 0) {

@@ -138,6 +138,7 @@ static enum weft_status read_codec(struct weft_tensor *tensor, const uint8_t *fr
     if (status == WEFT_OK)
         status = weft_codec_set_ranks(restored->codec, ranks); /* as it says itself, or nothing is known */
     if (status == WEFT_OK) status = weft_codec_set_ranks(restored->codec, session->ranks);
+    if (status == WEFT_OK) status = weft_codec_set_stream(restored->codec, tensor->draws, session->rank);
     return status == WEFT_OK ? WEFT_OK : damaged(tensor, "the codec's part is cut short or damaged");
 }
 

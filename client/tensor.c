@@ -92,6 +92,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
         return client_error(session, WEFT_ERR_INVALID, "tensor '%s': chunk_bytes is %llu; it must be %u to %llu", options->name,
                             (unsigned long long)options->chunk_bytes, WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
+    tensor->draws = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
     return WEFT_OK;
 }
 
@@ -251,6 +252,7 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
     bool failed = false;
     if (spec->id != WEFT_CODEC_DENSE) status = weft_codec_create(env, spec, &tensor->shape, &tensor->codec);
     if (tensor->codec) weft_codec_set_ranks(tensor->codec, session->ranks);
+    if (tensor->codec) weft_codec_set_stream(tensor->codec, tensor->draws, session->rank);
     if (tensor->codec) weft_codec_set_steps(tensor->codec, session->parting.codec_steps);
     if (tensor->mode == WEFT_MODE_SERVER) failed |= !take_messages(tensor);
     if (client_tensor_updates_here(tensor)) {

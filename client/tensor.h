@@ -84,6 +84,7 @@ struct weft_tensor {
     struct weft_codec_spec codec_spec; /* resolved for this shape */
     struct weft_optimizer optimizer;
     struct weft_codec *codec;          /* owned; NULL: dense */
+    uint64_t draws;                    /* of its name: what its codec's rounding is drawn by, with the rank */
     struct client_choosing choosing;   /* codec "auto" */
     uint32_t chunk_count, plain_count; /* of all choices; those that hold the tensor once: dense, or the one codec's */
     struct client_chunk *chunks;       /* (chunk_count,) owned; server mode */

@@ -40,6 +40,8 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     codec->elems = (size_t)elems;
     codec->rounds = weft_codec_rounds(resolved);
     codec->ranks = 0;
+    codec->worker = 0;
+    codec->tensor = 0;
     codec->device = NULL;
     codec->done = 0;
     *codec_out = codec;

@@ -48,6 +48,8 @@ struct weft_codec {
     size_t elems;
     uint32_t rounds;
     uint32_t ranks;        /* that contribute; 0: not known */
+    uint32_t worker;       /* with `tensor`: whose rounding this is (weft_codec_set_stream) */
+    uint64_t tensor;
     struct codec_device *device; /* owned; NULL: in host memory. Else residual and shadow are its, too (device.h) */
     float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step; commit swaps them. NULL: a codec without */
     uint32_t done; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */

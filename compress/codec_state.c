@@ -145,6 +145,14 @@ enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks)
     return WEFT_OK;
 }
 
+enum weft_status weft_codec_set_stream(struct weft_codec *codec, uint64_t tensor, uint32_t worker)
+{
+    if (!rests(codec)) return WEFT_ERR_STATE;
+    codec->tensor = tensor;
+    codec->worker = worker;
+    return WEFT_OK;
+}
+
 uint64_t weft_codec_steps(const struct weft_codec *codec)
 {
     const struct codec_state state = state_of(codec);

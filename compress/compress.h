@@ -198,6 +198,9 @@ enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, siz
  * mean over workers of the debts of those that stay is what it was; a new worker owes nothing; one that left took its share
  * along. Between steps only (else WEFT_ERR_STATE); 0: WEFT_ERR_INVALID. Statuses of rescale. */
 enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks);
+/* Whose gradients it encodes: int8 and int4 round by what (seed, step, tensor, worker, element) draws. `tensor`: any number that is the
+ * tensor's in every run. Both are 0 at create and no part of a saved state. Between steps only (else WEFT_ERR_STATE). */
+enum weft_status weft_codec_set_stream(struct weft_codec *codec, uint64_t tensor, uint32_t worker);
 /* How many steps it has committed (0: it does not count them); and count on from `steps`, if that is more: for a worker that was away, or
  * is new, while the others went on. Between steps only (else WEFT_ERR_STATE). */
 uint64_t weft_codec_steps(const struct weft_codec *codec);

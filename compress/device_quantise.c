@@ -43,7 +43,7 @@ static enum weft_status queue_codes(struct device_quantise *self)
 {
     struct weft_codec *codec = &self->base;
     const struct weft_device_kernels *kernels = device_kernels(codec);
-    const struct weft_noise noise = {{(uint32_t)codec->spec.seed, (uint32_t)(codec->spec.seed >> 32)}, self->steps, 0};
+    const struct weft_noise noise = weft_noise_of(codec->spec.seed, codec->tensor, codec->worker, self->steps);
     const void *from = self->codes;
     WEFT_TRY(device_copy(codec, self->shared, self->shared_seen, quantise_blocks(codec->elems)));
     WEFT_TRY(device_queued(codec, kernels->quantise_f32(self->codes, codec->shadow, self->shared, codec->elems,

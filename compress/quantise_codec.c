@@ -10,8 +10,8 @@
  * What may be summed compressed: codes under one exponent, as integers. Scales are powers of two (E8M0, OCP
  * Microscaling Formats 1.0, section 5.2), so they are divided by exactly and commute with the sum. Rounding is
  * stochastic, unbiased up to 2^-9 of a code (Alistarh et al. 2017, QSGD, section 3.1, with 8 random bits), its bits a
- * pure function of (seed, step, element): a retry, another host or a GPU draws the same. What rounding loses is the
- * residual, local to the worker. A block may be all zero: exponent 0, codes 0.
+ * pure function of (seed, step, tensor, worker, element): a retry, another host or a GPU draws the same, another worker does not, so
+ * that errors of equal gradients do not add up in the sum. What rounding loses is the residual, local to the worker. A block may be all zero: exponent 0, codes 0.
  *
  * p lives in `shadow` and becomes e' there in encode(1); commit swaps it with e. */
 #include <string.h>
@@ -48,7 +48,7 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
                                                                        codec->elems, limit, self->own);
         if (max_bits >= CODEC_TOO_LARGE_BITS) return WEFT_ERR_INVALID;
     } else {
-        const struct weft_noise noise = {{(uint32_t)codec->spec.seed, (uint32_t)(codec->spec.seed >> 32)}, self->steps, 0};
+        const struct weft_noise noise = weft_noise_of(codec->spec.seed, codec->tensor, codec->worker, self->steps);
         weft_kernels()->quantise_f32(self->codes, self->base.shadow, self->shared, codec->elems, limit, &noise);
         quantise_pack(codec->spec.id, self->sent, self->codes, codec->elems);
     }

@@ -185,6 +185,10 @@ void weft_cast_f32_fp8(enum weft_dtype dtype, uint8_t *out, const float *in, siz
 void weft_lamb_step(const struct weft_lamb *lamb, float lr, float *weights, float *first, float *second, const float *grad,
                     float grad_scale, size_t count);
 
+/* weft_noise_of() - what stochastic rounding draws from in one step of one tensor on one worker: the key is the first two words of
+ * Philox with key `seed` and counter {tensor, worker}, so no two of them share what they draw. */
+struct weft_noise weft_noise_of(uint64_t seed, uint64_t tensor, uint32_t worker, uint64_t step);
+
 /* weft_draw_strata() - one index of each of k strata [floor(j n / k), floor((j + 1) n / k)) of n elements, k <= n < 2^32:
  * rising, each index of a stratum with equal probability up to 2^-32 of its width. Draw j is word j % 4 of Philox with
  * counter {j / 4, 0, step}; noise->first_block is not used. */

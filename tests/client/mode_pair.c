@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "twin.h"
+
 float mode_pseudo(uint32_t rank, uint32_t step, uint64_t i)
 {
     uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull ^ (uint64_t)(rank + 1) * 0xbf58476d1ce4e5b9ull ^ (uint64_t)(step + 1) * 0x94d049bb133111ebull;
@@ -30,6 +32,7 @@ int mode_pair_declare(struct weft_session *session, const struct mode_plan *plan
         options.optimizer = plan->optimizer;
         options.chunk_bytes = plan->chunk_bytes ? plan->chunk_bytes : 1u << 20;
         MUST(session, weft_declare(session, &options, &pair->tensor[mode]));
+        twin_draws(pair->tensor[mode], pair->tensor[0]);
         pair->out[mode] = weft_alloc(session, pair->elems * 4);
         for (uint64_t i = 0; i < pair->elems; i++) pair->out[mode][i] = weft_rank(session) == 0 ? mode_pseudo(7, 0, i) : -1;
         if (strcmp(plan->optimizer, "none") != 0) MUST(session, weft_tensor_init(pair->tensor[mode], pair->out[mode]));

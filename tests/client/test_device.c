@@ -15,6 +15,7 @@
 #include "base/base.h"
 #include "crowd.h"
 #include "fleet.h"
+#include "twin.h"
 #include "tests/lib/fake_cuda/fake_cuda.h"
 
 enum { RANKS = 3, COUNT_MAX = 5000, PIECE_BYTES = 4096 };
@@ -397,6 +398,7 @@ static int declare_twin(struct weft_session *session, const struct place *place,
         options.optimizer = twins[number].optimizer;
         options.chunk_bytes = 4096;
         MUST(session, weft_declare(session, &options, &twin->tensor[k]));
+        twin_draws(twin->tensor[k], twin->tensor[0]);
         for (int i = 0; i < TENSOR_ELEMS; i++) twin->out[i] = twin->seen[i] = (float)(i % 13) / 7.0f;
         MUST(session, weft_tensor_init(twin->tensor[k], twin->seen));
     }
@@ -706,6 +708,7 @@ static void coded(struct crowd *crowd, struct weft_session *session, uint32_t ra
         options.dims[0] = COUNT_MAX;
         options.codec = "int8";
         CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[k]));
+        twin_draws(tensors[k], tensors[0]);
     }
     if (place.on_device) CROWD_OK(crowd, session, weft_tensor_memory(tensors[1], WEFT_MEMORY_CUDA, place.stream));
     for (uint64_t step = 1; step <= CODED_STEPS; step++) {

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "client/tensor.h"
 #include "crowd.h"
+#include "twin.h"
 
 enum { RANKS = 3, COUNT = 300007 };
 
@@ -134,6 +134,7 @@ static void tensor(struct crowd *crowd, struct weft_session *session, struct sid
         options.codec = codec;
         options.optimizer = optimizer;
         CROWD_OK(crowd, session, weft_declare(session, &options, &twins[k]));
+        twin_draws(twins[k], twins[0]);
         draw(expected, COUNT, 5);
         CROWD_OK(crowd, session, weft_tensor_init(twins[k], expected));
     }

@@ -44,6 +44,8 @@ static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *ses
     return tensor;
 }
 
+static bool backwards; /* every other step in the opposite order, and tensors declared in it */
+
 /* Steps number `from` .. `from + STEPS - 1` of the training; the session counts its own from `first`. */
 static void train(struct crowd *crowd, struct weft_session *session, struct weft_tensor **tensors,
                   uint32_t rank, uint32_t from, uint32_t first, float outs[TENSORS][ELEMS])
@@ -53,7 +55,8 @@ static void train(struct crowd *crowd, struct weft_session *session, struct weft
         struct weft_request requests[TENSORS] = {{{0}}};
         const struct weft_step begun = {.step = first + s, .lr = 0.1f, .weight = 1.0f};
         CROWD_OK(crowd, session, weft_step_begin(session, &begun));
-        for (uint32_t t = 0; t < TENSORS; t++) {
+        for (uint32_t place = 0; place < TENSORS; place++) {
+            const uint32_t t = backwards && s % 2 == 0 ? TENSORS - 1 - place : place;
             for (uint32_t i = 0; i < ELEMS; i++)
                 grads[rank][t][i] =
                     (float)((rank * 1000003u + t * 7919u + (from + s) * 104729u + i * 2654435761u) >> 7) *
@@ -70,7 +73,10 @@ static void train(struct crowd *crowd, struct weft_session *session, struct weft
 
 static void declare_all(struct crowd *crowd, struct weft_session *session, struct weft_tensor **tensors)
 {
-    for (uint32_t t = 0; t < TENSORS; t++) tensors[t] = declare(crowd, session, t, codecs[t]);
+    for (uint32_t place = 0; place < TENSORS; place++) {
+        const uint32_t t = backwards ? TENSORS - 1 - place : place;
+        tensors[t] = declare(crowd, session, t, codecs[t]);
+    }
 }
 
 static void first_job(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -106,6 +112,47 @@ static void test_goes_on(void **state)
     crowd_run(&crowd, 2, second_job);
     assert_int_equal(crowd.failures, 0);
     assert_memory_equal(got, wanted, sizeof wanted);
+}
+
+/* What is remembered belongs to the tensor's name: declared and pushed in another order than before, the bits are the same. */
+static void test_another_order(void **state)
+{
+    struct crowd crowd = {0};
+    memset(got, 0, sizeof got);
+    backwards = true;
+    crowd_run(&crowd, 2, second_job);
+    backwards = false;
+    assert_int_equal(crowd.failures, 0);
+    assert_memory_equal(got, wanted, sizeof wanted);
+}
+
+/* Gradients half-way between two codes: each rank and each tensor draws for itself which it takes. If the ranks drew alike, no mean of
+ * two would lie between two codes. */
+static void rounding(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float grads[2][ELEMS], outs[2][2][ELEMS];
+    struct weft_tensor *tensors[2];
+    struct weft_request requests[2] = {{{0}}};
+    uint32_t between = 0, other = 0;
+    for (uint32_t t = 0; t < 2; t++) tensors[t] = declare(crowd, session, t, "int8:min_count=0");
+    for (uint32_t i = 0; i < ELEMS; i++) grads[rank][i] = (float)(i % 200) - 100.5f; /* at most 100.5: a code is 1 */
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 0.1f, .weight = 1.0f}));
+    for (uint32_t t = 0; t < 2; t++) CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[rank], outs[rank][t], &requests[t]));
+    for (uint32_t t = 0; t < 2; t++) CROWD_OK(crowd, session, weft_wait(&requests[t], 0));
+    CROWD_OK(crowd, session, weft_step_end(session));
+    for (uint32_t i = 0; i < ELEMS; i++) {
+        between += outs[rank][0][i] != floorf(outs[rank][0][i]);
+        other += outs[rank][0][i] != outs[rank][1][i];
+    }
+    CROWD_CHECK(crowd, session, between > ELEMS * 4 / 10 && between < ELEMS * 6 / 10);
+    CROWD_CHECK(crowd, session, other > ELEMS * 5 / 10 && other < ELEMS * 7 / 10 + ELEMS / 20); /* 5/8 of independent ones */
+}
+
+static void test_rounding(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, rounding);
+    assert_int_equal(crowd.failures, 0);
 }
 
 static double *owed_of(const struct weft_tensor *tensor)
@@ -220,6 +267,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_goes_on),
+                                       cmocka_unit_test(test_another_order),
+                                       cmocka_unit_test(test_rounding),
                                        cmocka_unit_test(test_other_ranks_and_codecs),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,6 +76,42 @@ static void test_error_is_bounded(void **state)
     }
 }
 
+/* Equal gradients on all workers. Each draws for itself, so the errors of the sum are as of independent draws, sqrt(RANKS) times one
+ * worker's; drawing alike they add up, RANKS times. Another tensor draws differently, too, and a retry does not. */
+static void test_streams(void **state)
+{
+    enum { RANKS = 8 };
+    for (int c = 0; c < 2; c++) {
+        double error[2] = {0};
+        static float last[2][COUNT];
+        for (int own = 0; own < 2; own++) {
+            struct fleet fleet;
+            struct sample sample = {sample_seed(53)};
+            fill(&sample, 1);
+            fleet_open(&fleet, codecs[c], shape_of(COUNT, 0), RANKS);
+            for (uint32_t r = 0; r < RANKS; r++) {
+                grad_list[r] = grads[0];
+                assert_int_equal(weft_codec_set_stream(fleet.codecs[r], 77, own ? r : 0), WEFT_OK);
+            }
+            fleet_step(&fleet, grad_list, 1.0f / RANKS, out);
+            assert_int_equal(weft_codec_set_stream(fleet.codecs[0], 77, 1), WEFT_ERR_STATE);
+            for (size_t i = 0; i < COUNT; i++)
+                error[own] += ((double)out[i] - (double)grads[0][i]) * ((double)out[i] - (double)grads[0][i]);
+            for (uint64_t tensor = 77; own && tensor <= 78; tensor++) { /* again, and of another tensor */
+                for (uint32_t r = 0; r < RANKS; r++) {
+                    weft_codec_abandon(fleet.codecs[r]);
+                    assert_int_equal(weft_codec_set_stream(fleet.codecs[r], tensor, r), WEFT_OK);
+                }
+                fleet_step(&fleet, grad_list, 1.0f / RANKS, last[tensor - 77]);
+            }
+            if (own) assert_memory_equal(last[0], out, sizeof out);
+            if (own) assert_memory_not_equal(last[1], out, sizeof out);
+            fleet_close(&fleet);
+        }
+        assert_true(error[1] < 1.5 / RANKS * error[0] && error[1] > 0.6 / RANKS * error[0]);
+    }
+}
+
 /* Rank counts on both sides of each width of a sum, with codes at the limit: the aggregate is exact and is taken. */
 static void test_widths(void **state)
 {
@@ -170,7 +206,7 @@ static void test_bad_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_streams), cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_error_is_bounded),
         cmocka_unit_test(test_widths),
         cmocka_unit_test(test_bad_bytes),

@@ -91,6 +91,7 @@ static bool open_bench(struct bench *b)
     for (uint32_t r = 0; r < b->ranks && fine; r++) {
         b->contributions[r] = weft_alloc_zero(env, room);
         fine = b->contributions[r] && weft_codec_create(env, &b->spec, &b->shape, &b->codecs[r]) == WEFT_OK;
+        if (fine) weft_codec_set_stream(b->codecs[r], 0, r);
     }
     fine = fine && b->mean && b->owed &&
            weft_combiner_create(env, &b->spec, &b->shape, b->ranks, &b->combiner) == WEFT_OK;
