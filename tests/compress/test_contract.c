@@ -1,5 +1,7 @@
 /* test_contract.c - what compress.h promises of every codec alike: transactions, retries, refusal of non-finite
  * gradients, equal bits on every path from contributions to gradient, and clean failure without memory. */
+#include <float.h>
+
 #include "tests/compress/compress_fixture.h"
 
 static const char *const codecs[] = {"dense", "f16", "bf16", "powersgd:rank=3,min_ratio=1", "powersgd:rank=2,iterations=3,min_ratio=1", "topk:ratio=0.03,min_count=0",
@@ -223,6 +225,39 @@ static void test_save_and_load(void **state)
         free(again);
         fleet_close(&old);
         fleet_close(&fresh);
+    }
+}
+
+/* The largest magnitude that a codec with a residual takes, on eight workers: nothing overflows on the way, and what comes out is near. From
+ * 2^120 on the step is refused. Blocks of the smallest denormal, beside it and in the tail, come out as near. */
+static void test_largest_and_smallest(void **state)
+{
+    enum { RANKS = 8 };
+    const float refused[] = {0x1p120f, FLT_MAX};
+    for (int c = 3; c < CODECS; c++) {
+        if (strstr(codecs[c], "clip")) continue; /* what is too long is shortened */
+        const float most = strstr(codecs[c], "powersgd")   ? 0x1p112f /* its factors have to stay below 2^120, too */
+                           : strstr(codecs[c], "nesterov") ? 0x1p119f /* p is 1.5 times the gradient */
+                                                           : nextafterf(0x1p120f, 0);
+        struct fleet fleet;
+        struct sample sample = {sample_seed(82)};
+        fleet_open(&fleet, codecs[c], shape_of(ROWS, COLS), RANKS);
+        fill(&sample, RANKS);
+        for (uint32_t r = 0; r < RANKS; r++)
+            for (size_t i = 0; i < COUNT; i++)
+                grads[r][i] = i / 256 % 2 ? (i % 2 ? most : -most) : 0x1p-149f;
+        for (size_t b = 0; b < 2; b++) {
+            size_t bytes;
+            grads[0][300] = refused[b];
+            assert_int_equal(weft_codec_encode(fleet.codecs[0], 0, grads[0], 1.0f, fleet.contributions[0], &bytes), WEFT_ERR_INVALID);
+            grads[0][300] = -most;
+        }
+        fleet_step(&fleet, grad_list, 1.0f / RANKS, out);
+        fleet_commit(&fleet);
+        for (size_t i = 0; i < COUNT; i++)
+            if (!isfinite(out[i]) || fabsf(out[i]) > 4 * most) fail_msg("%s: element %zu is %g", codecs[c], i, (double)out[i]);
+        assert_true(isfinite(weft_codec_residual_norm(fleet.codecs[0])));
+        fleet_close(&fleet);
     }
 }
 
@@ -480,7 +515,7 @@ int main(void)
         cmocka_unit_test(test_paths_agree),       cmocka_unit_test(test_encode_again),
         cmocka_unit_test(test_abandon_and_refuse), cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_loss_scale_is_neutral), cmocka_unit_test(test_rescale_follows_the_rate),
-        cmocka_unit_test(test_ranks_change),
+        cmocka_unit_test(test_ranks_change), cmocka_unit_test(test_largest_and_smallest),
         cmocka_unit_test(test_sizes), cmocka_unit_test(test_combiner_starts_over), cmocka_unit_test(test_grad_scale),
         cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_refused_creation),
     };

@@ -216,6 +216,34 @@ static void test_fixed_gradient(void **state)
     }
 }
 
+/* Nothing but noise, ten thousand steps: what is owed is flat. Whatever grew like the square root of the steps would be three times as much. */
+static void test_noise_for_long(void **state)
+{
+    enum { HIGH = 16, WIDE = 13, STEPS = 10000, SPAN = 1000 };
+    for (int c = 0; c < CODECS; c++) {
+        struct fleet fleet;
+        struct sample sample = {sample_seed(110)};
+        double early = 0, late = 0;
+        fleet_open(&fleet, codecs[c], shape_of(HIGH, WIDE), 2);
+        assert_int_not_equal(fleet.spec.id, WEFT_CODEC_DENSE);
+        for (int step = 0; step < STEPS; step++) {
+            for (uint32_t r = 0; r < 2; r++) {
+                grad_list[r] = grads[r];
+                sample_fill(&sample, SAMPLE_NORMAL, grads[r], HIGH * WIDE);
+            }
+            fleet_step(&fleet, grad_list, 0.5f, out);
+            fleet_commit(&fleet);
+            const bool begins = step >= SPAN / 2 && step < SPAN + SPAN / 2, ends = step >= STEPS - SPAN;
+            if (!begins && !ends) continue;
+            const double owed = weft_codec_residual_norm(fleet.codecs[0]);
+            early += begins ? owed : 0;
+            late += ends ? owed : 0;
+        }
+        if (!(early > 0 && late < 1.2 * early)) fail_msg("%s: owes %g, later %g", codecs[c], early / SPAN, late / SPAN);
+        fleet_close(&fleet);
+    }
+}
+
 /* Coding what a code means gives the code again: nothing is left (codes whose rounding is to the nearest). */
 static void test_idempotent(void **state)
 {
@@ -327,7 +355,23 @@ static double losses(const double *weights)
     return loss;
 }
 
-static double train(const char *codec, int steps)
+static double curvature[COUNT];
+static float optimum[WORKERS][COUNT];
+
+/* A quadratic bowl whose sides are up to ten times as steep as others, with another bottom for each worker. */
+static double bowl(const double *weights)
+{
+    double loss = 0;
+    for (uint32_t w = 0; w < WORKERS; w++)
+        for (size_t i = 0; i < COUNT; i++) {
+            const double off = weights[i] - (double)optimum[w][i];
+            loss += curvature[i] * off * off / (2 * WORKERS);
+            grads[w][i] = (float)(curvature[i] * off);
+        }
+    return loss;
+}
+
+static double train(const char *codec, int steps, double (*losses_of)(const double *weights))
 {
     static double weights[COUNT];
     struct fleet fleet;
@@ -335,7 +379,7 @@ static double train(const char *codec, int steps)
     memset(weights, 0, sizeof weights);
     fleet_open(&fleet, codec, shape_of(ROWS, COLS), WORKERS);
     for (int step = 0; step < steps; step++) {
-        loss = losses(weights);
+        loss = losses_of(weights);
         fleet_step(&fleet, grad_list, 1.0f / WORKERS, out);
         fleet_commit(&fleet);
         for (size_t i = 0; i < COUNT; i++)
@@ -361,10 +405,31 @@ static void test_logistic_regression(void **state)
                 features[w][x][f] = 0.5f * centres[labels[w][x]][f] + 0.2f * sample_normal(&sample);
         }
     }
-    const double dense = train("dense", STEPS), nothing = train("dense", 1);
+    const double dense = train("dense", STEPS, losses), nothing = train("dense", 1, losses);
     assert_true(dense < 0.6 * nothing);
     for (int c = 0; c < CODECS; c++) {
-        const double loss = train(codecs[c], STEPS * 3 / 2);
+        const double loss = train(codecs[c], STEPS * 3 / 2, losses);
+        if (!(loss < 1.01 * dense)) fail_msg("%s: loss %g, dense %g with two thirds of the steps, %g at the start", codecs[c], loss, dense, nothing);
+    }
+}
+
+/* The same on the bowl. What sends a tenth of a tensor waits ten steps with an element: it gets as many small steps as that. */
+static void test_quadratic(void **state)
+{
+    enum { STEPS = 400 };
+    struct sample sample = {sample_seed(111)};
+    for (size_t i = 0; i < COUNT; i++) {
+        curvature[i] = 0.005 + 0.045 * (double)sample_below(&sample, 1000) / 1000;
+        const float middle = sample_normal(&sample);
+        for (uint32_t w = 0; w < WORKERS; w++)
+            optimum[w][i] = middle + 0.3f * sample_normal(&sample);
+    }
+    for (uint32_t w = 0; w < WORKERS; w++)
+        grad_list[w] = grads[w];
+    const double dense = train("dense", STEPS, bowl), nothing = train("dense", 1, bowl);
+    assert_true(dense < 0.2 * nothing);
+    for (int c = 0; c < CODECS; c++) {
+        const double loss = train(codecs[c], STEPS * 3 / 2, bowl);
         if (!(loss < 1.01 * dense)) fail_msg("%s: loss %g, dense %g with two thirds of the steps, %g at the start", codecs[c], loss, dense, nothing);
     }
 }
@@ -374,6 +439,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_codec),      cmocka_unit_test(test_fixed_gradient), cmocka_unit_test(test_idempotent),
         cmocka_unit_test(test_order_of_integers), cmocka_unit_test(test_permutation),   cmocka_unit_test(test_logistic_regression),
+        cmocka_unit_test(test_noise_for_long),   cmocka_unit_test(test_quadratic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

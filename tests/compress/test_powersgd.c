@@ -1,6 +1,7 @@
 /* test_powersgd.c - low-rank compression against f64 oracles: exact on low-rank matrices, a projection on others, no
  * NaN on deficient ones, a residual that stays bounded, and nothing lost over many steps. */
 #include "tests/compress/compress_fixture.h"
+#include "tests/compress/powersgd_reference.h"
 
 enum { ROWS = 60, COLS = 45, COUNT = ROWS * COLS };
 static float grads[FLEET_MAX][COUNT], out[COUNT];
@@ -600,6 +601,90 @@ static void test_stack(void **state)
     assert_true(STACK * ONE == COUNT);
 }
 
+/* As powersgd_reference.py: a number of [-1, 1) with 24 bits. */
+static float pseudo(uint32_t i, uint32_t step, uint32_t rank)
+{
+    uint32_t x = i * 2654435761u + step * 40503u + rank * 69069u + 12345u;
+    x = (x ^ x >> 15) * 2246822519u;
+    x = (x ^ x >> 13) * 3266489917u;
+    return (float)((x ^ x >> 16) >> 8) / 8388608.0f - 1.0f;
+}
+
+/* Step by step what PyTorch's hook makes of the same gradients, begun with the same Q. */
+static void test_reference(void **state)
+{
+    const float *value = reference_values;
+    for (size_t c = 0; c < sizeof reference_cases / sizeof reference_cases[0]; c++) {
+        const uint64_t rows = reference_cases[c].rows, cols = reference_cases[c].cols, rank = reference_cases[c].rank, count = rows * cols;
+        struct fleet fleet;
+        char text[64];
+        list_grads();
+        snprintf(text, sizeof text, "powersgd:rank=%u,min_ratio=1", reference_cases[c].rank);
+        fleet_open(&fleet, text, shape_of(rows, cols), REFERENCE_RANKS);
+        assert_int_equal(fleet.spec.id, WEFT_CODEC_POWERSGD);
+        const size_t bytes = weft_codec_state_bytes(fleet.codecs[0]), q_at = CODEC_STATE_HEAD_BYTES + count * sizeof(float);
+        assert_int_equal(bytes, q_at + rank * cols * sizeof(float));
+        for (uint32_t w = 0; w < REFERENCE_RANKS; w++) {
+            uint8_t *saved = malloc(bytes);
+            assert_int_equal(weft_codec_save(fleet.codecs[w], saved), WEFT_OK);
+            for (uint32_t r = 0; r < rank; r++)
+                for (uint32_t j = 0; j < cols; j++) {
+                    const float q = pseudo(j * (uint32_t)rank + r, 99, 99);
+                    memcpy(saved + q_at + (r * cols + j) * sizeof q, &q, sizeof q);
+                }
+            assert_int_equal(weft_codec_load(fleet.codecs[w], saved, bytes), WEFT_OK);
+            free(saved);
+        }
+        for (uint32_t step = 0; step < REFERENCE_STEPS; step++) {
+            const double size = (double)reference_norms[c * REFERENCE_STEPS + step];
+            for (uint32_t w = 0; w < REFERENCE_RANKS; w++)
+                for (uint32_t i = 0; i < count; i++)
+                    grads[w][i] = pseudo(i, step, w);
+            fleet_step(&fleet, grad_list, 1.0f / REFERENCE_RANKS, out);
+            fleet_commit(&fleet);
+            assert_true(fabs(norm(out, count) - size) < 2e-5 * size);
+            for (uint64_t i = REFERENCE_FIRST; i < count; i += REFERENCE_EVERY)
+                assert_true(fabs((double)out[i] - (double)*value++) < 2e-5 * size);
+        }
+        fleet_close(&fleet);
+    }
+    assert_ptr_equal(value, reference_values + sizeof reference_values / sizeof reference_values[0]);
+}
+
+/* Rows turned by an orthogonal matrix U: P is turned, Q stays, so the result of U M is U times that of M, step after step. */
+static void test_turned(void **state)
+{
+    static float turned[COUNT], plain[COUNT], axis[ROWS];
+    struct fleet straight, other;
+    struct sample sample = {sample_seed(58)};
+    sample_fill(&sample, SAMPLE_NORMAL, axis, ROWS);
+    const double square = norm(axis, ROWS) * norm(axis, ROWS);
+    fleet_open(&straight, "powersgd:rank=3", shape_of(ROWS, COLS), 1);
+    fleet_open(&other, "powersgd:rank=3", shape_of(ROWS, COLS), 1);
+    for (int step = 0; step < 6; step++) {
+        fill(&sample, 1);
+        fleet_step(&straight, grad_list, 1.0f, plain);
+        for (int what = 0; what < 2; what++) { /* the gradient, then what is expected of it: x - 2 a (a^T x) / |a|^2 */
+            const float *from = what ? plain : grads[0];
+            for (size_t j = 0; j < COLS; j++) {
+                double along = 0;
+                for (size_t i = 0; i < ROWS; i++)
+                    along += (double)axis[i] * (double)from[i * COLS + j];
+                for (size_t i = 0; i < ROWS; i++)
+                    turned[i * COLS + j] = (float)((double)from[i * COLS + j] - 2 * along / square * (double)axis[i]);
+            }
+            if (what) continue;
+            memcpy(grads[0], turned, sizeof turned);
+            fleet_step(&other, grad_list, 1.0f, out);
+        }
+        assert_true(distance(out, turned, COUNT) < 1e-4 * norm(turned, COUNT));
+        fleet_commit(&straight);
+        fleet_commit(&other);
+    }
+    fleet_close(&straight);
+    fleet_close(&other);
+}
+
 static void test_bad_aggregates(void **state)
 {
     struct fleet fleet;
@@ -638,6 +723,7 @@ int main(void)
         cmocka_unit_test(test_drawn_anew),         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_lazy_residual_is_the_eager_one),
         cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start), cmocka_unit_test(test_warm_start_rate), cmocka_unit_test(test_stack),
+        cmocka_unit_test(test_reference),          cmocka_unit_test(test_turned),
         cmocka_unit_test(test_bad_aggregates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

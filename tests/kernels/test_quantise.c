@@ -99,6 +99,46 @@ static void test_unbiased(void **state)
     }
 }
 
+/* A hundred thousand seeds, at what is hardest for eight random bits: on a code, just above one, half-way, just below the next. */
+static void test_unbiased_over_seeds(void **state)
+{
+    enum { SEEDS = 100000, EACH = 8, COLUMN = 4 * EACH };
+    static const double parts[4] = {0, 1.0 / 256, 0.5, 255.0 / 256};
+    double sum[COLUMN] = {0};
+    const uint8_t exponent = 127; /* unit 1 */
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        const struct weft_noise noise = weft_noise_of(seed, 3, 1, 9);
+        float x[COLUMN];
+        int8_t codes[COLUMN];
+        for (size_t i = 0; i < COLUMN; i++)
+            x[i] = (float)((double)(i / 4) - 4 + parts[i % 4]);
+        weft_kernels()->quantise_f32(codes, x, &exponent, COLUMN, 127, &noise);
+        for (size_t i = 0; i < COLUMN; i++) {
+            assert_true(fabs((double)x[i]) < 1); /* what is left */
+            if (i % 4 == 0) assert_true(x[i] == 0);
+            sum[i] += codes[i] - ((double)(i / 4) - 4);
+        }
+    }
+    for (size_t i = 0; i < COLUMN; i++) {
+        const double f = parts[i % 4];
+        assert_true(fabs(sum[i] / SEEDS - f) <= 4 * sqrt(f * (1 - f) / SEEDS));
+    }
+}
+
+/* No two of seed, tensor, worker and step share a key. */
+static void test_keys(void **state)
+{
+    const struct weft_noise base = weft_noise_of(5, 6, 7, 8);
+    const struct weft_noise others[] = {weft_noise_of(4, 6, 7, 8), weft_noise_of(5, 7, 7, 8), weft_noise_of(5, 6, 6, 8), weft_noise_of(5, 7, 6, 8),
+                                        weft_noise_of(5ull << 32, 6, 7, 8), weft_noise_of(5, 6ull << 32, 7, 8)};
+    const uint32_t counter[4] = {6, 0, 7, 0}, key[2] = {5, 0};
+    uint32_t words[4];
+    philox(counter, key, words);
+    assert_true(base.key[0] == words[0] && base.key[1] == words[1] && base.step == 8 && base.first_block == 0);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        assert_memory_not_equal(others[i].key, base.key, sizeof base.key);
+}
+
 /* A block draws the same wherever it lies in a call, another step or key draws others. */
 static void test_a_function_of_its_key(void **state)
 {
@@ -127,6 +167,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_philox),   cmocka_unit_test(test_exponents), cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_unbiased_over_seeds), cmocka_unit_test(test_keys),
         cmocka_unit_test(test_unbiased), cmocka_unit_test(test_a_function_of_its_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

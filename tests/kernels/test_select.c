@@ -67,6 +67,36 @@ static void test_large(void **state)
     }
 }
 
+/* More elements than f32 counts exactly, many of them equal: by what a selection is, since a sort would take too long. */
+static void test_beyond_24_bits(void **state)
+{
+    enum { MANY = (1 << 24) + 3, K = MANY / 100 };
+    float *many = malloc(MANY * sizeof *many);
+    uint32_t *top = malloc(K * sizeof *top), *room = malloc(MANY * sizeof *room), kth = UINT32_MAX;
+    assert_true(many && top && room);
+    for (uint32_t i = 0; i < MANY; i++) /* 2^16 magnitudes of either sign, 256 of each */
+        many[i] = sample_from_bits((i * 2654435761u & 0x80000000u) | (0x3f000000u + ((i * 2246822519u >> 16) << 7)));
+    weft_select_top(top, many, MANY, K, room);
+    for (size_t i = 0; i < K; i++) {
+        const uint32_t bits = sample_bits(many[top[i]]) & 0x7fffffff;
+        assert_true(top[i] < MANY && (i == 0 || top[i] > top[i - 1]));
+        kth = bits < kth ? bits : kth;
+    }
+    size_t at = 0;
+    bool spent = false; /* the smallest that are taken: from the front, then no more */
+    for (uint32_t i = 0; i < MANY; i++) {
+        const uint32_t bits = sample_bits(many[i]) & 0x7fffffff;
+        const bool taken = at < K && top[at] == i;
+        at += taken;
+        if (bits == kth) spent |= !taken;
+        if (taken ? bits < kth || (bits == kth && spent) : bits > kth) fail_msg("element %u", i);
+    }
+    assert_int_equal(at, K);
+    free(many);
+    free(top);
+    free(room);
+}
+
 /* Whatever the threshold, as long as k elements reach it: selecting among those is selecting among all. */
 static void test_among(void **state)
 {
@@ -104,6 +134,7 @@ int main(void)
         cmocka_unit_test(test_equals_sort),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_among),
+        cmocka_unit_test(test_beyond_24_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
