@@ -185,6 +185,25 @@ void client_comms_leave(struct weft_session *session)
     while (!weft_list_empty(comms)) leave_group(weft_list_first(comms, struct weft_comm, engine_link));
 }
 
+void client_comms_say_leave(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->engine.comms) {
+        struct weft_group *group = weft_container_of(node, struct weft_comm, engine_link)->group;
+        if (group) weft_group_leave(group);
+    }
+}
+
+bool client_comms_left(const struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->engine.comms) {
+        const struct weft_group *group = weft_container_of(node, struct weft_comm, engine_link)->group;
+        if (group && !weft_group_left(group)) return false;
+    }
+    return true;
+}
+
 void client_comms_record(struct weft_session *session)
 {
     struct weft_list *node, *spare;

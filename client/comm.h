@@ -46,6 +46,9 @@ enum weft_status client_comm_valid(struct weft_session *session, const struct we
 enum weft_status client_comm_may_make(struct weft_session *session, const char *call);
 /* Engine, or nobody steps any more: leave all groups in order. */
 void client_comms_leave(struct weft_session *session);
+/* Engine: the same, but the groups stay until all their ranks have been told (weft_group_leave). */
+void client_comms_say_leave(struct weft_session *session);
+bool client_comms_left(const struct weft_session *session);
 void client_comms_record(struct weft_session *session); /* engine: before a dump */
 void client_comms_free(struct weft_session *session);   /* memory only; the engine has ended */
 

@@ -27,6 +27,7 @@
 /* The group's own verdict on a late operation names the rank: it goes first. It may first listen to another rank's
  * question (1 s), and its own waits half a second for those that do not answer. */
 #define DEADLINE_SLACK_NS WEFT_MS(1750)
+#define LEAVE_NS WEFT_SECONDS(1)     /* for ranks that are not met yet to hear that this one leaves */
 #define LENGTHS_PER_OPERATION 64u    /* of unequal pieces, on the mean, where calls are recorded to be repeated */
 #define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken; in an elastic job it may go on without
                                       * whoever it is, so as long as the coordinator needs to find that out (session->silence_ns), or
@@ -269,6 +270,33 @@ static void close_transport(struct weft_session *session)
     weft_timer_start(engine->loop, &engine->drain_timer, 0);
 }
 
+/* Left in order: the groups go when all ranks know that this one does, or are not to be reached. Those that it has not met yet would
+ * take its closed endpoint for a death, and end what they do without it. */
+static void leave_when_told(struct weft_timer *timer)
+{
+    struct client_engine *engine = weft_container_of(timer, struct client_engine, leave_timer);
+    struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
+    const uint64_t now_ns = weft_now_ns(session->env);
+    const bool told = (!engine->group || weft_group_left(engine->group)) && client_comms_left(session);
+    if (!told && now_ns < engine->leave_until_ns && weft_timer_start(engine->loop, timer, now_ns + RETRY_NS) >= 0) return;
+    client_comms_leave(session);
+    client_plans_keep(session);
+    weft_group_free(engine->group);
+    engine->group = NULL;
+    fail_queued(session);
+    fail_lost_members(session);
+    close_transport(session);
+}
+
+static void leave_on_engine(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    client_comms_say_leave(session);
+    if (engine->group) weft_group_leave(engine->group);
+    engine->leave_until_ns = client_deadline(session, LEAVE_NS);
+    leave_when_told(&engine->leave_timer);
+}
+
 static void fail_on_engine(struct weft_mail *mail)
 {
     struct client_engine *engine = weft_container_of(mail, struct client_engine, fail_mail);
@@ -278,18 +306,15 @@ static void fail_on_engine(struct weft_mail *mail)
     engine->failed = client_failed(session);
     engine->failed_text = session->failure.text;
     weft_timer_stop(engine->loop, &engine->verdict_timer);
-    if (engine->failed == WEFT_ERR_CLOSED && atomic_load(&engine->leaving)) { /* tells the other ranks that this one is done with the group */
-        client_comms_leave(session);
-        client_plans_keep(session);
-        weft_group_free(engine->group);
-        engine->group = NULL;
-    } else {
-        weft_event_ring_add(engine->events, "session_failed", WEFT_EVENT_MARK, 0, UINT32_MAX, 0, engine->failed);
-        if (engine->group && engine->failed != WEFT_ERR_CLOSED) {
-            weft_group_record(engine->group);
-            client_comms_record(session);
-            client_flight_keep(session, engine->failed_text); /* before anybody learns of it and exits */
-        }
+    if (engine->failed == WEFT_ERR_CLOSED && atomic_load(&engine->leaving)) {
+        leave_on_engine(session);
+        return;
+    }
+    weft_event_ring_add(engine->events, "session_failed", WEFT_EVENT_MARK, 0, UINT32_MAX, 0, engine->failed);
+    if (engine->group && engine->failed != WEFT_ERR_CLOSED) {
+        weft_group_record(engine->group);
+        client_comms_record(session);
+        client_flight_keep(session, engine->failed_text); /* before anybody learns of it and exits */
     }
     fail_queued(session);
     fail_lost_members(session);
@@ -403,6 +428,7 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
     weft_timer_init(&engine->retry_timer, retry_sends);
     weft_timer_init(&engine->drain_timer, drain);
     weft_timer_init(&engine->verdict_timer, verdict_overdue);
+    weft_timer_init(&engine->leave_timer, leave_when_told);
     enum weft_status status = weft_loop_create(session->env, NULL, &engine->loop);
     if (status == WEFT_OK)
         status = weft_event_ring_create(session->env, (uint32_t)weft_config_u64(session->settings.config, "events.capacity"),

@@ -82,7 +82,8 @@ struct client_engine {
     struct weft_list record_waiters;    /* tensors that need the step's record (reduce_path.c) */
     struct weft_mail work_mail;
     bool work_posted;
-    struct weft_timer deadline_timer, retry_timer, drain_timer, verdict_timer;
+    struct weft_timer deadline_timer, retry_timer, drain_timer, verdict_timer, leave_timer;
+    uint64_t leave_until_ns;
     uint64_t drain_pause_ns;
     struct weft_error suspicion;        /* what this rank thinks has happened, while the coordinator's word is awaited */
     struct weft_tensor *tensors[CLIENT_TENSOR_BUCKETS]; /* by id, chained */

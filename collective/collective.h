@@ -251,6 +251,11 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
  * drained (to be sure: weft_group_fail, wait for the dones, then free). The other ranks are told that this one has left:
  * its end is no loss for operations it has taken part in. May be called from a done. NULL is fine. */
 void weft_group_free(struct weft_group *group);
+/* In good order, before weft_group_free (which else does it, and does not wait): tell the other ranks that this one is done with the group. A
+ * connection that is not up yet takes the word along when it comes up, and one that never does holds up weft_group_left. Nothing
+ * may be posted any more. weft_group_left: all have been told, or are gone, or need not be. */
+void weft_group_leave(struct weft_group *group);
+bool weft_group_left(const struct weft_group *group);
 uint32_t weft_group_rank(const struct weft_group *group);
 uint32_t weft_group_ranks(const struct weft_group *group);
 /* What the group was given; all zero: not known. Never NULL. */

@@ -302,12 +302,21 @@ void group_released(struct weft_group *group)
     weft_free_bytes(env, group);
 }
 
+void weft_group_leave(struct weft_group *group)
+{
+    if (group->leaving || group->fail_status < 0) return;
+    group->leaving = true;
+    control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK, NULL, 0);
+}
+
+bool weft_group_left(const struct weft_group *group) { return !group->leave.busy; }
+
 void weft_group_free(struct weft_group *group)
 {
     if (!group) return;
     WEFT_ASSERT(!group->closing);
     group->outstanding++; /* until the end of this call */
-    if (group->fail_status == WEFT_OK) control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK, NULL, 0);
+    weft_group_leave(group);
     weft_timer_stop(group->loop, &group->timer);
     control_give_up(group);
     news_leave(group);

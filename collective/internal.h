@@ -269,6 +269,7 @@ struct weft_group {
     uint64_t grace_ns;
     uint32_t left_count;         /* ranks that have left in good order */
     bool leaver_missed;          /* one of them was needed still: the group's end */
+    bool leaving;                /* the others are told so (weft_group_leave) */
     struct control *lost;        /* the first peer found dead while nothing has ended yet */
     enum weft_status lost_status;
     uint64_t lost_until_ns;

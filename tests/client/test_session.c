@@ -314,6 +314,22 @@ struct links {
     struct weft_link_cost wanted;
 };
 
+/* A rank that goes as soon as it has come may not have met all others yet. They are told that it has left, not that it is lost. */
+static void leaves_at_once(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    if (rank == 2) return;
+    CROWD_OK(crowd, session, weft_barrier(session, &request));
+    CROWD_REFUSED(crowd, session, weft_wait(&request, 0), WEFT_ERR_PEER_LOST, "left the group before");
+}
+
+static void test_leaves_at_once(void **state)
+{
+    struct crowd crowd = {.workers = 0};
+    crowd_run(&crowd, 3, leaves_at_once);
+    assert_int_equal(crowd.failures, 0);
+}
+
 static void costs(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const struct links *links = crowd->user;
@@ -355,7 +371,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_collectives), cmocka_unit_test(test_many_at_once), cmocka_unit_test(test_all_reduce_tensor),
         cmocka_unit_test(test_means),       cmocka_unit_test(test_memory),      cmocka_unit_test(test_waiting_threads),
-        cmocka_unit_test(test_link_cost),
+        cmocka_unit_test(test_link_cost),   cmocka_unit_test(test_leaves_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

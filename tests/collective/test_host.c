@@ -421,6 +421,30 @@ static void left_early(void **state)
     failures_close();
 }
 
+/* A rank leaves before it has met the others, one of which is slow: its word waits for the connection, and it is not taken for dead. */
+static void left_before_they_met(void **state)
+{
+    hosted_open(&hosted, 3, NULL, false, WEFT_SECONDS(60));
+    weft_group_leave(hosted.groups[2]);
+    assert_false(weft_group_left(hosted.groups[2]));
+    for (int i = 0; i < 1000; i++) weft_loop_step(hosted.loops[2]);
+    for (uint32_t steps = 0; !weft_group_left(hosted.groups[2]); steps++) {
+        assert_true(steps < 1000000);
+        for (uint32_t r = 0; r < 3; r++) weft_loop_step(hosted.loops[r]);
+    }
+    weft_group_free(hosted.groups[2]);
+    hosted.groups[2] = NULL;
+    weft_transport_close(hosted.transports[2]);
+    for (uint32_t r = 0; r < 2; r++) {
+        struct weft_coll_args args = {.kind = WEFT_COLL_BARRIER};
+        struct weft_error error = {0};
+        for (int i = 0; i < 100; i++) weft_loop_step(hosted.loops[r]);
+        assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, &error), WEFT_ERR_PEER_LOST);
+        assert_non_null(strstr(error.text, "rank 2 left the group"));
+    }
+    hosted_close(&hosted);
+}
+
 static void until_they_meet(struct weft_group *const *groups)
 {
     uint32_t steps = 0;
@@ -696,7 +720,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(rounds_of_long_ago),
         cmocka_unit_test(one_cannot_map),
         cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
-        cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),
+        cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(left_before_they_met), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),
         cmocka_unit_test(sharing_a_processor), cmocka_unit_test(no_processor_yet), cmocka_unit_test(affinity_is_what_it_was), cmocka_unit_test(bound_to_few_processors), cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
