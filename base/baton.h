@@ -16,8 +16,8 @@
  *     and a letter posted by a thread that is going to wait at once (lazy) need not wake it either. While
  *     drivers come and go it keeps looking; when one of them stays for a whole period it parks for LONG,
  *     and then the giver does wake it; when nobody has come it takes over and is an ordinary runner again.
- *     While all who come only borrow it, and that often, it looks again much later (SLOW): then nobody leaves anything
- *     to it but a letter, and a letter wakes it, lazy or not.
+ *     While all who come only borrow it, and that often, and nothing is open that it would have to go on with, it looks again much
+ *     later (SLOW): then nobody leaves anything to it but a letter, or what a borrower has opened, and either wakes it, lazy or not.
  *   - A giver that finds the runner still in epoll arms the pollables for it first (loop.c).
  *   - A giver that leaves letters, or timers that are due, wakes the runner.
  *   - A waiter that cannot have the baton sleeps on `events`; every give, every completion of anything
@@ -162,8 +162,9 @@ static inline int baton_take(struct baton *baton, struct baton_turn *turn, bool 
     BATON_END(turn, 1);
 }
 
-/* urgent: timers are due, or the runner is in epoll and could not be armed for. */
-static inline int baton_give(struct baton *baton, struct baton_turn *turn, bool urgent)
+/* urgent: timers are due, or the runner is in epoll and could not be armed for. opened: something that goes on without the giver, and
+ * was not there when a runner that looks seldom began to. */
+static inline int baton_give(struct baton *baton, struct baton_turn *turn, bool urgent, bool opened)
 {
     BATON_BEGIN(turn);
     BATON_STEP(turn);
@@ -173,7 +174,8 @@ static inline int baton_give(struct baton *baton, struct baton_turn *turn, bool 
     turn->flag = urgent || baton->has_mail(baton);
     if (!turn->flag) {
         BATON_STEP(turn);
-        turn->flag = atomic_load(&baton->parked) == BATON_LONG;
+        turn->seen = atomic_load(&baton->parked);
+        turn->flag = turn->seen == BATON_LONG || (opened && turn->seen == BATON_SLOW);
     }
     if (turn->flag) BATON_CALL_RUNNER(baton, turn);
     BATON_END(turn, 0);

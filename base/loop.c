@@ -59,6 +59,8 @@ struct weft_loop {
     struct baton baton;
     struct compute compute;
     _Atomic unsigned borrows; /* of baton.takes; only who holds the baton writes it */
+    bool (*awaited)(void *context); /* the owner's; NULL: it does not say */
+    void *awaited_context;
     uint64_t runner_wake_ns; /* the holder's: when a resting runner wakes by itself */
     _Atomic(const void *) runner; /* its thread's mark while it is in weft_loop_run */
     struct guest {
@@ -517,7 +519,7 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
     if (lent) WEFT_ASSERT(baton_take(&loop->baton, &turn, true));
     struct limit limit = {.until_ns = until_ns ? until_ns : 1};
     if (!*done) drive(loop, is_true, (void *)done, &limit, false);
-    if (lent) baton_give(&loop->baton, &turn, false);
+    if (lent) baton_give(&loop->baton, &turn, false, false);
     return *done ? WEFT_OK : WEFT_ERR_DEADLINE;
 }
 
@@ -575,7 +577,7 @@ static enum weft_status wait_until(struct weft_loop *loop, bool (*fact)(void *co
             drive(loop, fact, context, limit, true);
             bool urgent = leaves_urgent(loop);
             guest_end(&guest);
-            baton_give(&loop->baton, &turn, urgent);
+            baton_give(&loop->baton, &turn, urgent, false);
         } else {
             wait_for_events(loop, &turn, fact, context, limit);
         }
@@ -600,13 +602,17 @@ bool weft_loop_is_runner(const struct weft_loop *loop)
     return atomic_load_explicit(&loop->runner, memory_order_relaxed) == thread_mark(); /* only its own thread can find itself there */
 }
 
+static bool awaited(const struct weft_loop *loop) { return loop->awaited && loop->awaited(loop->awaited_context); }
+
 /* Somebody else holds the baton: park until it is this thread's turn to try. */
 static void park(struct weft_loop *loop, struct baton_turn *turn)
 {
     struct look_period period = look_period_first();
     unsigned takes = atomic_load(&loop->baton.takes), borrows = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
     while (!atomic_load(&loop->baton.stop)) {
-        if (baton_park(&loop->baton, turn, period.how))
+        bool sleeps = baton_park(&loop->baton, turn, period.how);
+        if (period.how == BATON_SLOW && awaited(loop)) period.ns = LOOK_NS_MIN; /* opened by one who may not have seen that it parks so */
+        if (sleeps)
             futex_wait(&loop->baton.parked, period.how, period.how == BATON_LONG ? WEFT_NEVER : period.ns);
         baton_unparked(&loop->baton, turn);
         if (period.how == BATON_LONG) return;
@@ -614,7 +620,7 @@ static void park(struct weft_loop *loop, struct baton_turn *turn)
         if (look == BATON_LOOK_RUN) return;
         unsigned borrows_now = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
         if (look == BATON_LOOK_LONG) period.how = BATON_LONG;
-        else period = look_period_next(period, turn->seen - takes, borrows_now - borrows);
+        else period = look_period_next(period, turn->seen - takes, borrows_now - borrows, awaited(loop));
         takes = turn->seen;
         borrows = borrows_now;
     }
@@ -692,10 +698,16 @@ enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns)
 void weft_loop_give(struct weft_loop *loop)
 {
     WEFT_ASSERT(holds(loop) && !loop->stepping);
-    baton_give(&loop->baton, &(struct baton_turn){0}, leaves_urgent(loop));
+    baton_give(&loop->baton, &(struct baton_turn){0}, leaves_urgent(loop), false);
 }
 
 /* --- borrowing: by a thread that has something short to do and steps nothing --- */
+
+void weft_loop_awaits(struct weft_loop *loop, bool (*fn)(void *context), void *context)
+{
+    loop->awaited = fn;
+    loop->awaited_context = context;
+}
 
 bool weft_loop_borrow(struct weft_loop *loop)
 {
@@ -718,7 +730,7 @@ void weft_loop_give_back(struct weft_loop *loop, bool changed)
     WEFT_ASSERT(holds(loop) && !loop->stepping);
     struct guest guest = loop->borrower;
     float_env_end(&guest.floats);
-    baton_give(&loop->baton, &(struct baton_turn){0}, changed && leaves_urgent(loop));
+    baton_give(&loop->baton, &(struct baton_turn){0}, changed && leaves_urgent(loop), changed);
     pthread_setcancelstate(guest.cancellable, NULL);
 }
 

@@ -126,9 +126,12 @@ void weft_loop_give(struct weft_loop *loop);
 
 /* Any thread that does not hold the loop: hold it if it has a runner, nobody holds or claims it, and no letter is in it; never
  * waits. For work of a microsecond or so that needs no step; until the give its thread is not cancelled and computes in the default
- * floating-point environment. `changed`: a timer was started, or a pollable has something to wait for; else nobody need be told. */
+ * floating-point environment. `changed`: a timer was started, a pollable has something to wait for, or something is open now; else nobody need be told. */
 bool weft_loop_borrow(struct weft_loop *loop);
 void weft_loop_give_back(struct weft_loop *loop, bool changed);
+/* Before the runner is there: fn(context), from any thread, says whether something is open that the loop has to go on with by itself. While
+ * nothing is, and threads borrow it often, a runner that has found it taken looks again every 4 ms only (base/look_period.h). */
+void weft_loop_awaits(struct weft_loop *loop, bool (*fn)(void *context), void *context);
 /* Any thread, between two looks of its own at memory that another process writes. yields: whoever else is ready may have the core. */
 void weft_relax(bool yields);
 

@@ -413,6 +413,12 @@ enum weft_status client_engine_ask(struct weft_session *session, struct client_q
 
 /* ---- life ---- */
 
+static bool requests_are_open(void *context)
+{
+    struct weft_session *session = context;
+    return atomic_load(&session->open_requests) > 0;
+}
+
 enum weft_status client_engine_create(struct weft_session *session, struct weft_error *error)
 {
     struct client_engine *engine = &session->engine;
@@ -430,6 +436,7 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
     weft_timer_init(&engine->verdict_timer, verdict_overdue);
     weft_timer_init(&engine->leave_timer, leave_when_told);
     enum weft_status status = weft_loop_create(session->env, NULL, &engine->loop);
+    if (status == WEFT_OK) weft_loop_awaits(engine->loop, requests_are_open, session);
     if (status == WEFT_OK)
         status = weft_event_ring_create(session->env, (uint32_t)weft_config_u64(session->settings.config, "events.capacity"),
                                         &engine->events);

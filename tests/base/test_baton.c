@@ -244,7 +244,7 @@ static void step_claim(struct world *world, struct thread *thread)
         thread->place = GIVING;
         return;
     case GIVING:
-        if (baton_give(&world->baton, &thread->turn, thread->result) == MORE) return;
+        if (baton_give(&world->baton, &thread->turn, thread->result, false) == MORE) return;
         thread->place = OVER;
         return;
     }
@@ -330,7 +330,7 @@ static void step_waiter(struct world *world, struct thread *thread)
         thread->place = GIVING;
         return;
     case GIVING:
-        if (baton_give(&world->baton, &thread->turn, thread->result) == MORE) return;
+        if (baton_give(&world->baton, &thread->turn, thread->result, false) == MORE) return;
         thread->result = false;
         thread->place = TOP;
         return;
@@ -660,9 +660,31 @@ static int tear_down(void **state)
     return 0;
 }
 
+/* ---- what a borrower leaves ---- */
+
+/* A borrower that opens something wakes the runner that looks seldom; one that does not, lets it sleep. */
+static void opening_wakes(void **state)
+{
+    static const unsigned parked[] = {BATON_AWAKE, BATON_TIMED, BATON_LONG, BATON_SLOW};
+    for (int i = 0; i < 8; i++) {
+        struct world world;
+        struct baton_turn turn = {0};
+        memset(&world, 0, sizeof world);
+        const bool opened = i & 1, wakes = parked[i / 2] == BATON_LONG || (opened && parked[i / 2] == BATON_SLOW);
+        world.baton.has_mail = model_has_mail;
+        world.baton.kick = model_kick;
+        world.baton.parked = parked[i / 2];
+        world.baton.holder = &world;
+        while (baton_give(&world.baton, &turn, false, opened) == MORE) {}
+        assert_null(world.baton.holder);
+        assert_int_equal(world.baton.parked, wakes ? BATON_AWAKE : parked[i / 2]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opening_wakes),
         cmocka_unit_test(every_interleaving_ends),
         cmocka_unit_test(a_hook_that_lies_is_found),
     };

@@ -686,9 +686,9 @@ static void the_runner_looks_seldom_while_short_calls_come(void **state)
 {
     struct look_period idle = look_period_first(), driven = idle, borrowed = idle;
     for (int i = 0; i < 5; i++) {
-        idle = look_period_next(idle, 1, 0);
-        driven = look_period_next(driven, (unsigned)(driven.ns / 10000), 0);
-        borrowed = look_period_next(borrowed, (unsigned)(borrowed.ns / 4000), (unsigned)(borrowed.ns / 4000));
+        idle = look_period_next(idle, 1, 0, false);
+        driven = look_period_next(driven, (unsigned)(driven.ns / 10000), 0, false);
+        borrowed = look_period_next(borrowed, (unsigned)(borrowed.ns / 4000), (unsigned)(borrowed.ns / 4000), false);
         assert_int_equal(idle.how, BATON_TIMED);
         assert_int_equal(driven.how, BATON_TIMED); /* a lazy letter wakes nobody */
         if (i == 0) assert_true(driven.ns < LOOK_NS_MAX); /* not for a few calls */
@@ -697,11 +697,23 @@ static void the_runner_looks_seldom_while_short_calls_come(void **state)
     assert_int_equal(driven.ns, LOOK_NS_SLOW);
     assert_int_equal(borrowed.ns, LOOK_NS_SLOW);
     assert_int_equal(borrowed.how, BATON_SLOW);
-    driven = look_period_next(driven, 10, 0); /* it is over */
+    driven = look_period_next(driven, 10, 0, false); /* it is over */
     assert_int_equal(driven.ns, LOOK_NS_MIN);
-    borrowed = look_period_next(borrowed, 10, 5);
+    borrowed = look_period_next(borrowed, 10, 5, false);
     assert_int_equal(borrowed.ns, LOOK_NS_MIN);
     assert_int_equal(borrowed.how, BATON_TIMED);
+}
+
+/* Calls that borrow do not go on with what else is open: the runner must. */
+static void the_runner_looks_often_while_something_is_open(void **state)
+{
+    struct look_period period = look_period_first();
+    for (int i = 0; i < 100; i++) {
+        period = look_period_next(period, (unsigned)(period.ns / 4000), (unsigned)(period.ns / 4000), i < 10 || i > 20);
+        if (i >= 10 && i <= 20) assert_int_equal(period.how, BATON_SLOW);
+        else assert_int_equal(period.how, BATON_TIMED);
+        if (period.how == BATON_TIMED) assert_in_range(period.ns, 1, LOOK_NS_MAX);
+    }
 }
 
 int main(void)
@@ -724,6 +736,7 @@ int main(void)
         cmocka_unit_test(take_ends_at_its_deadline),
         cmocka_unit_test(timers_for_now_come_before_the_next_poll),
         cmocka_unit_test(the_runner_looks_seldom_while_short_calls_come),
+        cmocka_unit_test(the_runner_looks_often_while_something_is_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
