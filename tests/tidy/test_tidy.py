@@ -71,6 +71,12 @@ class TidyTest(unittest.TestCase):
         text = GOOD["base/list.c"] + '/* malloc(3) */ // exit(1)\nf("abort()", ring->free(x), weft_free(x), env.free(x));\n'
         self.assertEqual(self.breaches({"base/list.c": text}), [])
 
+    def test_devices(self):
+        for call in ("cudaMalloc(&p, 8);", "cudaDeviceSynchronize();", "cudaStreamSynchronize (stream);", "cudaMemcpy(a, b, 8, kind);"):
+            self.add("kernels/cuda/sum.cu", call, "in a device kernel's file")
+        text = OPENING + "cudaMemcpyAsync(a, b, 8, kind, stream); cudaMemsetAsync(a, 0, 8, stream); // cudaFree(a)\n"
+        self.assertEqual(self.breaches({"kernels/cuda/sum.cu": text}), [])
+
     def test_meson(self):
         self.add("base/stray.c", "", "belongs to no target")
         self.add("tests/base/test_stray.c", "", "belongs to no target")

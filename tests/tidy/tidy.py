@@ -8,6 +8,7 @@ It reads the tree as text (no compiler) and prints one line per breach, `file:li
   arrows        a room includes only rooms below it, and of them only their faces
   third party   each foreign header has one home; a header nobody has heard of is asked about
   calls         library rooms take clock, random, memory and log from struct weft_env, and never end the process
+  devices       kernels for a device neither allocate nor copy to the host nor wait: they queue on the caller's stream
   meson         every .c file belongs to some target
   options       every option of base/options.c is read by somebody, and what is read is there
   words         no machine's paths, no notes to self, no tabs; a file of the library opens with a comment
@@ -75,6 +76,8 @@ ALLOWED_CALLS = {  # file: rules it is the home of
     "server/coordinator_status.c": {"memory"},  # frees what jansson made
     "server/weftd.c": {"output", "signal"},  # a program: its own words on its own terminal, SIGTERM
 }
+
+WAITING_CALLS = re.compile(r"\bcuda(Malloc|Free|Host|Memcpy(?!\w*Async\b)|\w*Synchronize)\w*\s*\(")
 
 SOURCE = (".c", ".h")
 TEXT = SOURCE + (".py", ".sh", ".md", ".build", ".proto", ".txt", ".ini")
@@ -212,6 +215,19 @@ class Tidy:
                     line = text.count("\n", 0, match.start()) + 1
                     self.breach(path, line, f"{match.group(match.lastindex)}() in a library room; {instead}")
 
+    # --- devices ---
+
+    def check_devices(self):
+        folder = os.path.join(self.root, "kernels", "cuda")
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+            if not name.endswith((".cu", ".h")):
+                continue
+            path = "kernels/cuda/" + name
+            text = without_comments(read(self.root, path), False)
+            for match in WAITING_CALLS.finditer(text):
+                line = text.count("\n", 0, match.start()) + 1
+                self.breach(path, line, f"{match.group(0)}) in a device kernel's file; queue on the caller's stream, with the caller's memory")
+
     # --- meson ---
 
     def check_meson(self):
@@ -287,6 +303,7 @@ class Tidy:
     def check(self):
         self.check_includes()
         self.check_calls()
+        self.check_devices()
         self.check_meson()
         self.check_options()
         self.check_words()
