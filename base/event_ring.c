@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/json_text.h"
@@ -27,6 +28,7 @@ struct weft_event_ring {
     struct weft_env *env;
     _Atomic uint64_t count; /* events ever added */
     uint32_t capacity;
+    uint32_t next; /* the writer's: the slot of the next event; a division takes as long as the rest */
     struct slot slots[];
 };
 
@@ -54,24 +56,41 @@ void weft_event_ring_add(struct weft_event_ring *ring, const char *name, enum we
     if (ring) weft_event_ring_add_at(ring, weft_now_ns(ring->env), name, phase, id, peer, bytes, status);
 }
 
+/* An event, word by word. */
+#define WORD_OF(field) (offsetof(struct weft_event, field) / 8)
+#define IS_WORD(field) (offsetof(struct weft_event, field) % 8 == 0 && sizeof(((struct weft_event *)0)->field) == 8)
+_Static_assert(IS_WORD(time_ns) && IS_WORD(name) && IS_WORD(id) && IS_WORD(bytes), "a word each");
+struct small { /* as in struct weft_event */
+    uint8_t phase;
+    int16_t status;
+    uint32_t peer;
+};
+_Static_assert(offsetof(struct weft_event, phase) % 8 == 0 && offsetof(struct weft_event, status) % 8 == offsetof(struct small, status) &&
+               offsetof(struct weft_event, peer) % 8 == offsetof(struct small, peer), "the rest is one word");
+
+static inline uint64_t word_of(struct small small)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return (uint64_t)small.phase | (uint64_t)(uint16_t)small.status << 8 * offsetof(struct small, status) | (uint64_t)small.peer << 8 * offsetof(struct small, peer);
+#else
+    uint64_t word = 0;
+    memcpy(&word, &small, sizeof small);
+    return word;
+#endif
+}
+
 void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, const char *name, enum weft_event_phase phase,
                             uint64_t id, uint32_t peer, uint64_t bytes, enum weft_status status)
 {
     if (!ring) return;
-    struct weft_event event;
-    memset(&event, 0, sizeof event); /* padding is copied too */
-    event.time_ns = time_ns;
-    event.name = name;
-    event.phase = (uint8_t)phase;
-    event.status = (int16_t)status;
-    event.peer = peer;
-    event.id = id;
-    event.bytes = bytes;
-    uint64_t words[EVENT_WORDS] = {0};
-    memcpy(words, &event, sizeof event);
-
+    /* Small fields that are stored one by one and loaded as a word make the processor wait for all stores before them. */
+    const struct small small = {.phase = (uint8_t)phase, .status = (int16_t)status, .peer = peer};
+    const uint64_t words[EVENT_WORDS] = {
+        [WORD_OF(time_ns)] = time_ns, [WORD_OF(name)] = (uintptr_t)name, [WORD_OF(phase)] = word_of(small), [WORD_OF(id)] = id, [WORD_OF(bytes)] = bytes,
+    };
     uint64_t number = atomic_load_explicit(&ring->count, memory_order_relaxed);
-    struct slot *slot = &ring->slots[number % ring->capacity];
+    struct slot *slot = &ring->slots[ring->next];
+    ring->next = ring->next + 1 < ring->capacity ? ring->next + 1 : 0;
     atomic_store_explicit(&slot->sequence, 2 * number + 1, memory_order_relaxed);
     /* Release on each word, not a fence: a reader that sees a new word sees the odd sequence too,
      * and the thread sanitizer understands it. On x86 both are plain stores. */

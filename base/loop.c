@@ -712,15 +712,15 @@ void weft_loop_awaits(struct weft_loop *loop, bool (*fn)(void *context), void *c
 bool weft_loop_borrow(struct weft_loop *loop)
 {
     struct baton_turn turn = {.mark = thread_mark()};
-    struct guest guest;
+    int cancellable;
     if (atomic_load(&loop->baton.stop) || !mailbox_empty(&loop->mail)) return false;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guest.cancellable); /* before it holds anything */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable); /* before it holds anything */
     if (!baton_take(&loop->baton, &turn, false)) {
-        pthread_setcancelstate(guest.cancellable, NULL);
+        pthread_setcancelstate(cancellable, NULL);
         return false;
     }
-    float_env_begin(&guest.floats);
-    loop->borrower = guest;
+    loop->borrower.cancellable = cancellable;
+    float_env_begin(&loop->borrower.floats);
     atomic_store_explicit(&loop->borrows, atomic_load_explicit(&loop->borrows, memory_order_relaxed) + 1, memory_order_relaxed);
     return true;
 }
@@ -728,10 +728,10 @@ bool weft_loop_borrow(struct weft_loop *loop)
 void weft_loop_give_back(struct weft_loop *loop, bool changed)
 {
     WEFT_ASSERT(holds(loop) && !loop->stepping);
-    struct guest guest = loop->borrower;
-    float_env_end(&guest.floats);
+    int cancellable = loop->borrower.cancellable;
+    float_env_end(&loop->borrower.floats);
     baton_give(&loop->baton, &(struct baton_turn){0}, changed && leaves_urgent(loop), changed);
-    pthread_setcancelstate(guest.cancellable, NULL);
+    pthread_setcancelstate(cancellable, NULL);
 }
 
 void weft_relax(bool yields)

@@ -254,7 +254,8 @@ static void on_done(struct client_group_op *op, enum weft_status status, const c
 static enum weft_status post(struct client_group_op *op, struct weft_error *error)
 {
     struct client_bucket *bucket = weft_container_of(op, struct client_bucket, op);
-    struct weft_coll_args args = client_call_args(bucket->first);
+    struct weft_coll_args args;
+    client_call_args(bucket->first, &args);
     WEFT_TRY(copy_together(bucket, error));
     args.in = args.out = bucket->memory;
     args.count = bucket->count;

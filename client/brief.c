@@ -54,7 +54,8 @@ static enum weft_status try(struct client_request *request)
     struct client_engine *engine = &session->engine;
     struct weft_group *group = client_call_group(request);
     if (engine->failed || !group || !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
-    struct weft_coll_args args = client_call_args(request);
+    struct weft_coll_args args;
+    client_call_args(request, &args);
     uint64_t began_ns = session->step.open ? weft_now_ns(session->env) : 0;
     enum weft_status status = weft_coll_brief(group, &args, client_engine_group_op_done, &request->op, &request->op.coll);
     if (status == WEFT_ERR_AGAIN) return status;

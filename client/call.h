@@ -48,7 +48,7 @@ void client_weigh_start(struct client_request *request);
 /* What the call then asks of the group: factor and total, in place of the avg. */
 void client_weigh_args(const struct client_request *request, struct weft_coll_args *args);
 /* Engine: what the group is asked for. */
-struct weft_coll_args client_call_args(const struct client_request *request);
+void client_call_args(const struct client_request *request, struct weft_coll_args *args);
 struct weft_group *client_call_group(const struct client_request *request);
 enum weft_status client_call_post(struct client_group_op *op, struct weft_error *error);
 void client_call_done(struct client_group_op *op, enum weft_status status, const char *text);

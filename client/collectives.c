@@ -41,9 +41,9 @@ struct weft_group *client_call_group(const struct client_request *request)
     return request->op.comm ? request->op.comm->group : request->session->engine.group;
 }
 
-struct weft_coll_args client_call_args(const struct client_request *request)
+void client_call_args(const struct client_request *request, struct weft_coll_args *args)
 {
-    struct weft_coll_args args = {
+    *args = (struct weft_coll_args){
         .kind = (enum weft_coll_kind)request->kind,
         .in = request->in,
         .out = request->out,
@@ -60,15 +60,15 @@ struct weft_coll_args client_call_args(const struct client_request *request)
         .deadline_ns = request->deadline_ns,
         .posted_ns = request->at_once ? request->started_ns : 0,
     };
-    if (request->weighted) client_weigh_args(request, &args);
-    return args;
+    if (request->weighted) client_weigh_args(request, args);
 }
 
 enum weft_status client_call_post(struct client_group_op *op, struct weft_error *error)
 {
     struct client_request *request = weft_container_of(op, struct client_request, op);
     if (request->stage) return client_stage_post(request, error);
-    struct weft_coll_args args = client_call_args(request);
+    struct weft_coll_args args;
+    client_call_args(request, &args);
     enum weft_status status = weft_coll_post(client_call_group(request), &args, client_engine_group_op_done, op, &op->coll, error);
     request->at_once = false; /* should it have to be posted again */
     if (status == WEFT_IN_PROGRESS)

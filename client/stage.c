@@ -684,7 +684,8 @@ enum weft_status client_stage_post(struct client_request *request, struct weft_e
         struct window *window = &stage->windows[stage->posted % WINDOWS];
         if (window->piece != stage->posted) return WEFT_ERR_AGAIN; /* still at an earlier one: its end pumps */
         WEFT_TRY(is_full(request->session, stage, window, error));
-        struct weft_coll_args args = client_call_args(request);
+        struct weft_coll_args args;
+        client_call_args(request, &args);
         uint64_t at = stage->posted * stage->piece_elems * stage->elem_bytes;
         if (stage->pieces > 1) args.count = piece_count(stage, request->count, stage->posted);
         args.in = stage->device ? window->memory : from_here(request->in, at);

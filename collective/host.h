@@ -159,6 +159,7 @@ struct host {
     bool polled;
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
+    struct weft_record record;   /* and recorded */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_moved_bytes) */
     struct host_peer peers[];    /* (ranks,) */
 };

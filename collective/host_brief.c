@@ -52,7 +52,19 @@ static bool fits(struct host *host, const struct weft_coll_args *args)
     bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER;
     host->brief = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
                                      .op = (uint8_t)(sums ? args->op : 0), .root = args->kind == WEFT_COLL_BROADCAST ? args->root : 0};
+    host->record = coll_record_of(host->group, 0, 0, true);
+    host->record.kind = (uint8_t)args->kind, host->record.count = host->brief.count, host->record.dtype = host->brief.dtype, host->record.op = host->brief.op;
+    host->record.root = host->brief.root, host->record.plan = WEFT_PLAN_ONE_HOST;
     return true;
+}
+
+/* What is always the same in it was written long ago: small fields that are written and then read as a word make the processor wait
+ * until all stores before them have left it, the announcement's too. */
+static uint64_t record(struct host *host, uint64_t sequence, uint64_t now_ns)
+{
+    host->record.sequence = sequence;
+    host->record.posted_ns = host->record.started_ns = now_ns;
+    return weft_recorder_add(host->group->recorder, &host->record);
 }
 
 static bool alike(const struct host_post *post, const struct host_call *call, uint64_t sequence)
@@ -96,15 +108,6 @@ static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint
 
 static bool leads(const struct host *host) { return host->brief.kind == WEFT_COLL_BROADCAST && host->brief.root == host->group->rank; }
 
-static struct weft_record record_of(const struct weft_group *group, uint64_t sequence, uint64_t now_ns)
-{
-    const struct host_call *call = &group->host->brief;
-    struct weft_record record = coll_record_of(group, sequence, now_ns, true);
-    record.kind = (uint8_t)call->kind, record.count = call->count, record.dtype = call->dtype, record.op = call->op, record.root = call->root;
-    record.plan = WEFT_PLAN_ONE_HOST;
-    return record;
-}
-
 /* The others are late, or something is wrong: from here on it is an operation like others, but for what was announced. */
 static void becomes_ordinary(struct weft_group *group, const struct weft_coll_args *given, uint64_t number, uint64_t record_number,
                              weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
@@ -134,9 +137,8 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     host_announce_short(host, &host->brief, args->kind == WEFT_COLL_BROADCAST ? args->out : args->in, bytes, number, sequence);
 
     uint64_t now_ns = weft_now_ns(group->env), event_bytes = host->brief.count * (args->kind == WEFT_COLL_BARRIER ? 1 : weft_dtype_bytes(args->dtype));
-    struct weft_record record = record_of(group, sequence, now_ns);
     coll_event(group, args->kind, WEFT_EVENT_BEGIN, sequence, event_bytes, WEFT_OK, now_ns);
-    uint64_t record_number = weft_recorder_add(group->recorder, &record);
+    uint64_t record_number = record(host, sequence, now_ns);
 
     host_announced(host);
     if (!goes_ahead && !all_come(host, number, sequence, now_ns)) {
@@ -150,6 +152,6 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     host->moved_bytes += bytes * (group->ranks - 1);
     uint64_t ended_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
     coll_event(group, args->kind, WEFT_EVENT_END, sequence, event_bytes, WEFT_OK, ended_ns);
-    weft_recorder_end(group->recorder, record_number, &record, ended_ns);
+    weft_recorder_end(group->recorder, record_number, ended_ns);
     return WEFT_OK;
 }

@@ -37,6 +37,7 @@ struct weft_recorder {
     _Atomic uint64_t count;
     struct lengths *lengths; /* NULL: not kept */
     uint32_t capacity;
+    uint32_t last; /* the owner's: the slot of the newest record; a division takes as long as the rest */
     struct slot slots[];
 };
 
@@ -48,6 +49,7 @@ enum weft_status weft_recorder_create(struct weft_env *env, uint32_t capacity, s
     if (!recorder) return WEFT_ERR_NO_MEMORY;
     recorder->env = env;
     recorder->capacity = capacity;
+    recorder->last = capacity - 1;
     *recorder_out = recorder;
     return WEFT_OK;
 }
@@ -113,9 +115,16 @@ static uint64_t *take_lengths(struct weft_recorder *recorder, uint64_t number, u
     return NULL;
 }
 
-static void write_slot(struct weft_recorder *recorder, uint64_t number, const struct weft_record *record)
+/* Owner's thread. NULL: overwritten. */
+static struct slot *own_slot(struct weft_recorder *recorder, uint64_t number)
 {
-    struct slot *slot = &recorder->slots[number % recorder->capacity];
+    uint64_t count = atomic_load_explicit(&recorder->count, memory_order_relaxed);
+    if (number + 1 == count) return &recorder->slots[recorder->last];
+    return number + recorder->capacity < count ? NULL : &recorder->slots[number % recorder->capacity];
+}
+
+static void write_slot(struct slot *slot, uint64_t number, const struct weft_record *record)
+{
     uint64_t words[RECORD_WORDS] = {0};
     memcpy(words, record, sizeof *record);
     uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
@@ -130,32 +139,43 @@ uint64_t weft_recorder_add(struct weft_recorder *recorder, const struct weft_rec
 {
     if (!recorder) return 0;
     uint64_t number = atomic_load_explicit(&recorder->count, memory_order_relaxed);
-    write_slot(recorder, number, record);
+    recorder->last = recorder->last + 1 < recorder->capacity ? recorder->last + 1 : 0;
+    write_slot(&recorder->slots[recorder->last], number, record);
     atomic_store_explicit(&recorder->count, number + 1, memory_order_release);
     return number;
 }
 
 void weft_recorder_update(struct weft_recorder *recorder, uint64_t number, const struct weft_record *record)
 {
-    if (!recorder || number + recorder->capacity < atomic_load_explicit(&recorder->count, memory_order_relaxed)) return;
-    write_slot(recorder, number, record);
+    struct slot *slot = recorder ? own_slot(recorder, number) : NULL;
+    if (slot) write_slot(slot, number, record);
 }
 
-void weft_recorder_end(struct weft_recorder *recorder, uint64_t number, struct weft_record *record, uint64_t ended_ns)
+#define WORD_OF(field) (offsetof(struct weft_record, field) / 8)
+struct word_of_status { /* as in struct weft_record */
+    uint32_t peer;
+    int32_t status;
+};
+_Static_assert(offsetof(struct weft_record, peer) % 8 == 0 && offsetof(struct weft_record, status) == offsetof(struct weft_record, peer) + 4, "one word");
+_Static_assert(offsetof(struct weft_record, ended_ns) % 8 == 0 && offsetof(struct weft_record, phase) % 8 == 0 && sizeof(char *) == 8, "a word each");
+
+void weft_recorder_end(struct weft_recorder *recorder, uint64_t number, uint64_t ended_ns)
 {
-    record->ended_ns = ended_ns;
-    record->status = WEFT_OK;
-    record->phase = "done";
-    if (!recorder || number + recorder->capacity < atomic_load_explicit(&recorder->count, memory_order_relaxed)) return;
-    struct slot *slot = &recorder->slots[number % recorder->capacity];
+    static const char *const phase = "done";
+    struct slot *slot = recorder ? own_slot(recorder, number) : NULL;
+    struct word_of_status pair;
+    uint64_t status, name;
+    if (!slot) return;
+    status = atomic_load_explicit(&slot->words[WORD_OF(peer)], memory_order_relaxed);
+    memcpy(&pair, &status, sizeof pair);
+    pair.status = WEFT_OK;
+    memcpy(&status, &pair, sizeof status);
+    memcpy(&name, &phase, sizeof name);
     uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
     atomic_store_explicit(&slot->version, version + 1, memory_order_relaxed);
-    static const size_t changed[] = {offsetof(struct weft_record, ended_ns), offsetof(struct weft_record, phase), offsetof(struct weft_record, status)};
-    for (size_t i = 0; i < sizeof changed / sizeof changed[0]; i++) {
-        uint64_t word;
-        memcpy(&word, (const uint8_t *)record + changed[i] / 8 * 8, sizeof word);
-        atomic_store_explicit(&slot->words[changed[i] / 8], word, memory_order_release);
-    }
+    atomic_store_explicit(&slot->words[WORD_OF(ended_ns)], ended_ns, memory_order_release);
+    atomic_store_explicit(&slot->words[WORD_OF(phase)], name, memory_order_release);
+    atomic_store_explicit(&slot->words[WORD_OF(peer)], status, memory_order_release);
     atomic_store_explicit(&slot->version, version + 2, memory_order_release);
 }
 

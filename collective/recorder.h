@@ -39,8 +39,8 @@ void weft_recorder_free(struct weft_recorder *recorder); /* NULL is fine; no gro
 uint64_t weft_recorder_add(struct weft_recorder *recorder, const struct weft_record *record);
 /* Write record `number` anew, unless it has been overwritten by later ones. Owner's thread. */
 void weft_recorder_update(struct weft_recorder *recorder, uint64_t number, const struct weft_record *record);
-/* Of record `number`, as weft_recorder_add was given it, only this is new: it has ended well. */
-void weft_recorder_end(struct weft_recorder *recorder, uint64_t number, struct weft_record *record, uint64_t ended_ns);
+/* Of record `number` only this is new: it has ended well. */
+void weft_recorder_end(struct weft_recorder *recorder, uint64_t number, uint64_t ended_ns);
 /* Copy record `number`; false: it is overwritten, not there yet, or being written just now. Any thread. */
 bool weft_recorder_read(struct weft_recorder *recorder, uint64_t number, struct weft_record *record_out);
 uint64_t weft_recorder_count(struct weft_recorder *recorder);    /* records ever added; any thread */
