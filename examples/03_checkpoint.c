@@ -6,8 +6,9 @@
  * To notice: three things make a checkpoint. The weights, which the trainer has anyway; the job's state of
  * each tensor (adam's moments, what a shard with topk:global=1 still owes, the step), saved once, by any
  * rank; what the codec of each rank remembers, saved by each. After loading, weft_step_next says where to
- * go on. Files get their names when all ranks have written theirs: who stops before keeps the old checkpoint.
- * (A machine that loses power asks for fsync, too.) */
+ * go on. Files are named after their step, and one file, `latest`, says which step counts: rank 0 writes it when all
+ * ranks have written theirs, in one rename. So a job that is killed, at any moment and on any rank, leaves all
+ * files of one step. (A machine that loses power asks for fsync, too.) */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +25,14 @@ static bool failed(struct weft_session *session, const char *what)
 
 /* ---- files ---- */
 
-static const char *path_of(char path[1000], const char *folder, const char *name, uint32_t rank)
+/* The step of a checkpoint, and the ranks that saved it; step 0: there is none. */
+struct checkpoint {
+    uint64_t step, ranks;
+};
+
+static const char *path_of(char path[1000], const char *folder, const char *name, uint64_t step, uint32_t rank)
 {
-    snprintf(path, 1000, "%s/%s-%u", folder, name, rank);
+    snprintf(path, 1000, "%s/%s-%llu-%u", folder, name, (unsigned long long)step, rank);
     return path;
 }
 
@@ -36,29 +42,20 @@ static bool file_failed(const char *what, const char *path)
     return false;
 }
 
-static bool write_file(const char *folder, const char *name, uint32_t rank, const void *data, size_t bytes)
+static bool write_file(const char *path, const void *data, size_t bytes)
 {
-    char path[1000];
-    FILE *file = fopen(path_of(path, folder, name, rank), "wb");
+    FILE *file = fopen(path, "wb");
     if (!file) return file_failed("make", path);
     bool whole = fwrite(data, 1, bytes, file) == bytes;
     whole &= fclose(file) == 0; /* its last bytes are written here */
     return whole || file_failed("write", path);
 }
 
-static bool rename_file(const char *folder, const char *from, const char *to, uint32_t rank)
-{
-    char path[1000], new_path[1000];
-    path_of(new_path, folder, to, rank);
-    return rename(path_of(path, folder, from, rank), new_path) == 0 || file_failed("rename", path);
-}
-
 /* The file's bytes into *data_out, to be freed; NULL: there is none. */
-static bool read_file(const char *folder, const char *name, uint32_t rank, void **data_out, size_t *bytes_out)
+static bool read_file(const char *path, void **data_out, size_t *bytes_out)
 {
     enum { MOST = 1 << 20 };
-    char path[1000];
-    FILE *file = fopen(path_of(path, folder, name, rank), "rb");
+    FILE *file = fopen(path, "rb");
     *data_out = NULL;
     *bytes_out = 0;
     if (!file) return errno == ENOENT || file_failed("open", path);
@@ -71,67 +68,100 @@ static bool read_file(const char *folder, const char *name, uint32_t rank, void 
 
 /* ---- the checkpoint ---- */
 
+static bool meet(struct weft_session *session)
+{
+    struct weft_request request = {{0}};
+    return (weft_barrier(session, &request) >= 0 && weft_wait(&request, 0) >= 0) || failed(session, "the other ranks' files");
+}
+
 /* Every rank its own residual; rank 0 the rest. */
 static bool write_all(struct weft_session *session, struct weft_tensor *tensor, const float *weights,
-                      const char *folder, uint32_t rank)
+                      const char *folder, uint64_t step, uint32_t rank)
 {
+    char path[1000];
     size_t bytes = weft_residual_bytes(tensor), state_bytes = weft_state_bytes(tensor);
     void *residual = malloc(bytes), *state = malloc(state_bytes);
     bool saved = (residual && state) || file_failed("save into", folder);
     if (saved && weft_residual_save(tensor, residual, bytes) < 0) saved = failed(session, "saving");
-    saved = saved && write_file(folder, "new-residual", rank, residual, bytes);
+    saved = saved && write_file(path_of(path, folder, "residual", step, rank), residual, bytes);
     if (saved && rank == 0) {
         if (weft_state_save(tensor, state, state_bytes) < 0) saved = failed(session, "saving");
-        saved = saved && write_file(folder, "new-state", 0, state, state_bytes) &&
-                write_file(folder, "new-weights", 0, weights, COUNT * sizeof *weights);
+        saved = saved && write_file(path_of(path, folder, "state", step, 0), state, state_bytes) &&
+                write_file(path_of(path, folder, "weights", step, 0), weights, COUNT * sizeof *weights);
     }
     free(residual);
     free(state);
     return saved;
 }
 
-static bool save(struct weft_session *session, struct weft_tensor *tensor, const float *weights,
-                 const char *folder, uint32_t rank)
+/* From the rename on the new files count. */
+static bool make_latest(const char *folder, const struct checkpoint *checkpoint)
 {
-    struct weft_request request = {{0}};
-    if (!write_all(session, tensor, weights, folder, rank)) return false;
-    if (weft_barrier(session, &request) < 0 || weft_wait(&request, 0) < 0)
-        return failed(session, "the other ranks' files");
-    return rename_file(folder, "new-residual", "residual", rank) &&
-           (rank != 0 || (rename_file(folder, "new-state", "state", 0) &&
-                          rename_file(folder, "new-weights", "weights", 0)));
+    char path[1000], new_path[1000];
+    snprintf(path, sizeof path, "%s/latest", folder);
+    snprintf(new_path, sizeof new_path, "%s/new-latest", folder);
+    return write_file(new_path, checkpoint, sizeof *checkpoint) &&
+           (rename(new_path, path) == 0 || file_failed("rename", new_path));
 }
 
-/* For all but the residual rank 0's files count, and whether it has any. */
-static bool take_up(struct weft_session *session, struct weft_tensor *tensor, float *weights,
-                    const void *residual, size_t residual_bytes, const void *state, size_t state_bytes)
+/* before: what the job began with, of no use afterwards. */
+static bool save(struct weft_session *session, struct weft_tensor *tensor, const float *weights,
+                 const char *folder, const struct checkpoint *before)
 {
-    int64_t there = state != NULL;
-    struct weft_request request = {{0}};
-    if (weft_broadcast(session, &there, 1, WEFT_I64, 0, &request) < 0 || weft_wait(&request, 0) < 0 ||
-        weft_tensor_init(tensor, weights) < 0 ||
-        (residual && weft_residual_load(tensor, residual, residual_bytes) < 0) ||
-        (there && weft_state_load(tensor, state, state_bytes) < 0))
-        return failed(session, "taking up the checkpoint");
+    static const char *const names[] = {"residual", "state", "weights"};
+    uint32_t rank = weft_rank(session);
+    struct checkpoint now = {.step = weft_step_next(session) - 1, .ranks = weft_ranks(session)};
+    char path[1000];
+    if (!write_all(session, tensor, weights, folder, now.step, rank) || !meet(session)) return false;
+    if (rank == 0 && !make_latest(folder, &now)) return false;
+    if (!meet(session)) return false; /* nobody needs the old ones now */
+    for (uint64_t r = rank; before->step > 0 && r < before->ranks; r += now.ranks)
+        for (int i = 0; i < (r == 0 ? 3 : 1); i++) remove(path_of(path, folder, names[i], before->step, (uint32_t)r));
     return true;
 }
 
-static bool load(struct weft_session *session, struct weft_tensor *tensor, float *weights, const char *folder,
-                 uint32_t rank)
+/* Rank 0 says what all load. */
+static bool find(struct weft_session *session, const char *folder, struct checkpoint *found)
 {
+    char path[1000];
+    struct weft_request request = {{0}};
+    void *data = NULL;
+    size_t bytes = 0;
+    memset(found, 0, sizeof *found);
+    snprintf(path, sizeof path, "%s/latest", folder);
+    if (weft_rank(session) == 0 && !read_file(path, &data, &bytes)) return false;
+    if (data && bytes == sizeof *found) memcpy(found, data, bytes);
+    bool whole = !data || found->step > 0;
+    free(data);
+    if (!whole) return fprintf(stderr, "taking up the checkpoint: %s is damaged\n", path), false;
+    return (weft_broadcast(session, found, 2, WEFT_U64, 0, &request) >= 0 && weft_wait(&request, 0) >= 0) ||
+           failed(session, "taking up the checkpoint");
+}
+
+static bool load(struct weft_session *session, struct weft_tensor *tensor, float *weights, const char *folder,
+                 struct checkpoint *from)
+{
+    char path[1000];
+    uint32_t rank = weft_rank(session);
     size_t residual_bytes = 0, state_bytes = 0, weights_bytes = 0;
     void *residual = NULL, *state = NULL, *saved = NULL;
-    bool good = read_file(folder, "residual", rank, &residual, &residual_bytes) &&
-                (rank != 0 || (read_file(folder, "state", 0, &state, &state_bytes) &&
-                               read_file(folder, "weights", 0, &saved, &weights_bytes)));
     for (int i = 0; i < COUNT; i++) weights[i] = 1;
-    if (good && (state || saved) && (!state || weights_bytes != COUNT * sizeof *weights)) {
-        fprintf(stderr, "taking up the checkpoint: it is not whole, %s/weights-0 has %zu of %zu bytes and "
-                "state-0 has %zu\n", folder, weights_bytes, COUNT * sizeof *weights, state_bytes);
+    if (!find(session, folder, from)) return false;
+    bool there = from->step > 0, good = true;
+    if (there)
+        good = read_file(path_of(path, folder, "residual", from->step, rank), &residual, &residual_bytes) &&
+               (rank != 0 || (read_file(path_of(path, folder, "state", from->step, 0), &state, &state_bytes) &&
+                              read_file(path_of(path, folder, "weights", from->step, 0), &saved, &weights_bytes)));
+    if (there && good && ((!residual && rank < from->ranks) || (rank == 0 && (!state || weights_bytes != COUNT * sizeof *weights)))) {
+        fprintf(stderr, "taking up the checkpoint: files of step %llu in %s are missing, or cut\n",
+                (unsigned long long)from->step, folder);
         good = false;
     }
     if (good && saved) memcpy(weights, saved, weights_bytes);
-    good = good && take_up(session, tensor, weights, residual, residual_bytes, state, state_bytes);
+    if (good && (weft_tensor_init(tensor, weights) < 0 ||
+                 (residual && weft_residual_load(tensor, residual, residual_bytes) < 0) ||
+                 (there && weft_state_load(tensor, state, state_bytes) < 0)))
+        good = failed(session, "taking up the checkpoint");
     free(residual);
     free(state);
     free(saved);
@@ -155,7 +185,8 @@ static bool train(struct weft_session *session, const char *folder, uint64_t ste
     struct weft_tensor *tensor = NULL;
     if (weft_declare(session, &options, &tensor) < 0) return failed(session, "declare");
 
-    if (!load(session, tensor, weights, folder, rank)) return false;
+    struct checkpoint from;
+    if (!load(session, tensor, weights, folder, &from)) return false;
     uint64_t first = weft_step_next(session), last = first + steps - 1;
     for (uint64_t step = first; step <= last; step++) {
         if (weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.05f, .weight = 1}) < 0)
@@ -166,7 +197,7 @@ static bool train(struct weft_session *session, const char *folder, uint64_t ste
         if (weft_push_pull(tensor, grad, weights, &request) < 0) return failed(session, "push_pull");
         if (weft_step_end(session) < 0) return failed(session, "step"); /* waits for it */
     }
-    if (!save(session, tensor, weights, folder, rank)) return false;
+    if (!save(session, tensor, weights, folder, &from)) return false;
     double sum = 0;
     for (int i = 0; i < COUNT; i++) sum += (double)weights[i] * (1 + i % 5);
     if (rank == 0)

@@ -1,0 +1,51 @@
+/* die_at.c - loaded before a program's own libraries (LD_PRELOAD): rank DIE_RANK of a job is killed at its DIE_AT-th change of a folder:
+ * before that fopen for writing, rename or remove, or, with DIE_AFTER, behind it. */
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool due(bool after)
+{
+    static int changes;
+    const char *rank = getenv("WEFT_RANK"), *at = getenv("DIE_AT"), *whose = getenv("DIE_RANK");
+    if (!rank || !at || !whose || strcmp(rank, whose) != 0) return false;
+    if (!after) changes++;
+    return changes == atoi(at) && after == (getenv("DIE_AFTER") != NULL);
+}
+
+#define CHANGE(call)                    \
+    do {                                \
+        if (due(false)) raise(SIGKILL); \
+        call;                           \
+        if (due(true)) raise(SIGKILL);  \
+    } while (0)
+
+static void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
+
+FILE *fopen(const char *path, const char *mode)
+{
+    FILE *(*real)(const char *, const char *), *file;
+    *(void **)&real = next("fopen");
+    if (mode[0] == 'r' || strncmp(path, "/proc", 5) == 0) return real(path, mode);
+    CHANGE(file = real(path, mode));
+    return file;
+}
+
+int rename(const char *from, const char *to)
+{
+    int (*real)(const char *, const char *), result;
+    *(void **)&real = next("rename");
+    CHANGE(result = real(from, to));
+    return result;
+}
+
+int remove(const char *path)
+{
+    int (*real)(const char *), result;
+    *(void **)&real = next("remove");
+    CHANGE(result = real(path));
+    return result;
+}
