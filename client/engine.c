@@ -28,7 +28,6 @@
  * question (1 s), and its own waits half a second for those that do not answer. */
 #define DEADLINE_SLACK_NS WEFT_MS(1750)
 #define LEAVE_NS WEFT_SECONDS(1)     /* for ranks that are not met yet to hear that this one leaves */
-#define LENGTHS_PER_OPERATION 64u    /* of unequal pieces, on the mean, where calls are recorded to be repeated */
 #define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken; in an elastic job it may go on without
                                       * whoever it is, so as long as the coordinator needs to find that out (session->silence_ns), or
                                       * until it says that all live; but not where a rank has left in order: the coordinator knows that,
@@ -442,8 +441,6 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
                                         &engine->events);
     uint64_t operations = weft_config_u64(session->settings.config, "recorder.operations");
     if (status == WEFT_OK) status = weft_recorder_create(session->env, (uint32_t)operations, &engine->recorder);
-    if (status == WEFT_OK && weft_config_text(session->settings.config, "recorder.calls")[0])
-        status = weft_recorder_keep_lengths(engine->recorder, LENGTHS_PER_OPERATION * operations);
     if (status < 0) return weft_error_set(error, status, "cannot make the engine: %s", weft_status_text(status));
     return WEFT_OK;
 }
@@ -571,10 +568,21 @@ static int start_thread(struct client_engine *engine)
     return rc;
 }
 
+/* Where calls are recorded to be repeated: two of each rank for each operation, so that none is gone before its record. */
+static enum weft_status keep_lengths(struct weft_session *session, struct weft_error *error)
+{
+    if (!weft_config_text(session->settings.config, "recorder.calls")[0]) return WEFT_OK;
+    const uint64_t operations = weft_config_u64(session->settings.config, "recorder.operations");
+    if (weft_recorder_keep_lengths(session->engine.recorder, 2 * operations * session->ranks) == WEFT_OK) return WEFT_OK;
+    return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the lengths of %llu recorded operations of %u ranks", (unsigned long long)operations,
+                          session->ranks);
+}
+
 enum weft_status client_engine_start(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error)
 {
     struct client_engine *engine = &session->engine;
     WEFT_TRY(connect_members(session, roster, error));
+    WEFT_TRY(keep_lengths(session, error));
     WEFT_TRY(client_hosts_find(session, roster, error));
     memcpy(session->plans, session->settings.plans, sizeof session->plans); /* until weft_set_plan */
     WEFT_TRY(client_engine_create_group(session, error));
