@@ -26,10 +26,14 @@ static bool may_be_brief(const struct client_request *request)
     case WEFT_COLL_REDUCE_SCATTER:
     case WEFT_COLL_ALL_GATHER:
     case WEFT_COLL_BROADCAST:
-    case WEFT_COLL_BARRIER: break;
+    case WEFT_COLL_BARRIER:
+    case WEFT_COLL_REDUCE:
+    case WEFT_COLL_GATHER:
+    case WEFT_COLL_SCATTER:
+    case WEFT_COLL_ALL_TO_ALL: break;
     default: return false;
     }
-    bool plain = !request->counts && !request->completed && !request->weighted && !request->stage;
+    bool plain = !request->counts && !request->unequal && !request->completed && !request->weighted && !request->stage;
     return plain && request->count <= CLIENT_BRIEF_ELEMS && request->plan == WEFT_PLAN_AUTO;
 }
 

@@ -453,13 +453,28 @@ enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t 
     return fits(q, q->told) && !other_order ? q->told : best;
 }
 
-/* Bytes that each rank loads and stores; an all_reduce has two rounds of words beside, one where all is in the announcement. */
+/* Bytes that each rank loads and stores. */
+static double one_host_bytes(enum weft_coll_kind kind, const struct model *m)
+{
+    switch (kind) {
+    case WEFT_COLL_BARRIER: return 0;
+    case WEFT_COLL_BROADCAST: return m->n;
+    case WEFT_COLL_REDUCE: return (1 + 1 / m->p) * m->n;
+    case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_ALL_GATHER: return (m->p + 1) * m->n;
+    case WEFT_COLL_GATHER:
+    case WEFT_COLL_SCATTER: return 2 * m->n;
+    case WEFT_COLL_ALL_TO_ALL: return 2 * m->p * m->n;
+    default: return 2 * m->n;
+    }
+}
+
+/* Two rounds of words beside, one where all is in the announcement. */
 uint64_t weft_plan_one_host_ns(const struct weft_plan_question *q, uint32_t processors)
 {
     struct model m = model_of(q, WEFT_PLAN_ONE_HOST);
-    bool pieces = q->kind == WEFT_COLL_REDUCE_SCATTER || q->kind == WEFT_COLL_ALL_GATHER;
-    double bytes = q->kind == WEFT_COLL_BARRIER ? 0 : q->kind == WEFT_COLL_BROADCAST ? m.n : (pieces ? m.p + 1 : 2) * m.n;
-    double shortest = q->kind == WEFT_COLL_REDUCE_SCATTER ? m.p * m.n : m.n, rounds = shortest > PLAN_ONE_HOST_SHORT ? 2 : 1;
+    bool says_pieces = q->kind == WEFT_COLL_REDUCE_SCATTER || q->kind == WEFT_COLL_SCATTER || q->kind == WEFT_COLL_ALL_TO_ALL;
+    double bytes = one_host_bytes(q->kind, &m), said = says_pieces ? m.p * m.n : m.n, rounds = q->unequal || said > PLAN_ONE_HOST_SHORT ? 2 : 1;
     bool known = q->cost && q->cost->bytes_per_second > 0, work_known = q->cost && q->cost->sum_ps && q->cost->pass_ps;
     double a = known ? m.a : LOCAL_LATENCY_NS, cached = work_known ? 2 * m.g : CACHED_NS, passed = work_known ? m.d : PASSED_NS;
     double missed = larger(0, 1 - CACHES_BYTES / (bytes * m.p + 1)), byte = cached + missed * larger(0, passed - cached);

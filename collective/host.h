@@ -4,6 +4,7 @@
  *   host_line.c    a rank's segment: what it writes, who is woken, when it sleeps, who is inside whose buffers
  *   host_run.c     one operation after the other: its phases
  *   host_work.c    the arithmetic on one slice of everybody's buffers
+ *   host_pieces.c  pieces that one rank sends and one gets: gather, scatter, all_to_all
  *   host_memory.c  what all this is kept in, by all groups together
  *   host_stage.c   the same through memory in between, where buffers are not mapped
  *   host_apart.c   ranks that share a processor part
@@ -36,6 +37,7 @@ enum {
     HOST_SHORT_BYTES = PLAN_ONE_HOST_SHORT, /* up to this in a room of the rank */
     HOST_STEP_BYTES = 1 << 20,  /* loaded and stored in one step of the loop */
     HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
+    HOST_PLACE_BYTES = 16 << 10, /* of it at least, where a plan by messages needs no memory for so much */
     HOST_ROOM_BYTES = 2 * HOST_SHORT_BYTES,
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
     HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader */
@@ -46,8 +48,9 @@ enum {
     HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
-/* How the peers reach what they need of the caller's buffers; none: not at all, by messages. STAGED: through a stage, if all say so. */
-enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2, HOST_STAGED = 4 };
+/* How the peers reach what they need of the caller's buffers; none of the first three: not at all, by messages. STAGED: through a stage, if
+ * all say so. UNEQUAL: pieces of many lengths. KEEPS: this rank has a piece of its own to copy. */
+enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2, HOST_STAGED = 4, HOST_UNEQUAL = 8, HOST_KEEPS = 16 };
 
 /* host_stage.c: what a rank does in each round. */
 _Static_assert(sizeof(struct host_stage_word) <= HOST_WORD_BYTES, "it lies in the announcement");
@@ -61,7 +64,8 @@ struct host_post {
                                            one's `in`: the offset of its contribution, where it does not lie in `word` */
     uint8_t kind, dtype, op, flags;
     uint32_t root;
-    uint8_t word[HOST_WORD_BYTES];      /* HOST_STAGED: begins with a struct host_stage_word */
+    uint8_t word[HOST_WORD_BYTES];      /* HOST_STAGED: begins with a struct host_stage_word; HOST_UNEQUAL: where the cuts lie, or the
+                                           length of the only piece (host_pieces.c), 64 bits */
 };
 _Static_assert(sizeof(struct host_post) == 64, "an announcement is one line");
 
@@ -110,6 +114,8 @@ struct host_reach {
     uint8_t *out;
     uint8_t *stage;
     uint64_t in_address, out_address;
+    uint64_t in_first, out_first; /* host_pieces.c: elements before the pieces for and of this rank */
+    bool keeps;
 };
 
 /* A call that is announced: what its line says, beside the numbers. */
@@ -246,6 +252,8 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
 
 /* host_work.c */
 struct host_range host_slice(const struct weft_coll *coll);
+size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* needed by host_work */
+uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args); /* from this rank to others, what they read */
 bool host_may_say(struct host *host, const struct weft_coll_args *args); /* takes the room that the call needs; false: no memory */
 bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args);
 size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank); /* contribution of a rank to a short one */
@@ -255,6 +263,18 @@ void host_work_short(struct host *host, const struct weft_coll_args *args, uint6
 void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8_t *const *outs, uint32_t out_count, uint64_t count);
 /* < 0: the memory of *culprit_out cannot be reached. */
 enum weft_status host_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
+
+/* host_pieces.c */
+static inline bool host_of_pieces(enum weft_coll_kind kind) { return kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL; }
+struct host_range host_piece_sent(const struct weft_coll *coll, uint32_t rank); /* of the own input: for `rank` */
+struct host_range host_piece_got(const struct weft_coll *coll, uint32_t rank);  /* of the own output: from `rank` */
+bool host_keeps_piece(const struct weft_coll *coll); /* from its input to another place in its output */
+bool host_says_cuts(const struct weft_group *group, const struct weft_coll_args *args); /* in its room */
+uint64_t host_say_lengths(struct host *host, const struct weft_coll *coll, uint64_t number); /* what the announcement says of them */
+/* false: `rank` has other lengths in mind, and the group has ended. *fits_out: its pieces lie in its memory. */
+bool host_pieces_meet(const struct host *host, struct weft_coll *coll, uint32_t rank, struct host_reach *reach, bool *fits_out);
+struct host_range host_pieces_slice(const struct host *host, const struct weft_coll *coll);
+enum weft_status host_pieces_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
 
 /* host_stage.c; host_stages_free is in internal.h */
 uint32_t host_stage_block(bool crowded); /* bytes of the vector that a rank would move in a round */

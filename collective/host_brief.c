@@ -38,10 +38,22 @@ static bool same_call(const struct weft_coll_args *a, const struct weft_coll_arg
            a->reproducible == b->reproducible;
 }
 
+static bool lacks_buffer(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    bool root = args->root == group->rank;
+    switch (args->kind) {
+    case WEFT_COLL_BARRIER: return false;
+    case WEFT_COLL_REDUCE:
+    case WEFT_COLL_GATHER: return !args->in || (root && !args->out);
+    case WEFT_COLL_SCATTER: return !args->out || (root && !args->in);
+    default: return !args->in || !args->out;
+    }
+}
+
 /* Look at a call as the post does, once for all calls that are alike. */
 static bool fits(struct host *host, const struct weft_coll_args *args)
 {
-    if (args->kind != WEFT_COLL_BARRIER && (!args->in || !args->out)) return false; /* perhaps refused: the post knows */
+    if (lacks_buffer(host->group, args)) return false; /* perhaps refused: the post knows */
     if (same_call(&host->asked, args)) return host->brief.kind != 0;
     host->asked = *args;
     host->brief.kind = 0;
@@ -49,9 +61,8 @@ static bool fits(struct host *host, const struct weft_coll_args *args)
     if (!host_takes(host->group, args) || args->signature || coll_check(host->group, args, &error) < 0 || !host_is_short(host->group, args))
         return false;
     bool barrier = args->kind == WEFT_COLL_BARRIER;
-    bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER;
     host->brief = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
-                                     .op = (uint8_t)(sums ? args->op : 0), .root = args->kind == WEFT_COLL_BROADCAST ? args->root : 0};
+                                     .op = (uint8_t)(coll_sums(args->kind) ? args->op : 0), .root = coll_rooted(args->kind) ? args->root : 0};
     host->record = coll_record_of(host->group, 0, 0, true);
     host->record.kind = (uint8_t)args->kind, host->record.count = host->brief.count, host->record.dtype = host->brief.dtype, host->record.op = host->brief.op;
     host->record.root = host->brief.root, host->record.plan = WEFT_PLAN_ONE_HOST;
@@ -70,7 +81,7 @@ static uint64_t record(struct host *host, uint64_t sequence, uint64_t now_ns)
 static bool alike(const struct host_post *post, const struct host_call *call, uint64_t sequence)
 {
     return post->sequence == sequence && post->count == call->count && post->kind == (uint8_t)call->kind && post->dtype == call->dtype &&
-           post->op == call->op && post->root == call->root;
+           post->op == call->op && post->root == call->root && !(post->flags & HOST_UNEQUAL);
 }
 
 static bool comes(struct host *host, uint32_t rank, uint64_t number, uint64_t until_ns)
@@ -149,7 +160,7 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     }
     host_work_short(host, args, number);
     if (!goes_ahead) host_over(host, number);
-    host->moved_bytes += bytes * (group->ranks - 1);
+    host->moved_bytes += host_moved_short(group, args);
     uint64_t ended_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
     coll_event(group, args->kind, WEFT_EVENT_END, sequence, event_bytes, WEFT_OK, ended_ns);
     weft_recorder_end(group->recorder, record_number, ended_ns);

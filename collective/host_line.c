@@ -110,6 +110,9 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
     if (coll->host.flags & HOST_STAGED) {
         memcpy(post->word, &coll->host.stage_word, sizeof coll->host.stage_word);
         begin_rounds(host, number);
+    } else if (coll->host.flags & HOST_UNEQUAL) {
+        uint64_t said = host_say_lengths(host, coll, number);
+        memcpy(post->word, &said, sizeof said);
     }
     publish(host, post, number);
     host_announced(host);

@@ -9,7 +9,7 @@
  *     LEAVING   this rank is through; until all are
  *
  * The loop polls the first of the queue (a pollable without a descriptor: whoever stores for a rank that sleeps wakes it
- * through the transport). Ordinary buffers of all ranks go through stages; where only some ranks have them, they are copied by
+ * through the transport). Ordinary buffers of all ranks go through stages (but those of gather and scatter); where only some ranks have them, they are copied by
  * system calls in pieces, or, where that is not allowed, everybody's go through stages. Only where there is no memory for one does
  * the operation leave for the messages, after the announcements have told all ranks so.
  *
@@ -26,13 +26,17 @@ static struct weft_coll *first_of(const struct host *host)
 bool host_takes(const struct weft_group *group, const struct weft_coll_args *args)
 {
     if (!group->host || group->host->state == HOST_OFF || args->plan != WEFT_PLAN_AUTO) return false;
-    if (args->counts || args->op == WEFT_SCALED_SUM) return false; /* pieces of many lengths, inputs that are scaled aside first */
+    if (coll_sums(args->kind) && args->op == WEFT_SCALED_SUM) return false; /* inputs that are scaled aside first */
     switch (args->kind) {
     case WEFT_COLL_ALL_REDUCE:
-    case WEFT_COLL_REDUCE_SCATTER:
-    case WEFT_COLL_ALL_GATHER:
     case WEFT_COLL_BROADCAST:
-    case WEFT_COLL_BARRIER: return true;
+    case WEFT_COLL_BARRIER:
+    case WEFT_COLL_REDUCE:
+    case WEFT_COLL_GATHER:
+    case WEFT_COLL_SCATTER:
+    case WEFT_COLL_ALL_TO_ALL: return true;
+    case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_ALL_GATHER: return !args->counts;
     default: return false;
     }
 }
@@ -43,25 +47,34 @@ bool weft_group_one_host(const struct weft_group *group, enum weft_coll_kind kin
 }
 
 /* ---- the queue ---- */
-static uint64_t in_bytes(const struct weft_coll *coll)
-{
-    return coll->args.count * coll->elem_bytes * (coll->args.kind == WEFT_COLL_REDUCE_SCATTER ? coll->group->ranks : 1);
-}
 
-static uint64_t out_bytes(const struct weft_coll *coll)
+/* Elements of a rank's buffers that the others load, and into which they store. */
+static struct touched {
+    uint64_t in, out;
+} touched_of(const struct weft_coll *coll, uint32_t rank)
 {
-    return coll->args.count * coll->elem_bytes * (coll->args.kind == WEFT_COLL_ALL_GATHER ? coll->group->ranks : 1);
+    const struct weft_coll_args *args = &coll->args;
+    const struct weft_plan_args *plan = &coll->cursor.args; /* unequal pieces: for this rank's own buffers only */
+    uint64_t count = args->count, ranks = coll->group->ranks, root = rank == args->root;
+    switch (args->kind) {
+    case WEFT_COLL_REDUCE_SCATTER: return (struct touched){count * ranks, 0};
+    case WEFT_COLL_ALL_GATHER: return (struct touched){0, count * ranks};
+    case WEFT_COLL_BROADCAST: return (struct touched){0, count};
+    case WEFT_COLL_REDUCE: return (struct touched){count, root ? count : 0};
+    case WEFT_COLL_GATHER: return (struct touched){root ? 0 : count, !root ? 0 : plan->cut_out ? plan->cut_out[ranks] : count * ranks};
+    case WEFT_COLL_SCATTER: return (struct touched){!root ? 0 : plan->cut_in ? plan->cut_in[ranks] : count * ranks, root ? 0 : count};
+    case WEFT_COLL_ALL_TO_ALL: return (struct touched){plan->cut_in ? plan->cut_in[ranks] : count * ranks, plan->cut_out ? plan->cut_out[ranks] : count * ranks};
+    default: return (struct touched){count, count};
+    }
 }
-
-static bool peers_read(enum weft_coll_kind kind) { return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER; }
-static bool peers_write(enum weft_coll_kind kind) { return kind != WEFT_COLL_REDUCE_SCATTER; }
 
 /* What peers touch of the caller's buffers: where is it in the memory they map? */
 static void locate(const struct host *host, struct weft_coll *coll)
 {
+    struct touched elems = touched_of(coll, host->group->rank);
     coll->host.in_offset = coll->host.out_offset = 0;
-    coll->host.copied = (peers_read(coll->args.kind) && !weft_memory_locate(coll->args.in, in_bytes(coll), &coll->host.in_offset)) ||
-                        (peers_write(coll->args.kind) && !weft_memory_locate(coll->args.out, out_bytes(coll), &coll->host.out_offset));
+    coll->host.copied = (elems.in > 0 && !weft_memory_locate(coll->args.in, elems.in * coll->elem_bytes, &coll->host.in_offset)) ||
+                        (elems.out > 0 && !weft_memory_locate(coll->args.out, elems.out * coll->elem_bytes, &coll->host.out_offset));
     if (!coll->host.copied) return;
     coll->host.in_offset = (uintptr_t)coll->args.in;
     coll->host.out_offset = (uintptr_t)coll->args.out;
@@ -71,10 +84,14 @@ static void locate(const struct host *host, struct weft_coll *coll)
 static void offer_ways(struct host *host, struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
-    coll->host.flags = !coll->host.copied ? HOST_MAPPED : host->copies_all ? HOST_COPIED : 0;
+    bool one_way = coll->args.kind == WEFT_COLL_GATHER || coll->args.kind == WEFT_COLL_SCATTER; /* a stage would carry each byte twice, one call does it once */
+    bool unequal = coll->cursor.args.own_lengths, in_a_copy = unequal && coll->args.kind == WEFT_COLL_ALL_TO_ALL && coll->args.in == coll->args.out;
+    coll->host.flags = in_a_copy ? 0 : !coll->host.copied ? HOST_MAPPED : host->copies_all ? HOST_COPIED : 0;
     host->reach = host_reach_take(group);
     if (!host->reach) coll->host.flags = 0;
-    else if (coll->host.copied || !host->copies_all) coll->host.stage = host_stage_take(group);
+    else if (!unequal && ((coll->host.copied && !one_way) || !host->copies_all)) coll->host.stage = host_stage_take(group);
+    if (unequal) coll->host.flags |= HOST_UNEQUAL;
+    if (host_of_pieces(coll->args.kind) && host_keeps_piece(coll)) coll->host.flags |= HOST_KEEPS;
     if (coll->host.stage && weft_memory_locate(coll->host.stage, HOST_STAGE_BYTES, &coll->host.stage_word.offset)) coll->host.flags |= HOST_STAGED;
     coll->host.stage_word.block = host_stage_block(host->crowded);
     coll->host.flags_of_all = coll->host.flags;
@@ -193,6 +210,7 @@ static struct coll_header header_of(const struct weft_coll *coll, uint32_t rank,
     header.root = post->root;
     header.count = post->count;
     header.sequence = post->sequence;
+    if (coll->cursor.args.own_lengths != ((post->flags & HOST_UNEQUAL) != 0)) header.cuts = ~header.cuts;
     return header;
 }
 
@@ -215,8 +233,13 @@ static bool take_buffers(struct host *host, struct weft_coll *coll, uint32_t ran
     bool mapped = post->flags & HOST_MAPPED, staged = post->flags & HOST_STAGED;
     if (staged) memcpy(&stage, post->word, sizeof stage);
     struct host_reach reach = {.copied = !mapped, .in_address = in, .out_address = out}; /* what is not there the system will refuse */
-    bool fits = !mapped || ((!peers_read(coll->args.kind) || (in <= bytes && in_bytes(coll) <= bytes - in)) &&
-                            (!peers_write(coll->args.kind) || (out <= bytes && out_bytes(coll) <= bytes - out)));
+    bool fits = true;
+    if (host_of_pieces(coll->args.kind)) {
+        if (!host_pieces_meet(host, coll, rank, &reach, &fits)) return false;
+    } else if (mapped) {
+        struct touched elems = touched_of(coll, rank);
+        fits = (elems.in == 0 || (in <= bytes && elems.in * coll->elem_bytes <= bytes - in)) && (elems.out == 0 || (out <= bytes && elems.out * coll->elem_bytes <= bytes - out));
+    }
     if (fits && mapped) {
         reach.in = mapping->base + in;
         reach.out = mapping->base + out;
@@ -273,7 +296,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
         weft_loop_crowded(coll->group->loop, host->crowded);
         return false;
     }
-    host->reach[coll->group->rank] = (struct host_reach){.in = coll->args.in, .out = coll->args.out};
+    host->reach[coll->group->rank] = (struct host_reach){.in = coll->args.in, .out = coll->args.out, .keeps = coll->host.flags & HOST_KEEPS};
     coll->host.rest = host_slice(coll);
     coll->host.phase = HOST_WORKING;
     polls_quickly(host);
@@ -383,15 +406,26 @@ static bool look(struct host *host, struct weft_coll *coll)
     return true;
 }
 
+/* Pieces that go to others. */
+static uint64_t moved_pieces(const struct weft_coll *coll)
+{
+    uint64_t elems = 0;
+    for (uint32_t r = 0; r < coll->group->ranks; r++)
+        if (r != coll->group->rank) elems += host_piece_sent(coll, r).count;
+    return elems * coll->elem_bytes;
+}
+
 /* What crossed between this rank and the others, one way, whoever did the copying: its contribution to what they own of the
- * result, and its result to them. A short one is handed to everybody. The mean over the ranks where their shares differ. */
+ * result, and its result to them. The mean over the ranks where their shares of a vector differ. */
 static uint64_t moved_bytes(const struct weft_coll *coll)
 {
     const struct weft_coll_args *args = &coll->args;
     uint64_t bytes = args->count * coll->elem_bytes, others = coll->group->ranks - 1;
-    if (coll->host.is_short) return host_short_bytes(coll->group, args) * others;
+    if (coll->host.is_short) return host_moved_short(coll->group, args);
+    if (host_of_pieces(args->kind)) return moved_pieces(coll);
     switch (args->kind) {
     case WEFT_COLL_ALL_REDUCE: return 2 * (bytes / coll->group->ranks) * others;
+    case WEFT_COLL_REDUCE: return (args->root == coll->group->rank ? 1 : 2) * (bytes / coll->group->ranks) * others;
     case WEFT_COLL_REDUCE_SCATTER:
     case WEFT_COLL_ALL_GATHER: return bytes * others;
     default: return bytes / coll->group->ranks * others;

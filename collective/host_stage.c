@@ -7,7 +7,8 @@
  *     sum      own share of the round: own input and the peers' stages -> own output and, for the peers, own stage
  *     drain    the peers' stages -> own output
  *
- * all_reduce does all three, reduce_scatter has nothing to drain; all_gather and broadcast have nothing to sum. Each rank counts in its
+ * all_reduce does all three, reduce_scatter has nothing to drain, reduce at its root alone; the others have nothing to sum, and of those with a
+ * root it fills or drains and the others do the opposite. Each rank counts in its
  * segment how many rounds it has filled, summed and drained; who wants to go on looks there. With more than two slots nobody waits for
  * what a peer does at this moment, but for what it did a round ago.
  *
@@ -17,7 +18,8 @@
  * A round moves one *block* of the vector, half a slot where ranks have a processor each and a whole one where they take turns: fewer
  * turns. Ranks may see that differently, so each says what it wants and the largest block is taken.
  *
- * In a slot of a sum each rank has a place: the others' contributions to it, or in its owner's stage its sum. Places begin half a page
+ * In a slot of a sum each rank has a place: the others' contributions to it, or in its owner's stage its sum; and so in one of scatter and
+ * all_to_all: the piece for it. Places begin half a page
  * away from where most buffers do: a processor compares addresses within a page first, and a load that seems to touch what was just stored
  * waits until that store is through, which here takes as long as fetching a line from another core. */
 #include "collective/host.h"
@@ -64,30 +66,46 @@ void host_stages_free(struct weft_env *env, struct records *records)
 }
 
 /* ---- rounds ---- */
-static bool sums(const struct weft_coll *coll)
+static bool sums(const struct weft_coll *coll) { return coll_sums(coll->args.kind); }
+/* One vector of all ranks, each of which sums a share of it. */
+static bool shares_out(const struct weft_coll *coll) { return coll->args.kind == WEFT_COLL_ALL_REDUCE || coll->args.kind == WEFT_COLL_REDUCE; }
+/* The input has a piece for each rank, */
+static bool sends_pieces(const struct weft_coll *coll)
 {
-    return coll->args.kind == WEFT_COLL_ALL_REDUCE || coll->args.kind == WEFT_COLL_REDUCE_SCATTER;
+    return coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_SCATTER || coll->args.kind == WEFT_COLL_ALL_TO_ALL;
 }
+/* or the output one of each. */
+static bool gets_pieces(const struct weft_coll *coll)
+{
+    return coll->args.kind == WEFT_COLL_ALL_GATHER || coll->args.kind == WEFT_COLL_GATHER || coll->args.kind == WEFT_COLL_ALL_TO_ALL;
+}
+static bool has_places(const struct weft_coll *coll) { return sums(coll) || sends_pieces(coll); }
 
 static bool acts(const struct weft_coll *coll, uint32_t rank, enum host_action action)
 {
-    enum weft_coll_kind kind = coll->args.kind;
-    if (kind == WEFT_COLL_BROADCAST) return action == (rank == coll->args.root ? HOST_FILL : HOST_DRAIN);
-    return action == HOST_FILL || (action == HOST_SUM ? sums(coll) : kind != WEFT_COLL_REDUCE_SCATTER);
+    bool root = rank == coll->args.root;
+    switch (coll->args.kind) {
+    case WEFT_COLL_BROADCAST:
+    case WEFT_COLL_SCATTER: return action == (root ? HOST_FILL : HOST_DRAIN);
+    case WEFT_COLL_GATHER: return action == (root ? HOST_DRAIN : HOST_FILL);
+    case WEFT_COLL_REDUCE: return action != HOST_DRAIN || root;
+    case WEFT_COLL_REDUCE_SCATTER: return action != HOST_DRAIN;
+    default: return action != HOST_SUM || sums(coll);
+    }
 }
 
 /* Several rounds of a vector that is not long, so that ranks work at the same time. */
 void host_stage_begin(struct weft_coll *coll)
 {
-    uint64_t ranks = coll->group->ranks, bytes = coll->args.count * coll->elem_bytes, parts = sums(coll) ? ranks : 1;
-    if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER) bytes *= ranks;
+    uint64_t ranks = coll->group->ranks, bytes = coll->args.count * coll->elem_bytes, parts = has_places(coll) ? ranks : 1;
+    if (sends_pieces(coll)) bytes *= ranks;
     uint64_t block = bytes / 4, most = coll->host.stage_word.block;
     if (block < most / 4) block = most / 4;
     if (block > most) block = most;
     uint64_t place = block / parts / PLACE_BYTES * PLACE_BYTES;
     if (place < PLACE_BYTES) place = PLACE_BYTES;
     coll->host.place = place / coll->elem_bytes;
-    uint64_t elems = coll->host.place * (coll->args.kind == WEFT_COLL_ALL_REDUCE ? ranks : 1);
+    uint64_t elems = coll->host.place * (shares_out(coll) ? ranks : 1);
     coll->host.rounds = (coll->args.count + elems - 1) / elems;
     for (int action = 0; action < HOST_ACTIONS; action++)
         coll->host.done[action] = acts(coll, coll->group->rank, (enum host_action)action) ? 0 : coll->host.rounds;
@@ -97,7 +115,7 @@ void host_stage_begin(struct weft_coll *coll)
 static struct host_range part_of(const struct weft_coll *coll, uint64_t round, uint32_t rank)
 {
     uint64_t place = coll->host.place, ranks = coll->group->ranks, count = coll->args.count;
-    if (coll->args.kind != WEFT_COLL_ALL_REDUCE) {
+    if (!shares_out(coll)) {
         uint64_t first = round * place, left = count - first;
         return (struct host_range){first, left < place ? left : place};
     }
@@ -112,17 +130,28 @@ static struct host_range part_of(const struct weft_coll *coll, uint64_t round, u
 
 static uint8_t *place_of(const struct weft_coll *coll, uint8_t *stage, uint64_t round, uint32_t rank)
 {
-    return stage + SKEW_BYTES + round % SLOTS * SLOT_BYTES + (sums(coll) ? rank * coll->host.place * coll->elem_bytes : 0);
+    return stage + SKEW_BYTES + round % SLOTS * SLOT_BYTES + (has_places(coll) ? rank * coll->host.place * coll->elem_bytes : 0);
 }
 
 /* ---- the three actions ---- */
 static void copy_out(const struct weft_coll *coll, uint8_t *to, const uint8_t *from, size_t bytes)
 {
-    bool gathers = coll->args.kind == WEFT_COLL_ALL_GATHER;
-    bool apart = coll->args.kind != WEFT_COLL_ALL_REDUCE || coll->args.in != coll->args.out; /* not what was loaded a moment ago */
-    size_t whole = coll->args.count * coll->elem_bytes * (gathers ? coll->group->ranks : 1);
+    bool in_place = coll->args.kind == WEFT_COLL_ALL_TO_ALL || shares_out(coll);
+    bool apart = !in_place || coll->args.in != coll->args.out; /* not what was loaded a moment ago */
+    size_t whole = coll->args.count * coll->elem_bytes * (gets_pieces(coll) ? coll->group->ranks : 1);
     if (apart && whole >= HOST_STREAM_COPY_BYTES) weft_copy_past_cache(to, from, bytes);
     else memcpy(to, from, bytes);
+}
+
+/* What this rank has for itself. */
+static void keep(const struct weft_coll *coll, uint64_t round)
+{
+    const struct weft_coll_args *args = &coll->args;
+    uint32_t own = coll->group->rank;
+    struct host_range part = part_of(coll, round, own);
+    const uint8_t *in = (const uint8_t *)args->in + ((sends_pieces(coll) ? own * args->count : 0) + part.first) * coll->elem_bytes;
+    uint8_t *out = (uint8_t *)args->out + ((gets_pieces(coll) ? own * args->count : 0) + part.first) * coll->elem_bytes;
+    if (in != out) copy_out(coll, out, in, part.count * coll->elem_bytes);
 }
 
 static void fill(struct weft_coll *coll, uint64_t round)
@@ -130,18 +159,14 @@ static void fill(struct weft_coll *coll, uint64_t round)
     const struct weft_coll_args *args = &coll->args;
     uint32_t ranks = coll->group->ranks, own = coll->group->rank;
     const uint8_t *in = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
-    size_t piece = args->kind == WEFT_COLL_REDUCE_SCATTER ? args->count : 0;
+    size_t piece = sends_pieces(coll) ? args->count : 0;
     for (uint32_t r = 0; r < ranks; r++) {
-        if (sums(coll) ? r == own : r != own) continue;
+        if (has_places(coll) ? r == own : r != own) continue;
         struct host_range part = part_of(coll, round, r);
         const uint8_t *from = in + (r * piece + part.first) * coll->elem_bytes;
         memcpy(place_of(coll, coll->host.stage, round, r), from, part.count * coll->elem_bytes);
     }
-    if (args->kind != WEFT_COLL_ALL_GATHER) return;
-    struct host_range part = part_of(coll, round, own);
-    uint8_t *out = (uint8_t *)args->out + own * args->count * coll->elem_bytes;
-    size_t at = part.first * coll->elem_bytes;
-    if (in != out) copy_out(coll, out + at, in + at, part.count * coll->elem_bytes);
+    if (args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_ALL_TO_ALL || args->kind == WEFT_COLL_SCATTER) keep(coll, round);
 }
 
 static void sum(struct host *host, struct weft_coll *coll, uint64_t round)
@@ -153,19 +178,24 @@ static void sum(struct host *host, struct weft_coll *coll, uint64_t round)
     const uint8_t *sources[HOST_RANKS_MAX];
     for (uint32_t r = 0; r < ranks; r++)
         sources[r] = r == own ? (const uint8_t *)args->in + (piece + part.first) * coll->elem_bytes : place_of(coll, host->reach[r].stage, round, own);
-    uint8_t *outs[2] = {(uint8_t *)args->out + part.first * coll->elem_bytes, place_of(coll, coll->host.stage, round, own)};
-    host_sum(coll, sources, outs, args->kind == WEFT_COLL_ALL_REDUCE ? 2 : 1, part.count);
+    bool for_root = args->kind == WEFT_COLL_REDUCE && args->root != own;
+    uint8_t *outs[2];
+    uint32_t out_count = 0;
+    if (!for_root) outs[out_count++] = (uint8_t *)args->out + part.first * coll->elem_bytes;
+    if (for_root || args->kind == WEFT_COLL_ALL_REDUCE) outs[out_count++] = place_of(coll, coll->host.stage, round, own);
+    host_sum(coll, sources, outs, out_count, part.count);
 }
 
 static void drain(struct host *host, struct weft_coll *coll, uint64_t round)
 {
     const struct weft_coll_args *args = &coll->args;
-    size_t piece = args->kind == WEFT_COLL_ALL_GATHER ? args->count : 0;
+    size_t piece = gets_pieces(coll) ? args->count : 0;
+    if (args->kind == WEFT_COLL_GATHER) keep(coll, round);
     for (uint32_t r = 0; r < coll->group->ranks; r++) {
         if (r == coll->group->rank || !acts(coll, r, sums(coll) ? HOST_SUM : HOST_FILL)) continue;
         struct host_range part = part_of(coll, round, r);
         uint8_t *to = (uint8_t *)args->out + (r * piece + part.first) * coll->elem_bytes;
-        copy_out(coll, to, place_of(coll, host->reach[r].stage, round, r), part.count * coll->elem_bytes);
+        copy_out(coll, to, place_of(coll, host->reach[r].stage, round, sums(coll) ? r : coll->group->rank), part.count * coll->elem_bytes);
     }
 }
 
@@ -190,7 +220,8 @@ static bool may(struct host *host, const struct weft_coll *coll, enum host_actio
     switch (action) {
     case HOST_FILL: return reused == 0 || all_have(host, coll, sums(coll) ? HOST_SUM : HOST_DRAIN, reused);
     case HOST_SUM: return (reused == 0 || all_have(host, coll, HOST_DRAIN, reused)) && all_have(host, coll, HOST_FILL, round + 1);
-    default: return all_have(host, coll, sums(coll) ? HOST_SUM : HOST_FILL, round + 1);
+    default: /* in place a drain takes the place of what it is exchanged for */
+        return (coll->args.kind != WEFT_COLL_ALL_TO_ALL || coll->host.done[HOST_FILL] > round) && all_have(host, coll, sums(coll) ? HOST_SUM : HOST_FILL, round + 1);
     }
 }
 

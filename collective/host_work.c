@@ -11,31 +11,67 @@ enum { TILE = 512, AT_ONCE = 8, FEW = HOST_WORD_BYTES / 4, GROUPS_MAX = HOST_RAN
 _Static_assert(1 << (LEVELS - 2) >= HOST_RANKS_MAX, "a tile for each level of the tree");
 
 /* ---- who owns what ---- */
+
+/* A piece for each rank in the input. */
+static bool says_pieces(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
+}
+
 bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args)
 {
     if (args->kind == WEFT_COLL_BARRIER) return true;
+    if (args->counts || args->unequal) return false;
     uint64_t bytes = args->count * weft_dtype_bytes(args->dtype); /* fits: checked at the door */
-    if (args->kind == WEFT_COLL_REDUCE_SCATTER) bytes *= group->ranks;
+    if (says_pieces(args->kind)) bytes *= group->ranks;
     return bytes <= HOST_SHORT_BYTES;
 }
 
 size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank)
 {
-    if (args->kind == WEFT_COLL_BARRIER || (args->kind == WEFT_COLL_BROADCAST && args->root != rank)) return 0;
-    return args->count * weft_dtype_bytes(args->dtype) * (args->kind == WEFT_COLL_REDUCE_SCATTER ? group->ranks : 1);
+    bool root = args->root == rank;
+    switch (args->kind) {
+    case WEFT_COLL_BARRIER: return 0;
+    case WEFT_COLL_BROADCAST:
+    case WEFT_COLL_SCATTER:
+        if (!root) return 0;
+        break;
+    case WEFT_COLL_REDUCE:
+    case WEFT_COLL_GATHER:
+        if (root) return 0; /* it has its own itself */
+        break;
+    default: break;
+    }
+    return args->count * weft_dtype_bytes(args->dtype) * (says_pieces(args->kind) ? group->ranks : 1);
 }
 
 size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args) { return host_said_bytes(group, args, group->rank); }
 
 bool host_may_say(struct host *host, const struct weft_coll_args *args)
 {
-    return !host_is_short(host->group, args) || !host_needs_room(host_short_bytes(host->group, args)) || host_room_take(host);
+    bool short_one = host_is_short(host->group, args);
+    bool needs_room = short_one ? host_needs_room(host_short_bytes(host->group, args)) : host_says_cuts(host->group, args);
+    return !needs_room || host_room_take(host);
+}
+
+uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    uint64_t said = host_short_bytes(group, args), others = group->ranks - 1;
+    if (args->kind == WEFT_COLL_REDUCE || args->kind == WEFT_COLL_GATHER) return said; /* the root reads it */
+    return says_pieces(args->kind) && args->kind != WEFT_COLL_REDUCE_SCATTER ? said / group->ranks * others : said * others;
+}
+
+/* The others' contributions where they are not mapped, and the sum before it goes to a root that is not. */
+size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    return args->kind == WEFT_COLL_REDUCE ? (group->ranks + 1) * (size_t)HOST_PLACE_BYTES : 0;
 }
 
 struct host_range host_slice(const struct weft_coll *coll)
 {
     uint64_t count = coll->args.count, rank = coll->group->rank, ranks = coll->group->ranks;
     if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER) return (struct host_range){0, count};
+    if (host_of_pieces(coll->args.kind)) return host_pieces_slice(coll->group->host, coll);
     uint64_t unit = HOST_PIECE_BYTES / coll->elem_bytes;
     while (unit > 1 && count / unit < 8 * ranks) unit /= 2;
     uint64_t units = count / unit; /* the last slice takes what is left */
@@ -167,21 +203,43 @@ static const uint8_t *contribution(const struct lines *lines, uint32_t rank, siz
     return said ? said : lines->args->in; /* seen to be there before: who changes that gets a sum of nonsense */
 }
 
+/* What the root has said into the own output: all of it, or the piece for this rank. */
+static void from_root(const struct lines *lines, size_t bytes)
+{
+    const struct weft_coll_args *args = lines->args;
+    const struct weft_group *group = lines->host->group;
+    bool pieces = args->kind == WEFT_COLL_SCATTER, root = args->root == group->rank;
+    const uint8_t *said = root ? args->in : host_contribution(lines->host, args->root, lines->number, pieces ? group->ranks * bytes : bytes);
+    if (!said || (root && !pieces)) return; /* else as in contribution: but here `in` may be nothing */
+    if (pieces) said += group->rank * bytes;
+    if (said != args->out) memcpy(args->out, said, bytes);
+}
+
+/* A piece of every rank, one behind the other. */
+static void from_all(const struct lines *lines, size_t bytes)
+{
+    const struct weft_coll_args *args = lines->args;
+    uint32_t ranks = lines->host->group->ranks, rank = lines->host->group->rank;
+    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL;
+    if (args->kind == WEFT_COLL_GATHER && args->root != rank) return;
+    for (uint32_t r = 0; r < ranks; r++) {
+        uint8_t *to = (uint8_t *)args->out + r * bytes;
+        const uint8_t *from = exchanges ? contribution(lines, r, ranks * bytes) + rank * bytes : contribution(lines, r, bytes);
+        if (to != from) memcpy(to, from, bytes);
+    }
+}
+
 void host_work_short(struct host *host, const struct weft_coll_args *args, uint64_t number)
 {
     const struct lines lines = {host, args, number};
     uint32_t ranks = host->group->ranks, rank = host->group->rank;
     if (args->kind == WEFT_COLL_BARRIER || args->count == 0) return;
     size_t bytes = args->count * weft_dtype_bytes(args->dtype);
-    if (args->kind == WEFT_COLL_BROADCAST) {
-        const uint8_t *said = args->root != rank ? host_contribution(host, args->root, number, bytes) : NULL;
-        if (said) memcpy(args->out, said, bytes); /* else as in contribution: but here `in` may be nothing */
-    } else if (args->kind == WEFT_COLL_ALL_GATHER) {
-        for (uint32_t r = 0; r < ranks; r++) {
-            uint8_t *to = (uint8_t *)args->out + r * bytes;
-            if (to != args->in) memcpy(to, contribution(&lines, r, bytes), bytes);
-        }
-    } else {
+    if (args->kind == WEFT_COLL_BROADCAST || args->kind == WEFT_COLL_SCATTER) {
+        from_root(&lines, bytes);
+    } else if (!coll_sums(args->kind)) {
+        from_all(&lines, bytes);
+    } else if (args->kind != WEFT_COLL_REDUCE || args->root == rank) {
         bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER;
         struct host_sum sum; /* large: only what is used is set */
         sum.elements = sum_of(args, ranks);
@@ -262,9 +320,9 @@ static enum weft_status sum_far(const struct job *job, struct host_sum *sum, uin
     const struct host_reach *peers = job->host->reach;
     uint32_t ranks = job->coll->group->ranks;
     size_t elem_bytes = job->coll->elem_bytes;
-    uint64_t piece = piece_elems(job->coll, far_count);
+    uint64_t piece = piece_elems(job->coll, far_count + (sum->out_count == 0));
     WEFT_ASSERT(piece > 0);
-    uint8_t *own = (uint8_t *)args->out + out_at;
+    bool for_root = sum->out_count == 0; /* of a reduce, in memory that is not mapped */
     for (uint64_t done = 0; done < count; done += piece) {
         uint64_t elems = count - done < piece ? count - done : piece;
         size_t bytes = elems * elem_bytes, offset = done * elem_bytes;
@@ -278,9 +336,11 @@ static enum weft_status sum_far(const struct job *job, struct host_sum *sum, uin
             place += piece * elem_bytes;
         }
         for (uint32_t o = 0; o < part.out_count; o++) part.outs[o] += offset;
+        if (for_root) part.outs[part.out_count++] = place;
         sum_all(&part, elems);
+        if (for_root) WEFT_TRY(copy_rank(job, args->root, true, peers[args->root].out_address + out_at + offset, place, bytes));
         for (uint32_t r = 0; r < ranks && args->kind == WEFT_COLL_ALL_REDUCE; r++)
-            if (peers[r].copied) WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + out_at + offset, own + offset, bytes));
+            if (peers[r].copied) WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + out_at + offset, (uint8_t *)args->out + out_at + offset, bytes));
     }
     return WEFT_OK;
 }
@@ -292,6 +352,7 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
     uint32_t ranks = coll->group->ranks, rank = coll->group->rank, far_count = 0;
     size_t elem_bytes = coll->elem_bytes, at = range.first * elem_bytes, bytes = range.count * elem_bytes;
     size_t own_piece = rank * args->count * elem_bytes;
+    if (host_of_pieces(args->kind)) return host_pieces_work(host, coll, range, culprit_out);
     if (args->kind == WEFT_COLL_BROADCAST) return broadcast(&job, at, bytes);
     if (args->kind == WEFT_COLL_ALL_GATHER) return copy_to_all(&job, (uint8_t *)(uintptr_t)args->in + at, own_piece + at, bytes);
     bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER, apart = true;
@@ -304,7 +365,7 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
         const struct host_reach *peer = &host->reach[r];
         far_count += peer->copied;
         sum.sources[r] = peer->copied ? NULL : peer->in + in_at;
-        if (peer->copied || (piece && r != rank)) continue;
+        if (peer->copied || (piece && r != rank) || (args->kind == WEFT_COLL_REDUCE && r != args->root)) continue;
         sum.outs[sum.out_count++] = peer->out + at;
         if (peer->in + in_at == peer->out + at) apart = false;
     }

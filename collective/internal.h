@@ -335,6 +335,8 @@ bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
 /* End the group: `peer` called otherwise. */
 /* `own`: what this rank called there; of `coll`, or of an operation that was over here before the others had called it. */
 void coll_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32_t peer, const struct coll_header *theirs, const char *what);
+/* End the group: of a piece that goes between `peer` and this rank each has another length in mind. Bytes. */
+void coll_lengths_differ(struct weft_coll *coll, uint32_t peer, bool peer_sends, uint64_t sent, uint64_t expected);
 
 /* record.c */
 /* What every record of the group says; the call itself is the caller's to add. */
@@ -350,6 +352,16 @@ void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum w
 void coll_record_start(struct weft_coll *coll, uint64_t now_ns);
 void coll_record_phase(struct weft_coll *coll); /* how far it is and whom it waits for */
 void coll_record_end(struct weft_coll *coll, uint64_t now_ns);
+
+static inline bool coll_sums(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
+}
+
+static inline bool coll_rooted(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER;
+}
 
 /* A piece for or of each rank, its length said by its sender. */
 static inline bool coll_of_pieces(enum weft_coll_kind kind)

@@ -12,15 +12,7 @@
 #define FOLD_CHUNK_BYTES_MIN 4096u
 
 /* ---- arguments ---- */
-static bool sums(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
-}
 static bool is_pairwise(enum weft_coll_kind kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
-static bool rooted(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER;
-}
 static bool cuts_allowed(enum weft_coll_kind kind)
 {
     return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER || kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER ||
@@ -109,11 +101,11 @@ enum weft_status coll_check(const struct weft_group *group, const struct weft_co
     if (args->kind == WEFT_COLL_BARRIER) return WEFT_OK;
     if (!coll_of_pieces(args->kind) && weft_dtype_bytes(args->dtype) == 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: element type %d does not exist", kind, (int)args->dtype);
-    if (sums(args->kind) && weft_op_name(args->op)[0] == '?')
+    if (coll_sums(args->kind) && weft_op_name(args->op)[0] == '?')
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: reduction %d does not exist", kind, (int)args->op);
-    if (sums(args->kind) && !sum_allows(args->dtype, args->op))
+    if (coll_sums(args->kind) && !sum_allows(args->dtype, args->op))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: there is no %s of %s", kind, weft_op_name(args->op), weft_dtype_name(args->dtype));
-    if (rooted(args->kind) && args->root >= group->ranks)
+    if (coll_rooted(args->kind) && args->root >= group->ranks)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: root %u of %u ranks", kind, args->root, group->ranks);
     if (is_pairwise(args->kind) && (args->root >= group->ranks || args->root == group->rank))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: the other rank is %u, this one is %u of %u ranks", kind, args->root, group->rank, group->ranks);
@@ -121,7 +113,7 @@ enum weft_status coll_check(const struct weft_group *group, const struct weft_co
     WEFT_TRY(check_buffers(group, args, error));
     if (args->plan == WEFT_PLAN_HIERARCHY && !group->hosts)
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: plan hierarchy needs to know which ranks share a host", kind);
-    if (args->plan != WEFT_PLAN_AUTO && args->reproducible && sums(args->kind) && !weft_plan_reproducible(args->plan, group->hosts))
+    if (args->plan != WEFT_PLAN_AUTO && args->reproducible && coll_sums(args->kind) && !weft_plan_reproducible(args->plan, group->hosts))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: plan %s is not reproducible; leave the plan to weft or take direct", kind,
                               weft_plan_name(args->plan));
     if (args->plan != WEFT_PLAN_AUTO && (args->counts || args->unequal) && !weft_plan_cuts(args->plan, args->kind))
@@ -148,7 +140,7 @@ static struct weft_plan_question question_of(const struct weft_group *group, con
 {
     return (struct weft_plan_question){
         .kind = args->kind, .ranks = group->ranks, .bytes = bytes, .elem_bytes = elem_bytes,
-        .wide_bytes = sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && sums(args->kind),
+        .wide_bytes = coll_sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && coll_sums(args->kind),
         .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost,
         .hosts = group->hosts, .local_cost = &group->local_cost};
 }
@@ -198,14 +190,14 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     if (args->kind == WEFT_COLL_BARRIER) plan.count = 0, elem_bytes = 1;
     if (args->counts) plan.count = longest_of(args->counts, group->ranks);
     if (args->counts_out && longest_of(args->counts_out, group->ranks) > plan.count) plan.count = longest_of(args->counts_out, group->ranks);
-    if (rooted(args->kind) || is_pairwise(args->kind)) plan.root = args->root;
+    if (coll_rooted(args->kind) || is_pairwise(args->kind)) plan.root = args->root;
     plan.plan = args->plan;
     if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, told, in_order);
     /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
     size_t longest = plan_link_chunk(plan.plan, &group->cost, group->chunk_bytes);
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, longest);
     if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, longest);
-    if (sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
+    if (coll_sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
         size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->hosts->lanes; /* each of so many lanes, or slices */
         if (plan.plan == WEFT_PLAN_HIERARCHY && args->kind == WEFT_COLL_REDUCE_SCATTER) meet += group->hosts->count;
         size_t share = longest * group->inflight_max / (2 * meet);
@@ -410,7 +402,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->outstanding = 0;
     coll->header = (struct coll_header){
         .type = COLL_MESSAGE_DATA, .kind = (uint8_t)(coll->pairwise ? WEFT_COLL_SEND : args->kind), .plan = (uint8_t)plan->plan,
-        .dtype = (uint8_t)(untyped(args->kind) ? 0 : args->dtype), .op = (uint8_t)(sums(args->kind) ? args->op : 0),
+        .dtype = (uint8_t)(untyped(args->kind) ? 0 : args->dtype), .op = (uint8_t)(coll_sums(args->kind) ? args->op : 0),
         .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .root = coll->pairwise ? 0 : plan->root,
         .lanes = plan->lanes, .sequence = coll->sequence, .count = plan->count, .chunk = plan->chunk_elems, .cuts = cuts_number(group, args, plan->plan),
     };
@@ -451,6 +443,7 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     bool never_by_messages = on_host && group->host->state == HOST_ON && host_is_short(group, args);
     struct scratch scratch = never_by_messages ? (struct scratch){0} : scratch_of(group, &plan, args);
     if (held) scratch.total_bytes = scratch_for_both(group, args, tune_key, scratch.total_bytes);
+    if (on_host && !never_by_messages && scratch.total_bytes < host_scratch_bytes(group, args)) scratch.total_bytes = host_scratch_bytes(group, args);
     struct weft_coll *coll = record_take(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch", weft_coll_kind_name(args->kind),

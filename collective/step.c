@@ -107,12 +107,13 @@ void coll_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32
     group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", title_of(coll, own->sequence, title), what, name, call, own_name, own_call);
 }
 
-static void lengths_differ(struct weft_coll *coll, uint32_t peer, uint64_t sent, uint64_t expected)
+void coll_lengths_differ(struct weft_coll *coll, uint32_t peer, bool peer_sends, uint64_t sent, uint64_t expected)
 {
-    char name[128];
+    char name[128], own[24];
     group_describe(coll->group, peer, name, sizeof name);
-    group_end(coll->group, WEFT_ERR_MISMATCH, true, "%s: %s sends %llu bytes to rank %u, which expects %llu: the counts of the two differ",
-              weft_coll_kind_name(coll->args.kind), name, (unsigned long long)sent, coll->group->rank, (unsigned long long)expected);
+    snprintf(own, sizeof own, "rank %u", coll->group->rank);
+    group_end(coll->group, WEFT_ERR_MISMATCH, true, "%s: %s sends %llu bytes to %s, which expects %llu: the counts of the two differ",
+              weft_coll_kind_name(coll->args.kind), peer_sends ? name : own, (unsigned long long)sent, peer_sends ? own : name, (unsigned long long)expected);
 }
 
 static bool same_rank(const struct weft_group *group, uint32_t a, uint32_t b)
@@ -146,7 +147,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
         if (coll->cursor.args.own_lengths && action->message > 0) { /* longer or shorter by whole messages, too */
             uint64_t whole = weft_plan_piece(&coll->cursor.args, action->peer, false) * coll->elem_bytes;
             if (header.piece_bytes != whole) {
-                lengths_differ(coll, action->peer, header.piece_bytes, whole);
+                coll_lengths_differ(coll, action->peer, true, header.piece_bytes, whole);
                 return false;
             }
         }
@@ -155,7 +156,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
             return true;
         }
         if (readable && !piece && header.message == action->message && slot->receive.payload_bytes != expected) {
-            lengths_differ(coll, action->peer, slot->receive.payload_bytes, expected);
+            coll_lengths_differ(coll, action->peer, true, slot->receive.payload_bytes, expected);
             return false;
         }
     }

@@ -7,6 +7,18 @@
 
 #define HOSTED_MAX 33
 
+/* Ranks of one process reach each other's memory at another address than its owner. The thread sanitizer goes by addresses: it sees what two
+ * peers store in a third one's buffer, and not what orders it. Under it threads keep their buffers in ordinary memory, into
+ * which the owner alone stores. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HOSTED_PLAIN_ONLY 1
+#endif
+#endif
+#ifndef HOSTED_PLAIN_ONLY
+#define HOSTED_PLAIN_ONLY 0
+#endif
+
 struct hosted {
     uint32_t ranks;
     struct weft_loop *loops[HOSTED_MAX];

@@ -12,17 +12,6 @@
 
 #include "tests/lib/check.h"
 
-/* Ranks of one process reach each other's memory at another address than its owner. The thread sanitizer goes by addresses: it sees what two
- * peers store in a third one's buffer, and not what orders it. Under it rooms are ordinary memory, into which the owner alone stores. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define ORDINARY_ROOMS 1
-#endif
-#endif
-#ifndef ORDINARY_ROOMS
-#define ORDINARY_ROOMS 0
-#endif
-
 enum { RANKS_MAX = 4, CALLS = 400, ROOM_BYTES = 1 << 20, RECORDS = 64 };
 
 static struct hosted hosted;
@@ -87,7 +76,7 @@ static void open_group(uint32_t ranks, uint64_t deadline_ns)
     hosted_open(&hosted, ranks, NULL, false, deadline_ns);
     for (uint32_t r = 0; r < ranks; r++) {
         void *memory;
-        if (ORDINARY_ROOMS) assert_non_null(memory = malloc(ROOM_BYTES));
+        if (HOSTED_PLAIN_ONLY) assert_non_null(memory = malloc(ROOM_BYTES));
         else assert_int_equal(weft_memory_alloc(weft_env_system(), ROOM_BYTES, &memory, NULL), WEFT_OK);
         rooms[r] = memory;
         memset(memory, 0, ROOM_BYTES);
@@ -109,7 +98,7 @@ static void close_group(void)
     uint32_t ranks = hosted.ranks;
     hosted_close(&hosted);
     for (uint32_t r = 0; r < ranks; r++) {
-        if (ORDINARY_ROOMS) free(rooms[r]);
+        if (HOSTED_PLAIN_ONLY) free(rooms[r]);
         else weft_memory_free(weft_env_system(), rooms[r]);
         weft_recorder_free(recorders[r]);
     }
@@ -124,10 +113,11 @@ struct worker {
 
 static struct call call_at(uint64_t *state)
 {
-    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BARRIER,
-                                                WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST};
+    static const enum weft_coll_kind kinds[12] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BARRIER,
+                                                  WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST,
+                                                  WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
     static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_I32};
-    struct call call = {.kind = kinds[draw(state) % 8], .dtype = dtypes[draw(state) % 4], .op = draw(state) % 3 ? WEFT_SUM : WEFT_MAX, .ranks = hosted.ranks};
+    struct call call = {.kind = kinds[draw(state) % 12], .dtype = dtypes[draw(state) % 4], .op = draw(state) % 3 ? WEFT_SUM : WEFT_MAX, .ranks = hosted.ranks};
     call.root = draw(state) % 2 ? 0 : (uint32_t)(draw(state) % hosted.ranks); /* several of one root in a row */
     call.seed = draw(state);
     call.count = draw(state) % 8 ? 1 + draw(state) % 40 : 1 + draw(state) % 1500;
@@ -242,8 +232,18 @@ static void others_are_declined(void **state)
     args.plan = WEFT_PLAN_RING;
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
     args = sum_of(0, 2);
-    args.kind = WEFT_COLL_REDUCE;
+    args.kind = WEFT_COLL_GATHER; /* of unequal pieces, whose lengths nobody knows before */
+    args.unequal = true;
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+    for (int kind = WEFT_COLL_REDUCE; kind <= WEFT_COLL_ALL_TO_ALL; kind++) {
+        args = sum_of(0, 2); /* rank 0 is the root */
+        args.kind = (enum weft_coll_kind)kind;
+        args.in = NULL;
+        assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+        args.in = args.out;
+        args.out = NULL;
+        assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
+    }
     args = sum_of(0, 2);
     args.in = NULL;
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);

@@ -106,18 +106,20 @@ static enum weft_op op_for(enum weft_dtype dtype, uint64_t seed)
     return ops[seed % (whole ? 8 : 5)];
 }
 
-static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST};
+enum { KINDS = 8 };
+static const enum weft_coll_kind kinds[KINDS] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST,
+                                                 WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
 
 static void sweep(const uint64_t *counts, size_t count_count, bool thin)
 {
     uint64_t seed = 1;
-    for (size_t k = 0; k < 4; k++)
+    for (size_t k = 0; k < KINDS; k++)
         for (size_t d = 0; d < DTYPES; d++)
             for (size_t n = 0; n < count_count; n++, seed++) {
                 if ((k + d + n) % (thin ? 7 : d >= 4 ? 4 : 1)) continue;
                 struct call call = {.kind = kinds[k], .dtype = dtypes[d], .op = d < 4 ? ops[(d + n) % 2] : op_for(dtypes[d], seed), .ranks = hosted.ranks,
                                     .root = (uint32_t)(seed % hosted.ranks), .count = counts[n], .seed = seed};
-                bool piecewise = kinds[k] == WEFT_COLL_REDUCE_SCATTER || kinds[k] == WEFT_COLL_ALL_GATHER;
+                bool piecewise = kinds[k] != WEFT_COLL_ALL_REDUCE && kinds[k] != WEFT_COLL_BROADCAST && kinds[k] != WEFT_COLL_REDUCE;
                 if (piecewise && call.count > 100) call.count = call.count / hosted.ranks + 1;
                 struct how how = {.in_place = seed % 2, .mixed_places = seed % 5 == 0, .shift = (uint32_t)(seed % 4) * 4, .unmapped = HOSTED_MAX};
                 if (weft_dtype_bytes(dtypes[d]) == 8) how.shift *= 2;
@@ -172,16 +174,128 @@ static void ordinary_memory(void **state)
             rooms_open(ranks);
             run_barrier(WEFT_PLAN_DIRECT);
             for (uint32_t r = 0; r <= ranks; r++)
-                for (size_t k = 0; k < 4; k++) {
+                for (size_t k = 0; k < KINDS; k++) {
                     struct call call = {.kind = kinds[k], .dtype = dtypes[(r + k) % 4], .op = k % 3 ? WEFT_SUM : WEFT_AVG, .ranks = ranks,
-                                        .root = ranks - 1, .count = (k == 0 && t == 0 ? 70003 : 5003) / (thorough ? 1 : 4) + r, .seed = r + k};
+                                        .root = (r + k) % 3 ? ranks - 1 : 0, .count = (k == 0 && t == 0 ? 70003 : 5003) / (thorough ? 1 : 4) + r, .seed = r + k};
                     run_call(&call, &(struct how){.in_place = (r + k) % 2, .unmapped = r < ranks ? r : EVERYBODY}, WEFT_PLAN_ONE_HOST);
                 }
-            for (size_t k = 0; k < 4 && ranks == 2; k++) { /* more rounds than a stage has slots */
-                struct call call = {.kind = kinds[k], .dtype = dtypes[k], .op = WEFT_SUM, .ranks = 2, .root = k % 2, .seed = k + t,
-                                    .count = 132007 / weft_dtype_bytes(dtypes[k])};
+            for (size_t k = 0; k < KINDS && ranks == 2; k++) { /* more rounds than a stage has slots */
+                struct call call = {.kind = kinds[k], .dtype = dtypes[k % 4], .op = WEFT_SUM, .ranks = 2, .root = k % 2, .seed = k + t,
+                                    .count = 132007 / weft_dtype_bytes(dtypes[k % 4])};
                 run_call(&call, &(struct how){.in_place = k % 2, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
             }
+            rooms_close(ranks);
+            hosted_close(&hosted);
+        }
+}
+
+/* ---- unequal pieces ---- */
+enum { UNEQUAL_MAX = 5 };
+static uint64_t piece_at(uint32_t from, uint32_t to, uint64_t longest) { return (from * 7 + to * 3) % 4 * longest / 3; } /* none, some, most */
+static uint16_t value_at(uint32_t from, uint32_t to, uint64_t i) { return (uint16_t)(from * 20011 + to * 4001 + i * 7 + 1); }
+
+/* Lay out what rank `r` sends, for whom and how much of it, into `in`; returns its length. */
+static uint64_t lay_out(enum weft_coll_kind kind, uint32_t r, uint32_t root, uint64_t longest, uint16_t *in, uint64_t counts[], uint64_t counts_out[])
+{
+    uint64_t at = 0;
+    bool exchanges = kind == WEFT_COLL_ALL_TO_ALL;
+    for (uint32_t p = 0; p < hosted.ranks; p++) {
+        bool gathers = kind == WEFT_COLL_GATHER;
+        uint32_t from = gathers && r == root ? p : r, to = gathers && r == root ? root : p;
+        counts[p] = piece_at(from, to, longest);
+        counts_out[p] = piece_at(p, r, longest);
+        bool sends = exchanges || (gathers ? p == root : r == root);
+        uint64_t length = gathers ? piece_at(r, root, longest) : counts[p];
+        for (uint64_t i = 0; i < length && sends; i++) in[at++] = value_at(r, p, i);
+    }
+    return at;
+}
+
+/* What rank `r` has got from all, one behind the other. */
+static bool got_all(enum weft_coll_kind kind, uint32_t r, uint32_t root, uint64_t longest, const uint16_t *out)
+{
+    uint64_t at = 0;
+    for (uint32_t p = 0; p < hosted.ranks; p++) {
+        bool gets = kind == WEFT_COLL_ALL_TO_ALL || (kind == WEFT_COLL_GATHER ? r == root : p == root);
+        for (uint64_t i = 0; i < piece_at(p, r, longest) && gets; i++)
+            if (out[at++] != value_at(p, r, i)) return false;
+    }
+    return out[at] == 0xa5a5;
+}
+
+static void unequal_once(enum weft_coll_kind kind, uint32_t root, uint64_t longest, uint32_t unmapped, bool in_place)
+{
+    static uint16_t *plain[HOSTED_MAX];
+    struct outcome outcomes[HOSTED_MAX];
+    uint64_t counts[UNEQUAL_MAX], counts_out[UNEQUAL_MAX];
+    uint32_t pending = hosted.ranks;
+    const uint16_t *outs[HOSTED_MAX];
+    struct weft_coll *coll = NULL;
+    bool done = false;
+    for (uint32_t r = 0; r < hosted.ranks; r++) {
+        plain[r] = calloc(1, ROOM_BYTES);
+        uint16_t *in = unmapped == r || unmapped == EVERYBODY ? plain[r] : (uint16_t *)rooms[r] + r, *out = in + ROOM_BYTES / 4;
+        memset(in, 0xa5, ROOM_BYTES - 64);
+        uint64_t sent = lay_out(kind, r, root, longest, in, counts, counts_out);
+        struct weft_coll_args args = {.kind = kind, .in = in, .out = out, .root = root, .dtype = WEFT_BF16, .unequal = kind != WEFT_COLL_ALL_TO_ALL, .count = 17};
+        if (in_place && r == root && kind == WEFT_COLL_GATHER) {
+            uint64_t before = 0;
+            for (uint32_t p = 0; p < r; p++) before += counts[p];
+            memcpy(out + before, in, sent * sizeof *in);
+            args.in = out + before;
+        } else if (in_place && kind == WEFT_COLL_ALL_TO_ALL && r == root) {
+            memcpy(out, in, sent * sizeof *in);
+            memset(out + sent, 0xa5, 64);
+            args.in = out;
+        }
+        if (kind == WEFT_COLL_ALL_TO_ALL) args.counts = counts, args.counts_out = counts_out;
+        else if (r == root) args.counts = counts;
+        else args.count = kind == WEFT_COLL_GATHER ? piece_at(r, root, longest) : piece_at(root, r, longest);
+        outs[r] = out;
+        outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
+        assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], r ? NULL : &coll, NULL), WEFT_IN_PROGRESS);
+    }
+    assert_int_equal(weft_coll_plan(coll), WEFT_PLAN_ONE_HOST);
+    if (!hosted_run(&hosted, &done, HOSTED_MAX)) fail_msg("%s: %u ranks did not end", weft_coll_kind_name(kind), pending);
+    for (uint32_t r = 0; r < hosted.ranks; r++) {
+        if (outcomes[r].status != WEFT_OK) fail_msg("%s: rank %u: %s", weft_coll_kind_name(kind), r, outcomes[r].text);
+        bool overlaid = in_place && r == root && kind == WEFT_COLL_ALL_TO_ALL; /* what is behind the result may have been input */
+        if (!overlaid && !got_all(kind, r, root, longest, outs[r])) fail_msg("%s, root %u, longest %llu: rank %u has got other", weft_coll_kind_name(kind), root, (unsigned long long)longest, r);
+        free(plain[r]);
+    }
+}
+
+/* Pieces of several steps, long enough to be shared between both of a pair, in place at none, all or some ranks. */
+static void long_pieces(void **state)
+{
+    for (uint32_t ranks = 2; ranks <= 4; ranks += thorough ? 1 : 2) {
+        hosted_open(&hosted, ranks, NULL, false, 0);
+        rooms_open(ranks);
+        run_barrier(WEFT_PLAN_DIRECT);
+        for (uint32_t i = 0; i < 16; i++) {
+            struct call call = {.kind = kinds[4 + i % 4], .dtype = i % 3 ? WEFT_I8 : WEFT_BF16, .op = WEFT_MAX, .ranks = ranks, .root = i / 4 % ranks, .seed = i,
+                                .count = i < 4 ? 8191 : i < 8 ? 40000 + i : 150001};
+            if (call.kind == WEFT_COLL_REDUCE && call.count > 100000) call.count = 300007;
+            run_call(&call, &(struct how){.in_place = i / 4 % 2, .mixed_places = i >= 12, .shift = i, .unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
+        }
+        rooms_close(ranks);
+        hosted_close(&hosted);
+    }
+}
+
+static void unequal_pieces(void **state)
+{
+    static const enum weft_coll_kind of_pieces[] = {WEFT_COLL_GATHER, WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
+    static const uint64_t lengths[] = {3, 100, 9001, 130001};
+    for (size_t t = 0; t < 2; t++)
+        for (uint32_t ranks = 2; ranks <= UNEQUAL_MAX; ranks += t ? 3 : 1) {
+            hosted_open(&hosted, ranks, t ? "cma=off" : NULL, true, 0);
+            rooms_open(ranks);
+            run_barrier(WEFT_PLAN_DIRECT);
+            for (size_t k = 0; k < 3; k++)
+                for (size_t n = 0; n < (thorough ? 4 : 3); n++)
+                    for (uint32_t how = 0; how < 4; how++)
+                        unequal_once(of_pieces[k], (ranks - 1 + how) % ranks, lengths[n], how == 2 ? (uint32_t)n % ranks : how == 3 ? EVERYBODY : HOSTED_MAX, how % 2);
             rooms_close(ranks);
             hosted_close(&hosted);
         }
@@ -193,8 +307,8 @@ static void rounds_of_long_ago(void **state)
     hosted_open(&hosted, 2, NULL, false, 0);
     rooms_open(2);
     run_barrier(WEFT_PLAN_DIRECT); /* still undecided when it is posted */
-    for (uint32_t i = 0; i < 8; i++) {
-        struct call call = {.kind = kinds[i % 4], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 2, .root = i / 4, .count = 100000, .seed = i};
+    for (uint32_t i = 0; i < 2 * KINDS; i++) {
+        struct call call = {.kind = kinds[i % KINDS], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 2, .root = i / KINDS, .count = 100000, .seed = i};
         for (uint32_t r = 0; r < 2; r++) {
             struct host *host = hosted.groups[r]->host;
             for (int action = 0; action < HOST_ACTIONS; action++)
@@ -232,7 +346,7 @@ static void overlapping(void **state)
         for (uint32_t c = 0; c < CALLS; c++)
             for (uint32_t r = 0; r < 3; r++) {
                 uint32_t rank = (r + c) % 3;
-                struct call call = {.kind = kinds[c % 4], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 3, .root = c % 3,
+                struct call call = {.kind = kinds[c % KINDS], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 3, .root = c % 3,
                                     .count = c % 7 ? c : 2000 + c, .seed = c};
                 assert_int_equal(weft_memory_alloc(weft_env_system(), posted_room(&call), &memory[rank][c], NULL), WEFT_OK);
                 posted_prepare_at(&posted[rank][c], &call, rank, false, memory[rank][c]);
@@ -301,6 +415,58 @@ static void mismatch(void **state)
         }
         failures_close();
     }
+}
+
+/* Another root; another length of one piece, as its sender or as its reader sees it: both ranks say so. */
+static void mismatch_of_pieces(void **state)
+{
+    static const enum weft_coll_kind rooted[] = {WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_SCATTER};
+    for (uint32_t i = 0; i < 6; i++) {
+        failures_open(3);
+        for (uint32_t r = 0; r < 3; r++) {
+            struct weft_coll_args args = {.kind = rooted[i % 3], .in = rooms[r], .out = rooms[r] + ROOM_BYTES / 2, .count = i < 3 ? 2 : 5000, .dtype = WEFT_F32, .op = WEFT_SUM, .root = r == 1};
+            outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
+            assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
+        }
+        assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+        for (uint32_t r = 0; r < 3; r++) {
+            assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+            if (!strstr(outcomes[r].text, "differs in the root") || !strstr(outcomes[r].text, "rank 1")) fail_msg("%s", outcomes[r].text);
+        }
+        failures_close();
+    }
+    static const enum weft_coll_kind of_pieces[] = {WEFT_COLL_GATHER, WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
+    for (uint32_t i = 0; i < 6; i++) {
+        failures_open(2);
+        for (uint32_t r = 0; r < 2; r++) {
+            uint64_t counts[2] = {3 + (i < 3 && r == 0), 3}, counts_out[2] = {3, 3 - (i >= 3 && r == 0)};
+            bool exchanges = of_pieces[i % 3] == WEFT_COLL_ALL_TO_ALL;
+            struct weft_coll_args args = {.kind = of_pieces[i % 3], .in = rooms[r], .out = rooms[r] + ROOM_BYTES / 2, .count = r ? 3 : 4, .dtype = WEFT_F32, .root = i < 3, .unequal = !exchanges,
+                                          .counts = exchanges || r == (i < 3) ? counts : NULL, .counts_out = exchanges ? counts_out : NULL};
+            if (!exchanges) counts[0] = 3, counts[1] = 5; /* the root's: what rank 0 has, or is to have, is other */
+            if (exchanges && i < 3) counts[!r] = 3 + r;
+            outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
+            assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
+        }
+        assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+        for (uint32_t r = 0; r < 2; r++) {
+            assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+            if (!strstr(outcomes[r].text, "the counts of the two differ") || !strstr(outcomes[r].text, "rank 0") || !strstr(outcomes[r].text, "rank 1")) fail_msg("%s", outcomes[r].text);
+        }
+        failures_close();
+    }
+    failures_open(2); /* with counts on one rank only */
+    for (uint32_t r = 0; r < 2; r++) {
+        struct weft_coll_args args = {.kind = WEFT_COLL_GATHER, .in = rooms[r], .out = rooms[r] + ROOM_BYTES / 2, .dtype = WEFT_F32, .unequal = r};
+        outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
+        assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
+    }
+    assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+        if (!strstr(outcomes[r].text, "differs in the counts of the pieces")) fail_msg("%s", outcomes[r].text);
+    }
+    failures_close();
 }
 
 /* One rank calls what goes by messages, the others what goes by memory: neither would ever hear of the other there. */
@@ -475,7 +641,7 @@ static void many_groups(void **state)
     for (uint32_t g = 0; g < GROUPS; g++) until_they_meet(groups[g]);
     for (uint32_t turn = 0; turn < 3 * GROUPS; turn++) {
         uint32_t g = turn < GROUPS ? turn : turn * 7 % GROUPS;
-        struct call call = {.kind = kinds[turn % 4], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = RANKS, .root = turn % RANKS, .count = 5 + turn, .seed = turn};
+        struct call call = {.kind = kinds[turn % KINDS], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = RANKS, .root = turn % RANKS, .count = 5 + turn, .seed = turn};
         memcpy(hosted.groups, groups[g], sizeof groups[g]);
         run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
     }
@@ -650,6 +816,7 @@ struct worker {
     pthread_t thread;
     uint32_t rank;
     bool done;
+    char why[200];
     struct outcome outcome;
 };
 
@@ -686,14 +853,31 @@ static void *work(void *context)
     return NULL;
 }
 
-static void threads_once(uint32_t ranks)
+/* The operations of which each piece, or the whole result, has one reader. */
+static void *work_pieces(void *context)
+{
+    struct worker *worker = context;
+    for (uint32_t i = 0; i < 120; i++) {
+        struct call call = {.kind = kinds[4 + i % 4], .dtype = i % 5 ? WEFT_F32 : WEFT_I8, .op = WEFT_SUM, .ranks = hosted.ranks, .root = i / 4 % hosted.ranks,
+                            .seed = i, .count = i % 3 ? 1 + i * 17 : i % 30 ? 9000 : 50021};
+        struct posted posted;
+        posted_prepare_at(&posted, &call, worker->rank, i % 2, rooms[worker->rank]);
+        if (posted_start(&posted, hosted.groups[worker->rank], 0) != WEFT_IN_PROGRESS) return "refused";
+        if (weft_loop_wait(hosted.loops[worker->rank], &posted.outcome.ended, weft_now_ns(weft_env_system()) + WEFT_SECONDS(20)) < 0) return "late";
+        if (posted.outcome.status != WEFT_OK) return "failed";
+        if (!posted_check(&posted, worker->why, sizeof worker->why)) return worker->why;
+    }
+    return NULL;
+}
+
+static void threads_once(uint32_t ranks, void *(*work_of)(void *))
 {
     static struct worker workers[4];
     hosted_open(&hosted, ranks, NULL, false, 0);
     rooms_open(ranks);
     for (uint32_t r = 0; r < ranks; r++) {
         workers[r].rank = r;
-        assert_int_equal(pthread_create(&workers[r].thread, NULL, work, &workers[r]), 0);
+        assert_int_equal(pthread_create(&workers[r].thread, NULL, work_of, &workers[r]), 0);
     }
     for (uint32_t r = 0; r < ranks; r++) {
         void *trouble;
@@ -704,22 +888,30 @@ static void threads_once(uint32_t ranks)
     hosted_close(&hosted);
 }
 
-static void four_threads(void) { threads_once(4); }
-static void two_threads(void) { threads_once(2); } /* often a processor each: they part when they begin on one */
+static void four_threads(void) { threads_once(4, work); }
+static void two_threads(void) { threads_once(2, work); } /* often a processor each: they part when they begin on one */
+static void threads_of_pieces(void)
+{
+    for (uint32_t ranks = 2; ranks <= 3; ranks++) threads_once(ranks, work_pieces);
+}
 
 static void threads(void **state)
 {
     in_both_rooms(four_threads);
     in_both_rooms(two_threads);
+    plain_rooms = HOSTED_PLAIN_ONLY;
+    if (plain_rooms) threads_of_pieces();
+    else in_both_rooms(threads_of_pieces);
+    plain_rooms = false;
 }
 
 int main(int argc, char **argv)
 {
     thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(rounds_of_long_ago),
+        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces),
         cmocka_unit_test(one_cannot_map),
-        cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
+        cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_pieces), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(left_before_they_met), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),
         cmocka_unit_test(sharing_a_processor), cmocka_unit_test(no_processor_yet), cmocka_unit_test(affinity_is_what_it_was), cmocka_unit_test(bound_to_few_processors), cmocka_unit_test(threads),
     };

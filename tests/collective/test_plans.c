@@ -624,17 +624,19 @@ static void chunks_of_long_links(void **state)
 /* Longer is never cheaper, and no step of a tenth costs more than a third, but for the one that needs a second round of words. */
 static void one_host_model(void **state)
 {
-    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST};
+    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST,
+                                                WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
     struct weft_link_cost cost = {.pairs = 1, .latency_ns = 1000, .bytes_per_second = 8000000000, .sum_ps = 11, .pass_ps = 30};
-    for (size_t k = 0; k < 4; k++)
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (uint32_t ranks = 2; ranks <= 64; ranks++) {
+            bool pieces = kinds[k] == WEFT_COLL_REDUCE_SCATTER || kinds[k] == WEFT_COLL_SCATTER || kinds[k] == WEFT_COLL_ALL_TO_ALL;
             struct weft_plan_question question = {.kind = kinds[k], .ranks = ranks, .bytes = 8, .elem_bytes = 4, .wide_bytes = 4, .cost = &cost};
             uint64_t before = weft_plan_one_host_ns(&question, 2);
             assert_in_range(before, 1000, 2000);
             while (question.bytes < 1u << 30) {
-                uint64_t from = question.bytes * (kinds[k] == WEFT_COLL_REDUCE_SCATTER ? ranks : 1);
+                uint64_t from = question.bytes * (pieces ? ranks : 1);
                 question.bytes += question.bytes / 10 + 1;
-                uint64_t to = question.bytes * (kinds[k] == WEFT_COLL_REDUCE_SCATTER ? ranks : 1), ns = weft_plan_one_host_ns(&question, 2);
+                uint64_t to = question.bytes * (pieces ? ranks : 1), ns = weft_plan_one_host_ns(&question, 2);
                 bool second_round = from <= 4096 && to > 4096;
                 assert_true(ns >= before && (second_round || ns <= before + before / 3));
                 assert_true(weft_plan_one_host_ns(&question, 0) <= ns); /* a processor each */

@@ -278,6 +278,12 @@ class Bench(harness.JobTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("with measured latency", done.stdout)
 
+    def test_one_host_is_explained(self):
+        """On one host the operations take no messages, and say so."""
+        for operation in ("reduce", "gather", "scatter", "all_to_all"):
+            text = self.bench(operation, "-n", "2", "-b", "64K", "-e", "64K", "--iters", "2", "--transport", "shm", "--explain")
+            self.assertRegex(text, operation + r": one-host [\d.]+ us, in memory that all ranks map; by messages it would be " + operation)
+
     def test_simulated_beside_measured(self):
         links = self.path("links")
         self.bench("calibrate", "-n", "2", "--transport", "tcp", "--write", links)
