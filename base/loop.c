@@ -66,6 +66,7 @@ struct weft_loop {
     struct guest {
         struct float_env floats;
         int cancellable;
+        bool stepped;        /* what the pollables promised a runner in epoll may be over */
     } borrower;              /* the holder's, while it is one by weft_loop_borrow */
 };
 
@@ -350,7 +351,7 @@ static int step(struct weft_loop *loop, bool look)
 {
     assert_holder(loop);
     WEFT_ASSERT(!loop->stepping);
-    loop->stepping = true;
+    loop->stepping = loop->borrower.stepped = true;
     int work = run_pollables(loop);
     if (look || loop->timers_fresh) work += run_timers(loop);
     work += mailbox_run(&loop->mail);
@@ -720,6 +721,7 @@ bool weft_loop_borrow(struct weft_loop *loop)
         return false;
     }
     loop->borrower.cancellable = cancellable;
+    loop->borrower.stepped = false;
     float_env_begin(&loop->borrower.floats);
     atomic_store_explicit(&loop->borrows, atomic_load_explicit(&loop->borrows, memory_order_relaxed) + 1, memory_order_relaxed);
     return true;
@@ -730,7 +732,7 @@ void weft_loop_give_back(struct weft_loop *loop, bool changed)
     WEFT_ASSERT(holds(loop) && !loop->stepping);
     int cancellable = loop->borrower.cancellable;
     float_env_end(&loop->borrower.floats);
-    baton_give(&loop->baton, &(struct baton_turn){0}, changed && leaves_urgent(loop), changed);
+    baton_give(&loop->baton, &(struct baton_turn){0}, (changed || loop->borrower.stepped) && leaves_urgent(loop), changed);
     pthread_setcancelstate(cancellable, NULL);
 }
 

@@ -76,14 +76,13 @@ static enum weft_status try(struct client_request *request)
 }
 
 /* Holding the loop. false: this call is for the engine. */
-static bool step_seldom(struct weft_session *session, bool *stepped)
+static bool step_seldom(struct weft_session *session)
 {
     bool open = atomic_load_explicit(&session->open_requests, memory_order_relaxed) > 0;
     if (++session->brief.since_step < (open ? CALLS_PER_LETTER : CALLS_PER_STEP)) return true;
     session->brief.since_step = 0;
     if (open) return false;
     (void)weft_loop_step(session->engine.loop);
-    *stepped = true;
     return true;
 }
 
@@ -98,9 +97,8 @@ bool client_call_brief(struct client_request *request)
     }
     request->op.session = session; /* by which its queue is found */
     if (!weft_loop_borrow(session->engine.loop)) return false;
-    bool stepped = false; /* then what the pollables promised a runner in epoll may be over */
-    enum weft_status status = step_seldom(session, &stepped) ? try(request) : WEFT_ERR_AGAIN;
-    weft_loop_give_back(session->engine.loop, stepped || status == WEFT_IN_PROGRESS);
+    enum weft_status status = step_seldom(session) ? try(request) : WEFT_ERR_AGAIN;
+    weft_loop_give_back(session->engine.loop, status == WEFT_IN_PROGRESS);
     return status != WEFT_ERR_AGAIN;
 }
 

@@ -609,6 +609,45 @@ static void a_letter_after_many_borrows(void **state)
     weft_loop_free(shared.loop);
 }
 
+struct listened {
+    struct weft_pollable pollable;
+    atomic_int arms;
+};
+
+static int listened_progress(struct weft_pollable *pollable, int budget) { return 0; }
+
+static enum weft_status listened_arm(struct weft_pollable *pollable)
+{
+    atomic_fetch_add(&weft_container_of(pollable, struct listened, pollable)->arms, 1);
+    return WEFT_OK;
+}
+
+/* A runner that sleeps in epoll is armed for again when a borrower has polled. */
+static void a_borrower_that_stepped_arms(void **state)
+{
+    pthread_t runner;
+    struct listened listened = {.pollable = {.fd = eventfd(0, EFD_CLOEXEC), .progress = listened_progress, .arm = listened_arm}};
+    shared.loop = new_loop(0);
+    assert_int_equal(weft_loop_add(shared.loop, &listened.pollable), WEFT_OK);
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    while (atomic_load(&listened.arms) == 0) sched_yield();
+    bool again = false;
+    for (int i = 0; i < 1000 && !again; i++) {
+        usleep(1000); /* it is in epoll by now, as likely as not */
+        while (!weft_loop_borrow(shared.loop)) sched_yield();
+        int before = atomic_load(&listened.arms);
+        weft_loop_step(shared.loop);
+        weft_loop_give_back(shared.loop, false);
+        again = atomic_load(&listened.arms) > before;
+    }
+    assert_true(again);
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    weft_loop_remove(shared.loop, &listened.pollable);
+    weft_loop_free(shared.loop);
+    close(listened.pollable.fd);
+}
+
 static void *take_with_deadline(void *argument)
 {
     enum weft_status status = weft_loop_take(argument, soon(WEFT_MS(10)));
@@ -733,6 +772,7 @@ int main(void)
         cmocka_unit_test(run_ends_by_stop),
         cmocka_unit_test(the_baton_goes_round),
         cmocka_unit_test(the_baton_is_borrowed), cmocka_unit_test(a_letter_after_many_borrows),
+        cmocka_unit_test(a_borrower_that_stepped_arms),
         cmocka_unit_test(take_ends_at_its_deadline),
         cmocka_unit_test(timers_for_now_come_before_the_next_poll),
         cmocka_unit_test(the_runner_looks_seldom_while_short_calls_come),
