@@ -238,12 +238,18 @@ static void want(struct tune_cell *cell, enum weft_plan_id plan)
     cell->next = plan;
 }
 
-static void reported(struct weft_group *group, uint32_t key, uint64_t version, uint64_t time_ns)
+/* UNTRUSTED: a key that tune_key could have made. */
+static bool sensible_key(uint64_t key) { return key != 0 && key >> 19 == 0 && (key >> 8 & 0xff) < 64; }
+
+/* A root that waits for nobody may report before rank 0 has posted its first of this cell: that counts, too, and what it is about comes
+ * with rank 0's own, without which nothing is decided. */
+static void reported(struct weft_group *group, uint64_t key, uint64_t version, uint64_t time_ns)
 {
-    struct tune_cell *cell = cell_of(group, key);
-    if (!cell || version != cell->version || !cell->candidates) return;
+    if (!sensible_key(key)) return;
+    struct tune_cell *cell = version == 0 ? cell_make(group, (uint32_t)key) : cell_of(group, (uint32_t)key);
+    if (!cell || version != cell->version) return;
     if (time_ns != NO_TIME && time_ns > cell->worst_ns) cell->worst_ns = time_ns;
-    if (++cell->reports < group->ranks || cell->worst_ns == 0) return;
+    if (++cell->reports < group->ranks || cell->worst_ns == 0 || !cell->candidates) return;
     enum weft_plan_id in_force = cell->plan ? cell->plan : weft_plan_choose(&cell->question, NULL);
     enum weft_plan_id settled = cell->settled, next = tune_pick(cell, in_force, cell->worst_ns);
     if (next != in_force) want(cell, next);
@@ -296,7 +302,7 @@ void tune_ended(struct weft_coll *coll, uint64_t now_ns)
 static bool sensible(uint64_t key, uint32_t plan)
 {
     uint32_t kind = key & 0xff;
-    return key >> 19 == 0 && (key >> 8 & 0xff) < 64 && plan > 0 && plan < WEFT_PLAN_COUNT &&
+    return sensible_key(key) && plan > 0 && plan < WEFT_PLAN_COUNT &&
            weft_plan_supports((enum weft_plan_id)plan, (enum weft_coll_kind)kind);
 }
 
@@ -322,7 +328,7 @@ void tune_news(struct weft_group *group, const struct coll_header *header)
         return; /* where one rank does not tune, the reports of no cell are complete, and nothing is ever published */
     bool leads = group->rank == 0;
     if (header->type == COLL_MESSAGE_TUNE_REPORT && leads)
-        reported(group, (uint32_t)header->cuts, header->sequence, header->count);
+        reported(group, header->cuts, header->sequence, header->count);
     if (header->type == COLL_MESSAGE_TUNE_ACK && leads) acknowledged(group, header);
     if (header->rank != 0 || leads) return;
     if (header->type == COLL_MESSAGE_TUNE_COMMIT && tune->next.open && header->sequence == tune->next.version)

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collective/internal.h"
+#include "collective/tune.h"
 #include "tests/collective/world.h"
 
 #define RANKS_MAX 12u
@@ -284,6 +286,41 @@ static void nobody_waits_for_who_has_left(void **state)
     run.root = 0, run.leaves = false;
 }
 
+/* What a rank reports of operations that rank 0 has not called yet counts; what no rank could report does not. */
+static void a_report_before_the_first_call(void **state)
+{
+    struct weft_link_cost cost = {.pairs = 2, .latency_ns = 2000, .bytes_per_second = 1250000000};
+    struct weft_group_options options;
+    struct weft_group *groups[RANKS_MAX];
+    weft_group_options_init(&options);
+    options.retune = WEFT_RETUNE_ANY;
+    options.cost = &cost;
+    run.latency_ns = 2000, run.bytes_per_second = 1250000000;
+    struct world *world = world_create(weft_env_system(), 3, 1, network);
+    assert_non_null(world);
+    assert_int_equal(world_group(world, NULL, 3, 7, &options, groups), WEFT_OK);
+    const struct tune *tune = groups[0]->tune;
+    struct coll_header report = {.type = COLL_MESSAGE_TUNE_REPORT, .rank = 1, .count = 5000};
+    static const uint64_t wrong[] = {0, 1 << 19, 64 << 8 | WEFT_COLL_BROADCAST, (uint64_t)1 << 32 | WEFT_COLL_BROADCAST};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        report.cuts = wrong[i];
+        tune_news(groups[0], &report);
+        assert_int_equal(tune->cells[0].key, 0);
+    }
+    report.cuts = 8 << 8 | WEFT_COLL_BROADCAST;
+    for (uint32_t reports = 1; reports <= 5; reports++) { /* more than there are ranks: one says it twice */
+        tune_news(groups[0], &report);
+        assert_int_equal(tune->cells[0].key, report.cuts);
+        assert_int_equal(tune->cells[0].reports, reports);
+        assert_false(tune->cells[0].wanted); /* nothing is decided before rank 0 has called it */
+    }
+    report.sequence = 1; /* of a version that there is not */
+    tune_news(groups[0], &report);
+    assert_int_equal(tune->cells[0].reports, 5);
+    for (uint32_t r = 0; r < 3; r++) weft_group_free(groups[r]);
+    world_free(world);
+}
+
 /* What one job has learned the next one begins with. */
 static void kept_for_the_next_job(void **state)
 {
@@ -380,7 +417,7 @@ static void order_is_kept_within_an_octave(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_never_disagree), cmocka_unit_test(a_wrong_table_is_corrected), cmocka_unit_test(nobody_is_held_for_ever), cmocka_unit_test(nobody_waits_for_who_has_left),
-                                       cmocka_unit_test(kept_for_the_next_job), cmocka_unit_test(bad_files), cmocka_unit_test(what_is_told_stands), cmocka_unit_test(order_is_kept), cmocka_unit_test(order_is_kept_within_an_octave)};
+                                       cmocka_unit_test(a_report_before_the_first_call), cmocka_unit_test(kept_for_the_next_job), cmocka_unit_test(bad_files), cmocka_unit_test(what_is_told_stands), cmocka_unit_test(order_is_kept), cmocka_unit_test(order_is_kept_within_an_octave)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t r = 0; r < RANKS_MAX; r++)
         for (uint32_t slot = 0; slot < DEPTH_MAX; slot++) {
