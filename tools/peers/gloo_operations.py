@@ -11,14 +11,15 @@ import os
 import socket
 import sys
 import time
+import traceback
 
 LIMIT_S = 1.0
 
 
 def operation(name, dist, whole, out, rank, ranks):
     """One call of it, or None."""
-    mine = whole.chunk(ranks)[rank].clone()
     pieces, places = list(whole.chunk(ranks)), list(out.chunk(ranks))
+    mine = pieces[rank % len(pieces)].clone()  # fewer where the operation has none and is shorter than ranks
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
 
     def sendrecv():
@@ -89,6 +90,8 @@ def main():
             try:
                 work(rank, arguments, port)
                 status = 0
+            except Exception:  # os._exit says nothing
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
                 os._exit(status)

@@ -4,6 +4,8 @@
   tools/peers/operations.py --build build                                       # all operations, 2 and 4 ranks
   tools/peers/operations.py --ops all_gather,broadcast -n 2 --sizes 1M,25M --rounds 5 --markdown
   tools/peers/operations.py --tcp --ops all_reduce --plot tcp.svg               # over tcp, in a private network namespace; root
+  tools/peers/operations.py -n 4 --ops reduce --rounds 1 --samples FILE         # a part now, others later; then
+  tools/peers/operations.py --rounds 0 --samples FILE --markdown --plot all.svg # the table and the plots of them all
 
 Each round runs every contender once for each operation and size; the table has the medians in microseconds, in place where the
 operation has that, and the best peer over weft (above 1: weft is faster). weft with memory of weft_alloc, and with malloc's.
@@ -24,6 +26,8 @@ sys.path.insert(0, os.path.join(TOOLS, "lib"))
 import netns  # noqa: E402
 
 OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all", "barrier", "sendrecv"]
+CONTENDERS = ["weft", "weft, malloc", "Open MPI", "Open MPI, UCX", "Open MPI, ring", "MPICH", "Gloo"]
+COLORS = 8  # of weft bench plot
 MPI_NAMES = {"reduce_scatter": ["reduce_scatter", "reduce_scatter_block"]}  # the faster of the two counts
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's torch
@@ -108,17 +112,42 @@ class Contest:
             found["Gloo"] = lambda sizes: self.gloo(operation, sizes)
         return found
 
-    def run(self, operation, sizes):
-        """{contender: {size: median}}"""
+    def run(self, operation, sizes, samples):
+        """{contender: {size: median}} of what is in samples and what is measured now."""
         contenders = self.contenders(operation)
-        times = {name: {size: [] for size in sizes} for name in contenders}
         for number in range(self.arguments.rounds):
             for name, measure in contenders.items():
-                if name == "Gloo" and number > 0:  # far behind, and slow to start: once
+                if name == "Gloo" and samples.of(operation, self.ranks, name):  # far behind, and slow to start: once
                     continue
                 for size, time in measure(sizes).items():
-                    times[name][size].append(time)
-        return {name: {size: statistics.median(values) for size, values in by_size.items() if values} for name, by_size in times.items()}
+                    samples.add(operation, self.ranks, name, size, time)
+        names = [name for name in CONTENDERS if name in contenders or samples.of(operation, self.ranks, name)]
+        return {name: {size: statistics.median(values) for size, values in samples.of(operation, self.ranks, name).items()} for name in names}
+
+
+class Samples:
+    """Times in microseconds by operation, ranks, contender and size; kept in a file, if there is one, a JSON object a line."""
+
+    def __init__(self, path):
+        self.path, self.times = path, {}
+        if path and os.path.exists(path):
+            with open(path, encoding="ascii") as file:
+                for line in file:
+                    self.keep(**json.loads(line))
+
+    def keep(self, operation, ranks, contender, bytes, time_us):
+        self.times.setdefault((operation, ranks, contender), {}).setdefault(bytes, []).append(time_us)
+
+    def add(self, operation, ranks, contender, size, time):
+        sample = {"operation": operation, "ranks": ranks, "contender": contender, "bytes": size, "time_us": time}
+        self.keep(**sample)
+        if self.path:
+            with open(self.path, "a", encoding="ascii") as file:
+                file.write(json.dumps(sample) + "\n")
+
+    def of(self, operation, ranks, contender):
+        """{size: [time]}"""
+        return self.times.get((operation, ranks, contender), {})
 
 
 def best_over_weft(medians, size):
@@ -126,37 +155,59 @@ def best_over_weft(medians, size):
     return min(peers) / medians["weft"][size] if peers and size in medians["weft"] else None
 
 
-def print_table(operation, ranks, medians, sizes, markdown):
-    edge, gap = ("| ", " | ") if markdown else ("", " ")
+def cells_of(medians, names, size):
+    times = [f"{medians[name][size]:.2f}" if size in medians.get(name, {}) else "-" for name in names]
+    ratio = best_over_weft(medians, size)
+    return times + [f"{ratio:.2f}" if ratio else "-"]
+
+
+def print_table(operation, ranks, medians, sizes):
     names = list(medians)
-    if markdown:
-        print(f"\n{operation}, {ranks} ranks:\n\n| size | " + " | ".join(names) + " | best peer over weft |\n|---|" + "---:|" * (len(names) + 1))
-    else:
-        print(f"\n# {operation}, {ranks} ranks, microseconds\n{'size':>8} " + " ".join(f"{name:>15}" for name in names) + f" {'best/weft':>10}")
+    print(f"\n# {operation}, {ranks} ranks, microseconds\n{'size':>8} " + " ".join(f"{name:>15}" for name in names) + f" {'best/weft':>10}")
     for size in sizes:
-        cells = [f"{medians[name][size]:.2f}" if size in medians[name] else "-" for name in names]
-        ratio = best_over_weft(medians, size)
-        cells.append(f"{ratio:.2f}" if ratio else "-")
+        cells = cells_of(medians, names, size)
         label = "-" if operation == "barrier" else name_size(size)
-        if markdown:
-            print(edge + gap.join([label] + cells) + " |", flush=True)
-        else:
-            print(f"{label:>8} " + " ".join(f"{cell:>15}" for cell in cells[:-1]) + f" {cells[-1]:>10}", flush=True)
+        print(f"{label:>8} " + " ".join(f"{cell:>15}" for cell in cells[:-1]) + f" {cells[-1]:>10}", flush=True)
+
+
+def print_markdown(ranks, found):
+    """One table of all operations of a rank count; found: [(operation, sizes, medians)]."""
+    names = sorted({name for _, _, medians in found for name in medians}, key=CONTENDERS.index)
+    print(f"\n{ranks} ranks, microseconds:\n\n| operation, size | " + " | ".join(names) + " | best peer over weft |\n|---|" + "---:|" * (len(names) + 1))
+    for operation, sizes, medians in found:
+        for size in sizes:
+            label = operation if operation == "barrier" else f"{operation}, {name_size(size)}"
+            print("| " + " | ".join([label] + cells_of(medians, names, size)) + " |", flush=True)
 
 
 def draw(arguments, ratios):
-    """A curve for each operation and rank count: best peer over weft by size."""
-    with tempfile.TemporaryDirectory() as directory:
-        words = []
-        for number, ((operation, ranks), points) in enumerate(sorted(ratios.items())):
-            path = os.path.join(directory, f"{operation}-{ranks}.csv")
-            with open(path, "w", encoding="ascii") as file:
-                file.write("bytes,ratio\n" + "".join(f"{size},{ratio}\n" for size, ratio in points))
-            if points and len(words) < 16:
-                words.append(f"{operation} {ranks} ranks={path},color={number}")
-        title = "best peer's time over weft's" + (", tcp on loopback" if arguments.tcp else ", one host")
-        subprocess.run([os.path.join(arguments.build, "tools", "weft"), "bench", "plot", "--title", title, "--x", "bytes", "--y", "ratio", "--x-log",
-                        "--y-log", "--x-label", "size (bytes)", "--y-label", "times as fast", "-o", arguments.plot, *words], check=True)
+    """A chart for each rank count, with a curve for each operation: best peer over weft by size."""
+    counts = sorted({ranks for _, ranks in ratios})
+    stem, ending = os.path.splitext(arguments.plot)
+    for ranks in counts:
+        with tempfile.TemporaryDirectory() as directory:
+            words = []
+            for number, operation in enumerate(operation for operation in OPERATIONS if len(ratios.get((operation, ranks), [])) > 1):
+                path = os.path.join(directory, f"{operation}.csv")
+                with open(path, "w", encoding="ascii") as file:
+                    file.write("bytes,ratio\n" + "".join(f"{size},{ratio}\n" for size, ratio in ratios[operation, ranks]))
+                words.append(f"{operation}={path},color={number % COLORS}" + (",dashed" if number >= COLORS else ""))
+            if not words:
+                continue
+            title = f"best peer's time over weft's, {ranks} ranks" + (", tcp on loopback" if arguments.tcp else " of one host")
+            out = arguments.plot if len(counts) == 1 else f"{stem}-{ranks}{ending}"
+            subprocess.run([os.path.join(arguments.build, "tools", "weft"), "bench", "plot", "--title", title, "--subtitle", "f32, medians; above 1: weft is faster", "--x", "bytes", "--y", "ratio", "--x-log",
+                            "--y-log", "--x-label", "size (bytes)", "--y-label", "times as fast as the best peer", "-o", out, *words], check=True)
+
+
+def look_for_peers(arguments):
+    for program, package in (("mpi_operations", "openmpi-bin libopenmpi-dev"), ("mpich_operations", "mpich libmpich-dev")):
+        subprocess.run(["ninja", "-C", arguments.build, f"tools/{program}"], capture_output=True, check=False)
+        if not os.path.exists(os.path.join(arguments.build, "tools", program)):
+            print(f"# no {program} in {arguments.build}: that column is left out (apt-get install {package}, then meson setup)")
+    if arguments.gloo and subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
+        print("# no PyTorch: the column of Gloo is left out (apt-get install python3-torch)")
+        arguments.gloo = False
 
 
 def main():
@@ -167,31 +218,31 @@ def main():
     parser.add_argument("--sizes", default="8,4K,64K,1M,25M,64M")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--plot", help="an SVG of the ratios")
+    parser.add_argument("--plot", help="an SVG of the ratios; of several rank counts one each, PLOT-2.svg and so on")
+    parser.add_argument("--samples", help="add what is measured to this file, and show all that is in it; --rounds 0 measures nothing")
     parser.add_argument("--no-gloo", dest="gloo", action="store_false")
     parser.add_argument("--tcp", action="store_true", help="over tcp on the loopback of a network namespace of its own, with cubic, or reno where only that is allowed; root")
     arguments = parser.parse_args()
     unknown = set(arguments.ops.split(",")) - set(OPERATIONS)
     if unknown:
         parser.error(f"there is no operation {', '.join(sorted(unknown))}")
-    for program, package in (("mpi_operations", "openmpi-bin libopenmpi-dev"), ("mpich_operations", "mpich libmpich-dev")):
-        subprocess.run(["ninja", "-C", arguments.build, f"tools/{program}"], capture_output=True, check=False)
-        if not os.path.exists(os.path.join(arguments.build, "tools", program)):
-            print(f"# no {program} in {arguments.build}: that column is left out (apt-get install {package}, then meson setup)")
-    if arguments.gloo and subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
-        print("# no PyTorch: the column of Gloo is left out (apt-get install python3-torch)")
-        arguments.gloo = False
-    ratios = {}
+    if arguments.rounds > 0:
+        look_for_peers(arguments)
+    ratios, samples = {}, Samples(arguments.samples)
     with netns.private_loopback() if arguments.tcp else contextlib.nullcontext(([], "")) as (inside, congestion_control):
         if arguments.tcp:
             print(f"# tcp over the loopback of a private namespace, congestion control {congestion_control} on both sides")
         for ranks in (int(word) for word in arguments.n.split(",")):
-            contest = Contest(arguments, ranks, inside)
+            contest, found = Contest(arguments, ranks, inside), []
             for operation in arguments.ops.split(","):
                 sizes = [8] if operation == "barrier" else [parse_size(word) for word in arguments.sizes.split(",")]
-                medians = contest.run(operation, sizes)
-                print_table(operation, ranks, medians, sizes, arguments.markdown)
+                medians = contest.run(operation, sizes, samples)
+                found.append((operation, sizes, medians))
+                if not arguments.markdown:
+                    print_table(operation, ranks, medians, sizes)
                 ratios[operation, ranks] = [(size, ratio) for size in sizes if (ratio := best_over_weft(medians, size))]
+            if arguments.markdown:
+                print_markdown(ranks, found)
     if arguments.plot:
         draw(arguments, ratios)
 

@@ -1,0 +1,70 @@
+"""test_operations_table.py - tools/peers/operations.py puts parts measured at different times into one table and its plots; Gloo's
+operations on vectors shorter than the ranks."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = os.environ["WEFT_BUILD"]
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PEERS = os.path.join(ROOT, "tools", "peers")
+
+
+def sample(operation, ranks, contender, size, time_us):
+    return json.dumps({"operation": operation, "ranks": ranks, "contender": contender, "bytes": size, "time_us": time_us})
+
+
+class Vector:
+    """As much of a tensor as the choice of an operation looks at."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def chunk(self, parts):
+        return [Vector(1) for _ in range(min(parts, self.count))]
+
+    def clone(self):
+        return Vector(self.count)
+
+
+class OperationsTable(unittest.TestCase):
+    def test_parts_make_one_table(self):
+        with tempfile.TemporaryDirectory() as folder:
+            samples, plot = os.path.join(folder, "samples"), os.path.join(folder, "all.svg")
+            with open(samples, "w", encoding="ascii") as file:
+                for ranks in (2, 4):
+                    for size in (8, 1048576):
+                        for times in ((1, 6, 20), (9, 8, 10), (2, 4, 30)):  # medians 2, 6 and 20
+                            for contender, time in zip(("weft", "weft, malloc", "MPICH"), times):
+                                file.write(sample("all_reduce", ranks, contender, size, time * ranks) + "\n")
+            done = subprocess.run([sys.executable, os.path.join(PEERS, "operations.py"), "--build", BUILD, "--rounds", "0", "--no-gloo", "--ops", "all_reduce",
+                                   "--sizes", "8,1M", "--samples", samples, "--markdown", "--plot", plot], capture_output=True, text=True, timeout=100, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for ranks in (2, 4):
+                rows = [line for line in done.stdout.split(f"\n{ranks} ranks")[1].splitlines() if line.startswith("| all_reduce")][:2]
+                for row, size in zip(rows, ("8 B", "1 MiB")):
+                    cells = row.split(" | ")
+                    self.assertEqual(cells[:3], [f"| all_reduce, {size}", f"{2 * ranks:.2f}", f"{6 * ranks:.2f}"])
+                    self.assertEqual(cells[-2:], [f"{20 * ranks:.2f}", "10.00 |"])
+            self.assertFalse(os.path.exists(plot))
+            for ranks in (2, 4):
+                with open(os.path.join(folder, f"all-{ranks}.svg"), encoding="utf-8") as file:
+                    self.assertIn(f"{ranks} ranks", file.read())
+
+    def test_gloo_has_vectors_shorter_than_the_ranks(self):
+        spec = importlib.util.spec_from_file_location("gloo_operations", os.path.join(PEERS, "gloo_operations.py"))
+        gloo = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(gloo)
+
+        class Dist:
+            barrier = None
+        for rank in range(4):
+            self.assertIsNotNone(gloo.operation("all_reduce", Dist, Vector(2), Vector(2), rank, 4))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
