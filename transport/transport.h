@@ -411,6 +411,8 @@ void weft_sim_wake(struct weft_sim *sim, uint32_t host);
 enum weft_status weft_sim_run(struct weft_sim *sim, const bool *done, uint64_t until_ns);
 void weft_sim_kill(struct weft_sim *sim, uint32_t host);          /* now; its loops are never stepped again */
 void weft_sim_kill_at(struct weft_sim *sim, uint32_t host, uint64_t time_ns);
+/* Its loops are not stepped until it thaws, as of a process that was stopped; what it had begun goes on, what comes waits. */
+void weft_sim_freeze(struct weft_sim *sim, uint32_t host, bool frozen);
 void weft_sim_slow(struct weft_sim *sim, uint32_t host, uint32_t factor); /* its links are this many times slower */
 void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, bool cut);
 uint64_t weft_sim_now_ns(const struct weft_sim *sim);

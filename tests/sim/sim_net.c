@@ -14,6 +14,7 @@ struct event {
     struct event *next;
     enum event_kind kind;
     uint64_t time_ns;
+    uint32_t from;            /* host */
     enum weft_status reason;  /* of CLOSED */
     size_t bytes;
     uint8_t data[];
@@ -47,7 +48,7 @@ struct weft_net_listener {
 };
 
 struct weft_net_connection {
-    struct weft_net_connection *next; /* of its net */
+    struct weft_net_connection *next; /* of its net; of a knock: in world.knocks */
     struct weft_net *net;
     struct weft_net_connection *other; /* NULL: not accepted yet, or never */
     struct weft_net_handler handler;
@@ -67,9 +68,11 @@ static struct {
     uint64_t latency_ns;
     struct weft_net *nets;
     struct weft_net_listener *listeners;
+    struct weft_net_connection *knocks; /* of callers; for ever */
     uint16_t ports;
     bool dead[SIM_NET_HOSTS_MAX];
     uint64_t stalled_ns[SIM_NET_HOSTS_MAX];
+    bool cut[SIM_NET_HOSTS_MAX][SIM_NET_HOSTS_MAX];
 } world;
 
 void sim_net_begin(uint32_t (*host_of)(struct weft_env *env), void (*wake)(uint32_t host), uint64_t (*random)(uint64_t below), uint64_t latency_ns)
@@ -102,7 +105,7 @@ static void add_event(struct weft_net_connection *end, uint32_t from, enum event
     if (time_ns < world.stalled_ns[to]) time_ns = world.stalled_ns[to];
     if (time_ns < end->last_ns) time_ns = end->last_ns;
     end->last_ns = time_ns;
-    *event = (struct event){.kind = kind, .time_ns = time_ns, .reason = reason, .bytes = bytes};
+    *event = (struct event){.kind = kind, .time_ns = time_ns, .from = from, .reason = reason, .bytes = bytes};
     if (bytes > 0) memcpy(event->data, data, bytes);
     while (*at) at = &(*at)->next;
     *at = event;
@@ -154,8 +157,9 @@ static void arrive(struct weft_timer *timer)
 {
     struct weft_net_connection *end = weft_container_of(timer, struct weft_net_connection, arrives);
     struct event *event = end->events;
-    if (end->net->freed || !event) return;
+    if (end->net->freed || !event || world.cut[event->from][end->net->host]) return; /* the heal looks again */
     if (event->kind == EVENT_ACCEPT) { /* at the listener's host: the end is only there to carry the event */
+        end->events = NULL;
         accepted(end->other);
         return;
     }
@@ -266,7 +270,8 @@ enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16
     end->listener = listener;
     struct weft_net_connection *knock = weft_alloc_zero(net->env, sizeof *knock); /* in no list */
     if (!knock) return WEFT_ERR_NO_MEMORY;
-    *knock = (struct weft_net_connection){.net = listener->net, .other = end};
+    *knock = (struct weft_net_connection){.next = world.knocks, .net = listener->net, .other = end};
+    world.knocks = knock;
     weft_timer_init(&knock->arrives, arrive);
     add_event(knock, net->host, EVENT_ACCEPT, WEFT_OK, NULL, 0);
     return WEFT_OK;
@@ -312,3 +317,12 @@ void sim_net_died(uint32_t host, bool silent)
 }
 
 void sim_net_stall(uint32_t host, uint64_t until_ns) { world.stalled_ns[host] = until_ns; }
+
+void sim_net_cut(uint32_t a, uint32_t b, bool cut)
+{
+    world.cut[a][b] = world.cut[b][a] = cut;
+    if (cut) return;
+    for (struct weft_net *net = world.nets; net; net = net->next)
+        for (struct weft_net_connection *end = net->connections; end; end = end->next) watch(end);
+    for (struct weft_net_connection *knock = world.knocks; knock; knock = knock->next) watch(knock);
+}

@@ -18,5 +18,7 @@ void sim_net_begin(uint32_t (*host_of)(struct weft_env *env), void (*wake)(uint3
 void sim_net_died(uint32_t host, bool silent);
 /* What the host sends and is sent from now on arrives at until_ns at the soonest. */
 void sim_net_stall(uint32_t host, uint64_t until_ns);
+/* Between the two nothing arrives, nor the end of a connection, until the cut heals: then all of it, in order. */
+void sim_net_cut(uint32_t a, uint32_t b, bool cut);
 
 #endif

@@ -190,7 +190,7 @@ void sim_schedule(struct weft_sim *sim, struct sim_due *due, uint64_t time_ns)
 
 void sim_host_ready(struct sim_host *host)
 {
-    if (host->dead || !weft_list_empty(&host->ready)) return;
+    if (host->dead || host->frozen || !weft_list_empty(&host->ready)) return;
     weft_list_append(&host->sim->ready, &host->ready);
 }
 
@@ -262,6 +262,15 @@ void weft_sim_kill_at(struct weft_sim *sim, uint32_t host_index, uint64_t time_n
     if (host->dead) return;
     if (host->kill_due.index != SIM_IDLE) sim_heap_remove(&sim->events, &host->kill_due);
     sim_schedule(sim, &host->kill_due, time_ns);
+}
+
+void weft_sim_freeze(struct weft_sim *sim, uint32_t host_index, bool frozen)
+{
+    WEFT_ASSERT(host_index < sim->options.host_count);
+    struct sim_host *host = &sim->hosts[host_index];
+    host->frozen = frozen;
+    if (frozen) weft_list_remove(&host->ready);
+    else sim_host_ready(host);
 }
 
 void weft_sim_slow(struct weft_sim *sim, uint32_t host, uint32_t factor)

@@ -87,6 +87,7 @@ struct sim_host {
     uint64_t egress_bytes;
     uint32_t endpoint_count;                  /* ever opened on it: they take its rails in turn */
     bool dead, death_known;
+    bool frozen; /* not stepped; its link goes on */
     uint64_t killed_ns;
     struct sim_due kill_due, notice_due;
     struct weft_list loops;
