@@ -52,6 +52,12 @@ static enum weft_status may_join(struct weft_session *session)
     return WEFT_OK;
 }
 
+/* A caller waits on as long as he is told WEFT_ERR_DEADLINE: a job that has ended, by whatever deadline, must not say that. */
+static enum weft_status ended(struct weft_session *session, enum weft_status status)
+{
+    return status == WEFT_ERR_DEADLINE ? client_error(session, WEFT_ERR_ABORTED, "%s", session->failure.text) : status;
+}
+
 /* The group of all, and whatever else happens on the way to it. */
 static enum weft_status go_on(struct weft_session *session, uint32_t *last_out)
 {
@@ -83,7 +89,7 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
     parting->joined = false; /* for the question whether the session is usable */
     enum weft_status status = client_usable(session);
     parting->joined = waits;
-    WEFT_TRY(status);
+    if (status < 0) return ended(session, status);
     if (!waits) {
         WEFT_TRY(may_join(session));
         WEFT_TRY(say_join(session));
@@ -93,8 +99,7 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
     if (client_wait_for(session, everybody_or_failed, session, client_deadline(session, wait_ns)) < 0)
         return client_error(session, WEFT_ERR_DEADLINE, "join: after %.1f s not all ranks have joined; call weft_join again to wait on",
                             (double)wait_ns / 1e9);
-    if (client_failed(session) < 0) return client_usable(session);
-    return go_on(session, last_out);
+    return ended(session, client_failed(session) < 0 ? client_usable(session) : go_on(session, last_out));
 }
 
 bool weft_newcomer(const struct weft_session *session) { return session && session->newcomer; }

@@ -162,6 +162,7 @@ WEFT_API enum weft_status weft_shrink(struct weft_session *session);
  *                      Steps go on after the last one of all: weft_step_next. Groups and meshes are to be made again, by all ranks
  *   WEFT_ERR_DEADLINE  others have data still; call it again to wait on. Until then any other call answers WEFT_ERR_STATE, but
  *                      weft_finalize, which leaves the job, weft_abort, weft_test and the like
+ *   WEFT_ERR_ABORTED   also where the job has ended by a deadline: there is nothing to wait for
  * All ranks declare their tensors before the first of them joins.
  * When ranks are lost while all go on, or newcomers come in, some learn of it inside weft_join (which answers WEFT_OK), others from the
  * operation that follows (WEFT_ERR_PEER_LOST, then WEFT_ERR_SHRUNK or GREW from the next step_begin or weft_shrink); and the rank that
