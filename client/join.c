@@ -62,7 +62,7 @@ static enum weft_status ended(struct weft_session *session, enum weft_status sta
 static enum weft_status go_on(struct weft_session *session, uint32_t *last_out)
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
-    session->parting.joined = session->parting.unsaid = false;
+    session->parting.joined = session->parting.unsaid = session->parting.grew = false; /* what was to be said has been overtaken */
     enum weft_status status = client_rejoin(session, until_ns);
     WEFT_TRY(client_usable(session));
     const Weft__Control__Shrunk *shrunk = session->parting.taken->shrunk;
