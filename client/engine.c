@@ -135,7 +135,10 @@ static void verdict_overdue(struct weft_timer *timer)
 {
     struct client_engine *engine = weft_container_of(timer, struct client_engine, verdict_timer);
     struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
-    client_fail(session, (enum weft_status)engine->suspicion.status, true, "%s", engine->suspicion.text);
+    char unheard[120] = "";
+    if (!engine->all_live)
+        snprintf(unheard, sizeof unheard, "; and no word about it from the coordinator at %.60s:%u", session->settings.host, session->settings.port);
+    client_fail(session, (enum weft_status)engine->suspicion.status, true, "%.350s%s", engine->suspicion.text, unheard);
 }
 
 static void suspect(struct weft_session *session, uint64_t patience_ns, const char *format, va_list arguments)
@@ -144,6 +147,7 @@ static void suspect(struct weft_session *session, uint64_t patience_ns, const ch
     if (engine->failed || engine->suspicion.status < 0) return;
     vsnprintf(engine->suspicion.text, sizeof engine->suspicion.text, format, arguments);
     engine->suspicion.status = WEFT_ERR_PEER_LOST;
+    engine->all_live = false;
     if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, patience_ns)) < 0) verdict_overdue(&engine->verdict_timer);
 }
 
@@ -164,6 +168,7 @@ static void all_live_on_engine(struct weft_mail *mail)
     struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
     atomic_store(&engine->all_live_sent, false);
     if (engine->failed || engine->suspicion.status == WEFT_OK) return;
+    engine->all_live = true;
     const size_t used = strlen(engine->suspicion.text);
     snprintf(engine->suspicion.text + used, sizeof engine->suspicion.text - used, "; all ranks answer the coordinator: the link between two of them is broken");
     if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, VERDICT_NS)) < 0) verdict_overdue(&engine->verdict_timer);
