@@ -73,8 +73,10 @@ static void rejoin_on_engine(struct weft_mail *mail)
 void client_part(struct weft_session *session, uint32_t epoch, const char *text)
 {
     struct client_parting *parting = &session->parting;
+    /* Who came in with this epoch has nothing to part from: it is told of it where one that rested is lost. */
+    const uint32_t began_with = session->control.roster ? session->control.roster->roster->epoch : 0;
     pthread_mutex_lock(&parting->lock); /* the caller may have agreed to let somebody in, meanwhile */
-    bool newer = epoch > atomic_load(&parting->epoch);
+    bool newer = epoch > atomic_load(&parting->epoch) && epoch > began_with;
     if (newer) {
         snprintf(parting->text, sizeof parting->text, "%s", text);
         atomic_store_explicit(&parting->epoch, epoch, memory_order_release);
