@@ -775,6 +775,23 @@ static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
                       (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)));
 }
 
+static void move_on(uint64_t *time_ns, uint64_t by_ns, uint64_t now_ns)
+{
+    *time_ns = now_ns - *time_ns > by_ns ? *time_ns + by_ns : now_ns; /* something may have been heard since */
+}
+
+void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t pause_ns)
+{
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "this process was stopped for %.1f s", (double)pause_ns / 1e9);
+    uint64_t now_ns = weft_now_ns(coordinator->env);
+    for (size_t i = 0; i < coordinator->connection_count; i++) {
+        move_on(&coordinator->connections[i]->heard_ns, pause_ns, now_ns);
+        move_on(&coordinator->connections[i]->opened_ns, pause_ns, now_ns);
+    }
+    move_on(&coordinator->created_ns, pause_ns, now_ns);
+    if (coordinator->shrink_began_ns > 0) move_on(&coordinator->shrink_began_ns, pause_ns, now_ns);
+}
+
 void weft_coordinator_tick(struct weft_coordinator *coordinator)
 {
     uint64_t now_ns = weft_now_ns(coordinator->env), silence_ns = coordinator->options.heartbeat_ns;

@@ -29,6 +29,7 @@ struct weft_coordinator_server {
     struct weft_net_listener *listener;
     struct weft_list connections; /* struct server_connection, rising ids */
     uint64_t next_id;
+    uint64_t ticked_ns;           /* at the last tick */
     void (*ended)(void *context, enum weft_status status, const char *text);
     void *context;
 };
@@ -145,6 +146,9 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
 static void on_tick(void *context)
 {
     struct weft_coordinator_server *server = context;
+    uint64_t now_ns = weft_now_ns(server->env), gap_ns = now_ns - server->ticked_ns;
+    server->ticked_ns = now_ns;
+    if (gap_ns > 2 * TICK_NS) weft_coordinator_paused(server->coordinator, gap_ns - TICK_NS);
     weft_coordinator_tick(server->coordinator);
 }
 
@@ -158,6 +162,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     struct weft_coordinator_server *server = weft_alloc_zero(env, sizeof *server);
     if (!server) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a coordinator");
     server->env = env;
+    server->ticked_ns = weft_now_ns(env);
     server->ended = options->ended;
     server->context = options->context;
     weft_list_init(&server->connections);

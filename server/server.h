@@ -40,6 +40,9 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t conn
 void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t connection, const Weft__Control__Control *message);
 void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t connection, const char *why);
 void weft_coordinator_tick(struct weft_coordinator *coordinator); /* about once a second: heartbeats, late joiners */
+/* This process itself was stopped for so long (a debugger, a machine that was moved): what the others have said meanwhile may not have been
+ * read yet, so it counts as nobody's silence. */
+void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t pause_ns);
 /* JSON of members, tensors, state; allocated with env. */
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator);
 

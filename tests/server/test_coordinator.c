@@ -178,6 +178,22 @@ static void lost_members(void **state)
     assert_true(h->connections[c[2]].closed_by_coordinator);
     harness_free(h);
 
+    h = harness_create(2, 1, NULL); /* the coordinator's own pause is nobody's silence; more than that is */
+    harness_run(h, c, 1);
+    h->now_ns += WEFT_SECONDS(40);
+    weft_coordinator_paused(h->coordinator, WEFT_SECONDS(39));
+    weft_coordinator_tick(h->coordinator);
+    assert_int_equal(h->ended_count, 0);
+    harness_deliver(h, c[0], &message);
+    h->now_ns += WEFT_SECONDS(1);
+    weft_coordinator_paused(h->coordinator, WEFT_SECONDS(20)); /* longer than since rank 0 was heard */
+    weft_coordinator_tick(h->coordinator);
+    assert_int_equal(h->ended_count, 0);
+    h->now_ns += WEFT_SECONDS(31);
+    weft_coordinator_tick(h->coordinator);
+    assert_int_equal(h->ended_count, 1);
+    harness_free(h);
+
     h = harness_create(2, 1, NULL);
     harness_run(h, c, 1);
     harness_leave(h, c[2], "terminated by SIGTERM");
