@@ -792,6 +792,18 @@ void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t paus
     if (coordinator->shrink_began_ns > 0) move_on(&coordinator->shrink_began_ns, pause_ns, now_ns);
 }
 
+/* It may only have been stopped, or cut off: when it wakes up it shall know why the others went on without it. */
+static void give_up(struct weft_coordinator *coordinator, struct coordinator_connection *connection, const char *silent)
+{
+    if (connection->member) {
+        char text[COORDINATOR_WHO_BYTES + 160];
+        snprintf(text, sizeof text, "%s has been given up by the coordinator: it was %.100s; the job is over for it", connection->member->who, silent);
+        coordinator_lose(coordinator, connection->member, silent);
+        send_abort(coordinator, connection->id, WEFT_ERR_PEER_LOST, text);
+    }
+    close_connection(coordinator, connection, silent);
+}
+
 void weft_coordinator_tick(struct weft_coordinator *coordinator)
 {
     uint64_t now_ns = weft_now_ns(coordinator->env), silence_ns = coordinator->options.heartbeat_ns;
@@ -803,8 +815,7 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
             refuse(coordinator, connection, WEFT_ERR_DEADLINE, "no Hello within %llu s", (unsigned long long)(HELLO_NS / WEFT_SECONDS(1)));
         bool joined = connection->state == CONNECTION_MEMBER || connection->state == CONNECTION_OBSERVER;
         if (!joined || now_ns - connection->heard_ns <= silence_ns) continue;
-        if (connection->member) coordinator_lose(coordinator, connection->member, silent);
-        close_connection(coordinator, connection, silent);
+        give_up(coordinator, connection, silent);
     }
     tick_joining(coordinator, now_ns);
     coordinator_shrink_tick(coordinator, now_ns);

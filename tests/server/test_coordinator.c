@@ -175,6 +175,8 @@ static void lost_members(void **state)
     h->now_ns += WEFT_SECONDS(2);
     weft_coordinator_tick(h->coordinator);
     assert_string_equal(harness_expect(h, c[0], BODY(MEMBER_LOST))->member_lost->text, "shard 0 (hostb, pid 43) lost: silent for 30 s");
+    assert_string_equal(harness_expect(h, c[2], BODY(ABORT))->abort->text,
+                        "shard 0 (hostb, pid 43) has been given up by the coordinator: it was silent for 30 s; the job is over for it");
     assert_true(h->connections[c[2]].closed_by_coordinator);
     harness_free(h);
 
