@@ -137,9 +137,28 @@ static void on_interrupt(struct weft_mail *mail)
     weftd_interrupted(letter->weftd, letter->signal_name);
 }
 
+static bool never(void *context) { return false; }
+
+void weftd_pause(struct weft_env *env, uint64_t pause_ns)
+{
+    if (env->virtual_time) (void)env->virtual_time->wait(env, never, NULL, weft_now_ns(env) + pause_ns);
+    else (void)poll(NULL, 0, (int)(pause_ns / WEFT_MS(1)));
+}
+
+/* Of an env whose time is virtual: no signals, no descriptors. */
+static bool is_stopped(void *context)
+{
+    struct weftd *weftd = context;
+    return atomic_load(&weftd->stopped);
+}
+
 /* Until the net thread says that it is over. The first signal ends the job, later ones change nothing. */
 static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_letter *letter)
 {
+    if (weftd->env->virtual_time) {
+        (void)weftd->env->virtual_time->wait(weftd->env, is_stopped, weftd, WEFT_NEVER);
+        return;
+    }
     struct pollfd fds[2] = {{.fd = weftd->wake_fd, .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
     while (!atomic_load(&weftd->stopped)) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
@@ -152,9 +171,6 @@ static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_le
         }
     }
 }
-
-/* The main thread has no loop: it has nothing to do but wait. */
-static void pause_ns(uint64_t ns) { (void)poll(NULL, 0, (int)(ns / WEFT_MS(1))); }
 
 struct count_letter {
     struct weft_mail mail;
@@ -177,9 +193,9 @@ static void wait_for_others(struct weftd *weftd)
     while (weft_now_ns(weftd->env) < deadline_ns) {
         struct count_letter letter = {.mail.fn = on_count, .weftd = weftd};
         weft_net_post(weftd->net, &letter.mail);
-        while (!atomic_load(&letter.answered)) pause_ns(WEFT_MS(1));
+        while (!atomic_load(&letter.answered)) weftd_pause(weftd->env, WEFT_MS(1));
         if (letter.count == 0) return;
-        pause_ns(WEFT_MS(10));
+        weftd_pause(weftd->env, WEFT_MS(10));
     }
 }
 
@@ -199,13 +215,13 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
 {
     struct interrupt_letter letter = {.weftd = NULL};
     WEFT_TRY(complete_options(weftd, options, error));
-    weftd->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (weftd->wake_fd < 0) return weft_error_set(error, WEFT_ERR_LIMIT, "cannot make an eventfd: %s", strerror(errno));
+    weftd->wake_fd = weftd->env->virtual_time ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (weftd->wake_fd < 0 && !weftd->env->virtual_time) return weft_error_set(error, WEFT_ERR_LIMIT, "cannot make an eventfd: %s", strerror(errno));
     enum weft_status status = weft_net_create(weftd->env, &weftd->net);
     if (status != WEFT_OK) return weft_error_set(error, status, "cannot start networking: %s", weft_status_text(status));
     WEFT_TRY(start(weftd, error));
     wait_for_end(weftd, signal_fd, &letter);
-    if (weftd->exit_status != 0) pause_ns(GRACE_NS);
+    if (weftd->exit_status != 0) weftd_pause(weftd->env, GRACE_NS);
     if (weftd->coordinator) wait_for_others(weftd);
     return WEFT_OK;
 }
@@ -217,11 +233,11 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
     sigaddset(&taken, SIGTERM);
     sigaddset(&taken, SIGINT);
     pthread_sigmask(SIG_BLOCK, &taken, &before); /* before any thread exists: they inherit it */
-    int signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    int signal_fd = env->virtual_time ? -1 : signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
 
     struct weftd weftd = {.env = env, .wake_fd = -1, .started_ns = weft_now_ns(env), .who = "shard", .lost_endpoint = UINT32_MAX};
     struct weft_error error = {0};
-    if (signal_fd < 0) weft_error_set(&error, WEFT_ERR_LIMIT, "cannot make a signal descriptor: %s", strerror(errno));
+    if (signal_fd < 0 && !env->virtual_time) weft_error_set(&error, WEFT_ERR_LIMIT, "cannot make a signal descriptor: %s", strerror(errno));
     else (void)run(&weftd, options, signal_fd, &error);
     release(&weftd);
 

@@ -88,6 +88,9 @@ void weftd_fail(struct weftd *weftd, enum weft_status status, const char *format
 /* SIGTERM, SIGINT. */
 void weftd_interrupted(struct weftd *weftd, const char *signal_name);
 
+/* weftd.c: the calling thread, which has no loop, has nothing to do for so long. */
+void weftd_pause(struct weft_env *env, uint64_t pause_ns);
+
 /* weftd_engine.c */
 enum weft_status weftd_engines_start(struct weftd *weftd, struct weft_error *error); /* net thread, after Welcome */
 void weftd_engines_stop(struct weftd *weftd);                                        /* main thread; joins */

@@ -21,7 +21,7 @@ static void stop_if_done(struct weftd *weftd)
     if (!weftd->member_done || !weftd->coordinator_done || atomic_load(&weftd->stopped)) return;
     atomic_store(&weftd->stopped, true);
     uint64_t one = 1;
-    (void)!write(weftd->wake_fd, &one, sizeof one);
+    if (weftd->wake_fd >= 0) (void)!write(weftd->wake_fd, &one, sizeof one);
 }
 
 static void tell_engines(struct weftd *weftd, enum weft_status status, const char *text)

@@ -6,7 +6,6 @@
  *     loop stops -> close, drain for at most DRAIN_NS, free
  *
  * Nothing here is touched by another thread while the loop runs, except through letters. */
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -151,7 +150,7 @@ static void drain(struct weftd_engine *engine)
     weft_transport_close(engine->transport);
     uint64_t deadline_ns = weft_now_ns(env) + DRAIN_NS;
     while (!weft_transport_drained(engine->transport) && weft_now_ns(env) < deadline_ns)
-        if (weft_transport_progress(engine->transport, 64) == 0) (void)poll(NULL, 0, 1); /* the loop has let go of it */
+        if (weft_transport_progress(engine->transport, 64) == 0) weftd_pause(env, WEFT_MS(1)); /* the loop has let go of it */
     if (!weft_transport_drained(engine->transport))
         weft_log(env, WEFT_LOG_WARN, "weftd", "engine %u: messages were still under way after %llu ms; dropped", engine->index,
                  (unsigned long long)(DRAIN_NS / WEFT_MS(1)));
@@ -215,6 +214,11 @@ static enum weft_status engine_start(struct weftd *weftd, struct weftd_engine *e
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&engine->view_changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    if (weftd->env->virtual_time) {
+        answer(engine, open_transport(engine));
+        engine->thread_started = weftd->env->virtual_time->run(weftd->env, engine->loop) == WEFT_OK;
+        return engine->thread_started ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
     engine->thread_started = pthread_create(&engine->thread, NULL, engine_main, engine) == 0;
     return engine->thread_started ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
@@ -229,8 +233,19 @@ enum weft_status weftd_engines_start(struct weftd *weftd, struct weft_error *err
     return WEFT_OK;
 }
 
+static void stop_virtual(struct weftd_engine *engine)
+{
+    const struct weft_virtual_time *virtual_time = engine->weftd->env->virtual_time;
+    virtual_time->end(engine->weftd->env, engine->loop);
+    drain(engine);
+}
+
 void weftd_engines_stop(struct weftd *weftd)
 {
+    for (uint32_t i = 0; weftd->env->virtual_time && weftd->engines && i < weftd->options.engines; i++) {
+        if (weftd->engines[i].thread_started) stop_virtual(&weftd->engines[i]);
+        weftd->engines[i].thread_started = false;
+    }
     for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
         if (weftd->engines[i].thread_started) weft_loop_stop(weftd->engines[i].loop);
     for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
