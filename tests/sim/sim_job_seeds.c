@@ -2,17 +2,21 @@
  * on stacks of their own), its control connection, the coordinator, and the transport, all on virtual time.
  *
  * A seed decides how many workers there are and how many there must and may be; who dies at which moment (so that the others see it
- * at once, or in silence), between whom a link breaks, who comes later, whether ranks run out of data and join, who aborts the job, and how slow
- * each rank and each message is. Each worker runs steps: the members' numbers, sums in place and not, a weighted mean, a codec.
+ * at once, or in silence), between whom a link breaks, who comes later, whether ranks run out of data and join, who aborts the job, how slow
+ * each rank and each message is, who is stopped and wakes up again, when others may have given him up, and who cannot reach whom, workers
+ * or the coordinator, for how long. Each worker runs steps: the members' numbers, sums in place and not, a weighted mean, a codec.
  * Checked:
  *   - every program ends, in bounded virtual time (no hang);
  *   - who ends a step well agrees with all others on its members, in their order, and on the bits of every result; exact sums
  *     and reproducible ones are the scalar reference's, over just these members; weighted means are those of their weights;
  *   - whoever takes part in steps misses none, and a step run again finds its inputs as they were;
- *   - who ends otherwise has a status that something explains, and a text that names one of those who caused it.
+ *   - who ends otherwise has a status that something explains, and a text that names one of those who caused it; who was given up and
+ *     wakes up again ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
- *     sim_job_seeds [--seeds N] [--first S] [--verbose]
+ *     sim_job_seeds [--seeds N] [--first S] [--found] [--verbose]
+ *
+ * --found: the seeds that have found something, before the others.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,37 +27,23 @@
 #include "client/session.h"
 #include "server/server.h"
 #include "tests/sim/arena.h"
+#include "tests/sim/seed.h"
+#include "tests/sim/sim_faults.h"
 #include "tests/sim/sim_net.h"
 #include "tests/sim/sim_process.h"
 
 enum { HAND = 0, COORDINATOR = 1, FIRST_WORKER = 2 }; /* hosts; HAND does what is done to the others */
 enum { WORKERS_MAX = 12, HOSTS = FIRST_WORKER + WORKERS_MAX, STEPS_MAX = 200, COUNT_MAX = 700, ROUNDS_MAX = 3 };
 
+#define DEADLINE_NS WEFT_SECONDS(20) /* of operations */
 #define TOLD_NS WEFT_SECONDS(1) /* by then all know of a death that is seen at once */
 
-static bool verbose;
-
-static void log_line(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
-{
-    if (verbose) fprintf(stderr, "%s %s\n", room, text);
-}
+static const uint64_t found[] = {
+    655,   /* who was given up was not told so, and took it for a loss of the coordinator */
+    11339, /* a newcomer was told of a rank that was lost while it rested, in the membership that it had come in with, and parted from it */
+};
 
 /* ---- one seed ---- */
-static uint64_t random_state;
-
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
-}
-
-static uint64_t roll(uint64_t below)
-{
-    random_state += 0x9e3779b97f4a7c15ull;
-    return mix(random_state) % below;
-}
-
 /* How a program ended. */
 enum ending { RUNS, FINISHED, FAILED, REFUSED };
 
@@ -61,39 +51,48 @@ struct worker {
     uint32_t host;
     uint64_t after_ns;        /* it starts so late; newcomers come while the job runs */
     bool newcomer, killed, trains; /* trains: it has declared everything */
+    uint64_t trains_ns;       /* since then */
     uint32_t slow;            /* computes so many microseconds at most between two calls */
+    bool apart;               /* stopped, or cut off from the coordinator, for so long that it may be given up */
     uint32_t data[ROUNDS_MAX];/* steps until it is out of data, in each round */
     struct weft_session *session;
+    struct weft_request requests[5]; /* not on the stack: who gives up waiting leaves them to weft_finalize */
     enum ending ending;
     enum weft_status status;
     bool late;                /* it ended by a loss, and learned of it long after */
     char text[480];
     /* of the program */
     bool take;                /* all take the state of one rank before they go on */
+    uint64_t newest[WORKERS_MAX];
     uint64_t state;           /* the step that its state is behind */
     uint64_t committed;       /* its last good step; 0: none, or it has rested */
     uint64_t filled;          /* the step whose inputs are there, unless it has been good */
     uint64_t round;
     uint32_t ran;             /* steps of this round */
+    uint64_t last;            /* the last step that it ended well, and of each who was in it and what came out */
+    uint64_t bits[STEPS_MAX];
+    uint32_t members[STEPS_MAX]; /* hosts, as bits */
 };
 
-/* What the first worker to end a step well says of it. */
+/* Who was in a step. */
 struct step_record {
-    bool there;
     uint32_t members, born[WORKERS_MAX];
-    uint64_t hash;
 };
 
 static struct run {
     uint64_t seed;
     uint32_t workers, newcomers, workers_min, workers_max, rounds, goal, count;
     struct worker all[WORKERS_MAX];
-    struct step_record steps[STEPS_MAX];
     struct weft_sim *sim;
     struct weft_loop *hand;   /* the loop of HAND */
     bool all_done, coordinator_killed, job_ended, joins;
     bool killed_early;        /* somebody died before all had declared: that ends a job */
-    bool silence;             /* somebody died in silence, or was stalled */
+    bool silence;             /* somebody died in silence, or was stalled, stopped or cut off */
+    uint64_t suspects;        /* hosts that were stopped or at the end of a cut, as bits */
+    bool cut_long;            /* between workers, for about a deadline */
+    uint64_t apart_ns;        /* the first fault that may have somebody given up, or an operation time out */
+    bool coordinator_apart;   /* stopped, for so long that members may be thought silent, or whoever asks it gives up */
+    uint64_t heartbeat_ns;
     uint64_t gone_ns;         /* when somebody was killed, or left, or a link broke, the last time */
     const struct worker *cut[2]; /* the link between these two is broken */
     uint32_t kills;
@@ -163,17 +162,15 @@ struct buffers {
 
 static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, const struct buffers *b)
 {
-    struct step_record *record = &run.steps[step], mine = {.there = true, .members = ranks};
+    struct step_record mine = {.members = ranks};
     memcpy(mine.born, b->born, ranks * sizeof *b->born);
-    uint64_t hash = hash_bytes(1, b->in_place, run.count * sizeof(float));
+    uint64_t hash = hash_bytes(1, mine.born, sizeof mine.born);
+    hash = hash_bytes(hash, b->in_place, run.count * sizeof(float));
     hash = hash_bytes(hash, b->mean, run.count * sizeof(float));
-    mine.hash = hash_bytes(hash, b->coded, run.count * sizeof(float));
-    if (!record->there) *record = mine;
-    if (record->members != mine.members || memcmp(record->born, mine.born, sizeof mine.born) != 0) {
-        fail_seed("h%u: step %llu has other members here (%u ranks) than elsewhere (%u)", worker->host, (unsigned long long)step, mine.members, record->members);
-        return;
-    }
-    if (record->hash != mine.hash) fail_seed("h%u: step %llu has other bits here than elsewhere", worker->host, (unsigned long long)step);
+    worker->bits[step] = hash_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
+    worker->last = step;
+    worker->members[step] = 0;
+    for (uint32_t r = 0; r < ranks; r++) worker->members[step] |= 1u << mine.born[r];
     double weights = 0;
     bool within = false;
     for (uint32_t r = 0; r < ranks; r++) {
@@ -235,7 +232,7 @@ static bool is_change(enum weft_status status) { return status == WEFT_ERR_SHRUN
 static enum weft_status run_step(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
 {
     struct weft_session *session = worker->session;
-    struct weft_request requests[5] = {{{0}}};
+    struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
     uint64_t step = weft_step_next(session);
     enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = weight_of(worker->host, step)});
     if (is_change(status)) return changed(worker, status);
@@ -284,8 +281,8 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
 /* All take what the rank with the newest has: here, in which round of data they are. (Whom weft_join has named may be gone.) */
 static enum weft_status take_state(struct worker *worker)
 {
-    struct weft_request requests[2] = {{{0}}};
-    uint64_t newest[WORKERS_MAX] = {0};
+    struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
+    uint64_t *newest = memset(worker->newest, 0, sizeof worker->newest);
     uint32_t ranks = weft_ranks(worker->session), root = 0;
     enum weft_status status = weft_all_gather(worker->session, &worker->state, newest, 1, WEFT_U64, &requests[0]);
     if (status >= 0) status = weft_wait(&requests[0], 0);
@@ -366,7 +363,7 @@ static void worker_main(void *context)
     weft_options_init(&options);
     options.coordinator = "coordinator:4000";
     options.job = "simulated";
-    options.deadline_ms = 20000;
+    options.deadline_ms = DEADLINE_NS / WEFT_MS(1);
     snprintf(name, sizeof name, "h%u", worker->host);
     setenv("WEFT_CLIENT_HOST", name, 1); /* read before the first wait */
     enum weft_status status = client_init(weft_sim_env(run.sim, worker->host), &options, &worker->session);
@@ -377,6 +374,7 @@ static void worker_main(void *context)
         worker->take = weft_newcomer(worker->session);
         status = declare(worker, tensors);
         worker->trains = status == WEFT_OK;
+        worker->trains_ns = weft_sim_now_ns(run.sim);
         if (status == WEFT_OK) status = train(worker, tensors);
         struct weft_request probe = {{0}};
         if (status < 0) weft_barrier(worker->session, &probe); /* the text is that of the last call that failed: say it again */
@@ -450,18 +448,83 @@ static void add_fault(struct weft_env *env, struct fault fault, uint64_t time_ns
     weft_timer_start(run.hand, &kept->timer, time_ns);
 }
 
+static uint64_t bit(uint32_t host) { return 1ull << host; }
+
+static uint64_t some_workers(void)
+{
+    uint64_t mask = 0;
+    while (!mask)
+        for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
+            if (roll(3) == 0) mask |= bit(FIRST_WORKER + i);
+    return mask;
+}
+
+/* What follows from it for what the others may see. Silence of 0.7 heartbeats and the pause between two of them may be one. */
+static void note_apart(const struct sim_fault *fault)
+{
+    uint64_t both = fault->left | fault->right, away = fault->stopped;
+    run.silence = true;
+    run.suspects |= fault->stopped | both;
+    if (both & bit(COORDINATOR)) away |= both & ~bit(COORDINATOR); /* never the one and the other of two workers */
+    if (fault->lasts_ns > DEADLINE_NS / 2 && fault->left & ~bit(COORDINATOR) && fault->right & ~bit(COORDINATOR)) run.cut_long = true;
+    if (fault->lasts_ns < run.heartbeat_ns / 10 * 7) return;
+    if (run.apart_ns == 0 || fault->at_ns < run.apart_ns) run.apart_ns = fault->at_ns;
+    if (fault->stopped & bit(COORDINATOR)) run.coordinator_apart = true;
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) run.all[i].apart |= away >> run.all[i].host & 1;
+}
+
+static void choose_apart(uint64_t span_ns)
+{
+    const uint64_t everybody = (bit(FIRST_WORKER + run.workers + run.newcomers) - 1) & ~bit(HAND);
+    struct sim_fault fault = {.at_ns = 1 + roll(2 * span_ns)};
+    fault.lasts_ns = WEFT_MS(1) << roll(16);
+    fault.lasts_ns += roll(WEFT_MS(1));
+    switch (roll(6)) {
+    case 0: fault.stopped = some_workers(); break;
+    case 1: fault.stopped = roll(4) ? bit(FIRST_WORKER + (uint32_t)roll(run.workers)) : bit(COORDINATOR); break;
+    case 2: fault.left = some_workers(), fault.right = everybody & ~fault.left & ~bit(COORDINATOR); break;
+    case 3: fault.left = some_workers(), fault.right = everybody & ~fault.left; break;
+    case 4: fault.left = some_workers(), fault.right = bit(COORDINATOR); break;
+    case 5:
+        fault.left = some_workers(), fault.right = some_workers() & ~fault.left;
+        fault.lasts_ns = 1 + roll(WEFT_MS(20));
+        fault.times = 1 + (uint32_t)roll(50);
+        break;
+    }
+    if (!fault.stopped && roll(5) == 0 && fault.times == 0) fault.lasts_ns = WEFT_NEVER;
+    note_apart(&fault);
+    sim_fault_add(run.sim, run.hand, &fault);
+}
+
+static uint32_t some_worker(void) { return FIRST_WORKER + (uint32_t)roll(run.workers + run.newcomers); }
+
+/* Every draw in a statement of its own: the same jobs with any compiler. */
 static void choose_faults(struct weft_env *env)
 {
-    uint32_t all = run.workers + run.newcomers, kills = roll(5) ? (uint32_t)roll(run.workers + 1) : 0;
-    uint64_t span_ns = WEFT_MS(1) << roll(9);
-    for (uint32_t i = 0; i < kills; i++)
-        add_fault(env, (struct fault){.host = FIRST_WORKER + (uint32_t)roll(all), .silent = roll(6) == 0}, 1 + roll(span_ns));
-    for (uint64_t i = roll(3); i > 0; i--)
-        add_fault(env, (struct fault){.host = FIRST_WORKER + (uint32_t)roll(all), .stall_ns = 1 + roll(WEFT_MS(200))}, 1 + roll(span_ns));
-    if (roll(8) == 0) add_fault(env, (struct fault){.host = FIRST_WORKER + (uint32_t)roll(all), .abort = true}, 1 + roll(span_ns));
-    if (roll(30) == 0) add_fault(env, (struct fault){.host = COORDINATOR, .silent = roll(3) == 0}, 1 + roll(span_ns));
-    uint32_t one = (uint32_t)roll(all), other = (uint32_t)roll(all);
-    if (roll(4) == 0 && one != other) add_fault(env, (struct fault){.host = FIRST_WORKER + one, .cut = FIRST_WORKER + other}, 1 + roll(WEFT_MS(1)));
+    uint32_t kills = roll(5) ? (uint32_t)roll(run.workers + 1) : 0;
+    uint64_t span_ns = WEFT_MS(1) << roll(9), at_ns;
+    for (uint32_t i = 0; i < kills; i++) {
+        struct fault fault = {.host = some_worker()};
+        fault.silent = roll(6) == 0;
+        at_ns = 1 + roll(span_ns);
+        add_fault(env, fault, at_ns);
+    }
+    for (uint64_t i = roll(3); i > 0; i--) {
+        struct fault fault = {.host = some_worker()};
+        fault.stall_ns = 1 + roll(WEFT_MS(200));
+        at_ns = 1 + roll(span_ns);
+        add_fault(env, fault, at_ns);
+    }
+    uint32_t aborter = some_worker(), one = some_worker(), other = some_worker();
+    at_ns = 1 + roll(span_ns);
+    if (roll(8) == 0) add_fault(env, (struct fault){.host = aborter, .abort = true}, at_ns);
+    bool silent = roll(3) == 0;
+    at_ns = 1 + roll(span_ns);
+    if (roll(30) == 0) add_fault(env, (struct fault){.host = COORDINATOR, .silent = silent}, at_ns);
+    at_ns = 1 + roll(WEFT_MS(1));
+    if (roll(4) == 0 && one != other) add_fault(env, (struct fault){.host = one, .cut = other}, at_ns);
+    if (roll(3) == 0)
+        for (uint64_t i = 1 + roll(3); i > 0; i--) choose_apart(span_ns);
 }
 
 static void job_ended(void *context, enum weft_status status, const char *text) { run.job_ended = true; }
@@ -473,6 +536,7 @@ static void choose_job(uint64_t seed)
     run.workers_min = 1 + (uint32_t)roll(run.workers);
     run.newcomers = roll(2) ? (uint32_t)roll(4) : 0;
     run.workers_max = run.newcomers ? run.workers + (uint32_t)roll(3) : 0;
+    run.heartbeat_ns = WEFT_SECONDS(2 + roll(4));
     run.joins = roll(3) == 0;
     run.rounds = 1 + (uint32_t)roll(ROUNDS_MAX);
     run.goal = 1 + (uint32_t)roll(12);
@@ -498,7 +562,7 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
     options.workers = run.workers;
     options.workers_min = run.workers_min;
     options.workers_max = run.workers_max;
-    options.heartbeat_ns = WEFT_SECONDS(2 + roll(4));
+    options.heartbeat_ns = run.heartbeat_ns;
     options.join_ns = WEFT_SECONDS(30);
     options.ended = job_ended;
     enum weft_status status = weft_net_create(env, &net);
@@ -509,16 +573,19 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
 
 /* ---- how they ended ---- */
 
-/* "h7, pid": one of the dead is named, or the coordinator. */
-static bool names_a_dead_one(const char *text)
+/* "h7, pid": one of the dead is named, or of those stopped and cut off, or the coordinator. More than three late ranks are listed by
+ * their numbers of that moment. */
+static bool names_a_culprit(const char *text)
 {
     char name[16];
+    if (run.cut_long && strstr(text, "do not answer") && __builtin_popcountll(run.suspects) > 3) return true;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
         bool gone = run.all[i].killed || (run.coordinator_killed && run.aborter == &run.all[i]); /* an abort that nobody could pass on */
-        if (gone && strstr(text, name)) return true;
+        gone |= run.cut[0] == &run.all[i] || run.cut[1] == &run.all[i];
+        if ((gone || run.suspects >> run.all[i].host & 1) && strstr(text, name)) return true;
     }
-    return run.coordinator_killed && strstr(text, "coordinator");
+    return (run.coordinator_killed || run.suspects & bit(COORDINATOR)) && strstr(text, "coordinator");
 }
 
 /* One of those between whom it is broken. */
@@ -529,12 +596,15 @@ static bool names_the_link(const char *text)
     return strstr(text, "the link between two of them is broken") && (strstr(text, names[0]) || strstr(text, names[1]));
 }
 
-/* Those that were not killed and had not left were enough to go on. */
+/* Those that were not killed, given up or gone were enough to go on. */
 static bool could_go_on(void)
 {
     uint32_t left = 0;
-    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) left += run.all[i].trains && !run.all[i].killed && run.all[i].ending != FINISHED;
-    return !run.killed_early && !run.coordinator_killed && left >= run.workers_min;
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
+        const struct worker *worker = &run.all[i];
+        left += worker->trains && !worker->killed && !worker->apart && worker->ending != FINISHED;
+    }
+    return !run.killed_early && !run.coordinator_killed && !run.coordinator_apart && !run.cut_long && left >= run.workers_min;
 }
 
 static const char *what_is_wrong(const struct worker *worker)
@@ -543,22 +613,55 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->ending == FINISHED) return NULL;
     /* Too late, or there is no room: a newcomer may have been quicker. */
     bool refused = worker->ending == REFUSED && (worker->status == WEFT_ERR_EXISTS || worker->status == WEFT_ERR_CLOSED);
-    if (refused && (run.newcomers > 0 || run.kills > 0 || run.aborter)) return NULL;
+    bool lost = run.kills > 0 || run.suspects;
+    if (refused && (run.newcomers > 0 || lost || run.aborter)) return NULL;
     if (worker->status == WEFT_ERR_ABORTED && run.aborter) {
         return strstr(worker->text, "the loss is not finite") ? NULL : "does not say why the job was aborted";
     }
-    if (worker->status == WEFT_ERR_PEER_LOST && could_go_on() && !run.cut[0]) return "ended by a loss, though enough were left to go on";
+    if (worker->status == WEFT_ERR_PEER_LOST && !worker->apart && could_go_on() && !run.cut[0]) return "ended by a loss, though enough were left to go on";
     if (worker->late) return "learned of a loss that ended it more than a second later";
     if (worker->status == WEFT_ERR_PEER_LOST && run.cut[0] && names_the_link(worker->text)) return NULL;
-    if (worker->status == WEFT_ERR_PEER_LOST && run.kills > 0) return names_a_dead_one(worker->text) ? NULL : "names nobody who died";
-    if ((worker->status == WEFT_ERR_UNREACHABLE || worker->status == WEFT_ERR_DEADLINE) && run.coordinator_killed) return NULL; /* who died in silence is late */
-    bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && run.kills > 0));
-    if (worker->status == WEFT_ERR_DEADLINE && waited) return NULL; /* for one that died before anybody knew of it */
+    if (worker->status == WEFT_ERR_PEER_LOST && lost) return names_a_culprit(worker->text) ? NULL : "names nobody who died or was cut off";
+    bool asked = run.coordinator_killed || run.coordinator_apart || worker->apart;
+    if ((worker->status == WEFT_ERR_UNREACHABLE || worker->status == WEFT_ERR_DEADLINE) && asked) return NULL; /* who died in silence is late */
+    bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && lost));
+    if (worker->status == WEFT_ERR_DEADLINE && waited) return NULL; /* for one that died, or was away, before anybody knew of it */
+    if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize")) return names_a_culprit(worker->text) ? NULL : "names nobody who gave up";
+    bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins); /* weft_join says it so */
+    if (late && run.cut_long) return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
     return "ended with a status that nothing here explains";
+}
+
+static bool is_gone(const struct worker *worker) { return worker->killed || (worker->apart && worker->ending != FINISHED); }
+
+/* Who was given up may have heard of the end of one step that the others, who had not, ran again. And what was known only to those who are
+ * gone is known no more. */
+static bool may_differ(const struct worker *worker, uint64_t step)
+{
+    if (!is_gone(worker)) return false;
+    if (worker->apart && step == worker->last) return true;
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
+        if (worker->members[step] >> run.all[i].host & 1 && !is_gone(&run.all[i])) return false;
+    return true;
+}
+
+static void check_agreement(void)
+{
+    for (uint64_t step = 0; step < STEPS_MAX; step++) {
+        const struct worker *first = NULL;
+        for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
+            const struct worker *worker = &run.all[i];
+            if (!worker->bits[step] || may_differ(worker, step)) continue;
+            if (!first) first = worker;
+            if (worker->bits[step] != first->bits[step])
+                fail_seed("step %llu has other members or bits at h%u than at h%u", (unsigned long long)step, worker->host, first->host);
+        }
+    }
 }
 
 static void check_ends(void)
 {
+    for (uint32_t i = 0; i < run.workers && run.apart_ns > 0; i++) run.killed_early |= !run.all[i].trains || run.all[i].trains_ns >= run.apart_ns;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         const struct worker *worker = &run.all[i];
         const char *what = worker->killed ? NULL : what_is_wrong(worker);
@@ -581,7 +684,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed)
 {
     struct weft_sim_options options;
     struct weft_coordinator_server *server;
-    random_state = seed * 0x2545f4914f6cdd1dull + 1;
+    seed_random(seed);
     arena_reset();
     memset(&run, 0, sizeof run);
     choose_job(seed);
@@ -601,19 +704,21 @@ static bool run_seed(struct weft_env *env, uint64_t seed)
     choose_faults(weft_sim_env(run.sim, HAND));
     weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
     check_ends();
+    check_agreement();
     forget_sessions();
     return !run.why[0]; /* everything lies in the arena */
 }
 
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 20, first = 1, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0;
+    uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--found") == 0) found_count = sizeof found / sizeof found[0];
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--verbose]\n", argv[0]);
             return 2;
         }
     }
@@ -624,27 +729,34 @@ int main(int argc, char **argv)
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
     struct timespec start, end;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    for (uint64_t seed = first; seed < first + seeds; seed++) {
+    for (uint64_t i = 0; i < found_count + seeds; i++) {
+        uint64_t seed = i < found_count ? found[i] : first + i - found_count;
         if (!run_seed(&env, seed)) {
             printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed);
             return 1;
         }
         kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk, grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
-        for (uint32_t i = 0; i < run.workers + run.newcomers; i++) finished += run.all[i].ending == FINISHED, failed += run.all[i].ending == FAILED;
+        apart += run.suspects != 0;
+        for (uint32_t w = 0; w < run.workers + run.newcomers; w++) {
+            const struct worker *worker = &run.all[w];
+            finished += worker->ending == FINISHED;
+            failed += worker->ending == FAILED;
+            given_up += worker->apart && worker->trains && worker->ending == FAILED;
+        }
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    if (seeds >= 400 && (!kills || !cuts || !shrunk || !grew || !joined || !again || !finished || !failed)) {
+    if (seeds >= 400 && (!kills || !cuts || !shrunk || !grew || !joined || !again || !finished || !failed || !apart)) {
         printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
-               "%llu workers finished, %llu failed\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)shrunk, (unsigned long long)grew,
-               (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed);
+               "%llu workers finished, %llu failed, %llu jobs with cuts or stops\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)shrunk, (unsigned long long)grew,
+               (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)apart);
         return 1;
     }
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
-    printf("%llu jobs, %llu deaths, %llu broken links, %llu aborts: no hang, no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of new ones, "
-           "%llu joined; %llu workers finished, %llu ended with the culprit named (%.1f ms a seed)\n",
-           (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)aborts, (unsigned long long)steps, (unsigned long long)again,
+    printf("%llu jobs, %llu deaths, %llu broken links, %llu aborts, %llu jobs with cuts or stops: no hang, no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of new ones, "
+           "%llu joined; %llu workers finished, %llu ended with the culprit named, of them %llu that were cut off or stopped (%.1f ms a seed)\n",
+           (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)aborts, (unsigned long long)apart, (unsigned long long)steps, (unsigned long long)again,
            (unsigned long long)shrunk, (unsigned long long)grew, (unsigned long long)joined, (unsigned long long)finished, (unsigned long long)failed,
-           seconds * 1e3 / (double)seeds);
+           (unsigned long long)given_up, seconds * 1e3 / (double)seeds);
     free(arena);
     return 0;
 }

@@ -1,0 +1,592 @@
+/* sim_group_seeds.c - whole jobs with several groups of ranks, with shards, and with ranks that call something else, on virtual time.
+ *
+ * A seed decides how many workers and shards there are, which groups the workers make (a split of their own, the axes of a mesh), which
+ * operations they call in which groups in each step, how each rank interleaves those of different groups; whether one rank once calls
+ * another operation, count, element type or root than the others; and who dies, is stopped for a while, or cannot reach whom.
+ * Workers and shards (weftd_run) are programs on stacks of their own (sim_process.h). Checked:
+ *   - every worker ends, in bounded virtual time;
+ *   - whatever a rank is told to be good has the bits that the operation has by its definition, of integers that the test adds itself;
+ *   - a call that differs ends the job for all with WEFT_ERR_MISMATCH and the name of the rank that made it, unless somebody died before;
+ *   - who ends otherwise has a status that something explains, and a text that names one of those who caused it; with nothing but
+ *     short stops and cuts everybody finishes.
+ * A failing seed prints the command that replays it.
+ *
+ *     sim_group_seeds [--seeds N] [--first S] [--verbose]
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/session.h"
+#include "server/server.h"
+#include "tests/sim/arena.h"
+#include "tests/sim/seed.h"
+#include "tests/sim/sim_faults.h"
+#include "tests/sim/sim_net.h"
+#include "tests/sim/sim_process.h"
+
+enum { HAND = 0, COORDINATOR = 1, FIRST = 2 }; /* hosts: workers from FIRST on, then shards */
+enum { WORKERS_MAX = 8, SHARDS_MAX = 3, STEPS_MAX = 5, CALLS_MAX = 6, GROUPS = 4, COUNT_MAX = 400, PUSHED = 300 };
+
+#define DEADLINE_NS WEFT_SECONDS(20)
+
+enum ending { RUNS, FINISHED, FAILED };
+
+struct planned { /* a call, the same on all ranks of its group, but for one */
+    uint32_t group;
+    enum weft_call_kind kind;
+    uint32_t count, root;
+};
+
+struct worker {
+    uint32_t host, rank;
+    struct weft_session *session;
+    struct weft_comm *comms[GROUPS];  /* NULL: all, or not made */
+    struct weft_request requests[CALLS_MAX], pushed; /* not on the stack: who gives up waiting leaves them to weft_finalize */
+    int64_t in[CALLS_MAX][WORKERS_MAX * COUNT_MAX], out[CALLS_MAX][WORKERS_MAX * COUNT_MAX];
+    float grad[PUSHED], mean[PUSHED];
+    uint64_t steps;                   /* ended well */
+    enum ending ending;
+    enum weft_status status;
+    bool killed, named;               /* named: its rank is known */
+    char text[480];
+};
+
+static struct run {
+    uint64_t seed;
+    uint32_t workers, shards, steps, calls, colours, dp;
+    bool with[GROUPS];
+    struct planned plan[STEPS_MAX][CALLS_MAX];
+    bool differs;                     /* one rank calls something else: */
+    uint32_t odd_rank, odd_step, odd_call, odd_how;
+    struct worker *all;
+    struct weft_sim *sim;
+    struct weft_loop *hand;
+    struct weft_config *config;
+    bool done, lost;                  /* lost: a fault that may end the job */
+    uint64_t suspects, heartbeat_ns;
+    uint64_t goods, mismatches;
+    char why[1200];
+} run;
+
+static void fail_seed(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void fail_seed(const char *format, ...)
+{
+    va_list list;
+    if (run.why[0]) return;
+    va_start(list, format);
+    vsnprintf(run.why, sizeof run.why, format, list);
+    va_end(list);
+    run.done = true;
+}
+
+static uint64_t bit(uint32_t host) { return 1ull << host; }
+
+static void look_whether_done(void)
+{
+    for (uint32_t i = 0; i < run.workers; i++)
+        if (!run.all[i].killed && run.all[i].ending == RUNS) return;
+    run.done = true;
+}
+
+/* ---- the model: who is in a group, and what comes out of a call ---- */
+
+static uint32_t colour_of(uint32_t rank) { return (uint32_t)(mix(run.seed ^ rank) % run.colours); }
+static int key_of(uint32_t rank) { return (int)(mix(run.seed * 3 + rank) % 5); }
+
+/* Ranks of the job in the group that `rank` is in, in the group's order. */
+static uint32_t members_of(uint32_t group, uint32_t rank, uint32_t *members)
+{
+    uint32_t count = 0, tp = run.workers / run.dp;
+    for (int key = 0; key < (group == 1 ? 5 : 1); key++)
+        for (uint32_t r = 0; r < run.workers; r++) {
+            bool in = group == 0 || (group == 1 && colour_of(r) == colour_of(rank) && key_of(r) == key) || (group == 2 && r % tp == rank % tp) ||
+                      (group == 3 && r / tp == rank / tp);
+            if (in) members[count++] = r;
+        }
+    return count;
+}
+
+static int64_t input_of(uint32_t rank, uint32_t step, uint32_t call, uint32_t i)
+{
+    return (int64_t)(mix(rank * 0x9e3779b97f4a7c15ull + step * 977 + call * 77 + i * 131071ull + run.seed) >> 8);
+}
+
+static int64_t sum_of(const uint32_t *members, uint32_t ranks, uint32_t step, uint32_t call, uint32_t i)
+{
+    int64_t sum = 0;
+    for (uint32_t r = 0; r < ranks; r++) sum += input_of(members[r], step, call, i);
+    return sum;
+}
+
+/* How many elements this rank gets, and the i-th of them. */
+static uint32_t results_of(const struct planned *call, uint32_t me, uint32_t ranks)
+{
+    switch (call->kind) {
+    case WEFT_CALL_BARRIER: return 0;
+    case WEFT_CALL_REDUCE: return me == call->root ? call->count : 0;
+    case WEFT_CALL_GATHER: return me == call->root ? call->count * ranks : 0;
+    case WEFT_CALL_ALL_GATHER:
+    case WEFT_CALL_ALL_TO_ALL: return call->count * ranks;
+    default: return call->count;
+    }
+}
+
+static int64_t result_of(const struct planned *call, const uint32_t *members, uint32_t me, uint32_t ranks, uint32_t step, uint32_t at, uint32_t i)
+{
+    uint32_t n = call->count;
+    switch (call->kind) {
+    case WEFT_CALL_BROADCAST: return input_of(members[call->root], step, at, i);
+    case WEFT_CALL_ALL_GATHER:
+    case WEFT_CALL_GATHER: return input_of(members[i / n], step, at, i % n);
+    case WEFT_CALL_SCATTER: return input_of(members[call->root], step, at, me * n + i);
+    case WEFT_CALL_ALL_TO_ALL: return input_of(members[i / n], step, at, me * n + i % n);
+    case WEFT_CALL_REDUCE_SCATTER: return sum_of(members, ranks, step, at, me * n + i);
+    default: return sum_of(members, ranks, step, at, i);
+    }
+}
+
+static void check_call(const struct worker *worker, uint32_t step, uint32_t at)
+{
+    const struct planned *call = &run.plan[step][at];
+    uint32_t members[WORKERS_MAX], ranks = members_of(call->group, worker->rank, members), me = 0;
+    while (members[me] != worker->rank) me++;
+    for (uint32_t i = 0; i < results_of(call, me, ranks); i++) {
+        int64_t right = result_of(call, members, me, ranks, step, at, i);
+        if (worker->out[at][i] == right) continue;
+        fail_seed("rank %u: step %u, call %u (kind %d, group %u): element %u is %lld, not %lld", worker->rank, step, at, call->kind, call->group, i,
+                  (long long)worker->out[at][i], (long long)right);
+        return;
+    }
+    run.goods++;
+}
+
+/* ---- a worker ---- */
+
+static enum weft_status make_groups(struct worker *worker)
+{
+    struct weft_mesh *mesh;
+    if (run.with[1]) WEFT_TRY(weft_split(worker->session, NULL, (int)colour_of(worker->rank), key_of(worker->rank), &worker->comms[1]));
+    if (!run.with[2] && !run.with[3]) return WEFT_OK;
+    const struct weft_axis axes[2] = {{"dp", run.dp}, {"tp", 0}};
+    WEFT_TRY(weft_mesh_create(worker->session, axes, 2, &mesh));
+    WEFT_TRY(weft_mesh_comm(mesh, "dp", &worker->comms[2]));
+    return weft_mesh_comm(mesh, "tp", &worker->comms[3]);
+}
+
+/* As planned; or otherwise, where this rank is the one that does. */
+static enum weft_status start_call(struct worker *worker, uint32_t step, uint32_t at)
+{
+    const struct planned *planned = &run.plan[step][at];
+    uint32_t members[WORKERS_MAX], ranks = members_of(planned->group, worker->rank, members);
+    struct weft_call call = {.size = sizeof call, .kind = planned->kind, .comm = worker->comms[planned->group], .in = worker->in[at], .out = worker->out[at],
+                             .count = planned->count, .dtype = WEFT_I64, .root = planned->root, .op = WEFT_SUM};
+    for (uint32_t i = 0; i < ranks * planned->count; i++) worker->in[at][i] = input_of(worker->rank, step, at, i);
+    memset(worker->out[at], 0x55, sizeof worker->out[at]);
+    if (planned->kind == WEFT_CALL_BROADCAST) memcpy(worker->out[at], worker->in[at], planned->count * 8);
+    if (run.differs && worker->rank == run.odd_rank && step == run.odd_step && at == run.odd_call) {
+        if (run.odd_how == 0) call.count--;
+        if (run.odd_how == 1) call.dtype = WEFT_I32;
+        if (run.odd_how == 2) call.root = (call.root + 1) % ranks;
+        if (run.odd_how == 3) call.kind = call.kind == WEFT_CALL_BARRIER ? WEFT_CALL_ALL_REDUCE : WEFT_CALL_BARRIER;
+    }
+    return weft_call_start(worker->session, &call, &worker->requests[at]);
+}
+
+/* The calls of a group in their order, those of different groups in any. */
+static enum weft_status start_calls(struct worker *worker, uint32_t step)
+{
+    bool started[CALLS_MAX] = {false};
+    for (uint32_t n = 0; n < run.calls; n++) {
+        uint32_t group = (uint32_t)roll(GROUPS), at = 0;
+        while (at < run.calls && (started[at] || run.plan[step][at].group != group)) at++;
+        if (at == run.calls)
+            for (at = 0; started[at];) at++;
+        started[at] = true;
+        enum weft_status status = start_call(worker, step, at);
+        if (status < 0) return status;
+        if (roll(4) == 0) sim_process_sleep(1 + roll(WEFT_MS(2)));
+    }
+    return WEFT_OK;
+}
+
+static float grad_of(uint32_t rank, uint32_t step, uint32_t i) { return (float)((int)(mix(rank * 31 + step * 7 + i + 1) % 2001) - 1000); }
+
+static void check_mean(const struct worker *worker, uint32_t step)
+{
+    for (uint32_t i = 0; i < PUSHED; i++) {
+        float sum = 0; /* whole numbers: exact */
+        for (uint32_t r = 0; r < run.workers; r++) sum += grad_of(r, step, i);
+        float mean = sum / (float)run.workers, off = worker->mean[i] - mean;
+        if (off > 1e-3f || off < -1e-3f || off != off) {
+            fail_seed("rank %u: step %u, element %u of the mean is %g, not %g", worker->rank, step, i, (double)worker->mean[i], (double)mean);
+            return;
+        }
+    }
+}
+
+static enum weft_status run_step(struct worker *worker, struct weft_tensor *tensor, uint32_t step)
+{
+    bool groups_first = run.shards > 0 && roll(2); /* without shards the tensor is one more call of all ranks, with its place among the others */
+    WEFT_TRY(weft_step_begin(worker->session, &(struct weft_step){.step = step + 1, .lr = 1, .weight = 1}));
+    memset(worker->requests, 0, sizeof worker->requests);
+    memset(&worker->pushed, 0, sizeof worker->pushed);
+    for (uint32_t i = 0; i < PUSHED; i++) worker->grad[i] = grad_of(worker->rank, step, i);
+    if (groups_first) WEFT_TRY(start_calls(worker, step));
+    enum weft_status status = weft_push_pull(tensor, worker->grad, worker->mean, &worker->pushed);
+    if (status >= 0 && !groups_first) status = start_calls(worker, step);
+    if (status < 0) return status;
+    for (uint32_t n = 0, first = (uint32_t)roll(run.calls); n < run.calls; n++) {
+        uint32_t at = (first + n) % run.calls;
+        WEFT_TRY(weft_wait(&worker->requests[at], 0));
+        check_call(worker, step, at);
+    }
+    WEFT_TRY(weft_wait(&worker->pushed, 0));
+    check_mean(worker, step);
+    return weft_step_end(worker->session);
+}
+
+static enum weft_status train(struct worker *worker)
+{
+    struct weft_tensor_options options;
+    struct weft_tensor *tensor;
+    weft_tensor_options_init(&options);
+    options.name = "pushed";
+    options.dim_count = 1;
+    options.dims[0] = PUSHED;
+    options.chunk_bytes = 1024; /* on several shards */
+    WEFT_TRY(weft_declare(worker->session, &options, &tensor));
+    WEFT_TRY(make_groups(worker));
+    for (uint32_t step = 0; step < run.steps; step++) {
+        enum weft_status status = run_step(worker, tensor, step);
+        if (status < 0) return status;
+        worker->steps++;
+    }
+    return WEFT_OK;
+}
+
+static void worker_main(void *context)
+{
+    struct worker *worker = context;
+    struct weft_options options;
+    char name[16];
+    weft_options_init(&options);
+    options.coordinator = "coordinator:4000";
+    options.job = "simulated";
+    options.deadline_ms = DEADLINE_NS / WEFT_MS(1);
+    snprintf(name, sizeof name, "h%u", worker->host);
+    setenv("WEFT_CLIENT_HOST", name, 1); /* read before the first wait */
+    worker->status = client_init(weft_sim_env(run.sim, worker->host), &options, &worker->session);
+    if (worker->status < 0) {
+        snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(NULL));
+    } else {
+        worker->rank = weft_rank(worker->session);
+        worker->named = true;
+        worker->status = train(worker);
+        if (worker->status < 0) snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(worker->session));
+        struct weft_session *session = worker->session;
+        worker->session = NULL;
+        weft_finalize(session);
+    }
+    worker->ending = worker->status < 0 ? FAILED : FINISHED;
+    look_whether_done();
+}
+
+static void shard_main(void *context)
+{
+    const uint32_t index = (uint32_t)(uintptr_t)context;
+    struct weftd_options options;
+    weftd_options_init(&options);
+    options.job = "simulated";
+    options.coordinator = "coordinator:4000";
+    options.index = (int)index;
+    options.workers = run.workers;
+    options.shards = run.shards;
+    options.engines = 1;
+    options.config = run.config;
+    (void)weftd_run(weft_sim_env(run.sim, FIRST + run.workers + index), &options);
+}
+
+/* ---- what is decided, and done to them ---- */
+
+static void choose_calls(void)
+{
+    static const enum weft_call_kind kinds[] = {WEFT_CALL_ALL_REDUCE, WEFT_CALL_REDUCE_SCATTER, WEFT_CALL_ALL_GATHER, WEFT_CALL_BROADCAST, WEFT_CALL_BARRIER,
+                                                WEFT_CALL_REDUCE, WEFT_CALL_GATHER, WEFT_CALL_SCATTER, WEFT_CALL_ALL_TO_ALL};
+    for (uint32_t step = 0; step < run.steps; step++)
+        for (uint32_t at = 0; at < run.calls; at++) {
+            struct planned *call = &run.plan[step][at];
+            do call->group = (uint32_t)roll(GROUPS);
+            while (!run.with[call->group]);
+            call->kind = kinds[roll(sizeof kinds / sizeof kinds[0])];
+            call->count = 2 + (uint32_t)roll(roll(2) ? 10 : COUNT_MAX - 2);
+            call->root = 0; /* groups of a split differ in size */
+        }
+}
+
+/* A rank may have its right result of these, and be gone, before another one's call is seen to differ. */
+static bool one_way(enum weft_call_kind kind)
+{
+    return kind == WEFT_CALL_BROADCAST || kind == WEFT_CALL_SCATTER || kind == WEFT_CALL_REDUCE || kind == WEFT_CALL_GATHER;
+}
+
+/* One rank is to call something else; only where that makes a difference. */
+static void choose_odd(void)
+{
+    uint32_t members[WORKERS_MAX];
+    run.odd_rank = (uint32_t)roll(run.workers);
+    run.odd_step = (uint32_t)roll(run.steps);
+    run.odd_call = (uint32_t)roll(run.calls);
+    run.odd_how = (uint32_t)roll(4);
+    const struct planned *call = &run.plan[run.odd_step][run.odd_call];
+    run.differs = members_of(call->group, run.odd_rank, members) > 1 && (run.odd_how != 2 || one_way(call->kind)) && (run.odd_how > 1 || call->kind != WEFT_CALL_BARRIER);
+}
+
+static void choose_job(uint64_t seed)
+{
+    run.seed = seed;
+    run.workers = 2 + (uint32_t)roll(WORKERS_MAX - 1);
+    run.shards = roll(2) ? 1 + (uint32_t)roll(SHARDS_MAX) : 0;
+    run.steps = 1 + (uint32_t)roll(STEPS_MAX);
+    run.calls = 1 + (uint32_t)roll(CALLS_MAX);
+    run.colours = 1 + (uint32_t)roll(3);
+    do run.dp = 1 + (uint32_t)roll(run.workers);
+    while (run.workers % run.dp);
+    run.with[0] = true;
+    run.with[1] = roll(2);
+    run.with[2] = run.with[3] = roll(2);
+    run.heartbeat_ns = WEFT_SECONDS(2 + roll(4));
+    choose_calls();
+    if (roll(3) == 0) choose_odd();
+}
+
+struct death {
+    struct weft_timer timer;
+    uint32_t host;
+    bool silent;
+};
+
+static void die(struct weft_timer *timer)
+{
+    const struct death *death = weft_container_of(timer, struct death, timer);
+    struct worker *worker = death->host < FIRST + run.workers ? &run.all[death->host - FIRST] : NULL;
+    if (worker && worker->ending != RUNS) return;
+    if (worker) worker->killed = true;
+    weft_sim_kill(run.sim, death->host);
+    sim_net_died(death->host, death->silent);
+    look_whether_done();
+}
+
+static void choose_death(struct weft_env *env, uint64_t at_ns)
+{
+    struct death *death = weft_alloc_zero(env, sizeof *death);
+    if (!death) return;
+    death->host = FIRST + (uint32_t)roll(run.workers + run.shards);
+    death->silent = roll(4) == 0;
+    run.suspects |= bit(death->host);
+    run.lost = true;
+    weft_timer_init(&death->timer, die);
+    weft_timer_start(run.hand, &death->timer, at_ns);
+}
+
+static uint64_t some_hosts(void)
+{
+    uint64_t mask = 0;
+    while (!mask)
+        for (uint32_t i = 0; i < run.workers + run.shards; i++)
+            if (roll(3) == 0) mask |= bit(FIRST + i);
+    return mask;
+}
+
+static void choose_fault(uint64_t at_ns)
+{
+    struct sim_fault fault = {.at_ns = at_ns};
+    const uint64_t everybody = bit(FIRST + run.workers + run.shards) - bit(COORDINATOR);
+    fault.lasts_ns = WEFT_MS(1) << roll(16);
+    fault.lasts_ns += roll(WEFT_MS(1));
+    switch (roll(5)) {
+    case 0: fault.stopped = roll(5) ? some_hosts() : bit(COORDINATOR); break;
+    case 1: fault.left = some_hosts(), fault.right = everybody & ~fault.left & ~bit(COORDINATOR); break;
+    case 2: fault.left = some_hosts(), fault.right = everybody & ~fault.left; break;
+    case 3: fault.left = some_hosts(), fault.right = bit(COORDINATOR); break;
+    case 4:
+        fault.left = some_hosts(), fault.right = everybody & ~fault.left & ~bit(COORDINATOR);
+        fault.lasts_ns = 1 + roll(WEFT_MS(20));
+        fault.times = 1 + (uint32_t)roll(30);
+        break;
+    }
+    if (!fault.stopped && fault.times == 0 && roll(5) == 0) fault.lasts_ns = WEFT_NEVER;
+    run.suspects |= fault.stopped | fault.left | fault.right;
+    run.lost |= fault.lasts_ns >= run.heartbeat_ns / 10 * 7;
+    sim_fault_add(run.sim, run.hand, &fault);
+}
+
+static void choose_faults(struct weft_env *env)
+{
+    uint64_t span_ns = WEFT_MS(1) << roll(7);
+    for (uint64_t n = roll(3); n > 0; n--) {
+        uint64_t at_ns = 1 + roll(span_ns);
+        if (roll(3) == 0) choose_death(env, at_ns);
+        else choose_fault(at_ns);
+    }
+}
+
+static bool start_coordinator(struct weft_env *env)
+{
+    struct weft_net *net;
+    struct weft_coordinator_server *server;
+    struct weft_coordinator_options options;
+    struct weft_error error = {0};
+    uint16_t port = 0;
+    weft_coordinator_options_init(&options);
+    options.job = "simulated";
+    options.workers = run.workers;
+    options.shards = run.shards;
+    options.heartbeat_ns = run.heartbeat_ns;
+    options.join_ns = WEFT_SECONDS(30);
+    enum weft_status status = weft_net_create(env, &net);
+    if (status == WEFT_OK) status = weft_coordinator_server_start(env, net, "127.0.0.1", 0, &options, &port, &server, &error);
+    if (status < 0 || port != 4000) fail_seed("no coordinator: %s", error.text);
+    return !run.why[0];
+}
+
+/* ---- how they ended ---- */
+
+static bool names_a_culprit(const char *text)
+{
+    char name[24];
+    for (uint32_t i = 0; i < run.workers; i++) {
+        snprintf(name, sizeof name, "(h%u, ", FIRST + i);
+        if (run.suspects >> (FIRST + i) & 1 && strstr(text, name)) return true;
+    }
+    for (uint32_t i = 0; i < run.shards; i++) {
+        snprintf(name, sizeof name, "shard %u", i);
+        if (run.suspects >> (FIRST + run.workers + i) & 1 && strstr(text, name)) return true;
+    }
+    if (strstr(text, "do not answer") && __builtin_popcountll(run.suspects) > 3) return true; /* by numbers */
+    return run.suspects & bit(COORDINATOR) && strstr(text, "coordinator");
+}
+
+static bool names_the_odd_one(const char *text)
+{
+    char name[16];
+    if (strstr(text, "was refused by shard") && strstr(text, "aborted by rank")) return true; /* a shard that passes it on has no room for all of it */
+    for (uint32_t i = 0; i < run.workers; i++) {
+        snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
+        if (run.all[i].named && run.all[i].rank == run.odd_rank && strstr(text, name)) return true;
+    }
+    return false;
+}
+
+static const char *what_is_wrong(const struct worker *worker)
+{
+    uint32_t members[WORKERS_MAX];
+    if (worker->ending == RUNS) return "did not end in 300 s of virtual time";
+    if (worker->ending == FINISHED) {
+        if (!run.differs) return NULL;
+        uint32_t ranks = members_of(run.plan[run.odd_step][run.odd_call].group, worker->rank, members);
+        for (uint32_t r = 0; r < ranks && !one_way(run.plan[run.odd_step][run.odd_call].kind); r++)
+            if (members[r] == run.odd_rank) return "was told nothing of a call that differed in its group";
+        return worker->steps == run.steps ? NULL : "ended well before its time";
+    }
+    if (run.differs && worker->status == WEFT_ERR_MISMATCH) return names_the_odd_one(worker->text) ? NULL : "does not name the rank that called something else";
+    if (!run.lost) return run.differs ? "was not told of a call that differed" : "ended though nothing was wrong for long";
+    /* To come in, or to declare, with somebody who did not: only the coordinator knows who. */
+    bool waited = worker->status == WEFT_ERR_DEADLINE && (!worker->named || strstr(worker->text, "declared tensor"));
+    if (waited || worker->status == WEFT_ERR_UNREACHABLE) return NULL;
+    if (!worker->named && strstr(worker->text, "is over")) return NULL;
+    return names_a_culprit(worker->text) ? NULL : "names nobody who died, was stopped or cut off";
+}
+
+static void check_ends(void)
+{
+    for (uint32_t i = 0; i < run.workers; i++) {
+        const struct worker *worker = &run.all[i];
+        char doing[80] = "";
+        const char *what = worker->killed ? NULL : what_is_wrong(worker);
+        if (worker->ending == RUNS) sim_process_describe(worker->host, doing, sizeof doing);
+        if (what) fail_seed("h%u %s: %s, rank %u, %llu steps: %s %s", worker->host, what, weft_status_name(worker->status), worker->rank,
+                            (unsigned long long)worker->steps, worker->text, doing);
+        run.mismatches += worker->ending == FAILED && worker->status == WEFT_ERR_MISMATCH;
+    }
+}
+
+/* ---- a seed ---- */
+
+static uint64_t net_random(uint64_t below) { return roll(below); }
+static void wake(uint32_t host) { weft_sim_wake(run.sim, host); }
+
+static bool start_all(struct weft_env *env)
+{
+    struct weft_sim_options options;
+    uint32_t hosts = FIRST + run.workers + run.shards;
+    weft_sim_options_init(&options);
+    options.seed = run.seed;
+    options.host_count = hosts;
+    options.latency_ns = 1000 + roll(20000);
+    options.jitter_ns = roll(10000);
+    options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
+    if (weft_sim_create(env, &options, &run.sim) < 0 || !(run.all = weft_alloc_zero(env, run.workers * sizeof *run.all))) return false;
+    sim_processes_begin(run.sim, hosts);
+    sim_net_begin(sim_process_host, wake, net_random, 1000 + roll(WEFT_MS(1) << roll(4)));
+    if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 || weft_sim_add(run.sim, HAND, run.hand) < 0) return false;
+    if (!start_coordinator(weft_sim_env(run.sim, COORDINATOR))) return false;
+    for (uint32_t i = 0; i < run.workers + run.shards; i++) {
+        if (i < run.workers) run.all[i].host = FIRST + i;
+        void *context = i < run.workers ? (void *)&run.all[i] : (void *)(uintptr_t)(i - run.workers);
+        if (sim_process_start(FIRST + i, roll(WEFT_MS(1)), i < run.workers ? worker_main : shard_main, context) < 0) return false;
+    }
+    return true;
+}
+
+static bool run_seed(struct weft_env *env, struct weft_config *config, uint64_t seed)
+{
+    seed_random(seed);
+    arena_reset();
+    memset(&run, 0, sizeof run);
+    run.config = config;
+    choose_job(seed);
+    if (!start_all(env)) return false;
+    choose_faults(weft_sim_env(run.sim, HAND));
+    weft_sim_run(run.sim, &run.done, WEFT_SECONDS(300));
+    check_ends();
+    for (uint32_t i = 0; i < run.workers; i++) /* of the dead, and of those that hang: they lie in the arena */
+        if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
+    return !run.why[0];
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seeds = 20, first = 1, goods = 0, mismatches = 0, served = 0, finished = 0, failed = 0, troubled = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
+        else {
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--verbose]\n", argv[0]);
+            return 2;
+        }
+    }
+    setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
+    setenv("WEFT_CLIENT_DEADLINE", "20s", 1); /* the shards', too */
+    setenv("WEFT_SERVER_RECEIVE_BYTES", "1MiB", 1);
+    struct weft_env env = *weft_env_system();
+    struct weft_config *config;
+    if (!arena_make(&env) || weft_config_load(weft_env_system(), &config, NULL) < 0) return fprintf(stderr, "no memory for the arena\n"), 1;
+    env.log = log_line;
+    if (verbose) env.log_level = WEFT_LOG_DEBUG;
+    for (uint64_t seed = first; seed < first + seeds; seed++) {
+        if (!run_seed(&env, config, seed)) {
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed);
+            return 1;
+        }
+        goods += run.goods, mismatches += run.mismatches, served += run.shards > 0, troubled += run.suspects != 0;
+        for (uint32_t i = 0; i < run.workers; i++) finished += run.all[i].ending == FINISHED, failed += run.all[i].ending == FAILED;
+    }
+    printf("%llu jobs, %llu with shards, %llu with deaths, stops or cuts: no hang, no wrong result; %llu calls good, %llu workers finished, %llu ended with the "
+           "culprit named, of them %llu by a call that differed\n", (unsigned long long)seeds, (unsigned long long)served, (unsigned long long)troubled,
+           (unsigned long long)goods, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)mismatches);
+    if (seeds >= 400 && (!goods || !mismatches || !served || !finished || !failed || !troubled)) return printf("something did not happen at all\n"), 1;
+    weft_config_free(config);
+    free(arena);
+    return 0;
+}
