@@ -399,25 +399,26 @@ class Bench(harness.JobTest):
 
         def contents():
             files = {}
-            for name in ("residual-0", "residual-1", "state-0", "weights-0"):
+            for name in ("latest", "residual-2-0", "residual-2-1", "state-2-0", "weights-2-0"):
                 with open(os.path.join(place, name), "rb") as file:
                     files[name] = file.read()
             return files
-        trains("nowhere", f"cannot make {place}/new-residual-")
+        trains("nowhere", f"cannot make {place}/residual-2-")
         os.mkdir(place)
         trains("first")
         first = contents()
-        os.symlink("/dev/full", os.path.join(place, "new-weights-0"))
-        trains("full", "new-weights-0: No space left on device")
+        os.symlink("/dev/full", os.path.join(place, "weights-4-0"))
+        trains("full", "weights-4-0: No space left on device")
         self.assertEqual(contents(), first)
-        os.unlink(os.path.join(place, "new-weights-0"))
-        for name, sentence in (("weights-0", "weights-0 has 100 of 8192 bytes"), ("state-0", "it is cut short"), ("residual-1", "residual_load of tensor")):
-            os.truncate(os.path.join(place, name), 100)
+        os.unlink(os.path.join(place, "weights-4-0"))
+        for name, sentence in (("weights-2-0", "files of step 2 in"), ("state-2-0", "it is cut short"), ("residual-2-1", "residual_load of tensor"),
+                               ("latest", "latest is damaged")):
+            os.truncate(os.path.join(place, name), len(first[name]) // 2)
             trains("cut-" + name, sentence)
             with open(os.path.join(place, name), "wb") as file:
                 file.write(first[name])
         trains("second")
-        self.assertNotEqual(contents(), first)
+        self.assertEqual(sorted(os.listdir(place)), ["latest", "residual-4-0", "residual-4-1", "state-4-0", "weights-4-0"])
 
 
 if __name__ == "__main__":
