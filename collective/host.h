@@ -40,7 +40,7 @@ enum {
     HOST_PLACE_BYTES = 16 << 10, /* of it at least, where a plan by messages needs no memory for so much */
     HOST_ROOM_BYTES = 2 * HOST_SHORT_BYTES,
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
-    HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader */
+    HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader, at least; host_setup.c */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,
@@ -136,6 +136,7 @@ struct host {
     bool maps_all;               /* no offer so far that could not be mapped */
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
     bool crowded;                /* more ranks than processors that they may run on */
+    size_t stream_copy_bytes;    /* vectors from this size on are copied past the caches */
     bool sleeping;
     uint32_t processor;          /* as the own segment says */
     struct {                     /* host_apart.c */

@@ -132,6 +132,15 @@ static enum weft_status segment_make(struct host *host)
     return WEFT_OK;
 }
 
+/* A copy's reader and the next operation find it in the last cache, unless it is longer than a quarter of that: several ranks, a source
+ * and a result, share it. Past the cache is faster from 8 MiB on with 32 MiB of it, slower up to 64 MiB with 480 (docs/performance.md). */
+static size_t stream_copy_bytes(void)
+{
+    const long cache_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: not known */
+    const size_t share = cache_bytes > 0 ? (size_t)cache_bytes / 4 : 0;
+    return share > HOST_STREAM_COPY_BYTES ? share : HOST_STREAM_COPY_BYTES;
+}
+
 enum weft_status host_create(struct weft_group *group)
 {
     if (!all_can_map(group)) return WEFT_OK;
@@ -149,6 +158,7 @@ enum weft_status host_create(struct weft_group *group)
     }
     host->state = HOST_ASKING;
     host->maps_all = host->copies_all = true;
+    host->stream_copy_bytes = stream_copy_bytes();
     group->host = host;
     control_send_all(&group->offer, group, COLL_MESSAGE_HOST, 0, WEFT_OK, &host->offer, sizeof host->offer);
     return WEFT_OK;

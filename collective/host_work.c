@@ -267,9 +267,9 @@ static enum weft_status copy_rank(const struct job *job, uint32_t rank, bool out
 }
 
 /* A part of a vector of (whole,) bytes. What does not stay in the cache anyway is not read before it is written. */
-static void copy_part(uint8_t *to, const uint8_t *from, size_t bytes, size_t whole)
+static void copy_part(const struct job *job, uint8_t *to, const uint8_t *from, size_t bytes, size_t whole)
 {
-    if (whole >= HOST_STREAM_COPY_BYTES) weft_copy_past_cache(to, from, bytes);
+    if (whole >= job->host->stream_copy_bytes) weft_copy_past_cache(to, from, bytes);
     else memcpy(to, from, bytes);
 }
 
@@ -285,7 +285,7 @@ static enum weft_status copy_to_all(const struct job *job, uint8_t *from, uint64
     for (size_t done = 0; done < bytes; done += PIECE) {
         size_t now = bytes - done < PIECE ? bytes - done : PIECE;
         for (uint32_t r = 0; r < job->coll->group->ranks; r++)
-            if (!peers[r].copied && peers[r].out + to + done != from + done) copy_part(peers[r].out + to + done, from + done, now, whole);
+            if (!peers[r].copied && peers[r].out + to + done != from + done) copy_part(job, peers[r].out + to + done, from + done, now, whole);
     }
     return WEFT_OK;
 }
@@ -300,7 +300,7 @@ static enum weft_status broadcast(const struct job *job, size_t at, size_t bytes
     for (uint32_t r = 0; r < job->coll->group->ranks; r++) {
         if (r == args->root) continue;
         if (peers[r].copied) WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + at, from, bytes));
-        else if (peers[r].out + at != from) copy_part(peers[r].out + at, from, bytes, args->count * job->coll->elem_bytes);
+        else if (peers[r].out + at != from) copy_part(job, peers[r].out + at, from, bytes, args->count * job->coll->elem_bytes);
     }
     return WEFT_OK;
 }
