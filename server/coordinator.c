@@ -164,6 +164,7 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
     }
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; the others go on", coordinator->job, text);
     coordinator_shrink_check(coordinator);
+    coordinator_roll_check(coordinator); /* of one that rested nobody waits for an answer now */
 }
 
 /* ---- connections, by rising id ---- */

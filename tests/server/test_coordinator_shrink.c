@@ -219,6 +219,29 @@ static void expect_joined(struct harness *h, uint64_t connection, uint32_t membe
     assert_non_null(strstr(message->joined->text, "out of data"));
 }
 
+/* Who rests is asked, too; when it is lost, the others stay as they are, and whoever asked hears of them. */
+static void all_live_but_who_rested(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = job(3, 1, c);
+    static const uint32_t two[] = {0, 1};
+    say_join(h, c[2], 4);
+    for (int i = 0; i < 3; i++) expect_joined(h, c[i], 2, 2);
+    for (int i = 0; i < 2; i++) say_shrink(h, c[i], 2, 4);
+    for (int i = 0; i < 3; i++) expect_shrunk(h, c[i], 2, 4, two, 2);
+    say_heartbeat(h, c[0], 1, 0);
+    for (int i = 0; i < 3; i++) expect_heartbeat(h, c[i], 1, 0);
+    for (int i = 0; i < 2; i++) say_heartbeat(h, c[i], 0, 1);
+    harness_expect_nothing(h, c[0]);
+    harness_close(h, c[2], "reset");
+    expect_lost(h, c[0], 2, 2);
+    expect_lost(h, c[1], 2, 2);
+    expect_heartbeat(h, c[0], 0, 1);
+    say_heartbeat(h, c[1], 1, 0); /* and the next roll is called */
+    for (int i = 0; i < 2; i++) expect_heartbeat(h, c[i], 2, 0);
+    harness_free(h);
+}
+
 /* Two of three rest; one of them is killed, which nobody needs to agree on; the last one joins, and all go on. */
 static void all_join(void **state)
 {
@@ -568,7 +591,7 @@ static void random_losses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_live), cmocka_unit_test(not_asked_elsewhere), cmocka_unit_test(one_after_the_other),
+        cmocka_unit_test(all_live), cmocka_unit_test(all_live_but_who_rested), cmocka_unit_test(not_asked_elsewhere), cmocka_unit_test(one_after_the_other),
         cmocka_unit_test(lost_while_they_agree),
         cmocka_unit_test(left_and_silent),
         cmocka_unit_test(not_due),
