@@ -135,19 +135,22 @@ static void verdict_overdue(struct weft_timer *timer)
 {
     struct client_engine *engine = weft_container_of(timer, struct client_engine, verdict_timer);
     struct weft_session *session = weft_container_of(engine, struct weft_session, engine);
-    char unheard[120] = "";
-    if (!engine->all_live)
-        snprintf(unheard, sizeof unheard, "; and no word about it from the coordinator at %.60s:%u", session->settings.host, session->settings.port);
-    client_fail(session, (enum weft_status)engine->suspicion.status, true, "%.350s%s", engine->suspicion.text, unheard);
+    char heard[120] = "";
+    if (engine->all_live) snprintf(heard, sizeof heard, "; all ranks answer the coordinator: the link between two of them is broken");
+    else if (engine->word_awaited)
+        snprintf(heard, sizeof heard, "; and no word about it from the coordinator at %.60s:%u", session->settings.host, session->settings.port);
+    client_fail(session, (enum weft_status)engine->suspicion.status, true, "%.350s%s", engine->suspicion.text, heard);
 }
 
-static void suspect(struct weft_session *session, uint64_t patience_ns, const char *format, va_list arguments)
+/* of_lost: of a loss, about which the coordinator has its word. */
+static void suspect(struct weft_session *session, bool of_lost, uint64_t patience_ns, const char *format, va_list arguments)
 {
     struct client_engine *engine = &session->engine;
     if (engine->failed || engine->suspicion.status < 0) return;
     vsnprintf(engine->suspicion.text, sizeof engine->suspicion.text, format, arguments);
     engine->suspicion.status = WEFT_ERR_PEER_LOST;
     engine->all_live = false;
+    engine->word_awaited = of_lost;
     if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, patience_ns)) < 0) verdict_overdue(&engine->verdict_timer);
 }
 
@@ -156,7 +159,7 @@ void client_engine_suspect(struct weft_session *session, const char *format, ...
     va_list arguments;
     va_start(arguments, format);
     const bool first = session->engine.suspicion.status == WEFT_OK;
-    suspect(session, session->elastic ? session->silence_ns : VERDICT_NS, format, arguments);
+    suspect(session, true, session->elastic ? session->silence_ns : VERDICT_NS, format, arguments);
     va_end(arguments);
     if (session->elastic && first && session->engine.suspicion.status < 0) client_control_ask_all(session);
 }
@@ -169,8 +172,6 @@ static void all_live_on_engine(struct weft_mail *mail)
     atomic_store(&engine->all_live_sent, false);
     if (engine->failed || engine->suspicion.status == WEFT_OK) return;
     engine->all_live = true;
-    const size_t used = strlen(engine->suspicion.text);
-    snprintf(engine->suspicion.text + used, sizeof engine->suspicion.text - used, "; all ranks answer the coordinator: the link between two of them is broken");
     if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, VERDICT_NS)) < 0) verdict_overdue(&engine->verdict_timer);
 }
 
@@ -186,7 +187,7 @@ static void miss_leaver(struct weft_session *session, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    suspect(session, VERDICT_NS, format, arguments);
+    suspect(session, false, VERDICT_NS, format, arguments);
     va_end(arguments);
 }
 

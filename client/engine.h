@@ -98,6 +98,7 @@ struct client_engine {
     struct weft_mail all_live_mail;     /* the net thread's, unless sent */
     _Atomic bool all_live_sent;
     bool all_live;                      /* the coordinator has said so since the suspicion */
+    bool word_awaited;                  /* the suspicion is of a loss; else a rank that left is missed, and the coordinator will say nothing */
     _Atomic bool leaving;               /* set before the fail letter: the session ends in order, nothing is open */
     struct client_question stats_question, describe_question, links_question, explain_question;
     enum weft_coll_kind explain_kind;

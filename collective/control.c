@@ -69,7 +69,7 @@ void control_send_all(struct broadcast *broadcast, struct weft_group *group, enu
                       enum weft_status status, const void *payload, size_t payload_bytes)
 {
     struct coll_header header = {.type = (uint8_t)type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank,
-                                 .status = status, .sequence = sequence};
+                                 .status = status, .sequence = sequence, .count = type == COLL_MESSAGE_FAIL && group->leaver_missed};
     if (!broadcast->busy && group->ranks > 1) broadcast_start(broadcast, group, &header, payload, payload_bytes);
 }
 
@@ -207,6 +207,7 @@ static void left(struct weft_group *group, struct control *control, uint64_t aft
 static void end_as_told(struct weft_group *group, enum weft_status status, const char *text)
 {
     bool known = status < 0 && status > -100;
+    if (group->fail_status == WEFT_OK) group->leaver_missed = group->told_leaver && status == WEFT_ERR_PEER_LOST;
     group_end(group, known ? status : WEFT_ERR_ABORTED, false, "%s", text[0] ? text : "another rank ended the group");
 }
 
@@ -226,14 +227,15 @@ static void told_text_received(struct weft_completion *completion, enum weft_sta
 }
 
 /* The first FAIL ends the group; its text follows the header. Consumes the arrival. */
-static void told_of_end(struct weft_group *group, struct weft_arrival *arrival, enum weft_status status, const uint8_t *tail, size_t tail_bytes)
+static void told_of_end(struct weft_group *group, struct weft_arrival *arrival, const struct coll_header *header, const uint8_t *tail, size_t tail_bytes)
 {
     if (group->told_status < 0) { /* another's text is on its way */
         weft_transport_discard(group->transport, arrival);
         return;
     }
     size_t bytes = arrival->payload_bytes;
-    group->told_status = status < 0 ? status : WEFT_ERR_ABORTED;
+    group->told_status = header->status < 0 ? (enum weft_status)header->status : WEFT_ERR_ABORTED;
+    group->told_leaver = header->count == 1;
     memset(group->told_text, 0, sizeof group->told_text);
     weft_completion_init(&group->told_completion, 1, told_text_received);
     if (bytes > 0 && bytes < sizeof group->told_text &&
@@ -261,7 +263,7 @@ void control_news(struct weft_group *group, struct weft_arrival *arrival)
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: ignored a message of endpoint %u that is none of this group and epoch",
                  group->group_id, arrival->peer_id);
     if (fits && header.type == COLL_MESSAGE_FAIL && group->fail_status == WEFT_OK && !group->closing) {
-        told_of_end(group, arrival, (enum weft_status)header.status, tail, tail_bytes);
+        told_of_end(group, arrival, &header, tail, tail_bytes);
         return;
     }
     weft_transport_discard(group->transport, arrival);

@@ -36,7 +36,7 @@
 #define COLL_HEADER_BYTES 80u
 enum coll_message_type {
     COLL_MESSAGE_DATA = 1,
-    COLL_MESSAGE_FAIL = 2,  /* status + text: the group has ended at the sender */
+    COLL_MESSAGE_FAIL = 2,  /* status + text: the group has ended at the sender; count 1: for want of a rank that had left in order */
     COLL_MESSAGE_ASK = 3,   /* "how far are you?": sequence in question */
     COLL_MESSAGE_ANSWER = 4,/* sequence in question, count = operations posted so far, root = whom it waits for there, lanes = its steps */
     COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations */
@@ -277,6 +277,7 @@ struct weft_group {
     struct weft_list news_link;
     uint32_t asked_first, asked_last; /* ranks that wait for an answer, by asked_next; GROUP_NOBODY */
     enum weft_status told_status;/* by another rank, whose text is still on its way */
+    bool told_leaver;            /* and had ended for want of a rank that left */
     struct weft_completion told_completion;
     char told_text[GROUP_TEXT_BYTES];
     struct broadcast fail, ask, leave, offer, vote;

@@ -321,6 +321,7 @@ static void leaves_at_once(struct crowd *crowd, struct weft_session *session, ui
     if (rank == 2) return;
     CROWD_OK(crowd, session, weft_barrier(session, &request));
     CROWD_REFUSED(crowd, session, weft_wait(&request, 0), WEFT_ERR_PEER_LOST, "left the group before");
+    CROWD_CHECK(crowd, session, !strstr(weft_error_text(session), "no word")); /* none was due */
 }
 
 static void test_leaves_at_once(void **state)
