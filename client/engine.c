@@ -178,8 +178,9 @@ static void all_live_on_engine(struct weft_mail *mail)
 void client_engine_all_live(struct weft_session *session)
 {
     struct client_engine *engine = &session->engine;
+    if (atomic_exchange(&engine->all_live_sent, true)) return; /* the letter is the engine's until it has run */
     engine->all_live_mail.fn = all_live_on_engine;
-    if (!atomic_exchange(&engine->all_live_sent, true)) weft_loop_post(engine->loop, &engine->all_live_mail);
+    weft_loop_post(engine->loop, &engine->all_live_mail);
 }
 
 static void miss_leaver(struct weft_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));

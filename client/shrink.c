@@ -68,7 +68,7 @@ static void rejoin_on_engine(struct weft_mail *mail)
     weft_loop_notify(engine->loop);
 }
 
-/* ---- the net thread ---- */
+/* ---- the net thread (and the caller's, at the end of a step that lets somebody in) ---- */
 
 void client_part(struct weft_session *session, uint32_t epoch, const char *text)
 {
@@ -84,8 +84,10 @@ void client_part(struct weft_session *session, uint32_t epoch, const char *text)
     pthread_mutex_unlock(&parting->lock);
     if (!newer) return;
     weft_log(session->env, WEFT_LOG_WARN, "client", "%s; the job goes on with other ranks", text);
-    parting->mail.fn = part_on_engine;
-    if (!atomic_exchange(&parting->mail_sent, true)) weft_loop_post(session->engine.loop, &parting->mail);
+    if (!atomic_exchange(&parting->mail_sent, true)) { /* else the letter is the engine's until it has run */
+        parting->mail.fn = part_on_engine;
+        weft_loop_post(session->engine.loop, &parting->mail);
+    }
     weft_loop_notify(session->engine.loop);
 }
 
