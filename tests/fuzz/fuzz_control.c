@@ -53,14 +53,14 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t room)
     Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
     Weft__Control__Chunk dense = WEFT__CONTROL__CHUNK__INIT, other = WEFT__CONTROL__CHUNK__INIT, *chunks[] = {&dense, &other};
     Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
-    switch (number % 11) {
+    switch (number % 12) {
     case 8:
         hello.wire_version = WEFT_WIRE_VERSION, hello.weft_version = hello.name = hello.host = hello.job = TEXT, hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
-        hello.wanted_index = -1, hello.pid = NUMBER, hello.nonce = BYTES("0123456789abcdef"), hello.endpoints = 2, hello.device = true;
+        hello.wanted_index = -1, hello.pid = NUMBER, hello.nonce = BYTES("0123456789abcdef"), hello.endpoints = 2, hello.device = hello.states = true;
         return PACK(HELLO, &hello);
     case 9:
         cost.pairs = cost.unknown = 6, cost.latency_ns = NUMBER, cost.incast_milli = 40, cost.ring = BYTES("abcdefgh\1\0\0\0ijklmnop\0\1\0\0");
-        go.epoch = 1, go.cost = &cost, go.committed = NUMBER, go.codec_steps = 12;
+        go.epoch = 1, go.cost = &cost, go.committed = NUMBER, go.codec_steps = 12, go.tensors = 3;
         return PACK(GO, &go);
     default:
         declare.name = declare.codec = declare.optimizer = TEXT, declare.dtype = WEFT_F32, declare.n_dims = 2, declare.dims = dims, declare.mode = 1;
@@ -84,9 +84,10 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     Weft__Control__Join join = WEFT__CONTROL__JOIN__INIT;
     Weft__Control__Joined joined = WEFT__CONTROL__JOINED__INIT;
     Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     member.role = WEFT__CONTROL__ROLE__ROLE_WORKER, member.name = member.host = TEXT, member.incarnation = NUMBER, member.device = true;
     member.n_addresses = 2, member.addresses = addresses;
-    switch (number % 11) {
+    switch (number % 12) {
     case 0: roster.epoch = 1, roster.n_members = 2, roster.members = members, roster.coordinator = TEXT; return PACK(ROSTER, &roster);
     case 1: lost.member = lost.index = 2, lost.text = TEXT, lost.epoch = 4; return PACK(MEMBER_LOST, &lost);
     case 2: leave.text = TEXT, leave.committed = NUMBER; return PACK(LEAVE, &leave);
@@ -98,6 +99,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     case 5: join.committed = NUMBER, join.codec_steps = 12; return PACK(JOIN, &join);
     case 6: joined.member = 2, joined.text = TEXT, joined.epoch = 4; return PACK(JOINED, &joined);
     case 7: grow.epoch = 4, grow.text = TEXT; return PACK(GROW, &grow);
+    case 11: heartbeat.time_ns = NUMBER, heartbeat.ask = (uint32_t)number, heartbeat.answer = 300; return PACK(HEARTBEAT, &heartbeat);
     default: return seed_of_start(number, out, room);
     }
 }

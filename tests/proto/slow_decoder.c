@@ -93,26 +93,27 @@ struct field {
 static const struct field challenge[] = {{1, "wire_version", U32}, {2, "nonce", BYTES}, {3, "weft_version", NAME}, {4, "auth_required", BOOL}, {0}};
 static const struct field hello[] = {{1, "wire_version", U32}, {2, "weft_version", NAME}, {3, "job", NAME}, {4, "role", ENUM}, {5, "name", NAME},
     {6, "wanted_index", S32}, {7, "host", NAME}, {8, "pid", U64}, {9, "proof", BYTES}, {10, "nonce", BYTES}, {11, "endpoints", U32},
-    {12, "device", BOOL}, {0}};
+    {12, "device", BOOL}, {13, "states", BOOL}, {0}};
 static const struct field welcome[] = {{1, "member", U32}, {2, "index", U32}, {3, "incarnation", U64}, {4, "transport_nonce", U64}, {5, "workers", U32},
     {6, "shards", U32}, {7, "endpoint_first", U32}, {8, "proof", BYTES}, {9, "job_id", U64}, {10, "heartbeat_ns", U64},
     {11, "workers_min", U32}, {0}};
 static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3, "index", U32}, {4, "name", NAME}, {5, "host", NAME},
     {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64},
-    {10, "device", BOOL}, {0}};
+    {10, "device", BOOL}, {11, "states", BOOL}, {0}};
 static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
 static const struct field link_cost[] = {{1, "pairs", U32}, {2, "unknown", U32}, {3, "latency_ns", U64}, {4, "bytes_per_second", U64},
                                           {5, "eager_bytes", U64}, {6, "inject_ns", U32}, {7, "sum_ps", U32}, {8, "pass_ps", U32}, {9, "incast_milli", U32},
                                           {10, "ring", BYTES}, {0}};
 static const struct field ready[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {0}};
-static const struct field go[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {3, "committed", U64}, {4, "codec_steps", U64}, {0}};
+static const struct field go[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {3, "committed", U64}, {4, "codec_steps", U64},
+    {5, "tensors", U32}, {0}};
 static const struct field declare[] = {{1, "ordinal", U32}, {2, "name", NAME}, {3, "dtype", U32}, {4, "dims", U64_REPEATED}, {5, "codec", NAME},
     {6, "optimizer", NAME}, {7, "mode", U32}, {8, "chunk_bytes", U64}, {0}};
 static const struct field chunk[] = {{1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {4, "candidate", U32}, {0}};
 static const struct field declared[] = {{1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
 static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
-static const struct field heartbeat[] = {{1, "time_ns", U64}, {0}};
+static const struct field heartbeat[] = {{1, "time_ns", U64}, {2, "ask", U32}, {3, "answer", U32}, {0}};
 static const struct field member_lost[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "role", ENUM}, {4, "index", U32}, {5, "epoch", U32}, {0}};
 static const struct field abort_[] = {{1, "status", S32}, {2, "text", TEXT}, {0}};
 static const struct field leave[] = {{1, "text", TEXT}, {2, "committed", U64}, {0}};

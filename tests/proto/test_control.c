@@ -49,20 +49,20 @@ struct samples {
 static const char *const readings[BODIES + 1] = {"",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  auth_required 1\n",
     "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, pid 41)\"\n  wanted_index -1\n"
-    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n",
+    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  states 1\n",
     "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  shards 1\n"
     "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
-    "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n"
+    "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n    states 1\n"
     "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n  coordinator \"shard 0 (h, pid 3)\"\n",
     "ready\n  epoch 1\n", "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second 12000000000\n"
     "    eager_bytes 8192\n    inject_ns 640\n    sum_ps 125\n    pass_ps 90\n    incast_milli 40\n"
-    "    ring 616263646566676801000000\n  committed 41\n  codec_steps 12\n",
+    "    ring 616263646566676801000000\n  committed 41\n  codec_steps 12\n  tensors 2\n",
     "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
-    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n",
+    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n",
     "abort\n  status -62\n  text \"shapes differ\"\n", "leave\n  text \"done\"\n  committed 41\n", "finished\n",
     "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n", "status_request\n", "status_reply\n  json 7b7d\n",
     "shrink\n  epoch 4\n  committed 41\n  codec_steps 12\n",
@@ -82,7 +82,7 @@ static void fill(struct samples *s)
     weft__control__hello__init(&s->hello);
     s->hello.wire_version = WEFT_WIRE_VERSION, s->hello.weft_version = (char *)"0.1.0", s->hello.job = (char *)"mnist";
     s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)", s->hello.wanted_index = -1;
-    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2, s->hello.device = 1;
+    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2, s->hello.device = 1, s->hello.states = 1;
     weft__control__welcome__init(&s->welcome);
     s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX, s->welcome.transport_nonce = 9;
     s->welcome.workers = 2, s->welcome.shards = 1, s->welcome.endpoint_first = 4, s->welcome.job_id = 300;
@@ -92,6 +92,7 @@ static void fill(struct samples *s)
     for (int i = 0; i < 2; i++) weft__control__member__init(&s->member[i]), s->members[i] = &s->member[i];
     s->member[0].role = WEFT__CONTROL__ROLE__ROLE_SHARD, s->member[0].name = (char *)"shard 0", s->member[0].host = (char *)"h";
     s->member[0].incarnation = 5, s->member[0].n_addresses = 2, s->member[0].addresses = s->addresses;
+    s->member[0].states = 1;
     s->member[1].member = 1, s->member[1].role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member[1].index = 1, s->member[1].pid = 7;
     s->member[1].name = (char *)"rank 1", s->member[1].endpoint_first = 2, s->member[1].n_addresses = 1, s->member[1].addresses = s->addresses;
     s->member[1].device = 1;
@@ -99,6 +100,7 @@ static void fill(struct samples *s)
     s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members, s->roster.coordinator = (char *)"shard 0 (h, pid 3)";
     weft__control__ready__init(&s->ready), s->ready.epoch = 1;
     weft__control__go__init(&s->go), s->go.epoch = 200, s->go.cost = &s->cost, s->go.committed = 41, s->go.codec_steps = 12;
+    s->go.tensors = 2;
     weft__control__link_cost__init(&s->cost);
     s->cost.pairs = 6, s->cost.unknown = 6, s->cost.latency_ns = 5000, s->cost.bytes_per_second = 12000000000ull;
     s->cost.eager_bytes = 8192, s->cost.inject_ns = 640, s->cost.sum_ps = 125, s->cost.pass_ps = 90, s->cost.incast_milli = 40;
@@ -112,7 +114,7 @@ static void fill(struct samples *s)
     weft__control__declared__init(&s->declared);
     s->declared.tensor = 3, s->declared.declare = &s->declare, s->declared.n_chunks = 2, s->declared.chunks = s->chunks;
     weft__control__declared_ok__init(&s->declared_ok), s->declared_ok.tensor = 3;
-    weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012;
+    weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012, s->heartbeat.ask = 1, s->heartbeat.answer = 300;
     weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2, s->member_lost.text = (char *)"rank 2 lost";
     s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2, s->member_lost.epoch = 4;
     weft__control__abort__init(&s->abort), s->abort.status = WEFT_ERR_MISMATCH, s->abort.text = (char *)"shapes differ";
