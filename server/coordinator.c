@@ -796,7 +796,7 @@ void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t paus
 /* It may only have been stopped, or cut off: when it wakes up it shall know why the others went on without it. */
 static void give_up(struct weft_coordinator *coordinator, struct coordinator_connection *connection, const char *silent)
 {
-    if (connection->member) {
+    if (connection->member && connection->member->state < MEMBER_LEFT) { /* who has left is only slow to close */
         char text[COORDINATOR_WHO_BYTES + 160];
         snprintf(text, sizeof text, "%s has been given up by the coordinator: it was %.100s; the job is over for it", connection->member->who, silent);
         coordinator_lose(coordinator, connection->member, silent);

@@ -196,6 +196,19 @@ static void lost_members(void **state)
     assert_int_equal(h->ended_count, 1);
     harness_free(h);
 
+    h = harness_create(2, 0, NULL); /* who has left, and does not close, is told nothing of that kind */
+    harness_run(h, c, 1);
+    harness_leave(h, c[0], "");
+    h->now_ns += WEFT_SECONDS(20);
+    harness_deliver(h, c[1], &message);
+    h->now_ns += WEFT_SECONDS(20);
+    weft_coordinator_tick(h->coordinator);
+    assert_true(h->connections[c[0]].closed_by_coordinator);
+    harness_expect_nothing(h, c[0]);
+    harness_expect_nothing(h, c[1]);
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+
     h = harness_create(2, 1, NULL);
     harness_run(h, c, 1);
     harness_leave(h, c[2], "terminated by SIGTERM");
