@@ -10,7 +10,7 @@
  * free loop like a plain object. weft_loop_post, _notify and _stop are for any thread.
  *
  * The loop knows pollables and timers only. Real time: a step polls all pollables, then due timers,
- * then mail; when nothing happened it spins a few microseconds, yields a bounded number of times, arms the
+ * then mail (a thread that waits reads the mail first); when nothing happened it spins a few microseconds, yields a bounded number of times, arms the
  * pollables and sleeps in epoll until a descriptor, a post or the next timer. Virtual time (the simulator): the
  * caller steps the loop until it answers 0 and then moves its clock to weft_loop_next_timer_ns(). */
 #ifndef WEFT_BASE_LOOP_H
@@ -85,7 +85,8 @@ void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable);
  * nobody steps the loop. Posting to a loop that is being freed is the caller's bug. */
 void weft_loop_post(struct weft_loop *loop, struct weft_mail *mail);
 /* As weft_loop_post, by a thread that is likely to wait for the letter's effect at once. While waiting threads drive
- * the loop now and then, this makes no system call; if then nobody waits, the runner finds the letter within 1 ms. */
+ * the loop now and then, this makes no system call; if then nobody waits, the runner finds the letter within 1 ms, or 4 ms after a series
+ * of waits that came one in 20 us or more often (base/look_period.h). */
 void weft_loop_post_lazy(struct weft_loop *loop, struct weft_mail *mail);
 
 /* One round, never blocks: pollables, due timers, mail. Returns pieces of work done. Not from inside
