@@ -70,6 +70,7 @@ static enum weft_status go_on(struct weft_session *session, uint32_t *last_out)
     session->step.number = shrunk->committed;
     if (status == WEFT_ERR_PEER_LOST) client_wait_for(session, parted_or_failed, session, until_ns); /* the coordinator will say so */
     if (client_parted(session)) status = client_shrink(session, session->step.number, NULL);
+    session->parting.grew = false; /* whoever came in with that: weft_join has ended, and its caller takes the parameters anyway */
     WEFT_TRY(client_usable(session));
     if (status < 0) {
         client_fail(session, status, true, "rank %u cannot go on after all have joined: %.300s", session->rank, session->parting.rejoin_error.text);

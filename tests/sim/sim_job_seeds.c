@@ -41,6 +41,7 @@ enum { WORKERS_MAX = 12, HOSTS = FIRST_WORKER + WORKERS_MAX, STEPS_MAX = 200, CO
 static const uint64_t found[] = {
     655,   /* who was given up was not told so, and took it for a loss of the coordinator */
     11339, /* a newcomer was told of a rank that was lost while it rested, in the membership that it had come in with, and parted from it */
+    54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same newcomer from its first step_begin */
 };
 
 /* ---- one seed ---- */
