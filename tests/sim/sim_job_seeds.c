@@ -41,6 +41,7 @@ enum { WORKERS_MAX = 12, HOSTS = FIRST_WORKER + WORKERS_MAX, STEPS_MAX = 200, CO
 static const uint64_t found[] = {
     655,   /* who was given up was not told so, and took it for a loss of the coordinator */
     11339, /* a newcomer was told of a rank that was lost while it rested, in the membership that it had come in with, and parted from it */
+    83483, /* who rested while the coordinator was stopped heard of the others' deadline from weft_join: as WEFT_ERR_ABORTED */
     54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same newcomer from its first step_begin */
 };
 
@@ -623,12 +624,12 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->late) return "learned of a loss that ended it more than a second later";
     if (worker->status == WEFT_ERR_PEER_LOST && run.cut[0] && names_the_link(worker->text)) return NULL;
     if (worker->status == WEFT_ERR_PEER_LOST && lost) return names_a_culprit(worker->text) ? NULL : "names nobody who died or was cut off";
+    bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins); /* weft_join says it so */
     bool asked = run.coordinator_killed || run.coordinator_apart || worker->apart;
-    if ((worker->status == WEFT_ERR_UNREACHABLE || worker->status == WEFT_ERR_DEADLINE) && asked) return NULL; /* who died in silence is late */
+    if ((worker->status == WEFT_ERR_UNREACHABLE || late) && asked) return NULL; /* who died in silence is late */
     bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && lost));
     if (worker->status == WEFT_ERR_DEADLINE && waited) return NULL; /* for one that died, or was away, before anybody knew of it */
     if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize")) return names_a_culprit(worker->text) ? NULL : "names nobody who gave up";
-    bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins); /* weft_join says it so */
     if (late && run.cut_long) return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
     return "ended with a status that nothing here explains";
 }
