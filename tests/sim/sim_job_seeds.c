@@ -596,6 +596,17 @@ static bool names_the_link(const char *text)
     return strstr(text, "the link between two of them is broken") && (strstr(text, names[0]) || strstr(text, names[1]));
 }
 
+/* Where those died who knew how far the job was, a newcomer may have rounds to run when the others are over: it misses one that has finished. */
+static bool misses_a_leaver(const char *text)
+{
+    char name[16];
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
+        snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
+        if (run.all[i].ending == FINISHED && strstr(text, name)) return strstr(text, "left the group before") != NULL;
+    }
+    return false;
+}
+
 /* Those that were not killed, given up or gone were enough to go on. */
 static bool could_go_on(void)
 {
@@ -618,6 +629,7 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->status == WEFT_ERR_ABORTED && run.aborter) {
         return strstr(worker->text, "the loss is not finite") ? NULL : "does not say why the job was aborted";
     }
+    if (worker->status == WEFT_ERR_PEER_LOST && worker->newcomer && lost && misses_a_leaver(worker->text)) return NULL;
     if (worker->status == WEFT_ERR_PEER_LOST && !worker->apart && could_go_on() && !run.cut[0]) return "ended by a loss, though enough were left to go on";
     if (worker->late) return "learned of a loss that ended it more than a second later";
     if (worker->status == WEFT_ERR_PEER_LOST && run.cut[0] && names_the_link(worker->text)) return NULL;
