@@ -232,6 +232,7 @@ bool host_may_announce(struct host *host, bool leads, size_t bytes); /* the next
 /* These two: or host->seen has not called operation ahead.awaited, or otherwise. */
 bool host_settle(struct host *host, uint64_t below);    /* all operations below are settled */
 bool host_followed(struct host *host, uint64_t number); /* and all have called the one before it: it may be announced, however long it is */
+bool host_waits_for_word(const struct host *host);      /* ahead.awaited was cancelled here: host->seen is not over with what is below it */
 void host_all_came(struct host *host, uint64_t number); /* all ranks have announced it */
 void host_root_came(struct host *host, uint64_t number); /* its root has, of a broadcast */
 void host_over(struct host *host, uint64_t number);     /* it is over here, and settled if all before it are */

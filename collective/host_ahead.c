@@ -18,7 +18,10 @@
  * behind with their words, and lines there are HOST_LINES. So the words are looked at seldom: who has seen an announcement knows how far its
  * writer was over with what was before. (A root leaves one line free, so that a receiver who has seen its line may use the next.)
  *
- * Who sleeps until others have called is woken by their announcement, as always; their words wake nobody, and need not. */
+ * Who sleeps until others have called is woken by their announcement, as always; their words wake nobody, and need not.
+ *
+ * An operation that was cancelled before it was announced has no line here, and needs none of the others: it is settled with what is before
+ * it. Its word is then all that others hear of it, and wakes them. */
 #include "collective/host.h"
 
 enum {
@@ -92,11 +95,30 @@ static bool all_called(struct host *host, uint64_t number)
     return true;
 }
 
+/* Else it was cancelled before. The lines of what is not settled stand. */
+static bool announced(const struct host *host, uint64_t number) { return host_has_come(host, host->group->rank, number); }
+
+/* All others are over with what is below. Else host->seen is not. */
+static bool all_over(struct host *host, uint64_t below)
+{
+    host->ahead.awaited = below;
+    for (uint32_t rank = 0; rank < host->group->ranks; rank++) {
+        if (rank == host->group->rank || !host_looks_at_us(&host->peers[rank], below)) continue;
+        host->seen = rank;
+        return false;
+    }
+    raise(&host->ahead.followed, below);
+    raise(&host->ahead.passed, below);
+    return true;
+}
+
 bool host_settle(struct host *host, uint64_t below)
 {
     while (host->ahead.settled < below) {
-        if (!all_called(host, host->ahead.settled)) return false;
+        bool called = announced(host, host->ahead.settled);
+        if (called && !all_called(host, host->ahead.settled)) return false;
         settle(host, host->ahead.settled + 1);
+        if (!called) host_announced(host);
     }
     return true;
 }
@@ -105,10 +127,13 @@ bool host_followed(struct host *host, uint64_t number)
 {
     if (!host_settle(host, number)) return false;
     if (number == 0 || host->ahead.passed + 1 >= number) return true;
+    if (!announced(host, number - 1)) return all_over(host, number - 1);
     if (!all_called(host, number - 1)) return false; /* other receivers of a broadcast */
     host_all_came(host, number - 1);
     return true;
 }
+
+bool host_waits_for_word(const struct host *host) { return !announced(host, host->ahead.awaited); }
 
 /* A room has places for two operations. */
 static bool room_is_free(const struct host *host, size_t bytes) { return !host_needs_room(bytes) || host->next <= host->ahead.passed + 1; }

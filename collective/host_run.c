@@ -374,6 +374,10 @@ static bool catch_up(struct host *host, struct weft_coll *coll)
 {
     if (announces(host, coll)) return true;
     uint64_t number = host->ahead.awaited;
+    if (host_waits_for_word(host)) {
+        waits_for(host, host->seen, false);
+        return false;
+    }
     struct coll_header own = header_of(coll, coll->group->rank, host_post_of(host->segment, number));
     if (host_has_come(host, host->seen, number)) {
         struct coll_header theirs = header_of(coll, host->seen, host_post_of(host->peers[host->seen].segment, number));
@@ -467,11 +471,13 @@ static int host_progress(struct weft_pollable *pollable, int budget)
     }
 }
 
-/* The rank that host->seen names has still not called what it is awaited for, by either way. */
+/* The rank that host->seen names has still not called what it is awaited for, by either way, nor said that it is over. */
 static bool has_not_followed(const struct host *host)
 {
     uint64_t number = host->ahead.awaited;
-    return !host_has_come(host, host->seen, number) && !host_called_otherwise(host, host->seen, host_post_of(host->segment, number)->sequence);
+    const struct host_peer *peer = &host->peers[host->seen];
+    if (host_waits_for_word(host)) return host_looks_at_us(peer, number);
+    return host_looks_at_us(peer, number + 1) && !host_has_come(host, host->seen, number) && !host_called_otherwise(host, host->seen, host_post_of(host->segment, number)->sequence);
 }
 
 static enum weft_status host_arm(struct weft_pollable *pollable)

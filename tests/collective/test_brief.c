@@ -327,6 +327,37 @@ static void ahead_and_gone(void **state)
     close_group();
 }
 
+/* An operation that waits for those it was ahead of is cancelled, unannounced: the group goes on. */
+static void ahead_and_cancelled(void **state)
+{
+    for (uint32_t waits = 0; waits < 2; waits++) {
+        open_group(3, 0);
+        uint32_t count = broadcast_while_it_goes(3);
+        for (uint32_t i = 0; i < 3; i++) {
+            uint32_t r = waits ? i : 2 - i; /* the others' are announced, or not yet either */
+            struct weft_coll_args args = sum_of(r, 3);
+            struct weft_coll *coll;
+            for (uint32_t b = 0; b < count && r > 0; b++) {
+                struct weft_coll_args others = from_root(r, 0);
+                assert_int_equal(start(r, &others), WEFT_OK);
+            }
+            outcomes[r] = (struct outcome){0};
+            assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], &coll, NULL), WEFT_IN_PROGRESS);
+            weft_coll_cancel(coll);
+            while (!outcomes[r].ended) weft_loop_step(hosted.loops[r]);
+            assert_int_equal(outcomes[r].status, WEFT_ERR_CANCELLED);
+        }
+        for (uint64_t length = 2; length <= 2000; length *= 10)
+            for (uint32_t r = 0; r < 3; r++) {
+                struct weft_coll_args args = sum_of(r, length);
+                post_ordinary(r, &args);
+                if (r == 2) assert_true(run_all(RANKS_MAX));
+            }
+        for (uint32_t r = 0; r < 3; r++) assert_int_equal(outcomes[r].status, WEFT_OK);
+        close_group();
+    }
+}
+
 /* It waits for all that it was ahead of, and names who is late. */
 static void ahead_of_a_late_rank(void **state)
 {
@@ -405,7 +436,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed), cmocka_unit_test(early_and_late), cmocka_unit_test(others_are_declined), cmocka_unit_test(mismatch),
-        cmocka_unit_test(ahead), cmocka_unit_test(ahead_and_gone), cmocka_unit_test(ahead_of_a_late_rank), cmocka_unit_test(ahead_of_another_call),
+        cmocka_unit_test(ahead), cmocka_unit_test(ahead_and_gone), cmocka_unit_test(ahead_and_cancelled), cmocka_unit_test(ahead_of_a_late_rank), cmocka_unit_test(ahead_of_another_call),
         cmocka_unit_test(late_rank), cmocka_unit_test(group_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

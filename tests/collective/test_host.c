@@ -565,7 +565,39 @@ static void cancelled_once(void)
     failures_close();
 }
 
-static void cancelled(void **state) { in_both_rooms(cancelled_once); }
+/* Behind another one, too: nobody has heard of it yet, and nobody waits for it. */
+static void cancelled_behind_another(void)
+{
+    enum { POSTED = 12 };
+    failures_open(2);
+    for (int kept = 0; kept < 2; kept++) {
+        struct weft_coll *colls[2][POSTED];
+        struct outcome ends[2][POSTED];
+        pending = 2 * POSTED;
+        all_done = false;
+        for (uint32_t r = 0; r < 2; r++)
+            for (int i = 0; i < POSTED; i++) {
+                colls[r][i] = post_one(r, i % 2 ? 5000 : 3, WEFT_SUM, 0);
+                colls[r][i]->context = &ends[r][i];
+                ends[r][i] = (struct outcome){.pending = &pending, .all_done = &all_done};
+            }
+        for (uint32_t r = 0; r < 2; r++)
+            for (int i = kept; i < POSTED; i++) weft_coll_cancel(colls[r][i]);
+        assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+        for (uint32_t r = 0; r < 2; r++)
+            for (int i = 0; i < POSTED; i++) assert_int_equal(ends[r][i].status, i < kept ? WEFT_OK : WEFT_ERR_CANCELLED);
+        run_barrier(WEFT_PLAN_ONE_HOST); /* the group goes on */
+    }
+    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 2, .count = 5003, .seed = 3};
+    run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
+    failures_close();
+}
+
+static void cancelled(void **state)
+{
+    in_both_rooms(cancelled_once);
+    in_both_rooms(cancelled_behind_another);
+}
 
 /* A rank leaves after its last operation, while others have not looked at its announcement yet; then one more call. */
 static void left_early(void **state)
