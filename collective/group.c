@@ -145,7 +145,10 @@ static void timer_fired(struct weft_timer *timer)
     uint64_t next_ns = WEFT_NEVER;
     if (!group->closing && group->active_count > 0) {
         next_ns = now_ns + GROUP_TICK_NS;
-        if (now_ns >= group->recorded_ns + GROUP_TICK_NS) weft_group_record(group);
+        if (now_ns >= group->recorded_ns + GROUP_TICK_NS) {
+            weft_group_record(group);
+            if (group->fail_status == WEFT_OK) host_look_behind(group);
+        }
         if (group->fail_status == WEFT_OK) {
             uint64_t look_ns = deadline_check(group, now_ns);
             if (look_ns < next_ns) next_ns = look_ns;

@@ -248,6 +248,7 @@ bool host_apart_move(const cpu_set_t *allowed, const cpu_set_t *free);
 bool host_takes(const struct weft_group *group, const struct weft_coll_args *args);
 bool host_begins_at_once(const struct host *host); /* an operation launched now waits for nothing before it */
 void host_launch(struct weft_coll *coll);
+void host_look_behind(struct weft_group *group); /* seldom, while operations go by messages, which wait for nothing that was called in memory */
 void host_decide(struct host *host); /* the vote is over: operations that wait for it go their way */
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
 bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);

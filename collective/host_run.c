@@ -369,15 +369,10 @@ static bool look_elsewhere(struct host *host, struct weft_coll *coll, const stru
     return true;
 }
 
-/* Wait for the rank that has not called what this one was over with before, or find that it called otherwise. */
-static bool catch_up(struct host *host, struct weft_coll *coll)
+/* The rank that host->seen names has not called what this one was over with before: has it called otherwise? */
+static bool look_behind(struct host *host, struct weft_coll *coll)
 {
-    if (announces(host, coll)) return true;
     uint64_t number = host->ahead.awaited;
-    if (host_waits_for_word(host)) {
-        waits_for(host, host->seen, false);
-        return false;
-    }
     struct coll_header own = header_of(coll, coll->group->rank, host_post_of(host->segment, number));
     if (host_has_come(host, host->seen, number)) {
         struct coll_header theirs = header_of(coll, host->seen, host_post_of(host->peers[host->seen].segment, number));
@@ -385,9 +380,25 @@ static bool catch_up(struct host *host, struct weft_coll *coll)
         if (what) coll_mismatch(coll, &own, host->seen, &theirs, what);
         return true; /* or it has come this moment */
     }
-    if (look_elsewhere(host, coll, &own, host->seen)) return true;
+    own.plan = WEFT_PLAN_ONE_HOST;
+    own.cuts = 0; /* it was a broadcast */
+    return look_elsewhere(host, coll, &own, host->seen);
+}
+
+/* Wait for it. */
+static bool catch_up(struct host *host, struct weft_coll *coll)
+{
+    if (announces(host, coll)) return true;
+    if (!host_waits_for_word(host) && look_behind(host, coll)) return true;
     waits_for(host, host->seen, false);
     return false;
+}
+
+void host_look_behind(struct weft_group *group)
+{
+    struct host *host = group->host;
+    if (!host || host->state != HOST_ON || !weft_list_empty(&host->queue) || host_settle(host, host->next)) return;
+    (void)look_behind(host, weft_list_first(&group->active, struct weft_coll, link));
 }
 
 /* How many ranks from 0 on have done what the phase waits for. */
