@@ -149,13 +149,6 @@ static float tree_sum(const struct step_record *record, uint32_t a, uint32_t b, 
     return tree_sum(record, a, a + half, step, i) + tree_sum(record, a + half, b, step, i);
 }
 
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
-{
-    const uint8_t *at = data;
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3ull;
-    return hash;
-}
-
 struct buffers {
     float in_place[COUNT_MAX], grad[COUNT_MAX], mean[COUNT_MAX], coded[COUNT_MAX];
     int64_t whole[8], whole_out[8];
@@ -166,10 +159,10 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, 
 {
     struct step_record mine = {.members = ranks};
     memcpy(mine.born, b->born, ranks * sizeof *b->born);
-    uint64_t hash = hash_bytes(1, mine.born, sizeof mine.born);
-    hash = hash_bytes(hash, b->in_place, run.count * sizeof(float));
-    hash = hash_bytes(hash, b->mean, run.count * sizeof(float));
-    worker->bits[step] = hash_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
+    uint64_t hash = weft_fnv_bytes(1, mine.born, sizeof mine.born);
+    hash = weft_fnv_bytes(hash, b->in_place, run.count * sizeof(float));
+    hash = weft_fnv_bytes(hash, b->mean, run.count * sizeof(float));
+    worker->bits[step] = weft_fnv_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
     worker->last = step;
     double weights = 0;
     bool within = false;
