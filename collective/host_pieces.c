@@ -22,24 +22,25 @@ static struct host_range piece_of(const uint64_t *cuts, uint64_t count, uint32_t
     return cuts ? (struct host_range){cuts[rank], cuts[rank + 1] - cuts[rank]} : (struct host_range){count * rank, count};
 }
 
-struct host_range host_piece_sent(const struct weft_coll *coll, uint32_t rank)
+/* What this rank has for rank `rank`, or of it, in a vector cut so. at_root: the kind whose root has a piece for each rank there; the others have one. */
+static struct host_range piece_with(const struct weft_coll *coll, enum weft_coll_kind at_root, const uint64_t *cuts, uint32_t rank)
 {
     uint32_t own = coll->group->rank, root = coll->args.root;
-    struct host_range none = {0, 0}, piece = piece_of(coll->cursor.args.cut_in, coll->args.count, rank);
+    struct host_range none = {0, 0}, piece = piece_of(cuts, coll->args.count, rank);
     if (coll->args.kind == WEFT_COLL_ALL_TO_ALL) return piece;
-    if (coll->args.kind == WEFT_COLL_SCATTER) return own == root ? piece : none;
+    if (coll->args.kind == at_root) return own == root ? piece : none;
     if (rank != root) return none;
-    return (struct host_range){0, piece_of(coll->cursor.args.cut_in, coll->args.count, own).count};
+    return (struct host_range){0, piece_of(cuts, coll->args.count, own).count};
+}
+
+struct host_range host_piece_sent(const struct weft_coll *coll, uint32_t rank)
+{
+    return piece_with(coll, WEFT_COLL_SCATTER, coll->cursor.args.cut_in, rank);
 }
 
 struct host_range host_piece_got(const struct weft_coll *coll, uint32_t rank)
 {
-    uint32_t own = coll->group->rank, root = coll->args.root;
-    struct host_range none = {0, 0}, piece = piece_of(coll->cursor.args.cut_out, coll->args.count, rank);
-    if (coll->args.kind == WEFT_COLL_ALL_TO_ALL) return piece;
-    if (coll->args.kind == WEFT_COLL_GATHER) return own == root ? piece : none;
-    if (rank != root) return none;
-    return (struct host_range){0, piece_of(coll->cursor.args.cut_out, coll->args.count, own).count};
+    return piece_with(coll, WEFT_COLL_GATHER, coll->cursor.args.cut_out, rank);
 }
 
 bool host_keeps_piece(const struct weft_coll *coll)
