@@ -177,9 +177,13 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
 {
     struct agreement agreement = {.session = session, .epoch = atomic_load(&session->parting.epoch)};
     WEFT_TRY(say_shrink(session, agreement.epoch, committed));
-    if (client_wait_for(session, agreed_or_worse, &agreement, until_ns) < 0)
-        client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: after a loss not all other ranks have come to agree how to go on within %.1f s",
-                    session->rank, (double)session->settings.deadline_ns / 1e9);
+    if (client_wait_for(session, agreed_or_worse, &agreement, until_ns) < 0) {
+        char whom[320];
+        client_control_whom(session, whom, sizeof whom);
+        if (!agreed_or_worse(&agreement)) /* they have meanwhile */
+            client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: after a loss not all other ranks have come to agree how to go on within %.1f s: %s",
+                        session->rank, (double)session->settings.deadline_ns / 1e9, whom);
+    }
     WEFT_TRY(client_usable(session));
     if (!agreed(session, agreement.epoch)) return WEFT_ERR_AGAIN;
     enum weft_status status = client_rejoin(session, until_ns);

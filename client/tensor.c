@@ -151,9 +151,11 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
     enum weft_status status =
         client_wait_for(session, declared_or_failed, session, client_deadline(session, session->settings.deadline_ns));
     if (status < 0) {
-        client_fail(session, WEFT_ERR_DEADLINE, true,
-                    "rank %u declared tensor '%s' and waited %.1f s for the other workers to declare it and the shards to take it",
-                    session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9);
+        char whom[320];
+        client_control_whom(session, whom, sizeof whom);
+        if (!declared_or_failed(session)) /* it has come meanwhile */
+            client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u declared tensor '%.60s' and waited %.1f s: %s; all ranks declare the same tensors in the same order",
+                        session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9, whom);
     }
     if (!declared(session) && answer_lost(session)) { /* what was agreed before the loss holds */
         char text[sizeof session->parting.text];

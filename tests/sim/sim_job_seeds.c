@@ -631,7 +631,8 @@ static const char *what_is_wrong(const struct worker *worker)
     bool asked = run.coordinator_killed || run.coordinator_apart || worker->apart;
     if ((worker->status == WEFT_ERR_UNREACHABLE || late) && asked) return NULL; /* who died in silence is late */
     bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && lost));
-    if (worker->status == WEFT_ERR_DEADLINE && waited) return NULL; /* for one that died, or was away, before anybody knew of it */
+    if (worker->status == WEFT_ERR_DEADLINE && waited) /* for one that died, or was away, before anybody knew of it */
+        return names_a_culprit(worker->text) || strstr(worker->text, "not joined") ? NULL : "names nobody whom it waited for";
     if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize")) return names_a_culprit(worker->text) ? NULL : "names nobody who gave up";
     if (late && run.cut_long) return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
     return "ended with a status that nothing here explains";
