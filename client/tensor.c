@@ -14,7 +14,20 @@
 
 void weft_tensor_options_init(struct weft_tensor_options *options)
 {
-    *options = (struct weft_tensor_options){.size = sizeof *options, .dtype = WEFT_F32, .chunk_bytes = 4u << 20};
+    *options = (struct weft_tensor_options){.size = sizeof *options, .dtype = WEFT_F32};
+}
+
+/* Where the caller leaves it to us. A shard answers a chunk when all workers have sent it, so a worker receives while it sends only as far as a
+ * tensor has several chunks, and a tensor that is one chunk keeps one shard's link busy and no other's. Below 256 KiB the messages
+ * themselves begin to cost (docs/performance.md). Very long tensors have longer chunks, so that their number stays bounded. */
+#define CHUNK_BYTES (256u << 10)
+#define CHUNKS_BY_DEFAULT 16384u
+static uint64_t cut_size(const struct weft_tensor_options *options, uint64_t bytes)
+{
+    if (options->chunk_bytes != 0) return options->chunk_bytes;
+    uint64_t cut = CHUNK_BYTES;
+    while (bytes / cut >= CHUNKS_BY_DEFAULT) cut *= 2;
+    return cut;
 }
 
 /* ---- checks of what the caller asks ---- */
@@ -88,8 +101,8 @@ static enum weft_status check_options(struct weft_session *session, const struct
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version", options->name,
                             weft_dtype_name(tensor->dtype));
-    if (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES)
-        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': chunk_bytes is %llu; it must be %u to %llu", options->name,
+    if (options->chunk_bytes != 0 && (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES))
+        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': chunk_bytes is %llu; it must be %u to %llu, or 0", options->name,
                             (unsigned long long)options->chunk_bytes, WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
     tensor->draws = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
@@ -110,7 +123,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.codec = (char *)codec_text(options, tensor);
     declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
     declare.mode = tensor->mode;
-    declare.chunk_bytes = options->chunk_bytes;
+    declare.chunk_bytes = cut_size(options, tensor->bytes);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
