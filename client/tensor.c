@@ -401,21 +401,35 @@ void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t o
              (unsigned long long)tensor->op.step);
 }
 
-void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+/* The coordinator may say it better in a moment. */
+static void fail(struct weft_tensor *tensor, enum weft_status status, bool said_better, const char *format, va_list arguments)
 {
     struct weft_session *session = tensor->session;
     char name[192], text[280];
-    va_list arguments;
     if (tensor->op.status == WEFT_OK) tensor->op.status = status;
     if (session->engine.failed) return; /* a consequence */
-    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     client_tensor_op_name(tensor, name, sizeof name);
-    if (status == WEFT_ERR_PEER_LOST)
-        client_engine_suspect(session, "%s %s", name, text);
+    if (said_better)
+        client_engine_suspect(session, status, "%s %s", name, text);
     else
         client_fail(session, status, true, "%s %s", name, text);
+}
+
+void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail(tensor, status, status == WEFT_ERR_PEER_LOST, format, arguments);
+    va_end(arguments);
+}
+
+void client_tensor_fail_later(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail(tensor, status, true, format, arguments);
+    va_end(arguments);
 }
 
 void client_tensor_failed(struct weft_tensor *tensor)
