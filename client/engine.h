@@ -92,7 +92,8 @@ struct client_engine {
     bool parted;                        /* failed for the time being: ranks are lost, the others agree to go on (shrink.c) */
     uint32_t parted_epoch;
     char parted_text[480];
-    uint64_t encode_ns, requests_done, left_bytes; /* left_bytes: moved in memory by groups that are gone */
+    uint64_t encode_ns, requests_done;
+    struct weft_moved left;             /* in memory, by groups that are gone */
 
     struct weft_mail fail_mail;
     struct weft_mail all_live_mail;     /* the net thread's, unless sent */

@@ -54,7 +54,7 @@ static void rejoin_on_engine(struct weft_mail *mail)
         if (status == WEFT_OK) status = client_engine_create_group(session, &parting->rejoin_error);
         if (status == WEFT_OK) { /* the old ones go after the new one has come: what its other ranks have sent waits only while there is any */
             client_comms_leave(session);
-            if (before) engine->left_bytes += weft_group_moved_bytes(before);
+            if (before) weft_group_add_moved(before, &engine->left);
             weft_group_free(before);
             weft_group_set_cost(engine->group, &session->cost);
         }

@@ -9,6 +9,7 @@
  *   host_stage.c   the same through memory in between, where buffers are not mapped
  *   host_apart.c   ranks that share a processor part
  *   host_brief.c   a short one that is announced and over within the call, where the others come at once
+ *   host_pair.c    sends and recvs of two ranks
  *   host_ahead.c   who broadcasts goes ahead of the others, by a few operations; what they called is seen later
  *
  * One pass instead of messages. Every rank announces its call and its buffers in its own segment. Once all have come, rank i
@@ -77,6 +78,7 @@ struct host_segment {
     _Atomic uint64_t over;                  /* salt + number of operations, from the first on, for which peers' segments are not looked at any more */
     _Alignas(64) _Atomic uint64_t closed;   /* operations with a number below are over here: keep out of my buffers */
     _Atomic uint64_t calls_at;              /* salt + offset + 1 of a struct host_calls; no such offset: none yet */
+    _Atomic uint64_t pairs_at;              /* likewise of a table of host_pair.c */
     _Alignas(64) _Atomic uint64_t done[HOST_ACTIONS]; /* salt + (number + 1) * HOST_ROUNDS_MAX + rounds */
     struct host_post posts[HOST_LINES];     /* operation n is announced in n % HOST_LINES */
     uint64_t processors[HOST_PROCESSORS / 64]; /* a bit for each that this rank may run on; written before the offer */
@@ -146,6 +148,7 @@ struct host {
     struct host_segment *segment; /* own; in memory that the peers map */
     uint64_t salt;
     struct host_calls *calls;    /* own, as the segment; NULL: none yet */
+    struct host_pairs *pairs;    /* host_pair.c; NULL: nothing was sent or received yet */
     uint8_t *room;               /* (HOST_ROOM_BYTES,) for contributions of two operations, in memory that the peers map; NULL: none now */
     uint64_t room_at;
     struct weft_list room_link;  /* records->room_holders */
@@ -167,7 +170,7 @@ struct host {
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
     struct weft_record record;   /* and recorded */
-    uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_moved_bytes) */
+    uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */
 };
 
@@ -236,6 +239,19 @@ bool host_waits_for_word(const struct host *host);      /* ahead.awaited was can
 void host_all_came(struct host *host, uint64_t number); /* all ranks have announced it */
 void host_root_came(struct host *host, uint64_t number); /* its root has, of a broadcast */
 void host_over(struct host *host, uint64_t number);     /* it is over here, and settled if all before it are */
+
+/* host_pair.c */
+bool host_pairs_meet(const struct weft_group *group); /* sends and recvs go this way, unless the vote says otherwise */
+bool host_pair_has_come(const struct weft_group *group, const struct weft_coll_args *args); /* a recv's send, from a rank that may have left since */
+bool host_pair_ready(struct host *host, uint32_t rank, bool sends); /* takes the memory for it; false: there is none */
+void host_pair_launch(struct weft_coll *coll); /* ready */
+void host_pair_owed(const struct weft_coll *coll); /* a recv ends without the message that it was to take */
+void host_pairs_add_moved(const struct host_pairs *pairs, struct weft_moved *moved);
+enum weft_status host_pair_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
+                                 struct weft_coll **coll_out); /* as weft_coll_brief */
+bool host_pairs_look(const struct host_pairs *pairs, const struct host_peer *peers, uint32_t own); /* some have not taken all that lies there for them */
+void host_pairs_part(struct host_pairs *pairs); /* from group and loop; what was sent stays */
+void host_pairs_free(struct host_pairs *pairs); /* NULL is fine, here and above */
 
 /* host_apart.c */
 void host_apart(struct host *host); /* after a look at a rank that is awaited and needs this core; may move the calling thread */

@@ -138,6 +138,7 @@ static void becomes_ordinary(struct weft_group *group, const struct weft_coll_ar
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out)
 {
+    if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV) return host_pair_brief(group, args, done, context, coll_out);
     if (!at_rest(group) || !fits(group->host, args)) return WEFT_ERR_AGAIN;
     struct host *host = group->host;
     size_t bytes = host_short_bytes(group, args);

@@ -170,8 +170,9 @@ void host_decide(struct host *host)
     weft_list_foreach(node, spare, &host->group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->host.phase != HOST_WAITING || coll->phase != COLL_RUNNING) continue;
-        if (host->state == HOST_ON) enqueue(host, coll);
-        else by_messages(coll);
+        if (host->state != HOST_ON) by_messages(coll);
+        else if (coll->pairwise) host_pair_launch(coll);
+        else enqueue(host, coll);
     }
 }
 
@@ -447,7 +448,14 @@ static uint64_t moved_bytes(const struct weft_coll *coll)
     }
 }
 
-uint64_t weft_group_moved_bytes(const struct weft_group *group) { return group->host ? group->host->moved_bytes : 0; }
+void weft_group_add_moved(const struct weft_group *group, struct weft_moved *moved)
+{
+    const struct host *host = group->host;
+    if (!host) return;
+    moved->out_bytes += host->moved_bytes;
+    moved->in_bytes += host->moved_bytes;
+    host_pairs_add_moved(host->pairs, moved);
+}
 
 static void finish(struct weft_coll *coll)
 {
@@ -519,6 +527,10 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
     case HOST_LEAVING: *phase_out = "leaving"; break;
     case HOST_WORKING: *phase_out = "reducing"; return false;
     case HOST_STAGING: *phase_out = "reducing"; break;
+    case HOST_PAIRED:
+        *phase_out = "receiving";
+        *rank_out = coll->args.root;
+        return true;
     case HOST_WAITING:
         *phase_out = "meeting";
         for (rank = 0; rank < coll->group->ranks; rank++)

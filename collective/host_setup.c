@@ -22,9 +22,10 @@ struct aside {
     struct aside *next;
     struct host_segment *segment;
     struct host_calls *calls;
+    struct host_pairs *pairs;
     uint8_t *room;
     uint64_t operations;
-    uint32_t count;
+    uint32_t count, rank;
     struct host_peer peers[];
 };
 
@@ -50,7 +51,7 @@ static void asides_sweep(void)
     pthread_mutex_lock(&asides.mutex);
     for (struct aside **at = &asides.first; *at;) {
         struct aside *aside = *at;
-        if (host_peers_look(aside->peers, aside->count, aside->operations)) {
+        if (host_peers_look(aside->peers, aside->count, aside->operations) || host_pairs_look(aside->pairs, aside->peers, aside->rank)) {
             at = &aside->next;
             continue;
         }
@@ -58,6 +59,7 @@ static void asides_sweep(void)
         release_all(aside->peers, aside->count);
         host_piece_give(aside->segment);
         host_piece_give(aside->calls);
+        host_pairs_free(aside->pairs);
         weft_memory_free(weft_env_system(), aside->room);
         weft_free_bytes(weft_env_system(), aside);
     }
@@ -73,6 +75,8 @@ static void lay_aside(struct host *host)
     if (!aside) return;
     aside->segment = host->segment;
     aside->calls = host->calls;
+    aside->pairs = host->pairs;
+    aside->rank = host->group->rank;
     aside->room = room;
     aside->operations = host->next;
     aside->count = ranks;
@@ -246,12 +250,14 @@ void host_free(struct weft_group *group)
     if (!host) return;
     group->host = NULL;
     if (host->polled) weft_loop_remove(group->loop, &host->pollable);
+    host_pairs_part(host->pairs);
     host_say_over(host, HOST_ENDED);
-    if (host_peers_look(host->peers, group->ranks, host->next)) {
+    if (host_peers_look(host->peers, group->ranks, host->next) || host_pairs_look(host->pairs, host->peers, group->rank)) {
         lay_aside(host);
     } else {
         host_piece_give(host->segment);
         host_piece_give(host->calls);
+        host_pairs_free(host->pairs);
         host_room_give(group->records, host_room_leave(host));
     }
     host_reach_give(group->records, host->reach);
