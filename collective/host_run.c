@@ -134,7 +134,6 @@ static enum weft_status host_arm(struct weft_pollable *pollable);
 static void enqueue(struct host *host, struct weft_coll *coll)
 {
     coll->host.phase = HOST_QUEUED;
-    coll->host.number = host->next++;
     coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll->host.is_short = host_is_short(coll->group, &coll->args);
     if (!coll->host.is_short) locate(host, coll);
@@ -154,6 +153,7 @@ void host_launch(struct weft_coll *coll)
 {
     struct host *host = coll->group->host;
     coll->host.phase = HOST_WAITING;
+    coll->host.number = host->next++; /* now: it may be cancelled before the vote is over here, and after that on another rank */
     if (host->state == HOST_ON) enqueue(host, coll);
 }
 
@@ -174,6 +174,7 @@ void host_decide(struct host *host)
         else if (coll->pairwise) host_pair_launch(coll);
         else enqueue(host, coll);
     }
+    if (host->state != HOST_ON) host->next = 0; /* no operation will meet here */
 }
 
 void host_unlink(struct weft_coll *coll)

@@ -593,8 +593,38 @@ static void cancelled_behind_another(void)
     failures_close();
 }
 
+/* Some ranks cancel it before they have agreed that they meet in memory, others after that: the next one is the same for all. */
+static void cancelled_before_they_agree(uint32_t quick)
+{
+    struct weft_coll *colls[3];
+    hosted_open(&hosted, 3, NULL, false, 0);
+    rooms_open(3);
+    pending = 3;
+    all_done = false;
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_not_equal(hosted.groups[r]->host->state, HOST_ON);
+        colls[r] = post_one(r, 3, WEFT_SUM, 0);
+        if (quick >> r & 1) weft_coll_cancel(colls[r]);
+    }
+    for (uint32_t steps = 0, on = 0; on < 3; steps++) {
+        assert_true(steps < 1000000);
+        for (uint32_t r = on = 0; r < 3; r++) {
+            weft_loop_step(hosted.loops[r]);
+            on += hosted.groups[r]->host->state == HOST_ON;
+            if (hosted.groups[r]->host->state == HOST_ON && !outcomes[r].ended) weft_coll_cancel(colls[r]);
+        }
+    }
+    assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(outcomes[r].status, WEFT_ERR_CANCELLED);
+    run_barrier(WEFT_PLAN_ONE_HOST); /* the group goes on */
+    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 3, .count = 5003, .seed = 3};
+    run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
+    failures_close();
+}
+
 static void cancelled(void **state)
 {
+    for (uint32_t quick = 0; quick < 8; quick++) cancelled_before_they_agree(quick);
     in_both_rooms(cancelled_once);
     in_both_rooms(cancelled_behind_another);
 }
