@@ -7,6 +7,7 @@
  *   host_pieces.c  pieces that one rank sends and one gets: gather, scatter, all_to_all
  *   host_memory.c  what all this is kept in, by all groups together
  *   host_stage.c   the same through memory in between, where buffers are not mapped
+ *   host_way.c     whether such buffers go that way, or are copied by system calls
  *   host_apart.c   ranks that share a processor part
  *   host_brief.c   a short one that is announced and over within the call, where the others come at once
  *   host_pair.c    sends and recvs of two ranks
@@ -120,6 +121,14 @@ struct host_reach {
     bool keeps;
 };
 
+/* host_way.c: what an operation on ordinary memory took, copied by system calls (true) or through stages (false). */
+#define HOST_WAY_KINDS 6
+#define HOST_WAY_SIZES 8
+struct host_way {
+    uint32_t cost[2]; /* picoseconds per byte */
+    uint8_t tries[2], since, looks; /* the first few; operations by the faster one since the other was looked at, and how often that was */
+};
+
 /* A call that is announced: what its line says, beside the numbers. */
 struct host_call {
     enum weft_coll_kind kind;
@@ -170,6 +179,7 @@ struct host {
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
     struct weft_record record;   /* and recorded */
+    struct host_way ways[HOST_WAY_KINDS][2][HOST_WAY_SIZES]; /* at rank 0; by kind, in place or not, and size */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */
 };
@@ -294,6 +304,11 @@ uint64_t host_say_lengths(struct host *host, const struct weft_coll *coll, uint6
 bool host_pieces_meet(const struct host *host, struct weft_coll *coll, uint32_t rank, struct host_reach *reach, bool *fits_out);
 struct host_range host_pieces_slice(const struct host *host, const struct weft_coll *coll);
 enum weft_status host_pieces_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
+
+/* host_way.c */
+struct host_way *host_way_of(struct host *host, enum weft_coll_kind kind, bool in_place, uint64_t bytes);
+bool host_way_copies(struct host_way *way); /* is to be taken by system calls */
+void host_way_took(struct host_way *way, bool copied, uint64_t ns, uint64_t bytes);
 
 /* host_stage.c; host_stages_free is in internal.h */
 uint32_t host_stage_block(bool crowded); /* bytes of the vector that a rank would move in a round */

@@ -159,6 +159,8 @@ struct weft_coll {
         } stage_word;
         uint64_t place, rounds;  /* elements of a place; how many times */
         uint64_t done[3];        /* rounds done, by action */
+        struct host_way *way;    /* host_way.c: what it takes is noted there; NULL: nowhere */
+        uint64_t began_ns;       /* all ranks were here */
     } host;
 
     struct weft_plan_cursor cursor;

@@ -383,6 +383,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     weft_list_init(&coll->host.link);
     coll->host.phase = HOST_AWAY;
     coll->host.stage = NULL;
+    coll->host.way = NULL;
     coll->host.announced = coll->host.announced_message = false;
     coll->phase = COLL_RUNNING;
     coll->status = WEFT_OK;
