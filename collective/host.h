@@ -11,7 +11,7 @@
  *   host_apart.c   ranks that share a processor part
  *   host_brief.c   a short one that is announced and over within the call, where the others come at once
  *   host_pair.c    sends and recvs of two ranks
- *   host_ahead.c   who broadcasts goes ahead of the others, by a few operations; what they called is seen later
+ *   host_ahead.c   who needs nothing of the others goes ahead of them, by some operations; what they called is seen later
  *
  * One pass instead of messages. Every rank announces its call and its buffers in its own segment. Once all have come, rank i
  * loads slice i of all inputs, sums by T in registers, and stores the sum into all outputs; once all have said that they are
@@ -46,8 +46,8 @@ enum {
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,
-    HOST_LINES = 8,             /* announcements of a rank that stand there at a time */
-    HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
+    HOST_LINES = 32,            /* announcements of a rank that stand there at a time */
+    HOST_CALLS = 2 * HOST_LINES, /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
 /* How the peers reach what they need of the caller's buffers; none of the first three: not at all, by messages. STAGED: through a stage, if
@@ -247,7 +247,7 @@ bool host_settle(struct host *host, uint64_t below);    /* all operations below 
 bool host_followed(struct host *host, uint64_t number); /* and all have called the one before it: it may be announced, however long it is */
 bool host_waits_for_word(const struct host *host);      /* ahead.awaited was cancelled here: host->seen is not over with what is below it */
 void host_all_came(struct host *host, uint64_t number); /* all ranks have announced it */
-void host_root_came(struct host *host, uint64_t number); /* its root has, of a broadcast */
+void host_root_came(struct host *host, uint64_t number); /* its root has, of a broadcast or a scatter */
 void host_over(struct host *host, uint64_t number);     /* it is over here, and settled if all before it are */
 
 /* host_pair.c */

@@ -396,7 +396,7 @@ static bool look_behind(struct host *host, struct weft_coll *coll)
         return true; /* or it has come this moment */
     }
     own.plan = WEFT_PLAN_ONE_HOST;
-    own.cuts = 0; /* it was a broadcast */
+    own.cuts = 0; /* its pieces were equal */
     return look_elsewhere(host, coll, &own, host->seen);
 }
 

@@ -232,7 +232,8 @@ WEFT_API enum weft_status weft_all_gather(struct weft_session *session, const vo
 /* The root may be done before the others have called: to wait for them is what weft_barrier is for. */
 WEFT_API enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype,
                                          uint32_t root, struct weft_request *request);
-/* in (count,); out (count,) at the root, ignored elsewhere. */
+/* in (count,); out (count,) at the root, ignored elsewhere. All but the root may be done before the others have called, as in a gather;
+ * the root of a scatter, too. */
 WEFT_API enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                       enum weft_op op, uint32_t root, struct weft_request *request);
 /* in (count,); out (ranks*count,) at the root, ignored elsewhere. */
