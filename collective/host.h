@@ -83,6 +83,7 @@ struct host_segment {
     _Alignas(64) _Atomic uint64_t done[HOST_ACTIONS]; /* salt + (number + 1) * HOST_ROUNDS_MAX + rounds */
     struct host_post posts[HOST_LINES];     /* operation n is announced in n % HOST_LINES */
     uint64_t processors[HOST_PROCESSORS / 64]; /* a bit for each that this rank may run on; written before the offer */
+    struct weft_cpu_quota quota;               /* and how much of their time it may have, with others of its container; as processors */
 };
 
 /* The last calls that go by messages, by their number in the group (`turn` is salt + that + 1): a peer that waits for one of them
@@ -146,7 +147,7 @@ struct host {
     enum host_state state;
     bool maps_all;               /* no offer so far that could not be mapped */
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
-    bool crowded;                /* more ranks than processors that they may run on */
+    bool crowded;                /* more ranks than processors whose time they may have */
     size_t stream_copy_bytes;    /* vectors from this size on are copied past the caches */
     bool sleeping;
     uint32_t processor;          /* as the own segment says */
@@ -190,7 +191,7 @@ void host_offered(struct weft_group *group, uint32_t rank, const void *payload, 
 void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies);
 void host_free(struct weft_group *group); /* nothing of the group is in a buffer any more, or it is given up */
 
-uint32_t host_processors(const struct host_peer *peers, uint32_t ranks); /* that some of these ranks may run on */
+uint32_t host_processors(const struct host_peer *peers, uint32_t ranks); /* whose time these ranks may have */
 bool host_peers_look(const struct host_peer *peers, uint32_t count, uint64_t operations); /* some are not over with all below */
 
 /* host_memory.c */

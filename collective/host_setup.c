@@ -104,18 +104,35 @@ static void tell_processors(struct host_segment *segment)
     bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
     for (uint32_t i = 0; i < HOST_PROCESSORS; i++)
         if (!known || CPU_ISSET(i, &allowed)) segment->processors[i / 64] |= (uint64_t)1 << i % 64;
+    segment->quota = weft_cpu_quota_read("");
+}
+
+/* Ranks of one container share its quota, those of different ones add theirs. UINT32_MAX: some rank has no limit. */
+static uint32_t quota_of_all(const struct host_peer *peers, uint32_t ranks)
+{
+    uint32_t sum = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const struct weft_cpu_quota quota = peers[rank].segment->quota;
+        bool counted = false;
+        for (uint32_t before = 0; before < rank && !counted; before++) counted = peers[before].segment->quota.group == quota.group;
+        if (quota.processors == 0 || quota.processors > UINT32_MAX - sum) return UINT32_MAX;
+        if (!counted) sum += quota.processors;
+    }
+    return sum;
 }
 
 /* Of all together: each may be bound to one of its own. */
 uint32_t host_processors(const struct host_peer *peers, uint32_t ranks)
 {
+    uint32_t quota = quota_of_all(peers, ranks);
     uint32_t count = 0, online = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     for (uint32_t word = 0; word < HOST_PROCESSORS / 64; word++) {
         uint64_t any = 0;
         for (uint32_t rank = 0; rank < ranks; rank++) any |= peers[rank].segment->processors[word];
         count += (uint32_t)__builtin_popcountll(any);
     }
-    return count < online ? count : online;
+    if (count > online) count = online;
+    return count < quota ? count : quota;
 }
 
 static enum weft_status segment_make(struct host *host)

@@ -902,6 +902,13 @@ static void bound_to_few_processors(void **state)
     assert_int_equal(host_processors(peers, 3), online < 3 ? online : 3);
     segments[1].processors[0] = 1, segments[1].processors[1] = 0;
     assert_int_equal(host_processors(peers, 2), 1);
+    /* Containers: on any processor, for the time of fewer. */
+    for (int i = 0; i < 3; i++) segments[i].processors[0] = 7, segments[i].quota = (struct weft_cpu_quota){.group = 5, .processors = 1};
+    assert_int_equal(host_processors(peers, 3), 1);
+    segments[1].quota.group = 6;
+    assert_int_equal(host_processors(peers, 3), online < 2 ? online : 2);
+    segments[2].quota.processors = 0;
+    assert_int_equal(host_processors(peers, 3), online < 3 ? online : 3);
 }
 
 /* On a thread of its own, whose affinity ends with it. */
