@@ -101,6 +101,13 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
     cost_out->sum_ps = cost.sum_ps;
     cost_out->pass_ps = cost.pass_ps;
     cost_out->incast_milli = cost.incast_milli;
+    cost_out->words_ns = cost.memory.words_ns;
+    cost_out->slices_ns = cost.memory.slices_ns;
+    cost_out->said_ps = cost.memory.said_ps;
+    cost_out->cached_ps = cost.memory.cached_ps;
+    cost_out->passed_ps = cost.memory.passed_ps;
+    cost_out->core_kib = cost.memory.core_kib;
+    cost_out->last_kib = cost.memory.last_kib;
     *known_out = cost.pairs > 0;
     return WEFT_OK;
 }
@@ -110,7 +117,9 @@ enum weft_status client_cost_take(struct weft_session *session, const Weft__Cont
     session->cost = (struct weft_link_cost){.pairs = cost->pairs, .unknown = cost->unknown, .latency_ns = cost->latency_ns,
                                             .bytes_per_second = cost->bytes_per_second, .eager_bytes = cost->eager_bytes,
                                             .inject_ns = cost->inject_ns, .sum_ps = cost->sum_ps, .pass_ps = cost->pass_ps,
-                                            .incast_milli = cost->incast_milli};
+                                            .incast_milli = cost->incast_milli,
+                                            .memory = {cost->words_ns, cost->slices_ns, cost->said_ps, cost->cached_ps, cost->passed_ps,
+                                                       cost->core_kib, cost->last_kib}};
     uint8_t *ring = cost->ring.len > 0 ? weft_alloc_bytes(session->env, cost->ring.len) : NULL;
     if (cost->ring.len > 0 && !ring) return WEFT_ERR_NO_MEMORY;
     if (ring) memcpy(ring, cost->ring.data, cost->ring.len);

@@ -605,7 +605,9 @@ static void ready_from(struct weft_coordinator *coordinator, struct coordinator_
         coordinator->cost = (Weft__Control__LinkCost){
             .base = PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor), .pairs = said->pairs, .unknown = said->unknown,
             .latency_ns = said->latency_ns, .bytes_per_second = said->bytes_per_second, .eager_bytes = said->eager_bytes,
-            .inject_ns = said->inject_ns, .sum_ps = said->sum_ps, .pass_ps = said->pass_ps, .incast_milli = said->incast_milli};
+            .inject_ns = said->inject_ns, .sum_ps = said->sum_ps, .pass_ps = said->pass_ps, .incast_milli = said->incast_milli,
+            .words_ns = said->words_ns, .slices_ns = said->slices_ns, .said_ps = said->said_ps, .cached_ps = said->cached_ps,
+            .passed_ps = said->passed_ps, .core_kib = said->core_kib, .last_kib = said->last_kib};
         coordinator->cost_known = true;
         keep_ring(coordinator, &said->ring);
     }
@@ -666,10 +668,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     if (member->state >= MEMBER_LEFT || coordinator->state == COORDINATOR_ENDED) return; /* still draining: nothing counts */
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER, running = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     switch (message->body_case) {
-    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
-        if (message->heartbeat->whom) coordinator_say_awaited(coordinator, member);
-        coordinator_heartbeat(coordinator, member, message->heartbeat);
-        return;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: coordinator_heartbeat(coordinator, member, message->heartbeat); return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS: endpoints_from(coordinator, member, message->endpoints); break;
     case WEFT__CONTROL__CONTROL__BODY_READY: ready_from(coordinator, member, message->ready); break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARE:
@@ -750,13 +749,33 @@ void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t id,
 
 /* ---- time ---- */
 
+/* "rank 1, rank 3, shard 0" (at most eight, then "..."): those that are not there or not as far as `state`. */
+static void list_missing(const struct weft_coordinator *coordinator, enum coordinator_member_state state, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    uint32_t listed = 0, total = coordinator->options.workers + coordinator->options.shards;
+    out[0] = 0;
+    for (uint32_t i = 0; i < total; i++) {
+        bool worker = i < coordinator->options.workers;
+        uint32_t index = worker ? i : i - coordinator->options.workers;
+        const struct coordinator_member *member = worker ? coordinator->workers[index] : coordinator->shards[index];
+        if (member && member->state >= state) continue;
+        int n = listed == 8 ? snprintf(out + used, out_bytes - used, " ...")
+                            : snprintf(out + used, out_bytes - used, "%s%s %u", listed ? ", " : "", worker ? "rank" : "shard", index);
+        used += (size_t)n < out_bytes - used ? (size_t)n : out_bytes - used - 1;
+        if (listed++ == 8) return;
+    }
+}
+
 static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
+    bool joining = coordinator->state == COORDINATOR_JOINING;
     if (coordinator->state >= COORDINATOR_RUNNING || now_ns - coordinator->created_ns <= coordinator->options.join_ns) return;
-    char missing[400];
-    coordinator_missing(coordinator, missing, sizeof missing);
-    coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not begin within %llu s: %s", coordinator->job,
-                      (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)), missing);
+    char missing[160];
+    list_missing(coordinator, joining ? MEMBER_ADDRESSED : MEMBER_READY, missing, sizeof missing);
+    coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not begin: %s did not %s within %llu s", coordinator->job,
+                      missing, joining ? "join" : "connect to the others",
+                      (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)));
 }
 
 static void move_on(uint64_t *time_ns, uint64_t by_ns, uint64_t now_ns)

@@ -104,7 +104,8 @@ static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3,
 static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
 static const struct field link_cost[] = {{1, "pairs", U32}, {2, "unknown", U32}, {3, "latency_ns", U64}, {4, "bytes_per_second", U64},
                                           {5, "eager_bytes", U64}, {6, "inject_ns", U32}, {7, "sum_ps", U32}, {8, "pass_ps", U32}, {9, "incast_milli", U32},
-                                          {10, "ring", BYTES}, {0}};
+                                          {10, "ring", BYTES}, {11, "words_ns", U32}, {12, "slices_ns", U32}, {13, "said_ps", U32}, {14, "cached_ps", U32},
+                                          {15, "passed_ps", U32}, {16, "core_kib", U32}, {17, "last_kib", U32}, {0}};
 static const struct field ready[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {0}};
 static const struct field go[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {3, "committed", U64}, {4, "codec_steps", U64},
     {5, "tensors", U32}, {0}};
@@ -113,7 +114,7 @@ static const struct field declare[] = {{1, "ordinal", U32}, {2, "name", NAME}, {
 static const struct field chunk[] = {{1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {4, "candidate", U32}, {0}};
 static const struct field declared[] = {{1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
 static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
-static const struct field heartbeat[] = {{1, "time_ns", U64}, {2, "ask", U32}, {3, "answer", U32}, {4, "whom", BOOL}, {5, "text", TEXT}, {0}};
+static const struct field heartbeat[] = {{1, "time_ns", U64}, {2, "ask", U32}, {3, "answer", U32}, {0}};
 static const struct field member_lost[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "role", ENUM}, {4, "index", U32}, {5, "epoch", U32}, {0}};
 static const struct field abort_[] = {{1, "status", S32}, {2, "text", TEXT}, {0}};
 static const struct field leave[] = {{1, "text", TEXT}, {2, "committed", U64}, {0}};

@@ -16,6 +16,20 @@ static void worsen(struct weft_link_cost *cost, const struct weft_link *link)
 
 static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
+static uint32_t less(uint32_t a, uint32_t b) { return b && (a == 0 || b < a) ? b : a; }
+
+/* The slowest memory, with the smallest caches. */
+static void worsen_memory(struct weft_link_memory *cost, const struct weft_link_memory *memory)
+{
+    cost->words_ns = larger(cost->words_ns, memory->words_ns);
+    cost->slices_ns = larger(cost->slices_ns, memory->slices_ns);
+    cost->said_ps = larger(cost->said_ps, memory->said_ps);
+    cost->cached_ps = larger(cost->cached_ps, memory->cached_ps);
+    cost->passed_ps = larger(cost->passed_ps, memory->passed_ps);
+    cost->core_kib = less(cost->core_kib, memory->core_kib);
+    cost->last_kib = less(cost->last_kib, memory->last_kib);
+}
+
 /* The slowest of the machines; messages are short up to the least of their limits. */
 static void worsen_machine(struct weft_link_cost *cost, const struct weft_link_machine *machine)
 {
@@ -36,6 +50,7 @@ enum weft_status weft_link_cost_among(const struct weft_link_table *table, const
     }
     for (uint32_t i = 0; i < count; i++) {
         worsen_machine(cost_out, weft_link_table_machine(table, hosts[i]));
+        worsen_memory(&cost_out->memory, weft_link_table_memory(table, hosts[i]));
         for (uint32_t j = 0; j < count; j++) {
             if (i != j) worsen(cost_out, weft_link_table_best(table, hosts[i], hosts[j], bytes));
         }

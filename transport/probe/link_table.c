@@ -11,6 +11,7 @@ struct host {
     char name[WEFT_LINK_NAME_BYTES];
     uint64_t fingerprint;
     struct weft_link_machine machine;
+    struct weft_link_memory memory;
 };
 
 struct weft_link_table {
@@ -86,6 +87,7 @@ enum weft_status weft_link_table_host(struct weft_link_table *table, const char 
         if (host->fingerprint != fingerprint) {
             forget_links(table, i);
             host->machine = (struct weft_link_machine){0};
+            host->memory = (struct weft_link_memory){0};
         }
         host->fingerprint = fingerprint;
         *index_out = i;
@@ -95,6 +97,7 @@ enum weft_status weft_link_table_host(struct weft_link_table *table, const char 
     struct host *host = &table->hosts[table->host_count];
     snprintf(host->name, sizeof host->name, "%s", name);
     host->fingerprint = fingerprint;
+    host->memory = (struct weft_link_memory){0};
     host->machine = (struct weft_link_machine){0};
     *index_out = table->host_count++;
     return WEFT_OK;
@@ -124,11 +127,28 @@ const struct weft_link_machine *weft_link_table_machine(const struct weft_link_t
     return index < table->host_count ? &table->hosts[index].machine : NULL;
 }
 
+enum weft_status weft_link_table_set_memory(struct weft_link_table *table, uint32_t index, const struct weft_link_memory *memory)
+{
+    if (index >= table->host_count) return WEFT_ERR_INVALID;
+    table->hosts[index].memory = *memory;
+    return WEFT_OK;
+}
+
+const struct weft_link_memory *weft_link_table_memory(const struct weft_link_table *table, uint32_t index)
+{
+    return index < table->host_count ? &table->hosts[index].memory : NULL;
+}
+
 static bool is_measured(const struct weft_link_machine *m) { return m->inject_ns || m->sum_ps || m->pass_ps || m->incast_milli || m->eager_bytes; }
+static bool is_mapped(const struct weft_link_memory *m)
+{
+    return m->words_ns || m->slices_ns || m->said_ps || m->cached_ps || m->passed_ps || m->core_kib || m->last_kib;
+}
+/* Lines of hosts that are no host's or link's. */
 static uint32_t machine_count(const struct weft_link_table *table)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < table->host_count; i++) count += is_measured(&table->hosts[i].machine);
+    for (uint32_t i = 0; i < table->host_count; i++) count += (uint32_t)is_measured(&table->hosts[i].machine) + (uint32_t)is_mapped(&table->hosts[i].memory);
     return count;
 }
 
@@ -234,7 +254,7 @@ const struct weft_link *weft_link_table_best(const struct weft_link_table *table
 
 enum weft_status weft_link_table_write(const struct weft_link_table *table, char **text_out, size_t *bytes_out)
 {
-    size_t room = 64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 112) +
+    size_t room = 64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 224) +
                   (size_t)table->link_count * (WEFT_LINK_LANE_BYTES + WEFT_LINK_TEXT_BYTES + 96);
     char *text = weft_alloc_bytes(table->env, room);
     if (!text) return WEFT_ERR_NO_MEMORY;
@@ -247,6 +267,12 @@ enum weft_status weft_link_table_write(const struct weft_link_table *table, char
         if (!is_measured(m)) continue;
         at += (size_t)snprintf(text + at, room - at, "machine %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", i, m->inject_ns,
                                m->sum_ps, m->pass_ps, m->incast_milli, m->eager_bytes);
+    }
+    for (uint32_t i = 0; i < table->host_count; i++) {
+        const struct weft_link_memory *m = &table->hosts[i].memory;
+        if (!is_mapped(m)) continue;
+        at += (size_t)snprintf(text + at, room - at, "memory %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", i,
+                               m->words_ns, m->slices_ns, m->said_ps, m->cached_ps, m->passed_ps, m->core_kib, m->last_kib);
     }
     for (uint32_t i = 0; i < table->link_count; i++) {
         const struct weft_link *link = &table->links[i];
@@ -309,15 +335,35 @@ static enum weft_status read_link(struct weft_link_table *table, const char *at)
     return status;
 }
 
+/* A host of the table, then so many numbers, and the line's end. */
+static bool take_numbers(const struct weft_link_table *table, const char *at, uint32_t *host_out, uint32_t *numbers, int count)
+{
+    uint64_t host, number;
+    if (!take_number(&at, 10, 9, &host) || host >= table->host_count) return false;
+    for (int i = 0; i < count; i++) {
+        if (!take_number(&at, 10, 9, &number)) return false;
+        numbers[i] = (uint32_t)number;
+    }
+    *host_out = (uint32_t)host;
+    return *at == 0;
+}
+
 static enum weft_status read_machine(struct weft_link_table *table, const char *at)
 {
-    uint64_t host, numbers[5];
-    if (!take_number(&at, 10, 9, &host) || host >= table->host_count) return WEFT_ERR_MALFORMED;
-    for (int i = 0; i < 5; i++)
-        if (!take_number(&at, 10, 9, &numbers[i])) return WEFT_ERR_MALFORMED;
-    struct weft_link_machine machine = {(uint32_t)numbers[0], (uint32_t)numbers[1], (uint32_t)numbers[2], (uint32_t)numbers[3], (uint32_t)numbers[4]};
-    if (*at || !is_measured(&machine) || is_measured(&table->hosts[host].machine)) return WEFT_ERR_MALFORMED;
-    return weft_link_table_set_machine(table, (uint32_t)host, &machine);
+    uint32_t host, n[5];
+    if (!take_numbers(table, at, &host, n, 5)) return WEFT_ERR_MALFORMED;
+    struct weft_link_machine machine = {n[0], n[1], n[2], n[3], n[4]};
+    if (!is_measured(&machine) || is_measured(&table->hosts[host].machine)) return WEFT_ERR_MALFORMED;
+    return weft_link_table_set_machine(table, host, &machine);
+}
+
+static enum weft_status read_memory(struct weft_link_table *table, const char *at)
+{
+    uint32_t host, n[7];
+    if (!take_numbers(table, at, &host, n, 7)) return WEFT_ERR_MALFORMED;
+    struct weft_link_memory memory = {n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
+    if (!is_mapped(&memory) || is_mapped(&table->hosts[host].memory)) return WEFT_ERR_MALFORMED;
+    return weft_link_table_set_memory(table, host, &memory);
 }
 
 struct reader {
@@ -340,6 +386,8 @@ static enum weft_status read_line(struct reader *reader, const char *line, struc
         status = read_host(reader->table, line + 5);
     } else if (!reader->ended && strncmp(line, "machine ", 8) == 0) {
         status = read_machine(reader->table, line + 8);
+    } else if (!reader->ended && strncmp(line, "memory ", 7) == 0) {
+        status = read_memory(reader->table, line + 7);
     } else if (!reader->ended && strncmp(line, "link ", 5) == 0) {
         status = read_link(reader->table, line + 5);
     } else if (!reader->ended && strncmp(line, "end ", 4) == 0) {

@@ -7,6 +7,7 @@
  *   weft-links 1                                        text form: versioned, bounded, whole or refused
  *   host 6f1c20aa93e1d2b4 node-a
  *   machine 0 640 125 90 40 8192                        host; what it takes there, as in struct weft_link_machine; may be missing
+ *   memory 0 370 480 260 12 51 2048 491520              host; what its ranks' common memory takes, as in struct weft_link_memory; may be missing
  *   link 0 1 works 5210 11892000000 ucx:tcp|ucx tcp     from, to, state, ns, bytes per second, lane | way or reason
  *   end 4
  */
@@ -42,6 +43,17 @@ struct weft_link_machine {
     uint32_t eager_bytes;  /* longer messages take two trips more */
 };
 
+/* What operations over memory that ranks of a host map take there; 0: not measured. Times are those of ranks with a processor each. */
+struct weft_link_memory {
+    uint32_t words_ns;  /* one round of words: everybody says something, and has seen what all others say */
+    uint32_t slices_ns; /* what an operation in slices takes beyond that and its bytes: it says where buffers lie, and once more that all is over */
+    uint32_t said_ps;   /* per byte that is taken out of another's announcement */
+    uint32_t cached_ps; /* per byte loaded or stored in buffers that the processors' own caches hold */
+    uint32_t passed_ps; /* ... that only the last cache holds */
+    uint32_t core_kib;  /* a processor's own cache */
+    uint32_t last_kib;  /* the one that they share */
+};
+
 struct weft_link_table;
 
 enum weft_status weft_link_table_create(struct weft_env *env, struct weft_link_table **table_out);
@@ -58,6 +70,8 @@ uint64_t weft_link_table_host_fingerprint(const struct weft_link_table *table, u
 /* WEFT_ERR_INVALID: no such host. */
 enum weft_status weft_link_table_set_machine(struct weft_link_table *table, uint32_t index, const struct weft_link_machine *machine);
 const struct weft_link_machine *weft_link_table_machine(const struct weft_link_table *table, uint32_t index); /* all 0: not measured; NULL: no such host */
+enum weft_status weft_link_table_set_memory(struct weft_link_table *table, uint32_t index, const struct weft_link_memory *memory);
+const struct weft_link_memory *weft_link_table_memory(const struct weft_link_table *table, uint32_t index); /* likewise */
 
 /* Add a row, or replace the one of the same hosts and lane. Unprintable characters of text become '?'.
  * WEFT_ERR_INVALID, _LIMIT, _NO_MEMORY. */
