@@ -41,11 +41,10 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
         .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"),
         .window = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight"),
     };
-    char text[512];
+    char text[512], one_host[256];
     weft_plan_explain(&question, text, sizeof text);
-    bool one_host = engine->explain_one_host && question.told == WEFT_PLAN_AUTO;
-    double one_host_us = 1e-3 * (double)weft_plan_one_host_ns(&question, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
-    if (one_host) snprintf(out, out_bytes, "%s: one-host %.1f us, in memory that all ranks map; by messages it would be %s", operation, one_host_us, text);
+    weft_plan_one_host_explain(&question, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN), one_host, sizeof one_host);
+    if (engine->explain_one_host && question.told == WEFT_PLAN_AUTO) snprintf(out, out_bytes, "%s: %s; by messages it would be %s", operation, one_host, text);
     else snprintf(out, out_bytes, "%s", text);
     return WEFT_OK;
 }

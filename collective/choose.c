@@ -32,9 +32,6 @@
 #define INCAST 0.04
 #define INCAST_FREE 8.0     /* senders that a link takes without loss */
 #define CACHE_BYTES 1048576.0
-#define CACHES_BYTES 25165824.0 /* of all ranks of a host together: from here on their buffers are passed over in memory, more and more */
-#define CACHED_NS 0.022     /* of a byte loaded or stored in peers' buffers, where the machine was not measured */
-#define PASSED_NS 0.05
 #define LOCAL_LATENCY_NS 2000.0
 #define LOCAL_BYTE_NS 0.2
 #define STEP_NS 60.0        /* of a short copy, beside its bytes */
@@ -451,35 +448,6 @@ enum weft_plan_id weft_plan_choose(const struct weft_plan_question *q, uint64_t 
     if (times_ns_out) times_ns_out[0] = UINT64_MAX;
     bool other_order = q->in_order && q->told != best && !(weft_plan_reproducible(q->told, q->hosts) && weft_plan_reproducible(best, q->hosts));
     return fits(q, q->told) && !other_order ? q->told : best;
-}
-
-/* Bytes that each rank loads and stores. */
-static double one_host_bytes(enum weft_coll_kind kind, const struct model *m)
-{
-    switch (kind) {
-    case WEFT_COLL_BARRIER: return 0;
-    case WEFT_COLL_BROADCAST: return m->n;
-    case WEFT_COLL_REDUCE: return (1 + 1 / m->p) * m->n;
-    case WEFT_COLL_REDUCE_SCATTER:
-    case WEFT_COLL_ALL_GATHER: return (m->p + 1) * m->n;
-    case WEFT_COLL_GATHER:
-    case WEFT_COLL_SCATTER: return 2 * m->n;
-    case WEFT_COLL_ALL_TO_ALL: return 2 * m->p * m->n;
-    default: return 2 * m->n;
-    }
-}
-
-/* Two rounds of words beside, one where all is in the announcement. */
-uint64_t weft_plan_one_host_ns(const struct weft_plan_question *q, uint32_t processors)
-{
-    struct model m = model_of(q, WEFT_PLAN_ONE_HOST);
-    bool says_pieces = q->kind == WEFT_COLL_REDUCE_SCATTER || q->kind == WEFT_COLL_SCATTER || q->kind == WEFT_COLL_ALL_TO_ALL;
-    double bytes = one_host_bytes(q->kind, &m), said = says_pieces ? m.p * m.n : m.n, rounds = q->unequal || said > PLAN_ONE_HOST_SHORT ? 2 : 1;
-    bool known = q->cost && q->cost->bytes_per_second > 0, work_known = q->cost && q->cost->sum_ps && q->cost->pass_ps;
-    double a = known ? m.a : LOCAL_LATENCY_NS, cached = work_known ? 2 * m.g : CACHED_NS, passed = work_known ? m.d : PASSED_NS;
-    double missed = larger(0, 1 - CACHES_BYTES / (bytes * m.p + 1)), byte = cached + missed * larger(0, passed - cached);
-    double turns = processors > 0 ? larger(1, m.p / processors) : 1, ns = rounds * a + turns * bytes * byte;
-    return q->ranks < 2 ? 0 : ns < 9e18 ? (uint64_t)ns : UINT64_MAX - 1;
 }
 
 size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t out_bytes)

@@ -194,6 +194,13 @@ bool weft_plan_shares(const struct weft_plan_question *question);
 /* The modelled time of one-host, all buffers mapped: it is no rival of the others, but taken where all ranks can. processors: of the
  * host, which its ranks share; 0: enough of them. */
 uint64_t weft_plan_one_host_ns(const struct weft_plan_question *question, uint32_t processors);
+/* That and its terms, as text: "one-host 12.4 us, in memory that ..." Returns what snprintf would. */
+size_t weft_plan_one_host_explain(const struct weft_plan_question *question, uint32_t processors, char *out, size_t out_bytes);
+/* What the model of one-host is calibrated by: all_reduces of f32 that are not in place, of so many bytes. caches: its core_kib alone is heeded. */
+enum weft_plan_host_sample { WEFT_PLAN_HOST_WORDS, WEFT_PLAN_HOST_SAID, WEFT_PLAN_HOST_SLICES, WEFT_PLAN_HOST_CACHED, WEFT_PLAN_HOST_PASSED, WEFT_PLAN_HOST_SAMPLES };
+uint64_t weft_plan_one_host_sample(enum weft_plan_host_sample which, uint32_t ranks, uint32_t processors, const struct weft_link_memory *caches);
+/* From what they took, the rest of *memory: with it weft_plan_one_host_ns says those times again. */
+void weft_plan_one_host_fit(uint32_t ranks, uint32_t processors, const double times_ns[WEFT_PLAN_HOST_SAMPLES], struct weft_link_memory *memory);
 /* "all_reduce 1024 B, 4 ranks: doubling; direct 51.2 us, ring ..." Returns what snprintf would. */
 size_t weft_plan_explain(const struct weft_plan_question *question, char *out, size_t out_bytes);
 /* "auto", "ring" (for all operations that have it) or "all_reduce=halving,broadcast=chain" (the others stay as they are) into
@@ -260,12 +267,9 @@ uint32_t weft_group_rank(const struct weft_group *group);
 uint32_t weft_group_ranks(const struct weft_group *group);
 /* What the group was given; all zero: not known. Never NULL. */
 const struct weft_link_cost *weft_group_cost(const struct weft_group *group);
-/* Payload that plan one-host, and short sends and recvs of one host, have moved from this rank's memory to the others' and the other way so
- * far, added to what stands there: it passes the transport by, whose statistics do not know of it. */
-struct weft_moved {
-    uint64_t out_bytes, in_bytes;
-};
-void weft_group_add_moved(const struct weft_group *group, struct weft_moved *moved);
+/* Payload that plan one-host has moved between this rank's memory and the others', each way, so far: it passes the transport
+ * by, whose statistics do not know of it. */
+uint64_t weft_group_moved_bytes(const struct weft_group *group);
 /* Has the group ended because a rank that an operation needs had left it in good order? Nobody will report that one as lost. */
 bool weft_group_leaver_missed(const struct weft_group *group);
 /* Does AUTO take the one-host plan for this kind now (the ranks have agreed on it)? */

@@ -8,6 +8,7 @@
  * Measured through the public API, as an operation's messages go, and on one host by all ranks at the same time: so run it with as many
  * ranks a host as jobs have. */
 #include "tools/bench.h"
+#include "tools/bench_calibrate.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -18,9 +19,7 @@
 
 #include "kernels/kernels.h"
 #include "tools/bench_options.h"
-#include "tools/bench_rank.h"
 #include "tools/benchlib/usage.h"
-#include "transport/transport.h"
 
 enum { PINGS = 201, LONG_BYTES = 8 << 20, LONGS = 5, BURST = 32, BLOCKS = 15, BLOCK_ROUNDS = 40, CROWD_BYTES = 256 << 10, CROWD_MIN = 10, SUM_ELEMS = 65536,
        PASS_BYTES = 64 << 20, HOST_BYTES = 72 };
@@ -37,6 +36,7 @@ struct calibration {
     uint32_t host_count;
     struct weft_link_table *table;
     struct weft_link_machine machine;
+    struct weft_link_memory memory;
 };
 
 static const char help[] =
@@ -81,7 +81,7 @@ static int by_size(const void *a, const void *b)
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
-static double median(double *values, size_t count)
+double bench_median(double *values, size_t count)
 {
     qsort(values, count, sizeof *values, by_size);
     return values[count / 2];
@@ -140,7 +140,7 @@ static bool measure_ring(struct bench_rank *rank, int64_t figures[3])
     }
     for (int i = 0; i < LONGS; i++)
         if (!exchange(rank, LONG_BYTES, 1, &longs[i])) return false;
-    double round_us = median(blocks, BLOCKS), long_us = median(longs, LONGS), more_us = (median(bursts, BLOCKS) - round_us) / (many - 1);
+    double round_us = bench_median(blocks, BLOCKS), long_us = bench_median(longs, LONGS), more_us = (bench_median(bursts, BLOCKS) - round_us) / (many - 1);
     int64_t least[1] = {(int64_t)(LONG_BYTES / (long_us > 1.1 * round_us ? long_us - round_us : 0.1 * long_us) * 1e6)};
     figures[0] = (int64_t)(round_us * 1e3) + 1;
     figures[2] = more_us > 0 ? (int64_t)(more_us * 1e3) + 1 : 1;
@@ -159,7 +159,7 @@ static bool measure_pair(struct bench_rank *rank, uint32_t a, uint32_t b, int64_
     for (int i = 0; i < LONGS && takes_part && fine; i++) fine = there_and_back(rank, first, other, LONG_BYTES, &longs[i]);
     memset(figures, 0, 2 * sizeof *figures);
     if (fine && first) {
-        double trip_us = median(pings, PINGS), long_us = median(longs, LONGS);
+        double trip_us = bench_median(pings, PINGS), long_us = bench_median(longs, LONGS);
         figures[0] = (int64_t)(trip_us / 2 * 1e3) + 1;
         figures[1] = (int64_t)(LONG_BYTES / (long_us > 1.1 * trip_us ? long_us - trip_us : 0.1 * trip_us) * 1e6);
     }
@@ -182,7 +182,7 @@ static bool measure_crowd(struct bench_rank *rank, uint32_t *milli_out)
             times_us[all][i] = bench_now_us() - began_us;
         }
     if (rank->rank == 0) {
-        double others = rank->ranks - 1, longer = median(times_us[1], LONGS) / (others * median(times_us[0], LONGS));
+        double others = rank->ranks - 1, longer = bench_median(times_us[1], LONGS) / (others * bench_median(times_us[0], LONGS));
         milli = longer > 1 ? (int64_t)(1e3 * (longer - 1) / (others - 8)) + 1 : 1;
     }
     if (!bench_agree(rank, &milli, 1, WEFT_MAX)) return false;
@@ -213,7 +213,7 @@ static bool measure_processor(struct bench_rank *rank, struct weft_link_machine 
     free(from);
     free(to);
     if (!fine) return fprintf(stderr, "weft bench calibrate: no memory for %d MiB\n", 2 * PASS_BYTES >> 20), false;
-    int64_t ps[2] = {(int64_t)(median(sums, PINGS) * 1e6 / (SUM_ELEMS * sizeof *x)) + 1, (int64_t)(median(passes, LONGS) * 1e6 / (2.0 * PASS_BYTES)) + 1};
+    int64_t ps[2] = {(int64_t)(bench_median(sums, PINGS) * 1e6 / (SUM_ELEMS * sizeof *x)) + 1, (int64_t)(bench_median(passes, LONGS) * 1e6 / (2.0 * PASS_BYTES)) + 1};
     if (!bench_agree(rank, ps, 2, WEFT_MAX)) return false;
     machine->sum_ps = (uint32_t)ps[0];
     machine->pass_ps = (uint32_t)ps[1];
@@ -274,11 +274,18 @@ static bool measure_links(struct calibration *c)
 static bool write_table(struct calibration *c, const char *path)
 {
     struct weft_error error = {0};
-    for (uint32_t host = 0; host < c->host_count; host++) weft_link_table_set_machine(c->table, host, &c->machine);
+    for (uint32_t host = 0; host < c->host_count; host++) {
+        weft_link_table_set_machine(c->table, host, &c->machine);
+        weft_link_table_set_memory(c->table, host, &c->memory);
+    }
     printf("a message handed over: %.2f us; sums: %.3f ns a byte; a pass over memory: %.3f ns a byte; incast: ", c->machine.inject_ns / 1e3,
            c->machine.sum_ps / 1e3, c->machine.pass_ps / 1e3);
     if (c->machine.incast_milli) printf("%.1f %% for each sender beyond 8\n", c->machine.incast_milli / 10.0);
     else printf("not measured (%d ranks)\n", CROWD_MIN);
+    if (c->memory.words_ns)
+        printf("in common memory: words: %.2f us; slices: %.2f us more; a byte said: %.3f ns; a byte of buffers: %.4f ns in caches of %u KiB, %.4f ns beyond\n",
+               c->memory.words_ns / 1e3, c->memory.slices_ns / 1e3, c->memory.said_ps / 1e3, c->memory.cached_ps / 1e3, c->memory.core_kib,
+               c->memory.passed_ps / 1e3);
     if (!path || weft_link_table_save(c->table, path, &error) >= 0) return true;
     fprintf(stderr, "weft bench calibrate: %s\n", error.text);
     return false;
@@ -292,7 +299,8 @@ static int take_part(const struct settings *settings)
     c.rank.out = weft_alloc(c.rank.session, LONG_BYTES);
     bool fine = c.rank.in && c.rank.out && c.rank.ranks > 1;
     if (!fine) fprintf(stderr, "weft bench calibrate: two ranks and memory for two buffers of %d MiB are needed\n", LONG_BYTES >> 20);
-    fine = fine && find_hosts(&c) && measure_links(&c) && measure_crowd(&c.rank, &c.machine.incast_milli) && measure_processor(&c.rank, &c.machine);
+    fine = fine && find_hosts(&c) && measure_links(&c) && measure_crowd(&c.rank, &c.machine.incast_milli) && measure_processor(&c.rank, &c.machine) &&
+           (c.host_count > 1 || bench_calibrate_memory(&c.rank, &c.memory));
     if (fine && c.rank.rank == 0) fine = write_table(&c, settings->path);
     if (c.rank.in) weft_free(c.rank.session, c.rank.in);
     if (c.rank.out) weft_free(c.rank.session, c.rank.out);

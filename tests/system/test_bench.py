@@ -272,17 +272,19 @@ class Bench(harness.JobTest):
         with open(links) as file:
             table = file.read()
         self.assertRegex(table, r"(?m)^machine 0 [1-9]\d* [1-9]\d* [1-9]\d* 0 0$")
+        self.assertRegex(table, r"(?m)^memory 0( [1-9]\d*){5} \d+ \d+$")
         self.assertRegex(table, r"(?m)^link 0 0 works [1-9]\d* [1-9]\d* session\|")
         done = subprocess.run([harness.PROGRAMS.weft, "bench", "all_reduce", "-n", "2", "-b", "64K", "-e", "64K", "--iters", "2", "--explain"],
                               env={**os.environ, "WEFT_COLLECTIVE_LINKS": links}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("with measured latency", done.stdout)
+        self.assertIn("in memory that all ranks map (measured: words", done.stdout)
 
     def test_one_host_is_explained(self):
         """On one host the operations take no messages, and say so."""
         for operation in ("reduce", "gather", "scatter", "all_to_all"):
             text = self.bench(operation, "-n", "2", "-b", "64K", "-e", "64K", "--iters", "2", "--transport", "shm", "--explain")
-            self.assertRegex(text, operation + r": one-host [\d.]+ us, in memory that all ranks map; by messages it would be " + operation)
+            self.assertRegex(text, operation + r": one-host [\d.]+ us, in memory that all ranks map \(assumed: words .*\); by messages it would be " + operation)
 
     def test_simulated_beside_measured(self):
         links = self.path("links")

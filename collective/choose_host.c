@@ -1,0 +1,161 @@
+/* choose_host.c - what the one-host plan takes: its part of the model of cost (choose.c has the others').
+ *
+ *     in the announcements   W h + t B s           W  a round of words               S  what slices take beyond it and their bytes
+ *     in slices              (W + S) h + t T c     s  per byte of another's words    c  per byte loaded or stored in buffers
+ *     the less of both, up to what announcements hold
+ *
+ * B and T are the bytes that a rank hears, and those that it loads and stores. Where p ranks outnumber the P processors each of those has
+ * t = ceil(p/P) of them to serve, and a round of words is h = 2 p/P log2(p) rounds: a rank that waits yields, and what it waits for
+ * comes after some of the others had their turn.
+ *
+ * c is g while the buffers of all ranks, F = pT, fit into the own caches of the processors that work; where ranks take turns there, each of those
+ * holds P/p as much of what is needed next. Buffers begin to miss at half of what caches hold, miss always at four times that, and in between by the
+ * logarithm; then c is d, what the last cache gives, and beyond that one, likewise, what memory gives.
+ *
+ * All six figures are measured by all_reduces of a few lengths (`weft bench calibrate`), of which weft_plan_one_host_fit makes them: whatever
+ * becomes faster in this plan, the model follows. Pure. */
+#include "collective/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Where nothing was measured. */
+static const struct weft_link_memory assumed = {.words_ns = 400, .slices_ns = 400, .said_ps = 260, .cached_ps = 12, .passed_ps = 50, .core_kib = 1024, .last_kib = 24576};
+
+#define COPIED_BYTES 134217728.0 /* a pass over memory was measured with so many: a last cache that holds them gave it, too */
+
+static double larger(double x, double y) { return x > y ? x : y; }
+static double shorter(double x, double y) { return x < y ? x : y; }
+
+/* The terms of one operation, in nanoseconds. */
+struct terms {
+    double words, slices, bytes; /* slices: 0 where all is in the announcements */
+    double moved, byte;          /* bytes is turns * moved * byte */
+};
+
+static double turns(double ranks, uint32_t processors) { return processors > 0 && ranks > processors ? ceil(ranks / processors) : 1; }
+static double rounds(double ranks, uint32_t processors) { return processors > 0 && ranks > processors ? 2 * ranks / processors * log2(ranks) : 1; }
+
+/* The part of all bytes that caches of (held,) do not have when they are needed again. */
+static double missed(double bytes, double held) { return larger(0, shorter(1, (1 + log2(larger(1, bytes) / held)) / 3)); }
+
+/* What the own caches of those processors that work hold, in bytes. */
+static double held_bytes(double core_kib, double ranks, uint32_t processors)
+{
+    bool crowded = processors > 0 && ranks > processors;
+    return core_kib * 1024 * (crowded ? processors * (processors / ranks) : ranks);
+}
+
+/* Bytes that each rank loads and stores. n: of the vector; of operations that have pieces, of one piece. */
+static double moved_bytes(enum weft_coll_kind kind, double p, double n)
+{
+    switch (kind) {
+    case WEFT_COLL_BARRIER: return 0;
+    case WEFT_COLL_BROADCAST: return n;
+    case WEFT_COLL_REDUCE: return (1 + 1 / p) * n;
+    case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_ALL_GATHER: return (p + 1) * n;
+    case WEFT_COLL_ALL_TO_ALL: return 2 * p * n;
+    default: return 2 * n;
+    }
+}
+
+/* Bytes that the one that hears most of the others' words takes out of them. */
+static double heard_bytes(enum weft_coll_kind kind, double p, double n)
+{
+    bool of_root = kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_SCATTER;
+    return kind == WEFT_COLL_BARRIER ? 0 : of_root ? n : (p - 1) * n;
+}
+
+/* Bytes that a rank says, at most. */
+static double said_bytes(enum weft_coll_kind kind, double p, double n)
+{
+    bool pieces = kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
+    return kind == WEFT_COLL_BARRIER ? 0 : pieces ? p * n : n;
+}
+
+/* A table made before these were measured has none of them. */
+static struct weft_link_memory memory_of(const struct weft_plan_question *q)
+{
+    struct weft_link_memory memory = q->cost && q->cost->memory.words_ns ? q->cost->memory : assumed;
+    if (!memory.core_kib) memory.core_kib = assumed.core_kib;
+    if (!memory.last_kib) memory.last_kib = assumed.last_kib;
+    return memory;
+}
+
+/* c of a byte, all ranks' buffers together (all,) bytes. */
+static double byte_ns(const struct weft_plan_question *q, const struct weft_link_memory *memory, double all, uint32_t processors)
+{
+    double last = memory->last_kib * 1024.0;
+    double cached = memory->cached_ps * 1e-3, passed = larger(cached, memory->passed_ps * 1e-3), beyond = passed;
+    if (q->cost && q->cost->pass_ps && last < COPIED_BYTES) beyond = larger(passed, q->cost->pass_ps * 1e-3);
+    return cached + (passed - cached) * missed(all, held_bytes(memory->core_kib, q->ranks, processors)) + (beyond - passed) * missed(all, last);
+}
+
+static struct terms in_announcements(const struct weft_plan_question *q, const struct weft_link_memory *memory, uint32_t processors)
+{
+    double p = q->ranks, heard = heard_bytes(q->kind, p, (double)q->bytes), said = memory->said_ps * 1e-3;
+    return (struct terms){.words = memory->words_ns * rounds(p, processors), .bytes = turns(p, processors) * heard * said, .moved = heard, .byte = said};
+}
+static struct terms in_slices(const struct weft_plan_question *q, const struct weft_link_memory *memory, uint32_t processors)
+{
+    double p = q->ranks, moved = moved_bytes(q->kind, p, (double)q->bytes), byte = byte_ns(q, memory, moved * p, processors), h = rounds(p, processors);
+    return (struct terms){.words = memory->words_ns * h, .slices = memory->slices_ns * h, .bytes = turns(p, processors) * moved * byte, .moved = moved, .byte = byte};
+}
+static double sum_of_terms(const struct terms *terms) { return terms->words + terms->slices + terms->bytes; }
+
+static struct terms terms_of(const struct weft_plan_question *q, uint32_t processors)
+{
+    const struct weft_link_memory memory = memory_of(q);
+    struct terms said = in_announcements(q, &memory, processors), sliced = in_slices(q, &memory, processors);
+    bool fits = !q->unequal && said_bytes(q->kind, q->ranks, (double)q->bytes) <= PLAN_ONE_HOST_SHORT;
+    return fits && (q->kind == WEFT_COLL_BARRIER || sum_of_terms(&said) <= sum_of_terms(&sliced)) ? said : sliced;
+}
+
+uint64_t weft_plan_one_host_ns(const struct weft_plan_question *q, uint32_t processors)
+{
+    struct terms terms = terms_of(q, processors);
+    double ns = q->ranks < 2 ? 0 : sum_of_terms(&terms);
+    return ns < 9e18 ? (uint64_t)ns : UINT64_MAX - 1;
+}
+
+size_t weft_plan_one_host_explain(const struct weft_plan_question *q, uint32_t processors, char *out, size_t out_bytes)
+{
+    struct terms terms = terms_of(q, processors);
+    bool known = q->cost && q->cost->memory.words_ns;
+    double us = 1e-3 * (double)weft_plan_one_host_ns(q, processors);
+    int n = snprintf(out, out_bytes, "one-host %.2f us, in memory that all ranks map (%s: words %.2f us, slices %.2f us, a rank's %.0f B %.2f us by %.4f ns)", us,
+                     known ? "measured" : "assumed", terms.words * 1e-3, terms.slices * 1e-3, terms.moved, terms.bytes * 1e-3, terms.byte);
+    return n < 0 ? 0 : (size_t)n;
+}
+
+/* ---- calibration ---- */
+uint64_t weft_plan_one_host_sample(enum weft_plan_host_sample which, uint32_t ranks, uint32_t processors, const struct weft_link_memory *caches)
+{
+    double held = held_bytes(caches->core_kib ? caches->core_kib : assumed.core_kib, ranks, processors) / (2.0 * ranks); /* an input and an output of all */
+    switch (which) {
+    case WEFT_PLAN_HOST_WORDS: return 64;
+    case WEFT_PLAN_HOST_SAID: return PLAN_ONE_HOST_SHORT / 2;
+    case WEFT_PLAN_HOST_SLICES: return 2 * PLAN_ONE_HOST_SHORT;
+    case WEFT_PLAN_HOST_CACHED: return (uint64_t)larger(16 * PLAN_ONE_HOST_SHORT, held / 4) & ~(uint64_t)63;
+    default: return (uint64_t)larger(64 * PLAN_ONE_HOST_SHORT, held * 8) & ~(uint64_t)63;
+    }
+}
+
+static uint32_t whole(double value) { return value < 1 ? 1 : value < 4e9 ? (uint32_t)(value + 0.5) : 4000000000u; }
+
+void weft_plan_one_host_fit(uint32_t ranks, uint32_t processors, const double times_ns[WEFT_PLAN_HOST_SAMPLES], struct weft_link_memory *memory)
+{
+    double n[WEFT_PLAN_HOST_SAMPLES], h = rounds(ranks, processors), t = turns(ranks, processors);
+    for (int i = 0; i < WEFT_PLAN_HOST_SAMPLES; i++) n[i] = (double)weft_plan_one_host_sample((enum weft_plan_host_sample)i, ranks, processors, memory);
+    double slices = times_ns[WEFT_PLAN_HOST_SLICES], most = times_ns[WEFT_PLAN_HOST_CACHED];
+    double cached = larger(1e-3, (most - slices) / (2 * t * (n[WEFT_PLAN_HOST_CACHED] - n[WEFT_PLAN_HOST_SLICES])));
+    double fixed = larger(times_ns[WEFT_PLAN_HOST_WORDS], slices - 2 * t * n[WEFT_PLAN_HOST_SLICES] * cached);
+    double said = (times_ns[WEFT_PLAN_HOST_SAID] - times_ns[WEFT_PLAN_HOST_WORDS]) / (t * (ranks - 1) * (n[WEFT_PLAN_HOST_SAID] - n[WEFT_PLAN_HOST_WORDS]));
+    double words = larger(1, times_ns[WEFT_PLAN_HOST_WORDS] - t * (ranks - 1) * n[WEFT_PLAN_HOST_WORDS] * larger(said, 0));
+    memory->words_ns = whole(words / h);
+    memory->slices_ns = whole((fixed - words) / h);
+    memory->said_ps = whole(1e3 * larger(said, cached));
+    memory->cached_ps = whole(1e3 * cached);
+    memory->passed_ps = whole(1e3 * larger(cached, (times_ns[WEFT_PLAN_HOST_PASSED] - fixed) / (2 * t * n[WEFT_PLAN_HOST_PASSED])));
+}
