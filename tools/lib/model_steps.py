@@ -1,11 +1,15 @@
 """model_steps.py - how far measured times of collectives are from the model by which plans are chosen, and where that leaps.
 
-    tools/steps [--build build] [--transport shm,tcp] [--ranks 2,3,4,6,8] [--begin 8] [--end 16M] [--plan auto] [--rounds 5] [--links FILE]
+    tools/steps [--build build] [--transport shm,tcp] [--ranks 2,3,4,6,8] [--begin 8] [--end 16M] [--plan auto] [--rounds 3] [--cycles 9] [--links FILE]
 
 For each transport and number of ranks: `weft bench calibrate` into a table (unless --links), then for rounds in turn `weft bench
-all_reduce` over the sizes, each row's time beside the model's for the plan that ran. Printed: the quotient measured / modelled of each
-size (down) and number of ranks (across), medians over the rounds, with the plan's first letters. A quotient that is more than 1.3 times
+all_reduce`, which goes over all sizes so many cycles, each row's time beside the model's for the plan that ran. Printed: the quotient measured / modelled of each
+size (down) and number of ranks (across), medians over all cycles of all rounds, with the plan's first letters. A quotient that is more than 1.3 times
 that of its neighbour, the next size or the next number of ranks, is marked with ! and listed. Exit status 1 when there is one.
+
+The first cycle of a job is not counted: its pages are new, and ranks that share processors take half as long again until the scheduler knows them. Sizes and
+numbers of ranks take turns, so that a slow spell of the machine falls on all of them. Where cells leap, both numbers of ranks are measured again,
+twice at most, and all that was measured of a cell counts, before and after: no leap is dropped for having been seen once.
 
 All ranks run on this host, and where they outnumber its processors calibration with as many ranks says what that costs.
 The model is the library's, as weft_explain prints it; the one-host plan's, too (docs/collectives.md)."""
@@ -44,30 +48,51 @@ def models(build, transport, ranks, options, links):
 
 
 def measure(build, transport, ranks, options, links):
+    """{bytes: [(us, plan)]}, one of each cycle but the first."""
     rows = {}
     for line in bench(build, ["all_reduce", "-n", str(ranks), "-b", options.begin, "-e", options.end, "-f", "4", "-c", "0", "--transport", transport,
-                              "--plan", options.plan, "--json"], {"WEFT_COLLECTIVE_LINKS": links}).splitlines():
+                              "--plan", options.plan, "--cycles", str(options.cycles + 1), "--json"], {"WEFT_COLLECTIVE_LINKS": links}).splitlines():
         row = json.loads(line)
-        rows[row["bytes"]] = (row["p50_us"], row["plan_taken"])
-    return rows
+        rows.setdefault(row["bytes"], []).append((row["p50_us"], row["plan_taken"]))
+    return {size: cycles[1:] for size, cycles in rows.items()}
+
+
+class Measurement:
+    """Quotients of one transport, of as many rounds as were asked for."""
+
+    def __init__(self, build, transport, options, links):
+        self.build, self.transport, self.options, self.links = build, transport, options, links
+        self.samples, self.plans = {}, {}
+        self.modelled = {ranks: models(build, transport, ranks, options, links[ranks]) for ranks in options.ranks}
+
+    def round(self, counts):
+        for ranks in counts:
+            for size, cycles in measure(self.build, self.transport, ranks, self.options, self.links[ranks]).items():
+                for us, plan in cycles:
+                    model = self.modelled[ranks].get(size, {}).get(plan)
+                    if model:
+                        self.samples.setdefault((size, ranks), []).append(us / model)
+                        self.plans[size, ranks] = plan
+
+    def table(self):
+        """{(bytes, ranks): (quotient, plan)}"""
+        return {key: (statistics.median(values), self.plans[key]) for key, values in self.samples.items()}
 
 
 def table_of(build, transport, options, links):
-    """{(bytes, ranks): (quotient, plan)}"""
-    samples, plans = {}, {}
-    modelled = {ranks: models(build, transport, ranks, options, links[ranks]) for ranks in options.ranks}
+    measurement = Measurement(build, transport, options, links)
     for _ in range(options.rounds):
-        for ranks in options.ranks:
-            for size, (us, plan) in measure(build, transport, ranks, options, links[ranks]).items():
-                model = modelled[ranks].get(size, {}).get(plan)
-                if model:
-                    samples.setdefault((size, ranks), []).append(us / model)
-                    plans[size, ranks] = plan
-    return {key: (statistics.median(values), plans[key]) for key, values in samples.items()}
+        measurement.round(options.ranks)
+    for _ in range(2):
+        table = measurement.table()
+        leaping = {cell[1] for one, other, _ in leaps(table, options.ranks) for cell in (one, other)}
+        measurement.round([ranks for ranks in options.ranks if ranks in leaping])
+    return measurement.table()
 
 
-def leaps(table, sizes, ranks):
+def leaps(table, ranks):
     """Neighbours whose quotients differ too much."""
+    sizes = sorted({size for size, _ in table})
     found = []
     for i, size in enumerate(sizes):
         for k, count in enumerate(ranks):
@@ -81,7 +106,7 @@ def leaps(table, sizes, ranks):
 
 def show(transport, table, ranks, out=sys.stdout):
     sizes = sorted({size for size, _ in table})
-    found = leaps(table, sizes, ranks)
+    found = leaps(table, ranks)
     marked = {cell for one, other, _ in found for cell in (one, other)}
     print(f"\n{transport}: measured / modelled, all_reduce of f32\n{'bytes':>10} " + " ".join(f"{count:>14}" for count in ranks), file=out)
     for size in sizes:
@@ -106,7 +131,8 @@ def main():
     parser.add_argument("--begin", default="8")
     parser.add_argument("--end", default="16M")
     parser.add_argument("--plan", default="auto")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cycles", type=int, default=9, help="over all sizes in one job, after a first one that does not count (default 9)")
     parser.add_argument("--links", help="a link table of `weft bench calibrate` (default: measured now)")
     options = parser.parse_args()
     options.ranks = [int(count) for count in options.ranks.split(",")]
