@@ -26,6 +26,7 @@ static const char help[] =
     "      --count N      elements to measure with (default 26214400)\n"
     "      --rounds N     measured rounds (default 9)\n"
     "      --cpu          leave the GPU alone\n"
+    "      --gpu          leave the CPU's kernels alone\n"
     "      --json         results as one JSON object per line\n"
     "      --help         this text\n\n"
     "Columns: bytes per element are read plus written; copy is a copy of the same traffic measured in the "
@@ -73,7 +74,7 @@ static int run_groups(const struct group *groups, size_t count)
     return failed;
 }
 
-static int run_tests(bool device)
+static int run_tests(bool host, bool device)
 {
     static const struct group cpu[] = {
         {"cpu: variants against scalar", cpu_test_variants},
@@ -92,7 +93,7 @@ static int run_tests(bool device)
         {"gpu: products, orthogonalise", check_products},
         {"gpu: update rules", check_optimizer},
     };
-    int failed = run_groups(cpu, sizeof cpu / sizeof cpu[0]);
+    int failed = host ? run_groups(cpu, sizeof cpu / sizeof cpu[0]) : 0;
     if (device) failed += run_groups(gpu, sizeof gpu / sizeof gpu[0]);
     if (!json) printf(failed ? "%d tests FAILED\n" : "all tests passed\n", failed);
     return failed;
@@ -114,7 +115,7 @@ static void on_row(void *context, const struct kernelbench_row *row)
     fflush(stdout);
 }
 
-static bool run_bench(struct kernelbench_options *options, bool device)
+static bool run_bench(struct kernelbench_options *options, bool host, bool device)
 {
     char cpu[] = "cpu", gpu[] = "gpu";
     options->kernels = weft_kernels();
@@ -123,7 +124,7 @@ static bool run_bench(struct kernelbench_options *options, bool device)
                options->kernels->name, options->rounds, "on", "kernel", "elements", "B/elem", "ms", "GB/s",
                "copy", "ratio", "25 %", "75 %");
     const bool fine =
-        kernelbench_run(options, on_row, cpu) && (!device || bench_device(options, on_row, gpu));
+        (!host || kernelbench_run(options, on_row, cpu)) && (!device || bench_device(options, on_row, gpu));
     if (!fine)
         fprintf(stderr, "kernel_check: no memory for %zu elements; say a smaller --count\n", options->count);
     return fine;
@@ -148,12 +149,13 @@ int main(int argc, char **argv)
         {"count", required_argument, NULL, 'c'},
         {"rounds", required_argument, NULL, 'r'},
         {"cpu", no_argument, NULL, 'p'},
+        {"gpu", no_argument, NULL, 'g'},
         {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     struct kernelbench_options options = {.count = 25 << 20, .rounds = 9};
-    bool test = false, bench = false, cpu_only = false;
+    bool test = false, bench = false, cpu_only = false, gpu_only = false;
     uint64_t value;
     char device_text[200] = "left alone";
     int c;
@@ -171,6 +173,7 @@ int main(int argc, char **argv)
             options.rounds = (uint32_t)value;
             break;
         case 'p': cpu_only = true; break;
+        case 'g': gpu_only = true; break;
         case 'j': json = true; break;
         case 'h': fputs(help, stdout); return 0;
         default: fputs("kernel_check: see --help\n", stderr); return 2;
@@ -185,7 +188,11 @@ int main(int argc, char **argv)
     if (json) printf("{\"device\":%s,\"text\":\"%s\"}\n", device ? "true" : "false", device_text);
     else if (device) printf("gpu: %s\n", device_text);
     else printf("no GPU is used (%s): the CPU's part alone\n", device_text);
-    const int failed = test ? run_tests(device) : 0;
-    const bool fine = !bench || run_bench(&options, device);
+    if (gpu_only && !device) {
+        fprintf(stderr, "kernel_check: --gpu, but there is no GPU to use\n");
+        return 2;
+    }
+    const int failed = test ? run_tests(!gpu_only, device) : 0;
+    const bool fine = !bench || run_bench(&options, !gpu_only, device);
     return failed > 0 || !fine ? 1 : 0;
 }
