@@ -1,13 +1,12 @@
 /* orthogonalise.cu - orthogonalise.c on device memory, step by step the same: see there for why.
  *
  *     scale       a block a vector: its largest magnitude, then the power of two
- *     dots        half a warp a pair of vectors, sixteen f64 lanes
- *     factorise   one block, a thread a candidate: pivots, noise, coefficients
+ *     dots        a block a pair of vectors: all threads make the products, which are exact in f64, half a warp adds them in
+ *                 its sixteen lanes; the last block to end factorises: pivots, noise, coefficients, a thread a candidate
  *     combine     a thread a row of P
- *     dots, factorise, combine once more, which do nothing where no correction is due
- *     finish      dropped vectors become zero
+ *     dots, combine once more, which do nothing where no correction is due; dropped vectors become zero
  *
- * All r by r matrices live in the scratch. */
+ * All r by r matrices live in the scratch. Which block is the last changes who computes, not what. */
 #include <float.h>
 
 #include "kernels/cuda/device.h"
@@ -15,7 +14,8 @@
 namespace
 {
 
-constexpr unsigned RANK_MAX = 64, LANES = 16, SCALE_THREADS = 1024;
+constexpr unsigned RANK_MAX = 64, LANES = 16, SCALE_THREADS = 1024, DOT_THREADS = 128, COMBINE_THREADS = 64;
+constexpr unsigned PART = 1024, PRODUCTS = PART / DOT_THREADS; /* of a pair's products at a time; of a thread */
 constexpr double CORRECT_BELOW = 1.0 / 65536;
 
 struct orthogonal_state {
@@ -26,6 +26,7 @@ struct orthogonal_state {
     uint32_t at[RANK_MAX], from[RANK_MAX], pivots[RANK_MAX];
     uint32_t good[RANK_MAX]; /* not zero, and finite */
     uint32_t count, done;    /* done: the second pass has nothing to do */
+    uint32_t ended;          /* blocks of dots */
 };
 
 /* 2^-ilogb of a finite magnitude above zero, exact. */
@@ -45,6 +46,7 @@ __global__ void __launch_bounds__(SCALE_THREADS) scale_kernel(float *p, size_t r
     float *vector = p + blockIdx.x * rows;
     uint32_t max = 0;
     if (threadIdx.x == 0) max_bits = 0;
+    if (threadIdx.x == 0 && blockIdx.x == 0) state->done = state->ended = 0;
     __syncthreads();
     for (size_t i = threadIdx.x; i < rows; i += blockDim.x) max = larger(max, magnitude(vector[i]));
     raise(&max_bits, max);
@@ -56,36 +58,17 @@ __global__ void __launch_bounds__(SCALE_THREADS) scale_kernel(float *p, size_t r
     for (size_t i = threadIdx.x; i < rows; i += blockDim.x) vector[i] = (float)((double)vector[i] * factor);
 }
 
-/* Pair number n of the lower half: row a, column b <= a. Pairs past the last do the last one's work and keep
- * it to themselves, so that all lanes meet in the folds. */
-__global__ void __launch_bounds__(THREADS)
-    dots_kernel(const float *p, size_t rows, unsigned rank, orthogonal_state *state)
-{
-    const unsigned pairs = rank * (rank + 1) / 2, number = (unsigned)(thread_number() / LANES);
-    const unsigned mine = number < pairs ? number : pairs - 1, lane = threadIdx.x % LANES;
-    unsigned a = 0;
-    while ((a + 1) * (a + 2) / 2 <= mine) a++;
-    const unsigned b = mine - a * (a + 1) / 2;
-    if (state->done) return;
-    double sum = 0;
-    for (size_t i = lane; i < rows; i += LANES) sum += (double)p[a * rows + i] * (double)p[b * rows + i];
-    for (unsigned half = LANES / 2; half > 0; half /= 2) sum += __shfl_down_sync(ALL, sum, half, LANES);
-    if (lane == 0 && number < pairs) state->dots[a][b] = sum;
-}
-
 __device__ inline double either_half(const double (*matrix)[RANK_MAX], uint32_t a, uint32_t b)
 {
     return a >= b ? matrix[a][b] : matrix[b][a];
 }
 
-/* gram() and factorise() of orthogonalise.c; thread a has candidate a, or coefficient a, or a place in the
- * order. */
-__global__ void __launch_bounds__(RANK_MAX)
-    factorise_kernel(unsigned rank, double noise, bool first_pass, orthogonal_state *s)
+/* gram() and factorise() of orthogonalise.c, by one block; thread a has candidate a, or coefficient a, or a place
+ * in the order. */
+__device__ void factorise(unsigned rank, double noise, bool first_pass, orthogonal_state *s)
 {
     const unsigned a = threadIdx.x;
     __shared__ uint32_t count, best;
-    if (s->done) return;
     if (a == 0) {
         count = 0;
         if (first_pass) {
@@ -149,38 +132,97 @@ __global__ void __launch_bounds__(RANK_MAX)
         }
     }
     __syncthreads();
-    if (a == 0) s->count = k;
+    if (a != 0) return;
+    s->count = k;
+    s->ended = 0;
+    if (first_pass) s->done = !(s->least < CORRECT_BELOW); /* no correction is due */
 }
 
-__global__ void __launch_bounds__(THREADS) combine_kernel(float *p, size_t rows, const orthogonal_state *s)
+/* A thread's part of the next products. */
+struct factors {
+    float a[PRODUCTS], b[PRODUCTS];
+    __device__ void read(const float *from_a, const float *from_b, size_t begin, size_t rows)
+    {
+        for (unsigned t = 0; t < PRODUCTS; t++) {
+            const size_t i = begin + t * DOT_THREADS + threadIdx.x;
+            a[t] = i < rows ? from_a[i] : 0.0f;
+            b[t] = i < rows ? from_b[i] : 0.0f;
+        }
+    }
+};
+
+/* Block n has pair n of the lower half: row a, column b <= a. */
+__global__ void __launch_bounds__(DOT_THREADS)
+    dots_kernel(const float *p, size_t rows, unsigned rank, double noise, bool first_pass, orthogonal_state *state)
 {
-    const size_t i = thread_number();
+    __shared__ double products[PART];
+    __shared__ bool last;
+    unsigned a = 0;
+    while ((a + 1) * (a + 2) / 2 <= blockIdx.x) a++;
+    const unsigned b = blockIdx.x - a * (a + 1) / 2;
+    if (state->done) return;
+    factors next;
+    double sum = 0;
+    next.read(p + a * rows, p + b * rows, 0, rows);
+    for (size_t begin = 0; begin < rows; begin += PART) {
+        for (unsigned t = 0; t < PRODUCTS; t++)
+            products[t * DOT_THREADS + threadIdx.x] = (double)next.a[t] * (double)next.b[t];
+        __syncthreads();
+        next.read(p + a * rows, p + b * rows, begin + PART, rows);
+        const unsigned count = rows - begin < PART ? (unsigned)(rows - begin) : PART;
+        if (threadIdx.x < LANES)
+            for (unsigned i = threadIdx.x; i < count; i += LANES) sum += products[i];
+        __syncthreads();
+    }
+    if (threadIdx.x < WARP)
+        for (unsigned half = LANES / 2; half > 0; half /= 2) sum += __shfl_down_sync(ALL, sum, half, LANES);
+    if (threadIdx.x == 0) {
+        state->dots[a][b] = sum;
+        __threadfence();
+        last = atomicAdd(&state->ended, 1u) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    factorise(rank, noise, first_pass, state);
+}
+
+/* Row i of the vectors at the pivots becomes that of the basis. All are read before any is written. */
+__device__ inline void combine(float *p, size_t rows, size_t i, const orthogonal_state *s)
+{
     double parts[RANK_MAX];
-    if (i >= rows || s->done) return;
-    for (uint32_t k = 0; k < s->count; k++) {
-        float *to = p + s->pivots[k] * rows + i;
+    const uint32_t count = s->count;
+#pragma unroll 8
+    for (uint32_t k = 0; k < count; k++) parts[k] = (double)p[s->pivots[k] * rows + i];
+    for (uint32_t k = 0; k < count; k++) {
         double sum = 0;
-        parts[k] = (double)*to;
         for (uint32_t m = 0; m <= k; m++) sum += s->coefficients[k][m] * parts[m];
-        *to = (float)sum;
+        p[s->pivots[k] * rows + i] = (float)sum;
     }
 }
 
-/* Between the passes: is a correction due? */
-__global__ void decide_kernel(orthogonal_state *s)
+__global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(float *p, size_t rows, const orthogonal_state *s)
 {
-    s->done = !(s->least < CORRECT_BELOW);
+    const size_t i = thread_number();
+    if (i < rows) combine(p, rows, i, s);
 }
 
-__global__ void __launch_bounds__(THREADS)
-    drop_kernel(float *p, size_t rows, const orthogonal_state *s, uint8_t *dropped, uint32_t *kept_out)
+/* The second pass, where it is due, and what was dropped becomes zero. */
+__global__ void __launch_bounds__(COMBINE_THREADS)
+    finish_kernel(float *p, size_t rows, unsigned rank, const orthogonal_state *s, uint8_t *dropped, uint32_t *kept_out)
 {
-    bool kept = false;
-    for (uint32_t k = 0; k < s->count; k++) kept = kept || s->pivots[k] == blockIdx.x;
-    for (size_t i = threadIdx.x; i < rows && !kept; i += blockDim.x) p[blockIdx.x * rows + i] = 0.0f;
-    if (threadIdx.x != 0) return;
-    if (dropped) dropped[blockIdx.x] = !kept;
-    if (kept_out && blockIdx.x == 0) *kept_out = s->count;
+    __shared__ bool kept[RANK_MAX];
+    const size_t i = thread_number();
+    kept[threadIdx.x] = false;
+    __syncthreads();
+    if (threadIdx.x < s->count) kept[s->pivots[threadIdx.x]] = true;
+    __syncthreads();
+    if (i < rows && !s->done) combine(p, rows, i, s);
+    for (unsigned r = 0; r < rank && i < rows; r++)
+        if (!kept[r]) p[r * rows + i] = 0.0f;
+    if (blockIdx.x != 0) return;
+    if (dropped && threadIdx.x < rank) dropped[threadIdx.x] = !kept[threadIdx.x];
+    if (kept_out && threadIdx.x == 0) *kept_out = s->count;
 }
 
 } // namespace
@@ -197,21 +239,17 @@ enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uin
     const double noise = 32.0 * sqrt((double)rows) * (double)FLT_EPSILON;
     const unsigned pairs = (unsigned)(rank * (rank + 1) / 2);
     if (rank < 1 || rank > RANK_MAX || rows < 1) return WEFT_ERR_INVALID;
-    enum weft_status status = status_of(cudaMemsetAsync(&state->done, 0, sizeof state->done, stream));
-    if (status == WEFT_OK) status = launch(stream, rank, SCALE_THREADS, scale_kernel, p, rows, state);
-    for (int pass = 0; pass < 2; pass++) {
-        if (status == WEFT_OK)
-            status = launch(stream, pieces(pairs, THREADS / LANES), THREADS, dots_kernel, (const float *)p,
-                            rows, (unsigned)rank, state);
-        if (status == WEFT_OK)
-            status = launch(stream, 1, RANK_MAX, factorise_kernel, (unsigned)rank, pass == 0 ? noise : -1.0,
-                            pass == 0, state);
-        if (status == WEFT_OK)
-            status = launch(stream, pieces(rows, THREADS), THREADS, combine_kernel, p, rows,
-                            (const orthogonal_state *)state);
-        if (status == WEFT_OK && pass == 0) status = launch(stream, 1, 1, decide_kernel, state);
-    }
+    static_assert(COMBINE_THREADS == RANK_MAX && DOT_THREADS >= RANK_MAX, "a thread a vector");
+    const float *vectors = p;
+    const size_t blocks = pieces(rows, COMBINE_THREADS);
+    enum weft_status status = launch(stream, rank, SCALE_THREADS, scale_kernel, p, rows, state);
+    if (status == WEFT_OK)
+        status = launch(stream, pairs, DOT_THREADS, dots_kernel, vectors, rows, (unsigned)rank, noise, true, state);
+    if (status == WEFT_OK)
+        status = launch(stream, blocks, COMBINE_THREADS, combine_kernel, p, rows, (const orthogonal_state *)state);
+    if (status == WEFT_OK)
+        status = launch(stream, pairs, DOT_THREADS, dots_kernel, vectors, rows, (unsigned)rank, -1.0, false, state);
     if (status != WEFT_OK) return status;
-    return launch(stream, rank, THREADS, drop_kernel, p, rows, (const orthogonal_state *)state, dropped,
-                  kept_out);
+    return launch(stream, blocks, COMBINE_THREADS, finish_kernel, p, rows, (unsigned)rank,
+                  (const orthogonal_state *)state, dropped, kept_out);
 }

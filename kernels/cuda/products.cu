@@ -1,9 +1,11 @@
 /* products.cu - the low-rank products of PowerSGD, in the orders of kernels.h.
  *
- *   P = M Q      the sixteen lanes of a horizontal sum are half a warp: it walks two rows, eight ranks at a
- *                time, with eight loads of each row in flight. With the residual fused M is made, written and
- *                multiplied in one walk.
- *   Q = M^T P    a thread has a column and a band of rows, a second kernel adds the bands in order.
+ *   P = M Q      a block has four rows and walks them in tiles of 1024 columns: all its threads read a tile by whole packs
+ *                into shared memory, the next one is on its way while half warps, one a row and a few ranks, add
+ *                what lies in it: their lanes are the sixteen of a horizontal sum. With the residual fused M is made and
+ *                written as a tile comes in.
+ *   Q = M^T P    a thread has a column and a band of rows, the last band first, which P = M Q wrote last; a second kernel adds
+ *                the bands in order.
  *   P^T Q        a thread has four columns of a few rows; Q's part stays in registers.
  *
  * Bytes an element of M: 12 + 4 + 8 (residual) + 4 (decoded) = 28 a step. More than eight ranks go in
@@ -13,7 +15,11 @@
 namespace
 {
 
-constexpr unsigned LANES = 16, RANKS = 8, ROWS = 2, AHEAD = 8, BAND_AHEAD = 16;
+constexpr unsigned LANES = 16, RANKS = 8, BAND_AHEAD = 16, BAND_THREADS = 64;
+/* Of a tile: rows are apart by half the banks, so that the two of a warp do not meet in one. */
+constexpr unsigned TILE_ROWS = 4, TILE_COLS = 1024, TILE_STRIDE = TILE_COLS + 16;
+constexpr unsigned GROUPS = THREADS / (LANES * TILE_ROWS); /* of ranks: each has every GROUPS-th */
+constexpr unsigned AHEAD = 8;                              /* elements of a chain that are read at once */
 constexpr size_t RANK_MAX = 64;
 
 /* Of half a warp: 8+8, 4+4, 2+2, 1+1; right in its lane 0. */
@@ -23,65 +29,95 @@ __device__ inline float fold_lanes(float mine)
     return canonical(mine);
 }
 
-/* N ranks from `first_rank` on. FUSED: m = a*factor + b is made and written here. Rows beyond the last are
- * walked like the last, so that all lanes meet in the folds, but nothing is written for them. */
-template <bool FUSED, int N>
+/* A thread's part of a tile, on its way: TILE_COLS / THREADS elements of each row, in packs of W. */
+template <bool FUSED, int W> struct coming {
+    static constexpr unsigned PACKS = TILE_COLS / THREADS / W;
+    pack<float, W> a[TILE_ROWS][PACKS], b[FUSED ? TILE_ROWS : 1][FUSED ? PACKS : 1];
+    __device__ static size_t column(size_t begin, unsigned k) { return begin + (k * THREADS + threadIdx.x) * W; }
+    __device__ void read(const float *from_a, const float *from_b, size_t begin, size_t cols, unsigned real_rows)
+    {
+        for (unsigned i = 0; i < TILE_ROWS; i++)
+            for (unsigned k = 0; k < PACKS; k++) {
+                if (i >= real_rows || column(begin, k) >= cols) continue;
+                a[i][k] = load<W>(from_a + i * cols + column(begin, k));
+                if constexpr (FUSED) b[i][k] = load<W>(from_b + i * cols + column(begin, k));
+            }
+    }
+    /* Into the tile; FUSED: m = a*factor + b, whose largest magnitude is returned. m may be b, which has been read. */
+    __device__ uint32_t put(float (*tile)[TILE_STRIDE], float *m, float factor, size_t begin, size_t cols,
+                            unsigned real_rows) const
+    {
+        uint32_t max = 0;
+        for (unsigned i = 0; i < TILE_ROWS; i++)
+            for (unsigned k = 0; k < PACKS; k++) {
+                if (i >= real_rows || column(begin, k) >= cols) continue;
+                pack<float, W> x = a[i][k];
+                if constexpr (FUSED) {
+                    for (int j = 0; j < W; j++) {
+                        x.v[j] = canonical(x.v[j] * factor + b[i][k].v[j]);
+                        max = larger(max, magnitude(x.v[j]));
+                    }
+                    store<W>(m + i * cols + column(begin, k), x);
+                }
+                store<W>(&tile[i][column(0, k)], x);
+            }
+        return max;
+    }
+};
+
+/* N ranks. FUSED: m = a*factor + b is made and written here; otherwise a is M. */
+template <bool FUSED, int N, int W>
 __global__ void __launch_bounds__(THREADS)
     matmul_kernel(float *p, size_t p_stride, float *m, const float *a, float factor, const float *b,
                   const float *q, size_t rows, size_t cols, uint32_t *max_bits)
 {
-    const size_t row = thread_number() / LANES * ROWS;
-    const unsigned lane = threadIdx.x % LANES;
-    float sum[ROWS][N] = {};
+    alignas(16) __shared__ float tile[TILE_ROWS][TILE_STRIDE];
+    constexpr unsigned CHAINS = (N + GROUPS - 1) / GROUPS;
+    const size_t first = (size_t)blockIdx.x * TILE_ROWS, at = first * cols;
+    const unsigned real_rows = rows - first < TILE_ROWS ? (unsigned)(rows - first) : TILE_ROWS;
+    const unsigned lane = threadIdx.x % LANES, row = threadIdx.x / LANES % TILE_ROWS,
+                   group = threadIdx.x / (LANES * TILE_ROWS);
+    coming<FUSED, W> next;
+    float sum[CHAINS] = {};
     uint32_t max = 0;
-    size_t at[ROWS]; /* where the rows begin */
-    bool real[ROWS];
-    for (unsigned i = 0; i < ROWS; i++) {
-        real[i] = row + i < rows;
-        at[i] = (real[i] ? row + i : rows - 1) * cols;
-    }
-    for (size_t j = lane; j < cols; j += LANES * AHEAD) {
-        float x[ROWS][AHEAD];
-        for (unsigned i = 0; i < ROWS; i++)
-            for (unsigned t = 0; t < AHEAD; t++) {
-                const size_t column = j + t * LANES;
-                if (FUSED)
-                    x[i][t] =
-                        column < cols ? canonical(a[at[i] + column] * factor + b[at[i] + column]) : 0.0f;
-                else x[i][t] = column < cols ? m[at[i] + column] : 0.0f;
-            }
-        for (unsigned t = 0; t < AHEAD; t++) {
-            const size_t column = j + t * LANES;
-            if (column >= cols) break;
-            if (FUSED)
-                for (unsigned i = 0; i < ROWS; i++)
-                    if (real[i]) { /* another may have written over b of a row that is not this one's */
-                        max = larger(max, magnitude(x[i][t]));
-                        m[at[i] + column] = x[i][t];
-                    }
-            for (int r = 0; r < N; r++) {
-                const float factor_r = q[(size_t)r * cols + column];
-                for (unsigned i = 0; i < ROWS; i++) sum[i][r] += x[i][t] * factor_r;
-            }
+    next.read(a + at, b + at, 0, cols, real_rows);
+    for (size_t begin = 0; begin < cols; begin += TILE_COLS) {
+        const unsigned width = cols - begin < TILE_COLS ? (unsigned)(cols - begin) : TILE_COLS;
+        max = larger(max, next.put(tile, m + at, factor, begin, cols, real_rows));
+        __syncthreads();
+        next.read(a + at, b + at, begin + TILE_COLS, cols, real_rows);
+        if ((N % GROUPS == 0 || group < N) && row < real_rows) {
+            const float *x = tile[row], *factors = q + group * cols + begin;
+            unsigned j = lane;
+            for (; j + (AHEAD - 1) * LANES < width; j += AHEAD * LANES)
+                for (unsigned c = 0; c < CHAINS && (N % GROUPS == 0 || c * GROUPS + group < N); c++) {
+                    float f[AHEAD];
+                    for (unsigned t = 0; t < AHEAD; t++) f[t] = factors[c * GROUPS * cols + j + t * LANES];
+                    for (unsigned t = 0; t < AHEAD; t++) sum[c] += x[j + t * LANES] * f[t];
+                }
+            for (; j < width; j += LANES)
+                for (unsigned c = 0; c < CHAINS && (N % GROUPS == 0 || c * GROUPS + group < N); c++)
+                    sum[c] += x[j] * factors[c * GROUPS * cols + j];
         }
+        __syncthreads();
     }
-    for (unsigned i = 0; i < ROWS; i++)
-        for (int r = 0; r < N; r++) {
-            const float total = fold_lanes(sum[i][r]);
-            if (lane == 0 && real[i]) p[(size_t)r * p_stride + row + i] = total;
-        }
+    for (unsigned c = 0; c < CHAINS; c++) {
+        const unsigned r = c * GROUPS + group;
+        const float total = fold_lanes(sum[c]);
+        if (lane == 0 && row < real_rows && r < N) p[(size_t)r * p_stride + first + row] = total;
+    }
     if (FUSED && max_bits) raise(max_bits, max);
 }
 
-template <bool FUSED>
+template <bool FUSED, int W>
 enum weft_status matmul_ranks(size_t ranks, float *p, size_t p_stride, float *m, const float *a, float factor,
                               const float *b, const float *q, size_t rows, size_t cols, uint32_t *max_bits,
                               weft_cuda_stream stream)
 {
-    const size_t blocks = pieces(pieces(rows, ROWS), THREADS / LANES);
-#define RANKS_CASE(n)                                                                                    \
-    case n:                                                                                              \
-        return launch(stream, blocks, THREADS, matmul_kernel<FUSED, n>, p, p_stride, m, a, factor, b, q, \
+    const size_t blocks = pieces(rows, TILE_ROWS);
+#define RANKS_CASE(n)                                                                                       \
+    case n:                                                                                                 \
+        return launch(stream, blocks, THREADS, matmul_kernel<FUSED, n, W>, p, p_stride, m, a, factor, b, q, \
                       rows, cols, max_bits)
     switch (ranks) {
         RANKS_CASE(1);
@@ -92,7 +128,7 @@ enum weft_status matmul_ranks(size_t ranks, float *p, size_t p_stride, float *m,
         RANKS_CASE(6);
         RANKS_CASE(7);
     default:
-        return launch(stream, blocks, THREADS, matmul_kernel<FUSED, 8>, p, p_stride, m, a, factor, b, q, rows,
+        return launch(stream, blocks, THREADS, matmul_kernel<FUSED, 8, W>, p, p_stride, m, a, factor, b, q, rows,
                       cols, max_bits);
     }
 #undef RANKS_CASE
@@ -102,11 +138,12 @@ enum weft_status matmul_ranks(size_t ranks, float *p, size_t p_stride, float *m,
 enum weft_status matmul_rest(size_t done, float *p, size_t p_stride, const float *m, const float *q,
                              size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
 {
+    const bool wide = cols % 4 == 0 && aligned(m);
     enum weft_status status = WEFT_OK;
     for (size_t r = done; r < rank && status == WEFT_OK; r += RANKS)
-        status =
-            matmul_ranks<false>(at_most(rank - r, RANKS), p + r * p_stride, p_stride, const_cast<float *>(m),
-                                nullptr, 1.0f, nullptr, q + r * cols, rows, cols, nullptr, stream);
+        status = (wide ? matmul_ranks<false, 4> : matmul_ranks<false, 1>)(
+            at_most(rank - r, RANKS), p + r * p_stride, p_stride, nullptr, m, 1.0f, nullptr, q + r * cols, rows,
+            cols, nullptr, stream);
     return status;
 }
 
@@ -115,26 +152,32 @@ enum weft_status matmul_rest(size_t done, float *p, size_t p_stride, const float
 /* Sums of one band for N ranks: columns by threads, bands by blocks; sums (bands, rank, cols) is scratch, or
  * q itself. */
 template <int N>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(BAND_THREADS)
     band_kernel(float *sums, const float *m, const float *p, size_t rows, size_t cols, size_t rank,
                 size_t first_rank, size_t column_blocks)
 {
-    __shared__ float factors[N][WEFT_MATMUL_T_BAND];
-    const size_t band = blockIdx.x / column_blocks, j = blockIdx.x % column_blocks * THREADS + threadIdx.x;
+    alignas(16) __shared__ float factors[N][WEFT_MATMUL_T_BAND];
+    const size_t band = gridDim.x / column_blocks - 1 - blockIdx.x / column_blocks;
+    const size_t j = blockIdx.x % column_blocks * BAND_THREADS + threadIdx.x;
     const size_t first = band * WEFT_MATMUL_T_BAND, left = rows - first;
     const unsigned count = (unsigned)(left < WEFT_MATMUL_T_BAND ? left : WEFT_MATMUL_T_BAND);
-    for (unsigned t = threadIdx.x; t < N * WEFT_MATMUL_T_BAND; t += THREADS) {
+    const bool real = j < cols;
+    const float *column = m + first * cols + (real ? j : 0);
+    float next[BAND_AHEAD] = {}, sum[N] = {};
+    if (BAND_AHEAD <= count)
+        for (unsigned t = 0; t < BAND_AHEAD; t++) next[t] = column[(size_t)t * cols];
+    for (unsigned t = threadIdx.x; t < N * WEFT_MATMUL_T_BAND; t += BAND_THREADS) {
         const unsigned r = t / WEFT_MATMUL_T_BAND, i = t % WEFT_MATMUL_T_BAND;
         factors[r][i] = i < count ? p[(first_rank + r) * rows + first + i] : 0.0f;
     }
     __syncthreads();
-    if (j >= cols) return;
-    const float *column = m + first * cols + j;
-    float sum[N] = {};
+    if (!real) return;
     unsigned i = 0;
     for (; i + BAND_AHEAD <= count; i += BAND_AHEAD) {
         float x[BAND_AHEAD];
-        for (unsigned t = 0; t < BAND_AHEAD; t++) x[t] = column[(size_t)(i + t) * cols];
+        for (unsigned t = 0; t < BAND_AHEAD; t++) x[t] = next[t];
+        if (i + 2 * BAND_AHEAD <= count)
+            for (unsigned t = 0; t < BAND_AHEAD; t++) next[t] = column[(size_t)(i + BAND_AHEAD + t) * cols];
         for (unsigned t = 0; t < BAND_AHEAD; t++)
             for (int r = 0; r < N; r++) sum[r] += x[t] * factors[r][i + t];
     }
@@ -238,8 +281,9 @@ enum weft_status weft_cuda_scale_add_matmul_f32(float *m, const float *a, float 
                                                 weft_cuda_stream stream)
 {
     if (wrong(rows, cols, rank)) return WEFT_ERR_INVALID;
-    const enum weft_status status = matmul_ranks<true>(at_most(rank, RANKS), p, p_stride, m, a, factor, b, q,
-                                                       rows, cols, max_bits, stream);
+    const bool wide = cols % 4 == 0 && aligned(m, a, b);
+    const enum weft_status status = (wide ? matmul_ranks<true, 4> : matmul_ranks<true, 1>)(
+        at_most(rank, RANKS), p, p_stride, m, a, factor, b, q, rows, cols, max_bits, stream);
     return status == WEFT_OK ? matmul_rest(RANKS, p, p_stride, m, q, rows, cols, rank, stream) : status;
 }
 
@@ -251,7 +295,7 @@ size_t weft_cuda_matmul_t_workspace(size_t rows, size_t cols, size_t rank)
 enum weft_status weft_cuda_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols,
                                         size_t rank, void *workspace, weft_cuda_stream stream)
 {
-    const size_t bands = pieces(rows, WEFT_MATMUL_T_BAND), column_blocks = pieces(cols, THREADS),
+    const size_t bands = pieces(rows, WEFT_MATMUL_T_BAND), column_blocks = pieces(cols, BAND_THREADS),
                  blocks = bands * column_blocks;
     float *sums = (float *)workspace;
     enum weft_status status = WEFT_OK;
@@ -260,7 +304,7 @@ enum weft_status weft_cuda_matmul_t_f32(float *q, const float *m, const float *p
 #define RANKS_CASE(n)                                                                                        \
     case n:                                                                                                  \
         status =                                                                                             \
-            launch(stream, blocks, THREADS, band_kernel<n>, sums, m, p, rows, cols, rank, r, column_blocks); \
+            launch(stream, blocks, BAND_THREADS, band_kernel<n>, sums, m, p, rows, cols, rank, r, column_blocks); \
         break
         switch (rank - r) {
             RANKS_CASE(1);
@@ -271,7 +315,7 @@ enum weft_status weft_cuda_matmul_t_f32(float *q, const float *m, const float *p
             RANKS_CASE(6);
             RANKS_CASE(7);
         default:
-            status = launch(stream, blocks, THREADS, band_kernel<8>, sums, m, p, rows, cols, rank, r,
+            status = launch(stream, blocks, BAND_THREADS, band_kernel<8>, sums, m, p, rows, cols, rank, r,
                             column_blocks);
         }
 #undef RANKS_CASE
