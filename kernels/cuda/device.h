@@ -12,7 +12,7 @@ namespace
 {
 
 constexpr unsigned WARP = 32, THREADS = 256;
-/* Where each block ends with an atomic there are this many at most, and they stride: about eight for each
+/* Blocks that are short beside the atomic at their end are this many at most, and they stride: about eight for each
  * multiprocessor of a large device. Never asked from the device, so that nothing can depend on it. */
 constexpr size_t BLOCKS_MAX = 1056;
 constexpr unsigned ALL = 0xffffffffu;
@@ -115,7 +115,7 @@ __device__ inline uint32_t warp_max(uint32_t mine)
     return mine;
 }
 
-/* By all threads of the block, at its end. */
+/* By all threads of the block, at its end. Who is not above what stands there leaves it alone: it only rises. */
 __device__ inline void raise(uint32_t *max_bits, uint32_t mine)
 {
     __shared__ uint32_t of_warps[1024 / WARP];
@@ -124,7 +124,7 @@ __device__ inline void raise(uint32_t *max_bits, uint32_t mine)
     __syncthreads();
     if (threadIdx.x != 0) return;
     for (unsigned w = 1; w < blockDim.x / WARP; w++) mine = larger(mine, of_warps[w]);
-    if (mine > 0) atomicMax(max_bits, mine);
+    if (mine > *(volatile uint32_t *)max_bits) atomicMax(max_bits, mine);
 }
 
 __device__ inline uint32_t magnitude(float value)

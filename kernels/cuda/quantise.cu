@@ -18,10 +18,6 @@ __device__ inline size_t warp_number()
 {
     return thread_number() / WARP;
 }
-__device__ inline size_t warp_total()
-{
-    return thread_total() / WARP;
-}
 
 /* The elements of one block that belong to this lane. */
 struct slice {
@@ -127,7 +123,7 @@ __device__ inline void sign_block(uint8_t *bits_out, float *x, float scale, size
     }
 }
 
-/* ---- kernels: a warp a block, or (where a maximum is raised at the end) a warp for several ---- */
+/* ---- kernels: a warp a block ---- */
 
 __global__ void __launch_bounds__(THREADS)
     sum_blocks_kernel(float *out, const float *a, float factor, const float *b, size_t count, unsigned limit,
@@ -135,12 +131,13 @@ __global__ void __launch_bounds__(THREADS)
 {
     uint32_t max = 0;
     float x[EACH];
-    for (size_t block = warp_number(); block * WEFT_BLOCK < count; block += warp_total()) {
+    const size_t block = warp_number();
+    if (block * WEFT_BLOCK < count) {
         const slice s(block, count);
         const uint32_t bits = warp_max(sum_block(x, a, factor, b, s));
         write_block(out, x, s);
         if (lane_number() == 0) exponents_out[block] = bits < FLOAT_INF ? block_exponent(bits, limit) : 255;
-        max = larger(max, bits);
+        max = bits;
     }
     if (max_bits) raise(max_bits, max);
 }
@@ -194,10 +191,11 @@ __global__ void __launch_bounds__(THREADS)
 {
     uint32_t max = 0;
     float x[EACH];
-    for (size_t block = warp_number(); block * WEFT_BLOCK < count; block += warp_total()) {
+    const size_t block = warp_number();
+    if (block * WEFT_BLOCK < count) {
         const slice s(block, count);
         const uint32_t bits = warp_max(sum_block(x, a, factor, b, s));
-        max = larger(max, bits);
+        max = bits;
         if (bits >= FLOAT_INF) { /* the same in all lanes */
             if (lane_number() == 0) exponents_out[block] = 255;
             for (int t = 0; t < EACH; t++)
@@ -222,13 +220,14 @@ __global__ void __launch_bounds__(THREADS)
 {
     uint32_t max = 0;
     float x[EACH];
-    for (size_t block = warp_number(); block * WEFT_BLOCK < count; block += warp_total()) {
+    const size_t block = warp_number();
+    if (block * WEFT_BLOCK < count) {
         const slice s(block, count);
         const uint32_t bits = warp_max(sum_block(x, a, factor, b, s));
         const float scale = mean_magnitude(x, s.length);
         float residual[EACH];
         for (int t = 0; t < EACH; t++) residual[t] = x[t];
-        max = larger(max, bits);
+        max = bits;
         if (lane_number() == 0) scales_out[block] = scale;
         sign_block(bits_out, residual, scale, block, s);
         write_block(out, bits < FLOAT_INF ? residual : x, s);
@@ -349,7 +348,7 @@ enum weft_status weft_cuda_scale_add_blocks_f32(float *out, const float *a, floa
                                                 uint32_t *max_bits, weft_cuda_stream stream)
 {
     if (wrong_limit(limit)) return WEFT_ERR_INVALID;
-    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, sum_blocks_kernel, out, a, factor,
+    return launch(stream, warp_blocks(count), THREADS, sum_blocks_kernel, out, a, factor,
                   b, count, limit, exponents_out, max_bits);
 }
 
@@ -434,7 +433,7 @@ enum weft_status weft_cuda_scale_add_quantise_f32(int8_t *codes_out, uint8_t *ex
 {
     const struct weft_noise none = {};
     if (wrong_limit(limit)) return WEFT_ERR_INVALID;
-    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, fused_kernel<0>,
+    return launch(stream, warp_blocks(count), THREADS, fused_kernel<0>,
                   (uint8_t *)codes_out, exponents_out, out, a, factor, b, count, limit, noise ? *noise : none,
                   noise != nullptr, max_bits);
 }
@@ -445,7 +444,7 @@ enum weft_status weft_cuda_scale_add_quantise_fp8_f32(uint8_t *codes_out, uint8_
                                                       weft_cuda_stream stream)
 {
     const struct weft_noise none = {};
-    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS,
+    return launch(stream, warp_blocks(count), THREADS,
                   format == WEFT_E4M3 ? fused_kernel<WEFT_E4M3> : fused_kernel<WEFT_E5M2>, codes_out,
                   exponents_out, out, a, factor, b, count, 0u, none, false, max_bits);
 }
@@ -455,6 +454,6 @@ enum weft_status weft_cuda_scale_add_quantise_sign_f32(uint8_t *bits_out, float 
                                                        size_t count, uint32_t *max_bits,
                                                        weft_cuda_stream stream)
 {
-    return launch(stream, at_most(warp_blocks(count), BLOCKS_MAX), THREADS, fused_sign_kernel, bits_out,
+    return launch(stream, warp_blocks(count), THREADS, fused_sign_kernel, bits_out,
                   scales_out, out, a, factor, b, count, max_bits);
 }
