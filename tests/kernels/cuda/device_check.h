@@ -35,6 +35,8 @@ int check_elementwise(void);
 int check_select(void);
 int check_products(void);
 int check_optimizer(void);
+/* Skipped with a line where the device has not the memory. */
+int check_large(void);
 /* The table of memory operations; skipped with a line where libcudart.so is not found. */
 int check_memory_kinds(void);
 

@@ -28,6 +28,13 @@ bool check_device_open(char *text_out, size_t bytes)
     return true;
 }
 
+size_t device_memory_free(void)
+{
+    size_t left = 0, all = 0;
+    must(cudaMemGetInfo(&left, &all));
+    return left;
+}
+
 void *device_alloc(size_t bytes)
 {
     void *memory = nullptr;
@@ -46,6 +53,22 @@ void device_copy_queue(void *to, const void *from, size_t bytes)
     must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr));
 }
 
+/* Some 100 microseconds of the device's, in which the host queues what is to be measured: on a stream that runs empty its
+ * own time for each launch would count as the kernels'. */
+static __global__ void wait_kernel(long long ticks)
+{
+    const long long begin = clock64();
+    while (clock64() - begin < ticks) {
+    }
+}
+
+static void queue_wait()
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = config.blockDim = dim3(1);
+    must(cudaLaunchKernelEx(&config, wait_kernel, 200000LL));
+}
+
 double device_seconds(void (*queue)(void *context), void *context)
 {
     static cudaEvent_t begin, end;
@@ -54,6 +77,7 @@ double device_seconds(void (*queue)(void *context), void *context)
         must(cudaEventCreate(&begin));
         must(cudaEventCreate(&end));
     }
+    queue_wait();
     must(cudaEventRecord(begin, nullptr));
     queue(context);
     must(cudaEventRecord(end, nullptr));

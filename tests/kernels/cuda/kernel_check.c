@@ -92,6 +92,7 @@ static int run_tests(bool host, bool device)
         {"gpu: top-k, random-k", check_select},
         {"gpu: products, orthogonalise", check_products},
         {"gpu: update rules", check_optimizer},
+        {"gpu: more than 2^31 bytes", check_large},
     };
     int failed = host ? run_groups(cpu, sizeof cpu / sizeof cpu[0]) : 0;
     if (device) failed += run_groups(gpu, sizeof gpu / sizeof gpu[0]);
