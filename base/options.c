@@ -34,7 +34,7 @@ const struct weft_option weft_option_table[] = {
           "Where a rank has a CUDA device, longer all_reduces, reduces, broadcasts, sends and recvs are cut into pieces of this size; equal on all ranks."),
     TEXT("client.codec", "dense", "Codec of tensors whose options name none, where it is possible: dense, powersgd:rank=4, auto and so on."),
 
-    CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|sim", "Which transport moves the data; auto: for each peer the best that works."),
+    CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|tcp|sim", "Which transport moves the data; auto: for each peer the best that works."),
     TEXT("transport.lanes", "tcp", "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),
     TEXT("transport.devices", "lo", "Network devices to use, as UCX_NET_DEVICES has them."),
     BYTES("transport.eager_bytes", "0", 0, MIB, "Messages up to this size are sent at once, without a handshake; 0: the transport's choice."),

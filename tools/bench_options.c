@@ -100,7 +100,7 @@ static int parse_choice(const char *name, const char *text, const char *const *c
 
 bool bench_use_transport(const char *text)
 {
-    static const char *const backends[] = {"auto", "shm", "verbs", "ucx"};
+    static const char *const backends[] = {"auto", "shm", "verbs", "ucx", "tcp"};
     bool backend = false;
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) backend |= strcmp(text, backends[i]) == 0;
     if (setenv("WEFT_TRANSPORT_BACKEND", backend ? text : "ucx", 1) == 0 &&

@@ -148,12 +148,12 @@ struct weft_transport_stats {
 
 struct weft_transport_options {
     size_t size;              /* sizeof(struct weft_transport_options) */
-    const char *backend;      /* "auto" (the best for each peer), "shm", "verbs", "ucx", "sim", or wrapped: "fault:ucx", "delay:sim" ...; required */
+    const char *backend;      /* "auto" (the best for each peer), "shm", "verbs", "ucx", "tcp", "sim", or wrapped: "fault:ucx", "delay:sim" ...; required */
     uint32_t id;              /* this endpoint's id, unique in the job; required */
     uint64_t nonce;           /* of the job; messages with another nonce are dropped and counted */
-    size_t eager_bytes_max;   /* default 0: the backend's choice (ucx over tcp 256 KiB, else 8 KiB) */
+    size_t eager_bytes_max;   /* default 0: the backend's choice (tcp, and ucx over tcp, 256 KiB, else 8 KiB) */
     const char *lanes;        /* ucx: "tcp", "shm" or a UCX_TLS list; default "tcp" */
-    const char *devices;      /* network devices for ucx, RDMA devices for verbs, comma separated; default "lo" */
+    const char *devices;      /* network devices for ucx and tcp, RDMA devices for verbs, comma separated; default "lo" */
     struct weft_sim *sim;     /* sim: the simulation this endpoint lives in; borrowed. NULL: that of the env, and its host */
     uint32_t sim_host;        /* sim: index of its host */
     const void *secret;       /* of the job: endpoints prove to each other that they hold it; NULL: one host, one user only */

@@ -23,15 +23,17 @@ static const struct way {
     struct flavour flavour;
     bool child_memory, parent_memory; /* large buffers are from weft_memory_alloc */
 } ways[] = {
-    {{"tcp", "ucx", "tcp"}},
-    {{"shm", "ucx", "shm"}},
+    {{"tcp", "tcp"}},
+    {{"ucx-tcp", "ucx", "tcp"}},
+    {{"ucx-shm", "ucx", "shm"}},
     {{"mapped", "shm"}, true, true},
     {{"cma", "shm"}},
     {{"staged", "shm", .tune = "cma=off"}},
     {{"granted", "shm", .tune = "cma=off"}, false, true},
     {{"auto", "auto", "tcp"}, true, true},
     {{"auto-ucx", "auto", "tcp", .tune = "use=ucx"}},
-    {{"delay-tcp", "delay:ucx", "tcp", .wrap = "delay_us=50,seed=3"}},
+    {{"fault-tcp", "fault:tcp"}},
+    {{"delay-ucx", "delay:ucx", "tcp", .wrap = "delay_us=50,seed=3"}},
     {{"trace-mapped", "trace:shm", .wrap = "file=/dev/null"}, true, true},
     {{"fault-cma", "fault:shm"}},
     {{"verbs", "verbs"}}, /* in the virtual machine */

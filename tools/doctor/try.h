@@ -32,7 +32,7 @@ struct doctor_try_result {
  * itself. */
 static inline bool doctor_lane_needs_device(const char *lane)
 {
-    return strncmp(lane, "ucx", 3) == 0 || strcmp(lane, "auto") == 0;
+    return strncmp(lane, "ucx", 3) == 0 || strcmp(lane, "auto") == 0 || strcmp(lane, "tcp") == 0;
 }
 
 /* Blocks, for a few deadlines at most. */

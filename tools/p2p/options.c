@@ -76,7 +76,7 @@ static const char help[] =
     "      --peers N         process 0 and N peers: -n N+1, and pattern fanout unless another is named\n"
     "      --op OPS          send, put, get, several with commas, or all (default send)\n"
     "      --measure WHAT    lat, bw, duplex, rate, several with commas, or all (default lat,bw)\n"
-    "      --transport T     ucx:tcp, ucx:shm, shm, verbs, auto; wrapped: fault:T, delay:T (default "
+    "      --transport T     ucx:tcp, ucx:shm, shm, verbs, tcp, auto; wrapped: fault:T, delay:T (default "
     "ucx:tcp)\n"
     "      --devices LIST    network or RDMA devices, comma separated (default lo)\n"
     "      --secret-file FILE  the secret that the endpoints prove to each other, the same on all hosts "
@@ -228,7 +228,7 @@ bool p2p_transport_parse(const char *text, struct p2p_transport_spec *spec)
         return complain("--transport", text, "a shorter name");
     }
     if (*at == 0 || (colon && colon[1] == 0))
-        return complain("--transport", text, "ucx:tcp, ucx:shm, shm, verbs or auto");
+        return complain("--transport", text, "ucx:tcp, ucx:shm, shm, verbs, tcp or auto");
     if (strncmp(at, "sim", 3) == 0)
         return complain("--transport", text, "a real transport: sim lives inside one process");
     snprintf(spec->text, sizeof spec->text, "%s", text);

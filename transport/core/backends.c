@@ -5,6 +5,7 @@
 #include "transport/route/route_ops.h"
 #include "transport/shm/shm_ops.h"
 #include "transport/sim/sim_ops.h"
+#include "transport/tcp/tcp_ops.h"
 #include "transport/wrap/wrap_ops.h"
 #ifdef WEFT_HAVE_UCX
 #include "transport/ucx/ucx_ops.h"
@@ -22,7 +23,7 @@ const char *core_backend_names(void)
 #ifdef WEFT_HAVE_VERBS
            "verbs, "
 #endif
-           "sim";
+           "tcp, sim";
 }
 
 const struct weft_transport_ops *core_backend_find(const char *name)
@@ -30,6 +31,7 @@ const struct weft_transport_ops *core_backend_find(const char *name)
     if (strcmp(name, "auto") == 0) return &route_transport_ops;
     if (strcmp(name, "shm") == 0) return &shm_transport_ops;
     if (strcmp(name, "sim") == 0) return &sim_transport_ops;
+    if (strcmp(name, "tcp") == 0) return &tcp_transport_ops;
 #ifdef WEFT_HAVE_UCX
     if (strcmp(name, "ucx") == 0) return &ucx_transport_ops;
 #endif

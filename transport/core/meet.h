@@ -126,6 +126,10 @@ enum weft_status meet_connect(struct meet *meet, uint32_t peer_id, const void *a
 /* Queue a message; copied, descriptors duplicated. WEFT_OK; WEFT_ERR_STATE (not met yet, or gone), _AGAIN (as much waits
  * already as may: a slow peer; try after some progress), _INVALID, _LIMIT (descriptors), _NO_MEMORY: nothing was queued. */
 enum weft_status meet_send(struct meet_peer *peer, const void *data, size_t bytes, const int *descriptors, uint32_t count);
+/* The peer's socket becomes the caller's, with the other side's bytes that were read behind its parameters; they are valid until the callback
+ * returns. From `met` only, MEET_TCP only; from here on the meeting knows nothing of the connection, and meet_send answers WEFT_ERR_STATE.
+ * -1: our parameters are not with the system yet; nothing was done. */
+int meet_take(struct meet_peer *peer, const void **rest_out, size_t *rest_bytes_out);
 /* Everything sent was handed to the system (or nobody will take it any more). */
 bool meet_flushed(const struct meet_peer *peer);
 /* Close the connection, if there is one, and forget the peer: no callback for it comes any more. What waits unsent is lost. */

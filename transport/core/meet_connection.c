@@ -116,6 +116,15 @@ static void drop_partial(struct connection *connection)
     connection->partial_bytes = 0;
 }
 
+int connection_take(struct connection *connection)
+{
+    int fd = connection->fd;
+    epoll_ctl(connection->meet->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    connection->fd = -1;
+    connection_close(connection);
+    return fd;
+}
+
 void connection_close(struct connection *connection)
 {
     struct meet *meet = connection->meet;
@@ -125,8 +134,10 @@ void connection_close(struct connection *connection)
     if (connection->peer) connection->peer->connection = NULL;
     connection->peer = NULL;
     /* Before closing: a copy of the descriptor in a child would keep it in epoll. */
-    epoll_ctl(meet->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
-    close(connection->fd);
+    if (connection->fd >= 0) {
+        epoll_ctl(meet->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+        close(connection->fd);
+    }
     if (connection->process_fd >= 0) {
         epoll_ctl(meet->epoll_fd, EPOLL_CTL_DEL, connection->process_fd, NULL);
         close(connection->process_fd);
@@ -202,7 +213,7 @@ static bool take_descriptors(struct connection *connection, uint32_t count, int 
 }
 
 static void hand_over(struct connection *connection, enum handshake_event event,
-                      const struct handshake_frame *frame)
+                      const struct handshake_frame *frame, const uint8_t *rest, size_t rest_bytes)
 {
     struct meet_peer *peer = connection->peer;
     const struct meet_callbacks *callbacks = &connection->meet->options.callbacks;
@@ -212,8 +223,13 @@ static void hand_over(struct connection *connection, enum handshake_event event,
         return;
     }
     if (event == HANDSHAKE_PARAMETERS) {
+        struct meet *meet = connection->meet;
         peer_met(peer);
+        meet->met_now = peer;
+        meet->rest = rest;
+        meet->rest_bytes = rest_bytes;
         callbacks->met(peer->owner, peer, frame->data, frame->bytes, descriptors, frame->descriptors);
+        meet->met_now = NULL;
     } else if (callbacks->message) {
         callbacks->message(peer->owner, peer, frame->data, frame->bytes, descriptors, frame->descriptors);
     }
@@ -234,7 +250,7 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
         if (event == HANDSHAKE_REFUSED) {
             refused(connection);
         } else if (event == HANDSHAKE_PARAMETERS || event == HANDSHAKE_MESSAGE) {
-            hand_over(connection, event, &frame);
+            hand_over(connection, event, &frame, data + at, bytes - at);
         } else if (!connection_say(connection)) {
             connection_refuse(connection, MEET_HUNG_UP);
         } else if (event == HANDSHAKE_PROVEN) {

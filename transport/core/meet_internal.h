@@ -102,6 +102,9 @@ struct meet {
     struct weft_list waiting, resting, ending;   /* struct meet_peer */
     struct weft_list strangers, dialling, dead;  /* struct connection; the first two by deadline */
     bool progressing;
+    struct meet_peer *met_now;   /* while `met` of this peer runs: what may be taken */
+    const uint8_t *rest;         /* ... and what was read behind its parameters */
+    size_t rest_bytes;
 
     struct meet_stats stats;
     uint64_t logged_ns;      /* the last line about a refusal */
@@ -143,6 +146,8 @@ void connection_process_ended(struct connection *connection);
 enum weft_status connection_send(struct connection *connection, const void *data, uint32_t bytes, const int *descriptors, uint32_t count);
 /* Take it out of everything; no callback. */
 void connection_close(struct connection *connection);
+/* As connection_close, but the socket stays open and is the caller's. */
+int connection_take(struct connection *connection);
 /* It is over by our decision: told, counted; the peer, if any, learns. */
 void connection_refuse(struct connection *connection, enum meet_reason reason);
 /* It is over by itself. */

@@ -317,9 +317,19 @@ enum weft_status meet_send(struct meet_peer *peer, const void *data, size_t byte
 {
     if (bytes > MEET_MESSAGE_BYTES_MAX || count > MEET_DESCRIPTORS_MAX) return WEFT_ERR_INVALID;
     if (count > 0 && peer->meet->options.family != MEET_UNIX) return WEFT_ERR_INVALID;
-    if (peer->state != PEER_MET) return WEFT_ERR_STATE;
+    if (peer->state != PEER_MET || !peer->connection) return WEFT_ERR_STATE;
     if (peer->connection->unsent_bytes + bytes > MEET_QUEUE_BYTES_MAX) return WEFT_ERR_AGAIN;
     return connection_send(peer->connection, data, (uint32_t)bytes, descriptors, count);
+}
+
+int meet_take(struct meet_peer *peer, const void **rest_out, size_t *rest_bytes_out)
+{
+    struct meet *meet = peer->meet;
+    WEFT_ASSERT(meet->options.family == MEET_TCP && peer->state == PEER_MET && meet->met_now == peer);
+    if (!meet_flushed(peer)) return -1;
+    *rest_out = meet->rest;
+    *rest_bytes_out = meet->rest_bytes;
+    return connection_take(peer->connection);
 }
 
 bool meet_flushed(const struct meet_peer *peer)

@@ -1,0 +1,147 @@
+/* tcp_out.c - what is on its way into a socket.
+ *
+ * Frames leave in the order pushed, as many as one system call takes, headers and payloads straight from where they lie. What the
+ * socket does not take now waits; its payload is borrowed until it has gone. */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "transport/tcp/tcp.h"
+
+void tcp_frame_put(struct tcp_peer *known, struct tcp_out *out, const struct tcp_frame *frame)
+{
+    struct tcp_frame told = *frame;
+    told.taken = (uint32_t)known->owed; /* at most the budget */
+    known->owed = 0;
+    tcp_frame_encode(&told, out->frame);
+    out->frame_bytes = TCP_FRAME_BYTES + frame->header_bytes;
+    out->sent = 0;
+}
+
+/* Its last byte is in the socket. */
+static void written(struct tcp_peer *known, struct tcp_out *out)
+{
+    struct weft_transport *transport = known->endpoint->transport;
+    weft_list_remove(&out->link);
+    bool leaving = known->phase == TCP_LEAVING;
+    switch (out->kind) {
+    case TCP_OUT_MESSAGE: core_finish(transport, &weft_container_of(out, struct tcp_send, out)->done, WEFT_OK); break;
+    case TCP_OUT_ANNOUNCE:
+        if (leaving) core_finish(transport, &weft_container_of(out, struct tcp_send, out)->done, WEFT_ERR_CLOSED);
+        else weft_list_append(&known->announced, &out->link);
+        break;
+    case TCP_OUT_DATA: {
+        struct tcp_send *send = weft_container_of(out, struct tcp_send, out);
+        if (leaving) {
+            core_finish(transport, &send->done, WEFT_ERR_CLOSED);
+            break;
+        }
+        if (send->moved == send->payload_bytes) {
+            core_finish(transport, &send->done, WEFT_OK);
+            break;
+        }
+        tcp_data_next(send);
+        weft_list_append(&known->out, &out->link); /* behind what has waited meanwhile */
+        break;
+    }
+    case TCP_OUT_GRANT: break; /* the payload follows, and is received */
+    case TCP_OUT_REFUSE: tcp_arrival_release(weft_container_of(out, struct tcp_arrival, out)); break;
+    case TCP_OUT_WORD:
+        if (leaving && out == &known->words[1]) shutdown(known->fd, SHUT_WR); /* it is the last */
+        break;
+    }
+}
+
+static ssize_t write_some(struct tcp_peer *known, size_t *wanted_out)
+{
+    struct iovec parts[2 * TCP_GATHER];
+    struct msghdr message = {.msg_iov = parts};
+    struct weft_list *node, *spare;
+    *wanted_out = 0;
+    weft_list_foreach(node, spare, &known->out) {
+        struct tcp_out *out = weft_container_of(node, struct tcp_out, link);
+        size_t frame_sent = out->sent < out->frame_bytes ? out->sent : out->frame_bytes, payload_sent = out->sent - frame_sent;
+        if (message.msg_iovlen > 2 * (TCP_GATHER - 1)) break;
+        if (frame_sent < out->frame_bytes)
+            parts[message.msg_iovlen++] = (struct iovec){out->frame + frame_sent, out->frame_bytes - frame_sent};
+        if (payload_sent < out->payload_bytes)
+            parts[message.msg_iovlen++] = (struct iovec){(void *)(uintptr_t)(out->payload + payload_sent), out->payload_bytes - payload_sent};
+        *wanted_out += out->frame_bytes + out->payload_bytes - out->sent;
+    }
+    known->endpoint->system_calls++;
+    return sendmsg(known->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void account(struct tcp_peer *known, size_t sent)
+{
+    known->sent_lately = true;
+    while (sent > 0) {
+        struct tcp_out *out = weft_list_first(&known->out, struct tcp_out, link);
+        size_t left = out->frame_bytes + out->payload_bytes - out->sent, step = sent < left ? sent : left;
+        out->sent += step;
+        sent -= step;
+        if (step == left) written(known, out);
+    }
+}
+
+void tcp_flush(struct tcp_peer *known)
+{
+    while (known->fd >= 0 && !known->mute && !weft_list_empty(&known->out)) {
+        size_t wanted;
+        ssize_t sent = write_some(known, &wanted);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)) break;
+        if (sent < 0) { /* what he has sent before still counts: reading comes to the end by itself */
+            known->mute = true;
+            known->trouble = errno;
+            shutdown(known->fd, SHUT_RDWR);
+            return;
+        }
+        account(known, (size_t)sent);
+        if ((size_t)sent < wanted) break;
+    }
+    if (!tcp_direct(known->endpoint) && known->fd >= 0)
+        tcp_want(known, weft_list_empty(&known->out) || known->mute ? EPOLLIN : EPOLLIN | EPOLLOUT);
+}
+
+void tcp_out_push(struct tcp_peer *known, struct tcp_out *out)
+{
+    bool first = weft_list_empty(&known->out);
+    weft_list_append(&known->out, &out->link);
+    if (first) tcp_flush(known);
+}
+
+void tcp_word(struct tcp_peer *known, enum tcp_kind kind)
+{
+    struct tcp_out *word = &known->words[kind == TCP_LEAVE];
+    if (!weft_list_empty(&word->link)) return; /* on its way already */
+    word->kind = TCP_OUT_WORD;
+    tcp_frame_put(known, word, &(struct tcp_frame){.kind = kind});
+    tcp_out_push(known, word);
+}
+
+static void drop(struct tcp_peer *known, struct tcp_out *out, enum weft_status status)
+{
+    weft_list_remove(&out->link);
+    switch (out->kind) {
+    case TCP_OUT_MESSAGE:
+    case TCP_OUT_ANNOUNCE:
+    case TCP_OUT_DATA: core_finish(known->endpoint->transport, &weft_container_of(out, struct tcp_send, out)->done, status); break;
+    case TCP_OUT_GRANT: break; /* of an accepted arrival, which ends by itself */
+    case TCP_OUT_REFUSE: tcp_arrival_release(weft_container_of(out, struct tcp_arrival, out)); break;
+    case TCP_OUT_WORD: break;
+    }
+}
+
+void tcp_out_drop(struct tcp_peer *known, enum weft_status status, bool but_begun)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &known->out) {
+        struct tcp_out *out = weft_container_of(node, struct tcp_out, link);
+        if (but_begun && out->sent > 0) continue;
+        drop(known, out, status);
+    }
+    while (!weft_list_empty(&known->announced)) drop(known, weft_list_first(&known->announced, struct tcp_out, link), status);
+}
