@@ -1,5 +1,5 @@
-/* kept.c - preserve_input: what in-place calls of the open step overwrite is copied aside, and put back when the step is to be
- * run again. One copy per call; its memory is kept and serves the next step. */
+/* kept.c - preserve_input: what in-place calls of the open step overwrite (and updates by an optimiser, share.c) is copied aside, and put back when
+ * the step is to be run again. One copy per call; its memory is kept and serves the next step. */
 #include <string.h>
 
 #include "client/session.h"
@@ -40,7 +40,7 @@ enum weft_status client_kept_copy(struct weft_session *session, void *buffer, si
         if (kept) kept->copy = weft_alloc_bytes(session->env, bytes);
         if (!kept || !kept->copy) {
             weft_free_bytes(session->env, kept);
-            return client_error(session, WEFT_ERR_NO_MEMORY, "preserve_input: no memory for a copy of %zu bytes", bytes);
+            return client_error(session, WEFT_ERR_NO_MEMORY, "no memory to keep %zu bytes that the step overwrites", bytes);
         }
         weft_list_init(&kept->link);
         kept->capacity = bytes;

@@ -23,6 +23,7 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
     const struct client_step *step = &session->step;
     if (!step->open)
         return client_error(session, WEFT_ERR_STATE, "%s of tensor '%s' outside a step; call weft_step_begin first", call, tensor->name);
+    WEFT_TRY(client_share_check(tensor, call));
     if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->initialised)
         return client_error(session, WEFT_ERR_STATE, "%s of tensor '%s', which has an optimiser but no weights yet; call weft_tensor_init",
                             call, tensor->name);
@@ -125,6 +126,7 @@ enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, vo
     WEFT_TRY(check_contribution(tensor, "push_pull"));
     tensor->op.in = grad;
     tensor->op.out = out;
+    WEFT_TRY(client_share_keep(tensor));
     if (tensor->choosing.candidates.count > 0) client_judging_ready(tensor);
     if ((tensor->session->step.weight != 1.0f && !tensor->codec) || tensor->carry) {
         /* `out` is free to use until the result comes, unless it still holds the weights this rank will update. */

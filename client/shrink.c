@@ -13,6 +13,7 @@
 
 #include "client/comm.h"
 #include "client/session.h"
+#include "client/tensor.h"
 
 /* ---- the engine ---- */
 
@@ -169,6 +170,7 @@ enum weft_status client_rejoin(struct weft_session *session, uint64_t until_ns)
     bool comes = shrunk->n_newcomers > 0;
     if (comes || shrunk->last > 0) parting->codec_steps = shrunk->codec_steps;
     if (comes && shrunk->last == 0) parting->grew = true;
+    if (comes || shrunk->last > 0) client_share_all_due(session);
     return (enum weft_status)parting->rejoin_error.status;
 }
 

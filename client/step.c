@@ -295,6 +295,7 @@ enum weft_status weft_step_end(struct weft_session *session)
     if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);
     if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
     if (session->elastic) status = vote(session, status);
+    if (status == WEFT_OK && !session->parting.grew) client_share_step_good(session);
     close_codecs(session, status == WEFT_OK);
     bool again = status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW;
     client_kept_close(session, again);

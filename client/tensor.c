@@ -121,9 +121,9 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
 /* What an elastic job cannot take back yet. */
 static enum weft_status check_elastic(struct weft_session *session, const struct weft_tensor *tensor, bool chosen)
 {
-    if (!session->elastic || (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && !chosen)) return WEFT_OK;
-    return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor '%s' has %s; in a job that goes on without lost ranks (weft run --min-workers) "
-                        "take none", tensor->name, chosen ? "codec auto" : "an optimiser");
+    if (!session->elastic || !chosen) return WEFT_OK;
+    return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor '%s' has codec auto; in a job that goes on without lost ranks (weft run --min-workers) "
+                        "take none", tensor->name);
 }
 
 static bool declared(struct weft_session *session)
@@ -327,6 +327,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
         client_tensor_free(tensor);
         return status;
     }
+    tensor->share_due = session->newcomer && session->tensor_count < session->control.tensors; /* the others have it, and its state */
     weft_list_append(&session->tensors, &tensor->session_link);
     session->tensor_count++;
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->reduce_tensor_count++;

@@ -103,6 +103,8 @@ struct weft_tensor {
     void *stream;
     bool stays_home;                   /* buffers on a device, and the codec on the host: it has been said why */
     bool initialised;
+    bool share_due;                    /* ranks are new, or back: of a tensor with an optimiser all share what one has (share.c) */
+    uint32_t shared_epoch;             /* the membership in which they did last */
     uint64_t last_step;                /* of the last push or push_pull; 0: none */
     _Atomic bool busy;
     struct weft_list batch_link;       /* batch->leaders */
@@ -133,6 +135,13 @@ static inline bool client_tensor_updates_here(const struct weft_tensor *tensor)
 void client_tensor_free(struct weft_tensor *tensor);
 /* Caller: memory for weight * gradient where `out` cannot serve. */
 enum weft_status client_tensor_need_scratch(struct weft_tensor *tensor);
+/* share.c: may this tensor take part in a step, or must the ranks share its state first? */
+enum weft_status client_share_check(struct weft_tensor *tensor, const char *call);
+/* Ranks have come, or come back. And: a step was good, and no rank has come with the news of that. */
+void client_share_all_due(struct weft_session *session);
+void client_share_step_good(struct weft_session *session);
+/* What the update of this operation will overwrite, for a step that may be run again. */
+enum weft_status client_share_keep(struct weft_tensor *tensor);
 /* Caller: the tensor's one operation starts. WEFT_ERR_STATE when the last one is still open. */
 enum weft_status client_tensor_take(struct weft_tensor *tensor, const char *call);
 /* Caller, for what is saved and restored: there is one state between steps. WEFT_ERR_STATE inside one, WEFT_ERR_INVALID for NULL. */

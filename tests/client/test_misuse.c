@@ -127,6 +127,32 @@ static void test_misuse(void **state)
 
 /* ---- jobs that go on without lost ranks, and those that do not ---- */
 
+/* A tensor with an optimiser: its state comes from one rank, between steps, and what a step updates can be put back in host memory alone. */
+static void elastic_updates(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float weights[2][1000], grad[1000];
+    struct weft_tensor *tensor = NULL;
+    struct weft_tensor_options options;
+    struct weft_request request = {{0}};
+    options_of(&options, "u", 1000);
+    options.optimizer = "adam";
+    options.mode = WEFT_MODE_ALL_REDUCE;
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    for (int i = 0; i < 1000; i++) weights[rank][i] = (float)(rank + 1);
+    CROWD_REFUSED(crowd, session, weft_tensor_share(tensor, NULL, 0), WEFT_ERR_INVALID, "tensor_share of tensor 'u': the buffer is NULL");
+    CROWD_REFUSED(crowd, session, weft_tensor_share(tensor, weights[rank], 2), WEFT_ERR_INVALID, "root is 2, the ranks are 0 to 1");
+    CROWD_OK(crowd, session, weft_tensor_share(tensor, weights[rank], 1));
+    CROWD_CHECK(crowd, session, weights[rank][0] == 2 && weights[rank][999] == 2);
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    CROWD_REFUSED(crowd, session, weft_tensor_share(tensor, weights[rank], 0), WEFT_ERR_STATE, "inside step 1");
+    CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, NULL));
+    CROWD_REFUSED(crowd, session, weft_push_pull(tensor, grad, weights[rank], &request), WEFT_ERR_UNSUPPORTED, "its weights must lie in host memory");
+    CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_HOST, NULL));
+    CROWD_OK(crowd, session, weft_push_pull(tensor, grad, weights[rank], &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    CROWD_OK(crowd, session, weft_step_end(session));
+}
+
 static void elastic_refuses(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_tensor *tensor = NULL;
@@ -134,10 +160,6 @@ static void elastic_refuses(struct crowd *crowd, struct weft_session *session, u
     struct weft_request request = {{0}};
     uint32_t last;
     options_of(&options, "w", 100000);
-    options.optimizer = "adam";
-    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_UNSUPPORTED,
-                  "tensor 'w' has an optimiser; in a job that goes on without lost ranks (weft run --min-workers) take none");
-    options.optimizer = NULL;
     options.codec = "auto";
     CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_UNSUPPORTED, "tensor 'w' has codec auto; in a job that goes on");
     options.codec = NULL;
@@ -159,6 +181,7 @@ static void test_elastic_refuses(void **state)
 {
     struct crowd crowd = {.workers_min = 1};
     crowd_run(&crowd, 2, elastic_refuses);
+    crowd_run(&crowd, 2, elastic_updates);
     assert_int_equal(crowd.failures, 0);
 }
 

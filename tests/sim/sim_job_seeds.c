@@ -14,9 +14,10 @@
  *     wakes up again ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
- *     sim_job_seeds [--seeds N] [--first S] [--found] [--verbose]
+ *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--verbose]
  *
- * --found: the seeds that have found something, before the others.
+ * --found: the seeds that have found something, before the others. --updates: one tensor more, with an optimiser: its weights and arrays are those of an update
+ * that the test makes itself, of these members' gradients, and after a discarded step those of before it; new ranks, and all at the beginning, share them.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@
 #include <time.h>
 
 #include "client/session.h"
+#include "client/tensor.h"
 #include "server/server.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/seed.h"
@@ -59,13 +61,14 @@ struct worker {
     bool apart;               /* stopped, or cut off from the coordinator, for so long that it may be given up */
     uint32_t data[ROUNDS_MAX];/* steps until it is out of data, in each round */
     struct weft_session *session;
-    struct weft_request requests[5]; /* not on the stack: who gives up waiting leaves them to weft_finalize */
+    struct weft_request requests[6]; /* not on the stack: who gives up waiting leaves them to weft_finalize */
     enum ending ending;
     enum weft_status status;
     bool late;                /* it ended by a loss, and learned of it long after */
     char text[480];
     /* of the program */
     bool take;                /* all take the state of one rank before they go on */
+    bool due;                 /* because ranks have come, or come back, and no step has been good since */
     uint64_t newest[WORKERS_MAX];
     uint64_t state;           /* the step that its state is behind */
     uint64_t committed;       /* its last good step; 0: none, or it has rested */
@@ -87,7 +90,7 @@ static struct run {
     struct worker all[WORKERS_MAX];
     struct weft_sim *sim;
     struct weft_loop *hand;   /* the loop of HAND */
-    bool all_done, coordinator_killed, job_ended, joins;
+    bool all_done, coordinator_killed, job_ended, joins, updates;
     bool killed_early;        /* somebody died before all had declared: that ends a job */
     bool silence;             /* somebody died in silence, or was stalled, stopped or cut off */
     uint64_t suspects;        /* hosts that were stopped or at the end of a cut, as bits */
@@ -141,27 +144,53 @@ static float input_of(uint32_t born, uint64_t step, uint32_t tensor, uint32_t i)
 static float weight_of(uint32_t born, uint64_t step) { return 0.5f * (float)(1 + (born + step) % 4); }
 
 /* The tree over [a, b) of the members, as docs/collectives.md has it. */
-static float tree_sum(const struct step_record *record, uint32_t a, uint32_t b, uint64_t step, uint32_t i)
+static float tree_sum(const struct step_record *record, uint32_t a, uint32_t b, uint64_t step, uint32_t tensor, uint32_t i)
 {
-    if (b - a == 1) return input_of(record->born[a], step, 0, i);
+    if (b - a == 1) return tensor == 0 ? input_of(record->born[a], step, 0, i) : weight_of(record->born[a], step) * input_of(record->born[a], step, tensor, i);
     uint32_t half = 1;
     while (half * 2 < b - a) half *= 2;
-    return tree_sum(record, a, a + half, step, i) + tree_sum(record, a + half, b, step, i);
+    return tree_sum(record, a, a + half, step, tensor, i) + tree_sum(record, a + half, b, step, tensor, i);
 }
 
 struct buffers {
     float in_place[COUNT_MAX], grad[COUNT_MAX], mean[COUNT_MAX], coded[COUNT_MAX];
     int64_t whole[8], whole_out[8];
     uint32_t born[WORKERS_MAX];
+    float grads[COUNT_MAX], weights[COUNT_MAX]; /* of the tensor with an optimiser */
+    float model[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX]; /* what its weights and arrays should be */
 };
 
-static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, const struct buffers *b)
+static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint32_t which) { return which == 0 ? b->weights : tensor->states[which - 1]; }
+
+static void check_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b, const char *when)
+{
+    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer); s++)
+        if (memcmp(array_of(tensor, b, s), b->model[s], run.count * sizeof(float)) != 0)
+            fail_seed("h%u: %s, behind step %llu, array %u of the tensor with an optimiser is not what it should be", worker->host, when,
+                      (unsigned long long)worker->state, s);
+}
+
+static void follow_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b, const struct step_record *record, uint64_t step)
+{
+    static float sum[COUNT_MAX];
+    float *states[WEFT_OPTIMIZER_STATES_MAX];
+    double weights = 0;
+    for (uint32_t r = 0; r < record->members; r++) weights += (double)weight_of(record->born[r], step);
+    for (uint32_t i = 0; i < run.count; i++) sum[i] = tree_sum(record, 0, record->members, step, 2, i);
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) states[s] = b->model[1 + s];
+    weft_optimizer_step(&tensor->optimizer, 1, step, b->model[0], states, sum, client_grad_scale((float)weights), run.count);
+    check_model(worker, tensor, b, "updated");
+}
+
+static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, const struct weft_tensor *updated, struct buffers *b)
 {
     struct step_record mine = {.members = ranks};
     memcpy(mine.born, b->born, ranks * sizeof *b->born);
     uint64_t hash = weft_fnv_bytes(1, mine.born, sizeof mine.born);
     hash = weft_fnv_bytes(hash, b->in_place, run.count * sizeof(float));
     hash = weft_fnv_bytes(hash, b->mean, run.count * sizeof(float));
+    if (run.updates) follow_model(worker, updated, b, &mine, step);
+    if (run.updates) hash = weft_fnv_bytes(hash, b->weights, run.count * sizeof(float));
     worker->bits[step] = weft_fnv_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
     worker->last = step;
     double weights = 0;
@@ -179,7 +208,7 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, 
         if (sum != b->whole_out[i]) fail_seed("h%u: step %llu, element %u of the exact sum is not that of its members", worker->host, (unsigned long long)step, i);
     }
     for (uint32_t i = 0; i < run.count; i++) {
-        float sum = tree_sum(&mine, 0, ranks, step, i);
+        float sum = tree_sum(&mine, 0, ranks, step, 0, i);
         double mean = 0, scale = 0;
         if (memcmp(&sum, &b->in_place[i], sizeof sum) != 0) {
             fail_seed("h%u: step %llu, element %u of the reproducible sum is %g, not %g", worker->host, (unsigned long long)step, i, (double)b->in_place[i], (double)sum);
@@ -214,7 +243,7 @@ static bool passing(struct worker *worker, enum weft_status status)
 
 static enum weft_status changed(struct worker *worker, enum weft_status status)
 {
-    if (status == WEFT_ERR_GREW) worker->take = true, run.grew++;
+    if (status == WEFT_ERR_GREW) worker->take = worker->due = true, run.grew++;
     if (status == WEFT_ERR_SHRUNK) run.shrunk++;
     return WEFT_IN_PROGRESS;
 }
@@ -236,12 +265,14 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
         if (worker->filled == step && memcmp(&b->in_place[i], &in, sizeof in) != 0) fail_seed("h%u: step %llu is run again, and its input was not kept", worker->host, (unsigned long long)step);
         b->in_place[i] = in;
         b->grad[i] = input_of(worker->host, step, 1, i);
+        b->grads[i] = input_of(worker->host, step, 2, i);
     }
     worker->filled = step;
     for (uint32_t i = 0; i < 8; i++) b->whole[i] = (int64_t)(worker->host * step + i);
     memset(b->born, 0, sizeof b->born);
     compute(worker);
-    enum weft_status said[5];
+    enum weft_status said[6];
+    int calls = 5;
     said[0] = weft_all_gather(session, &worker->host, b->born, 1, WEFT_U32, &requests[0]);
     said[1] = weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = b->in_place, .out = b->in_place, .count = run.count, .dtype = WEFT_F32,
                                                  .reproducible = true, .preserve_input = true), &requests[1]);
@@ -251,11 +282,13 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     said[3] = weft_push_pull(tensors[1], b->grad, b->coded, &requests[3]);
     compute(worker);
     said[4] = weft_all_reduce(session, b->whole, b->whole_out, 8, WEFT_I64, WEFT_SUM, &requests[4]);
-    for (int i = 0; i < 5; i++)
+    if (run.updates) said[calls++] = weft_push_pull(tensors[2], b->grads, b->weights, &requests[5]);
+    for (int i = 0; i < calls; i++)
         if (!passing(worker, said[i]) || (roll(2) && !passing(worker, weft_wait(&requests[i], 0)))) return worker->status;
     compute(worker);
     status = weft_step_end(session);
     if (is_change(status)) {
+        if (run.updates) check_model(worker, tensors[2], b, "a step discarded");
         run.again++;
         return changed(worker, status);
     }
@@ -265,14 +298,27 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     if (step >= STEPS_MAX) return WEFT_ERR_LIMIT;
     worker->committed = worker->state = step;
     worker->filled = 0;
-    worker->take = false;
+    worker->take = worker->due = false;
     run.steps_done++;
-    check_results(worker, step, ranks, b);
+    check_results(worker, step, ranks, tensors[2], b);
     return WEFT_OK;
 }
 
 /* All take what the rank with the newest has: here, in which round of data they are. (Whom weft_join has named may be gone.) */
-static enum weft_status take_state(struct worker *worker)
+static enum weft_status take_updated(struct worker *worker, struct weft_tensor *tensor, struct buffers *b, uint32_t root)
+{
+    bool due = worker->due && tensor->shared_epoch != worker->session->epoch;
+    if (due && client_share_check(tensor, "push_pull") != WEFT_ERR_STATE) fail_seed("h%u: a step may begin before the ranks have shared what has an optimiser", worker->host);
+    enum weft_status status = weft_tensor_share(tensor, b->weights, root);
+    if (status < 0) return status;
+    if (client_share_check(tensor, "push_pull") != WEFT_OK) fail_seed("h%u: ranks that have shared what has an optimiser are to do it again", worker->host);
+    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer) && weft_rank(worker->session) != root; s++)
+        memcpy(b->model[s], array_of(tensor, b, s), run.count * sizeof(float));
+    check_model(worker, tensor, b, "shared");
+    return WEFT_OK;
+}
+
+static enum weft_status take_state(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
 {
     struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
     uint64_t *newest = memset(worker->newest, 0, sizeof worker->newest);
@@ -284,6 +330,7 @@ static enum weft_status take_state(struct worker *worker)
         if (newest[r] > newest[root]) root = r;
     status = weft_broadcast(worker->session, &worker->round, 1, WEFT_U64, root, &requests[1]);
     if (status >= 0) status = weft_wait(&requests[1], 0);
+    if (status == WEFT_OK && run.updates) status = take_updated(worker, tensors[2], b, root);
     if (status == WEFT_OK) worker->state = newest[root];
     return status;
 }
@@ -302,7 +349,7 @@ static enum weft_status rest(struct worker *worker)
     worker->round++;
     worker->ran = 0;
     worker->committed = 0;
-    worker->take = true;
+    worker->take = worker->due = true;
     return WEFT_OK;
 }
 
@@ -316,8 +363,9 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
     struct buffers *b = weft_alloc_zero(weft_sim_env(run.sim, worker->host), sizeof *b);
     enum weft_status status;
     if (!b) return WEFT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < run.count; i++) b->weights[i] = b->model[0][i] = input_of(worker->host, 0, 3, i);
     while (!is_over(worker)) {
-        if (worker->take && !passing(worker, take_state(worker))) return worker->status;
+        if (worker->take && !passing(worker, take_state(worker, tensors, b))) return worker->status;
         if (is_over(worker)) break;
         if (run.joins && worker->ran >= worker->data[worker->round]) {
             status = rest(worker);
@@ -334,13 +382,15 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
 static enum weft_status declare(struct worker *worker, struct weft_tensor **tensors)
 {
     struct weft_tensor_options options;
-    for (uint32_t i = 0; i < 2; i++) {
+    static const char *const names[] = {"mean", "coded", "updated"}, *const optimizers[] = {"sgd:momentum=0.9", "adam", "lamb"};
+    for (uint32_t i = 0; i < 2u + run.updates; i++) {
         weft_tensor_options_init(&options);
-        options.name = i == 0 ? "mean" : "coded";
+        options.name = names[i];
         options.dim_count = 1;
         options.dims[0] = run.count;
         options.mode = WEFT_MODE_ALL_REDUCE;
-        options.codec = i == 0 ? "" : run.seed % 2 ? "randomk:ratio=0.2" : "topk:ratio=0.1";
+        options.optimizer = i == 2 ? optimizers[run.seed % 3] : "none";
+        options.codec = i != 1 ? "" : run.seed % 2 ? "randomk:ratio=0.2" : "topk:ratio=0.1";
         enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
         if (status < 0) return status;
     }
@@ -350,7 +400,7 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
 static void worker_main(void *context)
 {
     struct worker *worker = context;
-    struct weft_tensor *tensors[2];
+    struct weft_tensor *tensors[3] = {NULL};
     struct weft_options options;
     char name[16];
     weft_options_init(&options);
@@ -364,7 +414,8 @@ static void worker_main(void *context)
         snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(NULL));
         worker->ending = REFUSED;
     } else {
-        worker->take = weft_newcomer(worker->session);
+        worker->due = weft_newcomer(worker->session);
+        worker->take = worker->due || run.updates;
         status = declare(worker, tensors);
         worker->trains = status == WEFT_OK;
         worker->trains_ns = weft_sim_now_ns(run.sim);
@@ -685,13 +736,14 @@ static void forget_sessions(void)
         if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
 }
 
-static bool run_seed(struct weft_env *env, uint64_t seed)
+static bool run_seed(struct weft_env *env, uint64_t seed, bool updates)
 {
     struct weft_sim_options options;
     struct weft_coordinator_server *server;
     seed_random(seed);
     arena_reset();
     memset(&run, 0, sizeof run);
+    run.updates = updates;
     choose_job(seed);
     weft_sim_options_init(&options);
     options.seed = seed;
@@ -717,13 +769,15 @@ static bool run_seed(struct weft_env *env, uint64_t seed)
 int main(int argc, char **argv)
 {
     uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0;
+    bool updates = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--updates") == 0) updates = true;
         else if (strcmp(argv[i], "--found") == 0) found_count = sizeof found / sizeof found[0];
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--updates] [--verbose]\n", argv[0]);
             return 2;
         }
     }
@@ -736,8 +790,8 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (uint64_t i = 0; i < found_count + seeds; i++) {
         uint64_t seed = i < found_count ? found[i] : first + i - found_count;
-        if (!run_seed(&env, seed)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed);
+        if (!run_seed(&env, seed, updates)) {
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, updates ? " --updates" : "");
             return 1;
         }
         kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk, grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;

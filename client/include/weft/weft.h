@@ -140,15 +140,22 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
  *   WEFT_ERR_SHRUNK  it is discarded on all ranks: run it again, same number, with the new weft_rank and weft_ranks.
  *                    Codecs have their contributions back. Buffers of calls in place are undefined but for preserve_input.
  * The text says who was lost. weft_step_begin answers WEFT_ERR_SHRUNK too, with no step open, when the loss came between two steps:
- * call it again. Ranks keep their order, without gaps. Groups and meshes end: make them again. Tensors with an optimiser or codec
- * "auto" cannot be declared in such jobs yet. step_end is one barrier longer in them.
+ * call it again. Ranks keep their order, without gaps. Groups and meshes end: make them again. What a discarded step has updated (weights
+ * of tensors with an optimiser, and its arrays) is as before the step; each such push_pull copies it for that. Such tensors must lie in host memory,
+ * and tensors with codec "auto" cannot be declared in such jobs yet. step_end is one barrier longer in them.
  *
  * With weft run --restarts N or --max-workers N workers come in, too, while the job runs: those that are started again, or by hand. They
  * wait in weft_init until the others have ended a step, well or not. Then these get, from the next step_begin or from step_end,
  *   WEFT_ERR_GREW      as WEFT_ERR_SHRUNK, and there are new ranks, behind the old ones. Every rank takes the parameters and what else
- *                      the trainer keeps from rank 0, by weft_broadcast; then call step_begin again.
+ *                      the trainer keeps from rank 0, by weft_broadcast and, of tensors with an optimiser, weft_tensor_share; then call step_begin again.
  * The new rank, which weft_newcomer tells behind weft_init, declares the same tensors, takes part in the same broadcasts, and begins the
  * step that weft_step_next says. What follows has the bits of a job of that size from that state (codecs owe what they owed; a new rank owes nothing). */
+
+/* weft_tensor_share() - rank `root`'s weights (elems,) of a tensor in all-reduce mode and its optimiser's arrays reach all ranks: after
+ * WEFT_ERR_GREW and weft_join, again after every change of the ranks until a step has gone well (else push_pull of a tensor with an optimiser says
+ * WEFT_ERR_STATE), and instead of weft_tensor_init on a new rank. Collective, blocking, between steps; when a rank is lost WEFT_ERR_PEER_LOST, as ever,
+ * and weights and arrays as they were. */
+WEFT_API enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root);
 
 /* weft_shrink() - the same for those who have no steps: call it when an operation says WEFT_ERR_PEER_LOST. WEFT_ERR_SHRUNK: done,
  * the session goes on with the ranks that are left. WEFT_OK: nobody was lost. Collective, blocks. Not in a step. */

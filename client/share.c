@@ -1,0 +1,90 @@
+/* share.c - what one rank has of a tensor, for all: its weights and the optimiser's arrays. After ranks have come into an elastic job, or back
+ * from their rest, the trainer says which rank's count; and until a step has gone well it says so again after every change of the ranks.
+ *
+ *     ranks have come, or come back: share_due ──► weft_tensor_share (this epoch) ──► push_pull ... step_end WEFT_OK ──► not due
+ *
+ * A rank that forgets it would go on from another state than the others, unnoticed: push_pull refuses. What an update of a step overwrites
+ * that is then run again is put back like preserve_input (kept.c). */
+#include <stdio.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+
+static bool has_optimizer(const struct weft_tensor *tensor) { return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE; }
+
+enum weft_status client_share_check(struct weft_tensor *tensor, const char *call)
+{
+    struct weft_session *session = tensor->session;
+    if (!has_optimizer(tensor) || !tensor->share_due || tensor->shared_epoch == session->epoch) return WEFT_OK;
+    return client_error(session, WEFT_ERR_STATE,
+                        "%s of tensor '%s', which has an optimiser: ranks have come, or come back; all call weft_tensor_share first", call, tensor->name);
+}
+
+void client_share_all_due(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) weft_container_of(node, struct weft_tensor, session_link)->share_due = true;
+}
+
+void client_share_step_good(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->last_step == session->step.number) tensor->share_due = false;
+    }
+}
+
+static enum weft_status keep(struct weft_tensor *tensor, void *weights)
+{
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_kept_copy(session, weights, tensor->bytes));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) WEFT_TRY(client_kept_copy(session, tensor->states[s], tensor->bytes));
+    return WEFT_OK;
+}
+
+enum weft_status client_share_keep(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    if (!session->elastic || !has_optimizer(tensor)) return WEFT_OK;
+    if (tensor->memory == WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "tensor '%s' has an optimiser and lies on a device; in a job that goes on without lost ranks (weft run --min-workers) "
+                            "its weights must lie in host memory",
+                            tensor->name);
+    return keep(tensor, tensor->op.out);
+}
+
+static enum weft_status from(uint32_t root, struct weft_tensor *tensor, void *buffer, const char *what)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(weft_broadcast(tensor->session, buffer, tensor->elems, tensor->dtype, root, &request));
+    return client_request_finish(tensor->session, &request, what);
+}
+
+static enum weft_status share(struct weft_tensor *tensor, void *weights, uint32_t root, const char *what)
+{
+    if (root != tensor->session->rank) WEFT_TRY(keep(tensor, weights));
+    WEFT_TRY(from(root, tensor, weights, what));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) WEFT_TRY(from(root, tensor, tensor->states[s], what));
+    return WEFT_OK;
+}
+
+enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root)
+{
+    if (!tensor) return WEFT_ERR_INVALID;
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_tensor_between_steps(tensor, weights, "tensor_share"));
+    if (tensor->mode != WEFT_MODE_ALL_REDUCE)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor_share of tensor '%s': in server mode the shards have what all share", tensor->name);
+    if (root >= session->ranks)
+        return client_error(session, WEFT_ERR_INVALID, "tensor_share of tensor '%s': root is %u, the ranks are 0 to %u", tensor->name, root, session->ranks - 1);
+    char what[300];
+    snprintf(what, sizeof what, "tensor_share of tensor '%s'", tensor->name);
+    const enum weft_status status = share(tensor, weights, root, what);
+    client_kept_close(session, status < 0); /* where the root is lost this rank's may be the ones to share: none of them half another's */
+    if (status < 0) return status;
+    tensor->initialised = true;
+    tensor->shared_epoch = session->epoch;
+    return WEFT_OK;
+}
