@@ -21,7 +21,7 @@
 #include "tools/bench_options.h"
 #include "tools/benchlib/usage.h"
 
-enum { PINGS = 201, LONG_BYTES = 8 << 20, LONGS = 5, BURST = 32, BLOCKS = 15, BLOCK_ROUNDS = 40, CROWD_BYTES = 256 << 10, CROWD_MIN = 10, SUM_ELEMS = 65536,
+enum { PINGS = 201, LONG_BYTES = 8 << 20, LONGS = 5, RING_BYTES = 2 << 20, BURST = 32, BLOCKS = 15, BLOCK_ROUNDS = 40, PER_ROUND = 4, CROWD_BYTES = 256 << 10, CROWD_MIN = 10, SUM_ELEMS = 65536,
        PASS_BYTES = 64 << 20, HOST_BYTES = 72 };
 
 struct settings {
@@ -123,25 +123,52 @@ static bool exchange(struct bench_rank *rank, uint64_t bytes, int count, double 
     return fine;
 }
 
-/* What a message is while all ranks exchange messages, as they do in an operation: where they outnumber the processors, or share
- * one memory, it is not what a lone pair sees. Figures as measure_pair's, and what one more message at the same time adds. */
-static bool measure_ring(struct bench_rank *rank, int64_t figures[3])
+/* An all_reduce by ring: what a rank sends follows what it receives, both ways at once, in the messages that plans make. Of a middle length: short ones
+ * move in caches, long ones through memory, and between the two the rate falls to a half and less. */
+static bool ring(struct bench_rank *rank, double *us_out)
 {
-    double blocks[BLOCKS] = {0}, longs[LONGS], bursts[BLOCKS] = {0}, us;
+    struct weft_request request = {{0}};
+    double began_us = bench_now_us();
+    enum weft_status status = weft_all_reduce(rank->session, rank->in, rank->out, RING_BYTES / sizeof(float), WEFT_F32, WEFT_SUM, &request);
+    bool fine = bench_wait(rank, "all_reduce by ring", status, &request);
+    *us_out = bench_now_us() - began_us;
+    return fine;
+}
+
+/* A rank may run ahead of others: only the mean over many rounds is the ring's. */
+static bool exchanges(struct bench_rank *rank, int count, double *us_out)
+{
+    double us;
+    *us_out = 0;
+    for (int i = 0; i < BLOCK_ROUNDS; i++) {
+        if (!exchange(rank, 8, count, &us)) return false;
+        *us_out += us / BLOCK_ROUNDS;
+    }
+    return true;
+}
+
+/* What a message is while all ranks exchange messages, as they do in an operation: where they outnumber the processors, or share
+ * one memory, it is not what a lone pair sees. Figures as measure_pair's, and what one more message at the same time adds; sum_ps: of a byte added.
+ * All take turns, and the median of their rounds counts: a slow spell spoils a round. */
+static bool measure_ring(struct bench_rank *rank, uint32_t sum_ps, int64_t figures[3])
+{
+    double blocks[PER_ROUND * BLOCKS], rings[PER_ROUND * BLOCKS], bursts[BLOCKS], hops = rank->ranks - 1;
     int many = rank->ranks == 2 ? BURST : rank->ranks - 1 < BURST ? (int)rank->ranks - 1 : BURST;
-    if (!bench_barrier(rank)) return false;
-    for (int i = 0; i < BLOCKS * BLOCK_ROUNDS; i++) { /* a rank may run ahead of others: only the mean over many rounds is the ring's */
-        if (!exchange(rank, 8, 1, &us)) return false;
-        blocks[i / BLOCK_ROUNDS] += us / BLOCK_ROUNDS;
+    if (weft_set_plan(rank->session, "all_reduce=ring") < 0) return bench_failed(rank, "the plan ring", WEFT_ERR_INVALID);
+    memset(rank->in, 0, RING_BYTES);
+    for (int i = -1; i < BLOCKS; i++) { /* the first one finds pages and connections that were never used */
+        int at = i < 0 ? 0 : i;
+        for (int k = PER_ROUND * at; k < PER_ROUND * (at + 1); k++)
+            if (!bench_barrier(rank) || !ring(rank, &rings[k])) return false;
+        if (!bench_barrier(rank)) return false;
+        for (int k = PER_ROUND * at; k < PER_ROUND * (at + 1); k++)
+            if (!exchanges(rank, 1, &blocks[k])) return false;
+        if (!exchanges(rank, many, &bursts[at])) return false;
     }
-    for (int i = 0; i < BLOCKS * BLOCK_ROUNDS; i++) {
-        if (!exchange(rank, 8, many, &us)) return false;
-        bursts[i / BLOCK_ROUNDS] += us / BLOCK_ROUNDS;
-    }
-    for (int i = 0; i < LONGS; i++)
-        if (!exchange(rank, LONG_BYTES, 1, &longs[i])) return false;
-    double round_us = bench_median(blocks, BLOCKS), long_us = bench_median(longs, LONGS), more_us = (bench_median(bursts, BLOCKS) - round_us) / (many - 1);
-    int64_t least[1] = {(int64_t)(LONG_BYTES / (long_us > 1.1 * round_us ? long_us - round_us : 0.1 * long_us) * 1e6)};
+    if (weft_set_plan(rank->session, "all_reduce=auto") < 0) return bench_failed(rank, "the plan auto", WEFT_ERR_INVALID);
+    double round_us = bench_median(blocks, PER_ROUND * BLOCKS), ring_us = bench_median(rings, PER_ROUND * BLOCKS), more_us = (bench_median(bursts, BLOCKS) - round_us) / (many - 1);
+    double slice = (double)RING_BYTES / rank->ranks, rest_us = ring_us - hops * (2 * round_us + slice * sum_ps * 1e-6);
+    int64_t least[1] = {(int64_t)(2 * hops * slice / (rest_us > 0.1 * ring_us ? rest_us : 0.1 * ring_us) * 1e6)};
     figures[0] = (int64_t)(round_us * 1e3) + 1;
     figures[2] = more_us > 0 ? (int64_t)(more_us * 1e3) + 1 : 1;
     bool fine = bench_agree(rank, figures, 3, WEFT_MAX) && bench_agree(rank, least, 1, WEFT_MIN);
@@ -253,7 +280,7 @@ static uint32_t rank_of(const struct calibration *c, uint32_t host, uint32_t n)
 static bool measure_links(struct calibration *c)
 {
     int64_t together[3] = {0};
-    if (!measure_ring(&c->rank, together)) return false;
+    if (!measure_ring(&c->rank, c->machine.sum_ps, together)) return false;
     c->machine.inject_ns = (uint32_t)together[2];
     for (uint32_t from = 0; from < c->host_count; from++)
         for (uint32_t to = 0; to < c->host_count; to++) {
@@ -299,7 +326,7 @@ static int take_part(const struct settings *settings)
     c.rank.out = weft_alloc(c.rank.session, LONG_BYTES);
     bool fine = c.rank.in && c.rank.out && c.rank.ranks > 1;
     if (!fine) fprintf(stderr, "weft bench calibrate: two ranks and memory for two buffers of %d MiB are needed\n", LONG_BYTES >> 20);
-    fine = fine && find_hosts(&c) && measure_links(&c) && measure_crowd(&c.rank, &c.machine.incast_milli) && measure_processor(&c.rank, &c.machine) &&
+    fine = fine && find_hosts(&c) && measure_processor(&c.rank, &c.machine) && measure_links(&c) && measure_crowd(&c.rank, &c.machine.incast_milli) &&
            (c.host_count > 1 || bench_calibrate_memory(&c.rank, &c.memory));
     if (fine && c.rank.rank == 0) fine = write_table(&c, settings->path);
     if (c.rank.in) weft_free(c.rank.session, c.rank.in);
