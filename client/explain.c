@@ -41,7 +41,7 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
         .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"),
         .window = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight"),
     };
-    char text[512], one_host[256];
+    char text[768], one_host[256];
     weft_plan_explain(&question, text, sizeof text);
     weft_plan_one_host_explain(&question, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN), one_host, sizeof one_host);
     if (engine->explain_one_host && question.told == WEFT_PLAN_AUTO) snprintf(out, out_bytes, "%s: %s; by messages it would be %s", operation, one_host, text);

@@ -466,8 +466,8 @@ size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t o
         used += n < 0 ? 0 : (size_t)n;
     }
     if (used >= out_bytes) return used;
-    n = snprintf(out + used, out_bytes - used, " with %s latency %.1f us, %.2f GB/s%s", known ? "measured" : "assumed", m.a * 1e-3, 1 / m.b,
-                 q->reproducible ? ", reproducible asked" : "");
+    n = snprintf(out + used, out_bytes - used, " with %s latency %.1f us, %.2f GB/s; a message handed over %.2f us, a byte added %.3f ns, passed over %.3f ns, incast %.1f %%%s",
+                 known ? "measured" : "assumed", m.a * 1e-3, 1 / m.b, m.o * 1e-3, m.g, m.d, m.crowd * 100, q->reproducible ? ", reproducible asked" : "");
     used += n < 0 ? 0 : (size_t)n;
     if (used < out_bytes && q->hosts && q->hosts->number) {
         bool cut = weft_plan_shares(q), turned = !q->hosts->rising;

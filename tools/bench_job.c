@@ -37,7 +37,7 @@ static bool run_form(struct bench_rank *rank, bool in_place, uint64_t bytes, str
 static void explain(struct bench_rank *rank)
 {
     const struct bench_part *part = &rank->part;
-    char text[640];
+    char text[1024];
     uint64_t count = part->operation->unequal ? part->whole / part->ranks : part->piece;
     if (rank->rank == 0 && !rank->options->json && part->operation->plans_of &&
         weft_explain(rank->session, part->operation->plans_of, count, part->dtype, text, sizeof text) == WEFT_OK)

@@ -196,7 +196,7 @@ int main(int argc, char **argv)
     pairs();
     print_bits(&request);
     if (argc > 1) repeat((uint32_t)atoi(argv[1]), &request);
-    char text[512];
+    char text[1024];
     if (rank == 0 && weft_explain(session, "all_reduce", 1000, WEFT_F32, text, sizeof text) == WEFT_OK) printf("%s\n", text);
     if (weft_finalize(session) < 0) return 2;
     return wrong > 0;

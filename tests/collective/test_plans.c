@@ -596,11 +596,13 @@ static void names_and_choice(void **state)
     assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_DOUBLING);
     question.bytes = 1ull << 30;
     assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_RING);
-    char text[400];
+    char text[500];
     question.told = WEFT_PLAN_HALVING;
     assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HALVING);
     assert_in_range(weft_plan_explain(&question, text, sizeof text), 40, sizeof text - 1);
     assert_non_null(strstr(text, "halving (as told)"));
+    assert_non_null(strstr(text, "; a message handed over ")); /* all constants of the model */
+    assert_non_null(strstr(text, " ns, passed over 0.100 ns, incast 4.0 %"));
     assert_in_range(weft_plan_explain(&question, text, 20), 20, 400); /* cut, not overrun */
     question.reproducible = true, question.told = WEFT_PLAN_RING;
     assert_true(weft_plan_reproducible(weft_plan_choose(&question, NULL), NULL)); /* what is asked of the sum is above what was told */
