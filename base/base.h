@@ -5,6 +5,7 @@
 #include "base/weft_assert.h"
 #include "base/completion.h"
 #include "base/config.h"
+#include "base/cpu_quota.h"
 #include "base/env.h"
 #include "base/event_ring.h"
 #include "base/fnv.h"

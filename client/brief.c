@@ -30,7 +30,9 @@ static bool may_be_brief(const struct client_request *request)
     case WEFT_COLL_REDUCE:
     case WEFT_COLL_GATHER:
     case WEFT_COLL_SCATTER:
-    case WEFT_COLL_ALL_TO_ALL: break;
+    case WEFT_COLL_ALL_TO_ALL:
+    case WEFT_COLL_SEND:
+    case WEFT_COLL_RECV: break;
     default: return false;
     }
     bool plain = !request->counts && !request->unequal && !request->completed && !request->weighted && !request->stage;
@@ -47,6 +49,11 @@ static void open_late(struct client_request *request)
     request->op.done = client_call_done;
     client_request_open(request);
     (void)client_request_opened(request); /* the engine has not failed */
+    if (request->kind == WEFT_COLL_RECV) { /* as a rule called before what it waits for */
+        request->early = true;
+        session->brief.early++;
+        return;
+    }
     atomic_store_explicit(&session->brief.rest, CALLS_OF_REST, memory_order_relaxed);
     atomic_store_explicit(&session->brief.late, request, memory_order_relaxed);
 }
@@ -63,7 +70,8 @@ static enum weft_status try(struct client_request *request)
     uint64_t began_ns = session->step.open ? weft_now_ns(session->env) : 0;
     enum weft_status status = weft_coll_brief(group, &args, client_engine_group_op_done, &request->op, &request->op.coll);
     if (status == WEFT_ERR_AGAIN) return status;
-    atomic_store_explicit(&session->plan_taken, WEFT_PLAN_ONE_HOST, memory_order_relaxed);
+    bool pair = request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV;
+    atomic_store_explicit(&session->plan_taken, pair ? WEFT_PLAN_DIRECT : WEFT_PLAN_ONE_HOST, memory_order_relaxed);
     if (began_ns) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
     if (status == WEFT_IN_PROGRESS) {
         open_late(request);
@@ -78,7 +86,7 @@ static enum weft_status try(struct client_request *request)
 /* Holding the loop. false: this call is for the engine. */
 static bool step_seldom(struct weft_session *session)
 {
-    bool open = atomic_load_explicit(&session->open_requests, memory_order_relaxed) > 0;
+    bool open = atomic_load_explicit(&session->open_requests, memory_order_relaxed) > session->brief.early;
     if (++session->brief.since_step < (open ? CALLS_PER_LETTER : CALLS_PER_STEP)) return true;
     session->brief.since_step = 0;
     if (open) return false;

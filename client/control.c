@@ -18,6 +18,8 @@
 #include "client/session.h"
 #include "client/tensor.h"
 
+#define WHOM_NS WEFT_MS(500) /* for the coordinator to say whom this rank waits for */
+
 struct letter {
     struct weft_mail mail;
     struct weft_list link; /* in control->letters until it is sent */
@@ -134,6 +136,48 @@ void client_control_ask_all(struct weft_session *session)
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &body;
     (void)post_letter(session, &message, false); /* not asked: its silence tells, later */
+}
+
+static bool whom_told_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    pthread_mutex_lock(&session->control.lock);
+    bool told = session->control.whom_told;
+    pthread_mutex_unlock(&session->control.lock);
+    return told || client_failed(session) < 0;
+}
+
+static void take_whom(struct weft_session *session, const char *text)
+{
+    struct client_control *control = &session->control;
+    pthread_mutex_lock(&control->lock);
+    snprintf(control->whom, sizeof control->whom, "%s", text);
+    control->whom_told = true;
+    pthread_mutex_unlock(&control->lock);
+    weft_loop_notify(session->engine.loop);
+}
+
+void client_control_whom(struct weft_session *session, char *out, size_t out_bytes)
+{
+    struct client_control *control = &session->control;
+    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.time_ns = weft_now_ns(session->env);
+    body.whom = true;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &body;
+    pthread_mutex_lock(&control->lock);
+    control->whom_told = false;
+    control->whom[0] = 0;
+    pthread_mutex_unlock(&control->lock);
+    if (client_control_phase(control) >= CLIENT_WELCOME && post_letter(session, &message, false) == WEFT_OK)
+        (void)client_wait_for(session, whom_told_or_failed, session, client_deadline(session, WHOM_NS));
+    pthread_mutex_lock(&control->lock);
+    if (!control->whom_told)
+        snprintf(out, out_bytes, "the coordinator at %.100s:%u does not answer who it waits for", session->settings.host, session->settings.port);
+    else
+        snprintf(out, out_bytes, "%s", control->whom[0] ? control->whom : "nobody is late by now");
+    pthread_mutex_unlock(&control->lock);
 }
 
 void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint64_t hash)
@@ -350,6 +394,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
         if (message->heartbeat->ask) say_alive(session, message->heartbeat->ask);
         if (message->heartbeat->answer) client_engine_all_live(session);
+        if (message->heartbeat->whom) take_whom(session, message->heartbeat->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED:
         return false;

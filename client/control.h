@@ -33,6 +33,8 @@ struct client_control {
     Weft__Control__Control *shrunk;             /* owned; who goes on, the newest, or NULL */
     uint64_t committed, codec_steps;            /* of Go: a newcomer goes on from there; set before the phase */
     uint32_t tensors;                           /* of Go: so many are declared already */
+    bool whom_told;                             /* the coordinator has said for whom this rank waits: */
+    char whom[320];
     struct weft_list letters;                   /* owned; not yet sent */
     uint8_t nonce[WEFT_NONCE_BYTES];            /* ours, for the coordinator's proof */
     char name[128], host[64];
@@ -45,6 +47,9 @@ void client_control_stop(struct weft_session *session);
 enum weft_status client_control_send(struct weft_session *session, const Weft__Control__Control *message);
 /* Any thread: this rank has lost another; do all live? Answered, by client_engine_all_live, only where they do. */
 void client_control_ask_all(struct weft_session *session);
+/* Caller's thread, when its time is up: who has not done what, as the coordinator knows it ("rank 3 (hostb, pid 41) has not declared it").
+ * Waits for that a moment; where nothing comes, the text says so, and names the coordinator. */
+void client_control_whom(struct weft_session *session, char *out, size_t out_bytes);
 /* Any thread: the failure of this session, as an Abort for everybody. */
 void client_control_send_abort(struct weft_session *session, enum weft_status status, const char *text);
 /* Net thread: this worker's hash of a tensor's weights after a step, for the shard to compare. */

@@ -142,24 +142,24 @@ static void verdict_overdue(struct weft_timer *timer)
     client_fail(session, (enum weft_status)engine->suspicion.status, true, "%.350s%s", engine->suspicion.text, heard);
 }
 
-/* of_lost: of a loss, about which the coordinator has its word. */
-static void suspect(struct weft_session *session, bool of_lost, uint64_t patience_ns, const char *format, va_list arguments)
+/* of_lost: of a loss, or another end of the job, about which the coordinator has its word. */
+static void suspect(struct weft_session *session, enum weft_status status, bool of_lost, uint64_t patience_ns, const char *format, va_list arguments)
 {
     struct client_engine *engine = &session->engine;
     if (engine->failed || engine->suspicion.status < 0) return;
     vsnprintf(engine->suspicion.text, sizeof engine->suspicion.text, format, arguments);
-    engine->suspicion.status = WEFT_ERR_PEER_LOST;
+    engine->suspicion.status = status;
     engine->all_live = false;
     engine->word_awaited = of_lost;
     if (weft_timer_start(engine->loop, &engine->verdict_timer, client_deadline(session, patience_ns)) < 0) verdict_overdue(&engine->verdict_timer);
 }
 
-void client_engine_suspect(struct weft_session *session, const char *format, ...)
+void client_engine_suspect(struct weft_session *session, enum weft_status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
     const bool first = session->engine.suspicion.status == WEFT_OK;
-    suspect(session, true, session->elastic ? session->silence_ns : VERDICT_NS, format, arguments);
+    suspect(session, status, true, session->elastic ? session->silence_ns : VERDICT_NS, format, arguments);
     va_end(arguments);
     if (session->elastic && first && session->engine.suspicion.status < 0) client_control_ask_all(session);
 }
@@ -188,7 +188,7 @@ static void miss_leaver(struct weft_session *session, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    suspect(session, false, VERDICT_NS, format, arguments);
+    suspect(session, WEFT_ERR_PEER_LOST, false, VERDICT_NS, format, arguments);
     va_end(arguments);
 }
 
@@ -201,7 +201,7 @@ void client_engine_group_op_failed(struct client_group_op *op, enum weft_status 
     if (status == WEFT_ERR_PEER_LOST && group && weft_group_leaver_missed(group))
         miss_leaver(session, "rank %u: %s", session->rank, text);
     else if (status == WEFT_ERR_PEER_LOST)
-        client_engine_suspect(session, "rank %u: %s", session->rank, text);
+        client_engine_suspect(session, WEFT_ERR_PEER_LOST, "rank %u: %s", session->rank, text);
     else
         client_fail(session, status, true, "rank %u: %s", session->rank, text);
 }
@@ -341,7 +341,7 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
     weft_event_ring_add(session->engine.events, "peer_lost", WEFT_EVENT_MARK, 0, peer_id, 0, status);
     if (!member || session->engine.failed) return;
     if (member->is_shard) {
-        client_engine_suspect(session, "lost %s: %s", member->name, text ? text : weft_status_text(status));
+        client_engine_suspect(session, WEFT_ERR_PEER_LOST, "lost %s: %s", member->name, text ? text : weft_status_text(status));
     } else {
         /* It may have left in order. If anything still needs it, that operation fails and says so. */
         weft_log(session->env, WEFT_LOG_DEBUG, "client", "connection with %s is gone: %s", member->name, text ? text : "");

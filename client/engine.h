@@ -92,7 +92,8 @@ struct client_engine {
     bool parted;                        /* failed for the time being: ranks are lost, the others agree to go on (shrink.c) */
     uint32_t parted_epoch;
     char parted_text[480];
-    uint64_t encode_ns, requests_done, left_bytes; /* left_bytes: moved in memory by groups that are gone */
+    uint64_t encode_ns, requests_done;
+    struct weft_moved left;             /* in memory, by groups that are gone */
 
     struct weft_mail fail_mail;
     struct weft_mail all_live_mail;     /* the net thread's, unless sent */
@@ -143,7 +144,7 @@ void client_engine_group_op_failed(struct client_group_op *op, enum weft_status 
 /* A connection broke. The coordinator knows better who is lost, or who aborted, and says so within milliseconds: give it
  * half a second before this rank's own view becomes the session's failure. In an elastic job it is asked whether all live, and given
  * the time in which it finds a silent machine, unless they do. */
-void client_engine_suspect(struct weft_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void client_engine_suspect(struct weft_session *session, enum weft_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Net thread: the coordinator has heard from all ranks since this one asked (client_control_ask_all). */
 void client_engine_all_live(struct weft_session *session);
 /* The transport had no room: resend the queued chunks in a moment. */

@@ -97,9 +97,12 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
         parting->joined = true;
     }
     uint64_t wait_ns = timeout_ms ? WEFT_MS(timeout_ms) : session->settings.deadline_ns;
-    if (client_wait_for(session, everybody_or_failed, session, client_deadline(session, wait_ns)) < 0)
-        return client_error(session, WEFT_ERR_DEADLINE, "join: after %.1f s not all ranks have joined; call weft_join again to wait on",
-                            (double)wait_ns / 1e9);
+    if (client_wait_for(session, everybody_or_failed, session, client_deadline(session, wait_ns)) < 0) {
+        char whom[320] = "not all ranks have joined";
+        if (!timeout_ms) client_control_whom(session, whom, sizeof whom); /* else the caller only looks in */
+        if (!everybody_or_failed(session))
+            return client_error(session, WEFT_ERR_DEADLINE, "join: after %.1f s %s; call weft_join again to wait on", (double)wait_ns / 1e9, whom);
+    }
     return ended(session, client_failed(session) < 0 ? client_usable(session) : go_on(session, last_out));
 }
 

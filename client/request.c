@@ -91,6 +91,8 @@ void client_request_complete(struct client_request *request, enum weft_status st
     if (request->tensor) client_tensor_release(request->tensor);
     if (request->stage) client_stage_done(request);
     session->engine.requests_done++;
+    if (request->early) session->brief.early--;
+    request->early = false;
     if (request->completed) request->completed(request->context, status);
     if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1); /* before: it may be freed once this is done */
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release); /* now it is the caller's */

@@ -72,9 +72,15 @@ static enum weft_status wait_phase(struct weft_session *session, enum client_pha
         if (client_control_phase(&session->control) == CLIENT_CONNECTING)
             client_fail(session, WEFT_ERR_UNREACHABLE, false, "no answer from the coordinator at %s:%u within %.1f s; is it weftd?",
                         settings->host, settings->port, seconds);
-        else
-            client_fail(session, WEFT_ERR_DEADLINE, true, "reached the coordinator at %s:%u, %s within %.1f s", settings->host,
-                        settings->port, missing, seconds);
+        else if (client_control_phase(&session->control) < CLIENT_WELCOME)
+            client_fail(session, WEFT_ERR_DEADLINE, true, "reached the coordinator at %s:%u, %s within %.1f s", settings->host, settings->port, missing, seconds);
+        else {
+            char whom[320];
+            client_control_whom(session, whom, sizeof whom);
+            if (!phase_reached(&fact)) /* it has come meanwhile */
+                client_fail(session, WEFT_ERR_DEADLINE, true, "reached the coordinator at %.100s:%u, %s within %.1f s: %s; see what they do, or give them more time",
+                            settings->host, settings->port, missing, seconds, whom);
+        }
     }
     return client_usable(session);
 }

@@ -55,7 +55,7 @@ static void rejoin_on_engine(struct weft_mail *mail)
         if (status == WEFT_OK) status = client_engine_create_group(session, &parting->rejoin_error);
         if (status == WEFT_OK) { /* the old ones go after the new one has come: what its other ranks have sent waits only while there is any */
             client_comms_leave(session);
-            if (before) engine->left_bytes += weft_group_moved_bytes(before);
+            if (before) weft_group_add_moved(before, &engine->left);
             weft_group_free(before);
             weft_group_set_cost(engine->group, &session->cost);
         }
@@ -179,9 +179,13 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
 {
     struct agreement agreement = {.session = session, .epoch = atomic_load(&session->parting.epoch)};
     WEFT_TRY(say_shrink(session, agreement.epoch, committed));
-    if (client_wait_for(session, agreed_or_worse, &agreement, until_ns) < 0)
-        client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: after a loss not all other ranks have come to agree how to go on within %.1f s",
-                    session->rank, (double)session->settings.deadline_ns / 1e9);
+    if (client_wait_for(session, agreed_or_worse, &agreement, until_ns) < 0) {
+        char whom[320];
+        client_control_whom(session, whom, sizeof whom);
+        if (!agreed_or_worse(&agreement)) /* they have meanwhile */
+            client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: after a loss not all other ranks have come to agree how to go on within %.1f s: %s",
+                        session->rank, (double)session->settings.deadline_ns / 1e9, whom);
+    }
     WEFT_TRY(client_usable(session));
     if (!agreed(session, agreement.epoch)) return WEFT_ERR_AGAIN;
     enum weft_status status = client_rejoin(session, until_ns);

@@ -8,12 +8,13 @@ static void answer(struct weft_mail *mail)
     struct client_engine *engine = &question->session->engine;
     struct weft_transport_stats transport = {0};
     weft_transport_stats(engine->transport, &transport);
-    uint64_t in_place = engine->left_bytes + (engine->group ? weft_group_moved_bytes(engine->group) : 0);
+    struct weft_moved moved = engine->left;
+    if (engine->group) weft_group_add_moved(engine->group, &moved);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &engine->comms)
-        in_place += weft_group_moved_bytes(weft_container_of(node, struct weft_comm, engine_link)->group);
-    engine->stats[0] = transport.sent_bytes + in_place;
-    engine->stats[1] = transport.received_bytes + in_place;
+        weft_group_add_moved(weft_container_of(node, struct weft_comm, engine_link)->group, &moved);
+    engine->stats[0] = transport.sent_bytes + moved.out_bytes;
+    engine->stats[1] = transport.received_bytes + moved.in_bytes;
     engine->stats[2] = engine->encode_ns;
     engine->stats[3] = engine->requests_done;
     atomic_store_explicit(&question->state, 2, memory_order_release);

@@ -14,7 +14,20 @@
 
 void weft_tensor_options_init(struct weft_tensor_options *options)
 {
-    *options = (struct weft_tensor_options){.size = sizeof *options, .dtype = WEFT_F32, .chunk_bytes = 4u << 20};
+    *options = (struct weft_tensor_options){.size = sizeof *options, .dtype = WEFT_F32};
+}
+
+/* Where the caller leaves it to us. A shard answers a chunk when all workers have sent it, so a worker receives while it sends only as far as a
+ * tensor has several chunks, and a tensor that is one chunk keeps one shard's link busy and no other's. Below 256 KiB the messages
+ * themselves begin to cost (docs/performance.md). Very long tensors have longer chunks, so that their number stays bounded. */
+#define CHUNK_BYTES (256u << 10)
+#define CHUNKS_BY_DEFAULT 16384u
+static uint64_t cut_size(const struct weft_tensor_options *options, uint64_t bytes)
+{
+    if (options->chunk_bytes != 0) return options->chunk_bytes;
+    uint64_t cut = CHUNK_BYTES;
+    while (bytes / cut >= CHUNKS_BY_DEFAULT) cut *= 2;
+    return cut;
 }
 
 /* ---- checks of what the caller asks ---- */
@@ -88,8 +101,8 @@ static enum weft_status check_options(struct weft_session *session, const struct
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version", options->name,
                             weft_dtype_name(tensor->dtype));
-    if (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES)
-        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': chunk_bytes is %llu; it must be %u to %llu", options->name,
+    if (options->chunk_bytes != 0 && (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES))
+        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': chunk_bytes is %llu; it must be %u to %llu, or 0", options->name,
                             (unsigned long long)options->chunk_bytes, WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
     tensor->draws = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
@@ -110,7 +123,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.codec = (char *)codec_text(options, tensor);
     declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
     declare.mode = tensor->mode;
-    declare.chunk_bytes = options->chunk_bytes;
+    declare.chunk_bytes = cut_size(options, tensor->bytes);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
@@ -151,9 +164,11 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
     enum weft_status status =
         client_wait_for(session, declared_or_failed, session, client_deadline(session, session->settings.deadline_ns));
     if (status < 0) {
-        client_fail(session, WEFT_ERR_DEADLINE, true,
-                    "rank %u declared tensor '%s' and waited %.1f s for the other workers to declare it and the shards to take it",
-                    session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9);
+        char whom[320];
+        client_control_whom(session, whom, sizeof whom);
+        if (!declared_or_failed(session)) /* it has come meanwhile */
+            client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u declared tensor '%.60s' and waited %.1f s: %s; all ranks declare the same tensors in the same order",
+                        session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9, whom);
     }
     if (!declared(session) && answer_lost(session)) { /* what was agreed before the loss holds */
         char text[sizeof session->parting.text];
@@ -387,21 +402,35 @@ void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t o
              (unsigned long long)tensor->op.step);
 }
 
-void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+/* The coordinator may say it better in a moment. */
+static void fail(struct weft_tensor *tensor, enum weft_status status, bool said_better, const char *format, va_list arguments)
 {
     struct weft_session *session = tensor->session;
     char name[192], text[280];
-    va_list arguments;
     if (tensor->op.status == WEFT_OK) tensor->op.status = status;
     if (session->engine.failed) return; /* a consequence */
-    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     client_tensor_op_name(tensor, name, sizeof name);
-    if (status == WEFT_ERR_PEER_LOST)
-        client_engine_suspect(session, "%s %s", name, text);
+    if (said_better)
+        client_engine_suspect(session, status, "%s %s", name, text);
     else
         client_fail(session, status, true, "%s %s", name, text);
+}
+
+void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail(tensor, status, status == WEFT_ERR_PEER_LOST, format, arguments);
+    va_end(arguments);
+}
+
+void client_tensor_fail_later(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail(tensor, status, true, format, arguments);
+    va_end(arguments);
 }
 
 void client_tensor_failed(struct weft_tensor *tensor)

@@ -156,6 +156,9 @@ void client_tensor_release(struct weft_tensor *tensor);
 /* Engine: its operation cannot end well: the session fails with a sentence that names it. */
 void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same, but the coordinator is given a moment to say it better, as of a loss. */
+void client_tensor_fail_later(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Engine: the session has failed: drop what waits, end the operation when its buffers are free. */
 void client_tensor_failed(struct weft_tensor *tensor);
 void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t out_bytes);

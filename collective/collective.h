@@ -267,9 +267,12 @@ uint32_t weft_group_rank(const struct weft_group *group);
 uint32_t weft_group_ranks(const struct weft_group *group);
 /* What the group was given; all zero: not known. Never NULL. */
 const struct weft_link_cost *weft_group_cost(const struct weft_group *group);
-/* Payload that plan one-host has moved between this rank's memory and the others', each way, so far: it passes the transport
- * by, whose statistics do not know of it. */
-uint64_t weft_group_moved_bytes(const struct weft_group *group);
+/* Payload that plan one-host, and short sends and recvs of one host, have moved from this rank's memory to the others' and the other way so
+ * far, added to what stands there: it passes the transport by, whose statistics do not know of it. */
+struct weft_moved {
+    uint64_t out_bytes, in_bytes;
+};
+void weft_group_add_moved(const struct weft_group *group, struct weft_moved *moved);
 /* Has the group ended because a rank that an operation needs had left it in good order? Nobody will report that one as lost. */
 bool weft_group_leaver_missed(const struct weft_group *group);
 /* Does AUTO take the one-host plan for this kind now (the ranks have agreed on it)? */

@@ -201,7 +201,7 @@ static void left(struct weft_group *group, struct control *control, uint64_t aft
     control->left = true;
     control->left_after = after;
     tune_left(group, (uint32_t)(control - group->controls));
-    if (group->active_count > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */
+    if (group->active_count > 0 && group->sequence > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */
 }
 
 static void end_as_told(struct weft_group *group, enum weft_status status, const char *text)
@@ -307,6 +307,10 @@ void control_end_lost(struct weft_group *group)
     char name[128];
     group_describe(group, (uint32_t)(group->lost - group->controls), name, sizeof name);
     struct weft_coll *oldest = group->active_count > 0 ? weft_list_first(&group->active, struct weft_coll, link) : NULL;
+    if (oldest && oldest->pairwise) {
+        group_end(group, group->lost_status, true, "lost %s during a %s: %s", name, weft_coll_kind_name(oldest->args.kind), weft_status_text(group->lost_status));
+        return;
+    }
     group_end(group, group->lost_status, true, "lost %s %s operation %llu: %s", name, oldest ? "during" : "before",
               (unsigned long long)(oldest ? oldest->sequence : group->sequence), weft_status_text(group->lost_status));
 }

@@ -7,8 +7,9 @@
  *     deadline ─► ASK to all ─► ANSWERs (or half a second) ─► "rank 5 has not called it; rank 9 does not answer"
  *
  * A rank that is asked holds its own question back for two such moments: normally one verdict is enough. An answer also
- * says whom that rank itself waits for, and how far it is: if nobody is late in posting, the verdict follows the waits to
- * their end. All late ranks are named: a few with their hosts, many by their numbers. */
+ * says whom that rank itself waits for, and how far it is, in this operation or, where it has not called that, in its oldest: if nobody is late
+ * by himself, the verdict follows the waits to their end. All late ranks are named: a few with their hosts, many by their numbers.
+ * A rank of whom nobody hears (and there are several) cannot know whether they are gone or it is; it says both. */
 #include "collective/internal.h"
 
 #include <inttypes.h>
@@ -58,6 +59,12 @@ static void name_few(const struct weft_group *group, const struct weft_coll *col
         group_describe(group, rank, name, sizeof name);
         used = put(out, out_bytes, used, "%s%.60s %s", used ? "; " : "", name, late == NOT_CALLED ? "has not called it" : "does not answer");
     }
+}
+
+/* It has not called this, but waits in an earlier operation: then it is not the one that is late. */
+static bool waits_before(const struct weft_group *group, const struct weft_coll *coll, uint32_t rank)
+{
+    return lateness_of(group, coll, rank) == NOT_CALLED && group->controls[rank].answer_peer != GROUP_NOBODY;
 }
 
 /* Of many late ranks most only wait for an earlier operation: whoever has called the fewest holds them up. */
@@ -115,40 +122,62 @@ static void name_many(const struct weft_group *group, const struct weft_coll *co
     }
 }
 
-/* All have called it. A rank waits for its neighbour, and he for his: whoever waits for nobody holds all up; where the
+/* A rank waits for its neighbour, and he for his: whoever waits for nobody holds all up; where the
  * waits go round (a link that lost something) it is who has done the fewest steps of those that are in the round: others
- * only wait for one of them. */
-static void name_end_of_waits(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
+ * only wait for one of them. `before`: it is what they wait for that have not called this. */
+static void name_end_of_waits(const struct weft_group *group, const struct weft_coll *coll, uint32_t from, const char *before, char *out, size_t out_bytes)
 {
     const char *phase;
-    uint32_t at = group->rank, own_peer;
+    uint32_t at = from, own_peer;
     if (!coll_waits(coll, &own_peer, &phase)) own_peer = GROUP_NOBODY;
-    uint32_t next = own_peer, least = at;
+    uint32_t next = at == group->rank ? own_peer : group->controls[at].answer_peer, least = at;
     uint64_t fewest = UINT64_MAX;
     char name[128], other[128];
     for (uint32_t hops = 0; hops <= 2 * group->ranks && next != GROUP_NOBODY; hops++) {
         at = next;
-        next = at == group->rank ? own_peer : group->controls[at].answer_peer;
+        next = at == group->rank ? own_peer : group->controls[at].answered ? group->controls[at].answer_peer : GROUP_NOBODY;
         uint64_t steps = at == group->rank ? coll->tail : group->controls[at].answer_steps;
         if (hops >= group->ranks && steps < fewest) fewest = steps, least = at; /* by now it goes round */
     }
     if (next == GROUP_NOBODY) {
         group_describe(group, at, name, sizeof name);
-        snprintf(out, out_bytes, "all ranks have called it, and it waits for %.100s", name);
+        snprintf(out, out_bytes, "%s, and %s for %.100s", before ? before : "all ranks have called it", before ? "wait" : "it waits", name);
         return;
     }
     group_describe(group, least, name, sizeof name);
     group_describe(group, least == group->rank ? own_peer : group->controls[least].answer_peer, other, sizeof other);
-    snprintf(out, out_bytes, "all ranks have called it and wait for each other; %.80s has done the fewest steps and waits for %.80s", name, other);
+    snprintf(out, out_bytes, "%s and wait for each other; %.80s has done the fewest steps and waits for %.80s", before ? before : "all ranks have called it", name, other);
 }
 
 static void name_late_ranks(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
 {
-    uint32_t late = 0;
-    for (uint32_t rank = 0; rank < group->ranks; rank++) late += lateness_of(group, coll, rank) != NOT_LATE;
-    if (late == 0) name_end_of_waits(group, coll, out, out_bytes);
-    else if (late <= 3) name_few(group, coll, out, out_bytes);
-    else name_many(group, coll, out, out_bytes);
+    uint32_t late = 0, before = 0, silent = 0, first = GROUP_NOBODY;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        const enum lateness lateness = lateness_of(group, coll, rank);
+        late += lateness != NOT_LATE;
+        silent += lateness == NO_ANSWER;
+        if (!waits_before(group, coll, rank)) continue;
+        before++;
+        if (first == GROUP_NOBODY || group->controls[rank].answer_posted < group->controls[first].answer_posted) first = rank;
+    }
+    if (late == 0) {
+        name_end_of_waits(group, coll, group->rank, NULL, out, out_bytes);
+    } else if (late == before) {
+        char who[80];
+        snprintf(who, sizeof who, "%" PRIu32 " %s not called it, being at operation %" PRIu64 " or before it", before, before > 1 ? "ranks have" : "rank has",
+                 group->controls[first].answer_posted - 1);
+        name_end_of_waits(group, coll, first, who, out, out_bytes);
+    } else if (late <= 3) {
+        name_few(group, coll, out, out_bytes);
+    } else {
+        name_many(group, coll, out, out_bytes);
+    }
+    if (silent >= 2 && silent == group->ranks - 1) {
+        char name[128];
+        size_t used = strlen(out);
+        group_describe(group, group->rank, name, sizeof name);
+        put(out, out_bytes, used, "; or it is %.80s that is cut off from all of them", name);
+    }
 }
 
 void deadline_answer(const struct weft_group *group, uint64_t sequence, struct coll_header *header)
@@ -159,6 +188,7 @@ void deadline_answer(const struct weft_group *group, uint64_t sequence, struct c
         const struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->sequence == sequence && !coll->pairwise) found = coll;
     }
+    if (!found && sequence >= group->sequence) found = oldest_running(group); /* not called yet, perhaps because of that one */
     const char *phase;
     uint32_t awaited;
     header->root = found && coll_waits(found, &awaited, &phase) ? awaited : GROUP_NOBODY;

@@ -7,9 +7,11 @@
  *   host_pieces.c  pieces that one rank sends and one gets: gather, scatter, all_to_all
  *   host_memory.c  what all this is kept in, by all groups together
  *   host_stage.c   the same through memory in between, where buffers are not mapped
+ *   host_way.c     whether such buffers go that way, or are copied by system calls
  *   host_apart.c   ranks that share a processor part
  *   host_brief.c   a short one that is announced and over within the call, where the others come at once
- *   host_ahead.c   who broadcasts goes ahead of the others, by a few operations; what they called is seen later
+ *   host_pair.c    sends and recvs of two ranks
+ *   host_ahead.c   who needs nothing of the others goes ahead of them, by some operations; what they called is seen later
  *
  * One pass instead of messages. Every rank announces its call and its buffers in its own segment. Once all have come, rank i
  * loads slice i of all inputs, sums by T in registers, and stores the sum into all outputs; once all have said that they are
@@ -44,8 +46,8 @@ enum {
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,
-    HOST_LINES = 8,             /* announcements of a rank that stand there at a time */
-    HOST_CALLS = 16,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
+    HOST_LINES = 32,            /* announcements of a rank that stand there at a time */
+    HOST_CALLS = 2 * HOST_LINES, /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
 /* How the peers reach what they need of the caller's buffers; none of the first three: not at all, by messages. STAGED: through a stage, if
@@ -77,9 +79,11 @@ struct host_segment {
     _Atomic uint64_t over;                  /* salt + number of operations, from the first on, for which peers' segments are not looked at any more */
     _Alignas(64) _Atomic uint64_t closed;   /* operations with a number below are over here: keep out of my buffers */
     _Atomic uint64_t calls_at;              /* salt + offset + 1 of a struct host_calls; no such offset: none yet */
+    _Atomic uint64_t pairs_at;              /* likewise of a table of host_pair.c */
     _Alignas(64) _Atomic uint64_t done[HOST_ACTIONS]; /* salt + (number + 1) * HOST_ROUNDS_MAX + rounds */
     struct host_post posts[HOST_LINES];     /* operation n is announced in n % HOST_LINES */
     uint64_t processors[HOST_PROCESSORS / 64]; /* a bit for each that this rank may run on; written before the offer */
+    struct weft_cpu_quota quota;               /* and how much of their time it may have, with others of its container; as processors */
 };
 
 /* The last calls that go by messages, by their number in the group (`turn` is salt + that + 1): a peer that waits for one of them
@@ -118,6 +122,14 @@ struct host_reach {
     bool keeps;
 };
 
+/* host_way.c: what an operation on ordinary memory took, copied by system calls (true) or through stages (false). */
+#define HOST_WAY_KINDS 6
+#define HOST_WAY_SIZES 8
+struct host_way {
+    uint32_t cost[2]; /* picoseconds per byte */
+    uint8_t tries[2], since, looks; /* the first few; operations by the faster one since the other was looked at, and how often that was */
+};
+
 /* A call that is announced: what its line says, beside the numbers. */
 struct host_call {
     enum weft_coll_kind kind;
@@ -135,7 +147,7 @@ struct host {
     enum host_state state;
     bool maps_all;               /* no offer so far that could not be mapped */
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
-    bool crowded;                /* more ranks than processors that they may run on */
+    bool crowded;                /* more ranks than processors whose time they may have */
     size_t stream_copy_bytes;    /* vectors from this size on are copied past the caches */
     bool sleeping;
     uint32_t processor;          /* as the own segment says */
@@ -146,6 +158,7 @@ struct host {
     struct host_segment *segment; /* own; in memory that the peers map */
     uint64_t salt;
     struct host_calls *calls;    /* own, as the segment; NULL: none yet */
+    struct host_pairs *pairs;    /* host_pair.c; NULL: nothing was sent or received yet */
     uint8_t *room;               /* (HOST_ROOM_BYTES,) for contributions of two operations, in memory that the peers map; NULL: none now */
     uint64_t room_at;
     struct weft_list room_link;  /* records->room_holders */
@@ -167,7 +180,8 @@ struct host {
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
     struct weft_record record;   /* and recorded */
-    uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_moved_bytes) */
+    struct host_way ways[HOST_WAY_KINDS][2][HOST_WAY_SIZES]; /* at rank 0; by kind, in place or not, and size */
+    uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */
 };
 
@@ -177,7 +191,7 @@ void host_offered(struct weft_group *group, uint32_t rank, const void *payload, 
 void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies);
 void host_free(struct weft_group *group); /* nothing of the group is in a buffer any more, or it is given up */
 
-uint32_t host_processors(const struct host_peer *peers, uint32_t ranks); /* that some of these ranks may run on */
+uint32_t host_processors(const struct host_peer *peers, uint32_t ranks); /* whose time these ranks may have */
 bool host_peers_look(const struct host_peer *peers, uint32_t count, uint64_t operations); /* some are not over with all below */
 
 /* host_memory.c */
@@ -234,8 +248,21 @@ bool host_settle(struct host *host, uint64_t below);    /* all operations below 
 bool host_followed(struct host *host, uint64_t number); /* and all have called the one before it: it may be announced, however long it is */
 bool host_waits_for_word(const struct host *host);      /* ahead.awaited was cancelled here: host->seen is not over with what is below it */
 void host_all_came(struct host *host, uint64_t number); /* all ranks have announced it */
-void host_root_came(struct host *host, uint64_t number); /* its root has, of a broadcast */
+void host_root_came(struct host *host, uint64_t number); /* its root has, of a broadcast or a scatter */
 void host_over(struct host *host, uint64_t number);     /* it is over here, and settled if all before it are */
+
+/* host_pair.c */
+bool host_pairs_meet(const struct weft_group *group); /* sends and recvs go this way, unless the vote says otherwise */
+bool host_pair_has_come(const struct weft_group *group, const struct weft_coll_args *args); /* a recv's send, from a rank that may have left since */
+bool host_pair_ready(struct host *host, uint32_t rank, bool sends); /* takes the memory for it; false: there is none */
+void host_pair_launch(struct weft_coll *coll); /* ready */
+void host_pair_owed(const struct weft_coll *coll); /* a recv ends without the message that it was to take */
+void host_pairs_add_moved(const struct host_pairs *pairs, struct weft_moved *moved);
+enum weft_status host_pair_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
+                                 struct weft_coll **coll_out); /* as weft_coll_brief */
+bool host_pairs_look(const struct host_pairs *pairs, const struct host_peer *peers, uint32_t own); /* some have not taken all that lies there for them */
+void host_pairs_part(struct host_pairs *pairs); /* from group and loop; what was sent stays */
+void host_pairs_free(struct host_pairs *pairs); /* NULL is fine, here and above */
 
 /* host_apart.c */
 void host_apart(struct host *host); /* after a look at a rank that is awaited and needs this core; may move the calling thread */
@@ -278,6 +305,11 @@ uint64_t host_say_lengths(struct host *host, const struct weft_coll *coll, uint6
 bool host_pieces_meet(const struct host *host, struct weft_coll *coll, uint32_t rank, struct host_reach *reach, bool *fits_out);
 struct host_range host_pieces_slice(const struct host *host, const struct weft_coll *coll);
 enum weft_status host_pieces_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
+
+/* host_way.c */
+struct host_way *host_way_of(struct host *host, enum weft_coll_kind kind, bool in_place, uint64_t bytes);
+bool host_way_copies(struct host_way *way); /* is to be taken by system calls */
+void host_way_took(struct host_way *way, bool copied, uint64_t ns, uint64_t bytes);
 
 /* host_stage.c; host_stages_free is in internal.h */
 uint32_t host_stage_block(bool crowded); /* bytes of the vector that a rank would move in a round */

@@ -1,22 +1,24 @@
-/* host_ahead.c - who broadcasts does not wait for the others: they find its line when they come. What keeps that safe.
+/* host_ahead.c - who needs nothing of the others does not wait for them: they find its line when they come. What keeps that safe.
  *
  *     operation   ... | settled ............ next - 1 | next
- *                     | over here, as the root of   | to be announced where HOST_LINES operations before it was
- *                     | some; the others' lines are |
- *                     | not all seen yet            |
+ *                     | over here, where this rank    | to be announced where HOST_LINES operations before it was
+ *                     | led some; the others' lines   |
+ *                     | are not all seen yet          |
  *
- * An operation is settled when all ranks have called it alike. One for which this rank waited for all of them is settled as it ends. A
- * receiver of a broadcast has seen the root's line, which is all it needs to. A root goes on at once, and looks later: it may have
- * AHEAD_MAX operations that are not settled, and no operation but one of host_brief.c begins before all have called what was before it. Only what is settled
- * is said to be over, so lines that somebody has yet to look at stay where they are; who would write over one waits.
+ * In a broadcast and in a scatter the root *leads* and the others follow; in a reduce and in a gather all lead but the root. An operation is
+ * settled when all ranks have called it alike. One for which this rank waited for all of them is settled as it ends: the root of a reduce or
+ * gather does. Who follows a root has seen its line, which is all it needs to. Who leads goes on at once, and looks later: it may have
+ * AHEAD_MAX operations that are not settled, and no operation but one of host_brief.c begins before all have called what was before it. Only
+ * what is settled is said to be over, so lines that somebody has yet to look at stay where they are; who would write over one waits.
  *
- * The root sees that all others are over with an operation, by a word of each, or else their lines. The word will do: of two that differ,
- * a receiver or one that waits for all sees it in the other's line; and of two that both think themselves the root none can be over before
- * it has seen the other's line, because each asks for the other's word.
+ * Who leads sees that all others are over with an operation, by a word of each, or else their lines. The word will do, as of calls that
+ * differ not all can be said to be over unseen: who waited for all has seen all lines; who follows has called as its root did, which leads
+ * as well; and of those who lead the first to be over saw the lines of all the others that lead, as none had said its word.
  *
  * Nobody waits in a circle: the rank that has announced least asks for nothing that is not there. Others are at most AHEAD_MAX operations
  * behind with their words, and lines there are HOST_LINES. So the words are looked at seldom: who has seen an announcement knows how far its
- * writer was over with what was before. (A root leaves one line free, so that a receiver who has seen its line may use the next.)
+ * writer was over with what was before. (Who leads leaves one line free, so that a receiver who has seen its line may use the next. It looks
+ * behind some time before it has to: others who lead, and see no line of it that is new, may wait for its word.)
  *
  * Who sleeps until others have called is woken by their announcement, as always; their words wake nobody, and need not.
  *
@@ -25,7 +27,8 @@
 #include "collective/host.h"
 
 enum {
-    AHEAD_MAX = HOST_LINES - 2, /* not settled: at least one line for the operation itself, one that a root leaves free */
+    AHEAD_MAX = HOST_LINES - 2, /* not settled: at least one line for the operation itself, one that who leads leaves free */
+    LOOK_EVERY = 4,             /* operations, from half as many on */
     PATIENCE_NS = 5000,         /* as for the others' lines (host_brief.c) */
     PATIENCE_CROWDED_NS = 50000,
     LOOKS_PER_CLOCK = 16,
@@ -77,7 +80,8 @@ static void follow(struct host *host, uint64_t below)
 
 static bool alike(const struct host_post *a, const struct host_post *b)
 {
-    return a->sequence == b->sequence && a->count == b->count && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root;
+    return a->sequence == b->sequence && a->count == b->count && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
+           !((a->flags ^ b->flags) & HOST_UNEQUAL);
 }
 
 /* All others have called operation `number` as this rank has, or are over with it. Else host->seen has not, or otherwise. */
@@ -138,10 +142,17 @@ bool host_waits_for_word(const struct host *host) { return !announced(host, host
 /* A room has places for two operations. */
 static bool room_is_free(const struct host *host, size_t bytes) { return !host_needs_room(bytes) || host->next <= host->ahead.passed + 1; }
 
+static bool looks_behind(const struct host *host, uint64_t number)
+{
+    uint64_t ahead = number - host->ahead.settled;
+    return ahead >= AHEAD_MAX || (ahead >= AHEAD_MAX / 2 && number % LOOK_EVERY == 0);
+}
+
 static bool may_announce(struct host *host, bool leads, size_t bytes)
 {
     const uint64_t number = host->next, last = number + leads;
-    if (number - host->ahead.settled >= AHEAD_MAX) (void)host_settle(host, number);
+    if (looks_behind(host, number)) (void)host_settle(host, number);
+    if (!room_is_free(host, bytes)) (void)host_followed(host, number);
     if (last >= host->ahead.followed + HOST_LINES || !room_is_free(host, bytes)) follow(host, number);
     return number - host->ahead.settled < AHEAD_MAX && last < host->ahead.followed + HOST_LINES && room_is_free(host, bytes);
 }

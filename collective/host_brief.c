@@ -5,7 +5,8 @@
  *                  ▼                               ▼
  *        WEFT_ERR_AGAIN: nothing happened     an ordinary operation, whose announcement stands already
  *
- * A broadcast waits for its root alone; the root is over when it has announced, and sees later what the others called (host_ahead.c).
+ * A rank waits for those alone of whom it needs something: in a broadcast and a scatter for the root, in a reduce and a gather the root for
+ * all others. Who needs nothing is over when it has announced, and sees later what the others called (host_ahead.c).
  *
  * What the others see is the same line as of an ordinary operation, so each rank decides for itself which way it goes. All that
  * is unusual (a rank that is late, dead, or calls otherwise; an abort, a deadline) is the ordinary operation's, which begins where
@@ -101,12 +102,20 @@ static bool comes_alike(struct host *host, uint32_t rank, uint64_t number, uint6
            host_contribution(host, rank, number, host_said_bytes(host->group, &host->asked, rank));
 }
 
+static bool from_root(const struct host *host) { return host->brief.kind == WEFT_COLL_BROADCAST || host->brief.kind == WEFT_COLL_SCATTER; }
+static bool to_root(const struct host *host) { return host->brief.kind == WEFT_COLL_REDUCE || host->brief.kind == WEFT_COLL_GATHER; }
+static bool is_root(const struct host *host) { return host->brief.root == host->group->rank; }
+static bool waits_for_root(const struct host *host) { return from_root(host) && !is_root(host); }
+
+/* It needs nothing of the others. */
+static bool leads(const struct host *host) { return is_root(host) ? from_root(host) : to_root(host); }
+
 /* The root, or all others, have announced the same, soon; and before it what this rank did. */
 static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint64_t since_ns)
 {
     const struct weft_group *group = host->group;
     uint64_t until_ns = since_ns + (host->crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
-    if (host->brief.kind == WEFT_COLL_BROADCAST) {
+    if (waits_for_root(host)) {
         if (!comes_alike(host, host->brief.root, number, sequence, until_ns)) return false;
         host_root_came(host, number);
         return true;
@@ -116,8 +125,6 @@ static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint
     host_all_came(host, number);
     return host_settle(host, number);
 }
-
-static bool leads(const struct host *host) { return host->brief.kind == WEFT_COLL_BROADCAST && host->brief.root == host->group->rank; }
 
 /* The others are late, or something is wrong: from here on it is an operation like others, but for what was announced. */
 static void becomes_ordinary(struct weft_group *group, const struct weft_coll_args *given, uint64_t number, uint64_t record_number,
@@ -138,6 +145,7 @@ static void becomes_ordinary(struct weft_group *group, const struct weft_coll_ar
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out)
 {
+    if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV) return host_pair_brief(group, args, done, context, coll_out);
     if (!at_rest(group) || !fits(group->host, args)) return WEFT_ERR_AGAIN;
     struct host *host = group->host;
     size_t bytes = host_short_bytes(group, args);

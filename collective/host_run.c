@@ -9,8 +9,8 @@
  *     LEAVING   this rank is through; until all are
  *
  * The loop polls the first of the queue (a pollable without a descriptor: whoever stores for a rank that sleeps wakes it
- * through the transport). Ordinary buffers of all ranks go through stages (but those of gather and scatter); where only some ranks have them, they are copied by
- * system calls in pieces, or, where that is not allowed, everybody's go through stages. Only where there is no memory for one does
+ * through the transport). Ordinary buffers of all ranks go through stages or are copied by system calls in pieces, whichever takes less time (host_way.c; those
+ * of gather and scatter are copied); where only some ranks have them, they are copied, or, where that is not allowed, everybody's go through stages. Only where there is no memory for one does
  * the operation leave for the messages, after the announcements have told all ranks so.
  *
  * Ending early: the rank closes its buffers (host_line.c), and the operation is over when nobody is inside any more. */
@@ -80,16 +80,28 @@ static void locate(const struct host *host, struct weft_coll *coll)
     coll->host.out_offset = (uintptr_t)coll->args.out;
 }
 
+static uint64_t loaded_bytes(const struct weft_coll *coll) { return coll->args.count * coll->elem_bytes; }
+
+/* Ordinary memory that may go by both: does it go through a stage, as far as this rank is asked? */
+static bool wants_stage(struct host *host, struct weft_coll *coll)
+{
+    if (!host->copies_all) return true;
+    /* of gather and scatter a stage would carry each byte twice, one call does it once */
+    if (!coll->host.copied || coll->args.kind == WEFT_COLL_GATHER || coll->args.kind == WEFT_COLL_SCATTER) return false;
+    if (host->group->rank != 0) return true;
+    coll->host.way = host_way_of(host, coll->args.kind, coll->args.in == coll->args.out, loaded_bytes(coll));
+    return !host_way_copies(coll->host.way);
+}
+
 /* How this rank's buffers are reached, from what is known here; ranks may differ. */
 static void offer_ways(struct host *host, struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
-    bool one_way = coll->args.kind == WEFT_COLL_GATHER || coll->args.kind == WEFT_COLL_SCATTER; /* a stage would carry each byte twice, one call does it once */
     bool unequal = coll->cursor.args.own_lengths, in_a_copy = unequal && coll->args.kind == WEFT_COLL_ALL_TO_ALL && coll->args.in == coll->args.out;
     coll->host.flags = in_a_copy ? 0 : !coll->host.copied ? HOST_MAPPED : host->copies_all ? HOST_COPIED : 0;
     host->reach = host_reach_take(group);
     if (!host->reach) coll->host.flags = 0;
-    else if (!unequal && ((coll->host.copied && !one_way) || !host->copies_all)) coll->host.stage = host_stage_take(group);
+    else if (!unequal && wants_stage(host, coll)) coll->host.stage = host_stage_take(group);
     if (unequal) coll->host.flags |= HOST_UNEQUAL;
     if (host_of_pieces(coll->args.kind) && host_keeps_piece(coll)) coll->host.flags |= HOST_KEEPS;
     if (coll->host.stage && weft_memory_locate(coll->host.stage, HOST_STAGE_BYTES, &coll->host.stage_word.offset)) coll->host.flags |= HOST_STAGED;
@@ -134,7 +146,6 @@ static enum weft_status host_arm(struct weft_pollable *pollable);
 static void enqueue(struct host *host, struct weft_coll *coll)
 {
     coll->host.phase = HOST_QUEUED;
-    coll->host.number = host->next++;
     coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll->host.is_short = host_is_short(coll->group, &coll->args);
     if (!coll->host.is_short) locate(host, coll);
@@ -154,6 +165,7 @@ void host_launch(struct weft_coll *coll)
 {
     struct host *host = coll->group->host;
     coll->host.phase = HOST_WAITING;
+    coll->host.number = host->next++; /* now: it may be cancelled before the vote is over here, and after that on another rank */
     if (host->state == HOST_ON) enqueue(host, coll);
 }
 
@@ -170,9 +182,11 @@ void host_decide(struct host *host)
     weft_list_foreach(node, spare, &host->group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->host.phase != HOST_WAITING || coll->phase != COLL_RUNNING) continue;
-        if (host->state == HOST_ON) enqueue(host, coll);
-        else by_messages(coll);
+        if (host->state != HOST_ON) by_messages(coll);
+        else if (coll->pairwise) host_pair_launch(coll);
+        else enqueue(host, coll);
     }
+    if (host->state != HOST_ON) host->next = 0; /* no operation will meet here */
 }
 
 void host_unlink(struct weft_coll *coll)
@@ -290,6 +304,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
         by_messages(coll);
         return false;
     }
+    if (coll->host.way) coll->host.began_ns = weft_now_ns(host->group->env);
     if (staged) {
         host_stage_begin(coll);
         coll->host.phase = HOST_STAGING;
@@ -381,7 +396,7 @@ static bool look_behind(struct host *host, struct weft_coll *coll)
         return true; /* or it has come this moment */
     }
     own.plan = WEFT_PLAN_ONE_HOST;
-    own.cuts = 0; /* it was a broadcast */
+    own.cuts = 0; /* its pieces were equal */
     return look_elsewhere(host, coll, &own, host->seen);
 }
 
@@ -447,11 +462,27 @@ static uint64_t moved_bytes(const struct weft_coll *coll)
     }
 }
 
-uint64_t weft_group_moved_bytes(const struct weft_group *group) { return group->host ? group->host->moved_bytes : 0; }
+void weft_group_add_moved(const struct weft_group *group, struct weft_moved *moved)
+{
+    const struct host *host = group->host;
+    if (!host) return;
+    moved->out_bytes += host->moved_bytes;
+    moved->in_bytes += host->moved_bytes;
+    host_pairs_add_moved(host->pairs, moved);
+}
+
+/* Where some ranks' memory is mapped, stages were not to be had: that is no answer to what was asked. */
+static void note_way(const struct weft_coll *coll)
+{
+    bool staged = !(coll->host.flags_of_all & HOST_MAPPED) && coll->host.flags_of_all & HOST_STAGED;
+    if (!staged && coll->host.flags & HOST_STAGED) return;
+    host_way_took(coll->host.way, !staged, weft_now_ns(coll->group->env) - coll->host.began_ns, loaded_bytes(coll));
+}
 
 static void finish(struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
+    if (coll->host.way) note_way(coll);
     group->host->moved_bytes += moved_bytes(coll);
     group->outstanding++; /* keeps the group while the callback runs */
     coll_finish(coll);
@@ -519,6 +550,10 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
     case HOST_LEAVING: *phase_out = "leaving"; break;
     case HOST_WORKING: *phase_out = "reducing"; return false;
     case HOST_STAGING: *phase_out = "reducing"; break;
+    case HOST_PAIRED:
+        *phase_out = "receiving";
+        *rank_out = coll->args.root;
+        return true;
     case HOST_WAITING:
         *phase_out = "meeting";
         for (rank = 0; rank < coll->group->ranks; rank++)

@@ -22,9 +22,10 @@ struct aside {
     struct aside *next;
     struct host_segment *segment;
     struct host_calls *calls;
+    struct host_pairs *pairs;
     uint8_t *room;
     uint64_t operations;
-    uint32_t count;
+    uint32_t count, rank;
     struct host_peer peers[];
 };
 
@@ -50,7 +51,7 @@ static void asides_sweep(void)
     pthread_mutex_lock(&asides.mutex);
     for (struct aside **at = &asides.first; *at;) {
         struct aside *aside = *at;
-        if (host_peers_look(aside->peers, aside->count, aside->operations)) {
+        if (host_peers_look(aside->peers, aside->count, aside->operations) || host_pairs_look(aside->pairs, aside->peers, aside->rank)) {
             at = &aside->next;
             continue;
         }
@@ -58,6 +59,7 @@ static void asides_sweep(void)
         release_all(aside->peers, aside->count);
         host_piece_give(aside->segment);
         host_piece_give(aside->calls);
+        host_pairs_free(aside->pairs);
         weft_memory_free(weft_env_system(), aside->room);
         weft_free_bytes(weft_env_system(), aside);
     }
@@ -73,6 +75,8 @@ static void lay_aside(struct host *host)
     if (!aside) return;
     aside->segment = host->segment;
     aside->calls = host->calls;
+    aside->pairs = host->pairs;
+    aside->rank = host->group->rank;
     aside->room = room;
     aside->operations = host->next;
     aside->count = ranks;
@@ -100,18 +104,35 @@ static void tell_processors(struct host_segment *segment)
     bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
     for (uint32_t i = 0; i < HOST_PROCESSORS; i++)
         if (!known || CPU_ISSET(i, &allowed)) segment->processors[i / 64] |= (uint64_t)1 << i % 64;
+    segment->quota = weft_cpu_quota_read("");
+}
+
+/* Ranks of one container share its quota, those of different ones add theirs. UINT32_MAX: some rank has no limit. */
+static uint32_t quota_of_all(const struct host_peer *peers, uint32_t ranks)
+{
+    uint32_t sum = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const struct weft_cpu_quota quota = peers[rank].segment->quota;
+        bool counted = false;
+        for (uint32_t before = 0; before < rank && !counted; before++) counted = peers[before].segment->quota.group == quota.group;
+        if (quota.processors == 0 || quota.processors > UINT32_MAX - sum) return UINT32_MAX;
+        if (!counted) sum += quota.processors;
+    }
+    return sum;
 }
 
 /* Of all together: each may be bound to one of its own. */
 uint32_t host_processors(const struct host_peer *peers, uint32_t ranks)
 {
+    uint32_t quota = quota_of_all(peers, ranks);
     uint32_t count = 0, online = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     for (uint32_t word = 0; word < HOST_PROCESSORS / 64; word++) {
         uint64_t any = 0;
         for (uint32_t rank = 0; rank < ranks; rank++) any |= peers[rank].segment->processors[word];
         count += (uint32_t)__builtin_popcountll(any);
     }
-    return count < online ? count : online;
+    if (count > online) count = online;
+    return count < quota ? count : quota;
 }
 
 static enum weft_status segment_make(struct host *host)
@@ -246,12 +267,14 @@ void host_free(struct weft_group *group)
     if (!host) return;
     group->host = NULL;
     if (host->polled) weft_loop_remove(group->loop, &host->pollable);
+    host_pairs_part(host->pairs);
     host_say_over(host, HOST_ENDED);
-    if (host_peers_look(host->peers, group->ranks, host->next)) {
+    if (host_peers_look(host->peers, group->ranks, host->next) || host_pairs_look(host->pairs, host->peers, group->rank)) {
         lay_aside(host);
     } else {
         host_piece_give(host->segment);
         host_piece_give(host->calls);
+        host_pairs_free(host->pairs);
         host_room_give(group->records, host_room_leave(host));
     }
     host_reach_give(group->records, host->reach);

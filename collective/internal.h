@@ -112,7 +112,7 @@ struct fold_area {
 };
 
 /* host.h: where an operation is that may be done in the memory of one host. AWAY: by messages, as all others. */
-enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_QUEUED, HOST_AHEAD, HOST_COMING, HOST_WORKING, HOST_STAGING, HOST_LEAVING };
+enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_PAIRED, HOST_QUEUED, HOST_AHEAD, HOST_COMING, HOST_WORKING, HOST_STAGING, HOST_LEAVING };
 
 enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
 
@@ -148,6 +148,7 @@ struct weft_coll {
         uint8_t flags, flags_of_all; /* host.h: this rank's; what all ranks known so far say */
         bool is_short;           /* carried by the announcement itself */
         bool announced;          /* before it was posted (host_brief.c): recorded, and its line stands there */
+        bool announced_message;  /* host_pair.c: the other rank counts on a message, or this one does */
         uint64_t number, in_offset, out_offset;
         struct host_range { uint64_t first, count; } rest; /* of this rank's slice, in elements */
         struct weft_list link;   /* host->queue */
@@ -158,6 +159,8 @@ struct weft_coll {
         } stage_word;
         uint64_t place, rounds;  /* elements of a place; how many times */
         uint64_t done[3];        /* rounds done, by action */
+        struct host_way *way;    /* host_way.c: what it takes is noted there; NULL: nowhere */
+        uint64_t began_ns;       /* all ranks were here */
     } host;
 
     struct weft_plan_cursor cursor;

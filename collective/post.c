@@ -383,7 +383,8 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     weft_list_init(&coll->host.link);
     coll->host.phase = HOST_AWAY;
     coll->host.stage = NULL;
-    coll->host.announced = false;
+    coll->host.way = NULL;
+    coll->host.announced = coll->host.announced_message = false;
     coll->phase = COLL_RUNNING;
     coll->status = WEFT_OK;
     coll->text = "";
@@ -495,7 +496,8 @@ void coll_launch(struct weft_coll *coll, bool on_host)
 {
     struct weft_group *group = coll->group;
     const struct weft_coll_args *args = &coll->args;
-    uint64_t now_ns = on_host ? coll->posted_ns : weft_now_ns(group->env); /* in memory it starts as soon as it is prepared */
+    bool in_pair = coll->pairwise && host_pairs_meet(group);
+    uint64_t now_ns = on_host || in_pair ? coll->posted_ns : weft_now_ns(group->env); /* in memory it starts as soon as it is prepared */
     if (group->active_count == 0) group->seen_ns = now_ns;
     if (coll_of_pieces(args->kind)) {
         bool exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
@@ -512,9 +514,10 @@ void coll_launch(struct weft_coll *coll, bool on_host)
         coll_event(group, args->kind, WEFT_EVENT_BEGIN, coll->sequence, coll->header.count * coll->elem_bytes, WEFT_OK, now_ns);
     bool starts = on_host && host_begins_at_once(group->host);
     if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
-    coll_record_post(coll, starts);
+    coll_record_post(coll, starts || in_pair);
     if (!on_host && !coll->pairwise && group->host) host_tell(group->host, coll);
     if (on_host) host_launch(coll);
+    else if (in_pair) host_pair_launch(coll);
     else if (!coll->held) group_ready(coll);
 }
 
@@ -535,12 +538,12 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     struct weft_coll_args call = *given, *args = &call;
     bool at_root = call.kind == WEFT_COLL_GATHER || call.kind == WEFT_COLL_SCATTER;
     if (at_root && call.unequal && call.root != group->rank) call.counts = NULL; /* the root's alone are heeded */
-    WEFT_TRY(coll_group_open(group, error));
+    if (!host_pair_has_come(group, args)) WEFT_TRY(coll_group_open(group, error));
     WEFT_TRY(check_lengths(group, args, error));
-    bool on_host = host_takes(group, args);
+    bool on_host = host_takes(group, args), in_pair = is_pairwise(call.kind) && host_pairs_meet(group);
     size_t elem_bytes = weft_dtype_bytes(call.dtype);
     uint32_t key = on_host ? 0 : tune_key(group, args, call.count * elem_bytes);
-    if (!on_host && !group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    if (!on_host && !in_pair && !group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     struct weft_coll *coll;
     WEFT_TRY(coll_prepare(group, args, on_host, key, done, context, &coll, error));
     if (key) {
@@ -551,6 +554,10 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
         group->sequence--; /* nobody has heard of it */
         coll_unprepare(coll);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    }
+    if (in_pair && (!host_pair_ready(group->host, call.root, call.kind == WEFT_COLL_SEND) || !group_watch(group, coll->posted_ns, coll->deadline_ns))) {
+        coll_unprepare(coll);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: what this host's ranks see of it, or a timer", weft_coll_kind_name(call.kind));
     }
     coll_launch(coll, on_host);
     tune_went_on(group);
@@ -571,11 +578,16 @@ void coll_finish(struct weft_coll *coll)
     weft_list_remove(&coll->ready_link);
     weft_list_remove(&coll->link);
     if (coll->host.phase != HOST_AWAY) host_unlink(coll);
+    if (coll->host.announced_message) host_pair_owed(coll);
     group->active_count--;
     if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
     weft_list_append(&group->records->idle, &coll->link);
 }
 
-void weft_coll_cancel(struct weft_coll *coll) { coll_end(coll, WEFT_ERR_CANCELLED, "cancelled by the caller"); }
+void weft_coll_cancel(struct weft_coll *coll)
+{
+    if (coll->host.announced_message && coll->args.kind == WEFT_COLL_SEND) return; /* the other rank counts on it: it is finishing */
+    coll_end(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
+}
 uint64_t weft_coll_sequence(const struct weft_coll *coll) { return coll->sequence; }
 enum weft_plan_id weft_coll_plan(const struct weft_coll *coll) { return (enum weft_plan_id)coll->header.plan; }

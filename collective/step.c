@@ -183,6 +183,7 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
     struct weft_group *group = coll->group;
     coll->outstanding--;
     slot->state = SLOT_OVER;
+    if (status != WEFT_ERR_CANCELLED) coll->host.announced_message = false; /* it has come, or never will */
     if (coll->phase == COLL_RUNNING) {
         bool receive = is_receive(slot->action.kind);
         if (status < 0 && !(receive && status == WEFT_ERR_TRUNCATED)) {
@@ -212,7 +213,8 @@ static bool pair_overtakes(const struct weft_coll *coll)
         const struct weft_coll *older = weft_container_of(node, struct weft_coll, link);
         if (older == coll) return false;
         bool same = older->pairwise && older->args.kind == coll->args.kind && older->args.root == coll->args.root;
-        if (same && older->phase == COLL_RUNNING && (older->head == 0 || older->slots[0].state == SLOT_WAITING)) return true;
+        bool waits = older->head == 0 ? !older->plan_ended : older->slots[0].state == SLOT_WAITING; /* ended: it went in memory (host_pair.c) */
+        if (same && older->phase == COLL_RUNNING && waits) return true;
     }
     return false;
 }

@@ -192,7 +192,7 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DECLARE: return declare_ok(message->declare);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: return declared_ok(message->declared);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK: return message->declared_ok->tensor < WEFT_LIMIT_TENSORS;
-    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return true;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return text_ok(message->heartbeat->text);
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         return text_ok(message->member_lost->text) && message->member_lost->index < WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
@@ -230,6 +230,7 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_LEAVE: clean_text(message->leave->text); break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED: clean_text(message->finished->text); break;
     case WEFT__CONTROL__CONTROL__BODY_JOINED: clean_text(message->joined->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: clean_text(message->heartbeat->text); break;
     case WEFT__CONTROL__CONTROL__BODY_GROW: clean_text(message->grow->text); break;
     default: break;
     }

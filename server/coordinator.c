@@ -668,7 +668,10 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     if (member->state >= MEMBER_LEFT || coordinator->state == COORDINATOR_ENDED) return; /* still draining: nothing counts */
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER, running = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     switch (message->body_case) {
-    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: coordinator_heartbeat(coordinator, member, message->heartbeat); return;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+        if (message->heartbeat->whom) coordinator_say_awaited(coordinator, member);
+        coordinator_heartbeat(coordinator, member, message->heartbeat);
+        return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS: endpoints_from(coordinator, member, message->endpoints); break;
     case WEFT__CONTROL__CONTROL__BODY_READY: ready_from(coordinator, member, message->ready); break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARE:
@@ -749,33 +752,13 @@ void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t id,
 
 /* ---- time ---- */
 
-/* "rank 1, rank 3, shard 0" (at most eight, then "..."): those that are not there or not as far as `state`. */
-static void list_missing(const struct weft_coordinator *coordinator, enum coordinator_member_state state, char *out, size_t out_bytes)
-{
-    size_t used = 0;
-    uint32_t listed = 0, total = coordinator->options.workers + coordinator->options.shards;
-    out[0] = 0;
-    for (uint32_t i = 0; i < total; i++) {
-        bool worker = i < coordinator->options.workers;
-        uint32_t index = worker ? i : i - coordinator->options.workers;
-        const struct coordinator_member *member = worker ? coordinator->workers[index] : coordinator->shards[index];
-        if (member && member->state >= state) continue;
-        int n = listed == 8 ? snprintf(out + used, out_bytes - used, " ...")
-                            : snprintf(out + used, out_bytes - used, "%s%s %u", listed ? ", " : "", worker ? "rank" : "shard", index);
-        used += (size_t)n < out_bytes - used ? (size_t)n : out_bytes - used - 1;
-        if (listed++ == 8) return;
-    }
-}
-
 static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
-    bool joining = coordinator->state == COORDINATOR_JOINING;
     if (coordinator->state >= COORDINATOR_RUNNING || now_ns - coordinator->created_ns <= coordinator->options.join_ns) return;
-    char missing[160];
-    list_missing(coordinator, joining ? MEMBER_ADDRESSED : MEMBER_READY, missing, sizeof missing);
-    coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not begin: %s did not %s within %llu s", coordinator->job,
-                      missing, joining ? "join" : "connect to the others",
-                      (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)));
+    char missing[400];
+    coordinator_missing(coordinator, missing, sizeof missing);
+    coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not begin within %llu s: %s", coordinator->job,
+                      (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)), missing);
 }
 
 static void move_on(uint64_t *time_ns, uint64_t by_ns, uint64_t now_ns)

@@ -155,6 +155,11 @@ void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordina
 void coordinator_roll_check(struct weft_coordinator *coordinator); /* one fewer to wait for */
 void coordinator_roll_drop(struct weft_coordinator *coordinator);  /* members have been lost, or have come */
 
+/* coordinator_awaited.c: who has not done what, by name ("rank 3 (hostb, pid 41) has not joined"); empty: nobody */
+void coordinator_missing(const struct weft_coordinator *coordinator, char *out, size_t out_bytes); /* of those the job begins with */
+void coordinator_undecided(const struct weft_coordinator *coordinator, const char *what, char *out, size_t out_bytes); /* of those who are to agree on the next membership */
+void coordinator_say_awaited(struct weft_coordinator *coordinator, const struct coordinator_member *member); /* it has asked whom it waits for */
+
 /* coordinator_declare.c */
 enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator); /* at the roster */
 void coordinator_declare(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Declare *declare);

@@ -259,16 +259,9 @@ void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_
 {
     bool waits = coordinator->state == COORDINATOR_RUNNING && coordinator->epoch != coordinator->epoch_in_force;
     if (!waits || coordinator->shrink_began_ns == 0 || now_ns - coordinator->shrink_began_ns <= coordinator->options.join_ns) return;
-    const struct coordinator_member *late = NULL;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
-        if (!coordinator_stays(member) || member->joined || member->agreed_epoch == coordinator->epoch) continue;
-        if (!late) late = member;
-        count++;
-    }
-    if (late)
-        coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not go on with other workers: %.200s%s did not agree within %llu s",
-                          coordinator->job, late->who, count > 1 ? " and others" : "",
-                          (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)));
+    char late[400];
+    coordinator_undecided(coordinator, "not agreed", late, sizeof late);
+    if (late[0])
+        coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not go on with other workers within %llu s: %s", coordinator->job,
+                          (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)), late);
 }

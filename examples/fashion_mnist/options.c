@@ -33,7 +33,7 @@ static const struct option_row rows[] = {
     {"momentum", "X", "of SGD with Nesterov momentum; 0: plain SGD (default 0.9)", REAL, AT(momentum), 0, 0.9999, false},
     {"weight-decay", "X", "(default 1e-4)", REAL, AT(weight_decay), 0, 1, false},
     {"hidden", "N", "width of the two hidden layers (default 1024)", U32, AT(hidden), 1, 8192, false},
-    {"chunk", "BYTES", "cut size of tensors over the shards (default: weft's, 4 MiB)", U64, AT(chunk_bytes), 4096, 1e9, false},
+    {"chunk", "BYTES", "cut size of tensors over the shards (default: weft's, 256 KiB)", U64, AT(chunk_bytes), 4096, 1e9, false},
     {"seed", "N", "of the first weights and of the order of images (default 1)", U64, AT(seed), 0, 1e18, false},
     {"eval-every", "N", "steps between evaluations on the test images (default: four an epoch)", U32, AT(eval_every), 1, 1e9, false},
     {"eval-seconds", "S", "seconds of training between evaluations instead", REAL, AT(eval_seconds), 0, 1e6, true},

@@ -30,8 +30,12 @@ int mode_pair_declare(struct weft_session *session, const struct mode_plan *plan
         options.mode = mode == 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
         options.codec = plan->codec;
         options.optimizer = plan->optimizer;
-        options.chunk_bytes = plan->chunk_bytes ? plan->chunk_bytes : 1u << 20;
+        options.chunk_bytes = plan->chunk_bytes;
         MUST(session, weft_declare(session, &options, &pair->tensor[mode]));
+        if (mode == 0 && plan->chunks != 0 && pair->tensor[mode]->chunk_count != plan->chunks) {
+            fprintf(stderr, "tensor %s is cut into %u chunks, not %u\n", name, pair->tensor[mode]->chunk_count, plan->chunks);
+            return 1;
+        }
         twin_draws(pair->tensor[mode], pair->tensor[0]);
         pair->out[mode] = weft_alloc(session, pair->elems * 4);
         for (uint64_t i = 0; i < pair->elems; i++) pair->out[mode][i] = weft_rank(session) == 0 ? mode_pseudo(7, 0, i) : -1;

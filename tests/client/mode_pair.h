@@ -29,7 +29,8 @@ struct mode_plan {
     const char *name, *codec, *optimizer;
     uint32_t dim_count;
     uint64_t dims[2];
-    uint64_t chunk_bytes; /* 0: 1 MiB */
+    uint64_t chunk_bytes; /* 0: as weft cuts */
+    uint32_t chunks;      /* how many the shards hold; 0: not looked at */
 };
 
 /* Rank 0's initial weights are mode_pseudo(7, 0, i), everybody else's -1. 0: fine. */

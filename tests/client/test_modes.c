@@ -30,11 +30,11 @@ static const struct mode_plan tensors_small[] = {
     {"bias", "dense", "sgd", 1, {513}},
 };
 static const struct mode_plan tensors_full[] = {
-    {"matrix", "dense", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", 2, {700, 1100}}, /* 3 MB: chunks on both shards */
+    {"matrix", "dense", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", 2, {700, 1100}, .chunks = 12}, /* of 256 KiB, on both shards */
     {"bias", "dense", "sgd:momentum=0.5", 1, {1001}},
     {"moments", "dense", "adam:weight_decay=0.01", 2, {90, 40}},
     {"sparse", "dense", "ftrl:l1=0.05,l2=0.1", 1, {777}},
-    {"layer", "dense", "lamb:weight_decay=0.02", 2, {500, 700}}, /* 1.4 MB, yet one chunk */
+    {"layer", "dense", "lamb:weight_decay=0.02", 2, {500, 700}, .chunks = 1}, /* 1.4 MB */
     {"mean", "dense", "none", 2, {300, 1000}},
 };
 static const struct mode_plan tensors_codec[] = {

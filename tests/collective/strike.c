@@ -4,7 +4,7 @@
  *     build/tests/collective/strike --seeds 500 [--first 1]
  *
  * A seed decides the ranks (2 to 6), the transport (shm, tcp through UCX where it is built), the calls (kind, size, plan, all
- * ranks alike), which rank tries a short one at once (weft_coll_brief), the victim, the signal and the moment. A failure names the seed that repeats it. Nothing asserts a time: what
+ * ranks alike; or each two ranks send to each other), which rank tries a short one at once (weft_coll_brief), the victim, the signal and the moment. A failure names the seed that repeats it. Nothing asserts a time: what
  * is printed says how long after a death, or after the deadline of one that is stopped, the last survivor knew. */
 #include "collective/collective.h"
 
@@ -56,6 +56,7 @@ struct rank {
     struct weft_transport *transport;
     struct weft_group *group;
     float *in, *out;
+    uint32_t open; /* operations under way */
     bool done;
     enum weft_status status;
     char text[480];
@@ -120,7 +121,8 @@ static void open_rank(struct rank *me)
 static void on_done(void *context, enum weft_status status, const char *text)
 {
     struct rank *me = context;
-    me->done = true;
+    me->done = --me->open == 0;
+    if (me->status < 0) return;
     me->status = status;
     snprintf(me->text, sizeof me->text, "%s", text);
 }
@@ -130,7 +132,7 @@ static struct weft_coll_args call_of(struct rank *me, uint64_t *state)
 {
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER,
                                                 WEFT_COLL_BROADCAST, WEFT_COLL_BARRIER, WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_SCATTER,
-                                                WEFT_COLL_ALL_TO_ALL};
+                                                WEFT_COLL_ALL_TO_ALL, WEFT_COLL_SEND, WEFT_COLL_SEND};
     struct weft_coll_args args = {.kind = kinds[draw(state) % (sizeof kinds / sizeof kinds[0])], .in = me->in, .out = me->out, .dtype = WEFT_F32,
                                   .op = WEFT_SUM, .root = (uint32_t)(draw(state) % board->ranks)};
     args.count = draw(state) >> (46 + draw(state) % 18);
@@ -139,6 +141,34 @@ static struct weft_coll_args call_of(struct rank *me, uint64_t *state)
     if (draw(state) % 2 && weft_plan_supports(plan, args.kind)) args.plan = plan;
     args.deadline_ns = board->stops && atomic_load(&board->running) == board->ranks ? WEFT_MS((uint64_t)DEADLINE_MS) : WEFT_MS((uint64_t)PATIENCE_MS);
     return args;
+}
+
+static void begin(struct rank *me, const struct weft_coll_args *args, bool tries)
+{
+    struct weft_error error = {0};
+    enum weft_status status = WEFT_ERR_AGAIN;
+    me->open++;
+    if (tries) status = weft_coll_brief(me->group, args, on_done, me, &(struct weft_coll *){NULL});
+    if (status == WEFT_ERR_AGAIN) status = weft_coll_post(me->group, args, on_done, me, NULL, &error);
+    if (status != WEFT_IN_PROGRESS) on_done(me, status, error.text);
+}
+
+/* To the other one of two, and from it; of an odd number the last rank has none. */
+static void exchange(struct rank *me, const struct weft_coll_args *call, uint64_t *own)
+{
+    uint32_t other = me->rank ^ 1;
+    struct weft_coll_args args = *call;
+    args.root = other;
+    args.plan = WEFT_PLAN_AUTO;
+    me->done = other >= board->ranks;
+    if (me->done) return;
+    me->open++; /* until both are begun */
+    bool sends_first = draw(own) % 2;
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        args.kind = sends_first == (turn == 0) ? WEFT_COLL_SEND : WEFT_COLL_RECV;
+        begin(me, &args, draw(own) % 4);
+    }
+    me->done = --me->open == 0;
 }
 
 static void rank_run(uint32_t rank)
@@ -151,14 +181,11 @@ static void rank_run(uint32_t rank)
     open_rank(&me);
     for (uint64_t calls = 0; me.status == WEFT_OK; calls++) {
         struct weft_coll_args args = call_of(&me, &state);
-        struct weft_error error = {0};
         me.done = false;
         snprintf(board->places[rank].call, sizeof board->places[rank].call, "call %llu: %s of %llu, plan %s", (unsigned long long)calls,
                  weft_coll_kind_name(args.kind), (unsigned long long)args.count, weft_plan_name(args.plan));
-        enum weft_status status = WEFT_ERR_AGAIN;
-        if (draw(&own) % 4) status = weft_coll_brief(me.group, &args, on_done, &me, &(struct weft_coll *){NULL});
-        if (status == WEFT_ERR_AGAIN) status = weft_coll_post(me.group, &args, on_done, &me, NULL, &error);
-        if (status != WEFT_IN_PROGRESS) on_done(&me, status, error.text);
+        if (args.kind == WEFT_COLL_SEND) exchange(&me, &args, &own);
+        else begin(&me, &args, draw(&own) % 4);
         must(weft_loop_wait(me.loop, &me.done, now_ns() + 2 * WEFT_MS((uint64_t)PATIENCE_MS)) == WEFT_OK, "an operation hangs");
         if (calls == WARM_CALLS) atomic_fetch_add(&board->running, 1);
     }

@@ -113,7 +113,7 @@ struct worker {
 
 static struct call call_at(uint64_t *state)
 {
-    static const enum weft_coll_kind kinds[12] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BARRIER,
+    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BARRIER,
                                                   WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST, WEFT_COLL_BROADCAST,
                                                   WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
     static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_I32};
@@ -275,70 +275,188 @@ static void mismatch(void **state)
     }
 }
 
-/* ---- who broadcasts goes ahead ---- */
-static struct weft_coll_args from_root(uint32_t rank, uint32_t root)
+/* ---- who needs nothing of the others goes ahead: the root of a broadcast and of a scatter, the others of a reduce and of a gather ---- */
+enum { OUT_FLOATS = 32768, MANY = 100 };
+static const enum weft_coll_kind rooted[] = {WEFT_COLL_BROADCAST, WEFT_COLL_SCATTER, WEFT_COLL_REDUCE, WEFT_COLL_GATHER};
+enum { ROOTED = sizeof rooted / sizeof rooted[0] };
+
+static bool leads(enum weft_coll_kind kind, uint32_t rank, uint32_t root)
 {
-    return (struct weft_coll_args){.kind = WEFT_COLL_BROADCAST, .in = rooms[rank], .out = rooms[rank], .count = 2, .dtype = WEFT_F32, .root = root};
+    return (rank == root) == (kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_SCATTER);
 }
 
-static uint32_t broadcast_while_it_goes(uint32_t most)
+static struct weft_coll_args of_root(enum weft_coll_kind kind, uint32_t rank, uint32_t root, uint64_t count)
 {
-    struct weft_coll_args args = from_root(0, 0);
+    float *in = (float *)rooms[rank];
+    return (struct weft_coll_args){.kind = kind, .in = in, .out = kind == WEFT_COLL_BROADCAST ? in : in + OUT_FLOATS, .count = count, .dtype = WEFT_F32,
+                                   .op = WEFT_SUM, .root = root};
+}
+
+/* What rank `rank` says in its operation i: for rank `to`, where it says something else to each. */
+static float value_of(uint32_t rank, uint32_t i, uint32_t to) { return (float)(1 + i + 1000 * rank + 10000 * to); }
+
+static struct weft_coll_args call_of(enum weft_coll_kind kind, uint32_t rank, uint32_t i, uint64_t count)
+{
+    struct weft_coll_args args = of_root(kind, rank, 0, count);
+    float *in = (float *)rooms[rank];
+    bool pieces = kind == WEFT_COLL_SCATTER;
+    for (uint32_t to = 0; to < (pieces ? hosted.ranks : 1); to++)
+        for (uint64_t e = 0; e < count; e++) in[to * count + e] = value_of(rank, i, to);
+    return args;
+}
+
+static void check_outcome(const struct weft_coll_args *args, uint32_t rank, uint32_t i)
+{
+    const float *out = args->out;
+    uint64_t last = args->count - 1;
+    if (args->kind == WEFT_COLL_BROADCAST) assert_true(out[last] == value_of(0, i, 0));
+    if (args->kind == WEFT_COLL_SCATTER) assert_true(out[last] == value_of(0, i, rank));
+    float sum = 0;
+    for (uint32_t r = 0; r < hosted.ranks; r++) {
+        sum += value_of(r, i, 0);
+        if (args->kind == WEFT_COLL_GATHER && rank == 0) assert_true(out[r * args->count + last] == value_of(r, i, 0));
+    }
+    if (args->kind == WEFT_COLL_REDUCE && rank == 0) assert_true(out[last] == sum);
+}
+
+static uint32_t lead_while_it_goes(enum weft_coll_kind kind, uint32_t rank, uint64_t count, uint32_t most)
+{
     for (uint32_t i = 0; i < most; i++) {
-        ((float *)args.out)[0] = 1.0f + (float)i;
-        enum weft_status status = call_brief(0, &args);
+        struct weft_coll_args args = call_of(kind, rank, i, count);
+        enum weft_status status = call_brief(rank, &args);
         if (status == WEFT_ERR_AGAIN) return i;
         assert_int_equal(status, WEFT_OK);
     }
     return most;
 }
 
-/* The root by some operations only; each receiver finds what the root had when it called. */
-static void ahead(void **state)
+/* All who lead, by as many operations. */
+static uint32_t all_lead(enum weft_coll_kind kind, uint64_t count, uint32_t most)
 {
-    open_group(3, 0);
-    for (uint32_t round = 0; round < 20; round++) {
-        uint32_t count = broadcast_while_it_goes(100);
-        assert_true(count > 1 && count < 20);
-        for (uint32_t i = 0; i < count; i++) {
-            for (uint32_t r = 1; r < 3; r++) {
-                struct weft_coll_args args = from_root(r, 0);
-                assert_int_equal(start(r, &args), WEFT_OK);
-                assert_true(((float *)args.out)[0] == 1.0f + (float)i);
-            }
+    uint32_t ahead = UINT32_MAX;
+    for (uint32_t r = 0; r < hosted.ranks; r++) {
+        if (!leads(kind, r, 0)) continue;
+        uint32_t now = lead_while_it_goes(kind, r, count, most);
+        assert_true(now == ahead || ahead == UINT32_MAX);
+        ahead = now;
+    }
+    return ahead;
+}
+
+static void all_follow(enum weft_coll_kind kind, uint64_t count, uint32_t ahead)
+{
+    for (uint32_t i = 0; i < ahead; i++) {
+        for (uint32_t r = 0; r < hosted.ranks; r++) {
+            if (leads(kind, r, 0)) continue;
+            struct weft_coll_args args = call_of(kind, r, i, count);
+            assert_int_equal(start(r, &args), WEFT_OK);
+            check_outcome(&args, r, i);
         }
     }
-    close_group();
+}
+
+/* Who follows finds what the others had when they called. */
+static void ahead(void **state)
+{
+    for (uint32_t k = 0; k < ROOTED; k++) {
+        open_group(3, 0);
+        for (uint32_t round = 0; round < 40; round++) {
+            bool in_room = round % 4 == 3; /* which has places for two */
+            uint64_t count = in_room ? 300 : 1;
+            uint32_t most = in_room ? 1 : 8;
+            assert_int_equal(all_lead(rooted[k], count, most), most);
+            all_follow(rooted[k], count, most);
+        }
+        close_group();
+    }
+}
+
+/* By some operations only. */
+static void ahead_no_further(void **state)
+{
+    for (uint32_t i = 0; i < 2 * ROOTED; i++) {
+        enum weft_coll_kind kind = rooted[i / 2];
+        uint64_t count = i % 2 ? 300 : 1;
+        open_group(2, 0);
+        for (uint32_t round = 0; round < 20; round++) {
+            uint32_t count_ahead = all_lead(kind, count, MANY);
+            assert_in_range(count_ahead, 1, count == 1 ? MANY - 1 : 2);
+            all_follow(kind, count, count_ahead);
+        }
+        close_group();
+    }
+}
+
+/* Each rank in turn is the root of each kind, and whoever may goes as far as it can: nobody waits in a circle. */
+static void ahead_in_turns(void **state)
+{
+    enum { OPERATIONS = 600 };
+    for (uint64_t count = 1; count <= 300; count += 299) {
+        uint32_t next[3] = {0}, stuck = 0;
+        bool waits[3] = {0};
+        open_group(3, 0);
+        while (next[0] + next[1] + next[2] < 3 * OPERATIONS) {
+            bool any = false;
+            for (uint32_t r = 0; r < 3; r++) {
+                if (next[r] == OPERATIONS) continue;
+                uint32_t i = next[r];
+                struct weft_coll_args args = of_root(rooted[i / 7 % ROOTED], r, i / 5 % 3, count);
+                if (waits[r]) { /* as an ordinary one */
+                    weft_loop_step(hosted.loops[r]);
+                } else {
+                    for (uint32_t e = 0; e < 3 * count; e++) ((float *)rooms[r])[e] = (float)(i + r);
+                    waits[r] = start(r, &args) != WEFT_OK;
+                }
+                if (waits[r] && !outcomes[r].ended) continue;
+                if (waits[r]) assert_int_equal(outcomes[r].status, WEFT_OK);
+                waits[r] = false;
+                float *out = args.out;
+                if (args.kind == WEFT_COLL_BROADCAST || args.kind == WEFT_COLL_SCATTER) assert_true(out[0] == (float)(i + args.root) || r == args.root);
+                if (args.kind == WEFT_COLL_REDUCE && r == args.root) assert_true(out[0] == (float)(3 * i + 3));
+                if (args.kind == WEFT_COLL_GATHER && r == args.root) assert_true(out[0] == (float)i && out[2 * count] == (float)(i + 2));
+                next[r]++;
+                any = true;
+            }
+            stuck = any ? 0 : stuck + 1;
+            if (stuck > 100000) fail_msg("ranks 0, 1, 2 wait at operations %u, %u, %u", next[0], next[1], next[2]);
+        }
+        close_group();
+    }
 }
 
 /* One that has left the group meanwhile can still be heard. */
 static void ahead_and_gone(void **state)
 {
-    open_group(2, 0);
-    assert_int_equal(broadcast_while_it_goes(3), 3);
-    weft_group_free(hosted.groups[0]);
-    hosted.groups[0] = NULL;
-    for (int i = 0; i < 100; i++) weft_loop_step(hosted.loops[1]); /* it is told */
-    for (uint32_t i = 0; i < 3; i++) {
-        struct weft_coll_args args = from_root(1, 0);
-        if (start(1, &args) == WEFT_IN_PROGRESS) assert_true(run_all(0));
-        assert_true(outcomes[1].status == WEFT_OK && ((float *)args.out)[0] == 1.0f + (float)i);
+    for (uint32_t k = 0; k < ROOTED; k++) {
+        open_group(2, 0);
+        uint32_t leader = leads(rooted[k], 0, 0) ? 0 : 1, other = !leader;
+        assert_int_equal(lead_while_it_goes(rooted[k], leader, 2, 3), 3);
+        weft_group_free(hosted.groups[leader]);
+        hosted.groups[leader] = NULL;
+        for (int i = 0; i < 100; i++) weft_loop_step(hosted.loops[other]); /* it is told */
+        for (uint32_t i = 0; i < 3; i++) {
+            struct weft_coll_args args = call_of(rooted[k], other, i, 2);
+            if (start(other, &args) == WEFT_IN_PROGRESS) assert_true(run_all(leader));
+            assert_int_equal(outcomes[other].status, WEFT_OK);
+            check_outcome(&args, other, i);
+        }
+        close_group();
     }
-    close_group();
 }
 
 /* An operation that waits for those it was ahead of is cancelled, unannounced: the group goes on. */
 static void ahead_and_cancelled(void **state)
 {
-    for (uint32_t waits = 0; waits < 2; waits++) {
+    for (uint32_t waits = 0; waits < 2 * ROOTED; waits++) {
+        enum weft_coll_kind kind = rooted[waits / 2];
         open_group(3, 0);
-        uint32_t count = broadcast_while_it_goes(3);
+        uint32_t count = all_lead(kind, 2, 3);
         for (uint32_t i = 0; i < 3; i++) {
-            uint32_t r = waits ? i : 2 - i; /* the others' are announced, or not yet either */
+            uint32_t r = waits % 2 ? i : 2 - i; /* the others' are announced, or not yet either */
             struct weft_coll_args args = sum_of(r, 3);
             struct weft_coll *coll;
-            for (uint32_t b = 0; b < count && r > 0; b++) {
-                struct weft_coll_args others = from_root(r, 0);
+            for (uint32_t b = 0; b < count && !leads(kind, r, 0); b++) {
+                struct weft_coll_args others = of_root(kind, r, 0, 2);
                 assert_int_equal(start(r, &others), WEFT_OK);
             }
             outcomes[r] = (struct outcome){0};
@@ -358,43 +476,74 @@ static void ahead_and_cancelled(void **state)
     }
 }
 
-/* It waits for all that it was ahead of, and names who is late. */
+/* It waits for all that it was ahead of, and names who is late: a receiver, or the root. */
 static void ahead_of_a_late_rank(void **state)
 {
-    open_group(3, 0);
-    uint32_t count = broadcast_while_it_goes(100);
-    struct weft_coll_args args = from_root(0, 0);
-    for (uint32_t i = 0; i < count; i++) {
-        struct weft_coll_args others = from_root(1, 0);
-        assert_int_equal(start(1, &others), WEFT_OK);
+    for (uint32_t k = 0; k < ROOTED; k++) {
+        open_group(3, 0);
+        uint32_t leader = leads(rooted[k], 0, 0) ? 0 : 1, count = lead_while_it_goes(rooted[k], leader, 2, MANY);
+        for (uint32_t i = 0; i < count && leader == 0; i++) {
+            struct weft_coll_args others = of_root(rooted[k], 1, 0, 2);
+            assert_int_equal(start(1, &others), WEFT_OK);
+        }
+        struct weft_coll_args args = of_root(rooted[k], leader, 0, 2);
+        args.deadline_ns = WEFT_MS(50);
+        post_ordinary(leader, &args);
+        for (uint32_t r = 0; r < 3; r++) outcomes[r].ended = r != leader;
+        assert_true(run_all(RANKS_MAX));
+        assert_int_equal(outcomes[leader].status, WEFT_ERR_DEADLINE);
+        const char *named = leader == 0 ? "rank 2 has not called it" : "rank 0 has not called it", *all = leader == 0 ? "rank 1, rank 2" : "rank 0, rank 2";
+        if (!strstr(outcomes[leader].text, named) && !strstr(outcomes[leader].text, all)) fail_msg("%s", outcomes[leader].text);
+        close_group();
     }
-    args.deadline_ns = WEFT_MS(50);
-    post_ordinary(0, &args);
-    outcomes[1].ended = outcomes[2].ended = true;
-    assert_true(run_all(RANKS_MAX));
-    assert_int_equal(outcomes[0].status, WEFT_ERR_DEADLINE);
-    if (!strstr(outcomes[0].text, "rank 2 has not called it") && !strstr(outcomes[0].text, "rank 1, rank 2")) fail_msg("%s", outcomes[0].text);
-    close_group();
 }
 
-/* Both think themselves the root, or the other calls something by messages: seen with the next operation for which they wait, by either way. */
+/* Both lead, as each takes another for the root, or the other calls something by messages, or has another length in mind: seen with the next
+ * operation for which they wait, by either way. */
 static void ahead_of_another_call(void **state)
 {
-    for (uint32_t i = 0; i < 4; i++) {
+    static const char *const names[] = {"broadcast of 2 f32 from rank 0", "scatter of f32, root 0", "reduce of 2 f32", "gather of f32, root "};
+    for (uint32_t i = 0; i < 4 * ROOTED; i++) {
+        enum weft_coll_kind kind = rooted[i / 4];
+        uint32_t root = leads(kind, 0, 0) ? 0 : 1; /* rank 0 leads */
         open_group(2, 0);
-        struct weft_coll_args first = from_root(0, 0), other = from_root(1, 1), next[2] = {sum_of(0, 2), sum_of(1, 2)};
+        struct weft_coll_args first = of_root(kind, 0, root, 2), other = of_root(kind, 1, !root, 2), next[2] = {sum_of(0, 2), sum_of(1, 2)};
         if (i % 2) other = sum_of(1, 2), other.plan = WEFT_PLAN_RING;
-        if (i == 3) next[0].plan = WEFT_PLAN_RING;
+        if (i % 4 == 3) next[0].plan = WEFT_PLAN_RING;
         assert_int_equal(call_brief(0, &first), WEFT_OK);
         if (i % 2) post_ordinary(1, &other);
         else assert_int_equal(call_brief(1, &other), WEFT_OK);
         assert_int_equal(start(0, &next[0]), WEFT_IN_PROGRESS);
-        if (i == 0) assert_int_equal(start(1, &next[1]), WEFT_IN_PROGRESS);
-        if (i == 2) post_ordinary(1, &next[1]);
+        if (i % 4 == 0) assert_int_equal(start(1, &next[1]), WEFT_IN_PROGRESS);
+        if (i % 4 == 2) post_ordinary(1, &next[1]);
         assert_true(run_all(RANKS_MAX));
         for (uint32_t r = 0; r < 2; r++) {
             assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
-            if (!strstr(outcomes[r].text, "operation 1 differs in ") || !strstr(outcomes[r].text, "broadcast of 2 f32 from rank 0")) fail_msg("%s", outcomes[r].text);
+            if (!strstr(outcomes[r].text, "operation 1 differs in ") || !strstr(outcomes[r].text, names[i / 4])) fail_msg("%s", outcomes[r].text);
+        }
+        close_group();
+    }
+}
+
+/* Two lead in the same operation with other lengths: they see each other's lines, though the root has not called. */
+static void ahead_of_each_other(void **state)
+{
+    for (uint32_t k = 2; k < ROOTED; k++) {
+        open_group(3, 0);
+        for (uint32_t r = 1; r < 3; r++) {
+            struct weft_coll_args args = of_root(rooted[k], r, 0, r);
+            assert_int_equal(call_brief(r, &args), WEFT_OK);
+        }
+        outcomes[0].ended = outcomes[2].ended = true;
+        struct weft_coll_args next = sum_of(1, 2);
+        next.deadline_ns = WEFT_SECONDS(20);
+        post_ordinary(1, &next);
+        struct weft_coll_args root = of_root(rooted[k], 0, 0, 2);
+        assert_int_equal(start(0, &root), WEFT_IN_PROGRESS);
+        assert_true(run_all(RANKS_MAX));
+        for (uint32_t r = 0; r < 2; r++) {
+            assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+            if (!strstr(outcomes[r].text, "operation 1 differs in the count")) fail_msg("%s", outcomes[r].text);
         }
         close_group();
     }
@@ -437,7 +586,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed), cmocka_unit_test(early_and_late), cmocka_unit_test(others_are_declined), cmocka_unit_test(mismatch),
-        cmocka_unit_test(ahead), cmocka_unit_test(ahead_and_gone), cmocka_unit_test(ahead_and_cancelled), cmocka_unit_test(ahead_of_a_late_rank), cmocka_unit_test(ahead_of_another_call),
+        cmocka_unit_test(ahead), cmocka_unit_test(ahead_no_further), cmocka_unit_test(ahead_in_turns), cmocka_unit_test(ahead_and_gone), cmocka_unit_test(ahead_and_cancelled),
+        cmocka_unit_test(ahead_of_a_late_rank), cmocka_unit_test(ahead_of_another_call), cmocka_unit_test(ahead_of_each_other),
         cmocka_unit_test(late_rank), cmocka_unit_test(group_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -362,9 +362,48 @@ static void stopped_rank(void **state)
         if (r == 2) continue;
         assert_int_equal(outcomes[r].status, WEFT_ERR_DEADLINE);
         assert_non_null(strstr(outcomes[r].text, "rank 2 (host c) does not answer"));
+        assert_null(strstr(outcomes[r].text, "cut off"));
     }
     assert_true(world_seconds(world) < 9.0);
     close_groups(ranks);
+}
+
+/* Of whom nobody hears: the others may be gone, or it is. */
+static void cut_off_rank(void **state)
+{
+    open_groups(4);
+    struct weft_coll_args args = base_args(1);
+    args.deadline_ns = WEFT_SECONDS(5);
+    post(1, &args);
+    for (uint32_t r = 0; r < 4; r++)
+        if (r != 1) weft_sim_partition(world->sim, 1, r, true);
+    all_ended(4, WEFT_ERR_DEADLINE, "rank 0 (host a) does not answer", "or it is rank 1 (host b) that is cut off from all of them");
+    close_groups(4);
+}
+
+/* Six are one operation ahead of two between whom a link is broken: it is these who wait for each other. */
+static void cut_between_others(void **state)
+{
+    static int64_t in[8], out[8][8];
+    struct outcome second[8] = {0};
+    open_groups(8);
+    weft_sim_partition(world->sim, 3, 4, true);
+    for (uint32_t r = 0; r < 8; r++) {
+        struct weft_coll_args gather = {.kind = WEFT_COLL_ALL_GATHER, .in = &in[r], .out = out[r], .count = 1, .dtype = WEFT_I64, .plan = WEFT_PLAN_DIRECT, .deadline_ns = WEFT_SECONDS(9)};
+        struct weft_coll_args barrier = {.kind = WEFT_COLL_BARRIER, .deadline_ns = WEFT_SECONDS(5)};
+        post(r, &gather);
+        if (r == 3 || r == 4) continue; /* they call it when they have all */
+        second[r].pending = &pending;
+        second[r].all_done = &done;
+        pending++;
+        assert_int_equal(weft_coll_post(groups[r], &barrier, outcome_done, &second[r], NULL, NULL), WEFT_IN_PROGRESS);
+    }
+    assert_int_equal(world_run(world, &done, WEFT_SECONDS(100)), WEFT_OK);
+    assert_int_equal(second[0].status, WEFT_ERR_DEADLINE);
+    if (!strstr(second[0].text, "2 ranks have not called it, being at operation 0 or before it and wait for each other") || !strstr(second[0].text, "rank 3 (host d)") ||
+        !strstr(second[0].text, "rank 4 (host e)"))
+        fail_msg("%s", second[0].text);
+    close_groups(8);
 }
 
 static void killed_rank(void **state)
@@ -612,7 +651,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(pieces_that_differ), cmocka_unit_test(counts_that_differ), cmocka_unit_test(two_ways_round),
         cmocka_unit_test(every_field), cmocka_unit_test(every_plan), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
-        cmocka_unit_test(stopped_rank), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
+        cmocka_unit_test(stopped_rank), cmocka_unit_test(cut_off_rank), cmocka_unit_test(cut_between_others), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
         cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(failed_by_the_owner),
         cmocka_unit_test(freed_in_the_middle), cmocka_unit_test(leaving_is_no_loss), cmocka_unit_test(cancelled),
         cmocka_unit_test(wrong_arguments), cmocka_unit_test(warned_after_30_s), cmocka_unit_test(too_many),

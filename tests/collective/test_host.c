@@ -19,6 +19,7 @@ static bool thorough; /* --thorough: every number of ranks, every type and count
 /* Memory that peers map, with any alignment: a room for each rank. */
 static uint8_t *rooms[HOSTED_MAX];
 static bool plain_rooms; /* memory that they do not map */
+static const char *plain_tune; /* "cma=off": such memory goes through stages alone */
 enum { ROOM_BYTES = 4 << 20 };
 
 static void rooms_open(uint32_t ranks)
@@ -48,6 +49,15 @@ static void in_both_rooms(void (*test)(void))
     test();
     plain_rooms = true;
     test();
+    plain_rooms = false;
+}
+
+static void through_stages(void (*test)(void))
+{
+    plain_rooms = true;
+    plain_tune = "cma=off";
+    test();
+    plain_tune = NULL;
     plain_rooms = false;
 }
 
@@ -189,6 +199,60 @@ static void ordinary_memory(void **state)
         }
 }
 
+/* Which of the two is taken, from what they took: each a few times, then the faster, and now and then a look at the other. */
+static void ways(void **state)
+{
+    struct host_way way = {0};
+    uint32_t tries[2] = {0, 0};
+    for (int i = 0; i < 6; i++) {
+        bool copied = host_way_copies(&way);
+        tries[copied]++;
+        host_way_took(&way, copied, copied ? 300 : 200 + i * 1000, 1000); /* only the first by a stage was undisturbed */
+    }
+    assert_int_equal(tries[false], 3);
+    assert_int_equal(tries[true], 3);
+    for (int round = 0; round < 6; round++) { /* the faster one is held up by whatever else runs: once does not count */
+        uint32_t looks = 0;
+        for (int i = 0; i < (round < 3 ? 8 << round : 64) + 1; i++) {
+            bool copied = host_way_copies(&way);
+            looks += copied;
+            host_way_took(&way, copied, copied ? 300 : i % 10 ? 200 : 100000, 1000);
+        }
+        assert_int_equal(looks, 1);
+    }
+    for (int i = 0; i < 100; i++) host_way_took(&way, false, 400, 1000); /* slower from now on */
+    uint32_t copies = 0;
+    for (int i = 0; i < 100; i++) {
+        bool copied = host_way_copies(&way);
+        copies += copied;
+        host_way_took(&way, copied, copied ? 300 : 400, 1000);
+    }
+    assert_true(copies > 90);
+}
+
+/* Rank 0 tries both, and all follow it. */
+static void both_ways(void **state)
+{
+    static const enum weft_coll_kind either[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST, WEFT_COLL_REDUCE, WEFT_COLL_ALL_TO_ALL};
+    for (uint32_t ranks = 2; ranks <= 3; ranks++) {
+        hosted_open(&hosted, ranks, NULL, false, 0);
+        rooms_open(ranks);
+        run_barrier(WEFT_PLAN_DIRECT);
+        struct host *host = hosted.groups[0]->host;
+        for (uint32_t i = 0; i < 6 * 2 * 6 && host->copies_all; i++) { /* the system of a container may not allow it */
+            struct call call = {.kind = either[i / 12], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = ranks, .root = i % ranks, .count = 20011, .seed = i};
+            bool in_place = i / 6 % 2;
+            run_call(&call, &(struct how){.in_place = in_place, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
+            if (i % 6 < 5 || call.kind == WEFT_COLL_BROADCAST || call.kind == WEFT_COLL_REDUCE) continue; /* what is in place depends on the root */
+            const struct host_way *way = host_way_of(host, call.kind, in_place, call.count * sizeof(float));
+            assert_int_equal(way->tries[false], 3);
+            assert_int_equal(way->tries[true], 3);
+        }
+        rooms_close(ranks);
+        hosted_close(&hosted);
+    }
+}
+
 /* ---- unequal pieces ---- */
 enum { UNEQUAL_MAX = 5 };
 static uint64_t piece_at(uint32_t from, uint32_t to, uint64_t longest) { return (from * 7 + to * 3) % 4 * longest / 3; } /* none, some, most */
@@ -304,7 +368,7 @@ static void unequal_pieces(void **state)
 /* The words that count rounds, as an operation 2^32 before this one would have left them: nothing is taken for done by them. */
 static void rounds_of_long_ago(void **state)
 {
-    hosted_open(&hosted, 2, NULL, false, 0);
+    hosted_open(&hosted, 2, "cma=off", true, 0);
     rooms_open(2);
     run_barrier(WEFT_PLAN_DIRECT); /* still undecided when it is posted */
     for (uint32_t i = 0; i < 2 * KINDS; i++) {
@@ -593,8 +657,38 @@ static void cancelled_behind_another(void)
     failures_close();
 }
 
+/* Some ranks cancel it before they have agreed that they meet in memory, others after that: the next one is the same for all. */
+static void cancelled_before_they_agree(uint32_t quick)
+{
+    struct weft_coll *colls[3];
+    hosted_open(&hosted, 3, NULL, false, 0);
+    rooms_open(3);
+    pending = 3;
+    all_done = false;
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_not_equal(hosted.groups[r]->host->state, HOST_ON);
+        colls[r] = post_one(r, 3, WEFT_SUM, 0);
+        if (quick >> r & 1) weft_coll_cancel(colls[r]);
+    }
+    for (uint32_t steps = 0, on = 0; on < 3; steps++) {
+        assert_true(steps < 1000000);
+        for (uint32_t r = on = 0; r < 3; r++) {
+            weft_loop_step(hosted.loops[r]);
+            on += hosted.groups[r]->host->state == HOST_ON;
+            if (hosted.groups[r]->host->state == HOST_ON && !outcomes[r].ended) weft_coll_cancel(colls[r]);
+        }
+    }
+    assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(outcomes[r].status, WEFT_ERR_CANCELLED);
+    run_barrier(WEFT_PLAN_ONE_HOST); /* the group goes on */
+    struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = 3, .count = 5003, .seed = 3};
+    run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
+    failures_close();
+}
+
 static void cancelled(void **state)
 {
+    for (uint32_t quick = 0; quick < 8; quick++) cancelled_before_they_agree(quick);
     in_both_rooms(cancelled_once);
     in_both_rooms(cancelled_behind_another);
 }
@@ -808,6 +902,13 @@ static void bound_to_few_processors(void **state)
     assert_int_equal(host_processors(peers, 3), online < 3 ? online : 3);
     segments[1].processors[0] = 1, segments[1].processors[1] = 0;
     assert_int_equal(host_processors(peers, 2), 1);
+    /* Containers: on any processor, for the time of fewer. */
+    for (int i = 0; i < 3; i++) segments[i].processors[0] = 7, segments[i].quota = (struct weft_cpu_quota){.group = 5, .processors = 1};
+    assert_int_equal(host_processors(peers, 3), 1);
+    segments[1].quota.group = 6;
+    assert_int_equal(host_processors(peers, 3), online < 2 ? online : 2);
+    segments[2].quota.processors = 0;
+    assert_int_equal(host_processors(peers, 3), online < 3 ? online : 3);
 }
 
 /* On a thread of its own, whose affinity ends with it. */
@@ -905,7 +1006,7 @@ static void *work_pieces(void *context)
 static void threads_once(uint32_t ranks, void *(*work_of)(void *))
 {
     static struct worker workers[4];
-    hosted_open(&hosted, ranks, NULL, false, 0);
+    hosted_open(&hosted, ranks, plain_tune, true, 0);
     rooms_open(ranks);
     for (uint32_t r = 0; r < ranks; r++) {
         workers[r].rank = r;
@@ -931,6 +1032,9 @@ static void threads(void **state)
 {
     in_both_rooms(four_threads);
     in_both_rooms(two_threads);
+    through_stages(four_threads);
+    through_stages(two_threads);
+    through_stages(threads_of_pieces);
     plain_rooms = HOSTED_PLAIN_ONLY;
     if (plain_rooms) threads_of_pieces();
     else in_both_rooms(threads_of_pieces);
@@ -941,7 +1045,7 @@ int main(int argc, char **argv)
 {
     thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces),
+        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(ways), cmocka_unit_test(both_ways), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces),
         cmocka_unit_test(one_cannot_map),
         cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_pieces), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(left_before_they_met), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),

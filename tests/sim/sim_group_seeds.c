@@ -469,7 +469,6 @@ static bool names_a_culprit(const char *text)
 static bool names_the_odd_one(const char *text)
 {
     char name[16];
-    if (strstr(text, "was refused by shard") && strstr(text, "aborted by rank")) return true; /* a shard that passes it on has no room for all of it */
     for (uint32_t i = 0; i < run.workers; i++) {
         snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
         if (run.all[i].named && run.all[i].rank == run.odd_rank && strstr(text, name)) return true;
@@ -490,10 +489,11 @@ static const char *what_is_wrong(const struct worker *worker)
     }
     if (run.differs && worker->status == WEFT_ERR_MISMATCH) return names_the_odd_one(worker->text) ? NULL : "does not name the rank that called something else";
     if (!run.lost) return run.differs ? "was not told of a call that differed" : "ended though nothing was wrong for long";
-    /* To come in, or to declare, with somebody who did not: only the coordinator knows who. */
-    bool waited = worker->status == WEFT_ERR_DEADLINE && (!worker->named || strstr(worker->text, "declared tensor"));
-    if (waited || worker->status == WEFT_ERR_UNREACHABLE) return NULL;
+    if (worker->status == WEFT_ERR_UNREACHABLE) return strstr(worker->text, "coordinator:4000") ? NULL : "does not say where the coordinator should be";
     if (!worker->named && strstr(worker->text, "is over")) return NULL;
+    if (worker->status == WEFT_ERR_DEADLINE && strstr(worker->text, "not joined")) return strstr(worker->text, ": rank ") || strstr(worker->text, ": shard ") ? NULL : "does not say who has not joined";
+    bool away = run.suspects >> worker->host & 1; /* itself, from the coordinator */
+    if (worker->status == WEFT_ERR_DEADLINE && away && (strstr(worker->text, "coordinator:4000") || strstr(worker->text, "no Hello within"))) return NULL;
     return names_a_culprit(worker->text) ? NULL : "names nobody who died, was stopped or cut off";
 }
 

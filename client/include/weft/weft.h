@@ -110,7 +110,7 @@ struct weft_tensor_options {
     const char *optimizer;   /* default "none"; "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam", "adagrad",
                               * "adamw:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0.01", "ftrl:beta=1,l1=0,l2=0",
                               * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01" (one chunk, whatever chunk_bytes) */
-    uint64_t chunk_bytes;    /* default 4 MiB: cut size of dense tensors over the shards */
+    uint64_t chunk_bytes;    /* cut size of dense tensors over the shards; default 0: 256 KiB, more for tensors of 4 GiB and longer */
 };
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
 
@@ -239,7 +239,8 @@ WEFT_API enum weft_status weft_all_gather(struct weft_session *session, const vo
 /* The root may be done before the others have called: to wait for them is what weft_barrier is for. */
 WEFT_API enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype,
                                          uint32_t root, struct weft_request *request);
-/* in (count,); out (count,) at the root, ignored elsewhere. */
+/* in (count,); out (count,) at the root, ignored elsewhere. All but the root may be done before the others have called, as in a gather;
+ * the root of a scatter, too. */
 WEFT_API enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                       enum weft_op op, uint32_t root, struct weft_request *request);
 /* in (count,); out (ranks*count,) at the root, ignored elsewhere. */

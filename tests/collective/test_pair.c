@@ -1,0 +1,405 @@
+/* test_pair.c - sends and recvs of ranks of one host (collective/host_pair.c): random ones of all lengths over two groups, within the call
+ * and posted, ahead of each other and late; and how they end when the two calls differ, or one of them never comes. */
+#include "tests/collective/call.h"
+#include "tests/collective/hosted.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/check.h"
+
+enum { RANKS_MAX = 4, GROUPS = 2, TRANSFERS = 3000, WINDOW = 24, ELEMS_MAX = 30000, AHEAD = 100 };
+
+static struct hosted hosted;
+static struct weft_group *groups[GROUPS][RANKS_MAX];
+
+static uint64_t draw(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+/* ---- groups ---- */
+static void step_all(int times)
+{
+    for (int i = 0; i < times; i++)
+        for (uint32_t r = 0; r < hosted.ranks; r++) weft_loop_step(hosted.loops[r]);
+}
+
+static void open_groups(uint32_t ranks)
+{
+    hosted_open(&hosted, ranks, NULL, false, 0);
+    memcpy(groups[0], hosted.groups, sizeof groups[0]);
+    hosted_group(&hosted, 6, 0);
+    memcpy(groups[1], hosted.groups, sizeof groups[1]);
+    while (!weft_group_one_host(groups[0][0], WEFT_COLL_BARRIER) || !weft_group_one_host(groups[1][ranks - 1], WEFT_COLL_BARRIER)) step_all(1);
+    step_all(100); /* all have agreed */
+}
+
+static void close_groups(void)
+{
+    for (uint32_t r = 0; r < hosted.ranks; r++) weft_group_free(groups[0][r]);
+    memcpy(hosted.groups, groups[1], sizeof groups[1]);
+    hosted_close(&hosted);
+}
+
+/* ---- one send or recv ---- */
+struct transfer {
+    uint32_t group, from, to;
+    uint64_t count, seed;
+    enum weft_dtype dtype;
+};
+
+struct end {
+    uint8_t *memory;
+    struct transfer transfer;
+    bool sends;
+    struct weft_coll *coll;
+    struct outcome outcome;
+};
+
+static uint8_t byte_of(const struct transfer *transfer, size_t i) { return (uint8_t)(transfer->seed + i * 7 + (i >> 8)); }
+
+static struct weft_coll_args args_of(struct end *end)
+{
+    const struct transfer *t = &end->transfer;
+    return (struct weft_coll_args){.kind = end->sends ? WEFT_COLL_SEND : WEFT_COLL_RECV, .in = end->memory, .out = end->memory, .count = t->count, .dtype = t->dtype,
+                                   .root = end->sends ? t->to : t->from};
+}
+
+static void prepare(struct end *end, const struct transfer *transfer, bool sends)
+{
+    size_t bytes = transfer->count * weft_dtype_bytes(transfer->dtype);
+    *end = (struct end){.transfer = *transfer, .sends = sends, .memory = malloc(bytes + 16)};
+    memset(end->memory, 0xa5, bytes + 16);
+    for (size_t i = 0; sends && i < bytes; i++) end->memory[i] = byte_of(transfer, i);
+}
+
+/* Within the call where it can be and may be, else posted. */
+static enum weft_status start(struct end *end, bool brief)
+{
+    const struct transfer *t = &end->transfer;
+    struct weft_group *group = groups[t->group][end->sends ? t->from : t->to];
+    struct weft_coll_args args = args_of(end);
+    enum weft_status status = WEFT_ERR_AGAIN;
+    end->outcome = (struct outcome){0};
+    if (brief) status = weft_coll_brief(group, &args, outcome_done, &end->outcome, &end->coll);
+    if (status == WEFT_OK && end->outcome.times == 0) end->outcome = (struct outcome){.ended = true, .times = 1, .status = WEFT_OK};
+    if (status == WEFT_ERR_AGAIN) status = weft_coll_post(group, &args, outcome_done, &end->outcome, &end->coll, NULL);
+    return status;
+}
+
+static bool came_right(const struct end *end)
+{
+    size_t bytes = end->transfer.count * weft_dtype_bytes(end->transfer.dtype);
+    for (size_t i = 0; i < bytes; i++)
+        if (end->memory[i] != byte_of(&end->transfer, i)) return false;
+    for (size_t i = bytes; i < bytes + 16; i++)
+        if (end->memory[i] != 0xa5) return false;
+    return true;
+}
+
+/* NULL: fine. */
+static const char *finish(struct end *end, struct weft_loop *loop)
+{
+    if (!end->outcome.ended && weft_loop_wait(loop, &end->outcome.ended, weft_now_ns(weft_env_system()) + WEFT_SECONDS(20)) < 0) return "late";
+    const char *trouble = end->outcome.status < 0 ? weft_status_name(end->outcome.status) : end->outcome.times != 1 ? "done ran not once" : came_right(end) ? NULL : "other bytes";
+    free(end->memory);
+    return trouble;
+}
+
+/* ---- random ones ---- */
+struct worker {
+    pthread_t thread;
+    uint32_t rank, brief;
+    uint64_t seed;
+    char trouble[120];
+};
+
+static struct transfer transfer_at(uint64_t *state)
+{
+    static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_U8};
+    struct transfer t = {.group = (uint32_t)(draw(state) % GROUPS), .from = (uint32_t)(draw(state) % hosted.ranks), .dtype = dtypes[draw(state) % 4]};
+    t.to = (t.from + 1 + (uint32_t)(draw(state) % (hosted.ranks - 1))) % hosted.ranks;
+    uint64_t kind = draw(state) % 16;
+    t.count = draw(state) % (kind < 9 ? 12 : kind < 14 ? 600 : kind < 15 ? 4000 : ELEMS_MAX);
+    t.seed = draw(state);
+    return t;
+}
+
+/* All ranks go through the same list, each with as many under way as it likes: nobody waits in a circle. */
+static void *work(void *context)
+{
+    struct worker *worker = context;
+    static _Thread_local struct end ends[WINDOW];
+    uint64_t state = worker->seed, own = worker->seed * 64 + worker->rank;
+    uint32_t begun = 0, over = 0, most = WINDOW;
+    const char *trouble = NULL;
+    for (uint32_t i = 0; i < TRANSFERS && !trouble; i++) {
+        struct transfer t = transfer_at(&state);
+        if (t.from != worker->rank && t.to != worker->rank) continue;
+        if (draw(&own) % 64 == 0) most = 1 + (uint32_t)(draw(&own) % WINDOW);
+        if (draw(&own) % 256 == 0) usleep(500); /* others come to be far ahead */
+        struct end *end = &ends[begun++ % WINDOW];
+        prepare(end, &t, t.from == worker->rank);
+        enum weft_status status = start(end, draw(&own) % 4 != 0);
+        worker->brief += status == WEFT_OK;
+        if (status < 0) trouble = weft_status_name(status);
+        while (!trouble && begun - over >= most) trouble = finish(&ends[over++ % WINDOW], hosted.loops[worker->rank]);
+        if (trouble) snprintf(worker->trouble, sizeof worker->trouble, "transfer %u, or up to %u before it: %s", i, begun - over, trouble);
+    }
+    while (!trouble && over < begun) trouble = finish(&ends[over++ % WINDOW], hosted.loops[worker->rank]);
+    if (trouble && !worker->trouble[0]) snprintf(worker->trouble, sizeof worker->trouble, "one of the last: %s", trouble);
+    return trouble ? worker->trouble : NULL;
+}
+
+static void mixed(void **state)
+{
+    for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks++) {
+        static struct worker workers[RANKS_MAX];
+        uint32_t brief = 0;
+        open_groups(ranks);
+        for (uint32_t r = 0; r < ranks; r++) {
+            workers[r] = (struct worker){.rank = r, .seed = 5 + ranks};
+            assert_int_equal(pthread_create(&workers[r].thread, NULL, work, &workers[r]), 0);
+        }
+        for (uint32_t r = 0; r < ranks; r++) {
+            void *trouble;
+            pthread_join(workers[r].thread, &trouble);
+            if (trouble) fail_msg("%u ranks, rank %u: %s", ranks, r, (const char *)trouble);
+            brief += workers[r].brief;
+        }
+        assert_true(brief > TRANSFERS / 4);
+        close_groups();
+    }
+}
+
+/* ---- by one thread ---- */
+static struct transfer short_one(uint64_t count) { return (struct transfer){.from = 0, .to = 1, .count = count, .dtype = WEFT_F32, .seed = count}; }
+
+static void must_end(struct end *end)
+{
+    for (int i = 0; i < 200000 && !end->outcome.ended; i++) {
+        step_all(1);
+        if (i > 100) usleep(10);
+    }
+    assert_true(end->outcome.ended);
+}
+
+/* A sender does not wait, however far it is ahead; what it sent is there, in order, even when it has left the group, and then nothing more. */
+static void ahead(void **state)
+{
+    for (uint32_t round = 0; round < 3; round++) {
+        static struct end sends[AHEAD], recvs[AHEAD + 1];
+        open_groups(2);
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            struct transfer t = short_one(1 + i % (round == 0 ? 10 : 1000));
+            prepare(&sends[i], &t, true);
+            assert_true(start(&sends[i], round < 2) >= 0);
+            must_end(&sends[i]);
+            assert_int_equal(sends[i].outcome.status, WEFT_OK);
+        }
+        if (round == 1) {
+            weft_group_free(groups[0][0]);
+            groups[0][0] = NULL;
+            step_all(100);
+        }
+        uint32_t most = round == 1 ? 8 : AHEAD; /* messages that nobody has met go with the group they belong to */
+        for (uint32_t i = 0; i < most; i++) {
+            prepare(&recvs[i], &sends[i].transfer, false);
+            assert_true(start(&recvs[i], i % 2) >= 0);
+            must_end(&recvs[i]);
+            assert_int_equal(recvs[i].outcome.status, WEFT_OK);
+            assert_true(came_right(&recvs[i]));
+            free(recvs[i].memory);
+        }
+        for (uint32_t i = 0; i < AHEAD; i++) free(sends[i].memory);
+        close_groups();
+    }
+}
+
+/* Any number of recvs before their sends; those of another pair, and of the other group, wait for none of them. */
+static void early(void **state)
+{
+    static struct end recvs[AHEAD], sends[AHEAD];
+    struct end other;
+    open_groups(3);
+    for (uint32_t i = 0; i < AHEAD; i++) {
+        struct transfer t = short_one(1 + i * i);
+        prepare(&recvs[i], &t, false);
+        assert_int_equal(start(&recvs[i], true), WEFT_IN_PROGRESS);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        struct transfer t = {.group = i % 2, .from = i < 2 ? 2 : 0, .to = i < 2 ? 1 : 2, .count = 3, .dtype = WEFT_F32};
+        prepare(&other, &t, true);
+        assert_int_equal(start(&other, true), WEFT_OK);
+        free(other.memory);
+        prepare(&other, &t, false);
+        assert_true(start(&other, i == 0) >= 0);
+        must_end(&other);
+        assert_true(came_right(&other));
+        free(other.memory);
+    }
+    for (uint32_t i = 0; i < AHEAD; i++) {
+        assert_false(recvs[i].outcome.ended);
+        prepare(&sends[i], &recvs[i].transfer, true);
+        assert_true(start(&sends[i], i % 3) >= 0);
+        must_end(&recvs[i]);
+        assert_true(recvs[i].outcome.status == WEFT_OK && came_right(&recvs[i]));
+        must_end(&sends[i]);
+        free(sends[i].memory);
+        free(recvs[i].memory);
+    }
+    close_groups();
+}
+
+/* What went through memory is counted, each way on its own. */
+static void counted(void **state)
+{
+    open_groups(2);
+    struct transfer t = short_one(700);
+    struct end send, recv;
+    prepare(&send, &t, true);
+    prepare(&recv, &t, false);
+    assert_int_equal(start(&send, true), WEFT_OK);
+    assert_int_equal(start(&recv, true), WEFT_OK);
+    for (uint32_t r = 0; r < 2; r++) {
+        struct weft_moved moved = {.out_bytes = 1};
+        weft_group_add_moved(groups[0][r], &moved);
+        assert_int_equal(moved.out_bytes, 1 + (r == 0 ? 2800 : 0));
+        assert_int_equal(moved.in_bytes, r == 0 ? 0 : 2800);
+    }
+    free(send.memory), free(recv.memory);
+    close_groups();
+}
+
+/* Another length or type, short or long, whoever comes first: the receiver says so, and the sender at the latest with its next call. */
+static void mismatch(void **state)
+{
+    static const uint64_t counts[][2] = {{2, 3}, {2, 500}, {500, 2}, {2, 20000}, {20000, 2}, {20000, 20001}, {2, 2}, {20000, 20000}};
+    for (uint32_t i = 0; i < 4 * 8; i++) {
+        struct transfer sent = short_one(counts[i / 4][0]), received = short_one(counts[i / 4][1]);
+        struct end send, recv, next;
+        bool types = sent.count == received.count;
+        if (types) received.dtype = WEFT_I32;
+        open_groups(2);
+        prepare(&send, &sent, true);
+        prepare(&recv, &received, false);
+        for (uint32_t turn = 0; turn < 2; turn++) assert_true(start(turn == i % 2 ? &send : &recv, i & 2) >= 0);
+        must_end(&recv);
+        assert_int_equal(recv.outcome.status, WEFT_ERR_MISMATCH);
+        if (!strstr(recv.outcome.text, types ? "a recv differs in the element type: rank 0 called message of" : "a recv differs in the count: rank 0 called message of") ||
+            !strstr(recv.outcome.text, ", rank 1 called message of"))
+            fail_msg("%s", recv.outcome.text);
+        must_end(&send);
+        step_all(100); /* it is told */
+        struct transfer t = short_one(1);
+        prepare(&next, &t, true);
+        assert_int_equal(start(&next, i & 2), WEFT_ERR_MISMATCH);
+        free(send.memory), free(recv.memory), free(next.memory);
+        close_groups();
+    }
+}
+
+/* Nobody sends: the deadline names who should have. */
+static void late(void **state)
+{
+    open_groups(3);
+    struct transfer t = {.from = 2, .to = 1, .count = 3, .dtype = WEFT_F32};
+    struct end recv;
+    prepare(&recv, &t, false);
+    struct weft_coll_args args = args_of(&recv);
+    args.deadline_ns = WEFT_MS(50);
+    assert_int_equal(weft_coll_brief(groups[0][1], &args, outcome_done, &recv.outcome, &recv.coll), WEFT_IN_PROGRESS);
+    must_end(&recv);
+    assert_int_equal(recv.outcome.status, WEFT_ERR_DEADLINE);
+    if (!strstr(recv.outcome.text, "a recv (message of 3 f32) waited") || !strstr(recv.outcome.text, "for rank 2, which has not met it")) fail_msg("%s", recv.outcome.text);
+    free(recv.memory);
+    close_groups();
+}
+
+/* It has left, or the group is ended by hand, while a recv waits. */
+static void gone(void **state)
+{
+    for (uint32_t by_hand = 0; by_hand < 2; by_hand++) {
+        open_groups(2);
+        struct transfer t = short_one(3);
+        struct end recv;
+        prepare(&recv, &t, false);
+        assert_int_equal(start(&recv, true), WEFT_IN_PROGRESS);
+        if (by_hand) {
+            weft_group_fail(groups[0][1], WEFT_ERR_ABORTED, "stopped by hand");
+        } else {
+            weft_group_free(groups[0][0]);
+            groups[0][0] = NULL;
+        }
+        must_end(&recv);
+        assert_int_equal(recv.outcome.status, by_hand ? WEFT_ERR_ABORTED : WEFT_ERR_PEER_LOST);
+        if (!strstr(recv.outcome.text, by_hand ? "stopped by hand" : "rank 0 left the group before a recv")) fail_msg("%s", recv.outcome.text);
+        assert_int_equal(weft_group_leaver_missed(groups[0][1]), !by_hand);
+        free(recv.memory);
+        close_groups();
+    }
+}
+
+/* A recv that is cancelled takes nothing away: the next one gets what it would have got, whichever way that comes; also when the message was
+ * announced to it already. */
+static void cancelled(void **state)
+{
+    for (uint32_t i = 0; i < 3; i++) {
+        bool announced = i == 2;
+        open_groups(2);
+        struct transfer first = short_one(i ? 20000 : 3), second = short_one(5);
+        struct end cancelled, recvs[2], sends[2];
+        for (uint32_t k = 0; k < 2; k++) prepare(&sends[k], k ? &second : &first, true), prepare(&recvs[k], k ? &second : &first, false);
+        if (announced) assert_int_equal(start(&sends[0], true), WEFT_IN_PROGRESS); /* and not sent before its loop is stepped */
+        prepare(&cancelled, &first, false);
+        assert_int_equal(start(&cancelled, !i), WEFT_IN_PROGRESS);
+        for (int k = 0; k < 10; k++) weft_loop_step(hosted.loops[1]);
+        weft_coll_cancel(cancelled.coll);
+        while (!cancelled.outcome.ended) weft_loop_step(hosted.loops[1]);
+        assert_int_equal(cancelled.outcome.status, WEFT_ERR_CANCELLED);
+        for (uint32_t k = 0; k < 2; k++) {
+            if (k > 0 || !announced) assert_true(start(&sends[k], true) >= 0);
+            assert_true(start(&recvs[k], true) >= 0);
+        }
+        for (uint32_t k = 0; k < 2; k++) {
+            must_end(&recvs[k]);
+            must_end(&sends[k]);
+            assert_true(recvs[k].outcome.status == WEFT_OK && came_right(&recvs[k]));
+            free(sends[k].memory), free(recvs[k].memory);
+        }
+        free(cancelled.memory);
+        close_groups();
+    }
+}
+
+/* What cannot be is refused, as ever. */
+static void refused(void **state)
+{
+    open_groups(2);
+    float word = 0;
+    struct weft_coll_args args = {.kind = WEFT_COLL_SEND, .in = &word, .count = 1, .dtype = WEFT_F32, .root = 0};
+    struct outcome outcome;
+    for (uint32_t i = 0; i < 3; i++) {
+        if (i == 1) args.root = 7;
+        if (i == 2) args.root = 1, args.in = NULL;
+        assert_int_equal(weft_coll_brief(groups[0][0], &args, outcome_done, &outcome, &(struct weft_coll *){NULL}), WEFT_ERR_AGAIN);
+        assert_int_equal(weft_coll_post(groups[0][0], &args, outcome_done, &outcome, NULL, NULL), WEFT_ERR_INVALID);
+    }
+    close_groups();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mixed), cmocka_unit_test(ahead), cmocka_unit_test(early), cmocka_unit_test(counted), cmocka_unit_test(mismatch), cmocka_unit_test(late),
+        cmocka_unit_test(gone), cmocka_unit_test(cancelled), cmocka_unit_test(refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
