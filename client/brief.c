@@ -10,6 +10,9 @@
  * whose callbacks are not for a call that starts something, such a call goes to the engine instead, and that much sooner: who waits
  * for it steps the loop, and perhaps nobody else does.
  *
+ * A recv has no patience: as a rule it is called before what it waits for, and the wait for it comes soon. It is an ordinary operation of its
+ * group from the call on, whose slot the loop looks at, but no letter brought it there.
+ *
  * The patience is for nothing where the caller goes on computing instead of waiting. So after a call that was late the next ones go
  * to the engine at once, unless somebody has waited for it right away. */
 #include "client/call.h"
@@ -67,12 +70,13 @@ static enum weft_status try(struct client_request *request)
     if (engine->failed || !group || !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
     struct weft_coll_args args;
     client_call_args(request, &args);
-    uint64_t began_ns = session->step.open ? weft_now_ns(session->env) : 0;
+    bool pair = request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV;
+    uint64_t began_ns = pair || session->step.open ? weft_now_ns(session->env) : 0;
+    if (pair) args.posted_ns = request->started_ns = began_ns;
     enum weft_status status = weft_coll_brief(group, &args, client_engine_group_op_done, &request->op, &request->op.coll);
     if (status == WEFT_ERR_AGAIN) return status;
-    bool pair = request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV;
     atomic_store_explicit(&session->plan_taken, pair ? WEFT_PLAN_DIRECT : WEFT_PLAN_ONE_HOST, memory_order_relaxed);
-    if (began_ns) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
+    if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
     if (status == WEFT_IN_PROGRESS) {
         open_late(request);
     } else {

@@ -44,7 +44,7 @@ enum weft_status client_request_take(struct weft_session *session, struct weft_r
 void client_request_open(struct client_request *request)
 {
     struct weft_session *session = request->session;
-    request->started_ns = weft_now_ns(session->env);
+    if (!request->started_ns) request->started_ns = weft_now_ns(session->env);
     weft_list_init(&request->link);
     atomic_fetch_add(&session->open_requests, 1);
     if (request->op.comm) atomic_fetch_add(&request->op.comm->open, 1);

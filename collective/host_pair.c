@@ -60,6 +60,7 @@ struct host_pair {
     const struct pair_ring *in; /* in its mapping; NULL: not seen yet */
     const uint8_t *in_room;
     uint64_t got;            /* number of the next one */
+    struct weft_record records[2]; /* of the last recv and send that were over at once */
     uint64_t owed;           /* messages that were announced to recvs which were cancelled */
 };
 
@@ -468,34 +469,45 @@ static bool may_be_brief(const struct weft_group *group, const struct weft_coll_
            args->root < group->ranks && args->root != group->rank && args->count <= HOST_SHORT_BYTES && (args->kind == WEFT_COLL_SEND ? args->in : args->out);
 }
 
-/* What the flight recorder and the events say of one that was over at once. */
-static void record(struct host *host, const struct weft_coll_args *args, size_t bytes, uint64_t now_ns)
+/* What the flight recorder and the events say of one that was over at once. Small fields are written only where the last one's differ: what is
+ * written in parts and then read as a word makes the processor wait for all stores before it (host_brief.c). */
+static void record(struct host *host, struct host_pair *pair, const struct weft_coll_args *args, size_t bytes)
 {
     struct weft_group *group = host->group;
+    bool sends = args->kind == WEFT_COLL_SEND;
+    uint64_t now_ns = args->posted_ns;
+    struct weft_record *record = &pair->records[sends];
+    if (record->status != WEFT_OK || record->ranks != group->ranks || record->dtype != (uint8_t)args->dtype) {
+        *record = coll_record_of(group, WEFT_COLL_SEQUENCE_PAIR, now_ns, true);
+        record->kind = (uint8_t)args->kind, record->dtype = (uint8_t)args->dtype, record->plan = WEFT_PLAN_DIRECT, record->root = pair->rank;
+        record->phase = "done", record->status = WEFT_OK;
+    }
+    record->count = args->count;
+    record->posted_ns = record->started_ns = record->ended_ns = now_ns;
     coll_event(group, args->kind, WEFT_EVENT_BEGIN, WEFT_COLL_SEQUENCE_PAIR, bytes, WEFT_OK, now_ns);
-    struct weft_record record = coll_record_of(group, WEFT_COLL_SEQUENCE_PAIR, now_ns, true);
-    record.kind = (uint8_t)args->kind, record.count = args->count, record.dtype = (uint8_t)args->dtype, record.plan = WEFT_PLAN_DIRECT, record.root = args->root;
-    record.ended_ns = now_ns, record.phase = "done", record.status = WEFT_OK;
-    weft_recorder_add(group->recorder, &record);
+    weft_recorder_add(group->recorder, record);
     coll_event(group, args->kind, WEFT_EVENT_END, WEFT_COLL_SEQUENCE_PAIR, bytes, WEFT_OK, now_ns);
 }
 
-enum weft_status host_pair_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
+enum weft_status host_pair_brief(struct weft_group *group, const struct weft_coll_args *given, weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
 {
     struct host *host = group->host;
+    struct weft_coll_args call = *given;
+    const struct weft_coll_args *args = &call;
     bool sends = args->kind == WEFT_COLL_SEND;
+    if (!call.posted_ns) call.posted_ns = weft_now_ns(group->env);
     size_t elem_bytes = weft_dtype_bytes(args->dtype), bytes = args->count * elem_bytes;
     if (!may_be_brief(group, args) || elem_bytes == 0 || bytes > HOST_SHORT_BYTES || !host_pair_ready(host, args->root, sends)) return WEFT_ERR_AGAIN;
     struct host_pair *pair = host->pairs->of[args->root];
     if (sends) {
         if (!carries(host, pair, bytes)) return WEFT_ERR_AGAIN;
         put(host, pair, args, HERE, bytes);
-        record(host, args, bytes, weft_now_ns(group->env));
+        record(host, pair, args, bytes);
         wake(host, pair->rank);
         return WEFT_OK;
     }
     if (weft_list_empty(&pair->recvs) && way_of(host, pair) == HERE && alike(slot_of(pair), args) && take(host, pair, args)) {
-        record(host, args, bytes, weft_now_ns(group->env));
+        record(host, pair, args, bytes);
         return WEFT_OK;
     }
     struct weft_error error;
