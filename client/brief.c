@@ -10,8 +10,9 @@
  * whose callbacks are not for a call that starts something, such a call goes to the engine instead, and that much sooner: who waits
  * for it steps the loop, and perhaps nobody else does.
  *
- * A recv has no patience: as a rule it is called before what it waits for, and the wait for it comes soon. It is an ordinary operation of its
- * group from the call on, whose slot the loop looks at, but no letter brought it there.
+ * A recv is called before its send has come, as a rule, and waited for soon. So one whose send has not come stays in the caller's *pocket*,
+ * a letter that is not posted: the wait for it looks once more, and whoever steps the loop, or starts another recv, delivers it
+ * before anything else. Then it is an ordinary operation.
  *
  * The patience is for nothing where the caller goes on computing instead of waiting. So after a call that was late the next ones go
  * to the engine at once, unless somebody has waited for it right away. */
@@ -42,6 +43,8 @@ static bool may_be_brief(const struct client_request *request)
     return plain && request->count <= CLIENT_BRIEF_ELEMS && request->plan == WEFT_PLAN_AUTO;
 }
 
+static bool is_pair(const struct client_request *request) { return request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV; }
+
 /* It is an operation of the group now: what the letter would have done. */
 static void open_late(struct client_request *request)
 {
@@ -52,13 +55,76 @@ static void open_late(struct client_request *request)
     request->op.done = client_call_done;
     client_request_open(request);
     (void)client_request_opened(request); /* the engine has not failed */
-    if (request->kind == WEFT_COLL_RECV) { /* as a rule called before what it waits for */
-        request->early = true;
-        session->brief.early++;
-        return;
-    }
     atomic_store_explicit(&session->brief.rest, CALLS_OF_REST, memory_order_relaxed);
     atomic_store_explicit(&session->brief.late, request, memory_order_relaxed);
+}
+
+/* ---- the pocket: all of it holding the loop ---- */
+static struct client_request *pocket_of(const struct weft_session *session) { return atomic_load_explicit(&session->brief.pocket, memory_order_relaxed); }
+
+bool client_brief_deliver(struct weft_session *session)
+{
+    struct client_request *request = pocket_of(session);
+    if (!request) return false;
+    atomic_store_explicit(&session->brief.pocket, NULL, memory_order_relaxed);
+    client_call_start(&request->mail);
+    return true;
+}
+
+static int deliver_step(struct weft_pollable *pollable, int budget)
+{
+    return client_brief_deliver(weft_container_of(pollable, struct weft_session, brief.pollable));
+}
+
+static enum weft_status deliver_arm(struct weft_pollable *pollable)
+{
+    return pocket_of(weft_container_of(pollable, struct weft_session, brief.pollable)) ? WEFT_ERR_AGAIN : WEFT_OK;
+}
+
+void client_brief_open(struct weft_session *session)
+{
+    session->brief.pollable = (struct weft_pollable){.fd = WEFT_POLLABLE_WOKEN, .progress = deliver_step, .arm = deliver_arm};
+    weft_list_init(&session->brief.pollable.link);
+    (void)weft_loop_add(session->engine.loop, &session->brief.pollable); /* without a descriptor it cannot fail */
+}
+
+static void pocket(struct client_request *request)
+{
+    struct weft_session *session = request->session;
+    client_request_open(request);
+    request->early = true;
+    session->brief.early++;
+    atomic_store_explicit(&session->brief.pocket, request, memory_order_relaxed);
+}
+
+/* ---- the call ---- */
+static enum weft_status over(struct client_request *request)
+{
+    request->session->engine.requests_done++;
+    request->status = WEFT_OK;
+    atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
+    return WEFT_OK;
+}
+
+static void exposed(struct weft_session *session, uint64_t began_ns)
+{
+    if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
+}
+
+/* Holding the loop. */
+static enum weft_status try_pair(struct client_request *request, struct weft_group *group, struct weft_coll_args *args)
+{
+    struct weft_session *session = request->session;
+    bool receives = request->kind == WEFT_COLL_RECV;
+    args->posted_ns = request->started_ns = weft_now_ns(session->env);
+    if (receives) (void)client_brief_deliver(session); /* one of the same pair comes first */
+    enum weft_status status = receives ? weft_coll_recv_now(group, args, false) : weft_coll_brief(group, args, client_engine_group_op_done, &request->op, &request->op.coll);
+    if (status == WEFT_ERR_AGAIN) return status;
+    atomic_store_explicit(&session->plan_taken, WEFT_PLAN_DIRECT, memory_order_relaxed);
+    exposed(session, args->posted_ns);
+    if (status == WEFT_OK) return over(request);
+    pocket(request);
+    return status;
 }
 
 /* Holding the loop. */
@@ -70,20 +136,14 @@ static enum weft_status try(struct client_request *request)
     if (engine->failed || !group || !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
     struct weft_coll_args args;
     client_call_args(request, &args);
-    bool pair = request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV;
-    uint64_t began_ns = pair || session->step.open ? weft_now_ns(session->env) : 0;
-    if (pair) args.posted_ns = request->started_ns = began_ns;
+    if (is_pair(request)) return try_pair(request, group, &args);
+    uint64_t began_ns = session->step.open ? weft_now_ns(session->env) : 0;
     enum weft_status status = weft_coll_brief(group, &args, client_engine_group_op_done, &request->op, &request->op.coll);
     if (status == WEFT_ERR_AGAIN) return status;
-    atomic_store_explicit(&session->plan_taken, pair ? WEFT_PLAN_DIRECT : WEFT_PLAN_ONE_HOST, memory_order_relaxed);
-    if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
-    if (status == WEFT_IN_PROGRESS) {
-        open_late(request);
-    } else {
-        engine->requests_done++;
-        request->status = WEFT_OK;
-        atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
-    }
+    atomic_store_explicit(&session->plan_taken, WEFT_PLAN_ONE_HOST, memory_order_relaxed);
+    exposed(session, began_ns);
+    if (status == WEFT_OK) return over(request);
+    open_late(request);
     return status;
 }
 
@@ -109,14 +169,42 @@ bool client_call_brief(struct client_request *request)
     }
     request->op.session = session; /* by which its queue is found */
     if (!weft_loop_borrow(session->engine.loop)) return false;
+    bool held_one = pocket_of(session) != NULL;
     enum weft_status status = step_seldom(session) ? try(request) : WEFT_ERR_AGAIN;
-    weft_loop_give_back(session->engine.loop, status == WEFT_IN_PROGRESS);
+    weft_loop_give_back(session->engine.loop, status == WEFT_IN_PROGRESS || (held_one && !pocket_of(session)));
     return status != WEFT_ERR_AGAIN;
 }
 
-void client_brief_waited(const struct client_request *request)
+/* It is in the pocket: look once more, then deliver it. */
+static void wait_for_pocket(struct client_request *request)
 {
     struct weft_session *session = request->session;
+    struct client_engine *engine = &session->engine;
+    if (!weft_loop_borrow(engine->loop)) return; /* who steps the loop delivers it */
+    bool delivered = false;
+    if (pocket_of(session) == request) {
+        struct weft_coll_args args;
+        struct weft_group *group = client_call_group(request);
+        client_call_args(request, &args);
+        args.posted_ns = request->started_ns;
+        bool may = !engine->failed && group && weft_list_empty(client_engine_group_queue(&request->op));
+        if (may && weft_coll_recv_now(group, &args, true) == WEFT_OK) {
+            atomic_store_explicit(&session->brief.pocket, NULL, memory_order_relaxed);
+            client_request_complete(request, WEFT_OK, NULL);
+        } else {
+            delivered = client_brief_deliver(session);
+        }
+    }
+    weft_loop_give_back(engine->loop, delivered);
+}
+
+void client_brief_waited(struct client_request *request)
+{
+    struct weft_session *session = request->session;
+    if (pocket_of(session) == request) {
+        wait_for_pocket(request);
+        return;
+    }
     if (atomic_load_explicit(&session->brief.late, memory_order_relaxed) != request) return;
     atomic_store_explicit(&session->brief.late, NULL, memory_order_relaxed);
     if (weft_now_ns(session->env) - request->started_ns < AT_ONCE_NS) atomic_store_explicit(&session->brief.rest, 0, memory_order_relaxed);

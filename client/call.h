@@ -38,7 +38,10 @@ enum weft_status client_call_submit(struct client_request *request);
 #define CLIENT_BRIEF_ELEMS 4096u /* more of anything is not short */
 /* Caller's thread, from the submit: is it over already (brief.c), or on its way? false: nothing has happened. */
 bool client_call_brief(struct client_request *request);
-void client_brief_waited(const struct client_request *request); /* somebody waits for it */
+void client_brief_waited(struct client_request *request); /* somebody waits for it */
+void client_brief_open(struct weft_session *session); /* before the engine runs */
+/* Holding the loop: what a caller has kept back starts. false: nothing was. */
+bool client_brief_deliver(struct weft_session *session);
 /* Engine: the letter by which a single call starts. */
 void client_call_start(struct weft_mail *mail);
 /* Engine: an operation of a call, or of several, has failed: the session ends with that. */

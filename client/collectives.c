@@ -79,6 +79,7 @@ enum weft_status client_call_post(struct client_group_op *op, struct weft_error 
 void client_call_start(struct weft_mail *mail)
 {
     struct client_request *request = weft_container_of(mail, struct client_request, mail);
+    if (request->kind == WEFT_COLL_RECV) (void)client_brief_deliver(request->session); /* called before this one */
     if (!client_request_opened(request)) return;
     if (request->stage) client_stage_opened(request);
     request->op.ready = true;

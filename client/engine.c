@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/call.h"
 #include "client/comm.h"
 #include "client/plans.h"
 #include "client/reduce_path.h"
@@ -593,6 +594,7 @@ enum weft_status client_engine_start(struct weft_session *session, const Weft__C
     WEFT_TRY(client_hosts_find(session, roster, error));
     memcpy(session->plans, session->settings.plans, sizeof session->plans); /* until weft_set_plan */
     WEFT_TRY(client_engine_create_group(session, error));
+    client_brief_open(session);
     enum weft_status status = weft_transport_attach(engine->transport, engine->loop);
     if (status == WEFT_OK) status = weft_timer_start(engine->loop, &engine->deadline_timer,
                                                      client_deadline(session, session->settings.deadline_ns));
@@ -659,6 +661,7 @@ bool client_engine_halt(struct weft_session *session)
     }
     while (!weft_list_empty(&engine->work)) weft_list_remove(engine->work.next);
     weft_loop_compute_cancel_all(engine->loop); /* it reads and writes the callers' buffers */
+    (void)client_brief_deliver(session);
     weft_loop_read_mail(engine->loop);
     end_requests(engine, engine->failed, engine->failed_text);
     bool first = !engine->halted;

@@ -127,7 +127,9 @@ struct weft_session {
         _Atomic(const struct client_request *) late; /* begun by its call, and left to the engine: by itself no reason to look at it */
         uint32_t since_step;              /* the loop's borrower's: so many calls since one stepped it */
         _Atomic uint32_t rest;            /* so many calls go to the engine at once */
-        uint32_t early;                   /* the loop's holder's: open requests of recvs that were called before their sends, without a callback */
+        _Atomic(struct client_request *) pocket; /* called, and its start is not posted; written by the loop's holder */
+        struct weft_pollable pollable;
+        uint32_t early;                   /* the loop's holder's: open requests that were in the pocket; they have no callback */
     } brief;
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;

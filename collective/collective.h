@@ -338,6 +338,9 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
  * microseconds at most for the others, where ranks outnumber cores some tens. */
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out);
+/* A short recv, now or never: WEFT_OK, it is over. WEFT_IN_PROGRESS: it can be, but its send has not come, and nothing has happened; with
+ * `patient` that was waited for, some microseconds at most. WEFT_ERR_AGAIN: nothing has happened; post it. */
+enum weft_status weft_coll_recv_now(struct weft_group *group, const struct weft_coll_args *args, bool patient);
 /* done runs with WEFT_ERR_CANCELLED unless it is already finishing. The other ranks are not told. */
 void weft_coll_cancel(struct weft_coll *coll);
 uint64_t weft_coll_sequence(const struct weft_coll *coll);

@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-enum { SLOTS = 16, WORD_BYTES = 40, ROOM_BYTES = 2 * HOST_SHORT_BYTES };
+enum { SLOTS = 16, WORD_BYTES = 40, ROOM_BYTES = 2 * HOST_SHORT_BYTES, LOOKS = 100 /* a few microseconds */ };
 enum way { NOT_YET = 0, HERE, BY_MESSAGE };
 
 struct pair_slot {
@@ -489,29 +489,54 @@ static void record(struct host *host, struct host_pair *pair, const struct weft_
     coll_event(group, args->kind, WEFT_EVENT_END, WEFT_COLL_SEQUENCE_PAIR, bytes, WEFT_OK, now_ns);
 }
 
-enum weft_status host_pair_brief(struct weft_group *group, const struct weft_coll_args *given, weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
+/* The call may be over at once; *pair_out: with all that it needs. */
+static bool fits(struct weft_group *group, const struct weft_coll_args *args, struct host_pair **pair_out)
 {
-    struct host *host = group->host;
-    struct weft_coll_args call = *given;
-    const struct weft_coll_args *args = &call;
-    bool sends = args->kind == WEFT_COLL_SEND;
-    if (!call.posted_ns) call.posted_ns = weft_now_ns(group->env);
-    size_t elem_bytes = weft_dtype_bytes(args->dtype), bytes = args->count * elem_bytes;
-    if (!may_be_brief(group, args) || elem_bytes == 0 || bytes > HOST_SHORT_BYTES || !host_pair_ready(host, args->root, sends)) return WEFT_ERR_AGAIN;
-    struct host_pair *pair = host->pairs->of[args->root];
-    if (sends) {
-        if (!carries(host, pair, bytes)) return WEFT_ERR_AGAIN;
-        put(host, pair, args, HERE, bytes);
-        record(host, pair, args, bytes);
-        wake(host, pair->rank);
-        return WEFT_OK;
-    }
-    if (weft_list_empty(&pair->recvs) && way_of(host, pair) == HERE && alike(slot_of(pair), args) && take(host, pair, args)) {
-        record(host, pair, args, bytes);
-        return WEFT_OK;
-    }
+    size_t elem_bytes = weft_dtype_bytes(args->dtype);
+    if (!may_be_brief(group, args) || elem_bytes == 0 || args->count * elem_bytes > HOST_SHORT_BYTES) return false;
+    if (!host_pair_ready(group->host, args->root, args->kind == WEFT_COLL_SEND)) return false;
+    *pair_out = group->host->pairs->of[args->root];
+    return true;
+}
+
+static bool send_now(struct host *host, struct host_pair *pair, const struct weft_coll_args *args)
+{
+    size_t bytes = bytes_of(args);
+    if (!carries(host, pair, bytes)) return false;
+    put(host, pair, args, HERE, bytes);
+    record(host, pair, args, bytes);
+    wake(host, pair->rank);
+    return true;
+}
+
+static bool recv_now(struct host *host, struct host_pair *pair, const struct weft_coll_args *args)
+{
+    if (!weft_list_empty(&pair->recvs) || way_of(host, pair) != HERE || !alike(slot_of(pair), args) || !take(host, pair, args)) return false;
+    record(host, pair, args, bytes_of(args));
+    return true;
+}
+
+enum weft_status host_pair_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
+{
+    struct host_pair *pair;
+    struct weft_coll_args call = *args;
     struct weft_error error;
-    return weft_coll_post(group, args, done, context, coll_out, &error) == WEFT_IN_PROGRESS ? WEFT_IN_PROGRESS : WEFT_ERR_AGAIN;
+    if (!fits(group, args, &pair)) return WEFT_ERR_AGAIN;
+    if (!call.posted_ns) call.posted_ns = weft_now_ns(group->env);
+    if (args->kind == WEFT_COLL_SEND) return send_now(group->host, pair, &call) ? WEFT_OK : WEFT_ERR_AGAIN;
+    if (recv_now(group->host, pair, &call)) return WEFT_OK;
+    return weft_coll_post(group, &call, done, context, coll_out, &error) == WEFT_IN_PROGRESS ? WEFT_IN_PROGRESS : WEFT_ERR_AGAIN;
+}
+
+enum weft_status weft_coll_recv_now(struct weft_group *group, const struct weft_coll_args *args, bool patient)
+{
+    struct host_pair *pair;
+    WEFT_ASSERT(args->kind == WEFT_COLL_RECV);
+    if (!fits(group, args, &pair)) return WEFT_ERR_AGAIN;
+    struct host *host = group->host;
+    if (host->crowded || host_needs_this_core(host, args->root)) patient = false; /* it needs this core to come at all */
+    for (uint32_t looks = 0; patient && looks < LOOKS && way_of(host, pair) == NOT_YET; looks++) weft_relax(false);
+    return recv_now(host, pair, args) ? WEFT_OK : WEFT_IN_PROGRESS;
 }
 
 /* ---- the end ---- */

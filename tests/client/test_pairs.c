@@ -1,0 +1,175 @@
+/* test_pairs.c - sends and recvs of a session, begun in any order and of any length, waited for in any order, or looked at, or left alone: what came
+ * is what was sent, and none is forgotten when the job ends otherwise. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "crowd.h"
+#include "tests/lib/check.h"
+
+enum { ROUNDS = 300, OPEN = 6, COUNT_MAX = 20000 };
+
+static uint64_t draw(uint64_t *state)
+{
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return *state >> 11;
+}
+
+static int32_t value_of(uint64_t seed, uint32_t from, uint32_t k, uint64_t i) { return (int32_t)(seed * 31 + from * 7 + k * 1000003 + i); }
+
+static enum weft_status ended(struct weft_request *request, bool looks)
+{
+    enum weft_status status = WEFT_IN_PROGRESS;
+    if (!looks) return weft_wait(request, 0);
+    for (int i = 0; i < 400000 && (status = weft_test(request)) == WEFT_IN_PROGRESS; i++) usleep(50);
+    return status;
+}
+
+/* Each rank sends some to the next one and receives as many from the one before, all alike in number and length. */
+static void any_order(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static _Thread_local int32_t in[OPEN][COUNT_MAX], out[OPEN][COUNT_MAX];
+    struct weft_request sends[OPEN], recvs[OPEN], sum = {{0}};
+    uint32_t next = (rank + 1) % crowd->workers, before = (rank + crowd->workers - 1) % crowd->workers;
+    uint64_t shared = 88172645463325252ull, own = shared + 977 * (rank + 1);
+    memset(sends, 0, sizeof sends), memset(recvs, 0, sizeof recvs);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        uint32_t open = 1 + (uint32_t)(draw(&shared) % OPEN), sent = 0, received = 0, k;
+        uint64_t seed = draw(&shared), counts[OPEN];
+        float one = 1;
+        bool right = true;
+        for (k = 0; k < open; k++) counts[k] = draw(&shared) % (draw(&shared) % 8 ? 30 : draw(&shared) % 4 ? 2000 : COUNT_MAX);
+        for (k = 0; k < open; k++)
+            for (uint64_t i = 0; i < counts[k]; i++) in[k][i] = value_of(seed, rank, k, i), out[k][i] = -1;
+        if (draw(&shared) % 8 == 0) CROWD_OK(crowd, session, weft_all_reduce(session, &one, &one, 1, WEFT_F32, WEFT_SUM, &sum));
+        while (sent + received < 2 * open) {
+            bool sends_now = received == open || (sent < open && draw(&own) % 2);
+            if (sends_now) CROWD_OK(crowd, session, weft_send(session, in[sent], counts[sent], WEFT_I32, next, &sends[sent]));
+            else CROWD_OK(crowd, session, weft_recv(session, out[received], counts[received], WEFT_I32, before, &recvs[received]));
+            if (sends_now) sent++;
+            else received++;
+        }
+        bool looks = draw(&own) % 32 == 0, backwards = draw(&own) % 2;
+        for (k = 0; k < open; k++) CROWD_OK(crowd, session, ended(&recvs[backwards ? open - 1 - k : k], looks));
+        for (k = 0; k < open; k++) CROWD_OK(crowd, session, ended(&sends[k], false));
+        CROWD_OK(crowd, session, weft_wait(&sum, 0));
+        for (k = 0; k < open; k++)
+            for (uint64_t i = 0; i < counts[k]; i++) right &= out[k][i] == value_of(seed, before, k, i);
+        if (!CROWD_CHECK(crowd, session, right)) return;
+    }
+}
+
+static void test_any_order(void **state)
+{
+    for (uint32_t workers = 2; workers <= 3; workers++) {
+        struct crowd crowd = {0};
+        crowd_run(&crowd, workers, any_order);
+        assert_int_equal(crowd.failures, 0);
+    }
+}
+
+/* The same request again and again, and what others the caller has. */
+static void persistent(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request requests[2];
+    int64_t sent = 0, received = -1;
+    memset(requests, 0, sizeof requests);
+    CROWD_OK(crowd, session, weft_call_init(session, WEFT_CALL(.kind = WEFT_CALL_RECV, .out = &received, .count = 1, .dtype = WEFT_I64, .root = !rank), &requests[0]));
+    CROWD_OK(crowd, session, weft_call_init(session, WEFT_CALL(.kind = WEFT_CALL_SEND, .in = &sent, .count = 1, .dtype = WEFT_I64, .root = !rank), &requests[1]));
+    for (int64_t round = 0; round < 200; round++) {
+        sent = round;
+        if (round % 3 == 2) {
+            CROWD_OK(crowd, session, weft_start_all(requests, 2));
+        } else {
+            CROWD_OK(crowd, session, weft_start(&requests[0]));
+            CROWD_OK(crowd, session, weft_start(&requests[1]));
+        }
+        CROWD_OK(crowd, session, weft_wait(&requests[round % 2], 0));
+        CROWD_OK(crowd, session, weft_wait(&requests[!(round % 2)], 0));
+        CROWD_CHECK(crowd, session, received == round);
+    }
+}
+
+static void test_persistent(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, persistent);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* Nobody sends. The deadline names who should have, also where the caller only looks. */
+static void own_deadline(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    int32_t word;
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0) {
+        CROWD_OK(crowd, session, weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_RECV, .out = &word, .count = 1, .dtype = WEFT_I32, .root = 1, .deadline_ms = 200), &request));
+        CROWD_REFUSED(crowd, session, ended(&request, true), WEFT_ERR_DEADLINE, "rank 1");
+    }
+    pthread_barrier_wait(&crowd->meet);
+}
+
+static void test_own_deadline(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, own_deadline);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* An abort, from another rank or another thread of this one. */
+static void *abort_soon(void *session)
+{
+    usleep(20000);
+    weft_abort(session, "enough");
+    return NULL;
+}
+
+static void aborted(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    pthread_t thread;
+    int32_t word;
+    bool here = crowd->user != NULL;
+    pthread_barrier_wait(&crowd->meet);
+    CROWD_OK(crowd, session, weft_recv(session, &word, 1, WEFT_I32, !rank, &request));
+    bool aborts = rank == (here ? 0 : 1);
+    if (aborts) pthread_create(&thread, NULL, abort_soon, session);
+    CROWD_CHECK(crowd, session, weft_wait(&request, 0) == WEFT_ERR_ABORTED);
+    if (aborts) pthread_join(thread, NULL);
+}
+
+static void test_aborted(void **state)
+{
+    for (int here = 0; here < 2; here++) {
+        struct crowd crowd = {.user = here ? &crowd : NULL};
+        crowd_run(&crowd, 2, aborted);
+        assert_int_equal(crowd.failures, 0);
+    }
+}
+
+/* A recv that is open when the session ends. */
+static void left_open(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static struct weft_request requests[2];
+    static int32_t words[2];
+    pthread_barrier_wait(&crowd->meet); /* the first to finalize ends the job */
+    CROWD_OK(crowd, session, weft_recv(session, &words[rank], 1, WEFT_I32, !rank, &requests[rank]));
+    pthread_barrier_wait(&crowd->meet);
+}
+
+static void test_left_open(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, left_open);
+    assert_int_equal(crowd.failures, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_order), cmocka_unit_test(test_persistent), cmocka_unit_test(test_own_deadline), cmocka_unit_test(test_aborted),
+        cmocka_unit_test(test_left_open),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
