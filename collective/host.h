@@ -40,6 +40,7 @@ enum {
     HOST_STEP_BYTES = 1 << 20,  /* loaded and stored in one step of the loop */
     HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
     HOST_PLACE_BYTES = 16 << 10, /* of it at least, where a plan by messages needs no memory for so much */
+    HOST_FAR_BYTES = 256 << 10, /* unequal pieces of ordinary memory, all together, longer than that go by messages */
     HOST_ROOM_BYTES = 2 * HOST_SHORT_BYTES,
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
     HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader, at least; host_setup.c */
@@ -67,7 +68,7 @@ struct host_post {
     uint8_t kind, dtype, op, flags;
     uint32_t root;
     uint8_t word[HOST_WORD_BYTES];      /* HOST_STAGED: begins with a struct host_stage_word; HOST_UNEQUAL: where the cuts lie, or the
-                                           length of the only piece (host_pieces.c), 64 bits */
+                                           length of the only piece, or, of cuts that all ranks know, their number (host_pieces.c), 64 bits */
 };
 _Static_assert(sizeof(struct host_post) == 64, "an announcement is one line");
 
@@ -295,6 +296,8 @@ void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8
 enum weft_status host_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
 
 /* host_pieces.c */
+struct host_range host_own_piece(const struct weft_coll *coll); /* reduce_scatter: of the input; all_gather: of the output */
+static inline bool host_is_unequal(const struct weft_coll *coll) { return coll->cursor.args.own_lengths || coll->cursor.args.cut_in; }
 static inline bool host_of_pieces(enum weft_coll_kind kind) { return kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL; }
 struct host_range host_piece_sent(const struct weft_coll *coll, uint32_t rank); /* of the own input: for `rank` */
 struct host_range host_piece_got(const struct weft_coll *coll, uint32_t rank);  /* of the own output: from `rank` */

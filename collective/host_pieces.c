@@ -22,6 +22,8 @@ static struct host_range piece_of(const uint64_t *cuts, uint64_t count, uint32_t
     return cuts ? (struct host_range){cuts[rank], cuts[rank + 1] - cuts[rank]} : (struct host_range){count * rank, count};
 }
 
+struct host_range host_own_piece(const struct weft_coll *coll) { return piece_of(coll->cursor.args.cut_in, coll->args.count, coll->group->rank); }
+
 /* What this rank has for rank `rank`, or of it, in a vector cut so. at_root: the kind whose root has a piece for each rank there; the others have one. */
 static struct host_range piece_with(const struct weft_coll *coll, enum weft_coll_kind at_root, const uint64_t *cuts, uint32_t rank)
 {
@@ -62,6 +64,7 @@ uint64_t host_say_lengths(struct host *host, const struct weft_coll *coll, uint6
 {
     const struct weft_plan_args *plan = &coll->cursor.args;
     uint32_t ranks = host->group->ranks;
+    if (!plan->own_lengths) return coll->header.cuts; /* all ranks know all lengths: one number that differs where they do not agree */
     if (!host_says_cuts(host->group, &coll->args)) return coll->args.count;
     WEFT_ASSERT(host->room);
     size_t at = (number & 1) * HOST_SHORT_BYTES;

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { TILE = 512, AT_ONCE = 8, FEW = HOST_WORD_BYTES / 4, GROUPS_MAX = HOST_RANKS_MAX / AT_ONCE, LEVELS = 8 };
+enum { LINE = 64, TILE = 512, AT_ONCE = 8, FEW = HOST_WORD_BYTES / 4, GROUPS_MAX = HOST_RANKS_MAX / AT_ONCE, LEVELS = 8 };
 _Static_assert(1 << (LEVELS - 2) >= HOST_RANKS_MAX, "a tile for each level of the tree");
 
 /* ---- who owns what ---- */
@@ -64,13 +64,14 @@ uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll
 /* The others' contributions where they are not mapped, and the sum before it goes to a root that is not. */
 size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    return args->kind == WEFT_COLL_REDUCE ? (group->ranks + 1) * (size_t)HOST_PLACE_BYTES : 0;
+    bool small = args->kind == WEFT_COLL_REDUCE_SCATTER && args->counts; /* it may be, without being short */
+    return args->kind == WEFT_COLL_REDUCE || small ? (group->ranks + 1) * (size_t)HOST_PLACE_BYTES : 0;
 }
 
 struct host_range host_slice(const struct weft_coll *coll)
 {
     uint64_t count = coll->args.count, rank = coll->group->rank, ranks = coll->group->ranks;
-    if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER) return (struct host_range){0, count};
+    if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER) return (struct host_range){0, host_own_piece(coll).count};
     if (host_of_pieces(coll->args.kind)) return host_pieces_slice(coll->group->host, coll);
     uint64_t unit = HOST_PIECE_BYTES / coll->elem_bytes;
     while (unit > 1 && count / unit < 8 * ranks) unit /= 2;
@@ -278,7 +279,7 @@ static enum weft_status copy_to_all(const struct job *job, uint8_t *from, uint64
 {
     enum { PIECE = 16384 }; /* read from memory once */
     const struct host_reach *peers = job->host->reach;
-    size_t whole = job->coll->args.count * job->coll->elem_bytes * job->coll->group->ranks;
+    size_t whole = job->coll->cursor.args.count * job->coll->elem_bytes * job->coll->group->ranks;
     for (uint32_t r = 0; r < job->coll->group->ranks; r++)
         if (peers[r].copied && peers[r].out_address + to != (uintptr_t)from)
             WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + to, from, bytes));
@@ -305,10 +306,26 @@ static enum weft_status broadcast(const struct job *job, size_t at, size_t bytes
     return WEFT_OK;
 }
 
-/* Elements of ordinary memory taken at a time: all far sources have a place in the operation's scratch. */
-static uint64_t piece_elems(const struct weft_coll *coll, uint32_t far_count)
+/* What of the operation's scratch is free for ordinary memory: not the cuts of unequal pieces, but the longer part before or behind them. */
+struct far_room {
+    uint8_t *at;
+    size_t bytes;
+};
+static struct far_room far_room(const struct weft_coll *coll)
 {
-    size_t bytes = coll->scratch_bytes / far_count;
+    const uint64_t *cuts = coll->cursor.args.cut_in;
+    struct far_room whole = {coll->scratch, coll->scratch_bytes};
+    if (!cuts) return whole;
+    size_t before = (size_t)((const uint8_t *)cuts - coll->scratch), used = (before + (coll->group->ranks + 1) * sizeof *cuts + LINE - 1) & ~(size_t)(LINE - 1);
+    WEFT_ASSERT(used <= coll->scratch_bytes);
+    if (coll->scratch_bytes - used < before) return (struct far_room){coll->scratch, before};
+    return (struct far_room){coll->scratch + used, coll->scratch_bytes - used};
+}
+
+/* Elements of ordinary memory taken at a time: all far sources have a place there. */
+static uint64_t piece_elems(const struct weft_coll *coll, struct far_room room, uint32_t far_count)
+{
+    size_t bytes = room.bytes / far_count;
     if (bytes > HOST_COPY_BYTES) bytes = HOST_COPY_BYTES;
     if (bytes > 4096) bytes &= ~(size_t)4095;
     return bytes / coll->elem_bytes;
@@ -320,14 +337,15 @@ static enum weft_status sum_far(const struct job *job, struct host_sum *sum, uin
     const struct host_reach *peers = job->host->reach;
     uint32_t ranks = job->coll->group->ranks;
     size_t elem_bytes = job->coll->elem_bytes;
-    uint64_t piece = piece_elems(job->coll, far_count + (sum->out_count == 0));
+    const struct far_room room = far_room(job->coll);
+    uint64_t piece = piece_elems(job->coll, room, far_count + (sum->out_count == 0));
     WEFT_ASSERT(piece > 0);
     bool for_root = sum->out_count == 0; /* of a reduce, in memory that is not mapped */
     for (uint64_t done = 0; done < count; done += piece) {
         uint64_t elems = count - done < piece ? count - done : piece;
         size_t bytes = elems * elem_bytes, offset = done * elem_bytes;
         struct host_sum part = *sum;
-        uint8_t *place = job->coll->scratch;
+        uint8_t *place = room.at;
         for (uint32_t r = 0; r < ranks; r++) {
             part.sources[r] += offset;
             if (!peers[r].copied) continue;
@@ -351,7 +369,7 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
     const struct weft_coll_args *args = &coll->args;
     uint32_t ranks = coll->group->ranks, rank = coll->group->rank, far_count = 0;
     size_t elem_bytes = coll->elem_bytes, at = range.first * elem_bytes, bytes = range.count * elem_bytes;
-    size_t own_piece = rank * args->count * elem_bytes;
+    size_t own_piece = host_own_piece(coll).first * elem_bytes;
     if (host_of_pieces(args->kind)) return host_pieces_work(host, coll, range, culprit_out);
     if (args->kind == WEFT_COLL_BROADCAST) return broadcast(&job, at, bytes);
     if (args->kind == WEFT_COLL_ALL_GATHER) return copy_to_all(&job, (uint8_t *)(uintptr_t)args->in + at, own_piece + at, bytes);
@@ -369,7 +387,7 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
         sum.outs[sum.out_count++] = peer->out + at;
         if (peer->in + in_at == peer->out + at) apart = false;
     }
-    sum.stream = apart && args->count * elem_bytes >= HOST_STREAM_BYTES;
+    sum.stream = apart && coll->cursor.args.count * elem_bytes >= HOST_STREAM_BYTES;
     if (far_count > 0) return sum_far(&job, &sum, in_at, at, range.count, far_count);
     sum_all(&sum, range.count);
     return WEFT_OK;

@@ -329,6 +329,65 @@ static void unequal_once(enum weft_coll_kind kind, uint32_t root, uint64_t longe
     }
 }
 
+/* all_gather and reduce_scatter of pieces that all ranks know, none, some or most of `longest` long; the others see in the announcement that they agree. */
+static int32_t known_value(uint32_t r, uint64_t i) { return (int32_t)(r * 1000003 + i * 7 + 1); }
+
+static void known_once(bool gathers, uint64_t longest, uint32_t unmapped, bool in_place)
+{
+    enum { FAR = 0x5a };
+    static int32_t *plain[HOSTED_MAX];
+    int32_t *outs[HOSTED_MAX];
+    struct outcome outcomes[HOSTED_MAX];
+    uint64_t counts[UNEQUAL_MAX], at[UNEQUAL_MAX + 1] = {0};
+    uint32_t pending = hosted.ranks;
+    struct weft_coll *coll = NULL;
+    bool done = false;
+    for (uint32_t r = 0; r < hosted.ranks; r++) at[r + 1] = at[r] + (counts[r] = piece_at(r, 0, longest));
+    for (uint32_t r = 0; r < hosted.ranks; r++) {
+        plain[r] = malloc(ROOM_BYTES);
+        int32_t *in = unmapped == r || unmapped == EVERYBODY ? plain[r] : (int32_t *)rooms[r] + r, *out = in + ROOM_BYTES / 8;
+        memset(in, FAR, ROOM_BYTES - 64);
+        if (in_place && gathers) in = out + at[r];
+        if (in_place && !gathers) out = in + at[r];
+        for (uint64_t i = 0; i < (gathers ? counts[r] : at[hosted.ranks]); i++) in[i] = known_value(r, i);
+        struct weft_coll_args args = {.kind = gathers ? WEFT_COLL_ALL_GATHER : WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .dtype = WEFT_I32, .op = WEFT_SUM, .counts = counts};
+        outs[r] = out;
+        outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
+        assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], r ? NULL : &coll, NULL), WEFT_IN_PROGRESS);
+    }
+    assert_int_equal(weft_coll_plan(coll), WEFT_PLAN_ONE_HOST);
+    assert_true(hosted_run(&hosted, &done, HOSTED_MAX));
+    for (uint32_t r = 0; r < hosted.ranks; r++) {
+        if (outcomes[r].status != WEFT_OK) fail_msg("rank %u: %s", r, outcomes[r].text);
+        for (uint32_t p = 0; p < hosted.ranks && gathers; p++)
+            for (uint64_t i = 0; i < counts[p]; i++) assert_int_equal(outs[r][at[p] + i], known_value(p, i));
+        for (uint64_t i = 0; i < counts[r] && !gathers; i++) {
+            int32_t sum = 0;
+            for (uint32_t p = 0; p < hosted.ranks; p++) sum += known_value(p, at[r] + i);
+            assert_int_equal(outs[r][i], sum);
+        }
+        uint64_t behind = gathers ? at[hosted.ranks] : in_place ? at[hosted.ranks] - at[r] : counts[r]; /* in place: the input of the pieces behind */
+        assert_int_equal(((const uint8_t *)(outs[r] + behind))[0], FAR);
+    }
+    for (uint32_t r = 0; r < hosted.ranks; r++) free(plain[r]);
+}
+
+static void known_pieces(void **state)
+{
+    static const uint64_t longest[] = {0, 3, 700, 30007, 100003};
+    for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+        hosted_open(&hosted, ranks, NULL, false, 0);
+        rooms_open(ranks);
+        run_barrier(WEFT_PLAN_DIRECT);
+        for (uint32_t i = 0; i < 5 * 2 * 2 * 3; i++) {
+            uint32_t unmapped = i % 3 == 0 ? HOSTED_MAX : i % 3 == 1 ? EVERYBODY : ranks - 1;
+            known_once(i / 3 % 2, longest[i / 12], unmapped, i / 6 % 2);
+        }
+        rooms_close(ranks);
+        hosted_close(&hosted);
+    }
+}
+
 /* Pieces of several steps, long enough to be shared between both of a pair, in place at none, all or some ranks. */
 static void long_pieces(void **state)
 {
@@ -522,6 +581,24 @@ static void mismatch_of_pieces(void **state)
     failures_open(2); /* with counts on one rank only */
     for (uint32_t r = 0; r < 2; r++) {
         struct weft_coll_args args = {.kind = WEFT_COLL_GATHER, .in = rooms[r], .out = rooms[r] + ROOM_BYTES / 2, .dtype = WEFT_F32, .unequal = r};
+        outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
+        assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
+    }
+    assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+        if (!strstr(outcomes[r].text, "differs in the counts of the pieces")) fail_msg("%s", outcomes[r].text);
+    }
+    failures_close();
+}
+
+/* Of pieces whose lengths all ranks know, other lengths that come to the same. */
+static void mismatch_of_known_pieces(void **state)
+{
+    failures_open(2);
+    for (uint32_t r = 0; r < 2; r++) { /* as long together, and the longest, too */
+        uint64_t counts[2] = {r ? 5 : 9, r ? 9 : 5};
+        struct weft_coll_args args = {.kind = WEFT_COLL_ALL_GATHER, .in = rooms[r], .out = rooms[r] + ROOM_BYTES / 2, .dtype = WEFT_I32, .counts = counts};
         outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
         assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
     }
@@ -1045,9 +1122,9 @@ int main(int argc, char **argv)
 {
     thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(ways), cmocka_unit_test(both_ways), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces),
+        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(ways), cmocka_unit_test(both_ways), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces), cmocka_unit_test(known_pieces),
         cmocka_unit_test(one_cannot_map),
-        cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_pieces), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
+        cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_pieces), cmocka_unit_test(mismatch_of_known_pieces), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(left_before_they_met), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),
         cmocka_unit_test(sharing_a_processor), cmocka_unit_test(no_processor_yet), cmocka_unit_test(affinity_is_what_it_was), cmocka_unit_test(bound_to_few_processors), cmocka_unit_test(threads),
     };
