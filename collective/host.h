@@ -44,6 +44,7 @@ enum {
     HOST_ROOM_BYTES = 2 * HOST_SHORT_BYTES,
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
     HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader, at least; host_setup.c */
+    HOST_STREAM_COPY_MOST = 48 << 20, /* and at most */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,

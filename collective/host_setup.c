@@ -154,11 +154,13 @@ static enum weft_status segment_make(struct host *host)
 }
 
 /* A copy's reader and the next operation find it in the last cache, unless it is longer than a quarter of that: several ranks, a source
- * and a result, share it. Past the cache is faster from 8 MiB on with 32 MiB of it, slower up to 64 MiB with 480 (docs/performance.md). */
+ * and a result, share it. But a last cache that is shown larger is shared with other machines, or not all its parts are near: with 480 MiB of it, past the
+ * cache is slower up to 32 MiB and faster from 64 on (docs/performance.md). */
 static size_t stream_copy_bytes(void)
 {
     const long cache_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: not known */
     const size_t share = cache_bytes > 0 ? (size_t)cache_bytes / 4 : 0;
+    if (share > HOST_STREAM_COPY_MOST) return HOST_STREAM_COPY_MOST;
     return share > HOST_STREAM_COPY_BYTES ? share : HOST_STREAM_COPY_BYTES;
 }
 

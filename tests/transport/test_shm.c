@@ -339,12 +339,29 @@ static void test_memory(void **state)
     assert_true(memory_offset(&elsewhere, 1) == MEMORY_NO_OFFSET);
 }
 
+/* Around the caches: any length and alignment, nothing else is touched. */
+static void test_copy_past_cache(void **state)
+{
+    enum { MOST = 70000, SLACK = 256 };
+    static uint8_t from[MOST + SLACK], to[MOST + SLACK], before[MOST + SLACK];
+    static const size_t lengths[] = {0, 1, 63, 4095, 4096, 4097, 16383, 16384, 16385, 16384 + 64, 40000, 65536, 65536 + 127, MOST};
+    for (size_t i = 0; i < sizeof from; i++) from[i] = (uint8_t)(i * 7 + i / 251);
+    for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++)
+        for (size_t shift = 0; shift < 130; shift += 13) {
+            memset(to, 0xee, sizeof to);
+            memcpy(before, to, sizeof to);
+            memcpy(before + shift, from + shift * 5 % 67, lengths[n]);
+            weft_copy_past_cache(to + shift, from + shift * 5 % 67, lengths[n]);
+            assert_memory_equal(to, before, sizeof to);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_keys), cmocka_unit_test(test_close_under_a_user),
         cmocka_unit_test(test_close_without_fence),
-        cmocka_unit_test(test_copies), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
+        cmocka_unit_test(test_copies), cmocka_unit_test(test_copy_past_cache), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
