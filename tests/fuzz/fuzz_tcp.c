@@ -2,6 +2,7 @@
  * cut short, and bytes that are none. Whatever comes, every operation ends exactly once, and the endpoint serves the next peer.
  *
  *     input: steps; first byte of each % 10: 0 raw bytes, 8 a frame of any fields, 9 a piece of one, else a frame of that kind with small fields
+ *     Where the first byte of all is above 127 the peer does not read: what the endpoint would say to it stays in its queue.
  *
  * The same bytes also go through the pure decoders. */
 #include <errno.h>
@@ -20,7 +21,7 @@
         if (!(expression)) abort(); \
     } while (0)
 
-enum { LIVES = 400, OPERATIONS = 6, STEPS_MAX = 20000, ROOM = 1 << 12, EAGER = 1000, NONCE = 7, OURS = 1 };
+enum { LIVES = 400, OPERATIONS = 6, STEPS_MAX = 20000, LONG = 16 << 20 /* more than a socket takes */, ROOM = 1 << 12, EAGER = 1000, NONCE = 7, OURS = 1 };
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
 struct operation {
@@ -74,7 +75,7 @@ static void open_endpoint(void)
 struct hostile {
     struct meet *meet;
     int fd;
-    bool gone;
+    bool gone, deaf;
 };
 
 static void met(void *owner, struct meet_peer *peer, const void *parameters, size_t bytes, int *descriptors, uint32_t count)
@@ -127,7 +128,7 @@ static void say(const struct hostile *hostile, const uint8_t *data, size_t bytes
         if (sent < 0 && errno != EAGAIN) return;
         if (sent > 0) data += sent, bytes -= (size_t)sent;
         weft_transport_progress(endpoint, 64);
-        while (recv(hostile->fd, heard, sizeof heard, MSG_DONTWAIT) > 0) {}
+        while (!hostile->deaf && recv(hostile->fd, heard, sizeof heard, MSG_DONTWAIT) > 0) {}
     }
 }
 
@@ -156,7 +157,7 @@ static void say_script(const struct hostile *hostile, const uint8_t *data, size_
         uint64_t size = (uint64_t)next(&data, &bytes) * (small % 2 ? 1 : 16);
         struct tcp_frame frame = {.kind = (enum tcp_kind)(kind > 7 ? 1 + small % 7 : kind), .taken = taken > 250 ? taken : 0, .number = small % 8, .bytes = size};
         bool message = frame.kind == TCP_MESSAGE || frame.kind == TCP_ANNOUNCE;
-        if (message) frame.header_bytes = header, frame.number = WEFT_TAG(small % 2 ? WEFT_CHANNEL_TEST : WEFT_CHANNEL_PROBE, small % 8);
+        if (message) frame.header_bytes = header, frame.number = WEFT_TAG(small / 8 % 2 ? WEFT_CHANNEL_TEST : WEFT_CHANNEL_PROBE, small % 8);
         else if (frame.kind != TCP_DATA) frame.bytes = 0;
         if (kind == 8) frame.header_bytes = header * 300u, frame.number = (uint64_t)small << 40, frame.bytes = size << 36;
         tcp_frame_encode(&frame, words);
@@ -188,12 +189,12 @@ static void decode(const uint8_t *data, size_t bytes)
 
 static void begin(struct operation *operation, struct weft_peer *peer, int number)
 {
-    static uint8_t payload[3000];
+    static uint8_t payload[LONG];
     operation->fired = 0;
     weft_completion_init(&operation->completion, 1, on_done);
     enum weft_status status;
     if (number % 2) {
-        struct weft_message message = {.tag = TAG(number), .header = "h", .header_bytes = 1, .payload = payload, .payload_bytes = number == 1 ? 10 : sizeof payload};
+        struct weft_message message = {.tag = TAG(number), .header = "h", .header_bytes = 1, .payload = payload, .payload_bytes = number == 1 ? 10 : number == 3 ? 3000 : LONG};
         status = weft_transport_send(peer, &message, &operation->completion);
     } else {
         operation->receive = (struct weft_receive){.completion = &operation->completion, .buffer = operation->buffer, .buffer_bytes = sizeof operation->buffer};
@@ -226,6 +227,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     bool there = meet_endpoint(&hostile, 2 + lives % LIVES, &peer);
     if (there) {
         for (int i = 0; i < OPERATIONS; i++) begin(&operations[i], peer, i);
+        hostile.deaf = bytes > 0 && data[0] > 127;
+        if (hostile.deaf) setsockopt(hostile.fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int)); /* or the system takes megabytes for it */
         say_script(&hostile, data, bytes);
         struct linger at_once = {.l_onoff = lives % 2}; /* ends by a reset, or in order; no port stays behind */
         setsockopt(hostile.fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -240,9 +243,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
+/* Deaf: a grant of the long payload fills the socket; then an announcement of what is received here, and its data before its grant has left. */
+static const uint8_t too_early[] = {133, 1, 0, 0, 0, TCP_ANNOUNCE, 8 + 2, 0, 0, 100, TCP_DATA, 0, 0, 0, 100, TCP_TAKEN, 0, 0, 0, 0, TCP_TAKEN, 0, 0, 0, 0};
+
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     size_t at = 0;
+    if (number == 0 && room >= sizeof too_early) {
+        memcpy(out, too_early, sizeof too_early);
+        return sizeof too_early;
+    }
     for (uint64_t i = 0; i < number % 13 + 1 && at + 5 <= room; i++) {
         out[at++] = (uint8_t)(number * (i + 1) + i);
         out[at++] = (uint8_t)(number + i);

@@ -112,6 +112,7 @@ static void data_came(struct tcp_peer *known, const struct tcp_frame *frame)
     weft_list_foreach(node, spare, &known->accepted) {
         struct tcp_arrival *arrival = weft_container_of(node, struct tcp_arrival, link);
         if (arrival->number != frame->number) continue;
+        if (!weft_list_empty(&arrival->out.link)) break; /* its grant has not left yet */
         if (frame->bytes > arrival->core.face.payload_bytes - arrival->got) break;
         known->in.arrival = arrival;
         known->in.left = frame->bytes;

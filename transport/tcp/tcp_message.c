@@ -127,6 +127,7 @@ static void room_give(struct tcp_arrival *arrival)
 
 void tcp_arrival_release(struct tcp_arrival *arrival)
 {
+    WEFT_ASSERT(weft_list_empty(&arrival->out.link));
     room_give(arrival);
     record_give(&arrival->known->endpoint->free_arrivals, arrival);
 }
