@@ -45,7 +45,7 @@ class Modes(harness.JobTest):
                 ("all_reduce", "powersgd:rank=4", 2, 2))
         for mode, codec, shards, workers in ways:
             with self.subTest(mode=mode, codec=codec):
-                rows = [self.check(mode, codec, shards, workers, backend)["evaluations"] for backend in ("auto", "ucx")]
+                rows = [self.check(mode, codec, shards, workers, backend)["evaluations"] for backend in ("auto", "ucx", "tcp")]
                 losses = [[(row["step"], row["test_loss"], row["accuracy"]) for row in each] for each in rows]
                 self.assertEqual(losses[0], losses[1])
 
