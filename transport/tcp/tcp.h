@@ -25,6 +25,7 @@ enum {
     TCP_KEPT_BYTES_MAX = 4 << 20, /* of bounce buffers kept for the next message */
     TCP_SCRATCH_BYTES = 16 << 10, /* read behind a payload, or alone */
     TCP_PIECE_BYTES = 1 << 20,    /* of a granted payload, before others get a turn */
+    TCP_LONG_BYTES = 8 << 10,     /* what is shorter may wait for others until the next progress */
     TCP_READS = 16,               /* of one socket in a row */
     TCP_GATHER = 16,              /* of what waits, in one write */
     TCP_DIRECT_PEERS = 2,         /* so many sockets are read without asking which */
@@ -69,6 +70,7 @@ struct tcp_peer {
     bool sent_lately;       /* something that may not have arrived */
     int trouble;            /* errno of a write that failed */
     uint32_t interest;      /* epoll events asked for */
+    uint32_t wrote_at;      /* endpoint->polls when something was last written at once */
     uint64_t end_limit_ns;  /* patience while leaving */
     uint64_t silent_ns;     /* since when it owes an acknowledgement and says nothing; 0: it does not */
 
@@ -151,7 +153,7 @@ extern const struct meet_callbacks tcp_callbacks;
 static inline bool tcp_is_self(const struct tcp_peer *known) { return known->peer->id == known->peer->transport->id; }
 
 /* tcp_out.c */
-/* At the end of what waits; written now if nothing does. */
+/* At the end of what waits; written now if nothing does, and if it is the first since the last progress or long. */
 void tcp_out_push(struct tcp_peer *known, struct tcp_out *out);
 void tcp_flush(struct tcp_peer *known);
 void tcp_word(struct tcp_peer *known, enum tcp_kind kind);

@@ -1,7 +1,8 @@
 /* tcp_out.c - what is on its way into a socket.
  *
  * Frames leave in the order pushed, as many as one system call takes, headers and payloads straight from where they lie. What the
- * socket does not take now waits; its payload is borrowed until it has gone. */
+ * socket does not take now waits; its payload is borrowed until it has gone. The first short one since the last progress leaves at once,
+ * those behind it together with the next progress or before sleeping. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -110,7 +111,11 @@ void tcp_out_push(struct tcp_peer *known, struct tcp_out *out)
 {
     bool first = weft_list_empty(&known->out);
     weft_list_append(&known->out, &out->link);
-    if (first) tcp_flush(known);
+    bool long_one = out->payload_bytes >= TCP_LONG_BYTES;
+    if (!first && !long_one) return;
+    if (known->wrote_at == known->endpoint->polls && !long_one && tcp_direct(known->endpoint)) return;
+    known->wrote_at = known->endpoint->polls;
+    tcp_flush(known);
 }
 
 void tcp_word(struct tcp_peer *known, enum tcp_kind kind)

@@ -145,7 +145,7 @@ int tcp_progress(struct weft_transport *transport, int budget)
     int count = weft_list_empty(&endpoint->self_arrivals) ? 0 : tcp_self_progress(endpoint, budget);
     if (tcp_direct(endpoint)) count += read_all(endpoint);
     else count += read_ready(endpoint, budget);
-    if (endpoint->slept || transport->closed || ++endpoint->polls % TCP_CLOCK_EVERY == 0)
+    if (++endpoint->polls % TCP_CLOCK_EVERY == 0 || endpoint->slept || transport->closed)
         count += look_aside(endpoint, weft_now_ns(transport->env));
     return count;
 }
@@ -156,9 +156,13 @@ enum weft_status tcp_arm(struct weft_transport *transport)
 {
     struct tcp_endpoint *endpoint = transport->backend;
     if (!weft_list_empty(&endpoint->self_arrivals)) return WEFT_ERR_AGAIN;
-    if (tcp_direct(endpoint)) listen_to_all(endpoint);
-    endpoint->slept = true;
     struct weft_list *node, *spare;
+    if (tcp_direct(endpoint)) {
+        weft_list_foreach(node, spare, &endpoint->open) tcp_flush(weft_container_of(node, struct tcp_peer, open));
+        if (!weft_list_empty(&transport->done)) return WEFT_ERR_AGAIN;
+        listen_to_all(endpoint);
+    }
+    endpoint->slept = true;
     weft_list_foreach(node, spare, &endpoint->open) {
         if (!weft_container_of(node, struct tcp_peer, open)->sent_lately) continue;
         core_wake_at(transport, weft_now_ns(transport->env) + tick_ns(endpoint));
