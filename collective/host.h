@@ -183,6 +183,7 @@ struct host {
     struct host_call brief;      /* and how it is announced; no kind: none yet */
     struct weft_record record;   /* and recorded */
     struct host_way ways[HOST_WAY_KINDS][2][HOST_WAY_SIZES]; /* at rank 0; by kind, in place or not, and size */
+    bool waited;                 /* the brief call under way, for another rank */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */
 };

@@ -12,6 +12,9 @@
  * is unusual (a rank that is late, dead, or calls otherwise; an abort, a deadline) is the ordinary operation's, which begins where
  * this one stops. Nothing can fail once the line is written: a record for the operation and the group's timer are there before.
  *
+ * Where ranks outnumber cores, one that shares this core is given it before anybody elsewhere is looked for: so a core changes hands once
+ * an operation for each rank that shares it, less one, which is the least.
+ *
  * What is only book-keeping is done while the lines travel between the cores, and before the fence that waits for this rank's own. The
  * caller sees to it that the loop is stepped now and then: news of the group must not wait for ever. */
 #include "collective/host.h"
@@ -20,7 +23,8 @@ enum {
     PATIENCE_NS = 5000,          /* as a loop spins before its first yield */
     PATIENCE_CROWDED_NS = 50000, /* some need this core to come at all: looks are yields then */
     LOOKS_PER_CLOCK = 16,
-    LOOKS_ELSEWHERE = 64, /* at one that runs on another core, before this core is lent all the same */
+    LOOKS_ELSEWHERE = 256, /* at one that runs on another core, before this core is lent all the same */
+    FEW_RANKS = 8,
 };
 
 /* Nothing else is under way in the group, and nothing has happened to it. */
@@ -87,6 +91,8 @@ static bool alike(const struct host_post *post, const struct host_call *call, ui
 
 static bool comes(struct host *host, uint32_t rank, uint64_t number, uint64_t until_ns)
 {
+    if (host_has_come(host, rank, number)) return true;
+    host->waited = true;
     for (uint32_t looks = 1; !host_has_come(host, rank, number); looks++) {
         bool shares = host_needs_this_core(host, rank), yields = shares || (host->crowded && looks % LOOKS_ELSEWHERE == 0);
         if (shares) host_apart(host);
@@ -100,6 +106,14 @@ static bool comes_alike(struct host *host, uint32_t rank, uint64_t number, uint6
 {
     return comes(host, rank, number, until_ns) && alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence) &&
            host_contribution(host, rank, number, host_said_bytes(host->group, &host->asked, rank));
+}
+
+/* First those that need this core: a rank elsewhere may wait for just them, and would be looked at in vain. */
+static bool neighbours_come(struct host *host, uint64_t number, uint64_t until_ns)
+{
+    for (uint32_t rank = 0; rank < host->group->ranks; rank++)
+        if (rank != host->group->rank && host_needs_this_core(host, rank) && !comes(host, rank, number, until_ns)) return false;
+    return true;
 }
 
 static bool from_root(const struct host *host) { return host->brief.kind == WEFT_COLL_BROADCAST || host->brief.kind == WEFT_COLL_SCATTER; }
@@ -120,6 +134,7 @@ static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint
         host_root_came(host, number);
         return true;
     }
+    if (host->crowded && !neighbours_come(host, number, until_ns)) return false;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
         if (rank != group->rank && !comes_alike(host, rank, number, sequence, until_ns)) return false;
     host_all_came(host, number);
@@ -142,6 +157,12 @@ static void becomes_ordinary(struct weft_group *group, const struct weft_coll_ar
     coll_launch(*coll_out, true);
 }
 
+/* A few lines, and all were there: over within the time of a look at the clock. */
+static bool was_instant(const struct host *host, const struct weft_coll_args *args)
+{
+    return !host->waited && host->group->ranks <= FEW_RANKS && !host_needs_room(host->brief.count * weft_dtype_bytes(args->dtype));
+}
+
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out)
 {
@@ -160,6 +181,7 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     uint64_t record_number = record(host, sequence, now_ns);
 
     host_announced(host);
+    host->waited = false;
     if (!goes_ahead && !all_come(host, number, sequence, now_ns)) {
         struct weft_coll_args late = *args;
         late.posted_ns = now_ns;
@@ -169,7 +191,7 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     host_work_short(host, args, number);
     if (!goes_ahead) host_over(host, number);
     host->moved_bytes += host_moved_short(group, args);
-    uint64_t ended_ns = group->events || group->recorder ? weft_now_ns(group->env) : 0;
+    uint64_t ended_ns = was_instant(host, args) ? now_ns : weft_now_ns(group->env);
     coll_event(group, args->kind, WEFT_EVENT_END, sequence, event_bytes, WEFT_OK, ended_ns);
     weft_recorder_end(group->recorder, record_number, ended_ns);
     return WEFT_OK;

@@ -10,7 +10,7 @@
 #include "collective/collective.h"
 
 _Static_assert(sizeof(struct weft_record) % 8 == 0, "whole words");
-#define RECORD_WORDS ((sizeof(struct weft_record) + 7) / 8)
+#define RECORD_WORDS (sizeof(struct weft_record) / 8)
 
 struct slot {
     _Atomic uint64_t version;
@@ -125,13 +125,15 @@ static struct slot *own_slot(struct weft_recorder *recorder, uint64_t number)
 
 static void write_slot(struct slot *slot, uint64_t number, const struct weft_record *record)
 {
-    uint64_t words[RECORD_WORDS] = {0};
-    memcpy(words, record, sizeof *record);
     uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
     atomic_store_explicit(&slot->version, version + 1, memory_order_relaxed);
     /* Release on each word: who sees a new word sees the odd version, too (event_ring.c does the same). */
     atomic_store_explicit(&slot->number, number, memory_order_release);
-    for (size_t i = 0; i < RECORD_WORDS; i++) atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
+    for (size_t i = 0; i < RECORD_WORDS; i++) {
+        uint64_t word; /* by itself: of a vector, a part of which was stored just now, the processor waits for all stores before it */
+        memcpy(&word, (const char *)record + i * sizeof word, sizeof word);
+        atomic_store_explicit(&slot->words[i], word, memory_order_release);
+    }
     atomic_store_explicit(&slot->version, version + 2, memory_order_release);
 }
 

@@ -21,7 +21,7 @@
 struct weft_record {
     uint64_t sequence, count;     /* number in its group; elements, as the header of its messages says */
     uint64_t steps;               /* of its plan, that are over */
-    uint64_t posted_ns, started_ns, ended_ns; /* the env's clock; 0: not yet */
+    uint64_t posted_ns, started_ns, ended_ns; /* the env's clock; 0: not yet; all the same: a short one that waited for nobody */
     const char *phase;            /* static text: "posted", "greeting", "reducing", ...; the last one for ever */
     uint32_t group, epoch, rank, ranks, root;
     uint32_t members;             /* the same number on the members of one group: groups without a common rank may share an id */

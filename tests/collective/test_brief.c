@@ -371,6 +371,15 @@ static void ahead(void **state)
     }
 }
 
+/* It waited for nobody, and so the clock was read once. */
+static void check_last_record(uint32_t rank)
+{
+    struct weft_record record;
+    assert_true(weft_recorder_read(recorders[rank], weft_recorder_count(recorders[rank]) - 1, &record));
+    assert_string_equal(record.phase, "done");
+    assert_true(record.posted_ns > 0 && record.started_ns == record.posted_ns && record.ended_ns == record.posted_ns);
+}
+
 /* By some operations only. */
 static void ahead_no_further(void **state)
 {
@@ -382,6 +391,7 @@ static void ahead_no_further(void **state)
             uint32_t count_ahead = all_lead(kind, count, MANY);
             assert_in_range(count_ahead, 1, count == 1 ? MANY - 1 : 2);
             all_follow(kind, count, count_ahead);
+            for (uint32_t r = 0; r < 2 && count == 1; r++) check_last_record(r);
         }
         close_group();
     }
