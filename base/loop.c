@@ -49,6 +49,7 @@ struct weft_loop {
     bool stepping;
     bool crowded;
     bool timers_fresh;               /* one was started since they were looked at: it may be due */
+    bool timers_due;                 /* one was started that is due: no look at the clock is needed to see that */
     uint32_t steps;                  /* of drivers, without a look at the clock */
     uint64_t looked_ns;              /* the clock, as last looked at */
 
@@ -197,13 +198,24 @@ void weft_timer_init(struct weft_timer *timer, void (*fn)(struct weft_timer *))
     *timer = (struct weft_timer){.fn = fn, .heap_index = SIZE_MAX};
 }
 
-enum weft_status weft_timer_start(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns)
+enum weft_status weft_timer_start_later(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns)
 {
     assert_holder(loop);
     weft_timer_stop(loop, timer);
     timer->deadline_ns = deadline_ns;
-    loop->timers_fresh = true;
     return timer_heap_insert(&loop->timers, loop->env, timer);
+}
+
+enum weft_status weft_timer_start(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns)
+{
+    loop->timers_fresh = true;
+    return weft_timer_start_later(loop, timer, deadline_ns);
+}
+
+enum weft_status weft_timer_start_now(struct weft_loop *loop, struct weft_timer *timer)
+{
+    loop->timers_due = true;
+    return weft_timer_start_later(loop, timer, loop->looked_ns); /* behind those that were due at that look */
 }
 
 void weft_timer_stop(struct weft_loop *loop, struct weft_timer *timer)
@@ -223,13 +235,17 @@ uint64_t weft_loop_next_timer_ns(struct weft_loop *loop)
     return loop->timers.count > 0 ? loop->timers.entries[0].deadline_ns : WEFT_NEVER;
 }
 
-/* A timer that restarts itself for now must not keep the round from ending: as many calls as timers
- * were running when it began. */
-static int run_timers(struct weft_loop *loop)
+/* look: by the clock; else only those that are known to be due. A timer that restarts itself for now must not keep the round from
+ * ending: as many calls as timers were running when it began. */
+static int run_timers(struct weft_loop *loop, bool look)
 {
-    loop->timers_fresh = false;
-    if (loop->timers.count == 0) return 0;
-    uint64_t now_ns = loop->looked_ns = weft_now_ns(loop->env);
+    look = look || loop->timers_fresh;
+    loop->timers_due = false;
+    if (look) {
+        loop->timers_fresh = false;
+        loop->looked_ns = weft_now_ns(loop->env);
+    }
+    const uint64_t now_ns = loop->looked_ns;
     size_t budget = loop->timers.count;
     int work = 0;
     while (budget-- > 0 && loop->timers.count > 0 && loop->timers.entries[0].deadline_ns <= now_ns) {
@@ -353,7 +369,7 @@ static int step(struct weft_loop *loop, bool look)
     WEFT_ASSERT(!loop->stepping);
     loop->stepping = loop->borrower.stepped = true;
     int work = run_pollables(loop);
-    if (look || loop->timers_fresh) work += run_timers(loop);
+    if (look || loop->timers_fresh || loop->timers_due) work += run_timers(loop, look);
     work += mailbox_run(&loop->mail);
     loop->stepping = false;
     return work;
@@ -368,7 +384,7 @@ static int step_quick(struct weft_loop *loop)
     loop->stepping = true;
     int work = mailbox_run(&loop->mail);
     if (work == 0) work = run_quick_pollables(loop);
-    else if (loop->timers_fresh) work += run_timers(loop);
+    else if (loop->timers_fresh || loop->timers_due) work += run_timers(loop, false);
     loop->stepping = false;
     return work;
 }
@@ -477,7 +493,7 @@ static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *loo
     int work = *look || loop->steps % 4 == 0 ? -1 : step_quick(loop);
     bool whole = work < 0;
     if (whole) work = step(loop, *look);
-    *now_ns_out = !*look ? 0 : work > 0 || loop->timers.count == 0 ? weft_now_ns(loop->env) : loop->looked_ns;
+    *now_ns_out = *look ? loop->looked_ns : 0;
     if (*look) loop->steps = 0;
     *look = whole && work > 0;
     return work;

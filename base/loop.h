@@ -75,6 +75,10 @@ struct weft_env *weft_loop_env(struct weft_loop *loop);
 void weft_timer_init(struct weft_timer *timer, void (*fn)(struct weft_timer *));
 /* (Re)start: runs once when the clock reaches deadline_ns. WEFT_ERR_NO_MEMORY leaves it stopped. */
 enum weft_status weft_timer_start(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns);
+/* The same for now: it is due, which takes no look at the clock, neither here nor to find it so. */
+enum weft_status weft_timer_start_now(struct weft_loop *loop, struct weft_timer *timer);
+/* The same for a time that is known to be a while away, a millisecond or more: it is left to the looks at the clock that there are anyway. */
+enum weft_status weft_timer_start_later(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns);
 void weft_timer_stop(struct weft_loop *loop, struct weft_timer *timer); /* fine when not running */
 bool weft_timer_running(const struct weft_timer *timer);
 

@@ -15,12 +15,13 @@
  * before anything else. Then it is an ordinary operation.
  *
  * The patience is for nothing where the caller goes on computing instead of waiting. So after a call that was late the next ones go
- * to the engine at once, unless somebody has waited for it right away. */
+ * to the engine at once, unless somebody has waited for it right away. So do, all but one in CALLS_APART, those of a group whose ranks have no
+ * memory in common. */
 #include "client/call.h"
 #include "client/comm.h"
 #include "client/session.h"
 
-enum { CALLS_OF_REST = 16, CALLS_PER_STEP = 256, CALLS_PER_LETTER = 8 };
+enum { CALLS_OF_REST = 16, CALLS_PER_STEP = 256, CALLS_PER_LETTER = 8, CALLS_APART = 256 };
 #define AT_ONCE_NS WEFT_MS(1) / 5 /* from the call to the wait of one who computes nothing between */
 
 static bool may_be_brief(const struct client_request *request)
@@ -127,6 +128,19 @@ static enum weft_status try_pair(struct client_request *request, struct weft_gro
     return status;
 }
 
+/* Calls of its group that need not try. */
+static _Atomic uint32_t *apart_of(const struct client_request *request)
+{
+    return request->op.comm ? &request->op.comm->brief_apart : &request->session->brief.apart;
+}
+
+static bool takes_one_off(_Atomic uint32_t *calls)
+{
+    uint32_t left = atomic_load_explicit(calls, memory_order_relaxed);
+    if (left > 0) atomic_store_explicit(calls, left - 1, memory_order_relaxed);
+    return left > 0;
+}
+
 /* Holding the loop. */
 static enum weft_status try(struct client_request *request)
 {
@@ -134,6 +148,10 @@ static enum weft_status try(struct client_request *request)
     struct client_engine *engine = &session->engine;
     struct weft_group *group = client_call_group(request);
     if (engine->failed || !group || !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
+    if (!weft_group_shares_memory(group)) {
+        atomic_store_explicit(apart_of(request), CALLS_APART - 1, memory_order_relaxed);
+        return WEFT_ERR_AGAIN;
+    }
     struct weft_coll_args args;
     client_call_args(request, &args);
     if (is_pair(request)) return try_pair(request, group, &args);
@@ -162,11 +180,7 @@ bool client_call_brief(struct client_request *request)
 {
     struct weft_session *session = request->session;
     if (!may_be_brief(request)) return false;
-    uint32_t rest = atomic_load_explicit(&session->brief.rest, memory_order_relaxed);
-    if (rest > 0) {
-        atomic_store_explicit(&session->brief.rest, rest - 1, memory_order_relaxed);
-        return false;
-    }
+    if (takes_one_off(apart_of(request)) || takes_one_off(&session->brief.rest)) return false;
     request->op.session = session; /* by which its queue is found */
     if (!weft_loop_borrow(session->engine.loop)) return false;
     bool held_one = pocket_of(session) != NULL;

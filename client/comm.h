@@ -18,6 +18,7 @@ struct weft_comm {
     uint32_t *members;             /* (ranks,) their ranks in the job; owned */
     char name[64];                 /* for sentences: "colour 3 of split 2", "axis dp" */
     _Atomic uint32_t open;         /* requests on it that have not ended */
+    _Atomic uint32_t brief_apart;  /* brief.c: so many calls go to the engine at once, as its ranks share no memory */
     /* the engine's */
     struct weft_list engine_link;  /* engine->comms */
     struct weft_list queue;        /* struct client_group_op.link: called, not posted */

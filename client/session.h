@@ -130,6 +130,7 @@ struct weft_session {
         _Atomic(struct client_request *) pocket; /* called, and its start is not posted; written by the loop's holder */
         struct weft_pollable pollable;
         uint32_t early;                   /* the loop's holder's: open requests that were in the pocket; they have no callback */
+        _Atomic uint32_t apart;           /* so many of the group of all, whose ranks share no memory */
     } brief;
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;

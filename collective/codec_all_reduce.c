@@ -198,7 +198,7 @@ static void launch(struct codec_op *op)
 {
     struct weft_coll *coll = op->colls[op->round];
     op->colls[op->round] = NULL;
-    coll_launch(coll, false);
+    coll_launch(coll, false, weft_now_ns(op->group->env)); /* it was prepared with the first */
 }
 
 /* ---- arithmetic: on either thread, on nothing but the operation's own ---- */

@@ -273,6 +273,8 @@ struct weft_moved {
     uint64_t out_bytes, in_bytes;
 };
 void weft_group_add_moved(const struct weft_group *group, struct weft_moved *moved);
+/* May its operations meet in memory that all its ranks map, now or once they have agreed on it? */
+bool weft_group_shares_memory(const struct weft_group *group);
 /* Has the group ended because a rank that an operation needs had left it in good order? Nobody will report that one as lost. */
 bool weft_group_leaver_missed(const struct weft_group *group);
 /* Does AUTO take the one-host plan for this kind now (the ranks have agreed on it)? */

@@ -53,7 +53,7 @@ static void refuse(struct weft_group *group, bool on)
 bool group_kick(struct weft_group *group)
 {
     if (group->kicked || group->closing) return true;
-    group->kicked = weft_timer_start(group->loop, &group->timer, weft_now_ns(group->env)) >= 0;
+    group->kicked = weft_timer_start_now(group->loop, &group->timer) >= 0;
     return group->kicked;
 }
 
@@ -95,7 +95,7 @@ static void pump(struct weft_group *group, uint64_t now_ns)
         weft_list_remove(&coll->ready_link);
         coll_record_start(coll, now_ns);
         coll_advance(coll, &budget);
-        if (coll_is_over(coll)) coll_finish(coll); /* runs done: may post, fail or free the group */
+        if (coll_is_over(coll)) coll_finish(coll, now_ns); /* runs done: may post, fail or free the group */
         else if (budget == 0 || group->retry) group_ready(coll);
     }
     group->pumping = false;
@@ -164,6 +164,7 @@ static void timer_fired(struct weft_timer *timer)
         group->kicked = false;
     } else if (!group->closing && !group->kicked) {
         if (!weft_list_empty(&group->ready)) group_kick(group);
+        else if (next_ns != WEFT_NEVER && next_ns >= now_ns + WEFT_MS(1)) weft_timer_start_later(group->loop, &group->timer, next_ns);
         else if (next_ns != WEFT_NEVER) weft_timer_start(group->loop, &group->timer, next_ns);
     }
     group_released(group);

@@ -154,7 +154,7 @@ static void becomes_ordinary(struct weft_group *group, const struct weft_coll_ar
     (*coll_out)->host.announced = true;
     (*coll_out)->record_number = record_number;
     group_watch(group, (*coll_out)->posted_ns, (*coll_out)->deadline_ns); /* the timer runs already */
-    coll_launch(*coll_out, true);
+    coll_launch(*coll_out, true, (*coll_out)->posted_ns);
 }
 
 /* A few lines, and all were there: over within the time of a look at the clock. */

@@ -316,7 +316,7 @@ static void finish(struct weft_coll *coll)
     struct weft_group *group = coll->group;
     coll->plan_ended = true;
     group->outstanding++; /* keeps the group while the callback runs */
-    coll_finish(coll);
+    coll_finish(coll, 0);
     group_released(group);
 }
 

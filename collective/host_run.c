@@ -474,6 +474,8 @@ static uint64_t moved_bytes(const struct weft_coll *coll)
     }
 }
 
+bool weft_group_shares_memory(const struct weft_group *group) { return group->host && group->host->state != HOST_OFF; }
+
 void weft_group_add_moved(const struct weft_group *group, struct weft_moved *moved)
 {
     const struct host *host = group->host;
@@ -497,7 +499,7 @@ static void finish(struct weft_coll *coll)
     if (coll->host.way) note_way(coll);
     group->host->moved_bytes += moved_bytes(coll);
     group->outstanding++; /* keeps the group while the callback runs */
-    coll_finish(coll);
+    coll_finish(coll, 0);
     group_released(group);
 }
 

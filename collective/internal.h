@@ -379,10 +379,11 @@ enum weft_status coll_check(const struct weft_group *group, const struct weft_co
 enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error);
 enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, uint32_t tune_key, weft_coll_done_fn done,
                               void *context, struct weft_coll **coll_out, struct weft_error *error);
-void coll_launch(struct weft_coll *coll, bool on_host); /* on_host: in memory, if the ranks agree (host.h) */
+void coll_launch(struct weft_coll *coll, bool on_host, uint64_t now_ns); /* on_host: in memory, if the ranks agree (host.h) */
 void coll_unprepare(struct weft_coll *coll);
 void coll_unhold(struct weft_coll *coll); /* the table in force says the plan; it starts */
-void coll_finish(struct weft_coll *coll); /* done, and the record back to the group */
+/* done, and the record back to the group. pumped_ns: the clock as this round of the pump began; 0: there is none. */
+void coll_finish(struct weft_coll *coll, uint64_t pumped_ns);
 void coll_records_free(struct weft_group *group);
 /* Those of `with` (NULL: nobody's) where its operations have a window of the same size, else new ones. NULL: no memory. */
 struct records *coll_records_share(struct weft_env *env, const struct weft_group *with, uint32_t window);

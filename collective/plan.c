@@ -332,8 +332,8 @@ uint64_t plan_shares_chunk(uint64_t longest_slice, uint64_t chunk_bytes)
 struct plan_block plan_block_of(uint32_t ranks, uint32_t rank)
 {
     struct plan_block block = {0};
-    for (uint32_t bit = 1u << 31; bit > 0; bit >>= 1) {
-        if (!(ranks & bit)) continue;
+    for (uint32_t left = ranks, bit; left > 0; left -= bit) {
+        bit = 1u << (31 - (uint32_t)__builtin_clz(left));
         if (block.size > 0 && rank < block.first + block.size) {
             block.next_size = bit;
             break;
@@ -342,7 +342,7 @@ struct plan_block plan_block_of(uint32_t ranks, uint32_t rank)
         block.prev_size = block.size;
         block.size = bit;
     }
-    while (1u << block.log2 < block.size) block.log2++;
+    if (block.size > 0) block.log2 = (uint32_t)__builtin_ctz(block.size);
     return block;
 }
 

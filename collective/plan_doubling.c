@@ -118,8 +118,8 @@ static void tail_step(const struct weft_plan_args *args, const struct layout *la
 bool plan_doubling_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     struct layout layout = layout_of(args);
-    uint64_t chunk = index / layout.steps;
-    uint32_t at = (uint32_t)(index % layout.steps), place = at;
+    uint64_t chunk = index < layout.steps ? 0 : index / layout.steps;
+    uint32_t at = (uint32_t)(index - chunk * layout.steps), place = at;
     if (chunk >= plan_whole_chunks(args)) return false;
     struct plan_part part = plan_whole_part(args, chunk);
     action->offset_in = action->offset = part.first;

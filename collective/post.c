@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define FOLD_CHUNK_BYTES_MIN 4096u
+#define SHORT_BYTES 4096u /* what is done with so much takes less than to look at the clock tells */
 
 /* ---- arguments ---- */
 static bool is_pairwise(enum weft_coll_kind kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
@@ -492,12 +493,11 @@ void coll_unprepare(struct weft_coll *coll)
     weft_list_append(&coll->group->records->idle, &coll->link);
 }
 
-void coll_launch(struct weft_coll *coll, bool on_host)
+void coll_launch(struct weft_coll *coll, bool on_host, uint64_t now_ns)
 {
     struct weft_group *group = coll->group;
     const struct weft_coll_args *args = &coll->args;
     bool in_pair = coll->pairwise && host_pairs_meet(group);
-    uint64_t now_ns = on_host || in_pair ? coll->posted_ns : weft_now_ns(group->env); /* in memory it starts as soon as it is prepared */
     if (group->active_count == 0) group->seen_ns = now_ns;
     if (coll_of_pieces(args->kind)) {
         bool exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
@@ -559,19 +559,28 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
         coll_unprepare(coll);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: what this host's ranks see of it, or a timer", weft_coll_kind_name(call.kind));
     }
-    coll_launch(coll, on_host);
+    coll_launch(coll, on_host, coll->posted_ns); /* the clock was read for it a moment ago */
     tune_went_on(group);
     if (coll_out) *coll_out = coll;
     return WEFT_IN_PROGRESS;
 }
 
-void coll_finish(struct weft_coll *coll)
+/* When it ended, as records and tuning have it. */
+static uint64_t ended_ns(const struct weft_coll *coll, uint64_t pumped_ns)
+{
+    const struct weft_group *group = coll->group;
+    if (!group->events && !group->recorder && !group->tune) return 0;
+    if (pumped_ns == 0 || coll->header.count * coll->elem_bytes > SHORT_BYTES) return weft_now_ns(group->env);
+    return pumped_ns > coll->posted_ns ? pumped_ns : coll->posted_ns;
+}
+
+void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
 {
     struct weft_group *group = coll->group;
     weft_coll_done_fn done = coll->done;
     coll->done = NULL;
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING; /* a cancel from inside done changes nothing */
-    uint64_t now_ns = group->events || group->recorder || group->tune ? weft_now_ns(group->env) : 0;
+    const uint64_t now_ns = ended_ns(coll, pumped_ns);
     if (group->tune && coll->status == WEFT_OK && coll->host.phase == HOST_AWAY && group->fail_status == WEFT_OK) tune_ended(coll, now_ns);
     coll_event(group, coll->args.kind, WEFT_EVENT_END, coll->sequence, coll->header.count * coll->elem_bytes, coll->status, now_ns);
     coll_record_end(coll, now_ns);

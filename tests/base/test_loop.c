@@ -53,6 +53,84 @@ static struct weft_loop *new_virtual_loop(struct manual_env *manual)
     return loop;
 }
 
+/* --- timers for now: due, and nobody reads the clock to see that --- */
+
+struct counting_env {
+    struct weft_env env;
+    int reads;
+};
+
+static uint64_t counted_now(struct weft_env *env)
+{
+    ((struct counting_env *)env)->reads++;
+    return weft_now_ns(weft_env_system());
+}
+
+struct chain_of_timers {
+    struct weft_loop *loop;
+    struct counting_env clock;
+    struct weft_mail mail;
+    struct weft_timer now, later;
+    int reads; /* of the clock, from the letter to the timer */
+    bool over;
+};
+
+static void now_ran(struct weft_timer *timer)
+{
+    struct chain_of_timers *chain = weft_container_of(timer, struct chain_of_timers, now);
+    chain->reads = chain->clock.reads - chain->reads;
+    assert_int_equal(weft_timer_start_later(chain->loop, &chain->later, soon(WEFT_MS(20))), WEFT_OK);
+}
+
+static void later_ran(struct weft_timer *timer)
+{
+    weft_container_of(timer, struct chain_of_timers, later)->over = true;
+}
+
+static void letter_starts_timer(struct weft_mail *mail)
+{
+    struct chain_of_timers *chain = weft_container_of(mail, struct chain_of_timers, mail);
+    chain->reads = chain->clock.reads;
+    assert_int_equal(weft_timer_start_now(chain->loop, &chain->now), WEFT_OK);
+}
+
+static void a_timer_for_now_needs_no_clock(void **state)
+{
+    struct chain_of_timers chain = {.mail.fn = letter_starts_timer};
+    chain.clock.env = *weft_env_system();
+    chain.clock.env.now_ns = counted_now;
+    assert_int_equal(weft_loop_create(&chain.clock.env, NULL, &chain.loop), WEFT_OK);
+    weft_timer_init(&chain.now, now_ran);
+    weft_timer_init(&chain.later, later_ran);
+    weft_loop_post(chain.loop, &chain.mail);
+    assert_int_equal(weft_loop_wait(chain.loop, &chain.over, WEFT_NEVER), WEFT_OK); /* the later one is found by the looks in between */
+    assert_int_equal(chain.reads, 0);
+    weft_loop_free(chain.loop);
+}
+
+static bool early_ran;
+static void early_is_first(struct weft_timer *timer) { early_ran = true; }
+static void now_is_second(struct weft_timer *timer) { assert_true(early_ran); }
+
+/* One that is due already goes before one that is started for now, however often that is. */
+static void a_timer_for_now_waits_for_those_before(void **state)
+{
+    struct manual_env manual;
+    struct weft_loop *loop = new_virtual_loop(&manual);
+    static struct weft_timer early, now;
+    manual.now_ns = 10;
+    weft_loop_step(loop);
+    weft_timer_init(&now, now_is_second);
+    weft_timer_init(&early, early_is_first);
+    early_ran = false;
+    assert_int_equal(weft_timer_start_now(loop, &now), WEFT_OK);
+    assert_int_equal(weft_timer_start(loop, &early, 5), WEFT_OK);
+    manual.now_ns = 20;
+    assert_int_equal(weft_loop_step(loop), 2);
+    assert_true(early_ran);
+    weft_loop_free(loop);
+}
+
 #define TIMERS 500
 static struct { struct weft_timer timer; int calls; } timers[TIMERS];
 static int fired[TIMERS * 4], fired_count;
@@ -759,6 +837,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timers_run_in_order),
+        cmocka_unit_test(a_timer_for_now_needs_no_clock),
+        cmocka_unit_test(a_timer_for_now_waits_for_those_before),
         cmocka_unit_test(timers_change_inside_callbacks),
         cmocka_unit_test(letters_arrive_once_and_in_order),
         cmocka_unit_test(no_wake_up_is_lost),
