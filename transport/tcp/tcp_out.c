@@ -140,6 +140,16 @@ static void drop(struct tcp_peer *known, struct tcp_out *out, enum weft_status s
     }
 }
 
+/* A grant that is partly in the socket: its record goes with the receive, perhaps before the rest of the frame has left. */
+static void outlive_its_receive(struct tcp_peer *known, struct tcp_out *grant)
+{
+    struct tcp_out *word = &known->words[0]; /* nothing is to be said with it any more */
+    *word = (struct tcp_out){.kind = TCP_OUT_WORD, .frame = known->word_frames[0], .frame_bytes = grant->frame_bytes, .sent = grant->sent};
+    memcpy(word->frame, grant->frame, TCP_FRAME_BYTES);
+    weft_list_insert_before(&grant->link, &word->link);
+    weft_list_remove(&grant->link);
+}
+
 void tcp_out_drop(struct tcp_peer *known, enum weft_status status, bool but_begun)
 {
     struct weft_list *node, *spare;
@@ -147,6 +157,10 @@ void tcp_out_drop(struct tcp_peer *known, enum weft_status status, bool but_begu
         struct tcp_out *out = weft_container_of(node, struct tcp_out, link);
         if (but_begun && out->sent > 0) continue;
         drop(known, out, status);
+    }
+    if (!weft_list_empty(&known->out)) {
+        struct tcp_out *begun = weft_list_first(&known->out, struct tcp_out, link);
+        if (begun->kind == TCP_OUT_GRANT) outlive_its_receive(known, begun);
     }
     while (!weft_list_empty(&known->announced)) drop(known, weft_list_first(&known->announced, struct tcp_out, link), status);
 }
