@@ -77,6 +77,8 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     WEFT_TRY(client_tensor_between_steps(tensor, weights, "tensor_share"));
     if (tensor->mode != WEFT_MODE_ALL_REDUCE)
         return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor_share of tensor '%s': in server mode the shards have what all share", tensor->name);
+    if (tensor->memory == WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor_share of tensor '%s': its weights must lie in host memory", tensor->name);
     if (root >= session->ranks)
         return client_error(session, WEFT_ERR_INVALID, "tensor_share of tensor '%s': root is %u, the ranks are 0 to %u", tensor->name, root, session->ranks - 1);
     char what[300];

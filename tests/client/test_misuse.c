@@ -141,6 +141,9 @@ static void elastic_updates(struct crowd *crowd, struct weft_session *session, u
     for (int i = 0; i < 1000; i++) weights[rank][i] = (float)(rank + 1);
     CROWD_REFUSED(crowd, session, weft_tensor_share(tensor, NULL, 0), WEFT_ERR_INVALID, "tensor_share of tensor 'u': the buffer is NULL");
     CROWD_REFUSED(crowd, session, weft_tensor_share(tensor, weights[rank], 2), WEFT_ERR_INVALID, "root is 2, the ranks are 0 to 1");
+    CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, NULL));
+    CROWD_REFUSED(crowd, session, weft_tensor_share(tensor, weights[rank], 1), WEFT_ERR_UNSUPPORTED, "tensor_share of tensor 'u': its weights must lie in host memory");
+    CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_HOST, NULL));
     CROWD_OK(crowd, session, weft_tensor_share(tensor, weights[rank], 1));
     CROWD_CHECK(crowd, session, weights[rank][0] == 2 && weights[rank][999] == 2);
     CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
