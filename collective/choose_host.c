@@ -142,7 +142,7 @@ uint64_t weft_plan_one_host_sample(enum weft_plan_host_sample which, uint32_t ra
     }
 }
 
-static uint32_t whole(double value) { return value < 1 ? 1 : value < 4e9 ? (uint32_t)(value + 0.5) : 4000000000u; }
+static uint32_t whole(double value) { return value < 1 ? 1 : value < 1e9 - 1 ? (uint32_t)(value + 0.5) : 999999999u; } /* a table has nine digits */
 
 void weft_plan_one_host_fit(uint32_t ranks, uint32_t processors, const double times_ns[WEFT_PLAN_HOST_SAMPLES], struct weft_link_memory *memory)
 {

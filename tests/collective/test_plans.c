@@ -696,6 +696,8 @@ static void one_host_is_calibrated(void **state)
     struct weft_link_memory nonsense = {0}; /* times that no machine has still give figures that a table can hold */
     weft_plan_one_host_fit(2, 2, (const double[]){900, 100, 50, 20, 10}, &nonsense);
     assert_true(nonsense.words_ns >= 1 && nonsense.slices_ns >= 1 && nonsense.said_ps >= nonsense.cached_ps && nonsense.cached_ps >= 1 && nonsense.passed_ps >= nonsense.cached_ps);
+    weft_plan_one_host_fit(2, 2, (const double[]){3e9, 5e12, 6e12, 7e13, 8e16}, &nonsense);
+    assert_true(nonsense.words_ns <= 999999999 && nonsense.slices_ns <= 999999999 && nonsense.said_ps <= 999999999 && nonsense.cached_ps <= 999999999 && nonsense.passed_ps <= 999999999);
 }
 
 /* The terms are printed; a table without them is told from one that has them. */
