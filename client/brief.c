@@ -118,7 +118,8 @@ static enum weft_status try_pair(struct client_request *request, struct weft_gro
     struct weft_session *session = request->session;
     bool receives = request->kind == WEFT_COLL_RECV;
     args->posted_ns = request->started_ns = weft_now_ns(session->env);
-    if (receives) (void)client_brief_deliver(session); /* one of the same pair comes first */
+    /* One of the same pair comes first, also where it has to wait for a place in the group. */
+    if (receives && client_brief_deliver(session) && !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
     enum weft_status status = receives ? weft_coll_recv_now(group, args, false) : weft_coll_brief(group, args, client_engine_group_op_done, &request->op, &request->op.coll);
     if (status == WEFT_ERR_AGAIN) return status;
     atomic_store_explicit(&session->plan_taken, WEFT_PLAN_DIRECT, memory_order_relaxed);

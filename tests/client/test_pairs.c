@@ -97,6 +97,50 @@ static void test_persistent(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* Rank 0 has as many recvs of rank 1 open as a group takes at a time. One of rank 2 waits for a place then, and the next one of that rank, whose
+ * message may be there already, waits behind it. */
+enum { PLACES = 1024, FULL_ROUNDS = 600 };
+static struct full {
+    _Atomic uint32_t round; /* begun by rank 0 */
+    struct weft_request open[PLACES];
+    int32_t words[PLACES];
+} full;
+
+static void full_of_others(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request requests[2];
+    memset(requests, 0, sizeof requests);
+    for (uint32_t i = 0; i < PLACES && rank == 0; i++) CROWD_OK(crowd, session, weft_recv(session, &full.words[i], 1, WEFT_I32, 1, &full.open[i]));
+    for (uint32_t round = 1; round <= FULL_ROUNDS; round++) {
+        int32_t pair[2] = {(int32_t)(2 * round), (int32_t)(2 * round + 1)};
+        pthread_barrier_wait(&crowd->meet);
+        if (rank == 0) atomic_store(&full.round, round);
+        while (atomic_load(&full.round) < round) {}
+        for (int i = 0; i < 2 && rank == 0; i++) CROWD_OK(crowd, session, weft_recv(session, &pair[i], 1, WEFT_I32, 2, &requests[i]));
+        for (int i = 0; i < 2 && rank == 2; i++) CROWD_OK(crowd, session, weft_send(session, &pair[i], 1, WEFT_I32, 0, &requests[i]));
+        pthread_barrier_wait(&crowd->meet);
+        for (int i = 0; i < 2 && rank == 1; i++) CROWD_OK(crowd, session, weft_send(session, &pair[i], 1, WEFT_I32, 0, &requests[i]));
+        for (uint32_t i = 0; i < 2 && rank == 0; i++) CROWD_OK(crowd, session, weft_wait(&full.open[(2 * round - 2 + i) % PLACES], 0));
+        for (int i = 0; i < 2; i++) CROWD_OK(crowd, session, weft_wait(&requests[i], 0));
+        CROWD_CHECK(crowd, session, pair[0] == (int32_t)(2 * round) && pair[1] == (int32_t)(2 * round + 1));
+        for (uint32_t k = 2 * round - 2; k < 2 * round && rank == 0; k++)
+            CROWD_OK(crowd, session, weft_recv(session, &full.words[k % PLACES], 1, WEFT_I32, 1, &full.open[k % PLACES]));
+    }
+    for (uint32_t i = 0; i < PLACES && rank == 1; i++) {
+        CROWD_OK(crowd, session, weft_send(session, &(int32_t){0}, 1, WEFT_I32, 0, &requests[0]));
+        CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
+    }
+    for (uint32_t i = 0; i < PLACES && rank == 0; i++) CROWD_OK(crowd, session, weft_wait(&full.open[i], 0));
+    pthread_barrier_wait(&crowd->meet); /* nobody leaves before */
+}
+
+static void test_full_of_others(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 3, full_of_others);
+    assert_int_equal(crowd.failures, 0);
+}
+
 /* Nobody sends. The deadline names who should have, also where the caller only looks. */
 static void own_deadline(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -168,8 +212,8 @@ static void test_left_open(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_order), cmocka_unit_test(test_persistent), cmocka_unit_test(test_own_deadline), cmocka_unit_test(test_aborted),
-        cmocka_unit_test(test_left_open),
+        cmocka_unit_test(test_any_order), cmocka_unit_test(test_persistent), cmocka_unit_test(test_full_of_others), cmocka_unit_test(test_own_deadline),
+        cmocka_unit_test(test_aborted), cmocka_unit_test(test_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
