@@ -173,6 +173,7 @@ struct host {
         uint64_t settled;        /* operations below are over here, and all others called them alike; never more than `next` */
         uint64_t followed;       /* all others have said that they are over with operations below */
         uint64_t awaited;        /* looked for in vain, of host->seen */
+        uint64_t unsaid;         /* the last operation that was cancelled unannounced is below; 0: there was none */
         uint64_t passed;         /* all others have announced this one, or are over with what is below: they have read all below */
     } ahead;
     uint32_t seen;               /* ranks below it have done what the first of the queue waits for */

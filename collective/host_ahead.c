@@ -23,7 +23,7 @@
  * Who sleeps until others have called is woken by their announcement, as always; their words wake nobody, and need not.
  *
  * An operation that was cancelled before it was announced has no line here, and needs none of the others: it is settled with what is before
- * it. Its word is then all that others hear of it, and wakes them. */
+ * it. Its word is then all that others hear of it, and wakes them. They may wait for just that, so nobody goes ahead of it. */
 #include "collective/host.h"
 
 enum {
@@ -151,10 +151,10 @@ static bool looks_behind(const struct host *host, uint64_t number)
 static bool may_announce(struct host *host, bool leads, size_t bytes)
 {
     const uint64_t number = host->next, last = number + leads;
-    if (looks_behind(host, number)) (void)host_settle(host, number);
+    if (looks_behind(host, number) || host->ahead.settled < host->ahead.unsaid) (void)host_settle(host, number);
     if (!room_is_free(host, bytes)) (void)host_followed(host, number);
     if (last >= host->ahead.followed + HOST_LINES || !room_is_free(host, bytes)) follow(host, number);
-    return number - host->ahead.settled < AHEAD_MAX && last < host->ahead.followed + HOST_LINES && room_is_free(host, bytes);
+    return host->ahead.settled >= host->ahead.unsaid && number - host->ahead.settled < AHEAD_MAX && last < host->ahead.followed + HOST_LINES && room_is_free(host, bytes);
 }
 
 bool host_may_announce(struct host *host, bool leads, size_t bytes)

@@ -204,7 +204,8 @@ void host_unlink(struct weft_coll *coll)
 {
     struct host *host = coll->group->host;
     bool was_first = coll->host.phase > HOST_WAITING && first_of(host) == coll;
-    bool was_announced = coll->host.phase > HOST_AHEAD; /* else it has ended early, and with it the group */
+    bool was_announced = coll->host.phase > HOST_AHEAD; /* else it has ended early, alone or with the group */
+    if (!was_announced && !coll->pairwise && host->ahead.unsaid <= coll->host.number) host->ahead.unsaid = coll->host.number + 1;
     coll->host.phase = HOST_AWAY;
     weft_loop_crowded(coll->group->loop, host->crowded);
     weft_list_remove(&coll->host.link);

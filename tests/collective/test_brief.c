@@ -486,6 +486,33 @@ static void ahead_and_cancelled(void **state)
     }
 }
 
+/* Others may wait for its word about the cancelled one: it says that before it goes ahead again. */
+static void ahead_after_a_cancelled_one(void **state)
+{
+    for (uint32_t k = 0; k < ROOTED; k++) {
+        open_group(2, 0);
+        uint32_t leader = leads(rooted[k], 0, 0) ? 0 : 1, other = !leader, order[2] = {leader, other};
+        assert_int_equal(lead_while_it_goes(rooted[k], leader, 2, 1), 1);
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t r = order[i];
+            struct weft_coll_args follows = call_of(rooted[k], other, 0, 2), args = sum_of(r, 3);
+            struct weft_coll *coll;
+            if (r == other) assert_int_equal(start(r, &follows), WEFT_OK);
+            outcomes[r] = (struct outcome){0};
+            assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], &coll, NULL), WEFT_IN_PROGRESS);
+            weft_coll_cancel(coll);
+            while (!outcomes[r].ended) weft_loop_step(hosted.loops[r]);
+            assert_int_equal(outcomes[r].status, WEFT_ERR_CANCELLED);
+        }
+        struct weft_coll_args args = call_of(rooted[k], other, 1, 2);
+        post_ordinary(other, &args);
+        assert_int_equal(lead_while_it_goes(rooted[k], leader, 2, 1), 1);
+        assert_true(run_all(leader)); /* which computes now */
+        assert_int_equal(outcomes[other].status, WEFT_OK);
+        close_group();
+    }
+}
+
 /* It waits for all that it was ahead of, and names who is late: a receiver, or the root. */
 static void ahead_of_a_late_rank(void **state)
 {
@@ -597,6 +624,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed), cmocka_unit_test(early_and_late), cmocka_unit_test(others_are_declined), cmocka_unit_test(mismatch),
         cmocka_unit_test(ahead), cmocka_unit_test(ahead_no_further), cmocka_unit_test(ahead_in_turns), cmocka_unit_test(ahead_and_gone), cmocka_unit_test(ahead_and_cancelled),
+        cmocka_unit_test(ahead_after_a_cancelled_one),
         cmocka_unit_test(ahead_of_a_late_rank), cmocka_unit_test(ahead_of_another_call), cmocka_unit_test(ahead_of_each_other),
         cmocka_unit_test(late_rank), cmocka_unit_test(group_fails),
     };
