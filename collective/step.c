@@ -91,7 +91,7 @@ static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action 
 /* "operation 12"; a send or recv has no number. */
 static const char *title_of(const struct weft_coll *coll, uint64_t sequence, char out[48])
 {
-    if (coll->pairwise) snprintf(out, 48, "a %s", weft_coll_kind_name(coll->args.kind));
+    if (sequence == WEFT_COLL_SEQUENCE_PAIR) snprintf(out, 48, "a %s", weft_coll_kind_name(coll->args.kind));
     else snprintf(out, 48, "operation %llu", (unsigned long long)sequence);
     return out;
 }

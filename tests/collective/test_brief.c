@@ -562,6 +562,24 @@ static void ahead_of_another_call(void **state)
     }
 }
 
+/* Seen while it waits in a recv: it is not the recv that differs. */
+static void ahead_of_another_call_in_a_recv(void **state)
+{
+    open_group(2, 0);
+    struct weft_coll_args first = of_root(WEFT_COLL_REDUCE, 0, 1, 2), other = sum_of(1, 2);
+    struct weft_coll_args recv = {.kind = WEFT_COLL_RECV, .out = rooms[0], .count = 1, .dtype = WEFT_F32, .root = 1};
+    other.plan = WEFT_PLAN_RING;
+    assert_int_equal(call_brief(0, &first), WEFT_OK);
+    post_ordinary(1, &other);
+    post_ordinary(0, &recv);
+    assert_true(run_all(RANKS_MAX));
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+        if (!strstr(outcomes[r].text, "operation 1 differs in ")) fail_msg("%s", outcomes[r].text);
+    }
+    close_group();
+}
+
 /* Two lead in the same operation with other lengths: they see each other's lines, though the root has not called. */
 static void ahead_of_each_other(void **state)
 {
@@ -624,7 +642,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed), cmocka_unit_test(early_and_late), cmocka_unit_test(others_are_declined), cmocka_unit_test(mismatch),
         cmocka_unit_test(ahead), cmocka_unit_test(ahead_no_further), cmocka_unit_test(ahead_in_turns), cmocka_unit_test(ahead_and_gone), cmocka_unit_test(ahead_and_cancelled),
-        cmocka_unit_test(ahead_after_a_cancelled_one),
+        cmocka_unit_test(ahead_after_a_cancelled_one), cmocka_unit_test(ahead_of_another_call_in_a_recv),
         cmocka_unit_test(ahead_of_a_late_rank), cmocka_unit_test(ahead_of_another_call), cmocka_unit_test(ahead_of_each_other),
         cmocka_unit_test(late_rank), cmocka_unit_test(group_fails),
     };
