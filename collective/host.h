@@ -48,7 +48,7 @@ enum {
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,
-    HOST_LINES = 32,            /* announcements of a rank that stand there at a time */
+    HOST_LINES = 16,            /* announcements of a rank that stand there at a time */
     HOST_CALLS = 2 * HOST_LINES, /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
@@ -131,6 +131,9 @@ struct host_way {
     uint32_t cost[2]; /* picoseconds per byte */
     uint8_t tries[2], since, looks; /* the first few; operations by the faster one since the other was looked at, and how often that was */
 };
+struct host_ways {
+    struct host_way of[HOST_WAY_KINDS][2][HOST_WAY_SIZES]; /* by kind, in place or not, and size */
+};
 
 /* A call that is announced: what its line says, beside the numbers. */
 struct host_call {
@@ -183,7 +186,7 @@ struct host {
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
     struct weft_record record;   /* and recorded */
-    struct host_way ways[HOST_WAY_KINDS][2][HOST_WAY_SIZES]; /* at rank 0; by kind, in place or not, and size */
+    struct host_ways *ways;      /* at rank 0; NULL: none was measured yet */
     bool waited;                 /* the brief call under way, for another rank */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */
@@ -313,6 +316,7 @@ struct host_range host_pieces_slice(const struct host *host, const struct weft_c
 enum weft_status host_pieces_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
 
 /* host_way.c */
+/* NULL: there is no memory to remember it. */
 struct host_way *host_way_of(struct host *host, enum weft_coll_kind kind, bool in_place, uint64_t bytes);
 bool host_way_copies(struct host_way *way); /* is to be taken by system calls */
 void host_way_took(struct host_way *way, bool copied, uint64_t ns, uint64_t bytes);

@@ -93,7 +93,7 @@ static bool wants_stage(struct host *host, struct weft_coll *coll)
     if (!coll->host.copied || coll->args.kind == WEFT_COLL_GATHER || coll->args.kind == WEFT_COLL_SCATTER) return false;
     if (host->group->rank != 0) return true;
     coll->host.way = host_way_of(host, coll->args.kind, coll->args.in == coll->args.out, loaded_bytes(coll));
-    return !host_way_copies(coll->host.way);
+    return !coll->host.way || !host_way_copies(coll->host.way);
 }
 
 /* Unequal pieces of ordinary memory that all ranks know: messages share out the system calls for a long piece between its two ranks, which here

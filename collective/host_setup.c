@@ -281,6 +281,7 @@ void host_free(struct weft_group *group)
     }
     host_reach_give(group->records, host->reach);
     release_all(host->peers, group->ranks);
+    weft_free_bytes(group->env, host->ways);
     weft_free_bytes(group->env, host);
     asides_sweep();
 }

@@ -158,6 +158,14 @@ static enum weft_status load_state(struct weft_tensor *tensor, uint32_t rank, co
     return weft_state_load(tensor, room + 1, bytes);
 }
 
+static int meet(struct trainee *trainee)
+{
+    struct weft_request met = {{0}};
+    MUST(trainee->session, weft_barrier(trainee->session, &met));
+    MUST(trainee->session, weft_wait(&met, 0));
+    return 0;
+}
+
 /* ---- bit for bit ---- */
 
 static int first_job(struct fleet *fleet, uint32_t rank)
@@ -175,9 +183,7 @@ static int first_job(struct fleet *fleet, uint32_t rank)
         if (rank == 0 && save_state(trainee, t, &shared->state[t]) != 0) return 1;
         if (rank == 0) memcpy(shared->weights[t], trainee->out[t], sizeof shared->weights[t]);
     }
-    struct weft_request met = {{0}};
-    MUST(trainee->session, weft_barrier(trainee->session, &met));
-    MUST(trainee->session, weft_wait(&met, 0));
+    if (meet(trainee) != 0) return 1;
     for (uint32_t t = 0; t < TENSORS && rank == 1; t++) { /* whichever rank saves: the same bytes */
         if (save_state(trainee, t, &other) != 0) return 1;
         HOLDS(other.bytes == shared->state[t].bytes &&
@@ -410,7 +416,7 @@ static int half_installed(struct fleet *fleet, uint32_t rank)
 {
     static struct saved saved;
     struct trainee *trainee;
-    if (join(fleet, rank, &trainee) || declare_all(trainee) || save_state(trainee, ADAM, &saved) != 0) return 1;
+    if (join(fleet, rank, &trainee) || declare_all(trainee) || save_state(trainee, ADAM, &saved) != 0 || meet(trainee) != 0) return 1;
     if (rank == 0) installs_to_go = 1;
     REFUSED(trainee->session, load_state(trainee->tensor[ADAM], rank, &saved, saved.bytes), WEFT_ERR_LIMIT, "rank 0 has installed only a part");
     HOLDS(!strstr(weft_error_text(trainee->session), "nothing was changed"));

@@ -363,7 +363,7 @@ static void ahead(void **state)
         for (uint32_t round = 0; round < 40; round++) {
             bool in_room = round % 4 == 3; /* which has places for two */
             uint64_t count = in_room ? 300 : 1;
-            uint32_t most = in_room ? 1 : 8;
+            uint32_t most = in_room ? 1 : 4;
             assert_int_equal(all_lead(rooted[k], count, most), most);
             all_follow(rooted[k], count, most);
         }
