@@ -255,12 +255,12 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
 {
     const char *phase;
     uint32_t awaited;
-    char name[128] = "nobody", call[128];
+    char name[128] = "nobody", call[128], title[48];
     if (coll_waits(coll, &awaited, &phase)) group_describe(group, awaited, name, sizeof name);
     coll_header_describe(&coll->header, call, sizeof call);
     coll->warned = true;
-    weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: operation %" PRIu64 " (%s) waits for %s since %" PRIu64 " s, phase %s",
-             group->group_id, group->rank, coll->sequence, call, name, (uint64_t)(GROUP_WARN_NS / WEFT_SECONDS(1)), phase);
+    weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: %s (%s) waits for %s since %" PRIu64 " s, phase %s",
+             group->group_id, group->rank, coll_title(coll, coll->sequence, title), call, name, (uint64_t)(GROUP_WARN_NS / WEFT_SECONDS(1)), phase);
 }
 
 /* When this rank asks. Ranks that post together expire together: a little later by rank, and the first one's question

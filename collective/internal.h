@@ -336,6 +336,7 @@ bool coll_is_over(const struct weft_coll *coll);
 void coll_end(struct weft_coll *coll, enum weft_status status, const char *text);
 /* The rank that the oldest waiting step waits for; false: none. */
 bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
+const char *coll_title(const struct weft_coll *coll, uint64_t sequence, char out[48]); /* "operation 12"; a send or recv has no number */
 /* End the group: `peer` called otherwise. */
 /* `own`: what this rank called there; of `coll`, or of an operation that was over here before the others had called it. */
 void coll_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32_t peer, const struct coll_header *theirs, const char *what);

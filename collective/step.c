@@ -88,8 +88,7 @@ static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action 
 
 /* ---- completions ---- */
 
-/* "operation 12"; a send or recv has no number. */
-static const char *title_of(const struct weft_coll *coll, uint64_t sequence, char out[48])
+const char *coll_title(const struct weft_coll *coll, uint64_t sequence, char out[48])
 {
     if (sequence == WEFT_COLL_SEQUENCE_PAIR) snprintf(out, 48, "a %s", weft_coll_kind_name(coll->args.kind));
     else snprintf(out, 48, "operation %llu", (unsigned long long)sequence);
@@ -105,7 +104,7 @@ void coll_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32
     coll_header_describe(theirs, call, sizeof call);
     coll_header_describe(own, own_call, sizeof own_call);
     char title[48];
-    group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", title_of(coll, own->sequence, title), what, name, call, own_name, own_call);
+    group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", coll_title(coll, own->sequence, title), what, name, call, own_name, own_call);
 }
 
 void coll_lengths_differ(struct weft_coll *coll, uint32_t peer, bool peer_sends, uint64_t sent, uint64_t expected)
@@ -164,7 +163,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
     group_describe(group, action->peer, name, sizeof name);
     char title[48];
     group_end(group, WEFT_ERR_MALFORMED, true, "%s: a message of %s does not belong here (%zu bytes, epoch of this group %u)",
-              title_of(coll, coll->sequence, title), name, slot->receive.payload_bytes, group->epoch);
+              coll_title(coll, coll->sequence, title), name, slot->receive.payload_bytes, group->epoch);
     return false;
 }
 
@@ -174,7 +173,7 @@ static void transfer_failed(struct slot *slot, enum weft_status status)
     char name[128], title[48];
     group_describe(coll->group, slot->action.peer, name, sizeof name);
     group_end(coll->group, status, status != WEFT_ERR_CLOSED, "lost %s during %s (%s): %s", name,
-              title_of(coll, coll->sequence, title), weft_coll_kind_name(coll->args.kind), weft_status_text(status));
+              coll_title(coll, coll->sequence, title), weft_coll_kind_name(coll->args.kind), weft_status_text(status));
 }
 
 static void slot_completed(struct weft_completion *completion, enum weft_status status)

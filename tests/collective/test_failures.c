@@ -576,12 +576,16 @@ static void warned_after_30_s(void **state)
     log_capture_init(&capture);
     open_groups_in(&capture.env, 2);
     struct weft_coll_args args = base_args(0);
+    struct weft_coll_args recv = base_args(0);
+    recv.kind = WEFT_COLL_RECV, recv.root = 1, recv.plan = WEFT_PLAN_AUTO;
     post(0, &args);
+    post(0, &recv);
     never = false;
     world_run(world, &never, WEFT_SECONDS(29));
     assert_false(log_capture_contains(&capture, "waits for"));
     world_run(world, &never, WEFT_SECONDS(2));
     assert_true(log_capture_contains(&capture, "operation 0 (all_reduce of 1000 f32, sum, plan ring) waits for rank 1 (host b)"));
+    assert_true(log_capture_contains(&capture, "a recv (message of 1000 f32) waits for rank 1 (host b)"));
     close_groups(2);
     log_capture_fini(&capture);
 }
