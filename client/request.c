@@ -108,6 +108,11 @@ void client_request_describe(const struct client_request *request, char *out, si
                  (unsigned long long)request->count, weft_dtype_name(request->dtype));
     } else if (request->tensor) {
         client_tensor_describe(request->tensor, out, out_bytes);
+    } else if (client_batch_operation(request) && (request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV)) {
+        char name[128];
+        client_rank_name(request->session, request->op.comm ? request->op.comm->members[request->root] : request->root, name, sizeof name);
+        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for %s", weft_coll_kind_name((enum weft_coll_kind)request->kind),
+                 (unsigned long long)request->count, weft_dtype_name(request->dtype), name);
     } else if (client_batch_operation(request)) {
         snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for the other ranks", weft_coll_kind_name((enum weft_coll_kind)request->kind),
                  (unsigned long long)weft_coll_sequence(client_batch_operation(request)), (unsigned long long)request->count,

@@ -161,6 +161,34 @@ static void test_own_deadline(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* Who does not want to wait so long is told whom it waits for, and may wait again; of a group, too, whose ranks have other numbers. */
+static void impatient(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    struct weft_comm *comm;
+    int32_t word = 7;
+    CROWD_OK(crowd, session, weft_split(session, NULL, 0, (int)(crowd->workers - rank), &comm)); /* from the last rank on */
+    for (int of_comm = 0; of_comm < 2; of_comm++) {
+        uint32_t other = of_comm ? 1 - weft_comm_rank(comm) : !rank;
+        struct weft_call call = {.size = sizeof call, .kind = rank ? WEFT_CALL_SEND : WEFT_CALL_RECV, .in = &word, .out = &word, .count = 1, .dtype = WEFT_I32, .root = other,
+                                 .comm = of_comm ? comm : NULL};
+        pthread_barrier_wait(&crowd->meet);
+        if (rank == 0) CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+        if (rank == 0) CROWD_REFUSED(crowd, session, weft_wait(&request, 30), WEFT_ERR_DEADLINE, "recv (1 elements of i32) waits for rank 1");
+        pthread_barrier_wait(&crowd->meet);
+        if (rank == 1) CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0));
+    }
+    CROWD_OK(crowd, session, weft_comm_free(comm));
+}
+
+static void test_impatient(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, impatient);
+    assert_int_equal(crowd.failures, 0);
+}
+
 /* An abort, from another rank or another thread of this one. */
 static void *abort_soon(void *session)
 {
@@ -213,7 +241,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_order), cmocka_unit_test(test_persistent), cmocka_unit_test(test_full_of_others), cmocka_unit_test(test_own_deadline),
-        cmocka_unit_test(test_aborted), cmocka_unit_test(test_left_open),
+        cmocka_unit_test(test_impatient), cmocka_unit_test(test_aborted), cmocka_unit_test(test_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
