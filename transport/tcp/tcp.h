@@ -27,6 +27,7 @@ enum {
     TCP_PIECE_BYTES = 1 << 20,    /* of a granted payload, before others get a turn */
     TCP_LONG_BYTES = 8 << 10,     /* what is shorter may wait for others until the next progress */
     TCP_READS = 16,               /* of one socket in a row */
+    TCP_WRITES = 16,              /* into one: a long payload to somebody fast must not keep the others waiting */
     TCP_GATHER = 16,              /* of what waits, in one write */
     TCP_DIRECT_PEERS = 2,         /* so many sockets are read without asking which */
     TCP_CLOCK_EVERY = 32,         /* polls between two looks at the clock */

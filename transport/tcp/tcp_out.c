@@ -89,7 +89,7 @@ static void account(struct tcp_peer *known, size_t sent)
 
 void tcp_flush(struct tcp_peer *known)
 {
-    while (known->fd >= 0 && !known->mute && !weft_list_empty(&known->out)) {
+    for (int writes = 0; writes < TCP_WRITES && known->fd >= 0 && !known->mute && !weft_list_empty(&known->out); writes++) {
         size_t wanted;
         ssize_t sent = write_some(known, &wanted);
         if (sent < 0 && errno == EINTR) continue;
