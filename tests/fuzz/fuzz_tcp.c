@@ -96,7 +96,7 @@ static bool meet_endpoint(struct hostile *hostile, uint32_t id, struct weft_peer
 {
     struct meet_options options;
     struct meet_peer *there;
-    uint8_t parameters[TCP_PARAMETER_BYTES], blob[TCP_BLOB_BYTES_MAX];
+    uint8_t parameters[TCP_PARAMETER_BYTES], blob[MEET_BLOB_BYTES_MAX];
     const void *theirs, *address, *mine;
     size_t bytes, address_bytes;
     *hostile = (struct hostile){.fd = -1};
@@ -107,10 +107,10 @@ static bool meet_endpoint(struct hostile *hostile, uint32_t id, struct weft_peer
     options.callbacks = (struct meet_callbacks){.met = met, .gone = gone};
     if (meet_open(weft_env_system(), &options, &hostile->meet, NULL) < 0) return false;
     mine = meet_address(hostile->meet, &bytes);
-    uint32_t blob_bytes = tcp_blob_encode(core_nonce_hash(NONCE), id, mine, (uint32_t)bytes, blob);
+    uint32_t blob_bytes = meet_blob_encode(tcp_blob_kind, core_nonce_hash(NONCE), id, mine, (uint32_t)bytes, blob);
     MUST(weft_transport_connect(endpoint, id, blob, blob_bytes, peer_out) == WEFT_OK);
     MUST(weft_transport_address(endpoint, &theirs, &bytes) == WEFT_OK);
-    MUST(tcp_blob_decode(theirs, bytes, core_nonce_hash(NONCE), OURS, &address, &address_bytes) == WEFT_OK);
+    MUST(meet_blob_decode(tcp_blob_kind, theirs, bytes, core_nonce_hash(NONCE), OURS, &address, &address_bytes) == WEFT_OK);
     tcp_parameters_encode(64 << 10, parameters);
     MUST(meet_connect(hostile->meet, OURS, address, address_bytes, parameters, sizeof parameters, NULL, 0, hostile, &there) == WEFT_OK);
     for (int steps = 0; hostile->fd < 0 && !hostile->gone && !failed && steps < STEPS_MAX; steps++) {
@@ -183,7 +183,7 @@ static void decode(const uint8_t *data, size_t bytes)
         MUST(memcmp(again, data + at, sizeof again) == 0);
     }
     if (tcp_parameters_decode(data, bytes, &budget) == WEFT_OK) MUST(budget >= TCP_BUDGET_MIN && budget <= TCP_BUDGET_MAX);
-    if (tcp_blob_decode(data, bytes, 1, 2, &address, &address_bytes) == WEFT_OK)
+    if (meet_blob_decode(tcp_blob_kind, data, bytes, 1, 2, &address, &address_bytes) == WEFT_OK)
         MUST((const uint8_t *)address >= data && (const uint8_t *)address + address_bytes == data + bytes);
 }
 

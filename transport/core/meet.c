@@ -47,6 +47,20 @@ void meet_options_init(struct meet_options *options)
     };
 }
 
+enum weft_status meet_options_ports(struct meet_options *options, const char *text, struct weft_error *error)
+{
+    unsigned first, last;
+    char tail;
+    if (!text) return WEFT_OK;
+    int got = sscanf(text, "%u-%u%c", &first, &last, &tail);
+    if (got == 1) last = first;
+    if (got < 1 || got > 2 || first == 0 || last < first || last > 65535)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the port range '%s' is none: say first-last", text);
+    options->port_first = (uint16_t)first;
+    options->port_last = (uint16_t)last;
+    return WEFT_OK;
+}
+
 void meet_count_refusal(struct meet *meet, enum meet_reason reason, const char *who)
 {
     meet->stats.refused[reason]++;

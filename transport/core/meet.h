@@ -97,6 +97,8 @@ struct meet_options {
     struct meet_callbacks callbacks;
 };
 void meet_options_init(struct meet_options *options);
+/* "first-last" or one port, of transport.ports; NULL: as it is. WEFT_ERR_INVALID with a sentence. */
+enum weft_status meet_options_ports(struct meet_options *options, const char *text, struct weft_error *error);
 
 struct meet_stats {
     uint64_t refused[MEET_REASONS];

@@ -126,7 +126,7 @@ struct tcp_endpoint {
     struct tcp_tuning tuning;
     struct meet *meet;
     int epoll;
-    uint8_t blob[TCP_BLOB_BYTES_MAX];
+    uint8_t blob[MEET_BLOB_BYTES_MAX];
     uint32_t blob_bytes;
     struct weft_list peers, open, self_arrivals;
     uint32_t open_count, meeting_count, leaving_count;

@@ -42,21 +42,6 @@ static enum weft_status find_host(const char *devices, char *out, size_t bytes, 
     return found ? WEFT_OK : (enum weft_status)weft_error_set(error, WEFT_ERR_NOT_FOUND, "none of the devices \"%s\" is a network interface with an address", devices);
 }
 
-static enum weft_status read_ports(const char *text, struct meet_options *meet, struct weft_error *error)
-{
-    unsigned first, last;
-    char tail;
-    if (!text) return WEFT_OK;
-    int got = sscanf(text, "%u-%u%c", &first, &last, &tail);
-    if (got == 1) last = first;
-    if (got < 1 || got > 2 || first == 0 || last < first || last > 65535) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the port range '%s' is none: say first-last", text);
-    }
-    meet->port_first = (uint16_t)first;
-    meet->port_last = (uint16_t)last;
-    return WEFT_OK;
-}
-
 /* ---- open ---- */
 
 static enum weft_status open_door(struct tcp_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
@@ -73,12 +58,12 @@ static enum weft_status open_door(struct tcp_endpoint *endpoint, const struct we
     meet.secret_bytes = options->secret_bytes;
     meet.bind_host = endpoint->tuning.host;
     meet.callbacks = tcp_callbacks;
-    WEFT_TRY(read_ports(options->ports, &meet, error));
+    WEFT_TRY(meet_options_ports(&meet, options->ports, error));
     WEFT_TRY(meet_open(transport->env, &meet, &endpoint->meet, error));
     size_t bytes;
     const void *address = meet_address(endpoint->meet, &bytes);
-    WEFT_ASSERT(bytes <= TCP_BLOB_BYTES_MAX - TCP_BLOB_FIXED_BYTES);
-    endpoint->blob_bytes = tcp_blob_encode(core_nonce_hash(transport->nonce), transport->id, address, (uint32_t)bytes, endpoint->blob);
+    WEFT_ASSERT(bytes <= MEET_ADDRESS_BYTES_MAX);
+    endpoint->blob_bytes = meet_blob_encode(tcp_blob_kind, core_nonce_hash(transport->nonce), transport->id, address, (uint32_t)bytes, endpoint->blob);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (endpoint->epoll >= 0 && epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, meet_fd(endpoint->meet), &event) == 0) return WEFT_OK;

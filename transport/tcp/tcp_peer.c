@@ -91,7 +91,7 @@ enum weft_status tcp_connect(struct weft_transport *transport, struct weft_peer 
     const void *address;
     size_t address_bytes;
     uint8_t parameters[TCP_PARAMETER_BYTES];
-    WEFT_TRY(tcp_blob_decode(blob, bytes, core_nonce_hash(transport->nonce), peer->id, &address, &address_bytes));
+    WEFT_TRY(meet_blob_decode(tcp_blob_kind, blob, bytes, core_nonce_hash(transport->nonce), peer->id, &address, &address_bytes));
     struct tcp_peer *known = weft_alloc_zero(transport->env, sizeof *known);
     if (!known) return WEFT_ERR_NO_MEMORY;
     known->endpoint = endpoint;

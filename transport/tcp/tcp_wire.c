@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { BLOB_MAGIC = 0x43545257 /* "WRTC" */, PARAMETER_MAGIC = 0x50545257 /* "WRTP" */, VERSION = 1 };
+enum { PARAMETER_MAGIC = 0x50545257 /* "WRTP" */, VERSION = 1 };
 
 void tcp_frame_encode(const struct tcp_frame *frame, uint8_t out[TCP_FRAME_BYTES])
 {
@@ -40,41 +40,5 @@ enum weft_status tcp_parameters_decode(const void *data, size_t bytes, uint32_t 
     if (get_le32(at + 4) != VERSION) return WEFT_ERR_VERSION;
     *budget_out = get_le32(at + 8);
     if (*budget_out < TCP_BUDGET_MIN || *budget_out > TCP_BUDGET_MAX || get_le32(at + 12) != 0) return WEFT_ERR_MALFORMED;
-    return WEFT_OK;
-}
-
-/* Over everything but itself and the nonce's hash, which is compared. */
-static uint32_t check_of(const uint8_t *blob, size_t bytes)
-{
-    uint64_t sum = WEFT_FNV_BASIS;
-    for (size_t i = 0; i < bytes; i++) {
-        if ((i >= 8 && i < 12) || (i >= 20 && i < 24)) continue;
-        sum = weft_fnv(sum, blob[i]);
-    }
-    return (uint32_t)(sum >> 16);
-}
-
-uint32_t tcp_blob_encode(uint32_t nonce_hash, uint32_t id, const void *address, uint32_t bytes, uint8_t out[TCP_BLOB_BYTES_MAX])
-{
-    put_le32(out, BLOB_MAGIC);
-    put_le32(out + 4, VERSION);
-    put_le32(out + 8, nonce_hash);
-    put_le32(out + 12, id);
-    put_le32(out + 16, bytes);
-    memcpy(out + TCP_BLOB_FIXED_BYTES, address, bytes);
-    put_le32(out + 20, check_of(out, TCP_BLOB_FIXED_BYTES + bytes));
-    return TCP_BLOB_FIXED_BYTES + bytes;
-}
-
-enum weft_status tcp_blob_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id, const void **address_out, size_t *bytes_out)
-{
-    const uint8_t *at = blob;
-    if (bytes < TCP_BLOB_FIXED_BYTES || bytes > TCP_BLOB_BYTES_MAX || get_le32(at) != BLOB_MAGIC) return WEFT_ERR_MALFORMED;
-    if (get_le32(at + 4) != VERSION) return WEFT_ERR_VERSION;
-    if (get_le32(at + 8) != nonce_hash) return WEFT_ERR_AUTH;
-    if (get_le32(at + 12) != id || get_le32(at + 16) != bytes - TCP_BLOB_FIXED_BYTES) return WEFT_ERR_MALFORMED;
-    if (get_le32(at + 20) != check_of(at, bytes)) return WEFT_ERR_MALFORMED;
-    *address_out = at + TCP_BLOB_FIXED_BYTES;
-    *bytes_out = bytes - TCP_BLOB_FIXED_BYTES;
     return WEFT_OK;
 }

@@ -2,7 +2,6 @@
  *
  *   parameters (with the proofs, meet.h)   magic u32 | version u32 | budget u32 | 0 u32
  *   frame   kind u8 | 0 u8 | header_bytes u16 | taken u32 | number u64 | bytes u64        then header and payload, if any
- *   blob    magic u32 | version u32 | nonce's hash u32 | id u32 | bytes u32 | check u32 | meet's address
  *
  *   MESSAGE   number: tag, bytes: of the payload, which follows the header at once
  *   ANNOUNCE  number: tag, bytes: of the payload, which waits for a GRANT; the n-th ANNOUNCE of a connection has the number n, from 0
@@ -15,13 +14,12 @@
 #ifndef WEFT_TRANSPORT_TCP_WIRE_H
 #define WEFT_TRANSPORT_TCP_WIRE_H
 
+#include "transport/core/meet_blob.h"
 #include "transport/transport.h"
 
 enum {
     TCP_FRAME_BYTES = 24,
     TCP_PARAMETER_BYTES = 16,
-    TCP_BLOB_FIXED_BYTES = 24,
-    TCP_BLOB_BYTES_MAX = TCP_BLOB_FIXED_BYTES + 64,
     TCP_BUDGET_MIN = 64 << 10, /* which a sender may use before it has heard of the other's */
     TCP_BUDGET_MAX = 1 << 30,
     TCP_RECORD_BYTES = 512, /* what keeping a message costs besides its payload */
@@ -45,8 +43,6 @@ bool tcp_frame_decode(const uint8_t data[TCP_FRAME_BYTES], struct tcp_frame *fra
 void tcp_parameters_encode(uint32_t budget, uint8_t out[TCP_PARAMETER_BYTES]);
 enum weft_status tcp_parameters_decode(const void *data, size_t bytes, uint32_t *budget_out);
 
-uint32_t tcp_blob_encode(uint32_t nonce_hash, uint32_t id, const void *address, uint32_t bytes, uint8_t out[TCP_BLOB_BYTES_MAX]);
-/* WEFT_ERR_MALFORMED, _VERSION, _AUTH (another job's). The address points into `blob`. */
-enum weft_status tcp_blob_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id, const void **address_out, size_t *bytes_out);
+static const struct meet_blob_kind tcp_blob_kind = {0x43545257 /* "WRTC" */, 1}; /* of the address that others connect with */
 
 #endif

@@ -3,43 +3,7 @@
 
 #include <string.h>
 
-enum { BLOB_MAGIC = 0x42565257 /* "WRVB" */, BLOB_VERSION = 1, WINDOW_MAGIC = 0x57565257 /* "WRVW" */, WINDOW_FIXED_BYTES = 32 };
-
-/* FNV-1a over everything but itself and the nonce's hash, which is compared. */
-static uint32_t checksum(const uint8_t *blob, size_t bytes)
-{
-    uint32_t sum = 2166136261u;
-    for (size_t i = 0; i < bytes; i++) {
-        if ((i >= 8 && i < 12) || (i >= 20 && i < 24)) continue;
-        sum = (sum ^ blob[i]) * 16777619u;
-    }
-    return sum;
-}
-
-uint32_t verbs_blob_encode(uint32_t nonce_hash, uint32_t id, const void *link, uint32_t bytes, uint8_t out[VERBS_BLOB_BYTES_MAX])
-{
-    put_le32(out, BLOB_MAGIC);
-    put_le32(out + 4, BLOB_VERSION);
-    put_le32(out + 8, nonce_hash);
-    put_le32(out + 12, id);
-    put_le32(out + 16, bytes);
-    memcpy(out + VERBS_BLOB_FIXED_BYTES, link, bytes);
-    put_le32(out + 20, checksum(out, VERBS_BLOB_FIXED_BYTES + bytes));
-    return VERBS_BLOB_FIXED_BYTES + bytes;
-}
-
-enum weft_status verbs_blob_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id, const void **link_out, size_t *link_bytes_out)
-{
-    const uint8_t *at = blob;
-    if (bytes < VERBS_BLOB_FIXED_BYTES || bytes > VERBS_BLOB_BYTES_MAX || get_le32(at) != BLOB_MAGIC) return WEFT_ERR_MALFORMED;
-    if (get_le32(at + 4) != BLOB_VERSION) return WEFT_ERR_VERSION;
-    if (get_le32(at + 8) != nonce_hash) return WEFT_ERR_AUTH;
-    if (get_le32(at + 12) != id || get_le32(at + 16) != bytes - VERBS_BLOB_FIXED_BYTES) return WEFT_ERR_MALFORMED;
-    if (get_le32(at + 20) != checksum(at, bytes)) return WEFT_ERR_MALFORMED;
-    *link_out = at + VERBS_BLOB_FIXED_BYTES;
-    *link_bytes_out = bytes - VERBS_BLOB_FIXED_BYTES;
-    return WEFT_OK;
-}
+enum { WINDOW_MAGIC = 0x57565257 /* "WRVW" */, WINDOW_FIXED_BYTES = 32 };
 
 uint32_t verbs_window_key_encode(const struct verbs_window_key *key, uint8_t out[WEFT_WINDOW_KEY_BYTES_MAX])
 {

@@ -1,23 +1,15 @@
-/* verbs_address.h - the blob with which others connect to a verbs endpoint. Pure; all little endian.
- *
- *   magic u32 | version u32 | nonce hash u32 | id u32 | bytes u32 | checksum u32 | where its link listens (bytes)
- *
- * No queue pair, key or memory address is in it: those travel only over the authenticated link. The checksum is against
- * accidents. */
+/* verbs_address.h - the blob with which others connect to a verbs endpoint (meet_blob.h; no queue pair is in it), and the keys of windows.
+ * Pure; all little endian. */
 #ifndef WEFT_TRANSPORT_VERBS_ADDRESS_H
 #define WEFT_TRANSPORT_VERBS_ADDRESS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "transport/core/meet_blob.h"
 #include "transport/transport.h"
 
-enum { VERBS_BLOB_FIXED_BYTES = 24, VERBS_BLOB_LINK_BYTES_MAX = 64, VERBS_BLOB_BYTES_MAX = VERBS_BLOB_FIXED_BYTES + VERBS_BLOB_LINK_BYTES_MAX };
-
-/* Bytes written. `bytes` <= VERBS_BLOB_LINK_BYTES_MAX. */
-uint32_t verbs_blob_encode(uint32_t nonce_hash, uint32_t id, const void *link, uint32_t bytes, uint8_t out[VERBS_BLOB_BYTES_MAX]);
-/* WEFT_OK with the link's part inside `blob`; WEFT_ERR_MALFORMED, WEFT_ERR_VERSION, WEFT_ERR_AUTH (another job's nonce). */
-enum weft_status verbs_blob_decode(const void *blob, size_t bytes, uint32_t nonce_hash, uint32_t id, const void **link_out, size_t *link_bytes_out);
+static const struct meet_blob_kind verbs_blob_kind = {0x42565257 /* "WRVB" */, 1};
 
 /* ---- the key of a window ----
  *   magic u32 | owner's id u32 | address u64 | bytes u64 | rights u32 | rails u32 | key u32 x rails */

@@ -118,7 +118,7 @@ struct verbs_endpoint {
     struct verbs_memory *memory;
     struct meet *meet;
     int epoll;
-    uint8_t blob[VERBS_BLOB_BYTES_MAX];
+    uint8_t blob[MEET_BLOB_BYTES_MAX];
     uint32_t blob_bytes;
     struct weft_list peers, dirty, restless, fencing, slabs, self_arrivals;
     struct verbs_pool sends, arrivals, payloads;

@@ -73,21 +73,6 @@ static const char *link_host(struct verbs_endpoint *endpoint, bool secret, char 
     return inet_ntop(AF_INET, gid + 12, text, INET_ADDRSTRLEN);
 }
 
-static enum weft_status read_ports(const char *text, struct meet_options *meet, struct weft_error *error)
-{
-    unsigned first, last;
-    char tail;
-    if (!text) return WEFT_OK;
-    int got = sscanf(text, "%u-%u%c", &first, &last, &tail);
-    if (got == 1) last = first;
-    if (got < 1 || got > 2 || first == 0 || last < first || last > 65535) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the port range '%s' is none: say first-last", text);
-    }
-    meet->port_first = (uint16_t)first;
-    meet->port_last = (uint16_t)last;
-    return WEFT_OK;
-}
-
 static enum weft_status open_link(struct verbs_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
 {
     struct weft_transport *transport = endpoint->transport;
@@ -104,12 +89,12 @@ static enum weft_status open_link(struct verbs_endpoint *endpoint, const struct 
     /* The link often shares the wire with the queue pairs: it is as patient as they are. */
     uint64_t seconds = (endpoint->tuning.lost_ns + WEFT_SECONDS(1) - 1) / WEFT_SECONDS(1);
     meet.liveness_ns = WEFT_SECONDS(seconds > 2 ? seconds : 2);
-    WEFT_TRY(read_ports(options->ports, &meet, error));
+    WEFT_TRY(meet_options_ports(&meet, options->ports, error));
     WEFT_TRY(meet_open(transport->env, &meet, &endpoint->meet, error));
     size_t bytes;
     const void *address = meet_address(endpoint->meet, &bytes);
-    WEFT_ASSERT(bytes <= VERBS_BLOB_LINK_BYTES_MAX);
-    endpoint->blob_bytes = verbs_blob_encode(core_nonce_hash(transport->nonce), transport->id, address, (uint32_t)bytes, endpoint->blob);
+    WEFT_ASSERT(bytes <= MEET_ADDRESS_BYTES_MAX);
+    endpoint->blob_bytes = meet_blob_encode(verbs_blob_kind, core_nonce_hash(transport->nonce), transport->id, address, (uint32_t)bytes, endpoint->blob);
     return WEFT_OK;
 }
 

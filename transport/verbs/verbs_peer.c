@@ -274,7 +274,7 @@ enum weft_status verbs_connect(struct weft_transport *transport, struct weft_pee
     struct weft_error error = {0};
     const void *address;
     size_t address_bytes;
-    WEFT_TRY(verbs_blob_decode(blob, bytes, core_nonce_hash(transport->nonce), peer->id, &address, &address_bytes));
+    WEFT_TRY(meet_blob_decode(verbs_blob_kind, blob, bytes, core_nonce_hash(transport->nonce), peer->id, &address, &address_bytes));
     struct verbs_peer *known = peer_new(endpoint, peer, &error);
     if (!known) {
         weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: no room for it: %s", transport->id, peer->id, error.text);
