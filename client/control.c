@@ -112,16 +112,22 @@ static void send_now(struct weft_session *session, const Weft__Control__Control 
                     session->settings.port, weft_status_text(status));
 }
 
+static Weft__Control__Control heartbeat_of(struct weft_session *session, Weft__Control__Heartbeat *body)
+{
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body->time_ns = weft_now_ns(session->env);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = body;
+    return message;
+}
+
 /* answer: to the coordinator's roll call of that number; 0: it has not asked. */
 static void say_alive(struct weft_session *session, uint32_t answer)
 {
     if (!session->control.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    body.time_ns = weft_now_ns(session->env);
     body.answer = answer;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
-    message.heartbeat = &body;
+    Weft__Control__Control message = heartbeat_of(session, &body);
     send_now(session, &message);
 }
 
@@ -130,11 +136,8 @@ static void send_heartbeat(void *context) { say_alive(context, 0); }
 void client_control_ask_all(struct weft_session *session)
 {
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    body.time_ns = weft_now_ns(session->env);
     body.ask = 1;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
-    message.heartbeat = &body;
+    Weft__Control__Control message = heartbeat_of(session, &body);
     (void)post_letter(session, &message, false); /* not asked: its silence tells, later */
 }
 
@@ -161,11 +164,8 @@ void client_control_whom(struct weft_session *session, char *out, size_t out_byt
 {
     struct client_control *control = &session->control;
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    body.time_ns = weft_now_ns(session->env);
     body.whom = true;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
-    message.heartbeat = &body;
+    Weft__Control__Control message = heartbeat_of(session, &body);
     pthread_mutex_lock(&control->lock);
     control->whom_told = false;
     control->whom[0] = 0;

@@ -151,6 +151,8 @@ uint32_t coordinator_staying(const struct weft_coordinator *coordinator); /* wor
 bool coordinator_stays(const struct coordinator_member *member);          /* one of those */
 
 /* coordinator_roll.c: do all live? */
+/* Of this moment; what else it says is the caller's. */
+void coordinator_send_heartbeat(struct weft_coordinator *coordinator, const struct coordinator_member *member, Weft__Control__Heartbeat *heartbeat);
 void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordinator_member *member, const Weft__Control__Heartbeat *heartbeat);
 void coordinator_roll_check(struct weft_coordinator *coordinator); /* one fewer to wait for */
 void coordinator_roll_drop(struct weft_coordinator *coordinator);  /* members have been lost, or have come */

@@ -120,12 +120,8 @@ void coordinator_say_awaited(struct weft_coordinator *coordinator, const struct 
 {
     char text[480];
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     find_awaited(coordinator, member, text, sizeof text);
-    heartbeat.time_ns = weft_now_ns(coordinator->env);
     heartbeat.whom = true;
     heartbeat.text = text;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
-    message.heartbeat = &heartbeat;
-    coordinator_send(coordinator, member, &message);
+    coordinator_send_heartbeat(coordinator, member, &heartbeat);
 }

@@ -10,16 +10,21 @@
  * the rolls of the one before: who is lost is known then. */
 #include "server/coordinator.h"
 
+void coordinator_send_heartbeat(struct weft_coordinator *coordinator, const struct coordinator_member *member, Weft__Control__Heartbeat *heartbeat)
+{
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    heartbeat->time_ns = weft_now_ns(coordinator->env);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = heartbeat;
+    coordinator_send(coordinator, member, &message);
+}
+
 static void say(struct weft_coordinator *coordinator, const struct coordinator_member *member, uint32_t ask, uint32_t answer)
 {
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    heartbeat.time_ns = weft_now_ns(coordinator->env);
     heartbeat.ask = ask;
     heartbeat.answer = answer;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
-    message.heartbeat = &heartbeat;
-    coordinator_send(coordinator, member, &message);
+    coordinator_send_heartbeat(coordinator, member, &heartbeat);
 }
 
 static void call_roll(struct weft_coordinator *coordinator)

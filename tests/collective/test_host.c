@@ -540,6 +540,15 @@ static void mismatch(void **state)
     }
 }
 
+static void expect_other_counts(void)
+{
+    assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
+        if (!strstr(outcomes[r].text, "differs in the counts of the pieces")) fail_msg("%s", outcomes[r].text);
+    }
+}
+
 /* Another root; another length of one piece, as its sender or as its reader sees it: both ranks say so. */
 static void mismatch_of_pieces(void **state)
 {
@@ -584,11 +593,7 @@ static void mismatch_of_pieces(void **state)
         outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
         assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
     }
-    assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
-    for (uint32_t r = 0; r < 2; r++) {
-        assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
-        if (!strstr(outcomes[r].text, "differs in the counts of the pieces")) fail_msg("%s", outcomes[r].text);
-    }
+    expect_other_counts();
     failures_close();
 }
 
@@ -602,11 +607,7 @@ static void mismatch_of_known_pieces(void **state)
         outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
         assert_int_equal(weft_coll_post(hosted.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
     }
-    assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
-    for (uint32_t r = 0; r < 2; r++) {
-        assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
-        if (!strstr(outcomes[r].text, "differs in the counts of the pieces")) fail_msg("%s", outcomes[r].text);
-    }
+    expect_other_counts();
     failures_close();
 }
 

@@ -271,3 +271,13 @@ bool filled(const void *memory, size_t bytes, uint32_t seed)
     }
     return true;
 }
+
+void net_meet_each_other(struct net *net)
+{
+    struct op send, recv;
+    char in[2];
+    op_recv(&recv, net->transports[1], 100, WEFT_TAG(WEFT_CHANNEL_TEST, 9), in, 2);
+    op_send(&send, net->peers[0][1], WEFT_TAG(WEFT_CHANNEL_TEST, 9), NULL, "hi", 2);
+    PUMP_UNTIL(net, recv.fired && send.fired);
+    assert_int_equal(recv.status, WEFT_OK);
+}

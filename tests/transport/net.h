@@ -42,6 +42,8 @@ void net_drop(struct net *net, int index); /* close, drain and free one endpoint
 void *net_alloc(struct net *net, size_t bytes);
 void net_give(struct net *net, void *memory);
 void net_pump(struct net *net);
+/* Two endpoints, and a word from the first to the second. */
+void net_meet_each_other(struct net *net);
 /* WEFT_TEST_DEVICES: network devices for the endpoints, in turn, separated by blanks. NULL: the default. */
 const char *net_devices(int index);
 bool net_is_sim(const struct flavour *flavour);

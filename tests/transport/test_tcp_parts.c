@@ -67,15 +67,6 @@ ssize_t recv(int fd, void *buffer, size_t bytes, int flags)
     return syscall(SYS_recvfrom, fd, buffer, bytes < got_at_once ? bytes : got_at_once, flags, NULL, NULL);
 }
 
-static void meet_each_other(struct net *net)
-{
-    struct op send, recv;
-    char in[2];
-    op_recv(&recv, net->transports[1], 100, TAG(9), in, 2);
-    op_send(&send, net->peers[0][1], TAG(9), NULL, "hi", 2);
-    PUMP_UNTIL(net, recv.fired && send.fired);
-}
-
 static const char header[] = "of a message";
 
 /* Announced and not, with headers and without, into posted receives and before them, both ways. */
@@ -113,7 +104,7 @@ static void test_pieces(void **state)
     static const size_t cuts[] = {1, 2, 23, 24, 25, 37, 700, 4096};
     struct net net;
     net_open(&net, &tight, 2);
-    meet_each_other(&net);
+    net_meet_each_other(&net);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         exchange(&net, cuts[i], SIZE_MAX);
         exchange(&net, SIZE_MAX, cuts[i]);
@@ -130,7 +121,7 @@ static void test_others_get_their_turn(void **state)
     struct op send, receive;
     char *out = calloc(1, LONGEST), *in = malloc(LONGEST); /* of which nothing is touched */
     net_open(&net, &tight, 2);
-    meet_each_other(&net);
+    net_meet_each_other(&net);
     op_recv(&receive, net.transports[1], 100, TAG(1), in, LONGEST);
     op_send(&send, net.peers[0][1], TAG(1), NULL, out, LONGEST);
     weft_transport_progress(net.transports[0], 64);
@@ -190,7 +181,7 @@ static void close_with(enum begun what, size_t bytes)
     struct net net;
     struct op ours, theirs;
     net_open(&net, &tight, 2);
-    meet_each_other(&net);
+    net_meet_each_other(&net);
     refuser = net.transports[1];
     weft_transport_handler(refuser, WEFT_CHANNEL_PROBE, refuse, NULL);
     begin(&net, what, bytes, &ours, &theirs);
