@@ -128,7 +128,7 @@ struct weft_transport {
 
     struct core_refusal {
         uint64_t tag, mask;
-    } *refusals; /* tags nobody will receive under any more */
+    } *refusals; /* tags nobody will receive under any more, oldest first */
     uint32_t refusal_count, refusal_capacity;
 
     struct weft_list done;  /* struct core_done */

@@ -321,8 +321,16 @@ bool core_refuses(const struct weft_transport *transport, uint64_t tag)
     return false;
 }
 
+static void refusal_drop(struct weft_transport *transport, uint32_t at)
+{
+    transport->refusal_count--;
+    memmove(&transport->refusals[at], &transport->refusals[at + 1], (transport->refusal_count - at) * sizeof transport->refusals[0]);
+}
+
+/* Oldest first; of more than WEFT_REFUSALS_MAX the oldest goes. */
 static enum weft_status refusal_add(struct weft_transport *transport, uint64_t tag, uint64_t mask)
 {
+    if (transport->refusal_count == WEFT_REFUSALS_MAX) refusal_drop(transport, 0);
     if (transport->refusal_count == transport->refusal_capacity) {
         uint32_t capacity = transport->refusal_capacity ? transport->refusal_capacity * 2 : 8;
         struct core_refusal *refusals = weft_alloc_array(transport->env, capacity, sizeof *refusals);
@@ -366,7 +374,7 @@ enum weft_status weft_transport_refuse(struct weft_transport *transport, uint64_
     while (at < transport->refusal_count && (transport->refusals[at].tag != tag || transport->refusals[at].mask != mask)) at++;
     bool known = at < transport->refusal_count;
     if (!on) {
-        if (known) transport->refusals[at] = transport->refusals[--transport->refusal_count];
+        if (known) refusal_drop(transport, at);
         return WEFT_OK;
     }
     if (!known) WEFT_TRY(refusal_add(transport, tag, mask));

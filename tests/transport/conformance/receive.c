@@ -139,10 +139,39 @@ static void test_refuse(void **state)
     net_close(&net);
 }
 
+/* Of very many rules the newest count: they are kept in bounded memory, and one that is forgotten may be made again. */
+static void test_many_refusals(void **state)
+{
+    struct net net;
+    net_open(&net, flavour, 2);
+    struct op gone, kept, recv;
+    unsigned char in[8];
+    for (uint64_t i = 0; i < WEFT_REFUSALS_MAX + 3; i++)
+        assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1000 + i), UINT64_MAX, true), WEFT_OK);
+    op_send(&gone, net.peers[0][1], TAG(0x1003), NULL, "gone", 4);
+    op_send(&kept, net.peers[0][1], TAG(0x1002), NULL, "kept", 4);
+    PUMP_UNTIL(&net, gone.fired);
+    for (int i = 0; i < 20; i++) net_pump(&net);
+    op_recv(&recv, net.transports[1], id_of(0), TAG(0x1002), in, 8);
+    PUMP_UNTIL(&net, recv.fired && kept.fired);
+    assert_memory_equal(in, "kept", 4);
+    assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1002), UINT64_MAX, true), WEFT_OK);
+    op_send(&gone, net.peers[0][1], TAG(0x1002), NULL, "gone", 4);
+    PUMP_UNTIL(&net, gone.fired);
+    for (uint64_t i = 0; i < WEFT_REFUSALS_MAX + 3; i++)
+        assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1000 + i), UINT64_MAX, false), WEFT_OK);
+    op_send(&kept, net.peers[0][1], TAG(0x1002), NULL, "kept", 4);
+    for (int i = 0; i < 20; i++) net_pump(&net);
+    op_recv(&recv, net.transports[1], id_of(0), TAG(0x1002), in, 8);
+    PUMP_UNTIL(&net, recv.fired && kept.fired);
+    net_close(&net);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_cancel),
     cmocka_unit_test(test_handler),
     cmocka_unit_test(test_posted_before_handler),
     cmocka_unit_test(test_refuse),
+    cmocka_unit_test(test_many_refusals),
 };
 const struct conformance_part conformance_receive = {"receive", tests, sizeof tests / sizeof *tests};
