@@ -31,7 +31,7 @@
 
 struct codec_op {
     struct weft_group *group;
-    struct weft_list link;        /* group->idle_codecs while idle, group->computing while a task runs */
+    struct weft_list link;        /* records->idle_codecs while idle, group->computing while a task runs */
     struct weft_task task;
     struct weft_timer timer;      /* while a device encodes */
     uint64_t quiet_since_ns, until_ns; /* it has not answered since; until when it may take */
@@ -75,7 +75,7 @@ static struct codec_op *record_take(struct weft_group *group, size_t bytes)
     struct weft_env *env = group->env;
     struct codec_op *op = NULL;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->idle_codecs) {
+    weft_list_foreach(node, spare, &group->records->idle_codecs) {
         struct codec_op *idle = weft_container_of(node, struct codec_op, link);
         if (!op || idle->memory_bytes >= bytes) op = idle;
         if (idle->memory_bytes >= bytes) break;
@@ -83,7 +83,7 @@ static struct codec_op *record_take(struct weft_group *group, size_t bytes)
     if (!op) {
         op = weft_alloc_zero(env, sizeof *op);
         if (!op) return NULL;
-        weft_list_append(&group->idle_codecs, &op->link);
+        weft_list_append(&group->records->idle_codecs, &op->link);
     }
     if (op->memory_bytes < bytes) {
         weft_free_bytes(env, op->memory);
@@ -106,16 +106,16 @@ static void record_release(struct codec_op *op)
     op->combiner = NULL;
     if (op->shares) codec_shared_close(&op->shared);
     op->shares = false;
-    weft_list_append(&op->group->idle_codecs, &op->link);
+    weft_list_append(&op->group->records->idle_codecs, &op->link);
 }
 
-void codec_records_free(struct weft_group *group)
+void codec_records_free(struct weft_env *env, struct records *records)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->idle_codecs) {
+    weft_list_foreach(node, spare, &records->idle_codecs) {
         struct codec_op *op = weft_container_of(node, struct codec_op, link);
-        weft_free_bytes(group->env, op->memory);
-        weft_free_bytes(group->env, op);
+        weft_free_bytes(env, op->memory);
+        weft_free_bytes(env, op);
     }
 }
 

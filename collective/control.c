@@ -3,7 +3,7 @@
  * FAIL (the sender's group has ended: end too, with its status and text), ASK and ANSWER (deadline.c), LEAVE (the sender
  * freed its group in good order), and the death of a peer, of which every rank learns at once, also those that exchange
  * nothing with the dead. They come through news.c. What is kept for each other rank is small, as there may be
- * thousands; the text of a FAIL is received into the group, and only the first counts.
+ * thousands, and only once there is something to keep (roster.c); of the texts of FAILs the first counts.
  *
  * A peer that left is not missed by operations it has taken part in; one it has not makes the group end. */
 #include "collective/host.h"
@@ -19,23 +19,45 @@ static void broadcast_sent(struct weft_completion *completion, enum weft_status 
     group_released(broadcast->group);
 }
 
+static struct coll_header header_of(const struct broadcast *broadcast)
+{
+    const struct weft_group *group = broadcast->group;
+    if (broadcast->header) return *broadcast->header;
+    return (struct coll_header){.type = broadcast->type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .status = broadcast->status,
+                                .sequence = broadcast->sequence, .count = broadcast->type == COLL_MESSAGE_FAIL && group->leaver_missed};
+}
+
+/* Both stay while the broadcast is busy. */
+static size_t payload_of(const struct broadcast *broadcast, const void **payload_out)
+{
+    const struct weft_group *group = broadcast->group;
+    if (broadcast->header) return 0;
+    if (broadcast->type == COLL_MESSAGE_FAIL) return strlen(*payload_out = group->fail_text);
+    if (broadcast->type != COLL_MESSAGE_HOST) return 0;
+    *payload_out = &group->host->offer;
+    return sizeof group->host->offer;
+}
+
 static void broadcast_go_on(struct broadcast *broadcast)
 {
     struct weft_group *group = broadcast->group;
     uint8_t bytes[COLL_HEADER_BYTES + GROUP_TAIL_BYTES];
-    coll_header_write(bytes, &broadcast->header);
+    const struct coll_header header = header_of(broadcast);
+    const void *payload = NULL;
+    const size_t payload_bytes = payload_of(broadcast, &payload);
+    coll_header_write(bytes, &header);
     struct weft_message message = {.tag = group_news_tag(group), .header = bytes, .header_bytes = COLL_HEADER_BYTES};
-    if (broadcast->payload_bytes <= GROUP_TAIL_BYTES) { /* short ones travel behind the header */
-        if (broadcast->payload_bytes > 0) memcpy(bytes + COLL_HEADER_BYTES, broadcast->payload, broadcast->payload_bytes);
-        message.header_bytes += (uint32_t)broadcast->payload_bytes;
+    if (payload_bytes <= GROUP_TAIL_BYTES) { /* short ones travel behind the header */
+        if (payload_bytes > 0) memcpy(bytes + COLL_HEADER_BYTES, payload, payload_bytes);
+        message.header_bytes += (uint32_t)payload_bytes;
     } else {
-        message.payload = broadcast->payload;
-        message.payload_bytes = broadcast->payload_bytes;
+        message.payload = payload;
+        message.payload_bytes = payload_bytes;
     }
     while (broadcast->next_rank < group->ranks) {
         uint32_t rank = broadcast->next_rank;
         if (rank != group->rank) {
-            enum weft_status status = weft_transport_send(group->controls[rank].peer, &message, &broadcast->completion);
+            enum weft_status status = weft_transport_send(group->roster->peers[rank], &message, &broadcast->completion);
             if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {
                 group->retry = true;
                 group_kick(group);
@@ -52,12 +74,9 @@ static void broadcast_go_on(struct broadcast *broadcast)
     }
 }
 
-static void broadcast_start(struct broadcast *broadcast, struct weft_group *group, const struct coll_header *header, const void *payload, size_t payload_bytes)
+static void broadcast_start(struct broadcast *broadcast, struct weft_group *group)
 {
     broadcast->group = group;
-    broadcast->header = *header;
-    broadcast->payload = payload;
-    broadcast->payload_bytes = payload_bytes;
     broadcast->next_rank = 0;
     broadcast->busy = true;
     weft_completion_init(&broadcast->completion, group->ranks - 1, broadcast_sent);
@@ -65,18 +84,20 @@ static void broadcast_start(struct broadcast *broadcast, struct weft_group *grou
     broadcast_go_on(broadcast);
 }
 
-void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
-                      enum weft_status status, const void *payload, size_t payload_bytes)
+void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence, enum weft_status status)
 {
-    struct coll_header header = {.type = (uint8_t)type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank,
-                                 .status = status, .sequence = sequence, .count = type == COLL_MESSAGE_FAIL && group->leaver_missed};
-    if (!broadcast->busy && group->ranks > 1) broadcast_start(broadcast, group, &header, payload, payload_bytes);
+    if (broadcast->busy || group->ranks == 1) return;
+    broadcast->type = (uint8_t)type;
+    broadcast->sequence = sequence;
+    broadcast->status = status;
+    broadcast_start(broadcast, group);
 }
 
 void control_publish(struct broadcast *broadcast, struct weft_group *group, const struct coll_header *header)
 {
     WEFT_ASSERT(!broadcast->busy && group->ranks > 1);
-    broadcast_start(broadcast, group, header, NULL, 0);
+    broadcast->header = header;
+    broadcast_start(broadcast, group);
 }
 
 #define BROADCASTS 7u
@@ -122,16 +143,16 @@ static void answer_sent(struct weft_completion *completion, enum weft_status sta
 }
 
 /* false: later. Any other trouble counts as no answer. */
-static bool answer_send(struct weft_group *group, struct answer *answer, struct control *control)
+static bool answer_send(struct weft_group *group, struct answer *answer, uint32_t rank)
 {
     struct coll_header header = {.type = COLL_MESSAGE_ANSWER, .group = group->group_id, .epoch = group->epoch, .rank = group->rank,
-                                 .sequence = control->asked_sequence, .count = group->sequence};
-    deadline_answer(group, control->asked_sequence, &header);
+                                 .sequence = group->notes[rank].asked_sequence, .count = group->sequence};
+    deadline_answer(group, header.sequence, &header);
     uint8_t bytes[COLL_HEADER_BYTES];
     coll_header_write(bytes, &header);
     struct weft_message message = {.tag = group_news_tag(group), .header = bytes, .header_bytes = sizeof bytes};
     weft_completion_init(&answer->completion, 1, answer_sent);
-    enum weft_status status = weft_transport_send(control->peer, &message, &answer->completion);
+    enum weft_status status = weft_transport_send(group->roster->peers[rank], &message, &answer->completion);
     if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) return false;
     if (status != WEFT_IN_PROGRESS) return true;
     answer->group = group;
@@ -145,14 +166,14 @@ static void answers_go_on(struct weft_group *group)
     for (uint32_t i = 0; i < GROUP_ANSWERS && group->asked_first != GROUP_NOBODY; i++) {
         struct answer *answer = &group->records->answers[i];
         while (!answer->busy && group->asked_first != GROUP_NOBODY) {
-            struct control *control = &group->controls[group->asked_first];
-            if (!answer_send(group, answer, control)) {
+            struct note *note = &group->notes[group->asked_first];
+            if (!answer_send(group, answer, group->asked_first)) {
                 group->retry = true;
                 group_kick(group);
                 return;
             }
-            group->asked_first = control->asked_next;
-            control->asked = false;
+            group->asked_first = note->asked_next;
+            note->asked = false;
         }
     }
     if (group->asked_first == GROUP_NOBODY) return;
@@ -160,16 +181,18 @@ static void answers_go_on(struct weft_group *group)
     group_kick(group);
 }
 
-static void asked(struct weft_group *group, struct control *control, uint64_t sequence)
+/* Without memory to note it there is no answer. */
+static void asked(struct weft_group *group, uint32_t rank, uint64_t sequence)
 {
     deadline_asked(group, sequence);
-    control->asked_sequence = sequence;
-    if (!control->asked) {
-        uint32_t rank = (uint32_t)(control - group->controls);
-        control->asked = true;
-        control->asked_next = GROUP_NOBODY;
+    struct note *note = roster_note(group, rank);
+    if (!note) return;
+    note->asked_sequence = sequence;
+    if (!note->asked) {
+        note->asked = true;
+        note->asked_next = GROUP_NOBODY;
         if (group->asked_first == GROUP_NOBODY) group->asked_first = rank;
-        else group->controls[group->asked_last].asked_next = rank;
+        else group->notes[group->asked_last].asked_next = rank;
         group->asked_last = rank;
     }
     answers_go_on(group);
@@ -183,7 +206,7 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence)
         return false;
     }
     for (uint32_t rank = 0; rank < group->ranks && group->left_count > 0; rank++) {
-        if (!group->controls[rank].left || group->controls[rank].left_after > sequence) continue;
+        if (!group->notes[rank].left || group->notes[rank].left_after > sequence) continue;
         char name[128];
         group_describe(group, rank, name, sizeof name);
         group->leaver_missed = group->fail_status == WEFT_OK && !group->closing;
@@ -195,58 +218,70 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence)
 
 bool weft_group_leaver_missed(const struct weft_group *group) { return group->leaver_missed; }
 
-static void left(struct weft_group *group, struct control *control, uint64_t after)
+static void left(struct weft_group *group, uint32_t rank, uint64_t after)
 {
-    if (!control->left) group->left_count++;
-    control->left = true;
-    control->left_after = after;
-    tune_left(group, (uint32_t)(control - group->controls));
+    struct note *note = roster_note(group, rank);
+    if (!note) {
+        char name[128];
+        group_describe(group, rank, name, sizeof name);
+        group_end(group, WEFT_ERR_NO_MEMORY, true, "%s has left the group, and there is no memory to note it", name);
+        return;
+    }
+    if (!note->left) group->left_count++;
+    note->left = true;
+    note->left_after = after;
+    tune_left(group, rank);
     if (group->active_count > 0 && group->sequence > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */
 }
 
-static void end_as_told(struct weft_group *group, enum weft_status status, const char *text)
+/* `text` may be anything, of another rank. */
+static void end_as_told(struct weft_group *group, enum weft_status status, bool leaver, char *text)
 {
-    bool known = status < 0 && status > -100;
-    if (group->fail_status == WEFT_OK) group->leaver_missed = group->told_leaver && status == WEFT_ERR_PEER_LOST;
-    group_end(group, known ? status : WEFT_ERR_ABORTED, false, "%s", text[0] ? text : "another rank ended the group");
-}
-
-static void told_clean(struct weft_group *group)
-{
-    for (char *c = group->told_text; *c; c++)
+    for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ') *c = ' ';
+    bool known = status < 0 && status > -100;
+    if (group->fail_status == WEFT_OK) group->leaver_missed = leaver && status == WEFT_ERR_PEER_LOST;
+    group_end(group, known ? status : WEFT_ERR_ABORTED, false, "%s", text[0] ? text : "another rank ended the group");
 }
 
 static void told_text_received(struct weft_completion *completion, enum weft_status status)
 {
-    struct weft_group *group = weft_container_of(completion, struct weft_group, told_completion);
-    if (status < 0) group->told_text[0] = 0;
-    told_clean(group);
-    if (!group->closing) end_as_told(group, group->told_status, group->told_text);
+    struct told *told = weft_container_of(completion, struct told, completion);
+    struct weft_group *group = told->group;
+    if (status < 0) told->text[0] = 0;
+    if (!group->closing) end_as_told(group, told->status, told->leaver, told->text);
     group_released(group);
 }
 
-/* The first FAIL ends the group; its text follows the header. Consumes the arrival. */
+/* The text follows the header. false: there is none, or no memory for it. */
+static bool told_of_more(struct weft_group *group, struct weft_arrival *arrival, enum weft_status status, bool leaver)
+{
+    size_t bytes = arrival->payload_bytes;
+    if (bytes == 0 || bytes >= GROUP_TEXT_BYTES || !(group->told = weft_alloc_zero(group->env, sizeof *group->told))) return false;
+    struct told *told = group->told;
+    told->group = group;
+    told->status = status;
+    told->leaver = leaver;
+    weft_completion_init(&told->completion, 1, told_text_received);
+    if (weft_transport_accept(group->transport, arrival, told->text, bytes, &told->completion) != WEFT_IN_PROGRESS) return false;
+    group->outstanding++;
+    return true;
+}
+
+/* The first FAIL ends the group. Consumes the arrival. */
 static void told_of_end(struct weft_group *group, struct weft_arrival *arrival, const struct coll_header *header, const uint8_t *tail, size_t tail_bytes)
 {
-    if (group->told_status < 0) { /* another's text is on its way */
+    if (group->told) { /* another's text is on its way */
         weft_transport_discard(group->transport, arrival);
         return;
     }
-    size_t bytes = arrival->payload_bytes;
-    group->told_status = header->status < 0 ? (enum weft_status)header->status : WEFT_ERR_ABORTED;
-    group->told_leaver = header->count == 1;
-    memset(group->told_text, 0, sizeof group->told_text);
-    weft_completion_init(&group->told_completion, 1, told_text_received);
-    if (bytes > 0 && bytes < sizeof group->told_text &&
-        weft_transport_accept(group->transport, arrival, group->told_text, bytes, &group->told_completion) == WEFT_IN_PROGRESS) {
-        group->outstanding++;
-        return;
-    }
-    memcpy(group->told_text, tail, tail_bytes);
+    const enum weft_status status = header->status < 0 ? (enum weft_status)header->status : WEFT_ERR_ABORTED;
+    const bool leaver = header->count == 1;
+    if (told_of_more(group, arrival, status, leaver)) return;
+    char text[GROUP_TAIL_BYTES + 1] = {0};
+    memcpy(text, tail, tail_bytes);
     weft_transport_discard(group->transport, arrival);
-    told_clean(group);
-    end_as_told(group, group->told_status, group->told_text);
+    end_as_told(group, status, leaver, text);
 }
 
 void control_news(struct weft_group *group, struct weft_arrival *arrival)
@@ -258,7 +293,7 @@ void control_news(struct weft_group *group, struct weft_arrival *arrival)
     memcpy(tail, arrival->header + COLL_HEADER_BYTES, tail_bytes);
     bool fits = coll_header_read(arrival->header, arrival->header_bytes - tail_bytes, &header) && header.group == group->group_id &&
                 header.epoch == group->epoch && header.rank < group->ranks && header.rank != group->rank &&
-                weft_peer_id(group->controls[header.rank].peer) == arrival->peer_id;
+                weft_peer_id(group->roster->peers[header.rank]) == arrival->peer_id;
     if (!fits)
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: ignored a message of endpoint %u that is none of this group and epoch",
                  group->group_id, arrival->peer_id);
@@ -268,11 +303,10 @@ void control_news(struct weft_group *group, struct weft_arrival *arrival)
     }
     weft_transport_discard(group->transport, arrival);
     if (!fits || group->fail_status < 0 || group->closing) return;
-    struct control *control = &group->controls[header.rank];
     switch (header.type) {
-    case COLL_MESSAGE_ASK: asked(group, control, header.sequence); break;
-    case COLL_MESSAGE_ANSWER: deadline_answered(group, control, &header); break;
-    case COLL_MESSAGE_LEAVE: left(group, control, header.sequence); break;
+    case COLL_MESSAGE_ASK: asked(group, header.rank, header.sequence); break;
+    case COLL_MESSAGE_ANSWER: deadline_answered(group, header.rank, &header); break;
+    case COLL_MESSAGE_LEAVE: left(group, header.rank, header.sequence); break;
     case COLL_MESSAGE_HOST: host_offered(group, header.rank, tail, tail_bytes); break;
     case COLL_MESSAGE_TUNE_REPORT:
     case COLL_MESSAGE_TUNE_TABLE:
@@ -285,10 +319,11 @@ void control_news(struct weft_group *group, struct weft_arrival *arrival)
 
 /* A rank may be gone because it has finished and closed: operations that wait for it fail by themselves (their transfers
  * do), the others get a moment to finish without it. */
-static void rank_is_lost(struct weft_group *group, struct control *control, enum weft_status status)
+static void rank_is_lost(struct weft_group *group, uint32_t rank, enum weft_status status)
 {
-    if (control->left || group->lost || group->closing || group->fail_status < 0) return;
-    group->lost = control;
+    if (roster_noted(group, rank).left || group->lost || group->closing || group->fail_status < 0) return;
+    group->lost = true;
+    group->lost_rank = rank;
     group->lost_status = status;
     group->lost_until_ns = weft_now_ns(group->env) + GROUP_LOST_NS;
     group_kick(group);
@@ -297,15 +332,15 @@ static void rank_is_lost(struct weft_group *group, struct control *control, enum
 void control_lost(struct weft_group *group, uint32_t peer_id, enum weft_status status)
 {
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        struct control *control = &group->controls[rank];
-        if (control->peer && weft_peer_id(control->peer) == peer_id) rank_is_lost(group, control, status);
+        struct weft_peer *peer = group->roster->peers[rank];
+        if (peer && weft_peer_id(peer) == peer_id) rank_is_lost(group, rank, status);
     }
 }
 
 void control_end_lost(struct weft_group *group)
 {
     char name[128];
-    group_describe(group, (uint32_t)(group->lost - group->controls), name, sizeof name);
+    group_describe(group, group->lost_rank, name, sizeof name);
     struct weft_coll *oldest = group->active_count > 0 ? weft_list_first(&group->active, struct weft_coll, link) : NULL;
     if (oldest && oldest->pairwise) {
         group_end(group, group->lost_status, true, "lost %s during a %s: %s", name, weft_coll_kind_name(oldest->args.kind), weft_status_text(group->lost_status));
@@ -321,8 +356,8 @@ enum weft_status control_start(struct weft_group *group, bool gone_later, struct
     enum weft_status status = news_join(group);
     if (status < 0) return weft_error_set(error, status, "no memory for a group of %u ranks", group->ranks);
     for (uint32_t rank = 0; rank < group->ranks && !group->lost; rank++) {
-        struct control *control = &group->controls[rank];
-        if (control->peer && weft_peer_status(control->peer) < 0) rank_is_lost(group, control, weft_peer_status(control->peer));
+        struct weft_peer *peer = group->roster->peers[rank];
+        if (peer && weft_peer_status(peer) < 0) rank_is_lost(group, rank, weft_peer_status(peer));
     }
     if (group->lost) control_end_lost(group);
     if (group->fail_status == WEFT_OK || gone_later) return WEFT_OK;

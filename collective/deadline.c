@@ -32,10 +32,10 @@ enum lateness { NOT_LATE, NOT_CALLED, NO_ANSWER };
 
 static enum lateness lateness_of(const struct weft_group *group, const struct weft_coll *coll, uint32_t rank)
 {
-    const struct control *control = &group->controls[rank];
+    const struct note note = roster_noted(group, rank);
     if (rank == group->rank) return NOT_LATE;
-    if (!control->answered) return NO_ANSWER;
-    return control->answer_posted > coll->sequence ? NOT_LATE : NOT_CALLED;
+    if (!note.answered) return NO_ANSWER;
+    return note.answer_posted > coll->sequence ? NOT_LATE : NOT_CALLED;
 }
 
 static size_t put(char *out, size_t out_bytes, size_t used, const char *format, ...) __attribute__((format(printf, 4, 5)));
@@ -64,7 +64,7 @@ static void name_few(const struct weft_group *group, const struct weft_coll *col
 /* It has not called this, but waits in an earlier operation: then it is not the one that is late. */
 static bool waits_before(const struct weft_group *group, const struct weft_coll *coll, uint32_t rank)
 {
-    return lateness_of(group, coll, rank) == NOT_CALLED && group->controls[rank].answer_peer != GROUP_NOBODY;
+    return lateness_of(group, coll, rank) == NOT_CALLED && roster_noted(group, rank).answer_peer != GROUP_NOBODY;
 }
 
 /* Of many late ranks most only wait for an earlier operation: whoever has called the fewest holds them up. */
@@ -74,14 +74,14 @@ static size_t name_furthest_behind(const struct weft_group *group, const struct 
     char name[128];
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (lateness_of(group, coll, rank) != NOT_CALLED) continue;
-        uint64_t posted = group->controls[rank].answer_posted, fewest = behind == GROUP_NOBODY ? UINT64_MAX : group->controls[behind].answer_posted;
+        uint64_t posted = roster_noted(group, rank).answer_posted, fewest = behind == GROUP_NOBODY ? UINT64_MAX : roster_noted(group, behind).answer_posted;
         if (posted < fewest) behind = rank, count = 0;
         count += posted <= fewest;
     }
     if (behind == GROUP_NOBODY || count > 3) return 0;
     size_t used = put(out, out_bytes, 0, "furthest behind: ");
     for (uint32_t rank = behind, named = 0; named < count; rank++) {
-        if (lateness_of(group, coll, rank) != NOT_CALLED || group->controls[rank].answer_posted != group->controls[behind].answer_posted) continue;
+        if (lateness_of(group, coll, rank) != NOT_CALLED || roster_noted(group, rank).answer_posted != roster_noted(group, behind).answer_posted) continue;
         group_describe(group, rank, name, sizeof name);
         used = put(out, out_bytes, used, "%s%.40s", named++ ? ", " : "", name);
     }
@@ -130,13 +130,13 @@ static void name_end_of_waits(const struct weft_group *group, const struct weft_
     const char *phase;
     uint32_t at = from, own_peer;
     if (!coll_waits(coll, &own_peer, &phase)) own_peer = GROUP_NOBODY;
-    uint32_t next = at == group->rank ? own_peer : group->controls[at].answer_peer, least = at;
+    uint32_t next = at == group->rank ? own_peer : roster_noted(group, at).answer_peer, least = at;
     uint64_t fewest = UINT64_MAX;
     char name[128], other[128];
     for (uint32_t hops = 0; hops <= 2 * group->ranks && next != GROUP_NOBODY; hops++) {
         at = next;
-        next = at == group->rank ? own_peer : group->controls[at].answered ? group->controls[at].answer_peer : GROUP_NOBODY;
-        uint64_t steps = at == group->rank ? coll->tail : group->controls[at].answer_steps;
+        next = at == group->rank ? own_peer : roster_noted(group, at).answered ? roster_noted(group, at).answer_peer : GROUP_NOBODY;
+        uint64_t steps = at == group->rank ? coll->tail : roster_noted(group, at).answer_steps;
         if (hops >= group->ranks && steps < fewest) fewest = steps, least = at; /* by now it goes round */
     }
     if (next == GROUP_NOBODY) {
@@ -145,7 +145,7 @@ static void name_end_of_waits(const struct weft_group *group, const struct weft_
         return;
     }
     group_describe(group, least, name, sizeof name);
-    group_describe(group, least == group->rank ? own_peer : group->controls[least].answer_peer, other, sizeof other);
+    group_describe(group, least == group->rank ? own_peer : roster_noted(group, least).answer_peer, other, sizeof other);
     snprintf(out, out_bytes, "%s and wait for each other; %.80s has done the fewest steps and waits for %.80s", before ? before : "all ranks have called it", name, other);
 }
 
@@ -158,14 +158,14 @@ static void name_late_ranks(const struct weft_group *group, const struct weft_co
         silent += lateness == NO_ANSWER;
         if (!waits_before(group, coll, rank)) continue;
         before++;
-        if (first == GROUP_NOBODY || group->controls[rank].answer_posted < group->controls[first].answer_posted) first = rank;
+        if (first == GROUP_NOBODY || roster_noted(group, rank).answer_posted < roster_noted(group, first).answer_posted) first = rank;
     }
     if (late == 0) {
         name_end_of_waits(group, coll, group->rank, NULL, out, out_bytes);
     } else if (late == before) {
         char who[80];
         snprintf(who, sizeof who, "%" PRIu32 " %s not called it, being at operation %" PRIu64 " or before it", before, before > 1 ? "ranks have" : "rank has",
-                 group->controls[first].answer_posted - 1);
+                 roster_noted(group, first).answer_posted - 1);
         name_end_of_waits(group, coll, first, who, out, out_bytes);
     } else if (late <= 3) {
         name_few(group, coll, out, out_bytes);
@@ -225,8 +225,8 @@ static void ask(struct weft_group *group, const struct weft_coll *coll, uint64_t
     group->verdict = VERDICT_ASKING;
     group->verdict_sequence = coll->sequence;
     group->verdict_until_ns = now_ns + GROUP_ASK_NS;
-    for (uint32_t rank = 0; rank < group->ranks; rank++) group->controls[rank].answered = false;
-    control_send_all(&group->ask, group, COLL_MESSAGE_ASK, coll->sequence, WEFT_OK, NULL, 0);
+    for (uint32_t rank = 0; group->notes && rank < group->ranks; rank++) group->notes[rank].answered = false;
+    control_send_all(&group->ask, group, COLL_MESSAGE_ASK, coll->sequence, WEFT_OK);
 }
 
 void deadline_asked(struct weft_group *group, uint64_t sequence)
@@ -237,16 +237,18 @@ void deadline_asked(struct weft_group *group, uint64_t sequence)
     group->verdict_until_ns = weft_now_ns(group->env) + 2 * GROUP_ASK_NS;
 }
 
-/* UNTRUSTED: the rank that answers is known, what it says of others may be anything. */
-void deadline_answered(struct weft_group *group, struct control *control, const struct coll_header *header)
+/* UNTRUSTED: the rank that answers is known, what it says of others may be anything. Without memory to note it, it counts as silent. */
+void deadline_answered(struct weft_group *group, uint32_t rank, const struct coll_header *header)
 {
-    if (group->verdict != VERDICT_ASKING || header->sequence != group->verdict_sequence || control->answered) return;
-    control->answered = true;
-    control->answer_posted = header->count;
-    control->answer_peer = header->root < group->ranks ? header->root : GROUP_NOBODY;
-    control->answer_steps = header->lanes;
-    for (uint32_t rank = 0; rank < group->ranks; rank++)
-        if (rank != group->rank && !group->controls[rank].answered) return;
+    if (group->verdict != VERDICT_ASKING || header->sequence != group->verdict_sequence || roster_noted(group, rank).answered) return;
+    struct note *note = roster_note(group, rank);
+    if (!note) return;
+    note->answered = true;
+    note->answer_posted = header->count;
+    note->answer_peer = header->root < group->ranks ? header->root : GROUP_NOBODY;
+    note->answer_steps = header->lanes;
+    for (uint32_t other = 0; other < group->ranks; other++)
+        if (other != group->rank && !group->notes[other].answered) return;
     group->verdict_until_ns = weft_now_ns(group->env); /* all heard: no need to wait longer */
     group_kick(group);
 }

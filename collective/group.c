@@ -124,7 +124,7 @@ static void give_up_peers(struct weft_group *group)
         for (uint64_t number = coll->tail; number < coll->head; number++) {
             struct slot *slot = &coll->slots[number % group->window];
             if (slot->state != SLOT_ISSUED) continue;
-            weft_transport_fail_peer(group->transport, weft_peer_id(group->controls[slot->action.peer].peer), WEFT_ERR_PEER_LOST,
+            weft_transport_fail_peer(group->transport, weft_peer_id(group->roster->peers[slot->action.peer]), WEFT_ERR_PEER_LOST,
                                      "does not answer: it kept a buffer of an operation that has ended");
         }
     }
@@ -175,10 +175,13 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
 {
     if (group->fail_status < 0 || group->closing) return;
     group->fail_status = status;
+    char text[GROUP_TEXT_BYTES];
     va_list list;
     va_start(list, format);
-    vsnprintf(group->fail_text, sizeof group->fail_text, format, list);
+    vsnprintf(text, sizeof text, format, list);
     va_end(list);
+    group->fail_text = weft_alloc_text(group->env, text);
+    if (!group->fail_text) group->fail_text = weft_status_text(status);
     if (group->active_count > 0)
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: %s: %s", group->group_id, group->rank,
                  weft_status_name(status), group->fail_text);
@@ -192,7 +195,7 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
         coll_end(weft_container_of(node, struct weft_coll, link), status, group->fail_text);
     refuse(group, true);
     if (tell && had_operations)
-        control_send_all(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status, group->fail_text, strlen(group->fail_text));
+        control_send_all(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status);
     group_kick(group);
 }
 
@@ -228,15 +231,12 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
 {
     WEFT_TRY(check_options(options, error));
     struct weft_group *group = weft_alloc_zero(env, sizeof *group);
-    struct control *controls = weft_alloc_array(env, options->ranks, sizeof *controls);
     struct records *records = coll_records_share(env, options->share, options->inflight_max);
-    if (!group || !controls || !records) {
+    if (!group || !records) {
         coll_records_leave(env, records);
         weft_free_bytes(env, group);
-        weft_free_bytes(env, controls);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", options->ranks);
     }
-    memset(controls, 0, options->ranks * sizeof *controls);
     group->env = env;
     group->transport = options->transport;
     group->loop = options->loop;
@@ -260,28 +260,22 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     if (options->cost) group->cost = *options->cost;
     if (options->local_cost) group->local_cost = *options->local_cost;
     group->hosts = options->hosts;
-    group->controls = controls;
     group->records = records;
     weft_list_init(&group->active);
     weft_list_init(&group->ready);
-    weft_list_init(&group->idle_codecs);
     weft_list_init(&group->computing);
     weft_timer_init(&group->timer, timer_fired);
     group->seen_ns = weft_now_ns(env);
     group->members = 0x811c9dc5u; /* FNV-1a */
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        group->members = (group->members ^ options->endpoint_ids[rank]) * 0x1000193u;
-        if (rank == group->rank) continue;
-        controls[rank].peer = weft_transport_peer(group->transport, options->endpoint_ids[rank]);
-        if (controls[rank].peer) continue;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) group->members = (group->members ^ options->endpoint_ids[rank]) * 0x1000193u;
+    enum weft_status status = roster_take(group, options->endpoint_ids, error);
+    if (status < 0) {
         coll_records_leave(env, records);
-        weft_free_bytes(env, controls);
         weft_free_bytes(env, group);
-        return weft_error_set(error, WEFT_ERR_INVALID, "rank %u (endpoint %u) is not connected: connect all ranks before the group is made",
-                              rank, options->endpoint_ids[rank]);
+        return status;
     }
     refuse(group, false);
-    enum weft_status status = tune_create(group, options->retune);
+    status = tune_create(group, options->retune);
     if (status < 0) weft_error_set(error, status, "no memory for the group's table of plans");
     else status = control_start(group, options->gone_later, error);
     if (status == WEFT_OK && host_create(group) < 0) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
@@ -299,10 +293,12 @@ void group_released(struct weft_group *group)
     WEFT_ASSERT(group->outstanding > 0);
     if (--group->outstanding > 0 || !group->closing || group->pumping) return;
     struct weft_env *env = group->env;
+    roster_leave(group);
     coll_records_free(group);
-    codec_records_free(group);
     tune_free(group);
-    weft_free_bytes(env, group->controls);
+    if (group->fail_status < 0 && group->fail_text != weft_status_text(group->fail_status)) weft_free_bytes(env, (void *)group->fail_text);
+    weft_free_bytes(env, group->told);
+    weft_free_bytes(env, group->choices);
     weft_free_bytes(env, group);
 }
 
@@ -310,7 +306,7 @@ void weft_group_leave(struct weft_group *group)
 {
     if (group->leaving || group->fail_status < 0) return;
     group->leaving = true;
-    control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK, NULL, 0);
+    control_send_all(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK);
 }
 
 bool weft_group_left(const struct weft_group *group) { return !group->leave.busy; }
@@ -348,7 +344,7 @@ const struct weft_link_cost *weft_group_cost(const struct weft_group *group) { r
 void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost)
 {
     group->cost = *cost;
-    memset(group->choices, 0, sizeof group->choices);
+    if (group->choices) memset(group->choices, 0, GROUP_CHOICES * sizeof *group->choices);
 }
 
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes)

@@ -186,7 +186,6 @@ struct host {
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
     struct weft_record record;   /* and recorded */
-    struct host_ways *ways;      /* at rank 0; NULL: none was measured yet */
     bool waited;                 /* the brief call under way, for another rank */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */

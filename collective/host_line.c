@@ -19,7 +19,7 @@ static void wake_sleepers(struct host *host)
     struct weft_group *group = host->group;
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (rank == group->rank) continue;
-        if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) weft_peer_wake(group->controls[rank].peer);
+        if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) weft_peer_wake(group->roster->peers[rank]);
     }
 }
 
@@ -231,7 +231,7 @@ bool host_anybody_inside(const struct host *host)
     const struct weft_group *group = host->group;
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (rank == group->rank || atomic_load_explicit(&host->peers[rank].segment->inside, memory_order_seq_cst) != 1) continue;
-        if (!weft_peer_harmless(group->controls[rank].peer)) return true;
+        if (!weft_peer_harmless(group->roster->peers[rank])) return true;
     }
     return false;
 }

@@ -234,7 +234,7 @@ static void put(struct host *host, struct host_pair *pair, const struct weft_col
 static void wake(const struct host *host, uint32_t rank)
 {
     atomic_thread_fence(memory_order_seq_cst); /* before the look whether it sleeps (host_line.c) */
-    if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) weft_peer_wake(host->group->controls[rank].peer);
+    if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) weft_peer_wake(host->group->roster->peers[rank]);
 }
 
 /* No slot: the number stands beside them. */
@@ -350,12 +350,12 @@ static void by_message(const struct host *host, struct host_pair *pair, struct w
 static void miss(struct host *host, struct host_pair *pair)
 {
     struct weft_group *group = host->group;
-    struct control *control = &group->controls[pair->rank];
-    if (group->lost != control && !control->left) return;
+    const bool left = roster_noted(group, pair->rank).left, lost = group->lost && group->lost_rank == pair->rank;
+    if (!lost && !left) return;
     if (way_of(host, pair) != NOT_YET) return;
     char name[128];
     group_describe(group, pair->rank, name, sizeof name);
-    if (control->left) {
+    if (left) {
         group->leaver_missed = true;
         group_end(group, WEFT_ERR_PEER_LOST, true, "%s left the group before a recv", name);
         return;

@@ -180,7 +180,7 @@ struct job {
 static enum weft_status give(const struct job *job, uint8_t *from, uint64_t at, size_t bytes)
 {
     const struct host_reach *reach = &job->host->reach[job->rank];
-    if (reach->copied) return weft_peer_copy(job->host->group->controls[job->rank].peer, true, reach->out_address + at, from, bytes);
+    if (reach->copied) return weft_peer_copy(job->host->group->roster->peers[job->rank], true, reach->out_address + at, from, bytes);
     memcpy(reach->out + at, from, bytes);
     return WEFT_OK;
 }
@@ -188,7 +188,7 @@ static enum weft_status give(const struct job *job, uint8_t *from, uint64_t at, 
 static enum weft_status take(const struct job *job, uint8_t *to, uint64_t at, size_t bytes)
 {
     const struct host_reach *reach = &job->host->reach[job->rank];
-    if (reach->copied) return weft_peer_copy(job->host->group->controls[job->rank].peer, false, reach->in_address + at, to, bytes);
+    if (reach->copied) return weft_peer_copy(job->host->group->roster->peers[job->rank], false, reach->in_address + at, to, bytes);
     memcpy(to, reach->in + at, bytes);
     return WEFT_OK;
 }

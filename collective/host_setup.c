@@ -93,7 +93,7 @@ static bool all_can_map(const struct weft_group *group)
 {
     if (group->ranks < 2 || group->ranks > HOST_RANKS_MAX) return false;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
-        if (rank != group->rank && !(weft_peer_abilities(group->controls[rank].peer) & WEFT_TRANSPORT_MAPS)) return false;
+        if (rank != group->rank && !(weft_peer_abilities(group->roster->peers[rank]) & WEFT_TRANSPORT_MAPS)) return false;
     return true;
 }
 
@@ -183,7 +183,7 @@ enum weft_status host_create(struct weft_group *group)
     host->maps_all = host->copies_all = true;
     host->stream_copy_bytes = stream_copy_bytes();
     group->host = host;
-    control_send_all(&group->offer, group, COLL_MESSAGE_HOST, 0, WEFT_OK, &host->offer, sizeof host->offer);
+    control_send_all(&group->offer, group, COLL_MESSAGE_HOST, 0, WEFT_OK);
     return WEFT_OK;
 }
 
@@ -191,9 +191,9 @@ static void vote(struct weft_group *group, enum weft_status opinion)
 {
     bool copies = true;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
-        if (rank != group->rank && weft_peer_copy(group->controls[rank].peer, false, 0, NULL, 0) < 0) copies = false;
+        if (rank != group->rank && weft_peer_copy(group->roster->peers[rank], false, 0, NULL, 0) < 0) copies = false;
     if (group->host && !copies) group->host->copies_all = false;
-    control_send_all(&group->vote, group, COLL_MESSAGE_HOST_VOTE, copies, opinion, NULL, 0);
+    control_send_all(&group->vote, group, COLL_MESSAGE_HOST_VOTE, copies, opinion);
 }
 
 static void decided(struct host *host, enum host_state state)
@@ -204,7 +204,7 @@ static void decided(struct host *host, enum host_state state)
         host->crowded = host->group->ranks > host_processors(host->peers, host->group->ranks);
         if (host->crowded) weft_loop_crowded(host->group->loop, true);
         char text[64];
-        weft_peer_describe(host->group->controls[host->group->rank == 0].peer, text, sizeof text);
+        weft_peer_describe(host->group->roster->peers[host->group->rank == 0], text, sizeof text);
         weft_log(host->group->env, WEFT_LOG_DEBUG, "collective", "group %u: its %u ranks meet in the memory of this host (%s)",
                  host->group->group_id, host->group->ranks, text);
     }
@@ -241,7 +241,7 @@ void host_offered(struct weft_group *group, uint32_t rank, const void *payload, 
     if (host->offered >> rank & 1 || host->state != HOST_ASKING) return;
     host->offered |= (uint64_t)1 << rank;
     host->offer_count++;
-    if (!map(peer, group->controls[rank].peer, payload, bytes)) host->maps_all = false;
+    if (!map(peer, group->roster->peers[rank], payload, bytes)) host->maps_all = false;
     if (host->offer_count < group->ranks - 1) return;
     vote(group, host->maps_all ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
     if (!host->maps_all) decided(host, HOST_OFF);
@@ -281,7 +281,6 @@ void host_free(struct weft_group *group)
     }
     host_reach_give(group->records, host->reach);
     release_all(host->peers, group->ranks);
-    weft_free_bytes(group->env, host->ways);
     weft_free_bytes(group->env, host);
     asides_sweep();
 }

@@ -16,9 +16,10 @@ struct host_way *host_way_of(struct host *host, enum weft_coll_kind kind, bool i
     unsigned bits = bytes >> LEAST_BITS ? 63 - (unsigned)__builtin_clzll(bytes) - LEAST_BITS : 0, size = bits / 2;
     unsigned of_kind = kind == WEFT_COLL_REDUCE ? 0 : kind == WEFT_COLL_ALL_TO_ALL ? WEFT_COLL_BARRIER : kind;
     _Static_assert(WEFT_COLL_ALL_REDUCE > 0 && WEFT_COLL_BROADCAST < WEFT_COLL_BARRIER && WEFT_COLL_BARRIER < HOST_WAY_KINDS, "a row each");
-    if (!host->ways) host->ways = weft_alloc_zero(host->group->env, sizeof *host->ways);
-    if (!host->ways) return NULL;
-    return &host->ways->of[of_kind][in_place][size < HOST_WAY_SIZES ? size : HOST_WAY_SIZES - 1];
+    struct roster *roster = host->group->roster; /* what was measured in another group of the same ranks serves this one */
+    if (!roster->ways) roster->ways = weft_alloc_zero(host->group->env, sizeof *roster->ways);
+    if (!roster->ways) return NULL;
+    return &roster->ways->of[of_kind][in_place][size < HOST_WAY_SIZES ? size : HOST_WAY_SIZES - 1];
 }
 
 bool host_way_copies(struct host_way *way)

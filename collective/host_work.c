@@ -264,7 +264,7 @@ struct job {
 static enum weft_status copy_rank(const struct job *job, uint32_t rank, bool outward, uint64_t address, void *local, size_t bytes)
 {
     *job->culprit_out = rank;
-    return weft_peer_copy(job->coll->group->controls[rank].peer, outward, address, local, bytes);
+    return weft_peer_copy(job->coll->group->roster->peers[rank], outward, address, local, bytes);
 }
 
 /* A part of a vector of (whole,) bytes. What does not stay in the cache anyway is not read before it is written. */

@@ -179,9 +179,17 @@ struct weft_coll {
 };
 
 /* ---- the group ---- */
-/* What is kept of each other rank: small, as a group may have thousands. */
-struct control {
-    struct weft_peer *peer;
+/* roster.c: the ranks of groups that have the same ones in the same order. */
+struct host_ways;
+struct roster {
+    struct roster *next;         /* records->rosters */
+    struct host_ways *ways;      /* host_way.c, at rank 0; NULL: none was measured yet */
+    uint32_t groups, ranks;
+    struct weft_peer *peers[];   /* (ranks,) NULL: this rank */
+};
+
+/* What a group notes of each other rank, from the first note on. */
+struct note {
     bool left, answered, asked;  /* has left; has answered our question; waits for our answer */
     uint32_t asked_next;         /* rank that waits for our answer behind it */
     uint64_t asked_sequence;
@@ -198,15 +206,25 @@ struct answer {
     bool busy;
 };
 
-/* One message to everybody. */
+/* One message to everybody. What it carries lies in the group (control.c), which has five of these. */
 struct broadcast {
     struct weft_group *group;
-    struct coll_header header;
-    const void *payload;         /* (payload_bytes,) or NULL; stays until it is sent */
-    size_t payload_bytes;
+    const struct coll_header *header; /* borrowed; NULL: made of what follows */
+    uint64_t sequence;
     struct weft_completion completion;
+    int32_t status;
     uint32_t next_rank;          /* not yet handed to the transport */
+    uint8_t type;                /* enum coll_message_type */
     bool busy;
+};
+
+/* The text of the end that another rank tells of, on its way. */
+struct told {
+    struct weft_group *group;
+    struct weft_completion completion;
+    enum weft_status status;
+    bool leaver;                 /* it had ended for want of a rank that left */
+    char text[GROUP_TEXT_BYTES];
 };
 
 /* The plan that was chosen last for one kind, and for what. */
@@ -225,6 +243,8 @@ struct records {
     void *stages;          /* host_stage.c */
     void *rooms, *reaches; /* host_memory.c: those that nobody has */
     struct weft_list room_holders; /* struct host.room_link */
+    struct weft_list idle_codecs;  /* codec_all_reduce.c: memory kept for the next one */
+    struct roster *rosters;
     uint32_t room_count;   /* of both */
     struct answer answers[GROUP_ANSWERS];
     uint32_t groups, window;
@@ -248,12 +268,12 @@ struct weft_group {
     void *describe_context;
     struct weft_link_cost cost, local_cost; /* of its worst link, and of the worst inside a host; the same on all ranks */
     const struct weft_plan_hosts *hosts; /* borrowed, may be NULL */
-    struct plan_choice choices[GROUP_CHOICES]; /* by kind; what follows from `cost` and the call */
+    struct plan_choice *choices; /* (GROUP_CHOICES,) by kind; what follows from `cost` and the call. NULL: none yet */
 
-    struct control *controls;    /* (ranks,); own one unused */
+    struct roster *roster;       /* perhaps with other groups */
+    struct note *notes;          /* (ranks,); NULL: nothing to note yet (roster.c) */
     struct weft_list active, ready;
     struct records *records;     /* perhaps with other groups */
-    struct weft_list idle_codecs;/* codec_all_reduce.c: memory kept for the next one */
     struct weft_list computing;   /* codec operations whose task is at the compute thread, or whose device encodes */
     uint32_t active_count;
     uint32_t prepared_count;     /* later rounds of active codec operations */
@@ -268,21 +288,19 @@ struct weft_group {
     uint64_t recorded_ns;        /* the flight recorder learned last who waits for whom */
 
     enum weft_status fail_status;
-    char fail_text[GROUP_TEXT_BYTES];
+    const char *fail_text;       /* owned where it is not a word of weft_status_text */
     uint64_t grace_ns;
     uint32_t left_count;         /* ranks that have left in good order */
     bool leaver_missed;          /* one of them was needed still: the group's end */
     bool leaving;                /* the others are told so (weft_group_leave) */
-    struct control *lost;        /* the first peer found dead while nothing has ended yet */
+    bool lost;                   /* a peer was found dead while nothing had ended yet: the first one, */
+    uint32_t lost_rank;
     enum weft_status lost_status;
     uint64_t lost_until_ns;
     struct news *news;           /* of the endpoint; NULL: no news any more */
     struct weft_list news_link;
     uint32_t asked_first, asked_last; /* ranks that wait for an answer, by asked_next; GROUP_NOBODY */
-    enum weft_status told_status;/* by another rank, whose text is still on its way */
-    bool told_leaver;            /* and had ended for want of a rank that left */
-    struct weft_completion told_completion;
-    char told_text[GROUP_TEXT_BYTES];
+    struct told *told;           /* NULL: no rank has told of its end */
     struct broadcast fail, ask, leave, offer, vote;
     struct host *host;           /* host.h; NULL: the ranks do not share a host's memory */
 
@@ -304,13 +322,18 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
     __attribute__((format(printf, 4, 5)));
 void group_released(struct weft_group *group); /* a transport operation has ended */
 
+/* roster.c */
+enum weft_status roster_take(struct weft_group *group, const uint32_t *endpoint_ids, struct weft_error *error);
+void roster_leave(struct weft_group *group); /* and the notes */
+struct note *roster_note(struct weft_group *group, uint32_t rank); /* to write; NULL: no memory */
+static inline struct note roster_noted(const struct weft_group *group, uint32_t rank) { return group->notes ? group->notes[rank] : (struct note){0}; }
+
 /* control.c */
 enum weft_status control_start(struct weft_group *group, bool gone_later, struct weft_error *error);
 void control_news(struct weft_group *group, struct weft_arrival *arrival); /* ends the arrival */
 void control_lost(struct weft_group *group, uint32_t peer_id, enum weft_status status);
-void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence,
-                      enum weft_status status, const void *payload, size_t payload_bytes);
-/* The header alone; the broadcast must not be busy. */
+void control_send_all(struct broadcast *broadcast, struct weft_group *group, enum coll_message_type type, uint64_t sequence, enum weft_status status);
+/* The header alone, which stays until the broadcast is not busy; it must not be. */
 void control_publish(struct broadcast *broadcast, struct weft_group *group, const struct coll_header *header);
 void control_retry(struct weft_group *group);
 void control_give_up(struct weft_group *group); /* what the transport has not taken yet is not sent */
@@ -326,7 +349,7 @@ void news_leave(struct weft_group *group);
 /* deadline.c */
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns); /* returns when to look again */
 void deadline_asked(struct weft_group *group, uint64_t sequence);
-void deadline_answered(struct weft_group *group, struct control *control, const struct coll_header *header);
+void deadline_answered(struct weft_group *group, uint32_t rank, const struct coll_header *header);
 /* How far this rank is with the operation in question, into the header of an answer. */
 void deadline_answer(const struct weft_group *group, uint64_t sequence, struct coll_header *header);
 
@@ -393,7 +416,7 @@ void host_stages_free(struct weft_env *env, struct records *records);
 void host_memory_free(struct weft_env *env, struct records *records);
 
 /* codec_all_reduce.c */
-void codec_records_free(struct weft_group *group);
+void codec_records_free(struct weft_env *env, struct records *records);
 /* Those whose arithmetic is under way: it ends (may block for the length of it), then they do. */
 void codec_close(struct weft_group *group, enum weft_status status, const char *text);
 

@@ -149,7 +149,8 @@ static struct weft_plan_question question_of(const struct weft_group *group, con
 /* The choice for this call; a training loop asks the same again and again, so the last answer for each kind is kept. */
 static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes, size_t elem_bytes, enum weft_plan_id told, bool in_order)
 {
-    struct plan_choice *last = (size_t)args->kind < GROUP_CHOICES ? &group->choices[args->kind] : NULL;
+    if (!group->choices) group->choices = weft_alloc_zero(group->env, GROUP_CHOICES * sizeof *group->choices); /* else each call asks anew */
+    struct plan_choice *last = group->choices && (size_t)args->kind < GROUP_CHOICES ? &group->choices[args->kind] : NULL;
     struct weft_plan_question question = question_of(group, args, bytes, elem_bytes);
     if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype && last->reproducible == question.reproducible &&
         last->unequal == question.unequal && last->told == told && last->in_order == in_order)
@@ -334,6 +335,7 @@ struct records *coll_records_share(struct weft_env *env, const struct weft_group
         if (!records) return NULL;
         weft_list_init(&records->idle);
         weft_list_init(&records->room_holders);
+        weft_list_init(&records->idle_codecs);
         records->window = window;
     }
     records->groups++;
@@ -344,6 +346,7 @@ void coll_records_leave(struct weft_env *env, struct records *records)
 {
     if (!records || --records->groups > 0) return;
     records_free(env, records, &records->idle);
+    codec_records_free(env, records);
     host_stages_free(env, records);
     host_memory_free(env, records);
     weft_free_bytes(env, records);

@@ -240,12 +240,12 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
         struct weft_message message = {.tag = tag_of(coll), .header = bytes, .header_bytes = sizeof bytes};
         message.payload_bytes = send_bytes(coll, action);
         if (message.payload_bytes > 0) message.payload = send_buffer(coll, action);
-        status = weft_transport_send(group->controls[action->peer].peer, &message, &slot->completion);
+        status = weft_transport_send(group->roster->peers[action->peer], &message, &slot->completion);
     } else {
         slot->receive.completion = &slot->completion;
         slot->receive.buffer = receive_buffer(coll, action);
         slot->receive.buffer_bytes = action->count * message_elem_bytes(coll, action);
-        status = weft_transport_recv(group->transport, weft_peer_id(group->controls[action->peer].peer), tag_of(coll), &slot->receive);
+        status = weft_transport_recv(group->transport, weft_peer_id(group->roster->peers[action->peer]), tag_of(coll), &slot->receive);
     }
     if (status == WEFT_IN_PROGRESS) {
         slot->state = SLOT_ISSUED;

@@ -106,7 +106,7 @@ static void tell_go_on(struct weft_group *group, struct tell *tell)
         .tag = group_news_tag(group), .header = bytes, .header_bytes = sizeof bytes};
     tell->group = group;
     weft_completion_init(&tell->completion, 1, tell_sent);
-    enum weft_status status = weft_transport_send(group->controls[0].peer, &message, &tell->completion);
+    enum weft_status status = weft_transport_send(group->roster->peers[0], &message, &tell->completion);
     if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {
         group->retry = true;
         group_kick(group);
@@ -207,11 +207,12 @@ static void publish_next(struct weft_group *group)
         tune->acks = 1;
         tune->refused = false;
         tune->from = group->sequence;
-        struct coll_header header = news_header(group, COLL_MESSAGE_TUNE_TABLE, tune->version);
-        header.cuts = cell->key;
-        header.root = cell->next;
-        header.lanes = tune->in_order = tune->policy == WEFT_RETUNE_SAME_ORDER;
-        control_publish(&tune->table, group, &header);
+        struct coll_header *header = &tune->table_header;
+        *header = news_header(group, COLL_MESSAGE_TUNE_TABLE, tune->version);
+        header->cuts = cell->key;
+        header->root = cell->next;
+        header->lanes = tune->in_order = tune->policy == WEFT_RETUNE_SAME_ORDER;
+        control_publish(&tune->table, group, header);
         return;
     }
 }
@@ -225,10 +226,11 @@ static void acknowledged(struct weft_group *group, const struct coll_header *hea
     if (header->count > tune->from) tune->from = header->count;
     tune->refused |= header->status < 0;
     if (++tune->acks < group->ranks) return;
-    struct coll_header commit = news_header(group, COLL_MESSAGE_TUNE_COMMIT, tune->next.version);
-    commit.count = tune->from;
-    commit.status = tune->refused ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-    control_publish(&tune->commit, group, &commit);
+    struct coll_header *commit = &tune->commit_header;
+    *commit = news_header(group, COLL_MESSAGE_TUNE_COMMIT, tune->next.version);
+    commit->count = tune->from;
+    commit->status = tune->refused ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    control_publish(&tune->commit, group, commit);
     close_change(group, tune->from, tune->refused);
 }
 

@@ -73,6 +73,7 @@ struct tune {
     uint64_t from;
     bool refused;
     struct broadcast table, commit;
+    struct coll_header table_header, commit_header; /* theirs */
     struct tell ack, report;
     uint64_t last_end_ns;    /* of any operation */
     uint32_t acked[];        /* rank 0: (ranks,) the version that each has agreed to last */
