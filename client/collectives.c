@@ -163,6 +163,7 @@ static bool extents_of(const struct client_call *call, uint32_t rank, uint32_t r
 static enum weft_status check_buffers(struct weft_session *session, const struct client_call *call, const char *name)
 {
     struct client_extents extents;
+    if (call->in && call->out && !call->counts && !call->counts_out) return WEFT_OK; /* one count fits, as was looked at */
     if (!extents_of(call, rank_in(session, call->comm), ranks_in(session, call->comm), &extents))
         return client_error(session, WEFT_ERR_INVALID, "%s: the pieces do not fit into memory", name);
     if ((extents.in > 0 && !call->in) || (extents.out > 0 && !call->out))
@@ -186,12 +187,12 @@ static enum weft_status check_weight(struct weft_session *session, const struct 
 static enum weft_status check(struct weft_session *session, const struct client_call *call)
 {
     const char *name = weft_coll_kind_name(call->kind);
-    size_t elem_bytes = weft_dtype_bytes(call->dtype);
+    size_t elem_bytes = weft_dtype_bytes(call->dtype), bytes;
     uint32_t rank = rank_in(session, call->comm), ranks = ranks_in(session, call->comm);
     bool barrier = call->kind == WEFT_COLL_BARRIER, pair = call->kind == WEFT_COLL_SEND || call->kind == WEFT_COLL_RECV;
     if (!barrier && elem_bytes == 0)
         return client_error(session, WEFT_ERR_INVALID, "%s: dtype %d is none of WEFT_F32 ...", name, (int)call->dtype);
-    if (!barrier && call->count > SIZE_MAX / elem_bytes / ranks)
+    if (!barrier && __builtin_mul_overflow(call->count, elem_bytes * ranks, &bytes))
         return client_error(session, WEFT_ERR_INVALID, "%s: %llu elements do not fit into memory", name, (unsigned long long)call->count);
     WEFT_TRY(check_buffers(session, call, name));
     if (reduces(call->kind) && weft_op_name(call->op)[0] == '?')

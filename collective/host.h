@@ -185,6 +185,12 @@ struct host {
     bool polled;
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
+    struct {                     /* and what follows from it */
+        size_t bytes;            /* host_short_bytes */
+        uint64_t event_bytes, moved_bytes;
+        bool leads;              /* needs nothing of the others */
+        bool small;              /* a few lines: over within the time of a look at the clock where all are there */
+    } known;
     struct weft_record record;   /* and recorded */
     bool waited;                 /* the brief call under way, for another rank */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */

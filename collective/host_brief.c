@@ -55,6 +55,33 @@ static bool lacks_buffer(const struct weft_group *group, const struct weft_coll_
     }
 }
 
+static bool from_root(const struct host *host) { return host->brief.kind == WEFT_COLL_BROADCAST || host->brief.kind == WEFT_COLL_SCATTER; }
+static bool to_root(const struct host *host) { return host->brief.kind == WEFT_COLL_REDUCE || host->brief.kind == WEFT_COLL_GATHER; }
+static bool is_root(const struct host *host) { return host->brief.root == host->group->rank; }
+static bool waits_for_root(const struct host *host) { return from_root(host) && !is_root(host); }
+
+/* It needs nothing of the others. */
+static bool leads(const struct host *host) { return is_root(host) ? from_root(host) : to_root(host); }
+
+/* Once for all calls that are alike. Who leads is over as soon as it has announced, and has it recorded so. */
+static void know(struct host *host, const struct weft_coll_args *args)
+{
+    const struct weft_group *group = host->group;
+    const bool barrier = args->kind == WEFT_COLL_BARRIER;
+    const size_t elem_bytes = barrier ? 1 : weft_dtype_bytes(args->dtype);
+    host->brief = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
+                                     .op = (uint8_t)(coll_sums(args->kind) ? args->op : 0), .root = coll_rooted(args->kind) ? args->root : 0};
+    host->known.bytes = host_short_bytes(group, args);
+    host->known.event_bytes = host->brief.count * elem_bytes;
+    host->known.moved_bytes = host_moved_short(group, args);
+    host->known.leads = leads(host);
+    host->known.small = group->ranks <= FEW_RANKS && !host_needs_room(host->known.event_bytes);
+    host->record = coll_record_of(group, 0, 0, true);
+    host->record.kind = (uint8_t)args->kind, host->record.count = host->brief.count, host->record.dtype = host->brief.dtype, host->record.op = host->brief.op;
+    host->record.root = host->brief.root, host->record.plan = WEFT_PLAN_ONE_HOST;
+    if (host->known.leads) host->record.phase = "done", host->record.status = WEFT_OK;
+}
+
 /* Look at a call as the post does, once for all calls that are alike. */
 static bool fits(struct host *host, const struct weft_coll_args *args)
 {
@@ -65,12 +92,7 @@ static bool fits(struct host *host, const struct weft_coll_args *args)
     struct weft_error error;
     if (!host_takes(host->group, args) || args->signature || coll_check(host->group, args, &error) < 0 || !host_is_short(host->group, args))
         return false;
-    bool barrier = args->kind == WEFT_COLL_BARRIER;
-    host->brief = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
-                                     .op = (uint8_t)(coll_sums(args->kind) ? args->op : 0), .root = coll_rooted(args->kind) ? args->root : 0};
-    host->record = coll_record_of(host->group, 0, 0, true);
-    host->record.kind = (uint8_t)args->kind, host->record.count = host->brief.count, host->record.dtype = host->brief.dtype, host->record.op = host->brief.op;
-    host->record.root = host->brief.root, host->record.plan = WEFT_PLAN_ONE_HOST;
+    know(host, args);
     return true;
 }
 
@@ -80,6 +102,7 @@ static uint64_t record(struct host *host, uint64_t sequence, uint64_t now_ns)
 {
     host->record.sequence = sequence;
     host->record.posted_ns = host->record.started_ns = now_ns;
+    if (host->known.leads) host->record.ended_ns = now_ns;
     return weft_recorder_add(host->group->recorder, &host->record);
 }
 
@@ -116,14 +139,6 @@ static bool neighbours_come(struct host *host, uint64_t number, uint64_t until_n
     return true;
 }
 
-static bool from_root(const struct host *host) { return host->brief.kind == WEFT_COLL_BROADCAST || host->brief.kind == WEFT_COLL_SCATTER; }
-static bool to_root(const struct host *host) { return host->brief.kind == WEFT_COLL_REDUCE || host->brief.kind == WEFT_COLL_GATHER; }
-static bool is_root(const struct host *host) { return host->brief.root == host->group->rank; }
-static bool waits_for_root(const struct host *host) { return from_root(host) && !is_root(host); }
-
-/* It needs nothing of the others. */
-static bool leads(const struct host *host) { return is_root(host) ? from_root(host) : to_root(host); }
-
 /* The root, or all others, have announced the same, soon; and before it what this rank did. */
 static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint64_t since_ns)
 {
@@ -157,10 +172,38 @@ static void becomes_ordinary(struct weft_group *group, const struct weft_coll_ar
     coll_launch(*coll_out, true, (*coll_out)->posted_ns);
 }
 
-/* A few lines, and all were there: over within the time of a look at the clock. */
-static bool was_instant(const struct host *host, const struct weft_coll_args *args)
+/* Who leads has nothing to wait for: one entry says that it began and that it is over. */
+static void record_leader(struct host *host, uint64_t sequence)
 {
-    return !host->waited && host->group->ranks <= FEW_RANKS && !host_needs_room(host->brief.count * weft_dtype_bytes(args->dtype));
+    const struct weft_group *group = host->group;
+    uint64_t now_ns = weft_now_ns(group->env);
+    coll_event(group, host->brief.kind, WEFT_EVENT_BEGIN, sequence, host->known.event_bytes, WEFT_OK, now_ns);
+    record(host, sequence, now_ns);
+    coll_event(group, host->brief.kind, WEFT_EVENT_END, sequence, host->known.event_bytes, WEFT_OK, now_ns);
+}
+
+/* Announced, and it needs the others. */
+static enum weft_status meet(struct host *host, const struct weft_coll_args *args, uint64_t number, uint64_t sequence, weft_coll_done_fn done,
+                             void *context, struct weft_coll **coll_out)
+{
+    struct weft_group *group = host->group;
+    uint64_t now_ns = weft_now_ns(group->env);
+    coll_event(group, args->kind, WEFT_EVENT_BEGIN, sequence, host->known.event_bytes, WEFT_OK, now_ns);
+    uint64_t record_number = record(host, sequence, now_ns);
+    host_announced(host);
+    host->waited = false;
+    if (!all_come(host, number, sequence, now_ns)) {
+        struct weft_coll_args late = *args;
+        late.posted_ns = now_ns;
+        becomes_ordinary(group, &late, number, record_number, done, context, coll_out);
+        return WEFT_IN_PROGRESS;
+    }
+    host_work_short(host, args, number);
+    host_over(host, number);
+    uint64_t ended_ns = host->known.small && !host->waited ? now_ns : weft_now_ns(group->env);
+    coll_event(group, args->kind, WEFT_EVENT_END, sequence, host->known.event_bytes, WEFT_OK, ended_ns);
+    weft_recorder_end(group->recorder, record_number, ended_ns);
+    return WEFT_OK;
 }
 
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
@@ -169,30 +212,18 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV) return host_pair_brief(group, args, done, context, coll_out);
     if (!at_rest(group) || !fits(group->host, args)) return WEFT_ERR_AGAIN;
     struct host *host = group->host;
-    size_t bytes = host_short_bytes(group, args);
+    size_t bytes = host->known.bytes;
     if (host_needs_room(bytes) && !host_room_take(host)) return WEFT_ERR_AGAIN;
-    bool goes_ahead = leads(host);
-    if (!host_may_announce(host, goes_ahead, bytes)) return WEFT_ERR_AGAIN;
+    if (!host_may_announce(host, host->known.leads, bytes)) return WEFT_ERR_AGAIN;
     uint64_t number = host->next++, sequence = group->sequence++;
     host_announce_short(host, &host->brief, args->kind == WEFT_COLL_BROADCAST ? args->out : args->in, bytes, number, sequence);
-
-    uint64_t now_ns = weft_now_ns(group->env), event_bytes = host->brief.count * (args->kind == WEFT_COLL_BARRIER ? 1 : weft_dtype_bytes(args->dtype));
-    coll_event(group, args->kind, WEFT_EVENT_BEGIN, sequence, event_bytes, WEFT_OK, now_ns);
-    uint64_t record_number = record(host, sequence, now_ns);
-
-    host_announced(host);
-    host->waited = false;
-    if (!goes_ahead && !all_come(host, number, sequence, now_ns)) {
-        struct weft_coll_args late = *args;
-        late.posted_ns = now_ns;
-        becomes_ordinary(group, &late, number, record_number, done, context, coll_out);
+    if (host->known.leads) {
+        host_work_short(host, args, number);
+        record_leader(host, sequence);
+        host_announced(host);
+    } else if (meet(host, args, number, sequence, done, context, coll_out) == WEFT_IN_PROGRESS) {
         return WEFT_IN_PROGRESS;
     }
-    host_work_short(host, args, number);
-    if (!goes_ahead) host_over(host, number);
-    host->moved_bytes += host_moved_short(group, args);
-    uint64_t ended_ns = was_instant(host, args) ? now_ns : weft_now_ns(group->env);
-    coll_event(group, args->kind, WEFT_EVENT_END, sequence, event_bytes, WEFT_OK, ended_ns);
-    weft_recorder_end(group->recorder, record_number, ended_ns);
+    host->moved_bytes += host->known.moved_bytes;
     return WEFT_OK;
 }
