@@ -90,7 +90,6 @@ struct client_engine {
     enum weft_status failed;            /* set once; then nothing new starts */
     const char *failed_text;            /* session's */
     bool parted;                        /* failed for the time being: ranks are lost, the others agree to go on (shrink.c) */
-    uint32_t parted_epoch;
     char parted_text[480];
     uint64_t encode_ns, requests_done;
     struct weft_moved left;             /* in memory, by groups that are gone */

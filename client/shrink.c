@@ -28,7 +28,6 @@ static void part_on_engine(struct weft_mail *mail)
     snprintf(engine->parted_text, sizeof engine->parted_text, "%.400s; weft_step_end or weft_shrink says how the job goes on", parting->text);
     pthread_mutex_unlock(&parting->lock);
     engine->parted = true;
-    engine->parted_epoch = atomic_load(&parting->epoch);
     if (engine->group) {
         weft_group_record(engine->group);
         client_comms_record(session);
@@ -59,7 +58,7 @@ static void rejoin_on_engine(struct weft_mail *mail)
             weft_group_free(before);
             weft_group_set_cost(engine->group, &session->cost);
         }
-        if (status == WEFT_OK && engine->parted_epoch == shrunk->epoch) {
+        if (status == WEFT_OK) { /* if somebody else is lost already, the caller begins again before it starts anything */
             engine->parted = false;
             engine->failed = WEFT_OK;
             client_engine_watch_deadlines(session);
@@ -203,13 +202,8 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
 enum weft_status client_shrink(struct weft_session *session, uint64_t committed, uint64_t *committed_out)
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
-    uint64_t known = committed;
     enum weft_status status;
-    do {
-        status = agree(session, known, until_ns, committed_out);
-        /* What was found good with those who are lost now is so for ever. */
-        if (status == WEFT_ERR_AGAIN && session->parting.taken && session->parting.taken->shrunk->committed > known)
-            known = session->parting.taken->shrunk->committed;
-    } while (status == WEFT_ERR_AGAIN);
+    do status = agree(session, committed, until_ns, committed_out); /* what was found good once is so for ever: the coordinator keeps it */
+    while (status == WEFT_ERR_AGAIN);
     return status;
 }

@@ -233,13 +233,6 @@ static enum weft_status say_changed(struct weft_session *session, uint64_t next)
                         (unsigned long long)next);
 }
 
-/* All have ended the step well. Does any of them know of somebody new? Then all do now, and agree before the next step. */
-static void let_in(struct weft_session *session)
-{
-    struct client_step *step = &session->step;
-    if (step->grow_epoch > session->epoch) client_part(session, step->grow_epoch, "a new worker has come");
-}
-
 /* Of an elastic job. A step is good when all ranks have said that all their operations of it went well; when one of them is
  * lost in the middle of saying so, the others find out together whether anybody has heard it of all. */
 static enum weft_status vote(struct weft_session *session, enum weft_status status)
@@ -250,8 +243,8 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
         step->grow_epoch = atomic_load(&session->parting.grow_epoch);
         status = weft_all_reduce(session, &step->grow_epoch, &step->grow_epoch, 1, WEFT_U32, WEFT_MAX, &step->vote);
         if (status == WEFT_IN_PROGRESS) status = weft_wait(&step->vote, 0);
-        if (status == WEFT_OK) {
-            let_in(session);
+        if (status == WEFT_OK) { /* does any of them know of somebody new? Then all do now, and agree before the next step; else it is nothing newer */
+            client_part(session, step->grow_epoch, "a new worker has come");
             return WEFT_OK;
         }
     }

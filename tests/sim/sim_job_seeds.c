@@ -10,6 +10,8 @@
  *   - who ends a step well agrees with all others on its members, in their order, and on the bits of every result; exact sums
  *     and reproducible ones are the scalar reference's, over just these members; weighted means are those of their weights;
  *   - whoever takes part in steps misses none, and a step run again finds its inputs as they were;
+ *   - no step has other members than the one before unless a call has said so; who waits to come in does so at the end of a step; codecs owe for
+ *     as many ranks as there are, draw as the rank that they are at, and count as the others' do;
  *   - who ends otherwise has a status that something explains, and a text that names one of those who caused it; who was given up and
  *     wakes up again ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
@@ -27,6 +29,7 @@
 
 #include "client/session.h"
 #include "client/tensor.h"
+#include "compress/codec.h"
 #include "server/server.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/seed.h"
@@ -46,6 +49,7 @@ static const uint64_t found[] = {
     11339, /* a newcomer was told of a rank that was lost while it rested, in the membership that it had come in with, and parted from it */
     83483, /* who rested while the coordinator was stopped heard of the others' deadline from weft_join: as WEFT_ERR_ABORTED */
     84403, /* of four, three died: one of them had heard the end of a step, and the fourth ran it again */
+    327,   /* some know a step to be good and others hear of it only as they agree on a loss: the next step_begin has to say so to all */
     54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same newcomer from its first step_begin */
 };
 
@@ -73,6 +77,9 @@ struct worker {
     uint64_t newest[WORKERS_MAX];
     uint64_t state;           /* the step that its state is behind */
     uint64_t committed;       /* its last good step; 0: none, or it has rested */
+    bool told;                /* that ranks are gone or have come, since then */
+    bool knew;                /* as that step began, of somebody new who waits */
+    uint32_t members, born[WORKERS_MAX]; /* of that step */
     uint64_t filled;          /* the step whose inputs are there, unless it has been good */
     uint64_t round;
     uint32_t ran;             /* steps of this round */
@@ -183,15 +190,17 @@ static void follow_model(const struct worker *worker, const struct weft_tensor *
     check_model(worker, tensor, b, "updated");
 }
 
-static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, const struct weft_tensor *updated, struct buffers *b)
+static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, struct weft_tensor **tensors, struct buffers *b)
 {
     struct step_record mine = {.members = ranks};
     memcpy(mine.born, b->born, ranks * sizeof *b->born);
     uint64_t hash = weft_fnv_bytes(1, mine.born, sizeof mine.born);
     hash = weft_fnv_bytes(hash, b->in_place, run.count * sizeof(float));
     hash = weft_fnv_bytes(hash, b->mean, run.count * sizeof(float));
-    if (run.updates) follow_model(worker, updated, b, &mine, step);
+    if (run.updates) follow_model(worker, tensors[2], b, &mine, step);
     if (run.updates) hash = weft_fnv_bytes(hash, b->weights, run.count * sizeof(float));
+    const uint64_t codec_steps = weft_codec_steps(tensors[1]->codec);
+    hash = weft_fnv_bytes(hash, &codec_steps, sizeof codec_steps);
     worker->bits[step] = weft_fnv_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
     worker->last = step;
     double weights = 0;
@@ -246,10 +255,31 @@ static enum weft_status changed(struct worker *worker, enum weft_status status)
 {
     if (status == WEFT_ERR_GREW) worker->take = worker->due = true, run.grew++;
     if (status == WEFT_ERR_SHRUNK) run.shrunk++;
+    worker->told = true;
+    worker->knew = false;
     return WEFT_IN_PROGRESS;
 }
 
 static bool is_change(enum weft_status status) { return status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW; }
+
+/* Who may be in a step that the worker begins: those of its last good one, unless it has been told that they are others. */
+static void check_told(struct worker *worker, uint64_t step, uint32_t ranks, const struct buffers *b)
+{
+    bool same = worker->members == ranks && memcmp(worker->born, b->born, ranks * sizeof *b->born) == 0;
+    if (worker->committed && !worker->told && !same) fail_seed("h%u: step %llu has other members than step %llu, and no call has said so", worker->host,
+                                                              (unsigned long long)step, (unsigned long long)worker->committed);
+    worker->told = false;
+    worker->members = ranks;
+    memcpy(worker->born, b->born, sizeof worker->born);
+}
+
+/* What a codec owes is of that many ranks as there are, it draws as the rank that it is at, and counts with the others' (bits). */
+static void check_codec(const struct worker *worker, const struct weft_codec *codec)
+{
+    if (codec->ranks != weft_ranks(worker->session) || codec->worker != weft_rank(worker->session))
+        fail_seed("h%u: its codec is of rank %u of %u, and it is rank %u of %u", worker->host, codec->worker, codec->ranks, weft_rank(worker->session),
+                  weft_ranks(worker->session));
+}
 
 /* One try. WEFT_OK: the step is good; WEFT_IN_PROGRESS: once more. */
 static enum weft_status run_step(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
@@ -261,6 +291,9 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     if (is_change(status)) return changed(worker, status);
     if (status < 0) return status;
     uint32_t ranks = weft_ranks(session);
+    const bool knows = atomic_load(&session->parting.grow_epoch) > session->epoch;
+    if (knows && worker->knew) fail_seed("h%u: step %llu begins without whom it knew to wait as the one before began", worker->host, (unsigned long long)step);
+    check_codec(worker, tensors[1]->codec);
     for (uint32_t i = 0; i < run.count; i++) {
         float in = input_of(worker->host, step, 0, i);
         if (worker->filled == step && memcmp(&b->in_place[i], &in, sizeof in) != 0) fail_seed("h%u: step %llu is run again, and its input was not kept", worker->host, (unsigned long long)step);
@@ -297,11 +330,13 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     if (worker->committed && step != worker->committed + 1)
         fail_seed("h%u: step %llu was good after step %llu", worker->host, (unsigned long long)step, (unsigned long long)worker->committed);
     if (step >= STEPS_MAX) return WEFT_ERR_LIMIT;
+    check_told(worker, step, ranks, b);
+    worker->knew = knows;
     worker->committed = worker->state = step;
     worker->filled = 0;
     worker->take = worker->due = false;
     run.steps_done++;
-    check_results(worker, step, ranks, tensors[2], b);
+    check_results(worker, step, ranks, tensors, b);
     return WEFT_OK;
 }
 
@@ -350,7 +385,8 @@ static enum weft_status rest(struct worker *worker)
     worker->round++;
     worker->ran = 0;
     worker->committed = 0;
-    worker->take = worker->due = true;
+    worker->knew = false;
+    worker->take = worker->due = worker->told = true;
     return WEFT_OK;
 }
 
@@ -391,7 +427,7 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
         options.dims[0] = run.count;
         options.mode = WEFT_MODE_ALL_REDUCE;
         options.optimizer = i == 2 ? optimizers[run.seed % 3] : "none";
-        options.codec = i != 1 ? "" : run.seed % 2 ? "randomk:ratio=0.2" : "topk:ratio=0.1";
+        options.codec = i != 1 ? "" : run.seed % 2 ? "randomk:ratio=0.2,min_count=0" : "topk:ratio=0.1,min_count=0";
         enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
         if (status < 0) return status;
     }
