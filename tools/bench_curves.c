@@ -68,10 +68,14 @@ static bool write_svg(const struct bench_curves *curves, const char *path, const
     }
     struct bench_chart chart = {.title = title, .subtitle = subtitle, .x = {"size (bytes)", true, NAN, NAN}, .y = {"busbw (GB/s)", false, 0, NAN},
                                 .series = series, .series_count = curves ? curves->count : 0};
+    if (chart.series_count == 0) {
+        fprintf(stderr, "weft bench: there is nothing to draw in %s\n", path);
+        return false;
+    }
     FILE *out = fopen(path, "we");
     bool fine = out && bench_chart_write(&chart, out);
     if (out) fine = fclose(out) == 0 && fine;
-    if (!fine) fprintf(stderr, "weft bench: nothing to draw, or %s cannot be written\n", path);
+    if (!fine) fprintf(stderr, "weft bench: the plot %s cannot be written: %s\n", path, strerror(errno));
     return fine;
 }
 

@@ -183,7 +183,9 @@ static bool run_sweep(struct bench_rank *rank)
             if (!run_types(rank)) return false;
         }
     }
-    return rank->rank != 0 || (bench_report_end(&rank->report) || bench_printed(bench_name(options)));
+    if (rank->rank != 0) return true;
+    bool ended = bench_report_end(&rank->report); /* the plot, too */
+    return bench_printed(bench_name(options)) && ended;
 }
 
 /* ---- joining ---- */

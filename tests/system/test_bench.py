@@ -94,6 +94,10 @@ class Bench(harness.JobTest):
             self.assertIn(word, table)
         with open(self.path("a.svg"), encoding="utf-8") as file:
             self.assertIn("busbw", file.read())
+        done = subprocess.run([harness.PROGRAMS.weft, "bench", "all_gather", *words, "--plot", self.path("no/a.svg")], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("no/a.svg cannot be written: No such file or directory", done.stderr)
         row = self.rows("all_reduce", *words, "--overlap", "-e", "64")[0]
         self.assertTrue(0 <= row["overlap"]["percent"] <= 100)
         limit = self.rows("all_reduce", *words, "--limit", "-e", "64")[0]["limit"]
