@@ -1,5 +1,6 @@
 /* test_memory_kind.c - the table of memory operations over a runtime made for tests: kinds, copies in order of streams and
  * events, the current device given back, a failed copy that is told. And the sentence where there is no runtime. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -125,16 +126,25 @@ static void copies_keep_the_order_of_events(void **state)
     assert_int_equal(fake_cuda_live(), 0);
 }
 
+/* A kernel that keeps its stream. */
+static void keep(void *context)
+{
+    while (!atomic_load((atomic_bool *)context)) usleep(50);
+}
+
 static void a_failed_copy_is_told(void **state)
 {
+    static atomic_bool all_queued;
     const struct weft_memory_ops *ops = cuda();
     static uint8_t host[64];
     struct weft_error error = {0};
     void *memory, *event;
     assert_int_equal(ops->alloc(64, &memory, NULL), WEFT_OK);
     assert_int_equal(ops->event_create(&event, NULL), WEFT_OK);
+    assert_int_equal(fake_cuda_launch(NULL, keep, &all_queued), 0);
     assert_int_equal(ops->copy(memory, host, 65, NULL, NULL), WEFT_OK); /* one byte too many: found when it runs */
     assert_int_equal(ops->record(event, NULL, NULL), WEFT_OK);
+    atomic_store(&all_queued, true); /* had the copy run before, the event would have been refused */
     wait_for(ops, event, WEFT_ERR_STATE);
     assert_int_equal(ops->copy(memory, host, 64, NULL, &error), WEFT_ERR_STATE);
     assert_non_null(strstr(error.text, "cudaErrorIllegalAddress (700)"));

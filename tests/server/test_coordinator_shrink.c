@@ -75,6 +75,30 @@ static void one_after_the_other(void **state)
     harness_free(h);
 }
 
+/* The next loss comes before the others have gone on: they say what they knew before, and the one who knew more is gone. It stays good. */
+static void good_for_ever(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = job(4, 1, c);
+    static const uint32_t three[] = {0, 2, 3}, two[] = {2, 3};
+    harness_close(h, c[1], "reset");
+    say_shrink(h, c[0], 2, 7);
+    say_shrink(h, c[2], 2, 6);
+    say_shrink(h, c[3], 2, 6);
+    for (int i = 0; i < 4; i++) {
+        if (i == 1) continue;
+        expect_lost(h, c[i], 1, 2);
+        expect_shrunk(h, c[i], 2, 7, three, 3);
+    }
+    harness_close(h, c[0], "reset");
+    for (int i = 2; i < 4; i++) {
+        expect_lost(h, c[i], 0, 3);
+        say_shrink(h, c[i], 3, 6);
+    }
+    for (int i = 2; i < 4; i++) expect_shrunk(h, c[i], 3, 7, two, 2);
+    harness_free(h);
+}
+
 static void lost_while_they_agree(void **state)
 {
     uint64_t c[4];
@@ -592,6 +616,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_live), cmocka_unit_test(all_live_but_who_rested), cmocka_unit_test(not_asked_elsewhere), cmocka_unit_test(one_after_the_other),
+        cmocka_unit_test(good_for_ever),
         cmocka_unit_test(lost_while_they_agree),
         cmocka_unit_test(left_and_silent),
         cmocka_unit_test(not_due),
