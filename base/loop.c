@@ -37,6 +37,8 @@
 #define UNSLEEPABLE_POLL_NS WEFT_MS(1) /* how often a pollable without descriptor is polled while idle */
 #define STEPS_PER_LOOK 32u       /* idle steps of a driver between looks at the clock */
 #define YIELDS_PER_LOOK 8u       /* the same where ranks outnumber cores: whoever comes next waits for this one's step */
+#define YIELD_SHARED_NS 1500u    /* a yield that nobody follows takes some 0.3 us, one to another thread and back at least this */
+#define SHARED_YIELDS 8u         /* short ones until the processor counts as this loop's own again */
 #define SETTLE_NS 5000u                /* how long a waiter polls for a baton that somebody holds before it sleeps */
 
 struct weft_loop {
@@ -48,6 +50,7 @@ struct weft_loop {
     size_t unsleepable;              /* pollables without descriptor */
     bool stepping;
     bool crowded;
+    uint32_t shared;                 /* short yields to go until nobody else seems to want this processor; 0: nobody does */
     bool timers_fresh;               /* one was started since they were looked at: it may be due */
     bool timers_due;                 /* one was started that is due: no look at the clock is needed to see that */
     uint32_t steps;                  /* of drivers, without a look at the clock */
@@ -445,6 +448,19 @@ struct spin {
     uint64_t since_ns;
 };
 
+/* A yield that takes long has let somebody run who wants this processor, perhaps the one we wait for: the next idle runs let him first. */
+static void yield(struct weft_loop *loop)
+{
+    if (loop->crowded) { /* known without the clock */
+        sched_yield();
+        return;
+    }
+    uint64_t since_ns = weft_now_ns(loop->env);
+    sched_yield();
+    if (weft_now_ns(loop->env) - since_ns >= YIELD_SHARED_NS) loop->shared = SHARED_YIELDS;
+    else if (loop->shared > 0) loop->shared--;
+}
+
 /* Account for a step's work; true when the loop has been idle long enough to sleep. now_ns 0: nobody has looked. */
 static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uint64_t now_ns)
 {
@@ -459,14 +475,14 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uin
         spin->since_ns = now_ns;
         return false;
     }
-    if (spin->yields == 0 && !loop->crowded) {
+    if (spin->yields == 0 && !loop->crowded && loop->shared == 0) {
         if (now_ns == 0) return false;
         if (spin->since_ns == 0) spin->since_ns = now_ns;
         if (now_ns - spin->since_ns < (uint64_t)loop->options.spin_us * 1000) return false;
     }
     if (spin->yields >= loop->options.yields) return true;
     spin->yields++;
-    sched_yield();
+    yield(loop);
     return false;
 }
 

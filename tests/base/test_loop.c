@@ -467,6 +467,53 @@ static void pollables_are_armed_before_sleep(void **state)
     weft_loop_free(loop);
 }
 
+/* --- a processor that somebody else wants --- */
+
+struct striding_env { /* each look at the clock finds it so much later */
+    struct weft_env env;
+    uint64_t now_ns, stride_ns;
+};
+
+static uint64_t striding_now(struct weft_env *env)
+{
+    struct striding_env *clock = (struct striding_env *)env;
+    return clock->now_ns += clock->stride_ns;
+}
+
+/* Of one idle run, from its begin until the loop would sleep. */
+static int polls_until_armed(struct probe *probe)
+{
+    probe->polls = 0;
+    probe->done = false;
+    probe->refuse = 1;
+    assert_int_equal(weft_loop_wait(probe->loop, &probe->done, WEFT_NEVER), WEFT_OK);
+    return probe->polls;
+}
+
+static void after_a_long_yield_it_yields_first(void **state)
+{
+    struct striding_env clock = {.env = *weft_env_system(), .stride_ns = 100};
+    struct weft_loop_options options;
+    struct weft_loop *loop;
+    clock.env.now_ns = striding_now;
+    weft_loop_options_init(&options);
+    options.spin_us = 40;
+    options.yields = 20;
+    assert_int_equal(weft_loop_create(&clock.env, &options, &loop), WEFT_OK);
+    struct probe probe = new_probe(loop);
+    assert_int_equal(weft_loop_add(loop, &probe.pollable), WEFT_OK);
+    for (int i = 0; i < 3; i++) assert_true(polls_until_armed(&probe) > 300); /* short yields: it polls for spin_us each time */
+    clock.stride_ns = 2000;
+    assert_true(polls_until_armed(&probe) > 300); /* it does not know yet */
+    assert_true(polls_until_armed(&probe) < 60);
+    clock.stride_ns = 100;
+    assert_true(polls_until_armed(&probe) < 60);
+    assert_true(polls_until_armed(&probe) > 300); /* the processor is its own again */
+    weft_loop_remove(loop, &probe.pollable);
+    close(probe.pollable.fd);
+    weft_loop_free(loop);
+}
+
 /* The window between the last look at the mailbox and sleep, without a race: arm is called in it. */
 static struct {
     struct weft_pollable pollable;
@@ -846,6 +893,7 @@ int main(void)
         cmocka_unit_test(wait_ends_at_its_deadline_and_uses_no_cpu),
         cmocka_unit_test(wait_wakes_for_a_timer),
         cmocka_unit_test(pollables_are_armed_before_sleep),
+        cmocka_unit_test(after_a_long_yield_it_yields_first),
         cmocka_unit_test(what_comes_before_sleep_is_seen),
         cmocka_unit_test(pollables_leave_inside_progress),
         cmocka_unit_test(a_pollable_without_descriptor_is_polled),
