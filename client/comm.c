@@ -128,7 +128,7 @@ static enum weft_status create_group(struct weft_comm *comm)
 {
     struct weft_session *session = comm->session;
     uint32_t *ids = find_hosts(comm) ? weft_alloc_array(session->env, comm->ranks, sizeof *ids) : NULL;
-    if (!ids) return weft_error_set(&comm->error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", comm->ranks);
+    if (!ids) return weft_error_set(&session->comm_error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", comm->ranks);
     for (uint32_t rank = 0; rank < comm->ranks; rank++) ids[rank] = client_rank_endpoint(session, comm->members[rank]);
     struct weft_group_options options;
     client_engine_group_options(session, &options);
@@ -139,9 +139,10 @@ static enum weft_status create_group(struct weft_comm *comm)
     options.hosts = &comm->hosts->plan;
     options.cost = weft_group_cost(session->engine.group); /* of the worst link of all: the same on all its ranks */
     options.share = session->engine.group; /* memory does not grow with the number of groups */
+    options.meets_later = true;            /* many groups are never used, or by messages */
     options.describe = describe_rank;
     options.describe_context = comm;
-    enum weft_status status = weft_group_create(session->env, &options, &comm->group, &comm->error);
+    enum weft_status status = weft_group_create(session->env, &options, &comm->group, &session->comm_error);
     weft_free_bytes(session->env, ids);
     return status;
 }
@@ -157,8 +158,8 @@ static void make_on_engine(struct weft_mail *mail)
 {
     struct weft_comm *comm = weft_container_of(mail, struct weft_comm, mail);
     struct client_engine *engine = &comm->session->engine;
-    comm->error = (struct weft_error){0};
-    if (engine->failed) weft_error_set(&comm->error, engine->failed, "%s", engine->failed_text);
+    comm->session->comm_error = (struct weft_error){0};
+    if (engine->failed) weft_error_set(&comm->session->comm_error, engine->failed, "%s", engine->failed_text);
     else if (create_group(comm) == WEFT_OK) weft_list_append(&engine->comms, &comm->engine_link);
     answered(comm);
 }
@@ -274,8 +275,9 @@ enum weft_status client_comm_create(struct weft_session *session, uint32_t *memb
         WEFT_TRY(client_usable(session));
         return client_error(session, WEFT_ERR_BUSY, "%s: the engine is deep in a computation", name);
     }
-    if (comm->error.status < 0) {
-        enum weft_status status = client_error(session, (enum weft_status)comm->error.status, "%s: %.400s", name, comm->error.text);
+    const struct weft_error *error = &session->comm_error; /* of this letter: the engine reads them in order */
+    if (error->status < 0) {
+        enum weft_status status = client_error(session, (enum weft_status)error->status, "%s: %.400s", name, error->text);
         free_memory(comm);
         return status;
     }

@@ -27,7 +27,6 @@ struct weft_comm {
     /* one letter at a time to the engine: make the group, or leave it */
     struct weft_mail mail;
     _Atomic int state;             /* 0 none, 1 sent, 2 answered */
-    struct weft_error error;
 };
 
 /* Caller's thread. Takes `members` (sorted by the new rank, ours among them), also when it fails: a group of those ranks

@@ -139,6 +139,7 @@ struct weft_session {
     struct client_staging staging;    /* calls on memory of devices */
     struct weft_list weighings;       /* struct client_weighing.link (weigh.c): idle ones; the engine's */
     struct weft_list comms;           /* struct weft_comm.session_link */
+    struct weft_error comm_error;     /* of the group that the engine was told to make last */
     struct weft_list meshes;          /* struct weft_mesh.link */
     struct weft_list kept, kept_idle; /* struct kept.link (kept.c): of the open step, and spare memory */
     uint32_t next_group_id, splits;   /* ids below have been used by groups that this rank knows of */

@@ -23,8 +23,11 @@ static struct coll_header header_of(const struct broadcast *broadcast)
 {
     const struct weft_group *group = broadcast->group;
     if (broadcast->header) return *broadcast->header;
-    return (struct coll_header){.type = broadcast->type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .status = broadcast->status,
-                                .sequence = broadcast->sequence, .count = broadcast->type == COLL_MESSAGE_FAIL && group->leaver_missed};
+    struct coll_header header = {.type = broadcast->type, .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .status = broadcast->status,
+                                 .sequence = broadcast->sequence};
+    if (broadcast->type == COLL_MESSAGE_FAIL) header.count = group->leaver_missed;
+    if (broadcast->type == COLL_MESSAGE_LEAVE && group->host) header.count = group->host->vote;
+    return header;
 }
 
 /* Both stay while the broadcast is busy. */
@@ -218,7 +221,7 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence)
 
 bool weft_group_leaver_missed(const struct weft_group *group) { return group->leaver_missed; }
 
-static void left(struct weft_group *group, uint32_t rank, uint64_t after)
+static void left(struct weft_group *group, uint32_t rank, uint64_t after, uint64_t host_vote)
 {
     struct note *note = roster_note(group, rank);
     if (!note) {
@@ -231,6 +234,7 @@ static void left(struct weft_group *group, uint32_t rank, uint64_t after)
     note->left = true;
     note->left_after = after;
     tune_left(group, rank);
+    host_left(group, rank, host_vote);
     if (group->active_count > 0 && group->sequence > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */
 }
 
@@ -306,7 +310,7 @@ void control_news(struct weft_group *group, struct weft_arrival *arrival)
     switch (header.type) {
     case COLL_MESSAGE_ASK: asked(group, header.rank, header.sequence); break;
     case COLL_MESSAGE_ANSWER: deadline_answered(group, header.rank, &header); break;
-    case COLL_MESSAGE_LEAVE: left(group, header.rank, header.sequence); break;
+    case COLL_MESSAGE_LEAVE: left(group, header.rank, header.sequence, header.count); break;
     case COLL_MESSAGE_HOST: host_offered(group, header.rank, tail, tail_bytes); break;
     case COLL_MESSAGE_TUNE_REPORT:
     case COLL_MESSAGE_TUNE_TABLE:

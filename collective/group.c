@@ -278,7 +278,8 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     status = tune_create(group, options->retune);
     if (status < 0) weft_error_set(error, status, "no memory for the group's table of plans");
     else status = control_start(group, options->gone_later, error);
-    if (status == WEFT_OK && host_create(group) < 0) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
+    group->may_meet = host_all_map(group);
+    if (status == WEFT_OK && !options->meets_later && host_open(group) < 0) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
     if (status < 0) {
         weft_group_free(group);
         return status;

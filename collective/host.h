@@ -146,6 +146,7 @@ struct host_call {
 #define HOST_NO_PROCESSOR UINT32_MAX
 
 enum host_state { HOST_ASKING = 1, HOST_ON, HOST_OFF };
+enum host_vote { HOST_VOTE_YES = 1, HOST_VOTE_COPIES = 2 }; /* none of both: not, or not yet */
 
 struct host {
     struct weft_group *group;
@@ -169,6 +170,7 @@ struct host {
     struct weft_list room_link;  /* records->room_holders */
     struct host_reach *reach;    /* (ranks,) of the first of the queue; NULL: it needs none, or there is no memory */
     uint32_t offer_count, vote_count;
+    uint8_t vote;                /* own: enum host_vote */
     uint64_t offered, voted;     /* ranks, a bit each */
     struct host_offer offer;
     uint64_t next;               /* number of the next operation */
@@ -197,8 +199,10 @@ struct host {
     struct host_peer peers[];    /* (ranks,) */
 };
 
-/* host_setup.c: NULL, with WEFT_OK: this group cannot. */
-enum weft_status host_create(struct weft_group *group);
+/* host_setup.c */
+bool host_all_map(const struct weft_group *group); /* each other's memory */
+enum weft_status host_open(struct weft_group *group); /* if there is no host yet, and may be one; error: there is none, for good */
+void host_left(struct weft_group *group, uint32_t rank, uint64_t said); /* host->vote of a rank that says nothing more */
 void host_offered(struct weft_group *group, uint32_t rank, const void *payload, size_t bytes);
 void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies);
 void host_free(struct weft_group *group); /* nothing of the group is in a buffer any more, or it is given up */

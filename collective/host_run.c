@@ -475,7 +475,7 @@ static uint64_t moved_bytes(const struct weft_coll *coll)
     }
 }
 
-bool weft_group_shares_memory(const struct weft_group *group) { return group->host && group->host->state != HOST_OFF; }
+bool weft_group_shares_memory(const struct weft_group *group) { return group->host ? group->host->state != HOST_OFF : group->may_meet; }
 
 void weft_group_add_moved(const struct weft_group *group, struct weft_moved *moved)
 {

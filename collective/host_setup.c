@@ -1,7 +1,11 @@
 /* host_setup.c - who maps whom: offers, the vote, and the end.
  *
- *     create ──► OFFER to all: "my segment lies there"        ─┐ from everybody: map it
- *                VOTE to all:  "I have mapped everybody", or not ┘ everybody yes: ON, for all ranks alike; else OFF
+ *     open ──► OFFER to all: "my segment lies there"        ─┐ from everybody: map it
+ *              VOTE to all:  "I have mapped everybody", or not ┘ everybody yes: ON, for all ranks alike; else OFF
+ *
+ * A group opens as it is made, or (weft_group_options.meets_later) with its first operation or the first offer of another rank; so a group that is
+ * never used has no memory here. Who leaves before it has voted has not voted yes, so nobody meets; who has says so once more as it leaves, as
+ * the transport may not have taken its vote to everybody.
  *
  * Operations posted meanwhile wait for the vote (host_decide), so all ranks agree from which one on they meet in memory.
  * A rank that cannot take part says so when the first offer reaches it; groups with a rank on another host find that out
@@ -89,7 +93,7 @@ static void lay_aside(struct host *host)
 }
 
 /* ---- offers and votes ---- */
-static bool all_can_map(const struct weft_group *group)
+bool host_all_map(const struct weft_group *group)
 {
     if (group->ranks < 2 || group->ranks > HOST_RANKS_MAX) return false;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
@@ -164,9 +168,10 @@ static size_t stream_copy_bytes(void)
     return share > HOST_STREAM_COPY_BYTES ? share : HOST_STREAM_COPY_BYTES;
 }
 
-enum weft_status host_create(struct weft_group *group)
+enum weft_status host_open(struct weft_group *group)
 {
-    if (!all_can_map(group)) return WEFT_OK;
+    if (group->host || !group->may_meet) return WEFT_OK;
+    group->may_meet = false;
     asides_sweep();
     struct host *host = weft_alloc_zero(group->env, sizeof *host + group->ranks * sizeof host->peers[0]);
     if (!host) return WEFT_ERR_NO_MEMORY;
@@ -193,6 +198,7 @@ static void vote(struct weft_group *group, enum weft_status opinion)
     for (uint32_t rank = 0; rank < group->ranks; rank++)
         if (rank != group->rank && weft_peer_copy(group->roster->peers[rank], false, 0, NULL, 0) < 0) copies = false;
     if (group->host && !copies) group->host->copies_all = false;
+    if (group->host && opinion == WEFT_OK) group->host->vote = copies ? HOST_VOTE_YES | HOST_VOTE_COPIES : HOST_VOTE_YES;
     control_send_all(&group->vote, group, COLL_MESSAGE_HOST_VOTE, copies, opinion);
 }
 
@@ -232,6 +238,7 @@ static bool map(struct host_peer *peer, struct weft_peer *face, const void *payl
 
 void host_offered(struct weft_group *group, uint32_t rank, const void *payload, size_t bytes)
 {
+    (void)host_open(group);
     struct host *host = group->host;
     if (!host) {
         vote(group, WEFT_ERR_UNSUPPORTED);
@@ -251,6 +258,7 @@ void host_offered(struct weft_group *group, uint32_t rank, const void *payload, 
 void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies)
 {
     struct host *host = group->host;
+    if (!host && opinion < 0) group->may_meet = false; /* said to another rank's offer */
     if (!host || host->voted >> rank & 1) return;
     host->voted |= (uint64_t)1 << rank;
     host->vote_count++;
@@ -260,6 +268,14 @@ void host_voted(struct weft_group *group, uint32_t rank, enum weft_status opinio
         decided(host, HOST_OFF);
     }
     count_votes(host);
+}
+
+void host_left(struct weft_group *group, uint32_t rank, uint64_t said)
+{
+    struct host *host = group->host;
+    group->may_meet = false;
+    if (!host || host->voted >> rank & 1) return;
+    host_voted(group, rank, said & HOST_VOTE_YES ? WEFT_OK : WEFT_ERR_UNSUPPORTED, said & HOST_VOTE_COPIES);
 }
 
 /* ---- the end ---- */

@@ -39,7 +39,7 @@ enum coll_message_type {
     COLL_MESSAGE_FAIL = 2,  /* status + text: the group has ended at the sender; count 1: for want of a rank that had left in order */
     COLL_MESSAGE_ASK = 3,   /* "how far are you?": sequence in question */
     COLL_MESSAGE_ANSWER = 4,/* sequence in question, count = operations posted so far, root = whom it waits for there, lanes = its steps */
-    COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations */
+    COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations; count: how it had voted (enum host_vote) */
     COLL_MESSAGE_HOST = 6,  /* payload: where the sender's segment lies (host.h) */
     COLL_MESSAGE_HOST_VOTE = 7, /* status: WEFT_OK, or the ranks cannot meet in memory */
     COLL_MESSAGE_TUNE_REPORT = 8, /* cuts: cell, sequence: its version, count: nanoseconds (tune.h) */
@@ -302,7 +302,8 @@ struct weft_group {
     uint32_t asked_first, asked_last; /* ranks that wait for an answer, by asked_next; GROUP_NOBODY */
     struct told *told;           /* NULL: no rank has told of its end */
     struct broadcast fail, ask, leave, offer, vote;
-    struct host *host;           /* host.h; NULL: the ranks do not share a host's memory */
+    struct host *host;           /* host.h; NULL: not yet (may_meet), or the ranks do not share a host's memory */
+    bool may_meet;               /* there is no `host` yet, and nobody has said that he cannot */
 
     /* deadline.c: the question before a verdict */
     enum { VERDICT_NONE, VERDICT_ASKING, VERDICT_LISTENING } verdict;

@@ -518,7 +518,7 @@ void coll_launch(struct weft_coll *coll, bool on_host, uint64_t now_ns)
     bool starts = on_host && host_begins_at_once(group->host);
     if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll_record_post(coll, starts || in_pair);
-    if (!on_host && !coll->pairwise && group->host) host_tell(group->host, coll);
+    if (!on_host && !coll->pairwise && host_open(group) == WEFT_OK && group->host) host_tell(group->host, coll);
     if (on_host) host_launch(coll);
     else if (in_pair) host_pair_launch(coll);
     else if (!coll->held) group_ready(coll);
@@ -543,6 +543,7 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     if (at_root && call.unequal && call.root != group->rank) call.counts = NULL; /* the root's alone are heeded */
     if (!host_pair_has_come(group, args)) WEFT_TRY(coll_group_open(group, error));
     WEFT_TRY(check_lengths(group, args, error));
+    (void)host_open(group); /* else by messages: the others are told when they ask */
     bool on_host = host_takes(group, args), in_pair = is_pairwise(call.kind) && host_pairs_meet(group);
     size_t elem_bytes = weft_dtype_bytes(call.dtype);
     uint32_t key = on_host ? 0 : tune_key(group, args, call.count * elem_bytes);
