@@ -6,7 +6,8 @@
  *
  * Ids. Any two groups that share a pair of ranks must differ in id. Whoever makes groups takes the largest "next free id"
  * of all who take part, and afterwards all of them go on behind the ids just given: two groups with a common rank were made
- * one after the other by that rank, so the later has the larger id. Nobody else needs to be asked. */
+ * one after the other by that rank, so the later has the larger id. Nobody else needs to be asked; and a rank knows of a message for a group
+ * that it does not have whether that has ended or is to come. */
 #include "client/comm.h"
 
 #include <stdio.h>

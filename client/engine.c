@@ -527,6 +527,7 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     options->inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
     options->stay = !weft_config_bool(session->settings.config, "collective.move_threads");
     options->deadline_ns = session->settings.deadline_ns;
+    options->ids_rise = true; /* comm.c says why */
 }
 
 enum weft_status client_engine_create_group(struct weft_session *session, struct weft_error *error)

@@ -248,6 +248,9 @@ struct weft_group_options {
     enum weft_retune retune;         /* default OFF */
     bool stay;                       /* leave the thread that waits for a rank on its own processor there; default: it may be moved to another
                                         one of its affinity, which is as before when the call returns (host_apart.c) */
+    bool ids_rise;                   /* groups are made over this transport in the order of epoch and group_id: a message for one before the last that is
+                                        not there is dropped, and nothing is kept of groups that have ended. The same for all of them. Default: the
+                                        newest few hundred that have ended are known */
     bool meets_later;                /* where ranks can meet in memory they agree on it with the first operation that any of them posts; a group
                                         without one has no memory there. Default: as the group is made. Ranks may differ */
     bool gone_later;                 /* a rank that is gone already: the group is made, and its first operation says so. Default: it is not made,

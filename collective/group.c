@@ -40,13 +40,20 @@ uint64_t group_tag(const struct weft_group *group, uint64_t sequence) { return p
 uint64_t group_pair_tag(const struct weft_group *group) { return prefix(group) | SEQUENCE_TAGS; }
 uint64_t group_news_tag(const struct weft_group *group) { return WEFT_TAG(WEFT_CHANNEL_NEWS, prefix(group)); }
 
+static enum weft_status refuse_tags(struct weft_group *group, bool on)
+{
+    WEFT_TRY(weft_transport_refuse(group->transport, prefix(group), ~TAG_MASK, on));
+    return weft_transport_refuse(group->transport, group_news_tag(group), UINT64_MAX, on);
+}
+
+/* Where ids rise news.c says what has ended, and there are no rules to keep: they go when what waits here is gone. */
 static void refuse(struct weft_group *group, bool on)
 {
-    enum weft_status status = weft_transport_refuse(group->transport, prefix(group), ~TAG_MASK, on);
-    if (status == WEFT_OK) status = weft_transport_refuse(group->transport, group_news_tag(group), UINT64_MAX, on);
+    enum weft_status status = refuse_tags(group, on);
     if (status < 0)
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: messages of the ended group could not be refused: %s",
                  group->group_id, weft_status_text(status));
+    if (on && group->ids_rise) (void)refuse_tags(group, false);
 }
 
 /* ---- pump ---- */
@@ -214,7 +221,7 @@ static enum weft_status check_options(const struct weft_group_options *o, struct
         return weft_error_set(error, WEFT_ERR_INVALID, "a group needs a transport, a loop and the endpoint ids of its ranks");
     if (o->ranks == 0 || o->ranks > 1u << 20 || o->rank >= o->ranks)
         return weft_error_set(error, WEFT_ERR_INVALID, "rank %u of %u ranks: a group has 1 to 1048576 ranks, numbered from 0", o->rank, o->ranks);
-    if (o->group_id > 0xffffff)
+    if (o->group_id > GROUP_ID_MAX)
         return weft_error_set(error, WEFT_ERR_INVALID, "group id %u is too large: 24 bits", o->group_id);
     if (o->chunk_bytes < 64 || o->chunk_bytes > 1u << 30)
         return weft_error_set(error, WEFT_ERR_INVALID, "chunk_bytes %zu is out of range: 64 to 1 GiB", o->chunk_bytes);
@@ -254,6 +261,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->deadline_ns = options->deadline_ns;
     group->timing_only = options->timing_only;
     group->stay = options->stay;
+    group->ids_rise = options->ids_rise;
     group->alike = options->timing_only ? options->alike : 0;
     group->describe = options->describe;
     group->describe_context = options->describe_context;

@@ -28,6 +28,7 @@
 #define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
 #define GROUP_ANSWERS 16                 /* of our answers in flight at once, of all groups that share records */
 #define GROUP_NOBODY UINT32_MAX
+#define GROUP_ID_MAX 0xffffffu
 #define GROUP_TAIL_BYTES 64u              /* of a news message that travel behind its header */
 #define COLL_UNIT_BYTES (64u << 10)       /* of them at a time */
 #define GROUP_PUMP_BYTES (1u << 18)       /* summed per loop step */
@@ -262,7 +263,7 @@ struct weft_group {
     uint64_t deadline_ns;
     uint32_t sparse_shared_ranks;
     bool timing_only;
-    bool stay;                  /* see weft_group_options */
+    bool stay, ids_rise;        /* see weft_group_options */
     uint32_t alike;             /* 0: every rank is itself */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;

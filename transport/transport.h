@@ -266,10 +266,15 @@ void weft_transport_cancel(struct weft_transport *transport, struct weft_receive
 
 /* Messages with (tag & mask) == tag that no posted receive takes are discarded, those that wait here already and all that
  * come later (a handler of their channel does not see them), until the same rule is taken back with `on` false: their senders complete as if they had been received. For
- * an owner of tags who will never receive under them again (an ended group). The newest WEFT_REFUSALS_MAX rules count: whoever makes and
- * ends groups all day keeps no memory of each, and no message looks through them all. WEFT_OK, or WEFT_ERR_NO_MEMORY. */
+ * an owner of tags who will never receive under them again (an ended group). The newest WEFT_REFUSALS_MAX rules count,
+ * so that their memory, and the look through them for a message, are bounded. WEFT_OK, or WEFT_ERR_NO_MEMORY. */
 #define WEFT_REFUSALS_MAX 512u
 enum weft_status weft_transport_refuse(struct weft_transport *transport, uint64_t tag, uint64_t mask, bool on);
+
+/* The same by question: of a message of `channel` that no posted receive takes. For an owner of very many tags, who need not keep a rule for
+ * each. It asks nothing of the transport. NULL: none. What waits already stays. */
+typedef bool (*weft_refuses_fn)(void *context, uint64_t tag);
+void weft_transport_refuses(struct weft_transport *transport, uint8_t channel, weft_refuses_fn fn, void *context);
 
 void weft_transport_handler(struct weft_transport *transport, uint8_t channel, weft_arrival_fn fn, void *context);
 void *weft_transport_handler_context(const struct weft_transport *transport, uint8_t channel); /* NULL: no handler */

@@ -125,6 +125,10 @@ struct weft_transport {
         weft_arrival_fn fn;
         void *context;
     } handlers[CORE_CHANNELS];
+    struct {
+        weft_refuses_fn fn;
+        void *context;
+    } refuses[CORE_CHANNELS];
 
     struct core_refusal {
         uint64_t tag, mask;

@@ -315,6 +315,8 @@ void core_arrivals_rescan(struct weft_transport *transport)
 
 bool core_refuses(const struct weft_transport *transport, uint64_t tag)
 {
+    const uint8_t channel = (uint8_t)(tag >> 56);
+    if (transport->refuses[channel].fn && transport->refuses[channel].fn(transport->refuses[channel].context, tag)) return true;
     for (uint32_t i = 0; i < transport->refusal_count; i++) {
         if ((tag & transport->refusals[i].mask) == transport->refusals[i].tag) return true;
     }

@@ -218,6 +218,13 @@ void weft_transport_handler(struct weft_transport *transport, uint8_t channel, w
     if (fn && !transport->parts) transport->rescan = true;
 }
 
+void weft_transport_refuses(struct weft_transport *transport, uint8_t channel, weft_refuses_fn fn, void *context)
+{
+    for (uint32_t i = 0; i < transport->part_count; i++) weft_transport_refuses(transport->parts[i], channel, fn, context);
+    transport->refuses[channel].fn = fn;
+    transport->refuses[channel].context = context;
+}
+
 void *weft_transport_handler_context(const struct weft_transport *transport, uint8_t channel)
 {
     return transport->handlers[channel].fn ? transport->handlers[channel].context : NULL;
