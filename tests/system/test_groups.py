@@ -1,0 +1,56 @@
+"""test_groups.py - memory of very many groups, in bytes: of meshes dp x tp x pp x ep with all their sets of axes, unused and used, and of
+groups that come and go. Real processes; no times."""
+
+import os
+import re
+
+import harness
+
+WORKER = os.path.join(harness.BUILD, "tests", "client", "many_groups")
+MIB = 1 << 20
+
+
+class Groups(harness.JobTest):
+    def figures(self, workers, words, transport):
+        """Of each rank: (what, groups) -> (Pss, bytes of the allocator, descriptors)."""
+        name = "-".join([transport, str(workers), *words])
+        done = self.run_job(0, workers, [WORKER, *words], name, seconds=180, environment={"WEFT_TRANSPORT_BACKEND": transport})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        ranks = []
+        for rank in range(workers):
+            with open(os.path.join(self.path(name), f"rank{rank}.log"), encoding="utf-8") as file:
+                lines = re.findall(r"^(\w+) (\d+) (\d+) (\d+) (\d+)$", file.read(), re.MULTILINE)
+            ranks.append({(what, int(groups)): tuple(map(int, rest)) for what, groups, *rest in lines})
+        return ranks
+
+    def hold(self, workers, groups, how, transport):
+        """The most of any rank: Pss, and what the groups add to Pss and to the allocator's bytes."""
+        ranks = self.figures(workers, ("hold", str(groups), how), transport)
+        held = [(rank[("begun", 0)], rank[("hold", groups)]) for rank in ranks]
+        return max(after[0] for _, after in held), max(after[0] - before[0] for before, after in held), max(after[1] - before[1] for before, after in held)
+
+    def test_many_at_once(self):
+        for transport in ("shm", "tcp"):
+            for how, heap_each, pss_each in (("unused", 1800, 2048), ("used", 4608, 9216)):
+                seen = {groups: self.hold(8, groups, how, transport) for groups in (1, 100, 1000)}
+                if harness.sanitized():
+                    continue
+                for pss, _, _ in seen.values():
+                    self.assertLess(pss, 16 * MIB, seen)
+                for groups, (_, pss_more, heap_more) in seen.items():
+                    self.assertLess(heap_more, 256 * 1024 + groups * heap_each, (transport, how, seen))
+                    self.assertLess(pss_more, 2 * MIB + groups * pss_each, (transport, how, seen))
+
+    def test_groups_come_and_go(self):
+        """Ten thousand, one after the other: in the memory and with the descriptors of the first thousand."""
+        for transport, groups in (("shm", 10000), ("tcp", 2000)):
+            for rank in self.figures(3, ("churn", str(groups)), transport):
+                first, last = rank[("churn", groups // 10)], rank[("churn", groups)]
+                self.assertEqual(first[2], last[2], rank)
+                if not harness.sanitized():
+                    self.assertLess(last[1] - first[1], 128 * 1024, rank)  # 14 bytes a group: nothing is kept of any
+                    self.assertLess(last[0] - first[0], MIB, rank)
+
+
+if __name__ == "__main__":
+    harness.main()
