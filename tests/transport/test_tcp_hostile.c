@@ -1,0 +1,180 @@
+/* test_tcp_hostile.c - a peer of the tcp backend that has proven itself and then says more than it may, in frames that are in order: it is
+ * given up, with what it has done, before it costs more memory than it was promised. (fuzz_tcp.c: anything at all, and nothing breaks.) */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/lib/check.h"
+#include "transport/core/core.h"
+#include "transport/core/meet.h"
+#include "transport/tcp/tcp_wire.h"
+
+enum { NONCE = 7, OURS = 1, THEIRS = 2, BUDGET = TCP_BUDGET_MIN, PAYLOAD = 1000, STEPS_MAX = 200000, ANNOUNCED_MAX = 8192 /* as a sender has operations */ };
+
+static struct weft_transport *endpoint;
+static char why[200]; /* the peer was given up */
+static uint32_t held_count;
+static struct weft_list held;
+
+static void on_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    assert_int_equal(peer_id, THEIRS);
+    assert_int_equal(status, WEFT_ERR_MALFORMED);
+    snprintf(why, sizeof why, "%s", text);
+}
+
+/* Nobody takes it. */
+static void on_arrival(void *context, struct weft_arrival *arrival)
+{
+    weft_list_append(&held, &arrival->link);
+    held_count++;
+}
+
+struct hostile {
+    struct meet *meet;
+    int fd;
+};
+
+static void met(void *owner, struct meet_peer *peer, const void *parameters, size_t bytes, int *descriptors, uint32_t count)
+{
+    const void *rest;
+    size_t rest_bytes;
+    ((struct hostile *)owner)->fd = meet_take(peer, &rest, &rest_bytes);
+}
+
+static void gone(void *owner, struct meet_peer *peer, enum weft_status status, const char *text) { fail_msg("the two did not meet: %s", text); }
+
+static void open_both(struct hostile *hostile)
+{
+    struct weft_transport_options options;
+    struct meet_options theirs;
+    struct meet_peer *there;
+    struct weft_peer *peer;
+    uint8_t parameters[TCP_PARAMETER_BYTES], blob[MEET_BLOB_BYTES_MAX];
+    const void *blob_of_ours, *address, *mine;
+    size_t bytes, address_bytes;
+    weft_transport_options_init(&options);
+    options.backend = "tcp";
+    options.id = OURS;
+    options.nonce = NONCE;
+    options.tune = "budget=64k";
+    options.peer_failed = on_failed;
+    assert_int_equal(weft_transport_open(weft_env_system(), &options, &endpoint, NULL), WEFT_OK);
+    weft_transport_handler(endpoint, WEFT_CHANNEL_TEST, on_arrival, NULL);
+    weft_list_init(&held);
+    held_count = 0;
+    why[0] = 0;
+    *hostile = (struct hostile){.fd = -1};
+    meet_options_init(&theirs);
+    theirs.family = MEET_TCP;
+    theirs.id = THEIRS;
+    theirs.nonce = NONCE;
+    theirs.callbacks = (struct meet_callbacks){.met = met, .gone = gone};
+    assert_int_equal(meet_open(weft_env_system(), &theirs, &hostile->meet, NULL), WEFT_OK);
+    mine = meet_address(hostile->meet, &bytes);
+    uint32_t blob_bytes = meet_blob_encode(tcp_blob_kind, core_nonce_hash(NONCE), THEIRS, mine, (uint32_t)bytes, blob);
+    assert_int_equal(weft_transport_connect(endpoint, THEIRS, blob, blob_bytes, &peer), WEFT_OK);
+    assert_int_equal(weft_transport_address(endpoint, &blob_of_ours, &bytes), WEFT_OK);
+    assert_int_equal(meet_blob_decode(tcp_blob_kind, blob_of_ours, bytes, core_nonce_hash(NONCE), OURS, &address, &address_bytes), WEFT_OK);
+    tcp_parameters_encode(BUDGET, parameters);
+    assert_int_equal(meet_connect(hostile->meet, OURS, address, address_bytes, parameters, sizeof parameters, NULL, 0, hostile, &there), WEFT_OK);
+    for (int steps = 0; hostile->fd < 0; steps++) {
+        assert_in_range(steps, 0, STEPS_MAX);
+        meet_progress(hostile->meet, 16);
+        weft_transport_progress(endpoint, 64);
+    }
+}
+
+/* The frame, and so many bytes of a payload; a peer that has been given up is told nothing more. */
+static void say(const struct hostile *hostile, struct tcp_frame frame, size_t payload_bytes)
+{
+    uint8_t words[TCP_FRAME_BYTES + PAYLOAD] = {0};
+    const size_t all = TCP_FRAME_BYTES + payload_bytes;
+    tcp_frame_encode(&frame, words);
+    for (size_t at = 0; at < all && !why[0];) {
+        ssize_t sent = send(hostile->fd, words + at, all - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno != EAGAIN) break;
+        if (sent > 0) at += (size_t)sent;
+        weft_transport_progress(endpoint, 64);
+    }
+}
+
+static void expect(struct hostile *hostile, const char *text)
+{
+    for (int steps = 0; !why[0] && steps < STEPS_MAX; steps++) weft_transport_progress(endpoint, 64);
+    if (!strstr(why, text)) fail_msg("'%s' is not why it was given up: '%s'", text, why);
+    while (!weft_list_empty(&held)) {
+        struct weft_arrival *arrival = weft_list_first(&held, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        weft_transport_discard(endpoint, arrival);
+    }
+    close(hostile->fd);
+    meet_close(hostile->meet);
+    weft_transport_free(endpoint);
+}
+
+static struct tcp_frame message(uint64_t bytes) { return (struct tcp_frame){.kind = TCP_MESSAGE, .number = WEFT_TAG(WEFT_CHANNEL_TEST, 1), .bytes = bytes}; }
+
+/* Short of the budget all is kept; one more is too much. */
+static void more_than_is_kept(void **state)
+{
+    struct hostile hostile;
+    const uint32_t fit = (uint32_t)(BUDGET / tcp_cost(PAYLOAD));
+    open_both(&hostile);
+    for (uint32_t i = 0; i < fit; i++) say(&hostile, message(PAYLOAD), PAYLOAD);
+    for (int steps = 0; held_count < fit && steps < STEPS_MAX; steps++) weft_transport_progress(endpoint, 64);
+    assert_int_equal(held_count, fit);
+    assert_string_equal(why, "");
+    say(&hostile, message(PAYLOAD), PAYLOAD);
+    expect(&hostile, "sent more than it may without being received");
+    assert_int_equal(held_count, fit);
+}
+
+/* It claims that there is room for what was never sent. */
+static void more_room_than_there_was(void **state)
+{
+    struct hostile hostile;
+    open_both(&hostile);
+    say(&hostile, (struct tcp_frame){.kind = TCP_TAKEN, .taken = 1}, 0);
+    expect(&hostile, "took more than was sent");
+}
+
+static void more_announced_than_it_has_operations(void **state)
+{
+    struct hostile hostile;
+    struct tcp_frame announcement = message(1 << 20);
+    announcement.kind = TCP_ANNOUNCE;
+    open_both(&hostile);
+    for (uint32_t i = 0; i < ANNOUNCED_MAX; i++) say(&hostile, announcement, 0);
+    for (int steps = 0; held_count < ANNOUNCED_MAX && steps < STEPS_MAX; steps++) weft_transport_progress(endpoint, 64);
+    assert_int_equal(held_count, ANNOUNCED_MAX);
+    assert_string_equal(why, "");
+    say(&hostile, announcement, 0);
+    expect(&hostile, "announced more than it may");
+}
+
+static void what_nobody_has_announced_or_granted(void **state)
+{
+    struct hostile hostile;
+    open_both(&hostile);
+    say(&hostile, (struct tcp_frame){.kind = TCP_GRANT, .number = 0}, 0);
+    expect(&hostile, "granted what was not announced");
+    open_both(&hostile);
+    say(&hostile, (struct tcp_frame){.kind = TCP_DATA, .number = 0, .bytes = 10}, 10);
+    expect(&hostile, "sent what nobody has asked for");
+    open_both(&hostile);
+    say(&hostile, (struct tcp_frame){.kind = TCP_KINDS}, 0);
+    expect(&hostile, "sent what is no frame");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(more_than_is_kept),
+        cmocka_unit_test(more_room_than_there_was),
+        cmocka_unit_test(more_announced_than_it_has_operations),
+        cmocka_unit_test(what_nobody_has_announced_or_granted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
