@@ -78,6 +78,28 @@ static ProtobufCBinaryData ring_of(struct weft_session *session, const struct we
     return ring;
 }
 
+/* LinkCost.runs, to be freed with weft_free_bytes; empty where they were not measured, or there is no memory. */
+static ProtobufCBinaryData runs_of(struct weft_session *session, const struct weft_link_runs *runs)
+{
+    uint32_t numbers[WEFT_LINK_RUNS_NUMBERS];
+    uint8_t *out = runs->ranks > 0 ? weft_alloc_bytes(session->env, WEFT_RUNS_BYTES) : NULL;
+    if (!out) return (ProtobufCBinaryData){0, NULL};
+    memcpy(numbers, runs, sizeof numbers);
+    for (size_t i = 0; i < WEFT_LINK_RUNS_NUMBERS; i++) put_le32(out + 4 * i, numbers[i]);
+    return (ProtobufCBinaryData){WEFT_RUNS_BYTES, out};
+}
+
+/* UNTRUSTED: numbers that no table holds are none. All ranks are told the same and take the same. */
+static struct weft_link_runs runs_told(const ProtobufCBinaryData *said)
+{
+    uint32_t numbers[WEFT_LINK_RUNS_NUMBERS] = {0};
+    struct weft_link_runs runs;
+    _Static_assert(WEFT_RUNS_BYTES == sizeof runs, "the wire has all numbers");
+    for (size_t i = 0; said->len == WEFT_RUNS_BYTES && i < WEFT_LINK_RUNS_NUMBERS; i++) numbers[i] = get_le32(said->data + 4 * i);
+    memcpy(&runs, numbers, sizeof runs);
+    return weft_link_runs_good(&runs) ? runs : (struct weft_link_runs){0};
+}
+
 enum weft_status client_cost_find(struct weft_session *session, const Weft__Control__Roster *roster, Weft__Control__LinkCost *cost_out,
                                   bool *known_out, struct weft_error *error)
 {
@@ -108,6 +130,7 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
     cost_out->passed_ps = cost.memory.passed_ps;
     cost_out->core_kib = cost.memory.core_kib;
     cost_out->last_kib = cost.memory.last_kib;
+    cost_out->runs = runs_of(session, &cost.runs);
     *known_out = cost.pairs > 0;
     return WEFT_OK;
 }
@@ -119,7 +142,8 @@ enum weft_status client_cost_take(struct weft_session *session, const Weft__Cont
                                             .inject_ns = cost->inject_ns, .sum_ps = cost->sum_ps, .pass_ps = cost->pass_ps,
                                             .incast_milli = cost->incast_milli,
                                             .memory = {cost->words_ns, cost->slices_ns, cost->said_ps, cost->cached_ps, cost->passed_ps,
-                                                       cost->core_kib, cost->last_kib}};
+                                                       cost->core_kib, cost->last_kib},
+                                            .runs = runs_told(&cost->runs)};
     uint8_t *ring = cost->ring.len > 0 ? weft_alloc_bytes(session->env, cost->ring.len) : NULL;
     if (cost->ring.len > 0 && !ring) return WEFT_ERR_NO_MEMORY;
     if (ring) memcpy(ring, cost->ring.data, cost->ring.len);

@@ -227,7 +227,7 @@ void client_meshes_free(struct weft_session *session); /* mesh.c; memory only */
 void client_memory_free_all(struct weft_session *session); /* memory.c */
 
 /* cost.c: what the worst link among the workers costs, from the file collective.links; false: nothing is known here. Blocks
- * for a file. cost_out->ring.data is the caller's, to be freed. */
+ * for a file. cost_out->ring.data and ->runs.data are the caller's, to be freed. */
 enum weft_status client_cost_find(struct weft_session *session, const Weft__Control__Roster *roster, Weft__Control__LinkCost *cost_out,
                                   bool *known_out, struct weft_error *error);
 enum weft_status client_cost_take(struct weft_session *session, const Weft__Control__LinkCost *cost);

@@ -5,6 +5,7 @@
  *     a  latency of a message between two ranks          b  per byte of one link direction, both from the link table of the
  *                                                           group (weft_group_options.cost), else of a 10 Gbit/s network
  *     o  handing one message to the transport            g  per byte of sums, in cache
+ *                                                           (of ranks that share a host both, and o, as choose_runs.c has them)
  *     d  per byte of memory passed over beyond that      e  incast: what each sender beyond the eighth that shares a link adds
  *                                                           to b, in parts of it
  *
@@ -388,6 +389,15 @@ static const time_fn times[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_DOUBLE_TREE] = time_double_tree, [WEFT_PLAN_BRUCK] = time_bruck, [WEFT_PLAN_PAT] = time_pat, [WEFT_PLAN_HIERARCHY] = time_hierarchy, [WEFT_PLAN_CHAIN] = time_chain, [WEFT_PLAN_BINOMIAL] = time_binomial,
 };
 
+/* Ranks of one host, whose messages were measured as plans send them. */
+static void as_measured_together(const struct weft_plan_question *q, enum weft_plan_id plan, struct model *m)
+{
+    const struct weft_link_runs *runs = &q->cost->runs;
+    double crowd = plan_runs_crowd(runs, q->ranks);
+    m->a = crowd * runs->trip_ns, m->o = crowd * runs->inject_ns;
+    m->b = crowd * plan_runs_byte(runs, q, plan);
+}
+
 static struct model model_of(const struct weft_plan_question *q, enum weft_plan_id plan)
 {
     struct model m = {.p = q->ranks, .n = (double)q->bytes, .a = LATENCY_NS, .b = BYTE_NS, .g = SUM_NS, .d = PASS_NS};
@@ -415,6 +425,7 @@ static struct model model_of(const struct weft_plan_question *q, enum weft_plan_
     m.hosts = several ? q->hosts->count : 1;
     m.share = several ? q->hosts->lanes : 1;
     m.meet = several && q->hosts->rails > 1 ? larger(1, m.share / q->hosts->rails) : m.share;
+    if (q->cost && q->cost->runs.ranks > 0 && !several) as_measured_together(q, plan, &m);
     return m;
 }
 

@@ -201,6 +201,12 @@ enum weft_plan_host_sample { WEFT_PLAN_HOST_WORDS, WEFT_PLAN_HOST_SAID, WEFT_PLA
 uint64_t weft_plan_one_host_sample(enum weft_plan_host_sample which, uint32_t ranks, uint32_t processors, const struct weft_link_memory *caches);
 /* From what they took, the rest of *memory: with it weft_plan_one_host_ns says those times again. */
 void weft_plan_one_host_fit(uint32_t ranks, uint32_t processors, const double times_ns[WEFT_PLAN_HOST_SAMPLES], struct weft_link_memory *memory);
+/* What the model of messages between ranks of one host is calibrated by: all_reduces of f32 by these plans, of a short vector and of the lengths of weft_link_runs. */
+enum weft_plan_id weft_plan_of_pattern(enum weft_link_pattern pattern);
+/* From what they took, figures with which the model says about those times again. cost: with all but its runs. */
+#define WEFT_PLAN_RUNS_SAMPLES (1 + WEFT_LINK_LENGTHS)
+#define WEFT_PLAN_RUNS_SHORT 256 /* bytes of the first sample: every rank has a slice of it */
+void weft_plan_runs_fit(uint32_t ranks, uint32_t processors, double times_ns[WEFT_LINK_PATTERNS][WEFT_PLAN_RUNS_SAMPLES], const struct weft_link_cost *cost, struct weft_link_runs *runs_out);
 /* "all_reduce 1024 B, 4 ranks: doubling; direct 51.2 us, ring ..." Returns what snprintf would. */
 size_t weft_plan_explain(const struct weft_plan_question *question, char *out, size_t out_bytes);
 /* "auto", "ring" (for all operations that have it) or "all_reduce=halving,broadcast=chain" (the others stay as they are) into

@@ -50,6 +50,11 @@ uint64_t plan_bruck_scratch(const struct weft_plan_args *args);
 uint64_t plan_bruck_exchange_scratch(const struct weft_plan_args *args);
 uint64_t plan_chain_scratch(const struct weft_plan_args *args);
 
+/* choose_runs.c: per byte of messages as the plan sends them, nanoseconds; and how much longer all takes where more ranks share the processors than
+ * did when it was measured. */
+double plan_runs_byte(const struct weft_link_runs *runs, const struct weft_plan_question *question, enum weft_plan_id plan);
+double plan_runs_crowd(const struct weft_link_runs *runs, uint32_t ranks);
+
 /* ---- cuts ---- */
 /* A chunk of a slice: where it starts within the slice and how long it is (0: no such part). */
 struct plan_part {

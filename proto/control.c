@@ -128,7 +128,8 @@ static bool cost_ok(const Weft__Control__LinkCost *cost)
 {
     if (!cost) return true;
     bool ring_ok = cost->ring.len % WEFT_RING_HOST_BYTES == 0 && cost->ring.len / WEFT_RING_HOST_BYTES <= WEFT_LIMIT_WORKERS;
-    return ring_ok && cost->unknown <= cost->pairs;
+    bool runs_ok = cost->runs.len == 0 || cost->runs.len == WEFT_RUNS_BYTES;
+    return ring_ok && runs_ok && cost->unknown <= cost->pairs;
 }
 
 static bool declare_ok(const Weft__Control__Declare *declare)

@@ -610,6 +610,10 @@ static void ready_from(struct weft_coordinator *coordinator, struct coordinator_
             .passed_ps = said->passed_ps, .core_kib = said->core_kib, .last_kib = said->last_kib};
         coordinator->cost_known = true;
         keep_ring(coordinator, &said->ring);
+        if (said->runs.len == sizeof coordinator->runs) {
+            memcpy(coordinator->runs, said->runs.data, sizeof coordinator->runs);
+            coordinator->cost.runs = (ProtobufCBinaryData){sizeof coordinator->runs, coordinator->runs};
+        }
     }
     if (!everybody_at(coordinator, MEMBER_READY)) return;
     enter(coordinator, COORDINATOR_RUNNING);

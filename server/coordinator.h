@@ -111,7 +111,8 @@ struct weft_coordinator {
     uint32_t endpoint_count;
 
     bool cost_known; /* rank 0 has said what links cost, for Go */
-    Weft__Control__LinkCost cost; /* its ring: owned */
+    Weft__Control__LinkCost cost; /* its ring: owned; its runs: */
+    uint8_t runs[WEFT_RUNS_BYTES];
 
     enum weft_status end_status;
     struct weft_error end; /* its sentence */

@@ -5,6 +5,7 @@
  *                                           ─► the price of handing over a message, of sums, of passing over memory, of incast
  *                                           ─► a link table: rows of lane "session", one "machine" line a host
  *
+ * Where all ranks share one host and go by messages, one rate does not hold: operations of a few lengths by five patterns of messages are measured, too.
  * Measured through the public API, as an operation's messages go, and on one host by all ranks at the same time: so run it with as many
  * ranks a host as jobs have. */
 #include "tools/bench.h"
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "collective/collective.h"
 #include "kernels/kernels.h"
 #include "tools/bench_options.h"
 #include "tools/benchlib/usage.h"
@@ -37,6 +39,8 @@ struct calibration {
     struct weft_link_table *table;
     struct weft_link_machine machine;
     struct weft_link_memory memory;
+    struct weft_link_runs runs;
+    struct weft_link_cost cost; /* of the last pair that was measured */
 };
 
 static const char help[] =
@@ -290,6 +294,7 @@ static bool measure_links(struct calibration *c)
             if (c->host_count > 1 && !measure_pair(&c->rank, a, b, figures)) return false;
             struct weft_link link = {.from = from, .to = to, .state = WEFT_LINK_WORKS, .latency_ns = (uint64_t)figures[0],
                                      .bytes_per_second = (uint64_t)figures[1], .lane = "session", .text = "weft bench calibrate"};
+            c->cost.pairs = 1, c->cost.latency_ns = link.latency_ns, c->cost.bytes_per_second = link.bytes_per_second;
             if (weft_link_table_set(c->table, &link) < 0) return fprintf(stderr, "weft bench calibrate: no memory for a row\n"), false;
             if (c->rank.rank == 0)
                 printf("%s to %s: %.2f us, %.2f GB/s\n", weft_link_table_host_name(c->table, from), weft_link_table_host_name(c->table, to),
@@ -298,12 +303,32 @@ static bool measure_links(struct calibration *c)
     return true;
 }
 
+/* All share a host: operations go in memory that they map, or by messages. */
+static bool measure_together(struct calibration *c)
+{
+    if (!bench_calibrate_memory(&c->rank, &c->memory)) return false;
+    c->cost.inject_ns = c->machine.inject_ns, c->cost.sum_ps = c->machine.sum_ps, c->cost.pass_ps = c->machine.pass_ps, c->cost.incast_milli = c->machine.incast_milli;
+    return c->memory.words_ns > 0 || bench_calibrate_runs(&c->rank, &c->cost, &c->runs);
+}
+
+static void print_runs(const struct weft_link_runs *runs)
+{
+    if (runs->ranks == 0) return;
+    printf("of %u ranks on %u processors: a message %.2f us, handed over %.2f us; ns a byte", runs->ranks, runs->processors, runs->trip_ns / 1e3, runs->inject_ns / 1e3);
+    for (int pattern = 0; pattern < WEFT_LINK_PATTERNS; pattern++) {
+        printf("%s by %s", pattern ? "," : "", weft_plan_name(weft_plan_of_pattern((enum weft_link_pattern)pattern)));
+        for (uint32_t length = 0; length < WEFT_LINK_LENGTHS; length++) printf(" %.3f", runs->byte_ps[pattern][length] / 1e3);
+    }
+    printf(" of 4, 16, 64, 256 KiB, 1, 4, 8 MiB\n");
+}
+
 static bool write_table(struct calibration *c, const char *path)
 {
     struct weft_error error = {0};
     for (uint32_t host = 0; host < c->host_count; host++) {
         weft_link_table_set_machine(c->table, host, &c->machine);
         weft_link_table_set_memory(c->table, host, &c->memory);
+        weft_link_table_set_runs(c->table, host, &c->runs);
     }
     printf("a message handed over: %.2f us; sums: %.3f ns a byte; a pass over memory: %.3f ns a byte; incast: ", c->machine.inject_ns / 1e3,
            c->machine.sum_ps / 1e3, c->machine.pass_ps / 1e3);
@@ -313,6 +338,7 @@ static bool write_table(struct calibration *c, const char *path)
         printf("in common memory: words: %.2f us; slices: %.2f us more; a byte said: %.3f ns; a byte of buffers: %.4f ns in caches of %u KiB, %.4f ns beyond\n",
                c->memory.words_ns / 1e3, c->memory.slices_ns / 1e3, c->memory.said_ps / 1e3, c->memory.cached_ps / 1e3, c->memory.core_kib,
                c->memory.passed_ps / 1e3);
+    print_runs(&c->runs);
     if (!path || weft_link_table_save(c->table, path, &error) >= 0) return true;
     fprintf(stderr, "weft bench calibrate: %s\n", error.text);
     return false;
@@ -327,7 +353,7 @@ static int take_part(const struct settings *settings)
     bool fine = c.rank.in && c.rank.out && c.rank.ranks > 1;
     if (!fine) fprintf(stderr, "weft bench calibrate: two ranks and memory for two buffers of %d MiB are needed\n", LONG_BYTES >> 20);
     fine = fine && find_hosts(&c) && measure_processor(&c.rank, &c.machine) && measure_links(&c) && measure_crowd(&c.rank, &c.machine.incast_milli) &&
-           (c.host_count > 1 || bench_calibrate_memory(&c.rank, &c.memory));
+           (c.host_count > 1 || measure_together(&c));
     if (fine && c.rank.rank == 0) fine = write_table(&c, settings->path);
     if (c.rank.in) weft_free(c.rank.session, c.rank.in);
     if (c.rank.out) weft_free(c.rank.session, c.rank.out);

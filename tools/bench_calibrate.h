@@ -1,6 +1,7 @@
 /* bench_calibrate.h - inside `weft bench calibrate`: what its parts share.
  *
  *   bench_calibrate.c         the job: messages, sums, passes over memory, incast; the table
+ *   bench_calibrate_runs.c    operations of ranks of one host that go by messages
  *   bench_calibrate_memory.c  operations over memory that ranks of one host map */
 #ifndef WEFT_TOOLS_BENCH_CALIBRATE_H
 #define WEFT_TOOLS_BENCH_CALIBRATE_H
@@ -12,5 +13,11 @@ double bench_median(double *values, size_t count); /* sorts them */
 
 /* All 0 where the ranks of the job do not meet in memory, or on several hosts: that is not theirs to measure. Collective. */
 bool bench_calibrate_memory(struct bench_rank *rank, struct weft_link_memory *memory_out);
+
+/* The mean over all ranks of what an all_reduce of f32 takes: the median of some, one behind the other. Collective. */
+bool bench_calibrate_round(struct bench_rank *rank, float *in, float *out, uint64_t bytes, double *us_out);
+
+/* Where the ranks of one host go by messages; rank->in and out hold the longest length. cost: what was measured so far. Collective. */
+bool bench_calibrate_runs(struct bench_rank *rank, const struct weft_link_cost *cost, struct weft_link_runs *runs_out);
 
 #endif

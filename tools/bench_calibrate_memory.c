@@ -10,7 +10,7 @@
 #include "collective/collective.h"
 #include "tools/bench_calibrate.h"
 
-enum { ROUNDS = 15, SHORTS = 60, LONGS = 8, FIRST = 4, LONG_FROM = 64 << 10 };
+enum { ROUNDS = 15, SHORTS = 60, LONGS = 8, LONGEST = 5, FIRST = 4, LONG_FROM = 64 << 10, LONGEST_FROM = 4 << 20 };
 
 struct sample {
     uint64_t bytes;
@@ -18,11 +18,11 @@ struct sample {
 };
 
 /* The median of a few, each the mean of all ranks, without the first ones, which find the caches full of another length. */
-static bool time_round(struct bench_rank *rank, float *in, float *out, uint64_t bytes, double *us_out)
+bool bench_calibrate_round(struct bench_rank *rank, float *in, float *out, uint64_t bytes, double *us_out)
 {
     int64_t times_ns[SHORTS];
     double means_us[SHORTS];
-    int count = bytes < LONG_FROM ? SHORTS : LONGS;
+    int count = bytes < LONG_FROM ? SHORTS : bytes < LONGEST_FROM ? LONGS : LONGEST;
     if (!bench_barrier(rank)) return false;
     for (int i = -FIRST; i < count; i++) {
         struct weft_request request = {{0}};
@@ -41,7 +41,7 @@ static bool measure(struct bench_rank *rank, float *in, float *out, struct sampl
 {
     for (int round = 0; round < ROUNDS; round++)
         for (int s = 0; s < WEFT_PLAN_HOST_SAMPLES; s++)
-            if (!time_round(rank, in, out, samples[s].bytes, &samples[s].rounds_us[round])) return false;
+            if (!bench_calibrate_round(rank, in, out, samples[s].bytes, &samples[s].rounds_us[round])) return false;
     for (int s = 0; s < WEFT_PLAN_HOST_SAMPLES; s++) times_ns[s] = 1e3 * bench_median(samples[s].rounds_us, ROUNDS);
     return true;
 }

@@ -104,10 +104,12 @@ void crowd_write_links(const char *path, const char *host, uint64_t latency_ns, 
                                    .lane = "shm",
                                    .text = "made up"};
     const struct weft_link_machine machine = {640, 125, 90, 40, 8192};
+    const struct weft_link_runs runs = CROWD_RUNS;
     const struct weft_link_memory memory = {370, 480, 260, 12, 51, 2048, 491520};
     if (bytes_per_second > 0) assert_int_equal(weft_link_table_set(table, &link), WEFT_OK);
     if (bytes_per_second > 0) assert_int_equal(weft_link_table_set_machine(table, index, &machine), WEFT_OK);
     if (bytes_per_second > 0) assert_int_equal(weft_link_table_set_memory(table, index, &memory), WEFT_OK);
+    if (bytes_per_second > 0) assert_int_equal(weft_link_table_set_runs(table, index, &runs), WEFT_OK);
     assert_int_equal(weft_link_table_save(table, path, NULL), WEFT_OK);
     weft_link_table_free(table);
 }

@@ -39,6 +39,7 @@ void crowd_refused(struct crowd *crowd, struct weft_session *session, enum weft_
                    const char *words, const char *what, const char *file, int line);
 
 /* A link table (collective.links) of one host, with such a link inside it; bytes_per_second 0: with none. */
+#define CROWD_RUNS {3, 2, 5100, 900, {{100, 110, 120, 130, 140, 150, 160}, {200, 210, 220, 230, 240, 250, 260}, {300, 310, 320, 330, 340, 350, 360}, {400, 410, 420, 430, 440, 450, 460}, {500, 510, 520, 530, 540, 550, 560}}} /* of that table */
 void crowd_write_links(const char *path, const char *host, uint64_t latency_ns, uint64_t bytes_per_second);
 
 #endif

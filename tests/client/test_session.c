@@ -354,7 +354,8 @@ static void test_link_cost(void **state)
     crowd_write_links(path, host, 5000, 4000000000ull);
     links.wanted = (struct weft_link_cost){.pairs = 2, .latency_ns = 5000, .bytes_per_second = 4000000000ull, .eager_bytes = 8192,
                                            .inject_ns = 640, .sum_ps = 125, .pass_ps = 90, .incast_milli = 40,
-                                           .memory = {370, 480, 260, 12, 51, 2048, 491520}};
+                                           .memory = {370, 480, 260, 12, 51, 2048, 491520},
+                                           .runs = CROWD_RUNS};
     crowd_run(&crowd, 3, costs);
     crowd_write_links(path, host, 0, 0); /* the host, but not its link */
     links.wanted = (struct weft_link_cost){.pairs = 2, .unknown = 2};

@@ -759,6 +759,64 @@ static void no_cliffs(void **state)
     }
 }
 
+/* What was measured is what the model then says of the same vectors; in between it has no cliff, longer is never cheaper, and twice the ranks on the
+ * same processors take longer. */
+static const struct weft_link_runs runs_of_sockets = {2, 2, 5000, 1500, {{60, 70, 80, 120, 200, 230, 300}, {40, 50, 80, 110, 170, 200, 280}, {80, 90, 100, 180, 240, 260, 330},
+                                                      {70, 100, 110, 160, 210, 290, 400}, {90, 110, 130, 190, 260, 300, 420}}};
+static void runs_are_calibrated(void **state)
+{
+    for (uint32_t ranks = 2; ranks <= 16; ranks++) {
+        struct weft_link_cost cost = {.pairs = 1, .latency_ns = 12000, .bytes_per_second = 2000000000, .inject_ns = 1500, .sum_ps = 10, .pass_ps = 40};
+        struct weft_link_cost known = cost, fitted = cost;
+        struct weft_plan_question question = {.kind = WEFT_COLL_ALL_REDUCE, .ranks = ranks, .elem_bytes = 4, .wide_bytes = 4, .cost = &known};
+        double times_ns[WEFT_LINK_PATTERNS][WEFT_PLAN_RUNS_SAMPLES];
+        uint64_t modelled[WEFT_PLAN_COUNT];
+        known.runs = runs_of_sockets, known.runs.ranks = ranks;
+        for (int sample = 0; sample < WEFT_PLAN_RUNS_SAMPLES; sample++) {
+            question.bytes = sample == 0 ? WEFT_PLAN_RUNS_SHORT : weft_link_length((uint32_t)sample - 1);
+            weft_plan_choose(&question, modelled);
+            for (int pattern = 0; pattern < WEFT_LINK_PATTERNS; pattern++) times_ns[pattern][sample] = (double)modelled[weft_plan_of_pattern((enum weft_link_pattern)pattern)];
+        }
+        weft_plan_runs_fit(ranks, 2, times_ns, &cost, &fitted.runs);
+        assert_true(weft_link_runs_good(&fitted.runs) && fitted.runs.ranks == ranks && fitted.runs.processors == 2);
+        question.cost = &fitted;
+        for (int sample = 0; sample < WEFT_PLAN_RUNS_SAMPLES; sample++) {
+            question.bytes = sample == 0 ? WEFT_PLAN_RUNS_SHORT : weft_link_length((uint32_t)sample - 1);
+            weft_plan_choose(&question, modelled);
+            for (int pattern = 0; pattern < WEFT_LINK_PATTERNS; pattern++)
+                assert_in_range(modelled[weft_plan_of_pattern((enum weft_link_pattern)pattern)], (uint64_t)(times_ns[pattern][sample] * 0.9), (uint64_t)(times_ns[pattern][sample] * 1.1));
+        }
+    }
+    struct weft_link_cost cost = {.pairs = 1, .latency_ns = 1, .bytes_per_second = 1};
+    double none[WEFT_LINK_PATTERNS][WEFT_PLAN_RUNS_SAMPLES] = {{0}}; /* times that no machine has still give numbers that a table can hold */
+    weft_plan_runs_fit(5, 0, none, &cost, &cost.runs);
+    assert_true(weft_link_runs_good(&cost.runs));
+    for (int i = 0; i < WEFT_LINK_PATTERNS * WEFT_PLAN_RUNS_SAMPLES; i++) none[i / WEFT_PLAN_RUNS_SAMPLES][i % WEFT_PLAN_RUNS_SAMPLES] = i % 3 ? 1e16 : 1;
+    weft_plan_runs_fit(2, 2, none, &cost, &cost.runs);
+    assert_true(weft_link_runs_good(&cost.runs));
+}
+
+static void runs_have_no_cliffs(void **state)
+{
+    struct weft_link_cost cost = {.pairs = 1, .latency_ns = 12000, .bytes_per_second = 2000000000, .sum_ps = 10, .pass_ps = 40, .runs = runs_of_sockets};
+    struct weft_plan_question question = {.kind = WEFT_COLL_ALL_REDUCE, .elem_bytes = 4, .wide_bytes = 4, .cost = &cost};
+    for (question.ranks = 2; question.ranks <= 64; question.ranks++) {
+        uint64_t before = 0;
+        for (question.bytes = 8; question.bytes < 1ull << 32; question.bytes += question.bytes / 8 + 1) {
+            uint64_t times[WEFT_PLAN_COUNT], now = times[weft_plan_choose(&question, times)];
+            if (before) assert_in_range(now, before, before + before / 4 + 1);
+            before = now;
+        }
+    }
+    uint64_t own[WEFT_PLAN_COUNT], shared[WEFT_PLAN_COUNT];
+    question.ranks = 8, question.bytes = 1 << 20;
+    cost.runs.processors = cost.runs.ranks = 8;
+    weft_plan_choose(&question, own);
+    cost.runs.processors = cost.runs.ranks = 2; /* now each processor serves four */
+    weft_plan_choose(&question, shared);
+    assert_true(shared[WEFT_PLAN_RING] > 3 * own[WEFT_PLAN_RING]);
+}
+
 static void plans_told(void **state)
 {
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT] = {0};
@@ -801,7 +859,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(large_double_tree), cmocka_unit_test(large_trees), cmocka_unit_test(large_rooted), cmocka_unit_test(large_direct_reduce),
         cmocka_unit_test(large_bruck), cmocka_unit_test(large_bruck_all_to_all), cmocka_unit_test(large_hierarchy),
         cmocka_unit_test(huge_counts), cmocka_unit_test(greetings),
-        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(chunks_of_long_links), cmocka_unit_test(one_host_by_size), cmocka_unit_test(one_host_by_ranks), cmocka_unit_test(one_host_is_calibrated), cmocka_unit_test(one_host_is_explained), cmocka_unit_test(plans_told),
+        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(chunks_of_long_links), cmocka_unit_test(one_host_by_size), cmocka_unit_test(one_host_by_ranks), cmocka_unit_test(one_host_is_calibrated), cmocka_unit_test(one_host_is_explained), cmocka_unit_test(runs_are_calibrated), cmocka_unit_test(runs_have_no_cliffs), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

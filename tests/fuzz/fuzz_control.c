@@ -53,6 +53,7 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t room)
     Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
     Weft__Control__Chunk dense = WEFT__CONTROL__CHUNK__INIT, other = WEFT__CONTROL__CHUNK__INIT, *chunks[] = {&dense, &other};
     Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
+    static uint8_t runs[WEFT_RUNS_BYTES];
     switch (number % 12) {
     case 8:
         hello.wire_version = WEFT_WIRE_VERSION, hello.weft_version = hello.name = hello.host = hello.job = TEXT, hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
@@ -60,6 +61,7 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t room)
         return PACK(HELLO, &hello);
     case 9:
         cost.pairs = cost.unknown = 6, cost.latency_ns = NUMBER, cost.incast_milli = 40, cost.words_ns = 370, cost.last_kib = 491520, cost.ring = BYTES("abcdefgh\1\0\0\0ijklmnop\0\1\0\0");
+        cost.runs = (ProtobufCBinaryData){sizeof runs, runs};
         go.epoch = 1, go.cost = &cost, go.committed = NUMBER, go.codec_steps = 12, go.tensors = 3;
         return PACK(GO, &go);
     default:

@@ -210,6 +210,46 @@ static void machines_are_in_the_table(void **state)
     weft_link_table_free(table);
 }
 
+/* What messages of one host's ranks take counts where all share it, survives the text form, and is refused as a whole where it is anything else. */
+static void runs_are_in_the_table(void **state)
+{
+    static const struct weft_link_runs runs = {3, 2, 5100, 900, {{100, 110, 120, 130, 140, 150, 160}, {200, 210, 220, 230, 240, 250, 260}, {300, 310, 320, 330, 340, 350, 360}, {400, 410, 420, 430, 440, 450, 460}, {500, 510, 520, 530, 540, 550, 560}}};
+    struct weft_link_runs bad = runs;
+    struct weft_link_table *table = sample_table(), *again, *wrong;
+    struct weft_link_cost cost;
+    char *text, *line;
+    size_t bytes;
+    assert_int_equal(weft_link_table_set_runs(table, 1, &runs), WEFT_OK);
+    assert_int_equal(weft_link_table_set_runs(table, 99, &runs), WEFT_ERR_INVALID);
+    bad.byte_ps[4][6] = 0;
+    assert_int_equal(weft_link_table_set_runs(table, 1, &bad), WEFT_ERR_INVALID);
+    bad.byte_ps[4][6] = 1000000000;
+    assert_int_equal(weft_link_table_set_runs(table, 1, &bad), WEFT_ERR_INVALID);
+    assert_int_equal(weft_link_table_write(table, &text, &bytes), WEFT_OK);
+    assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &again, NULL), WEFT_OK);
+    assert_memory_equal(weft_link_table_runs(again, 1), &runs, sizeof runs);
+    assert_int_equal(weft_link_cost_among(again, (uint32_t[]){1, 1}, 2, 1 << 20, &cost), WEFT_OK);
+    assert_memory_equal(&cost.runs, &runs, sizeof runs);
+    assert_int_equal(weft_link_cost_among(again, (uint32_t[]){1, 0}, 2, 1 << 20, &cost), WEFT_OK);
+    assert_int_equal(cost.runs.ranks, 0);
+    line = strstr(text, "runs 1 4096 3 2 5100 ");
+    assert_non_null(line);
+    line[7] = '8'; /* other lengths */
+    assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
+    line[7] = '4', line[12] = '0'; /* of no ranks */
+    assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
+    line[12] = '3', line[14] = '0'; /* on no processors */
+    assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
+    line[14] = '2', *strchr(line, '\n') = ' '; /* more numbers than there are */
+    assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
+    uint32_t index;
+    assert_int_equal(weft_link_table_host(again, weft_link_table_host_name(again, 1), 4711, &index), WEFT_OK);
+    assert_int_equal(weft_link_table_runs(again, index)->ranks, 0);
+    weft_free_bytes(weft_env_system(), text);
+    weft_link_table_free(again);
+    weft_link_table_free(table);
+}
+
 static void a_host_that_changed_loses_its_rows(void **state)
 {
     struct weft_link_table *table = sample_table();
@@ -587,7 +627,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_found_and_the_best_depends_on_the_size),
         cmocka_unit_test(a_group_is_known_by_its_worst_pair),
-        cmocka_unit_test(a_ring_uses_slow_links_least), cmocka_unit_test(sites_are_found), cmocka_unit_test(a_ring_from_a_table), cmocka_unit_test(machines_are_in_the_table),
+        cmocka_unit_test(a_ring_uses_slow_links_least), cmocka_unit_test(sites_are_found), cmocka_unit_test(a_ring_from_a_table), cmocka_unit_test(machines_are_in_the_table), cmocka_unit_test(runs_are_in_the_table),
         cmocka_unit_test(a_host_that_changed_loses_its_rows),
         cmocka_unit_test(bad_rows_are_refused),
         cmocka_unit_test(the_text_form_is_whole_or_refused),

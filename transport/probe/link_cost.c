@@ -48,6 +48,9 @@ enum weft_status weft_link_cost_among(const struct weft_link_table *table, const
     for (uint32_t i = 0; i < count; i++) {
         if (hosts[i] >= weft_link_table_host_count(table)) return WEFT_ERR_INVALID;
     }
+    bool together = true;
+    for (uint32_t i = 1; i < count; i++) together &= hosts[i] == hosts[0];
+    if (together) cost_out->runs = *weft_link_table_runs(table, hosts[0]);
     for (uint32_t i = 0; i < count; i++) {
         worsen_machine(cost_out, weft_link_table_machine(table, hosts[i]));
         worsen_memory(&cost_out->memory, weft_link_table_memory(table, hosts[i]));

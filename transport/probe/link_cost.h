@@ -20,6 +20,7 @@ struct weft_link_cost {
     uint32_t pass_ps;       /* per byte of memory passed over beyond that */
     uint32_t incast_milli;  /* thousandths by which each sender beyond the eighth slows a link that many share */
     struct weft_link_memory memory; /* of ranks that share a host */
+    struct weft_link_runs runs;     /* where all do */
 };
 
 /* Among (count,) hosts of the table, for messages of `bytes`. A host that stands there twice has two ranks:

@@ -12,6 +12,7 @@ struct host {
     uint64_t fingerprint;
     struct weft_link_machine machine;
     struct weft_link_memory memory;
+    struct weft_link_runs runs;
 };
 
 struct weft_link_table {
@@ -88,6 +89,7 @@ enum weft_status weft_link_table_host(struct weft_link_table *table, const char 
             forget_links(table, i);
             host->machine = (struct weft_link_machine){0};
             host->memory = (struct weft_link_memory){0};
+            host->runs = (struct weft_link_runs){0};
         }
         host->fingerprint = fingerprint;
         *index_out = i;
@@ -98,6 +100,7 @@ enum weft_status weft_link_table_host(struct weft_link_table *table, const char 
     snprintf(host->name, sizeof host->name, "%s", name);
     host->fingerprint = fingerprint;
     host->memory = (struct weft_link_memory){0};
+    host->runs = (struct weft_link_runs){0};
     host->machine = (struct weft_link_machine){0};
     *index_out = table->host_count++;
     return WEFT_OK;
@@ -139,6 +142,30 @@ const struct weft_link_memory *weft_link_table_memory(const struct weft_link_tab
     return index < table->host_count ? &table->hosts[index].memory : NULL;
 }
 
+_Static_assert(sizeof(struct weft_link_runs) == WEFT_LINK_RUNS_NUMBERS * sizeof(uint32_t), "runs are so many numbers, one after the other");
+
+bool weft_link_runs_good(const struct weft_link_runs *runs)
+{
+    static const struct weft_link_runs none = {0};
+    uint32_t numbers[WEFT_LINK_RUNS_NUMBERS];
+    bool good = true;
+    memcpy(numbers, runs, sizeof numbers);
+    for (int i = 0; i < WEFT_LINK_RUNS_NUMBERS; i++) good &= numbers[i] > 0 && numbers[i] <= 999999999;
+    return good || memcmp(runs, &none, sizeof none) == 0;
+}
+
+enum weft_status weft_link_table_set_runs(struct weft_link_table *table, uint32_t index, const struct weft_link_runs *runs)
+{
+    if (index >= table->host_count || !weft_link_runs_good(runs)) return WEFT_ERR_INVALID;
+    table->hosts[index].runs = *runs;
+    return WEFT_OK;
+}
+
+const struct weft_link_runs *weft_link_table_runs(const struct weft_link_table *table, uint32_t index)
+{
+    return index < table->host_count ? &table->hosts[index].runs : NULL;
+}
+
 static bool is_measured(const struct weft_link_machine *m) { return m->inject_ns || m->sum_ps || m->pass_ps || m->incast_milli || m->eager_bytes; }
 static bool is_mapped(const struct weft_link_memory *m)
 {
@@ -148,7 +175,7 @@ static bool is_mapped(const struct weft_link_memory *m)
 static uint32_t machine_count(const struct weft_link_table *table)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < table->host_count; i++) count += (uint32_t)is_measured(&table->hosts[i].machine) + (uint32_t)is_mapped(&table->hosts[i].memory);
+    for (uint32_t i = 0; i < table->host_count; i++) count += (uint32_t)is_measured(&table->hosts[i].machine) + (uint32_t)is_mapped(&table->hosts[i].memory) + (table->hosts[i].runs.ranks > 0);
     return count;
 }
 
@@ -252,9 +279,19 @@ const struct weft_link *weft_link_table_best(const struct weft_link_table *table
 
 /* ---- the text form ---- */
 
+static size_t write_runs(const struct weft_link_runs *runs, uint32_t host, char *out, size_t room)
+{
+    uint32_t numbers[WEFT_LINK_RUNS_NUMBERS];
+    if (runs->ranks == 0) return 0;
+    memcpy(numbers, runs, sizeof numbers);
+    size_t at = (size_t)snprintf(out, room, "runs %" PRIu32 " %u", host, WEFT_LINK_LENGTH_MIN);
+    for (int i = 0; i < WEFT_LINK_RUNS_NUMBERS; i++) at += (size_t)snprintf(out + at, room - at, " %" PRIu32, numbers[i]);
+    return at + (size_t)snprintf(out + at, room - at, "\n");
+}
+
 enum weft_status weft_link_table_write(const struct weft_link_table *table, char **text_out, size_t *bytes_out)
 {
-    size_t room = 64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 224) +
+    size_t room = 64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 224 + 32 + 10 * WEFT_LINK_RUNS_NUMBERS) +
                   (size_t)table->link_count * (WEFT_LINK_LANE_BYTES + WEFT_LINK_TEXT_BYTES + 96);
     char *text = weft_alloc_bytes(table->env, room);
     if (!text) return WEFT_ERR_NO_MEMORY;
@@ -274,6 +311,7 @@ enum weft_status weft_link_table_write(const struct weft_link_table *table, char
         at += (size_t)snprintf(text + at, room - at, "memory %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", i,
                                m->words_ns, m->slices_ns, m->said_ps, m->cached_ps, m->passed_ps, m->core_kib, m->last_kib);
     }
+    for (uint32_t i = 0; i < table->host_count; i++) at += write_runs(&table->hosts[i].runs, i, text + at, room - at);
     for (uint32_t i = 0; i < table->link_count; i++) {
         const struct weft_link *link = &table->links[i];
         at += (size_t)snprintf(text + at, room - at, "link %" PRIu32 " %" PRIu32 " %s %" PRIu64 " %" PRIu64 " %s|%s\n", link->from, link->to,
@@ -366,6 +404,17 @@ static enum weft_status read_memory(struct weft_link_table *table, const char *a
     return weft_link_table_set_memory(table, host, &memory);
 }
 
+/* Of other lengths than this build's it would say something else: refused. */
+static enum weft_status read_runs(struct weft_link_table *table, const char *at)
+{
+    uint32_t host, n[1 + WEFT_LINK_RUNS_NUMBERS];
+    struct weft_link_runs runs;
+    if (!take_numbers(table, at, &host, n, 1 + WEFT_LINK_RUNS_NUMBERS) || n[0] != WEFT_LINK_LENGTH_MIN) return WEFT_ERR_MALFORMED;
+    memcpy(&runs, n + 1, sizeof runs);
+    if (runs.ranks == 0 || table->hosts[host].runs.ranks > 0) return WEFT_ERR_MALFORMED;
+    return weft_link_table_set_runs(table, host, &runs) < 0 ? WEFT_ERR_MALFORMED : WEFT_OK;
+}
+
 struct reader {
     struct weft_link_table *table;
     uint32_t line;
@@ -388,6 +437,8 @@ static enum weft_status read_line(struct reader *reader, const char *line, struc
         status = read_machine(reader->table, line + 8);
     } else if (!reader->ended && strncmp(line, "memory ", 7) == 0) {
         status = read_memory(reader->table, line + 7);
+    } else if (!reader->ended && strncmp(line, "runs ", 5) == 0) {
+        status = read_runs(reader->table, line + 5);
     } else if (!reader->ended && strncmp(line, "link ", 5) == 0) {
         status = read_link(reader->table, line + 5);
     } else if (!reader->ended && strncmp(line, "end ", 4) == 0) {

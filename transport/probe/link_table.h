@@ -8,6 +8,7 @@
  *   host 6f1c20aa93e1d2b4 node-a
  *   machine 0 640 125 90 40 8192                        host; what it takes there, as in struct weft_link_machine; may be missing
  *   memory 0 370 480 260 12 51 2048 491520              host; what its ranks' common memory takes, as in struct weft_link_memory; may be missing
+ *   runs 0 4096 2 2 6100 5900 25 ... 180              host, shortest length; what messages of its ranks take, as in struct weft_link_runs; may be missing
  *   link 0 1 works 5210 11892000000 ucx:tcp|ucx tcp     from, to, state, ns, bytes per second, lane | way or reason
  *   end 4
  */
@@ -54,6 +55,22 @@ struct weft_link_memory {
     uint32_t last_kib;  /* the one that they share */
 };
 
+/* What messages between ranks of one host take that move them all at once, as plans do, and not by memory that they map: by pattern and by length of
+ * the vector, because no one rate holds for all. Measured with so many ranks on so many processors. ranks 0: not measured. */
+enum weft_link_pattern { WEFT_LINK_WHOLE, WEFT_LINK_HALVES, WEFT_LINK_ROUND, WEFT_LINK_ALL, WEFT_LINK_TREES, WEFT_LINK_PATTERNS }; /* as doubling, halving, ring, direct, double_tree */
+#define WEFT_LINK_LENGTHS 7
+#define WEFT_LINK_LENGTH_MIN 4096u /* bytes; of the next ones: */
+static inline uint64_t weft_link_length(uint32_t index) { return index + 1 == WEFT_LINK_LENGTHS ? (uint64_t)8 << 20 : (uint64_t)WEFT_LINK_LENGTH_MIN << 2 * index; }
+struct weft_link_runs {
+    uint32_t ranks, processors;
+    uint32_t trip_ns;   /* of a message without bytes, handing over aside */
+    uint32_t inject_ns; /* handing over one */
+    uint32_t byte_ps[WEFT_LINK_PATTERNS][WEFT_LINK_LENGTHS];
+};
+#define WEFT_LINK_RUNS_NUMBERS (4 + WEFT_LINK_PATTERNS * WEFT_LINK_LENGTHS) /* it is these, one after the other */
+/* Good numbers: none at all, or ranks, processors and rates that one can divide by, of at most nine digits. */
+bool weft_link_runs_good(const struct weft_link_runs *runs);
+
 struct weft_link_table;
 
 enum weft_status weft_link_table_create(struct weft_env *env, struct weft_link_table **table_out);
@@ -72,6 +89,8 @@ enum weft_status weft_link_table_set_machine(struct weft_link_table *table, uint
 const struct weft_link_machine *weft_link_table_machine(const struct weft_link_table *table, uint32_t index); /* all 0: not measured; NULL: no such host */
 enum weft_status weft_link_table_set_memory(struct weft_link_table *table, uint32_t index, const struct weft_link_memory *memory);
 const struct weft_link_memory *weft_link_table_memory(const struct weft_link_table *table, uint32_t index); /* likewise */
+enum weft_status weft_link_table_set_runs(struct weft_link_table *table, uint32_t index, const struct weft_link_runs *runs); /* INVALID: or no good numbers */
+const struct weft_link_runs *weft_link_table_runs(const struct weft_link_table *table, uint32_t index); /* likewise */
 
 /* Add a row, or replace the one of the same hosts and lane. Unprintable characters of text become '?'.
  * WEFT_ERR_INVALID, _LIMIT, _NO_MEMORY. */
