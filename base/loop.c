@@ -71,6 +71,7 @@ struct weft_loop {
         struct float_env floats;
         int cancellable;
         bool stepped;        /* what the pollables promised a runner in epoll may be over */
+        bool lent, guarded;  /* there is such a holder; weft_loop_guard was called since */
     } borrower;              /* the holder's, while it is one by weft_loop_borrow */
 };
 
@@ -130,7 +131,10 @@ static void kick(struct baton *baton)
     uint64_t one = 1;
     if (loop->event_fd < 0) return;
     /* EAGAIN would mean 2^64 - 1 unread wakes: readable all the same. */
+    int cancellable; /* a thread that ends here wakes nobody */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
     while (write(loop->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
+    pthread_setcancelstate(cancellable, NULL);
 }
 
 enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_options *options,
@@ -370,6 +374,7 @@ static int step(struct weft_loop *loop, bool look)
 {
     assert_holder(loop);
     WEFT_ASSERT(!loop->stepping);
+    weft_loop_guard(loop);
     loop->stepping = loop->borrower.stepped = true;
     int work = run_pollables(loop);
     if (look || loop->timers_fresh || loop->timers_due) work += run_timers(loop, look);
@@ -564,6 +569,7 @@ static bool leaves_urgent(struct weft_loop *loop)
     if (loop->timers_fresh) loop->looked_ns = weft_now_ns(loop->env);
     if (next_ns <= loop->looked_ns) return true; /* what has become due since is found by the next driver, or by the runner */
     if (!(atomic_load(&loop->baton.asleep) & BATON_RUNNER)) return false;
+    weft_loop_guard(loop);
     return next_ns < loop->runner_wake_ns || !arm_pollables(loop);
 }
 
@@ -745,27 +751,32 @@ void weft_loop_awaits(struct weft_loop *loop, bool (*fn)(void *context), void *c
 bool weft_loop_borrow(struct weft_loop *loop)
 {
     struct baton_turn turn = {.mark = thread_mark()};
-    int cancellable;
     if (atomic_load(&loop->baton.stop) || !mailbox_empty(&loop->mail)) return false;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable); /* before it holds anything */
-    if (!baton_take(&loop->baton, &turn, false)) {
-        pthread_setcancelstate(cancellable, NULL);
-        return false;
-    }
-    loop->borrower.cancellable = cancellable;
-    loop->borrower.stepped = false;
-    float_env_begin(&loop->borrower.floats);
+    if (!baton_take(&loop->baton, &turn, false)) return false;
+    loop->borrower.lent = true;
+    loop->borrower.stepped = loop->borrower.guarded = false;
     atomic_store_explicit(&loop->borrows, atomic_load_explicit(&loop->borrows, memory_order_relaxed) + 1, memory_order_relaxed);
     return true;
+}
+
+/* Both take as long as all the rest of a borrow, and few calls need them. */
+void weft_loop_guard(struct weft_loop *loop)
+{
+    if (!loop->borrower.lent || loop->borrower.guarded) return;
+    loop->borrower.guarded = true;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &loop->borrower.cancellable);
+    float_env_begin(&loop->borrower.floats);
 }
 
 void weft_loop_give_back(struct weft_loop *loop, bool changed)
 {
     WEFT_ASSERT(holds(loop) && !loop->stepping);
+    bool urgent = (changed || loop->borrower.stepped) && leaves_urgent(loop), guarded = loop->borrower.guarded;
     int cancellable = loop->borrower.cancellable;
-    float_env_end(&loop->borrower.floats);
-    baton_give(&loop->baton, &(struct baton_turn){0}, (changed || loop->borrower.stepped) && leaves_urgent(loop), changed);
-    pthread_setcancelstate(cancellable, NULL);
+    if (guarded) float_env_end(&loop->borrower.floats);
+    loop->borrower.lent = false;
+    baton_give(&loop->baton, &(struct baton_turn){0}, urgent, changed);
+    if (guarded) pthread_setcancelstate(cancellable, NULL);
 }
 
 void weft_relax(bool yields)

@@ -130,10 +130,12 @@ enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns);
 void weft_loop_give(struct weft_loop *loop);
 
 /* Any thread that does not hold the loop: hold it if it has a runner, nobody holds or claims it, and no letter is in it; never
- * waits. For work of a microsecond or so that needs no step; until the give its thread is not cancelled and computes in the default
- * floating-point environment. `changed`: a timer was started, a pollable has something to wait for, or something is open now; else nobody need be told. */
+ * waits. For work of a microsecond or so that needs no step. `changed`: a timer was started, a pollable has something to wait for, or something is open now; else nobody need be told. */
 bool weft_loop_borrow(struct weft_loop *loop);
 void weft_loop_give_back(struct weft_loop *loop, bool changed);
+/* The holder, before it calls what may be a cancellation point (most system calls) or computes with floats: from here on until the give its
+ * thread is not cancelled, and its floating-point environment is the default one. A step does so by itself. Nothing for who has not borrowed. */
+void weft_loop_guard(struct weft_loop *loop);
 /* Before the runner is there: fn(context), from any thread, says whether something is open that the loop has to go on with by itself. While
  * nothing is, and threads borrow it often, a runner that has found it taken looks again every 4 ms only (base/look_period.h). */
 void weft_loop_awaits(struct weft_loop *loop, bool (*fn)(void *context), void *context);

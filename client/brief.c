@@ -68,6 +68,7 @@ bool client_brief_deliver(struct weft_session *session)
     struct client_request *request = pocket_of(session);
     if (!request) return false;
     atomic_store_explicit(&session->brief.pocket, NULL, memory_order_relaxed);
+    weft_loop_guard(session->engine.loop);
     client_call_start(&request->mail);
     return true;
 }

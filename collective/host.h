@@ -241,6 +241,7 @@ void host_tell(struct host *host, const struct weft_coll *coll); /* a call that 
 const struct host_post *host_called_otherwise(const struct host *host, uint32_t rank, uint64_t sequence);
 bool host_needs_this_core(const struct host *host, uint32_t rank); /* to come at all: its last one was this rank's, too */
 void host_tell_processor(struct host *host);
+void host_wake(const struct host *host, uint32_t rank); /* it sleeps */
 bool host_has_come(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_through(struct host *host, uint64_t number);
 bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);

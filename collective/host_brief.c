@@ -87,6 +87,7 @@ static bool fits(struct host *host, const struct weft_coll_args *args)
 {
     if (lacks_buffer(host->group, args)) return false; /* perhaps refused: the post knows */
     if (same_call(&host->asked, args)) return host->brief.kind != 0;
+    weft_loop_guard(host->group->loop);
     host->asked = *args;
     host->brief.kind = 0;
     struct weft_error error;
@@ -162,6 +163,7 @@ static void becomes_ordinary(struct weft_group *group, const struct weft_coll_ar
 {
     struct weft_coll_args args = *given;
     struct weft_error error;
+    weft_loop_guard(group->loop);
     group->host->next = number;
     group->sequence--;
     enum weft_status status = coll_prepare(group, &args, true, 0, done, context, coll_out, &error);
@@ -198,6 +200,7 @@ static enum weft_status meet(struct host *host, const struct weft_coll_args *arg
         becomes_ordinary(group, &late, number, record_number, done, context, coll_out);
         return WEFT_IN_PROGRESS;
     }
+    if (coll_sums(args->kind)) weft_loop_guard(group->loop);
     host_work_short(host, args, number);
     host_over(host, number);
     uint64_t ended_ns = host->known.small && !host->waited ? now_ns : weft_now_ns(group->env);

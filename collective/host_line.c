@@ -14,12 +14,18 @@
 #include <sched.h>
 #include <string.h>
 
+void host_wake(const struct host *host, uint32_t rank)
+{
+    weft_loop_guard(host->group->loop); /* system calls */
+    weft_peer_wake(host->group->roster->peers[rank]);
+}
+
 static void wake_sleepers(struct host *host)
 {
     struct weft_group *group = host->group;
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (rank == group->rank) continue;
-        if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) weft_peer_wake(group->roster->peers[rank]);
+        if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) host_wake(host, rank);
     }
 }
 

@@ -182,6 +182,7 @@ bool host_room_take(struct host *host)
 {
     struct records *records = host->group->records;
     if (host->room) return true;
+    weft_loop_guard(host->group->loop);
     struct idle_room *idle = records->rooms;
     uint8_t *room = (uint8_t *)idle;
     if (idle) records->rooms = idle->next;

@@ -84,6 +84,7 @@ static enum weft_status arm(struct weft_pollable *pollable);
 static struct host_pairs *pairs_make(struct host *host)
 {
     uint32_t ranks = host->group->ranks;
+    weft_loop_guard(host->group->loop);
     struct host_pairs *pairs = weft_alloc_zero(weft_env_system(), sizeof *pairs + ranks * sizeof pairs->of[0]);
     void *table;
     uint64_t at;
@@ -122,6 +123,7 @@ static bool ring_make(struct host *host, struct host_pair *pair)
     void *ring;
     uint64_t at;
     if (pair->ring) return true;
+    weft_loop_guard(host->group->loop);
     if (host_piece_take(sizeof *pair->ring, &ring, &at) < 0) return false;
     pair->ring = ring;
     atomic_store_explicit(&pair->ring->from, host->salt, memory_order_relaxed);
@@ -136,6 +138,7 @@ static bool room_make(struct host *host, struct host_pair *pair)
     void *room;
     uint64_t at;
     if (pair->room) return true;
+    weft_loop_guard(host->group->loop);
     if (host_piece_take(ROOM_BYTES, &room, &at) < 0) return false;
     pair->room = room;
     atomic_store_explicit(&pair->ring->room_at, host->salt + at + 1, memory_order_release);
@@ -234,7 +237,7 @@ static void put(struct host *host, struct host_pair *pair, const struct weft_col
 static void wake(const struct host *host, uint32_t rank)
 {
     atomic_thread_fence(memory_order_seq_cst); /* before the look whether it sleeps (host_line.c) */
-    if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) weft_peer_wake(host->group->roster->peers[rank]);
+    if (atomic_load_explicit(&host->peers[rank].segment->sleeping, memory_order_seq_cst)) host_wake(host, rank);
 }
 
 /* No slot: the number stands beside them. */
@@ -525,6 +528,7 @@ enum weft_status host_pair_brief(struct weft_group *group, const struct weft_col
     if (!call.posted_ns) call.posted_ns = weft_now_ns(group->env);
     if (args->kind == WEFT_COLL_SEND) return send_now(group->host, pair, &call) ? WEFT_OK : WEFT_ERR_AGAIN;
     if (recv_now(group->host, pair, &call)) return WEFT_OK;
+    weft_loop_guard(group->loop);
     return weft_coll_post(group, &call, done, context, coll_out, &error) == WEFT_IN_PROGRESS ? WEFT_IN_PROGRESS : WEFT_ERR_AGAIN;
 }
 

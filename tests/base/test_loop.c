@@ -1,5 +1,6 @@
 /* test_loop.c - timers, mailbox, pollables, sleeping and the baton of base/loop.h. */
 #include <fcntl.h>
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -712,6 +713,58 @@ static void the_baton_is_borrowed(void **state)
     weft_loop_free(shared.loop);
 }
 
+/* A borrower that is cancelled, and rounds otherwise: neither shows between guard and give. */
+struct borrowing {
+    bool steps;                 /* which guards by itself */
+    int inside, after;          /* fegetround() */
+    atomic_bool went_on, outlived;
+};
+
+static void *borrow_cancelled(void *argument)
+{
+    struct borrowing *borrowing = argument;
+    int upward = fesetround(FE_UPWARD), default_state;
+    while (upward != 0 || !weft_loop_borrow(shared.loop)) sched_yield();
+    pthread_cancel(pthread_self());
+    if (borrowing->steps) (void)weft_loop_step(shared.loop);
+    else weft_loop_guard(shared.loop);
+    borrowing->inside = fegetround();
+    pthread_testcancel();
+    atomic_store(&borrowing->went_on, true);
+    weft_loop_guard(shared.loop); /* once is enough */
+    weft_loop_give_back(shared.loop, true);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &default_state);
+    borrowing->after = fegetround();
+    pthread_setcancelstate(default_state, NULL);
+    pthread_testcancel();
+    atomic_store(&borrowing->outlived, true);
+    return NULL;
+}
+
+static void a_cancelled_borrower_gives_back(void **state)
+{
+    pthread_t runner, borrower;
+    void *result;
+    shared.loop = new_loop(0);
+    weft_loop_guard(shared.loop); /* nothing for who has not borrowed: this thread can be cancelled, and rounds as it likes */
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    for (int steps = 0; steps < 2; steps++) {
+        struct borrowing borrowing = {.steps = steps};
+        assert_int_equal(pthread_create(&borrower, NULL, borrow_cancelled, &borrowing), 0);
+        pthread_join(borrower, &result);
+        assert_ptr_equal(result, PTHREAD_CANCELED);
+        assert_true(atomic_load(&borrowing.went_on));
+        assert_false(atomic_load(&borrowing.outlived));
+        assert_int_equal(borrowing.inside, FE_TONEAREST);
+        assert_int_equal(borrowing.after, FE_UPWARD);
+        while (!weft_loop_borrow(shared.loop)) sched_yield(); /* nobody has taken it with him */
+        weft_loop_give_back(shared.loop, false);
+    }
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    weft_loop_free(shared.loop);
+}
+
 /* While all who come borrow, again and again, the runner looks seldom: a letter that nobody waits for is read all the same. */
 static void a_letter_after_many_borrows(void **state)
 {
@@ -899,7 +952,7 @@ int main(void)
         cmocka_unit_test(a_pollable_without_descriptor_is_polled),
         cmocka_unit_test(run_ends_by_stop),
         cmocka_unit_test(the_baton_goes_round),
-        cmocka_unit_test(the_baton_is_borrowed), cmocka_unit_test(a_letter_after_many_borrows),
+        cmocka_unit_test(the_baton_is_borrowed), cmocka_unit_test(a_cancelled_borrower_gives_back), cmocka_unit_test(a_letter_after_many_borrows),
         cmocka_unit_test(a_borrower_that_stepped_arms),
         cmocka_unit_test(take_ends_at_its_deadline),
         cmocka_unit_test(timers_for_now_come_before_the_next_poll),

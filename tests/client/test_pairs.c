@@ -220,6 +220,54 @@ static void test_aborted(void **state)
     }
 }
 
+/* A thread that is cancelled sends to a rank that waits, as a rule in its sleep: what wakes that one is a point of cancellation. */
+enum { CANCELLED = 100 };
+struct last_send {
+    struct weft_session *session;
+    int32_t word;
+};
+
+static void *send_cancelled(void *argument)
+{
+    struct last_send *last = argument;
+    struct weft_request request = {{0}};
+    pthread_cancel(pthread_self());
+    (void)weft_send(last->session, &last->word, 1, WEFT_I32, 1, &request);
+    (void)weft_wait(&request, 0);
+    pthread_testcancel();
+    return NULL;
+}
+
+static void cancelled(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    for (int32_t round = 0; round < CANCELLED; round++) {
+        struct last_send last = {session, round};
+        struct weft_request request = {{0}};
+        int32_t word = -1;
+        pthread_t thread;
+        void *result = NULL;
+        if (rank == 0) {
+            pthread_create(&thread, NULL, send_cancelled, &last);
+            pthread_join(thread, &result);
+            CROWD_CHECK(crowd, session, result == PTHREAD_CANCELED);
+        } else {
+            CROWD_OK(crowd, session, weft_recv(session, &word, 1, WEFT_I32, 0, &request));
+            CROWD_OK(crowd, session, weft_wait(&request, 0));
+            CROWD_CHECK(crowd, session, word == round);
+        }
+    }
+    struct weft_request request = {{0}};
+    if (!CROWD_OK(crowd, session, weft_barrier(session, &request))) return;
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+}
+
+static void test_cancelled(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, cancelled);
+    assert_int_equal(crowd.failures, 0);
+}
+
 /* A recv that is open when the session ends. */
 static void left_open(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -241,7 +289,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_order), cmocka_unit_test(test_persistent), cmocka_unit_test(test_full_of_others), cmocka_unit_test(test_own_deadline),
-        cmocka_unit_test(test_impatient), cmocka_unit_test(test_aborted), cmocka_unit_test(test_left_open),
+        cmocka_unit_test(test_impatient), cmocka_unit_test(test_aborted), cmocka_unit_test(test_cancelled), cmocka_unit_test(test_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
