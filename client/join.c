@@ -6,6 +6,7 @@
  * So the others need no contribution of it, real or zero: every operation, plan and codec is that of a job of their number. What
  * it costs is the one step in which a rank turns out to have no data: it is run again. */
 #include <stdio.h>
+#include <string.h>
 
 #include "client/session.h"
 #include "client/tensor.h"
@@ -112,14 +113,35 @@ uint64_t weft_step_next(const struct weft_session *session) { return session ? s
 
 /* ---- codecs ---- */
 
+static const char too_large[] = "tensor '%s': what its codec owes is too large to follow the number of ranks";
+
+/* As weft_codec_set_ranks, of what codecs before it owe. */
+static void carry_follows(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    if (!tensor->carry || tensor->carry_ranks == session->ranks) return;
+    const float by = (float)((double)session->ranks / (double)tensor->carry_ranks);
+    const uint32_t most_bits = weft_kernels()->max_abs_bits_f32(tensor->carry, tensor->elems);
+    uint32_t scaled_bits;
+    float most;
+    memcpy(&most, &most_bits, sizeof most);
+    most *= by;
+    memcpy(&scaled_bits, &most, sizeof scaled_bits);
+    if (scaled_bits >= WEFT_DEBT_TOO_LARGE_BITS) weft_log(session->env, WEFT_LOG_WARN, "client", too_large, tensor->name);
+    else weft_kernels()->scale_f32(tensor->carry, tensor->carry, by, tensor->elems);
+    tensor->carry_ranks = session->ranks;
+}
+
 void client_codecs_follow(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (!tensor->codec || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
+        if (atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
+        carry_follows(tensor);
+        if (!tensor->codec) continue;
         if (weft_codec_set_ranks(tensor->codec, session->ranks) < 0)
-            weft_log(session->env, WEFT_LOG_WARN, "client", "tensor '%s': what its codec owes is too large to follow the number of ranks", tensor->name);
+            weft_log(session->env, WEFT_LOG_WARN, "client", too_large, tensor->name);
         weft_codec_set_stream(tensor->codec, tensor->draws, session->rank);
         weft_codec_set_steps(tensor->codec, session->parting.codec_steps);
     }

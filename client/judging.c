@@ -216,6 +216,7 @@ static enum weft_status keep_debt(struct weft_tensor *tensor)
     if (tensor->carry) weft_kernels()->sum_f32(owed, owed, tensor->carry, tensor->elems);
     weft_free_bytes(env, tensor->carry);
     tensor->carry = owed;
+    tensor->carry_ranks = tensor->session->ranks;
     return WEFT_OK;
 }
 
@@ -238,23 +239,25 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     }
     weft_codec_format(&tensor->codec_spec, from, sizeof from);
     weft_codec_format(spec, to, sizeof to);
-    weft_log(session->env, WEFT_LOG_INFO, "client",
-             "judge: tensor '%.100s' goes from %s to %s with step %llu", tensor->name, from, to,
-             (unsigned long long)step);
     weft_codec_free(tensor->codec);
     tensor->codec = codec;
     tensor->codec_spec = *spec;
+    if (choice == choosing->chosen) return WEFT_OK; /* only made anew */
+    weft_log(session->env, WEFT_LOG_INFO, "client",
+             "judge: tensor '%.100s' goes from %s to %s with step %llu", tensor->name, from, to,
+             (unsigned long long)step);
     choosing->chosen = choice;
     choosing->changes++;
     choosing->since_step = step;
     return WEFT_OK;
 }
 
-/* The published choices are in force from `step`. */
-static enum weft_status apply(struct weft_session *session, uint64_t step)
+/* The published choices are in force from `step`. `anew`: every codec is made anew, by all ranks alike: of those that come together
+ * some may be new and some have rested, and what codecs count and draw by must be the same everywhere. What they owe is kept. */
+static enum weft_status apply(struct weft_session *session, uint64_t step, bool anew)
 {
     struct client_judging *judging = &session->judging;
-    if (judging->verdict[CLIENT_VERDICT_REVISION] == (int64_t)judging->revision) return WEFT_OK;
+    if (!anew && judging->verdict[CLIENT_VERDICT_REVISION] == (int64_t)judging->revision) return WEFT_OK;
     for (uint32_t i = 0; i < judging->count; i++) {
         struct weft_tensor *tensor = judging->tensors[i];
         const int64_t choice = judging->verdict[CLIENT_VERDICT_CHOICES + i];
@@ -265,7 +268,7 @@ static enum weft_status apply(struct weft_session *session, uint64_t step)
                         tensor->name);
             return client_usable(session);
         }
-        if (choice != tensor->choosing.chosen) status = change_codec(tensor, (uint8_t)choice, step);
+        if (choice != tensor->choosing.chosen || (anew && tensor->codec)) status = change_codec(tensor, (uint8_t)choice, step);
         if (status < 0) {
             client_fail(session, status, true, "rank %u has no memory for another codec of tensor '%s'",
                         session->rank, tensor->name);
@@ -290,6 +293,7 @@ static enum weft_status publish(struct weft_session *session)
 static enum weft_status first(struct weft_session *session, uint64_t step)
 {
     struct client_judging *judging = &session->judging;
+    const bool anew = judging->epoch != session->epoch;
     enum weft_status status = take_memory(session);
     judging->phase = CLIENT_JUDGING_QUIET;
     judging->step_count = 0;
@@ -304,8 +308,24 @@ static enum weft_status first(struct weft_session *session, uint64_t step)
     if (status == WEFT_ERR_NO_MEMORY) /* the others count on this rank */
         client_fail(session, status, true, "rank %u has no memory to measure codecs", session->rank);
     if (status < 0) return client_usable(session) < 0 ? client_usable(session) : status;
+    WEFT_TRY(apply(session, step, anew));
     judging->measured = true;
-    return apply(session, step);
+    judging->epoch = session->epoch;
+    return WEFT_OK;
+}
+
+/* Whoever is left alone exchanges nothing, so nothing is to be coded. */
+static enum weft_status alone(struct weft_session *session, uint64_t step)
+{
+    struct client_judging *judging = &session->judging;
+    judging->measured = false;
+    for (uint32_t i = 0; i < judging->count; i++) {
+        const enum weft_status status = judging->tensors[i]->codec ? change_codec(judging->tensors[i], 0, step) : WEFT_OK;
+        if (status == WEFT_OK) continue;
+        client_fail(session, status, true, "rank %u has no memory for what tensor '%s' owes", session->rank, judging->tensors[i]->name);
+        return client_usable(session);
+    }
+    return WEFT_OK;
 }
 
 /* Rank 0 has asked for it, from all ranks alike. */
@@ -322,9 +342,10 @@ static enum weft_status probe(struct weft_session *session)
 enum weft_status client_judging_begin(struct weft_session *session, uint64_t step)
 {
     struct client_judging *judging = &session->judging;
-    if (judging->count == 0 || session->ranks == 1) return WEFT_OK;
+    if (judging->count == 0) return WEFT_OK;
     judging->traffic = (struct client_traffic){0};
-    if (!judging->measured) return first(session, step);
+    if (session->ranks == 1) return alone(session, step);
+    if (!judging->measured || judging->epoch != session->epoch) return first(session, step);
     switch (judging->phase) {
     case CLIENT_JUDGING_QUIET:
         if (step % CLIENT_LOOK_STEPS != 0) return WEFT_OK;
@@ -341,7 +362,7 @@ enum weft_status client_judging_begin(struct weft_session *session, uint64_t ste
         return status < 0 ? status : WEFT_OK;
     default:
         judging->phase = CLIENT_JUDGING_QUIET;
-        WEFT_TRY(apply(session, step));
+        WEFT_TRY(apply(session, step, false));
         return probe(session);
     }
 }

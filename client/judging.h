@@ -15,6 +15,9 @@
  * exchange that needs the record. A tensor that changes its codec takes along what the old one still owes
  * (tensor->carry) and adds it to its next contribution: nothing is lost.
  *
+ * In an elastic job each membership begins anew with the first step_begin: its ranks, some of them new or back from their rest,
+ * measure, rank 0 decides, and all make their codecs anew. A look that a loss has cut short is forgotten with the membership.
+ *
  * Caller's thread, between steps; the engine adds to `traffic` while a step is open. */
 #ifndef WEFT_CLIENT_JUDGING_H
 #define WEFT_CLIENT_JUDGING_H
@@ -51,6 +54,7 @@ struct client_judging {
     struct weft_tensor **tensors; /* (count,) owned: those with candidates, in the order of declaration */
     uint32_t count, room;
     bool measured;
+    uint32_t epoch; /* of the membership that measured: another one begins anew */
     uint32_t revision;     /* in force; rises with each change */
     uint64_t revised_step; /* since */
     double latency_ns, bytes_per_second, steal;
@@ -83,7 +87,7 @@ struct client_judging {
 enum weft_status client_judging_add(struct weft_session *session, struct weft_tensor *tensor);
 void client_judging_free(struct weft_session *session);
 /* Caller, from step_begin before anything of the step is posted. The first time, and when tensors were
- * declared since: blocks while all ranks measure. */
+ * declared or ranks have gone or come since: blocks while all ranks measure. WEFT_ERR_PEER_LOST: one was lost meanwhile. */
 enum weft_status client_judging_begin(struct weft_session *session, uint64_t step);
 /* Caller, from step_end when the step went well. */
 void client_judging_end(struct weft_session *session, uint64_t step_ns, uint64_t exposed_ns);

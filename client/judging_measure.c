@@ -220,11 +220,15 @@ static enum weft_status measure_codecs(struct weft_session *session)
     struct weft_env *env = session->env;
     struct candidate_samples *known =
         weft_alloc_array(env, judging->count * WEFT_JUDGE_CANDIDATES_MAX, sizeof *known);
-    float *grad = weft_alloc_array(env, LARGE_ELEMS, sizeof *grad),
-          *out = weft_alloc_array(env, LARGE_ELEMS, sizeof *out);
+    uint64_t most = 1; /* no sample is larger than its tensor */
+    for (uint32_t i = 0; i < judging->count; i++)
+        if (judging->tensors[i]->elems > most) most = judging->tensors[i]->elems;
+    if (most > LARGE_ELEMS) most = LARGE_ELEMS;
+    float *grad = weft_alloc_array(env, most, sizeof *grad),
+          *out = weft_alloc_array(env, most, sizeof *out);
     uint32_t count = 0;
     enum weft_status status = known && grad && out ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    if (status == WEFT_OK) fill_normal(grad, LARGE_ELEMS);
+    if (status == WEFT_OK) fill_normal(grad, most);
     for (uint32_t i = 0; i < judging->count && status == WEFT_OK; i++) {
         struct weft_tensor *tensor = judging->tensors[i];
         struct client_choosing *choosing = &tensor->choosing;

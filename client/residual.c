@@ -199,5 +199,6 @@ enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data
     }
     weft_free_bytes(env, tensor->carry);
     tensor->carry = restored.carry;
+    tensor->carry_ranks = tensor->session->ranks;
     return WEFT_OK;
 }

@@ -257,6 +257,7 @@ static enum weft_status debt_to_carry(struct weft_tensor *tensor)
     struct weft_session *session = tensor->session;
     WEFT_TRY(from_root(tensor, tensor->scratch, tensor->elems, WEFT_F32));
     if (!tensor->carry) tensor->carry = weft_alloc_zero(session->env, tensor->bytes);
+    tensor->carry_ranks = session->ranks;
     if (!tensor->carry) { /* the others count on this rank */
         client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u has no memory for what tensor '%s' owes",
                     session->rank, tensor->name);

@@ -150,7 +150,8 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     WEFT_TRY(check_step(session, begun));
     if (client_parted(session) || session->parting.grew || session->parting.unsaid) return weft_shrink(session); /* between two steps */
     struct client_step *step = &session->step;
-    WEFT_TRY(client_judging_begin(session, begun->step));
+    const enum weft_status judged = client_judging_begin(session, begun->step);
+    if (judged < 0) return session->elastic && client_failed(session) >= 0 && client_parted(session) ? weft_shrink(session) : judged;
     step->recorded = session->reduce_tensor_count > 0 || session->judging.count > 0;
     step->known = false;
     step->lr = begun->lr;

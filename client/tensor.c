@@ -131,14 +131,6 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     return WEFT_OK;
 }
 
-/* What an elastic job cannot take back yet. */
-static enum weft_status check_elastic(struct weft_session *session, const struct weft_tensor *tensor, bool chosen)
-{
-    if (!session->elastic || !chosen) return WEFT_OK;
-    return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor '%s' has codec auto; in a job that goes on without lost ranks (weft run --min-workers) "
-                        "take none", tensor->name);
-}
-
 static bool declared(struct weft_session *session)
 {
     pthread_mutex_lock(&session->control.lock);
@@ -331,7 +323,6 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
 
     Weft__Control__Control *answer = NULL;
     enum weft_status status = check_options(session, options, tensor);
-    if (status == WEFT_OK) status = check_elastic(session, tensor, tensor->choosing.candidates.count > 0);
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
     if (status == WEFT_OK) status = take_chunks(tensor, answer->declared);

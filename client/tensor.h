@@ -93,6 +93,7 @@ struct weft_tensor {
     float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (elems,) each: the optimiser's, of modes that update here; else NULL */
     float *scratch;                    /* reduced or scaled gradient */
     float *carry;                      /* (elems,) what a codec before this one still owes; NULL: nothing */
+    uint32_t carry_ranks;              /* of the mean over so many: it follows their number (client_codecs_follow) */
     uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec, server mode: encoded; kept until the step ends */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
     uint8_t *aggregate;                /* codec, server mode: what comes back */

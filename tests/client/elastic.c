@@ -3,6 +3,7 @@
  *     elastic STEPS [KILL_RANK KILL_STEP WHERE]... [from FILE STEP] [save DIRECTORY STEP]
  *     elastic plain KILL_RANK
  *     elastic coded KILL_RANK
+ *     elastic judged KILL_RANK RANKS
  *     elastic abort RANK
  *     elastic grow MORE RANKS DIRECTORY [KILL_RANK KILL_STEP]...
  *     elastic join STEPS EPOCHS [KILL_RANK KILL_STEP]
@@ -12,6 +13,8 @@
  * begins with a saved state at that step; `save` writes the state that step begins with. Every rank prints, at the end,
  * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after.
  * `coded`: a tensor under top-k; a rank is killed in the third step, and what the others owe becomes worth its share of their mean.
+ * `judged`: a tensor under codec auto, whose means add up; a rank is killed in the third step. At the end, 20 steps after
+ * there are RANKS ranks, each prints "judged: rank of ranks, hash H".
  * `grow`: as without a word, until there are RANKS ranks again, a new one among them, and MORE steps; ranks that come take state from rank 0, which writes
  * it to DIRECTORY/state-STEP. Prints "grew STEP" each time.
  * `join`: EPOCHS times each rank has STEPS steps and one more for each rank below it, then joins; with steps, codec and without. A rank
@@ -19,6 +22,7 @@
  * `abort`: every rank waits for what nobody will do, on groups and alone, and one of them aborts the job from another thread. */
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,6 +177,56 @@ static int coded(unsigned killed)
         step++;
     }
     printf("coded: %u of %u\n", weft_rank(session), weft_ranks(session));
+    weft_finalize(session);
+    return 0;
+}
+
+static enum weft_status judged_step(struct weft_session *session, struct weft_tensor *tensor, unsigned killed)
+{
+    static float sum[COUNT];
+    struct weft_request request = {{0}};
+    uint64_t step = weft_step_next(session);
+    enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
+    if (status < 0) return status;
+    make_gradients(weft_rank(session), step);
+    if (step == 3 && !weft_newcomer(session) && weft_ranks(session) == 4 && weft_rank(session) == killed) kill(getpid(), SIGKILL);
+    if (weft_push_pull(tensor, grad[0], sum, &request) < 0) die(session, "push_pull");
+    weft_wait(&request, 0);
+    status = weft_step_end(session);
+    for (int i = 0; i < COUNT && status == WEFT_OK; i++) state[0][i] += sum[i];
+    return status;
+}
+
+static int judged(unsigned killed, uint32_t ranks)
+{
+    struct weft_session *session;
+    struct weft_tensor *tensor;
+    struct weft_tensor_options options;
+    struct weft_request request = {{0}};
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    weft_tensor_options_init(&options);
+    options.name = "judged";
+    options.dim_count = 1;
+    options.dims[0] = COUNT;
+    options.mode = WEFT_MODE_ALL_REDUCE;
+    options.codec = "auto:topk:ratio=0.01,min_count=0,randomk:ratio=0.01,min_count=0";
+    if (weft_declare(session, &options, &tensor) < 0) die(session, "declare");
+    bool take = weft_newcomer(session);
+    uint64_t until = 0;
+    while (!until || weft_step_next(session) <= until) {
+        if (take) { /* how far the others are, too */
+            enum weft_status status = weft_broadcast(session, state[0], COUNT, WEFT_F32, 0, &request);
+            if (status >= 0) status = weft_wait(&request, 0);
+            if (status < 0) die(session, "broadcast");
+            until = 0;
+        }
+        take = false;
+        enum weft_status status = judged_step(session, tensor, killed);
+        if (status < 0 && status != WEFT_ERR_SHRUNK && status != WEFT_ERR_GREW) die(session, "a step");
+        take = status == WEFT_ERR_GREW;
+        if (status == WEFT_OK && !until && weft_ranks(session) == ranks && (weft_step_next(session) > 4)) until = weft_step_next(session) + 20;
+    }
+    printf("judged: %u of %u, hash %016llx\n", weft_rank(session), weft_ranks(session), (unsigned long long)hash_state());
     weft_finalize(session);
     return 0;
 }
@@ -339,6 +393,7 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "abort") == 0) return aborted((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "plain") == 0) return plain((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "coded") == 0) return coded((unsigned)atoi(argv[2]));
+    if (argc == 4 && strcmp(argv[1], "judged") == 0) return judged((unsigned)atoi(argv[2]), (uint32_t)atoi(argv[3]));
     if (argc >= 4 && strcmp(argv[1], "join") == 0)
         return joins(strtoull(argv[2], NULL, 10), atoi(argv[3]), argc > 4 ? (unsigned)atoi(argv[4]) : 99, argc > 5 ? strtoull(argv[5], NULL, 10) : 0);
     struct kill_order orders[8];

@@ -163,9 +163,6 @@ static void elastic_refuses(struct crowd *crowd, struct weft_session *session, u
     struct weft_request request = {{0}};
     uint32_t last;
     options_of(&options, "w", 100000);
-    options.codec = "auto";
-    CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_UNSUPPORTED, "tensor 'w' has codec auto; in a job that goes on");
-    options.codec = NULL;
     options.mode = WEFT_MODE_SERVER;
     CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_INVALID, "no shards");
     options.mode = WEFT_MODE_ALL_REDUCE;

@@ -16,10 +16,11 @@
  *     wakes up again ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
- *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--verbose]
+ *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--judged] [--verbose]
  *
  * --found: the seeds that have found something, before the others. --updates: one tensor more, with an optimiser: its weights and arrays are those of an update
  * that the test makes itself, of these members' gradients, and after a discarded step those of before it; new ranks, and all at the beginning, share them.
+ * --judged: the codec is chosen (codec "auto"), anew by each membership: the ranks of a step have the same one, the same sums, and the same count.
  */
 #include <math.h>
 #include <stdio.h>
@@ -41,6 +42,7 @@ enum { HAND = 0, COORDINATOR = 1, FIRST_WORKER = 2 }; /* hosts; HAND does what i
 enum { WORKERS_MAX = 12, HOSTS = FIRST_WORKER + WORKERS_MAX, STEPS_MAX = 200, COUNT_MAX = 700, ROUNDS_MAX = 3 };
 
 #define DEADLINE_NS WEFT_SECONDS(20) /* of operations */
+#define JUDGED "auto:topk:ratio=0.05,min_count=0,randomk:ratio=0.01,min_count=0,int8:min_count=0"
 #define TOLD_NS WEFT_SECONDS(1) /* by then all know of a death that is seen at once */
 
 static const uint64_t found[] = {
@@ -98,7 +100,8 @@ static struct run {
     struct worker all[WORKERS_MAX];
     struct weft_sim *sim;
     struct weft_loop *hand;   /* the loop of HAND */
-    bool all_done, coordinator_killed, job_ended, joins, updates;
+    bool all_done, coordinator_killed, job_ended, joins, updates, judged;
+    uint64_t chosen; /* steps of ranks with a codec that the judge chose */
     bool killed_early;        /* somebody died before all had declared: that ends a job */
     bool silence;             /* somebody died in silence, or was stalled, stopped or cut off */
     uint64_t suspects;        /* hosts that were stopped or at the end of a cut, as bits */
@@ -199,8 +202,13 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, 
     hash = weft_fnv_bytes(hash, b->mean, run.count * sizeof(float));
     if (run.updates) follow_model(worker, tensors[2], b, &mine, step);
     if (run.updates) hash = weft_fnv_bytes(hash, b->weights, run.count * sizeof(float));
-    const uint64_t codec_steps = weft_codec_steps(tensors[1]->codec);
+    const struct weft_codec *codec = tensors[1]->codec; /* NULL: dense was chosen */
+    const uint64_t codec_steps = codec ? weft_codec_steps(codec) : 0;
     hash = weft_fnv_bytes(hash, &codec_steps, sizeof codec_steps);
+    hash = weft_fnv_bytes(hash, &tensors[1]->choosing.chosen, sizeof tensors[1]->choosing.chosen);
+    run.chosen += codec && ranks > 1 && run.judged;
+    if (run.judged && !codec != !tensors[1]->choosing.chosen) fail_seed("h%u: step %llu has another codec than was chosen", worker->host, (unsigned long long)step);
+    if (run.judged && ranks == 1 && codec) fail_seed("h%u: step %llu is coded, and nobody is there to send to", worker->host, (unsigned long long)step);
     worker->bits[step] = weft_fnv_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
     worker->last = step;
     double weights = 0;
@@ -276,6 +284,7 @@ static void check_told(struct worker *worker, uint64_t step, uint32_t ranks, con
 /* What a codec owes is of that many ranks as there are, it draws as the rank that it is at, and counts with the others' (bits). */
 static void check_codec(const struct worker *worker, const struct weft_codec *codec)
 {
+    if (!codec && run.judged) return;
     if (codec->ranks != weft_ranks(worker->session) || codec->worker != weft_rank(worker->session))
         fail_seed("h%u: its codec is of rank %u of %u, and it is rank %u of %u", worker->host, codec->worker, codec->ranks, weft_rank(worker->session),
                   weft_ranks(worker->session));
@@ -427,7 +436,7 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
         options.dims[0] = run.count;
         options.mode = WEFT_MODE_ALL_REDUCE;
         options.optimizer = i == 2 ? optimizers[run.seed % 3] : "none";
-        options.codec = i != 1 ? "" : run.seed % 2 ? "randomk:ratio=0.2,min_count=0" : "topk:ratio=0.1,min_count=0";
+        options.codec = i != 1 ? "" : run.judged ? JUDGED : run.seed % 2 ? "randomk:ratio=0.2,min_count=0" : "topk:ratio=0.1,min_count=0";
         enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
         if (status < 0) return status;
     }
@@ -774,7 +783,7 @@ static void forget_sessions(void)
         if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
 }
 
-static bool run_seed(struct weft_env *env, uint64_t seed, bool updates)
+static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool judged)
 {
     struct weft_sim_options options;
     struct weft_coordinator_server *server;
@@ -782,6 +791,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates)
     arena_reset();
     memset(&run, 0, sizeof run);
     run.updates = updates;
+    run.judged = judged;
     choose_job(seed);
     weft_sim_options_init(&options);
     options.seed = seed;
@@ -806,16 +816,17 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates)
 
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0;
-    bool updates = false;
+    uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0;
+    bool updates = false, judged = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--updates") == 0) updates = true;
+        else if (strcmp(argv[i], "--judged") == 0) judged = true;
         else if (strcmp(argv[i], "--found") == 0) found_count = sizeof found / sizeof found[0];
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--updates] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--updates] [--judged] [--verbose]\n", argv[0]);
             return 2;
         }
     }
@@ -828,10 +839,11 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (uint64_t i = 0; i < found_count + seeds; i++) {
         uint64_t seed = i < found_count ? found[i] : first + i - found_count;
-        if (!run_seed(&env, seed, updates)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, updates ? " --updates" : "");
+        if (!run_seed(&env, seed, updates, judged)) {
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, updates ? " --updates" : "", judged ? " --judged" : "");
             return 1;
         }
+        chosen += run.chosen;
         kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk, grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
         apart += run.suspects != 0;
         for (uint32_t w = 0; w < run.workers + run.newcomers; w++) {
@@ -848,6 +860,7 @@ int main(int argc, char **argv)
                (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)apart);
         return 1;
     }
+    if (judged && seeds >= 20 && !chosen) return printf("in %llu jobs no codec was ever chosen\n", (unsigned long long)seeds), 1;
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
     printf("%llu jobs, %llu deaths, %llu broken links, %llu aborts, %llu jobs with cuts or stops: no hang, no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of new ones, "
            "%llu joined; %llu workers finished, %llu ended with the culprit named, of them %llu that were cut off or stopped (%.1f ms a seed)\n",

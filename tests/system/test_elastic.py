@@ -96,6 +96,25 @@ class Elastic(harness.JobTest):
         for rank in range(3):
             self.assertIn(f"coded: {rank} of 3", text + output)
 
+    def judged(self, text, ranks):
+        lines = re.findall(r"^judged: (\d+) of (\d+), hash ([0-9a-f]+)$", text, re.MULTILINE)
+        self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), text)
+        self.assertEqual({int(line[1]) for line in lines}, {ranks}, text)
+        self.assertEqual(len({line[2] for line in lines}), 1, text)
+
+    def test_codec_auto(self):
+        """A rank is lost, and another time started again: what those that are there choose, they have the same results with."""
+        for killed in (2, 0):
+            code, text, output = self.run_elastic(4, 2, ["judged", killed, 3], f"judged{killed}")
+            self.assertEqual(code, 0, text + output)
+            self.judged(text, 3)
+            name = f"judged-again{killed}"
+            code, text, output = self.run_job_words(4, 2, [ELASTIC, "judged", str(killed), "4"], name, options=["--restarts", "1"])
+            with open(self.path(name, f"rank{killed}.again1.log")) as file:
+                text += file.read()
+            self.assertEqual(code, 0, text + output)
+            self.judged(text, 4)
+
     def joined(self, text, epochs, ranks):
         """What ranks said when all had joined, for each time: rank, last, next step, hash."""
         for epoch in range(1, epochs + 1):

@@ -141,8 +141,8 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
  *                    Codecs have their contributions back. Buffers of calls in place are undefined but for preserve_input.
  * The text says who was lost. weft_step_begin answers WEFT_ERR_SHRUNK too, with no step open, when the loss came between two steps:
  * call it again. Ranks keep their order, without gaps. Groups and meshes end: make them again. What a discarded step has updated (weights
- * of tensors with an optimiser, and its arrays) is as before the step; each such push_pull copies it for that. Such tensors must lie in host memory,
- * and tensors with codec "auto" cannot be declared in such jobs yet. step_end is one barrier longer in them.
+ * of tensors with an optimiser, and its arrays) is as before the step; each such push_pull copies it for that. Such tensors must lie in host memory.
+ * Of tensors with codec "auto" the first step_begin after every change of the ranks measures and chooses anew, and waits for the others. step_end is one barrier longer in them.
  *
  * With weft run --restarts N or --max-workers N workers come in, too, while the job runs: those that are started again, or by hand. They
  * wait in weft_init until the others have ended a step, well or not. Then these get, from the next step_begin or from step_end,
