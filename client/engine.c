@@ -362,9 +362,12 @@ static void watch_deadlines(struct weft_timer *timer)
         uint64_t age_ns = now_ns > oldest->started_ns ? now_ns - oldest->started_ns : 0;
         if (age_ns >= limit_ns && !engine->failed) {
             char text[400];
+            const char *verdict; /* it names whom it waited for; the operation may still wait for a buffer that went to him */
+            const enum weft_status ended = engine->group && !engine->parted ? weft_group_ended(engine->group, &verdict) : WEFT_OK;
             client_request_describe(oldest, text, sizeof text);
-            client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: %s, over the deadline of %.1f s", session->rank, text,
-                        (double)session->settings.deadline_ns / 1e9);
+            if (ended < 0) client_fail(session, ended, true, "%s", verdict);
+            else client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: %s, over the deadline of %.1f s", session->rank, text,
+                             (double)session->settings.deadline_ns / 1e9);
         } else if (age_ns < limit_ns) {
             next_ns = now_ns + (limit_ns - age_ns);
         }

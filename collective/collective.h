@@ -303,6 +303,8 @@ void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *
  * operations are posted the other ranks are told and end alike. The first cause wins; a group that failed by itself
  * (mismatch, deadline, lost rank: docs/collectives.md) is in the same state. */
 void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text);
+/* WEFT_OK, or why the group has ended, with the sentence (the group's), though operations may still wait until their buffers are free. */
+enum weft_status weft_group_ended(const struct weft_group *group, const char **text_out);
 
 /* Bring the records of posted operations up to date (their phase, whom they wait for), before a dump. */
 void weft_group_record(struct weft_group *group);

@@ -212,6 +212,12 @@ void weft_group_fail(struct weft_group *group, enum weft_status status, const ch
     group_end(group, status, true, "%s", text && text[0] ? text : weft_status_text(status));
 }
 
+enum weft_status weft_group_ended(const struct weft_group *group, const char **text_out)
+{
+    *text_out = group->fail_status < 0 ? group->fail_text : "";
+    return group->fail_status;
+}
+
 /* ---- create, free ---- */
 static enum weft_status check_options(const struct weft_group_options *o, struct weft_error *error)
 {
