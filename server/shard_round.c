@@ -334,10 +334,7 @@ void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const 
     }
     parts_reset(chunk, false);
     chunk->open_step = 0;
-    if (chunk->round > 0) { /* the next attempt begins with the codec's first round again */
-        chunk->round = 0;
-        chunk->result_answerable = false;
-    }
+    chunk->round = 0; /* the next attempt begins with the codec's first round again; nobody asks for what came of this one's before */
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX, 0, status);
     if (chunk->phase != SHARD_PHASE_INSTALLING) {
         WEFT_ASSERT(!shard_round_closes(chunk));

@@ -182,6 +182,7 @@ static int parse(struct run *run, int argc, char **argv)
     if (run->restarts && !run->workers_max) run->workers_max = workers;
     if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t")))
         return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
+    if (log_dir && !log_dir[0]) return tool_usage_error("weft run", "--log-dir is empty; name a directory, or leave it away for weft-logs/JOB");
     if (log_dir && strlen(log_dir) >= sizeof run->log_dir)
         return tool_usage_error("weft run", "the path of --log-dir is too long");
     run->trainer = argv + optind;

@@ -287,7 +287,7 @@ static void duplicates_are_answered_and_not_applied(void **state)
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet->worker[0].open = NULL;
 
-    struct fleet_request late = {0}, late_push = {0};
+    struct fleet_request late = {0}, late_push = {0}, moved_on = {0};
     fleet_push(fleet, 1, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &late); /* after the close: answered from the result */
     assert_true(fleet_await(fleet, &late));
     assert_int_equal(late.status, WEFT_OK);
@@ -305,8 +305,15 @@ static void duplicates_are_answered_and_not_applied(void **state)
         fleet_request_free(fleet, request);
         *request = (struct fleet_request){0};
         fleet_push(fleet, rank, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 2, request);
+        if (rank > 0) continue;
+        fleet_settle(fleet, WEFT_MS(10));
+        fleet_push(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &moved_on); /* of the step before, and it is in the next: it does not wait for that */
+        fleet_settle(fleet, WEFT_SECONDS(1));
+        assert_int_equal(stats_of(fleet).duplicates, 4);
     }
     assert_true(fleet_await(fleet, &a) && fleet_await(fleet, &b));
+    assert_false(moved_on.done);
+    fleet->worker[0].open = NULL;
     struct fleet_request stale = {0};
     fleet_push(fleet, 1, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &stale);
     assert_true(fleet_await(fleet, &stale));
@@ -315,6 +322,7 @@ static void duplicates_are_answered_and_not_applied(void **state)
     assert_int_equal(fleet_shard_chunk(fleet, CHUNK_MAIN)->closed_step, 2);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_request_free(fleet, &a), fleet_request_free(fleet, &b), fleet_request_free(fleet, &again), fleet_request_free(fleet, &late);
+    fleet_request_free(fleet, &moved_on);
     fleet_free(fleet);
 }
 

@@ -20,8 +20,8 @@ static struct fleet *start(void)
     return fleet;
 }
 
-/* One round's push of a codec tensor by the fleet's own codec of that worker. */
-static void codec_push(struct fleet *fleet, uint32_t rank, uint32_t tensor, uint64_t step, uint8_t round, float weight, struct fleet_request *request)
+/* One round's push of a codec tensor by the fleet's own codec of that worker; weight, lr: 0: as the fleet has it. */
+static void codec_push_of(struct fleet *fleet, uint32_t rank, uint32_t tensor, uint64_t step, uint8_t round, float weight, float lr, struct fleet_request *request)
 {
     float *grad = malloc(weft_shape_elems(&fleet->shape[tensor]) * sizeof(float));
     uint8_t *bytes = malloc(weft_codec_contribution_bytes_max(&fleet->codec[tensor], &fleet->shape[tensor], round));
@@ -32,11 +32,17 @@ static void codec_push(struct fleet *fleet, uint32_t rank, uint32_t tensor, uint
     header.payload_bytes = length;
     header.round = round;
     if (weight > 0) header.weight = weight;
+    if (lr > 0) header.lr = lr;
     fleet_request_free(fleet, request);
     *request = (struct fleet_request){0};
     fleet_send(fleet, rank, 0, request, &header, bytes, length);
     free(grad);
     free(bytes);
+}
+
+static void codec_push(struct fleet *fleet, uint32_t rank, uint32_t tensor, uint64_t step, uint8_t round, float weight, struct fleet_request *request)
+{
+    codec_push_of(fleet, rank, tensor, step, round, weight, 0, request);
 }
 
 static void expect_aggregate(struct fleet *fleet, struct fleet_request *request, uint32_t tensor, uint64_t step, uint8_t round)
@@ -125,6 +131,39 @@ static void aggregate_waits_for_its_readers(void **state)
     fleet_free(fleet);
 }
 
+static void both_rounds(struct fleet *fleet, struct fleet_request request[2])
+{
+    for (uint8_t round = 0; round < 2; round++) {
+        for (uint32_t rank = 0; rank < 2; rank++) codec_push(fleet, rank, LOW, 1, round, 0, &request[rank]);
+        for (uint32_t rank = 0; rank < 2; rank++) expect_aggregate(fleet, &request[rank], LOW, 1, round);
+        for (uint32_t rank = 0; rank < 2; rank++) take(fleet, rank, LOW, round, &request[rank]);
+    }
+    assert_int_equal(fleet_shard_chunk(fleet, LOW)->closed_step, 1);
+    assert_int_equal(fleet_wrong_values(fleet), 0);
+    for (int i = 0; i < 2; i++) fleet_request_free(fleet, &request[i]);
+}
+
+/* All rounds of a step have one learning rate: also the first push of the second round has the first round's. */
+static void one_learning_rate_in_all_rounds(void **state)
+{
+    struct fleet *fleet = start();
+    struct fleet_request request[2] = {{0}};
+    for (uint32_t rank = 0; rank < 2; rank++) codec_push(fleet, rank, LOW, 1, 0, 0, &request[rank]);
+    for (uint32_t rank = 0; rank < 2; rank++) expect_aggregate(fleet, &request[rank], LOW, 1, 0);
+    for (uint32_t rank = 0; rank < 2; rank++) take(fleet, rank, LOW, 0, &request[rank]);
+    codec_push_of(fleet, 0, LOW, 1, 1, 0, 7.0f, &request[0]);
+    codec_push(fleet, 1, LOW, 1, 1, 0, &request[1]);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        assert_true(fleet_await(fleet, &request[rank]));
+        assert_int_equal(request[rank].status, WEFT_ERR_MISMATCH);
+        assert_non_null(strstr(request[rank].text, "lr of step 1 differs"));
+        assert_non_null(strstr(request[rank].text, "rank 0 has 7 "));
+    }
+    for (uint32_t rank = 0; rank < 2; rank++) weft_codec_abandon(fleet->worker[rank].codec[LOW]);
+    both_rounds(fleet, request);
+    fleet_free(fleet);
+}
+
 /* A step that fails in its second round begins again with its first. */
 static void failed_second_round_starts_over(void **state)
 {
@@ -151,14 +190,7 @@ static void failed_second_round_starts_over(void **state)
     assert_non_null(strstr(request[1].text, "no push from rank 1"));
 
     for (uint32_t rank = 0; rank < 2; rank++) weft_codec_abandon(fleet->worker[rank].codec[LOW]);
-    for (uint8_t round = 0; round < 2; round++) {
-        for (uint32_t rank = 0; rank < 2; rank++) codec_push(fleet, rank, LOW, 1, round, 0, &request[rank]);
-        for (uint32_t rank = 0; rank < 2; rank++) expect_aggregate(fleet, &request[rank], LOW, 1, round);
-        for (uint32_t rank = 0; rank < 2; rank++) take(fleet, rank, LOW, round, &request[rank]);
-    }
-    assert_int_equal(fleet_shard_chunk(fleet, LOW)->closed_step, 1);
-    assert_int_equal(fleet_wrong_values(fleet), 0);
-    for (int i = 0; i < 2; i++) fleet_request_free(fleet, &request[i]);
+    both_rounds(fleet, request);
     fleet_free(fleet);
 }
 
@@ -185,7 +217,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_wait_for_their_readers),   cmocka_unit_test(deadline_of_a_held_close),
-        cmocka_unit_test(aggregate_waits_for_its_readers), cmocka_unit_test(failed_second_round_starts_over),
+        cmocka_unit_test(aggregate_waits_for_its_readers), cmocka_unit_test(failed_second_round_starts_over), cmocka_unit_test(one_learning_rate_in_all_rounds),
         cmocka_unit_test(few_replies_are_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,6 +66,7 @@ static void usage(void **state)
     expect(WORDS(weft, "run", "-n", "2", "--min-workers", "1", "--max-workers", "1", "--", "true"), 2, "--max-workers is at least", NULL);
     expect(WORDS(weft, "run", "--bind", "socket", "--", "true"), 2, "--bind is none, core or auto, not 'socket'", NULL);
     expect(WORDS(weft, "run", "-j", "a/b", "--", "true"), 2, "no slash", NULL);
+    expect(WORDS(weft, "run", "--log-dir", "", "--", "true"), 2, "--log-dir is empty", NULL);
     expect(WORDS(weft, "status", "--help"), 0, "usage: weft status", NULL);
     expect(WORDS("env", "-u", "WEFT_COORDINATOR", weft, "status"), 2, "HOST:PORT of the coordinator is missing", NULL);
     expect(WORDS(weft, "status", "nowhere"), 2, "'nowhere' is no address: give HOST:PORT", NULL);

@@ -14,7 +14,8 @@ enum { NONCE = 7, OURS = 1, THEIRS = 2, BUDGET = TCP_BUDGET_MIN, PAYLOAD = 1000,
 
 static struct weft_transport *endpoint;
 static char why[200]; /* the peer was given up */
-static uint32_t held_count;
+static bool throws_away;
+static uint32_t held_count; /* or thrown away */
 static struct weft_list held;
 
 static void on_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
@@ -24,9 +25,14 @@ static void on_failed(void *context, uint32_t peer_id, enum weft_status status, 
     snprintf(why, sizeof why, "%s", text);
 }
 
-/* Nobody takes it. */
+/* Nobody takes it, or it is thrown away. */
 static void on_arrival(void *context, struct weft_arrival *arrival)
 {
+    if (throws_away) {
+        weft_transport_discard(endpoint, arrival);
+        held_count++;
+        return;
+    }
     weft_list_append(&held, &arrival->link);
     held_count++;
 }
@@ -64,6 +70,7 @@ static void open_both(struct hostile *hostile)
     weft_transport_handler(endpoint, WEFT_CHANNEL_TEST, on_arrival, NULL);
     weft_list_init(&held);
     held_count = 0;
+    throws_away = false;
     why[0] = 0;
     *hostile = (struct hostile){.fd = -1};
     meet_options_init(&theirs);
@@ -131,6 +138,21 @@ static void more_than_is_kept(void **state)
     assert_int_equal(held_count, fit);
 }
 
+/* What is thrown away is free again, also for a peer that has used all it may many times over. */
+static void what_is_thrown_away_is_free(void **state)
+{
+    struct hostile hostile;
+    const uint32_t many = (uint32_t)(4 * BUDGET / tcp_cost(PAYLOAD));
+    open_both(&hostile);
+    throws_away = true;
+    for (uint32_t i = 0; i < many; i++) say(&hostile, message(PAYLOAD), PAYLOAD);
+    for (int steps = 0; held_count < many && !why[0] && steps < STEPS_MAX; steps++) weft_transport_progress(endpoint, 64);
+    assert_string_equal(why, "");
+    assert_int_equal(held_count, many);
+    say(&hostile, (struct tcp_frame){.kind = TCP_KINDS}, 0);
+    expect(&hostile, "sent what is no frame");
+}
+
 /* It claims that there is room for what was never sent. */
 static void more_room_than_there_was(void **state)
 {
@@ -172,6 +194,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(more_than_is_kept),
+        cmocka_unit_test(what_is_thrown_away_is_free),
         cmocka_unit_test(more_room_than_there_was),
         cmocka_unit_test(more_announced_than_it_has_operations),
         cmocka_unit_test(what_nobody_has_announced_or_granted),
