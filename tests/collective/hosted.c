@@ -26,6 +26,7 @@ void hosted_group(struct hosted *h, uint32_t group_id, uint64_t deadline_ns)
         options.endpoint_ids = ids;
         options.group_id = group_id;
         options.chunk_bytes = 4096;
+        options.meets_later = h->meets_later;
         if (deadline_ns) options.deadline_ns = deadline_ns;
         assert_int_equal(weft_group_create(h->env ? h->env : weft_env_system(), &options, &h->groups[r], NULL), WEFT_OK);
     }

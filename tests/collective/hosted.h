@@ -26,6 +26,7 @@ struct hosted {
     struct weft_group *groups[HOSTED_MAX];
     struct weft_group *shares[HOSTED_MAX]; /* borrowed: groups made from now on share what these keep; NULL: none */
     struct weft_env *env; /* borrowed: of groups made from now on; NULL: the system's */
+    bool meets_later; /* groups made from now on */
     struct weft_recorder *recorders[HOSTED_MAX]; /* borrowed, for groups made from now on; NULL: none */
 };
 

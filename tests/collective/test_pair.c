@@ -395,11 +395,39 @@ static void refused(void **state)
     close_groups();
 }
 
+/* A group that meets later has no memory to meet in until some of its ranks post; then also the rank that has not posted agrees. One that has left
+ * by then has not: what was posted goes by messages, and does not wait for it. */
+static void meets_later(void **state)
+{
+    for (int leaves = 0; leaves < 2; leaves++) {
+        open_groups(3);
+        for (uint32_t r = 0; r < 3; r++) weft_group_free(groups[1][r]);
+        hosted.meets_later = true;
+        hosted_group(&hosted, 7, 0);
+        memcpy(groups[1], hosted.groups, sizeof groups[1]);
+        step_all(100);
+        for (uint32_t r = 0; r < 3; r++)
+            assert_true(weft_group_shares_memory(groups[1][r]) && !weft_group_one_host(groups[1][r], WEFT_COLL_BARRIER));
+        const struct transfer transfer = {.group = 1, .from = 0, .to = 1, .count = 5, .dtype = WEFT_F32, .seed = 3};
+        struct end ends[2];
+        for (int e = 0; e < 2; e++) {
+            prepare(&ends[e], &transfer, e == 0);
+            assert_int_equal(start(&ends[e], true), WEFT_IN_PROGRESS);
+        }
+        if (leaves) weft_group_free(groups[1][2]), groups[1][2] = NULL;
+        assert_true(hosted_run(&hosted, &ends[0].outcome.ended, HOSTED_MAX) && hosted_run(&hosted, &ends[1].outcome.ended, HOSTED_MAX));
+        for (int e = 0; e < 2; e++) assert_null(finish(&ends[e], hosted.loops[e]));
+        step_all(100);
+        for (uint32_t r = 0; r < 3 - (uint32_t)leaves; r++) assert_true(weft_group_shares_memory(groups[1][r]) == !leaves && weft_group_one_host(groups[1][r], WEFT_COLL_BARRIER) == !leaves);
+        close_groups();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed), cmocka_unit_test(ahead), cmocka_unit_test(early), cmocka_unit_test(counted), cmocka_unit_test(mismatch), cmocka_unit_test(late),
-        cmocka_unit_test(gone), cmocka_unit_test(cancelled), cmocka_unit_test(refused),
+        cmocka_unit_test(gone), cmocka_unit_test(cancelled), cmocka_unit_test(refused), cmocka_unit_test(meets_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
