@@ -42,10 +42,10 @@ class Groups(harness.JobTest):
                     self.assertLess(pss_more, 2 * MIB + groups * pss_each, (transport, how, seen))
 
     def test_groups_come_and_go(self):
-        """Ten thousand, one after the other: in the memory and with the descriptors of the first thousand."""
+        """Ten thousand, one after the other: in the memory and with the descriptors of the first hundred."""
         for transport, groups in (("shm", 10000), ("tcp", 2000)):
             for rank in self.figures(3, ("churn", str(groups)), transport):
-                first, last = rank[("churn", groups // 10)], rank[("churn", groups)]
+                first, last = rank[("churn", groups // 100)], rank[("churn", groups)]
                 self.assertEqual(first[2], last[2], rank)
                 if not harness.sanitized():
                     self.assertLess(last[1] - first[1], 128 * 1024, rank)  # 14 bytes a group: nothing is kept of any
