@@ -35,7 +35,7 @@ enum weft_status client_call_take(struct weft_session *session, const struct cli
                                   struct client_request **request_out);
 /* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
 enum weft_status client_call_submit(struct client_request *request);
-#define CLIENT_BRIEF_ELEMS 4096u /* more of anything is not short */
+#define CLIENT_BRIEF_ELEMS (256u << 10) /* more of anything is not said with an announcement */
 /* Caller's thread, from the submit: is it over already (brief.c), or on its way? false: nothing has happened. */
 bool client_call_brief(struct client_request *request);
 void client_brief_waited(struct client_request *request); /* somebody waits for it */

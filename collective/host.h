@@ -4,6 +4,7 @@
  *   host_line.c    a rank's segment: what it writes, who is woken, when it sleeps, who is inside whose buffers
  *   host_run.c     one operation after the other: its phases
  *   host_work.c    the arithmetic on one slice of everybody's buffers
+ *   host_said.c    contributions that are said with the announcement, and how long they may be
  *   host_pieces.c  pieces that one rank sends and one gets: gather, scatter, all_to_all
  *   host_memory.c  what all this is kept in, by all groups together
  *   host_stage.c   the same through memory in between, where buffers are not mapped
@@ -42,6 +43,9 @@ enum {
     HOST_PLACE_BYTES = 16 << 10, /* of it at least, where a plan by messages needs no memory for so much */
     HOST_FAR_BYTES = 256 << 10, /* unequal pieces of ordinary memory, all together, longer than that go by messages */
     HOST_ROOM_BYTES = 2 * HOST_SHORT_BYTES,
+    HOST_HALL_SLOTS = 4,
+    HOST_SLOT_BYTES = PLAN_ONE_HOST_SAID, /* contributions that do not fit into a room lie in a slot of a hall */
+    HOST_HALL_BYTES = HOST_HALL_SLOTS * HOST_SLOT_BYTES,
     HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
     HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader, at least; host_setup.c */
     HOST_STREAM_COPY_MOST = 48 << 20, /* and at most */
@@ -84,7 +88,8 @@ struct host_segment {
     _Atomic uint64_t pairs_at;              /* likewise of a table of host_pair.c */
     _Alignas(64) _Atomic uint64_t done[HOST_ACTIONS]; /* salt + (number + 1) * HOST_ROUNDS_MAX + rounds */
     struct host_post posts[HOST_LINES];     /* operation n is announced in n % HOST_LINES */
-    uint64_t processors[HOST_PROCESSORS / 64]; /* a bit for each that this rank may run on; written before the offer */
+    uint64_t processors[HOST_PROCESSORS / 64]; /* a bit for each that this rank may run on; written before the offer, as what follows: so all ranks see the same */
+    uint32_t online;                           /* as many as this rank sees running */
     struct weft_cpu_quota quota;               /* and how much of their time it may have, with others of its container; as processors */
 };
 
@@ -147,13 +152,14 @@ struct host_call {
 
 enum host_state { HOST_ASKING = 1, HOST_ON, HOST_OFF };
 enum host_vote { HOST_VOTE_YES = 1, HOST_VOTE_COPIES = 2 }; /* none of both: not, or not yet */
+enum host_room_size { HOST_ROOM, HOST_HALL, HOST_ROOM_SIZES };
 
 struct host {
     struct weft_group *group;
     enum host_state state;
     bool maps_all;               /* no offer so far that could not be mapped */
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
-    bool crowded;                /* more ranks than processors whose time they may have */
+    bool crowded;                /* more ranks than processors whose time they may have: all ranks know the same */
     size_t stream_copy_bytes;    /* vectors from this size on are copied past the caches */
     bool sleeping;
     uint32_t processor;          /* as the own segment says */
@@ -165,9 +171,11 @@ struct host {
     uint64_t salt;
     struct host_calls *calls;    /* own, as the segment; NULL: none yet */
     struct host_pairs *pairs;    /* host_pair.c; NULL: nothing was sent or received yet */
-    uint8_t *room;               /* (HOST_ROOM_BYTES,) for contributions of two operations, in memory that the peers map; NULL: none now */
-    uint64_t room_at;
-    struct weft_list room_link;  /* records->room_holders */
+    struct host_room {           /* for contributions of a few operations, in memory that the peers map */
+        uint8_t *memory;         /* NULL: none now */
+        uint64_t at;
+        struct weft_list link;   /* records->rooms[].holders */
+    } rooms[HOST_ROOM_SIZES];
     struct host_reach *reach;    /* (ranks,) of the first of the queue; NULL: it needs none, or there is no memory */
     uint32_t offer_count, vote_count;
     uint8_t vote;                /* own: enum host_vote */
@@ -220,13 +228,20 @@ static inline bool host_place_holds(const struct host_place *place, uint64_t at,
 /* Zeroed. UNSUPPORTED: memory of this process cannot be mapped by others. Any thread; so that a piece may outlive its group. */
 enum weft_status host_piece_take(size_t bytes, void **piece_out, uint64_t *at_out);
 void host_piece_give(void *piece); /* NULL is fine */
-bool host_room_take(struct host *host); /* if it has none; false: no memory. It stays while an operation of the group is posted */
-uint8_t *host_room_leave(struct host *host); /* the caller's now, for weft_memory_free or host_room_give; NULL: it had none */
-void host_room_give(struct records *records, uint8_t *room); /* nobody looks at it any more; NULL is fine */
+bool host_room_take(struct host *host, enum host_room_size size); /* if it has none; false: no memory. It stays while an operation of the group is posted */
+uint8_t *host_room_leave(struct host *host, enum host_room_size size); /* the caller's now, for weft_memory_free or host_room_give; NULL: it had none */
+void host_room_give(struct records *records, enum host_room_size size, uint8_t *memory); /* nobody looks at it any more; NULL is fine */
 struct host_reach *host_reach_take(struct weft_group *group); /* NULL: no memory */
 void host_reach_give(struct records *records, struct host_reach *reach);
 /* Does this rank say so much that it needs its room for it? */
-static inline bool host_needs_room(size_t short_bytes) { return short_bytes > HOST_WORD_BYTES; }
+static inline bool host_needs_room(size_t said_bytes) { return said_bytes > HOST_WORD_BYTES; }
+static inline enum host_room_size host_room_of(size_t said_bytes) { return said_bytes > HOST_SHORT_BYTES ? HOST_HALL : HOST_ROOM; }
+/* Places for as many operations, one after the other. */
+static inline uint64_t host_room_slots(enum host_room_size size) { return size == HOST_HALL ? HOST_HALL_SLOTS : 2; }
+static inline size_t host_room_place(enum host_room_size size, uint64_t number)
+{
+    return number % host_room_slots(size) * (size == HOST_HALL ? HOST_SLOT_BYTES : HOST_SHORT_BYTES);
+}
 
 /* host_line.c */
 static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number % HOST_LINES]; }
@@ -297,14 +312,17 @@ void host_decide(struct host *host); /* the vote is over: operations that wait f
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
 bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
 
+/* host_said.c */
+bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args); /* once the vote is over */
+size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank); /* contribution of a rank to a short one */
+size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* of this rank */
+uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args); /* from this rank to others, what they read */
+size_t host_room_bytes(const struct host *host, const struct weft_coll_args *args); /* that the call may need of a room or hall */
+bool host_may_say(struct host *host, const struct weft_coll_args *args); /* takes it; false: no memory */
+
 /* host_work.c */
 struct host_range host_slice(const struct weft_coll *coll);
 size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* needed by host_work */
-uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args); /* from this rank to others, what they read */
-bool host_may_say(struct host *host, const struct weft_coll_args *args); /* takes the room that the call needs; false: no memory */
-bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args);
-size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank); /* contribution of a rank to a short one */
-size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* of this rank */
 void host_work_short(struct host *host, const struct weft_coll_args *args, uint64_t number);
 /* outs[each] = the sum of sources[each rank], (count,) of the operation's type. */
 void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8_t *const *outs, uint32_t out_count, uint64_t count);

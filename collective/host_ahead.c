@@ -139,8 +139,11 @@ bool host_followed(struct host *host, uint64_t number)
 
 bool host_waits_for_word(const struct host *host) { return !announced(host, host->ahead.awaited); }
 
-/* A room has places for two operations. */
-static bool room_is_free(const struct host *host, size_t bytes) { return !host_needs_room(bytes) || host->next <= host->ahead.passed + 1; }
+/* All others have read what lies at its place. */
+static bool room_is_free(const struct host *host, size_t bytes)
+{
+    return !host_needs_room(bytes) || host->next < host->ahead.passed + host_room_slots(host_room_of(bytes));
+}
 
 static bool looks_behind(const struct host *host, uint64_t number)
 {

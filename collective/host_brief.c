@@ -216,7 +216,7 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     if (!at_rest(group) || !fits(group->host, args)) return WEFT_ERR_AGAIN;
     struct host *host = group->host;
     size_t bytes = host->known.bytes;
-    if (host_needs_room(bytes) && !host_room_take(host)) return WEFT_ERR_AGAIN;
+    if (host_needs_room(bytes) && !host_room_take(host, host_room_of(bytes))) return WEFT_ERR_AGAIN;
     if (!host_may_announce(host, host->known.leads, bytes)) return WEFT_ERR_AGAIN;
     uint64_t number = host->next++, sequence = group->sequence++;
     host_announce_short(host, &host->brief, args->kind == WEFT_COLL_BROADCAST ? args->out : args->in, bytes, number, sequence);

@@ -75,11 +75,13 @@ void host_announced(struct host *host)
 void host_announce_short(struct host *host, const struct host_call *call, const void *from, size_t bytes, uint64_t number, uint64_t sequence)
 {
     struct host_post *post = host_post_of(host->segment, number);
-    size_t at = (number & 1) * HOST_SHORT_BYTES;
     if (host_needs_room(bytes)) {
-        WEFT_ASSERT(host->room);
-        memcpy(host->room + at, from, bytes);
-        post->in = host->room_at + at;
+        enum host_room_size size = host_room_of(bytes);
+        const struct host_room *room = &host->rooms[size];
+        size_t at = host_room_place(size, number);
+        WEFT_ASSERT(room->memory);
+        memcpy(room->memory + at, from, bytes);
+        post->in = room->at + at;
     }
     /* From here on stores to one line only, and no instruction that waits for them: the others poll this line, and what is stored
      * in one go moves to them once. */

@@ -4,6 +4,7 @@
  *     places   where the memory of each other process is mapped
  *     rooms    for contributions of short operations that do not fit into an announcement: lent to the groups of a session that use them.
  *              One that is at rest loses its room to the next that needs one, once its peers have read what lies there.
+ *     halls    the same for contributions of some hundred KiB
  *
  * So memory grows with what is under way, and little with the number of groups. */
 #include "collective/host.h"
@@ -11,7 +12,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 16384, LINE = 64, PIECES_MAX = 64, ROOMS_MIN = 64, TRIED = 8 };
+enum { CHUNK_BYTES = 16384, LINE = 64, PIECES_MAX = 64, ROOMS_MIN = 64, HALLS_MIN = 1, TRIED = 8 };
 
 /* ---- pieces ---- */
 struct chunk {
@@ -141,6 +142,12 @@ struct idle_room {
     struct idle_room *next;
 };
 
+static const struct {
+    size_t bytes;
+    uint32_t least; /* so many are made before a group loses its own */
+} sizes[HOST_ROOM_SIZES] = {[HOST_ROOM] = {HOST_ROOM_BYTES, ROOMS_MIN}, [HOST_HALL] = {HOST_HALL_BYTES, HALLS_MIN}};
+_Static_assert(sizeof((struct records *)0)->rooms / sizeof(struct lent_rooms) == HOST_ROOM_SIZES, "one each");
+
 static bool rests(const struct host *host)
 {
     const struct weft_group *group = host->group;
@@ -149,68 +156,72 @@ static bool rests(const struct host *host)
 }
 
 /* The room of a group that has no use for it now; of the few that have had theirs for the longest. */
-static uint8_t *room_of_another(struct records *records)
+static uint8_t *room_of_another(struct lent_rooms *lent, enum host_room_size size)
 {
     struct weft_list *node, *spare;
     unsigned tried = 0;
-    weft_list_foreach(node, spare, &records->room_holders) {
-        struct host *holder = weft_container_of(node, struct host, room_link);
+    weft_list_foreach(node, spare, &lent->holders) {
+        struct host_room *room = weft_container_of(node, struct host_room, link);
+        struct host *holder = weft_container_of(room - size, struct host, rooms[0]);
         weft_list_remove(node);
         if (rests(holder)) {
-            uint8_t *room = holder->room;
-            holder->room = NULL;
-            return room;
+            uint8_t *memory = room->memory;
+            room->memory = NULL;
+            return memory;
         }
-        weft_list_append(&records->room_holders, node);
+        weft_list_append(&lent->holders, node);
         if (++tried == TRIED) break;
     }
     return NULL;
 }
 
 /* Where the peers can read it, as a segment; NULL: there is no such memory left. Whatever else weft_memory_alloc finds is of no use. */
-static uint8_t *room_make(void)
+static uint8_t *room_make(size_t bytes)
 {
     void *memory;
     uint64_t at;
-    if (weft_memory_alloc(weft_env_system(), HOST_ROOM_BYTES, &memory, NULL) < 0) return NULL;
-    if (weft_memory_locate(memory, HOST_ROOM_BYTES, &at)) return memory;
+    if (weft_memory_alloc(weft_env_system(), bytes, &memory, NULL) < 0) return NULL;
+    if (weft_memory_locate(memory, bytes, &at)) return memory;
     weft_memory_free(weft_env_system(), memory);
     return NULL;
 }
 
-bool host_room_take(struct host *host)
+bool host_room_take(struct host *host, enum host_room_size size)
 {
-    struct records *records = host->group->records;
-    if (host->room) return true;
+    struct lent_rooms *lent = &host->group->records->rooms[size];
+    struct host_room *room = &host->rooms[size];
+    if (room->memory) return true;
     weft_loop_guard(host->group->loop);
-    struct idle_room *idle = records->rooms;
-    uint8_t *room = (uint8_t *)idle;
-    if (idle) records->rooms = idle->next;
-    else if (records->room_count >= ROOMS_MIN) room = room_of_another(records);
-    if (!room && (room = room_make())) records->room_count++;
-    if (!room || !weft_memory_locate(room, HOST_ROOM_BYTES, &host->room_at)) return false; /* a child of fork finds none of its parent's */
-    host->room = room;
-    weft_list_append(&records->room_holders, &host->room_link);
+    struct idle_room *idle = lent->idle;
+    uint8_t *memory = (uint8_t *)idle;
+    if (idle) lent->idle = idle->next;
+    else if (lent->count >= sizes[size].least) memory = room_of_another(lent, size);
+    if (!memory && (memory = room_make(sizes[size].bytes))) lent->count++;
+    if (!memory || !weft_memory_locate(memory, sizes[size].bytes, &room->at)) return false; /* a child of fork finds none of its parent's */
+    room->memory = memory;
+    weft_list_append(&lent->holders, &room->link);
     return true;
 }
 
-uint8_t *host_room_leave(struct host *host)
+uint8_t *host_room_leave(struct host *host, enum host_room_size size)
 {
-    uint8_t *room = host->room;
-    if (!room) return NULL;
-    weft_list_remove(&host->room_link);
-    host->room = NULL;
-    host->group->records->room_count--;
-    return room;
+    struct host_room *room = &host->rooms[size];
+    uint8_t *memory = room->memory;
+    if (!memory) return NULL;
+    weft_list_remove(&room->link);
+    room->memory = NULL;
+    host->group->records->rooms[size].count--;
+    return memory;
 }
 
-void host_room_give(struct records *records, uint8_t *room)
+void host_room_give(struct records *records, enum host_room_size size, uint8_t *memory)
 {
-    if (!room) return;
-    struct idle_room *idle = (struct idle_room *)room;
-    idle->next = records->rooms;
-    records->rooms = idle;
-    records->room_count++;
+    struct lent_rooms *lent = &records->rooms[size];
+    if (!memory) return;
+    struct idle_room *idle = (struct idle_room *)memory;
+    idle->next = lent->idle;
+    lent->idle = idle;
+    lent->count++;
 }
 
 /* ---- what an operation knows of its peers' buffers ---- */
@@ -235,6 +246,7 @@ void host_reach_give(struct records *records, struct host_reach *reach)
 
 void host_memory_free(struct weft_env *env, struct records *records)
 {
-    for (struct idle_room *idle; (idle = records->rooms); weft_memory_free(weft_env_system(), idle)) records->rooms = idle->next;
+    for (int size = 0; size < HOST_ROOM_SIZES; size++)
+        for (struct idle_room *idle; (idle = records->rooms[size].idle); weft_memory_free(weft_env_system(), idle)) records->rooms[size].idle = idle->next;
     for (struct idle_reach *idle; (idle = records->reaches); weft_free_bytes(env, idle)) records->reaches = idle->next;
 }

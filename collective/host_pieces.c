@@ -66,14 +66,15 @@ uint64_t host_say_lengths(struct host *host, const struct weft_coll *coll, uint6
     uint32_t ranks = host->group->ranks;
     if (!plan->own_lengths) return coll->header.cuts; /* all ranks know all lengths: one number that differs where they do not agree */
     if (!host_says_cuts(host->group, &coll->args)) return coll->args.count;
-    WEFT_ASSERT(host->room);
-    size_t at = (number & 1) * HOST_SHORT_BYTES;
-    uint64_t *cuts = (uint64_t *)(host->room + at);
+    const struct host_room *room = &host->rooms[HOST_ROOM];
+    WEFT_ASSERT(room->memory);
+    size_t at = host_room_place(HOST_ROOM, number);
+    uint64_t *cuts = (uint64_t *)(room->memory + at);
     for (uint32_t r = 0; r <= ranks; r++) {
         cuts[r] = plan->cut_in ? plan->cut_in[r] : coll->args.count * r;
         cuts[ranks + 1 + r] = plan->cut_out ? plan->cut_out[r] : coll->args.count * r;
     }
-    return host->room_at + at;
+    return room->at + at;
 }
 
 /* The piece in the vector that a rank's cuts are of. false: they lie outside its memory. */

@@ -27,7 +27,7 @@ struct aside {
     struct host_segment *segment;
     struct host_calls *calls;
     struct host_pairs *pairs;
-    uint8_t *room;
+    uint8_t *rooms[HOST_ROOM_SIZES];
     uint64_t operations;
     uint32_t count, rank;
     struct host_peer peers[];
@@ -64,7 +64,7 @@ static void asides_sweep(void)
         host_piece_give(aside->segment);
         host_piece_give(aside->calls);
         host_pairs_free(aside->pairs);
-        weft_memory_free(weft_env_system(), aside->room);
+        for (int size = 0; size < HOST_ROOM_SIZES; size++) weft_memory_free(weft_env_system(), aside->rooms[size]);
         weft_free_bytes(weft_env_system(), aside);
     }
     pthread_mutex_unlock(&asides.mutex);
@@ -75,13 +75,14 @@ static void lay_aside(struct host *host)
 {
     uint32_t ranks = host->group->ranks;
     struct aside *aside = weft_alloc_zero(weft_env_system(), sizeof *aside + ranks * sizeof aside->peers[0]);
-    uint8_t *room = host_room_leave(host);
+    uint8_t *rooms[HOST_ROOM_SIZES];
+    for (int size = 0; size < HOST_ROOM_SIZES; size++) rooms[size] = host_room_leave(host, (enum host_room_size)size);
     if (!aside) return;
     aside->segment = host->segment;
     aside->calls = host->calls;
     aside->pairs = host->pairs;
     aside->rank = host->group->rank;
-    aside->room = room;
+    memcpy(aside->rooms, rooms, sizeof rooms);
     aside->operations = host->next;
     aside->count = ranks;
     memcpy(aside->peers, host->peers, ranks * sizeof aside->peers[0]);
@@ -109,6 +110,7 @@ static void tell_processors(struct host_segment *segment)
     for (uint32_t i = 0; i < HOST_PROCESSORS; i++)
         if (!known || CPU_ISSET(i, &allowed)) segment->processors[i / 64] |= (uint64_t)1 << i % 64;
     segment->quota = weft_cpu_quota_read("");
+    segment->online = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 /* Ranks of one container share its quota, those of different ones add theirs. UINT32_MAX: some rank has no limit. */
@@ -125,11 +127,13 @@ static uint32_t quota_of_all(const struct host_peer *peers, uint32_t ranks)
     return sum;
 }
 
-/* Of all together: each may be bound to one of its own. */
+/* Of all together: each may be bound to one of its own. From what the ranks have said alone, so that all find the same. */
 uint32_t host_processors(const struct host_peer *peers, uint32_t ranks)
 {
     uint32_t quota = quota_of_all(peers, ranks);
-    uint32_t count = 0, online = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t count = 0, online = UINT32_MAX;
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        if (peers[rank].segment->online < online) online = peers[rank].segment->online;
     for (uint32_t word = 0; word < HOST_PROCESSORS / 64; word++) {
         uint64_t any = 0;
         for (uint32_t rank = 0; rank < ranks; rank++) any |= peers[rank].segment->processors[word];
@@ -178,7 +182,7 @@ enum weft_status host_open(struct weft_group *group)
     host->group = group;
     weft_list_init(&host->queue);
     weft_list_init(&host->pollable.link);
-    weft_list_init(&host->room_link);
+    for (int size = 0; size < HOST_ROOM_SIZES; size++) weft_list_init(&host->rooms[size].link);
     enum weft_status status = segment_make(host);
     if (status < 0) {
         weft_free_bytes(group->env, host);
@@ -293,7 +297,10 @@ void host_free(struct weft_group *group)
         host_piece_give(host->segment);
         host_piece_give(host->calls);
         host_pairs_free(host->pairs);
-        host_room_give(group->records, host_room_leave(host));
+        for (int i = 0; i < HOST_ROOM_SIZES; i++) {
+            enum host_room_size size = (enum host_room_size)i;
+            host_room_give(group->records, size, host_room_leave(host, size));
+        }
     }
     host_reach_give(group->records, host->reach);
     release_all(host->peers, group->ranks);

@@ -12,55 +12,6 @@ _Static_assert(1 << (LEVELS - 2) >= HOST_RANKS_MAX, "a tile for each level of th
 
 /* ---- who owns what ---- */
 
-/* A piece for each rank in the input. */
-static bool says_pieces(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
-}
-
-bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args)
-{
-    if (args->kind == WEFT_COLL_BARRIER) return true;
-    if (args->counts || args->unequal) return false;
-    uint64_t bytes = args->count * weft_dtype_bytes(args->dtype); /* fits: checked at the door */
-    if (says_pieces(args->kind)) bytes *= group->ranks;
-    return bytes <= HOST_SHORT_BYTES;
-}
-
-size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank)
-{
-    bool root = args->root == rank;
-    switch (args->kind) {
-    case WEFT_COLL_BARRIER: return 0;
-    case WEFT_COLL_BROADCAST:
-    case WEFT_COLL_SCATTER:
-        if (!root) return 0;
-        break;
-    case WEFT_COLL_REDUCE:
-    case WEFT_COLL_GATHER:
-        if (root) return 0; /* it has its own itself */
-        break;
-    default: break;
-    }
-    return args->count * weft_dtype_bytes(args->dtype) * (says_pieces(args->kind) ? group->ranks : 1);
-}
-
-size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args) { return host_said_bytes(group, args, group->rank); }
-
-bool host_may_say(struct host *host, const struct weft_coll_args *args)
-{
-    bool short_one = host_is_short(host->group, args);
-    bool needs_room = short_one ? host_needs_room(host_short_bytes(host->group, args)) : host_says_cuts(host->group, args);
-    return !needs_room || host_room_take(host);
-}
-
-uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args)
-{
-    uint64_t said = host_short_bytes(group, args), others = group->ranks - 1;
-    if (args->kind == WEFT_COLL_REDUCE || args->kind == WEFT_COLL_GATHER) return said; /* the root reads it */
-    return says_pieces(args->kind) && args->kind != WEFT_COLL_REDUCE_SCATTER ? said / group->ranks * others : said * others;
-}
-
 /* The others' contributions where they are not mapped, and the sum before it goes to a root that is not. */
 size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args)
 {

@@ -242,11 +242,14 @@ enum { GROUP_CHOICES = 16 };    /* kinds below it are remembered */
 struct records {
     struct weft_list idle; /* struct weft_coll.link */
     void *stages;          /* host_stage.c */
-    void *rooms, *reaches; /* host_memory.c: those that nobody has */
-    struct weft_list room_holders; /* struct host.room_link */
+    void *reaches;         /* host_memory.c: those that nobody has */
+    struct lent_rooms {    /* host_memory.c, by enum host_room_size */
+        void *idle;        /* those that nobody has */
+        struct weft_list holders; /* struct host_room.link */
+        uint32_t count;    /* of both */
+    } rooms[2];
     struct weft_list idle_codecs;  /* codec_all_reduce.c: memory kept for the next one */
     struct roster *rosters;
-    uint32_t room_count;   /* of both */
     struct answer answers[GROUP_ANSWERS];
     uint32_t groups, window;
 };

@@ -334,7 +334,7 @@ struct records *coll_records_share(struct weft_env *env, const struct weft_group
         records = weft_alloc_zero(env, sizeof *records);
         if (!records) return NULL;
         weft_list_init(&records->idle);
-        weft_list_init(&records->room_holders);
+        for (int size = 0; size < 2; size++) weft_list_init(&records->rooms[size].holders);
         weft_list_init(&records->idle_codecs);
         records->window = window;
     }
@@ -440,7 +440,7 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
                               group->active_count + group->prepared_count);
     if (on_host && !host_may_say(group->host, args))
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %u bytes that this host's ranks see", weft_coll_kind_name(args->kind),
-                              (unsigned)HOST_ROOM_BYTES);
+                              (unsigned)(host_room_of(host_room_bytes(group->host, args)) == HOST_HALL ? HOST_HALL_BYTES : HOST_ROOM_BYTES));
     uint16_t version = 0;
     bool held = tune_holds(group, tune_key);
     enum weft_plan_id told = tune_key ? tune_told(group, tune_key, group->sequence, &version) : WEFT_PLAN_AUTO;

@@ -240,7 +240,7 @@ static void both_ways(void **state)
         run_barrier(WEFT_PLAN_DIRECT);
         struct host *host = hosted.groups[0]->host;
         for (uint32_t i = 0; i < 6 * 2 * 6 && host->copies_all; i++) { /* the system of a container may not allow it */
-            struct call call = {.kind = either[i / 12], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = ranks, .root = i % ranks, .count = 20011, .seed = i};
+            struct call call = {.kind = either[i / 12], .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = ranks, .root = i % ranks, .count = 66003, .seed = i};
             bool in_place = i / 6 % 2;
             run_call(&call, &(struct how){.in_place = in_place, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
             if (i % 6 < 5 || call.kind == WEFT_COLL_BROADCAST || call.kind == WEFT_COLL_REDUCE) continue; /* what is in place depends on the root */
@@ -850,9 +850,9 @@ static void many_groups(void **state)
         run_call(&call, &(struct how){.unmapped = HOSTED_MAX}, WEFT_PLAN_ONE_HOST);
     }
     uint32_t held = 0;
-    for (uint32_t g = 0; g < GROUPS; g++) held += groups[g][0]->host->room != NULL;
+    for (uint32_t g = 0; g < GROUPS; g++) held += groups[g][0]->host->rooms[HOST_ROOM].memory != NULL;
     assert_in_range(held, 1, ROOMS);
-    assert_int_equal(groups[0][0]->records->room_count, held);
+    assert_int_equal(groups[0][0]->records->rooms[HOST_ROOM].count, held);
     for (uint32_t g = 1; g < GROUPS; g++)
         for (uint32_t r = 0; r < RANKS; r++) weft_group_free(groups[g][r]);
     memcpy(hosted.groups, groups[0], sizeof groups[0]);
@@ -975,18 +975,65 @@ static void bound_to_few_processors(void **state)
     /* Each bound to one of its own. */
     static struct host_segment segments[3];
     const struct host_peer peers[] = {{.segment = &segments[0]}, {.segment = &segments[1]}, {.segment = &segments[2]}};
-    for (int i = 0; i < 3; i++) segments[i].processors[i] = 1;
-    uint32_t online = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    assert_int_equal(host_processors(peers, 3), online < 3 ? online : 3);
+    for (int i = 0; i < 3; i++) segments[i].processors[i] = 1, segments[i].online = 64;
+    assert_int_equal(host_processors(peers, 3), 3);
     segments[1].processors[0] = 1, segments[1].processors[1] = 0;
     assert_int_equal(host_processors(peers, 2), 1);
     /* Containers: on any processor, for the time of fewer. */
     for (int i = 0; i < 3; i++) segments[i].processors[0] = 7, segments[i].quota = (struct weft_cpu_quota){.group = 5, .processors = 1};
     assert_int_equal(host_processors(peers, 3), 1);
     segments[1].quota.group = 6;
-    assert_int_equal(host_processors(peers, 3), online < 2 ? online : 2);
+    assert_int_equal(host_processors(peers, 3), 2);
     segments[2].quota.processors = 0;
-    assert_int_equal(host_processors(peers, 3), online < 3 ? online : 3);
+    assert_int_equal(host_processors(peers, 3), 4); /* those of the third word, too */
+    segments[2].online = 2; /* a processor was taken off between two of them */
+    assert_int_equal(host_processors(peers, 3), 2);
+}
+
+/* The longest of each kind that is said with the announcement, and one element more, of two ranks that take turns on one processor and of
+ * three. Where they do not, shorter ones. */
+static void said(void **state)
+{
+    (void)state;
+    enum { KIB = 1024 };
+    static const struct {
+        enum weft_coll_kind kind;
+        uint32_t crowded, apart; /* bytes of `count`, by all ranks where `of_all` */
+        bool of_all;
+    } most[] = {
+        {WEFT_COLL_ALL_REDUCE, 128 * KIB, 16 * KIB, true}, {WEFT_COLL_REDUCE_SCATTER, 128 * KIB, 8 * KIB, true}, {WEFT_COLL_ALL_GATHER, 128 * KIB, 8 * KIB, true},
+        {WEFT_COLL_BROADCAST, 128 * KIB, 16 * KIB, false}, {WEFT_COLL_REDUCE, 512 * KIB, 32 * KIB, true}, {WEFT_COLL_GATHER, 1024 * KIB, 32 * KIB, true},
+        {WEFT_COLL_SCATTER, 256 * KIB, 16 * KIB, true}, {WEFT_COLL_ALL_TO_ALL, 128 * KIB, 4 * KIB, true},
+    };
+    cpu_set_t whole, one;
+    assert_int_equal(sched_getaffinity(0, sizeof whole, &whole), 0);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &whole)) CPU_SET(i, &one);
+    for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+        bool alone = ranks < 4, crowded = alone || CPU_COUNT(&whole) < 2;
+        uint32_t count_ranks = alone ? ranks : 2;
+        if (alone) assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+        hosted_open(&hosted, count_ranks, NULL, false, 0);
+        rooms_open(count_ranks);
+        until_they_meet(hosted.groups);
+        assert_int_equal(hosted.groups[0]->host->crowded, crowded);
+        for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
+            uint64_t bytes = crowded ? most[i].crowded : most[i].apart;
+            if (most[i].of_all) bytes /= count_ranks;
+            if (most[i].kind == WEFT_COLL_REDUCE || most[i].kind == WEFT_COLL_GATHER) bytes = bytes < 256 * KIB ? bytes : 256 * KIB; /* a place in a hall */
+            for (uint64_t more = 0; more < 2; more++) {
+                struct call call = {.kind = most[i].kind, .dtype = WEFT_F32, .op = WEFT_SUM, .ranks = count_ranks, .root = i % count_ranks, .count = bytes / 4 + more, .seed = i};
+                struct weft_coll_args args = {.kind = call.kind, .dtype = call.dtype, .op = call.op, .root = call.root, .count = call.count};
+                for (uint32_t r = 0; r < count_ranks; r++) assert_int_equal(host_is_short(hosted.groups[r], &args), !more);
+                run_call(&call, &(struct how){.in_place = i % 2, .unmapped = more ? HOSTED_MAX : EVERYBODY}, WEFT_PLAN_ONE_HOST);
+            }
+        }
+        assert_int_equal(hosted.groups[0]->records->rooms[HOST_HALL].count, 1);
+        rooms_close(count_ranks);
+        hosted_close(&hosted);
+        if (alone) assert_int_equal(sched_setaffinity(0, sizeof whole, &whole), 0);
+    }
 }
 
 /* On a thread of its own, whose affinity ends with it. */
@@ -1123,7 +1170,7 @@ int main(int argc, char **argv)
 {
     thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(ways), cmocka_unit_test(both_ways), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces), cmocka_unit_test(known_pieces),
+        cmocka_unit_test(bits), cmocka_unit_test(said), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(ways), cmocka_unit_test(both_ways), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces), cmocka_unit_test(known_pieces),
         cmocka_unit_test(one_cannot_map),
         cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_pieces), cmocka_unit_test(mismatch_of_known_pieces), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(left_before_they_met), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),
