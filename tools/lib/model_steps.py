@@ -12,6 +12,8 @@ numbers of ranks take turns, so that a slow spell of the machine falls on all of
 twice at most, and all that was measured of a cell counts, before and after: no leap is dropped for having been seen once.
 
 All ranks run on this host, and where they outnumber its processors calibration with as many ranks says what that costs.
+Printed is also how far cycles of one and the same cell scatter: the upper quartile over the lower. It excuses nothing: a leap counts however much its cells do.
+
 The model is the library's, as weft_explain prints it; the one-host plan's, too (docs/collectives.md)."""
 
 import argparse
@@ -78,8 +80,19 @@ class Measurement:
         """{(bytes, ranks): (quotient, plan)}"""
         return {key: (statistics.median(values), self.plans[key]) for key, values in self.samples.items()}
 
+    def scatter(self):
+        """{(bytes, ranks): upper over lower quartile of what was measured there}"""
+        return {key: scatter_of(values) for key, values in self.samples.items()}
 
-def table_of(build, transport, options, links):
+
+def scatter_of(values):
+    if len(values) < 2:
+        return 1.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return high / low
+
+
+def tables_of(build, transport, options, links):
     measurement = Measurement(build, transport, options, links)
     for _ in range(options.rounds):
         measurement.round(options.ranks)
@@ -87,7 +100,7 @@ def table_of(build, transport, options, links):
         table = measurement.table()
         leaping = {cell[1] for one, other, _ in leaps(table, options.ranks) for cell in (one, other)}
         measurement.round([ranks for ranks in options.ranks if ranks in leaping])
-    return measurement.table()
+    return measurement.table(), measurement.scatter()
 
 
 def leaps(table, ranks):
@@ -104,7 +117,7 @@ def leaps(table, ranks):
     return found
 
 
-def show(transport, table, ranks, out=sys.stdout):
+def show(transport, table, scatter, ranks, out=sys.stdout):
     sizes = sorted({size for size, _ in table})
     found = leaps(table, ranks)
     marked = {cell for one, other, _ in found for cell in (one, other)}
@@ -117,9 +130,12 @@ def show(transport, table, ranks, out=sys.stdout):
         print(f"{size:>10} " + " ".join(cells), file=out)
     for one, other, step in sorted(found, key=lambda leap: -leap[2]):
         print(f"  leap {step:.2f}: {one[0]} B, {one[1]} ranks ({table[one][1]} {table[one][0]:.2f}) beside {other[0]} B, {other[1]} ranks "
-              f"({table[other][1]} {table[other][0]:.2f})", file=out)
+              f"({table[other][1]} {table[other][0]:.2f}); these two scatter by {scatter[one]:.2f} and {scatter[other]:.2f}", file=out)
     if not found:
         print(f"  no leap above {STEP}", file=out)
+    if scatter:
+        print(f"  one cell measured again scatters by {statistics.median(scatter.values()):.2f} (median of cells, upper over lower quartile), at most "
+              f"{max(scatter.values()):.2f}", file=out)
     return len(found)
 
 
@@ -142,7 +158,7 @@ def main():
             links = {ranks: options.links or os.path.join(folder, f"{transport}-{ranks}") for ranks in options.ranks}
             for ranks in options.ranks if not options.links else []:
                 print(f"{ranks} ranks: " + bench(options.build, ["calibrate", "-n", str(ranks), "--transport", transport, "--write", links[ranks]], {}), end="")
-            total += show(transport, table_of(options.build, transport, options, links), options.ranks)
+            total += show(transport, *tables_of(options.build, transport, options, links), options.ranks)
     sys.exit(1 if total else 0)
 
 
