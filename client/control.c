@@ -180,7 +180,7 @@ void client_control_whom(struct weft_session *session, char *out, size_t out_byt
     pthread_mutex_unlock(&control->lock);
 }
 
-void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint64_t hash)
+void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint32_t endpoint, uint64_t hash)
 {
     if (!session->control.connection) return;
     Weft__Control__WeightHash body = WEFT__CONTROL__WEIGHT_HASH__INIT;
@@ -189,6 +189,7 @@ void client_control_send_hash(struct weft_session *session, uint32_t tensor, uin
     body.step = step;
     body.hash = hash;
     body.worker = session->rank;
+    body.home = endpoint + 1;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH;
     message.weight_hash = &body;
     send_now(session, &message);

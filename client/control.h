@@ -53,7 +53,7 @@ void client_control_whom(struct weft_session *session, char *out, size_t out_byt
 /* Any thread: the failure of this session, as an Abort for everybody. */
 void client_control_send_abort(struct weft_session *session, enum weft_status status, const char *text);
 /* Net thread: this worker's hash of a tensor's weights after a step, for the shard to compare. */
-void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint64_t hash);
+void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint32_t endpoint, uint64_t hash);
 /* Caller's thread: say goodbye, flush, close; waits until the connection is gone or until_ns. */
 void client_control_leave(struct weft_session *session, uint64_t until_ns);
 static inline enum client_phase client_control_phase(struct client_control *control)

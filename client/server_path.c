@@ -3,6 +3,8 @@
  *     dense     PUSH_PULL(step s)           -->  shard: fold, optimiser     RESULT: new weights, straight into `out`
  *     codec     PUSH_PULL(s, round k)       -->  shard: combine             RESULT: aggregate of round k
  *               take, encode round k+1 ... last round: finish, the same optimiser here
+ *               (encoded whole, so that nothing is sent of a gradient that is not finite, and cut where its codec can be: its chunks
+ *               are combined each on its own, and what comes back lies one behind the other)
  *     auto      as the choice in force says; dense then brings the mean, and the same optimiser works here
  *     INIT / STATE_INIT / PUSH: a payload goes, an empty RESULT answers.  PULL / STATE_PULL: nothing goes, a payload answers.
  *
@@ -39,6 +41,25 @@ static enum weft_wire_kind wire_kind(enum client_op_kind kind)
     }
 }
 
+/* ---- a codec's bytes of a chunk, where it has several: all but the last are of one length, and each is as long as it can be ---- */
+
+static size_t contribution_bytes(const struct client_chunk *chunk)
+{
+    const struct weft_shape shape = {1, {chunk->count}};
+    return weft_codec_contribution_bytes_max(&chunk->tensor->codec_spec, &shape, chunk->tensor->op.round);
+}
+
+static size_t aggregate_bytes(const struct client_chunk *chunk)
+{
+    const struct weft_shape shape = {1, {chunk->count}};
+    return weft_codec_aggregate_bytes_max(&chunk->tensor->codec_spec, &shape, chunk->tensor->op.round, chunk->tensor->session->ranks);
+}
+
+static size_t bytes_before(const struct client_chunk *chunk, size_t (*bytes_of)(const struct client_chunk *))
+{
+    return chunk->index * bytes_of(&chunk->tensor->chunks[0]);
+}
+
 static void chunk_payload(const struct client_chunk *chunk, const void **payload_out, size_t *bytes_out)
 {
     const struct weft_tensor *tensor = chunk->tensor;
@@ -47,8 +68,9 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
         *payload_out = NULL;
         *bytes_out = 0;
     } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
-        *payload_out = tensor->contribution[op->round];
-        *bytes_out = tensor->contribution_bytes[op->round];
+        const bool cut = op->chunk_count > 1;
+        *payload_out = tensor->contribution[op->round] + (cut ? bytes_before(chunk, contribution_bytes) : 0);
+        *bytes_out = cut ? contribution_bytes(chunk) : tensor->contribution_bytes[op->round];
     } else {
         const float *source = op->scaled ? op->scaled : op->in;
         *payload_out = source + chunk->offset;
@@ -139,6 +161,7 @@ static void expect_results(struct weft_tensor *tensor)
     struct client_tensor_op *op = &tensor->op;
     for (uint32_t i = 0; i < op->chunk_count; i++) tensor->chunks[op->chunk_first + i].wanted = true;
     op->results_left = op->chunk_count;
+    op->aggregate_bytes = 0;
 }
 
 static void start_round(struct weft_tensor *tensor)
@@ -340,8 +363,9 @@ static bool result_place(const struct client_chunk *chunk, size_t payload_bytes,
         return payload_bytes == 0;
     }
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
-        *place_out = tensor->aggregate;
-        return payload_bytes <= tensor->aggregate_bytes_max;
+        const bool cut = op->chunk_count > 1;
+        *place_out = tensor->aggregate + (cut ? bytes_before(chunk, aggregate_bytes) : 0);
+        return cut ? payload_bytes == aggregate_bytes(chunk) : payload_bytes <= tensor->aggregate_bytes_max;
     }
     const bool updates = op->kind == CLIENT_OP_PUSH_PULL && client_tensor_updates_here(tensor);
     *place_out = (updates ? tensor->scratch : (float *)op->out) + chunk->offset;
@@ -363,7 +387,7 @@ static void take_result(struct client_chunk *chunk, struct weft_arrival *arrival
         weft_transport_discard(transport, arrival);
         return;
     }
-    op->aggregate_bytes = arrival->payload_bytes;
+    op->aggregate_bytes += arrival->payload_bytes;
     if (tensor->codec) op->grad_scale = client_grad_scale(header->weight_sum);
     if (arrival->payload_bytes == 0) {
         weft_transport_discard(transport, arrival);
@@ -452,6 +476,8 @@ static void take_chunks(struct weft_tensor *tensor)
     const bool coded = client_tensor_judged(tensor) && tensor->choosing.chosen > 0;
     op->chunk_first = coded ? tensor->plain_count + tensor->choosing.chosen - 1 : 0;
     op->chunk_count = coded ? 1 : tensor->plain_count;
+    /* Here, because there are many ways to a codec made anew. One that has encoded in this step already knows it. */
+    if (tensor->codec && op->chunk_count > 1) (void)weft_codec_set_pieces(tensor->codec, tensor->chunks[op->chunk_first].count);
 }
 
 /* What it gives is in host memory. */

@@ -3,7 +3,8 @@
  *
  * Every worker declares the same tensors in the same order; the n-th declaration is tensor n everywhere. The
  * coordinator compares them, places the chunks, and answers when the shards have room. Its answer is checked
- * against what was asked and for covering the tensor exactly: chunks in order, no gap, owners that exist. */
+ * against what was asked and for covering the tensor exactly: chunks in order, no gap, owners that exist,
+ * and those of a codec between its blocks. */
 #include <stdio.h>
 #include <string.h>
 
@@ -179,15 +180,22 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
 
 /* ---- taking the answer ---- */
 
+/* Of a codec: pieces of one length, between its blocks, and the rest. */
+static bool fits_cut(const Weft__Control__Declared *declared, size_t i)
+{
+    const uint64_t piece = declared->chunks[0]->count, count = declared->chunks[i]->count;
+    return piece % WEFT_CODEC_PIECE == 0 && (i + 1 < declared->n_chunks ? count == piece : count <= piece);
+}
+
 static enum weft_status take_chunks(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
 {
     struct weft_session *session = tensor->session;
     const uint64_t elems = tensor->elems;
     uint64_t offset = 0;
     size_t count = tensor->mode == WEFT_MODE_SERVER ? declared->n_chunks : 0;
-    const bool whole = tensor->codec_spec.id != WEFT_CODEC_DENSE;
+    const bool dense = tensor->codec_spec.id == WEFT_CODEC_DENSE, cut = !dense && count > 1;
     const size_t coded = tensor->mode == WEFT_MODE_SERVER && client_tensor_judged(tensor) ? tensor->choosing.candidates.count - 1 : 0;
-    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS || (whole && count > 1) || count < coded) goto err;
+    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS || (cut && !weft_codec_cuts(&tensor->codec_spec)) || count < coded) goto err;
     const size_t plain = count - coded;
     if (count > 0) {
         tensor->chunks = weft_alloc_array(session->env, count, sizeof *tensor->chunks);
@@ -201,6 +209,7 @@ static enum weft_status take_chunks(struct weft_tensor *tensor, const Weft__Cont
         if (source->candidate != candidate || !owner || !owner->is_shard) goto err;
         if (candidate > 0 && (source->offset != 0 || source->count != elems)) goto err;
         if (candidate == 0 && (source->offset != offset || source->count == 0 || source->count > elems - offset)) goto err;
+        if (cut && !fits_cut(declared, i)) goto err;
         tensor->chunks[i] = (struct client_chunk){.tensor = tensor, .index = (uint32_t)i, .endpoint = source->endpoint,
                                                   .offset = source->offset, .count = source->count};
         weft_list_init(&tensor->chunks[i].send_link);
@@ -250,6 +259,20 @@ static bool take_messages(struct weft_tensor *tensor)
     return !failed;
 }
 
+/* Where shards apply the same steps to their copy of the weights. */
+static bool take_homes(struct weft_tensor *tensor)
+{
+    if (tensor->mode != WEFT_MODE_SERVER || !tensor->codec || tensor->optimizer.kind == WEFT_OPTIMIZER_NONE || client_tensor_judged(tensor)) return true;
+    tensor->homes = weft_alloc_array(tensor->session->env, tensor->chunk_count, sizeof *tensor->homes);
+    if (!tensor->homes) return false;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        struct client_chunk *chunk = &tensor->chunks[i];
+        for (chunk->home = 0; chunk->home < tensor->home_count && tensor->homes[chunk->home].endpoint != chunk->endpoint;) chunk->home++;
+        if (chunk->home == tensor->home_count) tensor->homes[tensor->home_count++] = (struct client_home){.endpoint = chunk->endpoint};
+    }
+    return true;
+}
+
 static enum weft_status take_memory(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
@@ -261,7 +284,7 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
     if (tensor->codec) weft_codec_set_ranks(tensor->codec, session->ranks);
     if (tensor->codec) weft_codec_set_stream(tensor->codec, tensor->draws, session->rank);
     if (tensor->codec) weft_codec_set_steps(tensor->codec, session->parting.codec_steps);
-    if (tensor->mode == WEFT_MODE_SERVER) failed |= !take_messages(tensor);
+    if (tensor->mode == WEFT_MODE_SERVER) failed |= !take_messages(tensor) || !take_homes(tensor);
     if (client_tensor_updates_here(tensor)) {
         tensor->scratch = weft_alloc_zero(env, tensor->bytes);
         failed |= !tensor->scratch;
@@ -351,6 +374,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     if (tensor->session->pid != weft_process_id()) weft_codec_forked(tensor->codec);
     weft_codec_free(tensor->codec);
     weft_free_bytes(env, tensor->chunks);
+    weft_free_bytes(env, tensor->homes);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
     weft_free_bytes(env, tensor->scratch);
     weft_free_bytes(env, tensor->carry);

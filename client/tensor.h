@@ -22,16 +22,23 @@
 #include "proto/proto.h"
 #include "weft/weft.h"
 
-/* A piece of the tensor with one owner; in codec modes one chunk holds all. With codec "auto" there are the dense chunks,
- * then one chunk of all elements per coded candidate; an operation uses those of one choice. */
+/* A piece of the tensor with one owner; of a codec that cannot be cut (weft_codec_cuts) one chunk holds all. With codec "auto" there are
+ * the dense chunks, then one chunk of all elements per coded candidate; an operation uses those of one choice. */
 struct client_chunk {
     struct weft_tensor *tensor;
     uint32_t index, endpoint;
     uint64_t offset, count;        /* elements */
+    uint32_t home;                 /* the tensor's home that it is of, where the tensor has homes */
     /* of the running operation */
     bool wanted;                   /* its result has not come yet */
     struct weft_list send_link;    /* engine's send_queue, while the transport has no room */
     struct weft_completion sent, received;
+};
+
+/* The chunks of one endpoint, which hashes their weights as this rank does. */
+struct client_home {
+    uint32_t endpoint;
+    uint64_t hash;
 };
 
 enum client_op_kind { CLIENT_OP_NONE = 0, CLIENT_OP_INIT, CLIENT_OP_PUSH_PULL, CLIENT_OP_PUSH, CLIENT_OP_PULL,
@@ -55,7 +62,7 @@ struct client_tensor_op {
     uint32_t chunk_first, chunk_count; /* server mode: the chunks it uses */
     uint32_t results_left;         /* chunks whose result has not come */
     uint32_t in_transport;         /* sends and accepts whose buffers the transport holds; a task that is computing */
-    size_t aggregate_bytes;        /* codec: what came in this round */
+    size_t aggregate_bytes;        /* codec: what has come in this round */
     float grad_scale;              /* 1 / sum of weights */
     struct weft_tensor *follower;  /* of the same leader, the next one */
     struct weft_tensor *last;      /* a leader's last follower */
@@ -122,7 +129,9 @@ struct weft_tensor {
     struct weft_list record_link;
     struct weft_mail hash_mail;        /* to the net thread, every hash_every steps */
     _Atomic bool hash_posted;
-    uint64_t hash, hash_step;
+    struct client_home *homes;         /* (home_count,) owned; codec and optimiser in server mode, else none */
+    uint32_t home_count;
+    uint64_t hash_step;
 };
 
 /* Is its codec the judge's to choose? */

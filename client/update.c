@@ -50,7 +50,8 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
 static void send_hash(struct weft_mail *mail)
 {
     struct weft_tensor *tensor = weft_container_of(mail, struct weft_tensor, hash_mail);
-    client_control_send_hash(tensor->session, tensor->id, tensor->hash_step, tensor->hash);
+    for (uint32_t i = 0; i < tensor->home_count; i++)
+        client_control_send_hash(tensor->session, tensor->id, tensor->hash_step, tensor->homes[i].endpoint, tensor->homes[i].hash);
     atomic_store(&tensor->hash_posted, false);
 }
 
@@ -65,7 +66,11 @@ void client_hash_weights(struct weft_tensor *tensor)
     struct weft_session *session = tensor->session;
     const struct client_tensor_op *op = &tensor->op;
     if (atomic_exchange(&tensor->hash_posted, true)) return; /* the control plane is that slow: the next one will do */
-    tensor->hash = weft_weight_hash(op->out, tensor->bytes);
+    for (uint32_t i = 0; i < tensor->home_count; i++) tensor->homes[i].hash = 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        const struct client_chunk *chunk = &tensor->chunks[i];
+        tensor->homes[chunk->home].hash += weft_chunk_hash(i, (const float *)op->out + chunk->offset, chunk->count * sizeof(float));
+    }
     tensor->hash_step = op->step;
     tensor->hash_mail.fn = send_hash;
     weft_net_post(session->control.net, &tensor->hash_mail);

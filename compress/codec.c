@@ -37,7 +37,7 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     codec->env = env;
     codec->spec = *resolved;
     codec->shape = *shape;
-    codec->elems = (size_t)elems;
+    codec->elems = codec->piece = (size_t)elems;
     codec->rounds = weft_codec_rounds(resolved);
     codec->ranks = 0;
     codec->worker = 0;

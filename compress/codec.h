@@ -45,7 +45,7 @@ struct weft_codec {
     struct weft_env *env;
     struct weft_codec_spec spec;
     struct weft_shape shape;
-    size_t elems;
+    size_t elems, piece;   /* contributions are those of pieces of so many elements (weft_codec_set_pieces); at first all */
     uint32_t rounds;
     uint32_t ranks;        /* that contribute; 0: not known */
     uint32_t worker;       /* with `tensor`: whose rounding this is (weft_codec_set_stream) */

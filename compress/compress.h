@@ -165,6 +165,22 @@ const char *weft_codec_trouble(const struct weft_codec *codec);
 /* In the child after a fork: weft_codec_free will leave the device alone. NULL is fine. */
 void weft_codec_forked(struct weft_codec *codec);
 
+/* ---- pieces: one tensor, combined in several places ----
+ *
+ * A codec that works element by element, or in blocks of WEFT_CODEC_PIECE elements, may have its contributions cut: the bytes
+ * of a piece of the elements are what a tensor of those elements alone would be coded to, so that a combiner for so many elements
+ * (weft_codec_of_piece) sums them, and the pieces' aggregates one behind the other are what take() takes. Numbers stay the whole tensor's:
+ * the residual, what is drawn by element, and whether all of a gradient is finite. */
+#define WEFT_CODEC_PIECE 256u
+/* bf16, int8, int4, e4m3, e5m2. Not those that look at the whole tensor (f16: one exponent; powersgd, topk, randomk), nor
+ * sign, of which next to nothing travels to the combiner. */
+bool weft_codec_cuts(const struct weft_codec_spec *resolved);
+/* What a combiner of a piece is made with, however short the piece: its bytes are those of a shape of so many elements. */
+struct weft_codec_spec weft_codec_of_piece(const struct weft_codec_spec *resolved);
+/* From now on pieces have `elems` elements, a multiple of WEFT_CODEC_PIECE, and the last one the rest. Between steps (WEFT_ERR_STATE);
+ * WEFT_ERR_INVALID for another length, WEFT_ERR_UNSUPPORTED for a codec that is not cut, or is on a device. */
+enum weft_status weft_codec_set_pieces(struct weft_codec *codec, uint64_t elems);
+
 /* encode(round): round 0 reads grad (elems,) f32, multiplied by `grad_scale` (the sample weight; 1 leaves it
  * untouched), adds the residual; later rounds read what take() left (grad is ignored, may be NULL). Writes the contribution
  * into out (>= contribution_bytes_max), its length to *bytes_out. */

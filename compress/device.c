@@ -294,7 +294,7 @@ enum weft_status weft_codec_create_on(struct weft_env *env, const struct weft_co
     if (codec) {
         codec->spec = *resolved;
         codec->shape = *shape;
-        codec->elems = (size_t)elems;
+        codec->elems = codec->piece = (size_t)elems;
         codec->rounds = weft_codec_rounds(resolved);
         if (status == WEFT_OK && codec->residual) status = device_zero(codec, codec->residual, codec->elems * sizeof *codec->residual);
     }

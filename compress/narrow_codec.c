@@ -39,8 +39,13 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
                                size_t *bytes_out)
 {
     struct narrow_codec *self = (struct narrow_codec *)codec;
-    if (!narrow_pack(codec->spec.id, self->sent, self->base.shadow, grad, grad_scale, self->base.residual, codec->elems))
-        return WEFT_ERR_INVALID;
+    uint8_t *sent = self->sent;
+    for (size_t at = 0; at < codec->elems; at += codec->piece) { /* each with its own scales before its codes */
+        const size_t part = codec->elems - at < codec->piece ? codec->elems - at : codec->piece;
+        if (!narrow_pack(codec->spec.id, sent, codec->shadow + at, grad + at, grad_scale, codec->residual + at, part))
+            return WEFT_ERR_INVALID;
+        sent += narrow_bytes(codec->spec.id, part);
+    }
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
 }
 

@@ -168,7 +168,7 @@ static bool declared_ok(const Weft__Control__Declared *declared)
 
 static bool weight_hash_ok(const Weft__Control__WeightHash *hash)
 {
-    return hash->tensor < WEFT_LIMIT_TENSORS && hash->worker < WEFT_LIMIT_WORKERS;
+    return hash->tensor < WEFT_LIMIT_TENSORS && hash->worker < WEFT_LIMIT_WORKERS && hash->home <= WEFT_LIMIT_ENDPOINTS;
 }
 
 static bool shrunk_ok(const Weft__Control__Shrunk *shrunk)

@@ -88,6 +88,8 @@ bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PRO
 
 /* xxh3-64 of f32 weights as they lie in memory: compared between shard and workers (control WeightHash). */
 uint64_t weft_weight_hash(const void *weights, size_t bytes);
+/* A chunk's share in the hash of several: they are summed modulo 2^64. Chunk 0 alone is its weight hash. */
+uint64_t weft_chunk_hash(uint32_t index, const void *weights, size_t bytes);
 
 /* weft_devices_allowed() - data endpoints on network devices other than `lo` need a job secret: WEFT_ERR_AUTH and a
  * sentence that names the device otherwise. `devices` comma separated, NULL or empty: the default, lo. */

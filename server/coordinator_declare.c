@@ -4,8 +4,8 @@
  *                                                     <- DeclaredOk of each -> Declared to all workers
  *
  * Workers declare in order, so tensor n is complete only after tensor n-1 and placement runs in ordinal
- * order: it depends on the declarations alone, not on who was faster. Dense tensors are cut into chunks,
- * others live whole in one place; each piece goes to the endpoint with the least bytes so far, endpoints
+ * order: it depends on the declarations alone, not on who was faster. Dense tensors are cut into chunks, and those of a codec
+ * that works block by block; others live whole in one place; each piece goes to the endpoint with the least bytes so far, endpoints
  * taken round the shards before a shard's second engine comes up. */
 #include <stdio.h>
 #include <string.h>
@@ -217,18 +217,26 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
     if (!tensor->shard_owes[home->shard]) tensor->shard_owes[home->shard] = true, tensor->owing_count++;
 }
 
+/* Elements of a chunk. */
+static uint64_t cut_elems(const struct coordinator_tensor *tensor, bool choice)
+{
+    const uint64_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+    struct weft_optimizer optimizer = {0};
+    (void)weft_optimizer_parse(tensor->declare.optimizer, &optimizer, NULL); /* check_declare read it */
+    const bool dense = tensor->codec.id == WEFT_CODEC_DENSE;
+    if (!choice && weft_optimizer_is_whole(&optimizer)) return tensor->elems;
+    if (!dense && !weft_codec_cuts(&tensor->codec)) return tensor->elems;
+    const uint64_t unit = dense ? CHUNK_ALIGN_ELEMS : WEFT_CODEC_PIECE;
+    const uint64_t cut = tensor->declare.chunk_bytes / elem_bytes / unit * unit;
+    return cut < tensor->elems ? cut : tensor->elems;
+}
+
 /* Cut and place; false when the memory is not there (aborted then). */
 static bool place(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
 {
     size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
-    uint64_t piece = tensor->elems;
-    struct weft_optimizer optimizer = {0};
-    (void)weft_optimizer_parse(tensor->declare.optimizer, &optimizer, NULL); /* check_declare read it */
     const bool choice = tensor->candidates > 1; /* then the workers update, and the shards only sum */
-    if (tensor->codec.id == WEFT_CODEC_DENSE && (choice || !weft_optimizer_is_whole(&optimizer))) {
-        uint64_t cut = tensor->declare.chunk_bytes / elem_bytes / CHUNK_ALIGN_ELEMS * CHUNK_ALIGN_ELEMS;
-        if (cut < piece) piece = cut;
-    }
+    const uint64_t piece = cut_elems(tensor, choice);
     uint64_t count = (tensor->elems + piece - 1) / piece;
     const uint64_t coded = choice ? tensor->candidates - 1u : 0;
     if (count + coded > WEFT_LIMIT_CHUNKS) {
@@ -394,15 +402,26 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
     if (--tensor->owing_count == 0) announce(coordinator, tensor);
 }
 
+/* The endpoint whose chunks a hash is of. false: it has none. */
+static bool find_home(const struct coordinator_tensor *tensor, uint32_t home, uint32_t *endpoint_out)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        *endpoint_out = tensor->chunks[i].endpoint;
+        if (home == 0 || tensor->chunks[i].endpoint == home - 1) return true;
+    }
+    return false;
+}
+
 void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__WeightHash *hash)
 {
+    uint32_t home;
     if (hash->worker != worker->index || hash->tensor >= coordinator->tensor_count || !coordinator->tensors[hash->tensor]->announced ||
-        coordinator->tensors[hash->tensor]->chunk_count == 0) {
+        !find_home(coordinator->tensors[hash->tensor], hash->home, &home)) {
         coordinator_lose(coordinator, worker, "it sent a weight hash of a tensor that no shard has");
         return;
     }
-    uint32_t home = coordinator->tensors[hash->tensor]->chunks[0].endpoint;
     Weft__Control__WeightHash copy = *hash;
+    copy.home = home + 1;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH;
     message.weight_hash = &copy;

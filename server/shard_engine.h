@@ -116,7 +116,8 @@ struct shard_chunk {
     struct shard_tensor *tensor;
     uint32_t index;
     uint64_t offset, count; /* elements */
-    struct weft_codec_spec codec;   /* resolved; the tensor's, or of a tensor with a choice one candidate's */
+    struct weft_codec_spec codec;   /* resolved; the tensor's, or of a tensor with a choice one candidate's; or of a piece of it */
+    struct weft_shape shape;        /* what that codec codes here: the tensor, or a piece of it */
     uint32_t rounds;                /* of a step */
     struct weft_combiner *combiner; /* owned; NULL: dense */
 
@@ -187,7 +188,9 @@ struct shard_tensor {
     uint32_t chunk_count;           /* ours */
     struct shard_chunk *chunks;     /* owned, by rising index */
     uint64_t hash_step[2];          /* 0: none */
-    uint64_t hash[2];
+    uint64_t hash[2];               /* of all our chunks */
+    uint64_t hashing_step, hashing; /* of those that have closed that step */
+    uint32_t hashing_chunks;
 };
 
 /* ---- the engine ---- */

@@ -1,9 +1,10 @@
 /* shard_hash.c - do the workers' weights still equal ours?
  *
  * In compressed server modes nobody sends weights: shard and workers apply the same aggregate with the same
- * kernel, each to its own copy. Every hash_every steps the shard hashes its copy and keeps the last two
- * hashes; a worker's hash of the same step comes over the control plane, possibly a step or two later, and
- * must be equal. A hash of a step that is not kept any more (or not hashed) proves nothing and is ignored. */
+ * kernel, each to its own copy. Every hash_every steps each engine hashes its chunks of a tensor, adds their hashes up
+ * (weft_chunk_hash) as they close the step, and keeps the last two sums; a worker's sum over the same chunks after the same step comes over
+ * the control plane, possibly a step or two later, and must be equal. A hash of a step that is not kept any more (or not hashed) proves
+ * nothing and is ignored. Nobody contributes to a next step before all chunks have closed this one: their values are of one step. */
 #include <inttypes.h>
 
 #include "server/shard_engine.h"
@@ -13,10 +14,17 @@ void shard_hash_step(struct shard_chunk *chunk)
     struct shard_tensor *tensor = chunk->tensor;
     uint32_t every = tensor->engine->hash_every;
     if (every == 0 || chunk->closed_step % every != 0) return;
+    if (tensor->hashing_step != chunk->closed_step) {
+        tensor->hashing_step = chunk->closed_step;
+        tensor->hashing = 0;
+        tensor->hashing_chunks = 0;
+    }
+    tensor->hashing += weft_chunk_hash(chunk->index, chunk->values, chunk->count * sizeof(float));
+    if (++tensor->hashing_chunks < tensor->chunk_count) return;
     tensor->hash_step[0] = tensor->hash_step[1];
     tensor->hash[0] = tensor->hash[1];
-    tensor->hash_step[1] = chunk->closed_step;
-    tensor->hash[1] = weft_weight_hash(chunk->values, chunk->count * sizeof(float));
+    tensor->hash_step[1] = tensor->hashing_step;
+    tensor->hash[1] = tensor->hashing;
 }
 
 enum weft_status weft_shard_engine_check_hash(struct weft_shard_engine *engine, const Weft__Control__WeightHash *hash,

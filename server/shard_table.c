@@ -4,7 +4,8 @@
  * memory a chunk will ever need (values, optimiser state, one small record per worker, a codec's combiner) is
  * taken here, so that the data path allocates nothing. What does not fit is refused here, in words.
  *
- * Dense tensors are cut anywhere. A codec encodes a whole tensor, so its one chunk covers all elements. A tensor with
+ * Dense tensors are cut anywhere, those of a codec that works block by block between blocks (weft_codec_cuts): a chunk is then
+ * combined as if it were all. Any other codec needs the tensor in one place, so its one chunk covers all elements. A tensor with
  * a choice (codec "auto") has both, dense chunks and one chunk of all elements per candidate; each step uses those of
  * one choice, and the others let it pass by. */
 #include <stdio.h>
@@ -30,9 +31,8 @@ struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t inde
 
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round)
 {
-    const struct shard_tensor *tensor = chunk->tensor;
     if (shard_chunk_is_dense(chunk)) return chunk->count * sizeof(float);
-    return weft_codec_contribution_bytes_max(&chunk->codec, &tensor->shape, round);
+    return weft_codec_contribution_bytes_max(&chunk->codec, &chunk->shape, round);
 }
 
 /* A dense round keeps partial sums in its slots; a combiner copies what it is given. */
@@ -81,6 +81,12 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
     return WEFT_OK;
 }
 
+/* Not beside the choices of a tensor that has some: there each is coded whole. */
+static bool is_cut(const struct shard_tensor *tensor)
+{
+    return tensor->candidates.count == 1 && weft_codec_cuts(&tensor->candidates.specs[0]);
+}
+
 static enum weft_status chunk_check(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk, size_t chunks,
                                     struct weft_error *error)
 {
@@ -91,7 +97,11 @@ static enum weft_status chunk_check(const struct shard_tensor *tensor, const Wef
     uint64_t elems = weft_shape_elems(&tensor->shape);
     if (chunk->count == 0 || chunk->count > elems || chunk->offset > elems - chunk->count)
         return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' lies outside its elements", tensor->name);
-    if (coded && (chunks != 1 || chunk->count != elems))
+    if (coded && is_cut(tensor) && (chunk->offset % WEFT_CODEC_PIECE != 0 ||
+                                    (chunk->count % WEFT_CODEC_PIECE != 0 && chunk->offset + chunk->count != elems)))
+        return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' begins or ends inside a block of %u elements of its codec",
+                              tensor->name, WEFT_CODEC_PIECE);
+    if (coded && !is_cut(tensor) && (chunks != 1 || chunk->count != elems))
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has a codec and must be one chunk, not %zu", tensor->name, chunks);
     if (weft_optimizer_is_whole(&tensor->optimizer) && (chunks != 1 || chunk->count != elems))
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has an optimizer of whole tensors and must be one chunk, not %zu",
@@ -128,7 +138,7 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a chunk of %llu elements of tensor '%s'",
                               (unsigned long long)chunk->count, tensor->name);
     if (shard_chunk_is_dense(chunk)) return WEFT_OK;
-    enum weft_status status = weft_combiner_create(engine->env, &chunk->codec, &tensor->shape, engine->workers, &chunk->combiner);
+    enum weft_status status = weft_combiner_create(engine->env, &chunk->codec, &chunk->shape, engine->workers, &chunk->combiner);
     if (status < 0) return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name, weft_status_text(status));
     return WEFT_OK;
 }
@@ -152,11 +162,24 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         chunk->offset = declared->chunks[i]->offset;
         chunk->count = declared->chunks[i]->count;
         chunk->codec = tensor->candidates.specs[declared->chunks[i]->candidate];
+        chunk->shape = tensor->shape;
+        if (is_cut(tensor)) {
+            chunk->codec = weft_codec_of_piece(&chunk->codec);
+            chunk->shape = (struct weft_shape){1, {chunk->count}};
+        }
         chunk->rounds = weft_codec_rounds(&chunk->codec);
         WEFT_ASSERT(chunk->rounds >= 1 && chunk->rounds <= WEFT_CODEC_ROUNDS_MAX);
         WEFT_TRY(chunk_make(chunk, error));
     }
     return WEFT_OK;
+}
+
+static uint64_t longest(const struct shard_tensor *tensor)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        if (tensor->chunks[i].count > count) count = tensor->chunks[i].count;
+    return count;
 }
 
 /* A task may be writing into the one there was: it stays until the end. At least twice as long each time, so all those
@@ -220,7 +243,7 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
     if (status == WEFT_OK) status = chunks_make(tensor, declared, error);
     const bool decodes = tensor->chunk_count > 0 && tensor->chunks[0].combiner;
     if (status == WEFT_OK && decodes && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
-        status = scratch_grow(engine, weft_shape_elems(&tensor->shape));
+        status = scratch_grow(engine, longest(tensor));
         if (status < 0) weft_error_set(error, status, "no memory to decode tensor '%s'", tensor->name);
     }
     if (status < 0 || tensor->chunk_count == 0) {

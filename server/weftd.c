@@ -207,7 +207,6 @@ static void release(struct weftd *weftd)
     weft_member_free(weftd->member);
     weft_coordinator_server_free(weftd->coordinator);
     weft_control_free(weftd->env, weftd->roster);
-    weft_free_bytes(weftd->env, weftd->home_engine);
     if (weftd->wake_fd >= 0) close(weftd->wake_fd);
 }
 

@@ -65,8 +65,6 @@ struct weftd {
     Weft__Control__Control *roster; /* owned; read by engines */
     struct weftd_engine *engines;   /* (options.engines,) */
     uint32_t engines_waited_for;
-    uint32_t *home_engine; /* (home_count,) engine of a tensor's first chunk, UINT32_MAX: not ours */
-    uint32_t home_count;
     bool joined, running, failing;
     bool member_done;      /* the control connection has ended */
     bool coordinator_done; /* embedded: the job has ended (true when there is none) */

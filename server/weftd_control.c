@@ -3,7 +3,7 @@
  *     Welcome    -> start the engines, each opens a transport      -> Endpoints, when all have
  *     Roster     -> every engine connects to every worker          -> Ready
  *     Declared   -> letters to the engines that own a chunk        -> DeclaredOk, when all have memory
- *     WeightHash -> letter to the engine that owns the tensor      (a difference aborts the job)
+ *     WeightHash -> letter to the engine whose chunks it is of     (a difference aborts the job)
  *     MemberLost, Abort, a lost coordinator -> every engine tells its workers -> the process ends, status 1
  *     Finished   -> Leave                                          -> the process ends, status 0 */
 #include <stdarg.h>
@@ -229,23 +229,6 @@ static bool owns_a_chunk(const struct weftd *weftd, uint32_t engine, const Weft_
     return false;
 }
 
-static bool remember_home(struct weftd *weftd, const Weft__Control__Declared *declared)
-{
-    if (declared->tensor >= weftd->home_count) {
-        uint32_t count = (declared->tensor + 1) * 2;
-        uint32_t *more = weft_alloc_array(weftd->env, count, sizeof *more);
-        if (!more) return false;
-        if (weftd->home_count) memcpy(more, weftd->home_engine, weftd->home_count * sizeof *more);
-        for (uint32_t i = weftd->home_count; i < count; i++) more[i] = UINT32_MAX;
-        weft_free_bytes(weftd->env, weftd->home_engine);
-        weftd->home_engine = more;
-        weftd->home_count = count;
-    }
-    uint32_t engine = declared->chunks[0]->endpoint - weftd->welcome.endpoint_first;
-    weftd->home_engine[declared->tensor] = engine < weftd->options.engines ? engine : UINT32_MAX;
-    return true;
-}
-
 static struct declaration *declaration_create(struct weftd *weftd, const Weft__Control__Control *message)
 {
     struct declaration *declaration = weft_alloc_zero(weftd->env, sizeof *declaration);
@@ -254,7 +237,7 @@ static struct declaration *declaration_create(struct weftd *weftd, const Weft__C
     declaration->message = keep(weftd, message);
     declaration->letters = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->letters);
     declaration->answers = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->answers);
-    if (declaration->message && declaration->letters && declaration->answers && remember_home(weftd, message->declared)) return declaration;
+    if (declaration->message && declaration->letters && declaration->answers) return declaration;
     declaration_free(declaration);
     return NULL;
 }
@@ -316,8 +299,8 @@ static void on_hash(struct weft_mail *mail)
 
 static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash *hash)
 {
-    uint32_t engine = hash->tensor < weftd->home_count ? weftd->home_engine[hash->tensor] : UINT32_MAX;
-    struct hash_letter *letter = engine != UINT32_MAX ? weft_alloc_zero(weftd->env, sizeof *letter) : NULL;
+    const uint32_t engine = hash->home - 1 - weftd->welcome.endpoint_first; /* none of ours: beyond them */
+    struct hash_letter *letter = engine < weftd->options.engines ? weft_alloc_zero(weftd->env, sizeof *letter) : NULL;
     if (!letter) { /* one comparison less; the next one comes */
         weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "a weight hash of tensor %u could not be compared", hash->tensor);
         return;

@@ -21,7 +21,7 @@
 #include "weft/weft.h"
 
 #define STEPS 6
-#define TENSORS_MAX 8
+#define TENSORS_MAX 12
 
 static bool small;
 
@@ -38,21 +38,24 @@ static const struct mode_plan tensors_full[] = {
     {"mean", "dense", "none", 2, {300, 1000}},
 };
 static const struct mode_plan tensors_codec[] = {
-    {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {256, 300}},
-    {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {200, 250}},
-    {"half", "bf16", "adamw:beta2=0.95,weight_decay=0.1", 1, {5000}},
-    {"eight", "int8:min_count=0", "adagrad", 1, {5000}},
-    {"four", "int4:min_count=0", "sgd", 1, {3001}},
-    {"signs", "sign:min_count=0", "sgd", 1, {3001}},
-    {"eighths", "e4m3:min_count=0", "sgd", 1, {1500}},
-    {"drawn", "randomk:ratio=0.02,min_count=0", "sgd", 2, {40, 75}},
+    {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {256, 300}, 4096, .chunks = 1},
+    {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {200, 250}, 4096, .chunks = 1},
+    {"half", "bf16", "adamw:beta2=0.95,weight_decay=0.1", 1, {5000}, 4096, .chunks = 5},
+    {"shared", "f16", "sgd", 1, {5000}, 4096, .chunks = 1},
+    {"eight", "int8", "adagrad", 1, {5000}, 8192, .chunks = 3}, /* min_count is of the tensor, not of its last chunk of 904 */
+    {"four", "int4:min_count=0", "sgd", 1, {3001}, 2100, .chunks = 6}, /* of 2,048 bytes: between blocks */
+    {"signs", "sign:min_count=0", "sgd", 1, {3001}, 4096, .chunks = 1},
+    {"eighths", "e4m3:min_count=0", "sgd", 1, {1500}, 1024, .chunks = 6},
+    {"wide", "e5m2:min_count=0", "none", 2, {50, 90}, 8192, .chunks = 3},
+    {"layer", "bf16", "lamb:weight_decay=0.02", 2, {50, 90}, 8192, .chunks = 1},
+    {"drawn", "randomk:ratio=0.02,min_count=0", "sgd", 2, {40, 75}, 4096, .chunks = 1},
 };
 
 /* Of several slices each: a codec's arithmetic leaves the engine. */
 static const struct mode_plan tensors_long[] = {
     {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {500, 400}},
     {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {500, 400}},
-    {"half", "bf16", "sgd", 1, {200001}},
+    {"half", "bf16", "sgd", 1, {200001}, .chunks = 4}, /* each is no longer than a slice, the tensor is */
 };
 
 static int run_steps(struct weft_session *session, struct fleet *fleet, struct mode_pair *pairs, size_t count, const struct mode_plan *plans)
@@ -139,8 +142,53 @@ static void test_dense_small(void **state) { check_job(2, 1, worker_small, 2); }
 static void test_dense_two_workers(void **state) { check_job(2, 2, worker_full, sizeof tensors_full / sizeof tensors_full[0]); }
 static void test_dense_four_workers(void **state) { check_job(4, 2, worker_full, sizeof tensors_full / sizeof tensors_full[0]); }
 static void test_dense_three_workers(void **state) { check_job(3, 1, worker_full, sizeof tensors_full / sizeof tensors_full[0]); }
-static void test_codec_two_workers(void **state) { check_job(2, 2, worker_codec, sizeof tensors_codec / sizeof tensors_codec[0]); }
+static void test_codec_two_workers(void **state)
+{
+    setenv("WEFT_SERVER_HASH_EVERY", "1", 1); /* and the shards' copies are those of the workers */
+    check_job(2, 2, worker_codec, sizeof tensors_codec / sizeof tensors_codec[0]);
+    unsetenv("WEFT_SERVER_HASH_EVERY");
+}
 static void test_codec_three_workers(void **state) { check_job(3, 2, worker_codec, sizeof tensors_codec / sizeof tensors_codec[0]); }
+
+/* One element of one rank's weights is another's: whichever chunk it is in, the shard that has it sees it. */
+static uint64_t spoilt; /* the workers are forked */
+static int worker_differs(struct fleet *fleet, uint32_t rank)
+{
+    static const struct mode_plan plan = {"half", "bf16", "sgd", 1, {5000}, 4096, .chunks = 5};
+    struct weft_options options;
+    struct weft_session *session;
+    struct mode_pair pair = {0};
+    weft_options_init(&options);
+    options.coordinator = fleet->coordinator;
+    options.job = "test";
+    options.rank = (int)rank;
+    options.deadline_ms = 30000;
+    MUST(NULL, weft_init(&options, &session));
+    if (mode_pair_declare(session, &plan, &pair) != 0) return 1;
+    enum weft_status status = WEFT_OK;
+    for (uint32_t step = 1; step <= 1000 && status >= 0; step++) {
+        status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f, .weight = 1});
+        for (uint64_t i = 0; i < pair.elems; i++) pair.grad[i] = mode_pseudo(rank, step, i);
+        if (step == 2 && rank == 1) pair.out[0][spoilt] += 1;
+        if (status >= 0) status = weft_push_pull(pair.tensor[0], pair.grad, pair.out[0], &pair.request[0]);
+        if (status >= 0) status = weft_step_end(session);
+    }
+    const bool told = status == WEFT_ERR_DIVERGED && strstr(weft_error_text(session), "weights of tensor 'half.0'") &&
+                      strstr(weft_error_text(session), "rank 1 has hash");
+    if (!told) fprintf(stderr, "rank %u: %s: %s\n", rank, weft_status_name(status), weft_error_text(session));
+    weft_finalize(session);
+    return !told;
+}
+
+static void test_weights_that_differ(void **state)
+{
+    setenv("WEFT_SERVER_HASH_EVERY", "1", 1);
+    for (spoilt = 0; spoilt < 5000; spoilt += 1249) { /* the last is in the last chunk */
+        struct fleet_result result;
+        assert_true(fleet_run(2, 2, worker_differs, &result, NULL));
+    }
+    unsetenv("WEFT_SERVER_HASH_EVERY");
+}
 
 static void test_long_codecs(void **state) { check_job(2, 1, worker_long, 3); }
 /* Left in the middle of long codecs, at another place each time: what is computed ends before its memory goes. */
@@ -193,6 +241,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_dense_four_workers),  cmocka_unit_test(test_codec_two_workers),
         cmocka_unit_test(test_codec_three_workers), cmocka_unit_test(test_long_codecs),
         cmocka_unit_test(test_short_codecs),        cmocka_unit_test(test_leaving_long_codecs),
+        cmocka_unit_test(test_weights_that_differ),
     };
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     return small ? cmocka_run_group_tests(quick, NULL, NULL) : cmocka_run_group_tests(full, NULL, NULL);

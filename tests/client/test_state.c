@@ -30,7 +30,11 @@ static const struct plan {
     {"powersgd:rank=2", "adamw", WEFT_MODE_SERVER},
     {"auto:int8:min_count=0", "adagrad", WEFT_MODE_SERVER},
     {"dense", "ftrl:l1=0.05", WEFT_MODE_ALL_REDUCE},
+    {"int8:min_count=0", "adamw", WEFT_MODE_SERVER},
+    {"e4m3:min_count=0", "sgd:momentum=0.9", WEFT_MODE_SERVER},
+    {"bf16", "adagrad", WEFT_MODE_SERVER},
 };
+static uint64_t chunk_bytes = 2000; /* five chunks, of a codec ten */
 enum { TENSORS = sizeof plans / sizeof plans[0], GLOBAL = 3, ADAM = 0, AUTO = 6 };
 
 struct saved {
@@ -77,7 +81,7 @@ static int declare(struct weft_session *session, const char *name, const struct 
     options.codec = plan->codec;
     options.optimizer = plan->optimizer;
     options.mode = plan->mode;
-    options.chunk_bytes = 2000; /* five chunks */
+    options.chunk_bytes = chunk_bytes;
     MUST(session, weft_declare(session, &options, tensor_out));
     return 0;
 }
@@ -225,9 +229,12 @@ static void run(uint32_t workers, uint32_t shards, fleet_worker_fn fn)
     for (uint32_t i = 0; i < shards; i++) assert_int_equal(result.shard_status[i], 0);
 }
 
+/* Saved by a job that has every tensor in one piece. */
 static void test_goes_on(void **state)
 {
+    chunk_bytes = 1 << 20;
     run(RANKS, 1, first_job);
+    chunk_bytes = 2000;
     for (uint32_t t = 0; t < TENSORS; t++)
         assert_memory_not_equal(shared->weights[t], shared->wanted[t], sizeof shared->wanted[t]);
     run(RANKS, 2, second_job);

@@ -66,7 +66,7 @@ static const char *const readings[BODIES + 1] = {"",
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
     "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  whom 1\n  text \"rank 2\"\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n",
     "abort\n  status -62\n  text \"shapes differ\"\n", "leave\n  text \"done\"\n  committed 41\n", "finished\n",
-    "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n", "status_request\n", "status_reply\n  json 7b7d\n",
+    "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n  home 3\n", "status_request\n", "status_reply\n  json 7b7d\n",
     "shrink\n  epoch 4\n  committed 41\n  codec_steps 12\n",
     "shrunk\n  epoch 4\n  committed 41\n  members 0\n  members 300\n  last 3\n  codec_steps 12\n  newcomers\n    member 1\n    role 1\n    index 1\n"
     "    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n",
@@ -126,7 +126,7 @@ static void fill(struct samples *s)
     weft__control__leave__init(&s->leave), s->leave.text = (char *)"done", s->leave.committed = 41;
     weft__control__finished__init(&s->finished);
     weft__control__weight_hash__init(&s->weight_hash);
-    s->weight_hash.tensor = 1, s->weight_hash.step = 50, s->weight_hash.hash = 12297829382473034410ull, s->weight_hash.worker = 1;
+    s->weight_hash.tensor = 1, s->weight_hash.step = 50, s->weight_hash.hash = 12297829382473034410ull, s->weight_hash.worker = 1, s->weight_hash.home = 3;
     weft__control__status_request__init(&s->status_request);
     weft__control__status_reply__init(&s->status_reply), s->status_reply.json = (char *)"{}";
     weft__control__shrink__init(&s->shrink);
@@ -273,6 +273,7 @@ static void limits(void **state)
     REFUSED(13, s.abort.status = -100);
     REFUSED(14, s.leave.text = text_1001);
     REFUSED(16, s.weight_hash.worker = WEFT_LIMIT_WORKERS);
+    REFUSED(16, s.weight_hash.home = WEFT_LIMIT_ENDPOINTS + 1);
     REFUSED(18, s.status_reply.json = json);
     REFUSED(19, s.shrink.epoch = 0);
     REFUSED(20, s.shrunk.epoch = 0);

@@ -374,12 +374,46 @@ static uint32_t coded_home(const struct fleet *fleet)
     return best;
 }
 
+/* ---- a codec's tensor in chunks ---- */
+
+static uint32_t chunks_of(const struct fleet *fleet, uint32_t tensor)
+{
+    uint32_t count = 0;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) count += fleet->chunk[c].tensor == tensor && fleet->chunk[c].candidate == 0;
+    return count;
+}
+
+static struct weft_shape shape_of(const struct fleet *fleet, const struct fleet_chunk *chunk, uint64_t elems)
+{
+    return weft_codec_cuts(&fleet->codec[chunk->tensor]) ? (struct weft_shape){1, {elems}} : fleet->shape[chunk->tensor];
+}
+
+/* Chunks before it are as long as the first one: count or more. */
+static uint64_t first_elems(const struct fleet_chunk *chunk) { return chunk->index > 0 ? chunk->offset / chunk->index : chunk->count; }
+
+struct fleet_share fleet_contribution(const struct fleet *fleet, const struct fleet_chunk *chunk, uint32_t round)
+{
+    const struct weft_shape own = shape_of(fleet, chunk, chunk->count), first = shape_of(fleet, chunk, first_elems(chunk));
+    const struct weft_codec_spec *codec = &fleet->codec[chunk->tensor];
+    return (struct fleet_share){chunk->index * weft_codec_contribution_bytes_max(codec, &first, round),
+                                weft_codec_contribution_bytes_max(codec, &own, round)};
+}
+
+struct fleet_share fleet_aggregate(const struct fleet *fleet, const struct fleet_chunk *chunk, uint32_t round)
+{
+    const struct weft_shape own = shape_of(fleet, chunk, chunk->count), first = shape_of(fleet, chunk, first_elems(chunk));
+    const struct weft_codec_spec *codec = &fleet->codec[chunk->tensor];
+    return (struct fleet_share){chunk->index * weft_codec_aggregate_bytes_max(codec, &first, round, fleet->options.workers),
+                                weft_codec_aggregate_bytes_max(codec, &own, round, fleet->options.workers)};
+}
+
 /* Cut a tensor and give the chunks to the shards in turn. */
 static void cut(struct fleet *fleet, uint32_t tensor)
 {
     const struct fleet_tensor_spec *spec = &fleet->options.tensors[tensor];
     uint64_t elems = weft_shape_elems(&fleet->shape[tensor]);
-    uint64_t length = spec->chunk_elems && fleet->codec[tensor].id == WEFT_CODEC_DENSE ? spec->chunk_elems : elems;
+    const bool cuts = fleet->codec[tensor].id == WEFT_CODEC_DENSE || weft_codec_cuts(&fleet->codec[tensor]);
+    uint64_t length = spec->chunk_elems && cuts ? spec->chunk_elems : elems;
     uint32_t index = 0;
     for (uint64_t offset = 0; offset < elems; offset += length, index++) {
         WEFT_ASSERT(fleet->chunk_count < FLEET_CHUNKS_MAX);
@@ -510,6 +544,14 @@ struct fleet *fleet_create(const struct fleet_options *options)
             if (fleet->codec[t].id == WEFT_CODEC_DENSE) continue;
             status = weft_codec_create(weft_env_system(), &fleet->codec[t], &fleet->shape[t], &fleet->worker[w].codec[t]);
             WEFT_ASSERT(status == WEFT_OK);
+            if (chunks_of(fleet, t) > 1) status = weft_codec_set_pieces(fleet->worker[w].codec[t], options->tensors[t].chunk_elems);
+            WEFT_ASSERT(status == WEFT_OK);
+            size_t most = 0;
+            for (uint32_t round = 0; round < weft_codec_rounds(&fleet->codec[t]); round++) {
+                const size_t bytes = weft_codec_aggregate_bytes_max(&fleet->codec[t], &fleet->shape[t], round, options->workers);
+                if (bytes > most) most = bytes;
+            }
+            fleet->worker[w].aggregate[t] = malloc(most);
             fleet->worker[w].weights[t] = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
             fleet_first_weights(fleet, t, fleet->worker[w].weights[t]);
         }
@@ -570,6 +612,7 @@ void fleet_free(struct fleet *fleet)
         for (uint32_t t = 0; t < fleet->options.tensor_count; t++) {
             if (worker->codec[t]) weft_codec_free(worker->codec[t]);
             free(worker->weights[t]);
+            free(worker->aggregate[t]);
         }
         for (uint32_t c = 0; c < fleet->chunk_count; c++) {
             free(worker->request[c].payload);
@@ -702,11 +745,17 @@ static void training_push(struct fleet_request *request, uint8_t round)
         payload = dense_contribution(fleet, worker->rank, chunk, worker->step);
         bytes = chunk->count * sizeof(float);
     } else {
-        float *grad = malloc(chunk->count * sizeof(float));
+        float *grad = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
         fleet_gradient(fleet, worker->rank, t, worker->step, grad);
         payload = malloc(weft_codec_contribution_bytes_max(&fleet->codec[t], &fleet->shape[t], round));
+        /* For each chunk again: the bytes are those of the first time. */
         enum weft_status status = weft_codec_encode(worker->codec[t], round, grad, header.weight, payload, &bytes);
         WEFT_ASSERT(status == WEFT_OK);
+        if (chunks_of(fleet, t) > 1) {
+            const struct fleet_share share = fleet_contribution(fleet, chunk, round);
+            bytes = share.bytes_max;
+            memmove(payload, (uint8_t *)payload + share.at, bytes);
+        }
         free(grad);
     }
     header.payload_bytes = bytes;
@@ -739,25 +788,32 @@ static void training_step(struct fleet_worker *worker)
     }
 }
 
-static bool codec_result(struct fleet_request *request)
+/* How many chunks have ended their step with it. */
+static uint32_t codec_result(struct fleet_request *request)
 {
     struct fleet_worker *worker = request->worker;
     struct fleet *fleet = worker->fleet;
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
-    uint32_t t = chunk->tensor, round = request->header.round;
-    size_t bytes;
-    const void *expected = reference_aggregate(fleet->reference, t, worker->step, round, &bytes);
-    if (bytes != request->out_bytes || memcmp(expected, request->out, bytes) != 0) fleet->wrong++;
-    if (weft_codec_take(worker->codec[t], round, request->out, request->out_bytes, fleet->options.workers) < 0) fleet->wrong++;
+    uint32_t t = chunk->tensor, round = request->header.round, chunks = chunks_of(fleet, t);
+    size_t all;
+    const uint8_t *expected = reference_aggregate(fleet->reference, t, worker->step, round, &all);
+    const struct fleet_share share = fleet_aggregate(fleet, chunk, round);
+    const size_t bytes = chunks > 1 ? share.bytes_max : all;
+    if (bytes != request->out_bytes || memcmp(expected + share.at, request->out, bytes) != 0) fleet->wrong++;
+    else memcpy(worker->aggregate[t] + share.at, request->out, bytes);
+    if (++worker->gathered[t] < chunks) return 0;
+    worker->gathered[t] = 0;
+    if (weft_codec_take(worker->codec[t], round, worker->aggregate[t], all, fleet->options.workers) < 0) fleet->wrong++;
     if (round + 1 < weft_codec_rounds(&fleet->codec[t])) {
-        training_push(request, (uint8_t)(round + 1));
-        return false;
+        for (uint32_t c = 0; c < fleet->chunk_count; c++)
+            if (fleet->chunk[c].tensor == t) training_push(&worker->request[c], (uint8_t)(round + 1));
+        return 0;
     }
-    float *grad = malloc(chunk->count * sizeof(float));
+    float *grad = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
     if (weft_codec_finish(worker->codec[t], (float)(1.0 / (double)request->result.weight_sum), grad) < 0) fleet->wrong++;
     weft_codec_commit(worker->codec[t]);
     free(grad);
-    return true;
+    return chunks;
 }
 
 static void training_result(struct fleet_request *request)
@@ -771,13 +827,15 @@ static void training_result(struct fleet_request *request)
         return;
     }
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
+    uint32_t ended = 1;
     if (fleet->codec[chunk->tensor].id == WEFT_CODEC_DENSE) {
         const float *expected = reference_values(fleet->reference, chunk->tensor, worker->step) + chunk->offset;
         if (request->out_bytes != chunk->count * sizeof(float) || memcmp(expected, request->out, request->out_bytes) != 0) fleet->wrong++;
-    } else if (!codec_result(request)) {
-        return;
+    } else {
+        ended = codec_result(request);
     }
-    if (--worker->left > 0) return;
+    worker->left -= ended;
+    if (ended == 0 || worker->left > 0) return;
     if (worker->step == worker->last_step) worker_ends(worker, WEFT_OK, "");
     else training_step(worker);
 }
@@ -791,6 +849,7 @@ void fleet_train_begin(struct fleet *fleet, uint64_t first, uint64_t last)
         struct fleet_worker *worker = &fleet->worker[w];
         if (worker->killed) continue;
         worker->finished = false;
+        memset(worker->gathered, 0, sizeof worker->gathered);
         worker->step = first - 1;
         worker->last_step = last;
         training_step(worker);

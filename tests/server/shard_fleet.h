@@ -25,7 +25,7 @@ struct fleet_tensor_spec {
     const char *name, *codec, *optimizer;
     uint32_t dim_count;
     uint64_t dims[2];
-    uint64_t chunk_elems; /* 0: one chunk */
+    uint64_t chunk_elems; /* 0: one chunk; so is a codec that cannot be cut */
 };
 
 struct fleet_options {
@@ -90,6 +90,8 @@ struct fleet_worker {
     char failure_text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
     struct weft_codec *codec[FLEET_TENSORS_MAX];
     float *weights[FLEET_TENSORS_MAX]; /* of codec tensors with an optimiser */
+    uint8_t *aggregate[FLEET_TENSORS_MAX]; /* of codec tensors: what has come of the round */
+    uint32_t gathered[FLEET_TENSORS_MAX];  /* of so many chunks */
     struct fleet_request request[FLEET_CHUNKS_MAX];
 };
 
@@ -162,6 +164,12 @@ void fleet_send(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet
 /* The same with any bytes as header. */
 void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet_request *request, const void *header,
                     uint32_t header_bytes, const void *payload, size_t bytes);
+/* Where a chunk's share of a codec's round lies: in the contributions of one worker, or in the aggregate of all. */
+struct fleet_share {
+    size_t at, bytes_max; /* of a tensor in several chunks exactly so many */
+};
+struct fleet_share fleet_contribution(const struct fleet *fleet, const struct fleet_chunk *chunk, uint32_t round);
+struct fleet_share fleet_aggregate(const struct fleet *fleet, const struct fleet_chunk *chunk, uint32_t round);
 /* Push the right dense contribution of a chunk. */
 void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum weft_wire_kind kind, uint64_t step,
                 struct fleet_request *request);

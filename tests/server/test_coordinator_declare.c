@@ -163,6 +163,90 @@ static void placement(void **state)
     }
 }
 
+/* What a codec can be cut into, and where. */
+static void codecs_are_cut(void **state)
+{
+    static const struct {
+        const char *codec, *optimizer;
+        uint64_t dims[2], chunk_bytes, chunks, elems;
+    } plans[] = {
+        {"bf16", "none", {100, 784}, 65536, 5, 16384},
+        {"int8", "adam", {100, 784}, 66000, 5, 16384}, /* between blocks of 256 */
+        {"int4", "sgd", {1, 1500}, 1024, 6, 256},
+        {"e4m3", "sgd", {1, 1500}, 3000, 3, 512},
+        {"e5m2", "sgd", {1, 1024}, 4096, 1, 1024},
+        {"int8", "sgd", {1, 700}, 1024, 3, 256}, /* below its min_count: dense */
+        {"bf16", "lamb", {100, 784}, 65536, 1, 78400},
+        {"f16", "none", {100, 784}, 65536, 1, 78400},
+        {"sign", "none", {100, 784}, 65536, 1, 78400},
+        {"topk:ratio=0.1", "none", {100, 784}, 65536, 1, 78400},
+        {"randomk:ratio=0.1", "none", {100, 784}, 65536, 1, 78400},
+        {"powersgd:rank=2", "none", {100, 784}, 65536, 1, 78400},
+    };
+    uint64_t c[4];
+    bool used[4] = {false};
+    struct harness *h = harness_create(1, 2, NULL);
+    harness_run(h, c, 1);
+    for (uint32_t n = 0; n < sizeof plans / sizeof plans[0]; n++) {
+        struct harness_declare declare;
+        char name[8];
+        snprintf(name, sizeof name, "t%u", n);
+        harness_declare_init(&declare, n, name);
+        declare.dims[0] = plans[n].dims[0], declare.dims[1] = plans[n].dims[1];
+        declare.declare.codec = (char *)(uintptr_t)plans[n].codec, declare.declare.optimizer = (char *)(uintptr_t)plans[n].optimizer;
+        declare.declare.chunk_bytes = plans[n].chunk_bytes;
+        harness_declare(h, c[0], &declare);
+        for (int s = 0; s < 2; s++)
+            if (harness_next(h, c[1 + s])) harness_declared_ok(h, c[1 + s], n);
+        const Weft__Control__Declared *declared = harness_expect(h, c[0], BODY(DECLARED))->declared;
+        assert_int_equal(declared->n_chunks, plans[n].chunks);
+        for (size_t i = 0; i < declared->n_chunks; i++) {
+            const Weft__Control__Chunk *chunk = declared->chunks[i];
+            if (i + 1 < declared->n_chunks) assert_int_equal(chunk->count, plans[n].elems);
+            if (n == 0) used[chunk->endpoint] = true;
+        }
+    }
+    assert_true(used[1] && used[2]); /* 0 is the worker's */
+    harness_free(h);
+}
+
+/* Of a tensor that lives on both shards: each hears of its own. One of a place that has none is nobody's to send. */
+static void weight_hash_of_each_home(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = harness_create(1, 2, NULL);
+    struct harness_declare declare;
+    harness_run(h, c, 1);
+    harness_declare_init(&declare, 0, "t0");
+    declare.declare.codec = (char *)"bf16";
+    declare.declare.chunk_bytes = 65536;
+    harness_declare(h, c[0], &declare);
+    for (int s = 0; s < 2; s++) {
+        harness_expect(h, c[1 + s], BODY(DECLARED));
+        harness_declared_ok(h, c[1 + s], 0);
+    }
+    harness_expect(h, c[0], BODY(DECLARED));
+    Weft__Control__WeightHash hash = WEFT__CONTROL__WEIGHT_HASH__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = BODY(WEIGHT_HASH);
+    message.weight_hash = &hash;
+    hash.step = 50;
+    for (uint32_t home = 0; home < 3; home++) { /* the worker is endpoint 0, so 1 would be it; 0: that of the first chunk */
+        hash.home = home == 0 ? 0 : home + 1;
+        hash.hash = 90 + home;
+        harness_deliver(h, c[0], &message);
+        const int there = home == 2 ? 2 : 1;
+        const Weft__Control__WeightHash *got = harness_expect(h, c[there], BODY(WEIGHT_HASH))->weight_hash;
+        assert_int_equal(got->hash, 90 + home);
+        assert_int_equal(got->home, there + 1); /* always said: the process may have several engines */
+        harness_expect_nothing(h, c[there == 1 ? 2 : 1]);
+    }
+    hash.home = 1;
+    harness_deliver(h, c[0], &message);
+    assert_non_null(strstr(harness_expect(h, c[1], BODY(MEMBER_LOST))->member_lost->text, "weight hash"));
+    harness_free(h);
+}
+
 static void weight_hash_goes_home(void **state)
 {
     uint64_t c[3];
@@ -191,6 +275,7 @@ static void weight_hash_goes_home(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(differences), cmocka_unit_test(refusals), cmocka_unit_test(canonical_codecs),
-        cmocka_unit_test(placement), cmocka_unit_test(weight_hash_goes_home)};
+        cmocka_unit_test(placement), cmocka_unit_test(codecs_are_cut), cmocka_unit_test(weight_hash_goes_home),
+        cmocka_unit_test(weight_hash_of_each_home)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

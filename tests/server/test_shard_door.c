@@ -511,7 +511,7 @@ static void wrong_declarations_are_refused(void **state)
     Weft__Control__Chunk chunk = WEFT__CONTROL__CHUNK__INIT, *chunks[1] = {&chunk};
     Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
     Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
-    char name[] = "new", dense[] = "dense", f16[] = "f16", bad[] = "zip", none[] = "none";
+    char name[] = "new", dense[] = "dense", f16[] = "f16", bf16[] = "bf16", bad[] = "zip", none[] = "none";
     declare.name = name, declare.codec = dense, declare.optimizer = none;
     declare.dtype = WEFT_F32, declare.mode = WEFT_WIRE_MODE_SERVER, declare.n_dims = 2, declare.dims = dims;
     chunk.count = 4096, chunk.endpoint = 1;
@@ -534,6 +534,11 @@ static void wrong_declarations_are_refused(void **state)
     REFUSED(WEFT_ERR_INVALID, "outside");
     chunk.offset = 0, chunk.count = 4000, declare.codec = f16;
     REFUSED(WEFT_ERR_INVALID, "one chunk");
+    declare.codec = bf16; /* may be cut, between its blocks */
+    REFUSED(WEFT_ERR_INVALID, "inside a block");
+    chunk.offset = 100, chunk.count = 3996;
+    REFUSED(WEFT_ERR_INVALID, "inside a block");
+    chunk.offset = 0, chunk.count = 4000;
     declare.codec = bad;
     REFUSED(WEFT_ERR_INVALID, "zip");
     declare.codec = dense, declare.dtype = WEFT_I64;

@@ -94,11 +94,31 @@ static const struct fleet_tensor_spec codec_tensors[] = {
     {.name = "bias", .codec = "powersgd:rank=2", .optimizer = "sgd", .dim_count = 1, .dims = {30}}, /* goes dense */
 };
 
+/* Coded whole, combined chunk by chunk; the reference has one combiner for all. */
+static const struct fleet_tensor_spec cut_tensors[] = {
+    {.name = "brain", .codec = "bf16", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {1100}, .chunk_elems = 256},
+    {.name = "eight", .codec = "int8", .optimizer = "sgd", .dim_count = 2, .dims = {31, 37}, .chunk_elems = 512},
+    {.name = "four", .codec = "int4:min_count=0", .optimizer = "none", .dim_count = 1, .dims = {515}, .chunk_elems = 256},
+    {.name = "narrow", .codec = "e4m3:min_count=0", .optimizer = "sgd", .dim_count = 1, .dims = {777}, .chunk_elems = 512},
+    {.name = "wide", .codec = "e5m2:min_count=0", .optimizer = "sgd", .dim_count = 1, .dims = {512}, .chunk_elems = 256},
+    {.name = "signs", .codec = "sign:min_count=0", .optimizer = "sgd", .dim_count = 1, .dims = {600}, .chunk_elems = 256}, /* one chunk */
+};
+
 static void codecs_match_reference(void **state)
 {
     for (uint32_t workers = 1; workers <= 5; workers++) {
         struct fleet_options options = {.seed = workers, .shards = 2, .workers = workers, .receive_bytes_max = 8192, .tensors = codec_tensors,
             .tensor_count = 5, .think_ns = 50000, .repeat_percent = workers > 2 ? 30 : 0, .weighted = workers % 2, .hash_every = 2};
+        train_and_check(&options, 5);
+    }
+}
+
+static void cut_codecs_match_reference(void **state)
+{
+    for (uint32_t workers = 1; workers <= 5; workers++) {
+        struct fleet_options options = {.seed = workers, .shards = 1 + workers % 3, .workers = workers, .receive_bytes_max = 8192,
+            .tensors = cut_tensors, .tensor_count = 6, .think_ns = 50000, .repeat_percent = workers > 2 ? 30 : 0, .weighted = workers % 2,
+            .hash_every = 2};
         train_and_check(&options, 5);
     }
 }
@@ -177,6 +197,34 @@ static void weight_hashes_are_compared(void **state)
     fleet_free(fleet);
 }
 
+/* Of a tensor in chunks: the sum over those of one shard, of both shards each its own. */
+static void weight_hashes_of_chunks(void **state)
+{
+    struct fleet_options options = {.seed = 3, .shards = 2, .workers = 2, .tensors = cut_tensors, .tensor_count = 6, .hash_every = 2};
+    struct fleet *fleet = fleet_create(&options);
+    fleet_install(fleet);
+    assert_true(fleet_train(fleet, 1, 7));
+    for (uint32_t shard = 0; shard < 2; shard++) {
+        const float *values = reference_values(fleet->reference, 0, 6);
+        Weft__Control__WeightHash hash = WEFT__CONTROL__WEIGHT_HASH__INIT;
+        struct weft_error error = {0};
+        uint32_t chunks = 0;
+        hash.step = 6;
+        for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+            const struct fleet_chunk *chunk = &fleet->chunk[c];
+            if (chunk->tensor != 0 || chunk->shard != shard) continue;
+            hash.hash += weft_chunk_hash(chunk->index, values + chunk->offset, chunk->count * sizeof(float));
+            chunks++;
+        }
+        assert_true(chunks >= 2);
+        assert_int_equal(weft_shard_engine_check_hash(fleet->shard[shard].engine, &hash, &error), WEFT_OK);
+        assert_int_equal(weft_shard_engine_check_hash(fleet->shard[!shard].engine, &hash, &error), WEFT_ERR_DIVERGED);
+        hash.hash++;
+        assert_int_equal(weft_shard_engine_check_hash(fleet->shard[shard].engine, &hash, &error), WEFT_ERR_DIVERGED);
+    }
+    fleet_free(fleet);
+}
+
 /* The n-th allocation of create and declare fails, for every n: a clear status, nothing lost, nothing half declared. */
 static void allocations_may_fail(void **state)
 {
@@ -219,7 +267,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_matches_reference), cmocka_unit_test(tiny_memory_any_order),  cmocka_unit_test(many_workers),
-        cmocka_unit_test(repeats_are_harmless),    cmocka_unit_test(codecs_match_reference), cmocka_unit_test(weight_hashes_are_compared),
+        cmocka_unit_test(repeats_are_harmless),    cmocka_unit_test(codecs_match_reference), cmocka_unit_test(cut_codecs_match_reference),
+        cmocka_unit_test(weight_hashes_are_compared), cmocka_unit_test(weight_hashes_of_chunks),
         cmocka_unit_test(allocations_may_fail),    cmocka_unit_test(steps_may_pass_a_tensor_by),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

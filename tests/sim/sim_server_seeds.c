@@ -27,6 +27,8 @@ static const struct fleet_tensor_spec catalogue[] = {
     {.name = "top", .codec = "topk:ratio=0.05,min_count=64", .optimizer = "sgd", .dim_count = 2, .dims = {25, 25}},
     {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {900}, .chunk_elems = 256},
     {.name = "half", .codec = "f16", .optimizer = "none", .dim_count = 1, .dims = {300}},
+    {.name = "brain", .codec = "bf16", .optimizer = "sgd:momentum=0.5", .dim_count = 1, .dims = {700}, .chunk_elems = 256},
+    {.name = "eight", .codec = "int8:min_count=0", .optimizer = "sgd", .dim_count = 1, .dims = {600}, .chunk_elems = 256},
 };
 enum { CATALOGUE = sizeof catalogue / sizeof catalogue[0] };
 

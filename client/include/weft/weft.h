@@ -110,7 +110,8 @@ struct weft_tensor_options {
     const char *optimizer;   /* default "none"; "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam", "adagrad",
                               * "adamw:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0.01", "ftrl:beta=1,l1=0,l2=0",
                               * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01" (one chunk, whatever chunk_bytes) */
-    uint64_t chunk_bytes;    /* cut size of dense tensors over the shards; default 0: 256 KiB, more for tensors of 4 GiB and longer */
+    uint64_t chunk_bytes;    /* cut size over the shards of tensors that are dense or of a codec that works in blocks (then too in bytes
+                              * of f32); default 0: 256 KiB, more for tensors of 4 GiB and longer */
 };
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
 
