@@ -64,6 +64,7 @@ struct weftd {
     Weft__Control__Welcome welcome; /* proof is not kept */
     Weft__Control__Control *roster; /* owned; read by engines */
     struct weftd_engine *engines;   /* (options.engines,) */
+    struct weft_list hashes; /* struct hash_letter.link: those that no engine has answered yet (weftd_control.c) */
     uint32_t engines_waited_for;
     bool joined, running, failing;
     bool member_done;      /* the control connection has ended */
@@ -98,6 +99,7 @@ void weftd_engine_ask_fail(struct weftd_engine *engine);    /* weftd->fail_error
 void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out);
 /* weftd_control.c again: an engine has answered its question (error.status says how). */
 void weftd_engine_answered(struct weft_mail *mail);
+void weftd_hashes_free(struct weftd *weftd); /* main thread, once the net thread and the engines are gone: what none of them has read any more */
 
 /* http.c; net thread */
 enum weft_status weftd_http_start(struct weftd *weftd, uint16_t *port_out, struct weft_error *error);

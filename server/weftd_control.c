@@ -272,6 +272,7 @@ static void on_declared(struct weftd *weftd, const Weft__Control__Control *messa
 
 struct hash_letter {
     struct weft_mail mail;
+    struct weft_list link; /* weftd->hashes; the net thread's */
     struct weftd_engine *engine;
     Weft__Control__WeightHash hash;
     struct weft_error error;
@@ -285,7 +286,14 @@ static void on_hash_answered(struct weft_mail *mail)
         (void)weft_member_abort(weftd->member, (enum weft_status)letter->error.status, letter->error.text);
         weftd_fail(weftd, (enum weft_status)letter->error.status, "%s", letter->error.text);
     }
+    weft_list_remove(&letter->link);
     weft_free_bytes(weftd->env, letter);
+}
+
+void weftd_hashes_free(struct weftd *weftd)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &weftd->hashes) weft_free_bytes(weftd->env, weft_container_of(node, struct hash_letter, link));
 }
 
 static void on_hash(struct weft_mail *mail)
@@ -308,6 +316,7 @@ static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash 
     letter->engine = &weftd->engines[engine];
     letter->hash = *hash;
     letter->mail.fn = on_hash;
+    weft_list_append(&weftd->hashes, &letter->link);
     weft_loop_post(letter->engine->loop, &letter->mail);
 }
 
