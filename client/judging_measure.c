@@ -133,14 +133,14 @@ static double between(const struct sample *small, const struct sample *large, do
     return (a + (b - a) * at) * n;
 }
 
-/* `bytes`: of the contributions; NULL: dense. */
-static void add_traffic(const struct weft_tensor *tensor, const struct weft_codec_spec *spec, const size_t *bytes,
-                        struct weft_judge_cost *cost)
+/* `bytes`: of the contributions of candidate `choice`; NULL: of dense, choice 0. */
+static void add_traffic(const struct weft_tensor *tensor, uint32_t choice, const size_t *bytes, struct weft_judge_cost *cost)
 {
+    const struct weft_codec_spec *spec = &tensor->choosing.candidates.specs[choice];
     struct weft_coll_traffic traffic;
     if (tensor->mode == WEFT_MODE_SERVER) {
         weft_judge_server_traffic(spec, &tensor->shape, bytes, tensor->session->ranks, tensor->session->shards,
-                                  bytes ? 1 : tensor->plain_count, tensor->session->engine.shards_eager_bytes, cost);
+                                  tensor->choice_first[choice + 1] - tensor->choice_first[choice], tensor->session->engine.shards_eager_bytes, cost);
         return;
     }
     weft_coll_codec_traffic(spec, &tensor->shape, tensor->session->ranks, bytes, &traffic);
@@ -148,7 +148,7 @@ static void add_traffic(const struct weft_tensor *tensor, const struct weft_code
     cost->hops = traffic.hops;
 }
 
-static struct weft_judge_cost cost_of(const struct candidate_samples *samples, const struct weft_tensor *tensor)
+static struct weft_judge_cost cost_of(const struct candidate_samples *samples, const struct weft_tensor *tensor, uint32_t choice)
 {
     const struct weft_codec_spec *spec = &samples->spec;
     const struct weft_shape *shape = &tensor->shape;
@@ -164,7 +164,7 @@ static struct weft_judge_cost cost_of(const struct candidate_samples *samples, c
         .decode_ns = CALL_NS + between(&samples->small, &samples->large, samples->small.decode_ns,
                                        samples->large.decode_ns, elems),
     };
-    add_traffic(tensor, spec, bytes, &cost);
+    add_traffic(tensor, choice, bytes, &cost);
     return cost;
 }
 
@@ -233,7 +233,7 @@ static enum weft_status measure_codecs(struct weft_session *session)
         struct weft_tensor *tensor = judging->tensors[i];
         struct client_choosing *choosing = &tensor->choosing;
         choosing->costs[0] = (struct weft_judge_cost){.encode_ns = CALL_NS};
-        add_traffic(tensor, &choosing->candidates.specs[0], NULL, &choosing->costs[0]);
+        add_traffic(tensor, 0, NULL, &choosing->costs[0]);
         for (uint32_t c = 1; c < choosing->candidates.count; c++) {
             const struct weft_codec_spec *spec = &choosing->candidates.specs[c];
             struct candidate_samples *samples = samples_of(known, count, spec);
@@ -242,7 +242,7 @@ static enum weft_status measure_codecs(struct weft_session *session)
                 samples->spec = *spec;
                 take_samples(session, largest_with(judging, spec), grad, out, samples);
             }
-            choosing->costs[c] = cost_of(samples, tensor);
+            choosing->costs[c] = cost_of(samples, tensor, c);
         }
     }
     weft_free_bytes(env, known);

@@ -57,7 +57,8 @@ static size_t aggregate_bytes(const struct client_chunk *chunk)
 
 static size_t bytes_before(const struct client_chunk *chunk, size_t (*bytes_of)(const struct client_chunk *))
 {
-    return chunk->index * bytes_of(&chunk->tensor->chunks[0]);
+    const uint32_t first = chunk->tensor->op.chunk_first;
+    return (chunk->index - first) * bytes_of(&chunk->tensor->chunks[first]);
 }
 
 static void chunk_payload(const struct client_chunk *chunk, const void **payload_out, size_t *bytes_out)
@@ -216,12 +217,21 @@ static void run_hash(struct weft_task *task) { client_hash_weights(weft_containe
 
 static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *task), void (*next)(struct weft_tensor *tensor));
 
+/* Whose chunk was it? */
+static void aggregate_damaged(struct weft_tensor *tensor)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    const struct client_chunk *chunk = &tensor->chunks[op->chunk_first], *last = chunk + op->chunk_count - 1;
+    const uint64_t at = op->chunk_count > 1 ? weft_codec_damaged(tensor->codec) : 0;
+    while (chunk < last && at >= chunk->offset + chunk->count) chunk++;
+    client_tensor_fail(tensor, op->computed, "got a damaged aggregate (round %u, chunk %u) from %s", op->round, chunk->index,
+                       client_endpoint_name(tensor->session, chunk->endpoint));
+}
+
 static void compute_failed(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    if (op->damaged)
-        client_tensor_fail(tensor, op->computed, "got a damaged aggregate (round %u, %zu bytes) from %s", op->round, op->aggregate_bytes,
-                           client_endpoint_name(tensor->session, tensor->chunks[op->chunk_first].endpoint));
+    if (op->damaged) aggregate_damaged(tensor);
     else if (op->computed == WEFT_ERR_INVALID)
         client_tensor_fail(tensor, op->computed, "has a gradient that is not finite (NaN or Inf) on rank %u; nothing was sent",
                            tensor->session->rank);
@@ -473,9 +483,9 @@ static bool run_scale_whole(struct client_work *work)
 static void take_chunks(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    const bool coded = client_tensor_judged(tensor) && tensor->choosing.chosen > 0;
-    op->chunk_first = coded ? tensor->plain_count + tensor->choosing.chosen - 1 : 0;
-    op->chunk_count = coded ? 1 : tensor->plain_count;
+    const uint32_t choice = client_tensor_judged(tensor) ? tensor->choosing.chosen : 0;
+    op->chunk_first = tensor->choice_first[choice];
+    op->chunk_count = tensor->choice_first[choice + 1] - op->chunk_first;
     /* Here, because there are many ways to a codec made anew. One that has encoded in this step already knows it. */
     if (tensor->codec && op->chunk_count > 1) (void)weft_codec_set_pieces(tensor->codec, tensor->chunks[op->chunk_first].count);
 }

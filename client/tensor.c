@@ -23,11 +23,12 @@ void weft_tensor_options_init(struct weft_tensor_options *options)
  * themselves begin to cost (docs/performance.md). Very long tensors have longer chunks, so that their number stays bounded. */
 #define CHUNK_BYTES (256u << 10)
 #define CHUNKS_BY_DEFAULT 16384u
-static uint64_t cut_size(const struct weft_tensor_options *options, uint64_t bytes)
+static uint64_t cut_size(const struct weft_tensor_options *options, const struct weft_tensor *tensor)
 {
     if (options->chunk_bytes != 0) return options->chunk_bytes;
+    const uint32_t choices = client_tensor_judged(tensor) ? tensor->choosing.candidates.count : 1; /* each may be cut */
     uint64_t cut = CHUNK_BYTES;
-    while (bytes / cut >= CHUNKS_BY_DEFAULT) cut *= 2;
+    while (tensor->bytes / cut * choices >= CHUNKS_BY_DEFAULT) cut *= 2;
     return cut;
 }
 
@@ -124,7 +125,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.codec = (char *)codec_text(options, tensor);
     declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
     declare.mode = tensor->mode;
-    declare.chunk_bytes = cut_size(options, tensor->bytes);
+    declare.chunk_bytes = cut_size(options, tensor);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
@@ -180,44 +181,54 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
 
 /* ---- taking the answer ---- */
 
-/* Of a codec: pieces of one length, between its blocks, and the rest. */
-static bool fits_cut(const Weft__Control__Declared *declared, size_t i)
+/* Chunks of one choice follow one another and cover the tensor; of a codec they are pieces of one length, between its blocks, and
+ * the rest. Returns how many they are, 0: they do not. */
+static size_t choice_chunks(const struct weft_tensor *tensor, const struct weft_codec_spec *codec, uint32_t candidate,
+                            Weft__Control__Chunk *const *chunks, size_t count)
 {
-    const uint64_t piece = declared->chunks[0]->count, count = declared->chunks[i]->count;
-    return piece % WEFT_CODEC_PIECE == 0 && (i + 1 < declared->n_chunks ? count == piece : count <= piece);
+    const bool dense = codec->id == WEFT_CODEC_DENSE, cuts = dense || weft_codec_cuts(codec);
+    uint64_t end = 0;
+    size_t i = 0;
+    for (; i < count && end < tensor->elems; i++) {
+        const Weft__Control__Chunk *chunk = chunks[i];
+        if (chunk->candidate != candidate || chunk->offset != end || chunk->count == 0 || chunk->count > tensor->elems - end) return 0;
+        end += chunk->count;
+        if (end < tensor->elems && (!cuts || (!dense && (chunk->count != chunks[0]->count || chunk->count % WEFT_CODEC_PIECE != 0)))) return 0;
+        if (!dense && chunk->count > chunks[0]->count) return 0;
+    }
+    return end == tensor->elems ? i : 0;
 }
 
 static enum weft_status take_chunks(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
 {
     struct weft_session *session = tensor->session;
-    const uint64_t elems = tensor->elems;
-    uint64_t offset = 0;
-    size_t count = tensor->mode == WEFT_MODE_SERVER ? declared->n_chunks : 0;
-    const bool dense = tensor->codec_spec.id == WEFT_CODEC_DENSE, cut = !dense && count > 1;
-    const size_t coded = tensor->mode == WEFT_MODE_SERVER && client_tensor_judged(tensor) ? tensor->choosing.candidates.count - 1 : 0;
-    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS || (cut && !weft_codec_cuts(&tensor->codec_spec)) || count < coded) goto err;
-    const size_t plain = count - coded;
+    const bool server = tensor->mode == WEFT_MODE_SERVER;
+    const uint32_t choices = !server ? 0 : client_tensor_judged(tensor) ? tensor->choosing.candidates.count : 1;
+    const size_t count = server ? declared->n_chunks : 0;
+    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS) goto err;
     if (count > 0) {
         tensor->chunks = weft_alloc_array(session->env, count, sizeof *tensor->chunks);
         if (!tensor->chunks) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the chunks of tensor '%s'", tensor->name);
         memset(tensor->chunks, 0, count * sizeof *tensor->chunks);
     }
+    size_t taken = 0;
+    for (uint32_t choice = 0; choice < choices; choice++) {
+        const struct weft_codec_spec *codec = choice > 0 ? &tensor->choosing.candidates.specs[choice] : &tensor->codec_spec;
+        const size_t chunks = choice_chunks(tensor, codec, choice, declared->chunks + taken, count - taken);
+        if (chunks == 0) goto err;
+        taken += chunks;
+        tensor->choice_first[choice + 1] = (uint32_t)taken;
+    }
+    if (taken != count) goto err;
     for (size_t i = 0; i < count; i++) {
         const Weft__Control__Chunk *source = declared->chunks[i];
         const struct client_member *owner = client_member_of_endpoint(session, source->endpoint);
-        const uint32_t candidate = i < plain ? 0 : (uint32_t)(i - plain) + 1;
-        if (source->candidate != candidate || !owner || !owner->is_shard) goto err;
-        if (candidate > 0 && (source->offset != 0 || source->count != elems)) goto err;
-        if (candidate == 0 && (source->offset != offset || source->count == 0 || source->count > elems - offset)) goto err;
-        if (cut && !fits_cut(declared, i)) goto err;
+        if (!owner || !owner->is_shard) goto err;
         tensor->chunks[i] = (struct client_chunk){.tensor = tensor, .index = (uint32_t)i, .endpoint = source->endpoint,
                                                   .offset = source->offset, .count = source->count};
         weft_list_init(&tensor->chunks[i].send_link);
-        if (candidate == 0) offset += source->count;
     }
-    if (tensor->mode == WEFT_MODE_SERVER && offset != elems) goto err;
     tensor->chunk_count = (uint32_t)count;
-    tensor->plain_count = (uint32_t)plain;
     tensor->id = declared->tensor;
     return WEFT_OK;
 

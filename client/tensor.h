@@ -23,7 +23,7 @@
 #include "weft/weft.h"
 
 /* A piece of the tensor with one owner; of a codec that cannot be cut (weft_codec_cuts) one chunk holds all. With codec "auto" there are
- * the dense chunks, then one chunk of all elements per coded candidate; an operation uses those of one choice. */
+ * the dense chunks, then those of each coded candidate; an operation uses those of one choice. */
 struct client_chunk {
     struct weft_tensor *tensor;
     uint32_t index, endpoint;
@@ -93,7 +93,8 @@ struct weft_tensor {
     struct weft_codec *codec;          /* owned; NULL: dense */
     uint64_t draws;                    /* of its name: what its codec's rounding is drawn by, with the rank */
     struct client_choosing choosing;   /* codec "auto" */
-    uint32_t chunk_count, plain_count; /* of all choices; those that hold the tensor once: dense, or the one codec's */
+    uint32_t chunk_count;              /* of all choices */
+    uint32_t choice_first[WEFT_JUDGE_CANDIDATES_MAX + 1]; /* choice c has the chunks from [c] to [c + 1]; without a choice there is the first alone */
     struct client_chunk *chunks;       /* (chunk_count,) owned; server mode */
 
     /* owned, all elements of f32; NULL where the mode needs none */

@@ -44,6 +44,7 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     codec->tensor = 0;
     codec->device = NULL;
     codec->done = 0;
+    codec->damaged = 0;
     *codec_out = codec;
     return WEFT_OK;
 }

@@ -46,6 +46,7 @@ struct weft_codec {
     struct weft_codec_spec spec;
     struct weft_shape shape;
     size_t elems, piece;   /* contributions are those of pieces of so many elements (weft_codec_set_pieces); at first all */
+    size_t damaged;        /* where the piece begins that the last take refused */
     uint32_t rounds;
     uint32_t ranks;        /* that contribute; 0: not known */
     uint32_t worker;       /* with `tensor`: whose rounding this is (weft_codec_set_stream) */

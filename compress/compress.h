@@ -180,6 +180,8 @@ struct weft_codec_spec weft_codec_of_piece(const struct weft_codec_spec *resolve
 /* From now on pieces have `elems` elements, a multiple of WEFT_CODEC_PIECE, and the last one the rest. Between steps (WEFT_ERR_STATE);
  * WEFT_ERR_INVALID for another length, WEFT_ERR_UNSUPPORTED for a codec that is not cut, or is on a device. */
 enum weft_status weft_codec_set_pieces(struct weft_codec *codec, uint64_t elems);
+/* After a take that answered WEFT_ERR_MALFORMED: the first element of the piece that is to blame. */
+uint64_t weft_codec_damaged(const struct weft_codec *codec);
 
 /* encode(round): round 0 reads grad (elems,) f32, multiplied by `grad_scale` (the sample weight; 1 leaves it
  * untouched), adds the residual; later rounds read what take() left (grad is ignored, may be NULL). Writes the contribution

@@ -83,7 +83,7 @@ struct weft_judge_figures {
 
 /* wire_bytes, return_bytes and hops of an exchange through shards; the rest of the cost stays as it is.
  * `contribution_bytes`: of each round, NULL: the most they can be. `pieces` of the tensor travel on their own: 1 for a
- * codec, the chunks of a dense tensor. What is longer than eager_bytes makes three trips. judge_traffic.c */
+ * codec that is not cut, else the chunks. What is longer than eager_bytes makes three trips. judge_traffic.c */
 void weft_judge_server_traffic(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
                                const size_t *contribution_bytes, uint32_t workers, uint32_t shards,
                                uint32_t pieces, size_t eager_bytes, struct weft_judge_cost *cost);

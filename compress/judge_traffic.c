@@ -5,8 +5,8 @@
  * workers / shards times as much to carry. A worker has nothing to receive before all have sent, and what is under way at the
  * same time shares the link and arrives together: both directions are hardly ever busy at once. In virtual time
  * (tests/sim/test_judge_shards.c) tensors one after the other take 1.6 to 2 times the bytes of one direction, so the
- * busier direction counts with WAITS of the other one, and the rest of it follows; of dense tensors, which go in
- * pieces, the last piece's.
+ * busier direction counts with WAITS of the other one, and the rest of it follows; of tensors that go in
+ * pieces (dense, and codecs that can be cut), the last piece's.
  *
  * What is longer than an eager message is announced and waits until it is called for: three trips instead of one. */
 #include <math.h>

@@ -27,6 +27,11 @@ struct weft_codec_spec weft_codec_of_piece(const struct weft_codec_spec *resolve
     return spec;
 }
 
+uint64_t weft_codec_damaged(const struct weft_codec *codec)
+{
+    return codec->damaged;
+}
+
 enum weft_status weft_codec_set_pieces(struct weft_codec *codec, uint64_t elems)
 {
     if (codec->done != 0) return WEFT_ERR_STATE;

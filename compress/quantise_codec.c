@@ -58,9 +58,21 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
 {
     struct quantise_codec *self = (struct quantise_codec *)codec;
-    if (round == 1) return quantise_read_sums(codec->spec.id, aggregate, bytes, codec->elems, ranks, self->sums);
-    WEFT_TRY(quantise_check_exponents(aggregate, bytes, codec->elems, self->own));
-    memcpy(self->shared, aggregate, bytes);
+    const uint8_t *from = aggregate;
+    codec->damaged = 0;
+    if (bytes != quantise_aggregate_bytes(codec->spec.id, codec->elems, round, ranks)) return WEFT_ERR_MALFORMED;
+    for (size_t at = 0; at < codec->elems; at += codec->piece) {
+        const size_t part = codec->elems - at < codec->piece ? codec->elems - at : codec->piece;
+        const size_t length = quantise_aggregate_bytes(codec->spec.id, part, round, ranks);
+        const enum weft_status status = round == 0 ? quantise_check_exponents(from, length, part, self->own + at / WEFT_CODEC_PIECE)
+                                                   : quantise_read_sums(codec->spec.id, from, length, part, ranks, self->sums + at);
+        if (status < 0) {
+            codec->damaged = at;
+            return status;
+        }
+        from += length;
+    }
+    if (round == 0) memcpy(self->shared, aggregate, bytes);
     return WEFT_OK;
 }
 

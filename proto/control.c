@@ -142,8 +142,8 @@ static bool declare_ok(const Weft__Control__Declare *declare)
     return declare->chunk_bytes >= WEFT_LIMIT_CHUNK_BYTES_MIN && declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;
 }
 
-/* Chunks cover the tensor: one after the other, none empty, ending at its end; then, where the codec may change, one of all
- * elements for each candidate beside dense. All-reduce tensors have none. */
+/* Chunks cover the tensor: one after the other, none empty, ending at its end; then, where the codec may change, so do those of each
+ * candidate beside dense. All-reduce tensors have none. */
 static bool declared_ok(const Weft__Control__Declared *declared)
 {
     const Weft__Control__Declare *declare = declared->declare;
@@ -155,12 +155,11 @@ static bool declared_ok(const Weft__Control__Declared *declared)
     for (size_t i = 0; i < declared->n_chunks; i++) {
         const Weft__Control__Chunk *chunk = declared->chunks[i];
         if (chunk->endpoint >= WEFT_LIMIT_ENDPOINTS) return false;
-        if (chunk->candidate > 0) {
+        if (chunk->candidate != candidate) {
             if (chunk->candidate != ++candidate || candidate >= WEFT_LIMIT_CANDIDATES || end != elems) return false;
-            if (chunk->offset != 0 || chunk->count != elems) return false;
-            continue;
+            end = 0;
         }
-        if (candidate > 0 || chunk->offset != end || chunk->count == 0 || chunk->count > elems - end) return false;
+        if (chunk->offset != end || chunk->count == 0 || chunk->count > elems - end) return false;
         end += chunk->count;
     }
     return end == elems;

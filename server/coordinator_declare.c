@@ -199,22 +199,61 @@ static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordi
     return best;
 }
 
-/* Of a tensor with a choice: each codec encodes the tensor whole, so all meet at one endpoint, where the dense pieces
- * may lie anywhere. */
-static void place_candidates(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
+static void owe(struct coordinator_tensor *tensor, const struct coordinator_endpoint *home)
 {
-    struct coordinator_endpoint *home = &coordinator->endpoints[0];
-    for (uint32_t i = 1; i < coordinator->endpoint_count; i++)
-        if (coordinator->endpoints[i].coded_bytes < home->coded_bytes) home = &coordinator->endpoints[i];
-    home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
-    for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
-        Weft__Control__Chunk *chunk = &tensor->chunks[tensor->chunk_count++];
-        weft__control__chunk__init(chunk);
-        chunk->count = tensor->elems;
-        chunk->endpoint = home->id;
-        chunk->candidate = candidate;
-    }
     if (!tensor->shard_owes[home->shard]) tensor->shard_owes[home->shard] = true, tensor->owing_count++;
+}
+
+static void add_chunk(struct coordinator_tensor *tensor, uint64_t offset, uint64_t count, uint32_t endpoint, uint32_t candidate)
+{
+    Weft__Control__Chunk *chunk = &tensor->chunks[tensor->chunk_count++];
+    weft__control__chunk__init(chunk);
+    chunk->offset = offset;
+    chunk->count = count;
+    chunk->endpoint = endpoint;
+    chunk->candidate = candidate;
+}
+
+static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordinator)
+{
+    struct coordinator_endpoint *best = &coordinator->endpoints[0];
+    for (uint32_t i = 1; i < coordinator->endpoint_count; i++)
+        if (coordinator->endpoints[i].coded_bytes < best->coded_bytes) best = &coordinator->endpoints[i];
+    return best;
+}
+
+/* Of a tensor with a choice: a codec that can be cut has its chunks where the dense ones are, the same pieces; those that encode the tensor
+ * whole all meet at one endpoint. */
+static void place_candidates(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor, const bool *cuts, uint32_t pieces)
+{
+    struct coordinator_endpoint *home = NULL;
+    for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
+        for (uint32_t i = 0; cuts[candidate] && i < pieces; i++)
+            add_chunk(tensor, tensor->chunks[i].offset, tensor->chunks[i].count, tensor->chunks[i].endpoint, candidate);
+        if (cuts[candidate]) continue;
+        if (!home) {
+            home = least_coded(coordinator);
+            home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+            owe(tensor, home);
+        }
+        add_chunk(tensor, 0, tensor->elems, home->id, candidate);
+    }
+}
+
+/* Which of a tensor's candidates can be cut; how many chunks all have but the dense ones, when those are `pieces`. */
+static uint64_t candidates_cut(const struct coordinator_tensor *tensor, uint64_t pieces, bool *cuts_out)
+{
+    struct weft_judge_candidates candidates = {0};
+    struct weft_shape shape = {.dim_count = (uint32_t)tensor->declare.n_dims};
+    uint64_t chunks = 0;
+    memcpy(shape.dims, tensor->declare.dims, tensor->declare.n_dims * sizeof shape.dims[0]);
+    if (tensor->candidates > 1) (void)weft_judge_parse(tensor->declare.codec, &candidates, NULL); /* check_declare read it */
+    if (tensor->candidates > 1) weft_judge_resolve(&candidates, &shape);
+    for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
+        cuts_out[candidate] = weft_codec_cuts(&candidates.specs[candidate]);
+        chunks += cuts_out[candidate] ? pieces : 1;
+    }
+    return chunks;
 }
 
 /* Elements of a chunk. */
@@ -226,7 +265,7 @@ static uint64_t cut_elems(const struct coordinator_tensor *tensor, bool choice)
     const bool dense = tensor->codec.id == WEFT_CODEC_DENSE;
     if (!choice && weft_optimizer_is_whole(&optimizer)) return tensor->elems;
     if (!dense && !weft_codec_cuts(&tensor->codec)) return tensor->elems;
-    const uint64_t unit = dense ? CHUNK_ALIGN_ELEMS : WEFT_CODEC_PIECE;
+    const uint64_t unit = dense && !choice ? CHUNK_ALIGN_ELEMS : WEFT_CODEC_PIECE;
     const uint64_t cut = tensor->declare.chunk_bytes / elem_bytes / unit * unit;
     return cut < tensor->elems ? cut : tensor->elems;
 }
@@ -238,10 +277,11 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
     const bool choice = tensor->candidates > 1; /* then the workers update, and the shards only sum */
     const uint64_t piece = cut_elems(tensor, choice);
     uint64_t count = (tensor->elems + piece - 1) / piece;
-    const uint64_t coded = choice ? tensor->candidates - 1u : 0;
+    bool cuts[WEFT_LIMIT_CANDIDATES] = {false};
+    const uint64_t coded = candidates_cut(tensor, count, cuts);
     if (count + coded > WEFT_LIMIT_CHUNKS) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_LIMIT, "tensor '%.150s' would be cut into %llu chunks of %llu bytes, at most %u are allowed: declare a larger chunk_bytes",
-                          tensor->declare.name, (unsigned long long)count, (unsigned long long)tensor->declare.chunk_bytes, WEFT_LIMIT_CHUNKS);
+                          tensor->declare.name, (unsigned long long)(count + coded), (unsigned long long)tensor->declare.chunk_bytes, WEFT_LIMIT_CHUNKS);
         return false;
     }
     tensor->chunks = weft_alloc_array(coordinator->env, (size_t)(count + coded), sizeof *tensor->chunks);
@@ -253,15 +293,10 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
         uint64_t elems = offset + piece <= tensor->elems ? piece : tensor->elems - offset;
         struct coordinator_endpoint *home = least_loaded(coordinator);
         home->load_bytes += elems * elem_bytes;
-        Weft__Control__Chunk *chunk = &tensor->chunks[i];
-        weft__control__chunk__init(chunk);
-        chunk->offset = offset;
-        chunk->count = elems;
-        chunk->endpoint = home->id;
-        if (!tensor->shard_owes[home->shard]) tensor->shard_owes[home->shard] = true, tensor->owing_count++;
+        add_chunk(tensor, offset, elems, home->id, 0);
+        owe(tensor, home);
     }
-    tensor->chunk_count = (uint32_t)count;
-    if (choice) place_candidates(coordinator, tensor);
+    if (choice) place_candidates(coordinator, tensor, cuts, (uint32_t)count);
     return true;
 }
 

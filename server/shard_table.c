@@ -6,7 +6,7 @@
  *
  * Dense tensors are cut anywhere, those of a codec that works block by block between blocks (weft_codec_cuts): a chunk is then
  * combined as if it were all. Any other codec needs the tensor in one place, so its one chunk covers all elements. A tensor with
- * a choice (codec "auto") has both, dense chunks and one chunk of all elements per candidate; each step uses those of
+ * a choice (codec "auto") has dense chunks and those of every candidate; each step uses those of
  * one choice, and the others let it pass by. */
 #include <stdio.h>
 #include <string.h>
@@ -81,27 +81,22 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
     return WEFT_OK;
 }
 
-/* Not beside the choices of a tensor that has some: there each is coded whole. */
-static bool is_cut(const struct shard_tensor *tensor)
-{
-    return tensor->candidates.count == 1 && weft_codec_cuts(&tensor->candidates.specs[0]);
-}
-
 static enum weft_status chunk_check(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk, size_t chunks,
                                     struct weft_error *error)
 {
     if (chunk->candidate >= tensor->candidates.count)
         return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' is for a codec that it does not have", tensor->name);
-    const bool coded = tensor->candidates.specs[chunk->candidate].id != WEFT_CODEC_DENSE;
+    const struct weft_codec_spec *codec = &tensor->candidates.specs[chunk->candidate];
+    const bool whole = codec->id != WEFT_CODEC_DENSE && !weft_codec_cuts(codec);
     if (chunk->candidate > 0) chunks = 1; /* it stands for itself beside the dense ones */
     uint64_t elems = weft_shape_elems(&tensor->shape);
     if (chunk->count == 0 || chunk->count > elems || chunk->offset > elems - chunk->count)
         return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' lies outside its elements", tensor->name);
-    if (coded && is_cut(tensor) && (chunk->offset % WEFT_CODEC_PIECE != 0 ||
-                                    (chunk->count % WEFT_CODEC_PIECE != 0 && chunk->offset + chunk->count != elems)))
+    if (weft_codec_cuts(codec) && (chunk->offset % WEFT_CODEC_PIECE != 0 ||
+                                   (chunk->count % WEFT_CODEC_PIECE != 0 && chunk->offset + chunk->count != elems)))
         return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' begins or ends inside a block of %u elements of its codec",
                               tensor->name, WEFT_CODEC_PIECE);
-    if (coded && !is_cut(tensor) && (chunks != 1 || chunk->count != elems))
+    if (whole && (chunks != 1 || chunk->count != elems))
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has a codec and must be one chunk, not %zu", tensor->name, chunks);
     if (weft_optimizer_is_whole(&tensor->optimizer) && (chunks != 1 || chunk->count != elems))
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has an optimizer of whole tensors and must be one chunk, not %zu",
@@ -163,7 +158,7 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         chunk->count = declared->chunks[i]->count;
         chunk->codec = tensor->candidates.specs[declared->chunks[i]->candidate];
         chunk->shape = tensor->shape;
-        if (is_cut(tensor)) {
+        if (weft_codec_cuts(&chunk->codec)) {
             chunk->codec = weft_codec_of_piece(&chunk->codec);
             chunk->shape = (struct weft_shape){1, {chunk->count}};
         }

@@ -16,6 +16,7 @@ static struct {
 static unsigned next;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t longest_step, apart;
+static size_t spoilt_at = SIZE_MAX; /* set before the first step */
 
 static void remember(const void *of, const struct weft_shape *shape)
 {
@@ -42,6 +43,7 @@ static void ran(const void *of)
 }
 
 uint64_t codec_threads_longest_step(void) { return atomic_load(&longest_step); }
+void codec_threads_spoil(size_t at) { spoilt_at = at; }
 uint64_t codec_threads_apart(void) { return atomic_load(&apart); }
 
 /* ---- in front of the codec: __wrap_ is what the program calls, __real_ the codec's own ---- */
@@ -91,6 +93,7 @@ enum weft_status __wrap_weft_codec_take(struct weft_codec *codec, uint32_t round
                                         size_t bytes, uint32_t ranks)
 {
     ran(codec);
+    if (spoilt_at < bytes) memset((uint8_t *)(uintptr_t)aggregate + spoilt_at, 0xff, 1);
     return __real_weft_codec_take(codec, round, aggregate, bytes, ranks);
 }
 

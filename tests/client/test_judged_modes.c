@@ -16,11 +16,11 @@
 #include "fleet.h"
 #include "mode_pair.h"
 
-enum { STEPS = 18, PAIRS = 4, CANDIDATES = 4 };
+enum { STEPS = 18, PAIRS = 4, CANDIDATES = 5 };
 
-#define CODEC "auto:topk:ratio=0.05,min_count=0,powersgd:rank=1,int8:min_count=0"
+#define CODEC "auto:topk:ratio=0.05,min_count=0,powersgd:rank=1,int8:min_count=0,e4m3:min_count=0"
 static const struct mode_plan plans[PAIRS] = {
-    {"pieces", CODEC, "sgd:momentum=0.9", 2, {40, 60}, 1024}, /* dense: ten chunks on both shards */
+    {"pieces", CODEC, "sgd:momentum=0.9", 2, {40, 60}, 1024, .chunks = 32}, /* dense, int8, e4m3: ten chunks on both shards */
     {"moments", CODEC, "adam:weight_decay=0.01", 2, {90, 40}, 1 << 20},
     {"mean", CODEC, "none", 2, {70, 90}, 4096},
     {"long", CODEC, "lamb:weight_decay=0.02", 2, {500, 400}, 1 << 17}, /* slices, and the compute thread */

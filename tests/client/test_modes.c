@@ -14,6 +14,8 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "client/session.h"
+#include "client/tensor.h"
 #include "codec_threads.h"
 #include "fleet.h"
 #include "mode_pair.h"
@@ -180,6 +182,45 @@ static int worker_differs(struct fleet *fleet, uint32_t rank)
     return !told;
 }
 
+/* What a shard sends cannot be used: it is the one that is named. Exponents of four chunks, one byte each of two blocks. */
+static int worker_hears_nonsense(struct fleet *fleet, uint32_t rank)
+{
+    static const struct mode_plan plan = {"eight", "int8", "none", 1, {2000}, 2048, .chunks = 4};
+    struct weft_options options;
+    struct weft_session *session;
+    struct mode_pair pair = {0};
+    char wanted[128];
+    weft_options_init(&options);
+    options.coordinator = fleet->coordinator;
+    options.job = "test";
+    options.rank = (int)rank;
+    options.deadline_ms = 30000;
+    MUST(NULL, weft_init(&options, &session));
+    if (mode_pair_declare(session, &plan, &pair) != 0) return 1;
+    struct weft_request met = {{0}};
+    MUST(session, weft_barrier(session, &met));
+    MUST(session, weft_wait(&met, 0));
+    if (rank == 0) codec_threads_spoil((size_t)spoilt);
+    weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 0.1f, .weight = 1});
+    for (uint64_t i = 0; i < pair.elems; i++) pair.grad[i] = mode_pseudo(rank, 1, i);
+    enum weft_status status = weft_push_pull(pair.tensor[0], pair.grad, pair.out[0], &pair.request[0]);
+    if (status >= 0) status = weft_step_end(session);
+    const uint32_t chunk = (uint32_t)spoilt / 2;
+    snprintf(wanted, sizeof wanted, "(round 0, chunk %u) from %.40s", chunk, client_endpoint_name(session, pair.tensor[0]->chunks[chunk].endpoint));
+    const bool told = status == WEFT_ERR_MALFORMED && strstr(weft_error_text(session), wanted);
+    if (!told && rank == 0) fprintf(stderr, "%s: %s, not %s\n", weft_status_name(status), weft_error_text(session), wanted);
+    weft_finalize(session);
+    return rank == 0 && !told; /* the other one hears of it, or has ended its step before */
+}
+
+static void test_a_damaged_chunk_is_named(void **state)
+{
+    for (spoilt = 0; spoilt < 8; spoilt += 3) {
+        struct fleet_result result;
+        assert_true(fleet_run(2, 2, worker_hears_nonsense, &result, NULL));
+    }
+}
+
 static void test_weights_that_differ(void **state)
 {
     setenv("WEFT_SERVER_HASH_EVERY", "1", 1);
@@ -241,7 +282,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_dense_four_workers),  cmocka_unit_test(test_codec_two_workers),
         cmocka_unit_test(test_codec_three_workers), cmocka_unit_test(test_long_codecs),
         cmocka_unit_test(test_short_codecs),        cmocka_unit_test(test_leaving_long_codecs),
-        cmocka_unit_test(test_weights_that_differ),
+        cmocka_unit_test(test_weights_that_differ), cmocka_unit_test(test_a_damaged_chunk_is_named),
     };
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     return small ? cmocka_run_group_tests(quick, NULL, NULL) : cmocka_run_group_tests(full, NULL, NULL);

@@ -125,6 +125,34 @@ static void test_again(void **state)
     }
 }
 
+/* Which piece it was. */
+static void test_damaged(void **state)
+{
+    static const char *const integers[] = {"int8:min_count=0", "int4:min_count=0"};
+    for (int c = 0; c < 2; c++)
+        for (uint32_t bad_round = 0; bad_round < 2; bad_round++)
+            for (size_t at = 0; at < COUNT; at += 500) {
+                struct fleet fleet;
+                struct sample sample = {sample_seed(33)};
+                fleet_open(&fleet, integers[c], shape_of(ROWS, COLS), 3);
+                for (uint32_t r = 0; r < 3; r++) assert_int_equal(weft_codec_set_pieces(fleet.codecs[r], 512), WEFT_OK);
+                fill(&sample, 3);
+                for (uint32_t round = 0; round <= bad_round; round++) {
+                    fleet_encode(&fleet, round, round == 0 ? grad_list : NULL);
+                    combine_in_pieces(&fleet, round, 512);
+                    if (round < bad_round) fleet_take(&fleet, round);
+                }
+                const size_t width = fleet.aggregate_bytes / COUNT; /* of a sum: i16, or i8 */
+                uint8_t *byte = &fleet.aggregate[bad_round == 0 ? at / WEFT_CODEC_PIECE : at * width + width - 1], good = *byte;
+                *byte = 0x7f + (bad_round == 0) * 0x80;
+                assert_int_equal(weft_codec_take(fleet.codecs[1], bad_round, fleet.aggregate, fleet.aggregate_bytes, 3), WEFT_ERR_MALFORMED);
+                assert_int_equal(weft_codec_damaged(fleet.codecs[1]), at / 512 * 512);
+                *byte = good;
+                fleet_take(&fleet, bad_round); /* it has changed nothing */
+                fleet_close(&fleet);
+            }
+}
+
 static void test_refusals(void **state)
 {
     struct fleet fleet;
@@ -143,6 +171,6 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_bits_of_one), cmocka_unit_test(test_again), cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_bits_of_one), cmocka_unit_test(test_again), cmocka_unit_test(test_damaged), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -252,7 +252,7 @@ static void limits(void **state)
     REFUSED(8, s.declare.chunk_bytes = 1023);
     REFUSED(9, s.declared.tensor = 4);
     REFUSED(9, s.declared.declare = NULL);
-    /* Candidates: in order, whole, behind the dense chunks. */
+    /* Candidates: in order, each of them all of the tensor, behind the dense chunks. */
     REFUSED(9, s.chunk[1].candidate = 1);
     REFUSED(9, (s.chunk[0].count = 1024 * 784, s.chunk[1].candidate = 2, s.chunk[1].offset = 0, s.chunk[1].count = 1024 * 784));
     REFUSED(9, (s.chunk[0].count = 1024 * 784, s.chunk[1].candidate = 1, s.chunk[1].offset = 0, s.chunk[1].count = 1024 * 783));

@@ -362,16 +362,27 @@ static void engine_create(struct fleet_shard *shard)
     WEFT_ASSERT(status == WEFT_OK);
 }
 
-/* As the coordinator places candidates: where the fewest elements of such tensors are. */
+/* As the coordinator places candidates that are not cut: where the fewest elements of such tensors are, those of one tensor together. */
 static uint32_t coded_home(const struct fleet *fleet)
 {
     uint64_t load[FLEET_SHARDS_MAX] = {0};
-    uint32_t best = 0;
-    for (uint32_t c = 0; c < fleet->chunk_count; c++)
-        if (fleet->chunk[c].candidate == 1) load[fleet->chunk[c].shard] += fleet->chunk[c].count;
+    uint32_t best = 0, counted = UINT32_MAX;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct fleet_chunk *chunk = &fleet->chunk[c];
+        if (chunk->candidate == 0 || chunk->tensor == counted) continue;
+        if (weft_codec_cuts(&fleet->candidates[chunk->tensor].specs[chunk->candidate])) continue;
+        load[chunk->shard] += chunk->count;
+        counted = chunk->tensor;
+    }
     for (uint32_t s = 1; s < fleet->options.shards; s++)
         if (load[s] < load[best]) best = s;
     return best;
+}
+
+static void add_chunk(struct fleet *fleet, const struct fleet_chunk *chunk)
+{
+    WEFT_ASSERT(fleet->chunk_count < FLEET_CHUNKS_MAX);
+    fleet->chunk[fleet->chunk_count++] = *chunk;
 }
 
 /* ---- a codec's tensor in chunks ---- */
@@ -416,21 +427,24 @@ static void cut(struct fleet *fleet, uint32_t tensor)
     uint64_t length = spec->chunk_elems && cuts ? spec->chunk_elems : elems;
     uint32_t index = 0;
     for (uint64_t offset = 0; offset < elems; offset += length, index++) {
-        WEFT_ASSERT(fleet->chunk_count < FLEET_CHUNKS_MAX);
-        fleet->chunk[fleet->chunk_count] = (struct fleet_chunk){
-            .tensor = tensor,
-            .index = index,
-            .shard = fleet->chunk_count % fleet->options.shards,
-            .offset = offset,
-            .count = elems - offset < length ? elems - offset : length,
-        };
-        fleet->chunk_count++;
+        const uint64_t count = elems - offset < length ? elems - offset : length;
+        add_chunk(fleet, &(struct fleet_chunk){
+            .tensor = tensor, .index = index, .shard = fleet->chunk_count % fleet->options.shards, .offset = offset, .count = count});
     }
-    const uint32_t home = coded_home(fleet);
-    for (uint32_t candidate = 1; candidate < fleet->candidates[tensor].count; candidate++, index++) {
-        WEFT_ASSERT(fleet->chunk_count < FLEET_CHUNKS_MAX);
-        fleet->chunk[fleet->chunk_count++] = (struct fleet_chunk){
-            .tensor = tensor, .index = index, .shard = home, .candidate = candidate, .count = elems};
+    const uint32_t pieces = index, first = fleet->chunk_count - pieces, home = coded_home(fleet);
+    for (uint32_t candidate = 1; candidate < fleet->candidates[tensor].count; candidate++) {
+        struct fleet_chunk whole = {.tensor = tensor, .index = index, .shard = home, .candidate = candidate, .count = elems};
+        if (!weft_codec_cuts(&fleet->candidates[tensor].specs[candidate])) {
+            add_chunk(fleet, &whole);
+            index++;
+            continue;
+        }
+        for (uint32_t i = 0; i < pieces; i++) {
+            struct fleet_chunk piece = fleet->chunk[first + i];
+            piece.index = index++;
+            piece.candidate = candidate;
+            add_chunk(fleet, &piece);
+        }
     }
 }
 

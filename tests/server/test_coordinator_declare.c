@@ -210,6 +210,46 @@ static void codecs_are_cut(void **state)
     harness_free(h);
 }
 
+/* A choice: codecs that can be cut lie where the dense chunks do, the others in one place. */
+static void candidates_are_cut(void **state)
+{
+    uint64_t c[3];
+    uint32_t home[5] = {0};
+    struct harness *h = harness_create(1, 2, NULL);
+    struct harness_declare declare;
+    harness_run(h, c, 1);
+    harness_declare_init(&declare, 0, "t0");
+    declare.dims[0] = 100;
+    declare.declare.codec = (char *)"auto:topk:ratio=0.1,bf16,int8";
+    declare.declare.chunk_bytes = 66000;
+    harness_declare(h, c[0], &declare);
+    for (int s = 0; s < 2; s++) {
+        harness_expect(h, c[1 + s], BODY(DECLARED));
+        harness_declared_ok(h, c[1 + s], 0);
+    }
+    const Weft__Control__Declared *declared = harness_expect(h, c[0], BODY(DECLARED))->declared;
+    assert_int_equal(declared->n_chunks, 5 + 1 + 5 + 5);
+    for (uint32_t i = 0; i < 16; i++) {
+        const Weft__Control__Chunk *chunk = declared->chunks[i];
+        const uint32_t candidate = i < 5 ? 0 : i < 6 ? 1 : i < 11 ? 2 : 3, piece = i < 6 ? i : (i - 6) % 5;
+        assert_int_equal(chunk->candidate, candidate);
+        assert_int_equal(chunk->offset, candidate == 1 ? 0 : piece * 16384);
+        assert_int_equal(chunk->count, candidate == 1 ? 78400 : piece < 4 ? 16384 : 78400 - 4 * 16384);
+        if (candidate == 0) home[piece] = chunk->endpoint;
+        else if (candidate > 1) assert_int_equal(chunk->endpoint, home[piece]);
+    }
+    assert_int_not_equal(home[0], home[1]);
+    harness_free(h);
+
+    h = harness_create(1, 2, NULL); /* all together are too many */
+    harness_run(h, c, 1);
+    declare.dims[0] = 1 << 14;
+    declare.declare.chunk_bytes = 1024;
+    harness_declare(h, c[0], &declare);
+    harness_expect_abort(h, c[0], WEFT_ERR_LIMIT, "tensor 't0' would be cut into 150529 chunks of 1024 bytes, at most 65536 are allowed: declare a larger chunk_bytes", false);
+    harness_free(h);
+}
+
 /* Of a tensor that lives on both shards: each hears of its own. One of a place that has none is nobody's to send. */
 static void weight_hash_of_each_home(void **state)
 {
@@ -275,7 +315,7 @@ static void weight_hash_goes_home(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(differences), cmocka_unit_test(refusals), cmocka_unit_test(canonical_codecs),
-        cmocka_unit_test(placement), cmocka_unit_test(codecs_are_cut), cmocka_unit_test(weight_hash_goes_home),
+        cmocka_unit_test(placement), cmocka_unit_test(codecs_are_cut), cmocka_unit_test(candidates_are_cut), cmocka_unit_test(weight_hash_goes_home),
         cmocka_unit_test(weight_hash_of_each_home)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

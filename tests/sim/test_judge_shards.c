@@ -2,8 +2,8 @@
  * simulated links, workers that speak the wire protocol.
  *
  * A step is as in test_judge.c: every worker computes, its gradients become ready one after the other, one engine encodes
- * them for as long as the case says, they go to their shards (dense in pieces to all of them, a codec's whole to
- * one), the results come back and are decoded by the same engine. The judge begins from what the job's link table says of
+ * them for as long as the case says, they go to their shards (dense, bf16 and int8 in pieces to all of them, what cannot be cut
+ * whole to one), the results come back and are decoded by the same engine. The judge begins from what the job's link table says of
  * the workers' links, right or wrong by a factor, and from then on learns what a session learns: the rate of the steps
  * (client/judging.c), where they move enough, and otherwise an exchange of its own. Over all steps it may not be slower than
  * the best codec for all tensors by more than 5 %. Virtual time is the same in every run. */
@@ -169,6 +169,17 @@ static void on_received(struct weft_completion *completion, enum weft_status sta
     settled(weft_container_of(completion, struct piece, received)->flight);
 }
 
+/* Bytes of a piece: what goes, or what comes. */
+static size_t share(const struct flight *flight, const struct piece *piece, bool comes)
+{
+    const struct fleet *fleet = flight->worker->job->fleet;
+    const struct weft_codec_spec *spec = &fleet->candidates[flight->index].specs[flight->chosen];
+    const struct weft_shape shape = {1, {piece->chunk->count}};
+    if (flight->piece_count == 1) return 0; /* nothing lies behind it */
+    return comes ? weft_codec_aggregate_bytes_max(spec, &shape, flight->round, fleet->options.workers)
+                 : weft_codec_contribution_bytes_max(spec, &shape, flight->round);
+}
+
 static void on_result(void *context, struct weft_arrival *arrival)
 {
     struct worker *worker = context;
@@ -180,8 +191,9 @@ static void on_result(void *context, struct weft_arrival *arrival)
     struct piece *piece = flight->pieces;
     while (piece < flight->pieces + flight->piece_count && piece->chunk->index != header.chunk) piece++;
     assert_true(piece < flight->pieces + flight->piece_count);
-    flight->aggregate_bytes = arrival->payload_bytes;
-    void *place = flight->codec ? (void *)flight->aggregate : (void *)(flight->out + piece->chunk->offset);
+    flight->aggregate_bytes += arrival->payload_bytes;
+    const size_t before = (size_t)(piece - flight->pieces) * share(flight, &flight->pieces[0], true);
+    void *place = flight->codec ? (void *)(flight->aggregate + before) : (void *)(flight->out + piece->chunk->offset);
     weft_completion_init(&piece->received, 1, on_received);
     assert_true(weft_transport_accept(wire(worker)->transport, arrival, place, arrival->payload_bytes, &piece->received) >= 0);
 }
@@ -217,7 +229,13 @@ static void send_round(struct flight *flight)
         assert_int_equal(weft_codec_encode(flight->codec, flight->round, flight->round ? NULL : flight->grad, 1.0f,
                                            flight->contribution[flight->round], &bytes),
                          WEFT_OK);
-        send_piece(&flight->pieces[0], flight->contribution[flight->round], bytes);
+        flight->aggregate_bytes = 0;
+        const uint8_t *at = flight->contribution[flight->round];
+        for (uint32_t i = 0; i < flight->piece_count; i++) {
+            const size_t length = flight->piece_count > 1 ? share(flight, &flight->pieces[i], false) : bytes;
+            send_piece(&flight->pieces[i], at, length);
+            at += length;
+        }
         return;
     }
     for (uint32_t i = 0; i < flight->piece_count; i++)
@@ -281,6 +299,7 @@ static void choose(struct job *job, const uint8_t *choices)
             assert_int_equal(weft_codec_create(weft_env_system(), &job->fleet->candidates[i].specs[choices[i]],
                                                &job->fleet->shape[i], &flight->codec),
                              WEFT_OK);
+            if (flight->piece_count > 1) assert_int_equal(weft_codec_set_pieces(flight->codec, PIECE_ELEMS), WEFT_OK);
         }
 }
 
@@ -320,7 +339,8 @@ static void set_costs(struct job *job, uint32_t i)
     for (uint32_t k = 0; k < CANDIDATES; k++) {
         const uint8_t c = candidate_of(job, i, codecs[k].id);
         if (c == 0 && k > 0) continue;
-        const uint32_t pieces = c ? 1 : (uint32_t)((weft_shape_elems(shape) + PIECE_ELEMS - 1) / PIECE_ELEMS);
+        const bool cut = c == 0 || weft_codec_cuts(&job->fleet->candidates[i].specs[c]);
+        const uint32_t pieces = cut ? (uint32_t)((weft_shape_elems(shape) + PIECE_ELEMS - 1) / PIECE_ELEMS) : 1;
         job->costs[i][c] = (struct weft_judge_cost){.encode_ns = codecs[k].encode_ns * elems, .decode_ns = codecs[k].decode_ns * elems};
         size_t bytes[WEFT_CODEC_ROUNDS_MAX];
         if (c > 0) measure_bytes(job, i, c, bytes);
