@@ -2,7 +2,7 @@
  *
  * First soon, then half as often, but at least every half millisecond: 1 % of a core while waiters drive, and what nobody waits for goes
  * on at most so much later. Each look takes some 15 us from a caller on the same core, and from the rank that waits for him. So where short calls
- * follow each other it looks seldom: after a whole period of calls that borrow, when any letter wakes it besides (BATON_SLOW), unless something is open that these calls
+ * follow each other it looks seldom: after a whole period of calls that borrow (a few may have been late: a look itself makes another rank wait), when any letter wakes it besides (BATON_SLOW), unless something is open that these calls
  * do not go on with; and after one of calls that were waited for at once. Whoever ends such a series with a call that he does not wait for has it go on that much later, once. */
 #ifndef WEFT_BASE_LOOK_PERIOD_H
 #define WEFT_BASE_LOOK_PERIOD_H
@@ -16,6 +16,7 @@
 #define LOOK_NS_MAX 500000u
 #define LOOK_NS_SLOW 4000000u
 #define LOOK_OFTEN_NS 8000u          /* calls that borrow come one in so much, on the mean */
+#define LOOK_DRIVEN_OF 8u            /* of so many one may have been late, and was driven by the thread that waited for it */
 #define LOOK_OFTEN_DRIVEN_NS 20000u  /* those that are waited for: a take each, and one more where they tried to borrow */
 
 struct look_period {
@@ -31,9 +32,9 @@ static inline struct look_period look_period_first(void)
 /* `came`: times that others took the baton in this period, `borrowed` of them to step nothing. awaited: something is open. */
 static inline struct look_period look_period_next(struct look_period now, unsigned came, unsigned borrowed, bool awaited)
 {
-    bool all_borrowed = came <= borrowed + 1; /* one may be between its two counts */
-    if (all_borrowed && !awaited && (uint64_t)borrowed * LOOK_OFTEN_NS >= now.ns) return (struct look_period){.ns = LOOK_NS_SLOW, .how = BATON_SLOW};
     unsigned driven = came > borrowed ? came - borrowed : 0;
+    bool all_borrowed = driven <= 1 + borrowed / LOOK_DRIVEN_OF; /* one may be between its two counts */
+    if (all_borrowed && !awaited && (uint64_t)borrowed * LOOK_OFTEN_NS >= now.ns) return (struct look_period){.ns = LOOK_NS_SLOW, .how = BATON_SLOW};
     if (now.ns >= LOOK_NS_MAX && (uint64_t)driven * LOOK_OFTEN_DRIVEN_NS >= now.ns) return (struct look_period){.ns = LOOK_NS_SLOW, .how = BATON_TIMED};
     if (now.ns > LOOK_NS_MAX) return look_period_first();
     uint64_t ns = 2 * now.ns < LOOK_NS_MAX ? 2 * now.ns : LOOK_NS_MAX;

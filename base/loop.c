@@ -768,14 +768,14 @@ void weft_loop_guard(struct weft_loop *loop)
     float_env_begin(&loop->borrower.floats);
 }
 
-void weft_loop_give_back(struct weft_loop *loop, bool changed)
+void weft_loop_give_back(struct weft_loop *loop, enum weft_loop_left left)
 {
     WEFT_ASSERT(holds(loop) && !loop->stepping);
-    bool urgent = (changed || loop->borrower.stepped) && leaves_urgent(loop), guarded = loop->borrower.guarded;
+    bool urgent = (left != WEFT_LOOP_AS_FOUND || loop->borrower.stepped) && leaves_urgent(loop), guarded = loop->borrower.guarded;
     int cancellable = loop->borrower.cancellable;
     if (guarded) float_env_end(&loop->borrower.floats);
     loop->borrower.lent = false;
-    baton_give(&loop->baton, &(struct baton_turn){0}, urgent, changed);
+    baton_give(&loop->baton, &(struct baton_turn){0}, urgent, left == WEFT_LOOP_OPENED);
     if (guarded) pthread_setcancelstate(cancellable, NULL);
 }
 

@@ -130,9 +130,15 @@ enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns);
 void weft_loop_give(struct weft_loop *loop);
 
 /* Any thread that does not hold the loop: hold it if it has a runner, nobody holds or claims it, and no letter is in it; never
- * waits. For work of a microsecond or so that needs no step. `changed`: a timer was started, a pollable has something to wait for, or something is open now; else nobody need be told. */
+ * waits. For work of a microsecond or so that needs no step. */
 bool weft_loop_borrow(struct weft_loop *loop);
-void weft_loop_give_back(struct weft_loop *loop, bool changed);
+enum weft_loop_left {
+    WEFT_LOOP_AS_FOUND, /* nobody need be told */
+    WEFT_LOOP_AWAITED,  /* a timer was started, a pollable has something to wait for, or something is open; and a thread will wait for it soon:
+                           should it not, a runner that looks seldom finds it at its next look */
+    WEFT_LOOP_OPENED,   /* the same, and nobody is known to wait for it */
+};
+void weft_loop_give_back(struct weft_loop *loop, enum weft_loop_left left);
 /* The holder, before it calls what may be a cancellation point (most system calls) or computes with floats: from here on until the give its
  * thread is not cancelled, and its floating-point environment is the default one. A step does so by itself. Nothing for who has not borrowed. */
 void weft_loop_guard(struct weft_loop *loop);

@@ -178,6 +178,15 @@ static bool step_seldom(struct weft_session *session)
     return true;
 }
 
+/* Who waited at once for the last call that stayed open will for this one: no need to wake a runner for it, which would take the core, and hold up the
+ * rank that waits for this one. Should nobody wait after all, the next one wakes it. */
+static enum weft_loop_left left_open(struct weft_session *session)
+{
+    bool at_once = atomic_load_explicit(&session->brief.at_once, memory_order_relaxed);
+    atomic_store_explicit(&session->brief.at_once, false, memory_order_relaxed);
+    return at_once ? WEFT_LOOP_AWAITED : WEFT_LOOP_OPENED;
+}
+
 bool client_call_brief(struct client_request *request)
 {
     struct weft_session *session = request->session;
@@ -187,7 +196,9 @@ bool client_call_brief(struct client_request *request)
     if (!weft_loop_borrow(session->engine.loop)) return false;
     bool held_one = pocket_of(session) != NULL;
     enum weft_status status = step_seldom(session) ? try(request) : WEFT_ERR_AGAIN;
-    weft_loop_give_back(session->engine.loop, status == WEFT_IN_PROGRESS || (held_one && !pocket_of(session)));
+    enum weft_loop_left left = status == WEFT_IN_PROGRESS ? left_open(session) : WEFT_LOOP_AS_FOUND;
+    if (held_one && !pocket_of(session)) left = WEFT_LOOP_OPENED; /* another's */
+    weft_loop_give_back(session->engine.loop, left);
     return status != WEFT_ERR_AGAIN;
 }
 
@@ -211,17 +222,25 @@ static void wait_for_pocket(struct client_request *request)
             delivered = client_brief_deliver(session);
         }
     }
-    weft_loop_give_back(engine->loop, delivered);
+    weft_loop_give_back(engine->loop, delivered ? WEFT_LOOP_AWAITED : WEFT_LOOP_AS_FOUND);
+}
+
+static bool at_once(struct weft_session *session, const struct client_request *request)
+{
+    bool soon = weft_now_ns(session->env) - request->started_ns < AT_ONCE_NS;
+    if (soon) atomic_store_explicit(&session->brief.at_once, true, memory_order_relaxed);
+    return soon;
 }
 
 void client_brief_waited(struct client_request *request)
 {
     struct weft_session *session = request->session;
     if (pocket_of(session) == request) {
+        (void)at_once(session, request);
         wait_for_pocket(request);
         return;
     }
     if (atomic_load_explicit(&session->brief.late, memory_order_relaxed) != request) return;
     atomic_store_explicit(&session->brief.late, NULL, memory_order_relaxed);
-    if (weft_now_ns(session->env) - request->started_ns < AT_ONCE_NS) atomic_store_explicit(&session->brief.rest, 0, memory_order_relaxed);
+    if (at_once(session, request)) atomic_store_explicit(&session->brief.rest, 0, memory_order_relaxed);
 }

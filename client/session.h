@@ -127,6 +127,7 @@ struct weft_session {
         _Atomic(const struct client_request *) late; /* begun by its call, and left to the engine: by itself no reason to look at it */
         uint32_t since_step;              /* the loop's borrower's: so many calls since one stepped it */
         _Atomic uint32_t rest;            /* so many calls go to the engine at once */
+        _Atomic bool at_once;             /* the last call that stayed open was waited for at once; false while that is not known */
         _Atomic(struct client_request *) pocket; /* called, and its start is not posted; written by the loop's holder */
         struct weft_pollable pollable;
         uint32_t early;                   /* the loop's holder's: open requests that were in the pocket; they have no callback */

@@ -679,7 +679,7 @@ static void *borrow_and_return(void *argument)
         got++;
         weft_relax(i % 3 == 0);
         shared.inside--;
-        weft_loop_give_back(shared.loop, i % 2);
+        weft_loop_give_back(shared.loop, i % 2 ? WEFT_LOOP_OPENED : WEFT_LOOP_AS_FOUND);
     }
     return (void *)(intptr_t)got;
 }
@@ -705,7 +705,7 @@ static void the_baton_is_borrowed(void **state)
     struct weft_mail letter = {.fn = count_one};
     weft_loop_post(shared.loop, &letter);
     assert_int_equal(atomic_load(&borrowed_letters), 0);
-    weft_loop_give_back(shared.loop, false); /* the runner is woken for the letter */
+    weft_loop_give_back(shared.loop, WEFT_LOOP_AS_FOUND); /* the runner is woken for the letter */
     while (atomic_load(&borrowed_letters) == 0) sched_yield();
     weft_loop_stop(shared.loop);
     pthread_join(runner, NULL);
@@ -732,7 +732,7 @@ static void *borrow_cancelled(void *argument)
     pthread_testcancel();
     atomic_store(&borrowing->went_on, true);
     weft_loop_guard(shared.loop); /* once is enough */
-    weft_loop_give_back(shared.loop, true);
+    weft_loop_give_back(shared.loop, WEFT_LOOP_OPENED);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &default_state);
     borrowing->after = fegetround();
     pthread_setcancelstate(default_state, NULL);
@@ -758,7 +758,7 @@ static void a_cancelled_borrower_gives_back(void **state)
         assert_int_equal(borrowing.inside, FE_TONEAREST);
         assert_int_equal(borrowing.after, FE_UPWARD);
         while (!weft_loop_borrow(shared.loop)) sched_yield(); /* nobody has taken it with him */
-        weft_loop_give_back(shared.loop, false);
+        weft_loop_give_back(shared.loop, WEFT_LOOP_AS_FOUND);
     }
     weft_loop_stop(shared.loop);
     pthread_join(runner, NULL);
@@ -776,7 +776,7 @@ static void a_letter_after_many_borrows(void **state)
         for (int got = 0; got < ROUNDS * 20;) {
             if (!weft_loop_borrow(shared.loop)) continue;
             got++;
-            weft_loop_give_back(shared.loop, false);
+            weft_loop_give_back(shared.loop, WEFT_LOOP_AS_FOUND);
         }
         struct weft_mail letter = {.fn = count_one};
         weft_loop_post_lazy(shared.loop, &letter);
@@ -815,7 +815,7 @@ static void a_borrower_that_stepped_arms(void **state)
         while (!weft_loop_borrow(shared.loop)) sched_yield();
         int before = atomic_load(&listened.arms);
         weft_loop_step(shared.loop);
-        weft_loop_give_back(shared.loop, false);
+        weft_loop_give_back(shared.loop, WEFT_LOOP_AS_FOUND);
         again = atomic_load(&listened.arms) > before;
     }
     assert_true(again);
@@ -921,6 +921,19 @@ static void the_runner_looks_seldom_while_short_calls_come(void **state)
     assert_int_equal(borrowed.how, BATON_TIMED);
 }
 
+/* A look takes the core from a caller, so another rank finds it late and drives: were that a reason to look soon again, the two would keep each
+ * other's runners looking. */
+static void the_runner_looks_seldom_though_a_few_calls_are_late(void **state)
+{
+    struct look_period few = look_period_first(), many = few;
+    few = look_period_next(few, 50 + 5, 50, false);
+    many = look_period_next(many, 50 + 10, 50, false);
+    assert_int_equal(few.how, BATON_SLOW);
+    assert_int_equal(few.ns, LOOK_NS_SLOW);
+    assert_int_equal(many.how, BATON_TIMED);
+    assert_int_equal(look_period_next(look_period_first(), 50 + 5, 50, true).how, BATON_TIMED); /* something is open */
+}
+
 /* Calls that borrow do not go on with what else is open: the runner must. */
 static void the_runner_looks_often_while_something_is_open(void **state)
 {
@@ -957,6 +970,7 @@ int main(void)
         cmocka_unit_test(take_ends_at_its_deadline),
         cmocka_unit_test(timers_for_now_come_before_the_next_poll),
         cmocka_unit_test(the_runner_looks_seldom_while_short_calls_come),
+        cmocka_unit_test(the_runner_looks_seldom_though_a_few_calls_are_late),
         cmocka_unit_test(the_runner_looks_often_while_something_is_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
