@@ -14,8 +14,9 @@
  *   - The runner, woken in epoll by a message that a driver will handle, finds the baton taken and parks.
  *     Parked it looks again after a short while (TIMED): whoever gives the baton back then need not wake it,
  *     and a letter posted by a thread that is going to wait at once (lazy) need not wake it either. While
- *     drivers come and go it keeps looking; when one of them stays for a whole period it parks for LONG,
- *     and then the giver does wake it; when nobody has come it takes over and is an ordinary runner again.
+ *     drivers come and go it keeps looking, in the end seldom (CALM): then a giver that leaves something open wakes it, and only
+ *     such a one. When one of them stays for many such periods it parks for LONG, and then every giver wakes it; when nobody has come
+ *     it takes over and is an ordinary runner again.
  *     While all who come only borrow it, and that often, and nothing is open that it would have to go on with, it looks again much
  *     later (SLOW): then nobody leaves anything to it but a letter, or what a borrower has opened, and either wakes it, lazy or not.
  *   - A giver that finds the runner still in epoll arms the pollables for it first (loop.c).
@@ -49,7 +50,7 @@
 #endif
 
 enum { BATON_RUNNER = 1, BATON_DRIVER = 2 };              /* bits of `asleep` */
-enum { BATON_AWAKE = 0, BATON_TIMED = 1, BATON_LONG = 2, BATON_SLOW = 3 }; /* values of `parked` */
+enum { BATON_AWAKE = 0, BATON_TIMED = 1, BATON_LONG = 2, BATON_SLOW = 3, BATON_CALM = 4 }; /* values of `parked` */
 
 struct baton {
     _Atomic(const void *) holder; /* mark of the thread that may step; NULL: nobody does */
@@ -106,6 +107,7 @@ struct baton_turn {
 /* After a letter was put into the mailbox. lazy: the poster is going to wait for its effect. */
 static inline int baton_posted(struct baton *baton, struct baton_turn *turn, bool lazy)
 {
+    unsigned parked;
     BATON_BEGIN(turn);
     BATON_STEP(turn);
     if (atomic_load(&baton->holder) != NULL) {
@@ -117,7 +119,8 @@ static inline int baton_posted(struct baton *baton, struct baton_turn *turn, boo
         BATON_END(turn, 0);
     }
     BATON_STEP(turn);
-    turn->flag = lazy && atomic_load(&baton->parked) == BATON_TIMED;
+    parked = atomic_load(&baton->parked);
+    turn->flag = lazy && (parked == BATON_TIMED || parked == BATON_CALM);
     if (!turn->flag) BATON_CALL_RUNNER(baton, turn);
     BATON_END(turn, 0);
 }
@@ -162,9 +165,11 @@ static inline int baton_take(struct baton *baton, struct baton_turn *turn, bool 
     BATON_END(turn, 1);
 }
 
-/* urgent: timers are due, or the runner is in epoll and could not be armed for. opened: something that goes on without the giver, and
- * was not there when a runner that looks seldom began to. */
-static inline int baton_give(struct baton *baton, struct baton_turn *turn, bool urgent, bool opened)
+/* What goes on without the giver and would wait for a runner that looks seldom. OPENED: it was not there when that one began to. */
+enum baton_left { BATON_NOTHING = 0, BATON_OPEN, BATON_OPENED };
+
+/* urgent: timers are due, or the runner is in epoll and could not be armed for. */
+static inline int baton_give(struct baton *baton, struct baton_turn *turn, bool urgent, enum baton_left left)
 {
     BATON_BEGIN(turn);
     BATON_STEP(turn);
@@ -175,7 +180,7 @@ static inline int baton_give(struct baton *baton, struct baton_turn *turn, bool 
     if (!turn->flag) {
         BATON_STEP(turn);
         turn->seen = atomic_load(&baton->parked);
-        turn->flag = turn->seen == BATON_LONG || (opened && turn->seen == BATON_SLOW);
+        turn->flag = turn->seen == BATON_LONG || (turn->seen == BATON_CALM && left != BATON_NOTHING) || (turn->seen == BATON_SLOW && left == BATON_OPENED);
     }
     if (turn->flag) BATON_CALL_RUNNER(baton, turn);
     BATON_END(turn, 0);
@@ -343,7 +348,7 @@ static inline int baton_ended(struct baton *baton, struct baton_turn *turn)
     BATON_END(turn, 0);
 }
 
-/* The baton is somebody else's. 1: sleep while `parked` is `how` (TIMED, SLOW: for a period); either way baton_unparked
+/* The baton is somebody else's. 1: sleep while `parked` is `how` (all but LONG: for a period); either way baton_unparked
  * follows. */
 static inline int baton_park(struct baton *baton, struct baton_turn *turn, unsigned how)
 {
@@ -364,12 +369,12 @@ static inline int baton_park(struct baton *baton, struct baton_turn *turn, unsig
     BATON_END(turn, !baton->has_mail(baton));
 }
 
+/* 1: somebody has called it. */
 static inline int baton_unparked(struct baton *baton, struct baton_turn *turn)
 {
     BATON_BEGIN(turn);
     BATON_STEP(turn);
-    atomic_store(&baton->parked, BATON_AWAKE);
-    BATON_END(turn, 0);
+    BATON_END(turn, atomic_exchange(&baton->parked, BATON_AWAKE) == BATON_AWAKE);
 }
 
 enum baton_look { BATON_LOOK_RUN = 0, BATON_LOOK_AGAIN, BATON_LOOK_LONG };

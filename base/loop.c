@@ -573,6 +573,12 @@ static bool leaves_urgent(struct weft_loop *loop)
     return next_ns < loop->runner_wake_ns || !arm_pollables(loop);
 }
 
+/* Something goes on that nobody may wait for. */
+static enum baton_left leaves_open(const struct weft_loop *loop)
+{
+    return !loop->awaited || loop->awaited(loop->awaited_context) ? BATON_OPEN : BATON_NOTHING;
+}
+
 /* The engine's arithmetic is the same on every thread, whatever rounding its owner has set; and a thread that is
  * cancelled must not take the baton with it. */
 static void guest_begin(struct guest *guest)
@@ -616,7 +622,7 @@ static enum weft_status wait_until(struct weft_loop *loop, bool (*fact)(void *co
             drive(loop, fact, context, limit, true);
             bool urgent = leaves_urgent(loop);
             guest_end(&guest);
-            baton_give(&loop->baton, &turn, urgent, false);
+            baton_give(&loop->baton, &turn, urgent, leaves_open(loop));
         } else {
             wait_for_events(loop, &turn, fact, context, limit);
         }
@@ -650,15 +656,17 @@ static void park(struct weft_loop *loop, struct baton_turn *turn)
     unsigned takes = atomic_load(&loop->baton.takes), borrows = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
     while (!atomic_load(&loop->baton.stop)) {
         bool sleeps = baton_park(&loop->baton, turn, period.how);
-        if (period.how == BATON_SLOW && awaited(loop)) period.ns = LOOK_NS_MIN; /* opened by one who may not have seen that it parks so */
+        bool left = period.how == BATON_CALM && atomic_load(&loop->baton.holder) == NULL && leaves_open(loop) != BATON_NOTHING;
+        if (left || (period.how == BATON_SLOW && awaited(loop))) period.ns = LOOK_NS_MIN; /* opened by one who may not have seen that it parks so */
         if (sleeps)
             futex_wait(&loop->baton.parked, period.how, period.how == BATON_LONG ? WEFT_NEVER : period.ns);
-        baton_unparked(&loop->baton, turn);
+        bool called = baton_unparked(&loop->baton, turn);
         if (period.how == BATON_LONG) return;
         int look = baton_look(&loop->baton, turn);
         if (look == BATON_LOOK_RUN) return;
         unsigned borrows_now = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
-        if (look == BATON_LOOK_LONG) period.how = BATON_LONG;
+        if (period.how == BATON_CALM && called) period = look_period_first();
+        else if (look == BATON_LOOK_LONG) period = look_period_stayed(period);
         else period = look_period_next(period, turn->seen - takes, borrows_now - borrows, awaited(loop));
         takes = turn->seen;
         borrows = borrows_now;
@@ -737,7 +745,7 @@ enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns)
 void weft_loop_give(struct weft_loop *loop)
 {
     WEFT_ASSERT(holds(loop) && !loop->stepping);
-    baton_give(&loop->baton, &(struct baton_turn){0}, leaves_urgent(loop), false);
+    baton_give(&loop->baton, &(struct baton_turn){0}, leaves_urgent(loop), leaves_open(loop));
 }
 
 /* --- borrowing: by a thread that has something short to do and steps nothing --- */
@@ -775,7 +783,7 @@ void weft_loop_give_back(struct weft_loop *loop, enum weft_loop_left left)
     int cancellable = loop->borrower.cancellable;
     if (guarded) float_env_end(&loop->borrower.floats);
     loop->borrower.lent = false;
-    baton_give(&loop->baton, &(struct baton_turn){0}, urgent, left == WEFT_LOOP_OPENED);
+    baton_give(&loop->baton, &(struct baton_turn){0}, urgent, left == WEFT_LOOP_OPENED ? BATON_OPENED : BATON_NOTHING);
     if (guarded) pthread_setcancelstate(cancellable, NULL);
 }
 

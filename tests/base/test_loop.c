@@ -906,11 +906,11 @@ static void the_runner_looks_seldom_while_short_calls_come(void **state)
         idle = look_period_next(idle, 1, 0, false);
         driven = look_period_next(driven, (unsigned)(driven.ns / 10000), 0, false);
         borrowed = look_period_next(borrowed, (unsigned)(borrowed.ns / 4000), (unsigned)(borrowed.ns / 4000), false);
-        assert_int_equal(idle.how, BATON_TIMED);
-        assert_int_equal(driven.how, BATON_TIMED); /* a lazy letter wakes nobody */
+        assert_int_equal(idle.how, i < 3 ? BATON_TIMED : BATON_CALM);
+        assert_int_equal(driven.how, BATON_TIMED); /* neither a lazy letter nor what is left open wakes it */
         if (i == 0) assert_true(driven.ns < LOOK_NS_MAX); /* not for a few calls */
     }
-    assert_int_equal(idle.ns, LOOK_NS_MAX);
+    assert_int_equal(idle.ns, LOOK_NS_SLOW);
     assert_int_equal(driven.ns, LOOK_NS_SLOW);
     assert_int_equal(borrowed.ns, LOOK_NS_SLOW);
     assert_int_equal(borrowed.how, BATON_SLOW);
@@ -932,6 +932,22 @@ static void the_runner_looks_seldom_though_a_few_calls_are_late(void **state)
     assert_int_equal(few.ns, LOOK_NS_SLOW);
     assert_int_equal(many.how, BATON_TIMED);
     assert_int_equal(look_period_next(look_period_first(), 50 + 5, 50, true).how, BATON_TIMED); /* something is open */
+}
+
+/* Callers who drive for longer than a look are left alone for longer; one who stays for very long, until he gives the baton back. */
+static void the_runner_looks_seldom_while_one_drives(void **state)
+{
+    struct look_period period = look_period_stayed(look_period_first());
+    for (unsigned i = 0; i < 3 * LOOK_STAYS; i++) {
+        assert_int_equal(period.how, BATON_CALM);
+        assert_int_equal(period.ns, LOOK_NS_SLOW);
+        period = i % 3 == 2 ? look_period_next(period, 1, 0, true) : look_period_stayed(period); /* each stays for some of them */
+    }
+    for (unsigned i = 0; i < LOOK_STAYS; i++) {
+        assert_int_equal(period.how, BATON_CALM);
+        period = look_period_stayed(period);
+    }
+    assert_int_equal(period.how, BATON_LONG);
 }
 
 /* Calls that borrow do not go on with what else is open: the runner must. */
@@ -971,6 +987,7 @@ int main(void)
         cmocka_unit_test(timers_for_now_come_before_the_next_poll),
         cmocka_unit_test(the_runner_looks_seldom_while_short_calls_come),
         cmocka_unit_test(the_runner_looks_seldom_though_a_few_calls_are_late),
+        cmocka_unit_test(the_runner_looks_seldom_while_one_drives),
         cmocka_unit_test(the_runner_looks_often_while_something_is_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

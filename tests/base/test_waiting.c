@@ -1,6 +1,7 @@
 /* test_waiting.c - threads that wait and drive the loop themselves: weft_loop_wait_for and what goes with it.
  * Usage: test_base_waiting [rounds of the random test, default 100000] */
 #include <fenv.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -120,6 +121,40 @@ static void nobody_waits_and_it_is_done_all_the_same(void **state)
         assert_true(is_done(&left));
         assert_true(pthread_equal(left.handled_by, engine.runner));
     }
+    engine_stop(&engine);
+}
+
+/* The runner looks seldom while others drive: they must say when they leave something open. */
+struct owner {
+    pthread_t waiter;
+    unsigned asked;
+};
+static bool asked_by_the_waiter(void *context)
+{
+    struct owner *owner = context;
+    if (pthread_equal(pthread_self(), owner->waiter)) owner->asked++;
+    return false;
+}
+
+static void who_leaves_looks_what_is_open(void **state)
+{
+    struct engine engine;
+    struct owner owner = {.waiter = pthread_self()};
+    assert_int_equal(weft_loop_create(weft_env_system(), NULL, &engine.loop), WEFT_OK);
+    weft_loop_awaits(engine.loop, asked_by_the_waiter, &owner);
+    assert_int_equal(pthread_create(&engine.runner, NULL, run, engine.loop), 0);
+    unsigned own = 0;
+    for (int i = 0; i < 2000; i++) {
+        struct errand errand = {.mail.fn = handle, .loop = engine.loop};
+        weft_loop_post_lazy(engine.loop, &errand.mail);
+        assert_int_equal(weft_loop_wait_for(engine.loop, is_done, &errand, soon(PATIENCE)), WEFT_OK);
+        own += pthread_equal(errand.handled_by, pthread_self()) != 0;
+    }
+    assert_in_range(owner.asked, own, UINT_MAX);
+    unsigned before = owner.asked;
+    assert_int_equal(weft_loop_take(engine.loop, soon(PATIENCE)), WEFT_OK);
+    weft_loop_give(engine.loop);
+    assert_int_equal(owner.asked, before + 1);
     engine_stop(&engine);
 }
 
@@ -329,6 +364,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_waiter_drives),
         cmocka_unit_test(nobody_waits_and_it_is_done_all_the_same),
+        cmocka_unit_test(who_leaves_looks_what_is_open),
         cmocka_unit_test(a_wait_ends_at_its_deadline),
         cmocka_unit_test(without_a_runner_a_waiter_does_not_step),
         cmocka_unit_test(the_callers_rounding_is_its_own),
