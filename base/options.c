@@ -42,7 +42,7 @@ const struct weft_option weft_option_table[] = {
     TEXT("transport.tune", "", "Settings of the transport itself, name=value,name=value; empty for none."),
     TEXT("transport.wrap", "", "Wrappers around the transport: fault:..., delay:..., trace:file=t-%e.json; several separated by ';', outermost first."),
 
-    BYTES("collective.chunk_bytes", KIB_TEXT(WEFT_CHUNK_KIB), 4 * KIB, GIB, "Size of the pieces a collective keeps in flight; longer ones over links that hold more on the way."),
+    BYTES("collective.chunk_bytes", KIB_TEXT(WEFT_CHUNK_KIB), 4 * KIB, GIB, "Size of the pieces a collective keeps in flight; longer ones over links that hold more on the way, and 512 KiB over tcp unless it is less than 256 KiB."),
     CHOICE("collective.plan", "auto", "auto|direct|ring|doubling|halving|double_tree|bruck|pat|chain|binomial|hierarchy",
            "Plan of the operations that have it; auto chooses by a model of cost."),
     TEXT("collective.links", "", "File of measured links (weft doctor, weft bench calibrate): by rank 0's the automatic plan chooses and codec auto begins, on all ranks; empty: plans by a constant, codecs by a measurement."),

@@ -38,7 +38,7 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
     struct weft_plan_question question = {
         .kind = kind, .ranks = session->ranks, .bytes = count * elem_bytes, .elem_bytes = elem_bytes,
         .wide_bytes = narrow ? sizeof(float) : elem_bytes, .told = session->plans[kind], .cost = &engine->explain_cost, .hosts = &atomic_load(&engine->hosts)->plan,
-        .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"),
+        .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"), .message_bytes = weft_transport_message_bytes(engine->transport),
         .window = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight"),
     };
     char text[768], one_host[256];

@@ -416,7 +416,7 @@ static struct model model_of(const struct weft_plan_question *q, enum weft_plan_
     if (q->cost && q->cost->incast_milli) m.crowd = q->cost->incast_milli * 1e-3;
     if (q->cost && q->cost->eager_bytes) m.eager = (double)q->cost->eager_bytes;
     m.wide = q->wide_bytes > q->elem_bytes ? (double)q->wide_bytes / (double)q->elem_bytes : 1;
-    m.chunk = (double)plan_link_chunk(plan, q->cost, q->chunk_bytes ? q->chunk_bytes : WEFT_COLL_CHUNK_BYTES);
+    m.chunk = (double)plan_link_chunk(plan, q->cost, q->chunk_bytes ? q->chunk_bytes : WEFT_COLL_CHUNK_BYTES, q->message_bytes);
     m.window = q->window ? q->window : 16;
     m.log2 = log2_up(q->ranks);
     bool local_known = q->local_cost && q->local_cost->bytes_per_second > 0, several = q->hosts && q->hosts->count > 1;

@@ -180,7 +180,7 @@ struct weft_plan_question {
     bool reproducible, unequal;   /* only plans that evaluate T; that have unequal pieces */
     enum weft_plan_id told;       /* AUTO, or taken where it fits, whatever it costs */
     bool in_order;                /* told only where it adds in the order of what is taken without it */
-    uint64_t chunk_bytes;
+    uint64_t chunk_bytes, message_bytes; /* message_bytes: what the transport moves best; 0: not known */
     uint32_t window;
     const struct weft_link_cost *cost; /* NULL or unknown: a 10 Gbit/s network is assumed */
     const struct weft_plan_hosts *hosts; /* NULL: not known, then the hierarchy does not fit */

@@ -305,12 +305,13 @@ uint64_t plan_pipeline_chunk(enum weft_plan_id plan, uint32_t ranks, uint64_t by
     return chunk < chunk_bytes ? chunk : chunk_bytes;
 }
 
-uint64_t plan_link_chunk(enum weft_plan_id plan, const struct weft_link_cost *cost, uint64_t chunk_bytes)
+uint64_t plan_link_chunk(enum weft_plan_id plan, const struct weft_link_cost *cost, uint64_t chunk_bytes, uint64_t message_bytes)
 {
     bool known = cost && cost->bytes_per_second > 0;
     double on_the_way = known ? (double)cost->latency_ns * 1e-9 * (double)cost->bytes_per_second : 0;
     uint64_t chunk = chunk_bytes;
     if (plan == WEFT_PLAN_DOUBLE_TREE) return chunk;
+    if (chunk >= WEFT_COLL_CHUNK_BYTES && chunk < message_bytes) chunk = message_bytes;
     while ((double)chunk < on_the_way && 2 * chunk <= PLAN_LINK_CHUNK_MAX) chunk *= 2;
     return chunk;
 }

@@ -87,9 +87,10 @@ uint64_t plan_halving_chunk(uint32_t ranks, uint64_t chunk_bytes);
 
 /* Over links that hold more bytes on the way than a chunk has, each chunk would wait for a message's whole time: there chunks are longer, a power
  * of two times chunk_bytes, up to what the link holds and 4 MiB at most. The double tree's are not, because its bits depend on them. cost: of the
- * group, the same on all ranks. */
+ * group, the same on all ranks. Nor are they shorter than the messages that the transport moves best (message_bytes; 0: it does not say), unless
+ * chunks shorter than the default are wished for. */
 #define PLAN_LINK_CHUNK_MAX ((uint64_t)4 << 20)
-uint64_t plan_link_chunk(enum weft_plan_id plan, const struct weft_link_cost *cost, uint64_t chunk_bytes);
+uint64_t plan_link_chunk(enum weft_plan_id plan, const struct weft_link_cost *cost, uint64_t chunk_bytes, uint64_t message_bytes);
 
 /* Slices of unequal length go in several chunks: only those behind each other keep both directions of a slow link at work. Bytes. */
 uint64_t plan_shares_chunk(uint64_t longest_slice, uint64_t chunk_bytes);

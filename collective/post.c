@@ -142,7 +142,7 @@ static struct weft_plan_question question_of(const struct weft_group *group, con
     return (struct weft_plan_question){
         .kind = args->kind, .ranks = group->ranks, .bytes = bytes, .elem_bytes = elem_bytes,
         .wide_bytes = coll_sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && coll_sums(args->kind),
-        .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .window = group->window, .cost = &group->cost,
+        .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .message_bytes = weft_transport_message_bytes(group->transport), .window = group->window, .cost = &group->cost,
         .hosts = group->hosts, .local_cost = &group->local_cost};
 }
 
@@ -196,7 +196,7 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     plan.plan = args->plan;
     if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, told, in_order);
     /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
-    size_t longest = plan_link_chunk(plan.plan, &group->cost, group->chunk_bytes);
+    size_t longest = plan_link_chunk(plan.plan, &group->cost, group->chunk_bytes, weft_transport_message_bytes(group->transport));
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, longest);
     if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, longest);
     if (coll_sums(args->kind) && (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {

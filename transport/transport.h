@@ -151,7 +151,7 @@ struct weft_transport_options {
     const char *backend;      /* "auto" (the best for each peer), "shm", "verbs", "ucx", "tcp", "sim", or wrapped: "fault:ucx", "delay:sim" ...; required */
     uint32_t id;              /* this endpoint's id, unique in the job; required */
     uint64_t nonce;           /* of the job; messages with another nonce are dropped and counted */
-    size_t eager_bytes_max;   /* default 0: the backend's choice (tcp, and ucx over tcp, 256 KiB, else 8 KiB) */
+    size_t eager_bytes_max;   /* default 0: the backend's choice (tcp 512 KiB, ucx over tcp 256 KiB, else 8 KiB) */
     const char *lanes;        /* ucx: "tcp", "shm" or a UCX_TLS list; default "tcp" */
     const char *devices;      /* network devices for ucx and tcp, RDMA devices for verbs, comma separated; default "lo" */
     struct weft_sim *sim;     /* sim: the simulation this endpoint lives in; borrowed. NULL: that of the env, and its host */
@@ -362,6 +362,10 @@ bool weft_peer_harmless(struct weft_peer *peer);
 /* The longest payload that goes to this peer along with its header; a longer one is announced, and waits until it is granted: two
  * trips more. */
 size_t weft_peer_eager_bytes(const struct weft_peer *peer);
+
+/* A long payload moves fastest in messages of so many bytes; 0: the backend does not say. The same for all endpoints of a backend, whatever
+ * they were opened with. */
+size_t weft_transport_message_bytes(const struct weft_transport *transport);
 
 /* How this peer is reached, one line: "shm mapped", "ucx tcp", "verbs mlx5_0:1 gid 3 mtu 4096". Cuts to `bytes`. */
 void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes);

@@ -613,14 +613,26 @@ static void chunks_of_long_links(void **state)
 {
     struct weft_link_cost near = {.latency_ns = 5000, .bytes_per_second = 12500000000}, far = {.latency_ns = 15000000, .bytes_per_second = 1250000000};
     struct weft_link_cost between = {.latency_ns = 1000000, .bytes_per_second = 500000000}, unknown = {0};
-    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &near, 1 << 18), 1 << 18);
-    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &unknown, 1 << 18), 1 << 18);
-    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, NULL, 1 << 18), 1 << 18);
-    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &between, 1 << 18), 1 << 19);
-    assert_int_equal(plan_link_chunk(WEFT_PLAN_HALVING, &far, 1 << 18), PLAN_LINK_CHUNK_MAX);
-    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, &far, 3 << 19), 3 << 20);
-    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, &far, 16 << 20), 16 << 20);
-    assert_int_equal(plan_link_chunk(WEFT_PLAN_DOUBLE_TREE, &far, 1 << 18), 1 << 18);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &near, 1 << 18, 0), 1 << 18);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &unknown, 1 << 18, 0), 1 << 18);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, NULL, 1 << 18, 0), 1 << 18);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &between, 1 << 18, 0), 1 << 19);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_HALVING, &far, 1 << 18, 0), PLAN_LINK_CHUNK_MAX);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, &far, 3 << 19, 0), 3 << 20);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, &far, 16 << 20, 0), 16 << 20);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DOUBLE_TREE, &far, 1 << 18, 0), 1 << 18);
+}
+
+/* Chunks are as long as the messages that the transport moves best, but not where shorter ones are wished for, nor for bits that depend on it. */
+static void chunks_that_a_transport_moves_best(void **state)
+{
+    struct weft_link_cost far = {.latency_ns = 15000000, .bytes_per_second = 1250000000}, between = {.latency_ns = 1000000, .bytes_per_second = 500000000};
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, NULL, WEFT_COLL_CHUNK_BYTES, 1 << 19), 1 << 19);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, NULL, WEFT_COLL_CHUNK_BYTES - 1, 1 << 19), WEFT_COLL_CHUNK_BYTES - 1);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_RING, NULL, 1 << 20, 1 << 19), 1 << 20);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &between, WEFT_COLL_CHUNK_BYTES, 1 << 19), 1 << 19);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DIRECT, &far, WEFT_COLL_CHUNK_BYTES, 1 << 19), PLAN_LINK_CHUNK_MAX);
+    assert_int_equal(plan_link_chunk(WEFT_PLAN_DOUBLE_TREE, NULL, WEFT_COLL_CHUNK_BYTES, 1 << 19), WEFT_COLL_CHUNK_BYTES);
 }
 
 static const struct weft_link_memory host_memory = {.words_ns = 400, .slices_ns = 500, .said_ps = 300, .cached_ps = 12, .passed_ps = 44, .core_kib = 2048, .last_kib = 32768};
@@ -859,7 +871,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(large_double_tree), cmocka_unit_test(large_trees), cmocka_unit_test(large_rooted), cmocka_unit_test(large_direct_reduce),
         cmocka_unit_test(large_bruck), cmocka_unit_test(large_bruck_all_to_all), cmocka_unit_test(large_hierarchy),
         cmocka_unit_test(huge_counts), cmocka_unit_test(greetings),
-        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(chunks_of_long_links), cmocka_unit_test(one_host_by_size), cmocka_unit_test(one_host_by_ranks), cmocka_unit_test(one_host_is_calibrated), cmocka_unit_test(one_host_is_explained), cmocka_unit_test(runs_are_calibrated), cmocka_unit_test(runs_have_no_cliffs), cmocka_unit_test(plans_told),
+        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(chunks_of_long_links), cmocka_unit_test(chunks_that_a_transport_moves_best), cmocka_unit_test(one_host_by_size), cmocka_unit_test(one_host_by_ranks), cmocka_unit_test(one_host_is_calibrated), cmocka_unit_test(one_host_is_explained), cmocka_unit_test(runs_are_calibrated), cmocka_unit_test(runs_have_no_cliffs), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

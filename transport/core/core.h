@@ -105,6 +105,7 @@ struct weft_transport {
     uint32_t id;
     uint64_t nonce;
     size_t eager_bytes_max;
+    size_t message_bytes; /* weft_transport_message_bytes; a backend may set it while it opens */
     void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
     void *peer_failed_context;
     weft_peer_lost_fn watcher;

@@ -324,6 +324,8 @@ void weft_transport_stats(struct weft_transport *transport, struct weft_transpor
     *stats_out = transport->stats;
 }
 
+size_t weft_transport_message_bytes(const struct weft_transport *transport) { return transport->message_bytes; }
+
 const char *weft_transport_name(const struct weft_transport *transport) { return transport->name; }
 struct weft_env *weft_transport_env(struct weft_transport *transport) { return transport->env; }
 uint32_t weft_transport_id(const struct weft_transport *transport) { return transport->id; }

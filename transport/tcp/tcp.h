@@ -20,7 +20,7 @@
 
 enum {
     TCP_SENDS_MAX = 8192,         /* operations in flight of one endpoint; more answer WEFT_ERR_AGAIN */
-    TCP_EAGER_BYTES = 256 << 10,
+    TCP_EAGER_BYTES = 512 << 10,  /* each system call and each wake-up has its price */
     TCP_SMALL_BYTES = 256,        /* payloads up to this are kept inside the arrival */
     TCP_KEPT_BYTES_MAX = 4 << 20, /* of bounce buffers kept for the next message */
     TCP_SCRATCH_BYTES = 16 << 10, /* read behind a payload, or alone */

@@ -88,6 +88,7 @@ static enum weft_status tcp_open(struct weft_transport *transport, const struct 
     weft_list_init(&endpoint->open);
     weft_list_init(&endpoint->self_arrivals);
     if (options->eager_bytes_max == 0) transport->eager_bytes_max = TCP_EAGER_BYTES;
+    transport->message_bytes = TCP_EAGER_BYTES;
     enum weft_status status = tcp_tune(options->tune, &endpoint->tuning, error);
     if (status == WEFT_OK) status = open_door(endpoint, options, error);
     if (status < 0) {

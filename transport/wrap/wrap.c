@@ -205,6 +205,7 @@ static enum weft_status wrap_open(struct weft_transport *transport,
     }
     snprintf(transport->name, sizeof transport->name, "%s:%.50s", transport->ops->name,
              weft_transport_name(wrap->inner));
+    transport->message_bytes = weft_transport_message_bytes(wrap->inner);
     transport->abilities = weft_transport_abilities(wrap->inner);
     if (wrap_meddles(wrap))
         transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS; /* nobody could hold up a load or a store */
