@@ -66,7 +66,7 @@ struct small { /* as in struct weft_event */
     uint32_t peer;
 };
 _Static_assert(offsetof(struct weft_event, phase) % 8 == 0 && offsetof(struct weft_event, status) % 8 == offsetof(struct small, status) &&
-               offsetof(struct weft_event, peer) % 8 == offsetof(struct small, peer), "the rest is one word");
+               offsetof(struct weft_event, peer) % 8 == offsetof(struct small, peer) && sizeof(struct weft_event) == 5 * 8, "the rest is one word");
 
 static inline uint64_t word_of(struct small small)
 {
@@ -85,17 +85,17 @@ void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, cons
     if (!ring) return;
     /* Small fields that are stored one by one and loaded as a word make the processor wait for all stores before them. */
     const struct small small = {.phase = (uint8_t)phase, .status = (int16_t)status, .peer = peer};
-    const uint64_t words[EVENT_WORDS] = {
-        [WORD_OF(time_ns)] = time_ns, [WORD_OF(name)] = (uintptr_t)name, [WORD_OF(phase)] = word_of(small), [WORD_OF(id)] = id, [WORD_OF(bytes)] = bytes,
-    };
     uint64_t number = atomic_load_explicit(&ring->count, memory_order_relaxed);
     struct slot *slot = &ring->slots[ring->next];
     ring->next = ring->next + 1 < ring->capacity ? ring->next + 1 : 0;
     atomic_store_explicit(&slot->sequence, 2 * number + 1, memory_order_relaxed);
     /* Release on each word, not a fence: a reader that sees a new word sees the odd sequence too,
      * and the thread sanitizer understands it. On x86 both are plain stores. */
-    for (size_t i = 0; i < EVENT_WORDS; i++)
-        atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
+    atomic_store_explicit(&slot->words[WORD_OF(time_ns)], time_ns, memory_order_release);
+    atomic_store_explicit(&slot->words[WORD_OF(name)], (uintptr_t)name, memory_order_release);
+    atomic_store_explicit(&slot->words[WORD_OF(phase)], word_of(small), memory_order_release);
+    atomic_store_explicit(&slot->words[WORD_OF(id)], id, memory_order_release);
+    atomic_store_explicit(&slot->words[WORD_OF(bytes)], bytes, memory_order_release);
     atomic_store_explicit(&slot->sequence, 2 * number + 2, memory_order_release);
     atomic_store_explicit(&ring->count, number + 1, memory_order_release);
 }

@@ -17,6 +17,7 @@
  * The patience is for nothing where the caller goes on computing instead of waiting. So after a call that was late the next ones go
  * to the engine at once, unless somebody has waited for it right away. So do, all but one in CALLS_APART, those of a group whose ranks have no
  * memory in common. */
+#include "client/batch.h"
 #include "client/call.h"
 #include "client/comm.h"
 #include "client/session.h"
@@ -144,6 +145,24 @@ static bool takes_one_off(_Atomic uint32_t *calls)
 }
 
 /* Holding the loop. */
+static enum weft_status try_args(struct client_request *request, struct weft_group *group, const struct weft_coll_args *args)
+{
+    struct weft_session *session = request->session;
+    uint64_t began_ns = session->step.open ? weft_now_ns(session->env) : 0;
+    enum weft_status status = weft_coll_brief(group, args, client_engine_group_op_done, &request->op, &request->op.coll);
+    if (status == WEFT_ERR_AGAIN) return status;
+    atomic_store_explicit(&session->plan_taken, WEFT_PLAN_ONE_HOST, memory_order_relaxed);
+    exposed(session, began_ns);
+    return status == WEFT_OK ? over(request) : status;
+}
+
+static void remember(const struct client_request *request, const struct weft_coll_args *args)
+{
+    bool plain = !request->op.comm && !request->reproducible && !request->deadline_ns && request->memory == WEFT_MEMORY_HOST;
+    if (plain) request->session->brief.again[request->kind] = (struct client_again){.known = true, .args = *args};
+}
+
+/* Holding the loop. */
 static enum weft_status try(struct client_request *request)
 {
     struct weft_session *session = request->session;
@@ -157,13 +176,9 @@ static enum weft_status try(struct client_request *request)
     struct weft_coll_args args;
     client_call_args(request, &args);
     if (is_pair(request)) return try_pair(request, group, &args);
-    uint64_t began_ns = session->step.open ? weft_now_ns(session->env) : 0;
-    enum weft_status status = weft_coll_brief(group, &args, client_engine_group_op_done, &request->op, &request->op.coll);
-    if (status == WEFT_ERR_AGAIN) return status;
-    atomic_store_explicit(&session->plan_taken, WEFT_PLAN_ONE_HOST, memory_order_relaxed);
-    exposed(session, began_ns);
-    if (status == WEFT_OK) return over(request);
-    open_late(request);
+    enum weft_status status = try_args(request, group, &args);
+    if (status == WEFT_OK) remember(request, &args);
+    if (status == WEFT_IN_PROGRESS) open_late(request);
     return status;
 }
 
@@ -199,6 +214,55 @@ bool client_call_brief(struct client_request *request)
     enum weft_loop_left left = status == WEFT_IN_PROGRESS ? left_open(session) : WEFT_LOOP_AS_FOUND;
     if (held_one && !pocket_of(session)) left = WEFT_LOOP_OPENED; /* another's */
     weft_loop_give_back(session->engine.loop, left);
+    return status != WEFT_ERR_AGAIN;
+}
+
+/* ---- a call like the last one of its kind: what was found to be right is not looked at again ----
+ * But for what the group itself looks at (weft_coll_brief): buffers that are NULL, and all of the first call after its ranks have changed. */
+static bool like_the_last(const struct weft_session *session, const struct client_call *call)
+{
+    const struct client_again *again = &session->brief.again[call->kind];
+    const struct weft_coll_args *last = &again->args;
+    return again->known && call->count == last->count && call->dtype == last->dtype && call->op == last->op && call->root == last->root &&
+           session->plans[call->kind] == WEFT_PLAN_AUTO;
+}
+
+static bool at_rest(const struct client_request *request)
+{
+    return request && request->magic == CLIENT_REQUEST_MAGIC && !request->persistent &&
+           atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_DONE;
+}
+
+/* Holding the loop. */
+static enum weft_status try_again(struct client_request *request, const struct client_call *call)
+{
+    struct weft_session *session = request->session;
+    struct weft_group *group = session->engine.group;
+    if (session->engine.failed || !group || !weft_list_empty(client_engine_group_queue(&request->op)) || !weft_group_shares_memory(group)) return WEFT_ERR_AGAIN;
+    struct weft_coll_args *args = &session->brief.again[call->kind].args;
+    args->in = call->in;
+    args->out = call->out;
+    enum weft_status status = try_args(request, group, args);
+    if (status != WEFT_IN_PROGRESS) return status;
+    struct weft_coll *coll = request->op.coll; /* all that is known of it so far */
+    client_request_clear(session, request);
+    client_call_fill(request, call);
+    request->op.coll = coll;
+    open_late(request);
+    return status;
+}
+
+bool client_call_again(struct weft_session *session, const struct client_call *plain, struct weft_request *user_request)
+{
+    struct client_request *request = client_request_of(user_request);
+    if (!like_the_last(session, plain) || !at_rest(request) || client_batch_open(session) || session->staging.cut || client_usable(session) < 0) return false;
+    if (atomic_load_explicit(&session->brief.apart, memory_order_relaxed) > 0 || atomic_load_explicit(&session->brief.rest, memory_order_relaxed) > 0) return false;
+    if (pocket_of(session) || !weft_loop_borrow(session->engine.loop)) return false;
+    request->session = request->op.session = session;
+    request->op.comm = NULL; /* by these its queue is found */
+    request->tensor = NULL;
+    enum weft_status status = step_seldom(session) ? try_again(request, plain) : WEFT_ERR_AGAIN;
+    weft_loop_give_back(session->engine.loop, status == WEFT_IN_PROGRESS ? left_open(session) : WEFT_LOOP_AS_FOUND);
     return status != WEFT_ERR_AGAIN;
 }
 

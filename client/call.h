@@ -33,11 +33,15 @@ struct client_call {
 /* Caller's thread: check the call and write it into a request that is at rest. On an error the request is untouched. */
 enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
                                   struct client_request **request_out);
+void client_call_fill(struct client_request *request, const struct client_call *call); /* a request that was taken: the second half */
 /* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
 enum weft_status client_call_submit(struct client_request *request);
 #define CLIENT_BRIEF_ELEMS (256u << 10) /* more of anything is not said with an announcement */
 /* Caller's thread, from the submit: is it over already (brief.c), or on its way? false: nothing has happened. */
 bool client_call_brief(struct client_request *request);
+/* Caller's thread, in place of take and submit: is it like the last one of its kind, and over or on its way? false: nothing has happened. `plain`: of all
+ * ranks, on the host's memory, with one count and the session's deadline; only kind, buffers, count, dtype, op and root are looked at. */
+bool client_call_again(struct weft_session *session, const struct client_call *plain, struct weft_request *user_request);
 void client_brief_waited(struct client_request *request); /* somebody waits for it */
 void client_brief_open(struct weft_session *session); /* before the engine runs */
 /* Holding the loop: what a caller has kept back starts. false: nothing was. */

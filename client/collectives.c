@@ -215,11 +215,16 @@ static enum weft_plan_id plan_for(const struct weft_session *session, const stru
 enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
                                   struct client_request **request_out)
 {
-    struct client_request *request;
     WEFT_TRY(client_usable(session));
     WEFT_TRY(client_comm_valid(session, call->comm));
     WEFT_TRY(check(session, call));
-    WEFT_TRY(client_request_take(session, user_request, &request));
+    WEFT_TRY(client_request_take(session, user_request, request_out));
+    client_call_fill(*request_out, call);
+    return WEFT_OK;
+}
+
+void client_call_fill(struct client_request *request, const struct client_call *call)
+{
     request->op.comm = call->comm;
     request->in = call->in;
     request->out = call->out;
@@ -233,15 +238,13 @@ enum weft_status client_call_take(struct weft_session *session, const struct cli
     request->dtype = (uint8_t)call->dtype;
     request->reduction = (uint8_t)call->op;
     request->root = call->root;
-    request->plan = call->reproducible ? WEFT_PLAN_AUTO : (uint8_t)plan_for(session, call);
+    request->plan = call->reproducible ? WEFT_PLAN_AUTO : (uint8_t)plan_for(request->session, call);
     request->reproducible = call->reproducible;
     request->deadline_ns = call->deadline_ns;
     request->completed = call->completed;
     request->context = call->context;
     request->memory = (uint8_t)call->memory;
     request->stream = call->stream;
-    *request_out = request;
-    return WEFT_OK;
 }
 
 /* The first copies of a call on a device's memory are queued here, in the order of the caller's stream. */
@@ -275,12 +278,17 @@ static enum weft_status run(struct weft_session *session, const struct client_ca
     return client_call_submit(request);
 }
 
+static enum weft_status run_plain(struct weft_session *session, const struct client_call *call, struct weft_request *user_request)
+{
+    return session && client_call_again(session, call, user_request) ? WEFT_IN_PROGRESS : run(session, call, user_request);
+}
+
 /* ---- one count for all ---- */
 enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  enum weft_op op, struct weft_request *request)
 {
     struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 enum weft_status client_all_reduce_tensor(struct weft_session *session, float *buffer, uint64_t count,
@@ -311,14 +319,14 @@ enum weft_status weft_reduce_scatter(struct weft_session *session, const void *i
                                      enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
 {
     struct client_call call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 enum weft_status weft_all_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  struct weft_request *request)
 {
     struct client_call call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t root,
@@ -326,41 +334,41 @@ enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint
 {
     struct client_call call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM,
                         .root = root};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                              enum weft_op op, uint32_t root, struct weft_request *request)
 {
     struct client_call call = {.kind = WEFT_COLL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1, .root = root};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 enum weft_status weft_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                              uint32_t root, struct weft_request *request)
 {
     struct client_call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 enum weft_status weft_scatter(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                               uint32_t root, struct weft_request *request)
 {
     struct client_call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 enum weft_status weft_all_to_all(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  struct weft_request *request)
 {
     struct client_call call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 enum weft_status weft_barrier(struct weft_session *session, struct weft_request *request)
 {
     struct client_call call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
-    return run(session, &call, request);
+    return run_plain(session, &call, request);
 }
 
 /* ---- a count for each rank ---- */

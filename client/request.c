@@ -34,11 +34,16 @@ enum weft_status client_request_take(struct weft_session *session, struct weft_r
     if (request->magic != 0 && request->magic != CLIENT_REQUEST_MAGIC)
         return client_error(session, WEFT_ERR_INVALID, "the request was not zeroed before its first use");
     if (request->magic == CLIENT_REQUEST_MAGIC) WEFT_TRY(client_request_rests(session, request));
-    memset(user_request, 0, sizeof *user_request);
-    request->magic = CLIENT_REQUEST_MAGIC;
-    request->session = session;
+    client_request_clear(session, request);
     *out = request;
     return WEFT_OK;
+}
+
+void client_request_clear(struct weft_session *session, struct client_request *request)
+{
+    memset(request, 0, sizeof *request);
+    request->magic = CLIENT_REQUEST_MAGIC;
+    request->session = session;
 }
 
 void client_request_open(struct client_request *request)

@@ -76,6 +76,7 @@ enum weft_status client_all_reduce_tensor(struct weft_session *session, float *b
 enum weft_status client_request_rests(struct weft_session *session, const struct client_request *request);
 /* Caller's thread: checks that it is free and takes it. start(mail) will run on the engine after client_request_post. */
 enum weft_status client_request_take(struct weft_session *session, struct weft_request *user_request, struct client_request **out);
+void client_request_clear(struct weft_session *session, struct client_request *request); /* at rest: taken, and nothing in it */
 void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail));
 /* The same in two halves: count it as open, before another thread may see it; and the letter. */
 void client_request_open(struct client_request *request);

@@ -132,6 +132,10 @@ struct weft_session {
         struct weft_pollable pollable;
         uint32_t early;                   /* the loop's holder's: open requests that were in the pocket; they have no callback */
         _Atomic uint32_t apart;           /* so many of the group of all, whose ranks share no memory */
+        struct client_again {             /* the caller's: by kind, the last plain call of all ranks that was over within itself, as it was checked */
+            bool known;
+            struct weft_coll_args args;
+        } again[WEFT_COLL_KIND_COUNT];
     } brief;
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;

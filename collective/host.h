@@ -196,6 +196,7 @@ struct host {
     struct weft_coll_args asked; /* the last brief call that was looked at, */
     struct host_call brief;      /* and how it is announced; no kind: none yet */
     struct {                     /* and what follows from it */
+        const char *name;        /* of its kind */
         size_t bytes;            /* host_short_bytes */
         uint64_t event_bytes, moved_bytes;
         bool leads;              /* needs nothing of the others */
@@ -257,14 +258,23 @@ const struct host_post *host_called_otherwise(const struct host *host, uint32_t 
 bool host_needs_this_core(const struct host *host, uint32_t rank); /* to come at all: its last one was this rank's, too */
 void host_tell_processor(struct host *host);
 void host_wake(const struct host *host, uint32_t rank); /* it sleeps */
-bool host_has_come(const struct host *host, uint32_t rank, uint64_t number);
+static inline bool host_has_come(const struct host *host, uint32_t rank, uint64_t number)
+{
+    const struct host_peer *peer = &host->peers[rank];
+    return atomic_load_explicit(&host_post_of(peer->segment, number)->turn, memory_order_acquire) == peer->salt + number + 1;
+}
 void host_say_through(struct host *host, uint64_t number);
 bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_over(struct host *host, uint64_t operations); /* from the first on */
 #define HOST_ROUNDS_MAX (1ull << 32)
 void host_say_done(struct host *host, uint64_t number, enum host_action action, uint64_t rounds);
 bool host_has_done(const struct host *host, uint32_t rank, uint64_t number, enum host_action action, uint64_t rounds);
-bool host_looks_at_us(const struct host_peer *peer, uint64_t next); /* the peer is not over with all operations below `next` */
+/* The peer is not over with all operations below `next`. A word that makes no sense is that of a segment which has gone: its rank has ended the
+ * group, and looks at nothing. */
+static inline bool host_looks_at_us(const struct host_peer *peer, uint64_t next)
+{
+    return atomic_load_explicit(&peer->segment->over, memory_order_acquire) - peer->salt < next;
+}
 bool host_enter(struct host *host, uint64_t number); /* false: somebody has closed it */
 void host_leave(struct host *host);
 void host_close(struct host *host, uint64_t below);

@@ -71,6 +71,7 @@ static void know(struct host *host, const struct weft_coll_args *args)
     const size_t elem_bytes = barrier ? 1 : weft_dtype_bytes(args->dtype);
     host->brief = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
                                      .op = (uint8_t)(coll_sums(args->kind) ? args->op : 0), .root = coll_rooted(args->kind) ? args->root : 0};
+    host->known.name = weft_coll_kind_name(args->kind);
     host->known.bytes = host_short_bytes(group, args);
     host->known.event_bytes = host->brief.count * elem_bytes;
     host->known.moved_bytes = host_moved_short(group, args);
@@ -174,14 +175,19 @@ static void becomes_ordinary(struct weft_group *group, const struct weft_coll_ar
     coll_launch(*coll_out, true, (*coll_out)->posted_ns);
 }
 
+static void event(const struct host *host, enum weft_event_phase phase, uint64_t sequence, uint64_t now_ns)
+{
+    const struct weft_group *group = host->group;
+    weft_event_ring_add_at(group->events, now_ns, host->known.name, phase, coll_event_id(group, sequence), UINT32_MAX, host->known.event_bytes, WEFT_OK);
+}
+
 /* Who leads has nothing to wait for: one entry says that it began and that it is over. */
 static void record_leader(struct host *host, uint64_t sequence)
 {
-    const struct weft_group *group = host->group;
-    uint64_t now_ns = weft_now_ns(group->env);
-    coll_event(group, host->brief.kind, WEFT_EVENT_BEGIN, sequence, host->known.event_bytes, WEFT_OK, now_ns);
+    uint64_t now_ns = weft_now_ns(host->group->env);
+    event(host, WEFT_EVENT_BEGIN, sequence, now_ns);
     record(host, sequence, now_ns);
-    coll_event(group, host->brief.kind, WEFT_EVENT_END, sequence, host->known.event_bytes, WEFT_OK, now_ns);
+    event(host, WEFT_EVENT_END, sequence, now_ns);
 }
 
 /* Announced, and it needs the others. */
@@ -190,7 +196,7 @@ static enum weft_status meet(struct host *host, const struct weft_coll_args *arg
 {
     struct weft_group *group = host->group;
     uint64_t now_ns = weft_now_ns(group->env);
-    coll_event(group, args->kind, WEFT_EVENT_BEGIN, sequence, host->known.event_bytes, WEFT_OK, now_ns);
+    event(host, WEFT_EVENT_BEGIN, sequence, now_ns);
     uint64_t record_number = record(host, sequence, now_ns);
     host_announced(host);
     host->waited = false;
@@ -204,7 +210,7 @@ static enum weft_status meet(struct host *host, const struct weft_coll_args *arg
     host_work_short(host, args, number);
     host_over(host, number);
     uint64_t ended_ns = host->known.small && !host->waited ? now_ns : weft_now_ns(group->env);
-    coll_event(group, args->kind, WEFT_EVENT_END, sequence, host->known.event_bytes, WEFT_OK, ended_ns);
+    event(host, WEFT_EVENT_END, sequence, ended_ns);
     weft_recorder_end(group->recorder, record_number, ended_ns);
     return WEFT_OK;
 }

@@ -171,12 +171,6 @@ const struct host_post *host_called_otherwise(const struct host *host, uint32_t 
     return atomic_load_explicit(&post->turn, memory_order_seq_cst) == peer->salt + sequence + 1 ? post : NULL;
 }
 
-bool host_has_come(const struct host *host, uint32_t rank, uint64_t number)
-{
-    const struct host_peer *peer = &host->peers[rank];
-    return atomic_load_explicit(&host_post_of(peer->segment, number)->turn, memory_order_acquire) == peer->salt + number + 1;
-}
-
 void host_say_through(struct host *host, uint64_t number)
 {
     atomic_store_explicit(&host->segment->through, host->salt + number + 1, memory_order_seq_cst);
@@ -205,12 +199,6 @@ bool host_has_done(const struct host *host, uint32_t rank, uint64_t number, enum
 void host_say_over(struct host *host, uint64_t operations)
 {
     atomic_store_explicit(&host->segment->over, host->salt + operations, memory_order_release);
-}
-
-/* A word that makes no sense is that of a segment which has gone: its rank has ended the group, and looks at nothing. */
-bool host_looks_at_us(const struct host_peer *peer, uint64_t next)
-{
-    return atomic_load_explicit(&peer->segment->over, memory_order_acquire) - peer->salt < next;
 }
 
 /* ---- inside buffers ---- */

@@ -380,6 +380,10 @@ static inline struct weft_record coll_record_of(const struct weft_group *group, 
                                 .peer = WEFT_RECORD_NOBODY, .status = WEFT_IN_PROGRESS};
 }
 void coll_record_post(struct weft_coll *coll, bool starts); /* starts: at once, so that one entry says both */
+static inline uint64_t coll_event_id(const struct weft_group *group, uint64_t sequence)
+{
+    return (uint64_t)group->group_id << 40 | (sequence & ((1ull << 40) - 1));
+}
 void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum weft_event_phase phase, uint64_t sequence, uint64_t bytes,
                 enum weft_status status, uint64_t now_ns);
 void coll_record_start(struct weft_coll *coll, uint64_t now_ns);

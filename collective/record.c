@@ -5,8 +5,7 @@
 void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum weft_event_phase phase, uint64_t sequence, uint64_t bytes,
                 enum weft_status status, uint64_t now_ns)
 {
-    uint64_t id = (uint64_t)group->group_id << 40 | (sequence & ((1ull << 40) - 1));
-    weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(kind), phase, id, UINT32_MAX, bytes, status);
+    weft_event_ring_add_at(group->events, now_ns, weft_coll_kind_name(kind), phase, coll_event_id(group, sequence), UINT32_MAX, bytes, status);
 }
 
 /* A gather's or scatter's root knows all lengths, the others their own. */
