@@ -12,7 +12,8 @@
  * from their peers' abilities and ask nobody.
  *
  * A segment may be looked at by a slower peer when its own rank has finished the last operation and frees the group. Then
- * it is laid aside, and freed when the peers are over with it: whenever a group of this process comes or goes. */
+ * it is laid aside, and freed when the peers are over with it: whenever a group of this process comes or goes. Of a peer that has died
+ * nothing is kept. (One that is stopped as the group is freed, and then killed, is taken for one that may look, for good.) */
 #include "collective/host.h"
 
 #include <pthread.h>
@@ -283,6 +284,19 @@ void host_left(struct weft_group *group, uint32_t rank, uint64_t said)
 }
 
 /* ---- the end ---- */
+
+/* A process that has ended looks at nothing any more, and will not say so. As long as its memory is mapped here the machine keeps all of it. */
+static void forget_the_dead(struct host *host)
+{
+    struct weft_group *group = host->group;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        struct host_peer *peer = &host->peers[rank];
+        if (rank == group->rank || !peer->place || !weft_peer_harmless(group->roster->peers[rank])) continue;
+        host_place_give(peer->place);
+        *peer = (struct host_peer){0};
+    }
+}
+
 void host_free(struct weft_group *group)
 {
     struct host *host = group->host;
@@ -291,6 +305,7 @@ void host_free(struct weft_group *group)
     if (host->polled) weft_loop_remove(group->loop, &host->pollable);
     host_pairs_part(host->pairs);
     host_say_over(host, HOST_ENDED);
+    forget_the_dead(host);
     if (host_peers_look(host->peers, group->ranks, host->next) || host_pairs_look(host->pairs, host->peers, group->rank)) {
         lay_aside(host);
     } else {
