@@ -390,13 +390,69 @@ static void test_alone(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* As many ranks as that from now on: what the tensor's carry has to be then. */
+static void follows(struct crowd *crowd, struct weft_session *session, struct weft_tensor *tensor, uint32_t ranks, const float *wanted)
+{
+    const uint32_t before = session->ranks;
+    session->ranks = ranks;
+    client_codecs_follow(session);
+    client_codecs_follow(session); /* once */
+    session->ranks = before;
+    CROWD_CHECK(crowd, session, tensor->carry_ranks == ranks && memcmp(tensor->carry, wanted, ELEMS * 4) == 0);
+}
+
+/* What a codec before this one owes is a share of a mean: of fewer ranks each part of the sum weighs more, and of more ranks less. What would
+ * no longer be a number stays as it is. */
+static void carries(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float owed[2][ELEMS], wanted[2][ELEMS];
+    struct weft_tensor *tensor = declare(crowd, session, "w", "auto:topk:ratio=0.05,min_count=0", "none");
+    struct weft_request request = {{0}};
+    float *grad = weft_alloc(session, ELEMS * 4);
+    double all = 0;
+    if (!tensor) return;
+    for (uint32_t step = 1; step <= 4; step++) {
+        const uint8_t coded = 1, dense = 0;
+        const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
+        if (step > 1) force(session, step == 4 ? &dense : &coded);
+        if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
+        if (step == 4) { /* it is changed, and has not gone yet */
+            CROWD_CHECK(crowd, session, tensor->carry && !tensor->codec && tensor->carry_ranks == 2);
+            for (uint32_t i = 0; i < ELEMS && tensor->carry; i++) all += fabs((double)(owed[rank][i] = tensor->carry[i]));
+            CROWD_CHECK(crowd, session, all > 0);
+            for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = owed[rank][i] * 2;
+            follows(crowd, session, tensor, 4, wanted[rank]);
+            for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = owed[rank][i] * 0.5f;
+            follows(crowd, session, tensor, 1, wanted[rank]);
+            follows(crowd, session, tensor, 2, owed[rank]);
+            tensor->carry[11] = 3e38f;
+            memcpy(wanted[rank], tensor->carry, ELEMS * 4);
+            follows(crowd, session, tensor, 4, wanted[rank]);
+            tensor->carry[11] = 0;
+            tensor->carry_ranks = 2;
+        }
+        for (uint32_t i = 0; i < ELEMS; i++) grad[i] = gradient(rank, 0, step, i);
+        CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0));
+        if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
+    }
+    CROWD_CHECK(crowd, session, !tensor->carry);
+}
+
+static void test_carry_follows_the_ranks(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, carries);
+    assert_int_equal(crowd.failures, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_lost),      cmocka_unit_test(test_all_ranks_agree),
         cmocka_unit_test(test_late_declaration),     cmocka_unit_test(test_link_is_probed),
         cmocka_unit_test(test_revision_is_compared), cmocka_unit_test(test_begins_from_the_link_table),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_alone),                cmocka_unit_test(test_carry_follows_the_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -364,6 +364,14 @@ static int refusals(struct fleet *fleet, uint32_t rank)
             seal(&bad);
             if (refused(trainee, rank, t, &bad, bad.bytes, "not finite") != 0) return 1;
         }
+        bad = shared->state[t];
+        memset(bad.data + 12, 0, 4); /* of no ranks at all, sealed well: what is owed is a mean over them */
+        seal(&bad);
+        if (refused(trainee, rank, t, &bad, bad.bytes, "its head is damaged") != 0) return 1;
+        bad = shared->state[t];
+        memset(bad.data + 24, 0xff, 8); /* the last step that can be counted */
+        seal(&bad);
+        if (refused(trainee, rank, t, &bad, bad.bytes, "its head is damaged") != 0) return 1;
         if (t != ADAM && refused(trainee, rank, t, &shared->state[ADAM], shared->state[ADAM].bytes,
                                  "arrays of optimiser 'adam'") != 0)
             return 1;

@@ -149,9 +149,10 @@ static void all_live(void **state)
     for (int i = 0; i < 4; i++) expect_heartbeat(h, c[i], 1, 0);
     say_heartbeat(h, c[2], 0, 1);
     say_heartbeat(h, c[2], 1, 0); /* asks after it has answered */
-    say_heartbeat(h, c[0], 0, 7); /* of no roll call at all */
-    for (int i = 0; i < 4; i++)
-        if (i != 2) say_heartbeat(h, c[i], 0, 1);
+    say_heartbeat(h, c[0], 0, 1);
+    say_heartbeat(h, c[0], 0, 7); /* of no roll call at all: what it has answered stands */
+    say_heartbeat(h, c[1], 0, 1);
+    say_heartbeat(h, c[3], 0, 1);
     expect_heartbeat(h, c[1], 0, 1);
     for (int i = 0; i < 4; i++) expect_heartbeat(h, c[i], 2, 0);
     for (int i = 0; i < 4; i++)
@@ -438,6 +439,81 @@ static void newcomers_that_wait(void **state)
     harness_free(h);
 }
 
+/* Seconds in which nobody is lost, as all say that they live. */
+static void pass(struct harness *h, const uint64_t *connections, size_t count, uint32_t seconds)
+{
+    for (uint32_t past = 0; past < seconds && h->ended_count == 0; past += 5) {
+        h->now_ns += WEFT_SECONDS(5);
+        for (size_t i = 0; i < count; i++) say_heartbeat(h, connections[i], 0, 0);
+        weft_coordinator_tick(h->coordinator);
+    }
+}
+
+/* A step may last as long as it likes while a newcomer waits. From the first that has ended it on, the others are waited for as after a
+ * loss, and named. */
+static void newcomers_and_a_long_step(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = growing(2, 1, 3, c);
+    c[2] = come(h);
+    pass(h, c, 3, 3600);
+    assert_int_equal(h->ended_count, 0);
+    say_shrink(h, c[1], 2, 1);
+    pass(h, c, 3, 3600);
+    assert_int_equal(h->ended_count, 1);
+    assert_int_equal(h->end_status, WEFT_ERR_DEADLINE);
+    assert_non_null(strstr(h->end_text, "rank 0 ("));
+    assert_null(strstr(h->end_text, "rank 1 ("));
+    harness_free(h);
+}
+
+/* Whether all live was asked of those before: who asks again hears it of all that are in now. */
+static void newcomers_and_a_roll(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = growing(2, 1, 3, c);
+    say_heartbeat(h, c[0], 1, 0);
+    c[2] = come(h);
+    for (int i = 0; i < 2; i++) {
+        expect_heartbeat(h, c[i], 1, 0);
+        assert_int_equal(harness_expect(h, c[i], BODY(GROW))->grow->epoch, 2);
+        say_shrink(h, c[i], 2, 1);
+    }
+    for (int i = 0; i < 2; i++) harness_expect(h, c[i], BODY(SHRUNK));
+    harness_expect(h, c[2], BODY(ROSTER));
+    harness_ready(h, c[2]);
+    harness_expect(h, c[2], BODY(GO));
+    for (int i = 0; i < 2; i++) say_heartbeat(h, c[i], 0, 1); /* too late */
+    harness_expect_nothing(h, c[0]);
+    say_heartbeat(h, c[0], 1, 0);
+    for (int i = 0; i < 3; i++) expect_heartbeat(h, c[i], 2, 0);
+    for (int i = 0; i < 3; i++) say_heartbeat(h, c[i], 0, 2);
+    expect_heartbeat(h, c[0], 0, 2);
+    harness_free(h);
+}
+
+/* Who comes while all go to rest is not let in with them, and they hear of it as they go on. */
+static void newcomers_while_all_rest(void **state)
+{
+    static const uint32_t both[] = {0, 1}, all[] = {0, 1, 2};
+    uint64_t c[2];
+    struct harness *h = growing(2, 1, 3, c);
+    say_join(h, c[0], 1);
+    uint64_t third = come(h);
+    say_join(h, c[1], 1);
+    for (int i = 0; i < 2; i++) {
+        expect_joined(h, c[i], 0, 2);
+        expect_joined(h, c[i], 1, 3);
+        expect_shrunk(h, c[i], 3, 1, both, 2);
+        assert_int_equal(harness_expect(h, c[i], BODY(GROW))->grow->epoch, 4);
+    }
+    harness_expect_nothing(h, third);
+    for (int i = 0; i < 2; i++) say_shrink(h, c[i], 4, 2);
+    for (int i = 0; i < 2; i++) expect_shrunk(h, c[i], 4, 2, all, 3);
+    harness_expect(h, third, BODY(ROSTER));
+    harness_free(h);
+}
+
 /* It declares what is there already, also while somebody rests; anything new is still not to be had then. */
 static void newcomers_declare(void **state)
 {
@@ -626,6 +702,7 @@ int main(void)
         cmocka_unit_test(newcomers_that_wait),
         cmocka_unit_test(newcomers_that_give_up),
         cmocka_unit_test(newcomers_declare),
+        cmocka_unit_test(newcomers_and_a_long_step), cmocka_unit_test(newcomers_and_a_roll), cmocka_unit_test(newcomers_while_all_rest),
         cmocka_unit_test(random_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -164,6 +164,21 @@ static void one_learning_rate_in_all_rounds(void **state)
     fleet_free(fleet);
 }
 
+/* A push that is repeated is answered from the result of its own round: of an earlier one that is gone, also when its step is the last closed. */
+static void a_repeat_of_an_earlier_round(void **state)
+{
+    struct fleet *fleet = start();
+    struct fleet_request request[2] = {{0}};
+    both_rounds(fleet, request);
+    request[0] = (struct fleet_request){0};
+    codec_push(fleet, 0, LOW, 1, 0, 0, &request[0]);
+    assert_true(fleet_await(fleet, &request[0]));
+    assert_int_equal(request[0].status, WEFT_ERR_STALE);
+    assert_non_null(strstr(request[0].text, "step 1 round 0 of tensor 'low' is over"));
+    fleet_request_free(fleet, &request[0]);
+    fleet_free(fleet);
+}
+
 /* A step that fails in its second round begins again with its first. */
 static void failed_second_round_starts_over(void **state)
 {
@@ -217,7 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_wait_for_their_readers),   cmocka_unit_test(deadline_of_a_held_close),
-        cmocka_unit_test(aggregate_waits_for_its_readers), cmocka_unit_test(failed_second_round_starts_over), cmocka_unit_test(one_learning_rate_in_all_rounds),
+        cmocka_unit_test(aggregate_waits_for_its_readers), cmocka_unit_test(failed_second_round_starts_over), cmocka_unit_test(one_learning_rate_in_all_rounds), cmocka_unit_test(a_repeat_of_an_earlier_round),
         cmocka_unit_test(few_replies_are_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
