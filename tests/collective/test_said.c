@@ -1,0 +1,334 @@
+/* test_said.c - contributions that fill the places of a hall (collective/host_said.c): calls that differ are told by all, cancelled ones leave
+ * the places of the next alone, and who reads slowly finds what was there when it was said. With a processor each and on one of all. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "collective/host.h"
+#include "tests/collective/hosted.h"
+#include "tests/collective/world.h"
+#include "tests/lib/check.h"
+
+enum { RANKS_MAX = 3, ROOM_BYTES = 4 << 20, OPERATIONS = 240 };
+
+static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_BROADCAST, WEFT_COLL_REDUCE, WEFT_COLL_GATHER,
+                                            WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+static struct hosted hosted;
+static uint8_t *rooms[RANKS_MAX];
+static struct outcome outcomes[RANKS_MAX];
+static cpu_set_t whole;
+
+static uint64_t draw(uint64_t *state)
+{
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+    return *state >> 33;
+}
+
+static bool run_all(void)
+{
+    for (int i = 0; i < 400000; i++) {
+        bool done = true;
+        for (uint32_t r = 0; r < hosted.ranks; r++) {
+            weft_loop_step(hosted.loops[r]);
+            done = done && outcomes[r].ended;
+        }
+        if (done) return true;
+        if (i % 16 == 15) usleep(20);
+    }
+    return false;
+}
+
+static enum weft_status post(uint32_t rank, const struct weft_coll_args *args, struct weft_coll **coll_out)
+{
+    struct weft_error error = {0};
+    outcomes[rank] = (struct outcome){0};
+    const enum weft_status status = weft_coll_post(hosted.groups[rank], args, outcome_done, &outcomes[rank], coll_out, &error);
+    if (status != WEFT_IN_PROGRESS) outcome_done(&outcomes[rank], status, error.text);
+    return status;
+}
+
+/* true: it is over. */
+static bool call(uint32_t rank, const struct weft_coll_args *args, bool briefly)
+{
+    outcomes[rank] = (struct outcome){0};
+    enum weft_status status = WEFT_ERR_AGAIN;
+    if (briefly) status = weft_coll_brief(hosted.groups[rank], args, outcome_done, &outcomes[rank], &(struct weft_coll *){NULL});
+    if (status == WEFT_OK) outcomes[rank] = (struct outcome){.ended = true};
+    if (status == WEFT_ERR_AGAIN) (void)post(rank, args, NULL);
+    return outcomes[rank].ended && outcomes[rank].status == WEFT_OK;
+}
+
+/* All meet, and their first operation is behind them. */
+static void open_group(uint32_t ranks, bool on_one)
+{
+    cpu_set_t one;
+    assert_int_equal(sched_getaffinity(0, sizeof whole, &whole), 0);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &whole)) CPU_SET(i, &one);
+    if (on_one) assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    hosted_open(&hosted, ranks, NULL, false, 0);
+    for (uint32_t r = 0; r < ranks; r++) {
+        void *memory;
+        if (HOSTED_PLAIN_ONLY) assert_non_null(memory = calloc(1, ROOM_BYTES));
+        else assert_int_equal(weft_memory_alloc(weft_env_system(), ROOM_BYTES, &memory, NULL), WEFT_OK);
+        rooms[r] = memory;
+        (void)post(r, &(struct weft_coll_args){.kind = WEFT_COLL_BARRIER}, NULL);
+    }
+    assert_true(run_all());
+    for (uint32_t r = 0; r < ranks; r++) {
+        assert_int_equal(outcomes[r].status, WEFT_OK);
+        if (on_one) assert_true(hosted.groups[r]->host->crowded);
+    }
+}
+
+static void close_group(void)
+{
+    const uint32_t ranks = hosted.ranks;
+    hosted_close(&hosted);
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (HOSTED_PLAIN_ONLY) free(rooms[r]);
+        else weft_memory_free(weft_env_system(), rooms[r]);
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof whole, &whole), 0);
+}
+
+/* The longest that is said, or so many elements fewer. In a hall, but for some kinds where each rank has a processor. */
+static struct weft_coll_args said(enum weft_coll_kind kind, uint32_t rank, uint32_t root, uint64_t less)
+{
+    struct weft_coll_args args = {.kind = kind, .in = rooms[rank], .out = rooms[rank] + ROOM_BYTES / 2, .dtype = WEFT_F32, .op = WEFT_SUM, .root = root};
+    const bool pieces = kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL || kind == WEFT_COLL_REDUCE_SCATTER;
+    if (kind == WEFT_COLL_BROADCAST) args.in = args.out;
+    for (args.count = 1 << 16; args.count > 1 && !host_is_short(hosted.groups[rank], &args);) args.count--;
+    args.count -= less;
+    assert_true(host_needs_room(args.count * (pieces ? hosted.ranks : 1) * 4));
+    return args;
+}
+
+/* ---- calls that differ ---- */
+
+enum difference { COUNT_LESS, COUNT_IN_LINE, COUNT_LONG, TYPE, REDUCTION, ROOT, KIND, DIFFERENCES };
+static const char *const words[DIFFERENCES] = {"the count", "the count", "the count", "the element type", "the reduction", "the root", "the operation"};
+
+static bool rooted(enum weft_coll_kind kind) { return kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER; }
+static bool sums(enum weft_coll_kind kind) { return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER; }
+
+static struct weft_coll_args otherwise(enum difference difference, struct weft_coll_args args, uint32_t rank, uint32_t k)
+{
+    switch (difference) {
+    case COUNT_LESS: args.count--; break;
+    case COUNT_IN_LINE: args.count = 1; break;
+    case COUNT_LONG: args.count = 100000; break; /* not said */
+    case TYPE: args.dtype = WEFT_I32; break;
+    case REDUCTION: args.op = WEFT_MAX; break;
+    case ROOT: args.root = (args.root + 1) % hosted.ranks; break;
+    default: args = said(kinds[(k + 1) % KINDS], rank, 0, 0); break;
+    }
+    return args;
+}
+
+/* One rank calls something else, each by either way; who needs nothing of the others is over with it, and hears of it in the next one. */
+static void differ(uint32_t k, enum difference difference, uint32_t odd, uint32_t briefly)
+{
+    char name[16];
+    snprintf(name, sizeof name, "rank %u called", odd);
+    for (uint32_t r = 0; r < hosted.ranks; r++) {
+        struct weft_coll_args args = said(kinds[k], r, 0, 0), next = {.kind = WEFT_COLL_ALL_REDUCE, .in = rooms[r], .out = rooms[r], .count = 2, .dtype = WEFT_F32, .op = WEFT_SUM};
+        if (r == odd) args = otherwise(difference, args, r, k);
+        if (call(r, &args, briefly >> r & 1)) (void)call(r, &next, briefly >> r & 1);
+    }
+    bool over = run_all();
+    for (uint32_t r = 0; r < hosted.ranks; r++) {
+        bool told = outcomes[r].status == WEFT_ERR_MISMATCH && strstr(outcomes[r].text, "operation 1 differs in ") && strstr(outcomes[r].text, words[difference]) &&
+                    strstr(outcomes[r].text, name);
+        if (!over || !told)
+            fail_msg("%s of %u ranks, rank %u has %s otherwise, briefly %x: rank %u: %s", weft_coll_kind_name(kinds[k]), hosted.ranks, odd, words[difference], briefly, r,
+                     outcomes[r].ended ? outcomes[r].text : "hangs");
+    }
+}
+
+static void mismatch(void **state)
+{
+    for (uint32_t turn = 0; turn < 3; turn++) {
+        const uint32_t ranks = turn == 2 ? 3 : 2;
+        for (uint32_t k = 0; k < KINDS; k++)
+            for (uint32_t d = 0; d < DIFFERENCES; d++) {
+                if ((d == ROOT && !rooted(kinds[k])) || (d == REDUCTION && !sums(kinds[k]))) continue;
+                for (uint32_t odd = 0; odd < ranks; odd++) {
+                    open_group(ranks, turn > 0);
+                    differ(k, (enum difference)d, odd, (k + d + odd + turn) % (1u << ranks));
+                    close_group();
+                }
+            }
+    }
+}
+
+/* ---- cancelled ---- */
+
+static void fill(const struct weft_coll_args *args, uint32_t rank, uint32_t number)
+{
+    const bool pieces = args->kind == WEFT_COLL_SCATTER || args->kind == WEFT_COLL_ALL_TO_ALL || args->kind == WEFT_COLL_REDUCE_SCATTER;
+    float *in = (float *)(uintptr_t)args->in;
+    for (uint64_t i = 0; i < args->count * (pieces ? hosted.ranks : 1); i++) in[i] = (float)(number + 1000 * rank + i % 7);
+}
+
+/* The number of the first element that is wrong, and -1: none is. Pieces are alike but for what `fill` goes on with. */
+static int64_t wrong_at(const struct weft_coll_args *args, uint32_t rank, uint32_t number)
+{
+    const float *out = args->out;
+    const uint32_t ranks = hosted.ranks;
+    for (uint64_t i = 0; i < args->count; i++) {
+        const uint64_t own = rank * args->count + i; /* in an input of pieces */
+        float sum = 0, piece_sum = 0;
+        for (uint32_t r = 0; r < ranks; r++) {
+            sum += (float)(number + 1000 * r + i % 7);
+            piece_sum += (float)(number + 1000 * r + own % 7);
+        }
+        switch (args->kind) {
+        case WEFT_COLL_ALL_REDUCE:
+            if (out[i] != sum) return (int64_t)i;
+            break;
+        case WEFT_COLL_REDUCE:
+            if (rank == args->root && out[i] != sum) return (int64_t)i;
+            break;
+        case WEFT_COLL_REDUCE_SCATTER:
+            if (out[i] != piece_sum) return (int64_t)i;
+            break;
+        case WEFT_COLL_BROADCAST:
+            if (out[i] != (float)(number + 1000 * args->root + i % 7)) return (int64_t)i;
+            break;
+        case WEFT_COLL_SCATTER:
+            if (out[i] != (float)(number + 1000 * args->root + own % 7)) return (int64_t)i;
+            break;
+        default: /* from each */
+            for (uint32_t r = 0; r < ranks && (args->kind != WEFT_COLL_GATHER || rank == args->root); r++)
+                if (out[r * args->count + i] != (float)(number + 1000 * r + (args->kind == WEFT_COLL_ALL_TO_ALL ? own : i) % 7)) return (int64_t)(r * args->count + i);
+        }
+    }
+    return -1;
+}
+
+/* Each of a few operations in turn is cancelled by those that wait in it, soon or later; the others get what was said in them. */
+static void cancelled(void **state)
+{
+    enum { IN_A_ROW = 6 };
+    for (uint32_t turn = 0; turn < 4 * KINDS; turn++) {
+        const uint32_t k = turn % KINDS, ranks = turn / KINDS % 2 ? 3 : 2;
+        const bool later = turn / KINDS / 2;
+        open_group(ranks, ranks == 3);
+        for (uint32_t number = 0; number < 3 * IN_A_ROW; number++) {
+            struct weft_coll_args args[RANKS_MAX];
+            struct weft_coll *colls[RANKS_MAX] = {NULL};
+            for (uint32_t i = 0; i < ranks; i++) {
+                const uint32_t r = (i + number) % ranks;
+                args[r] = said(kinds[k], r, 0, number % 5);
+                fill(&args[r], r, number);
+                (void)post(r, &args[r], &colls[r]);
+                if (later) weft_loop_step(hosted.loops[r]);
+            }
+            for (uint32_t r = 0; r < ranks && number % 3 == 1; r++)
+                if (!outcomes[r].ended) weft_coll_cancel(colls[r]);
+            assert_true(run_all());
+            for (uint32_t r = 0; r < ranks; r++) {
+                if (outcomes[r].status == WEFT_ERR_CANCELLED && number % 3 == 1) continue;
+                if (outcomes[r].status != WEFT_OK) fail_msg("%s, operation %u, rank %u: %s", weft_coll_kind_name(kinds[k]), number, r, outcomes[r].text);
+                if (wrong_at(&args[r], r, number) >= 0)
+                    fail_msg("%s, operation %u, rank %u: element %lld", weft_coll_kind_name(kinds[k]), number, r, (long long)wrong_at(&args[r], r, number));
+            }
+        }
+        close_group();
+    }
+}
+
+/* Who gives goes ahead as far as there are places; who reads cancels some of those operations, and reads the others. */
+static void cancelled_by_the_reader(void **state)
+{
+    for (uint32_t turn = 0; turn < 4; turn++) {
+        const enum weft_coll_kind kind = turn % 2 ? WEFT_COLL_GATHER : WEFT_COLL_REDUCE;
+        open_group(2, turn / 2);
+        for (uint32_t number = 0; number < 24;) {
+            uint32_t ahead = 0;
+            for (; ahead < 8; ahead++) {
+                struct weft_coll_args args = said(kind, 1, 0, 0);
+                fill(&args, 1, number + ahead);
+                if (weft_coll_brief(hosted.groups[1], &args, outcome_done, &outcomes[1], &(struct weft_coll *){NULL}) != WEFT_OK) break;
+            }
+            assert_in_range(ahead, 1, HOST_HALL_SLOTS);
+            for (uint32_t i = 0; i < ahead; i++, number++) {
+                struct weft_coll_args args = said(kind, 0, 0, 0);
+                struct weft_coll *coll;
+                fill(&args, 0, number);
+                (void)post(0, &args, &coll);
+                if (number % 3 == 1) weft_coll_cancel(coll);
+                for (int steps = 0; !outcomes[0].ended; steps++) {
+                    assert_in_range(steps, 0, 100000);
+                    weft_loop_step(hosted.loops[0]);
+                }
+                assert_int_equal(outcomes[0].status, number % 3 == 1 ? WEFT_ERR_CANCELLED : WEFT_OK);
+                if (number % 3 != 1) assert_int_equal(wrong_at(&args, 0, number), -1);
+            }
+        }
+        close_group();
+    }
+}
+
+/* ---- a slow reader ---- */
+
+struct worker {
+    pthread_t thread;
+    uint32_t rank;
+    bool slow;
+    char trouble[240];
+};
+
+static bool call_and_wait(struct worker *worker, const struct weft_coll_args *args)
+{
+    const uint32_t rank = worker->rank;
+    if (call(rank, args, true)) return true;
+    if (weft_loop_wait(hosted.loops[rank], &outcomes[rank].ended, weft_now_ns(weft_env_system()) + WEFT_SECONDS(20)) < 0) return false;
+    return outcomes[rank].status == WEFT_OK;
+}
+
+static void *work(void *context)
+{
+    struct worker *worker = context;
+    uint64_t shared = 5, own = 77 + worker->rank;
+    for (uint32_t number = 0; number < OPERATIONS; number++) {
+        const uint32_t k = (uint32_t)(draw(&shared) % (2 * KINDS)), less = (uint32_t)(draw(&shared) % 300);
+        struct weft_coll_args args = said(k < KINDS ? kinds[k] : kinds[1 + k % 4], worker->rank, k % 5 == 0, less);
+        fill(&args, worker->rank, number);
+        if (worker->slow && draw(&own) % 4 == 0) usleep((useconds_t)(draw(&own) % 400));
+        if (!call_and_wait(worker, &args)) snprintf(worker->trouble, sizeof worker->trouble, "operation %u: %s", number, outcomes[worker->rank].text);
+        else if (wrong_at(&args, worker->rank, number) >= 0) snprintf(worker->trouble, sizeof worker->trouble, "operation %u (%s) is wrong", number, weft_coll_kind_name(args.kind));
+        if (worker->trouble[0]) break;
+    }
+    return NULL;
+}
+
+static void slow_reader(void **state)
+{
+    for (uint32_t turn = 0; turn < 6; turn++) {
+        static struct worker workers[RANKS_MAX];
+        const uint32_t ranks = turn % 2 ? 3 : 2;
+        open_group(ranks, turn % 3 == 2);
+        for (uint32_t r = 0; r < ranks; r++) {
+            workers[r] = (struct worker){.rank = r, .slow = r == turn % ranks};
+            assert_int_equal(pthread_create(&workers[r].thread, NULL, work, &workers[r]), 0);
+        }
+        for (uint32_t r = 0; r < ranks; r++) pthread_join(workers[r].thread, NULL);
+        for (uint32_t r = 0; r < ranks; r++)
+            if (workers[r].trouble[0]) fail_msg("turn %u, rank %u: %s", turn, r, workers[r].trouble);
+        close_group();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(mismatch), cmocka_unit_test(cancelled), cmocka_unit_test(cancelled_by_the_reader), cmocka_unit_test(slow_reader)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
