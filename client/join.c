@@ -44,6 +44,8 @@ static bool parted_or_failed(void *context)
 
 static enum weft_status may_join(struct weft_session *session)
 {
+    if (session->shards > 0)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "join: shards wait for every rank, and cannot let one rest; run steps of weight 0 instead");
     if (!session->elastic)
         return client_error(session, WEFT_ERR_STATE, "join: only an elastic job goes on without a rank; start it with weft run --min-workers N, without shards");
     if (session->step.open)

@@ -73,9 +73,12 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
     uint32_t found = 0, own = UINT32_MAX, known = session->member_count;
     for (uint32_t i = 0; past && members && i < session->member_count; i++) {
         const char *where = strchr(before[i].name, '(');
-        members[i] = (struct client_member){.member = before[i].member, .index = UINT32_MAX, .endpoint_first = before[i].endpoint_first,
+        const bool shard = before[i].is_shard;
+        members[i] = (struct client_member){.member = before[i].member, .is_shard = shard, .states = before[i].states,
+                                            .index = shard ? before[i].index : UINT32_MAX, .endpoint_first = before[i].endpoint_first,
                                             .endpoint_count = before[i].endpoint_count, .lost = atomic_load(&before[i].lost)};
         snprintf(members[i].name, sizeof members[i].name, "%s", before[i].name);
+        if (shard) continue;
         for (uint32_t rank = 0; rank < count; rank++) {
             if (numbers[rank] != members[i].member) continue;
             found++;

@@ -335,7 +335,7 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
     struct client_chunk *chunk = &tensor->chunks[header->chunk];
     const struct client_tensor_op *op = &tensor->op;
     if (chunk->endpoint != peer_id || !chunk->wanted || op->kind == CLIENT_OP_NONE || op->status < 0) return NULL;
-    if (header->step != op->step || header->round != op->round || header->job != session->job_id) return NULL;
+    if (header->step != op->step || header->round != op->round || header->job != session->job_id || header->epoch != session->epoch) return NULL;
     return chunk;
 }
 
@@ -458,10 +458,15 @@ void client_server_path_listen(struct weft_session *session)
 static void advance(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    struct client_engine *engine = &tensor->session->engine;
+    struct weft_session *session = tensor->session;
+    struct client_engine *engine = &session->engine;
     if (!tensor->begun || op->in_transport > 0) return;
     if (engine->failed) {
         client_request_complete(op->request, engine->failed, engine->failed_text);
+        return;
+    }
+    if (op->epoch != session->epoch) { /* the job goes on without somebody, and its last buffer is free only now */
+        client_request_complete(op->request, WEFT_ERR_PEER_LOST, engine->parted_text);
         return;
     }
     if (op->status < 0 || op->results_left > 0) return; /* a failed one ends with the session's fail letter */
@@ -515,6 +520,7 @@ static void arrived(struct client_request *request)
 void client_server_path_start(struct weft_mail *mail)
 {
     struct client_request *request = weft_container_of(mail, struct client_request, mail);
+    request->tensor->op.epoch = request->session->epoch;
     if (!client_request_opened(request)) return;
     take_chunks(request->tensor);
     if (request->stage) client_stage_await(request, arrived);

@@ -98,6 +98,11 @@ static enum weft_status check_options(struct weft_session *session, const struct
     if (status == WEFT_OK) status = weft_optimizer_parse(options->optimizer ? options->optimizer : "none", &tensor->optimizer, &error);
     if (status < 0) return client_error(session, status, "tensor '%s': %.400s", options->name, error.text);
     tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
+    if (session->elastic && tensor->mode == WEFT_MODE_SERVER && (spec.id != WEFT_CODEC_DENSE || tensor->choosing.candidates.count > 0))
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "tensor '%s' has a codec and is in server mode, in a job that goes on without lost ranks (weft run --min-workers): "
+                            "shards do that for dense tensors in this version; leave the codec out or choose WEFT_MODE_ALL_REDUCE",
+                            options->name);
     bool plain = spec.id == WEFT_CODEC_DENSE && tensor->choosing.candidates.count == 0 && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
     if (tensor->dtype != WEFT_F32 && !plain)
         return client_error(session, WEFT_ERR_UNSUPPORTED,

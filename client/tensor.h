@@ -56,6 +56,7 @@ struct client_tensor_op {
     bool scaled_ready;             /* engine's */
     bool arrived;                  /* engine's: the input is in host memory, or its codec can read it on the device */
     /* engine's */
+    uint32_t epoch;                /* server mode: of the membership that it was begun in */
     uint64_t work_at;              /* elements done by the running computation */
     uint32_t chunks_scaled;        /* server mode: chunks whose scaled gradient is ready and on its way */
     uint32_t round;                /* of the codec; 0 for dense; of the STATE kinds enum weft_wire_part */

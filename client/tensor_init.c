@@ -12,23 +12,56 @@ static enum weft_status install(struct weft_tensor *tensor, const void *weights,
     return client_request_finish(tensor->session, &request, what);
 }
 
+/* Have all ranks got them? A loss may have come between one's broadcast and another's. */
+static enum weft_status all_have(struct weft_tensor *tensor, const char *what, bool *all_out)
+{
+    struct weft_request request = {{0}};
+    uint32_t have = tensor->initialised;
+    WEFT_TRY(weft_all_reduce(tensor->session, &have, &have, 1, WEFT_U32, WEFT_MIN, &request));
+    WEFT_TRY(client_request_finish(tensor->session, &request, what));
+    *all_out = have != 0;
+    return WEFT_OK;
+}
+
+static enum weft_status from_root(struct weft_tensor *tensor, void *weights, const char *what)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(weft_broadcast(tensor->session, weights, tensor->elems, tensor->dtype, 0, &request));
+    return client_request_finish(tensor->session, &request, what);
+}
+
+/* In a job that goes on without lost ranks it is called again after a loss: on all ranks, also where it had gone well. Whose weights are not
+ * all there keeps his own, which may be the ones to install next. While one rank has none no step can have closed. */
+static enum weft_status init_elastic(struct weft_tensor *tensor, void *weights, const char *what)
+{
+    struct weft_session *session = tensor->session;
+    bool all;
+    WEFT_TRY(all_have(tensor, what, &all));
+    if (all) return WEFT_OK;
+    if (session->rank == 0) WEFT_TRY(install(tensor, weights, what));
+    else WEFT_TRY(client_kept_copy(session, weights, tensor->bytes));
+    const enum weft_status status = from_root(tensor, weights, what);
+    client_kept_close(session, status < 0);
+    if (status == WEFT_OK) tensor->initialised = true;
+    return status;
+}
+
 enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
 {
     if (!tensor) return WEFT_ERR_INVALID;
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_usable(session));
     if (!weights) return client_error(session, WEFT_ERR_INVALID, "init of tensor '%s': weights is NULL", tensor->name);
-    if (session->step.open || tensor->initialised)
+    const bool shards_keep = tensor->mode == WEFT_MODE_SERVER && !client_tensor_judged(tensor);
+    const bool again = session->elastic && shards_keep && session->step.number == 0;
+    if (session->step.open || (tensor->initialised && !again))
         return client_error(session, WEFT_ERR_STATE, "init of tensor '%s' %s; weights are given once, before the first step", tensor->name,
                             tensor->initialised ? "for the second time" : "inside a step");
     char what[300];
     snprintf(what, sizeof what, "init of tensor '%s'", tensor->name);
-    const bool shards_keep = tensor->mode == WEFT_MODE_SERVER && !client_tensor_judged(tensor);
+    if (session->elastic && shards_keep) return init_elastic(tensor, weights, what);
     if (shards_keep && session->rank == 0) WEFT_TRY(install(tensor, weights, what));
-
-    struct weft_request request = {{0}};
-    WEFT_TRY(weft_broadcast(session, weights, tensor->elems, tensor->dtype, 0, &request));
-    WEFT_TRY(client_request_finish(session, &request, what));
+    WEFT_TRY(from_root(tensor, weights, what));
     tensor->initialised = true;
     return WEFT_OK;
 }

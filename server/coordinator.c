@@ -349,7 +349,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     welcome.job_id = coordinator->job_id;
     welcome.transport_nonce = coordinator->transport_nonce;
     welcome.heartbeat_ns = coordinator->options.heartbeat_ns;
-    welcome.workers_min = coordinator->options.shards == 0 ? coordinator->options.workers_min : 0;
+    welcome.workers_min = coordinator->options.workers_min;
     if (member) {
         welcome.member = member->member;
         welcome.index = member->index;

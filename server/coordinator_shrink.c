@@ -8,13 +8,15 @@
  *
  * Another loss meanwhile only raises the epoch: everybody is asked again. New ranks are the old order without gaps.
  *
+ * Shards answer nothing: they follow by the same two messages (shard_members.c).
+ *
  * A worker that is out of data joins: it stays a member, and rests. The others agree as after a loss. When nobody is left that does not
  * rest, all go on together, and nobody need be asked: they all wait for that.
  *
  *     Join ──► epoch + 1, Joined(epoch) to all ──► Shrink of those that do not rest ──► Shrunk(epoch, members) ──► in force
  *          ──► all rest: Shrunk(epoch, everybody, last) ──► in force
  *
- * A worker that comes while the job runs (workers_max) waits. The others agree at the end of a step, or on whatever else comes first.
+ * A worker that comes while the job runs (workers_max; no shards) waits. The others agree at the end of a step, or on whatever else comes first.
  *
  *     Endpoints ──► epoch + 1, Grow(epoch) to the others ──► Shrink of all ──► Shrunk(epoch, members, newcomers) ──► in force
  *                                                                          └─► to the newcomer: Roster, Ready, Go */
@@ -63,7 +65,7 @@ const struct coordinator_member *coordinator_resting(const struct weft_coordinat
 bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost)
 {
     uint32_t staying = coordinator_staying(coordinator);
-    bool may = coordinator->options.workers_min > 0 && coordinator->options.shards == 0 && coordinator->state == COORDINATOR_RUNNING &&
+    bool may = coordinator->options.workers_min > 0 && coordinator->state == COORDINATOR_RUNNING &&
                lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER && staying >= coordinator->options.workers_min && staying > 0 &&
                all_tensors_announced(coordinator); /* half a declaration has no owner */
     if (!may) return false;

@@ -20,7 +20,7 @@ struct weft_coordinator_options {
     const char *secret;       /* NULL: none */
     uint32_t workers, shards; /* expected; 1..limits, shards may be 0 */
     uint32_t workers_max;     /* of a job that may go on without workers: newcomers come in at the end of a step while there are fewer; 0: none do */
-    uint32_t workers_min;     /* a lost worker does not end a job without shards while so many are left; default 0: it does */
+    uint32_t workers_min;     /* a lost worker does not end the job while so many are left; default 0: it does */
     uint64_t heartbeat_ns;    /* silence after which a member is lost; default 30 s */
     uint64_t join_ns;         /* from creation until everybody must have joined and connected; default 300 s */
     const char *host;         /* of the coordinating process, with its pid: a member of the same host and pid lives in the */
@@ -105,6 +105,7 @@ struct weft_shard_engine_options {
     uint32_t epoch, workers;
     const uint32_t *worker_endpoints; /* (workers,) copied */
     const uint64_t *worker_incarnations; /* (workers,) copied */
+    bool elastic;                     /* it may go on without lost workers: weft_shard_engine_part, _follow; default false */
     size_t receive_bytes_max;         /* memory of contributions and partials; default 256 MiB */
     uint64_t round_deadline_ns;       /* from a round's first contribution; default 300 s: then WEFT_ERR_DEADLINE names the missing */
     uint32_t hash_every;              /* compressed modes: compare weights every so many steps; default 50, 0: never */
@@ -122,6 +123,12 @@ void weft_shard_engine_free(struct weft_shard_engine *engine);
 enum weft_status weft_shard_engine_declare(struct weft_shard_engine *engine, const Weft__Control__Declared *declared, struct weft_error *error);
 /* A worker is lost (or the job ends): open rounds are dropped, survivors get a RESULT with this status and text. */
 void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text);
+/* A worker is lost and the others go on in that epoch: open rounds are forgotten, who waits gets no answer, and requests of older
+ * epochs none from now on; those of newer ones wait. Loop's thread, as what follows. */
+void weft_shard_engine_part(struct weft_shard_engine *engine, uint32_t epoch);
+/* The workers of the epoch, by rank; at most as many as at create. What has been closed before is told whoever pushes it again. */
+enum weft_status weft_shard_engine_follow(struct weft_shard_engine *engine, uint32_t epoch, uint32_t workers, const uint32_t *endpoints,
+                                          const uint64_t *incarnations, struct weft_error *error);
 /* A worker's hash of a tensor after a step; WEFT_ERR_DIVERGED names both hashes. */
 enum weft_status weft_shard_engine_check_hash(struct weft_shard_engine *engine, const Weft__Control__WeightHash *hash, struct weft_error *error);
 
@@ -142,6 +149,7 @@ struct weftd_options {
     int http_port;                /* 0: free; default -1: none */
     const char *port_file;        /* NULL, or a file that gets "coordinator=HOST:PORT\nhttp=HOST:PORT\n", written whole */
     uint32_t workers, shards;     /* expected, when the coordinator is embedded */
+    uint32_t workers_min;         /* the embedded coordinator's: a lost worker does not end the job while so many are left; default 0: it does */
     int index;                    /* shard index wanted; default -1: any */
     uint32_t engines;             /* threads with an endpoint each; 0: server.engines */
     const char *lanes, *devices;  /* of the transport; NULL: transport.lanes, transport.devices */

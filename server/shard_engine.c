@@ -144,6 +144,7 @@ void shard_engine_retry_soon(struct weft_shard_engine *engine)
 void shard_engine_moved(struct weft_shard_engine *engine)
 {
     if (engine->closed) return;
+    shard_members_follow(engine);
     shard_receive_open_waiting(engine);
     if (engine->accept_again) {
         struct weft_list *node, *spare;
@@ -152,6 +153,15 @@ void shard_engine_moved(struct weft_shard_engine *engine)
     }
     shard_reply_pump(engine);
     unwatch_when_idle(engine);
+}
+
+void shard_engine_pull_taken(struct weft_shard_engine *engine, struct weft_arrival *arrival)
+{
+    struct weft_wire_header header;
+    struct shard_part *part;
+    pull_since_ns(engine, arrival, &header, &part);
+    part->pull = NULL;
+    weft_list_remove(&arrival->link);
 }
 
 void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker)
@@ -177,10 +187,11 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
     }
     while (!weft_list_empty(&engine->pulls)) { /* handled again, they meet the failure */
         struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
-        struct weft_wire_header header;
-        struct shard_part *part;
-        pull_since_ns(engine, arrival, &header, &part);
-        part->pull = NULL;
+        shard_engine_pull_taken(engine, arrival);
+        shard_reply_defer(engine, arrival);
+    }
+    while (!weft_list_empty(&engine->early)) {
+        struct weft_arrival *arrival = weft_list_first(&engine->early, struct weft_arrival, link);
         weft_list_remove(&arrival->link);
         shard_reply_defer(engine, arrival);
     }
@@ -217,8 +228,9 @@ enum weft_status weft_shard_engine_create(struct weft_env *env, const struct wef
     engine->kernels = weft_kernels();
     engine->job = options->job;
     engine->endpoint = options->endpoint;
-    engine->epoch = options->epoch;
-    engine->workers = options->workers;
+    engine->epoch = engine->epoch_asked = options->epoch;
+    engine->workers = engine->workers_at_create = options->workers;
+    engine->elastic = options->elastic;
     engine->round_deadline_ns = options->round_deadline_ns;
     engine->hash_every = options->hash_every;
     weft_list_init(&engine->waiting);
@@ -226,12 +238,14 @@ enum weft_status weft_shard_engine_create(struct weft_env *env, const struct wef
     weft_list_init(&engine->answering);
     weft_list_init(&engine->pulls);
     weft_list_init(&engine->deferred);
+    weft_list_init(&engine->early);
     weft_timer_init(&engine->deadline_timer, deadline_passed);
     weft_timer_init(&engine->retry_timer, retry);
 
     engine->worker = weft_alloc_zero(env, engine->workers * sizeof *engine->worker);
+    engine->next_worker = weft_alloc_zero(env, engine->workers * sizeof *engine->next_worker);
     uint32_t reply_count = 64 + 4 * (engine->workers < 512 ? engine->workers : 512);
-    if (!engine->worker || shard_reply_init(engine, reply_count) < 0 ||
+    if (!engine->worker || !engine->next_worker || shard_reply_init(engine, reply_count) < 0 ||
         shard_arena_init(&engine->arena, env, options->receive_bytes_max) < 0) {
         weft_shard_engine_free(engine);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a shard engine with %zu bytes of receive memory: lower it",
@@ -273,6 +287,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->retry_timer);
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
+    discard_all(engine, &engine->early);
     cancel_tasks(engine);
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
@@ -296,6 +311,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     shard_arena_fini(&engine->arena, engine->env);
     shard_reply_fini(engine);
     weft_free_bytes(engine->env, engine->worker);
+    weft_free_bytes(engine->env, engine->next_worker);
     weft_free_bytes(engine->env, engine);
 }
 

@@ -10,6 +10,7 @@
  *     tables                       shard_table.c     tensors and chunks made at declare
  *     life, deadlines, failure     shard_engine.c
  *     weight hashes                shard_hash.c
+ *     workers become fewer         shard_members.c
  *
  * Words (docs/glossary.md): a *contribution* is what one worker pushes in one round; a *round* of a chunk
  * takes one contribution of every worker; a dense step has one round, a codec's step as many as the codec.
@@ -219,7 +220,14 @@ struct weft_shard_engine {
     const struct weft_kernels *kernels;
     uint64_t job;
     uint32_t endpoint, epoch, workers;
-    struct shard_worker *worker; /* (workers,) owned */
+    struct shard_worker *worker; /* (workers_at_create,) owned */
+    uint32_t workers_at_create;
+    bool elastic;                /* lost workers need not end it (shard_members.c) */
+    uint32_t epoch_asked;        /* the newest one heard of; above epoch: rounds of the old one are over */
+    bool follows;                /* next_... are to be in force as soon as nothing of the epoch before is under way */
+    uint32_t next_epoch, next_workers;
+    struct shard_worker *next_worker; /* (workers_at_create,) owned */
+    struct weft_list early;      /* arrivals of epochs that are not in force here yet */
     uint64_t round_deadline_ns;
     uint32_t hash_every;
 
@@ -286,6 +294,8 @@ void shard_round_resume(struct shard_chunk *chunk);
 void shard_round_advance(struct shard_chunk *chunk);
 /* The round is over without a result: its contributors hear `status` and `text` now, the others when they come. */
 void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text);
+/* The same, and nobody is told: they know it of the coordinator. */
+void shard_round_forget(struct shard_chunk *chunk);
 /* DRAINING: give the slots back as soon as nothing is received into them or computed from them. */
 void shard_round_drained(struct shard_chunk *chunk);
 /* Its values are being written by a close that will end in a moment. */
@@ -320,7 +330,11 @@ void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *ar
 /* shard_hash.c */
 void shard_hash_step(struct shard_chunk *chunk);
 
+/* shard_members.c */
+void shard_members_follow(struct weft_shard_engine *engine); /* if it is due and can be */
+
 /* shard_engine.c */
+void shard_engine_pull_taken(struct weft_shard_engine *engine, struct weft_arrival *arrival); /* it waits no more */
 void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker);
 /* Something moved (memory, a reply, a send): serve what waited for it. */
 void shard_engine_moved(struct weft_shard_engine *engine);

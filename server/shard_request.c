@@ -1,7 +1,7 @@
 /* shard_request.c - the door of a shard engine: every message of the push channel, untrusted until checked here.
  *
- * Order of the checks: is it a header at all; is it from the worker it names; is it of this job, epoch and
- * incarnation; do we serve at all; do we know the chunk; is the payload what the header says and what the
+ * Order of the checks: is it a header at all; where the workers may become fewer: is it of this epoch (shard_members.c); is it
+ * from the worker it names; is it of this job, epoch and incarnation; do we serve at all; do we know the chunk; is the payload what the header says and what the
  * chunk allows. A message that is not a request of its sender is dropped and counted (an answer would only
  * confuse a third); every other failure is answered with a status and a sentence.
  *
@@ -72,6 +72,22 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
     WEFT_ASSERT(!"a request kind that is_request lets through");
 }
 
+/* Ranks are of an epoch. Whoever is in an older one hears of it from the coordinator, not from here: an answer would only fail it. */
+static bool of_this_epoch(struct weft_shard_engine *engine, const struct weft_wire_header *header, struct weft_arrival *arrival)
+{
+    if (header->epoch < engine->epoch_asked) {
+        drop(engine, arrival, "of an epoch that is over");
+        return false;
+    }
+    if (header->epoch == engine->epoch) return true;
+    if (engine->failed < 0) {
+        shard_reply_refuse(engine, arrival, header, engine->failed, "%s", engine->failed_text);
+        return false;
+    }
+    weft_list_append(&engine->early, &arrival->link);
+    return false;
+}
+
 void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival *arrival)
 {
     struct weft_wire_header header;
@@ -79,6 +95,7 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
         drop(engine, arrival, "not a request header of this version");
         return;
     }
+    if (engine->elastic && header.job == engine->job && !of_this_epoch(engine, &header, arrival)) return;
     if (header.worker >= engine->workers || engine->worker[header.worker].endpoint != arrival->peer_id) {
         drop(engine, arrival, "its header names another worker");
         return;

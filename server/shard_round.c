@@ -316,21 +316,14 @@ void shard_round_result_released(struct shard_chunk *chunk)
 
 /* ---- dropping ---- */
 
-void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text)
+static void end_round(struct shard_chunk *chunk, enum weft_status status)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    chunk->error_status = status;
-    chunk->error_step = chunk->open_step;
-    chunk->error_round = chunk->round;
-    snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
         struct shard_part *part = &chunk->parts[worker];
-        part->owed = part->state == SHARD_PART_NONE;
-        if (part->state == SHARD_PART_WAITING) {
-            weft_transport_discard(engine->transport, part->arrival);
-            part->arrival = NULL;
-        }
-        if (!part->owed) shard_reply_note(chunk, worker, SHARD_ANSWER_ERROR);
+        if (part->state != SHARD_PART_WAITING) continue;
+        weft_transport_discard(engine->transport, part->arrival);
+        part->arrival = NULL;
     }
     parts_reset(chunk, false);
     chunk->open_step = 0;
@@ -345,8 +338,25 @@ void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const 
             shard_round_enter(chunk, SHARD_PHASE_IDLE);
         }
     }
+}
+
+void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    chunk->error_status = status;
+    chunk->error_step = chunk->open_step;
+    chunk->error_round = chunk->round;
+    snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct shard_part *part = &chunk->parts[worker];
+        part->owed = part->state == SHARD_PART_NONE;
+        if (!part->owed) shard_reply_note(chunk, worker, SHARD_ANSWER_ERROR);
+    }
+    end_round(chunk, status);
     shard_engine_moved(engine);
 }
+
+void shard_round_forget(struct shard_chunk *chunk) { end_round(chunk, WEFT_ERR_PEER_LOST); }
 
 void shard_round_drained(struct shard_chunk *chunk)
 {

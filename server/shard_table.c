@@ -76,6 +76,10 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has no elements or too many", tensor->name);
 
     WEFT_TRY(codecs_describe(tensor, declare, error));
+    /* A combiner is of a number of ranks, and what was closed of a codec's rounds could not be told again. */
+    if (tensor->engine->elastic && (tensor->candidates.count > 1 || tensor->candidates.specs[0].id != WEFT_CODEC_DENSE))
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "tensor '%s' has a codec, and the job goes on without lost ranks: shards do that for dense tensors",
+                              tensor->name);
     WEFT_TRY(weft_optimizer_parse(declare->optimizer, &tensor->optimizer, error));
     if (tensor->candidates.count > 1) tensor->optimizer.kind = WEFT_OPTIMIZER_NONE;
     return WEFT_OK;

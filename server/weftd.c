@@ -59,6 +59,7 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
     options.secret = weftd->options.secret;
     options.workers = weftd->options.workers;
     options.shards = weftd->options.shards;
+    options.workers_min = weftd->options.workers_min;
     options.heartbeat_ns = weft_config_u64(weftd->options.config, "server.heartbeat");
     options.ended = weftd_coordinator_ended;
     options.context = weftd;
@@ -204,6 +205,7 @@ static void release(struct weftd *weftd)
     weftd_engines_stop(weftd);
     weft_net_free(weftd->net);
     weftd_hashes_free(weftd);
+    weftd_members_free(weftd);
     weftd_engines_free(weftd);
     weft_member_free(weftd->member);
     weft_coordinator_server_free(weftd->coordinator);
@@ -237,6 +239,7 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
 
     struct weftd weftd = {.env = env, .wake_fd = -1, .started_ns = weft_now_ns(env), .who = "shard", .lost_endpoint = UINT32_MAX};
     weft_list_init(&weftd.hashes);
+    weft_list_init(&weftd.letters);
     struct weft_error error = {0};
     if (signal_fd < 0 && !env->virtual_time) weft_error_set(&error, WEFT_ERR_LIMIT, "cannot make a signal descriptor: %s", strerror(errno));
     else (void)run(&weftd, options, signal_fd, &error);

@@ -4,6 +4,7 @@
  *     Roster     -> every engine connects to every worker          -> Ready
  *     Declared   -> letters to the engines that own a chunk        -> DeclaredOk, when all have memory
  *     WeightHash -> letter to the engine whose chunks it is of     (a difference aborts the job)
+ *     MemberLost with an epoch, Shrunk -> letters to the engines: fewer workers (weftd_members.c)
  *     MemberLost, Abort, a lost coordinator -> every engine tells its workers -> the process ends, status 1
  *     Finished   -> Leave                                          -> the process ends, status 0 */
 #include <stdarg.h>
@@ -324,6 +325,7 @@ static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash 
 
 static void on_member_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
 {
+    if (weftd_members_lost(weftd, lost)) return;
     for (size_t i = 0; weftd->roster && i < weftd->roster->roster->n_members; i++) {
         const Weft__Control__Member *member = weftd->roster->roster->members[i];
         if (member->member == lost->member && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER) weftd->lost_endpoint = member->endpoint_first;
@@ -341,6 +343,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: on_declared(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: on_weight_hash(weftd, message->weight_hash); break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
+    case WEFT__CONTROL__CONTROL__BODY_SHRUNK: weftd_members_shrunk(weftd, message->shrunk); break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT: weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text); break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED: (void)weft_member_leave(weftd->member, ""); break;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: break;

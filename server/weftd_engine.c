@@ -93,6 +93,7 @@ static enum weft_status make_shard(struct weftd_engine *engine)
         options.job = weftd->welcome.job_id;
         options.epoch = weftd->roster->roster->epoch;
         options.workers = workers;
+        options.elastic = weftd->welcome.workers_min > 0;
         options.worker_endpoints = endpoints;
         options.worker_incarnations = incarnations;
         options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");

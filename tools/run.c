@@ -37,12 +37,12 @@ static const char help_text[] =
     "  -n, --workers N     workers: processes running TRAINER (default 1; under mpirun, torchrun or srun: one in each of\n"
     "                      their processes, all in one job)\n"
     "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0)\n"
-    "      --min-workers N go on without workers that are lost while N are left (no shards; default: a lost\n"
-    "                      worker ends the job)\n"
+    "      --min-workers N go on without workers that are lost while N are left (default: a lost worker ends the\n"
+    "                      job; with shards: dense tensors only)\n"
     "      --restarts N    start a lost worker again, N times in all; it comes in at the end of a step (with\n"
-    "                      --min-workers; default 0)\n"
-    "      --max-workers N workers started by hand may come while there are fewer than N (with --min-workers; default:\n"
-    "                      none may)\n"
+    "                      --min-workers, no shards; default 0)\n"
+    "      --max-workers N workers started by hand may come while there are fewer than N (with --min-workers, no\n"
+    "                      shards; default: none may)\n"
     "  -e, --engines N     engine threads of each shard (default: server.engines)\n"
     "  -j, --job NAME      name of the job (default: a new one)\n"
     "  -l, --log-dir DIR   log files shard0.log, rank0.log, ... (default weft-logs/JOB)\n"
@@ -167,8 +167,8 @@ static int parse(struct run *run, int argc, char **argv)
     if (run->http && run->shards == 0)
         return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
     uint64_t workers = run->launched ? run->launcher.ranks : run->workers;
-    if (run->workers_min && run->shards)
-        return tool_usage_error("weft run", "--min-workers is for jobs without shards: a shard cannot go on without a worker yet; leave one of the two out");
+    if ((run->workers_max || run->restarts) && run->workers_min && run->shards)
+        return tool_usage_error("weft run", "--max-workers and --restarts are for jobs without shards: a shard goes on without a lost worker, and takes no new one yet");
     if (run->workers_min > workers)
         return tool_usage_error("weft run", "--min-workers is at most the number of workers, %llu", (unsigned long long)workers);
     if ((run->workers_max || run->restarts) && !run->workers_min)
@@ -206,7 +206,7 @@ static void name_process(const struct run *run, struct run_process *process, con
 static bool start_shard(struct run *run, const char *weftd, uint32_t index)
 {
     struct run_process *process = &run->processes[index];
-    char number[4][16], secret[RUN_PATH_BYTES + 64], job[WEFT_LIMIT_NAME_BYTES + 16];
+    char number[5][16], secret[RUN_PATH_BYTES + 64], job[WEFT_LIMIT_NAME_BYTES + 16];
     const char *argv[32];
     int argc = 0;
     name_process(run, process, "shard", index);
@@ -214,6 +214,7 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     snprintf(number[1], sizeof number[1], "%u", (unsigned)run->workers);
     snprintf(number[2], sizeof number[2], "%u", (unsigned)run->shards);
     snprintf(number[3], sizeof number[3], "%u", (unsigned)run->engines);
+    snprintf(number[4], sizeof number[4], "%u", (unsigned)run->workers_min);
     snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
     argv[argc++] = weftd;
@@ -221,6 +222,7 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     if (index == 0) {
         argv[argc++] = "--workers", argv[argc++] = number[1];
         argv[argc++] = "--shards", argv[argc++] = number[2];
+        if (run->workers_min) argv[argc++] = "--min-workers", argv[argc++] = number[4];
         argv[argc++] = "--port", argv[argc++] = "0";
         argv[argc++] = "--port-file", argv[argc++] = run->scratch.port_path;
         if (run->http) argv[argc++] = "--http-port", argv[argc++] = "0";

@@ -14,6 +14,7 @@ static const char help_text[] =
     "One parameter-server shard. Without --coordinator it also coordinates the job.\n"
     "\n"
     "  -n, --workers N         workers that the job waits for (default 1)\n"
+    "      --min-workers N     a lost worker does not end the job while N are left (default: it does)\n"
     "  -s, --shards N          shards of the job, this one included (default 1)\n"
     "  -c, --coordinator H:P   join the job coordinated there, instead of coordinating here\n"
     "  -i, --index N           shard number to take (default: any free one)\n"
@@ -33,9 +34,10 @@ static const char help_text[] =
     "\n"
     "Exit status: 0 the job ended in order, 1 it did not (one sentence on stderr), 2 wrong usage.\n";
 
-enum { SECRET_FILE = 256, LISTEN, HTTP_PORT, PORT_FILE, LANES, DEVICES, CONFIG, SET, HELP_OPTIONS };
+enum { SECRET_FILE = 256, MIN_WORKERS, LISTEN, HTTP_PORT, PORT_FILE, LANES, DEVICES, CONFIG, SET, HELP_OPTIONS };
 
 static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
+                                              {"min-workers", required_argument, NULL, MIN_WORKERS},
                                               {"shards", required_argument, NULL, 's'},
                                               {"coordinator", required_argument, NULL, 'c'},
                                               {"index", required_argument, NULL, 'i'},
@@ -95,6 +97,10 @@ static int parse(int argc, char **argv, struct weft_config *config, struct weftd
             ok = tool_parse_number("weftd", "--shards", optarg, 1, WEFT_LIMIT_SHARDS, &number),
             options->shards = (uint32_t)number;
             break;
+        case MIN_WORKERS:
+            ok = tool_parse_number("weftd", "--min-workers", optarg, 1, WEFT_LIMIT_WORKERS, &number),
+            options->workers_min = (uint32_t)number;
+            break;
         case 'i':
             ok = tool_parse_number("weftd", "--index", optarg, 0, WEFT_LIMIT_SHARDS - 1, &number),
             options->index = (int)number;
@@ -128,6 +134,10 @@ static int parse(int argc, char **argv, struct weft_config *config, struct weftd
         }
     }
     if (!ok) return TOOL_USAGE;
+    if (options->workers_min && options->coordinator)
+        return tool_usage_error("weftd", "--min-workers is for the coordinator, and this shard joins the one at %s", options->coordinator);
+    if (options->workers_min > options->workers)
+        return tool_usage_error("weftd", "--min-workers is at most the number of workers, %u", options->workers);
     if (optind < argc)
         return tool_usage_error("weftd", "what is '%s'? weftd takes options only", argv[optind]);
     return -1;

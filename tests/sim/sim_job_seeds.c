@@ -16,10 +16,12 @@
  *     wakes up again ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
- *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--judged] [--verbose]
+ *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--verbose]
  *
  * --found: the seeds that have found something, before the others. --updates: one tensor more, with an optimiser: its weights and arrays are those of an update
  * that the test makes itself, of these members' gradients, and after a discarded step those of before it; new ranks, and all at the beginning, share them.
+ * --shards: the mean, and the tensor with an optimiser, are kept by shards (weftd_run), of which some hear late from the coordinator; no newcomers, and nobody
+ * joins. Each chunk of a step is the mean, or the update, of the members of one try of that step, to the bit, and never of two; all have the same.
  * --judged: the codec is chosen (codec "auto"), anew by each membership: the ranks of a step have the same one, the same sums, and the same count.
  */
 #include <math.h>
@@ -39,7 +41,7 @@
 #include "tests/sim/sim_process.h"
 
 enum { HAND = 0, COORDINATOR = 1, FIRST_WORKER = 2 }; /* hosts; HAND does what is done to the others */
-enum { WORKERS_MAX = 12, HOSTS = FIRST_WORKER + WORKERS_MAX, STEPS_MAX = 200, COUNT_MAX = 700, ROUNDS_MAX = 3 };
+enum { WORKERS_MAX = 12, SHARDS_MAX = 3, TRIES_MAX = 16, HOSTS = FIRST_WORKER + WORKERS_MAX + SHARDS_MAX, STEPS_MAX = 200, COUNT_MAX = 700, ROUNDS_MAX = 3 };
 
 #define DEADLINE_NS WEFT_SECONDS(20) /* of operations */
 #define JUDGED "auto:topk:ratio=0.05,min_count=0,randomk:ratio=0.01,min_count=0,int8:min_count=0"
@@ -96,7 +98,7 @@ struct step_record {
 
 static struct run {
     uint64_t seed;
-    uint32_t workers, newcomers, workers_min, workers_max, rounds, goal, count;
+    uint32_t workers, newcomers, workers_min, workers_max, rounds, goal, count, shards;
     struct worker all[WORKERS_MAX];
     struct weft_sim *sim;
     struct weft_loop *hand;   /* the loop of HAND */
@@ -114,6 +116,9 @@ static struct run {
     uint32_t kills;
     const struct worker *aborter;
     uint64_t shrunk, grew, steps_done, again, joined;
+    struct weft_config *config;                         /* of the shards */
+    struct step_record tries[STEPS_MAX][TRIES_MAX];     /* the members of each try of a step, as those saw it that began it */
+    uint64_t closed_before;                             /* chunks of ranks whose result is of an earlier try's members */
     char why[1200];
 } run;
 
@@ -141,6 +146,30 @@ static void look_whether_done(void)
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
         if (!run.all[i].killed && run.all[i].ending == RUNS) return;
     run.all_done = true;
+}
+
+/* ---- the tries of a step ---- */
+
+static uint32_t host_of_name(const char *name)
+{
+    const char *at = strstr(name, "(h");
+    return at ? (uint32_t)strtoul(at + 2, NULL, 10) : 0;
+}
+
+static void note_try(const struct worker *worker, uint64_t step)
+{
+    struct step_record mine = {.members = weft_ranks(worker->session)};
+    char name[128];
+    for (uint32_t r = 0; r < mine.members && step < STEPS_MAX; r++) {
+        client_rank_name(worker->session, r, name, sizeof name);
+        mine.born[r] = host_of_name(name);
+    }
+    for (uint32_t i = 0; i < TRIES_MAX && step < STEPS_MAX; i++) {
+        struct step_record *one = &run.tries[step][i];
+        if (one->members == 0) *one = mine;
+        if (memcmp(one, &mine, sizeof mine) == 0) return;
+    }
+    fail_seed("h%u: step %llu is tried too often for this test", worker->host, (unsigned long long)step);
 }
 
 /* ---- inputs and what must come out ---- */
@@ -175,7 +204,8 @@ static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint
 
 static void check_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b, const char *when)
 {
-    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer); s++)
+    const uint32_t here = run.shards ? 0 : weft_optimizer_states(&tensor->optimizer); /* else the arrays are the shards' */
+    for (uint32_t s = 0; s <= here; s++)
         if (memcmp(array_of(tensor, b, s), b->model[s], run.count * sizeof(float)) != 0)
             fail_seed("h%u: %s, behind step %llu, array %u of the tensor with an optimiser is not what it should be", worker->host, when,
                       (unsigned long long)worker->state, s);
@@ -193,6 +223,69 @@ static void follow_model(const struct worker *worker, const struct weft_tensor *
     check_model(worker, tensor, b, "updated");
 }
 
+/* ---- of tensors that shards keep: chunk by chunk, which try's members is it of? ---- */
+
+struct piece {
+    const struct step_record *record;
+    uint64_t step, offset, count;
+    uint32_t tensor; /* of input_of */
+    float scale;     /* 1 / sum of the weights */
+    float sum[COUNT_MAX];
+};
+
+static void piece_sum(struct piece *piece, const struct step_record *record)
+{
+    double weights = 0;
+    for (uint32_t r = 0; r < record->members; r++) weights += (double)weight_of(record->born[r], piece->step);
+    for (uint64_t i = 0; i < piece->count; i++)
+        piece->sum[i] = tree_sum(record, 0, record->members, piece->step, piece->tensor, (uint32_t)(piece->offset + i));
+    piece->record = record;
+    piece->scale = client_grad_scale((float)weights);
+}
+
+static bool mean_fits(const struct weft_tensor *tensor, struct buffers *b, struct piece *piece)
+{
+    for (uint64_t i = 0; i < piece->count; i++) {
+        const float mean = piece->sum[i] * piece->scale;
+        if (memcmp(&mean, &b->mean[piece->offset + i], sizeof mean) != 0) return false;
+    }
+    return true;
+}
+
+/* The model follows where it fits. */
+static bool update_fits(const struct weft_tensor *tensor, struct buffers *b, struct piece *piece)
+{
+    static float next[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX];
+    float *states[WEFT_OPTIMIZER_STATES_MAX];
+    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++) {
+        memcpy(next[s], b->model[s] + piece->offset, piece->count * sizeof(float));
+        if (s > 0) states[s - 1] = next[s];
+    }
+    weft_optimizer_step(&tensor->optimizer, 1, piece->step, next[0], states, piece->sum, piece->scale, piece->count);
+    if (memcmp(next[0], b->weights + piece->offset, piece->count * sizeof(float)) != 0) return false;
+    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++) memcpy(b->model[s] + piece->offset, next[s], piece->count * sizeof(float));
+    return true;
+}
+
+static void check_kept(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b, const struct step_record *mine, uint64_t step,
+                       uint32_t input, bool (*fits)(const struct weft_tensor *, struct buffers *, struct piece *))
+{
+    static struct piece piece;
+    for (uint32_t c = 0; c < tensor->chunk_count; c++) {
+        uint32_t at = 0;
+        piece = (struct piece){.step = step, .offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = input};
+        for (; at < TRIES_MAX && run.tries[step][at].members; at++) {
+            piece_sum(&piece, &run.tries[step][at]);
+            if (fits(tensor, b, &piece)) break;
+        }
+        if (at == TRIES_MAX || run.tries[step][at].members == 0) {
+            fail_seed("h%u: step %llu, chunk %u of tensor %s is of no try's members", worker->host, (unsigned long long)step, c, tensor->name);
+            return;
+        }
+        run.closed_before += memcmp(&run.tries[step][at], mine, sizeof *mine) != 0;
+    }
+}
+
 static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, struct weft_tensor **tensors, struct buffers *b)
 {
     struct step_record mine = {.members = ranks};
@@ -200,7 +293,9 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, 
     uint64_t hash = weft_fnv_bytes(1, mine.born, sizeof mine.born);
     hash = weft_fnv_bytes(hash, b->in_place, run.count * sizeof(float));
     hash = weft_fnv_bytes(hash, b->mean, run.count * sizeof(float));
-    if (run.updates) follow_model(worker, tensors[2], b, &mine, step);
+    if (run.shards) check_kept(worker, tensors[0], b, &mine, step, 1, mean_fits);
+    if (run.shards && run.updates) check_kept(worker, tensors[2], b, &mine, step, 2, update_fits);
+    else if (run.updates) follow_model(worker, tensors[2], b, &mine, step);
     if (run.updates) hash = weft_fnv_bytes(hash, b->weights, run.count * sizeof(float));
     const struct weft_codec *codec = tensors[1]->codec; /* NULL: dense was chosen */
     const uint64_t codec_steps = codec ? weft_codec_steps(codec) : 0;
@@ -232,12 +327,12 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, 
             fail_seed("h%u: step %llu, element %u of the reproducible sum is %g, not %g", worker->host, (unsigned long long)step, i, (double)b->in_place[i], (double)sum);
             return;
         }
-        for (uint32_t r = 0; r < ranks; r++) {
+        for (uint32_t r = 0; r < ranks && !run.shards; r++) {
             double part = (double)weight_of(mine.born[r], step) * (double)input_of(mine.born[r], step, 1, i);
             mean += part / weights;
             scale += fabs(part) / weights;
         }
-        if (fabs(mean - (double)b->mean[i]) > scale * 1e-5 + 1e-20) {
+        if (!run.shards && fabs(mean - (double)b->mean[i]) > scale * 1e-5 + 1e-20) {
             fail_seed("h%u: step %llu, element %u of the mean is %g, not %g", worker->host, (unsigned long long)step, i, (double)b->mean[i], mean);
             return;
         }
@@ -261,6 +356,7 @@ static bool passing(struct worker *worker, enum weft_status status)
 
 static enum weft_status changed(struct worker *worker, enum weft_status status)
 {
+    if (run.shards && run.updates && !worker->committed) worker->take = true;
     if (status == WEFT_ERR_GREW) worker->take = worker->due = true, run.grew++;
     if (status == WEFT_ERR_SHRUNK) run.shrunk++;
     worker->told = true;
@@ -300,6 +396,7 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     if (is_change(status)) return changed(worker, status);
     if (status < 0) return status;
     uint32_t ranks = weft_ranks(session);
+    if (run.shards) note_try(worker, step);
     const bool knows = atomic_load(&session->parting.grow_epoch) > session->epoch;
     if (knows && worker->knew) fail_seed("h%u: step %llu begins without whom it knew to wait as the one before began", worker->host, (unsigned long long)step);
     check_codec(worker, tensors[1]->codec);
@@ -363,6 +460,15 @@ static enum weft_status take_updated(struct worker *worker, struct weft_tensor *
     return WEFT_OK;
 }
 
+/* The shards get the first weights; after a loss all say it again, until a step has been good. */
+static enum weft_status take_first(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
+{
+    const enum weft_status status = weft_tensor_init(tensor, b->weights);
+    if (status == WEFT_OK) memcpy(b->model[0], b->weights, run.count * sizeof(float));
+    else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "first weights that did not come");
+    return status;
+}
+
 static enum weft_status take_state(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
 {
     struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
@@ -411,7 +517,8 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
     if (!b) return WEFT_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < run.count; i++) b->weights[i] = b->model[0][i] = input_of(worker->host, 0, 3, i);
     while (!is_over(worker)) {
-        if (worker->take && !passing(worker, take_state(worker, tensors, b))) return worker->status;
+        if (worker->take && run.shards && !passing(worker, take_first(worker, tensors[2], b))) return worker->status;
+        if (worker->take && !run.shards && !passing(worker, take_state(worker, tensors, b))) return worker->status;
         if (is_over(worker)) break;
         if (run.joins && worker->ran >= worker->data[worker->round]) {
             status = rest(worker);
@@ -429,13 +536,16 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
 {
     struct weft_tensor_options options;
     static const char *const names[] = {"mean", "coded", "updated"}, *const optimizers[] = {"sgd:momentum=0.9", "adam", "lamb"};
+    /* Ones whose weights alone tell, behind every step, which gradient it was: the arrays are the shards'. */
+    static const char *const telling[] = {"sgd:momentum=0.9", "adam:eps=0.5", "sgd:momentum=0.9,nesterov=1"};
     for (uint32_t i = 0; i < 2u + run.updates; i++) {
         weft_tensor_options_init(&options);
         options.name = names[i];
         options.dim_count = 1;
         options.dims[0] = run.count;
-        options.mode = WEFT_MODE_ALL_REDUCE;
-        options.optimizer = i == 2 ? optimizers[run.seed % 3] : "none";
+        options.mode = run.shards && i != 1 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
+        options.chunk_bytes = 1024;
+        options.optimizer = i == 2 ? (run.shards ? telling : optimizers)[run.seed % 3] : "none";
         options.codec = i != 1 ? "" : run.judged ? JUDGED : run.seed % 2 ? "randomk:ratio=0.2,min_count=0" : "topk:ratio=0.1,min_count=0";
         enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
         if (status < 0) return status;
@@ -481,6 +591,19 @@ static void worker_main(void *context)
     look_whether_done();
 }
 
+static void shard_main(void *context)
+{
+    const uint32_t index = (uint32_t)(uintptr_t)context;
+    struct weftd_options options;
+    weftd_options_init(&options);
+    options.job = "simulated";
+    options.coordinator = "coordinator:4000";
+    options.index = (int)index;
+    options.engines = 1 + (uint32_t)(run.seed % 2);
+    options.config = run.config;
+    (void)weftd_run(weft_sim_env(run.sim, FIRST_WORKER + run.workers + index), &options);
+}
+
 /* ---- what is done to them ---- */
 
 static uint64_t net_random(uint64_t below) { return roll(below); }
@@ -506,7 +629,8 @@ static void break_link(struct worker *a, struct worker *b, struct weft_timer *ti
 static void strike(struct weft_timer *timer)
 {
     struct fault *fault = weft_container_of(timer, struct fault, timer);
-    struct worker *worker = fault->host >= FIRST_WORKER ? &run.all[fault->host - FIRST_WORKER] : NULL;
+    const bool a_shard = fault->host >= FIRST_WORKER + run.workers + run.newcomers;
+    struct worker *worker = fault->host >= FIRST_WORKER && !a_shard ? &run.all[fault->host - FIRST_WORKER] : NULL;
     if (worker && (worker->ending != RUNS || worker->killed)) return;
     run.silence |= fault->silent || fault->stall_ns > 0;
     if (fault->abort) {
@@ -617,6 +741,24 @@ static void choose_faults(struct weft_env *env)
         for (uint64_t i = 1 + roll(3); i > 0; i--) choose_apart(span_ns);
 }
 
+/* Some hear of a loss, or of the new members, when the workers have known it for long. */
+static void choose_late_shards(struct weft_env *env)
+{
+    for (uint64_t i = roll(6); i > 0; i--) {
+        struct fault fault = {.host = FIRST_WORKER + run.workers + (uint32_t)roll(run.shards)};
+        uint64_t at_ns = 1 + roll(WEFT_MS(1) << roll(9));
+        fault.stall_ns = 1 + roll(WEFT_MS(1) << roll(8));
+        add_fault(env, fault, at_ns);
+    }
+    for (uint64_t i = roll(3); i > 0; i--) { /* and more die in the middle of their steps */
+        struct fault fault = {.host = FIRST_WORKER + (uint32_t)roll(run.workers)}, late = {.host = FIRST_WORKER + (uint32_t)roll(run.workers + run.shards)};
+        uint64_t at_ns = WEFT_MS(4) + roll(WEFT_MS(1) << roll(5));
+        late.stall_ns = 1 + roll(WEFT_MS(1) << roll(6));
+        add_fault(env, fault, at_ns);
+        if (roll(3)) add_fault(env, late, at_ns - 1); /* of this loss one worker, or a shard, hears late: it goes on pushing, or collecting */
+    }
+}
+
 static void job_ended(void *context, enum weft_status status, const char *text) { run.job_ended = true; }
 
 static void choose_job(uint64_t seed)
@@ -641,6 +783,14 @@ static void choose_job(uint64_t seed)
     }
 }
 
+static void choose_shards(struct weft_config *config)
+{
+    run.config = config;
+    run.shards = 1 + (uint32_t)roll(SHARDS_MAX);
+    run.newcomers = run.workers_max = 0;
+    run.joins = false;
+}
+
 static bool start_coordinator(struct weft_env *env, struct weft_coordinator_server **out)
 {
     struct weft_net *net;
@@ -652,6 +802,7 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
     options.workers = run.workers;
     options.workers_min = run.workers_min;
     options.workers_max = run.workers_max;
+    options.shards = run.shards;
     options.heartbeat_ns = run.heartbeat_ns;
     options.join_ns = WEFT_SECONDS(30);
     options.ended = job_ended;
@@ -668,6 +819,7 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
 static bool names_a_culprit(const char *text)
 {
     char name[16];
+    if (run.cut_long && run.shards && strstr(text, "no push from rank")) return true; /* who waits at the cut pushes nothing; a shard has numbers alone */
     if (run.cut_long && strstr(text, "do not answer") && __builtin_popcountll(run.suspects) > 3) return true;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
@@ -783,7 +935,7 @@ static void forget_sessions(void)
         if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
 }
 
-static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool judged)
+static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool judged, struct weft_config *shards_config)
 {
     struct weft_sim_options options;
     struct weft_coordinator_server *server;
@@ -793,9 +945,10 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
     run.updates = updates;
     run.judged = judged;
     choose_job(seed);
+    if (shards_config) choose_shards(shards_config);
     weft_sim_options_init(&options);
     options.seed = seed;
-    options.host_count = FIRST_WORKER + run.workers + run.newcomers;
+    options.host_count = FIRST_WORKER + run.workers + run.newcomers + run.shards;
     options.latency_ns = 1000 + roll(20000);
     options.jitter_ns = roll(10000);
     options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
@@ -806,7 +959,10 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
     if (!start_coordinator(weft_sim_env(run.sim, COORDINATOR), &server)) return false;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
         if (sim_process_start(run.all[i].host, run.all[i].after_ns, worker_main, &run.all[i]) < 0) return false;
+    for (uint32_t i = 0; i < run.shards; i++)
+        if (sim_process_start(FIRST_WORKER + run.workers + i, roll(WEFT_MS(1)), shard_main, (void *)(uintptr_t)i) < 0) return false;
     choose_faults(weft_sim_env(run.sim, HAND));
+    if (run.shards) choose_late_shards(weft_sim_env(run.sim, HAND));
     weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
     check_ends();
     check_agreement();
@@ -816,22 +972,26 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
 
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0;
-    bool updates = false, judged = false;
+    uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0, closed_before = 0;
+    bool updates = false, judged = false, shards = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--updates") == 0) updates = true;
         else if (strcmp(argv[i], "--judged") == 0) judged = true;
+        else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--found") == 0) found_count = sizeof found / sizeof found[0];
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--updates] [--judged] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--verbose]\n", argv[0]);
             return 2;
         }
     }
     setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
     struct weft_env env = *weft_env_system();
+    struct weft_config *config = NULL;
+    if (shards && (weft_config_load(weft_env_system(), &config, NULL) < 0 || weft_config_set(config, "client.deadline", "20s", "test", NULL) < 0 ||
+                   weft_config_set(config, "server.receive_bytes", "1MiB", "test", NULL) < 0)) return 1;
     if (!arena_make(&env)) return fprintf(stderr, "no memory for the arena\n"), 1;
     env.log = log_line;
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
@@ -839,11 +999,13 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (uint64_t i = 0; i < found_count + seeds; i++) {
         uint64_t seed = i < found_count ? found[i] : first + i - found_count;
-        if (!run_seed(&env, seed, updates, judged)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, updates ? " --updates" : "", judged ? " --judged" : "");
+        if (!run_seed(&env, seed, updates, judged, config)) {
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, updates ? " --updates" : "", judged ? " --judged" : "",
+                   shards ? " --shards" : "");
             return 1;
         }
         chosen += run.chosen;
+        closed_before += run.closed_before;
         kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk, grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
         apart += run.suspects != 0;
         for (uint32_t w = 0; w < run.workers + run.newcomers; w++) {
@@ -854,19 +1016,22 @@ int main(int argc, char **argv)
         }
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    if (seeds >= 400 && (!kills || !cuts || !shrunk || !grew || !joined || !again || !finished || !failed || !apart)) {
+    if (seeds >= 400 && (!kills || !cuts || !shrunk || (!shards && (!grew || !joined)) || !again || !finished || !failed || !apart)) {
         printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
                "%llu workers finished, %llu failed, %llu jobs with cuts or stops\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)shrunk, (unsigned long long)grew,
                (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)apart);
         return 1;
     }
     if (judged && seeds >= 20 && !chosen) return printf("in %llu jobs no codec was ever chosen\n", (unsigned long long)seeds), 1;
+    if (shards && seeds >= 400 && !closed_before) return printf("in %llu jobs no chunk was closed by an earlier try of a step that was run again\n", (unsigned long long)seeds), 1;
+    if (shards) printf("%llu results of chunks were of an earlier try's members\n", (unsigned long long)closed_before);
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
     printf("%llu jobs, %llu deaths, %llu broken links, %llu aborts, %llu jobs with cuts or stops: no hang, no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of new ones, "
            "%llu joined; %llu workers finished, %llu ended with the culprit named, of them %llu that were cut off or stopped (%.1f ms a seed)\n",
            (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)aborts, (unsigned long long)apart, (unsigned long long)steps, (unsigned long long)again,
            (unsigned long long)shrunk, (unsigned long long)grew, (unsigned long long)joined, (unsigned long long)finished, (unsigned long long)failed,
            (unsigned long long)given_up, seconds * 1e3 / (double)seeds);
+    weft_config_free(config);
     free(arena);
     return 0;
 }

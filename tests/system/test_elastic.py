@@ -12,6 +12,8 @@ import time
 import harness
 
 ELASTIC = os.path.join(harness.BUILD, "tests", "client", "elastic")
+SERVED = os.path.join(harness.BUILD, "tests", "client", "served")
+SERVED_LINE = re.compile(r"^ranks (\d+) steps (\d+) shrunk (\d+) earlier (\d+) hash ([0-9a-f]+)$", re.MULTILINE)
 LINE = re.compile(r"^ranks (\d+) steps (\d+) shrunk (\d+) hash ([0-9a-f]+)$", re.MULTILINE)
 
 
@@ -200,6 +202,93 @@ class Elastic(harness.JobTest):
         self.assertEqual(len(woken), 4, text)
         for line in woken:
             self.assertIn("rank 2 aborted the job: the loss is not finite", line)
+
+    def served(self, workers, words, name, shards=2):
+        return self.run_job_words(workers, 1, [SERVED] + [str(word) for word in words], name, options=["-s", str(shards)])
+
+    def served_results(self, text, ranks):
+        """The survivors have the same weights; how many chunks closed before a loss."""
+        lines = SERVED_LINE.findall(text)
+        self.assertEqual(len(lines), ranks, text)
+        self.assertEqual({int(line[0]) for line in lines}, {ranks}, text)
+        self.assertEqual(len({line[4] for line in lines}), 1, text)
+        return max(int(line[3]) for line in lines)
+
+    def test_shards_killed_in_a_step(self):
+        earlier = {}
+        for where in ("before", "middle", "after"):
+            with self.subTest(where=where):
+                code, text, output = self.served(4, [6, 2, 3, where], "served-" + where)
+                self.assertEqual(code, 0, text + output)
+                earlier[where] = self.served_results(text, 3)
+                self.assertIn("rank 2 (", text)
+                self.assertIn("run step 3 again", text)
+                self.assertIn("the job goes on without it", output)
+        self.assertEqual(earlier["before"], 0)
+        self.assertGreater(earlier["after"], 0)  # it had waited for both tensors: all their chunks were closed
+
+    def test_shards_killed_one_after_the_other(self):
+        """Also rank 0, and in the first step, whose weights the shards have from it."""
+        for name, kills in (("two", [3, 2, "middle", 1, 4, "middle"]), ("first", [0, 1, "middle"]), ("all", [0, 1, "after", 1, 2, "before", 2, 3, "middle"])):
+            with self.subTest(name=name):
+                code, text, output = self.served(4, [6] + kills, "served-" + name, shards=3)
+                self.assertEqual(code, 0, text + output)
+                self.served_results(text, 4 - len(kills) // 3)
+
+    def test_shards_killed_at_any_time(self):
+        seed = int(os.environ.get("WEFT_TEST_SEED", "1"))
+        for round_number in range(6):
+            chance = random.Random(seed * 1000 + round_number)
+            name = f"served-random{round_number}"
+            command = [harness.PROGRAMS.weft, "run", "-n", "5", "-s", "2", "--min-workers", "2", "--log-dir", self.path(name), "--", SERVED, "100"]
+            code, killed, output = self.kill_some(command, name, SERVED, chance)
+            text = self.logs(name, 5)
+            replay = f"replay: WEFT_TEST_SEED={seed}, round {round_number}\n{text}\n{output}"
+            lines = SERVED_LINE.findall(text)
+            self.assertEqual(code, 0, replay)
+            self.assertGreaterEqual(len(lines), 5 - killed, replay)
+            self.assertLessEqual(len({line[4] for line in lines}), 1, replay)
+
+    def kill_some(self, command, name, program, chance):
+        """Two workers, at random moments."""
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                                   env={**os.environ, "WEFT_DEADLINE_MS": "60000"})
+        deadline = time.monotonic() + 60
+        while self.logs(name, 5).count("the job runs") < 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(chance.random() * 0.2)
+        found = subprocess.run(["pgrep", "-P", str(process.pid), "-f", program], stdout=subprocess.PIPE, text=True).stdout
+        workers = [int(pid) for pid in found.split()]
+        killed = 0
+        for pid in chance.sample(workers, min(2, len(workers))):
+            try:
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+            except ProcessLookupError:
+                pass
+            time.sleep(chance.choice([0, 0.001, 0.003, 0.02]))
+        output, _ = process.communicate(timeout=150)
+        return process.returncode, killed, output
+
+    def test_shards_refuse_the_rest(self):
+        code, text, output = self.served(2, ["refused"], "served-refused")
+        self.assertEqual(code, 0, text + output)
+        self.assertEqual(text.count("shards do that for dense tensors"), 6, text)
+        self.assertEqual(text.count("run steps of weight 0 instead"), 2, text)
+
+    def test_a_lost_shard_ends_the_job(self):
+        command = [harness.PROGRAMS.weft, "run", "-n", "3", "-s", "2", "--min-workers", "1", "--log-dir", self.path("served-shard"), "--", SERVED, "100000"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        deadline = time.monotonic() + 60
+        while self.logs("served-shard", 3).count("the job runs") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found = subprocess.run(["pgrep", "-P", str(process.pid), "-f", "weftd.*--index 1"], stdout=subprocess.PIPE, text=True).stdout
+        os.kill(int(found.split()[0]), signal.SIGKILL)
+        output, _ = process.communicate(timeout=150)
+        text = self.logs("served-shard", 3)
+        self.assertEqual(process.returncode, 1, text + output)
+        self.assertIn("shard 1", text)
+        self.assertFalse(SERVED_LINE.findall(text))
 
     def test_killed_at_any_time(self):
         """Two of five, at random moments, now and then while the others are agreeing on the first loss."""

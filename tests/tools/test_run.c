@@ -59,7 +59,8 @@ static void usage(void **state)
     expect(WORDS(weft, "run", "-n"), 2, "option -n needs a value", NULL);
     expect(WORDS(weft, "run", "--bogus", "--", "true"), 2, "there is no option --bogus", NULL);
     expect(WORDS(weft, "run", "--http", "--", "true"), 2, "--http is served by shard 0", NULL);
-    expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--", "true"), 2, "--min-workers is for jobs without shards", NULL);
+    expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--restarts", "1", "--", "true"), 2, "--max-workers and --restarts are for jobs without shards", NULL);
+    expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--max-workers", "3", "--", "true"), 2, "takes no new one yet", NULL);
     expect(WORDS(weft, "run", "-n", "2", "--min-workers", "3", "--", "true"), 2, "--min-workers is at most the number of workers, 2", NULL);
     expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--restarts", "1", "--", "true"), 2, "--restarts are for jobs that go on without workers", NULL);
     expect(WORDS(weft, "run", "-n", "2", "--max-workers", "4", "--", "true"), 2, "give --min-workers", NULL);
@@ -72,6 +73,8 @@ static void usage(void **state)
     expect(WORDS(weft, "status", "nowhere"), 2, "'nowhere' is no address: give HOST:PORT", NULL);
     expect(WORDS(weft, "status", "h:1", "h:2"), 2, "what is 'h:2'?", NULL);
     expect(WORDS(weftd, "--help"), 0, "usage: weftd", NULL);
+    expect(WORDS(weftd, "-n", "2", "--min-workers", "3", "-p", "0"), 2, "--min-workers is at most the number of workers, 2", NULL);
+    expect(WORDS(weftd, "--min-workers", "1", "-c", "127.0.0.1:1"), 2, "--min-workers is for the coordinator", NULL);
     expect(WORDS(weftd, "--help-options"), 0, "server.heartbeat", NULL);
     expect(WORDS(weftd, "--version"), 0, "weftd 0.1.0", NULL);
     expect(WORDS(weftd, "--bogus"), 2, "there is no option --bogus", NULL);

@@ -121,7 +121,8 @@ WEFT_API enum weft_status weft_declare(struct weft_session *session, const struc
                                        struct weft_tensor **tensor_out);
 
 /* weft_tensor_init() - give the tensor its first weights: rank 0's `weights` (elems,) are installed at the shards and
- * broadcast; on return every rank's buffer holds them. Collective, blocking. Needed before a push_pull with an optimiser. */
+ * broadcast; on return every rank's buffer holds them. Collective, blocking. Needed before a push_pull with an optimiser.
+ * In an elastic job with shards all call it again when the ranks have changed before a first step was good: it does what is missing. */
 WEFT_API enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights);
 
 struct weft_step {
@@ -135,7 +136,7 @@ WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const st
  * On an error the step's codec state is given back (abandoned) and the session tells what happened. */
 WEFT_API enum weft_status weft_step_end(struct weft_session *session);
 
-/* Elastic jobs (weft run --min-workers N, no shards) go on when workers are lost, while N are left. From the loss on every
+/* Elastic jobs (weft run --min-workers N) go on when workers are lost, while N are left. From the loss on every
  * operation ends with WEFT_ERR_PEER_LOST. weft_step_end then agrees with the other ranks (blocks, up to the deadline) and answers
  *   WEFT_OK          the step was good on all ranks, the lost ones included: go on; the next step_begin will say WEFT_ERR_SHRUNK
  *   WEFT_ERR_SHRUNK  it is discarded on all ranks: run it again, same number, with the new weft_rank and weft_ranks.
@@ -145,7 +146,11 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
  * of tensors with an optimiser, and its arrays) is as before the step; each such push_pull copies it for that. Such tensors must lie in host memory.
  * Of tensors with codec "auto" the first step_begin after every change of the ranks measures and chooses anew, and waits for the others. step_end is one barrier longer in them.
  *
- * With weft run --restarts N or --max-workers N workers come in, too, while the job runs: those that are started again, or by hand. They
+ * With shards: a chunk of a discarded step that had closed when the rank was lost keeps what it became then, the lost rank's contribution included, and
+ * the step run again brings it to all; the other chunks get the mean of the ranks that are left (docs/decisions/0014). Such jobs have dense tensors
+ * at their shards (weft_declare refuses others), let nobody in, and weft_join says WEFT_ERR_UNSUPPORTED.
+ *
+ * With weft run --restarts N or --max-workers N (no shards) workers come in, too, while the job runs: those that are started again, or by hand. They
  * wait in weft_init until the others have ended a step, well or not. Then these get, from the next step_begin or from step_end,
  *   WEFT_ERR_GREW      as WEFT_ERR_SHRUNK, and there are new ranks, behind the old ones. Every rank takes the parameters and what else
  *                      the trainer keeps from rank 0, by weft_broadcast and, of tensors with an optimiser, weft_tensor_share; then call step_begin again.
