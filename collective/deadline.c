@@ -240,7 +240,7 @@ void deadline_asked(struct weft_group *group, uint64_t sequence)
 /* UNTRUSTED: the rank that answers is known, what it says of others may be anything. Without memory to note it, it counts as silent. */
 void deadline_answered(struct weft_group *group, uint32_t rank, const struct coll_header *header)
 {
-    if (group->verdict != VERDICT_ASKING || header->sequence != group->verdict_sequence || roster_noted(group, rank).answered) return;
+    if (group->verdict != VERDICT_ASKING || header->sequence != group->verdict_sequence) return;
     struct note *note = roster_note(group, rank);
     if (!note) return;
     note->answered = true;

@@ -1,4 +1,5 @@
 /* test_failures.c - everything that goes wrong ends: on every rank, once, with a text that names who and what. */
+#include "collective/internal.h"
 #include "tests/collective/call.h"
 
 #include <stdio.h>
@@ -469,6 +470,94 @@ static void own_pause_does_not_count(void **state)
     close_groups(2);
 }
 
+/* ---- before a group is made here ---- */
+
+static struct weft_group *make_one(uint32_t rank, uint32_t ranks, uint32_t group_id)
+{
+    const uint32_t ids[] = {100, 101, 102};
+    struct weft_group *group;
+    struct weft_group_options options;
+    weft_group_options_init(&options);
+    options.transport = world->transports[rank];
+    options.loop = world->loops[rank];
+    options.rank = rank;
+    options.ranks = ranks;
+    options.endpoint_ids = ids;
+    options.group_id = group_id;
+    options.describe = describe;
+    options.ids_rise = true;
+    assert_int_equal(weft_group_create(world->envs[rank], &options, &group, NULL), WEFT_OK);
+    return group;
+}
+
+static void run_for(uint64_t ns)
+{
+    never = false;
+    world_run(world, &never, ns);
+}
+
+/* What it has to hear waits for a group that is still to come, of one after the other, without end. */
+static void told_before_it_is_made(void **state)
+{
+    enum { GROUPS = 1500 }; /* more than what may wait at a time */
+    open_groups(2);
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        char text[32];
+        struct weft_error error = {0};
+        struct weft_coll_args args = {.kind = WEFT_COLL_BARRIER};
+        snprintf(text, sizeof text, "group %u is no use", g);
+        struct weft_group *early = make_one(0, 2, 10 + g);
+        outcomes[0] = (struct outcome){0};
+        assert_int_equal(weft_coll_post(early, &args, outcome_done, &outcomes[0], NULL, NULL), WEFT_IN_PROGRESS);
+        weft_group_fail(early, WEFT_ERR_ABORTED, text);
+        run_for(WEFT_MS(1));
+        assert_true(outcomes[0].ended);
+        struct weft_group *late = make_one(1, 2, 10 + g);
+        run_for(WEFT_MS(1)); /* the text follows */
+        if (weft_coll_post(late, &args, outcome_done, &outcomes[1], NULL, &error) != WEFT_ERR_ABORTED || strcmp(error.text, text) != 0)
+            fail_msg("group %u: not told: %s", g, error.text);
+        weft_group_free(early);
+        weft_group_free(late);
+    }
+    close_groups(2);
+}
+
+static void said(struct weft_completion *completion, enum weft_status status) {}
+
+/* A rank may say anything of whom it waits for. */
+static void an_answer_that_cannot_be(void **state)
+{
+    static const uint32_t awaited[] = {3, 77, GROUP_NOBODY - 1};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct weft_group *two[2];
+        struct outcome ends[2] = {{0}};
+        open_groups(3);
+        for (uint32_t r = 0; r < 2; r++) {
+            struct weft_coll_args args = base_args(r);
+            args.deadline_ns = WEFT_SECONDS(1);
+            two[r] = make_one(r, 3, 10);
+            assert_int_equal(weft_coll_post(two[r], &args, outcome_done, &ends[r], NULL, NULL), WEFT_IN_PROGRESS);
+        }
+        run_for(WEFT_SECONDS(1) + WEFT_MS(50)); /* rank 0 asks; rank 2 has no such group, and says all the same: */
+        const struct coll_header header = {.type = COLL_MESSAGE_ANSWER, .group = 10, .rank = 2, .count = 1, .lanes = 1, .root = awaited[i]};
+        uint8_t bytes[COLL_HEADER_BYTES];
+        coll_header_write(bytes, &header);
+        const struct weft_message message = {.tag = group_news_tag(two[0]), .header = bytes, .header_bytes = sizeof bytes};
+        for (uint32_t r = 0; r < 2; r++) {
+            static struct weft_completion sent[2];
+            weft_completion_init(&sent[r], 1, said);
+            assert_true(weft_transport_send(weft_transport_peer(world->transports[2], 100 + r), &message, &sent[r]) >= 0);
+        }
+        run_for(WEFT_SECONDS(5));
+        for (uint32_t r = 0; r < 2; r++) {
+            assert_int_equal(ends[r].status, WEFT_ERR_DEADLINE);
+            if (!strstr(ends[r].text, "all ranks have called it, and it waits for rank 2 (host c)")) fail_msg("rank %u: %s", r, ends[r].text);
+            weft_group_free(two[r]);
+        }
+        close_groups(3);
+    }
+}
+
 /* ---- ended from outside ---- */
 static void failed_by_the_owner(void **state)
 {
@@ -656,7 +745,7 @@ int main(void)
         cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(pieces_that_differ), cmocka_unit_test(counts_that_differ), cmocka_unit_test(two_ways_round),
         cmocka_unit_test(every_field), cmocka_unit_test(every_plan), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
         cmocka_unit_test(stopped_rank), cmocka_unit_test(cut_off_rank), cmocka_unit_test(cut_between_others), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
-        cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(failed_by_the_owner),
+        cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(told_before_it_is_made), cmocka_unit_test(an_answer_that_cannot_be), cmocka_unit_test(failed_by_the_owner),
         cmocka_unit_test(freed_in_the_middle), cmocka_unit_test(leaving_is_no_loss), cmocka_unit_test(cancelled),
         cmocka_unit_test(wrong_arguments), cmocka_unit_test(warned_after_30_s), cmocka_unit_test(too_many),
         cmocka_unit_test(memory_runs_out),

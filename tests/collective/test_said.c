@@ -132,6 +132,12 @@ static struct weft_coll_args otherwise(enum difference difference, struct weft_c
     return args;
 }
 
+/* It needs nothing of the others. */
+static bool leads(const struct weft_coll_args *args, uint32_t rank)
+{
+    return rooted(args->kind) && (args->root == rank) == (args->kind == WEFT_COLL_BROADCAST || args->kind == WEFT_COLL_SCATTER);
+}
+
 /* One rank calls something else, each by either way; who needs nothing of the others is over with it, and hears of it in the next one. */
 static void differ(uint32_t k, enum difference difference, uint32_t odd, uint32_t briefly)
 {
@@ -140,9 +146,17 @@ static void differ(uint32_t k, enum difference difference, uint32_t odd, uint32_
     for (uint32_t r = 0; r < hosted.ranks; r++) {
         struct weft_coll_args args = said(kinds[k], r, 0, 0), next = {.kind = WEFT_COLL_ALL_REDUCE, .in = rooms[r], .out = rooms[r], .count = 2, .dtype = WEFT_F32, .op = WEFT_SUM};
         if (r == odd) args = otherwise(difference, args, r, k);
-        if (call(r, &args, briefly >> r & 1)) (void)call(r, &next, briefly >> r & 1);
+        if (!call(r, &args, briefly >> r & 1)) continue;
+        const bool of_root = r != odd && odd != 0 && (kinds[k] == WEFT_COLL_BROADCAST || kinds[k] == WEFT_COLL_SCATTER);
+        if (!of_root && !leads(&args, r)) fail_msg("%s of %u ranks, rank %u has %s otherwise: rank %u has a result", weft_coll_kind_name(kinds[k]), hosted.ranks, odd, words[difference], r);
+        (void)call(r, &next, briefly >> r & 1);
     }
     bool over = run_all();
+    for (uint32_t r = 1; r < hosted.ranks; r++) { /* who follows the root has seen that one alone: it may hear of the other with one more */
+        const bool follows = r != odd && (kinds[k] == WEFT_COLL_BROADCAST || kinds[k] == WEFT_COLL_SCATTER);
+        if (follows && outcomes[r].status == WEFT_OK && outcomes[r].ended) (void)post(r, &(struct weft_coll_args){.kind = WEFT_COLL_BARRIER}, NULL);
+    }
+    over = over && run_all();
     for (uint32_t r = 0; r < hosted.ranks; r++) {
         bool told = outcomes[r].status == WEFT_ERR_MISMATCH && strstr(outcomes[r].text, "operation 1 differs in ") && strstr(outcomes[r].text, words[difference]) &&
                     strstr(outcomes[r].text, name);
@@ -159,9 +173,10 @@ static void mismatch(void **state)
         for (uint32_t k = 0; k < KINDS; k++)
             for (uint32_t d = 0; d < DIFFERENCES; d++) {
                 if ((d == ROOT && !rooted(kinds[k])) || (d == REDUCTION && !sums(kinds[k]))) continue;
-                for (uint32_t odd = 0; odd < ranks; odd++) {
+                for (uint32_t i = 0; i < 2 * ranks; i++) {
+                    const uint32_t odd = i / 2, all = (1u << ranks) - 1;
                     open_group(ranks, turn > 0);
-                    differ(k, (enum difference)d, odd, (k + d + odd + turn) % (1u << ranks));
+                    differ(k, (enum difference)d, odd, i % 2 ? all : (k + d + odd + turn) % all);
                     close_group();
                 }
             }
