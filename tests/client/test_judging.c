@@ -411,30 +411,30 @@ static void carries(struct crowd *crowd, struct weft_session *session, uint32_t 
     float *grad = weft_alloc(session, ELEMS * 4);
     double all = 0;
     if (!tensor) return;
-    for (uint32_t step = 1; step <= 4; step++) {
+    for (uint32_t step = 1; step <= 5; step++) {
         const uint8_t coded = 1, dense = 0;
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
-        if (step > 1) force(session, step == 4 ? &dense : &coded);
+        if (step > 1 && step < 5) force(session, step == 4 ? &dense : &coded);
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
-        if (step == 4) { /* it is changed, and has not gone yet */
-            CROWD_CHECK(crowd, session, tensor->carry && !tensor->codec && tensor->carry_ranks == 2);
-            for (uint32_t i = 0; i < ELEMS && tensor->carry; i++) all += fabs((double)(owed[rank][i] = tensor->carry[i]));
-            CROWD_CHECK(crowd, session, all > 0);
-            for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = owed[rank][i] * 2;
-            follows(crowd, session, tensor, 4, wanted[rank]);
-            for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = owed[rank][i] * 0.5f;
-            follows(crowd, session, tensor, 1, wanted[rank]);
-            follows(crowd, session, tensor, 2, owed[rank]);
-            tensor->carry[11] = 3e38f;
-            memcpy(wanted[rank], tensor->carry, ELEMS * 4);
-            follows(crowd, session, tensor, 4, wanted[rank]);
-            tensor->carry[11] = 0;
-            tensor->carry_ranks = 2;
-        }
         for (uint32_t i = 0; i < ELEMS; i++) grad[i] = gradient(rank, 0, step, i);
-        CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
-        CROWD_OK(crowd, session, weft_wait(&request, 0));
+        if (step != 4) CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
+        if (step != 4) CROWD_OK(crowd, session, weft_wait(&request, 0));
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
+        if (step != 4) continue;
+        /* it has another codec, what the one before owes has not gone yet, and nothing is under way */
+        if (!CROWD_CHECK(crowd, session, tensor->carry && !tensor->codec && tensor->carry_ranks == 2)) return;
+        for (uint32_t i = 0; i < ELEMS; i++) all += fabs((double)(owed[rank][i] = tensor->carry[i]));
+        CROWD_CHECK(crowd, session, all > 0);
+        for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = owed[rank][i] * 2;
+        follows(crowd, session, tensor, 4, wanted[rank]);
+        for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = owed[rank][i] * 0.5f;
+        follows(crowd, session, tensor, 1, wanted[rank]);
+        follows(crowd, session, tensor, 2, owed[rank]);
+        tensor->carry[11] = 3e38f;
+        memcpy(wanted[rank], tensor->carry, ELEMS * 4);
+        follows(crowd, session, tensor, 4, wanted[rank]);
+        tensor->carry[11] = 0;
+        tensor->carry_ranks = 2;
     }
     CROWD_CHECK(crowd, session, !tensor->carry);
 }
