@@ -7,6 +7,7 @@
  *   host_said.c    contributions that are said with the announcement, and how long they may be
  *   host_pieces.c  pieces that one rank sends and one gets: gather, scatter, all_to_all
  *   host_memory.c  what all this is kept in, by all groups together
+ *   host_turns.c   whose slice a rank works on, where ranks take turns
  *   host_stage.c   the same through memory in between, where buffers are not mapped
  *   host_way.c     whether such buffers go that way, or are copied by system calls
  *   host_apart.c   ranks that share a processor part
@@ -79,6 +80,8 @@ _Static_assert(sizeof(struct host_post) == 64, "an announcement is one line");
 
 struct host_segment {
     _Alignas(64) _Atomic uint64_t through;  /* salt + number + 1 of the last operation whose slice is done */
+    _Atomic uint64_t taken;                 /* the same of the last one whose slice somebody has taken (host_turns.c), */
+    _Atomic uint32_t taker;                 /* this rank */
     _Alignas(64) _Atomic uint32_t sleeping; /* wake me after you have stored */
     _Atomic uint32_t processor;             /* on which this rank last announced an operation; HOST_NO_PROCESSOR: none yet */
     _Alignas(64) _Atomic uint32_t inside;   /* 1: loading and storing in the peers' buffers at this moment */
@@ -263,7 +266,7 @@ static inline bool host_has_come(const struct host *host, uint32_t rank, uint64_
     const struct host_peer *peer = &host->peers[rank];
     return atomic_load_explicit(&host_post_of(peer->segment, number)->turn, memory_order_acquire) == peer->salt + number + 1;
 }
-void host_say_through(struct host *host, uint64_t number);
+void host_say_through(struct host *host, uint32_t rank, uint64_t number); /* the slice of `rank` is done */
 bool host_is_through(const struct host *host, uint32_t rank, uint64_t number);
 void host_say_over(struct host *host, uint64_t operations); /* from the first on */
 #define HOST_ROUNDS_MAX (1ull << 32)
@@ -322,6 +325,11 @@ void host_decide(struct host *host); /* the vote is over: operations that wait f
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
 bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
 
+/* host_turns.c */
+bool host_turns_taken(const struct host *host, const struct weft_coll *coll); /* slices are for whoever comes first */
+bool host_turns_next(struct host *host, struct weft_coll *coll); /* takes the next slice; false: there is none left */
+uint32_t host_turns_taker(const struct host *host, uint32_t rank); /* who has taken its slice, once none is left */
+
 /* host_said.c */
 bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args); /* once the vote is over */
 size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank); /* contribution of a rank to a short one */
@@ -332,6 +340,7 @@ bool host_may_say(struct host *host, const struct weft_coll_args *args); /* take
 
 /* host_work.c */
 struct host_range host_slice(const struct weft_coll *coll);
+struct host_range host_slice_of(const struct weft_coll *coll, uint32_t rank); /* of all_reduce, reduce and broadcast */
 size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* needed by host_work */
 void host_work_short(struct host *host, const struct weft_coll_args *args, uint64_t number);
 /* outs[each] = the sum of sources[each rank], (count,) of the operation's type. */

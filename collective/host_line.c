@@ -171,9 +171,10 @@ const struct host_post *host_called_otherwise(const struct host *host, uint32_t 
     return atomic_load_explicit(&post->turn, memory_order_seq_cst) == peer->salt + sequence + 1 ? post : NULL;
 }
 
-void host_say_through(struct host *host, uint64_t number)
+void host_say_through(struct host *host, uint32_t rank, uint64_t number)
 {
-    atomic_store_explicit(&host->segment->through, host->salt + number + 1, memory_order_seq_cst);
+    const struct host_peer *peer = &host->peers[rank];
+    atomic_store_explicit(&peer->segment->through, peer->salt + number + 1, memory_order_seq_cst);
     wake_sleepers(host);
 }
 

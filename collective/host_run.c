@@ -303,6 +303,20 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
     return take_buffers(host, coll, rank, post);
 }
 
+static void leave(struct host *host, struct weft_coll *coll)
+{
+    coll->host.phase = HOST_LEAVING;
+    host->seen = 0;
+    polls_quickly(host);
+}
+
+/* A slice is done. Is there another? */
+static void through(struct host *host, struct weft_coll *coll)
+{
+    host_say_through(host, coll->host.slice_of, coll->host.number);
+    if (!coll->host.turns || !host_turns_next(host, coll)) leave(host, coll);
+}
+
 /* All ranks are here: the work, or what replaces it. true: the operation is over. */
 static bool all_here(struct host *host, struct weft_coll *coll)
 {
@@ -317,6 +331,8 @@ static bool all_here(struct host *host, struct weft_coll *coll)
         by_messages(coll);
         return false;
     }
+    coll->host.slice_of = coll->group->rank;
+    coll->host.turns = false;
     if (coll->host.way) coll->host.began_ns = weft_now_ns(host->group->env);
     if (staged) {
         host_stage_begin(coll);
@@ -325,8 +341,10 @@ static bool all_here(struct host *host, struct weft_coll *coll)
         return false;
     }
     host->reach[coll->group->rank] = (struct host_reach){.in = coll->args.in, .out = coll->args.out, .keeps = coll->host.flags & HOST_KEEPS};
-    coll->host.rest = host_slice(coll);
+    coll->host.turns = host_turns_taken(host, coll);
     coll->host.phase = HOST_WORKING;
+    if (!coll->host.turns) coll->host.rest = host_slice(coll);
+    else if (!host_turns_next(host, coll)) leave(host, coll);
     polls_quickly(host);
     return false;
 }
@@ -337,14 +355,6 @@ static void unreachable(struct weft_coll *coll, uint32_t rank, enum weft_status 
     group_describe(coll->group, rank, name, sizeof name);
     group_end(coll->group, status, true, "lost %s during operation %llu (%s): its buffers cannot be reached: %s", name,
               (unsigned long long)coll->sequence, weft_coll_kind_name(coll->args.kind), weft_status_text(status));
-}
-
-static void leave(struct host *host, struct weft_coll *coll)
-{
-    coll->host.phase = HOST_LEAVING;
-    host->seen = 0;
-    polls_quickly(host);
-    host_say_through(host, coll->host.number);
 }
 
 static void work_step(struct host *host, struct weft_coll *coll)
@@ -364,7 +374,7 @@ static void work_step(struct host *host, struct weft_coll *coll)
     }
     rest->first += now.count;
     rest->count -= now.count;
-    if (rest->count == 0) leave(host, coll);
+    if (rest->count == 0) through(host, coll);
 }
 
 /* How the loop waits for a rank: does that need this core? */
@@ -378,7 +388,7 @@ static void waits_for(struct host *host, uint32_t rank, bool crowded)
 static int staging_step(struct host *host, struct weft_coll *coll)
 {
     bool over, acted = host_stage_step(host, coll, &over);
-    if (over) leave(host, coll);
+    if (over) through(host, coll);
     else if (!acted) waits_for(host, host->seen, host->crowded);
     return acted;
 }
@@ -429,6 +439,12 @@ void host_look_behind(struct weft_group *group)
     (void)look_behind(host, weft_list_first(&group->active, struct weft_coll, link));
 }
 
+/* Whom it waits for, while slices are not done. */
+static uint32_t awaited(const struct host *host, const struct weft_coll *coll)
+{
+    return coll->host.turns ? host_turns_taker(host, host->seen) : host->seen;
+}
+
 /* How many ranks from 0 on have done what the phase waits for. */
 static bool look(struct host *host, struct weft_coll *coll)
 {
@@ -436,9 +452,9 @@ static bool look(struct host *host, struct weft_coll *coll)
     bool coming = coll->host.phase == HOST_COMING;
     for (; host->seen < group->ranks; host->seen++) {
         uint32_t rank = host->seen;
-        if (rank == group->rank) continue;
+        if (rank == group->rank && (coming || !coll->host.turns)) continue;
         bool there = coming ? host_has_come(host, rank, coll->host.number) : host_is_through(host, rank, coll->host.number);
-        if (!there) waits_for(host, rank, false);
+        if (!there) waits_for(host, coming ? rank : awaited(host, coll), false);
         if (!there && !coming) return false;
         if (!there) {
             (void)look_elsewhere(host, coll, &coll->header, rank);
@@ -547,7 +563,7 @@ static enum weft_status host_arm(struct weft_pollable *pollable)
     if (coll->host.phase == HOST_STAGING) return host_stage_may_act(host, coll) ? WEFT_ERR_AGAIN : WEFT_OK;
     uint32_t rank = host->seen;
     if (coll->host.phase == HOST_AHEAD) return has_not_followed(host) ? WEFT_OK : WEFT_ERR_AGAIN;
-    if (rank == coll->group->rank) rank++;
+    if (rank == coll->group->rank && (coll->host.phase == HOST_COMING || !coll->host.turns)) rank++;
     if (rank >= coll->group->ranks) return WEFT_ERR_AGAIN;
     bool there = coll->host.phase == HOST_COMING ? host_has_come(host, rank, coll->host.number) || host_called_otherwise(host, rank, coll->sequence)
                                                  : host_is_through(host, rank, coll->host.number);
@@ -562,7 +578,10 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
     switch (coll->host.phase) {
     case HOST_AHEAD:
     case HOST_COMING: *phase_out = "greeting"; break;
-    case HOST_LEAVING: *phase_out = "leaving"; break;
+    case HOST_LEAVING:
+        *phase_out = "leaving";
+        if (rank < coll->group->ranks) rank = awaited(host, coll);
+        break;
     case HOST_WORKING: *phase_out = "reducing"; return false;
     case HOST_STAGING: *phase_out = "reducing"; break;
     case HOST_PAIRED:

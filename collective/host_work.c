@@ -21,9 +21,14 @@ size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll
 
 struct host_range host_slice(const struct weft_coll *coll)
 {
-    uint64_t count = coll->args.count, rank = coll->group->rank, ranks = coll->group->ranks;
     if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER) return (struct host_range){0, host_own_piece(coll).count};
     if (host_of_pieces(coll->args.kind)) return host_pieces_slice(coll->group->host, coll);
+    return host_slice_of(coll, coll->group->rank);
+}
+
+struct host_range host_slice_of(const struct weft_coll *coll, uint32_t rank)
+{
+    uint64_t count = coll->args.count, ranks = coll->group->ranks;
     uint64_t unit = HOST_PIECE_BYTES / coll->elem_bytes;
     while (unit > 1 && count / unit < 8 * ranks) unit /= 2;
     uint64_t units = count / unit; /* the last slice takes what is left */

@@ -151,7 +151,9 @@ struct weft_coll {
         bool announced;          /* before it was posted (host_brief.c): recorded, and its line stands there */
         bool announced_message;  /* host_pair.c: the other rank counts on a message, or this one does */
         uint64_t number, in_offset, out_offset;
-        struct host_range { uint64_t first, count; } rest; /* of this rank's slice, in elements */
+        struct host_range { uint64_t first, count; } rest; /* of the slice under way, in elements */
+        uint32_t slice_of;       /* this rank's, or, where they are taken in turns, that of */
+        bool turns;              /* host_turns.c */
         struct weft_list link;   /* host->queue */
         uint8_t *stage;          /* host_stage.c; NULL: none */
         struct host_stage_word {
