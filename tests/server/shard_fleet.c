@@ -327,6 +327,7 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
     options.receive_bytes_max = fleet->options.receive_bytes_max ? fleet->options.receive_bytes_max : 4u << 20;
     if (fleet->options.round_deadline_ns) options.round_deadline_ns = fleet->options.round_deadline_ns;
     options.hash_every = fleet->options.hash_every;
+    options.elastic = fleet->options.elastic;
     return weft_shard_engine_create(&shard->engine_env, &options, out, error);
 }
 

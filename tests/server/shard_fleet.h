@@ -44,6 +44,7 @@ struct fleet_options {
     uint32_t again_percent; /* so many of 100 sends of a shard are answered AGAIN */
     const struct weft_topology *topology; /* of at least shards + workers hosts; borrowed; NULL: the ideal network */
     bool ucx;             /* real connections over loopback instead of the simulator; no deaths then */
+    bool elastic;         /* engines that go on without lost workers: the test parts them and has them follow */
     bool coordinate;      /* a lost worker fails every engine, naming it */
 };
 
