@@ -185,7 +185,7 @@ static double time_doubling(const struct weft_plan_question *q, const struct mod
     double one = trip(m, shorter(m->n, m->chunk)), stall = (pieces - 1) * (rounds - 1) * one * (blocks > 1 ? 1.6 : 1);
     /* What is announced first goes up, down and out one after the other, a block at a time (as weft sim has it). */
     double alone = blocks > 1 && m->n > m->eager ? floor2 + 1 + 4.0 / 3 * blocks : 0;
-    double greeting = m->log2 > 2 ? m->line : 0; /* what goes over a line is not hidden behind rounds that do not: the third round waits for it */
+    double greeting = m->log2 > 2 && blocks > 1 ? m->line : 0; /* what goes over a line is not hidden behind rounds that do not: the third round waits for it */
     return greeting + larger(rounds, alone) * one + sqrt(moved * moved + stall * stall);
 }
 

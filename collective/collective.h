@@ -155,7 +155,8 @@ struct weft_plan_cursor {
 void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_args *args);
 /* The next step of this rank; after the last one WEFT_ACTION_DONE for ever. Pure: no clock, no memory. */
 void weft_plan_next(struct weft_plan_cursor *cursor, struct weft_action *action_out);
-/* The plan's own first messages go once round the ranks in the order of their numbers, each with elements: no greeting goes before them. */
+/* Messages of the plan itself, its first ones but for doubling, go once round the ranks in the order of their numbers, each with elements: no greeting
+ * goes before them. */
 bool weft_plan_greets(const struct weft_plan_args *args);
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
 bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind); /* with unequal pieces */

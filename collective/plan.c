@@ -9,7 +9,8 @@
  * at once, whatever the two plans would have sent. It also makes operations without elements real.
  * Where a plan itself sends something ahead and receives from behind before all else (weft_plan_greets),
  * these messages are the greeting: an empty one beside them would cost as much as the operation. Whoever
- * called otherwise is met by them, or by the other's greeting, in the same way. The circle must be the same
+ * called otherwise is met by them, or by the other's greeting, in the same way; so by those of doubling, though some of them leave later
+ * (plan_doubling.c has the proof). The circle must be the same
  * for all plans: ranks on two different ones could wait for each other without a message between them.
  *
  * Slices: rank i owns slice i of the vector. For all_reduce and reduce slice i is [count*i/ranks, count*(i+1)/ranks), so
@@ -162,10 +163,11 @@ bool weft_plan_greets(const struct weft_plan_args *args)
 {
     bool slices = args->kind == WEFT_COLL_ALL_REDUCE, pieces = args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_ALL_GATHER;
     if (args->ranks == 1 || args->cut_in || args->own_lengths || args->shares || !(slices || pieces)) return false;
+    if (args->plan == WEFT_PLAN_DOUBLING) return args->count > 0 && (args->ranks & (args->ranks - 1)) == 0;
     if (args->count < (slices ? args->ranks : 1)) return false; /* no slice and no piece is empty */
     if (args->plan == WEFT_PLAN_RING) return !args->hosts || args->hosts->rising; /* else it goes round in another order */
     if (args->plan == WEFT_PLAN_DIRECT) return true;
-    return args->ranks == 2 && (args->plan == WEFT_PLAN_DOUBLING || args->plan == WEFT_PLAN_HALVING);
+    return args->ranks == 2 && args->plan == WEFT_PLAN_HALVING;
 }
 
 static bool plan_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)

@@ -1,14 +1,20 @@
 /* plan_doubling.c - recursive doubling for any number of ranks: the fewest message times for a short vector.
  *
  * Ranks are cut into blocks of powers of two, the largest first, as T cuts them: T(0,p) = B1 + (B2 + (B3 + ...)).
- * A block of 2^k ranks exchanges whole partials at distances 1, 2, 4 ...: after k rounds each of its ranks
+ * A block of 2^k ranks exchanges whole partials, halves of 2, 4, 8 ... ranks with each other: after k rounds each of its ranks
  * holds the block's T. The tail R = B(m+1) + ... of a block comes from the block behind it:
  *
- *     rounds   t = 0 .. k-1     i <-> i xor 2^t within the block
+ *     rounds   t = 0 .. k-1     i <-> i xor (2^(t+1) - 1) within the block: the halves of 2^(t+1) places, one the other's mirror image
  *     tail     rank j of the block behind sends R to place j of this one; place j passes it on to j + q for each
  *              power of two q > j from the smaller block's length up (binomial); everybody adds: own + R
  *     up       rank j sends own + R to place j of the block before
  *     result   place j of the first block sends the finished vector to rank j + its length, if there is one
+ *
+ * Mirrored so that every rank of a power of two sends to the one ahead in some round (t: the ones at the end of i): these messages are the
+ * greeting. Proof that ranks which called otherwise are found: let a half and its mirror image, A before B, each be all alike, but not like the
+ * other. If both call this, all rounds inside them end, and they meet in the next. If only A does, its last rank ends its rounds, all inside A, and
+ * sends to the first of B, which waits for a greeting; if only B does, its first rank comes to wait for A's last, whose greeting is there.
+ * The smallest such halves exist wherever not all ranks are alike.
  *
  * Order: T. Partials are f32 for narrower floats, also on the wire; a single rank's contribution travels as it is.
  *
@@ -76,7 +82,7 @@ static void round_step(const struct weft_plan_args *args, const struct layout *l
 {
     uint32_t t = at / 2;
     own_send(args, chunk, t, action);
-    action->peer = layout->block.first + (layout->place ^ 1u << t);
+    action->peer = layout->block.first + (layout->place ^ ((2u << t) - 1));
     action->message = (uint32_t)(chunk * STAGES + t + 1);
     if (at % 2 == 0) {
         if (t > 0) action->depends = 1; /* the sum of the round before */

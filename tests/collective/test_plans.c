@@ -522,7 +522,7 @@ static void huge_counts(void **state)
 }
 
 /* What every plan begins with: a send to the rank ahead and a receive from the one behind that wait for nothing, empty ones (the
- * greeting) or, where it is said to greet by itself, with elements. */
+ * greeting) or, where it is said to greet by itself, with elements. Doubling's may wait for other messages of its own. */
 static void check_greeting(const struct weft_plan_args *args)
 {
     struct weft_plan_cursor cursor;
@@ -533,8 +533,10 @@ static void check_greeting(const struct weft_plan_args *args)
         weft_plan_next(&cursor, &action);
         bool sends = action.kind == WEFT_ACTION_SEND, copies = action.kind == WEFT_ACTION_COPY || action.kind == WEFT_ACTION_FOLD;
         if (copies && args->kind == WEFT_COLL_ALL_GATHER) continue; /* the own piece, into its place */
-        bool right = action.kind != WEFT_ACTION_DONE && action.kind != WEFT_ACTION_NONE && action.depends == 0 && action.after == 0;
+        bool right = action.kind != WEFT_ACTION_DONE && action.kind != WEFT_ACTION_NONE, later = greets && args->plan == WEFT_PLAN_DOUBLING;
         uint32_t peer = (args->rank + (sends ? 1 : args->ranks - 1)) % args->ranks;
+        if (right && later && action.peer != peer && action.count > 0) continue;
+        right = right && (later || (action.depends == 0 && action.after == 0));
         if (!right || action.peer != peer || (action.count > 0) != greets)
             fail_msg("plan %s, %s, rank %u of %u, count %llu: does not begin with a greeting", weft_plan_name(args->plan),
                      weft_coll_kind_name(args->kind), args->rank, args->ranks, (unsigned long long)args->count);
@@ -555,6 +557,72 @@ static void greetings(void **state)
                                                             .chunk_elems = 16, .lanes = 1 + p % 3});
                 }
         }
+}
+
+/* ---- ranks that called otherwise ---- */
+
+/* Which of two calls each rank made: every receive is waited for before the next step (a window only starts more), a send goes at once. Each
+ * message says its sender's call. */
+struct called {
+    struct weft_plan_cursor cursors[16];
+    struct weft_action next[16];
+    uint8_t call[16], queue[16][16][64]; /* from, to */
+    uint32_t sent[16][16], taken[16][16];
+};
+
+static bool one_finds_out(struct called *c, uint32_t p)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t r = 0; r < p; r++) {
+            struct weft_action *action = &c->next[r];
+            uint32_t peer = action->peer;
+            if (action->kind == WEFT_ACTION_DONE) continue;
+            bool receives = action->kind == WEFT_ACTION_RECV || action->kind == WEFT_ACTION_RECV_FOLD || action->kind == WEFT_ACTION_RECV_SUM;
+            if (action->kind == WEFT_ACTION_SEND) c->queue[r][peer][c->sent[r][peer]++ % 64] = c->call[r];
+            if (receives && c->taken[peer][r] == c->sent[peer][r]) continue;
+            if (receives && c->queue[peer][r][c->taken[peer][r]++ % 64] != c->call[r]) return true;
+            weft_plan_next(&c->cursors[r], action);
+            moved = true;
+        }
+    }
+    return false;
+}
+
+static void all_mixtures(const struct weft_plan_args calls[2], uint32_t p)
+{
+    static struct called c;
+    for (uint32_t mixture = 1; mixture + 1 < 1u << p; mixture++) {
+        memset(&c, 0, sizeof c);
+        for (uint32_t r = 0; r < p; r++) {
+            struct weft_plan_args args = calls[c.call[r] = mixture >> r & 1];
+            args.rank = r;
+            args.ranks = p;
+            weft_plan_begin(&c.cursors[r], &args);
+            weft_plan_next(&c.cursors[r], &c.next[r]);
+        }
+        if (!one_finds_out(&c, p))
+            fail_msg("%u ranks, those of %#x called %s %s, the others %s %s: nobody finds out", p, mixture, weft_plan_name(calls[1].plan),
+                     weft_coll_kind_name(calls[1].kind), weft_plan_name(calls[0].plan), weft_coll_kind_name(calls[0].kind));
+    }
+}
+
+/* Whatever the two calls are, in whatever way the ranks are divided between them. */
+static void other_calls_are_found(void **state)
+{
+    static const uint64_t counts[] = {0, 1, 3, 40};
+    struct weft_plan_args calls[2] = {{.kind = WEFT_COLL_ALL_REDUCE, .count = 1, .chunk_elems = 16, .lanes = 1}};
+    static const enum weft_plan_id first[] = {WEFT_PLAN_DOUBLING, WEFT_PLAN_RING, WEFT_PLAN_DIRECT, WEFT_PLAN_HALVING};
+    for (uint32_t p = 2; p <= 9; p++)
+        for (int i = 0; i < 4 * 4; i++)
+            for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++)
+                for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) {
+                    if (!weft_plan_supports(plan, kind) || plan == WEFT_PLAN_HIERARCHY || kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV) continue;
+                    calls[0].plan = first[i / 4];
+                    calls[0].count = i / 4 == 0 ? 1 : 40;
+                    calls[1] = (struct weft_plan_args){.plan = plan, .kind = kind, .count = counts[i % 4], .chunk_elems = 16, .lanes = 1};
+                    all_mixtures(calls, p);
+                }
 }
 
 /* The ring goes host by host: where ranks are dealt out to the hosts in turn that is another way round than the greeting's. */
@@ -871,7 +939,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(large_double_tree), cmocka_unit_test(large_trees), cmocka_unit_test(large_rooted), cmocka_unit_test(large_direct_reduce),
         cmocka_unit_test(large_bruck), cmocka_unit_test(large_bruck_all_to_all), cmocka_unit_test(large_hierarchy),
         cmocka_unit_test(huge_counts), cmocka_unit_test(greetings),
-        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(chunks_of_long_links), cmocka_unit_test(chunks_that_a_transport_moves_best), cmocka_unit_test(one_host_by_size), cmocka_unit_test(one_host_by_ranks), cmocka_unit_test(one_host_is_calibrated), cmocka_unit_test(one_host_is_explained), cmocka_unit_test(runs_are_calibrated), cmocka_unit_test(runs_have_no_cliffs), cmocka_unit_test(plans_told),
+        cmocka_unit_test(greetings_of_the_ring_among_hosts), cmocka_unit_test(names_and_choice), cmocka_unit_test(choice_among_hosts), cmocka_unit_test(no_cliffs), cmocka_unit_test(other_calls_are_found), cmocka_unit_test(chunks_of_long_links), cmocka_unit_test(chunks_that_a_transport_moves_best), cmocka_unit_test(one_host_by_size), cmocka_unit_test(one_host_by_ranks), cmocka_unit_test(one_host_is_calibrated), cmocka_unit_test(one_host_is_explained), cmocka_unit_test(runs_are_calibrated), cmocka_unit_test(runs_have_no_cliffs), cmocka_unit_test(plans_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 import unittest
@@ -227,9 +228,11 @@ class Sim(unittest.TestCase):
         path = os.path.join(ROOT, "examples", "topologies", "wide-area.ini")
         for plan, size in (("halving", "256K"), ("halving", "1M"), ("halving", "4M"), ("doubling", "32K"), ("doubling", "4M"), ("ring", "32K"), ("ring", "4M"),
                            ("direct", "4M")):
-            found = self.run_json("all_reduce", "-n", "16", "-b", size, "-t", path, "-p", plan, "--timing-only")
-            self.assertLess(found["virtual_ns"] / 1e9, 1.4 * found["formula_s"], (plan, size))
-            self.assertGreater(found["virtual_ns"] / 1e9, found["formula_s"] / 1.4, (plan, size))
+            words = ("all_reduce", "-n", "16", "-b", size, "-t", path, "-p", plan, "--timing-only", "--seed")
+            found = [self.run_json(*words, str(seed)) for seed in range(1, 6)]  # the line loses packets, some only found missing after 50 ms
+            taken = statistics.median(one["virtual_ns"] for one in found) / 1e9
+            self.assertLess(taken, 1.4 * found[0]["formula_s"], (plan, size))
+            self.assertGreater(taken, found[0]["formula_s"] / 1.4, (plan, size))
 
     def test_links_from_a_table(self):
         with tempfile.NamedTemporaryFile("w") as table:
