@@ -446,6 +446,38 @@ static void test_abort(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* While all call one after the other, of as much as is said with the announcement (64 KiB in a hall, where ranks outnumber processors). */
+static void aborted_among_calls(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static const enum weft_call_kind kinds[] = {WEFT_CALL_REDUCE, WEFT_CALL_BROADCAST, WEFT_CALL_GATHER, WEFT_CALL_ALL_REDUCE, WEFT_CALL_SCATTER};
+    enum { ELEMS = 8192, TURNS = 1000000 };
+    const uint32_t seed = *(const uint32_t *)crowd->user, by = seed % crowd->workers;
+    struct weft_request request = {{0}};
+    enum weft_status status = WEFT_OK;
+    pthread_t thread;
+    float *in = weft_alloc(session, 2 * ELEMS * 4), *out = weft_alloc(session, 4 * ELEMS * 4);
+    if (rank == by) CROWD_CHECK(crowd, session, pthread_create(&thread, NULL, abort_soon, session) == 0);
+    for (uint32_t turn = 0; turn < TURNS && status >= 0; turn++) {
+        const enum weft_call_kind kind = kinds[(turn / 5 + seed) % 5];
+        const uint64_t count = kind == WEFT_CALL_SCATTER || kind == WEFT_CALL_ALL_REDUCE ? ELEMS / 2 : ELEMS;
+        status = weft_call_start(session, WEFT_CALL(.kind = kind, .in = in, .out = kind == WEFT_CALL_BROADCAST ? in : out, .count = count, .dtype = WEFT_F32, .op = WEFT_SUM),
+                                 &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+    }
+    CROWD_REFUSED(crowd, session, status, WEFT_ERR_ABORTED, "aborted the job: the loss is not finite");
+    CROWD_REFUSED(crowd, session, weft_barrier(session, &request), WEFT_ERR_ABORTED, "the loss is not finite");
+    if (rank == by) pthread_join(thread, NULL);
+}
+
+static void test_abort_among_calls(void **state)
+{
+    for (uint32_t seed = 0; seed < 10; seed++) {
+        struct crowd crowd = {.deadline_ms = 120000, .user = &seed};
+        crowd_run(&crowd, 2 + seed % 3, aborted_among_calls);
+        assert_int_equal(crowd.failures, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -460,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_batch_persistent),
         cmocka_unit_test(test_batch_mismatch),
         cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_abort_among_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

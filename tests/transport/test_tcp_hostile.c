@@ -14,6 +14,7 @@ enum { NONCE = 7, OURS = 1, THEIRS = 2, BUDGET = TCP_BUDGET_MIN, PAYLOAD = 1000,
 
 static struct weft_transport *endpoint;
 static char why[200]; /* the peer was given up */
+static enum weft_status loss = WEFT_ERR_MALFORMED; /* as what */
 static bool throws_away;
 static uint32_t held_count; /* or thrown away */
 static struct weft_list held;
@@ -21,7 +22,7 @@ static struct weft_list held;
 static void on_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
     assert_int_equal(peer_id, THEIRS);
-    assert_int_equal(status, WEFT_ERR_MALFORMED);
+    assert_int_equal(status, loss);
     snprintf(why, sizeof why, "%s", text);
 }
 
@@ -190,6 +191,63 @@ static void what_nobody_has_announced_or_granted(void **state)
     expect(&hostile, "sent what is no frame");
 }
 
+static enum weft_status received;
+static void on_received(struct weft_completion *completion, enum weft_status status) { received = status; }
+
+/* A receive that the beginning of a message has met ends with the peer that says no more. */
+static void cut_off_in_a_message(void **state)
+{
+    static const size_t sent[] = {0, 1, PAYLOAD / 2, PAYLOAD - 1};
+    loss = WEFT_ERR_PEER_LOST;
+    for (size_t i = 0; i < sizeof sent / sizeof sent[0]; i++) {
+        static uint8_t buffer[PAYLOAD];
+        struct hostile hostile;
+        struct weft_completion completion;
+        struct weft_receive receive = {.completion = &completion, .buffer = buffer, .buffer_bytes = sizeof buffer};
+        open_both(&hostile);
+        received = WEFT_IN_PROGRESS;
+        weft_completion_init(&completion, 1, on_received);
+        assert_int_equal(weft_transport_recv(endpoint, THEIRS, WEFT_TAG(WEFT_CHANNEL_TEST, 1), &receive), WEFT_IN_PROGRESS);
+        say(&hostile, message(PAYLOAD), sent[i]);
+        for (int steps = 0; steps < 1000; steps++) weft_transport_progress(endpoint, 64);
+        assert_int_equal(received, WEFT_IN_PROGRESS);
+        shutdown(hostile.fd, SHUT_RDWR);
+        expect(&hostile, "");
+        assert_int_equal(received, WEFT_ERR_PEER_LOST);
+    }
+    loss = WEFT_ERR_MALFORMED;
+}
+
+/* Who leaves says that nothing follows before it closes the socket; and it does not wait for ever for one that never goes. */
+static bool says_so_first(void)
+{
+    struct hostile hostile;
+    uint8_t said[256];
+    ssize_t got = 1;
+    open_both(&hostile);
+    weft_transport_close(endpoint);
+    while (got != 0) {
+        weft_transport_progress(endpoint, 64);
+        got = recv(hostile.fd, said, sizeof said, MSG_DONTWAIT);
+    }
+    const bool first = !weft_transport_drained(endpoint);
+    for (int steps = 0; !weft_transport_drained(endpoint); steps++) {
+        assert_in_range(steps, 0, 20000);
+        weft_transport_progress(endpoint, 64);
+        usleep(1000);
+    }
+    close(hostile.fd);
+    meet_close(hostile.meet);
+    weft_transport_free(endpoint);
+    return first;
+}
+
+static void one_that_stays(void **state)
+{
+    int tries = 1;
+    while (!says_so_first()) assert_in_range(tries++, 1, 5); /* this process may have been stopped for as long as it waits */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +256,7 @@ int main(void)
         cmocka_unit_test(more_room_than_there_was),
         cmocka_unit_test(more_announced_than_it_has_operations),
         cmocka_unit_test(what_nobody_has_announced_or_granted),
+        cmocka_unit_test(cut_off_in_a_message), cmocka_unit_test(one_that_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
