@@ -445,6 +445,14 @@ static uint32_t awaited(const struct host *host, const struct weft_coll *coll)
     return coll->host.turns ? host_turns_taker(host, host->seen) : host->seen;
 }
 
+/* A rank that needs this core has not come: another one elsewhere, which was looked for first, may wait for it. */
+static bool neighbour_missing(const struct host *host, const struct weft_coll *coll)
+{
+    for (uint32_t rank = host->seen; host->crowded && rank < coll->group->ranks; rank++)
+        if (rank != coll->group->rank && host_needs_this_core(host, rank) && !host_has_come(host, rank, coll->host.number)) return true;
+    return false;
+}
+
 /* How many ranks from 0 on have done what the phase waits for. */
 static bool look(struct host *host, struct weft_coll *coll)
 {
@@ -454,7 +462,7 @@ static bool look(struct host *host, struct weft_coll *coll)
         uint32_t rank = host->seen;
         if (rank == group->rank && (coming || !coll->host.turns)) continue;
         bool there = coming ? host_has_come(host, rank, coll->host.number) : host_is_through(host, rank, coll->host.number);
-        if (!there) waits_for(host, coming ? rank : awaited(host, coll), false);
+        if (!there) waits_for(host, coming ? rank : awaited(host, coll), coming && neighbour_missing(host, coll));
         if (!there && !coming) return false;
         if (!there) {
             (void)look_elsewhere(host, coll, &coll->header, rank);
