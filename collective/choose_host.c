@@ -2,7 +2,6 @@
  *
  *     in the announcements   W h + t B s           W  a round of words               S  what slices take beyond it and their bytes
  *     in slices              (W + S) h + t T c     s  per byte of another's words    c  per byte loaded or stored in buffers
- *     the less of both, up to what announcements hold
  *
  * B and T are the bytes that a rank hears, and those that it loads and stores. Where p ranks outnumber the P processors each of those has
  * t = ceil(p/P) of them to serve, and a round of words is h = 2 p/P log2(p) rounds: a rank that waits yields, and what it waits for
@@ -10,7 +9,8 @@
  *
  * c is g while the buffers of all ranks, F = pT, fit into the own caches of the processors that work; where ranks take turns there, each of those
  * holds P/p as much of what is needed next. Buffers begin to miss at half of what caches hold, miss always at four times that, and in between by the
- * logarithm; then c is d, what the last cache gives, and beyond that one, likewise, what memory gives.
+ * logarithm; then c is d, what the last cache gives, and beyond that one, likewise, what memory gives: half of what a pass takes that goes through the
+ * caches, as was measured of 16 to 64 MiB. Results of that length are written past the caches.
  *
  * All six figures are measured by all_reduces of a few lengths (`weft bench calibrate`), of which weft_plan_one_host_fit makes them: whatever
  * becomes faster in this plan, the model follows. Pure. */
@@ -33,8 +33,9 @@ struct terms {
     double moved, byte;          /* bytes is turns * moved * byte */
 };
 
-static double turns(double ranks, uint32_t processors) { return processors > 0 && ranks > processors ? ceil(ranks / processors) : 1; }
-static double rounds(double ranks, uint32_t processors) { return processors > 0 && ranks > processors ? 2 * ranks / processors * log2(ranks) : 1; }
+static bool is_crowded(double ranks, uint32_t processors) { return processors > 0 && ranks > processors; }
+static double turns(double ranks, uint32_t processors) { return is_crowded(ranks, processors) ? ceil(ranks / processors) : 1; }
+static double rounds(double ranks, uint32_t processors) { return is_crowded(ranks, processors) ? 2 * ranks / processors * log2(ranks) : 1; }
 
 /* The part of all bytes that caches of (held,) do not have when they are needed again. */
 static double missed(double bytes, double held) { return larger(0, shorter(1, (1 + log2(larger(1, bytes) / held)) / 3)); }
@@ -42,8 +43,7 @@ static double missed(double bytes, double held) { return larger(0, shorter(1, (1
 /* What the own caches of those processors that work hold, in bytes. */
 static double held_bytes(double core_kib, double ranks, uint32_t processors)
 {
-    bool crowded = processors > 0 && ranks > processors;
-    return core_kib * 1024 * (crowded ? processors * (processors / ranks) : ranks);
+    return core_kib * 1024 * (is_crowded(ranks, processors) ? processors * (processors / ranks) : ranks);
 }
 
 /* Bytes that each rank loads and stores. n: of the vector; of operations that have pieces, of one piece. */
@@ -88,7 +88,7 @@ static double byte_ns(const struct weft_plan_question *q, const struct weft_link
 {
     double last = memory->last_kib * 1024.0;
     double cached = memory->cached_ps * 1e-3, passed = larger(cached, memory->passed_ps * 1e-3), beyond = passed;
-    if (q->cost && q->cost->pass_ps && last < COPIED_BYTES) beyond = larger(passed, q->cost->pass_ps * 1e-3);
+    if (q->cost && q->cost->pass_ps && last < COPIED_BYTES) beyond = larger(passed, q->cost->pass_ps * 1e-3 / 2);
     return cached + (passed - cached) * missed(all, held_bytes(memory->core_kib, q->ranks, processors)) + (beyond - passed) * missed(all, last);
 }
 
@@ -104,12 +104,22 @@ static struct terms in_slices(const struct weft_plan_question *q, const struct w
 }
 static double sum_of_terms(const struct terms *terms) { return terms->words + terms->slices + terms->bytes; }
 
+/* Up to what announcements hold all is said, and beyond nothing. That as much is said as pays is measured elsewhere (choose_said.c): no more is taken for
+ * it than for twice as much in slices, and no less for the first lengths in slices than for the last one that is said. So longer is never cheaper. */
 static struct terms terms_of(const struct weft_plan_question *q, uint32_t processors)
 {
     const struct weft_link_memory memory = memory_of(q);
-    struct terms said = in_announcements(q, &memory, processors), sliced = in_slices(q, &memory, processors);
-    bool fits = !q->unequal && said_bytes(q->kind, q->ranks, (double)q->bytes) <= PLAN_ONE_HOST_SHORT;
-    return fits && (q->kind == WEFT_COLL_BARRIER || sum_of_terms(&said) <= sum_of_terms(&sliced)) ? said : sliced;
+    struct weft_plan_question last = *q, twice = *q;
+    double most = (double)plan_one_host_said(q->kind, q->ranks, is_crowded(q->ranks, processors));
+    last.bytes = (uint64_t)(most / larger(1, said_bytes(q->kind, q->ranks, 1)));
+    twice.bytes = 2 * last.bytes;
+    struct terms sliced = in_slices(q, &memory, processors), cap = in_slices(&twice, &memory, processors);
+    bool is_said = q->kind == WEFT_COLL_BARRIER || (!q->unequal && q->bytes <= last.bytes);
+    struct terms said = in_announcements(is_said ? q : &last, &memory, processors);
+    if (q->kind != WEFT_COLL_BARRIER) said.bytes = shorter(said.bytes, sum_of_terms(&cap) - said.words);
+    if (is_said) return said;
+    if (!q->unequal) sliced.slices += larger(0, sum_of_terms(&said) - sum_of_terms(&sliced));
+    return sliced;
 }
 
 uint64_t weft_plan_one_host_ns(const struct weft_plan_question *q, uint32_t processors)
@@ -130,32 +140,57 @@ size_t weft_plan_one_host_explain(const struct weft_plan_question *q, uint32_t p
 }
 
 /* ---- calibration ---- */
+/* Lengths of all_reduces: two that are said, the shortest and the longest; then two that caches hold, as far as ranks that take turns leave any, and
+ * one that they do not. In slices each is four times the one before or more: what they take beside their bytes is what two of them differ in least. */
 uint64_t weft_plan_one_host_sample(enum weft_plan_host_sample which, uint32_t ranks, uint32_t processors, const struct weft_link_memory *caches)
 {
     double held = held_bytes(caches->core_kib ? caches->core_kib : assumed.core_kib, ranks, processors) / (2.0 * ranks); /* an input and an output of all */
+    double said = (double)plan_one_host_said(WEFT_COLL_ALL_REDUCE, ranks, is_crowded(ranks, processors)), cached = larger(8 * said, held / 4), bytes = 64;
     switch (which) {
-    case WEFT_PLAN_HOST_WORDS: return 64;
-    case WEFT_PLAN_HOST_SAID: return PLAN_ONE_HOST_SHORT / 2;
-    case WEFT_PLAN_HOST_SLICES: return 2 * PLAN_ONE_HOST_SHORT;
-    case WEFT_PLAN_HOST_CACHED: return (uint64_t)larger(16 * PLAN_ONE_HOST_SHORT, held / 4) & ~(uint64_t)63;
-    default: return (uint64_t)larger(64 * PLAN_ONE_HOST_SHORT, held * 8) & ~(uint64_t)63;
+    case WEFT_PLAN_HOST_WORDS: break;
+    case WEFT_PLAN_HOST_SAID: bytes = said; break;
+    case WEFT_PLAN_HOST_SLICES: bytes = 2 * said; break;
+    case WEFT_PLAN_HOST_CACHED: bytes = cached; break;
+    default: bytes = larger(4 * cached, held * 8); break;
     }
+    return (uint64_t)bytes & ~(uint64_t)63;
 }
 
 static uint32_t whole(double value) { return value < 1 ? 1 : value < 1e9 - 1 ? (uint32_t)(value + 0.5) : 999999999u; } /* a table has nine digits */
 
+#define NEARER 6 /* own caches are faster than the last one by less */
+
+/* Of three lengths in slices: what they take beside their bytes, and a byte in caches and beyond. */
+struct sliced {
+    double fixed, cached, passed;
+};
+
+/* Time i is fixed + x[i] (cached + m[i] (passed - cached)), m the part that caches do not have. Where the three do not tell cached from
+ * passed, as where ranks take turns and all miss, or disagree with what caches can be, both are what the longest took more than the shortest. */
+static struct sliced sliced_by(const double times[3], const double x[3], const double m[3])
+{
+    double near = x[1] - x[0], far = x[2] - x[0], near_missed = x[1] * m[1] - x[0] * m[0], far_missed = x[2] * m[2] - x[0] * m[0];
+    double determinant = near * far_missed - far * near_missed, mean = larger(1e-3, (times[2] - times[0]) / far), cached = mean, more = 0;
+    if (fabs(determinant) > near * far / 50) {
+        cached = ((times[1] - times[0]) * far_missed - (times[2] - times[0]) * near_missed) / determinant;
+        more = ((times[2] - times[0]) * near - (times[1] - times[0]) * far) / determinant;
+    }
+    if (more < 0 || cached < (cached + more) / NEARER) cached = mean, more = 0;
+    return (struct sliced){.fixed = times[0] - x[0] * (cached + m[0] * more), .cached = cached, .passed = cached + more};
+}
+
 void weft_plan_one_host_fit(uint32_t ranks, uint32_t processors, const double times_ns[WEFT_PLAN_HOST_SAMPLES], struct weft_link_memory *memory)
 {
-    double n[WEFT_PLAN_HOST_SAMPLES], h = rounds(ranks, processors), t = turns(ranks, processors);
+    double n[WEFT_PLAN_HOST_SAMPLES], x[3], m[3], h = rounds(ranks, processors), t = turns(ranks, processors);
     for (int i = 0; i < WEFT_PLAN_HOST_SAMPLES; i++) n[i] = (double)weft_plan_one_host_sample((enum weft_plan_host_sample)i, ranks, processors, memory);
-    double slices = times_ns[WEFT_PLAN_HOST_SLICES], most = times_ns[WEFT_PLAN_HOST_CACHED];
-    double cached = larger(1e-3, (most - slices) / (2 * t * (n[WEFT_PLAN_HOST_CACHED] - n[WEFT_PLAN_HOST_SLICES])));
-    double fixed = larger(times_ns[WEFT_PLAN_HOST_WORDS], slices - 2 * t * n[WEFT_PLAN_HOST_SLICES] * cached);
+    double held = held_bytes(memory->core_kib ? memory->core_kib : assumed.core_kib, ranks, processors);
+    for (int i = 0; i < 3; i++) x[i] = 2 * t * n[WEFT_PLAN_HOST_SLICES + i], m[i] = missed(2.0 * ranks * n[WEFT_PLAN_HOST_SLICES + i], held);
+    struct sliced sliced = sliced_by(times_ns + WEFT_PLAN_HOST_SLICES, x, m);
     double said = (times_ns[WEFT_PLAN_HOST_SAID] - times_ns[WEFT_PLAN_HOST_WORDS]) / (t * (ranks - 1) * (n[WEFT_PLAN_HOST_SAID] - n[WEFT_PLAN_HOST_WORDS]));
     double words = larger(1, times_ns[WEFT_PLAN_HOST_WORDS] - t * (ranks - 1) * n[WEFT_PLAN_HOST_WORDS] * larger(said, 0));
     memory->words_ns = whole(words / h);
-    memory->slices_ns = whole((fixed - words) / h);
-    memory->said_ps = whole(1e3 * larger(said, cached));
-    memory->cached_ps = whole(1e3 * cached);
-    memory->passed_ps = whole(1e3 * larger(cached, (times_ns[WEFT_PLAN_HOST_PASSED] - fixed) / (2 * t * n[WEFT_PLAN_HOST_PASSED])));
+    memory->slices_ns = whole((sliced.fixed - words) / h);
+    memory->said_ps = whole(1e3 * larger(said, sliced.cached));
+    memory->cached_ps = whole(1e3 * sliced.cached);
+    memory->passed_ps = whole(1e3 * sliced.passed);
 }

@@ -4,7 +4,7 @@
  *   host_line.c    a rank's segment: what it writes, who is woken, when it sleeps, who is inside whose buffers
  *   host_run.c     one operation after the other: its phases
  *   host_work.c    the arithmetic on one slice of everybody's buffers
- *   host_said.c    contributions that are said with the announcement, and how long they may be
+ *   host_said.c    contributions that are said with the announcement (choose_said.c: how long they may be)
  *   host_pieces.c  pieces that one rank sends and one gets: gather, scatter, all_to_all
  *   host_memory.c  what all this is kept in, by all groups together
  *   host_turns.c   whose slice a rank works on, where ranks take turns

@@ -1,40 +1,21 @@
-/* host_said.c - contributions that a rank says with its announcement, instead of where its buffers lie: which operations, and how long.
+/* host_said.c - contributions that a rank says with its announcement, instead of where its buffers lie (how long: choose_said.c).
  *
  *     up to 16 bytes       in the line itself
  *     up to 4 KiB          in a room of the rank, with places for two operations in turn
  *     longer               in a hall, with four
  *
- * What is said costs one copy more and the one round of words less by which others tell that they are through. And who only gives needs
- * not even the first: it goes ahead of the others by as many operations as there are places (host_ahead.c). Where each rank has a processor, a round is under a
- * microsecond, and pays for some KiB. Where ranks take turns, a round is several turns of the processor, and pays for as much as these copy
- * meanwhile. Where all ranks need all that is said, the copies of one of them grow with the number of ranks, so it is
- * what all say together that is bounded there.
+ * Which of them are said at all, choose_said.c knows. Who only gives needs not even the one round of words that is left: it goes ahead of the others
+ * by as many operations as there are places (host_ahead.c).
  *
  * Every rank finds the same from the call and from what all know of their processors (host_setup.c). */
 #include "collective/host.h"
 
-enum { KIB = 1024 };
-_Static_assert(HOST_SLOT_BYTES <= PLAN_ONE_HOST_SAID, "no vector that is longer is said");
+_Static_assert(PLAN_ONE_HOST_SAID <= HOST_SLOT_BYTES && PLAN_ONE_HOST_SHORT <= HOST_SHORT_BYTES, "what is said has a place");
 
 /* A piece for each rank in the input. */
 static bool says_pieces(enum weft_coll_kind kind)
 {
     return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
-}
-
-/* Of one rank, at most. Measured by two and by four ranks of two processors (docs/performance.md). */
-static uint64_t said_most(enum weft_coll_kind kind, uint32_t ranks, bool crowded)
-{
-    switch (kind) {
-    case WEFT_COLL_BROADCAST: return (crowded ? 128 : 16) * KIB;
-    case WEFT_COLL_SCATTER: return crowded ? HOST_SLOT_BYTES : 16 * KIB;
-    case WEFT_COLL_REDUCE: return (crowded ? 512 : 32) * KIB / ranks; /* the root reads all */
-    case WEFT_COLL_GATHER: return (crowded ? 1024 * KIB : 32 * KIB) / ranks;
-    case WEFT_COLL_ALL_TO_ALL: return (crowded ? 128 : 4) * KIB;
-    case WEFT_COLL_REDUCE_SCATTER: return crowded ? 128 * KIB : 8 * KIB;
-    case WEFT_COLL_ALL_GATHER: return (crowded ? 128 * KIB : 8 * KIB) / ranks; /* everybody reads all */
-    default: return (crowded ? 128 * KIB : 16 * KIB) / ranks;
-    }
 }
 
 static bool is_said(const struct weft_group *group, const struct weft_coll_args *args, bool crowded)
@@ -43,8 +24,7 @@ static bool is_said(const struct weft_group *group, const struct weft_coll_args 
     if (args->counts || args->unequal) return false;
     uint64_t bytes = args->count * weft_dtype_bytes(args->dtype); /* fits: checked at the door */
     if (says_pieces(args->kind)) bytes *= group->ranks;
-    if (bytes <= HOST_SHORT_BYTES) return true;
-    return bytes <= HOST_SLOT_BYTES && bytes <= said_most(args->kind, group->ranks, crowded);
+    return bytes <= plan_one_host_said(args->kind, group->ranks, crowded);
 }
 
 bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args) { return is_said(group, args, group->host->crowded); }

@@ -2,7 +2,10 @@
  * of the one-host plan makes its figures (collective/choose_host.c).
  *
  * As a job calls them: each is timed by itself on every rank, and the mean of the ranks counts. All lengths take turns in many rounds, and of
- * what the rounds took the median counts: a slow spell of the machine spoils a round of all of them, not one of the figures. */
+ * what the rounds took the median counts: a slow spell of the machine spoils a round of all of them, not one of the figures. Ranks that share processors
+ * take several times as long until the scheduler has spread them, some hundred milliseconds: all rounds together last longer than that,
+ * and of more than the least the first third does not count. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,11 +13,12 @@
 #include "collective/collective.h"
 #include "tools/bench_calibrate.h"
 
-enum { ROUNDS = 15, SHORTS = 60, LONGS = 8, LONGEST = 5, FIRST = 4, LONG_FROM = 64 << 10, LONGEST_FROM = 4 << 20 };
+enum { ROUNDS = 15, ROUNDS_MOST = 600, SHORTS = 60, LONGS = 8, LONGEST = 5, FIRST = 4, LONG_FROM = 64 << 10, LONGEST_FROM = 4 << 20 };
+#define ROUNDS_LAST_US 800e3
 
 struct sample {
     uint64_t bytes;
-    double rounds_us[ROUNDS];
+    double rounds_us[ROUNDS_MOST];
 };
 
 /* The median of a few, each the mean of all ranks, without the first ones, which find the caches full of another length. */
@@ -37,12 +41,27 @@ bool bench_calibrate_round(struct bench_rank *rank, float *in, float *out, uint6
     return true;
 }
 
+/* Every rank finds the same: how long all of them have measured, in the mean. */
+static bool measured_enough(struct bench_rank *rank, double began_us, int rounds, bool *enough_out)
+{
+    int64_t elapsed_ns = (int64_t)(1e3 * (bench_now_us() - began_us));
+    if (!bench_agree(rank, &elapsed_ns, 1, WEFT_SUM)) return false;
+    *enough_out = rounds >= ROUNDS && 1e-3 * (double)elapsed_ns / rank->ranks >= ROUNDS_LAST_US;
+    return true;
+}
+
 static bool measure(struct bench_rank *rank, float *in, float *out, struct sample *samples, double *times_ns)
 {
-    for (int round = 0; round < ROUNDS; round++)
+    double began_us = bench_now_us();
+    bool enough = false;
+    int rounds = 0;
+    for (; rounds < ROUNDS_MOST && !enough; rounds++) {
         for (int s = 0; s < WEFT_PLAN_HOST_SAMPLES; s++)
-            if (!bench_calibrate_round(rank, in, out, samples[s].bytes, &samples[s].rounds_us[round])) return false;
-    for (int s = 0; s < WEFT_PLAN_HOST_SAMPLES; s++) times_ns[s] = 1e3 * bench_median(samples[s].rounds_us, ROUNDS);
+            if (!bench_calibrate_round(rank, in, out, samples[s].bytes, &samples[s].rounds_us[rounds])) return false;
+        if (!measured_enough(rank, began_us, rounds + 1, &enough)) return false;
+    }
+    int first = rounds > ROUNDS ? rounds / 3 : 0;
+    for (int s = 0; s < WEFT_PLAN_HOST_SAMPLES; s++) times_ns[s] = 1e3 * bench_median(samples[s].rounds_us + first, (size_t)(rounds - first));
     return true;
 }
 
@@ -52,10 +71,20 @@ static uint32_t kib_of(int name)
     return bytes > 0 ? (uint32_t)(bytes >> 10) : 0;
 }
 
+/* What one processor has of the last cache: a machine of several adds them up in what sysconf says. */
+static uint32_t last_cache_kib(void)
+{
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+    uint32_t kib = 0;
+    if (file && fscanf(file, "%9" SCNu32 "K", &kib) != 1) kib = 0;
+    if (file) fclose(file);
+    return kib ? kib : kib_of(_SC_LEVEL3_CACHE_SIZE);
+}
+
 bool bench_calibrate_memory(struct bench_rank *rank, struct weft_link_memory *memory_out)
 {
     uint32_t processors = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    struct weft_link_memory memory = {.core_kib = kib_of(_SC_LEVEL2_CACHE_SIZE), .last_kib = kib_of(_SC_LEVEL3_CACHE_SIZE)};
+    struct weft_link_memory memory = {.core_kib = kib_of(_SC_LEVEL2_CACHE_SIZE), .last_kib = last_cache_kib()};
     struct sample samples[WEFT_PLAN_HOST_SAMPLES];
     double times_ns[WEFT_PLAN_HOST_SAMPLES];
     uint64_t most = 0;

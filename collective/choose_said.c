@@ -1,0 +1,30 @@
+/* choose_said.c - how long a contribution is that a rank of the one-host plan still says with its announcement (host_said.c), and with it where the
+ * model of that plan (choose_host.c) goes from one to the other: both ask here, so that neither can change without the other.
+ *
+ * What is said costs one copy more and the one round of words less by which others tell that they are through. Where each rank has a processor,
+ * a round is under a microsecond, and pays for some KiB. Where ranks take turns, a round is several turns of the processor, and pays for
+ * as much as these copy meanwhile. Where all ranks need all that is said, the copies of one of them grow with the number of ranks, so it is
+ * what all say together that is bounded there. Measured by two and by four ranks of two processors (docs/performance.md). Pure. */
+#include "collective/plan.h"
+
+enum { KIB = 1024 };
+
+static uint64_t worth_saying(enum weft_coll_kind kind, uint32_t ranks, bool crowded)
+{
+    switch (kind) {
+    case WEFT_COLL_BROADCAST: return (crowded ? 128 : 16) * KIB;
+    case WEFT_COLL_SCATTER: return crowded ? PLAN_ONE_HOST_SAID : 16 * KIB;
+    case WEFT_COLL_REDUCE: return (crowded ? 512 : 32) * KIB / ranks; /* the root reads all */
+    case WEFT_COLL_GATHER: return (crowded ? 1024 * KIB : 32 * KIB) / ranks;
+    case WEFT_COLL_ALL_TO_ALL: return (crowded ? 128 : 4) * KIB;
+    case WEFT_COLL_REDUCE_SCATTER: return crowded ? 128 * KIB : 8 * KIB;
+    case WEFT_COLL_ALL_GATHER: return (crowded ? 128 * KIB : 8 * KIB) / ranks; /* everybody reads all */
+    default: return crowded ? 128 * KIB / ranks : 16 * KIB / (ranks > 2 ? ranks - 1 : 1); /* what one hears; what all hear */
+    }
+}
+
+uint64_t plan_one_host_said(enum weft_coll_kind kind, uint32_t ranks, bool crowded)
+{
+    uint64_t most = worth_saying(kind, ranks, crowded);
+    return most < PLAN_ONE_HOST_SHORT ? PLAN_ONE_HOST_SHORT : most > PLAN_ONE_HOST_SAID ? PLAN_ONE_HOST_SAID : most;
+}
