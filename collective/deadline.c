@@ -8,7 +8,7 @@
  *
  * A rank that is asked holds its own question back for two such moments: normally one verdict is enough. An answer also
  * says whom that rank itself waits for, and how far it is, in this operation or, where it has not called that, in its oldest: if nobody is late
- * by himself, the verdict follows the waits to their end. All late ranks are named: a few with their hosts, many by their numbers.
+ * by himself, the verdict follows the waits to their end. So it does for a send or recv, from the rank that has not met it on. All late ranks are named: a few with their hosts, many by their numbers.
  * A rank of whom nobody hears (and there are several) cannot know whether they are gone or it is; it says both. */
 #include "collective/internal.h"
 
@@ -23,6 +23,16 @@ static struct weft_coll *oldest_running(const struct weft_group *group)
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->phase == COLL_RUNNING && !coll->pairwise) return coll;
+    }
+    return NULL;
+}
+
+static struct weft_coll *late_pair(const struct weft_group *group, uint64_t now_ns)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        if (coll->phase == COLL_RUNNING && coll->pairwise && coll->deadline_ns <= now_ns) return coll;
     }
     return NULL;
 }
@@ -209,24 +219,42 @@ static void verdict(struct weft_group *group, const struct weft_coll *coll)
               coll->sequence, call, waited_ms / 1000, waited_ms % 1000, phase, late);
 }
 
-/* A send or recv waits for one rank only: nobody else needs to be asked. */
-static void pair_verdict(struct weft_group *group, const struct weft_coll *coll)
+/* A send or recv waits for one rank, which may itself wait in an operation of all, and so may whom it waits for: to their end. */
+static uint32_t end_of_waits_before(const struct weft_group *group, uint32_t rank)
 {
-    char name[128], call[128];
-    group_describe(group, coll->args.root, name, sizeof name);
-    coll_header_describe(&coll->header, call, sizeof call);
-    uint64_t waited_ms = (weft_now_ns(group->env) - coll->posted_ns) / 1000000;
-    group_end(group, WEFT_ERR_DEADLINE, true, "a %s (%s) waited %" PRIu64 ".%03" PRIu64 " s for %.100s, which has not met it",
-              weft_coll_kind_name(coll->args.kind), call, waited_ms / 1000, waited_ms % 1000, name);
+    for (uint32_t hops = 0; hops < group->ranks; hops++) {
+        const struct note note = roster_noted(group, rank);
+        if (rank == group->rank || !note.answered || note.answer_peer == GROUP_NOBODY) break;
+        rank = note.answer_peer;
+    }
+    return rank;
 }
 
+static void pair_verdict(struct weft_group *group, const struct weft_coll *coll)
+{
+    const uint32_t other = coll->args.root, end = end_of_waits_before(group, other);
+    const struct note note = roster_noted(group, other);
+    char name[128], last[128], call[128], why[240];
+    group_describe(group, other, name, sizeof name);
+    group_describe(group, end, last, sizeof last);
+    coll_header_describe(&coll->header, call, sizeof call);
+    if (!note.answered) snprintf(why, sizeof why, "does not answer");
+    else if (end == other) snprintf(why, sizeof why, "has not met it");
+    else snprintf(why, sizeof why, "has not met it, being at operation %" PRIu64 " or before it, where it waits for %.100s", note.answer_posted - 1, last);
+    uint64_t waited_ms = (weft_now_ns(group->env) - coll->posted_ns) / 1000000;
+    group_end(group, WEFT_ERR_DEADLINE, true, "a %s (%s) waited %" PRIu64 ".%03" PRIu64 " s for %.100s, which %s",
+              weft_coll_kind_name(coll->args.kind), call, waited_ms / 1000, waited_ms % 1000, name, why);
+}
+
+/* Of a pair: for the operation of all that this rank would call next, so that whoever waits in one that this one has called says so. */
 static void ask(struct weft_group *group, const struct weft_coll *coll, uint64_t now_ns)
 {
     group->verdict = VERDICT_ASKING;
-    group->verdict_sequence = coll->sequence;
+    group->verdict_pairwise = coll->pairwise;
+    group->verdict_sequence = coll->pairwise ? group->sequence : coll->sequence;
     group->verdict_until_ns = now_ns + GROUP_ASK_NS;
     for (uint32_t rank = 0; group->notes && rank < group->ranks; rank++) group->notes[rank].answered = false;
-    control_send_all(&group->ask, group, COLL_MESSAGE_ASK, coll->sequence, WEFT_OK);
+    control_send_all(&group->ask, group, COLL_MESSAGE_ASK, group->verdict_sequence, WEFT_OK);
 }
 
 void deadline_asked(struct weft_group *group, uint64_t sequence)
@@ -282,10 +310,14 @@ uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
     }
     if (group->verdict != VERDICT_NONE) {
         if (now_ns < group->verdict_until_ns) return group->verdict_until_ns;
-        struct weft_coll *coll = oldest_running(group);
-        bool asked = group->verdict == VERDICT_ASKING;
+        const bool asked = group->verdict == VERDICT_ASKING, pairwise = asked && group->verdict_pairwise;
+        struct weft_coll *coll = pairwise ? late_pair(group, now_ns) : oldest_running(group);
         group->verdict = VERDICT_NONE;
-        if (asked && coll && coll->sequence <= group->verdict_sequence && coll->deadline_ns <= now_ns) {
+        if (pairwise && coll) {
+            pair_verdict(group, coll);
+            return now_ns + GROUP_GRACE_NS;
+        }
+        if (asked && !pairwise && coll && coll->sequence <= group->verdict_sequence && coll->deadline_ns <= now_ns) {
             verdict(group, coll);
             return now_ns + GROUP_GRACE_NS;
         }
@@ -296,10 +328,6 @@ uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->phase != COLL_RUNNING) continue;
         if (!coll->warned && now_ns >= coll->posted_ns + GROUP_WARN_NS) warn(group, coll); /* it may be younger than now_ns */
-        if (now_ns >= coll->deadline_ns && coll->pairwise) {
-            pair_verdict(group, coll);
-            return now_ns + GROUP_GRACE_NS;
-        }
         if (now_ns >= due_ns(coll)) {
             ask(group, coll, now_ns);
             return group->verdict_until_ns;

@@ -313,6 +313,7 @@ struct weft_group {
 
     /* deadline.c: the question before a verdict */
     enum { VERDICT_NONE, VERDICT_ASKING, VERDICT_LISTENING } verdict;
+    bool verdict_pairwise; /* of a send or recv; verdict_sequence is not its number then */
     uint64_t verdict_sequence, verdict_until_ns;
 };
 

@@ -25,10 +25,12 @@ static uint64_t draw(uint64_t *state)
 }
 
 /* ---- groups ---- */
+static uint32_t step_not = HOSTED_MAX; /* it stands still */
 static void step_all(int times)
 {
     for (int i = 0; i < times; i++)
-        for (uint32_t r = 0; r < hosted.ranks; r++) weft_loop_step(hosted.loops[r]);
+        for (uint32_t r = 0; r < hosted.ranks; r++)
+            if (r != step_not) weft_loop_step(hosted.loops[r]);
 }
 
 static void open_groups(uint32_t ranks)
@@ -323,6 +325,42 @@ static void late(void **state)
     close_groups();
 }
 
+/* Whom a recv waits for waits itself, for one that has not called an operation of all that both others have: that one is named. */
+static void late_behind_another(void **state)
+{
+    for (uint32_t silent = 0; silent < 2; silent++) {
+        open_groups(3);
+        struct transfer t = {.from = 0, .to = 1, .count = 3, .dtype = WEFT_F32};
+        struct end recv;
+        float word[3][3] = {{0}};
+        struct outcome sums[2] = {{0}};
+        prepare(&recv, &t, false);
+        struct weft_coll_args args = args_of(&recv);
+        args.deadline_ns = WEFT_MS(50);
+        struct outcome met[3] = {{0}};
+        for (uint32_t r = 0; r < 3; r++)
+            assert_int_equal(weft_coll_post(groups[0][r], &(struct weft_coll_args){.kind = WEFT_COLL_BARRIER}, outcome_done, &met[r], NULL, NULL), WEFT_IN_PROGRESS);
+        step_all(100);
+        for (uint32_t r = 0; r < 2; r++) { /* rank 0 waits for the others, rank 1 has given what it had */
+            struct weft_coll_args gather = {.kind = WEFT_COLL_GATHER, .in = word[r], .out = word[2], .count = 1, .dtype = WEFT_F32, .deadline_ns = WEFT_SECONDS(60)};
+            struct weft_coll *coll;
+            assert_int_equal(weft_coll_brief(groups[0][r], &gather, outcome_done, &sums[r], &coll), r == 0 ? WEFT_IN_PROGRESS : WEFT_OK);
+        }
+        step_all(100);
+        assert_false(sums[0].ended);
+        assert_int_equal(weft_coll_brief(groups[0][1], &args, outcome_done, &recv.outcome, &recv.coll), WEFT_IN_PROGRESS);
+        if (silent) step_not = 2;
+        must_end(&recv);
+        step_not = HOSTED_MAX;
+        assert_int_equal(recv.outcome.status, WEFT_ERR_DEADLINE);
+        if (!strstr(recv.outcome.text, "for rank 0, which has not met it, being at operation ") || !strstr(recv.outcome.text, "where it waits for rank 2")) fail_msg("%s", recv.outcome.text);
+        step_all(100);
+        assert_true(sums[0].ended);
+        free(recv.memory);
+        close_groups();
+    }
+}
+
 /* It has left, or the group is ended by hand, while a recv waits. */
 static void gone(void **state)
 {
@@ -427,7 +465,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed), cmocka_unit_test(ahead), cmocka_unit_test(early), cmocka_unit_test(counted), cmocka_unit_test(mismatch), cmocka_unit_test(late),
-        cmocka_unit_test(gone), cmocka_unit_test(cancelled), cmocka_unit_test(refused), cmocka_unit_test(meets_later),
+        cmocka_unit_test(late_behind_another), cmocka_unit_test(gone), cmocka_unit_test(cancelled), cmocka_unit_test(refused), cmocka_unit_test(meets_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
