@@ -181,7 +181,7 @@ static int coded(unsigned killed)
     return 0;
 }
 
-static enum weft_status judged_step(struct weft_session *session, struct weft_tensor *tensor, unsigned killed)
+static enum weft_status judged_step(struct weft_session *session, struct weft_tensor *tensor, bool dies)
 {
     static float sum[COUNT];
     struct weft_request request = {{0}};
@@ -189,7 +189,7 @@ static enum weft_status judged_step(struct weft_session *session, struct weft_te
     enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
     if (status < 0) return status;
     make_gradients(weft_rank(session), step);
-    if (step == 3 && !weft_newcomer(session) && weft_ranks(session) == 4 && weft_rank(session) == killed) kill(getpid(), SIGKILL);
+    if (step == 3 && dies) kill(getpid(), SIGKILL);
     if (weft_push_pull(tensor, grad[0], sum, &request) < 0) die(session, "push_pull");
     weft_wait(&request, 0);
     status = weft_step_end(session);
@@ -211,7 +211,7 @@ static int judged(unsigned killed, uint32_t ranks)
     options.mode = WEFT_MODE_ALL_REDUCE;
     options.codec = "auto:topk:ratio=0.01,min_count=0,randomk:ratio=0.01,min_count=0";
     if (weft_declare(session, &options, &tensor) < 0) die(session, "declare");
-    bool take = weft_newcomer(session);
+    bool take = weft_newcomer(session), dies = !take && weft_rank(session) == killed; /* not who has its number when step 3 is run again */
     uint64_t until = 0;
     while (!until || weft_step_next(session) <= until) {
         if (take) { /* how far the others are, too */
@@ -221,7 +221,7 @@ static int judged(unsigned killed, uint32_t ranks)
             until = 0;
         }
         take = false;
-        enum weft_status status = judged_step(session, tensor, killed);
+        enum weft_status status = judged_step(session, tensor, dies);
         if (status < 0 && status != WEFT_ERR_SHRUNK && status != WEFT_ERR_GREW) die(session, "a step");
         take = status == WEFT_ERR_GREW;
         if (status == WEFT_OK && !until && weft_ranks(session) == ranks && (weft_step_next(session) > 4)) until = weft_step_next(session) + 20;
