@@ -363,7 +363,7 @@ static void leaves_early(struct crowd *crowd, struct weft_session *session, uint
 {
     static struct weft_request abandoned;
     struct weft_request request = {{0}};
-    static float x[4], y[4];
+    static float x[4], y[5];
     pthread_barrier_wait(&crowd->meet); /* everybody has joined */
     if (rank == 0) {
         CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &abandoned));
