@@ -18,6 +18,7 @@
 #include "base/memory_kind.h"
 #include "base/net.h"
 #include "base/process_id.h"
+#include "base/stamp.h"
 #include "weft/status.h"
 #include "weft/types.h"
 

@@ -157,17 +157,31 @@ static void print_trace_event(FILE *out, const struct weft_event *event, int pid
     fputs("}}", out);
 }
 
-static void print_events(struct weft_event_ring *ring, FILE *out, bool first, int pid,
-                         void (*print)(FILE *, const struct weft_event *, int))
+struct printer {
+    FILE *out;
+    int pid;
+    bool first;
+    void (*print)(FILE *, const struct weft_event *, int);
+};
+
+static void print_phase(struct printer *printer, struct weft_event event, enum weft_event_phase phase)
+{
+    event.phase = (uint8_t)phase;
+    fputs(printer->first ? "\n" : ",\n", printer->out);
+    printer->first = false;
+    printer->print(printer->out, &event, printer->pid);
+}
+
+static void print_events(struct weft_event_ring *ring, struct printer printer)
 {
     uint64_t end = atomic_load_explicit(&ring->count, memory_order_acquire);
     uint64_t start = end > ring->capacity ? end - ring->capacity : 0;
     for (uint64_t number = start; number < end; number++) {
         struct weft_event event;
         if (!read_event(ring, number, &event)) continue;
-        fputs(first ? "\n" : ",\n", out);
-        first = false;
-        print(out, &event, pid);
+        bool both = event.phase == WEFT_EVENT_BOTH;
+        print_phase(&printer, event, both ? WEFT_EVENT_BEGIN : (enum weft_event_phase)event.phase);
+        if (both) print_phase(&printer, event, WEFT_EVENT_END);
     }
 }
 
@@ -182,7 +196,7 @@ enum weft_status weft_event_ring_dump_json(struct weft_event_ring *ring, const c
     fputs("{\"engine\":", out);
     weft_json_text(out, engine);
     fprintf(out, ",\"capacity\":%" PRIu32 ",\"added\":%" PRIu64 ",\"events\":[", ring->capacity, count);
-    print_events(ring, out, true, 0, print_flight_event);
+    print_events(ring, (struct printer){out, 0, true, print_flight_event});
     fputs("\n]}\n", out);
     return finish(out);
 }
@@ -192,7 +206,7 @@ enum weft_status weft_event_ring_dump_perfetto(struct weft_event_ring *ring, con
     fprintf(out, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":", pid);
     weft_json_text(out, engine);
     fputs("}}", out);
-    print_events(ring, out, false, pid, print_trace_event);
+    print_events(ring, (struct printer){out, pid, false, print_trace_event});
     fputs("\n]}\n", out);
     return finish(out);
 }

@@ -11,7 +11,8 @@
 #include "base/env.h"
 #include "weft/status.h"
 
-enum weft_event_phase { WEFT_EVENT_BEGIN = 1, WEFT_EVENT_END = 2, WEFT_EVENT_MARK = 3 };
+/* BOTH: a BEGIN and an END at the same time, in one entry; dumped as two. */
+enum weft_event_phase { WEFT_EVENT_BEGIN = 1, WEFT_EVENT_END = 2, WEFT_EVENT_MARK = 3, WEFT_EVENT_BOTH = 4 };
 
 struct weft_event {
     uint64_t time_ns;

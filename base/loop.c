@@ -231,11 +231,6 @@ void weft_timer_stop(struct weft_loop *loop, struct weft_timer *timer)
     if (timer->heap_index != SIZE_MAX) timer_heap_remove(&loop->timers, timer);
 }
 
-bool weft_timer_running(const struct weft_timer *timer)
-{
-    return timer->heap_index != SIZE_MAX;
-}
-
 uint64_t weft_loop_next_timer_ns(struct weft_loop *loop)
 {
     assert_holder(loop);

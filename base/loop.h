@@ -80,7 +80,7 @@ enum weft_status weft_timer_start_now(struct weft_loop *loop, struct weft_timer 
 /* The same for a time that is known to be a while away, a millisecond or more: it is left to the looks at the clock that there are anyway. */
 enum weft_status weft_timer_start_later(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns);
 void weft_timer_stop(struct weft_loop *loop, struct weft_timer *timer); /* fine when not running */
-bool weft_timer_running(const struct weft_timer *timer);
+static inline bool weft_timer_running(const struct weft_timer *timer) { return timer->heap_index != SIZE_MAX; }
 
 enum weft_status weft_loop_add(struct weft_loop *loop, struct weft_pollable *pollable);
 void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable);

@@ -487,9 +487,8 @@ static void record(struct host *host, struct host_pair *pair, const struct weft_
     }
     record->count = args->count;
     record->posted_ns = record->started_ns = record->ended_ns = now_ns;
-    coll_event(group, args->kind, WEFT_EVENT_BEGIN, WEFT_COLL_SEQUENCE_PAIR, bytes, WEFT_OK, now_ns);
     weft_recorder_add(group->recorder, record);
-    coll_event(group, args->kind, WEFT_EVENT_END, WEFT_COLL_SEQUENCE_PAIR, bytes, WEFT_OK, now_ns);
+    coll_event(group, args->kind, WEFT_EVENT_BOTH, WEFT_COLL_SEQUENCE_PAIR, bytes, WEFT_OK, now_ns);
 }
 
 /* The call may be over at once; *pair_out: with all that it needs. */

@@ -91,6 +91,31 @@ static void both_dumps_tell_the_same(void **state)
     weft_event_ring_add(NULL, "x", WEFT_EVENT_MARK, 0, 0, 0, WEFT_OK); /* no ring: nothing */
 }
 
+/* One entry, and two events in either dump. */
+static void what_began_and_ended_at_once_is_dumped_as_both(void **state)
+{
+    struct weft_event_ring *ring = new_ring(1);
+    weft_event_ring_add_at(ring, 5000, "broadcast", WEFT_EVENT_BOTH, 9, UINT32_MAX, 8, WEFT_OK);
+    json_t *flight = dump(ring, false), *trace = dump(ring, true);
+    json_t *told = json_object_get(flight, "events"), *traced = json_object_get(trace, "traceEvents");
+    static const char *const phases[] = {"begin", "end"}, *const kinds[] = {"b", "e"};
+    assert_int_equal(json_array_size(told), 2);
+    assert_int_equal(json_array_size(traced), 3);
+    for (size_t i = 0; i < 2; i++) {
+        json_t *event = json_array_get(told, i);
+        assert_string_equal(json_string_value(json_object_get(event, "phase")), phases[i]);
+        assert_string_equal(json_string_value(json_object_get(event, "name")), "broadcast");
+        assert_int_equal(number(event, "id"), 9);
+        assert_int_equal(number(event, "time_ns"), 5000);
+        assert_string_equal(json_string_value(json_object_get(json_array_get(traced, i + 1), "ph")), kinds[i]);
+    }
+    assert_null(json_object_get(json_array_get(told, 0), "status"));
+    assert_string_equal(json_string_value(json_object_get(json_array_get(told, 1), "status")), "WEFT_OK");
+    json_decref(flight);
+    json_decref(trace);
+    weft_event_ring_free(ring);
+}
+
 static void a_full_disk_is_a_status(void **state)
 {
     struct weft_event_ring *ring = new_ring(10);
@@ -143,7 +168,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_events_are_kept),
-        cmocka_unit_test(both_dumps_tell_the_same),
+        cmocka_unit_test(both_dumps_tell_the_same), cmocka_unit_test(what_began_and_ended_at_once_is_dumped_as_both),
         cmocka_unit_test(a_full_disk_is_a_status),
         cmocka_unit_test(a_dump_sees_no_half_written_event),
     };
