@@ -60,8 +60,6 @@ void client_batch_free(struct weft_session *session)
     pthread_mutex_destroy(&batch->lock);
 }
 
-bool client_batch_open(const struct weft_session *session) { return session->batch.depth > 0; }
-
 void client_batch_gather(struct client_request *request)
 {
     weft_list_init(&request->link);

@@ -28,7 +28,7 @@ struct client_batch {
 
 void client_batch_init(struct client_batch *batch);
 void client_batch_free(struct weft_session *session);
-bool client_batch_open(const struct weft_session *session);
+
 /* Caller: whom the tensor follows in the open group, perhaps itself; NULL: it goes alone. */
 struct weft_tensor *client_batch_leader(struct weft_tensor *tensor);
 /* Caller: is it (or anything, tensor NULL) on its way only with weft_group_end? */

@@ -144,22 +144,24 @@ static bool takes_one_off(_Atomic uint32_t *calls)
     return left > 0;
 }
 
-/* Holding the loop. */
-static enum weft_status try_args(struct client_request *request, struct weft_group *group, const struct weft_coll_args *args)
+static uint64_t began(const struct weft_session *session) { return session->step.open ? weft_now_ns(session->env) : 0; }
+
+/* What came of it. */
+static enum weft_status tried(struct client_request *request, enum weft_status status, uint64_t began_ns)
 {
     struct weft_session *session = request->session;
-    uint64_t began_ns = session->step.open ? weft_now_ns(session->env) : 0;
-    enum weft_status status = weft_coll_brief(group, args, client_engine_group_op_done, &request->op, &request->op.coll);
     if (status == WEFT_ERR_AGAIN) return status;
     atomic_store_explicit(&session->plan_taken, WEFT_PLAN_ONE_HOST, memory_order_relaxed);
     exposed(session, began_ns);
     return status == WEFT_OK ? over(request) : status;
 }
 
-static void remember(const struct client_request *request, const struct weft_coll_args *args)
+static void remember(const struct client_request *request, const struct weft_group *group)
 {
-    bool plain = !request->op.comm && !request->reproducible && !request->deadline_ns && request->memory == WEFT_MEMORY_HOST;
-    if (plain) request->session->brief.again[request->kind] = (struct client_again){.known = true, .args = *args};
+    bool plain = !request->op.comm && !request->reproducible && !request->deadline_ns && request->memory == WEFT_MEMORY_HOST && request->factor == 1;
+    if (!plain) return;
+    request->session->brief.again[request->kind] = (struct client_again){.shape = weft_coll_shape(group, (enum weft_coll_kind)request->kind), .count = request->count,
+        .dtype = (enum weft_dtype)request->dtype, .op = (enum weft_op)request->reduction, .root = request->root};
 }
 
 /* Holding the loop. */
@@ -176,8 +178,9 @@ static enum weft_status try(struct client_request *request)
     struct weft_coll_args args;
     client_call_args(request, &args);
     if (is_pair(request)) return try_pair(request, group, &args);
-    enum weft_status status = try_args(request, group, &args);
-    if (status == WEFT_OK) remember(request, &args);
+    uint64_t began_ns = began(session);
+    enum weft_status status = tried(request, weft_coll_brief(group, &args, client_engine_group_op_done, &request->op, &request->op.coll), began_ns);
+    if (status == WEFT_OK) remember(request, group);
     if (status == WEFT_IN_PROGRESS) open_late(request);
     return status;
 }
@@ -218,12 +221,11 @@ bool client_call_brief(struct client_request *request)
 }
 
 /* ---- a call like the last one of its kind: what was found to be right is not looked at again ----
- * But for what the group itself looks at (weft_coll_brief): buffers that are NULL, and all of the first call after its ranks have changed. */
-static bool like_the_last(const struct weft_session *session, const struct client_call *call)
+ * But for what the group itself looks at (weft_coll_brief_again): buffers that are NULL, and all of the first call after its ranks have changed. */
+static bool like_the_last(const struct weft_session *session, const struct client_plain *call)
 {
-    const struct client_again *again = &session->brief.again[call->kind];
-    const struct weft_coll_args *last = &again->args;
-    return again->known && call->count == last->count && call->dtype == last->dtype && call->op == last->op && call->root == last->root &&
+    const struct client_again *last = &session->brief.again[call->kind];
+    return last->shape != 0 && call->count == last->count && call->dtype == last->dtype && call->op == last->op && call->root == last->root &&
            session->plans[call->kind] == WEFT_PLAN_AUTO;
 }
 
@@ -234,34 +236,33 @@ static bool at_rest(const struct client_request *request)
 }
 
 /* Holding the loop. */
-static enum weft_status try_again(struct client_request *request, const struct client_call *call)
+static enum weft_status try_again(struct client_request *request, const struct client_plain *call)
 {
     struct weft_session *session = request->session;
-    struct weft_group *group = session->engine.group;
-    if (session->engine.failed || !group || !weft_list_empty(client_engine_group_queue(&request->op)) || !weft_group_shares_memory(group)) return WEFT_ERR_AGAIN;
-    struct weft_coll_args *args = &session->brief.again[call->kind].args;
-    args->in = call->in;
-    args->out = call->out;
-    enum weft_status status = try_args(request, group, args);
-    if (status != WEFT_IN_PROGRESS) return status;
+    struct client_engine *engine = &session->engine;
+    struct weft_group *group = engine->group;
+    if (engine->failed || !group || !weft_list_empty(&engine->group_queue)) return WEFT_ERR_AGAIN;
+    uint64_t began_ns = began(session), shape = session->brief.again[call->kind].shape;
+    enum weft_status status = weft_coll_brief_again(group, call->kind, shape, call->in, call->out, client_engine_group_op_done, &request->op, &request->op.coll);
+    if (tried(request, status, began_ns) != WEFT_IN_PROGRESS) return status;
     struct weft_coll *coll = request->op.coll; /* all that is known of it so far */
+    const struct client_call whole = client_call_of(call);
     client_request_clear(session, request);
-    client_call_fill(request, call);
+    client_call_fill(request, &whole);
     request->op.coll = coll;
     open_late(request);
     return status;
 }
 
-bool client_call_again(struct weft_session *session, const struct client_call *plain, struct weft_request *user_request)
+bool client_call_again(struct weft_session *session, const struct client_plain *call, struct weft_request *user_request)
 {
     struct client_request *request = client_request_of(user_request);
-    if (!like_the_last(session, plain) || !at_rest(request) || client_batch_open(session) || session->staging.cut || client_usable(session) < 0) return false;
-    if (atomic_load_explicit(&session->brief.apart, memory_order_relaxed) > 0 || atomic_load_explicit(&session->brief.rest, memory_order_relaxed) > 0) return false;
-    if (pocket_of(session) || !weft_loop_borrow(session->engine.loop)) return false;
+    if (!like_the_last(session, call) || !at_rest(request) || client_batch_open(session) || session->staging.cut || client_usable(session) < 0) return false;
+    if (atomic_load_explicit(&session->brief.rest, memory_order_relaxed) > 0 || pocket_of(session) || !weft_loop_borrow(session->engine.loop)) return false;
     request->session = request->op.session = session;
     request->op.comm = NULL; /* by these its queue is found */
     request->tensor = NULL;
-    enum weft_status status = step_seldom(session) ? try_again(request, plain) : WEFT_ERR_AGAIN;
+    enum weft_status status = step_seldom(session) ? try_again(request, call) : WEFT_ERR_AGAIN;
     weft_loop_give_back(session->engine.loop, status == WEFT_IN_PROGRESS ? left_open(session) : WEFT_LOOP_AS_FOUND);
     return status != WEFT_ERR_AGAIN;
 }

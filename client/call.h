@@ -30,6 +30,22 @@ struct client_call {
     void *context;
 };
 
+/* A call of all ranks on the host's memory, with one count and the session's deadline: what most are. */
+struct client_plain {
+    enum weft_coll_kind kind;
+    const void *in;
+    void *out;
+    uint64_t count;
+    enum weft_dtype dtype;
+    enum weft_op op;
+    uint32_t root;
+};
+static inline struct client_call client_call_of(const struct client_plain *plain)
+{
+    return (struct client_call){.kind = plain->kind, .in = plain->in, .out = plain->out, .count = plain->count, .dtype = plain->dtype, .op = plain->op,
+                                .root = plain->root, .factor = 1};
+}
+
 /* Caller's thread: check the call and write it into a request that is at rest. On an error the request is untouched. */
 enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
                                   struct client_request **request_out);
@@ -39,9 +55,8 @@ enum weft_status client_call_submit(struct client_request *request);
 #define CLIENT_BRIEF_ELEMS (256u << 10) /* more of anything is not said with an announcement */
 /* Caller's thread, from the submit: is it over already (brief.c), or on its way? false: nothing has happened. */
 bool client_call_brief(struct client_request *request);
-/* Caller's thread, in place of take and submit: is it like the last one of its kind, and over or on its way? false: nothing has happened. `plain`: of all
- * ranks, on the host's memory, with one count and the session's deadline; only kind, buffers, count, dtype, op and root are looked at. */
-bool client_call_again(struct weft_session *session, const struct client_call *plain, struct weft_request *user_request);
+/* Caller's thread, in place of take and submit: is it like the last one of its kind, and over or on its way? false: nothing has happened. */
+bool client_call_again(struct weft_session *session, const struct client_plain *call, struct weft_request *user_request);
 void client_brief_waited(struct client_request *request); /* somebody waits for it */
 void client_brief_open(struct weft_session *session); /* before the engine runs */
 /* Holding the loop: what a caller has kept back starts. false: nothing was. */

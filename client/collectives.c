@@ -278,16 +278,22 @@ static enum weft_status run(struct weft_session *session, const struct client_ca
     return client_call_submit(request);
 }
 
-static enum weft_status run_plain(struct weft_session *session, const struct client_call *call, struct weft_request *user_request)
+static __attribute__((noinline)) enum weft_status run_first(struct weft_session *session, const struct client_plain *plain, struct weft_request *user_request)
 {
-    return session && client_call_again(session, call, user_request) ? WEFT_IN_PROGRESS : run(session, call, user_request);
+    const struct client_call call = client_call_of(plain);
+    return run(session, &call, user_request);
+}
+
+static enum weft_status run_plain(struct weft_session *session, const struct client_plain *plain, struct weft_request *user_request)
+{
+    return session && client_call_again(session, plain, user_request) ? WEFT_IN_PROGRESS : run_first(session, plain, user_request);
 }
 
 /* ---- one count for all ---- */
 enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  enum weft_op op, struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
+    const struct client_plain call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op};
     return run_plain(session, &call, request);
 }
 
@@ -318,21 +324,21 @@ enum weft_status weft_all_reduce_weighted(struct weft_session *session, const vo
 enum weft_status weft_reduce_scatter(struct weft_session *session, const void *in, void *out, uint64_t count,
                                      enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1};
+    const struct client_plain call = {.kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op};
     return run_plain(session, &call, request);
 }
 
 enum weft_status weft_all_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
+    const struct client_plain call = {.kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
     return run_plain(session, &call, request);
 }
 
 enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t root,
                                 struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM,
+    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM,
                         .root = root};
     return run_plain(session, &call, request);
 }
@@ -340,34 +346,34 @@ enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint
 enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                              enum weft_op op, uint32_t root, struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .factor = 1, .root = root};
+    const struct client_plain call = {.kind = WEFT_COLL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .root = root};
     return run_plain(session, &call, request);
 }
 
 enum weft_status weft_gather(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                              uint32_t root, struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
+    const struct client_plain call = {.kind = WEFT_COLL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
     return run_plain(session, &call, request);
 }
 
 enum weft_status weft_scatter(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                               uint32_t root, struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
+    const struct client_plain call = {.kind = WEFT_COLL_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
     return run_plain(session, &call, request);
 }
 
 enum weft_status weft_all_to_all(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                  struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
+    const struct client_plain call = {.kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
     return run_plain(session, &call, request);
 }
 
 enum weft_status weft_barrier(struct weft_session *session, struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
+    const struct client_plain call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
     return run_plain(session, &call, request);
 }
 

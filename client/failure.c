@@ -66,7 +66,7 @@ enum weft_status client_error(struct weft_session *session, enum weft_status sta
     return status;
 }
 
-enum weft_status client_usable(struct weft_session *session)
+enum weft_status client_unusable(struct weft_session *session)
 {
     if (session->pid != weft_process_id())
         return client_error(session, WEFT_ERR_FORKED,

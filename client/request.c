@@ -219,7 +219,7 @@ static enum weft_status look_at(struct weft_request *user_request)
     return WEFT_IN_PROGRESS;
 }
 
-enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_ms)
+static __attribute__((noinline)) enum weft_status wait_open(struct weft_request *user_request, uint64_t timeout_ms)
 {
     enum weft_status status = look_at(user_request);
     if (status != WEFT_IN_PROGRESS) return status;
@@ -229,6 +229,16 @@ enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_m
     uint64_t timeout_ns = request->session->settings.deadline_ns + 2 * CLIENT_GRACE_NS;
     if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
     return wait_request(request, timeout_ns);
+}
+
+/* Most have ended within their call. */
+enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_ms)
+{
+    struct client_request *request = client_request_of(user_request);
+    if (!request) return WEFT_ERR_INVALID;
+    bool ended = request->magic == CLIENT_REQUEST_MAGIC && atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_DONE &&
+                 request->status == WEFT_OK;
+    return ended || request->magic == 0 ? WEFT_OK : wait_open(user_request, timeout_ms);
 }
 
 enum weft_status weft_test(struct weft_request *user_request)

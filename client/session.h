@@ -133,8 +133,10 @@ struct weft_session {
         uint32_t early;                   /* the loop's holder's: open requests that were in the pocket; they have no callback */
         _Atomic uint32_t apart;           /* so many of the group of all, whose ranks share no memory */
         struct client_again {             /* the caller's: by kind, the last plain call of all ranks that was over within itself, as it was checked */
-            bool known;
-            struct weft_coll_args args;
+            uint64_t shape, count;        /* weft_coll_shape; 0: none */
+            enum weft_dtype dtype;
+            enum weft_op op;
+            uint32_t root;
         } again[WEFT_COLL_KIND_COUNT];
     } brief;
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
@@ -173,8 +175,15 @@ void client_text_get(struct weft_session *session, uint32_t serial, enum weft_st
 /* Forget the last error, set this one; returns the status. Caller's thread. */
 enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+enum weft_status client_unusable(struct weft_session *session); /* the same, where it may not be */
 /* What every public call asks first: fork, then failure. Sets the error text. */
-enum weft_status client_usable(struct weft_session *session);
+static inline enum weft_status client_usable(struct weft_session *session)
+{
+    bool well = session->pid == weft_process_id() && client_failed(session) == WEFT_OK && !session->parting.joined;
+    return well ? WEFT_OK : client_unusable(session);
+}
+
+static inline bool client_batch_open(const struct weft_session *session) { return session->batch.depth > 0; } /* caller: weft_group_start was called */
 
 /* ---- members (members.c) ---- */
 enum weft_status client_members_take(struct weft_session *session, const Weft__Control__Roster *roster, struct weft_error *error);

@@ -354,6 +354,12 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
  * microseconds at most for the others, where ranks outnumber cores some tens. */
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out);
+/* The shape of the last call of its kind that weft_coll_brief was asked for: all but its buffers. 0: none. No two shapes of a process have the same number. */
+uint64_t weft_coll_shape(const struct weft_group *group, enum weft_coll_kind kind);
+/* As weft_coll_brief, of a call that has that shape; not of pairs. WEFT_ERR_AGAIN also where another shape of this kind was asked for since, or the group
+ * is another one: weft_coll_brief knows. */
+enum weft_status weft_coll_brief_again(struct weft_group *group, enum weft_coll_kind kind, uint64_t shape, const void *in, void *out,
+                                       weft_coll_done_fn done, void *context, struct weft_coll **coll_out);
 /* A short recv, now or never: WEFT_OK, it is over. WEFT_IN_PROGRESS: it can be, but its send has not come, and nothing has happened; with
  * `patient` that was waited for, some microseconds at most. WEFT_ERR_AGAIN: nothing has happened; post it. */
 enum weft_status weft_coll_recv_now(struct weft_group *group, const struct weft_coll_args *args, bool patient);

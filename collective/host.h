@@ -151,6 +151,25 @@ struct host_call {
     uint8_t dtype, op;
 };
 
+/* host_brief.c: a brief call, and what follows from it; looked at once for all calls that are alike but for their buffers. */
+struct host_shape {
+    uint64_t number;             /* no other shape of this process has it; 0: none yet */
+    bool fits;                   /* it may be over within the call; what follows is known */
+    struct weft_coll_args args;
+    struct host_call call;       /* how it is announced */
+    const char *name;            /* of its kind */
+    size_t bytes;                /* host_short_bytes */
+    uint64_t event_bytes, moved_bytes;
+    bool reads, writes;          /* in and out are not NULL */
+    bool leads;                  /* needs nothing of the others */
+    bool follows;                /* needs something of the root alone */
+    bool works;                  /* has something to copy or sum */
+    bool sums;
+    bool in_lines;               /* all that is said lies in the announcements */
+    bool small;                  /* a few lines: over within the time of a look at the clock where all are there */
+    struct weft_record open, done; /* how it is recorded */
+};
+
 #define HOST_NO_PROCESSOR UINT32_MAX
 
 enum host_state { HOST_ASKING = 1, HOST_ON, HOST_OFF };
@@ -196,17 +215,9 @@ struct host {
     struct weft_list queue;      /* struct weft_coll.host.link, by number */
     struct weft_pollable pollable;
     bool polled;
-    struct weft_coll_args asked; /* the last brief call that was looked at, */
-    struct host_call brief;      /* and how it is announced; no kind: none yet */
-    struct {                     /* and what follows from it */
-        const char *name;        /* of its kind */
-        size_t bytes;            /* host_short_bytes */
-        uint64_t event_bytes, moved_bytes;
-        bool leads;              /* needs nothing of the others */
-        bool small;              /* a few lines: over within the time of a look at the clock where all are there */
-    } known;
-    struct weft_record record;   /* and recorded */
     bool waited;                 /* the brief call under way, for another rank */
+    struct weft_stamp stamp;     /* of records of what was not waited for */
+    struct host_shape shapes[WEFT_COLL_KIND_COUNT]; /* the last brief call of each kind */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */
 };
@@ -287,7 +298,21 @@ void host_sleep(struct host *host);
 void host_awake(struct host *host);
 
 /* host_ahead.c */
-bool host_may_announce(struct host *host, bool leads, size_t bytes); /* the next operation, nothing else under way; false: not soon */
+bool host_make_way(struct host *host, bool leads, size_t bytes); /* so that the next operation may be announced; false: not soon */
+/* Operations of this rank that are not settled: at least one line for the operation itself, one that who leads leaves free. */
+#define HOST_AHEAD_MAX (HOST_LINES - 2)
+#define HOST_LOOK_EVERY 4 /* operations, from half as many on */
+static inline bool host_looks_behind(const struct host *host)
+{
+    uint64_t ahead = host->next - host->ahead.settled;
+    return ahead >= HOST_AHEAD_MAX || (ahead >= HOST_AHEAD_MAX / 2 && host->next % HOST_LOOK_EVERY == 0);
+}
+/* The next operation, nothing else under way, may be announced; it says so many bytes. */
+static inline bool host_may_announce(struct host *host, bool leads, size_t bytes)
+{
+    bool free = !host_looks_behind(host) && host->ahead.settled >= host->ahead.unsaid && host->next + leads < host->ahead.followed + HOST_LINES;
+    return (free && !host_needs_room(bytes)) || host_make_way(host, leads, bytes);
+}
 /* These two: or host->seen has not called operation ahead.awaited, or otherwise. */
 bool host_settle(struct host *host, uint64_t below);    /* all operations below are settled */
 bool host_followed(struct host *host, uint64_t number); /* and all have called the one before it: it may be announced, however long it is */

@@ -8,14 +8,14 @@
  * In a broadcast and in a scatter the root *leads* and the others follow; in a reduce and in a gather all lead but the root. An operation is
  * settled when all ranks have called it alike. One for which this rank waited for all of them is settled as it ends: the root of a reduce or
  * gather does. Who follows a root has seen its line, which is all it needs to. Who leads goes on at once, and looks later: it may have
- * AHEAD_MAX operations that are not settled, and no operation but one of host_brief.c begins before all have called what was before it. Only
+ * HOST_AHEAD_MAX operations that are not settled, and no operation but one of host_brief.c begins before all have called what was before it. Only
  * what is settled is said to be over, so lines that somebody has yet to look at stay where they are; who would write over one waits.
  *
  * Who leads sees that all others are over with an operation, by a word of each, or else their lines. The word will do, as of calls that
  * differ not all can be said to be over unseen: who waited for all has seen all lines; who follows has called as its root did, which leads
  * as well; and of those who lead the first to be over saw the lines of all the others that lead, as none had said its word.
  *
- * Nobody waits in a circle: the rank that has announced least asks for nothing that is not there. Others are at most AHEAD_MAX operations
+ * Nobody waits in a circle: the rank that has announced least asks for nothing that is not there. Others are at most HOST_AHEAD_MAX operations
  * behind with their words, and lines there are HOST_LINES. So the words are looked at seldom: who has seen an announcement knows how far its
  * writer was over with what was before. (Who leads leaves one line free, so that a receiver who has seen its line may use the next. It looks
  * behind some time before it has to: others who lead, and see no line of it that is new, may wait for its word.)
@@ -27,8 +27,6 @@
 #include "collective/host.h"
 
 enum {
-    AHEAD_MAX = HOST_LINES - 2, /* not settled: at least one line for the operation itself, one that who leads leaves free */
-    LOOK_EVERY = 4,             /* operations, from half as many on */
     PATIENCE_NS = 5000,         /* as for the others' lines (host_brief.c) */
     PATIENCE_CROWDED_NS = 50000,
     LOOKS_PER_CLOCK = 16,
@@ -49,7 +47,7 @@ static void settle(struct host *host, uint64_t below)
 void host_all_came(struct host *host, uint64_t number)
 {
     raise(&host->ahead.passed, number);
-    if (number >= AHEAD_MAX) raise(&host->ahead.followed, number - (AHEAD_MAX - 1));
+    if (number >= HOST_AHEAD_MAX) raise(&host->ahead.followed, number - (HOST_AHEAD_MAX - 1));
 }
 
 void host_root_came(struct host *host, uint64_t number)
@@ -145,22 +143,17 @@ static bool room_is_free(const struct host *host, size_t bytes)
     return !host_needs_room(bytes) || host->next < host->ahead.passed + host_room_slots(host_room_of(bytes));
 }
 
-static bool looks_behind(const struct host *host, uint64_t number)
-{
-    uint64_t ahead = number - host->ahead.settled;
-    return ahead >= AHEAD_MAX || (ahead >= AHEAD_MAX / 2 && number % LOOK_EVERY == 0);
-}
-
 static bool may_announce(struct host *host, bool leads, size_t bytes)
 {
     const uint64_t number = host->next, last = number + leads;
-    if (looks_behind(host, number) || host->ahead.settled < host->ahead.unsaid) (void)host_settle(host, number);
+    if (host_looks_behind(host)) follow(host, number); /* a word of each settles many */
+    if (host_looks_behind(host) || host->ahead.settled < host->ahead.unsaid) (void)host_settle(host, number);
     if (!room_is_free(host, bytes)) (void)host_followed(host, number);
     if (last >= host->ahead.followed + HOST_LINES || !room_is_free(host, bytes)) follow(host, number);
-    return host->ahead.settled >= host->ahead.unsaid && number - host->ahead.settled < AHEAD_MAX && last < host->ahead.followed + HOST_LINES && room_is_free(host, bytes);
+    return host->ahead.settled >= host->ahead.unsaid && number - host->ahead.settled < HOST_AHEAD_MAX && last < host->ahead.followed + HOST_LINES && room_is_free(host, bytes);
 }
 
-bool host_may_announce(struct host *host, bool leads, size_t bytes)
+bool host_make_way(struct host *host, bool leads, size_t bytes)
 {
     if (may_announce(host, leads, bytes)) return true;
     struct weft_env *env = host->group->env;

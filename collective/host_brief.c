@@ -27,6 +27,13 @@ enum {
     FEW_RANKS = 8,
 };
 
+/* What becomes of a call that is not over within itself. */
+struct after {
+    weft_coll_done_fn done;
+    void *context;
+    struct weft_coll **coll_out;
+};
+
 /* Nothing else is under way in the group, and nothing has happened to it. */
 static bool at_rest(const struct weft_group *group)
 {
@@ -43,69 +50,84 @@ static bool same_call(const struct weft_coll_args *a, const struct weft_coll_arg
            a->reproducible == b->reproducible;
 }
 
-static bool lacks_buffer(const struct weft_group *group, const struct weft_coll_args *args)
+static bool has_buffers(const struct host_shape *shape, const void *in, const void *out)
 {
-    bool root = args->root == group->rank;
-    switch (args->kind) {
-    case WEFT_COLL_BARRIER: return false;
-    case WEFT_COLL_REDUCE:
-    case WEFT_COLL_GATHER: return !args->in || (root && !args->out);
-    case WEFT_COLL_SCATTER: return !args->out || (root && !args->in);
-    default: return !args->in || !args->out;
-    }
+    return (in || !shape->reads) && (out || !shape->writes);
 }
 
-static bool from_root(const struct host *host) { return host->brief.kind == WEFT_COLL_BROADCAST || host->brief.kind == WEFT_COLL_SCATTER; }
-static bool to_root(const struct host *host) { return host->brief.kind == WEFT_COLL_REDUCE || host->brief.kind == WEFT_COLL_GATHER; }
-static bool is_root(const struct host *host) { return host->brief.root == host->group->rank; }
-static bool waits_for_root(const struct host *host) { return from_root(host) && !is_root(host); }
-
-/* It needs nothing of the others. */
-static bool leads(const struct host *host) { return is_root(host) ? from_root(host) : to_root(host); }
-
-/* Once for all calls that are alike. Who leads is over as soon as it has announced, and has it recorded so. */
-static void know(struct host *host, const struct weft_coll_args *args)
+/* Which buffers it has, and whom it needs: nobody else, in the first case, or nobody but the root. */
+static void know_sides(const struct weft_group *group, struct host_shape *shape)
 {
-    const struct weft_group *group = host->group;
+    const enum weft_coll_kind kind = shape->call.kind;
+    const bool root = shape->call.root == group->rank;
+    const bool from_root = kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_SCATTER, to_root = kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_GATHER;
+    shape->reads = kind != WEFT_COLL_BARRIER && (kind != WEFT_COLL_SCATTER || root);
+    shape->writes = kind != WEFT_COLL_BARRIER && (!to_root || root);
+    shape->leads = root ? from_root : to_root;
+    shape->follows = from_root && !root;
+    shape->works = kind != WEFT_COLL_BARRIER && shape->call.count > 0 && (!shape->leads || kind == WEFT_COLL_SCATTER);
+    shape->sums = coll_sums(kind);
+}
+
+static void know_records(const struct weft_group *group, struct host_shape *shape)
+{
+    struct weft_record *open = &shape->open;
+    *open = coll_record_of(group, 0, 0, true);
+    open->kind = (uint8_t)shape->call.kind, open->count = shape->call.count, open->dtype = shape->call.dtype, open->op = shape->call.op;
+    open->root = shape->call.root, open->plan = WEFT_PLAN_ONE_HOST;
+    shape->done = *open;
+    shape->done.phase = "done", shape->done.status = WEFT_OK;
+}
+
+static void know(const struct weft_group *group, struct host_shape *shape)
+{
+    const struct weft_coll_args *args = &shape->args;
     const bool barrier = args->kind == WEFT_COLL_BARRIER;
-    const size_t elem_bytes = barrier ? 1 : weft_dtype_bytes(args->dtype);
-    host->brief = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
+    shape->call = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
                                      .op = (uint8_t)(coll_sums(args->kind) ? args->op : 0), .root = coll_rooted(args->kind) ? args->root : 0};
-    host->known.name = weft_coll_kind_name(args->kind);
-    host->known.bytes = host_short_bytes(group, args);
-    host->known.event_bytes = host->brief.count * elem_bytes;
-    host->known.moved_bytes = host_moved_short(group, args);
-    host->known.leads = leads(host);
-    host->known.small = group->ranks <= FEW_RANKS && !host_needs_room(host->known.event_bytes);
-    host->record = coll_record_of(group, 0, 0, true);
-    host->record.kind = (uint8_t)args->kind, host->record.count = host->brief.count, host->record.dtype = host->brief.dtype, host->record.op = host->brief.op;
-    host->record.root = host->brief.root, host->record.plan = WEFT_PLAN_ONE_HOST;
-    if (host->known.leads) host->record.phase = "done", host->record.status = WEFT_OK;
+    shape->name = weft_coll_kind_name(args->kind);
+    shape->bytes = host_short_bytes(group, args);
+    shape->event_bytes = shape->call.count * (barrier ? 1 : weft_dtype_bytes(args->dtype));
+    shape->moved_bytes = host_moved_short(group, args);
+    shape->small = group->ranks <= FEW_RANKS && !host_needs_room(shape->event_bytes);
+    shape->in_lines = true;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) shape->in_lines = shape->in_lines && !host_needs_room(host_said_bytes(group, args, rank));
+    know_sides(group, shape);
+    know_records(group, shape);
 }
 
-/* Look at a call as the post does, once for all calls that are alike. */
-static bool fits(struct host *host, const struct weft_coll_args *args)
+/* What nothing follows from before the work is done. */
+static bool same_terms(const struct weft_coll_args *a, const struct weft_coll_args *b)
 {
-    if (lacks_buffer(host->group, args)) return false; /* perhaps refused: the post knows */
-    if (same_call(&host->asked, args)) return host->brief.kind != 0;
-    weft_loop_guard(host->group->loop);
-    host->asked = *args;
-    host->brief.kind = 0;
-    struct weft_error error;
-    if (!host_takes(host->group, args) || args->signature || coll_check(host->group, args, &error) < 0 || !host_is_short(host->group, args))
-        return false;
-    know(host, args);
-    return true;
+    return a->deadline_ns == b->deadline_ns && a->factor == b->factor && a->total == b->total;
+}
+
+/* Look at a call as the post does. NULL: it is not for this way. */
+static struct host_shape *shape_of(struct weft_group *group, const struct weft_coll_args *args)
+{
+    static _Atomic uint64_t numbers;
+    struct host_shape *shape = &group->host->shapes[args->kind];
+    bool same = shape->number != 0 && same_call(&shape->args, args);
+    if (same && same_terms(&shape->args, args)) return shape->fits ? shape : NULL;
+    shape->number = atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed) + 1;
+    shape->args = *args;
+    if (!same) {
+        struct weft_error error;
+        weft_loop_guard(group->loop);
+        shape->fits = host_takes(group, args) && !args->signature && coll_check(group, args, &error) == WEFT_OK && host_is_short(group, args);
+        if (shape->fits) know(group, shape);
+    }
+    return shape->fits ? shape : NULL;
 }
 
 /* What is always the same in it was written long ago: small fields that are written and then read as a word make the processor wait
  * until all stores before them have left it, the announcement's too. */
-static uint64_t record(struct host *host, uint64_t sequence, uint64_t now_ns)
+static uint64_t record(struct host *host, struct weft_record *record, uint64_t sequence, uint64_t now_ns, uint64_t ended_ns)
 {
-    host->record.sequence = sequence;
-    host->record.posted_ns = host->record.started_ns = now_ns;
-    if (host->known.leads) host->record.ended_ns = now_ns;
-    return weft_recorder_add(host->group->recorder, &host->record);
+    record->sequence = sequence;
+    record->posted_ns = record->started_ns = now_ns;
+    record->ended_ns = ended_ns;
+    return weft_recorder_add(host->group->recorder, record);
 }
 
 static bool alike(const struct host_post *post, const struct host_call *call, uint64_t sequence)
@@ -127,10 +149,10 @@ static bool comes(struct host *host, uint32_t rank, uint64_t number, uint64_t un
     return true;
 }
 
-static bool comes_alike(struct host *host, uint32_t rank, uint64_t number, uint64_t sequence, uint64_t until_ns)
+static bool comes_alike(struct host *host, const struct host_shape *shape, uint32_t rank, uint64_t number, uint64_t sequence, uint64_t until_ns)
 {
-    return comes(host, rank, number, until_ns) && alike(host_post_of(host->peers[rank].segment, number), &host->brief, sequence) &&
-           host_contribution(host, rank, number, host_said_bytes(host->group, &host->asked, rank));
+    return comes(host, rank, number, until_ns) && alike(host_post_of(host->peers[rank].segment, number), &shape->call, sequence) &&
+           (shape->in_lines || host_contribution(host, rank, number, host_said_bytes(host->group, &shape->args, rank)));
 }
 
 /* First those that need this core: a rank elsewhere may wait for just them, and would be looked at in vain. */
@@ -142,97 +164,137 @@ static bool neighbours_come(struct host *host, uint64_t number, uint64_t until_n
 }
 
 /* The root, or all others, have announced the same, soon; and before it what this rank did. */
-static bool all_come(struct host *host, uint64_t number, uint64_t sequence, uint64_t since_ns)
+static bool all_come(struct host *host, const struct host_shape *shape, uint64_t number, uint64_t sequence, uint64_t since_ns)
 {
     const struct weft_group *group = host->group;
     uint64_t until_ns = since_ns + (host->crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
-    if (waits_for_root(host)) {
-        if (!comes_alike(host, host->brief.root, number, sequence, until_ns)) return false;
+    if (shape->follows) {
+        if (!comes_alike(host, shape, shape->call.root, number, sequence, until_ns)) return false;
         host_root_came(host, number);
         return true;
     }
     if (host->crowded && !neighbours_come(host, number, until_ns)) return false;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
-        if (rank != group->rank && !comes_alike(host, rank, number, sequence, until_ns)) return false;
+        if (rank != group->rank && !comes_alike(host, shape, rank, number, sequence, until_ns)) return false;
     host_all_came(host, number);
-    return host_settle(host, number);
+    return host->ahead.settled >= number || host_settle(host, number);
+}
+
+/* Those whom it waits for are there, whatever they have called. */
+static bool all_here(const struct host *host, const struct host_shape *shape, uint64_t number)
+{
+    const struct weft_group *group = host->group;
+    if (shape->follows) return host_has_come(host, shape->call.root, number);
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        if (rank != group->rank && !host_has_come(host, rank, number)) return false;
+    return true;
 }
 
 /* The others are late, or something is wrong: from here on it is an operation like others, but for what was announced. */
-static void becomes_ordinary(struct weft_group *group, const struct weft_coll_args *given, uint64_t number, uint64_t record_number,
-                             weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
+static void becomes_ordinary(struct weft_group *group, const struct weft_coll_args *given, uint64_t number, uint64_t record_number, uint64_t posted_ns,
+                             const struct after *after)
 {
     struct weft_coll_args args = *given;
     struct weft_error error;
+    args.posted_ns = posted_ns;
     weft_loop_guard(group->loop);
     group->host->next = number;
     group->sequence--;
-    enum weft_status status = coll_prepare(group, &args, true, 0, done, context, coll_out, &error);
+    enum weft_status status = coll_prepare(group, &args, true, 0, after->done, after->context, after->coll_out, &error);
     WEFT_ASSERT(status == WEFT_OK); /* checked before, and its record lay there */
-    (*coll_out)->host.announced = true;
-    (*coll_out)->record_number = record_number;
-    group_watch(group, (*coll_out)->posted_ns, (*coll_out)->deadline_ns); /* the timer runs already */
-    coll_launch(*coll_out, true, (*coll_out)->posted_ns);
+    struct weft_coll *coll = *after->coll_out;
+    coll->host.announced = true;
+    coll->record_number = record_number;
+    group_watch(group, coll->posted_ns, coll->deadline_ns); /* the timer runs already */
+    coll_launch(coll, true, coll->posted_ns);
 }
 
-static void event(const struct host *host, enum weft_event_phase phase, uint64_t sequence, uint64_t now_ns)
+static void event(const struct host *host, const struct host_shape *shape, enum weft_event_phase phase, uint64_t sequence, uint64_t now_ns)
 {
     const struct weft_group *group = host->group;
-    weft_event_ring_add_at(group->events, now_ns, host->known.name, phase, coll_event_id(group, sequence), UINT32_MAX, host->known.event_bytes, WEFT_OK);
+    weft_event_ring_add_at(group->events, now_ns, shape->name, phase, coll_event_id(group, sequence), UINT32_MAX, shape->event_bytes, WEFT_OK);
 }
 
-/* Who leads has nothing to wait for: one entry says that it began and that it is over. */
-static void record_leader(struct host *host, uint64_t sequence)
+static void work(struct host *host, const struct host_shape *shape, uint64_t number)
 {
-    uint64_t now_ns = weft_now_ns(host->group->env);
-    event(host, WEFT_EVENT_BEGIN, sequence, now_ns);
-    record(host, sequence, now_ns);
-    event(host, WEFT_EVENT_END, sequence, now_ns);
+    if (!shape->works) return;
+    if (shape->sums) weft_loop_guard(host->group->loop);
+    host_work_short(host, &shape->args, number);
 }
 
-/* Announced, and it needs the others. */
-static enum weft_status meet(struct host *host, const struct weft_coll_args *args, uint64_t number, uint64_t sequence, weft_coll_done_fn done,
-                             void *context, struct weft_coll **coll_out)
+static uint64_t later(uint64_t a_ns, uint64_t b_ns) { return a_ns > b_ns ? a_ns : b_ns; }
+
+/* Nothing was waited for: one entry says that it began and that it is over. */
+static enum weft_status over_at_once(struct host *host, struct host_shape *shape, uint64_t number, uint64_t sequence)
+{
+    struct weft_env *env = host->group->env;
+    uint64_t now_ns = weft_stamp_ns(&host->stamp, env);
+    work(host, shape, number);
+    if (!shape->leads) host_over(host, number);
+    uint64_t ended_ns = shape->small ? now_ns : later(now_ns, weft_stamp_ns(&host->stamp, env));
+    record(host, &shape->done, sequence, now_ns, ended_ns);
+    if (ended_ns == now_ns) {
+        event(host, shape, WEFT_EVENT_BOTH, sequence, now_ns);
+    } else {
+        event(host, shape, WEFT_EVENT_BEGIN, sequence, now_ns);
+        event(host, shape, WEFT_EVENT_END, sequence, ended_ns);
+    }
+    host_announced(host);
+    return WEFT_OK;
+}
+
+/* Announced, and somebody whom it needs was not there. */
+static enum weft_status meet(struct host *host, struct host_shape *shape, uint64_t number, uint64_t sequence, const struct after *after)
 {
     struct weft_group *group = host->group;
     uint64_t now_ns = weft_now_ns(group->env);
-    event(host, WEFT_EVENT_BEGIN, sequence, now_ns);
-    uint64_t record_number = record(host, sequence, now_ns);
+    event(host, shape, WEFT_EVENT_BEGIN, sequence, now_ns);
+    uint64_t record_number = record(host, &shape->open, sequence, now_ns, 0);
     host_announced(host);
     host->waited = false;
-    if (!all_come(host, number, sequence, now_ns)) {
-        struct weft_coll_args late = *args;
-        late.posted_ns = now_ns;
-        becomes_ordinary(group, &late, number, record_number, done, context, coll_out);
+    if (!all_come(host, shape, number, sequence, now_ns)) {
+        becomes_ordinary(group, &shape->args, number, record_number, now_ns, after);
         return WEFT_IN_PROGRESS;
     }
-    if (coll_sums(args->kind)) weft_loop_guard(group->loop);
-    host_work_short(host, args, number);
+    work(host, shape, number);
     host_over(host, number);
-    uint64_t ended_ns = host->known.small && !host->waited ? now_ns : weft_now_ns(group->env);
-    event(host, WEFT_EVENT_END, sequence, ended_ns);
+    uint64_t ended_ns = shape->small && !host->waited ? now_ns : weft_now_ns(group->env);
+    event(host, shape, WEFT_EVENT_END, sequence, ended_ns);
     weft_recorder_end(group->recorder, record_number, ended_ns);
     return WEFT_OK;
+}
+
+static enum weft_status call(struct weft_group *group, struct host_shape *shape, const void *in, void *out, const struct after *after)
+{
+    struct host *host = group->host;
+    if (!has_buffers(shape, in, out)) return WEFT_ERR_AGAIN; /* perhaps refused: the post knows */
+    if (host_needs_room(shape->bytes) && !host_room_take(host, host_room_of(shape->bytes))) return WEFT_ERR_AGAIN;
+    if (!host_may_announce(host, shape->leads, shape->bytes)) return WEFT_ERR_AGAIN;
+    shape->args.in = in;
+    shape->args.out = out;
+    uint64_t number = host->next++, sequence = group->sequence++;
+    host_announce_short(host, &shape->call, shape->call.kind == WEFT_COLL_BROADCAST ? out : in, shape->bytes, number, sequence);
+    bool waits = !shape->leads && !(all_here(host, shape, number) && all_come(host, shape, number, sequence, 0));
+    enum weft_status status = waits ? meet(host, shape, number, sequence, after) : over_at_once(host, shape, number, sequence);
+    if (status == WEFT_OK) host->moved_bytes += shape->moved_bytes;
+    return status;
 }
 
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out)
 {
     if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV) return host_pair_brief(group, args, done, context, coll_out);
-    if (!at_rest(group) || !fits(group->host, args)) return WEFT_ERR_AGAIN;
-    struct host *host = group->host;
-    size_t bytes = host->known.bytes;
-    if (host_needs_room(bytes) && !host_room_take(host, host_room_of(bytes))) return WEFT_ERR_AGAIN;
-    if (!host_may_announce(host, host->known.leads, bytes)) return WEFT_ERR_AGAIN;
-    uint64_t number = host->next++, sequence = group->sequence++;
-    host_announce_short(host, &host->brief, args->kind == WEFT_COLL_BROADCAST ? args->out : args->in, bytes, number, sequence);
-    if (host->known.leads) {
-        host_work_short(host, args, number);
-        record_leader(host, sequence);
-        host_announced(host);
-    } else if (meet(host, args, number, sequence, done, context, coll_out) == WEFT_IN_PROGRESS) {
-        return WEFT_IN_PROGRESS;
-    }
-    host->moved_bytes += host->known.moved_bytes;
-    return WEFT_OK;
+    struct host_shape *shape = at_rest(group) ? shape_of(group, args) : NULL;
+    return shape ? call(group, shape, args->in, args->out, &(struct after){done, context, coll_out}) : WEFT_ERR_AGAIN;
+}
+
+uint64_t weft_coll_shape(const struct weft_group *group, enum weft_coll_kind kind) { return group->host ? group->host->shapes[kind].number : 0; }
+
+enum weft_status weft_coll_brief_again(struct weft_group *group, enum weft_coll_kind kind, uint64_t number, const void *in, void *out,
+                                       weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
+{
+    if (!at_rest(group)) return WEFT_ERR_AGAIN;
+    struct host_shape *shape = &group->host->shapes[kind];
+    bool same = shape->number == number && shape->fits;
+    return same ? call(group, shape, in, out, &(struct after){done, context, coll_out}) : WEFT_ERR_AGAIN;
 }

@@ -123,12 +123,13 @@ static struct slot *own_slot(struct weft_recorder *recorder, uint64_t number)
     return number + recorder->capacity < count ? NULL : &recorder->slots[number % recorder->capacity];
 }
 
-static void write_slot(struct slot *slot, uint64_t number, const struct weft_record *record)
+static __attribute__((noinline)) void write_slot(struct slot *slot, uint64_t number, const struct weft_record *record)
 {
     uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
     atomic_store_explicit(&slot->version, version + 1, memory_order_relaxed);
     /* Release on each word: who sees a new word sees the odd version, too (event_ring.c does the same). */
     atomic_store_explicit(&slot->number, number, memory_order_release);
+#pragma GCC unroll 16
     for (size_t i = 0; i < RECORD_WORDS; i++) {
         uint64_t word; /* by itself: of a vector, a part of which was stored just now, the processor waits for all stores before it */
         memcpy(&word, (const char *)record + i * sizeof word, sizeof word);

@@ -223,6 +223,53 @@ static void early_and_late(void **state)
     close_group();
 }
 
+static struct weft_coll_args broadcast_of(uint32_t rank)
+{
+    struct weft_coll_args args = sum_of(rank, 2);
+    args.kind = WEFT_COLL_BROADCAST;
+    return args;
+}
+
+static enum weft_status call_again(uint32_t rank, uint64_t shape, void *in, void *out)
+{
+    return weft_coll_brief_again(hosted.groups[rank], WEFT_COLL_BROADCAST, shape, in, out, outcome_done, &outcomes[rank], &(struct weft_coll *){NULL});
+}
+
+/* Rank 0 sends, rank 1 takes it. */
+static void broadcast(float value, uint64_t shape, const struct weft_coll_args *args)
+{
+    struct weft_coll_args theirs = broadcast_of(1);
+    float *in = (float *)args->out, *out = (float *)theirs.out;
+    in[0] = value;
+    assert_int_equal(shape ? call_again(0, shape, in, in) : call_brief(0, args), WEFT_OK);
+    assert_int_equal(call_brief(1, &theirs), WEFT_OK);
+    assert_true(out[0] == value);
+}
+
+/* A call that has the shape of one before; and one that has not, by its number or by what its shape has become since. */
+static void again(void **state)
+{
+    open_group(2, 0);
+    struct weft_coll_args args = broadcast_of(0), later = args;
+    float *room = args.out;
+    broadcast(1, 0, &args);
+    uint64_t shape = weft_coll_shape(hosted.groups[0], WEFT_COLL_BROADCAST), other = weft_coll_shape(hosted.groups[1], WEFT_COLL_BROADCAST);
+    assert_true(shape != 0 && other != 0 && shape != other);
+    for (int i = 2; i < 20; i++) broadcast((float)i, shape, &args);
+    args.in = args.out = room + 100; /* other buffers make no other shape */
+    broadcast(20, shape, &args);
+    broadcast(21, 0, &args);
+    broadcast(22, shape, &args);
+    assert_int_equal(call_again(0, other, room, room), WEFT_ERR_AGAIN);
+    assert_int_equal(call_again(0, shape, NULL, NULL), WEFT_ERR_AGAIN);
+    later.deadline_ns = WEFT_MS(100000); /* perhaps it is looked at */
+    broadcast(23, 0, &later);
+    assert_int_equal(call_again(0, shape, room, room), WEFT_ERR_AGAIN);
+    shape = weft_coll_shape(hosted.groups[0], WEFT_COLL_BROADCAST);
+    broadcast(24, shape, &later);
+    close_group();
+}
+
 /* A call that is not short, not of this plan, or refused, is none. */
 static void others_are_declined(void **state)
 {
@@ -653,7 +700,7 @@ static void group_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mixed), cmocka_unit_test(early_and_late), cmocka_unit_test(others_are_declined), cmocka_unit_test(mismatch),
+        cmocka_unit_test(mixed), cmocka_unit_test(early_and_late), cmocka_unit_test(again), cmocka_unit_test(others_are_declined), cmocka_unit_test(mismatch),
         cmocka_unit_test(ahead), cmocka_unit_test(ahead_no_further), cmocka_unit_test(ahead_in_turns), cmocka_unit_test(ahead_and_gone), cmocka_unit_test(ahead_and_cancelled),
         cmocka_unit_test(ahead_after_a_cancelled_one), cmocka_unit_test(ahead_of_another_call_in_a_recv),
         cmocka_unit_test(ahead_of_a_late_rank), cmocka_unit_test(ahead_of_another_call), cmocka_unit_test(ahead_of_each_other),
