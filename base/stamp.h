@@ -19,7 +19,7 @@ struct weft_stamp {
     uint64_t first_ticks, first_ns; /* of the look by which the pace is known */
 };
 
-uint64_t weft_stamp_look(struct weft_stamp *stamp, struct weft_env *env); /* at the clock */
+uint64_t weft_stamp_look(struct weft_stamp *stamp, struct weft_env *env); /* at the clock; early, so that the pace is known soon */
 
 static inline uint64_t weft_stamp_ticks(void)
 {

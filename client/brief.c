@@ -23,6 +23,7 @@
 #include "client/session.h"
 
 enum { CALLS_OF_REST = 16, CALLS_PER_STEP = 256, CALLS_PER_LETTER = 8, CALLS_APART = 256 };
+enum { PAIR_SHAPE = 1 }; /* the group looks at a send or recv each time */
 #define AT_ONCE_NS WEFT_MS(1) / 5 /* from the call to the wait of one who computes nothing between */
 
 static bool may_be_brief(const struct client_request *request)
@@ -45,7 +46,7 @@ static bool may_be_brief(const struct client_request *request)
     return plain && request->count <= CLIENT_BRIEF_ELEMS && request->plan == WEFT_PLAN_AUTO;
 }
 
-static bool is_pair(const struct client_request *request) { return request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV; }
+static bool is_pair(unsigned kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
 
 /* It is an operation of the group now: what the letter would have done. */
 static void open_late(struct client_request *request)
@@ -70,6 +71,8 @@ bool client_brief_deliver(struct weft_session *session)
     if (!request) return false;
     atomic_store_explicit(&session->brief.pocket, NULL, memory_order_relaxed);
     weft_loop_guard(session->engine.loop);
+    uint64_t now_ns = weft_now_ns(session->env);
+    if (request->started_ns > now_ns) request->started_ns = now_ns; /* it was a stamp; from now on its time is measured */
     client_call_start(&request->mail);
     return true;
 }
@@ -88,12 +91,14 @@ void client_brief_open(struct weft_session *session)
 {
     session->brief.pollable = (struct weft_pollable){.fd = WEFT_POLLABLE_WOKEN, .progress = deliver_step, .arm = deliver_arm};
     weft_list_init(&session->brief.pollable.link);
+    weft_stamp_look(&session->brief.stamp, session->env); /* the first one: the pace is known with the second */
     (void)weft_loop_add(session->engine.loop, &session->brief.pollable); /* without a descriptor it cannot fail */
 }
 
-static void pocket(struct client_request *request)
+static void pocket(struct client_request *request, uint64_t started_ns)
 {
     struct weft_session *session = request->session;
+    request->started_ns = started_ns;
     client_request_open(request);
     request->early = true;
     session->brief.early++;
@@ -109,25 +114,35 @@ static enum weft_status over(struct client_request *request)
     return WEFT_OK;
 }
 
+static uint64_t began(const struct weft_session *session) { return session->step.open ? weft_now_ns(session->env) : 0; }
+
 static void exposed(struct weft_session *session, uint64_t began_ns)
 {
     if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
 }
 
 /* Holding the loop. */
-static enum weft_status try_pair(struct client_request *request, struct weft_group *group, struct weft_coll_args *args)
+static enum weft_status pair_now(struct client_request *request, struct weft_group *group, struct weft_coll_args *args)
 {
     struct weft_session *session = request->session;
-    bool receives = request->kind == WEFT_COLL_RECV;
-    args->posted_ns = request->started_ns = weft_now_ns(session->env);
-    /* One of the same pair comes first, also where it has to wait for a place in the group. */
-    if (receives && client_brief_deliver(session) && !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
-    enum weft_status status = receives ? weft_coll_recv_now(group, args, false) : weft_coll_brief(group, args, client_engine_group_op_done, &request->op, &request->op.coll);
+    uint64_t began_ns = began(session);
+    args->posted_ns = weft_stamp_ns(&session->brief.stamp, session->env);
+    enum weft_status status = args->kind == WEFT_COLL_RECV ? weft_coll_recv_now(group, args, false)
+                                                           : weft_coll_brief(group, args, client_engine_group_op_done, &request->op, &request->op.coll);
     if (status == WEFT_ERR_AGAIN) return status;
     atomic_store_explicit(&session->plan_taken, WEFT_PLAN_DIRECT, memory_order_relaxed);
-    exposed(session, args->posted_ns);
-    if (status == WEFT_OK) return over(request);
-    pocket(request);
+    exposed(session, began_ns);
+    return status == WEFT_OK ? over(request) : status;
+}
+
+/* Holding the loop. */
+static enum weft_status try_pair(struct client_request *request, struct weft_group *group, struct weft_coll_args *args)
+{
+    /* One of the same pair comes first, also where it has to wait for a place in the group. */
+    bool delivered = request->kind == WEFT_COLL_RECV && client_brief_deliver(request->session);
+    if (delivered && !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
+    enum weft_status status = pair_now(request, group, args);
+    if (status == WEFT_IN_PROGRESS) pocket(request, args->posted_ns);
     return status;
 }
 
@@ -144,8 +159,6 @@ static bool takes_one_off(_Atomic uint32_t *calls)
     return left > 0;
 }
 
-static uint64_t began(const struct weft_session *session) { return session->step.open ? weft_now_ns(session->env) : 0; }
-
 /* What came of it. */
 static enum weft_status tried(struct client_request *request, enum weft_status status, uint64_t began_ns)
 {
@@ -160,7 +173,8 @@ static void remember(const struct client_request *request, const struct weft_gro
 {
     bool plain = !request->op.comm && !request->reproducible && !request->deadline_ns && request->memory == WEFT_MEMORY_HOST && request->factor == 1;
     if (!plain) return;
-    request->session->brief.again[request->kind] = (struct client_again){.shape = weft_coll_shape(group, (enum weft_coll_kind)request->kind), .count = request->count,
+    uint64_t shape = is_pair(request->kind) ? PAIR_SHAPE : weft_coll_shape(group, (enum weft_coll_kind)request->kind);
+    request->session->brief.again[request->kind] = (struct client_again){.shape = shape, .count = request->count,
         .dtype = (enum weft_dtype)request->dtype, .op = (enum weft_op)request->reduction, .root = request->root};
 }
 
@@ -177,7 +191,11 @@ static enum weft_status try(struct client_request *request)
     }
     struct weft_coll_args args;
     client_call_args(request, &args);
-    if (is_pair(request)) return try_pair(request, group, &args);
+    if (is_pair(request->kind)) {
+        enum weft_status passed = try_pair(request, group, &args);
+        if (passed != WEFT_ERR_AGAIN) remember(request, group);
+        return passed;
+    }
     uint64_t began_ns = began(session);
     enum weft_status status = tried(request, weft_coll_brief(group, &args, client_engine_group_op_done, &request->op, &request->op.coll), began_ns);
     if (status == WEFT_OK) remember(request, group);
@@ -205,6 +223,12 @@ static enum weft_loop_left left_open(struct weft_session *session)
     return at_once ? WEFT_LOOP_AWAITED : WEFT_LOOP_OPENED;
 }
 
+static enum weft_loop_left left_behind(struct weft_session *session, enum weft_status status, bool held_one)
+{
+    if (held_one && !pocket_of(session)) return WEFT_LOOP_OPENED; /* another's */
+    return status == WEFT_IN_PROGRESS ? left_open(session) : WEFT_LOOP_AS_FOUND;
+}
+
 bool client_call_brief(struct client_request *request)
 {
     struct weft_session *session = request->session;
@@ -214,9 +238,7 @@ bool client_call_brief(struct client_request *request)
     if (!weft_loop_borrow(session->engine.loop)) return false;
     bool held_one = pocket_of(session) != NULL;
     enum weft_status status = step_seldom(session) ? try(request) : WEFT_ERR_AGAIN;
-    enum weft_loop_left left = status == WEFT_IN_PROGRESS ? left_open(session) : WEFT_LOOP_AS_FOUND;
-    if (held_one && !pocket_of(session)) left = WEFT_LOOP_OPENED; /* another's */
-    weft_loop_give_back(session->engine.loop, left);
+    weft_loop_give_back(session->engine.loop, left_behind(session, status, held_one));
     return status != WEFT_ERR_AGAIN;
 }
 
@@ -235,6 +257,25 @@ static bool at_rest(const struct client_request *request)
            atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_DONE;
 }
 
+static void fill(struct client_request *request, const struct client_plain *call)
+{
+    const struct client_call whole = client_call_of(call);
+    client_request_clear(request->session, request);
+    client_call_fill(request, &whole);
+    request->op.session = request->session;
+}
+
+/* Holding the loop. */
+static enum weft_status try_pair_again(struct client_request *request, struct weft_group *group, const struct client_plain *call)
+{
+    struct weft_coll_args args = {.kind = call->kind, .in = call->in, .out = call->out, .count = call->count, .dtype = call->dtype, .op = call->op, .root = call->root};
+    enum weft_status status = pair_now(request, group, &args);
+    if (status != WEFT_IN_PROGRESS) return status;
+    fill(request, call);
+    pocket(request, args.posted_ns);
+    return status;
+}
+
 /* Holding the loop. */
 static enum weft_status try_again(struct client_request *request, const struct client_plain *call)
 {
@@ -242,13 +283,12 @@ static enum weft_status try_again(struct client_request *request, const struct c
     struct client_engine *engine = &session->engine;
     struct weft_group *group = engine->group;
     if (engine->failed || !group || !weft_list_empty(&engine->group_queue)) return WEFT_ERR_AGAIN;
+    if (is_pair(call->kind)) return try_pair_again(request, group, call);
     uint64_t began_ns = began(session), shape = session->brief.again[call->kind].shape;
     enum weft_status status = weft_coll_brief_again(group, call->kind, shape, call->in, call->out, client_engine_group_op_done, &request->op, &request->op.coll);
     if (tried(request, status, began_ns) != WEFT_IN_PROGRESS) return status;
     struct weft_coll *coll = request->op.coll; /* all that is known of it so far */
-    const struct client_call whole = client_call_of(call);
-    client_request_clear(session, request);
-    client_call_fill(request, &whole);
+    fill(request, call);
     request->op.coll = coll;
     open_late(request);
     return status;
@@ -258,13 +298,23 @@ bool client_call_again(struct weft_session *session, const struct client_plain *
 {
     struct client_request *request = client_request_of(user_request);
     if (!like_the_last(session, call) || !at_rest(request) || client_batch_open(session) || session->staging.cut || client_usable(session) < 0) return false;
-    if (atomic_load_explicit(&session->brief.rest, memory_order_relaxed) > 0 || pocket_of(session) || !weft_loop_borrow(session->engine.loop)) return false;
+    if (atomic_load_explicit(&session->brief.rest, memory_order_relaxed) > 0) return false;
+    bool held_one = pocket_of(session) != NULL; /* which a send does not wait for */
+    if ((held_one && call->kind != WEFT_COLL_SEND) || !weft_loop_borrow(session->engine.loop)) return false;
     request->session = request->op.session = session;
     request->op.comm = NULL; /* by these its queue is found */
     request->tensor = NULL;
     enum weft_status status = step_seldom(session) ? try_again(request, call) : WEFT_ERR_AGAIN;
-    weft_loop_give_back(session->engine.loop, status == WEFT_IN_PROGRESS ? left_open(session) : WEFT_LOOP_AS_FOUND);
+    weft_loop_give_back(session->engine.loop, left_behind(session, status, held_one));
     return status != WEFT_ERR_AGAIN;
+}
+
+/* It was called just before. */
+static bool at_once(struct weft_session *session, const struct client_request *request, uint64_t now_ns)
+{
+    bool soon = now_ns < request->started_ns + AT_ONCE_NS;
+    if (soon) atomic_store_explicit(&session->brief.at_once, true, memory_order_relaxed);
+    return soon;
 }
 
 /* It is in the pocket: look once more, then deliver it. */
@@ -276,6 +326,7 @@ static void wait_for_pocket(struct client_request *request)
     bool delivered = false;
     if (pocket_of(session) == request) {
         struct weft_coll_args args;
+        (void)at_once(session, request, weft_stamp_ns(&session->brief.stamp, session->env));
         struct weft_group *group = client_call_group(request);
         client_call_args(request, &args);
         args.posted_ns = request->started_ns;
@@ -290,22 +341,14 @@ static void wait_for_pocket(struct client_request *request)
     weft_loop_give_back(engine->loop, delivered ? WEFT_LOOP_AWAITED : WEFT_LOOP_AS_FOUND);
 }
 
-static bool at_once(struct weft_session *session, const struct client_request *request)
-{
-    bool soon = weft_now_ns(session->env) - request->started_ns < AT_ONCE_NS;
-    if (soon) atomic_store_explicit(&session->brief.at_once, true, memory_order_relaxed);
-    return soon;
-}
-
 void client_brief_waited(struct client_request *request)
 {
     struct weft_session *session = request->session;
     if (pocket_of(session) == request) {
-        (void)at_once(session, request);
         wait_for_pocket(request);
         return;
     }
     if (atomic_load_explicit(&session->brief.late, memory_order_relaxed) != request) return;
     atomic_store_explicit(&session->brief.late, NULL, memory_order_relaxed);
-    if (at_once(session, request)) atomic_store_explicit(&session->brief.rest, 0, memory_order_relaxed);
+    if (at_once(session, request, weft_now_ns(session->env))) atomic_store_explicit(&session->brief.rest, 0, memory_order_relaxed);
 }

@@ -30,7 +30,7 @@ struct client_call {
     void *context;
 };
 
-/* A call of all ranks on the host's memory, with one count and the session's deadline: what most are. */
+/* A call of all ranks, or with one of them, on the host's memory, with one count and the session's deadline: what most are. */
 struct client_plain {
     enum weft_coll_kind kind;
     const void *in;

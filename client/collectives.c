@@ -429,15 +429,15 @@ enum weft_status weft_all_to_all_v(struct weft_session *session, const void *in,
 enum weft_status weft_send(struct weft_session *session, const void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t to,
                            struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_SEND, .in = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = to};
-    return run(session, &call, request);
+    const struct client_plain call = {.kind = WEFT_COLL_SEND, .in = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = to};
+    return run_plain(session, &call, request);
 }
 
 enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t from,
                            struct weft_request *request)
 {
-    struct client_call call = {.kind = WEFT_COLL_RECV, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = from};
-    return run(session, &call, request);
+    const struct client_plain call = {.kind = WEFT_COLL_RECV, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = from};
+    return run_plain(session, &call, request);
 }
 
 /* ---- plans ---- */

@@ -131,6 +131,7 @@ struct weft_session {
         _Atomic(struct client_request *) pocket; /* called, and its start is not posted; written by the loop's holder */
         struct weft_pollable pollable;
         uint32_t early;                   /* the loop's holder's: open requests that were in the pocket; they have no callback */
+        struct weft_stamp stamp;          /* the loop's holder's: when a send or recv was called */
         _Atomic uint32_t apart;           /* so many of the group of all, whose ranks share no memory */
         struct client_again {             /* the caller's: by kind, the last plain call of all ranks that was over within itself, as it was checked */
             uint64_t shape, count;        /* weft_coll_shape; 0: none */

@@ -216,7 +216,8 @@ struct host {
     struct weft_pollable pollable;
     bool polled;
     bool waited;                 /* the brief call under way, for another rank */
-    struct weft_stamp stamp;     /* of records of what was not waited for */
+    uint64_t patient_ns;         /* and so long; 0: it has not looked at the clock yet */
+    struct weft_stamp stamp;     /* of its records */
     struct host_shape shapes[WEFT_COLL_KIND_COUNT]; /* the last brief call of each kind */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */

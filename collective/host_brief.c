@@ -136,46 +136,53 @@ static bool alike(const struct host_post *post, const struct host_call *call, ui
            post->op == call->op && post->root == call->root && !(post->flags & HOST_UNEQUAL);
 }
 
-static bool comes(struct host *host, uint32_t rank, uint64_t number, uint64_t until_ns)
+/* It begins with the first look at the clock. */
+static bool patience_ends(struct host *host)
+{
+    uint64_t now_ns = weft_now_ns(host->group->env);
+    if (host->patient_ns == 0) host->patient_ns = now_ns + (host->crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
+    return now_ns > host->patient_ns;
+}
+
+static bool comes(struct host *host, uint32_t rank, uint64_t number)
 {
     if (host_has_come(host, rank, number)) return true;
     host->waited = true;
     for (uint32_t looks = 1; !host_has_come(host, rank, number); looks++) {
         bool shares = host_needs_this_core(host, rank), yields = shares || (host->crowded && looks % LOOKS_ELSEWHERE == 0);
         if (shares) host_apart(host);
-        if ((yields || looks % LOOKS_PER_CLOCK == 0) && weft_now_ns(host->group->env) > until_ns) return false;
+        if ((yields || looks % LOOKS_PER_CLOCK == 0) && patience_ends(host)) return false;
         weft_relax(yields);
     }
     return true;
 }
 
-static bool comes_alike(struct host *host, const struct host_shape *shape, uint32_t rank, uint64_t number, uint64_t sequence, uint64_t until_ns)
+static bool comes_alike(struct host *host, const struct host_shape *shape, uint32_t rank, uint64_t number, uint64_t sequence)
 {
-    return comes(host, rank, number, until_ns) && alike(host_post_of(host->peers[rank].segment, number), &shape->call, sequence) &&
+    return comes(host, rank, number) && alike(host_post_of(host->peers[rank].segment, number), &shape->call, sequence) &&
            (shape->in_lines || host_contribution(host, rank, number, host_said_bytes(host->group, &shape->args, rank)));
 }
 
 /* First those that need this core: a rank elsewhere may wait for just them, and would be looked at in vain. */
-static bool neighbours_come(struct host *host, uint64_t number, uint64_t until_ns)
+static bool neighbours_come(struct host *host, uint64_t number)
 {
     for (uint32_t rank = 0; rank < host->group->ranks; rank++)
-        if (rank != host->group->rank && host_needs_this_core(host, rank) && !comes(host, rank, number, until_ns)) return false;
+        if (rank != host->group->rank && host_needs_this_core(host, rank) && !comes(host, rank, number)) return false;
     return true;
 }
 
 /* The root, or all others, have announced the same, soon; and before it what this rank did. */
-static bool all_come(struct host *host, const struct host_shape *shape, uint64_t number, uint64_t sequence, uint64_t since_ns)
+static bool all_come(struct host *host, const struct host_shape *shape, uint64_t number, uint64_t sequence)
 {
     const struct weft_group *group = host->group;
-    uint64_t until_ns = since_ns + (host->crowded ? PATIENCE_CROWDED_NS : PATIENCE_NS);
     if (shape->follows) {
-        if (!comes_alike(host, shape, shape->call.root, number, sequence, until_ns)) return false;
+        if (!comes_alike(host, shape, shape->call.root, number, sequence)) return false;
         host_root_came(host, number);
         return true;
     }
-    if (host->crowded && !neighbours_come(host, number, until_ns)) return false;
+    if (host->crowded && !neighbours_come(host, number)) return false;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
-        if (rank != group->rank && !comes_alike(host, shape, rank, number, sequence, until_ns)) return false;
+        if (rank != group->rank && !comes_alike(host, shape, rank, number, sequence)) return false;
     host_all_came(host, number);
     return host->ahead.settled >= number || host_settle(host, number);
 }
@@ -247,18 +254,20 @@ static enum weft_status over_at_once(struct host *host, struct host_shape *shape
 static enum weft_status meet(struct host *host, struct host_shape *shape, uint64_t number, uint64_t sequence, const struct after *after)
 {
     struct weft_group *group = host->group;
-    uint64_t now_ns = weft_now_ns(group->env);
+    uint64_t now_ns = weft_stamp_ns(&host->stamp, group->env);
     event(host, shape, WEFT_EVENT_BEGIN, sequence, now_ns);
     uint64_t record_number = record(host, &shape->open, sequence, now_ns, 0);
     host_announced(host);
     host->waited = false;
-    if (!all_come(host, shape, number, sequence, now_ns)) {
-        becomes_ordinary(group, &shape->args, number, record_number, now_ns, after);
+    host->patient_ns = 0;
+    if (!all_come(host, shape, number, sequence)) {
+        uint64_t late_ns = weft_now_ns(group->env); /* its time is measured from now on */
+        becomes_ordinary(group, &shape->args, number, record_number, now_ns < late_ns ? now_ns : late_ns, after);
         return WEFT_IN_PROGRESS;
     }
     work(host, shape, number);
     host_over(host, number);
-    uint64_t ended_ns = shape->small && !host->waited ? now_ns : weft_now_ns(group->env);
+    uint64_t ended_ns = shape->small && !host->waited ? now_ns : later(now_ns, weft_stamp_ns(&host->stamp, group->env));
     event(host, shape, WEFT_EVENT_END, sequence, ended_ns);
     weft_recorder_end(group->recorder, record_number, ended_ns);
     return WEFT_OK;
@@ -274,7 +283,7 @@ static enum weft_status call(struct weft_group *group, struct host_shape *shape,
     shape->args.out = out;
     uint64_t number = host->next++, sequence = group->sequence++;
     host_announce_short(host, &shape->call, shape->call.kind == WEFT_COLL_BROADCAST ? out : in, shape->bytes, number, sequence);
-    bool waits = !shape->leads && !(all_here(host, shape, number) && all_come(host, shape, number, sequence, 0));
+    bool waits = !shape->leads && !(all_here(host, shape, number) && all_come(host, shape, number, sequence));
     enum weft_status status = waits ? meet(host, shape, number, sequence, after) : over_at_once(host, shape, number, sequence);
     if (status == WEFT_OK) host->moved_bytes += shape->moved_bytes;
     return status;

@@ -496,7 +496,9 @@ static bool fits(struct weft_group *group, const struct weft_coll_args *args, st
 {
     size_t elem_bytes = weft_dtype_bytes(args->dtype);
     if (!may_be_brief(group, args) || elem_bytes == 0 || args->count * elem_bytes > HOST_SHORT_BYTES) return false;
-    if (!host_pair_ready(group->host, args->root, args->kind == WEFT_COLL_SEND)) return false;
+    const struct host_pairs *pairs = group->host->pairs;
+    bool sends = args->kind == WEFT_COLL_SEND, there = pairs && pairs->of[args->root] && (!sends || pairs->of[args->root]->ring);
+    if (!there && !host_pair_ready(group->host, args->root, sends)) return false;
     *pair_out = group->host->pairs->of[args->root];
     return true;
 }

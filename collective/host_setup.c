@@ -192,6 +192,7 @@ enum weft_status host_open(struct weft_group *group)
     host->state = HOST_ASKING;
     host->maps_all = host->copies_all = true;
     host->stream_copy_bytes = stream_copy_bytes();
+    weft_stamp_look(&host->stamp, group->env); /* the first one: the pace is known with the second */
     group->host = host;
     control_send_all(&group->offer, group, COLL_MESSAGE_HOST, 0, WEFT_OK);
     return WEFT_OK;
