@@ -53,8 +53,8 @@ enum {
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,
-    HOST_LINES = 16,            /* announcements of a rank that stand there at a time */
-    HOST_CALLS = 2 * HOST_LINES, /* by messages, remembered: a rank runs ahead of one that waits by as many */
+    HOST_LINES = 64,            /* announcements of a rank that stand there at a time */
+    HOST_CALLS = 32,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
 /* How the peers reach what they need of the caller's buffers; none of the first three: not at all, by messages. STAGED: through a stage, if
@@ -153,7 +153,7 @@ struct host_call {
 
 /* host_brief.c: a brief call, and what follows from it; looked at once for all calls that are alike but for their buffers. */
 struct host_shape {
-    uint64_t number;             /* no other shape of this process has it; 0: none yet */
+    uint64_t number;             /* no other shape of this process has it */
     bool fits;                   /* it may be over within the call; what follows is known */
     struct weft_coll_args args;
     struct host_call call;       /* how it is announced */
@@ -218,7 +218,7 @@ struct host {
     bool waited;                 /* the brief call under way, for another rank */
     uint64_t patient_ns;         /* and so long; 0: it has not looked at the clock yet */
     struct weft_stamp stamp;     /* of its records */
-    struct host_shape shapes[WEFT_COLL_KIND_COUNT]; /* the last brief call of each kind */
+    struct host_shape *shapes[WEFT_COLL_KIND_COUNT]; /* the last brief call of each kind; NULL: none yet */
     uint64_t moved_bytes;        /* from this rank's memory to the peers', and as many the other way (weft_group_add_moved) */
     struct host_peer peers[];    /* (ranks,) */
 };
@@ -341,6 +341,9 @@ void host_apart(struct host *host); /* after a look at a rank that is awaited an
 bool host_apart_choose(const cpu_set_t *allowed, const uint32_t *processors, uint32_t ranks, uint32_t rank, cpu_set_t *free_out);
 /* The calling thread to one of `free`, with all of `allowed`, its own, to run on again. false: nothing was done. */
 bool host_apart_move(const cpu_set_t *allowed, const cpu_set_t *free);
+
+/* host_brief.c */
+void host_shapes_free(struct host *host);
 
 /* host_run.c */
 bool host_takes(const struct weft_group *group, const struct weft_coll_args *args);

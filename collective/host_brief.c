@@ -102,13 +102,25 @@ static bool same_terms(const struct weft_coll_args *a, const struct weft_coll_ar
     return a->deadline_ns == b->deadline_ns && a->factor == b->factor && a->total == b->total;
 }
 
+static struct host_shape *shape_make(const struct weft_group *group)
+{
+    weft_loop_guard(group->loop);
+    return weft_alloc_zero(group->env, sizeof(struct host_shape));
+}
+
+void host_shapes_free(struct host *host)
+{
+    for (int kind = 0; kind < WEFT_COLL_KIND_COUNT; kind++) weft_free_bytes(host->group->env, host->shapes[kind]);
+}
+
 /* Look at a call as the post does. NULL: it is not for this way. */
 static struct host_shape *shape_of(struct weft_group *group, const struct weft_coll_args *args)
 {
     static _Atomic uint64_t numbers;
-    struct host_shape *shape = &group->host->shapes[args->kind];
-    bool same = shape->number != 0 && same_call(&shape->args, args);
+    struct host_shape *shape = group->host->shapes[args->kind];
+    bool same = shape && same_call(&shape->args, args);
     if (same && same_terms(&shape->args, args)) return shape->fits ? shape : NULL;
+    if (!shape && !(shape = group->host->shapes[args->kind] = shape_make(group))) return NULL;
     shape->number = atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed) + 1;
     shape->args = *args;
     if (!same) {
@@ -297,13 +309,13 @@ enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_col
     return shape ? call(group, shape, args->in, args->out, &(struct after){done, context, coll_out}) : WEFT_ERR_AGAIN;
 }
 
-uint64_t weft_coll_shape(const struct weft_group *group, enum weft_coll_kind kind) { return group->host ? group->host->shapes[kind].number : 0; }
+uint64_t weft_coll_shape(const struct weft_group *group, enum weft_coll_kind kind) { return group->host && group->host->shapes[kind] ? group->host->shapes[kind]->number : 0; }
 
 enum weft_status weft_coll_brief_again(struct weft_group *group, enum weft_coll_kind kind, uint64_t number, const void *in, void *out,
                                        weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
 {
     if (!at_rest(group)) return WEFT_ERR_AGAIN;
-    struct host_shape *shape = &group->host->shapes[kind];
-    bool same = shape->number == number && shape->fits;
+    struct host_shape *shape = group->host->shapes[kind];
+    bool same = shape && shape->number == number && shape->fits;
     return same ? call(group, shape, in, out, &(struct after){done, context, coll_out}) : WEFT_ERR_AGAIN;
 }

@@ -5,7 +5,7 @@
 #include "crowd.h"
 #include "tests/lib/check.h"
 
-enum { RANKS = 3, TIMES = 40 };
+enum { RANKS = 3, TIMES = 40, AHEAD = 100 };
 
 static void same_again(struct crowd *crowd, struct weft_session *session, struct weft_request *request, int64_t *word, uint32_t root)
 {
@@ -165,7 +165,7 @@ static void differs(struct crowd *crowd, struct weft_session *session, uint32_t 
     same_again(crowd, session, &request, words, 0);
     enum weft_status status = weft_broadcast(session, words, 1 + (rank == 2), WEFT_I64, 0, &request);
     if (status >= 0) status = weft_wait(&request, 0);
-    for (int i = 0; i < TIMES && status >= 0; i++) { /* who leads hears of it a few calls later */
+    for (int i = 0; i < AHEAD && status >= 0; i++) { /* who leads hears of it some calls later */
         status = weft_broadcast(session, words, 1, WEFT_I64, 0, &request);
         if (status >= 0) status = weft_wait(&request, 0);
     }
