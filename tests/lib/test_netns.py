@@ -27,6 +27,14 @@ import socket, sys
 peer = socket.create_connection((sys.argv[1], 4711), timeout=60)
 peer.sendall(bytes(200000))
 """
+MEET = """
+import socket, sys
+door = socket.create_server((sys.argv[1], 0))
+caller = socket.create_connection(door.getsockname(), timeout=60)
+taken, _ = door.accept()
+for end in caller, taken:
+    print(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
+"""
 
 
 def namespaces():
@@ -53,6 +61,23 @@ class NetworkTest(unittest.TestCase):
                 shaper = json.loads(shown)[0]
                 self.assertEqual(shaper["kind"], "tbf")
                 self.assertEqual(shaper["options"]["rate"], 100_000_000 // 8)
+
+    def test_both_ends_have_the_congestion_control_that_is_named(self):
+        def of_both(words):
+            return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.split()
+
+        python = [sys.executable, "-c", MEET]
+        with netns.private_loopback() as (inside, name):
+            self.assertEqual(of_both([*inside, *python, "127.0.0.1"]), [name, name])
+        with netns.Network(["a"], None) as network:
+            self.assertEqual(of_both(network.command("a", [*python, network.address("a")])), [name, name])
+
+    def test_what_the_routes_refuse_leaves_the_setting_in_force(self):
+        with netns.private_loopback() as (inside, _):
+            self.assertFalse(netns._by_routes(inside, "no-such"))
+            self.assertTrue(netns._by_routes(inside, "reno"))
+            words = [*inside, sys.executable, "-c", MEET, "127.0.0.1"]
+            self.assertEqual(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.split(), ["reno", "reno"])
 
     def test_nothing_stays_behind(self):
         with self.assertRaises(KeyError):

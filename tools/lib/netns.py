@@ -40,13 +40,35 @@ def allowed():
     return None
 
 
+def _by_routes(inside, name):
+    """Each IPv4 route of the namespace names it, for those who connect and those who accept; a namespace may do that also where its own
+    setting may not name what the host does not allow to everybody. False: there is none, or
+    one was refused (those before it have it)."""
+    told = 0
+    for table in ("local", "main"):
+        shown = subprocess.run([*inside, "ip", "-4", "route", "show", "table", table], stdout=subprocess.PIPE, text=True).stdout
+        for route in shown.splitlines():
+            if route.startswith("broadcast "):
+                continue
+            words = [*inside, "ip", "-4", "route", "replace", *route.split(), "table", table, "congctl", name]
+            if subprocess.run(words, capture_output=True).returncode != 0:
+                return False
+            told += 1
+    return told > 0
+
+
 def choose_congestion_control(inside):
-    """bbr, the default of some kernels, halves traffic that goes both ways at once; the first of these that this machine allows in a namespace
-    is taken, and none is no failure. `inside`: words that run a command there. The name of what is in force."""
+    """bbr, the default of some kernels, halves traffic that goes both ways at once: cubic, by the namespace's setting or else by its routes, or
+    reno where neither is allowed; none is no failure. Call it when the addresses are there. `inside`: words that run a command there. The name of
+    what is in force for IPv4."""
     for name in ("cubic", "reno"):
         if subprocess.run([*inside, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={name}"], capture_output=True).returncode == 0:
             break
-    return subprocess.run([*inside, "sysctl", "-n", "net.ipv4.tcp_congestion_control"], capture_output=True, text=True).stdout.strip()
+    default = subprocess.run([*inside, "sysctl", "-n", "net.ipv4.tcp_congestion_control"], capture_output=True, text=True).stdout.strip()
+    if default == "cubic" or _by_routes(inside, "cubic"):
+        return "cubic"
+    _by_routes(inside, default)  # those that took the other one
+    return default
 
 
 @contextlib.contextmanager

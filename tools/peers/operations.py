@@ -221,7 +221,7 @@ def main():
     parser.add_argument("--plot", help="an SVG of the ratios; of several rank counts one each, PLOT-2.svg and so on")
     parser.add_argument("--samples", help="add what is measured to this file, and show all that is in it; --rounds 0 measures nothing")
     parser.add_argument("--no-gloo", dest="gloo", action="store_false")
-    parser.add_argument("--tcp", nargs="?", const="ucx", help="weft over this backend, ucx or tcp (default ucx), and the others over tcp, on the loopback of a network namespace of its own, with cubic, or reno where only that is allowed; root")
+    parser.add_argument("--tcp", nargs="?", const="ucx", help="weft over this backend, ucx or tcp (default ucx), and the others over tcp, on the loopback of a network namespace of its own, with cubic, or reno where the kernel allows nothing else; root")
     arguments = parser.parse_args()
     unknown = set(arguments.ops.split(",")) - set(OPERATIONS)
     if unknown:
