@@ -42,17 +42,28 @@ static bool parted_or_failed(void *context)
     return client_parted(session) || client_failed(session) < 0;
 }
 
+/* The others could not tell whether the shards have the first weights (tensor_init.c): while one rank has none, no step has closed. */
+static enum weft_status has_first_weights(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->mode == WEFT_MODE_SERVER && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->initialised)
+            return client_error(session, WEFT_ERR_STATE, "join: tensor '%s' has an optimiser at shards and no weights yet; call weft_tensor_init first",
+                                tensor->name);
+    }
+    return WEFT_OK;
+}
+
 static enum weft_status may_join(struct weft_session *session)
 {
-    if (session->shards > 0)
-        return client_error(session, WEFT_ERR_UNSUPPORTED, "join: shards wait for every rank, and cannot let one rest; run steps of weight 0 instead");
     if (!session->elastic)
-        return client_error(session, WEFT_ERR_STATE, "join: only an elastic job goes on without a rank; start it with weft run --min-workers N, without shards");
+        return client_error(session, WEFT_ERR_STATE, "join: only an elastic job goes on without a rank; start it with weft run --min-workers N");
     if (session->step.open)
         return client_error(session, WEFT_ERR_STATE, "join: step %llu is open; call weft_step_end first", (unsigned long long)session->step.number);
     if (atomic_load(&session->open_requests) > 0 || client_batch_open(session))
         return client_error(session, WEFT_ERR_BUSY, "join: %u operations of this rank have not ended", atomic_load(&session->open_requests));
-    return WEFT_OK;
+    return has_first_weights(session);
 }
 
 /* A caller waits on as long as he is told WEFT_ERR_DEADLINE: a job that has ended, by whatever deadline, must not say that. */

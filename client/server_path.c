@@ -335,7 +335,8 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
     struct client_chunk *chunk = &tensor->chunks[header->chunk];
     const struct client_tensor_op *op = &tensor->op;
     if (chunk->endpoint != peer_id || !chunk->wanted || op->kind == CLIENT_OP_NONE || op->status < 0) return NULL;
-    if (header->step != op->step || header->round != op->round || header->job != session->job_id || header->epoch != session->epoch) return NULL;
+    const bool pulls = op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL; /* of this step at least: one that has rested takes a newer one */
+    if ((pulls ? header->step < op->step : header->step != op->step) || header->round != op->round || header->job != session->job_id || header->epoch != session->epoch) return NULL;
     return chunk;
 }
 

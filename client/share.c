@@ -3,6 +3,9 @@
  *
  *     ranks have come, or come back: share_due ──► weft_tensor_share (this epoch) ──► push_pull ... step_end WEFT_OK ──► not due
  *
+ * In server mode the shards have it, newer than any rank where the ranks that had the newest are lost: each rank takes the weights from there.
+ * No chunk moves on meanwhile, as that needs this rank's contribution.
+ *
  * A rank that forgets it would go on from another state than the others, unnoticed: push_pull refuses. What an update of a step overwrites
  * that is then run again is put back like preserve_input (kept.c). */
 #include <stdio.h>
@@ -70,12 +73,23 @@ static enum weft_status share(struct weft_tensor *tensor, void *weights, uint32_
     return WEFT_OK;
 }
 
+/* Before the first good step the shards may have none: all say first that they have. After it they do. */
+static enum weft_status from_shards(struct weft_tensor *tensor, void *weights, const char *what)
+{
+    struct weft_request request = {{0}};
+    if (tensor->session->step.number == 0) WEFT_TRY(weft_tensor_init(tensor, weights));
+    WEFT_TRY(keep(tensor, weights));
+    WEFT_TRY(weft_pull(tensor, weights, &request));
+    return client_request_finish(tensor->session, &request, what);
+}
+
 enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root)
 {
     if (!tensor) return WEFT_ERR_INVALID;
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_between_steps(tensor, weights, "tensor_share"));
-    if (tensor->mode != WEFT_MODE_ALL_REDUCE)
+    const bool shards_keep = tensor->mode == WEFT_MODE_SERVER;
+    if (shards_keep && !session->elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor_share of tensor '%s': in server mode the shards have what all share", tensor->name);
     if (tensor->memory == WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor_share of tensor '%s': its weights must lie in host memory", tensor->name);
@@ -83,7 +97,7 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
         return client_error(session, WEFT_ERR_INVALID, "tensor_share of tensor '%s': root is %u, the ranks are 0 to %u", tensor->name, root, session->ranks - 1);
     char what[300];
     snprintf(what, sizeof what, "tensor_share of tensor '%s'", tensor->name);
-    const enum weft_status status = share(tensor, weights, root, what);
+    const enum weft_status status = shards_keep ? from_shards(tensor, weights, what) : share(tensor, weights, root, what);
     client_kept_close(session, status < 0); /* where the root is lost this rank's may be the ones to share: none of them half another's */
     if (status < 0) return status;
     tensor->initialised = true;

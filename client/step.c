@@ -214,7 +214,7 @@ static void forget_step(struct weft_session *session)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->last_step == session->step.number) tensor->last_step--;
+        if (tensor->last_step == session->step.number) tensor->last_step = tensor->step_before;
     }
 }
 

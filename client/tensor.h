@@ -116,6 +116,7 @@ struct weft_tensor {
     bool share_due;                    /* ranks are new, or back: of a tensor with an optimiser all share what one has (share.c) */
     uint32_t shared_epoch;             /* the membership in which they did last */
     uint64_t last_step;                /* of the last push or push_pull; 0: none */
+    uint64_t step_before;              /* the one before that */
     _Atomic bool busy;
     struct weft_list batch_link;       /* batch->leaders */
     uint64_t batch_serial;             /* the group of calls in which it was pushed last, if it goes with others */

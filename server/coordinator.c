@@ -145,8 +145,9 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
         return;
     }
     bool goes_on = coordinator_shrink_begin(coordinator, member);
-    char text[COORDINATOR_WHO_BYTES + 160];
-    snprintf(text, sizeof text, "%s lost: %.140s", member->who, why);
+    char text[COORDINATOR_WHO_BYTES + 160 + sizeof COORDINATOR_SHARDS_BEYOND];
+    const bool beyond = !goes_on && !member->joined && coordinator_shards_beyond(coordinator);
+    snprintf(text, sizeof text, "%s lost: %.140s%s", member->who, why, beyond ? "; " COORDINATOR_SHARDS_BEYOND : "");
     Weft__Control__MemberLost lost = WEFT__CONTROL__MEMBER_LOST__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     lost.member = member->member;

@@ -144,6 +144,9 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator); /* one fewe
 void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Join *join);
 /* A member of the job that rests since it has joined; NULL: none. */
 const struct coordinator_member *coordinator_resting(const struct weft_coordinator *coordinator);
+/* With shards: those that are left rest, and nobody knows how many steps the shards are beyond theirs. */
+bool coordinator_shards_beyond(const struct weft_coordinator *coordinator);
+#define COORDINATOR_SHARDS_BEYOND "the ranks that are left rest, and the shards may be steps beyond them"
 /* A newcomer can be reached: the others let it in at the end of a step. Nothing to do when nobody waits. */
 void coordinator_grow(struct weft_coordinator *coordinator);
 uint32_t coordinator_waiting(const struct weft_coordinator *coordinator); /* newcomers */

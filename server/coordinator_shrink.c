@@ -11,7 +11,8 @@
  * Shards answer nothing: they follow by the same two messages (shard_members.c).
  *
  * A worker that is out of data joins: it stays a member, and rests. The others agree as after a loss. When nobody is left that does not
- * rest, all go on together, and nobody need be asked: they all wait for that.
+ * rest, all go on together, and nobody need be asked: they all wait for that. Where all that do not rest are lost and there are shards,
+ * these have made steps of which only the lost ones knew, and the job ends.
  *
  *     Join ──► epoch + 1, Joined(epoch) to all ──► Shrink of those that do not rest ──► Shrunk(epoch, members) ──► in force
  *          ──► all rest: Shrunk(epoch, everybody, last) ──► in force
@@ -62,6 +63,13 @@ const struct coordinator_member *coordinator_resting(const struct weft_coordinat
     return NULL;
 }
 
+bool coordinator_shards_beyond(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator_stays(coordinator->members[i]) && !coordinator->members[i]->joined) return false;
+    return coordinator->options.shards > 0 && coordinator_resting(coordinator);
+}
+
 bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost)
 {
     uint32_t staying = coordinator_staying(coordinator);
@@ -70,6 +78,7 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
                all_tensors_announced(coordinator); /* half a declaration has no owner */
     if (!may) return false;
     if (lost->joined) return true; /* nobody needs it now */
+    if (coordinator_shards_beyond(coordinator)) return false;
     coordinator->epoch++;
     coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
     coordinator_roll_drop(coordinator);
@@ -228,7 +237,7 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator)
 
 void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Join *join)
 {
-    if (worker->joined || coordinator->options.workers_min == 0 || coordinator->options.shards > 0) {
+    if (worker->joined || coordinator->options.workers_min == 0) {
         coordinator_lose(coordinator, worker, "it sent Join when that was not due");
         return;
     }

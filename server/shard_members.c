@@ -1,10 +1,12 @@
-/* shard_members.c - the workers of an engine become fewer: the job goes on without a lost one, under another epoch.
+/* shard_members.c - the workers of an engine become fewer: the job goes on without a lost one, or one at rest, under another epoch; those at rest are
+ * back in a later one.
  *
- *     MemberLost(epoch) --> part:   open rounds are forgotten, whoever waits is forgotten; requests of an older epoch get no answer
+ *     MemberLost(epoch),
+ *     Joined(epoch)     --> part:   open rounds are forgotten, whoever waits is forgotten; requests of an older epoch get no answer
  *     Shrunk(epoch)     --> follow: kept until nothing of the old epoch is received or computed, then in force
  *     request of a newer epoch --> waits in `early` until that one is in force
  *
- * Who is lost, and in which epoch the others go on, is the coordinator's word alone; its two messages and the survivors' requests
+ * Who is lost, and in which epoch the others go on, is the coordinator's word alone; its messages and the survivors' requests
  * come by different ways, in any order.
  *
  * What a round that is closed has made stays: values, optimiser state and closed_step, which is every worker's watermark. The survivors

@@ -104,6 +104,7 @@ void weftd_hashes_free(struct weftd *weftd); /* main thread, once the net thread
 
 /* weftd_members.c; net thread, the last one main's as weftd_hashes_free */
 bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost); /* false: the job does not go on */
+void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined);
 void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shrunk);
 void weftd_members_free(struct weftd *weftd);
 

@@ -343,6 +343,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: on_declared(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: on_weight_hash(weftd, message->weight_hash); break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
+    case WEFT__CONTROL__CONTROL__BODY_JOINED: weftd_members_joined(weftd, message->joined); break;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK: weftd_members_shrunk(weftd, message->shrunk); break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT: weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text); break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED: (void)weft_member_leave(weftd->member, ""); break;

@@ -2,6 +2,7 @@
  * what a letter does on its engine's.
  *
  *     MemberLost(epoch) -> every engine gives the lost worker up and parts   (shard_members.c)
+ *     Joined(epoch)     -> every engine parts; the worker that rests stays connected, and may be one of a later epoch's members
  *     Shrunk(epoch)     -> every engine gets the members, by their new ranks
  *
  * Letters to one engine are read in their order. One that no engine has read when the process ends is freed with the others. */
@@ -15,6 +16,7 @@ struct members_letter {
     struct weft_list link; /* weftd->letters; the net thread's */
     struct weftd_engine *engine;
     uint32_t epoch, lost_endpoint, workers;
+    bool lost;
     char text[400];
     struct weft_error error;
     uint64_t *incarnations; /* (workers,) behind the letter; endpoints behind them */
@@ -75,7 +77,7 @@ static void on_part(struct weft_mail *mail)
     struct members_letter *letter = weft_container_of(mail, struct members_letter, mail);
     struct weftd_engine *engine = letter->engine;
     /* Not every transport sees a death, and what is under way to or from the dead has to end. */
-    if (engine->transport && weft_transport_peer(engine->transport, letter->lost_endpoint))
+    if (letter->lost && engine->transport && weft_transport_peer(engine->transport, letter->lost_endpoint))
         weft_transport_fail_peer(engine->transport, letter->lost_endpoint, WEFT_ERR_PEER_LOST, letter->text);
     if (engine->shard) weft_shard_engine_part(engine->shard, letter->epoch);
     answer(letter);
@@ -109,11 +111,25 @@ bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lo
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         struct members_letter *letter = letter_create(weftd, &weftd->engines[i], lost->epoch, 0);
         if (!letter) return true;
+        letter->lost = true;
         letter->lost_endpoint = member->endpoint_first;
         snprintf(letter->text, sizeof letter->text, "%s", lost->text);
         post(letter, on_part);
     }
     return true;
+}
+
+void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined)
+{
+    if (!weftd->running || weftd->welcome.workers_min == 0) {
+        weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator says that a worker rests, in a job that waits for all of them");
+        return;
+    }
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        struct members_letter *letter = letter_create(weftd, &weftd->engines[i], joined->epoch, 0);
+        if (!letter) return;
+        post(letter, on_part);
+    }
 }
 
 void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shrunk)

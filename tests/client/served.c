@@ -1,6 +1,7 @@
 /* served.c - a worker for tests/system: steps of a job whose tensors are kept by shards, and that goes on when ranks are killed.
  *
  *     served STEPS [KILL_RANK KILL_STEP WHERE]...
+ *     served rest ROUNDS DATA [KILL_RANK KILL_STEP WHERE]...
  *     served refused
  *
  * Two tensors of several chunks: one has sgd with momentum at the shards, of the other they give the mean. A rank (of the first
@@ -8,6 +9,7 @@
  * must be what one membership makes of it: that of the ranks which are left, or an earlier one if it was closed when somebody was
  * lost; weights follow a model that does the same here. Gradients are whole numbers, so that sums are exact. Every rank prints, at the end,
  * "ranks N steps S shrunk TIMES earlier E hash H"; E: chunks of an earlier membership.
+ * `rest`: rank R runs DATA + R steps in each round, then joins; when all have, each has the weights that the shards have, and says so.
  * `refused`: what such a job refuses. */
 #include <math.h>
 #include <signal.h>
@@ -20,7 +22,7 @@
 
 #include <weft/weft.h>
 
-enum { COUNT = 20000, CHUNK = 1024, RANKS_MAX = 8, MEMBERSHIPS_MAX = 8 };
+enum { COUNT = 20000, CHUNK = 1024, RANKS_MAX = 8, MEMBERSHIPS_MAX = 64 };
 
 static float weights[COUNT], grad[COUNT], mean[COUNT];
 static double model[COUNT], velocity[COUNT];
@@ -146,6 +148,39 @@ static uint64_t hash_weights(void)
     return hash;
 }
 
+/* All have rested: the shards have the weights of all steps, and so has the model of whoever ran the last one. */
+static enum weft_status take_shared(struct weft_session *session, uint64_t behind)
+{
+    uint64_t newest[RANKS_MAX] = {0};
+    uint32_t root = 0;
+    void *const both[] = {model, velocity};
+    struct weft_request request = {{0}};
+    enum weft_status status = weft_all_gather(session, &behind, newest, 1, WEFT_U64, &request);
+    if (status >= 0) status = weft_wait(&request, 0);
+    for (uint32_t r = 1; r < RANKS_MAX; r++)
+        if (newest[r] > newest[root]) root = r;
+    if (status >= 0) status = weft_tensor_share(updated, weights, root);
+    for (int i = 0; i < 2 && status >= 0; i++) {
+        status = weft_broadcast(session, both[i], COUNT, WEFT_U64, root, &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+    }
+    for (uint32_t i = 0; i < COUNT && status >= 0; i++)
+        if (!near((double)weights[i], model[i])) {
+            fprintf(stderr, "element %u of the shards' weights is %g, not %g\n", i, (double)weights[i], model[i]);
+            exit(1);
+        }
+    return status;
+}
+
+static void rest(struct weft_session *session, unsigned born, unsigned round)
+{
+    uint32_t last = 0;
+    obey(born, weft_step_next(session), "resting");
+    const enum weft_status status = weft_join(session, 60000, &last);
+    if (status < 0) die(session, "join");
+    printf("rested %u: rank %u of %u, last %u, next %llu\n", round, weft_rank(session), weft_ranks(session), last, (unsigned long long)weft_step_next(session));
+}
+
 static int refused(struct weft_session *session)
 {
     enum weft_status status;
@@ -155,7 +190,8 @@ static int refused(struct weft_session *session)
         if (status != WEFT_ERR_UNSUPPORTED) die(session, "a codec was not refused");
         printf("refused: %s\n", weft_error_text(session));
     }
-    if (weft_join(session, 0, NULL) != WEFT_ERR_UNSUPPORTED) die(session, "join was not refused");
+    updated = declare(session, "updated", "sgd:momentum=0.5", "", &status);
+    if (weft_join(session, 0, NULL) != WEFT_ERR_STATE) die(session, "join was not refused");
     printf("refused: %s\n", weft_error_text(session));
     weft_finalize(session);
     return 0;
@@ -168,17 +204,30 @@ int main(int argc, char **argv)
     unsigned shrunk = 0, earlier = 0;
     if (weft_init(NULL, &session) < 0) die(NULL, "init");
     if (argc > 1 && strcmp(argv[1], "refused") == 0) return refused(session);
-    const uint64_t steps = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
-    for (int a = 2; a + 2 < argc && order_count < 8; a += 3)
+    const bool rests = argc > 3 && strcmp(argv[1], "rest") == 0;
+    const unsigned rounds = rests ? (unsigned)atoi(argv[2]) : 1, data = rests ? (unsigned)atoi(argv[3]) : 0;
+    const uint64_t steps = rests || argc < 2 ? 1 : strtoull(argv[1], NULL, 10);
+    uint64_t behind = 0, ran = 0;
+    unsigned round = 0;
+    bool due = false;
+    for (int a = rests ? 4 : 2; a + 2 < argc && order_count < 8; a += 3)
         orders[order_count++] = (struct kill_order){(unsigned)atoi(argv[a]), (unsigned)atoi(argv[a + 1]), argv[a + 2]};
     const unsigned born = weft_rank(session);
     updated = declare(session, "updated", "sgd:momentum=0.5", "", &status);
     if (updated) averaged = declare(session, "averaged", "none", "", &status);
     if (status < 0) die(session, "declare");
     for (uint32_t i = 0; i < COUNT; i++) weights[i] = (float)(i % 7);
-    for (bool first = true, again = true; weft_step_next(session) <= steps;) {
+    for (bool first = true, again = true; rests ? round < rounds : weft_step_next(session) <= steps;) {
+        if (rests && !first && ran >= data + born) {
+            rest(session, born, ++round);
+            ran = 0;
+            again = due = true;
+            continue;
+        }
         const uint64_t step = weft_step_next(session);
-        if (again && first) { /* until a step has been good all say it again after a loss */
+        if (again && due) {
+            status = take_shared(session, behind);
+        } else if (again && first) { /* until a step has been good all say it again after a loss */
             status = weft_tensor_init(updated, weights);
             for (uint32_t i = 0; i < COUNT && status == WEFT_OK; i++) model[i] = (double)weights[i];
         } else {
@@ -196,7 +245,9 @@ int main(int argc, char **argv)
             continue;
         }
         if (status < 0) die(session, "step");
-        first = false;
+        first = due = false;
+        behind = step;
+        ran++;
         earlier += check_chunks(step, update_fits, "the update") + check_chunks(step, mean_fits, "the mean");
     }
     printf("ranks %u steps %llu shrunk %u earlier %u hash %016llx\n", weft_ranks(session), (unsigned long long)weft_step_next(session) - 1, shrunk, earlier,

@@ -35,6 +35,7 @@ struct harness {
 
 struct harness *harness_create(uint32_t workers, uint32_t shards, const char *secret);
 struct harness *harness_create_elastic(uint32_t workers, uint32_t workers_min); /* goes on while workers_min are left */
+struct harness *harness_create_elastic_shards(uint32_t workers, uint32_t shards, uint32_t workers_min);
 struct harness *harness_create_growing(uint32_t workers, uint32_t workers_min, uint32_t workers_max); /* and lets newcomers in */
 void harness_free(struct harness *harness);
 

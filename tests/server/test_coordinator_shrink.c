@@ -312,6 +312,25 @@ static void all_join(void **state)
     harness_free(h);
 }
 
+/* One rests, the other is lost: of the steps that shards have made meanwhile nobody knows the number. */
+static void shards_are_beyond_who_rests(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = harness_create_elastic_shards(2, 1, 1);
+    harness_run(h, c, 1);
+    static const uint32_t one[] = {1};
+    say_join(h, c[0], 4);
+    for (int i = 0; i < 3; i++) expect_joined(h, c[i], 0, 2); /* the shard, too */
+    say_shrink(h, c[1], 2, 4);
+    for (int i = 0; i < 3; i++) expect_shrunk(h, c[i], 2, 4, one, 1);
+    harness_close(h, c[1], "killed");
+    Control *message = harness_expect(h, c[0], BODY(MEMBER_LOST));
+    assert_int_equal(message->member_lost->epoch, 0);
+    assert_non_null(strstr(message->member_lost->text, "killed; the ranks that are left rest, and the shards may be steps beyond them"));
+    assert_int_equal(h->ended_count, 1);
+    harness_free(h);
+}
+
 static void join_not_due(void **state)
 {
     uint64_t c[3];
@@ -697,6 +716,7 @@ int main(void)
         cmocka_unit_test(left_and_silent),
         cmocka_unit_test(not_due),
         cmocka_unit_test(all_join),
+        cmocka_unit_test(shards_are_beyond_who_rests),
         cmocka_unit_test(join_not_due),
         cmocka_unit_test(newcomers),
         cmocka_unit_test(newcomers_that_wait),

@@ -24,6 +24,14 @@ static struct fleet *start(void)
 
 static struct weft_shard_engine *engine_of(struct fleet *fleet) { return fleet->shard[0].engine; }
 
+/* All of them again. */
+static void follow_all(struct fleet *fleet, uint32_t epoch, const uint64_t *incarnations)
+{
+    const uint32_t endpoints[] = {fleet->worker[0].endpoint, fleet->worker[1].endpoint, fleet->worker[2].endpoint};
+    struct weft_error error = {0};
+    assert_int_equal(weft_shard_engine_follow(engine_of(fleet), epoch, WORKERS, endpoints, incarnations, &error), WEFT_OK);
+}
+
 /* The members of the epoch: all but LOST, in their order. */
 static void follow(struct fleet *fleet, uint32_t epoch)
 {
@@ -98,6 +106,29 @@ static void what_is_closed_is_told_again_and_the_rest_begins_anew(void **state)
     assert_false(r[3].done && r[3].answered); /* of the old epoch: no answer */
     r[4].sending = false;                     /* the dead one's */
     finish(fleet, r, 9);
+}
+
+/* One rests, and is back: two means of two, then one of three; what it takes is of the newest step, whichever it knew. */
+static void who_rested_counts_again(void **state)
+{
+    struct fleet *fleet = start();
+    struct fleet_request r[12];
+    uint64_t incarnations[WORKERS];
+    for (uint32_t w = 0; w < WORKERS; w++) incarnations[w] = engine_of(fleet)->worker[w].incarnation;
+    for (uint32_t w = 0; w < WORKERS; w++) say(fleet, w, w, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, (float)(3 * w), &r[w]);
+    for (uint32_t w = 0; w < WORKERS; w++) expect_all(fleet, &r[w], MEAN, 3);
+    follow(fleet, FLEET_EPOCH + 1);
+    for (uint32_t step = 2; step <= 3; step++) {
+        for (uint32_t rank = 0; rank < 2; rank++) say(fleet, 2 * rank, rank, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, step, (float)(4 + rank * 2), &r[2 * step - 1 + rank]);
+        for (uint32_t rank = 0; rank < 2; rank++) expect_all(fleet, &r[2 * step - 1 + rank], MEAN, 5);
+    }
+    follow_all(fleet, FLEET_EPOCH + 2, incarnations);
+    say(fleet, LOST, LOST, FLEET_EPOCH + 2, MEAN, WEFT_WIRE_PULL, 1, 0, &r[7]);
+    expect_all(fleet, &r[7], MEAN, 5);
+    assert_int_equal(r[7].result.step, 3);
+    for (uint32_t w = 0; w < WORKERS; w++) say(fleet, w, w, FLEET_EPOCH + 2, MEAN, WEFT_WIRE_PUSH_PULL, 4, (float)(6 * w), &r[8 + w]);
+    for (uint32_t w = 0; w < WORKERS; w++) expect_all(fleet, &r[8 + w], MEAN, 6);
+    finish(fleet, r, 11);
 }
 
 static void epochs_before_get_no_answer_and_epochs_behind_wait(void **state)
@@ -182,6 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_closed_is_told_again_and_the_rest_begins_anew),
+        cmocka_unit_test(who_rested_counts_again),
         cmocka_unit_test(epochs_before_get_no_answer_and_epochs_behind_wait),
         cmocka_unit_test(pulls_and_answers_are_forgotten),
         cmocka_unit_test(members_come_when_all_is_quiet),

@@ -20,8 +20,9 @@
  *
  * --found: the seeds that have found something, before the others. --updates: one tensor more, with an optimiser: its weights and arrays are those of an update
  * that the test makes itself, of these members' gradients, and after a discarded step those of before it; new ranks, and all at the beginning, share them.
- * --shards: the mean, and the tensor with an optimiser, are kept by shards (weftd_run), of which some hear late from the coordinator; no newcomers, and nobody
- * joins. Each chunk of a step is the mean, or the update, of the members of one try of that step, to the bit, and never of two; all have the same.
+ * --shards: the mean, and the tensor with an optimiser, are kept by shards (weftd_run), of which some hear late from the coordinator; no newcomers.
+ * Each chunk of a step is the mean, or the update, of the members of one try of that step, to the bit, and never of two; all have the same.
+ * What ranks take from the shards when they have rested is what such tries have made, step by step, of what they knew.
  * --judged: the codec is chosen (codec "auto"), anew by each membership: the ranks of a step have the same one, the same sums, and the same count.
  */
 #include <math.h>
@@ -41,7 +42,7 @@
 #include "tests/sim/sim_process.h"
 
 enum { HAND = 0, COORDINATOR = 1, FIRST_WORKER = 2 }; /* hosts; HAND does what is done to the others */
-enum { WORKERS_MAX = 12, SHARDS_MAX = 3, TRIES_MAX = 16, HOSTS = FIRST_WORKER + WORKERS_MAX + SHARDS_MAX, STEPS_MAX = 200, COUNT_MAX = 700, ROUNDS_MAX = 3 };
+enum { WORKERS_MAX = 12, SHARDS_MAX = 3, TRIES_MAX = 16, CHUNK = 256, CHUNKS_MAX = 3, HOSTS = FIRST_WORKER + WORKERS_MAX + SHARDS_MAX, STEPS_MAX = 200, COUNT_MAX = 700, ROUNDS_MAX = 3 };
 
 #define DEADLINE_NS WEFT_SECONDS(20) /* of operations */
 #define JUDGED "auto:topk:ratio=0.05,min_count=0,randomk:ratio=0.01,min_count=0,int8:min_count=0"
@@ -73,6 +74,7 @@ struct worker {
     struct weft_request requests[6]; /* not on the stack: who gives up waiting leaves them to weft_finalize */
     enum ending ending;
     enum weft_status status;
+    bool rests;               /* in weft_join */
     bool late;                /* it ended by a loss, and learned of it long after */
     char text[480];
     /* of the program */
@@ -118,6 +120,7 @@ static struct run {
     uint64_t shrunk, grew, steps_done, again, joined;
     struct weft_config *config;                         /* of the shards */
     struct step_record tries[STEPS_MAX][TRIES_MAX];     /* the members of each try of a step, as those saw it that began it */
+    uint8_t made_of[STEPS_MAX][CHUNKS_MAX];             /* 1 + the try that a chunk of the tensor with an optimiser is of; 0: nobody has seen it */
     uint64_t closed_before;                             /* chunks of ranks whose result is of an earlier try's members */
     char why[1200];
 } run;
@@ -198,6 +201,7 @@ struct buffers {
     uint32_t born[WORKERS_MAX];
     float grads[COUNT_MAX], weights[COUNT_MAX]; /* of the tensor with an optimiser */
     float model[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX]; /* what its weights and arrays should be */
+    uint64_t behind[CHUNKS_MAX]; /* the step that each chunk of them is behind, where shards keep it */
 };
 
 static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint32_t which) { return which == 0 ? b->weights : tensor->states[which - 1]; }
@@ -229,6 +233,7 @@ struct piece {
     const struct step_record *record;
     uint64_t step, offset, count;
     uint32_t tensor; /* of input_of */
+    uint32_t chunk, at; /* of which try */
     float scale;     /* 1 / sum of the weights */
     float sum[COUNT_MAX];
 };
@@ -252,19 +257,86 @@ static bool mean_fits(const struct weft_tensor *tensor, struct buffers *b, struc
     return true;
 }
 
-/* The model follows where it fits. */
+/* Weights and arrays of a chunk. */
+struct kept_chunk {
+    float of[1 + WEFT_OPTIMIZER_STATES_MAX][CHUNK];
+};
+
+static void chunk_of_model(const struct buffers *b, const struct piece *piece, struct kept_chunk *out)
+{
+    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++) memcpy(out->of[s], b->model[s] + piece->offset, piece->count * sizeof(float));
+}
+
+static void chunk_follows(const struct weft_tensor *tensor, const struct piece *piece, struct kept_chunk *kept)
+{
+    float *states[WEFT_OPTIMIZER_STATES_MAX];
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) states[s] = kept->of[1 + s];
+    weft_optimizer_step(&tensor->optimizer, 1, piece->step, kept->of[0], states, piece->sum, piece->scale, piece->count);
+}
+
+/* The model is that, behind this step, where the weights are. */
+static bool chunk_fits(struct buffers *b, const struct piece *piece, const struct kept_chunk *kept, uint64_t step)
+{
+    if (memcmp(kept->of[0], b->weights + piece->offset, piece->count * sizeof(float)) != 0) return false;
+    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++) memcpy(b->model[s] + piece->offset, kept->of[s], piece->count * sizeof(float));
+    b->behind[piece->chunk] = step;
+    return true;
+}
+
 static bool update_fits(const struct weft_tensor *tensor, struct buffers *b, struct piece *piece)
 {
-    static float next[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX];
-    float *states[WEFT_OPTIMIZER_STATES_MAX];
-    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++) {
-        memcpy(next[s], b->model[s] + piece->offset, piece->count * sizeof(float));
-        if (s > 0) states[s - 1] = next[s];
+    static struct kept_chunk next;
+    uint8_t *made_of = &run.made_of[piece->step][piece->chunk];
+    chunk_of_model(b, piece, &next);
+    if (b->behind[piece->chunk] == piece->step) { /* the shard had closed it when this rank took the weights from there */
+        if (*made_of != 1 + piece->at) return false;
+        return chunk_fits(b, piece, &next, piece->step);
     }
-    weft_optimizer_step(&tensor->optimizer, 1, piece->step, next[0], states, piece->sum, piece->scale, piece->count);
-    if (memcmp(next[0], b->weights + piece->offset, piece->count * sizeof(float)) != 0) return false;
-    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++) memcpy(b->model[s] + piece->offset, next[s], piece->count * sizeof(float));
+    if (*made_of && *made_of != 1 + piece->at) return false;
+    chunk_follows(tensor, piece, &next);
+    if (!chunk_fits(b, piece, &next, piece->step)) return false;
+    *made_of = (uint8_t)(1 + piece->at);
     return true;
+}
+
+/* What a rank takes from a shard when it has rested: is it what some tries have made of the state that it knew, each step once? */
+static bool walk_fits(const struct weft_tensor *tensor, struct buffers *b, struct piece *piece, struct kept_chunk *from, uint64_t step, uint64_t last)
+{
+    static struct kept_chunk next[STEPS_MAX];
+    if (chunk_fits(b, piece, from, step)) return true;
+    if (step >= last) return false;
+    for (uint32_t at = 0; at < TRIES_MAX && run.tries[step + 1][at].members; at++) {
+        uint8_t *made_of = &run.made_of[step + 1][piece->chunk];
+        const uint8_t before = *made_of;
+        if (before && before != 1 + at) continue;
+        piece->step = step + 1;
+        piece_sum(piece, &run.tries[step + 1][at]);
+        next[step] = *from;
+        chunk_follows(tensor, piece, &next[step]);
+        *made_of = (uint8_t)(1 + at);
+        if (walk_fits(tensor, b, piece, &next[step], step + 1, last)) return true;
+        *made_of = before;
+    }
+    return false;
+}
+
+/* From what it knew; if nothing has closed by then, from the first weights of whoever gave them. */
+static void follow_kept(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b)
+{
+    static struct piece piece;
+    static struct kept_chunk from;
+    const uint64_t last = weft_step_next(worker->session);
+    for (uint32_t c = 0; c < tensor->chunk_count; c++) {
+        piece = (struct piece){.offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = 2, .chunk = c};
+        chunk_of_model(b, &piece, &from);
+        bool fits = walk_fits(tensor, b, &piece, &from, b->behind[c], last);
+        for (uint32_t w = 0; !fits && b->behind[c] == 0 && w < run.workers; w++) {
+            memset(&from, 0, sizeof from);
+            for (uint64_t i = 0; i < piece.count; i++) from.of[0][i] = input_of(run.all[w].host, 0, 3, (uint32_t)(piece.offset + i));
+            fits = walk_fits(tensor, b, &piece, &from, 0, last);
+        }
+        if (!fits) fail_seed("h%u: before step %llu, chunk %u as the shard has it is not what the steps up to there have made", worker->host, (unsigned long long)last, c);
+    }
 }
 
 static void check_kept(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b, const struct step_record *mine, uint64_t step,
@@ -273,9 +345,10 @@ static void check_kept(const struct worker *worker, const struct weft_tensor *te
     static struct piece piece;
     for (uint32_t c = 0; c < tensor->chunk_count; c++) {
         uint32_t at = 0;
-        piece = (struct piece){.step = step, .offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = input};
+        piece = (struct piece){.step = step, .offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = input, .chunk = c};
         for (; at < TRIES_MAX && run.tries[step][at].members; at++) {
             piece_sum(&piece, &run.tries[step][at]);
+            piece.at = at;
             if (fits(tensor, b, &piece)) break;
         }
         if (at == TRIES_MAX || run.tries[step][at].members == 0) {
@@ -469,6 +542,18 @@ static enum weft_status take_first(struct worker *worker, struct weft_tensor *te
     return status;
 }
 
+/* After a rest, and until a step has been good, all take what the shards have. */
+static enum weft_status take_kept(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
+{
+    if (!worker->due) return take_first(worker, tensor, b);
+    const bool due = tensor->shared_epoch != worker->session->epoch;
+    if (due && client_share_check(tensor, "push_pull") != WEFT_ERR_STATE) fail_seed("h%u: a step may begin before this rank has taken what shards have", worker->host);
+    const enum weft_status status = weft_tensor_share(tensor, b->weights, (uint32_t)roll(weft_ranks(worker->session)));
+    if (status == WEFT_OK) follow_kept(worker, tensor, b);
+    else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "weights that did not come");
+    return status;
+}
+
 static enum weft_status take_state(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
 {
     struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
@@ -492,9 +577,11 @@ static enum weft_status rest(struct worker *worker)
     uint32_t last = 0;
     compute(worker);
     uint64_t until_ns = weft_sim_now_ns(run.sim) + WEFT_SECONDS(100);
+    worker->rests = true;
     do status = weft_join(worker->session, 1 + roll(100), &last);
     while (status == WEFT_ERR_DEADLINE && weft_sim_now_ns(run.sim) < until_ns);
     if (status < 0) return status;
+    worker->rests = false;
     run.joined++;
     if (last >= weft_ranks(worker->session)) fail_seed("h%u: rank %u was the last to join, of %u", worker->host, last, weft_ranks(worker->session));
     worker->round++;
@@ -517,10 +604,11 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
     if (!b) return WEFT_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < run.count; i++) b->weights[i] = b->model[0][i] = input_of(worker->host, 0, 3, i);
     while (!is_over(worker)) {
-        if (worker->take && run.shards && !passing(worker, take_first(worker, tensors[2], b))) return worker->status;
+        if (worker->take && run.shards && run.updates && !passing(worker, take_kept(worker, tensors[2], b))) return worker->status;
         if (worker->take && !run.shards && !passing(worker, take_state(worker, tensors, b))) return worker->status;
         if (is_over(worker)) break;
-        if (run.joins && worker->ran >= worker->data[worker->round]) {
+        const bool may_rest = !run.shards || !run.updates || tensors[2]->initialised;
+        if (run.joins && may_rest && worker->ran >= worker->data[worker->round]) {
             status = rest(worker);
             if (status < 0) return status;
             continue;
@@ -544,7 +632,7 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
         options.dim_count = 1;
         options.dims[0] = run.count;
         options.mode = run.shards && i != 1 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
-        options.chunk_bytes = 1024;
+        options.chunk_bytes = CHUNK * sizeof(float);
         options.optimizer = i == 2 ? (run.shards ? telling : optimizers)[run.seed % 3] : "none";
         options.codec = i != 1 ? "" : run.judged ? JUDGED : run.seed % 2 ? "randomk:ratio=0.2,min_count=0" : "topk:ratio=0.1,min_count=0";
         enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
@@ -788,7 +876,6 @@ static void choose_shards(struct weft_config *config)
     run.config = config;
     run.shards = 1 + (uint32_t)roll(SHARDS_MAX);
     run.newcomers = run.workers_max = 0;
-    run.joins = false;
 }
 
 static bool start_coordinator(struct weft_env *env, struct weft_coordinator_server **out)
@@ -860,6 +947,17 @@ static bool could_go_on(void)
     return !run.killed_early && !run.coordinator_killed && !run.coordinator_apart && !run.cut_long && left >= run.workers_min;
 }
 
+/* The job has ended since all that did not rest were lost: so it was. */
+static bool only_rest(const struct worker *worker)
+{
+    if (!run.shards || !strstr(worker->text, "the ranks that are left rest, and the shards may be steps beyond them")) return false;
+    for (uint32_t i = 0; i < run.workers; i++) {
+        const struct worker *other = &run.all[i];
+        if (!other->killed && !other->apart && !other->rests && other->ending != FINISHED) return false;
+    }
+    return true;
+}
+
 static const char *what_is_wrong(const struct worker *worker)
 {
     if (worker->ending == RUNS) return "did not end in 300 s of virtual time";
@@ -872,9 +970,10 @@ static const char *what_is_wrong(const struct worker *worker)
         return strstr(worker->text, "the loss is not finite") ? NULL : "does not say why the job was aborted";
     }
     if (worker->status == WEFT_ERR_PEER_LOST && worker->newcomer && lost && misses_a_leaver(worker->text)) return NULL;
-    if (worker->status == WEFT_ERR_PEER_LOST && !worker->apart && could_go_on() && !run.cut[0]) return "ended by a loss, though enough were left to go on";
+    if (worker->status == WEFT_ERR_PEER_LOST && !worker->apart && could_go_on() && !run.cut[0] && !only_rest(worker)) return "ended by a loss, though enough were left to go on";
     if (worker->late) return "learned of a loss that ended it more than a second later";
     if (worker->status == WEFT_ERR_PEER_LOST && run.cut[0] && names_the_link(worker->text)) return NULL;
+    if (worker->status == WEFT_ERR_PEER_LOST && worker->apart && strstr(worker->text, "and no word about it from the coordinator")) return NULL; /* given up, and awake again */
     if (worker->status == WEFT_ERR_PEER_LOST && lost) return names_a_culprit(worker->text) ? NULL : "names nobody who died or was cut off";
     bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins); /* weft_join says it so */
     bool asked = run.coordinator_killed || run.coordinator_apart || worker->apart;
@@ -1016,7 +1115,7 @@ int main(int argc, char **argv)
         }
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    if (seeds >= 400 && (!kills || !cuts || !shrunk || (!shards && (!grew || !joined)) || !again || !finished || !failed || !apart)) {
+    if (seeds >= 400 && (!kills || !cuts || !shrunk || !joined || (!shards && !grew) || !again || !finished || !failed || !apart)) {
         printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
                "%llu workers finished, %llu failed, %llu jobs with cuts or stops\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)shrunk, (unsigned long long)grew,
                (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)apart);

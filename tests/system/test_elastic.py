@@ -274,7 +274,32 @@ class Elastic(harness.JobTest):
         code, text, output = self.served(2, ["refused"], "served-refused")
         self.assertEqual(code, 0, text + output)
         self.assertEqual(text.count("shards do that for dense tensors"), 6, text)
-        self.assertEqual(text.count("run steps of weight 0 instead"), 2, text)
+        self.assertEqual(text.count("no weights yet; call weft_tensor_init first"), 2, text)
+
+    def rested(self, text, rounds, ranks):
+        """The step that comes next when all have rested, for each time."""
+        for number in range(1, rounds + 1):
+            lines = re.findall(rf"^rested {number}: rank (\d+) of (\d+), last (\d+), next (\d+)$", text, re.MULTILINE)
+            self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), text)
+            self.assertEqual({int(line[1]) for line in lines}, {ranks}, text)
+            self.assertEqual(len({line[2:] for line in lines}), 1, text)
+            yield int(lines[0][3])
+
+    def test_shards_ranks_out_of_data_join(self):
+        """The others go on, with means of their number; the first step that is run after a rest has the shards' weights on all ranks."""
+        code, text, output = self.served(4, ["rest", 3, 2], "served-rest")
+        self.assertEqual(code, 0, text + output)
+        self.assertEqual(list(self.rested(text, 3, 4)), [6, 11, 16])
+        self.assertIn("has joined: it is out of data", text)
+        self.assertEqual(len(set(re.findall("hash ([0-9a-f]+)", text))), 4, text)  # each holds what it had last; the shards the newest
+
+    def test_shards_killed_while_others_rest_or_resting(self):
+        code, text, output = self.served(4, ["rest", 2, 2, 2, 4, "middle"], "served-rest-others")
+        self.assertEqual(code, 0, text + output)
+        list(self.rested(text, 2, 3))
+        code, text, output = self.served(4, ["rest", 2, 2, 0, 3, "resting"], "served-resting")
+        self.assertEqual(code, 0, text + output)
+        list(self.rested(text, 2, 3))
 
     def test_a_lost_shard_ends_the_job(self):
         command = [harness.PROGRAMS.weft, "run", "-n", "3", "-s", "2", "--min-workers", "1", "--log-dir", self.path("served-shard"), "--", SERVED, "100000"]

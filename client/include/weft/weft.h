@@ -148,7 +148,7 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
  *
  * With shards: a chunk of a discarded step that had closed when the rank was lost keeps what it became then, the lost rank's contribution included, and
  * the step run again brings it to all; the other chunks get the mean of the ranks that are left (docs/decisions/0014). Such jobs have dense tensors
- * at their shards (weft_declare refuses others), let nobody in, and weft_join says WEFT_ERR_UNSUPPORTED.
+ * at their shards (weft_declare refuses others), and let nobody in.
  *
  * With weft run --restarts N or --max-workers N (no shards) workers come in, too, while the job runs: those that are started again, or by hand. They
  * wait in weft_init until the others have ended a step, well or not. Then these get, from the next step_begin or from step_end,
@@ -157,7 +157,8 @@ WEFT_API enum weft_status weft_step_end(struct weft_session *session);
  * The new rank, which weft_newcomer tells behind weft_init, declares the same tensors, takes part in the same broadcasts, and begins the
  * step that weft_step_next says. What follows has the bits of a job of that size from that state (codecs owe what they owed; a new rank owes nothing). */
 
-/* weft_tensor_share() - rank `root`'s weights (elems,) of a tensor in all-reduce mode and its optimiser's arrays reach all ranks: after
+/* weft_tensor_share() - rank `root`'s weights (elems,) of a tensor in all-reduce mode and its optimiser's arrays, or in server mode (of an elastic
+ * job) what the shards have, reach all ranks: after
  * WEFT_ERR_GREW and weft_join, again after every change of the ranks until a step has gone well (else push_pull of a tensor with an optimiser says
  * WEFT_ERR_STATE), and instead of weft_tensor_init on a new rank. Collective, blocking, between steps; when a rank is lost WEFT_ERR_PEER_LOST, as ever,
  * and weights and arrays as they were. */
@@ -176,7 +177,8 @@ WEFT_API enum weft_status weft_shrink(struct weft_session *session);
  *   WEFT_ERR_DEADLINE  others have data still; call it again to wait on. Until then any other call answers WEFT_ERR_STATE, but
  *                      weft_finalize, which leaves the job, weft_abort, weft_test and the like
  *   WEFT_ERR_ABORTED   also where the job has ended by a deadline: there is nothing to wait for
- * All ranks declare their tensors before the first of them joins.
+ * All ranks declare their tensors before the first of them joins. With shards a rank has the first weights (weft_tensor_init) before it joins, and takes those of
+ * all steps by weft_tensor_share when it is back; a job whose ranks with data are all lost while others rest ends.
  * When ranks are lost while all go on, or newcomers come in, some learn of it inside weft_join (which answers WEFT_OK), others from the
  * operation that follows (WEFT_ERR_PEER_LOST, then WEFT_ERR_SHRUNK or GREW from the next step_begin or weft_shrink); and the rank that
  * *last_out named may be the lost one (then it is 0). So exchange until a step has ended well: all_gather the last step that each
