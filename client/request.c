@@ -169,22 +169,21 @@ static void describe_on_engine(struct weft_mail *mail)
     weft_loop_notify(question->session->engine.loop);
 }
 
-static enum weft_status wait_expired(struct client_request *request, uint64_t waited_ns)
+/* What it waits for. A process that was stopped meanwhile finds its time over before anything that has come since: so the request may have
+ * ended, or the session, by the time this has asked. */
+static void ask_what_runs(struct client_request *request, char *text, size_t text_bytes)
 {
     struct weft_session *session = request->session;
     struct client_engine *engine = &session->engine;
-    char text[480];
-    snprintf(text, sizeof text, "the operation is still running");
+    snprintf(text, text_bytes, "the operation is still running");
     bool mine = pthread_mutex_trylock(&engine->describe_lock) == 0; /* else another thread's wait expires too */
     if (mine && atomic_load(&engine->describe_question.state) != 1) { /* else the engine is still at an earlier question */
         engine->describe_request = request;
         engine->describe_question.mail.fn = describe_on_engine;
         if (client_engine_ask(session, &engine->describe_question) == WEFT_OK && engine->describe_text[0])
-            snprintf(text, sizeof text, "%s", engine->describe_text);
+            snprintf(text, text_bytes, "%s", engine->describe_text);
     }
     if (mine) pthread_mutex_unlock(&engine->describe_lock);
-    return client_error(session, WEFT_ERR_DEADLINE, "%.380s and has not ended within %.3f s; it goes on: wait again or finalize", text,
-                        (double)waited_ns / 1e9);
 }
 
 static enum weft_status wait_request(struct client_request *request, uint64_t timeout_ns)
@@ -192,8 +191,13 @@ static enum weft_status wait_request(struct client_request *request, uint64_t ti
     struct weft_session *session = request->session;
     struct request_fact fact = {.request = request, .or_failed = true};
     enum weft_status status = client_wait_within(session, request_fact, &fact, timeout_ns);
-    if (status == WEFT_ERR_DEADLINE) return wait_expired(request, timeout_ns);
-
+    if (status == WEFT_ERR_DEADLINE) {
+        char text[480];
+        ask_what_runs(request, text, sizeof text);
+        if (!request_fact(&fact))
+            return client_error(session, WEFT_ERR_DEADLINE, "%.380s and has not ended within %.3f s; it goes on: wait again or finalize", text,
+                                (double)timeout_ns / 1e9);
+    }
     fact.or_failed = false;
     status = client_wait_within(session, request_fact, &fact, CLIENT_GRACE_NS);
     if (status == WEFT_OK || client_engine_halt(session)) return request_result(request);
