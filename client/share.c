@@ -73,11 +73,10 @@ static enum weft_status share(struct weft_tensor *tensor, void *weights, uint32_
     return WEFT_OK;
 }
 
-/* Before the first good step the shards may have none: all say first that they have. After it they do. */
+/* All that come back have had first weights, and so have the shards (weft_join asks for them). */
 static enum weft_status from_shards(struct weft_tensor *tensor, void *weights, const char *what)
 {
     struct weft_request request = {{0}};
-    if (tensor->session->step.number == 0) WEFT_TRY(weft_tensor_init(tensor, weights));
     WEFT_TRY(keep(tensor, weights));
     WEFT_TRY(weft_pull(tensor, weights, &request));
     return client_request_finish(tensor->session, &request, what);
