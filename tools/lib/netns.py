@@ -42,8 +42,7 @@ def allowed():
 
 def _by_routes(inside, name):
     """Each IPv4 route of the namespace names it, for those who connect and those who accept; a namespace may do that also where its own
-    setting may not name what the host does not allow to everybody. False: there is none, or
-    one was refused (those before it have it)."""
+    setting may not name what the host does not allow to everybody. False: there is none, or one was refused (those before it have it)."""
     told = 0
     for table in ("local", "main"):
         shown = subprocess.run([*inside, "ip", "-4", "route", "show", "table", table], stdout=subprocess.PIPE, text=True).stdout
