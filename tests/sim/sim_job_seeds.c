@@ -55,6 +55,7 @@ static const uint64_t found[] = {
     83483, /* who rested while the coordinator was stopped heard of the others' deadline from weft_join: as WEFT_ERR_ABORTED */
     84403, /* of four, three died: one of them had heard the end of a step, and the fourth ran it again */
     327,   /* some know a step to be good and others hear of it only as they agree on a loss: the next step_begin has to say so to all */
+    603705, /* a step was known to be good by some only when members had changed, and their codecs had gone on by the next one */
     54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same newcomer from its first step_begin */
 };
 
@@ -97,6 +98,7 @@ struct worker {
     uint32_t ran;             /* steps of this round */
     uint64_t last;            /* the last step that it ended well, and of each who was in it and what came out */
     uint64_t bits[STEPS_MAX];
+    uint64_t counted[STEPS_MAX]; /* by its codec, plus one; 0: it heard that the step was good when members had changed, who had begun the next */
 };
 
 /* Who was in a step. */
@@ -365,7 +367,7 @@ static void check_kept(const struct worker *worker, const struct weft_tensor *te
     }
 }
 
-static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, struct weft_tensor **tensors, struct buffers *b)
+static void check_results(struct worker *worker, uint64_t step, uint32_t epoch, uint32_t ranks, struct weft_tensor **tensors, struct buffers *b)
 {
     struct step_record mine = {.members = ranks};
     memcpy(mine.born, b->born, ranks * sizeof *b->born);
@@ -377,8 +379,7 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t ranks, 
     else if (run.updates) follow_model(worker, tensors[2], b, &mine, step);
     if (run.updates) hash = weft_fnv_bytes(hash, b->weights, run.count * sizeof(float));
     const struct weft_codec *codec = tensors[1]->codec; /* NULL: dense was chosen */
-    const uint64_t codec_steps = codec ? weft_codec_steps(codec) : 0;
-    hash = weft_fnv_bytes(hash, &codec_steps, sizeof codec_steps);
+    worker->counted[step] = epoch == worker->session->epoch && codec ? weft_codec_steps(codec) + 1 : 0;
     hash = weft_fnv_bytes(hash, &tensors[1]->choosing.chosen, sizeof tensors[1]->choosing.chosen);
     run.chosen += codec && ranks > 1 && run.judged;
     if (run.judged && !codec != !tensors[1]->choosing.chosen) fail_seed("h%u: step %llu has another codec than was chosen", worker->host, (unsigned long long)step);
@@ -474,7 +475,7 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = weight_of(worker->host, step)});
     if (is_change(status)) return changed(worker, status);
     if (status < 0) return status;
-    uint32_t ranks = weft_ranks(session);
+    uint32_t ranks = weft_ranks(session), epoch = session->epoch;
     if (run.shards) note_try(worker, step);
     const bool knows = atomic_load(&session->parting.grow_epoch) > session->epoch;
     if (knows && worker->knew) fail_seed("h%u: step %llu begins without whom it knew to wait as the one before began", worker->host, (unsigned long long)step);
@@ -521,7 +522,7 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     worker->filled = 0;
     worker->take = worker->due = false;
     run.steps_done++;
-    check_results(worker, step, ranks, tensors, b);
+    check_results(worker, step, epoch, ranks, tensors, b);
     return WEFT_OK;
 }
 
@@ -1008,13 +1009,16 @@ static bool may_differ(const struct worker *worker, uint64_t step)
 static void check_agreement(void)
 {
     for (uint64_t step = 0; step < STEPS_MAX; step++) {
-        const struct worker *first = NULL;
+        const struct worker *first = NULL, *counts = NULL;
         for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
             const struct worker *worker = &run.all[i];
             if (!worker->bits[step] || may_differ(worker, step)) continue;
             if (!first) first = worker;
+            if (!counts && worker->counted[step]) counts = worker;
             if (worker->bits[step] != first->bits[step])
                 fail_seed("step %llu has other members or bits at h%u than at h%u", (unsigned long long)step, worker->host, first->host);
+            if (worker->counted[step] && worker->counted[step] != counts->counted[step])
+                fail_seed("in step %llu the codec of h%u counts otherwise than that of h%u", (unsigned long long)step, worker->host, counts->host);
         }
     }
 }
