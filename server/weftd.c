@@ -204,8 +204,7 @@ static void release(struct weftd *weftd)
 {
     weftd_engines_stop(weftd);
     weft_net_free(weftd->net);
-    weftd_hashes_free(weftd);
-    weftd_members_free(weftd);
+    weftd_letters_free(weftd);
     weftd_engines_free(weftd);
     weft_member_free(weftd->member);
     weft_coordinator_server_free(weftd->coordinator);
@@ -238,7 +237,6 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
     int signal_fd = env->virtual_time ? -1 : signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
 
     struct weftd weftd = {.env = env, .wake_fd = -1, .started_ns = weft_now_ns(env), .who = "shard", .lost_endpoint = UINT32_MAX};
-    weft_list_init(&weftd.hashes);
     weft_list_init(&weftd.letters);
     struct weft_error error = {0};
     if (signal_fd < 0 && !env->virtual_time) weft_error_set(&error, WEFT_ERR_LIMIT, "cannot make a signal descriptor: %s", strerror(errno));

@@ -64,8 +64,7 @@ struct weftd {
     Weft__Control__Welcome welcome; /* proof is not kept */
     Weft__Control__Control *roster; /* owned; read by engines */
     struct weftd_engine *engines;   /* (options.engines,) */
-    struct weft_list hashes; /* struct hash_letter.link: those that no engine has answered yet (weftd_control.c) */
-    struct weft_list letters; /* struct members_letter.link: the same (weftd_members.c) */
+    struct weft_list letters; /* struct weftd_letter.link: those whose answer has not come yet */
     uint32_t engines_waited_for;
     bool joined, running, failing;
     bool member_done;      /* the control connection has ended */
@@ -100,13 +99,22 @@ void weftd_engine_ask_fail(struct weftd_engine *engine);    /* weftd->fail_error
 void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out);
 /* weftd_control.c again: an engine has answered its question (error.status says how). */
 void weftd_engine_answered(struct weft_mail *mail);
-void weftd_hashes_free(struct weftd *weftd); /* main thread, once the net thread and the engines are gone: what none of them has read any more */
 
-/* weftd_members.c; net thread, the last one main's as weftd_hashes_free */
+/* weftd_letter.c: the first member of a letter, which the answer frees */
+struct weftd_letter {
+    struct weft_mail mail;
+    struct weft_list link; /* weftd->letters; the net thread's */
+    struct weftd_engine *engine;
+    struct weft_error error; /* the answer; not WEFT_OK: the job ends with it */
+};
+void weftd_letter_post(struct weftd_letter *letter, struct weftd_engine *engine, void (*fn)(struct weft_mail *mail)); /* net thread; zeroed, of the env's memory */
+void weftd_letter_answer(struct weftd_letter *letter); /* engine's thread, from fn, or later */
+void weftd_letters_free(struct weftd *weftd); /* main thread, once the net thread and the engines are gone: what none of them has read any more */
+
+/* weftd_members.c; net thread */
 bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost); /* false: the job does not go on */
 void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined);
 void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shrunk);
-void weftd_members_free(struct weftd *weftd);
 
 /* http.c; net thread */
 enum weft_status weftd_http_start(struct weftd *weftd, uint16_t *port_out, struct weft_error *error);

@@ -272,38 +272,17 @@ static void on_declared(struct weftd *weftd, const Weft__Control__Control *messa
 /* ---- weight hashes ---- */
 
 struct hash_letter {
-    struct weft_mail mail;
-    struct weft_list link; /* weftd->hashes; the net thread's */
-    struct weftd_engine *engine;
+    struct weftd_letter letter; /* first */
     Weft__Control__WeightHash hash;
-    struct weft_error error;
 };
-
-static void on_hash_answered(struct weft_mail *mail)
-{
-    struct hash_letter *letter = weft_container_of(mail, struct hash_letter, mail);
-    struct weftd *weftd = letter->engine->weftd;
-    if (letter->error.status != WEFT_OK && !weftd->failing) {
-        (void)weft_member_abort(weftd->member, (enum weft_status)letter->error.status, letter->error.text);
-        weftd_fail(weftd, (enum weft_status)letter->error.status, "%s", letter->error.text);
-    }
-    weft_list_remove(&letter->link);
-    weft_free_bytes(weftd->env, letter);
-}
-
-void weftd_hashes_free(struct weftd *weftd)
-{
-    struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &weftd->hashes) weft_free_bytes(weftd->env, weft_container_of(node, struct hash_letter, link));
-}
 
 static void on_hash(struct weft_mail *mail)
 {
-    struct hash_letter *letter = weft_container_of(mail, struct hash_letter, mail);
-    enum weft_status status = weft_shard_engine_check_hash(letter->engine->shard, &letter->hash, &letter->error);
-    if (status != WEFT_OK) weft_error_set(&letter->error, status, "weights of tensor %u: %s", letter->hash.tensor, weft_status_text(status));
-    letter->mail.fn = on_hash_answered;
-    weft_net_post(letter->engine->weftd->net, &letter->mail);
+    struct hash_letter *letter = weft_container_of(mail, struct hash_letter, letter.mail);
+    struct weft_error *error = &letter->letter.error;
+    enum weft_status status = weft_shard_engine_check_hash(letter->letter.engine->shard, &letter->hash, error);
+    if (status != WEFT_OK) weft_error_set(error, status, "weights of tensor %u: %s", letter->hash.tensor, weft_status_text(status));
+    weftd_letter_answer(&letter->letter);
 }
 
 static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash *hash)
@@ -314,11 +293,8 @@ static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash 
         weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "a weight hash of tensor %u could not be compared", hash->tensor);
         return;
     }
-    letter->engine = &weftd->engines[engine];
     letter->hash = *hash;
-    letter->mail.fn = on_hash;
-    weft_list_append(&weftd->hashes, &letter->link);
-    weft_loop_post(letter->engine->loop, &letter->mail);
+    weftd_letter_post(&letter->letter, &weftd->engines[engine], on_hash);
 }
 
 /* ---- messages ---- */
