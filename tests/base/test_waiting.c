@@ -88,19 +88,25 @@ static bool never(void *context)
     return false;
 }
 
+/* Errands, each waited for; how many this thread has done itself. The runner is woken by the first post; when it has parked, the waiters do
+ * everything themselves. */
+static unsigned run_errands(struct engine *engine)
+{
+    unsigned own = 0;
+    for (int i = 0; i < 2000; i++) {
+        struct errand errand = {.mail.fn = handle, .loop = engine->loop};
+        weft_loop_post_lazy(engine->loop, &errand.mail);
+        assert_int_equal(weft_loop_wait_for(engine->loop, is_done, &errand, soon(PATIENCE)), WEFT_OK);
+        own += pthread_equal(errand.handled_by, pthread_self()) != 0;
+    }
+    return own;
+}
+
 static void a_waiter_drives(void **state)
 {
     struct engine engine;
     engine_start(&engine);
-    /* The runner is woken by the first post; when it has parked, the waiters do everything themselves. */
-    unsigned own = 0;
-    for (int i = 0; i < 2000; i++) {
-        struct errand errand = {.mail.fn = handle, .loop = engine.loop};
-        weft_loop_post_lazy(engine.loop, &errand.mail);
-        assert_int_equal(weft_loop_wait_for(engine.loop, is_done, &errand, soon(PATIENCE)), WEFT_OK);
-        own += pthread_equal(errand.handled_by, pthread_self()) != 0;
-    }
-    assert_true(own > 0);
+    assert_true(run_errands(&engine) > 0);
     engine_stop(&engine);
 }
 
@@ -143,14 +149,7 @@ static void who_leaves_looks_what_is_open(void **state)
     assert_int_equal(weft_loop_create(weft_env_system(), NULL, &engine.loop), WEFT_OK);
     weft_loop_awaits(engine.loop, asked_by_the_waiter, &owner);
     assert_int_equal(pthread_create(&engine.runner, NULL, run, engine.loop), 0);
-    unsigned own = 0;
-    for (int i = 0; i < 2000; i++) {
-        struct errand errand = {.mail.fn = handle, .loop = engine.loop};
-        weft_loop_post_lazy(engine.loop, &errand.mail);
-        assert_int_equal(weft_loop_wait_for(engine.loop, is_done, &errand, soon(PATIENCE)), WEFT_OK);
-        own += pthread_equal(errand.handled_by, pthread_self()) != 0;
-    }
-    assert_in_range(owner.asked, own, UINT_MAX);
+    assert_in_range(owner.asked, run_errands(&engine), UINT_MAX);
     unsigned before = owner.asked;
     assert_int_equal(weft_loop_take(engine.loop, soon(PATIENCE)), WEFT_OK);
     weft_loop_give(engine.loop);

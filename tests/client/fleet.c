@@ -13,6 +13,7 @@
 
 #include "base/base.h"
 #include "server/server.h"
+#include "weft/weft.h"
 
 static void *map_shared(size_t bytes)
 {
@@ -134,4 +135,17 @@ bool fleet_run(uint32_t workers, uint32_t shards, fleet_worker_fn worker, struct
         fine &= good;
     }
     return fine;
+}
+
+int fleet_join(const struct fleet *fleet, uint32_t rank, uint32_t deadline_ms, struct weft_session **session_out)
+{
+    struct weft_options options;
+    weft_options_init(&options);
+    options.coordinator = fleet->coordinator;
+    options.job = "test";
+    options.rank = (int)rank;
+    options.deadline_ms = deadline_ms;
+    if (weft_init(&options, session_out) >= 0) return 0;
+    fprintf(stderr, "rank %u: %s\n", rank, weft_error_text(NULL));
+    return 1;
 }

@@ -32,4 +32,8 @@ struct fleet_result {
 /* Returns true when every worker exited with 0. `user_out` gets the shared memory (unmap not needed). */
 bool fleet_run(uint32_t workers, uint32_t shards, fleet_worker_fn worker, struct fleet_result *result, void **user_out);
 
+struct weft_session;
+/* In a worker: weft_init as its rank, operations have so long. 0, or 1 with the reason printed. */
+int fleet_join(const struct fleet *fleet, uint32_t rank, uint32_t deadline_ms, struct weft_session **session_out);
+
 #endif

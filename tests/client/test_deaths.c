@@ -49,19 +49,10 @@ static int step_until_it_ends(struct fleet *fleet, struct weft_session *session,
 
 static int worker(struct fleet *fleet, uint32_t rank)
 {
-    struct weft_options options;
     struct weft_tensor_options tensor_options;
     struct weft_session *session;
     struct weft_tensor *tensor;
-    weft_options_init(&options);
-    options.coordinator = fleet->coordinator;
-    options.job = "test";
-    options.rank = (int)rank;
-    options.deadline_ms = 120000;
-    if (weft_init(&options, &session) < 0) {
-        fprintf(stderr, "%s\n", weft_error_text(NULL));
-        return 1;
-    }
+    if (fleet_join(fleet, rank, 120000, &session) != 0) return 1;
     weft_tensor_options_init(&tensor_options);
     tensor_options.name = "fc1";
     tensor_options.dim_count = 1;

@@ -444,16 +444,10 @@ static int same_twins(const struct place *place, int number, uint64_t step, stru
 static int train(struct fleet *fleet, uint32_t rank)
 {
     static struct twin all[TWINS];
-    struct weft_options options;
     struct weft_session *session;
     struct place place;
-    weft_options_init(&options);
-    options.coordinator = fleet->coordinator;
-    options.job = "test";
-    options.rank = (int)rank;
-    options.deadline_ms = 30000;
     fake_cuda_setup(seed, 300, 2);
-    MUST(NULL, weft_init(&options, &session));
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
     place_open(&place, rank);
     int rc = 0;
     for (int t = 0; t < TWINS && rc == 0; t++) rc = declare_twin(session, &place, t, &all[t]);

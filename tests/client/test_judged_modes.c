@@ -66,17 +66,11 @@ static int refuses(struct weft_session *session, struct weft_tensor *tensor, enu
 
 static int worker(struct fleet *fleet, uint32_t rank, uint32_t count)
 {
-    struct weft_options options;
     struct weft_session *session;
     struct mode_pair pairs[PAIRS] = {0};
     struct weft_choice choice = {.size = sizeof choice};
     uint64_t *hashes = fleet->user; /* [rank][pair] */
-    weft_options_init(&options);
-    options.coordinator = fleet->coordinator;
-    options.job = "test";
-    options.rank = (int)rank;
-    options.deadline_ms = 30000;
-    MUST(NULL, weft_init(&options, &session));
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
     int rc = 0;
     for (uint32_t t = 0; t < count && rc == 0; t++) rc = mode_pair_declare(session, &plans[t], &pairs[t]);
     for (uint32_t step = 1; step <= STEPS && rc == 0; step++) {

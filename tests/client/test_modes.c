@@ -88,15 +88,9 @@ static int run_steps(struct weft_session *session, struct fleet *fleet, struct m
 
 static int worker(struct fleet *fleet, uint32_t rank, const struct mode_plan *plans, size_t count)
 {
-    struct weft_options options;
     struct weft_session *session;
     struct mode_pair pairs[TENSORS_MAX] = {0};
-    weft_options_init(&options);
-    options.coordinator = fleet->coordinator;
-    options.job = "test";
-    options.rank = (int)rank;
-    options.deadline_ms = 30000;
-    MUST(NULL, weft_init(&options, &session));
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
     int rc = 0;
     for (size_t t = 0; t < count && rc == 0; t++) rc = mode_pair_declare(session, &plans[t], &pairs[t]);
     if (rc == 0) rc = run_steps(session, fleet, pairs, count, plans);
@@ -157,15 +151,9 @@ static uint64_t spoilt; /* the workers are forked */
 static int worker_differs(struct fleet *fleet, uint32_t rank)
 {
     static const struct mode_plan plan = {"half", "bf16", "sgd", 1, {5000}, 4096, .chunks = 5};
-    struct weft_options options;
     struct weft_session *session;
     struct mode_pair pair = {0};
-    weft_options_init(&options);
-    options.coordinator = fleet->coordinator;
-    options.job = "test";
-    options.rank = (int)rank;
-    options.deadline_ms = 30000;
-    MUST(NULL, weft_init(&options, &session));
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
     if (mode_pair_declare(session, &plan, &pair) != 0) return 1;
     enum weft_status status = WEFT_OK;
     for (uint32_t step = 1; step <= 1000 && status >= 0; step++) {
@@ -186,16 +174,10 @@ static int worker_differs(struct fleet *fleet, uint32_t rank)
 static int worker_hears_nonsense(struct fleet *fleet, uint32_t rank)
 {
     static const struct mode_plan plan = {"eight", "int8", "none", 1, {2000}, 2048, .chunks = 4};
-    struct weft_options options;
     struct weft_session *session;
     struct mode_pair pair = {0};
     char wanted[128];
-    weft_options_init(&options);
-    options.coordinator = fleet->coordinator;
-    options.job = "test";
-    options.rank = (int)rank;
-    options.deadline_ms = 30000;
-    MUST(NULL, weft_init(&options, &session));
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
     if (mode_pair_declare(session, &plan, &pair) != 0) return 1;
     struct weft_request met = {{0}};
     MUST(session, weft_barrier(session, &met));
@@ -236,15 +218,9 @@ static void test_long_codecs(void **state) { check_job(2, 1, worker_long, 3); }
 static uint32_t leaving_turn; /* the workers are forked */
 static int worker_leaves(struct fleet *fleet, uint32_t rank)
 {
-    struct weft_options options;
     struct weft_session *session;
     struct mode_pair pairs[TENSORS_MAX] = {0};
-    weft_options_init(&options);
-    options.coordinator = fleet->coordinator;
-    options.job = "test";
-    options.rank = (int)rank;
-    options.deadline_ms = 30000;
-    MUST(NULL, weft_init(&options, &session));
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
     for (size_t t = 0; t < 3; t++)
         if (mode_pair_declare(session, &tensors_long[t], &pairs[t]) != 0) return 1;
     struct weft_request met = {{0}}; /* all have declared; from here on the other may leave first, and then calls fail */

@@ -89,13 +89,7 @@ static int declare(struct weft_session *session, const char *name, const struct 
 static int join(struct fleet *fleet, uint32_t rank, struct trainee **trainee_out)
 {
     static struct trainee trainee;
-    struct weft_options options;
-    weft_options_init(&options);
-    options.coordinator = fleet->coordinator;
-    options.job = "test";
-    options.rank = (int)rank;
-    options.deadline_ms = 20000;
-    MUST(NULL, weft_init(&options, &trainee.session));
+    if (fleet_join(fleet, rank, 20000, &trainee.session) != 0) return 1;
     *trainee_out = &trainee;
     return 0;
 }

@@ -2,6 +2,7 @@
 #include "tests/collective/meeting.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,4 +22,11 @@ const char *meeting_connect(struct meeting *meeting, struct weft_transport *tran
         if (r != rank && weft_transport_connect(transport, ids_out[r], meeting->blobs[r], meeting->bytes[r], &peer) != WEFT_OK) return "connect";
     }
     return NULL;
+}
+
+void meeting_must(bool fine, const char *what)
+{
+    if (fine) return;
+    fprintf(stderr, "child: %s\n", what);
+    _exit(3);
 }

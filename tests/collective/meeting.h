@@ -2,6 +2,8 @@
 #ifndef TEST_COLLECTIVE_MEETING_H
 #define TEST_COLLECTIVE_MEETING_H
 
+#include <stdbool.h>
+
 #include "transport/transport.h"
 
 enum { MEETING_RANKS_MAX = 8 };
@@ -16,5 +18,8 @@ struct meeting { /* zeroed, in shared memory */
  * rank r's endpoint is first_id + r, as opened. NULL, or what failed. */
 const char *meeting_connect(struct meeting *meeting, struct weft_transport *transport, uint32_t rank, uint32_t ranks, uint32_t first_id,
                             uint32_t *ids_out);
+
+/* In a child: else it says so and ends. */
+void meeting_must(bool fine, const char *what);
 
 #endif

@@ -42,13 +42,6 @@ struct rank {
     char text[480];
 };
 
-static void must(bool fine, const char *what)
-{
-    if (fine) return;
-    fprintf(stderr, "child: %s\n", what);
-    _exit(3);
-}
-
 static void connect_all(struct rank *me)
 {
     struct weft_transport_options options;
@@ -56,12 +49,12 @@ static void connect_all(struct rank *me)
     options.backend = "shm";
     options.id = FIRST_ID + me->rank;
     options.nonce = 0x7000 + (uint64_t)getppid();
-    must(weft_loop_create(weft_env_system(), NULL, &me->loop) == WEFT_OK, "loop");
-    must(weft_transport_open(weft_env_system(), &options, &me->transport, NULL) == WEFT_OK, "open");
-    must(weft_transport_attach(me->transport, me->loop) == WEFT_OK, "attach");
+    meeting_must(weft_loop_create(weft_env_system(), NULL, &me->loop) == WEFT_OK, "loop");
+    meeting_must(weft_transport_open(weft_env_system(), &options, &me->transport, NULL) == WEFT_OK, "open");
+    meeting_must(weft_transport_attach(me->transport, me->loop) == WEFT_OK, "attach");
     uint32_t ids[RANKS];
     const char *failed = meeting_connect(&board->meeting, me->transport, me->rank, RANKS, FIRST_ID, ids);
-    must(!failed, failed);
+    meeting_must(!failed, failed);
     struct weft_group_options group;
     weft_group_options_init(&group);
     group.transport = me->transport;
@@ -70,7 +63,7 @@ static void connect_all(struct rank *me)
     group.ranks = RANKS;
     group.endpoint_ids = ids;
     group.group_id = 9;
-    must(weft_group_create(weft_env_system(), &group, &me->group, NULL) == WEFT_OK, "group");
+    meeting_must(weft_group_create(weft_env_system(), &group, &me->group, NULL) == WEFT_OK, "group");
 }
 
 static void on_done(void *context, enum weft_status status, const char *text)
@@ -89,7 +82,7 @@ static void all_reduce(struct rank *me, float *buffer, uint64_t count)
     me->done = false;
     enum weft_status status = weft_coll_post(me->group, &args, on_done, me, NULL, &error);
     if (status != WEFT_IN_PROGRESS) on_done(me, status, error.text);
-    must(weft_loop_wait(me->loop, &me->done, weft_now_ns(weft_env_system()) + WEFT_MS((uint64_t)PATIENCE_MS)) == WEFT_OK, "an operation hangs");
+    meeting_must(weft_loop_wait(me->loop, &me->done, weft_now_ns(weft_env_system()) + WEFT_MS((uint64_t)PATIENCE_MS)) == WEFT_OK, "an operation hangs");
 }
 
 static void child(uint32_t rank, bool lengthy)
@@ -99,7 +92,7 @@ static void child(uint32_t rank, bool lengthy)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     me.rank = rank;
     connect_all(&me);
-    must(weft_memory_alloc(weft_env_system(), LONG_ELEMS * sizeof(float), &memory, NULL) == WEFT_OK, "memory");
+    meeting_must(weft_memory_alloc(weft_env_system(), LONG_ELEMS * sizeof(float), &memory, NULL) == WEFT_OK, "memory");
     float *buffer = memory;
     do {
         all_reduce(&me, buffer, lengthy ? LONG_ELEMS : 100);

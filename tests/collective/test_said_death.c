@@ -51,17 +51,10 @@ struct rank {
     char text[480];
 };
 
-static void must(bool fine, const char *what)
-{
-    if (fine) return;
-    fprintf(stderr, "child: %s\n", what);
-    _exit(3);
-}
-
 static void await(const _Atomic uint32_t *word, uint32_t least)
 {
     for (int ms = 0; atomic_load(word) < least; ms++) {
-        must(ms < PATIENCE_MS, "another process does not come");
+        meeting_must(ms < PATIENCE_MS, "another process does not come");
         usleep(1000);
     }
 }
@@ -76,7 +69,7 @@ static void make_group(struct rank *me, uint32_t rank, uint32_t ranks, const uin
     group.ranks = ranks;
     group.endpoint_ids = ids;
     group.group_id = group_id;
-    must(weft_group_create(weft_env_system(), &group, &me->group, NULL) == WEFT_OK, "group");
+    meeting_must(weft_group_create(weft_env_system(), &group, &me->group, NULL) == WEFT_OK, "group");
 }
 
 static void connect_all(struct rank *me, const struct round *round)
@@ -87,14 +80,14 @@ static void connect_all(struct rank *me, const struct round *round)
     options.backend = "shm";
     options.id = FIRST_ID + me->rank;
     options.nonce = 0x7100 + (uint64_t)getppid();
-    must(weft_loop_create(weft_env_system(), NULL, &me->loop) == WEFT_OK, "loop");
-    must(weft_transport_open(weft_env_system(), &options, &me->transport, NULL) == WEFT_OK, "open");
-    must(weft_transport_attach(me->transport, me->loop) == WEFT_OK, "attach");
-    must(weft_memory_alloc(weft_env_system(), BUFFER_BYTES, &memory, NULL) == WEFT_OK, "memory");
+    meeting_must(weft_loop_create(weft_env_system(), NULL, &me->loop) == WEFT_OK, "loop");
+    meeting_must(weft_transport_open(weft_env_system(), &options, &me->transport, NULL) == WEFT_OK, "open");
+    meeting_must(weft_transport_attach(me->transport, me->loop) == WEFT_OK, "attach");
+    meeting_must(weft_memory_alloc(weft_env_system(), BUFFER_BYTES, &memory, NULL) == WEFT_OK, "memory");
     me->memory = memory;
     uint32_t ids[RANKS_MAX];
     const char *failed = meeting_connect(&board->meeting, me->transport, me->rank, round->ranks, FIRST_ID, ids);
-    must(!failed, failed);
+    meeting_must(!failed, failed);
     make_group(me, me->rank, round->ranks, ids, 9);
 }
 
@@ -122,7 +115,7 @@ static enum weft_status call(struct rank *me, const struct weft_coll_args *args,
     if (briefly) status = weft_coll_brief(me->group, args, on_done, me, &(struct weft_coll *){NULL});
     if (status == WEFT_OK) on_done(me, WEFT_OK, "");
     if (status == WEFT_ERR_AGAIN) (void)post(me, args);
-    must(weft_loop_wait(me->loop, &me->done, weft_now_ns(weft_env_system()) + WEFT_MS((uint64_t)PATIENCE_MS)) == WEFT_OK, "an operation hangs");
+    meeting_must(weft_loop_wait(me->loop, &me->done, weft_now_ns(weft_env_system()) + WEFT_MS((uint64_t)PATIENCE_MS)) == WEFT_OK, "an operation hangs");
     return me->status;
 }
 
@@ -134,7 +127,7 @@ static struct weft_coll_args longest(const struct rank *me, const struct round *
     struct weft_coll_args args = {.kind = round->kind, .in = me->memory, .out = me->memory + BUFFER_BYTES / 2, .dtype = WEFT_F32, .op = WEFT_SUM, .root = round->root};
     if (args.kind == WEFT_COLL_BROADCAST) args.in = args.out = me->memory;
     for (args.count = 1 << 17; args.count > 1 && !host_is_short(me->group, &args);) args.count--;
-    must(host_needs_room(args.count * 4), "nothing long is said");
+    meeting_must(host_needs_room(args.count * 4), "nothing long is said");
     return args;
 }
 
@@ -165,13 +158,13 @@ static int views(void)
     unsigned long files[64];
     int count = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
-    must(maps, "maps");
+    meeting_must(maps, "maps");
     while (fgets(line, sizeof line, maps)) {
         unsigned long file;
         int known = 0;
         if (!strstr(line, "memfd:weft-memory") || sscanf(line, "%*s %*s %*s %*s %lu", &file) != 1) continue;
         while (known < count && files[known] != file) known++;
-        must(known < 64, "too many mappings");
+        meeting_must(known < 64, "too many mappings");
         if (known == count) files[count++] = file;
     }
     fclose(maps);
@@ -181,11 +174,11 @@ static int views(void)
 static void bind_to_one(void)
 {
     cpu_set_t whole, one;
-    must(sched_getaffinity(0, sizeof whole, &whole) == 0, "affinity");
+    meeting_must(sched_getaffinity(0, sizeof whole, &whole) == 0, "affinity");
     CPU_ZERO(&one);
     for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
         if (CPU_ISSET(i, &whole)) CPU_SET(i, &one);
-    must(sched_setaffinity(0, sizeof one, &one) == 0, "affinity");
+    meeting_must(sched_setaffinity(0, sizeof one, &one) == 0, "affinity");
 }
 
 static void fall(struct rank *me, const struct round *round, const struct weft_coll_args *args)
@@ -206,12 +199,12 @@ static void child(uint32_t rank, const struct round *round)
     me.rank = rank;
     connect_all(&me, round);
     struct weft_coll_args first = {.kind = WEFT_COLL_BARRIER};
-    must(call(&me, &first, false) == WEFT_OK, "the first one"); /* they meet */
-    must(me.group->host && me.group->host->state == HOST_ON, "they do not meet");
+    meeting_must(call(&me, &first, false) == WEFT_OK, "the first one"); /* they meet */
+    meeting_must(me.group->host && me.group->host->state == HOST_ON, "they do not meet");
     struct weft_coll_args args = longest(&me, round);
     uint64_t pieces = args.kind == WEFT_COLL_SCATTER || args.kind == WEFT_COLL_REDUCE_SCATTER || args.kind == WEFT_COLL_ALL_TO_ALL ? round->ranks : 1;
     for (uint64_t i = 0; i < args.count * pieces; i++) ((float *)me.memory)[i] = value_of(rank, i % args.count);
-    must(call(&me, &first, false) == WEFT_OK, "the second one"); /* all of it is there */
+    meeting_must(call(&me, &first, false) == WEFT_OK, "the second one"); /* all of it is there */
     if (rank == round->victim) fall(&me, round, &args);
     await(&board->fallen, 1);
     board->ranks[rank].status = call(&me, &args, rank % 2 == 0);
@@ -224,7 +217,7 @@ static void child(uint32_t rank, const struct round *round)
     if (board->ranks[rank].status == WEFT_OK) snprintf(board->ranks[rank].text, sizeof board->ranks[rank].text, "%s", me.text);
     atomic_fetch_add(&board->read, 1);
     for (int ms = 0; atomic_load(&board->released) == 0; ms++) { /* others may have to be told */
-        must(ms < PATIENCE_MS, "the parent does not come");
+        meeting_must(ms < PATIENCE_MS, "the parent does not come");
         weft_loop_step(me.loop);
         usleep(1000);
     }

@@ -241,7 +241,7 @@ class Elastic(harness.JobTest):
             chance = random.Random(seed * 1000 + round_number)
             name = f"served-random{round_number}"
             command = [harness.PROGRAMS.weft, "run", "-n", "5", "-s", "2", "--min-workers", "2", "--log-dir", self.path(name), "--", SERVED, "100"]
-            code, killed, output = self.kill_some(command, name, SERVED, chance)
+            code, killed, output = self.kill_some(command, name, SERVED, chance, 0.2)
             text = self.logs(name, 5)
             replay = f"replay: WEFT_TEST_SEED={seed}, round {round_number}\n{text}\n{output}"
             lines = SERVED_LINE.findall(text)
@@ -249,14 +249,17 @@ class Elastic(harness.JobTest):
             self.assertGreaterEqual(len(lines), 5 - killed, replay)
             self.assertLessEqual(len({line[4] for line in lines}), 1, replay)
 
-    def kill_some(self, command, name, program, chance):
-        """Two workers, at random moments."""
+    def await_running(self, name, workers):
+        deadline = time.monotonic() + 60
+        while self.logs(name, workers).count("the job runs") < workers and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def kill_some(self, command, name, program, chance, within):
+        """Two of five workers, at random moments; the first within so many seconds."""
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
                                    env={**os.environ, "WEFT_DEADLINE_MS": "60000"})
-        deadline = time.monotonic() + 60
-        while self.logs(name, 5).count("the job runs") < 5 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(chance.random() * 0.2)
+        self.await_running(name, 5)
+        time.sleep(chance.random() * within)
         found = subprocess.run(["pgrep", "-P", str(process.pid), "-f", program], stdout=subprocess.PIPE, text=True).stdout
         workers = [int(pid) for pid in found.split()]
         killed = 0
@@ -304,9 +307,7 @@ class Elastic(harness.JobTest):
     def test_a_lost_shard_ends_the_job(self):
         command = [harness.PROGRAMS.weft, "run", "-n", "3", "-s", "2", "--min-workers", "1", "--log-dir", self.path("served-shard"), "--", SERVED, "100000"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-        deadline = time.monotonic() + 60
-        while self.logs("served-shard", 3).count("the job runs") < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self.await_running("served-shard", 3)
         found = subprocess.run(["pgrep", "-P", str(process.pid), "-f", "weftd.*--index 1"], stdout=subprocess.PIPE, text=True).stdout
         os.kill(int(found.split()[0]), signal.SIGKILL)
         output, _ = process.communicate(timeout=150)
@@ -322,26 +323,11 @@ class Elastic(harness.JobTest):
             chance = random.Random(seed * 100 + round_number)
             name = f"random{round_number}"
             command = [harness.PROGRAMS.weft, "run", "-n", "5", "--min-workers", "2", "--log-dir", self.path(name), "--", ELASTIC, "300"]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                                       env={**os.environ, "WEFT_DEADLINE_MS": "60000"})
-            deadline = time.monotonic() + 60
-            while self.logs(name, 5).count("the job runs") < 5 and time.monotonic() < deadline:
-                time.sleep(0.01)
-            time.sleep(chance.random() * 0.1)
-            workers = [int(pid) for pid in subprocess.run(["pgrep", "-P", str(process.pid)], stdout=subprocess.PIPE, text=True).stdout.split()]
-            killed = 0
-            for pid in chance.sample(workers, min(2, len(workers))):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
-                except ProcessLookupError:
-                    pass
-                time.sleep(chance.choice([0, 0.001, 0.003, 0.02]))
-            output, _ = process.communicate(timeout=150)
+            code, killed, output = self.kill_some(command, name, ELASTIC, chance, 0.1)
             text = self.logs(name, 5)
             replay = f"replay: WEFT_TEST_SEED={seed}, round {round_number}\n{text}\n{output}"
             lines = LINE.findall(text)
-            self.assertEqual(process.returncode, 0, replay)
+            self.assertEqual(code, 0, replay)
             self.assertGreaterEqual(len(lines), 5 - killed, replay)  # a rank may have printed before it was killed
             self.assertLessEqual(len({line[3] for line in lines}), 1, replay)
 
