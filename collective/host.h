@@ -43,7 +43,8 @@ enum {
     HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
     HOST_PLACE_BYTES = 16 << 10, /* of it at least, where a plan by messages needs no memory for so much */
     HOST_FAR_BYTES = 256 << 10, /* unequal pieces of ordinary memory, all together, longer than that go by messages */
-    HOST_ROOM_BYTES = 2 * HOST_SHORT_BYTES,
+    HOST_ROOM_SLOTS = 8,
+    HOST_ROOM_BYTES = HOST_ROOM_SLOTS * HOST_SHORT_BYTES,
     HOST_HALL_SLOTS = 4,
     HOST_SLOT_BYTES = PLAN_ONE_HOST_SAID, /* contributions that do not fit into a room lie in a slot of a hall */
     HOST_HALL_BYTES = HOST_HALL_SLOTS * HOST_SLOT_BYTES,
@@ -253,7 +254,7 @@ void host_reach_give(struct records *records, struct host_reach *reach);
 static inline bool host_needs_room(size_t said_bytes) { return said_bytes > HOST_WORD_BYTES; }
 static inline enum host_room_size host_room_of(size_t said_bytes) { return said_bytes > HOST_SHORT_BYTES ? HOST_HALL : HOST_ROOM; }
 /* Places for as many operations, one after the other. */
-static inline uint64_t host_room_slots(enum host_room_size size) { return size == HOST_HALL ? HOST_HALL_SLOTS : 2; }
+static inline uint64_t host_room_slots(enum host_room_size size) { return size == HOST_HALL ? HOST_HALL_SLOTS : HOST_ROOM_SLOTS; }
 static inline size_t host_room_place(enum host_room_size size, uint64_t number)
 {
     return number % host_room_slots(size) * (size == HOST_HALL ? HOST_SLOT_BYTES : HOST_SHORT_BYTES);

@@ -434,7 +434,7 @@ static void ahead_no_further(void **state)
     static const struct {
         uint64_t count;
         uint32_t most;
-    } sizes[] = {{1, MANY - 1}, {IN_ROOM, 2}, {IN_HALL, 4}};
+    } sizes[] = {{1, MANY - 1}, {IN_ROOM, 8}, {IN_HALL, 4}};
     for (uint32_t i = 0; i < 3 * ROOTED; i++) {
         enum weft_coll_kind kind = rooted[i / 3];
         uint64_t count = sizes[i % 3].count;
