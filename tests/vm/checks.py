@@ -343,6 +343,24 @@ class Checks:
         return both + [self.p2p_and_doctor] + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.conformance_trace_verbs, self.counters] + last
 
 
+FAULT = re.compile(r"^\[  (ERROR|FAILED) |Assertion|Sanitizer|error: ")
+
+
+def excerpt(lines, around=20, end=40):
+    """The lines about the first fault, which a long run pushes out of sight, and the last ones."""
+    tail = max(0, len(lines) - end)
+    fault = next((number for number, line in enumerate(lines[:tail]) if FAULT.search(line)), None)
+    kept = set(range(tail, len(lines)))
+    if fault is not None:
+        kept.update(range(max(0, fault - around), min(fault + around, len(lines))))
+    shown = []
+    for number in sorted(kept):
+        if number > 0 and number - 1 not in kept:
+            shown.append("...")
+        shown.append(lines[number])
+    return shown
+
+
 def outcome_of(check, checks):
     """(outcome, words, output)"""
     if time.monotonic() >= DEADLINE:
@@ -357,7 +375,7 @@ def outcome_of(check, checks):
             return "not run", "it was cut short: the time of this suite was over", ""
         lines = (str(error) or repr(error)).splitlines()
         checks.heal()
-        return "FAILED", lines[0], "\n".join(lines[-60:])
+        return "FAILED", lines[0], "\n".join(excerpt(lines))
 
 
 def run(checks, check, results):
