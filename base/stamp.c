@@ -2,7 +2,7 @@
 #include "base/stamp.h"
 
 #define STAMP_NS 50000u          /* a look is good for so long */
-#define LOOK_TICKS 4096u         /* a look takes less */
+#define LOOK_TICKS 1024u         /* a look takes less, and is off by no more */
 #define PACE_NS 1000000u         /* between two looks that tell the pace, at least */
 #define PACE_NS_MOST (1u << 30)  /* and at most: a newer one then, as clocks are adjusted */
 
