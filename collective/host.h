@@ -54,7 +54,7 @@ enum {
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,
-    HOST_LINES = 64,            /* announcements of a rank that stand there at a time */
+    HOST_LINES = 48,            /* announcements of a rank that stand there at a time */
     HOST_CALLS = 32,            /* by messages, remembered: a rank runs ahead of one that waits by as many */
 };
 
