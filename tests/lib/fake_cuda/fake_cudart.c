@@ -47,6 +47,7 @@ struct stream {
     bool busy, closing;
     uint64_t draw;
     pthread_t thread;
+    struct stream *next_closed;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -56,7 +57,7 @@ static int range_count, live_handles, device_count = 1, sticky, copies_until_fai
 static uint64_t copied_bytes, next_draw = 1;
 static _Atomic unsigned contexts; /* bit d: device d has one */
 static unsigned delay_us_max;
-static struct stream *default_streams[DEVICES_MAX];
+static struct stream *default_streams[DEVICES_MAX], *closed;
 static _Thread_local int current, last_error; /* last_error: as cudaGetLastError tells and forgets it */
 
 /* ---- memory: with the lock held ---- */
@@ -145,22 +146,43 @@ static void *stream_main(void *context)
         pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
-    free(stream);
     return NULL;
+}
+
+/* End the threads of streams that were destroyed and have nothing left to do. As the process ends, too: threads that are just ending then are
+ * more than the leak sanitizer bears. */
+static void reap(void)
+{
+    struct stream *done = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct stream **at = &closed, *stream; (stream = *at) != NULL;) {
+        if (stream->first) {
+            at = &stream->next_closed;
+            continue;
+        }
+        *at = stream->next_closed;
+        stream->next_closed = done;
+        done = stream;
+    }
+    pthread_mutex_unlock(&lock);
+    while (done) {
+        struct stream *stream = done;
+        done = stream->next_closed;
+        pthread_join(stream->thread, NULL);
+        free(stream);
+    }
 }
 
 static struct stream *stream_new(int device)
 {
+    static bool reaps;
     struct stream *stream = calloc(1, sizeof *stream);
-    pthread_attr_t attributes;
-    if (!stream) abort();
+    if (!stream || (!reaps && atexit(reap) != 0)) abort();
+    reaps = true;
     stream->last = &stream->first;
     stream->device = device;
     stream->draw = next_draw++ * 0x9e3779b97f4a7c15u;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    if (pthread_create(&stream->thread, &attributes, stream_main, stream) != 0) abort();
-    pthread_attr_destroy(&attributes);
+    if (pthread_create(&stream->thread, NULL, stream_main, stream) != 0) abort();
     return stream;
 }
 
@@ -304,6 +326,7 @@ int cudaHostUnregister(void *memory) { LOCKED(unregister(memory)); }
 int cudaStreamCreateWithFlags(void **stream_out, unsigned flags)
 {
     need_context();
+    reap();
     pthread_mutex_lock(&lock);
     *stream_out = stream_new(current);
     live_handles++;
@@ -316,6 +339,8 @@ int cudaStreamDestroy(void *handle)
     struct stream *stream = handle;
     pthread_mutex_lock(&lock);
     stream->closing = true;
+    stream->next_closed = closed;
+    closed = stream;
     live_handles--;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
