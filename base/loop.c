@@ -49,7 +49,8 @@ struct weft_loop {
     struct weft_list *next_pollable; /* where the current round goes on; moved by a removal */
     size_t unsleepable;              /* pollables without descriptor */
     bool stepping;
-    bool crowded;
+    enum weft_loop_where where;
+    bool moved; /* it waits for others than before, elsewhere */
     uint32_t shared;                 /* short yields to go until nobody else seems to want this processor; 0: nobody does */
     bool timers_fresh;               /* one was started since they were looked at: it may be due */
     bool timers_due;                 /* one was started that is due: no look at the clock is needed to see that */
@@ -187,10 +188,11 @@ void weft_loop_free(struct weft_loop *loop)
     weft_free_bytes(loop->env, loop);
 }
 
-void weft_loop_crowded(struct weft_loop *loop, bool crowded)
+void weft_loop_waits(struct weft_loop *loop, enum weft_loop_where where)
 {
     assert_holder(loop);
-    loop->crowded = crowded;
+    loop->moved |= where == WEFT_LOOP_ELSEWHERE && loop->where != where;
+    loop->where = where;
 }
 
 struct weft_env *weft_loop_env(struct weft_loop *loop)
@@ -451,7 +453,7 @@ struct spin {
 /* A yield that takes long has let somebody run who wants this processor, perhaps the one we wait for: the next idle runs let him first. */
 static void yield(struct weft_loop *loop)
 {
-    if (loop->crowded) { /* known without the clock */
+    if (loop->where == WEFT_LOOP_HERE) { /* known without the clock */
         sched_yield();
         return;
     }
@@ -464,7 +466,8 @@ static void yield(struct weft_loop *loop)
 /* Account for a step's work; true when the loop has been idle long enough to sleep. now_ns 0: nobody has looked. */
 static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uint64_t now_ns)
 {
-    if (work > 0) {
+    if (work > 0 || loop->moved) {
+        loop->moved = false;
         spin->idle = false;
         return false;
     }
@@ -475,7 +478,8 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uin
         spin->since_ns = now_ns;
         return false;
     }
-    if (spin->yields == 0 && !loop->crowded && loop->shared == 0) {
+    bool yields_first = loop->where == WEFT_LOOP_HERE || (loop->where == WEFT_LOOP_ANYWHERE && loop->shared > 0);
+    if (spin->yields == 0 && !yields_first) {
         if (now_ns == 0) return false;
         if (spin->since_ns == 0) spin->since_ns = now_ns;
         if (now_ns - spin->since_ns < (uint64_t)loop->options.spin_us * 1000) return false;
@@ -504,7 +508,7 @@ static uint64_t limit_of(struct limit *limit, uint64_t now_ns)
  * fresh, nothing was done (it may have taken long), nobody yields or sleeps in between, and the last look was a few steps ago. */
 static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *look, uint64_t *now_ns_out)
 {
-    bool yielded = spin->yields > 0 && (!loop->crowded || spin->yields % YIELDS_PER_LOOK == 0);
+    bool yielded = spin->yields > 0 && (loop->where != WEFT_LOOP_HERE || spin->yields % YIELDS_PER_LOOK == 0);
     *look = *look || loop->timers_fresh || yielded || ++loop->steps >= STEPS_PER_LOOK;
     int work = *look || loop->steps % 4 == 0 ? -1 : step_quick(loop);
     bool whole = work < 0;

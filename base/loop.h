@@ -66,9 +66,11 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
                                   struct weft_loop **loop_out);
 void weft_loop_free(struct weft_loop *loop); /* NULL is fine; timers and pollables are dropped, not called */
 
-/* Holder: those this loop waits for need its core (more ranks than cores share a host): polls are separated by sched_yield from
- * the first on, instead of after spin_us. */
-void weft_loop_crowded(struct weft_loop *loop, bool crowded);
+/* Holder: where are those that this loop waits for? WEFT_LOOP_HERE: they need its core (more ranks than cores share a host), so polls are separated by
+ * sched_yield from the first on, instead of after spin_us. WEFT_LOOP_ELSEWHERE: on another core, and nobody whom they wait for needs this one: spin_us are
+ * polled first even where others want the core. WEFT_LOOP_ANYWHERE, the default: as the last yields have shown. */
+enum weft_loop_where { WEFT_LOOP_ANYWHERE, WEFT_LOOP_HERE, WEFT_LOOP_ELSEWHERE };
+void weft_loop_waits(struct weft_loop *loop, enum weft_loop_where where);
 
 struct weft_env *weft_loop_env(struct weft_loop *loop);
 

@@ -398,7 +398,7 @@ static int progress(struct weft_pollable *pollable, int budget)
         else crowded = crowded || host_needs_this_core(host, pair->rank);
     }
     pollable->quick = !weft_list_empty(&pairs->waiting);
-    if (pollable->quick) weft_loop_crowded(host->group->loop, crowded);
+    if (pollable->quick) weft_loop_waits(host->group->loop, crowded ? WEFT_LOOP_HERE : WEFT_LOOP_ANYWHERE);
     return 0;
 }
 

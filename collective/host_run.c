@@ -207,7 +207,7 @@ void host_unlink(struct weft_coll *coll)
     bool was_announced = coll->host.phase > HOST_AHEAD; /* else it has ended early, alone or with the group */
     if (!was_announced && !coll->pairwise && host->ahead.unsaid <= coll->host.number) host->ahead.unsaid = coll->host.number + 1;
     coll->host.phase = HOST_AWAY;
-    weft_loop_crowded(coll->group->loop, host->crowded);
+    weft_loop_waits(coll->group->loop, host->crowded ? WEFT_LOOP_HERE : WEFT_LOOP_ANYWHERE);
     weft_list_remove(&coll->host.link);
     host_stage_give(coll->group->records, coll->host.stage);
     if (was_first) {
@@ -337,7 +337,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
     if (staged) {
         host_stage_begin(coll);
         coll->host.phase = HOST_STAGING;
-        weft_loop_crowded(coll->group->loop, host->crowded);
+        weft_loop_waits(coll->group->loop, host->crowded ? WEFT_LOOP_HERE : WEFT_LOOP_ANYWHERE);
         return false;
     }
     host->reach[coll->group->rank] = (struct host_reach){.in = coll->args.in, .out = coll->args.out, .keeps = coll->host.flags & HOST_KEEPS};
@@ -377,11 +377,11 @@ static void work_step(struct host *host, struct weft_coll *coll)
     if (rest->count == 0) through(host, coll);
 }
 
-/* How the loop waits for a rank: does that need this core? */
-static void waits_for(struct host *host, uint32_t rank, bool crowded)
+/* How the loop waits for a rank: does that need this core? Else as told. */
+static void waits_for(struct host *host, uint32_t rank, enum weft_loop_where where)
 {
     bool shares = rank != host->group->rank && host_needs_this_core(host, rank);
-    weft_loop_crowded(host->group->loop, crowded || shares);
+    weft_loop_waits(host->group->loop, shares ? WEFT_LOOP_HERE : where);
     if (shares) host_apart(host);
 }
 
@@ -389,7 +389,7 @@ static int staging_step(struct host *host, struct weft_coll *coll)
 {
     bool over, acted = host_stage_step(host, coll, &over);
     if (over) through(host, coll);
-    else if (!acted) waits_for(host, host->seen, host->crowded);
+    else if (!acted) waits_for(host, host->seen, host->crowded ? WEFT_LOOP_HERE : WEFT_LOOP_ANYWHERE);
     return acted;
 }
 
@@ -428,7 +428,7 @@ static bool catch_up(struct host *host, struct weft_coll *coll)
 {
     if (announces(host, coll)) return true;
     if (!host_waits_for_word(host) && look_behind(host, coll)) return true;
-    waits_for(host, host->seen, false);
+    waits_for(host, host->seen, WEFT_LOOP_ANYWHERE);
     return false;
 }
 
@@ -439,18 +439,27 @@ void host_look_behind(struct weft_group *group)
     (void)look_behind(host, weft_list_first(&group->active, struct weft_coll, link));
 }
 
-/* Whom it waits for, while slices are not done. */
-static uint32_t awaited(const struct host *host, const struct weft_coll *coll)
+static bool is_there(const struct host *host, const struct weft_coll *coll, uint32_t rank)
 {
-    return coll->host.turns ? host_turns_taker(host, host->seen) : host->seen;
+    return coll->host.phase == HOST_COMING ? host_has_come(host, rank, coll->host.number) : host_is_through(host, rank, coll->host.number);
 }
 
-/* A rank that needs this core has not come: another one elsewhere, which was looked for first, may wait for it. */
-static bool neighbour_missing(const struct host *host, const struct weft_coll *coll)
+/* Who is to announce a rank's call, or is at work on its slice. */
+static uint32_t awaited(const struct host *host, const struct weft_coll *coll, uint32_t rank)
 {
-    for (uint32_t rank = host->seen; host->crowded && rank < coll->group->ranks; rank++)
-        if (rank != coll->group->rank && host_needs_this_core(host, rank) && !host_has_come(host, rank, coll->host.number)) return true;
-    return false;
+    return coll->host.phase == HOST_LEAVING && coll->host.turns ? host_turns_taker(host, rank) : rank;
+}
+
+/* Where ranks take turns: those of this core have nothing to do but wait for others as well, or else one that was looked for first, elsewhere, may wait for
+ * them. */
+static enum weft_loop_where where_missing(const struct host *host, const struct weft_coll *coll)
+{
+    if (!host->crowded) return WEFT_LOOP_ANYWHERE;
+    for (uint32_t rank = host->seen; rank < coll->group->ranks; rank++) {
+        uint32_t whom = awaited(host, coll, rank);
+        if (whom != coll->group->rank && host_needs_this_core(host, whom) && !is_there(host, coll, rank)) return WEFT_LOOP_HERE;
+    }
+    return WEFT_LOOP_ELSEWHERE;
 }
 
 /* How many ranks from 0 on have done what the phase waits for. */
@@ -461,8 +470,8 @@ static bool look(struct host *host, struct weft_coll *coll)
     for (; host->seen < group->ranks; host->seen++) {
         uint32_t rank = host->seen;
         if (rank == group->rank && (coming || !coll->host.turns)) continue;
-        bool there = coming ? host_has_come(host, rank, coll->host.number) : host_is_through(host, rank, coll->host.number);
-        if (!there) waits_for(host, coming ? rank : awaited(host, coll), coming && neighbour_missing(host, coll));
+        bool there = is_there(host, coll, rank);
+        if (!there) waits_for(host, awaited(host, coll, rank), where_missing(host, coll));
         if (!there && !coming) return false;
         if (!there) {
             (void)look_elsewhere(host, coll, &coll->header, rank);
@@ -588,7 +597,7 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
     case HOST_COMING: *phase_out = "greeting"; break;
     case HOST_LEAVING:
         *phase_out = "leaving";
-        if (rank < coll->group->ranks) rank = awaited(host, coll);
+        if (rank < coll->group->ranks) rank = awaited(host, coll, rank);
         break;
     case HOST_WORKING: *phase_out = "reducing"; return false;
     case HOST_STAGING: *phase_out = "reducing"; break;

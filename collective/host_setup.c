@@ -214,7 +214,7 @@ static void decided(struct host *host, enum host_state state)
     host->state = state;
     if (state == HOST_ON) {
         host->crowded = host->group->ranks > host_processors(host->peers, host->group->ranks);
-        if (host->crowded) weft_loop_crowded(host->group->loop, true);
+        if (host->crowded) weft_loop_waits(host->group->loop, WEFT_LOOP_HERE);
         char text[64];
         weft_peer_describe(host->group->roster->peers[host->group->rank == 0], text, sizeof text);
         weft_log(host->group->env, WEFT_LOG_DEBUG, "collective", "group %u: its %u ranks meet in the memory of this host (%s)",
