@@ -59,8 +59,9 @@ enum {
 };
 
 /* How the peers reach what they need of the caller's buffers; none of the first three: not at all, by messages. STAGED: through a stage, if
- * all say so. UNEQUAL: pieces of many lengths. KEEPS: this rank has a piece of its own to copy. */
-enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2, HOST_STAGED = 4, HOST_UNEQUAL = 8, HOST_KEEPS = 16 };
+ * all say so. UNEQUAL: pieces of many lengths. KEEPS: this rank has a piece of its own to copy. LENDS: MAPPED, and so is all that others need to work
+ * on this rank's slice. */
+enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2, HOST_STAGED = 4, HOST_UNEQUAL = 8, HOST_KEEPS = 16, HOST_LENDS = 32 };
 
 /* host_stage.c: what a rank does in each round. */
 _Static_assert(sizeof(struct host_stage_word) <= HOST_WORD_BYTES, "it lies in the announcement");
@@ -354,6 +355,7 @@ void host_look_behind(struct weft_group *group); /* seldom, while operations go 
 void host_decide(struct host *host); /* the vote is over: operations that wait for it go their way */
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
 bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
+uint64_t host_vector_elems(const struct weft_coll *coll); /* all pieces together, of a reduce_scatter or all_gather */
 
 /* host_turns.c */
 bool host_turns_taken(const struct host *host, const struct weft_coll *coll); /* slices are for whoever comes first */
@@ -370,7 +372,7 @@ bool host_may_say(struct host *host, const struct weft_coll_args *args); /* take
 
 /* host_work.c */
 struct host_range host_slice(const struct weft_coll *coll);
-struct host_range host_slice_of(const struct weft_coll *coll, uint32_t rank); /* of all_reduce, reduce and broadcast */
+struct host_range host_slice_of(const struct weft_coll *coll, uint32_t rank); /* not of gather, scatter and all_to_all */
 size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* needed by host_work */
 void host_work_short(struct host *host, const struct weft_coll_args *args, uint64_t number);
 /* outs[each] = the sum of sources[each rank], (count,) of the operation's type. */
@@ -379,7 +381,7 @@ void host_sum(const struct weft_coll *coll, const uint8_t *const *sources, uint8
 enum weft_status host_work(struct host *host, struct weft_coll *coll, struct host_range range, uint32_t *culprit_out);
 
 /* host_pieces.c */
-struct host_range host_own_piece(const struct weft_coll *coll); /* reduce_scatter: of the input; all_gather: of the output */
+struct host_range host_piece_of(const struct weft_coll *coll, uint32_t rank); /* reduce_scatter: of the input; all_gather: of the output */
 static inline bool host_is_unequal(const struct weft_coll *coll) { return coll->cursor.args.own_lengths || coll->cursor.args.cut_in; }
 static inline bool host_of_pieces(enum weft_coll_kind kind) { return kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL; }
 struct host_range host_piece_sent(const struct weft_coll *coll, uint32_t rank); /* of the own input: for `rank` */

@@ -22,7 +22,7 @@ static struct host_range piece_of(const uint64_t *cuts, uint64_t count, uint32_t
     return cuts ? (struct host_range){cuts[rank], cuts[rank + 1] - cuts[rank]} : (struct host_range){count * rank, count};
 }
 
-struct host_range host_own_piece(const struct weft_coll *coll) { return piece_of(coll->cursor.args.cut_in, coll->args.count, coll->group->rank); }
+struct host_range host_piece_of(const struct weft_coll *coll, uint32_t rank) { return piece_of(coll->cursor.args.cut_in, coll->args.count, rank); }
 
 /* What this rank has for rank `rank`, or of it, in a vector cut so. at_root: the kind whose root has a piece for each rank there; the others have one. */
 static struct host_range piece_with(const struct weft_coll *coll, enum weft_coll_kind at_root, const uint64_t *cuts, uint32_t rank)

@@ -50,6 +50,13 @@ bool weft_group_one_host(const struct weft_group *group, enum weft_coll_kind kin
 
 static uint64_t pieces_of_all(const uint64_t *cuts, uint64_t count, uint32_t ranks) { return cuts ? cuts[ranks] : count * ranks; }
 
+static bool has_own_pieces(enum weft_coll_kind kind) { return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER; }
+
+uint64_t host_vector_elems(const struct weft_coll *coll)
+{
+    return has_own_pieces(coll->args.kind) ? pieces_of_all(coll->cursor.args.cut_in, coll->args.count, coll->group->ranks) : coll->args.count;
+}
+
 /* Elements of a rank's buffers that the others load, and into which they store. */
 static struct touched {
     uint64_t in, out;
@@ -71,13 +78,27 @@ static struct touched {
     }
 }
 
+/* The same with what they need to work on its slice in its place. */
+static struct touched lent_of(const struct weft_coll *coll, uint32_t rank)
+{
+    struct touched elems = touched_of(coll, rank);
+    uint64_t piece = has_own_pieces(coll->args.kind) ? host_piece_of(coll, rank).count : 0;
+    return (struct touched){elems.in > piece ? elems.in : piece, elems.out > piece ? elems.out : piece};
+}
+
+static bool find(const void *memory, uint64_t elems, size_t elem_bytes, uint64_t *offset_out)
+{
+    return elems == 0 || weft_memory_locate(memory, elems * elem_bytes, offset_out);
+}
+
 /* What peers touch of the caller's buffers: where is it in the memory they map? */
 static void locate(const struct host *host, struct weft_coll *coll)
 {
-    struct touched elems = touched_of(coll, host->group->rank);
+    struct touched elems = touched_of(coll, host->group->rank), lent = lent_of(coll, host->group->rank);
     coll->host.in_offset = coll->host.out_offset = 0;
-    coll->host.copied = (elems.in > 0 && !weft_memory_locate(coll->args.in, elems.in * coll->elem_bytes, &coll->host.in_offset)) ||
-                        (elems.out > 0 && !weft_memory_locate(coll->args.out, elems.out * coll->elem_bytes, &coll->host.out_offset));
+    coll->host.copied = !find(coll->args.in, elems.in, coll->elem_bytes, &coll->host.in_offset) || !find(coll->args.out, elems.out, coll->elem_bytes, &coll->host.out_offset);
+    coll->host.lends = !coll->host.copied && host->crowded && !host_of_pieces(coll->args.kind) &&
+                       find(coll->args.in, lent.in, coll->elem_bytes, &coll->host.in_offset) && find(coll->args.out, lent.out, coll->elem_bytes, &coll->host.out_offset);
     if (!coll->host.copied) return;
     coll->host.in_offset = (uintptr_t)coll->args.in;
     coll->host.out_offset = (uintptr_t)coll->args.out;
@@ -114,6 +135,7 @@ static void offer_ways(struct host *host, struct weft_coll *coll)
     if (!host->reach) coll->host.flags = 0;
     else if (!unequal && wants_stage(host, coll)) coll->host.stage = host_stage_take(group);
     if (unequal) coll->host.flags |= HOST_UNEQUAL;
+    if (coll->host.flags & HOST_MAPPED && coll->host.lends) coll->host.flags |= HOST_LENDS;
     if (host_of_pieces(coll->args.kind) && host_keeps_piece(coll)) coll->host.flags |= HOST_KEEPS;
     if (coll->host.stage && weft_memory_locate(coll->host.stage, HOST_STAGE_BYTES, &coll->host.stage_word.offset)) coll->host.flags |= HOST_STAGED;
     coll->host.stage_word.block = host_stage_block(host->crowded);
@@ -264,7 +286,7 @@ static bool take_buffers(struct host *host, struct weft_coll *coll, uint32_t ran
     if (host_of_pieces(coll->args.kind)) {
         if (!host_pieces_meet(host, coll, rank, &reach, &fits)) return false;
     } else if (mapped) {
-        struct touched elems = touched_of(coll, rank);
+        struct touched elems = post->flags & HOST_LENDS ? lent_of(coll, rank) : touched_of(coll, rank);
         fits = (elems.in == 0 || (in <= bytes && elems.in * coll->elem_bytes <= bytes - in)) && (elems.out == 0 || (out <= bytes && elems.out * coll->elem_bytes <= bytes - out));
     }
     if (fits && mapped) {
@@ -503,7 +525,7 @@ static uint64_t moved_bytes(const struct weft_coll *coll)
     case WEFT_COLL_ALL_REDUCE: return 2 * (bytes / coll->group->ranks) * others;
     case WEFT_COLL_REDUCE: return (args->root == coll->group->rank ? 1 : 2) * (bytes / coll->group->ranks) * others;
     case WEFT_COLL_REDUCE_SCATTER:
-    case WEFT_COLL_ALL_GATHER: return host_own_piece(coll).count * coll->elem_bytes * others;
+    case WEFT_COLL_ALL_GATHER: return host_piece_of(coll, coll->group->rank).count * coll->elem_bytes * others;
     default: return bytes / coll->group->ranks * others;
     }
 }

@@ -20,9 +20,7 @@
 /* The same on all ranks, once all have come: every buffer is in memory that all map, and whose slice it is does not matter. */
 bool host_turns_taken(const struct host *host, const struct weft_coll *coll)
 {
-    enum weft_coll_kind kind = coll->args.kind;
-    return host->crowded && coll->host.flags_of_all & HOST_MAPPED && coll->args.count * coll->elem_bytes <= TURNS_BYTES &&
-           (kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_BROADCAST);
+    return host->crowded && coll->host.flags_of_all & HOST_LENDS && host_vector_elems(coll) * coll->elem_bytes <= TURNS_BYTES;
 }
 
 static bool take(struct host *host, uint32_t rank, uint64_t number)

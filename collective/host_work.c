@@ -21,13 +21,13 @@ size_t host_scratch_bytes(const struct weft_group *group, const struct weft_coll
 
 struct host_range host_slice(const struct weft_coll *coll)
 {
-    if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER) return (struct host_range){0, host_own_piece(coll).count};
     if (host_of_pieces(coll->args.kind)) return host_pieces_slice(coll->group->host, coll);
     return host_slice_of(coll, coll->group->rank);
 }
 
 struct host_range host_slice_of(const struct weft_coll *coll, uint32_t rank)
 {
+    if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER) return (struct host_range){0, host_piece_of(coll, rank).count};
     uint64_t count = coll->args.count, ranks = coll->group->ranks;
     uint64_t unit = HOST_PIECE_BYTES / coll->elem_bytes;
     while (unit > 1 && count / unit < 8 * ranks) unit /= 2;
@@ -323,14 +323,14 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
 {
     const struct job job = {host, coll, culprit_out};
     const struct weft_coll_args *args = &coll->args;
-    uint32_t ranks = coll->group->ranks, rank = coll->group->rank, far_count = 0;
+    uint32_t ranks = coll->group->ranks, whose = coll->host.slice_of, far_count = 0;
     size_t elem_bytes = coll->elem_bytes, at = range.first * elem_bytes, bytes = range.count * elem_bytes;
-    size_t own_piece = host_own_piece(coll).first * elem_bytes;
+    size_t its_piece = host_piece_of(coll, whose).first * elem_bytes;
     if (host_of_pieces(args->kind)) return host_pieces_work(host, coll, range, culprit_out);
     if (args->kind == WEFT_COLL_BROADCAST) return broadcast(&job, at, bytes);
-    if (args->kind == WEFT_COLL_ALL_GATHER) return copy_to_all(&job, (uint8_t *)(uintptr_t)args->in + at, own_piece + at, bytes);
+    if (args->kind == WEFT_COLL_ALL_GATHER) return copy_to_all(&job, (uint8_t *)(uintptr_t)host->reach[whose].in + at, its_piece + at, bytes);
     bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER, apart = true;
-    size_t in_at = at + (piece ? own_piece : 0);
+    size_t in_at = at + (piece ? its_piece : 0);
     struct host_sum sum; /* large: only what is used is set */
     sum.elements = coll->sum;
     sum.source_count = ranks;
@@ -339,7 +339,7 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
         const struct host_reach *peer = &host->reach[r];
         far_count += peer->copied;
         sum.sources[r] = peer->copied ? NULL : peer->in + in_at;
-        if (peer->copied || (piece && r != rank) || (args->kind == WEFT_COLL_REDUCE && r != args->root)) continue;
+        if (peer->copied || (piece && r != whose) || (args->kind == WEFT_COLL_REDUCE && r != args->root)) continue;
         sum.outs[sum.out_count++] = peer->out + at;
         if (peer->in + in_at == peer->out + at) apart = false;
     }

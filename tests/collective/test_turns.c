@@ -27,30 +27,43 @@ static void fill(uint32_t rank, uint64_t count, uint64_t seed)
     for (uint64_t i = 0; i < count; i++) rooms[rank][i] = value(rank, i, seed);
 }
 
+static bool of_own_pieces(enum weft_coll_kind kind) { return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER; }
+
+/* Elements of a rank's memory; `count` of a reduce_scatter and all_gather is that of a piece. */
+static uint64_t elems_of(const struct weft_coll_args *args) { return args->count * (of_own_pieces(args->kind) ? RANKS : 1); }
+
 /* Whole numbers below 2^24: the sum is exact, in any order. */
 static float wanted(const struct weft_coll_args *args, uint32_t rank, uint64_t i, uint64_t seed)
 {
     float sum = 0;
     if (args->kind == WEFT_COLL_BROADCAST) return value(args->root, i, seed);
+    if (args->kind == WEFT_COLL_ALL_GATHER) return value((uint32_t)(i / args->count), i, seed);
     if (args->kind == WEFT_COLL_REDUCE && rank != args->root) return value(rank, i, seed); /* it keeps its own */
+    if (args->kind == WEFT_COLL_REDUCE_SCATTER && i / args->count != rank) return value(rank, i, seed);
     for (uint32_t r = 0; r < RANKS; r++) sum += value(r, i, seed);
     return sum;
 }
 
 static bool right(const struct weft_coll_args *args, uint32_t rank, uint64_t seed)
 {
-    for (uint64_t i = 0; i < args->count; i++)
+    for (uint64_t i = 0; i < elems_of(args); i++)
         if (rooms[rank][i] != wanted(args, rank, i, seed)) return false;
     return true;
 }
 
-static void post(uint32_t rank, struct weft_coll_args args)
+static void post_apart(uint32_t rank, struct weft_coll_args args)
 {
     struct weft_error error = {0};
-    args.in = args.out = rooms[rank];
     outcomes[rank] = (struct outcome){0};
     const enum weft_status status = weft_coll_post(hosted.groups[rank], &args, outcome_done, &outcomes[rank], &colls[rank], &error);
     if (status != WEFT_IN_PROGRESS) outcome_done(&outcomes[rank], status, error.text);
+}
+
+static void post(uint32_t rank, struct weft_coll_args args)
+{
+    args.in = rooms[rank] + (args.kind == WEFT_COLL_ALL_GATHER ? rank * args.count : 0);
+    args.out = rooms[rank] + (args.kind == WEFT_COLL_REDUCE_SCATTER ? rank * args.count : 0);
+    post_apart(rank, args);
 }
 
 static bool run_all(uint32_t except)
@@ -94,7 +107,7 @@ static void close_group(void)
     assert_int_equal(sched_setaffinity(0, sizeof whole, &whole), 0);
 }
 
-static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE, WEFT_COLL_BROADCAST};
+static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE, WEFT_COLL_BROADCAST, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static void the_last_works_for_all(void **state)
@@ -103,8 +116,8 @@ static void the_last_works_for_all(void **state)
     open_group();
     for (uint32_t i = 0; i < KINDS * RANKS * 2; i++) {
         const uint32_t last = i % RANKS;
-        const struct weft_coll_args args = {.kind = kinds[i % KINDS], .count = counts[i / 12], .dtype = WEFT_F32, .op = WEFT_SUM, .root = i / KINDS % RANKS};
-        for (uint32_t r = 0; r < RANKS; r++) fill(r, args.count, i);
+        const struct weft_coll_args args = {.kind = kinds[i % KINDS], .count = counts[i / (KINDS * RANKS)] / (of_own_pieces(kinds[i % KINDS]) ? RANKS : 1), .dtype = WEFT_F32, .op = WEFT_SUM, .root = i / KINDS % RANKS};
+        for (uint32_t r = 0; r < RANKS; r++) fill(r, elems_of(&args), i);
         for (uint32_t r = 0; r < RANKS; r++) post(r, args);
         for (int step = 0; step < 4; step++) /* what is behind is settled, and all have announced */
             for (uint32_t r = 0; r < RANKS; r++)
@@ -136,6 +149,31 @@ static void long_ones_are_not_taken(void **state)
     assert_false(outcomes[3].ended);
     assert_true(run_all(RANKS));
     for (uint32_t r = 0; r < RANKS; r++) assert_true(outcomes[r].status == WEFT_OK && right(&args, r, 0));
+    close_group();
+}
+
+/* One rank's own side of a reduce_scatter or all_gather is in ordinary memory, which nobody else needs but who works in its place. */
+static void what_is_not_lent_is_not_taken(void **state)
+{
+    enum { PIECE = 12500 };
+    open_group();
+    float *apart = malloc(PIECE * sizeof *apart);
+    assert_non_null(apart);
+    for (int i = 0; i < 2; i++) {
+        struct weft_coll_args args = {.kind = i ? WEFT_COLL_ALL_GATHER : WEFT_COLL_REDUCE_SCATTER, .count = PIECE, .dtype = WEFT_F32, .op = WEFT_SUM};
+        for (uint32_t r = 0; r < RANKS; r++) fill(r, elems_of(&args), 3);
+        memcpy(apart, rooms[1] + PIECE, PIECE * sizeof *apart);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            if (r != 1) post(r, args);
+            else post_apart(r, (args.in = i ? apart : rooms[r], args.out = i ? rooms[r] : apart, args));
+        }
+        for (int step = 0; step < 1000; step++) weft_loop_step(hosted.loops[3]);
+        assert_false(outcomes[3].ended);
+        assert_true(run_all(RANKS));
+        if (!i) memcpy(rooms[1] + PIECE, apart, PIECE * sizeof *apart);
+        for (uint32_t r = 0; r < RANKS; r++) assert_true(outcomes[r].status == WEFT_OK && right(&args, r, 3));
+    }
+    free(apart);
     close_group();
 }
 
@@ -198,8 +236,8 @@ static void *work(void *context)
     for (uint32_t number = 0; number < OPERATIONS && !worker->trouble[0]; number++) {
         const uint32_t rank = worker->rank;
         struct weft_coll_args args = {.kind = kinds[draw(&shared) % KINDS], .dtype = WEFT_F32, .op = WEFT_SUM, .root = (uint32_t)draw(&shared) % RANKS};
-        args.count = 1 + draw(&shared) % (draw(&shared) % 6 ? 1 << 15 : 1 << 18);
-        fill(rank, args.count, number);
+        args.count = 1 + draw(&shared) % (draw(&shared) % 6 ? 1 << 15 : 1 << 18) / (of_own_pieces(args.kind) ? RANKS : 1);
+        fill(rank, elems_of(&args), number);
         if (draw(&own) % 8 == 0) usleep((useconds_t)(draw(&own) % 300));
         post(rank, args);
         (void)weft_loop_wait(hosted.loops[rank], &outcomes[rank].ended, weft_now_ns(weft_env_system()) + WEFT_SECONDS(20));
@@ -228,7 +266,7 @@ static void in_any_order(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_last_works_for_all), cmocka_unit_test(long_ones_are_not_taken), cmocka_unit_test(one_stands_still),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_last_works_for_all), cmocka_unit_test(long_ones_are_not_taken), cmocka_unit_test(what_is_not_lent_is_not_taken), cmocka_unit_test(one_stands_still),
                                        cmocka_unit_test(in_any_order)};
     if (HOSTED_PLAIN_ONLY) return 77; /* ranks of one process may not store into each other's memory there */
     return cmocka_run_group_tests(tests, NULL, NULL);
