@@ -110,7 +110,7 @@ static struct terms terms_of(const struct weft_plan_question *q, uint32_t proces
 {
     const struct weft_link_memory memory = memory_of(q);
     struct weft_plan_question last = *q, twice = *q;
-    double most = (double)plan_one_host_said(q->kind, q->ranks, is_crowded(q->ranks, processors));
+    double most = (double)plan_one_host_said_mapped(q->kind, q->ranks, is_crowded(q->ranks, processors));
     last.bytes = (uint64_t)(most / larger(1, said_bytes(q->kind, q->ranks, 1)));
     twice.bytes = 2 * last.bytes;
     struct terms sliced = in_slices(q, &memory, processors), cap = in_slices(&twice, &memory, processors);
@@ -145,7 +145,7 @@ size_t weft_plan_one_host_explain(const struct weft_plan_question *q, uint32_t p
 uint64_t weft_plan_one_host_sample(enum weft_plan_host_sample which, uint32_t ranks, uint32_t processors, const struct weft_link_memory *caches)
 {
     double held = held_bytes(caches->core_kib ? caches->core_kib : assumed.core_kib, ranks, processors) / (2.0 * ranks); /* an input and an output of all */
-    double said = (double)plan_one_host_said(WEFT_COLL_ALL_REDUCE, ranks, is_crowded(ranks, processors)), cached = larger(8 * said, held / 4), bytes = 64;
+    double said = (double)plan_one_host_said_mapped(WEFT_COLL_ALL_REDUCE, ranks, is_crowded(ranks, processors)), cached = larger(8 * said, held / 4), bytes = 64;
     switch (which) {
     case WEFT_PLAN_HOST_WORDS: break;
     case WEFT_PLAN_HOST_SAID: bytes = said; break;

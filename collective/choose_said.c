@@ -23,8 +23,18 @@ static uint64_t worth_saying(enum weft_coll_kind kind, uint32_t ranks, bool crow
     }
 }
 
-uint64_t plan_one_host_said(enum weft_coll_kind kind, uint32_t ranks, bool crowded)
+static uint64_t bounded(uint64_t most) { return most < PLAN_ONE_HOST_SHORT ? PLAN_ONE_HOST_SHORT : most > PLAN_ONE_HOST_SAID ? PLAN_ONE_HOST_SAID : most; }
+
+uint64_t plan_one_host_said(enum weft_coll_kind kind, uint32_t ranks, bool crowded) { return bounded(worth_saying(kind, ranks, crowded)); }
+
+/* Where one of those who take turns does the work of the others as well (host_turns.c), less is worth a copy. */
+uint64_t plan_one_host_said_mapped(enum weft_coll_kind kind, uint32_t ranks, bool crowded)
 {
-    uint64_t most = worth_saying(kind, ranks, crowded);
-    return most < PLAN_ONE_HOST_SHORT ? PLAN_ONE_HOST_SHORT : most > PLAN_ONE_HOST_SAID ? PLAN_ONE_HOST_SAID : most;
+    if (!crowded) return plan_one_host_said(kind, ranks, crowded);
+    switch (kind) {
+    case WEFT_COLL_ALL_REDUCE: return bounded(64 * KIB / ranks);
+    case WEFT_COLL_REDUCE_SCATTER: return bounded(48 * KIB);
+    case WEFT_COLL_ALL_GATHER: return bounded(64 * KIB / ranks);
+    default: return plan_one_host_said(kind, ranks, crowded);
+    }
 }

@@ -168,6 +168,7 @@ struct host_shape {
     bool works;                  /* has something to copy or sum */
     bool sums;
     bool in_lines;               /* all that is said lies in the announcements */
+    bool may_lend;               /* host_may_lend */
     bool small;                  /* a few lines: over within the time of a look at the clock where all are there */
     struct weft_record open, done; /* how it is recorded */
 };
@@ -355,6 +356,7 @@ void host_look_behind(struct weft_group *group); /* seldom, while operations go 
 void host_decide(struct host *host); /* the vote is over: operations that wait for it go their way */
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
 bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
+bool host_lends(const struct weft_group *group, const struct weft_coll_args *args, const void *in, const void *out); /* a host_may_lend: these are mapped */
 uint64_t host_vector_elems(const struct weft_coll *coll); /* all pieces together, of a reduce_scatter or all_gather */
 
 /* host_turns.c */
@@ -369,6 +371,8 @@ size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_a
 uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args); /* from this rank to others, what they read */
 size_t host_room_bytes(const struct host *host, const struct weft_coll_args *args); /* that the call may need of a room or hall */
 bool host_may_say(struct host *host, const struct weft_coll_args *args); /* takes it; false: no memory */
+/* A short one that is worked on in turns instead, where all ranks lend their buffers (HOST_LENDS). */
+bool host_may_lend(const struct weft_group *group, const struct weft_coll_args *args);
 
 /* host_work.c */
 struct host_range host_slice(const struct weft_coll *coll);

@@ -104,6 +104,13 @@ static void locate(const struct host *host, struct weft_coll *coll)
     coll->host.out_offset = (uintptr_t)coll->args.out;
 }
 
+bool host_lends(const struct weft_group *group, const struct weft_coll_args *args, const void *in, const void *out)
+{
+    uint64_t count = args->count, all = count * group->ranks, offset;
+    size_t elem_bytes = weft_dtype_bytes(args->dtype);
+    return find(in, args->kind == WEFT_COLL_REDUCE_SCATTER ? all : count, elem_bytes, &offset) && find(out, args->kind == WEFT_COLL_ALL_GATHER ? all : count, elem_bytes, &offset);
+}
+
 static uint64_t loaded_bytes(const struct weft_coll *coll) { return coll->args.count * coll->elem_bytes; }
 
 /* Ordinary memory that may go by both: does it go through a stage, as far as this rank is asked? */
@@ -135,7 +142,7 @@ static void offer_ways(struct host *host, struct weft_coll *coll)
     if (!host->reach) coll->host.flags = 0;
     else if (!unequal && wants_stage(host, coll)) coll->host.stage = host_stage_take(group);
     if (unequal) coll->host.flags |= HOST_UNEQUAL;
-    if (coll->host.flags & HOST_MAPPED && coll->host.lends) coll->host.flags |= HOST_LENDS;
+    if (coll->host.lends) coll->host.flags |= HOST_LENDS; /* says so even where it cannot reach the others: that it does not say its contribution */
     if (host_of_pieces(coll->args.kind) && host_keeps_piece(coll)) coll->host.flags |= HOST_KEEPS;
     if (coll->host.stage && weft_memory_locate(coll->host.stage, HOST_STAGE_BYTES, &coll->host.stage_word.offset)) coll->host.flags |= HOST_STAGED;
     coll->host.stage_word.block = host_stage_block(host->crowded);
@@ -181,6 +188,9 @@ static void enqueue(struct host *host, struct weft_coll *coll)
     coll->host.phase = HOST_QUEUED;
     coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll->host.is_short = host_is_short(coll->group, &coll->args);
+    coll->host.may_lend = host_may_lend(coll->group, &coll->args);
+    coll->host.mixed = false;
+    if (coll->host.may_lend && !coll->host.announced && host_lends(coll->group, &coll->args, coll->args.in, coll->args.out)) coll->host.is_short = false;
     if (!coll->host.is_short) locate(host, coll);
     weft_list_append(&host->queue, &coll->host.link);
     if (!host->polled) {
@@ -319,6 +329,10 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
         coll_mismatch(coll, &coll->header, rank, &theirs, what);
         return false;
     }
+    if (coll->host.may_lend && coll->host.is_short == ((post->flags & HOST_LENDS) != 0)) {
+        coll->host.mixed = true;
+        return true;
+    }
     if (coll->host.is_short) return take_contribution(host, coll, rank);
     if (!(post->flags & (HOST_MAPPED | HOST_COPIED))) coll->host.reached = false;
     coll->host.flags_of_all &= post->flags;
@@ -344,6 +358,10 @@ static bool all_here(struct host *host, struct weft_coll *coll)
 {
     host->seen = 0;
     host_all_came(host, coll->host.number);
+    if (coll->host.mixed) {
+        by_messages(coll);
+        return false;
+    }
     if (coll->host.is_short) {
         host_work_short(host, &coll->args, coll->host.number);
         return true;

@@ -7,7 +7,9 @@
  * Which of them are said at all, choose_said.c knows. Who only gives needs not even the one round of words that is left: it goes ahead of the others
  * by as many operations as there are places (host_ahead.c).
  *
- * Every rank finds the same from the call and from what all know of their processors (host_setup.c). */
+ * Every rank finds the same from the call and from what all know of their processors (host_setup.c). Where ranks take turns, those whose buffers are
+ * mapped lend them above a length at which others still say theirs (host_may_lend): all find in the announcements whether all lend, or all say. Where
+ * some do one and some the other, the operation goes by messages. */
 #include "collective/host.h"
 
 _Static_assert(PLAN_ONE_HOST_SAID <= HOST_SLOT_BYTES && PLAN_ONE_HOST_SHORT <= HOST_SHORT_BYTES, "what is said has a place");
@@ -18,16 +20,24 @@ static bool says_pieces(enum weft_coll_kind kind)
     return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
 }
 
+static uint64_t contribution_bytes(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    return args->count * weft_dtype_bytes(args->dtype) * (says_pieces(args->kind) ? group->ranks : 1); /* fits: checked at the door */
+}
+
 static bool is_said(const struct weft_group *group, const struct weft_coll_args *args, bool crowded)
 {
     if (args->kind == WEFT_COLL_BARRIER) return true;
-    if (args->counts || args->unequal) return false;
-    uint64_t bytes = args->count * weft_dtype_bytes(args->dtype); /* fits: checked at the door */
-    if (says_pieces(args->kind)) bytes *= group->ranks;
-    return bytes <= plan_one_host_said(args->kind, group->ranks, crowded);
+    return !args->counts && !args->unequal && contribution_bytes(group, args) <= plan_one_host_said(args->kind, group->ranks, crowded);
 }
 
 bool host_is_short(const struct weft_group *group, const struct weft_coll_args *args) { return is_said(group, args, group->host->crowded); }
+
+bool host_may_lend(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    return group->host->crowded && host_is_short(group, args) && args->kind != WEFT_COLL_BARRIER &&
+           contribution_bytes(group, args) > plan_one_host_said_mapped(args->kind, group->ranks, true);
+}
 
 size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank)
 {

@@ -20,7 +20,8 @@
 /* The same on all ranks, once all have come: every buffer is in memory that all map, and whose slice it is does not matter. */
 bool host_turns_taken(const struct host *host, const struct weft_coll *coll)
 {
-    return host->crowded && coll->host.flags_of_all & HOST_LENDS && host_vector_elems(coll) * coll->elem_bytes <= TURNS_BYTES;
+    const uint8_t all = HOST_MAPPED | HOST_LENDS;
+    return host->crowded && (coll->host.flags_of_all & all) == all && host_vector_elems(coll) * coll->elem_bytes <= TURNS_BYTES;
 }
 
 static bool take(struct host *host, uint32_t rank, uint64_t number)

@@ -146,7 +146,8 @@ struct weft_coll {
     struct {
         enum host_phase phase;
         bool copied, reached;    /* own buffers: by address; those of all ranks known so far can be reached */
-        bool lends;              /* host.h: HOST_LENDS, once the buffers are mapped */
+        bool lends;              /* host.h: HOST_LENDS */
+        bool may_lend, mixed;    /* host_may_lend; and some lend, while others say */
         uint8_t flags, flags_of_all; /* host.h: this rank's; what all ranks known so far say */
         bool is_short;           /* carried by the announcement itself */
         bool announced;          /* before it was posted (host_brief.c): recorded, and its line stands there */

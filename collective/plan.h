@@ -78,6 +78,7 @@ struct plan_part plan_whole_part(const struct weft_plan_args *args, uint64_t chu
 #define PLAN_ONE_HOST_SAID (256 << 10) /* and longer ones up to this at most: */
 /* What one rank says in an announcement, at most, pieces for all ranks together. crowded: more ranks than processors. */
 uint64_t plan_one_host_said(enum weft_coll_kind kind, uint32_t ranks, bool crowded);
+uint64_t plan_one_host_said_mapped(enum weft_coll_kind kind, uint32_t ranks, bool crowded); /* where all buffers are in memory that all map */
 #define PLAN_HOP_BYTES 32768.0 /* what a 10 Gbit/s link moves in a message time of 25 us */
 uint64_t plan_pipeline_chunk(enum weft_plan_id plan, uint32_t ranks, uint64_t bytes, uint64_t chunk_bytes);
 uint32_t plan_stages(enum weft_plan_id plan, uint32_t ranks); /* 0: not such a plan */

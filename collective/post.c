@@ -445,7 +445,7 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     bool held = tune_holds(group, tune_key);
     enum weft_plan_id told = tune_key ? tune_told(group, tune_key, group->sequence, &version) : WEFT_PLAN_AUTO;
     struct weft_plan_args plan = plan_args_of(group, args, told, tune_in_order(group, tune_key));
-    bool never_by_messages = on_host && group->host->state == HOST_ON && host_is_short(group, args);
+    bool never_by_messages = on_host && group->host->state == HOST_ON && host_is_short(group, args) && !host_may_lend(group, args);
     struct scratch scratch = never_by_messages ? (struct scratch){0} : scratch_of(group, &plan, args);
     if (held) scratch.total_bytes = scratch_for_both(group, args, tune_key, scratch.total_bytes);
     if (on_host && !never_by_messages && scratch.total_bytes < host_scratch_bytes(group, args)) scratch.total_bytes = host_scratch_bytes(group, args);
