@@ -17,8 +17,8 @@ static uint64_t worth_saying(enum weft_coll_kind kind, uint32_t ranks, bool crow
     case WEFT_COLL_REDUCE: return (crowded ? 512 : 32) * KIB / ranks; /* the root reads all */
     case WEFT_COLL_GATHER: return (crowded ? 1024 * KIB : 32 * KIB) / ranks;
     case WEFT_COLL_ALL_TO_ALL: return (crowded ? 128 : 4) * KIB;
-    case WEFT_COLL_REDUCE_SCATTER: return crowded ? 128 * KIB : 8 * KIB;
-    case WEFT_COLL_ALL_GATHER: return (crowded ? 128 * KIB : 8 * KIB) / ranks; /* everybody reads all */
+    case WEFT_COLL_REDUCE_SCATTER: return crowded ? PLAN_ONE_HOST_SAID : 8 * KIB;
+    case WEFT_COLL_ALL_GATHER: return (crowded ? 512 * KIB : 8 * KIB) / ranks; /* everybody reads all */
     default: return crowded ? 128 * KIB / ranks : 16 * KIB / (ranks > 2 ? ranks - 1 : 1); /* what one hears; what all hear */
     }
 }
