@@ -1,5 +1,5 @@
-"""test_operations_table.py - tools/peers/operations.py puts parts measured at different times into one table and its plots; Gloo's
-operations on vectors shorter than the ranks."""
+"""test_operations_table.py - tools/peers/operations.py measures the contenders for a size right behind each other, compares within rounds, and puts
+parts measured at different times into one table and its plots; Gloo's operations on vectors shorter than the ranks."""
 
 import importlib.util
 import json
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 BUILD = os.environ["WEFT_BUILD"]
@@ -31,7 +32,36 @@ class Vector:
         return Vector(self.count)
 
 
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, os.path.join(PEERS, f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class OperationsTable(unittest.TestCase):
+    def test_contenders_for_a_size_are_measured_in_turn(self):
+        operations, asked = load("operations"), []
+
+        class Contest(operations.Contest):
+            def contenders(self, operation):
+                def measure(name):
+                    return lambda sizes: asked.append((name, sizes)) or {size: 10 * len(asked) + size for size in sizes}
+                return {name: measure(name) for name in ("weft", "MPICH", "Gloo")}
+
+        contest = Contest(types.SimpleNamespace(build=BUILD, rounds=2), 2, [])
+        times = contest.run("all_reduce", [1, 2], operations.Samples(None))
+        first = [(name, [size]) for size in (1, 2) for name in ("weft", "MPICH", "Gloo")]
+        self.assertEqual(asked, first + [step for step in first if step[0] != "Gloo"])
+        self.assertEqual(times, {"weft": {1: [11, 71], 2: [42, 92]}, "MPICH": {1: [21, 81], 2: [52, 102]}, "Gloo": {1: [31], 2: [62]}})
+
+    def test_a_ratio_is_the_median_of_the_rounds(self):
+        operations = load("operations")
+        times = {"weft": {8: [1, 10, 2, 20, 9]}, "MPICH": {8: [2, 20, 4, 40, 1]}, "Gloo": {8: [45]}}  # its pace changes with each round
+        self.assertEqual(operations.best_over_weft(times, 8), 2)
+        self.assertEqual(operations.best_over_weft({name: times[name] for name in ("weft", "Gloo")}, 8), 5)  # rounds that do not pair: medians
+        self.assertIsNone(operations.best_over_weft(times, 16))
+
     def test_parts_make_one_table(self):
         with tempfile.TemporaryDirectory() as folder:
             samples, plot = os.path.join(folder, "samples"), os.path.join(folder, "all.svg")
@@ -49,16 +79,14 @@ class OperationsTable(unittest.TestCase):
                 for row, size in zip(rows, ("8 B", "1 MiB")):
                     cells = row.split(" | ")
                     self.assertEqual(cells[:3], [f"| all_reduce, {size}", f"{2 * ranks:.2f}", f"{6 * ranks:.2f}"])
-                    self.assertEqual(cells[-2:], [f"{20 * ranks:.2f}", "10.00 |"])
+                    self.assertEqual(cells[-2:], [f"{20 * ranks:.2f}", "15.00 |"])  # of 20, 10 / 9 and 15
             self.assertFalse(os.path.exists(plot))
             for ranks in (2, 4):
                 with open(os.path.join(folder, f"all-{ranks}.svg"), encoding="utf-8") as file:
                     self.assertIn(f"{ranks} ranks", file.read())
 
     def test_gloo_has_vectors_shorter_than_the_ranks(self):
-        spec = importlib.util.spec_from_file_location("gloo_operations", os.path.join(PEERS, "gloo_operations.py"))
-        gloo = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(gloo)
+        gloo = load("gloo_operations")
 
         class Dist:
             barrier = None

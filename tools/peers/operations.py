@@ -7,8 +7,9 @@
   tools/peers/operations.py -n 4 --ops reduce --rounds 1 --samples FILE         # a part now, others later; then
   tools/peers/operations.py --rounds 0 --samples FILE --markdown --plot all.svg # the table and the plots of them all
 
-Each round runs every contender once for each operation and size; the table has the medians in microseconds, in place where the
-operation has that, and the best peer over weft (above 1: weft is faster). weft with memory of weft_alloc, and with malloc's.
+Each round runs, size by size, every contender once, one right behind the other and each in processes of its own: a machine changes its pace
+within seconds, and a process that has run other sizes before is warm. The table has the medians in microseconds, in place where the
+operation has that, and the best peer over weft (above 1: weft is faster), the median of the rounds' own ratios. weft with memory of weft_alloc, and with malloc's.
 A column is left out, and that is said, when its peer is not there: Open MPI and MPICH must be installed when the build is set up (apt-get
 install openmpi-bin libopenmpi-dev mpich libmpich-dev), Gloo comes with PyTorch (python3-torch). UCC is not in Debian.
 """
@@ -113,16 +114,17 @@ class Contest:
         return found
 
     def run(self, operation, sizes, samples):
-        """{contender: {size: median}} of what is in samples and what is measured now."""
+        """{contender: {size: [time]}} of what is in samples and what is measured now."""
         contenders = self.contenders(operation)
-        for number in range(self.arguments.rounds):
-            for name, measure in contenders.items():
-                if name == "Gloo" and samples.of(operation, self.ranks, name):  # far behind, and slow to start: once
-                    continue
-                for size, time in measure(sizes).items():
-                    samples.add(operation, self.ranks, name, size, time)
+        for _ in range(self.arguments.rounds):
+            for size in sizes:
+                for name, measure in contenders.items():
+                    if name == "Gloo" and size in samples.of(operation, self.ranks, name):  # far behind, and slow to start: once
+                        continue
+                    for measured, time in measure([size]).items():
+                        samples.add(operation, self.ranks, name, measured, time)
         names = [name for name in CONTENDERS if name in contenders or samples.of(operation, self.ranks, name)]
-        return {name: {size: statistics.median(values) for size, values in samples.of(operation, self.ranks, name).items()} for name in names}
+        return {name: samples.of(operation, self.ranks, name) for name in names}
 
 
 class Samples:
@@ -150,34 +152,41 @@ class Samples:
         return self.times.get((operation, ranks, contender), {})
 
 
-def best_over_weft(medians, size):
-    peers = [by_size[size] for name, by_size in medians.items() if not name.startswith("weft") and size in by_size]
-    return min(peers) / medians["weft"][size] if peers and size in medians["weft"] else None
+def ratio_of(peer, own):
+    """The median of the rounds' own ratios, in each of which the machine had about one pace; of the medians, where rounds do not pair."""
+    if len(peer) != len(own):
+        return statistics.median(peer) / statistics.median(own)
+    return statistics.median(theirs / ours for theirs, ours in zip(peer, own))
 
 
-def cells_of(medians, names, size):
-    times = [f"{medians[name][size]:.2f}" if size in medians.get(name, {}) else "-" for name in names]
-    ratio = best_over_weft(medians, size)
-    return times + [f"{ratio:.2f}" if ratio else "-"]
+def best_over_weft(times, size):
+    own = times["weft"].get(size)
+    return min((ratio_of(by_size[size], own) for name, by_size in times.items() if own and not name.startswith("weft") and size in by_size), default=None)
 
 
-def print_table(operation, ranks, medians, sizes):
-    names = list(medians)
+def cells_of(times, names, size):
+    medians = [f"{statistics.median(times[name][size]):.2f}" if size in times.get(name, {}) else "-" for name in names]
+    ratio = best_over_weft(times, size)
+    return medians + [f"{ratio:.2f}" if ratio else "-"]
+
+
+def print_table(operation, ranks, times, sizes):
+    names = list(times)
     print(f"\n# {operation}, {ranks} ranks, microseconds\n{'size':>8} " + " ".join(f"{name:>15}" for name in names) + f" {'best/weft':>10}")
     for size in sizes:
-        cells = cells_of(medians, names, size)
+        cells = cells_of(times, names, size)
         label = "-" if operation == "barrier" else name_size(size)
         print(f"{label:>8} " + " ".join(f"{cell:>15}" for cell in cells[:-1]) + f" {cells[-1]:>10}", flush=True)
 
 
 def print_markdown(ranks, found):
-    """One table of all operations of a rank count; found: [(operation, sizes, medians)]."""
-    names = sorted({name for _, _, medians in found for name in medians}, key=CONTENDERS.index)
+    """One table of all operations of a rank count; found: [(operation, sizes, times)]."""
+    names = sorted({name for _, _, times in found for name in times}, key=CONTENDERS.index)
     print(f"\n{ranks} ranks, microseconds:\n\n| operation, size | " + " | ".join(names) + " | best peer over weft |\n|---|" + "---:|" * (len(names) + 1))
-    for operation, sizes, medians in found:
+    for operation, sizes, times in found:
         for size in sizes:
             label = operation if operation == "barrier" else f"{operation}, {name_size(size)}"
-            print("| " + " | ".join([label] + cells_of(medians, names, size)) + " |", flush=True)
+            print("| " + " | ".join([label] + cells_of(times, names, size)) + " |", flush=True)
 
 
 def draw(arguments, ratios):
@@ -236,11 +245,11 @@ def main():
             contest, found = Contest(arguments, ranks, inside), []
             for operation in arguments.ops.split(","):
                 sizes = [8] if operation == "barrier" else [parse_size(word) for word in arguments.sizes.split(",")]
-                medians = contest.run(operation, sizes, samples)
-                found.append((operation, sizes, medians))
+                times = contest.run(operation, sizes, samples)
+                found.append((operation, sizes, times))
                 if not arguments.markdown:
-                    print_table(operation, ranks, medians, sizes)
-                ratios[operation, ranks] = [(size, ratio) for size in sizes if (ratio := best_over_weft(medians, size))]
+                    print_table(operation, ranks, times, sizes)
+                ratios[operation, ranks] = [(size, ratio) for size in sizes if (ratio := best_over_weft(times, size))]
             if arguments.markdown:
                 print_markdown(ranks, found)
     if arguments.plot:
