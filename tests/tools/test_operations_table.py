@@ -1,5 +1,6 @@
 """test_operations_table.py - tools/peers/operations.py measures the contenders for a size right behind each other, compares within rounds, and puts
-parts measured at different times into one table and its plots; Gloo's operations on vectors shorter than the ranks."""
+parts measured at different times into one table and its plots; Gloo's operations on vectors shorter than the ranks;
+ends tidily when told to end."""
 
 import importlib.util
 import json
@@ -17,6 +18,14 @@ PEERS = os.path.join(ROOT, "tools", "peers")
 
 def sample(operation, ranks, contender, size, time_us):
     return json.dumps({"operation": operation, "ranks": ranks, "contender": contender, "bytes": size, "time_us": time_us})
+
+
+sys.path.insert(0, os.path.join(ROOT, "tools", "lib"))
+import netns  # noqa: E402
+
+
+def namespaces():
+    return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split()
 
 
 class Vector:
@@ -84,6 +93,19 @@ class OperationsTable(unittest.TestCase):
             for ranks in (2, 4):
                 with open(os.path.join(folder, f"all-{ranks}.svg"), encoding="utf-8") as file:
                     self.assertIn(f"{ranks} ranks", file.read())
+
+    def test_a_terminated_one_leaves_no_namespace(self):
+        if reason := netns.allowed():
+            self.skipTest(reason)
+        words = [sys.executable, os.path.join(PEERS, "operations.py"), "--build", BUILD, "--tcp", "tcp", "--ops", "all_reduce", "-n", "2", "--sizes", "8", "--rounds", "1000000", "--no-gloo"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=dict(os.environ, PYTHONUNBUFFERED="1")) as process:
+            while (line := process.stdout.readline()) and "private namespace" not in line:
+                pass
+            self.assertIn(f"weft-loopback-{process.pid}", namespaces())
+            process.terminate()
+            process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 128 + 15)
+        self.assertNotIn(f"weft-loopback-{process.pid}", namespaces())
 
     def test_gloo_has_vectors_shorter_than_the_ranks(self):
         gloo = load("gloo_operations")

@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -238,6 +239,7 @@ def main():
     if arguments.rounds > 0:
         look_for_peers(arguments)
     ratios, samples = {}, Samples(arguments.samples)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the namespace goes with it
     with netns.private_loopback() if arguments.tcp else contextlib.nullcontext(([], "")) as (inside, congestion_control):
         if arguments.tcp:
             print(f"# tcp over the loopback of a private namespace, congestion control {congestion_control} on both sides")
