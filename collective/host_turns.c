@@ -15,7 +15,7 @@
 
 /* Bytes of a vector. A longer one pays for the second turn, and a slice is better in the cache of the core that had it before. Measured by four
  * ranks of two processors (docs/performance.md). */
-#define TURNS_BYTES (512u << 10)
+#define TURNS_BYTES (2u << 20)
 
 /* The same on all ranks, once all have come: every buffer is in memory that all map, and whose slice it is does not matter. */
 bool host_turns_taken(const struct host *host, const struct weft_coll *coll)

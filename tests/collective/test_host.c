@@ -664,7 +664,7 @@ static void late_rank(void **state)
 }
 
 /* Rank 2 calls, and its loop is stepped no more: it answers nothing, and nobody waits for ever. */
-enum { SILENT_FLOATS = 200000 }; /* so many that the others do not do its part (host_turns.c) */
+enum { SILENT_FLOATS = 600000 }; /* so many that the others do not do its part (host_turns.c) */
 static void silent_once(void)
 {
     failures_open(3);

@@ -12,7 +12,7 @@
 #include "tests/collective/world.h"
 #include "tests/lib/check.h"
 
-enum { RANKS = 4, FLOATS = 1 << 18, OPERATIONS = 400 };
+enum { RANKS = 4, FLOATS = 1 << 20, OPERATIONS = 400 };
 
 static struct hosted hosted;
 static float *rooms[RANKS], *mapped[RANKS], *ordinary[RANKS]; /* rooms: what a rank uses now, mapped but where a test says otherwise */
@@ -124,7 +124,7 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 /* Two, and one at which contributions of ordinary memory would be said. */
 static uint64_t length(enum weft_coll_kind kind, uint32_t which)
 {
-    if (which < 2) return (which ? 1 << 17 : 50001) / (of_own_pieces(kind) ? RANKS : 1);
+    if (which < 2) return (which ? 1 << 19 : 50001) / (of_own_pieces(kind) ? RANKS : 1);
     return of_own_pieces(kind) ? 5000 : kind == WEFT_COLL_ALL_REDUCE ? 6000 : 50001;
 }
 
@@ -159,7 +159,7 @@ static void the_last_works_for_all(void **state)
 static void long_ones_are_not_taken(void **state)
 {
     open_group();
-    const struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .count = (1 << 17) + 1, .dtype = WEFT_F32, .op = WEFT_SUM};
+    const struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .count = (1 << 19) + 1, .dtype = WEFT_F32, .op = WEFT_SUM};
     for (uint32_t r = 0; r < RANKS; r++) fill(r, args.count, 0);
     for (uint32_t r = 0; r < RANKS; r++) post(r, args);
     for (int step = 0; step < 1000; step++) weft_loop_step(hosted.loops[3]);
@@ -253,7 +253,7 @@ static void *work(void *context)
     for (uint32_t number = 0; number < OPERATIONS && !worker->trouble[0]; number++) {
         const uint32_t rank = worker->rank;
         struct weft_coll_args args = {.kind = kinds[draw(&shared) % KINDS], .dtype = WEFT_F32, .op = WEFT_SUM, .root = (uint32_t)draw(&shared) % RANKS};
-        args.count = 1 + draw(&shared) % (draw(&shared) % 6 ? 1 << 15 : 1 << 18) / (of_own_pieces(args.kind) ? RANKS : 1);
+        args.count = 1 + draw(&shared) % (draw(&shared) % 6 ? 1 << 15 : 1 << 20) / (of_own_pieces(args.kind) ? RANKS : 1);
         bool all_mapped = draw(&shared) % 3 == 0, none_is = draw(&shared) % 3 == 0, is_mapped = draw(&own) % 2;
         rooms[rank] = all_mapped || (is_mapped && !none_is) ? mapped[rank] : ordinary[rank];
         fill(rank, elems_of(&args), number);
