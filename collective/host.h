@@ -168,7 +168,6 @@ struct host_shape {
     bool works;                  /* has something to copy or sum */
     bool sums;
     bool in_lines;               /* all that is said lies in the announcements */
-    bool may_lend;               /* host_may_lend */
     bool small;                  /* a few lines: over within the time of a look at the clock where all are there */
     struct weft_record open, done; /* how it is recorded */
 };
@@ -356,7 +355,6 @@ void host_look_behind(struct weft_group *group); /* seldom, while operations go 
 void host_decide(struct host *host); /* the vote is over: operations that wait for it go their way */
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
 bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
-bool host_lends(const struct weft_group *group, const struct weft_coll_args *args, const void *in, const void *out); /* a host_may_lend: these are mapped */
 uint64_t host_vector_elems(const struct weft_coll *coll); /* all pieces together, of a reduce_scatter or all_gather */
 
 /* host_turns.c */

@@ -92,7 +92,6 @@ static void know(const struct weft_group *group, struct host_shape *shape)
     shape->small = group->ranks <= FEW_RANKS && !host_needs_room(shape->event_bytes);
     shape->in_lines = true;
     for (uint32_t rank = 0; rank < group->ranks; rank++) shape->in_lines = shape->in_lines && !host_needs_room(host_said_bytes(group, args, rank));
-    shape->may_lend = host_may_lend(group, args);
     know_sides(group, shape);
     know_records(group, shape);
 }
@@ -127,7 +126,8 @@ static struct host_shape *shape_of(struct weft_group *group, const struct weft_c
     if (!same) {
         struct weft_error error;
         weft_loop_guard(group->loop);
-        shape->fits = host_takes(group, args) && !args->signature && coll_check(group, args, &error) == WEFT_OK && host_is_short(group, args);
+        shape->fits = host_takes(group, args) && !args->signature && coll_check(group, args, &error) == WEFT_OK && host_is_short(group, args) &&
+                      !host_may_lend(group, args);
         if (shape->fits) know(group, shape);
     }
     return shape->fits ? shape : NULL;
@@ -146,7 +146,7 @@ static uint64_t record(struct host *host, struct weft_record *record, uint64_t s
 static bool alike(const struct host_post *post, const struct host_call *call, uint64_t sequence)
 {
     return post->sequence == sequence && post->count == call->count && post->kind == (uint8_t)call->kind && post->dtype == call->dtype &&
-           post->op == call->op && post->root == call->root && !(post->flags & (HOST_UNEQUAL | HOST_LENDS));
+           post->op == call->op && post->root == call->root && !(post->flags & HOST_UNEQUAL);
 }
 
 /* It begins with the first look at the clock. */
@@ -290,7 +290,6 @@ static enum weft_status call(struct weft_group *group, struct host_shape *shape,
 {
     struct host *host = group->host;
     if (!has_buffers(shape, in, out)) return WEFT_ERR_AGAIN; /* perhaps refused: the post knows */
-    if (shape->may_lend && host_lends(group, &shape->args, in, out)) return WEFT_ERR_AGAIN;
     if (host_needs_room(shape->bytes) && !host_room_take(host, host_room_of(shape->bytes))) return WEFT_ERR_AGAIN;
     if (!host_may_announce(host, shape->leads, shape->bytes)) return WEFT_ERR_AGAIN;
     shape->args.in = in;

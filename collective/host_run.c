@@ -104,13 +104,6 @@ static void locate(const struct host *host, struct weft_coll *coll)
     coll->host.out_offset = (uintptr_t)coll->args.out;
 }
 
-bool host_lends(const struct weft_group *group, const struct weft_coll_args *args, const void *in, const void *out)
-{
-    uint64_t count = args->count, all = count * group->ranks, offset;
-    size_t elem_bytes = weft_dtype_bytes(args->dtype);
-    return find(in, args->kind == WEFT_COLL_REDUCE_SCATTER ? all : count, elem_bytes, &offset) && find(out, args->kind == WEFT_COLL_ALL_GATHER ? all : count, elem_bytes, &offset);
-}
-
 static uint64_t loaded_bytes(const struct weft_coll *coll) { return coll->args.count * coll->elem_bytes; }
 
 /* Ordinary memory that may go by both: does it go through a stage, as far as this rank is asked? */
@@ -190,8 +183,8 @@ static void enqueue(struct host *host, struct weft_coll *coll)
     coll->host.is_short = host_is_short(coll->group, &coll->args);
     coll->host.may_lend = host_may_lend(coll->group, &coll->args);
     coll->host.mixed = false;
-    if (coll->host.may_lend && !coll->host.announced && host_lends(coll->group, &coll->args, coll->args.in, coll->args.out)) coll->host.is_short = false;
-    if (!coll->host.is_short) locate(host, coll);
+    if (!coll->host.is_short || coll->host.may_lend) locate(host, coll);
+    if (coll->host.may_lend && coll->host.lends) coll->host.is_short = false;
     weft_list_append(&host->queue, &coll->host.link);
     if (!host->polled) {
         host->pollable = (struct weft_pollable){.fd = WEFT_POLLABLE_WOKEN, .progress = host_progress, .arm = host_arm}; /* from now on */

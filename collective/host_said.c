@@ -9,7 +9,7 @@
  *
  * Every rank finds the same from the call and from what all know of their processors (host_setup.c). Where ranks take turns, those whose buffers are
  * mapped lend them above a length at which others still say theirs (host_may_lend): all find in the announcements whether all lend, or all say. Where
- * some do one and some the other, the operation goes by messages. */
+ * some do one and some the other, the operation goes by messages; it has the memory for that, so none of these is tried within its call (host_brief.c). */
 #include "collective/host.h"
 
 _Static_assert(PLAN_ONE_HOST_SAID <= HOST_SLOT_BYTES && PLAN_ONE_HOST_SHORT <= HOST_SHORT_BYTES, "what is said has a place");
