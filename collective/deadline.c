@@ -7,8 +7,8 @@
  *     deadline ─► ASK to all ─► ANSWERs (or half a second) ─► "rank 5 has not called it; rank 9 does not answer"
  *
  * A rank that is asked holds its own question back for two such moments: normally one verdict is enough. An answer also
- * says whom that rank itself waits for, and how far it is, in this operation or, where it has not called that, in its oldest: if nobody is late
- * by himself, the verdict follows the waits to their end. So it does for a send or recv, from the rank that has not met it on. All late ranks are named: a few with their hosts, many by their numbers.
+ * says whom that rank itself waits for, and how far it is, in this operation or, where it has not called that, in its oldest, or else in its oldest of
+ * another group: if nobody is late by himself, the verdict follows the waits to their end. So it does for a send or recv, from the rank that has not met it on. All late ranks are named: a few with their hosts, many by their numbers.
  * A rank of whom nobody hears (and there are several) cannot know whether they are gone or it is; it says both. */
 #include "collective/internal.h"
 
@@ -190,6 +190,33 @@ static void name_late_ranks(const struct weft_group *group, const struct weft_co
     }
 }
 
+/* The oldest operation under way in another group that has waited for half its time: younger ones may be what hides behind a computation. */
+struct elsewhere {
+    const struct weft_group *group;
+    const struct weft_coll *oldest;
+};
+static void look_elsewhere(void *context, const struct weft_group *group)
+{
+    struct elsewhere *elsewhere = context;
+    const struct weft_coll *coll = group != elsewhere->group && group->fail_status == WEFT_OK ? oldest_running(group) : NULL;
+    if (!coll || weft_now_ns(group->env) < coll->posted_ns + (coll->deadline_ns - coll->posted_ns) / 2) return;
+    if (!elsewhere->oldest || coll->posted_ns < elsewhere->oldest->posted_ns) elsewhere->oldest = coll;
+}
+
+/* Whom this rank waits for there, as a rank of `group`; GROUP_NOBODY: it is not in it. */
+static uint32_t awaited_elsewhere(const struct weft_group *group)
+{
+    struct elsewhere elsewhere = {group, NULL};
+    const char *phase;
+    uint32_t awaited;
+    news_each_group(group, look_elsewhere, &elsewhere);
+    if (!elsewhere.oldest || !coll_waits(elsewhere.oldest, &awaited, &phase)) return GROUP_NOBODY;
+    const struct weft_peer *peer = elsewhere.oldest->group->roster->peers[awaited];
+    for (uint32_t rank = 0; peer && rank < group->ranks; rank++)
+        if (group->roster->peers[rank] && weft_peer_id(group->roster->peers[rank]) == weft_peer_id(peer)) return rank;
+    return GROUP_NOBODY;
+}
+
 void deadline_answer(const struct weft_group *group, uint64_t sequence, struct coll_header *header)
 {
     const struct weft_coll *found = NULL;
@@ -201,7 +228,8 @@ void deadline_answer(const struct weft_group *group, uint64_t sequence, struct c
     if (!found && sequence >= group->sequence) found = oldest_running(group); /* not called yet, perhaps because of that one */
     const char *phase;
     uint32_t awaited;
-    header->root = found && coll_waits(found, &awaited, &phase) ? awaited : GROUP_NOBODY;
+    if (found) header->root = coll_waits(found, &awaited, &phase) ? awaited : GROUP_NOBODY;
+    else header->root = sequence >= group->sequence ? awaited_elsewhere(group) : GROUP_NOBODY;
     header->lanes = !found ? UINT32_MAX : found->tail < UINT32_MAX ? (uint32_t)found->tail : UINT32_MAX - 1; /* not there: it is over */
 }
 

@@ -355,6 +355,7 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence);
 enum weft_status news_join(struct weft_group *group);
 void news_catch_up(struct weft_group *group);
 void news_leave(struct weft_group *group);
+void news_each_group(const struct weft_group *group, void (*fn)(void *context, const struct weft_group *group), void *context); /* of its endpoint */
 
 /* deadline.c */
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns); /* returns when to look again */

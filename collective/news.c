@@ -70,6 +70,13 @@ static void peer_lost(void *context, uint32_t peer_id, enum weft_status status)
         weft_list_foreach(node, spare, &news->buckets[i]) control_lost(weft_container_of(node, struct weft_group, news_link), peer_id, status);
 }
 
+void news_each_group(const struct weft_group *group, void (*fn)(void *context, const struct weft_group *group), void *context)
+{
+    for (unsigned i = 0; group->news && i < BUCKETS; i++)
+        for (const struct weft_list *node = group->news->buckets[i].next; node != &group->news->buckets[i]; node = node->next)
+            fn(context, weft_container_of(node, struct weft_group, news_link));
+}
+
 static void listen(struct news *news, bool on)
 {
     struct weft_transport *transport = news->transport;
