@@ -71,10 +71,15 @@ static void name_few(const struct weft_group *group, const struct weft_coll *col
     }
 }
 
-/* It has not called this, but waits in an earlier operation: then it is not the one that is late. */
+/* It has not called this, but waits in an earlier operation: then it is not the one that is late. One of another group
+ * need not be what keeps it from calling this: then it is named, and so is the one it waits for. */
 static bool waits_before(const struct weft_group *group, const struct weft_coll *coll, uint32_t rank)
 {
     return lateness_of(group, coll, rank) == NOT_CALLED && roster_noted(group, rank).answer_peer != GROUP_NOBODY;
+}
+static bool waits_elsewhere(const struct weft_group *group, const struct weft_coll *coll, uint32_t rank)
+{
+    return waits_before(group, coll, rank) && roster_noted(group, rank).answer_steps == ANSWER_NOT_THERE;
 }
 
 /* Of many late ranks most only wait for an earlier operation: whoever has called the fewest holds them up. */
@@ -151,7 +156,7 @@ static void name_end_of_waits(const struct weft_group *group, const struct weft_
     }
     if (next == GROUP_NOBODY) {
         group_describe(group, at, name, sizeof name);
-        snprintf(out, out_bytes, "%s, and %s for %.100s", before ? before : "all ranks have called it", before ? "wait" : "it waits", name);
+        snprintf(out, out_bytes, "%s, %s for %.100s", before ? before : "all ranks have called it", before ? "waiting" : "and it waits", name);
         return;
     }
     group_describe(group, least, name, sizeof name);
@@ -161,20 +166,22 @@ static void name_end_of_waits(const struct weft_group *group, const struct weft_
 
 static void name_late_ranks(const struct weft_group *group, const struct weft_coll *coll, char *out, size_t out_bytes)
 {
-    uint32_t late = 0, before = 0, silent = 0, first = GROUP_NOBODY;
+    uint32_t late = 0, before = 0, elsewhere = 0, silent = 0, first = GROUP_NOBODY;
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         const enum lateness lateness = lateness_of(group, coll, rank);
         late += lateness != NOT_LATE;
         silent += lateness == NO_ANSWER;
         if (!waits_before(group, coll, rank)) continue;
         before++;
+        elsewhere += waits_elsewhere(group, coll, rank);
         if (first == GROUP_NOBODY || roster_noted(group, rank).answer_posted < roster_noted(group, first).answer_posted) first = rank;
     }
     if (late == 0) {
         name_end_of_waits(group, coll, group->rank, NULL, out, out_bytes);
     } else if (late == before) {
-        char who[80];
-        snprintf(who, sizeof who, "%" PRIu32 " %s not called it, being at operation %" PRIu64 " or before it", before, before > 1 ? "ranks have" : "rank has",
+        char who[160];
+        if (elsewhere) name_many(group, coll, who, sizeof who);
+        else snprintf(who, sizeof who, "%" PRIu32 " %s not called it, being at operation %" PRIu64 " or before it", before, before > 1 ? "ranks have" : "rank has",
                  roster_noted(group, first).answer_posted - 1);
         name_end_of_waits(group, coll, first, who, out, out_bytes);
     } else if (late <= 3) {
@@ -230,7 +237,7 @@ void deadline_answer(const struct weft_group *group, uint64_t sequence, struct c
     uint32_t awaited;
     if (found) header->root = coll_waits(found, &awaited, &phase) ? awaited : GROUP_NOBODY;
     else header->root = sequence >= group->sequence ? awaited_elsewhere(group) : GROUP_NOBODY;
-    header->lanes = !found ? UINT32_MAX : found->tail < UINT32_MAX ? (uint32_t)found->tail : UINT32_MAX - 1; /* not there: it is over */
+    header->lanes = !found ? ANSWER_NOT_THERE : found->tail < UINT32_MAX ? (uint32_t)found->tail : UINT32_MAX - 1; /* not there: it is over */
 }
 
 /* ---- the verdict ---- */

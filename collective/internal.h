@@ -28,6 +28,7 @@
 #define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
 #define GROUP_ANSWERS 16                 /* of our answers in flight at once, of all groups that share records */
 #define GROUP_NOBODY UINT32_MAX
+#define ANSWER_NOT_THERE UINT32_MAX       /* in place of steps: the operation asked about is none of this rank's, or over */
 #define GROUP_ID_MAX 0xffffffu
 #define GROUP_TAIL_BYTES 64u              /* of a news message that travel behind its header */
 #define COLL_UNIT_BYTES (64u << 10)       /* of them at a time */
@@ -201,7 +202,7 @@ struct note {
     uint64_t left_after;         /* operations it took part in */
     uint64_t answer_posted;      /* from its last answer: operations it has posted, */
     uint32_t answer_peer;        /* whom it waits for in the one in question (GROUP_NOBODY: nobody), */
-    uint32_t answer_steps;       /* and how many of its steps are over */
+    uint32_t answer_steps;       /* and how many of its steps are over (ANSWER_NOT_THERE: it is in none of this group's) */
 };
 
 /* An answer on its way. */
