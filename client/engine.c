@@ -193,18 +193,21 @@ static void miss_leaver(struct weft_session *session, const char *format, ...)
     va_end(arguments);
 }
 
+/* A group has ended by this. */
+static void miss_rank(struct weft_session *session, const struct weft_group *group, const char *text)
+{
+    if (group && weft_group_leaver_missed(group)) miss_leaver(session, "rank %u: %s", session->rank, text);
+    else client_engine_suspect(session, WEFT_ERR_PEER_LOST, "rank %u: %s", session->rank, text);
+}
+
 void client_engine_group_op_failed(struct client_group_op *op, enum weft_status status, const char *text)
 {
     struct weft_session *session = op->session;
     if (!text) text = weft_status_text(status);
     weft_list_append(&session->engine.ended_ops, &op->link);
     const struct weft_group *group = op->comm ? op->comm->group : session->engine.group;
-    if (status == WEFT_ERR_PEER_LOST && group && weft_group_leaver_missed(group))
-        miss_leaver(session, "rank %u: %s", session->rank, text);
-    else if (status == WEFT_ERR_PEER_LOST)
-        client_engine_suspect(session, WEFT_ERR_PEER_LOST, "rank %u: %s", session->rank, text);
-    else
-        client_fail(session, status, true, "rank %u: %s", session->rank, text);
+    if (status == WEFT_ERR_PEER_LOST) miss_rank(session, group, text);
+    else client_fail(session, status, true, "rank %u: %s", session->rank, text);
 }
 
 /* ---- ending ---- */
@@ -351,6 +354,35 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
 
 /* ---- deadlines and retries ---- */
 
+/* What is suspected is said, whatever patience there was, a moment from now at the latest: the coordinator's word may be here and not be read. */
+static void hurry_verdict(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    const uint64_t until_ns = client_deadline(session, VERDICT_NS);
+    if (weft_timer_running(&engine->verdict_timer) && engine->verdict_timer.deadline_ns <= until_ns) return;
+    if (weft_timer_start(engine->loop, &engine->verdict_timer, until_ns) < 0) verdict_overdue(&engine->verdict_timer);
+}
+
+/* Its time is over. The group may have ended already, and the operation only wait for a buffer that went to whom the verdict names. Where that is
+ * a loss, it may be this rank that the others have lost: stopped, it finds them gone and its time over before it has read that it was given up. */
+static void request_overdue(struct weft_session *session, const struct client_request *request)
+{
+    struct client_engine *engine = &session->engine;
+    char text[400];
+    const char *verdict;
+    const enum weft_status ended = engine->group && !engine->parted ? weft_group_ended(engine->group, &verdict) : WEFT_OK;
+    if (ended == WEFT_ERR_PEER_LOST) miss_rank(session, engine->group, verdict);
+    if (engine->suspicion.status < 0) {
+        hurry_verdict(session);
+    } else if (ended < 0) {
+        client_fail(session, ended, true, "%s", verdict);
+    } else {
+        client_request_describe(request, text, sizeof text);
+        client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: %s, over the deadline of %.1f s", session->rank, text,
+                    (double)session->settings.deadline_ns / 1e9);
+    }
+}
+
 static void watch_deadlines(struct weft_timer *timer)
 {
     struct client_engine *engine = weft_container_of(timer, struct client_engine, deadline_timer);
@@ -360,17 +392,8 @@ static void watch_deadlines(struct weft_timer *timer)
     if (!weft_list_empty(&engine->open_requests)) {
         struct client_request *oldest = weft_list_first(&engine->open_requests, struct client_request, link);
         uint64_t age_ns = now_ns > oldest->started_ns ? now_ns - oldest->started_ns : 0;
-        if (age_ns >= limit_ns && !engine->failed) {
-            char text[400];
-            const char *verdict; /* it names whom it waited for; the operation may still wait for a buffer that went to him */
-            const enum weft_status ended = engine->group && !engine->parted ? weft_group_ended(engine->group, &verdict) : WEFT_OK;
-            client_request_describe(oldest, text, sizeof text);
-            if (ended < 0) client_fail(session, ended, true, "%s", verdict);
-            else client_fail(session, WEFT_ERR_DEADLINE, true, "rank %u: %s, over the deadline of %.1f s", session->rank, text,
-                             (double)session->settings.deadline_ns / 1e9);
-        } else if (age_ns < limit_ns) {
-            next_ns = now_ns + (limit_ns - age_ns);
-        }
+        if (age_ns < limit_ns) next_ns = now_ns + (limit_ns - age_ns);
+        else if (!engine->failed) request_overdue(session, oldest);
     }
     if (!engine->failed) weft_timer_start(engine->loop, timer, next_ns);
 }

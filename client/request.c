@@ -229,8 +229,7 @@ static __attribute__((noinline)) enum weft_status wait_open(struct weft_request 
     if (status != WEFT_IN_PROGRESS) return status;
     struct client_request *request = client_request_of(user_request);
     client_brief_waited(request);
-    /* Without a timeout of the caller's own, the operation's deadline comes first and brings the better sentence. */
-    uint64_t timeout_ns = request->session->settings.deadline_ns + 2 * CLIENT_GRACE_NS;
+    uint64_t timeout_ns = request->session->settings.deadline_ns + CLIENT_LATE_NS;
     if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
     return wait_request(request, timeout_ns);
 }

@@ -23,6 +23,9 @@ enum client_request_state {
 };
 /* How long a wait goes on after the session has failed, for the buffers to become free. */
 #define CLIENT_GRACE_NS WEFT_MS(1300)
+/* By so much longer than the operations' deadline a wait without a timeout of its own goes on: they end by then, with the better sentence, for
+ * which the engine gives the group (DEADLINE_SLACK_NS) and then the coordinator (VERDICT_NS, and once more when it says that all live) some time. */
+#define CLIENT_LATE_NS WEFT_SECONDS(3)
 #define CLIENT_REQUEST_MAGIC 0x31515257u
 
 struct client_bucket;

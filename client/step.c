@@ -181,8 +181,7 @@ static bool nothing_open_or_failed(void *context)
 /* Wait for all requests of the session. In a failed one they end as soon as their buffers are free. */
 static enum weft_status settle_requests(struct weft_session *session)
 {
-    /* Longer than any operation's own deadline, so the operation's sentence wins. */
-    uint64_t until_ns = client_deadline(session, session->settings.deadline_ns + WEFT_SECONDS(2));
+    uint64_t until_ns = client_deadline(session, session->settings.deadline_ns + CLIENT_LATE_NS);
     if (client_wait_for(session, nothing_open_or_failed, session, until_ns) < 0)
         return client_error(session, WEFT_ERR_DEADLINE, "step_end of step %llu: %u operations are still running after %.1f s",
                             (unsigned long long)session->step.number, atomic_load(&session->open_requests),
