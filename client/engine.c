@@ -553,6 +553,9 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     options->inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
     options->stay = !weft_config_bool(session->settings.config, "collective.move_threads");
     options->deadline_ns = session->settings.deadline_ns;
+    /* The connections are needed by the next epoch, and whoever is lost the coordinator names: else the job would end by a cut of seconds in which
+     * somebody else is lost. Less than what the others wait for this rank as they agree. */
+    if (session->elastic && options->patience_ns < session->settings.deadline_ns / 2) options->patience_ns = session->settings.deadline_ns / 2;
     options->ids_rise = true; /* comm.c says why */
 }
 

@@ -239,6 +239,8 @@ struct weft_group_options {
     uint32_t inflight_max;           /* messages in flight per operation, default 16 */
     uint32_t operations_max;         /* posted at once, default 1,024: more answer WEFT_ERR_AGAIN */
     uint64_t deadline_ns;            /* default of an operation, default 300 s */
+    uint64_t patience_ns;            /* of a group that has ended, with peers that have not let go of its buffers: then their connection is given up,
+                                        for all groups over this transport; default 2 s */
     uint32_t sparse_shared_ranks;    /* a sparse compressed all_reduce of so many ranks or more is shared out by regions where it
                                         can be; default 0: where that moves fewer bytes. The same on all ranks */
     bool timing_only;                /* over a timing-only simulation: buffers are never touched, sums and copies not done */

@@ -29,6 +29,7 @@ void weft_group_options_init(struct weft_group_options *options)
     options->inflight_max = 16;
     options->operations_max = 1024;
     options->deadline_ns = WEFT_SECONDS(300);
+    options->patience_ns = GROUP_GRACE_NS;
 }
 
 /* ---- tags: channel 8 | group 24 | epoch 8 | operation 24 ---- */
@@ -193,7 +194,7 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: %s: %s", group->group_id, group->rank,
                  weft_status_name(status), group->fail_text);
     weft_event_ring_add(group->events, "group_end", WEFT_EVENT_MARK, group->group_id, UINT32_MAX, 0, status);
-    group->grace_ns = weft_now_ns(group->env) + GROUP_GRACE_NS;
+    group->grace_ns = weft_later_ns(weft_now_ns(group->env), group->patience_ns);
     group->verdict = VERDICT_NONE;
     if (group->host) host_close(group->host, HOST_ENDED);
     bool had_operations = group->active_count > 0 || !weft_list_empty(&group->computing);
@@ -265,6 +266,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->sparse_shared_ranks = options->sparse_shared_ranks;
     group->chunk_bytes = options->chunk_bytes;
     group->deadline_ns = options->deadline_ns;
+    group->patience_ns = options->patience_ns;
     group->timing_only = options->timing_only;
     group->stay = options->stay;
     group->ids_rise = options->ids_rise;

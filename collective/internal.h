@@ -298,7 +298,7 @@ struct weft_group {
 
     enum weft_status fail_status;
     const char *fail_text;       /* owned where it is not a word of weft_status_text */
-    uint64_t grace_ns;
+    uint64_t grace_ns, patience_ns;
     uint32_t left_count;         /* ranks that have left in good order */
     bool leaver_missed;          /* one of them was needed still: the group's end */
     bool leaving;                /* the others are told so (weft_group_leave) */
