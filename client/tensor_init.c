@@ -30,14 +30,27 @@ static enum weft_status from_root(struct weft_tensor *tensor, void *weights, con
     return client_request_finish(tensor->session, &request, what);
 }
 
+/* All others, too, know that these are not the first weights: from here on they may become others. */
+static enum weft_status all_know(struct weft_tensor *tensor, const char *what)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(weft_barrier(tensor->session, &request));
+    return client_request_finish(tensor->session, &request, what);
+}
+
 /* In a job that goes on without lost ranks it is called again after a loss: on all ranks, also where it had gone well. Whose weights are not
- * all there keeps his own, which may be the ones to install next. While one rank has none no step can have closed. */
+ * all there keeps his own, which may be the ones to install next. While one rank has none no step can have closed.
+ *
+ * Who has had some and finds that others have not has none any more, before rank 0, which may be another than theirs came from, installs its own:
+ * with the next loss he may be left among ranks that have the new ones, or with the shards alone that do. */
 static enum weft_status init_elastic(struct weft_tensor *tensor, void *weights, const char *what)
 {
     struct weft_session *session = tensor->session;
     bool all;
     WEFT_TRY(all_have(tensor, what, &all));
     if (all) return WEFT_OK;
+    tensor->initialised = false;
+    WEFT_TRY(all_know(tensor, what));
     if (session->rank == 0) WEFT_TRY(install(tensor, weights, what));
     else WEFT_TRY(client_kept_copy(session, weights, tensor->bytes));
     const enum weft_status status = from_root(tensor, weights, what);
