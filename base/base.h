@@ -11,6 +11,7 @@
 #include "base/fnv.h"
 #include "base/hmac.h"
 #include "base/json_text.h"
+#include "base/last_cache.h"
 #include "base/launcher.h"
 #include "base/list.h"
 #include "base/little_endian.h"

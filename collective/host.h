@@ -48,9 +48,6 @@ enum {
     HOST_HALL_SLOTS = 4,
     HOST_SLOT_BYTES = PLAN_ONE_HOST_SAID, /* contributions that do not fit into a room lie in a slot of a hall */
     HOST_HALL_BYTES = HOST_HALL_SLOTS * HOST_SLOT_BYTES,
-    HOST_STREAM_BYTES = 2 << 20, /* vectors from this size on do not find their outputs in the cache again */
-    HOST_STREAM_COPY_BYTES = 8 << 20, /* the same of copies, which have one reader, at least; host_setup.c */
-    HOST_STREAM_COPY_MOST = 48 << 20, /* and at most */
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
     HOST_PROCESSORS = CPU_SETSIZE,
@@ -184,7 +181,7 @@ struct host {
     bool maps_all;               /* no offer so far that could not be mapped */
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
     bool crowded;                /* more ranks than processors whose time they may have: all ranks know the same */
-    size_t stream_copy_bytes;    /* vectors from this size on are copied past the caches */
+    size_t past_bytes;           /* host_past.c: what the last cache holds, as far as that tells */
     bool sleeping;
     uint32_t processor;          /* as the own segment says */
     struct {                     /* host_apart.c */
@@ -356,6 +353,12 @@ void host_decide(struct host *host); /* the vote is over: operations that wait f
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
 bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
 uint64_t host_vector_elems(const struct weft_coll *coll); /* all pieces together, of a reduce_scatter or all_gather */
+
+/* host_past.c */
+size_t host_past_bytes(void);
+bool host_sums_past(const struct host *host, const struct weft_coll *coll);   /* its results are stored past the caches: nobody will find them there */
+bool host_copies_past(const struct host *host, const struct weft_coll *coll);
+bool host_stages_past(const struct host *host, const struct weft_coll *coll); /* the copies that it takes out of stages are */
 
 /* host_turns.c */
 bool host_turns_taken(const struct host *host, const struct weft_coll *coll); /* slices are for whoever comes first */

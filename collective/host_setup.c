@@ -162,17 +162,6 @@ static enum weft_status segment_make(struct host *host)
     return WEFT_OK;
 }
 
-/* A copy's reader and the next operation find it in the last cache, unless it is longer than a quarter of that: several ranks, a source
- * and a result, share it. But a last cache that is shown larger is shared with other machines, or not all its parts are near: with 480 MiB of it, past the
- * cache is slower up to 32 MiB and faster from 64 on (docs/performance.md). */
-static size_t stream_copy_bytes(void)
-{
-    const long cache_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: not known */
-    const size_t share = cache_bytes > 0 ? (size_t)cache_bytes / 4 : 0;
-    if (share > HOST_STREAM_COPY_MOST) return HOST_STREAM_COPY_MOST;
-    return share > HOST_STREAM_COPY_BYTES ? share : HOST_STREAM_COPY_BYTES;
-}
-
 enum weft_status host_open(struct weft_group *group)
 {
     if (group->host || !group->may_meet) return WEFT_OK;
@@ -191,7 +180,7 @@ enum weft_status host_open(struct weft_group *group)
     }
     host->state = HOST_ASKING;
     host->maps_all = host->copies_all = true;
-    host->stream_copy_bytes = stream_copy_bytes();
+    host->past_bytes = host_past_bytes();
     weft_stamp_look(&host->stamp, group->env); /* the first one: the pace is known with the second */
     group->host = host;
     control_send_all(&group->offer, group, COLL_MESSAGE_HOST, 0, WEFT_OK);

@@ -138,8 +138,7 @@ static void copy_out(const struct weft_coll *coll, uint8_t *to, const uint8_t *f
 {
     bool in_place = coll->args.kind == WEFT_COLL_ALL_TO_ALL || shares_out(coll);
     bool apart = !in_place || coll->args.in != coll->args.out; /* not what was loaded a moment ago */
-    size_t whole = coll->args.count * coll->elem_bytes * (gets_pieces(coll) ? coll->group->ranks : 1);
-    if (apart && whole >= coll->group->host->stream_copy_bytes) weft_copy_past_cache(to, from, bytes);
+    if (apart && host_stages_past(coll->group->host, coll)) weft_copy_past_cache(to, from, bytes);
     else memcpy(to, from, bytes);
 }
 

@@ -223,10 +223,10 @@ static enum weft_status copy_rank(const struct job *job, uint32_t rank, bool out
     return weft_peer_copy(job->coll->group->roster->peers[rank], outward, address, local, bytes);
 }
 
-/* A part of a vector of (whole,) bytes. What does not stay in the cache anyway is not read before it is written. */
-static void copy_part(const struct job *job, uint8_t *to, const uint8_t *from, size_t bytes, size_t whole)
+/* What does not stay in the cache anyway is not read before it is written. */
+static void copy_part(bool past, uint8_t *to, const uint8_t *from, size_t bytes)
 {
-    if (whole >= job->host->stream_copy_bytes) weft_copy_past_cache(to, from, bytes);
+    if (past) weft_copy_past_cache(to, from, bytes);
     else memcpy(to, from, bytes);
 }
 
@@ -235,14 +235,14 @@ static enum weft_status copy_to_all(const struct job *job, uint8_t *from, uint64
 {
     enum { PIECE = 16384 }; /* read from memory once */
     const struct host_reach *peers = job->host->reach;
-    size_t whole = job->coll->cursor.args.count * job->coll->elem_bytes * job->coll->group->ranks;
+    bool past = host_copies_past(job->host, job->coll);
     for (uint32_t r = 0; r < job->coll->group->ranks; r++)
         if (peers[r].copied && peers[r].out_address + to != (uintptr_t)from)
             WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + to, from, bytes));
     for (size_t done = 0; done < bytes; done += PIECE) {
         size_t now = bytes - done < PIECE ? bytes - done : PIECE;
         for (uint32_t r = 0; r < job->coll->group->ranks; r++)
-            if (!peers[r].copied && peers[r].out + to + done != from + done) copy_part(job, peers[r].out + to + done, from + done, now, whole);
+            if (!peers[r].copied && peers[r].out + to + done != from + done) copy_part(past, peers[r].out + to + done, from + done, now);
     }
     return WEFT_OK;
 }
@@ -254,10 +254,11 @@ static enum weft_status broadcast(const struct job *job, size_t at, size_t bytes
     uint8_t *from = root->copied ? (uint8_t *)args->out + at : root->out + at;
     if (root->copied) WEFT_TRY(copy_rank(job, args->root, false, root->out_address + at, from, bytes));
     const struct host_reach *peers = job->host->reach;
+    bool past = host_copies_past(job->host, job->coll);
     for (uint32_t r = 0; r < job->coll->group->ranks; r++) {
         if (r == args->root) continue;
         if (peers[r].copied) WEFT_TRY(copy_rank(job, r, true, peers[r].out_address + at, from, bytes));
-        else if (peers[r].out + at != from) copy_part(job, peers[r].out + at, from, bytes, args->count * job->coll->elem_bytes);
+        else if (peers[r].out + at != from) copy_part(past, peers[r].out + at, from, bytes);
     }
     return WEFT_OK;
 }
@@ -343,7 +344,7 @@ enum weft_status host_work(struct host *host, struct weft_coll *coll, struct hos
         sum.outs[sum.out_count++] = peer->out + at;
         if (peer->in + in_at == peer->out + at) apart = false;
     }
-    sum.stream = apart && coll->cursor.args.count * elem_bytes >= HOST_STREAM_BYTES;
+    sum.stream = apart && host_sums_past(host, coll);
     if (far_count > 0) return sum_far(&job, &sum, in_at, at, range.count, far_count);
     sum_all(&sum, range.count);
     return WEFT_OK;

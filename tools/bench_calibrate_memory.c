@@ -71,20 +71,10 @@ static uint32_t kib_of(int name)
     return bytes > 0 ? (uint32_t)(bytes >> 10) : 0;
 }
 
-/* What one processor has of the last cache: a machine of several adds them up in what sysconf says. */
-static uint32_t last_cache_kib(void)
-{
-    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
-    uint32_t kib = 0;
-    if (file && fscanf(file, "%9" SCNu32 "K", &kib) != 1) kib = 0;
-    if (file) fclose(file);
-    return kib ? kib : kib_of(_SC_LEVEL3_CACHE_SIZE);
-}
-
 bool bench_calibrate_memory(struct bench_rank *rank, struct weft_link_memory *memory_out)
 {
     uint32_t processors = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    struct weft_link_memory memory = {.core_kib = kib_of(_SC_LEVEL2_CACHE_SIZE), .last_kib = last_cache_kib()};
+    struct weft_link_memory memory = {.core_kib = kib_of(_SC_LEVEL2_CACHE_SIZE), .last_kib = (uint32_t)(weft_last_cache_bytes() >> 10)};
     struct sample samples[WEFT_PLAN_HOST_SAMPLES];
     double times_ns[WEFT_PLAN_HOST_SAMPLES];
     uint64_t most = 0;

@@ -1,18 +1,19 @@
 """model_steps.py - how far measured times of collectives are from the model by which plans are chosen, and where that leaps.
 
-    tools/steps [--build build] [--transport shm,tcp] [--ranks 2,3,4,6,8] [--begin 8] [--end 16M] [--plan auto] [--rounds 3] [--cycles 9] [--links FILE]
+    tools/steps [--build build] [--transport shm,tcp] [--ranks 2,3,4,6,8] [--begin 8] [--end 16M] [--plan auto] [--rounds 5] [--cycles 4] [--links FILE]
 
-For each transport and number of ranks: `weft bench calibrate` into a table (unless --links), then for rounds in turn `weft bench
-all_reduce`, which goes over all sizes so many cycles, each row's time beside the model's for the plan that ran. Printed: the quotient measured / modelled of each
-size (down) and number of ranks (across), medians over all cycles of all rounds, with the plan's first letters. A quotient that is more than 1.3 times
-that of its neighbour, the next size or the next number of ranks, is marked with ! and listed. Exit status 1 when there is one.
+For each transport, for rounds in turn and each number of ranks: `weft bench calibrate` into a table (unless --links), then `weft bench all_reduce`,
+which goes over all sizes so many cycles, the median of each row's times beside what the model makes of that table for the plan that ran. Printed: the quotient
+measured / modelled of each size (down) and number of ranks (across), the median of all rounds, with the plan's first letters. A quotient that is more than 1.3
+times that of its neighbour, the next size or the next number of ranks, is marked with ! and listed. Exit status 1 when there is one.
 
-The first cycle of a job is not counted: its pages are new, and ranks that share processors take half as long again until the scheduler knows them. Sizes and
-numbers of ranks take turns, so that a slow spell of the machine falls on all of them. Where cells leap, both numbers of ranks are measured again,
+A round calibrates for itself, since machines have slower and faster minutes (a virtual one by 1.4): a table of another minute would show those, not the model's
+faults. What a calibration itself scatters by is in the quotients, as each round has another one. The first cycle of a job is not counted: its pages are new, and ranks that
+share processors take half as long again until the scheduler knows them. Where cells leap, all numbers of ranks with a leap are measured again for as many rounds,
 twice at most, and all that was measured of a cell counts, before and after: no leap is dropped for having been seen once.
 
 All ranks run on this host, and where they outnumber its processors calibration with as many ranks says what that costs.
-Printed is also how far cycles of one and the same cell scatter: the upper quartile over the lower. It excuses nothing: a leap counts however much its cells do.
+Printed is also how far the rounds of one and the same cell scatter: the upper quartile over the lower. It excuses nothing: a leap counts however much its cells do.
 
 The model is the library's, as weft_explain prints it; the one-host plan's, too (docs/collectives.md)."""
 
@@ -59,29 +60,48 @@ def measure(build, transport, ranks, options, links):
     return {size: cycles[1:] for size, cycles in rows.items()}
 
 
+def quotients_of(modelled, measured):
+    """{bytes: (quotient, plan)} of one round: the median over its cycles, of those whose plan the model knows."""
+    found = {}
+    for size, cycles in measured.items():
+        known = [(us / modelled[size][plan], plan) for us, plan in cycles if modelled.get(size, {}).get(plan)]
+        if known:
+            found[size] = statistics.median(quotient for quotient, _ in known), known[-1][1]
+    return found
+
+
 class Measurement:
     """Quotients of one transport, of as many rounds as were asked for."""
 
-    def __init__(self, build, transport, options, links):
-        self.build, self.transport, self.options, self.links = build, transport, options, links
+    def __init__(self, build, transport, options, folder):
+        self.build, self.transport, self.options, self.folder = build, transport, options, folder
         self.samples, self.plans = {}, {}
-        self.modelled = {ranks: models(build, transport, ranks, options, links[ranks]) for ranks in options.ranks}
+
+    def links(self, ranks):
+        """A table of now. Printed the first time."""
+        if self.options.links:
+            return self.options.links
+        path = os.path.join(self.folder, f"{self.transport}-{ranks}")
+        first = not os.path.exists(path)
+        said = bench(self.build, ["calibrate", "-n", str(ranks), "--transport", self.transport, "--write", path], {})
+        if first:
+            print(f"{ranks} ranks: {said}", end="", flush=True)
+        return path
 
     def round(self, counts):
         for ranks in counts:
-            for size, cycles in measure(self.build, self.transport, ranks, self.options, self.links[ranks]).items():
-                for us, plan in cycles:
-                    model = self.modelled[ranks].get(size, {}).get(plan)
-                    if model:
-                        self.samples.setdefault((size, ranks), []).append(us / model)
-                        self.plans[size, ranks] = plan
+            links = self.links(ranks)
+            modelled = models(self.build, self.transport, ranks, self.options, links)
+            for size, (quotient, plan) in quotients_of(modelled, measure(self.build, self.transport, ranks, self.options, links)).items():
+                self.samples.setdefault((size, ranks), []).append(quotient)
+                self.plans[size, ranks] = plan
 
     def table(self):
         """{(bytes, ranks): (quotient, plan)}"""
         return {key: (statistics.median(values), self.plans[key]) for key, values in self.samples.items()}
 
     def scatter(self):
-        """{(bytes, ranks): upper over lower quartile of what was measured there}"""
+        """{(bytes, ranks): upper over lower quartile of what the rounds found there}"""
         return {key: scatter_of(values) for key, values in self.samples.items()}
 
 
@@ -92,14 +112,14 @@ def scatter_of(values):
     return high / low
 
 
-def tables_of(build, transport, options, links):
-    measurement = Measurement(build, transport, options, links)
+def tables_of(measurement, options):
     for _ in range(options.rounds):
         measurement.round(options.ranks)
     for _ in range(2):
-        table = measurement.table()
-        leaping = {cell[1] for one, other, _ in leaps(table, options.ranks) for cell in (one, other)}
-        measurement.round([ranks for ranks in options.ranks if ranks in leaping])
+        found = leaps(measurement.table(), options.ranks)
+        leaping = [ranks for ranks in options.ranks if any(ranks in (one[1], other[1]) for one, other, _ in found)]
+        for _ in range(options.rounds if leaping else 0):
+            measurement.round(leaping)
     return measurement.table(), measurement.scatter()
 
 
@@ -147,18 +167,15 @@ def main():
     parser.add_argument("--begin", default="8")
     parser.add_argument("--end", default="16M")
     parser.add_argument("--plan", default="auto")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cycles", type=int, default=9, help="over all sizes in one job, after a first one that does not count (default 9)")
-    parser.add_argument("--links", help="a link table of `weft bench calibrate` (default: measured now)")
+    parser.add_argument("--rounds", type=int, default=5, help="each with a calibration of its own (default 5)")
+    parser.add_argument("--cycles", type=int, default=4, help="of a round, over all sizes in one job, after a first one that does not count (default 4)")
+    parser.add_argument("--links", help="a link table of `weft bench calibrate` (default: measured in each round)")
     options = parser.parse_args()
     options.ranks = [int(count) for count in options.ranks.split(",")]
     total = 0
     with tempfile.TemporaryDirectory() as folder:
         for transport in options.transport.split(","):
-            links = {ranks: options.links or os.path.join(folder, f"{transport}-{ranks}") for ranks in options.ranks}
-            for ranks in options.ranks if not options.links else []:
-                print(f"{ranks} ranks: " + bench(options.build, ["calibrate", "-n", str(ranks), "--transport", transport, "--write", links[ranks]], {}), end="")
-            total += show(transport, *tables_of(options.build, transport, options, links), options.ranks)
+            total += show(transport, *tables_of(Measurement(options.build, transport, options, folder), options), options.ranks)
     sys.exit(1 if total else 0)
 
 
