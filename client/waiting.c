@@ -3,9 +3,18 @@
  * holds its baton and drives it from here (base/loop.h); facts are polled, never signalled by name. */
 #include "client/session.h"
 
+#define STOOD_STILL_NS WEFT_SECONDS(1) /* so late nobody sees his time over who was not stopped */
+#define MOMENT_NS WEFT_MS(500)
+
 uint64_t client_deadline(struct weft_session *session, uint64_t duration_ns)
 {
     return weft_later_ns(weft_now_ns(session->env), duration_ns);
+}
+
+/* A process that was stopped finds its time over before it has read what has come meanwhile: perhaps that it was given up. */
+static bool stood_still(const struct weft_session *session, uint64_t until_ns)
+{
+    return weft_now_ns(session->env) > weft_later_ns(until_ns, STOOD_STILL_NS);
 }
 
 enum weft_status client_wait_for(struct weft_session *session, client_fact_fn fact, void *context, uint64_t until_ns)
@@ -13,6 +22,8 @@ enum weft_status client_wait_for(struct weft_session *session, client_fact_fn fa
     if (fact(context)) return WEFT_OK;
     uint64_t began_ns = weft_now_ns(session->env);
     enum weft_status status = weft_loop_wait_for(session->engine.loop, fact, context, until_ns);
+    if (status == WEFT_ERR_DEADLINE && stood_still(session, until_ns))
+        status = weft_loop_wait_for(session->engine.loop, fact, context, client_deadline(session, MOMENT_NS));
     if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
     return status;
 }

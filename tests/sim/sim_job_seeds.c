@@ -990,6 +990,7 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->status == WEFT_ERR_PEER_LOST && worker->apart && strstr(worker->text, "and no word about it from the coordinator")) return NULL; /* given up, and awake again */
     if (worker->status == WEFT_ERR_PEER_LOST && lost) return names_a_culprit(worker->text) ? NULL : "names nobody who died or was cut off";
     bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins); /* weft_join says it so */
+    if (late && strstr(worker->text, "operations are still running")) return "gave a step up without a word about whom it waited for"; /* that ends before */
     bool asked = run.coordinator_killed || run.coordinator_apart || worker->apart;
     if ((worker->status == WEFT_ERR_UNREACHABLE || late) && asked) return NULL; /* who died in silence is late */
     bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && lost));
