@@ -238,7 +238,7 @@ static enum weft_status say_changed(struct weft_session *session, uint64_t next)
 static enum weft_status vote(struct weft_session *session, enum weft_status status)
 {
     struct client_step *step = &session->step;
-    if (client_failed(session) < 0) return status;
+    WEFT_TRY(client_usable(session)); /* also where the operations had ended by a loss before: how the job goes on is no question any more */
     if (status == WEFT_OK && !client_parted(session)) {
         step->grow_epoch = atomic_load(&session->parting.grow_epoch);
         status = weft_all_reduce(session, &step->grow_epoch, &step->grow_epoch, 1, WEFT_U32, WEFT_MAX, &step->vote);
@@ -248,7 +248,8 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
             return WEFT_OK;
         }
     }
-    if (!client_parted(session) || client_failed(session) < 0) return status;
+    WEFT_TRY(client_usable(session));
+    if (!client_parted(session)) return status;
     uint64_t committed;
     WEFT_TRY(client_shrink(session, step->number - 1, &committed));
     if (committed >= step->number) { /* somebody has, and hears of the others as the next step begins: so does this rank */

@@ -56,6 +56,7 @@ static const uint64_t found[] = {
     84403, /* of four, three died: one of them had heard the end of a step, and the fourth ran it again */
     327,   /* some know a step to be good and others hear of it only as they agree on a loss: the next step_begin has to say so to all */
     603705, /* a step was known to be good by some only when members had changed, and their codecs had gone on by the next one */
+    965995, /* a rank heard of a loss and of an abort at once: its step_end ended by the loss, after which it would say how the job goes on */
     54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same newcomer from its first step_begin */
 };
 
