@@ -130,6 +130,7 @@ enum weft_status client_cost_find(struct weft_session *session, const Weft__Cont
     cost_out->passed_ps = cost.memory.passed_ps;
     cost_out->core_kib = cost.memory.core_kib;
     cost_out->last_kib = cost.memory.last_kib;
+    cost_out->past_ps = cost.memory.past_ps;
     cost_out->runs = runs_of(session, &cost.runs);
     *known_out = cost.pairs > 0;
     return WEFT_OK;
@@ -142,7 +143,7 @@ enum weft_status client_cost_take(struct weft_session *session, const Weft__Cont
                                             .inject_ns = cost->inject_ns, .sum_ps = cost->sum_ps, .pass_ps = cost->pass_ps,
                                             .incast_milli = cost->incast_milli,
                                             .memory = {cost->words_ns, cost->slices_ns, cost->said_ps, cost->cached_ps, cost->passed_ps,
-                                                       cost->core_kib, cost->last_kib},
+                                                       cost->core_kib, cost->last_kib, cost->past_ps},
                                             .runs = runs_told(&cost->runs)};
     uint8_t *ring = cost->ring.len > 0 ? weft_alloc_bytes(session->env, cost->ring.len) : NULL;
     if (cost->ring.len > 0 && !ring) return WEFT_ERR_NO_MEMORY;

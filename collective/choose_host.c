@@ -10,9 +10,10 @@
  * c is g while the buffers of all ranks, F = pT, fit into the own caches of the processors that work; where ranks take turns there, each of those
  * holds P/p as much of what is needed next. Buffers begin to miss at half of what caches hold, miss always at four times that, and in between by the
  * logarithm; then c is d, what the last cache gives, and beyond that one, likewise, what memory gives: half of what a pass takes that goes through the
- * caches, as was measured of 16 to 64 MiB. Results of that length are written past the caches.
+ * caches, as was measured of 16 to 64 MiB. Sums are stored past the caches from a length on (choose_past.c) at which the last one still
+ * holds all: then c is a rate of its own, e, until it no longer does.
  *
- * All six figures are measured by all_reduces of a few lengths (`weft bench calibrate`), of which weft_plan_one_host_fit makes them: whatever
+ * All seven figures are measured by all_reduces of a few lengths (`weft bench calibrate`), of which weft_plan_one_host_fit makes them: whatever
  * becomes faster in this plan, the model follows. Pure. */
 #include "collective/plan.h"
 
@@ -20,7 +21,7 @@
 #include <stdio.h>
 
 /* Where nothing was measured. */
-static const struct weft_link_memory assumed = {.words_ns = 400, .slices_ns = 400, .said_ps = 260, .cached_ps = 12, .passed_ps = 50, .core_kib = 1024, .last_kib = 24576};
+static const struct weft_link_memory assumed = {.words_ns = 400, .slices_ns = 400, .said_ps = 260, .cached_ps = 12, .passed_ps = 50, .core_kib = 1024, .last_kib = 24576, .past_ps = 40};
 
 #define COPIED_BYTES 134217728.0 /* a pass over memory was measured with so many: a last cache that holds them gave it, too */
 
@@ -83,12 +84,21 @@ static struct weft_link_memory memory_of(const struct weft_plan_question *q)
     return memory;
 }
 
+static bool is_sum(enum weft_coll_kind kind) { return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER; }
+
+/* What the own caches of the processors that work hold. */
+static uint64_t own_bytes(double core_kib, double ranks, uint32_t processors) { return (uint64_t)(core_kib * 1024 * (is_crowded(ranks, processors) ? processors : ranks)); }
+
 /* c of a byte, all ranks' buffers together (all,) bytes. */
 static double byte_ns(const struct weft_plan_question *q, const struct weft_link_memory *memory, double all, uint32_t processors)
 {
     double last = memory->last_kib * 1024.0;
     double cached = memory->cached_ps * 1e-3, passed = larger(cached, memory->passed_ps * 1e-3), beyond = passed;
     if (q->cost && q->cost->pass_ps && last < COPIED_BYTES) beyond = larger(passed, q->cost->pass_ps * 1e-3 / 2);
+    if (is_sum(q->kind) && memory->past_ps && all >= (double)plan_one_host_sums_past((uint64_t)last, own_bytes(memory->core_kib, q->ranks, processors))) {
+        double past = memory->past_ps * 1e-3;
+        return past + larger(0, beyond - past) * larger(0, shorter(1, log2(all / last) / 2));
+    }
     return cached + (passed - cached) * missed(all, held_bytes(memory->core_kib, q->ranks, processors)) + (beyond - passed) * missed(all, last);
 }
 
@@ -140,18 +150,21 @@ size_t weft_plan_one_host_explain(const struct weft_plan_question *q, uint32_t p
 }
 
 /* ---- calibration ---- */
-/* Lengths of all_reduces: two that are said, the shortest and the longest; then two that caches hold, as far as ranks that take turns leave any, and
- * one that they do not. In slices each is four times the one before or more: what they take beside their bytes is what two of them differ in least. */
+/* Lengths of all_reduces: two that are said, the shortest and the longest; then two that caches hold, as far as ranks that take turns leave any, one
+ * that they do not, and one that is stored past them. In slices each but the last ones is four times the one before or more: what they take beside their bytes is what two of them differ in least. */
 uint64_t weft_plan_one_host_sample(enum weft_plan_host_sample which, uint32_t ranks, uint32_t processors, const struct weft_link_memory *caches)
 {
     double held = held_bytes(caches->core_kib ? caches->core_kib : assumed.core_kib, ranks, processors) / (2.0 * ranks); /* an input and an output of all */
     double said = (double)plan_one_host_said_mapped(WEFT_COLL_ALL_REDUCE, ranks, is_crowded(ranks, processors)), cached = larger(8 * said, held / 4), bytes = 64;
+    double past = (double)plan_one_host_sums_past((caches->last_kib ? caches->last_kib : assumed.last_kib) * 1024ull,
+                                                  own_bytes(caches->core_kib ? caches->core_kib : assumed.core_kib, ranks, processors)) / (2.0 * ranks);
     switch (which) {
     case WEFT_PLAN_HOST_WORDS: break;
     case WEFT_PLAN_HOST_SAID: bytes = said; break;
     case WEFT_PLAN_HOST_SLICES: bytes = 2 * said; break;
     case WEFT_PLAN_HOST_CACHED: bytes = cached; break;
-    default: bytes = larger(4 * cached, held * 8); break;
+    case WEFT_PLAN_HOST_PASSED: bytes = larger(2 * cached, shorter(larger(4 * cached, held * 8), past - 64)); break;
+    default: bytes = larger(4 * cached, 2 * past); break;
     }
     return (uint64_t)bytes & ~(uint64_t)63;
 }
@@ -193,4 +206,5 @@ void weft_plan_one_host_fit(uint32_t ranks, uint32_t processors, const double ti
     memory->said_ps = whole(1e3 * larger(said, sliced.cached));
     memory->cached_ps = whole(1e3 * sliced.cached);
     memory->passed_ps = whole(1e3 * sliced.passed);
+    memory->past_ps = whole(1e3 * (times_ns[WEFT_PLAN_HOST_PAST] - sliced.fixed) / (2 * t * n[WEFT_PLAN_HOST_PAST]));
 }

@@ -197,8 +197,8 @@ bool weft_plan_shares(const struct weft_plan_question *question);
 uint64_t weft_plan_one_host_ns(const struct weft_plan_question *question, uint32_t processors);
 /* That and its terms, as text: "one-host 12.4 us, in memory that ..." Returns what snprintf would. */
 size_t weft_plan_one_host_explain(const struct weft_plan_question *question, uint32_t processors, char *out, size_t out_bytes);
-/* What the model of one-host is calibrated by: all_reduces of f32 that are not in place, of so many bytes. caches: its core_kib alone is heeded. */
-enum weft_plan_host_sample { WEFT_PLAN_HOST_WORDS, WEFT_PLAN_HOST_SAID, WEFT_PLAN_HOST_SLICES, WEFT_PLAN_HOST_CACHED, WEFT_PLAN_HOST_PASSED, WEFT_PLAN_HOST_SAMPLES };
+/* What the model of one-host is calibrated by: all_reduces of f32 that are not in place, of so many bytes. caches: its core_kib and last_kib alone are heeded. */
+enum weft_plan_host_sample { WEFT_PLAN_HOST_WORDS, WEFT_PLAN_HOST_SAID, WEFT_PLAN_HOST_SLICES, WEFT_PLAN_HOST_CACHED, WEFT_PLAN_HOST_PASSED, WEFT_PLAN_HOST_PAST, WEFT_PLAN_HOST_SAMPLES };
 uint64_t weft_plan_one_host_sample(enum weft_plan_host_sample which, uint32_t ranks, uint32_t processors, const struct weft_link_memory *caches);
 /* From what they took, the rest of *memory: with it weft_plan_one_host_ns says those times again. */
 void weft_plan_one_host_fit(uint32_t ranks, uint32_t processors, const double times_ns[WEFT_PLAN_HOST_SAMPLES], struct weft_link_memory *memory);

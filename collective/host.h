@@ -181,7 +181,7 @@ struct host {
     bool maps_all;               /* no offer so far that could not be mapped */
     bool copies_all;             /* all ranks may copy each other's ordinary memory */
     bool crowded;                /* more ranks than processors whose time they may have: all ranks know the same */
-    size_t past_bytes;           /* host_past.c: what the last cache holds, as far as that tells */
+    uint64_t last_bytes, own_bytes; /* host_past.c: what the last cache holds, and the own ones of all processors that work */
     bool sleeping;
     uint32_t processor;          /* as the own segment says */
     struct {                     /* host_apart.c */
@@ -355,7 +355,7 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
 uint64_t host_vector_elems(const struct weft_coll *coll); /* all pieces together, of a reduce_scatter or all_gather */
 
 /* host_past.c */
-size_t host_past_bytes(void);
+void host_past_know(struct host *host, uint32_t processors);
 bool host_sums_past(const struct host *host, const struct weft_coll *coll);   /* its results are stored past the caches: nobody will find them there */
 bool host_copies_past(const struct host *host, const struct weft_coll *coll);
 bool host_stages_past(const struct host *host, const struct weft_coll *coll); /* the copies that it takes out of stages are */

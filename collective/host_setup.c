@@ -180,7 +180,6 @@ enum weft_status host_open(struct weft_group *group)
     }
     host->state = HOST_ASKING;
     host->maps_all = host->copies_all = true;
-    host->past_bytes = host_past_bytes();
     weft_stamp_look(&host->stamp, group->env); /* the first one: the pace is known with the second */
     group->host = host;
     control_send_all(&group->offer, group, COLL_MESSAGE_HOST, 0, WEFT_OK);
@@ -202,7 +201,9 @@ static void decided(struct host *host, enum host_state state)
     if (host->state != HOST_ASKING) return;
     host->state = state;
     if (state == HOST_ON) {
-        host->crowded = host->group->ranks > host_processors(host->peers, host->group->ranks);
+        uint32_t processors = host_processors(host->peers, host->group->ranks);
+        host->crowded = host->group->ranks > processors;
+        host_past_know(host, processors);
         if (host->crowded) weft_loop_waits(host->group->loop, WEFT_LOOP_HERE);
         char text[64];
         weft_peer_describe(host->group->roster->peers[host->group->rank == 0], text, sizeof text);

@@ -78,6 +78,11 @@ struct plan_part plan_whole_part(const struct weft_plan_args *args, uint64_t chu
 #define PLAN_ONE_HOST_SAID (256 << 10) /* and longer ones up to this at most: */
 /* What one rank says in an announcement, at most, pieces for all ranks together. crowded: more ranks than processors. */
 uint64_t plan_one_host_said(enum weft_coll_kind kind, uint32_t ranks, bool crowded);
+/* choose_past.c: all buffers of all ranks together, from so many bytes on sums are stored past the caches. last_bytes: of the last cache; own_bytes:
+ * of the own ones of all processors that work; 0: not known. */
+uint64_t plan_one_host_last_bytes(uint64_t last_bytes); /* as far as that tells */
+uint64_t plan_one_host_sums_past(uint64_t last_bytes, uint64_t own_bytes);
+#define PLAN_ONE_HOST_PAST_OWN 4 /* times what own caches hold: all of it misses them (choose_host.c) */
 uint64_t plan_one_host_said_mapped(enum weft_coll_kind kind, uint32_t ranks, bool crowded); /* where all buffers are in memory that all map */
 #define PLAN_HOP_BYTES 32768.0 /* what a 10 Gbit/s link moves in a message time of 25 us */
 uint64_t plan_pipeline_chunk(enum weft_plan_id plan, uint32_t ranks, uint64_t bytes, uint64_t chunk_bytes);

@@ -608,7 +608,7 @@ static void ready_from(struct weft_coordinator *coordinator, struct coordinator_
             .latency_ns = said->latency_ns, .bytes_per_second = said->bytes_per_second, .eager_bytes = said->eager_bytes,
             .inject_ns = said->inject_ns, .sum_ps = said->sum_ps, .pass_ps = said->pass_ps, .incast_milli = said->incast_milli,
             .words_ns = said->words_ns, .slices_ns = said->slices_ns, .said_ps = said->said_ps, .cached_ps = said->cached_ps,
-            .passed_ps = said->passed_ps, .core_kib = said->core_kib, .last_kib = said->last_kib};
+            .passed_ps = said->passed_ps, .core_kib = said->core_kib, .last_kib = said->last_kib, .past_ps = said->past_ps};
         coordinator->cost_known = true;
         keep_ring(coordinator, &said->ring);
         if (said->runs.len == sizeof coordinator->runs) {

@@ -276,7 +276,7 @@ class Bench(harness.JobTest):
         with open(links) as file:
             table = file.read()
         self.assertRegex(table, r"(?m)^machine 0 [1-9]\d* [1-9]\d* [1-9]\d* 0 0$")
-        self.assertRegex(table, r"(?m)^memory 0( [1-9]\d*){5} \d+ \d+$")
+        self.assertRegex(table, r"(?m)^memory 0( [1-9]\d*){5} \d+ \d+ [1-9]\d*$")
         self.assertRegex(table, r"(?m)^link 0 0 works [1-9]\d* [1-9]\d* session\|")
         done = subprocess.run([harness.PROGRAMS.weft, "bench", "all_reduce", "-n", "2", "-b", "64K", "-e", "64K", "--iters", "2", "--explain"],
                               env={**os.environ, "WEFT_COLLECTIVE_LINKS": links}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)

@@ -179,7 +179,7 @@ static void machines_are_in_the_table(void **state)
     struct weft_link_table *table = sample_table(), *again;
     struct weft_link_cost cost;
     static const struct weft_link_machine a = {640, 125, 90, 40, 8192}, b = {800, 100, 95, 0, 0};
-    static const struct weft_link_memory c = {370, 480, 260, 12, 51, 2048, 491520}, d = {360, 500, 250, 13, 50, 1024, 0};
+    static const struct weft_link_memory c = {370, 480, 260, 12, 51, 2048, 491520, 39}, d = {360, 500, 250, 13, 50, 1024, 0, 40};
     char *text;
     size_t bytes;
     uint32_t index;
@@ -193,7 +193,7 @@ static void machines_are_in_the_table(void **state)
     assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &again, NULL), WEFT_OK);
     assert_int_equal(weft_link_cost_among(again, (uint32_t[]){0, 1}, 2, 1 << 20, &cost), WEFT_OK);
     assert_true(cost.inject_ns == 800 && cost.sum_ps == 125 && cost.pass_ps == 95 && cost.incast_milli == 40 && cost.eager_bytes == 8192);
-    assert_true(cost.memory.words_ns == 370 && cost.memory.slices_ns == 500 && cost.memory.said_ps == 260 && cost.memory.cached_ps == 13 && cost.memory.passed_ps == 51);
+    assert_true(cost.memory.words_ns == 370 && cost.memory.slices_ns == 500 && cost.memory.said_ps == 260 && cost.memory.cached_ps == 13 && cost.memory.passed_ps == 51 && cost.memory.past_ps == 40);
     assert_true(cost.memory.core_kib == 1024 && cost.memory.last_kib == 491520); /* the smallest caches; 0 is not known */
     assert_int_equal(weft_link_table_host(again, "node-a", 4711, &index), WEFT_OK);
     assert_int_equal(weft_link_table_machine(again, index)->sum_ps, 0);

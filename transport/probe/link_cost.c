@@ -26,6 +26,7 @@ static void worsen_memory(struct weft_link_memory *cost, const struct weft_link_
     cost->said_ps = larger(cost->said_ps, memory->said_ps);
     cost->cached_ps = larger(cost->cached_ps, memory->cached_ps);
     cost->passed_ps = larger(cost->passed_ps, memory->passed_ps);
+    cost->past_ps = larger(cost->past_ps, memory->past_ps);
     cost->core_kib = less(cost->core_kib, memory->core_kib);
     cost->last_kib = less(cost->last_kib, memory->last_kib);
 }

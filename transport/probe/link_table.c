@@ -169,7 +169,7 @@ const struct weft_link_runs *weft_link_table_runs(const struct weft_link_table *
 static bool is_measured(const struct weft_link_machine *m) { return m->inject_ns || m->sum_ps || m->pass_ps || m->incast_milli || m->eager_bytes; }
 static bool is_mapped(const struct weft_link_memory *m)
 {
-    return m->words_ns || m->slices_ns || m->said_ps || m->cached_ps || m->passed_ps || m->core_kib || m->last_kib;
+    return m->words_ns || m->slices_ns || m->said_ps || m->cached_ps || m->passed_ps || m->core_kib || m->last_kib || m->past_ps;
 }
 /* Lines of hosts that are no host's or link's. */
 static uint32_t machine_count(const struct weft_link_table *table)
@@ -308,8 +308,8 @@ enum weft_status weft_link_table_write(const struct weft_link_table *table, char
     for (uint32_t i = 0; i < table->host_count; i++) {
         const struct weft_link_memory *m = &table->hosts[i].memory;
         if (!is_mapped(m)) continue;
-        at += (size_t)snprintf(text + at, room - at, "memory %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", i,
-                               m->words_ns, m->slices_ns, m->said_ps, m->cached_ps, m->passed_ps, m->core_kib, m->last_kib);
+        at += (size_t)snprintf(text + at, room - at, "memory %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", i,
+                               m->words_ns, m->slices_ns, m->said_ps, m->cached_ps, m->passed_ps, m->core_kib, m->last_kib, m->past_ps);
     }
     for (uint32_t i = 0; i < table->host_count; i++) at += write_runs(&table->hosts[i].runs, i, text + at, room - at);
     for (uint32_t i = 0; i < table->link_count; i++) {
@@ -397,9 +397,9 @@ static enum weft_status read_machine(struct weft_link_table *table, const char *
 
 static enum weft_status read_memory(struct weft_link_table *table, const char *at)
 {
-    uint32_t host, n[7];
-    if (!take_numbers(table, at, &host, n, 7)) return WEFT_ERR_MALFORMED;
-    struct weft_link_memory memory = {n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
+    uint32_t host, n[8] = {0}; /* older tables have seven */
+    if (!take_numbers(table, at, &host, n, 8) && !take_numbers(table, at, &host, n, 7)) return WEFT_ERR_MALFORMED;
+    struct weft_link_memory memory = {n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]};
     if (!is_mapped(&memory) || is_mapped(&table->hosts[host].memory)) return WEFT_ERR_MALFORMED;
     return weft_link_table_set_memory(table, host, &memory);
 }

@@ -53,6 +53,7 @@ struct weft_link_memory {
     uint32_t passed_ps; /* ... that only the last cache holds */
     uint32_t core_kib;  /* a processor's own cache */
     uint32_t last_kib;  /* the one that they share */
+    uint32_t past_ps;   /* per byte of buffers whose results are stored past the caches, while the last one holds the rest */
 };
 
 /* What messages between ranks of one host take that move them all at once, as plans do, and not by memory that they map: by pattern and by length of
