@@ -29,10 +29,9 @@
  * question (1 s), and its own waits half a second for those that do not answer. */
 #define DEADLINE_SLACK_NS WEFT_MS(1750)
 #define LEAVE_NS WEFT_SECONDS(1)     /* for ranks that are not met yet to hear that this one leaves */
-#define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once a connection is broken; in an elastic job it may go on without
-                                      * whoever it is, so as long as the coordinator needs to find that out (session->silence_ns), or
-                                      * until it says that all live; but not where a rank has left in order: the coordinator knows that,
-                                      * and no word about it will come */
+#define VERDICT_NS WEFT_MS(500)      /* patience with the coordinator once it has said that all live, or where a rank has left in order: it knows
+                                      * that, and no word about it will come. Before, its word may be under way over a connection that is cut
+                                      * for a while: as long as it needs to find a silent rank (session->silence_ns) */
 
 /* ---- computations ---- */
 
@@ -160,9 +159,9 @@ void client_engine_suspect(struct weft_session *session, enum weft_status status
     va_list arguments;
     va_start(arguments, format);
     const bool first = session->engine.suspicion.status == WEFT_OK;
-    suspect(session, status, true, session->elastic ? session->silence_ns : VERDICT_NS, format, arguments);
+    suspect(session, status, true, session->silence_ns, format, arguments);
     va_end(arguments);
-    if (session->elastic && first && session->engine.suspicion.status < 0) client_control_ask_all(session);
+    if (first && session->engine.suspicion.status < 0) client_control_ask_all(session);
 }
 
 /* It is the link, then. A process that died after it had answered is still lost in a moment. */

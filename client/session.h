@@ -95,7 +95,7 @@ struct weft_session {
     _Atomic uint32_t rank, ranks, epoch; /* epoch: of the membership; of an elastic job all three change (shrink.c) */
     uint32_t shards;
     bool elastic;            /* a lost worker need not end the job */
-    uint64_t silence_ns;     /* elastic: a silent member is lost to the coordinator by then */
+    uint64_t silence_ns;     /* a silent member is lost to the coordinator by then */
     bool newcomer;           /* the job ran before this worker came */
     uint64_t job_id, incarnation;
     uint32_t endpoint;       /* this worker's endpoint id */

@@ -1,8 +1,8 @@
-/* coordinator_roll.c - do all live whom the job goes on with?
+/* coordinator_roll.c - do all live who are in the job?
  *
- * In a job that goes on without lost ranks, a rank whose connection with another is gone cannot know whether that one is dead (the others
- * will go on without it, as soon as its silence has been long enough) or only the link between them (nobody will ever be lost, and the
- * job cannot go on). So it asks, and hears something only if it is the link:
+ * A rank whose connection with another is gone cannot know whether that one is dead or has ended the job (the word about it comes, if the
+ * rank is cut off from the coordinator for a while then later), or only the link between them is broken (nobody will ever be lost, and
+ * the job cannot go on). So it asks, and hears something only if it is the link:
  *
  *     a worker: Heartbeat(ask) ──► Heartbeat(ask = number) to all workers ──► all: Heartbeat(answer = number) ──► Heartbeat(answer) to who asked
  *
@@ -63,7 +63,7 @@ void coordinator_roll_drop(struct weft_coordinator *coordinator)
 
 void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordinator_member *member, const Weft__Control__Heartbeat *heartbeat)
 {
-    if (!coordinator_stays(member) || coordinator->state != COORDINATOR_RUNNING || coordinator->options.workers_min == 0) return;
+    if (!coordinator_stays(member) || coordinator->state != COORDINATOR_RUNNING) return;
     if (heartbeat->ask) {
         member->roll_awaited = coordinator->roll + 1;
         if (!coordinator->roll_open) call_roll(coordinator);
