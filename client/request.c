@@ -105,8 +105,16 @@ void client_request_complete(struct client_request *request, enum weft_status st
     weft_loop_notify(session->engine.loop);
 }
 
+/* A rank of its group. */
+static void name_member(const struct client_request *request, uint32_t rank, char *out, size_t out_bytes)
+{
+    client_rank_name(request->session, request->op.comm ? request->op.comm->members[rank] : rank, out, out_bytes);
+}
+
 void client_request_describe(const struct client_request *request, char *out, size_t out_bytes)
 {
+    char name[128] = "the other ranks";
+    uint32_t rank;
     if (request->stage && client_stage_fills(request)) {
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for what came before it on its CUDA stream",
                  request->tensor ? request->tensor->name : weft_coll_kind_name((enum weft_coll_kind)request->kind),
@@ -114,14 +122,14 @@ void client_request_describe(const struct client_request *request, char *out, si
     } else if (request->tensor) {
         client_tensor_describe(request->tensor, out, out_bytes);
     } else if (client_batch_operation(request) && (request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV)) {
-        char name[128];
-        client_rank_name(request->session, request->op.comm ? request->op.comm->members[request->root] : request->root, name, sizeof name);
+        name_member(request, request->root, name, sizeof name);
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for %s", weft_coll_kind_name((enum weft_coll_kind)request->kind),
                  (unsigned long long)request->count, weft_dtype_name(request->dtype), name);
     } else if (client_batch_operation(request)) {
-        snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for the other ranks", weft_coll_kind_name((enum weft_coll_kind)request->kind),
+        if (weft_coll_waits(client_batch_operation(request), &rank)) name_member(request, rank, name, sizeof name);
+        snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for %s", weft_coll_kind_name((enum weft_coll_kind)request->kind),
                  (unsigned long long)weft_coll_sequence(client_batch_operation(request)), (unsigned long long)request->count,
-                 weft_dtype_name(request->dtype));
+                 weft_dtype_name(request->dtype), name);
     } else {
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for an earlier operation of this rank",
                  weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count, weft_dtype_name(request->dtype));

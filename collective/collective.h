@@ -368,6 +368,7 @@ enum weft_status weft_coll_recv_now(struct weft_group *group, const struct weft_
 /* done runs with WEFT_ERR_CANCELLED unless it is already finishing. The other ranks are not told. */
 void weft_coll_cancel(struct weft_coll *coll);
 uint64_t weft_coll_sequence(const struct weft_coll *coll);
+bool weft_coll_waits(const struct weft_coll *coll, uint32_t *rank_out); /* for this rank of the group, at this moment; false: for none. Holding the loop */
 enum weft_plan_id weft_coll_plan(const struct weft_coll *coll);
 
 /* All-reduce of a gradient through a codec: the rounds of compress.h run over this group.

@@ -603,4 +603,9 @@ void weft_coll_cancel(struct weft_coll *coll)
     coll_end(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
 }
 uint64_t weft_coll_sequence(const struct weft_coll *coll) { return coll->sequence; }
+bool weft_coll_waits(const struct weft_coll *coll, uint32_t *rank_out)
+{
+    const char *phase;
+    return coll->phase == COLL_RUNNING && coll_waits(coll, rank_out, &phase);
+}
 enum weft_plan_id weft_coll_plan(const struct weft_coll *coll) { return (enum weft_plan_id)coll->header.plan; }

@@ -126,7 +126,7 @@ static void otherwise(struct crowd *crowd, struct weft_session *session, uint32_
     CROWD_OK(crowd, session, weft_broadcast(session, &late, 1, WEFT_I64, 0, &request));
     if (rank > 0) {
         CROWD_REFUSED(crowd, session, weft_wait(&request, 20), WEFT_ERR_DEADLINE, "broadcast");
-        CROWD_REFUSED(crowd, session, weft_wait(&request, 20), WEFT_ERR_DEADLINE, "waits for the other ranks");
+        CROWD_REFUSED(crowd, session, weft_wait(&request, 20), WEFT_ERR_DEADLINE, "waits for rank ");
         CROWD_REFUSED(crowd, session, weft_broadcast(session, &word, 1, WEFT_I64, 0, &request), WEFT_ERR_BUSY, "still in use");
         pthread_barrier_wait(&crowd->meet);
     }
