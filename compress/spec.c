@@ -75,8 +75,8 @@ static bool parse_whole(const char *text, size_t length, uint64_t *value_out)
     return true;
 }
 
-/* [digits][.digits][e[+-]digits]: an integer below 10^15 times or over a power of ten up to 10^22, both exact
- * in a double, so the one operation rounds correctly. */
+/* [digits][.digits][e[+-]digits]: an integer below 10^15 (zeros at its end may be in the exponent) times or over a power of ten
+ * up to 10^22, both exact in a double, so the one operation rounds correctly. */
 static bool parse_decimal(const char *text, size_t length, double *value_out)
 {
     uint64_t mantissa = 0;
@@ -105,6 +105,8 @@ static bool parse_decimal(const char *text, size_t length, double *value_out)
         if (!parse_whole(text + i, length - i, &written) || written > 40) return false;
         exponent += negative ? -(int)written : (int)written;
     }
+    for (; exponent > 22 && mantissa < UINT64_C(100000000000000); exponent--)
+        mantissa *= 10; /* as format_decimal writes it: without the zeros at its end */
     if (exponent < -22 || exponent > 22) return false;
     double power = 1.0;
     for (int p = 0; p < (exponent < 0 ? -exponent : exponent); p++)

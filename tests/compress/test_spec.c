@@ -29,6 +29,9 @@ static void test_defaults_and_text(void **state)
         {"topk:global=1", "topk:ratio=0.01,min_count=1024,global=1"},
         {"topk:ratio=.25", "topk:ratio=0.25,min_count=1024"},
         {"topk:ratio=0.000012345", "topk:ratio=1.2345e-05,min_count=1024"},
+        {"topk:clip=0013200E22", "topk:ratio=0.01,min_count=1024,clip=1.32e+26"},
+        {"topk:clip=1e30", "topk:ratio=0.01,min_count=1024,clip=1e+30"},
+        {"topk:clip=999999999999999e15", "topk:ratio=0.01,min_count=1024,clip=9.99999999999999e+29"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         char text[WEFT_CODEC_TEXT_BYTES];
