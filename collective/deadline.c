@@ -116,7 +116,7 @@ static void name_many(const struct weft_group *group, const struct weft_coll *co
 {
     size_t used = name_furthest_behind(group, coll, out, out_bytes);
     for (int kind = NOT_CALLED; kind <= NO_ANSWER; kind++) {
-        uint32_t count = 0, more = 0, only;
+        uint32_t listed = 0, more = 0, only;
         if (count_late(group, coll, (enum lateness)kind, &only) == 1) {
             used = put(out, out_bytes, used, "%srank %" PRIu32 " %s", used ? "; " : "", only,
                        kind == NOT_CALLED ? "has not called it" : "does not answer");
@@ -128,12 +128,12 @@ static void name_many(const struct weft_group *group, const struct weft_coll *co
             uint32_t first = rank;
             while (rank + 1 < group->ranks && lateness_of(group, coll, rank + 1) == (enum lateness)kind) rank++;
             if (used + 24 > room) more += rank - first + 1;
-            else if (first == rank) used = put(out, out_bytes, used, "%s%" PRIu32, count ? ", " : used ? "; ranks " : "ranks ", first);
-            else used = put(out, out_bytes, used, "%s%" PRIu32 "-%" PRIu32, count ? ", " : used ? "; ranks " : "ranks ", first, rank);
-            count++;
+            else if (first == rank) used = put(out, out_bytes, used, "%s%" PRIu32, listed++ ? ", " : used ? "; ranks " : "ranks ", first);
+            else used = put(out, out_bytes, used, "%s%" PRIu32 "-%" PRIu32, listed++ ? ", " : used ? "; ranks " : "ranks ", first, rank);
         }
-        if (more) used = put(out, out_bytes, used, " and %" PRIu32 " more", more);
-        if (count) used = put(out, out_bytes, used, kind == NOT_CALLED ? " have not called it" : " do not answer");
+        if (more && listed) used = put(out, out_bytes, used, " and %" PRIu32 " more", more);
+        else if (more) used = put(out, out_bytes, used, "%s%" PRIu32 " ranks", used ? "; " : "", more);
+        if (listed || more) used = put(out, out_bytes, used, kind == NOT_CALLED ? " have not called it" : " do not answer");
     }
 }
 
@@ -179,7 +179,7 @@ static void name_late_ranks(const struct weft_group *group, const struct weft_co
     if (late == 0) {
         name_end_of_waits(group, coll, group->rank, NULL, out, out_bytes);
     } else if (late == before) {
-        char who[160];
+        char who[240];
         if (elsewhere) name_many(group, coll, who, sizeof who);
         else snprintf(who, sizeof who, "%" PRIu32 " %s not called it, being at operation %" PRIu64 " or before it", before, before > 1 ? "ranks have" : "rank has",
                  roster_noted(group, first).answer_posted - 1);
@@ -243,7 +243,7 @@ void deadline_answer(const struct weft_group *group, uint64_t sequence, struct c
 /* ---- the verdict ---- */
 static void verdict(struct weft_group *group, const struct weft_coll *coll)
 {
-    char late[300], call[128];
+    char late[360], call[128];
     const char *phase;
     uint32_t awaited;
     coll_waits(coll, &awaited, &phase);
@@ -275,6 +275,7 @@ static void pair_verdict(struct weft_group *group, const struct weft_coll *coll)
     coll_header_describe(&coll->header, call, sizeof call);
     if (!note.answered) snprintf(why, sizeof why, "does not answer");
     else if (end == other) snprintf(why, sizeof why, "has not met it");
+    else if (note.answer_steps == ANSWER_NOT_THERE || note.answer_posted == 0) snprintf(why, sizeof why, "has not met it, and waits for %.100s in an operation of another group", last);
     else snprintf(why, sizeof why, "has not met it, being at operation %" PRIu64 " or before it, where it waits for %.100s", note.answer_posted - 1, last);
     uint64_t waited_ms = (weft_now_ns(group->env) - coll->posted_ns) / 1000000;
     group_end(group, WEFT_ERR_DEADLINE, true, "a %s (%s) waited %" PRIu64 ".%03" PRIu64 " s for %.100s, which %s",

@@ -522,6 +522,48 @@ static void told_before_it_is_made(void **state)
     close_groups(2);
 }
 
+/* A barrier of ranks first to last in the group of the first three, which the rest of these have not called: half of its time is over. */
+static void wait_in_another_group(uint32_t first, uint32_t last, struct weft_group **others, struct outcome *ends)
+{
+    for (uint32_t r = 0; r < 3; r++) {
+        struct weft_coll_args barrier = {.kind = WEFT_COLL_BARRIER, .deadline_ns = WEFT_SECONDS(20)};
+        others[r] = make_one(r, 3, 10);
+        if (r >= first && r <= last) assert_int_equal(weft_coll_post(others[r], &barrier, outcome_done, &ends[r], NULL, NULL), WEFT_IN_PROGRESS);
+    }
+    run_for(WEFT_SECONDS(11));
+}
+
+/* Whom a recv waits for has called nothing in its group, and waits in another: that is what is said of it. */
+static void pair_with_one_that_waits_elsewhere(void **state)
+{
+    struct weft_group *others[3];
+    struct outcome ends[3] = {{0}};
+    open_groups(3);
+    wait_in_another_group(0, 1, others, ends);
+    struct weft_coll_args recv = pair_args(0, WEFT_COLL_RECV, 1, 10);
+    post(0, &recv);
+    all_ended(3, WEFT_ERR_DEADLINE, "rank 1 (host b), which has not met it, and waits for rank 2 (host c) in an operation of another group", "a recv");
+    for (uint32_t r = 0; r < 3; r++) weft_group_free(others[r]);
+    close_groups(3);
+}
+
+/* Two have not called it, and are all that have not. */
+static void two_that_wait_elsewhere(void **state)
+{
+    struct weft_group *others[3];
+    struct outcome ends[3] = {{0}};
+    open_groups(4);
+    wait_in_another_group(1, 2, others, ends);
+    for (uint32_t r = 0; r < 4; r += 3) {
+        struct weft_coll_args args = base_args(r);
+        args.deadline_ns = WEFT_SECONDS(2);
+        post(r, &args);
+    }
+    all_ended(4, WEFT_ERR_DEADLINE, "furthest behind: rank 1 (host b), rank 2 (host c); ranks 1-2 have not called it", "all_reduce");
+    for (uint32_t r = 0; r < 3; r++) weft_group_free(others[r]);
+    close_groups(4);
+}
+
 static void said(struct weft_completion *completion, enum weft_status status) {}
 
 /* A rank may say anything of whom it waits for. */
@@ -745,7 +787,7 @@ int main(void)
         cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(pieces_that_differ), cmocka_unit_test(counts_that_differ), cmocka_unit_test(two_ways_round),
         cmocka_unit_test(every_field), cmocka_unit_test(every_plan), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
         cmocka_unit_test(stopped_rank), cmocka_unit_test(cut_off_rank), cmocka_unit_test(cut_between_others), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
-        cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(told_before_it_is_made), cmocka_unit_test(an_answer_that_cannot_be), cmocka_unit_test(failed_by_the_owner),
+        cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(told_before_it_is_made), cmocka_unit_test(pair_with_one_that_waits_elsewhere), cmocka_unit_test(two_that_wait_elsewhere), cmocka_unit_test(an_answer_that_cannot_be), cmocka_unit_test(failed_by_the_owner),
         cmocka_unit_test(freed_in_the_middle), cmocka_unit_test(leaving_is_no_loss), cmocka_unit_test(cancelled),
         cmocka_unit_test(wrong_arguments), cmocka_unit_test(warned_after_30_s), cmocka_unit_test(too_many),
         cmocka_unit_test(memory_runs_out),
