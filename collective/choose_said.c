@@ -27,14 +27,17 @@ static uint64_t bounded(uint64_t most) { return most < PLAN_ONE_HOST_SHORT ? PLA
 
 uint64_t plan_one_host_said(enum weft_coll_kind kind, uint32_t ranks, bool crowded) { return bounded(worth_saying(kind, ranks, crowded)); }
 
-/* Where one of those who take turns does the work of the others as well (host_turns.c), less is worth a copy. */
+/* Buffers that all map are worked on within the call as well (host_brief_mapped.c), and each slice once, by who has a processor: less is worth a copy. */
 uint64_t plan_one_host_said_mapped(enum weft_coll_kind kind, uint32_t ranks, bool crowded)
 {
-    if (!crowded) return plan_one_host_said(kind, ranks, crowded);
+    uint64_t said = plan_one_host_said(kind, ranks, crowded), worth = said;
     switch (kind) {
-    case WEFT_COLL_ALL_REDUCE: return bounded(64 * KIB / ranks);
-    case WEFT_COLL_REDUCE_SCATTER: return bounded(48 * KIB);
-    case WEFT_COLL_ALL_GATHER: return bounded(64 * KIB / ranks);
-    default: return plan_one_host_said(kind, ranks, crowded);
+    case WEFT_COLL_ALL_REDUCE:
+    case WEFT_COLL_ALL_GATHER: worth = 4 * KIB; break;
+    case WEFT_COLL_REDUCE_SCATTER: worth = (crowded ? 8 : 4) * KIB; break;
+    case WEFT_COLL_BROADCAST:
+    case WEFT_COLL_REDUCE: if (crowded) worth = 32 * KIB; break; /* who only gives goes ahead of the others */
+    default: break;
     }
+    return worth < said ? worth : said;
 }

@@ -351,7 +351,7 @@ typedef void (*weft_coll_done_fn)(void *context, enum weft_status status, const 
  * of a group that has ended. */
 enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                 struct weft_coll **coll_out, struct weft_error *error);
-/* A short operation that may be over within this call, where all ranks meet in memory and come at about the same time. WEFT_OK:
+/* A short operation, or one on mapped buffers of up to 512 KiB, that may be over within this call, where all ranks meet in memory and come at about the same time. WEFT_OK:
  * it is; `done` never runs. WEFT_IN_PROGRESS: as from weft_coll_post. WEFT_ERR_AGAIN: nothing has happened; post it. Waits some
  * microseconds at most for the others, where ranks outnumber cores some tens. */
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,

@@ -362,6 +362,7 @@ void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *
 {
     group->cost = *cost;
     if (group->choices) memset(group->choices, 0, GROUP_CHOICES * sizeof *group->choices);
+    if (group->host) host_shapes_forget(group->host); /* they know how much memory a plan by messages needs */
 }
 
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes)

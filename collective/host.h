@@ -3,6 +3,7 @@
  *   host_setup.c   who maps whom; the vote by which all ranks agree to use this plan, or none
  *   host_line.c    a rank's segment: what it writes, who is woken, when it sleeps, who is inside whose buffers
  *   host_run.c     one operation after the other: its phases
+ *   host_buffers.c whose buffers lie where
  *   host_work.c    the arithmetic on one slice of everybody's buffers
  *   host_said.c    contributions that are said with the announcement (choose_said.c: how long they may be)
  *   host_pieces.c  pieces that one rank sends and one gets: gather, scatter, all_to_all
@@ -12,6 +13,7 @@
  *   host_way.c     whether such buffers go that way, or are copied by system calls
  *   host_apart.c   ranks that share a processor part
  *   host_brief.c   a short one that is announced and over within the call, where the others come at once
+ *   host_brief_mapped.c   or one on buffers that are mapped
  *   host_pair.c    sends and recvs of two ranks
  *   host_ahead.c   who needs nothing of the others goes ahead of them, by some operations; what they called is seen later
  *
@@ -43,7 +45,7 @@ enum {
     HOST_COPY_BYTES = 128 << 10, /* of ordinary memory at a time: stays in the cache between system call and sum */
     HOST_PLACE_BYTES = 16 << 10, /* of it at least, where a plan by messages needs no memory for so much */
     HOST_FAR_BYTES = 256 << 10, /* unequal pieces of ordinary memory, all together, longer than that go by messages */
-    HOST_ROOM_SLOTS = 8,
+    HOST_ROOM_SLOTS = 32,
     HOST_ROOM_BYTES = HOST_ROOM_SLOTS * HOST_SHORT_BYTES,
     HOST_HALL_SLOTS = 4,
     HOST_SLOT_BYTES = PLAN_ONE_HOST_SAID, /* contributions that do not fit into a room lie in a slot of a hall */
@@ -154,6 +156,10 @@ struct host_call {
 struct host_shape {
     uint64_t number;             /* no other shape of this process has it */
     bool fits;                   /* it may be over within the call; what follows is known */
+    bool maps;                   /* where buffers are mapped, by these (host_brief_mapped.c) */
+    bool says;                   /* else, or only so, by what is said */
+    struct weft_coll *mapped;    /* what is the same in all such; NULL: none yet */
+    size_t scratch_bytes;        /* that one of them needs when it becomes an ordinary one */
     struct weft_coll_args args;
     struct host_call call;       /* how it is announced */
     const char *name;            /* of its kind */
@@ -263,6 +269,7 @@ static inline struct host_post *host_post_of(struct host_segment *segment, uint6
 /* A peer's contribution of so many bytes; NULL: it says that it lies outside its memory. */
 const uint8_t *host_contribution(const struct host *host, uint32_t rank, uint64_t number, size_t bytes);
 void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number);
+void host_announce_buffers(struct host *host, const struct weft_coll *coll, uint64_t number); /* of a long one; nobody is woken yet */
 /* Nobody is woken yet: host_announced does that, which waits for the line to have left this processor. */
 void host_announce_short(struct host *host, const struct host_call *call, const void *from, size_t bytes, uint64_t number, uint64_t sequence);
 void host_announced(struct host *host);
@@ -342,7 +349,31 @@ bool host_apart_choose(const cpu_set_t *allowed, const uint32_t *processors, uin
 bool host_apart_move(const cpu_set_t *allowed, const cpu_set_t *free);
 
 /* host_brief.c */
+struct host_after { /* what becomes of a call that is not over within itself */
+    weft_coll_done_fn done;
+    void *context;
+    struct weft_coll **coll_out;
+};
+struct host_begun {
+    uint64_t number, sequence, now_ns, record_number;
+};
 void host_shapes_free(struct host *host);
+void host_shapes_forget(struct host *host);
+bool host_brief_alike(const struct host_post *post, const struct host_call *call, uint64_t sequence);
+bool host_brief_comes(struct host *host, uint32_t rank, uint64_t number); /* soon */
+/* First those that need this core: a rank elsewhere may wait for just them, and would be looked at in vain. */
+bool host_brief_neighbours_come(struct host *host, uint64_t number);
+bool host_brief_patient(struct host *host, bool shares, uint32_t looks); /* after a look in vain; false: no longer */
+/* Its line is written: record it, and wake who sleeps. */
+struct host_begun host_brief_begin(struct host *host, struct host_shape *shape, uint64_t number, uint64_t sequence);
+void host_brief_end(struct host *host, const struct host_shape *shape, const struct host_begun *begun);
+/* The others are late, or something is wrong: from here on it is an operation like others, but for what was announced, and, so_far not NULL, done. */
+void host_brief_late(struct weft_group *group, const struct weft_coll_args *args, const struct host_begun *begun, const struct weft_coll *so_far, const struct host_after *after);
+
+/* host_brief_mapped.c */
+bool host_brief_maps(const struct weft_group *group, const struct weft_coll_args *args); /* such a call may be over so, if its buffers are mapped */
+void host_brief_mapped_know(struct weft_group *group, struct host_shape *shape); /* after a change of the call or of its terms */
+enum weft_status host_brief_mapped(struct weft_group *group, struct host_shape *shape, const void *in, void *out, const struct host_after *after);
 
 /* host_run.c */
 bool host_takes(const struct weft_group *group, const struct weft_coll_args *args);
@@ -352,7 +383,15 @@ void host_look_behind(struct weft_group *group); /* seldom, while operations go 
 void host_decide(struct host *host); /* the vote is over: operations that wait for it go their way */
 void host_unlink(struct weft_coll *coll); /* it is finished, or goes another way */
 bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
+
+/* host_buffers.c */
 uint64_t host_vector_elems(const struct weft_coll *coll); /* all pieces together, of a reduce_scatter or all_gather */
+void host_locate(const struct host *host, struct weft_coll *coll); /* what peers touch of the caller's buffers: where is it in the memory they map? */
+/* What `rank` says that it has mapped lies in its memory; reach->in and ->out then. */
+bool host_reaches(const struct host *host, const struct weft_coll *coll, uint32_t rank, const struct host_post *post, struct host_reach *reach);
+/* What crossed between this rank and the others, one way, whoever did the copying: its contribution to what they own of the
+ * result, and its result to them. The mean over the ranks where their shares of a vector differ. */
+uint64_t host_moved(const struct weft_coll *coll);
 
 /* host_past.c */
 void host_past_know(struct host *host, uint32_t processors);
@@ -372,7 +411,7 @@ size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_a
 uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args); /* from this rank to others, what they read */
 size_t host_room_bytes(const struct host *host, const struct weft_coll_args *args); /* that the call may need of a room or hall */
 bool host_may_say(struct host *host, const struct weft_coll_args *args); /* takes it; false: no memory */
-/* A short one that is worked on in turns instead, where all ranks lend their buffers (HOST_LENDS). */
+/* A short one that is worked on in slices instead, where all ranks lend their buffers (HOST_LENDS). */
 bool host_may_lend(const struct weft_group *group, const struct weft_coll_args *args);
 
 /* host_work.c */

@@ -27,13 +27,6 @@ enum {
     FEW_RANKS = 8,
 };
 
-/* What becomes of a call that is not over within itself. */
-struct after {
-    weft_coll_done_fn done;
-    void *context;
-    struct weft_coll **coll_out;
-};
-
 /* Nothing else is under way in the group, and nothing has happened to it. */
 static bool at_rest(const struct weft_group *group)
 {
@@ -102,6 +95,16 @@ static bool same_terms(const struct weft_coll_args *a, const struct weft_coll_ar
     return a->deadline_ns == b->deadline_ns && a->factor == b->factor && a->total == b->total;
 }
 
+static bool may_be_over(struct weft_group *group, struct host_shape *shape)
+{
+    const struct weft_coll_args *args = &shape->args;
+    struct weft_error error;
+    if (!host_takes(group, args) || args->signature || coll_check(group, args, &error) != WEFT_OK) return false;
+    shape->maps = host_brief_maps(group, args);
+    shape->says = host_is_short(group, args);
+    return shape->maps || (shape->says && !host_may_lend(group, args));
+}
+
 static struct host_shape *shape_make(const struct weft_group *group)
 {
     weft_loop_guard(group->loop);
@@ -110,7 +113,19 @@ static struct host_shape *shape_make(const struct weft_group *group)
 
 void host_shapes_free(struct host *host)
 {
-    for (int kind = 0; kind < WEFT_COLL_KIND_COUNT; kind++) weft_free_bytes(host->group->env, host->shapes[kind]);
+    for (int kind = 0; kind < WEFT_COLL_KIND_COUNT; kind++) {
+        if (host->shapes[kind]) weft_free_bytes(host->group->env, host->shapes[kind]->mapped);
+        weft_free_bytes(host->group->env, host->shapes[kind]);
+    }
+}
+
+void host_shapes_forget(struct host *host)
+{
+    for (int kind = 0; kind < WEFT_COLL_KIND_COUNT; kind++) {
+        if (!host->shapes[kind]) continue;
+        host->shapes[kind]->fits = false;
+        host->shapes[kind]->args.kind = WEFT_COLL_KIND_COUNT; /* like no call */
+    }
 }
 
 /* Look at a call as the post does. NULL: it is not for this way. */
@@ -123,13 +138,9 @@ static struct host_shape *shape_of(struct weft_group *group, const struct weft_c
     if (!shape && !(shape = group->host->shapes[args->kind] = shape_make(group))) return NULL;
     shape->number = atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed) + 1;
     shape->args = *args;
-    if (!same) {
-        struct weft_error error;
-        weft_loop_guard(group->loop);
-        shape->fits = host_takes(group, args) && !args->signature && coll_check(group, args, &error) == WEFT_OK && host_is_short(group, args) &&
-                      !host_may_lend(group, args);
-        if (shape->fits) know(group, shape);
-    }
+    weft_loop_guard(group->loop);
+    if (!same && (shape->fits = may_be_over(group, shape))) know(group, shape);
+    if (shape->fits && shape->maps) host_brief_mapped_know(group, shape); /* its terms are part of that */
     return shape->fits ? shape : NULL;
 }
 
@@ -143,7 +154,7 @@ static uint64_t record(struct host *host, struct weft_record *record, uint64_t s
     return weft_recorder_add(host->group->recorder, record);
 }
 
-static bool alike(const struct host_post *post, const struct host_call *call, uint64_t sequence)
+bool host_brief_alike(const struct host_post *post, const struct host_call *call, uint64_t sequence)
 {
     return post->sequence == sequence && post->count == call->count && post->kind == (uint8_t)call->kind && post->dtype == call->dtype &&
            post->op == call->op && post->root == call->root && !(post->flags & HOST_UNEQUAL);
@@ -157,30 +168,36 @@ static bool patience_ends(struct host *host)
     return now_ns > host->patient_ns;
 }
 
-static bool comes(struct host *host, uint32_t rank, uint64_t number)
+bool host_brief_patient(struct host *host, bool shares, uint32_t looks)
+{
+    bool yields = shares || (host->crowded && looks % LOOKS_ELSEWHERE == 0);
+    if (shares) host_apart(host);
+    if ((yields || looks % LOOKS_PER_CLOCK == 0) && patience_ends(host)) return false;
+    weft_relax(yields);
+    return true;
+}
+
+bool host_brief_comes(struct host *host, uint32_t rank, uint64_t number)
 {
     if (host_has_come(host, rank, number)) return true;
     host->waited = true;
-    for (uint32_t looks = 1; !host_has_come(host, rank, number); looks++) {
-        bool shares = host_needs_this_core(host, rank), yields = shares || (host->crowded && looks % LOOKS_ELSEWHERE == 0);
-        if (shares) host_apart(host);
-        if ((yields || looks % LOOKS_PER_CLOCK == 0) && patience_ends(host)) return false;
-        weft_relax(yields);
-    }
+    for (uint32_t looks = 1; !host_has_come(host, rank, number); looks++)
+        if (!host_brief_patient(host, host_needs_this_core(host, rank), looks)) return false;
     return true;
 }
 
 static bool comes_alike(struct host *host, const struct host_shape *shape, uint32_t rank, uint64_t number, uint64_t sequence)
 {
-    return comes(host, rank, number) && alike(host_post_of(host->peers[rank].segment, number), &shape->call, sequence) &&
+    const struct host_post *post = host_post_of(host->peers[rank].segment, number);
+    return host_brief_comes(host, rank, number) && host_brief_alike(post, &shape->call, sequence) && !(post->flags & HOST_LENDS) &&
            (shape->in_lines || host_contribution(host, rank, number, host_said_bytes(host->group, &shape->args, rank)));
 }
 
 /* First those that need this core: a rank elsewhere may wait for just them, and would be looked at in vain. */
-static bool neighbours_come(struct host *host, uint64_t number)
+bool host_brief_neighbours_come(struct host *host, uint64_t number)
 {
     for (uint32_t rank = 0; rank < host->group->ranks; rank++)
-        if (rank != host->group->rank && host_needs_this_core(host, rank) && !comes(host, rank, number)) return false;
+        if (rank != host->group->rank && host_needs_this_core(host, rank) && !host_brief_comes(host, rank, number)) return false;
     return true;
 }
 
@@ -193,7 +210,7 @@ static bool all_come(struct host *host, const struct host_shape *shape, uint64_t
         host_root_came(host, number);
         return true;
     }
-    if (host->crowded && !neighbours_come(host, number)) return false;
+    if (host->crowded && !host_brief_neighbours_come(host, number)) return false;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
         if (rank != group->rank && !comes_alike(host, shape, rank, number, sequence)) return false;
     host_all_came(host, number);
@@ -210,21 +227,22 @@ static bool all_here(const struct host *host, const struct host_shape *shape, ui
     return true;
 }
 
-/* The others are late, or something is wrong: from here on it is an operation like others, but for what was announced. */
-static void becomes_ordinary(struct weft_group *group, const struct weft_coll_args *given, uint64_t number, uint64_t record_number, uint64_t posted_ns,
-                             const struct after *after)
+void host_brief_late(struct weft_group *group, const struct weft_coll_args *given, const struct host_begun *begun, const struct weft_coll *so_far, const struct host_after *after)
 {
     struct weft_coll_args args = *given;
     struct weft_error error;
-    args.posted_ns = posted_ns;
+    const uint64_t late_ns = weft_now_ns(group->env); /* its time is measured from now on */
+    args.posted_ns = begun->now_ns < late_ns ? begun->now_ns : late_ns;
     weft_loop_guard(group->loop);
-    group->host->next = number;
+    group->host->next = begun->number;
     group->sequence--;
     enum weft_status status = coll_prepare(group, &args, true, 0, after->done, after->context, after->coll_out, &error);
     WEFT_ASSERT(status == WEFT_OK); /* checked before, and its record lay there */
     struct weft_coll *coll = *after->coll_out;
+    if (so_far) coll->host = so_far->host;
+    weft_list_init(&coll->host.link);
     coll->host.announced = true;
-    coll->record_number = record_number;
+    coll->record_number = begun->record_number;
     group_watch(group, coll->posted_ns, coll->deadline_ns); /* the timer runs already */
     coll_launch(coll, true, coll->posted_ns);
 }
@@ -263,33 +281,49 @@ static enum weft_status over_at_once(struct host *host, struct host_shape *shape
     return WEFT_OK;
 }
 
-/* Announced, and somebody whom it needs was not there. */
-static enum weft_status meet(struct host *host, struct host_shape *shape, uint64_t number, uint64_t sequence, const struct after *after)
+struct host_begun host_brief_begin(struct host *host, struct host_shape *shape, uint64_t number, uint64_t sequence)
 {
-    struct weft_group *group = host->group;
-    uint64_t now_ns = weft_stamp_ns(&host->stamp, group->env);
+    uint64_t now_ns = weft_stamp_ns(&host->stamp, host->group->env);
     event(host, shape, WEFT_EVENT_BEGIN, sequence, now_ns);
-    uint64_t record_number = record(host, &shape->open, sequence, now_ns, 0);
+    struct host_begun begun = {number, sequence, now_ns, record(host, &shape->open, sequence, now_ns, 0)};
     host_announced(host);
     host->waited = false;
     host->patient_ns = 0;
+    return begun;
+}
+
+void host_brief_end(struct host *host, const struct host_shape *shape, const struct host_begun *begun)
+{
+    host_over(host, begun->number);
+    uint64_t ended_ns = shape->small && !host->waited ? begun->now_ns : later(begun->now_ns, weft_stamp_ns(&host->stamp, host->group->env));
+    event(host, shape, WEFT_EVENT_END, begun->sequence, ended_ns);
+    weft_recorder_end(host->group->recorder, begun->record_number, ended_ns);
+}
+
+/* Announced, and somebody whom it needs was not there. */
+static enum weft_status meet(struct host *host, struct host_shape *shape, uint64_t number, uint64_t sequence, const struct host_after *after)
+{
+    struct host_begun begun = host_brief_begin(host, shape, number, sequence);
     if (!all_come(host, shape, number, sequence)) {
-        uint64_t late_ns = weft_now_ns(group->env); /* its time is measured from now on */
-        becomes_ordinary(group, &shape->args, number, record_number, now_ns < late_ns ? now_ns : late_ns, after);
+        host_brief_late(host->group, &shape->args, &begun, NULL, after);
         return WEFT_IN_PROGRESS;
     }
     work(host, shape, number);
-    host_over(host, number);
-    uint64_t ended_ns = shape->small && !host->waited ? now_ns : later(now_ns, weft_stamp_ns(&host->stamp, group->env));
-    event(host, shape, WEFT_EVENT_END, sequence, ended_ns);
-    weft_recorder_end(group->recorder, record_number, ended_ns);
+    host_brief_end(host, shape, &begun);
     return WEFT_OK;
 }
 
-static enum weft_status call(struct weft_group *group, struct host_shape *shape, const void *in, void *out, const struct after *after)
+/* Where others may lend their buffers instead, it may have to go by messages: who is over before it has seen all the others would not hear of it. */
+static bool may_say(const struct weft_group *group, const struct host_shape *shape)
+{
+    if (!shape->maps) return true;
+    return shape->says && !shape->leads && !shape->follows && !(shape->mapped && shape->mapped->host.lends) && coll_has_record(group, shape->scratch_bytes);
+}
+
+/* Said with the announcement. */
+static enum weft_status say(struct weft_group *group, struct host_shape *shape, const void *in, void *out, const struct host_after *after)
 {
     struct host *host = group->host;
-    if (!has_buffers(shape, in, out)) return WEFT_ERR_AGAIN; /* perhaps refused: the post knows */
     if (host_needs_room(shape->bytes) && !host_room_take(host, host_room_of(shape->bytes))) return WEFT_ERR_AGAIN;
     if (!host_may_announce(host, shape->leads, shape->bytes)) return WEFT_ERR_AGAIN;
     shape->args.in = in;
@@ -302,12 +336,19 @@ static enum weft_status call(struct weft_group *group, struct host_shape *shape,
     return status;
 }
 
+static enum weft_status call(struct weft_group *group, struct host_shape *shape, const void *in, void *out, const struct host_after *after)
+{
+    if (!has_buffers(shape, in, out)) return WEFT_ERR_AGAIN; /* perhaps refused: the post knows */
+    enum weft_status status = shape->maps ? host_brief_mapped(group, shape, in, out, after) : WEFT_ERR_AGAIN;
+    return status == WEFT_ERR_AGAIN && may_say(group, shape) ? say(group, shape, in, out, after) : status;
+}
+
 enum weft_status weft_coll_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out)
 {
     if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV) return host_pair_brief(group, args, done, context, coll_out);
     struct host_shape *shape = at_rest(group) ? shape_of(group, args) : NULL;
-    return shape ? call(group, shape, args->in, args->out, &(struct after){done, context, coll_out}) : WEFT_ERR_AGAIN;
+    return shape ? call(group, shape, args->in, args->out, &(struct host_after){done, context, coll_out}) : WEFT_ERR_AGAIN;
 }
 
 uint64_t weft_coll_shape(const struct weft_group *group, enum weft_coll_kind kind) { return group->host && group->host->shapes[kind] ? group->host->shapes[kind]->number : 0; }
@@ -318,5 +359,5 @@ enum weft_status weft_coll_brief_again(struct weft_group *group, enum weft_coll_
     if (!at_rest(group)) return WEFT_ERR_AGAIN;
     struct host_shape *shape = group->host->shapes[kind];
     bool same = shape && shape->number == number && shape->fits;
-    return same ? call(group, shape, in, out, &(struct after){done, context, coll_out}) : WEFT_ERR_AGAIN;
+    return same ? call(group, shape, in, out, &(struct host_after){done, context, coll_out}) : WEFT_ERR_AGAIN;
 }

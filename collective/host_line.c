@@ -100,16 +100,9 @@ static void begin_rounds(struct host *host, uint64_t number)
         atomic_store_explicit(&host->segment->done[action], host->salt + (number + 1) * HOST_ROUNDS_MAX, memory_order_relaxed);
 }
 
-void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number)
+void host_announce_buffers(struct host *host, const struct weft_coll *coll, uint64_t number)
 {
-    const struct weft_coll_args *args = &coll->args;
     struct host_call call = call_of(coll);
-    if (coll->host.is_short) {
-        const void *from = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
-        host_announce_short(host, &call, from, host_short_bytes(coll->group, args), number, coll->sequence);
-        host_announced(host);
-        return;
-    }
     struct host_post *post = host_post_of(host->segment, number);
     describe_call(post, &call, coll->sequence);
     post->flags = coll->host.flags;
@@ -123,6 +116,15 @@ void host_announce(struct host *host, const struct weft_coll *coll, uint64_t num
         memcpy(post->word, &said, sizeof said);
     }
     publish(host, post, number);
+}
+
+void host_announce(struct host *host, const struct weft_coll *coll, uint64_t number)
+{
+    const struct weft_coll_args *args = &coll->args;
+    struct host_call call = call_of(coll);
+    const void *from = args->kind == WEFT_COLL_BROADCAST ? args->out : args->in;
+    if (coll->host.is_short) host_announce_short(host, &call, from, host_short_bytes(coll->group, args), number, coll->sequence);
+    else host_announce_buffers(host, coll, number);
     host_announced(host);
 }
 

@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 16384, LINE = 64, PIECES_MAX = 64, ROOMS_MIN = 64, HALLS_MIN = 1, TRIED = 8 };
+enum { CHUNK_BYTES = 16384, LINE = 64, PIECES_MAX = 64, ROOMS_MIN = 16, HALLS_MIN = 1, TRIED = 8 };
 _Static_assert(2 * sizeof(struct host_segment) <= CHUNK_BYTES && sizeof(struct host_calls) <= CHUNK_BYTES && 2 * HOST_SHORT_BYTES <= (int)CHUNK_BYTES, "pieces of a chunk");
 
 /* ---- pieces ---- */

@@ -48,62 +48,6 @@ bool weft_group_one_host(const struct weft_group *group, enum weft_coll_kind kin
 
 /* ---- the queue ---- */
 
-static uint64_t pieces_of_all(const uint64_t *cuts, uint64_t count, uint32_t ranks) { return cuts ? cuts[ranks] : count * ranks; }
-
-static bool has_own_pieces(enum weft_coll_kind kind) { return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER; }
-
-uint64_t host_vector_elems(const struct weft_coll *coll)
-{
-    return has_own_pieces(coll->args.kind) ? pieces_of_all(coll->cursor.args.cut_in, coll->args.count, coll->group->ranks) : coll->args.count;
-}
-
-/* Elements of a rank's buffers that the others load, and into which they store. */
-static struct touched {
-    uint64_t in, out;
-} touched_of(const struct weft_coll *coll, uint32_t rank)
-{
-    const struct weft_coll_args *args = &coll->args;
-    const struct weft_plan_args *plan = &coll->cursor.args; /* unequal pieces: for this rank's own buffers only, where ranks do not know all lengths */
-    uint64_t count = args->count, in = pieces_of_all(plan->cut_in, count, coll->group->ranks), out = pieces_of_all(plan->cut_out, count, coll->group->ranks);
-    bool root = rank == args->root;
-    switch (args->kind) {
-    case WEFT_COLL_REDUCE_SCATTER: return (struct touched){in, 0};
-    case WEFT_COLL_ALL_GATHER: return (struct touched){0, out};
-    case WEFT_COLL_BROADCAST: return (struct touched){0, count};
-    case WEFT_COLL_REDUCE: return (struct touched){count, root ? count : 0};
-    case WEFT_COLL_GATHER: return (struct touched){root ? 0 : count, root ? out : 0};
-    case WEFT_COLL_SCATTER: return (struct touched){root ? in : 0, root ? 0 : count};
-    case WEFT_COLL_ALL_TO_ALL: return (struct touched){in, out};
-    default: return (struct touched){count, count};
-    }
-}
-
-/* The same with what they need to work on its slice in its place. */
-static struct touched lent_of(const struct weft_coll *coll, uint32_t rank)
-{
-    struct touched elems = touched_of(coll, rank);
-    uint64_t piece = has_own_pieces(coll->args.kind) ? host_piece_of(coll, rank).count : 0;
-    return (struct touched){elems.in > piece ? elems.in : piece, elems.out > piece ? elems.out : piece};
-}
-
-static bool find(const void *memory, uint64_t elems, size_t elem_bytes, uint64_t *offset_out)
-{
-    return elems == 0 || weft_memory_locate(memory, elems * elem_bytes, offset_out);
-}
-
-/* What peers touch of the caller's buffers: where is it in the memory they map? */
-static void locate(const struct host *host, struct weft_coll *coll)
-{
-    struct touched elems = touched_of(coll, host->group->rank), lent = lent_of(coll, host->group->rank);
-    coll->host.in_offset = coll->host.out_offset = 0;
-    coll->host.copied = !find(coll->args.in, elems.in, coll->elem_bytes, &coll->host.in_offset) || !find(coll->args.out, elems.out, coll->elem_bytes, &coll->host.out_offset);
-    coll->host.lends = !coll->host.copied && host->crowded && !host_of_pieces(coll->args.kind) &&
-                       find(coll->args.in, lent.in, coll->elem_bytes, &coll->host.in_offset) && find(coll->args.out, lent.out, coll->elem_bytes, &coll->host.out_offset);
-    if (!coll->host.copied) return;
-    coll->host.in_offset = (uintptr_t)coll->args.in;
-    coll->host.out_offset = (uintptr_t)coll->args.out;
-}
-
 static uint64_t loaded_bytes(const struct weft_coll *coll) { return coll->args.count * coll->elem_bytes; }
 
 /* Ordinary memory that may go by both: does it go through a stage, as far as this rank is asked? */
@@ -176,15 +120,9 @@ static void polls_quickly(struct host *host)
 static int host_progress(struct weft_pollable *pollable, int budget);
 static enum weft_status host_arm(struct weft_pollable *pollable);
 
-static void enqueue(struct host *host, struct weft_coll *coll)
+static void join_queue(struct host *host, struct weft_coll *coll)
 {
-    coll->host.phase = HOST_QUEUED;
     coll->header.plan = WEFT_PLAN_ONE_HOST;
-    coll->host.is_short = host_is_short(coll->group, &coll->args);
-    coll->host.may_lend = host_may_lend(coll->group, &coll->args);
-    coll->host.mixed = false;
-    if (!coll->host.is_short || coll->host.may_lend) locate(host, coll);
-    if (coll->host.may_lend && coll->host.lends) coll->host.is_short = false;
     weft_list_append(&host->queue, &coll->host.link);
     if (!host->polled) {
         host->pollable = (struct weft_pollable){.fd = WEFT_POLLABLE_WOKEN, .progress = host_progress, .arm = host_arm}; /* from now on */
@@ -192,17 +130,39 @@ static void enqueue(struct host *host, struct weft_coll *coll)
         host->polled = weft_loop_add(host->group->loop, &host->pollable) == WEFT_OK; /* without a descriptor it cannot fail */
     }
     polls_quickly(host);
+}
+
+static void enqueue(struct host *host, struct weft_coll *coll)
+{
+    coll->host.phase = HOST_QUEUED;
+    coll->host.is_short = host_is_short(coll->group, &coll->args);
+    coll->host.may_lend = host_may_lend(coll->group, &coll->args);
+    coll->host.mixed = false;
+    if (!coll->host.is_short || coll->host.may_lend) host_locate(host, coll);
+    if (coll->host.may_lend && coll->host.lends) coll->host.is_short = false;
+    join_queue(host, coll);
     begin_first(host);
 }
 
 bool host_begins_at_once(const struct host *host) { return host->state == HOST_ON && weft_list_empty(&host->queue); }
 
+/* It is the first, announced, and perhaps more than that (host_brief_mapped.c). */
+static void go_on(struct host *host, struct weft_coll *coll)
+{
+    host->seen = 0;
+    join_queue(host, coll);
+    coll->record.plan = coll->header.plan;
+    coll_record_start(coll, coll->posted_ns);
+}
+
 void host_launch(struct weft_coll *coll)
 {
     struct host *host = coll->group->host;
-    coll->host.phase = HOST_WAITING;
+    bool goes_on = coll->host.phase != HOST_AWAY;
+    if (!goes_on) coll->host.phase = HOST_WAITING;
     coll->host.number = host->next++; /* now: it may be cancelled before the vote is over here, and after that on another rank */
-    if (host->state == HOST_ON) enqueue(host, coll);
+    if (goes_on) go_on(host, coll);
+    else if (host->state == HOST_ON) enqueue(host, coll);
 }
 
 static void by_messages(struct weft_coll *coll)
@@ -280,23 +240,14 @@ static bool lies_outside(struct weft_coll *coll, uint32_t rank)
 static bool take_buffers(struct host *host, struct weft_coll *coll, uint32_t rank, const struct host_post *post)
 {
     const struct weft_mapping *mapping = &host->peers[rank].place->mapping;
-    uint64_t in = post->in, out = post->out, bytes = mapping->bytes;
     struct host_stage_word stage = {0};
-    bool mapped = post->flags & HOST_MAPPED, staged = post->flags & HOST_STAGED;
+    bool staged = post->flags & HOST_STAGED;
     if (staged) memcpy(&stage, post->word, sizeof stage);
-    struct host_reach reach = {.copied = !mapped, .in_address = in, .out_address = out}; /* what is not there the system will refuse */
+    struct host_reach reach = {.copied = !(post->flags & HOST_MAPPED), .in_address = post->in, .out_address = post->out}; /* what is not there the system will refuse */
     bool fits = true;
-    if (host_of_pieces(coll->args.kind)) {
-        if (!host_pieces_meet(host, coll, rank, &reach, &fits)) return false;
-    } else if (mapped) {
-        struct touched elems = post->flags & HOST_LENDS ? lent_of(coll, rank) : touched_of(coll, rank);
-        fits = (elems.in == 0 || (in <= bytes && elems.in * coll->elem_bytes <= bytes - in)) && (elems.out == 0 || (out <= bytes && elems.out * coll->elem_bytes <= bytes - out));
-    }
-    if (fits && mapped) {
-        reach.in = mapping->base + in;
-        reach.out = mapping->base + out;
-    }
-    if (staged && (stage.offset > bytes || HOST_STAGE_BYTES > bytes - stage.offset || !host_stage_allows(stage.block))) fits = false;
+    if (host_of_pieces(coll->args.kind) && !host_pieces_meet(host, coll, rank, &reach, &fits)) return false;
+    if (fits && !reach.copied) fits = host_reaches(host, coll, rank, post, &reach);
+    if (staged && (stage.offset > mapping->bytes || HOST_STAGE_BYTES > mapping->bytes - stage.offset || !host_stage_allows(stage.block))) fits = false;
     if (fits && staged) {
         reach.stage = mapping->base + stage.offset;
         if (coll->host.stage_word.block < stage.block) coll->host.stage_word.block = stage.block;
@@ -515,32 +466,6 @@ static bool look(struct host *host, struct weft_coll *coll)
     return true;
 }
 
-/* Pieces that go to others. */
-static uint64_t moved_pieces(const struct weft_coll *coll)
-{
-    uint64_t elems = 0;
-    for (uint32_t r = 0; r < coll->group->ranks; r++)
-        if (r != coll->group->rank) elems += host_piece_sent(coll, r).count;
-    return elems * coll->elem_bytes;
-}
-
-/* What crossed between this rank and the others, one way, whoever did the copying: its contribution to what they own of the
- * result, and its result to them. The mean over the ranks where their shares of a vector differ. */
-static uint64_t moved_bytes(const struct weft_coll *coll)
-{
-    const struct weft_coll_args *args = &coll->args;
-    uint64_t bytes = args->count * coll->elem_bytes, others = coll->group->ranks - 1;
-    if (coll->host.is_short) return host_moved_short(coll->group, args);
-    if (host_of_pieces(args->kind)) return moved_pieces(coll);
-    switch (args->kind) {
-    case WEFT_COLL_ALL_REDUCE: return 2 * (bytes / coll->group->ranks) * others;
-    case WEFT_COLL_REDUCE: return (args->root == coll->group->rank ? 1 : 2) * (bytes / coll->group->ranks) * others;
-    case WEFT_COLL_REDUCE_SCATTER:
-    case WEFT_COLL_ALL_GATHER: return host_piece_of(coll, coll->group->rank).count * coll->elem_bytes * others;
-    default: return bytes / coll->group->ranks * others;
-    }
-}
-
 bool weft_group_shares_memory(const struct weft_group *group) { return group->host ? group->host->state != HOST_OFF : group->may_meet; }
 
 void weft_group_add_moved(const struct weft_group *group, struct weft_moved *moved)
@@ -564,7 +489,7 @@ static void finish(struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
     if (coll->host.way) note_way(coll);
-    group->host->moved_bytes += moved_bytes(coll);
+    group->host->moved_bytes += host_moved(coll);
     group->outstanding++; /* keeps the group while the callback runs */
     coll_finish(coll, 0);
     group_released(group);

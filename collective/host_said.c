@@ -7,9 +7,10 @@
  * Which of them are said at all, choose_said.c knows. Who only gives needs not even the one round of words that is left: it goes ahead of the others
  * by as many operations as there are places (host_ahead.c).
  *
- * Every rank finds the same from the call and from what all know of their processors (host_setup.c). Where ranks take turns, those whose buffers are
+ * Every rank finds the same from the call and from what all know of their processors (host_setup.c). Those whose buffers are
  * mapped lend them above a length at which others still say theirs (host_may_lend): all find in the announcements whether all lend, or all say. Where
- * some do one and some the other, the operation goes by messages; it has the memory for that, so none of these is tried within its call (host_brief.c). */
+ * some do one and some the other, the operation goes by messages; it has the memory for that, so what is said of these is not tried within its call
+ * (host_brief.c). */
 #include "collective/host.h"
 
 _Static_assert(PLAN_ONE_HOST_SAID <= HOST_SLOT_BYTES && PLAN_ONE_HOST_SHORT <= HOST_SHORT_BYTES, "what is said has a place");
@@ -35,8 +36,8 @@ bool host_is_short(const struct weft_group *group, const struct weft_coll_args *
 
 bool host_may_lend(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    return group->host->crowded && host_is_short(group, args) && args->kind != WEFT_COLL_BARRIER &&
-           contribution_bytes(group, args) > plan_one_host_said_mapped(args->kind, group->ranks, true);
+    return host_is_short(group, args) && args->kind != WEFT_COLL_BARRIER &&
+           contribution_bytes(group, args) > plan_one_host_said_mapped(args->kind, group->ranks, group->host->crowded);
 }
 
 size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_args *args, uint32_t rank)

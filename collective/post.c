@@ -468,6 +468,26 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     return WEFT_OK;
 }
 
+size_t coll_outline(struct weft_coll *coll, struct weft_group *group, const struct weft_coll_args *args)
+{
+    struct weft_plan_args plan = plan_args_of(group, args, WEFT_PLAN_AUTO, tune_in_order(group, 0));
+    struct scratch scratch = scratch_of(group, &plan, args);
+    size_t on_host = host_scratch_bytes(group, args);
+    coll_init(coll, group, args, &plan);
+    weft_plan_begin(&coll->cursor, &plan);
+    coll->header.plan = WEFT_PLAN_ONE_HOST;
+    return scratch.total_bytes > on_host ? scratch.total_bytes : on_host;
+}
+
+bool coll_has_record(const struct weft_group *group, size_t scratch_bytes)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->records->idle) {
+        if (weft_container_of(node, struct weft_coll, link)->scratch_bytes >= scratch_bytes) return true;
+    }
+    return false;
+}
+
 void coll_unhold(struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;

@@ -747,8 +747,8 @@ static void one_host_by_size(void **state)
 static void one_host_does_not_leap(void **state)
 {
     static const struct weft_link_memory measured[] = {
-        {.words_ns = 200, .slices_ns = 500, .said_ps = 36, .cached_ps = 6, .passed_ps = 12, .core_kib = 1024, .last_kib = 32768, .past_ps = 11},
-        {.words_ns = 280, .slices_ns = 270, .said_ps = 32, .cached_ps = 4, .passed_ps = 17, .core_kib = 1024, .last_kib = 32768, .past_ps = 10}};
+        {.words_ns = 190, .slices_ns = 220, .said_ps = 52, .cached_ps = 7, .passed_ps = 11, .core_kib = 1024, .last_kib = 32768, .past_ps = 11},
+        {.words_ns = 260, .slices_ns = 50, .said_ps = 35, .cached_ps = 7, .passed_ps = 11, .core_kib = 1024, .last_kib = 32768, .past_ps = 11}};
     for (uint32_t ranks = 2; ranks <= 64; ranks++)
         for (int crowded = 0; crowded < 2; crowded++) {
             struct weft_link_cost cost = {.pairs = 1, .latency_ns = 1000, .bytes_per_second = 8000000000, .sum_ps = 11, .pass_ps = 25, .memory = measured[crowded]};
@@ -765,8 +765,8 @@ static void one_host_does_not_leap(void **state)
         }
 }
 
-/* What is said is bounded for every operation and number of ranks, is never less than a room holds, and never less where ranks take turns; of mapped buffers less
- * is said there. The model, which is one of mapped buffers, says all that in one round: no slices are among its terms. */
+/* What is said is bounded for every operation and number of ranks, is never less than a room holds, and never less where ranks take turns; of mapped buffers no
+ * more is said. The model, which is one of mapped buffers, says all that in one round: no slices are among its terms. */
 static void one_host_says(void **state)
 {
     struct weft_link_cost cost = {.pairs = 1, .latency_ns = 1000, .bytes_per_second = 8000000000, .memory = host_memory};
@@ -779,7 +779,6 @@ static void one_host_says(void **state)
                 assert_in_range(said, PLAN_ONE_HOST_SHORT, most);
                 assert_in_range(most, said, PLAN_ONE_HOST_SAID);
                 assert_true(most <= plan_one_host_said(host_kinds[k], ranks, true));
-                assert_true(crowded || said == most);
                 struct weft_plan_question question = {.kind = host_kinds[k], .ranks = ranks, .bytes = said / one, .elem_bytes = 1, .wide_bytes = 4, .cost = &cost};
                 assert_true(weft_plan_one_host_ns(&question, crowded ? 1 : ranks) < 999999999);
                 question.bytes++;
@@ -787,7 +786,7 @@ static void one_host_says(void **state)
             }
     assert_int_equal(plan_one_host_said(WEFT_COLL_ALL_REDUCE, 2, false), 16 << 10);
     assert_int_equal(plan_one_host_said(WEFT_COLL_ALL_REDUCE, 4, true), 32 << 10);
-    assert_int_equal(plan_one_host_said_mapped(WEFT_COLL_ALL_REDUCE, 4, true), 16 << 10);
+    assert_int_equal(plan_one_host_said_mapped(WEFT_COLL_ALL_REDUCE, 4, true), 4 << 10);
     assert_int_equal(plan_one_host_said(WEFT_COLL_GATHER, 2, true), PLAN_ONE_HOST_SAID);
 }
 
