@@ -81,6 +81,7 @@ struct shm_facts { /* written by the endpoint alone: peers can only read it */
 
 enum shm_phase {
     SHM_FREE = 0,
+    SHM_HEARD,     /* an arrival that nobody has taken: its peer knows no name of it yet */
     SHM_QUEUED,    /* its cell waits for room */
     SHM_ANNOUNCED, /* sender: the receiver has to name a buffer */
     SHM_COPYING,   /* in endpoint->active: this side copies */
@@ -259,7 +260,7 @@ void shm_wake(struct weft_transport *transport, struct weft_peer *peer);
 void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool); /* NULL: no memory */
 bool shm_pool_has(struct shm_endpoint *endpoint, struct shm_pool *pool);   /* the next take will answer */
 void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op);
-struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name); /* NULL: no such one, or of another pair */
+struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name); /* NULL: none has been told so to this pair's peer */
 static inline uint64_t shm_op_name(const struct shm_op *op) { return (uint64_t)op->generation << 32 | op->index; }
 
 /* shm_pair.c */

@@ -320,7 +320,7 @@ struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const 
     arrival->payload = NULL;
     arrival->kept = NULL;
     arrival->op.pair = pair;
-    arrival->op.phase = SHM_ANNOUNCED;
+    arrival->op.phase = SHM_HEARD;
     arrival->op.queued = arrival->op.user = arrival->op.delivered = false;
     arrival->op.holds = NULL;
     arrival->op.window = 0;

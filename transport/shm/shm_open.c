@@ -82,7 +82,7 @@ struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name)
     uint32_t index = (uint32_t)name;
     if (index >= endpoint->op_count) return NULL;
     struct shm_op *op = endpoint->ops[index];
-    return op->generation == (uint32_t)(name >> 32) && op->phase != SHM_FREE && op->pair == pair ? op : NULL;
+    return op->generation == (uint32_t)(name >> 32) && op->phase > SHM_HEARD && op->pair == pair ? op : NULL;
 }
 
 static void pool_free(struct shm_endpoint *endpoint, struct shm_pool *pool)
