@@ -20,6 +20,7 @@
 #include "base/net.h"
 #include "base/process_id.h"
 #include "base/stamp.h"
+#include "base/thread.h"
 #include "weft/status.h"
 #include "weft/types.h"
 

@@ -3,8 +3,8 @@
 #include "base/compute.h"
 
 #include <fenv.h>
-#include <signal.h>
 
+#include "base/thread.h"
 #include "base/weft_assert.h"
 
 static _Thread_local bool in_compute;
@@ -65,13 +65,8 @@ static void *compute_main(void *argument)
 static bool thread_runs(struct compute *compute)
 {
     if (compute->started || compute->inline_only) return compute->started;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    compute->started = pthread_create(&compute->thread, NULL, compute_main, compute) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (compute->started) pthread_setname_np(compute->thread, "weft compute");
-    else compute->inline_only = true; /* slower, and the engine answers later: better than failing */
+    compute->started = weft_thread_start(&compute->thread, "weft compute", compute_main, compute) == 0;
+    if (!compute->started) compute->inline_only = true; /* slower, and the engine answers later: better than failing */
     return compute->started;
 }
 

@@ -8,8 +8,8 @@
  *
  * One thread at a time uses the libevent base, so libevent's own locking (a switch for the whole
  * process, which belongs to the trainer we live in) is not needed: other threads only push a letter
- * and write an eventfd. For the same reason no signal handler is set: the net's thread runs with all
- * signals blocked, and a SIGPIPE of a write on a closed socket ends there unseen. */
+ * and write an eventfd. For the same reason no signal handler is set: the net's thread runs with
+ * signals blocked (thread.h), and a SIGPIPE of a write on a closed socket ends there unseen. */
 #include "base/net.h"
 
 #include <errno.h>
@@ -20,6 +20,7 @@
 #include <event2/dns.h>
 
 #include "base/net_internal.h"
+#include "base/thread.h"
 
 /* How long weft_net_free waits for its peers to take the last frames. */
 #define GOODBYE_MS 300
@@ -125,13 +126,8 @@ static void *net_thread(void *argument)
 enum weft_status weft_net_start(struct weft_net *net)
 {
     WEFT_ASSERT(!net->started);
-    sigset_t all, before;
-    sigfillset(&all);
-    /* The new thread inherits the mask: no signal of the trainer's is ever handled on it. */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     net->started = true;
-    int rc = pthread_create(&net->thread, NULL, net_thread, net);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = weft_thread_start(&net->thread, "weft net", net_thread, net);
     if (rc == 0) return WEFT_OK;
     net->started = false;
     return rc == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT;

@@ -10,7 +10,6 @@
  * it still holds; a request completes when the last buffer of it is free. */
 #include "client/engine.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -591,18 +590,12 @@ static void *engine_thread(void *context)
     return NULL;
 }
 
-/* The trainer's signals are the trainer's: its handlers never run on our thread. In virtual time there is none. */
+/* In virtual time there is none. */
 static int start_thread(struct client_engine *engine)
 {
-    sigset_t all, before;
     struct weft_env *env = weft_loop_env(engine->loop);
     if (env->virtual_time) return env->virtual_time->run(env, engine->loop);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&engine->thread, NULL, engine_thread, engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc == 0) pthread_setname_np(engine->thread, "weft engine");
-    return rc;
+    return weft_thread_start(&engine->thread, "weft engine", engine_thread, engine);
 }
 
 /* Where calls are recorded to be repeated: two of each rank for each operation, so that none is gone before its record. */

@@ -61,9 +61,12 @@ static struct block *block_take(struct weft_session *session, const void *memory
     return found;
 }
 
+/* Who hears from one operation that the session has failed frees everything on the way out, and others are still being ended: memory that
+ * they may work on goes with the session. */
 void weft_free(struct weft_session *session, void *memory)
 {
     if (!session || !memory) return;
+    if (client_failed(session) < 0 && atomic_load(&session->open_requests) > 0) return;
     struct block *block = block_take(session, memory);
     if (block) block_free(session, block);
     else weft_log(session->env, WEFT_LOG_ERROR, "client", "weft_free: %p is not from weft_alloc of this session; ignored", memory);

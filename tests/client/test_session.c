@@ -3,6 +3,7 @@
 #include "tests/lib/check.h"
 
 #include <math.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,6 +310,64 @@ static void test_memory(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* Who hears that the session has failed frees all it has and goes, while the engine is still ending what else runs. */
+struct two_ends {
+    sem_t heard, freed;
+    _Atomic uint32_t count;
+    struct one_end {
+        struct two_ends *both;
+        struct weft_request request;
+        uint8_t *memory;
+        bool first;
+    } ends[2];
+};
+
+static void on_end(void *context, enum weft_status status)
+{
+    struct one_end *end = context;
+    end->first = atomic_fetch_add(&end->both->count, 1) == 0;
+    if (!end->first) return;
+    sem_post(&end->both->heard);
+    sem_wait(&end->both->freed);
+}
+
+static void frees_on_the_way_out(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { BYTES = 1 << 20 };
+    struct two_ends both = {.count = 0};
+    enum weft_status met = finish(weft_barrier(session, &both.ends[0].request), &both.ends[0].request); /* all are through with weft_init */
+    if (rank > 0) { /* hears of it there or later */
+        CROWD_CHECK(crowd, session, met < 0 || finish(weft_recv(session, &met, 1, WEFT_U8, 0, &both.ends[0].request), &both.ends[0].request) < 0);
+        return;
+    }
+    CROWD_OK(crowd, session, met);
+    sem_init(&both.heard, 0, 0);
+    sem_init(&both.freed, 0, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct one_end *end = &both.ends[i];
+        *end = (struct one_end){.both = &both, .memory = weft_alloc(session, BYTES)};
+        struct weft_call call = {sizeof call, WEFT_CALL_RECV, .out = end->memory, .count = BYTES, .dtype = WEFT_U8, .root = 1, .completed = on_end, .context = end};
+        CROWD_OK(crowd, session, weft_call_start(session, &call, &end->request));
+    }
+    CROWD_OK(crowd, session, weft_abort(session, "enough"));
+    sem_wait(&both.heard);
+    struct one_end *other = &both.ends[both.ends[0].first];
+    weft_free(session, other->memory);
+    CROWD_CHECK(crowd, session, weft_test(&other->request) == WEFT_IN_PROGRESS);
+    memset(other->memory, 1, BYTES); /* as the engine may */
+    sem_post(&both.freed);
+    CROWD_CHECK(crowd, session, weft_wait(&other->request, 0) < 0);
+    sem_destroy(&both.heard);
+    sem_destroy(&both.freed);
+}
+
+static void test_frees_on_the_way_out(void **state)
+{
+    struct crowd crowd = {.workers = 0};
+    crowd_run(&crowd, 2, frees_on_the_way_out);
+    assert_int_equal(crowd.failures, 0);
+}
+
 /* Every rank has the cost of rank 0's table, whoever else has a file, or none. */
 struct links {
     struct weft_link_cost wanted;
@@ -374,7 +433,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_collectives), cmocka_unit_test(test_many_at_once), cmocka_unit_test(test_all_reduce_tensor),
         cmocka_unit_test(test_means),       cmocka_unit_test(test_memory),      cmocka_unit_test(test_waiting_threads),
-        cmocka_unit_test(test_link_cost),   cmocka_unit_test(test_leaves_at_once),
+        cmocka_unit_test(test_link_cost),   cmocka_unit_test(test_leaves_at_once), cmocka_unit_test(test_frees_on_the_way_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,6 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -68,13 +67,7 @@ static void *watch_main(void *unused)
 
 static bool start_thread(void)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&watch.thread, NULL, watch_main, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (started) pthread_setname_np(watch.thread, "weft unmaps");
-    return started;
+    return weft_thread_start(&watch.thread, "weft unmaps", watch_main, NULL) == 0;
 }
 
 static enum weft_status start(struct weft_error *error)

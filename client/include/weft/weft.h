@@ -419,7 +419,9 @@ WEFT_API enum weft_status weft_mesh_free(struct weft_mesh *mesh);
 /* ---- 6. Memory, statistics, recorder --------------------------------------------------------------- */
 
 /* weft_alloc() - memory (zeroed, 64-byte aligned, pre-touched) that transports can use best: peers on this host map it and
- * copy straight from and to it. A forked child shares it with its parent (it is no copy). NULL when there is none. */
+ * copy straight from and to it. A forked child shares it with its parent (it is no copy). NULL when there is none.
+ * weft_free gives it back, or weft_finalize. In a session that has failed it may be called before the other requests are over: they keep the
+ * memory as long as they need it. Both from any thread. */
 WEFT_API void *weft_alloc(struct weft_session *session, size_t bytes);
 WEFT_API void weft_free(struct weft_session *session, void *memory);
 
