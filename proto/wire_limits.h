@@ -5,7 +5,7 @@
 
 #define WEFT_LIMIT_WORKERS 4096u
 #define WEFT_RING_HOST_BYTES 12u          /* of a host in LinkCost.ring */
-#define WEFT_RUNS_BYTES 156u              /* of LinkCost.runs, if it is there */
+#define WEFT_RUNS_BYTES 256u              /* of LinkCost.runs, if it is there */
 #define WEFT_LIMIT_SHARDS 1024u
 #define WEFT_LIMIT_ENGINES 64u            /* endpoints of one member */
 #define WEFT_LIMIT_ENDPOINTS ((WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS) * WEFT_LIMIT_ENGINES)

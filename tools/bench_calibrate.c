@@ -319,7 +319,7 @@ static void print_runs(const struct weft_link_runs *runs)
         printf("%s by %s", pattern ? "," : "", weft_plan_name(weft_plan_of_pattern((enum weft_link_pattern)pattern)));
         for (uint32_t length = 0; length < WEFT_LINK_LENGTHS; length++) printf(" %.3f", runs->byte_ps[pattern][length] / 1e3);
     }
-    printf(" of 4, 16, 64, 256 KiB, 1, 4, 8 MiB\n");
+    printf(" of 4 KiB, twice that, and so on to 8 MiB\n");
 }
 
 static bool write_table(struct calibration *c, const char *path)

@@ -42,7 +42,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         at += (size_t)snprintf(text + at, room - at, "link %u %u %s %u %u lane%u|some way\n", i % hosts, i / 2 % hosts, i % 3 ? "works" : "failed",
                                i * 1000 + 1, i * 5000 + 1, i);
     }
-    if (number % 2 && at + 300 < room) {
+    if (number % 2 && at + 400 < room) {
         at += (size_t)snprintf(text + at, room - at, "runs 0 4096 3 2");
         for (unsigned i = 2; i < WEFT_LINK_RUNS_NUMBERS; i++) at += (size_t)snprintf(text + at, room - at, " %u", i * 111);
         at += (size_t)snprintf(text + at, room - at, "\n"), links++;

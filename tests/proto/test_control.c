@@ -45,8 +45,8 @@ struct samples {
     uint64_t dims[2];
 };
 
-#define NUMBERS_13 "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd" /* a third of LinkCost.runs */
-#define READ_13 "61626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364"
+#define NUMBERS_16 "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd" /* a quarter of LinkCost.runs */
+#define READ_16 "61626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364"
 #define BODIES 23
 static const char *const readings[BODIES + 1] = {"",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  auth_required 1\n",
@@ -59,7 +59,7 @@ static const char *const readings[BODIES + 1] = {"",
     "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n  coordinator \"shard 0 (h, pid 3)\"\n",
     "ready\n  epoch 1\n", "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second 12000000000\n"
     "    eager_bytes 8192\n    inject_ns 640\n    sum_ps 125\n    pass_ps 90\n    incast_milli 40\n"
-    "    ring 616263646566676801000000\n    words_ns 370\n    slices_ns 480\n    said_ps 260\n    cached_ps 12\n    passed_ps 51\n    core_kib 2048\n    last_kib 491520\n    runs " READ_13 READ_13 READ_13 "\n    past_ps 40\n  committed 41\n  codec_steps 12\n  tensors 2\n",
+    "    ring 616263646566676801000000\n    words_ns 370\n    slices_ns 480\n    said_ps 260\n    cached_ps 12\n    passed_ps 51\n    core_kib 2048\n    last_kib 491520\n    past_ps 40\n    runs " READ_16 READ_16 READ_16 READ_16 "\n  committed 41\n  codec_steps 12\n  tensors 2\n",
     "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
@@ -109,7 +109,7 @@ static void fill(struct samples *s)
     s->cost.ring = (ProtobufCBinaryData){12, (uint8_t *)"abcdefgh\1\0\0\0"};
     s->cost.words_ns = 370, s->cost.slices_ns = 480, s->cost.said_ps = 260, s->cost.cached_ps = 12, s->cost.passed_ps = 51;
     s->cost.core_kib = 2048, s->cost.last_kib = 491520, s->cost.past_ps = 40;
-    s->cost.runs = (ProtobufCBinaryData){WEFT_RUNS_BYTES, (uint8_t *)NUMBERS_13 NUMBERS_13 NUMBERS_13};
+    s->cost.runs = (ProtobufCBinaryData){WEFT_RUNS_BYTES, (uint8_t *)NUMBERS_16 NUMBERS_16 NUMBERS_16 NUMBERS_16};
     weft__control__declare__init(&s->declare);
     s->declare.ordinal = 3, s->declare.name = (char *)"fc1", s->declare.dtype = WEFT_F32, s->declare.n_dims = 2, s->declare.dims = s->dims;
     s->declare.codec = (char *)"dense", s->declare.optimizer = (char *)"sgd", s->declare.mode = 1, s->declare.chunk_bytes = 4 << 20;

@@ -213,7 +213,9 @@ static void machines_are_in_the_table(void **state)
 /* What messages of one host's ranks take counts where all share it, survives the text form, and is refused as a whole where it is anything else. */
 static void runs_are_in_the_table(void **state)
 {
-    static const struct weft_link_runs runs = {3, 2, 5100, 900, {{100, 110, 120, 130, 140, 150, 160}, {200, 210, 220, 230, 240, 250, 260}, {300, 310, 320, 330, 340, 350, 360}, {400, 410, 420, 430, 440, 450, 460}, {500, 510, 520, 530, 540, 550, 560}}};
+    static const struct weft_link_runs runs = {3, 2, 5100, 900, {{100, 110, 120, 130, 140, 150, 160, 170, 180, 190, 191, 192}, {200, 210, 220, 230, 240, 250, 260, 270, 280, 290, 291, 292},
+                                           {300, 310, 320, 330, 340, 350, 360, 370, 380, 390, 391, 392}, {400, 410, 420, 430, 440, 450, 460, 470, 480, 490, 491, 492},
+                                           {500, 510, 520, 530, 540, 550, 560, 570, 580, 590, 591, 592}}};
     struct weft_link_runs bad = runs;
     struct weft_link_table *table = sample_table(), *again, *wrong;
     struct weft_link_cost cost;
@@ -221,9 +223,9 @@ static void runs_are_in_the_table(void **state)
     size_t bytes;
     assert_int_equal(weft_link_table_set_runs(table, 1, &runs), WEFT_OK);
     assert_int_equal(weft_link_table_set_runs(table, 99, &runs), WEFT_ERR_INVALID);
-    bad.byte_ps[4][6] = 0;
+    bad.byte_ps[4][WEFT_LINK_LENGTHS - 1] = 0;
     assert_int_equal(weft_link_table_set_runs(table, 1, &bad), WEFT_ERR_INVALID);
-    bad.byte_ps[4][6] = 1000000000;
+    bad.byte_ps[4][WEFT_LINK_LENGTHS - 1] = 1000000000;
     assert_int_equal(weft_link_table_set_runs(table, 1, &bad), WEFT_ERR_INVALID);
     assert_int_equal(weft_link_table_write(table, &text, &bytes), WEFT_OK);
     assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &again, NULL), WEFT_OK);

@@ -59,9 +59,9 @@ struct weft_link_memory {
 /* What messages between ranks of one host take that move them all at once, as plans do, and not by memory that they map: by pattern and by length of
  * the vector, because no one rate holds for all. Measured with so many ranks on so many processors. ranks 0: not measured. */
 enum weft_link_pattern { WEFT_LINK_WHOLE, WEFT_LINK_HALVES, WEFT_LINK_ROUND, WEFT_LINK_ALL, WEFT_LINK_TREES, WEFT_LINK_PATTERNS }; /* as doubling, halving, ring, direct, double_tree */
-#define WEFT_LINK_LENGTHS 7
-#define WEFT_LINK_LENGTH_MIN 4096u /* bytes; of the next ones: */
-static inline uint64_t weft_link_length(uint32_t index) { return index + 1 == WEFT_LINK_LENGTHS ? (uint64_t)8 << 20 : (uint64_t)WEFT_LINK_LENGTH_MIN << 2 * index; }
+#define WEFT_LINK_LENGTHS 12
+#define WEFT_LINK_LENGTH_MIN 4096u /* bytes; the next ones are twice as long each, to 8 MiB */
+static inline uint64_t weft_link_length(uint32_t index) { return (uint64_t)WEFT_LINK_LENGTH_MIN << index; }
 struct weft_link_runs {
     uint32_t ranks, processors;
     uint32_t trip_ns;   /* of a message without bytes, handing over aside */
