@@ -49,8 +49,11 @@ struct host_sum {
 static bool half_float(enum weft_dtype dtype) { return dtype == WEFT_F16 || dtype == WEFT_BF16; }
 static bool adds_floats(const struct sum *sum)
 {
-    return (sum->dtype == WEFT_F32 || half_float(sum->dtype)) && (sum->op == WEFT_SUM || sum->op == WEFT_AVG);
+    return (sum->dtype == WEFT_F32 || half_float(sum->dtype)) && (sum->op == WEFT_SUM || sum->op == WEFT_AVG || sum->op == WEFT_SCALED_SUM);
 }
+
+/* What the finished sum of floats is multiplied by, as sum.c does it. */
+static float factor_of(const struct sum *sum) { return sum->total != 0 ? sum_share(sum) : 1; }
 
 static void store_all(const struct host_sum *sum, size_t at, const void *from, size_t bytes)
 {
@@ -58,7 +61,7 @@ static void store_all(const struct host_sum *sum, size_t at, const void *from, s
 }
 
 /* T over sources [first, first + count) of the tile into `total`; count up to eight. */
-static void sum_group(const struct host_sum *sum, uint32_t first, uint32_t count, size_t from, size_t elems, float *total)
+static void sum_group(const struct host_sum *sum, uint32_t first, uint32_t count, float factor, size_t from, size_t elems, float *total)
 {
     float wide[AT_ONCE][TILE];
     const float *sources[AT_ONCE];
@@ -68,22 +71,21 @@ static void sum_group(const struct host_sum *sum, uint32_t first, uint32_t count
         if (sum->elements.dtype == WEFT_F16) weft_kernels()->cast_f16_f32(wide[s], (const uint16_t *)source + from, elems);
         else if (sum->elements.dtype == WEFT_BF16) weft_kernels()->cast_bf16_f32(wide[s], (const uint16_t *)source + from, elems);
     }
-    weft_kernels()->sum_tree_f32(&total, 1, sources, count, elems);
+    weft_kernels()->sum_tree_f32(&total, 1, sources, count, factor, elems);
 }
 
 static void sum_tile_float(const struct host_sum *sum, size_t from, size_t elems)
 {
     float partials[GROUPS_MAX][TILE], *total = partials[0];
     uint16_t narrowed[TILE];
-    const float *sources[GROUPS_MAX];
+    const float *sources[GROUPS_MAX], factor = factor_of(&sum->elements);
     uint32_t groups = 0;
     for (uint32_t s = 0; s < sum->source_count; s += AT_ONCE, groups++) {
         uint32_t count = sum->source_count - s < AT_ONCE ? sum->source_count - s : AT_ONCE;
-        sum_group(sum, s, count, from, elems, partials[groups]);
+        sum_group(sum, s, count, sum->source_count <= AT_ONCE ? factor : 1, from, elems, partials[groups]);
         sources[groups] = partials[groups];
     }
-    if (groups > 1) weft_kernels()->sum_tree_f32(&total, 1, sources, groups, elems);
-    if (sum->elements.op == WEFT_AVG) weft_kernels()->scale_f32(total, total, 1.0f / (float)sum->elements.ranks, elems);
+    if (groups > 1) weft_kernels()->sum_tree_f32(&total, 1, sources, groups, factor, elems);
     if (sum->elements.dtype == WEFT_F32) {
         store_all(sum, from * sizeof(float), total, elems * sizeof(float));
         return;
@@ -120,11 +122,11 @@ static void sum_tile_any(const struct host_sum *sum, size_t from, size_t elems)
 
 static void sum_all(const struct host_sum *sum, uint64_t count)
 {
-    if (sum->elements.dtype == WEFT_F32 && sum->elements.op == WEFT_SUM && sum->source_count <= AT_ONCE) {
+    if (sum->elements.dtype == WEFT_F32 && adds_floats(&sum->elements) && sum->source_count <= AT_ONCE) {
         /* a few elements: masked vectors take longer than the loop */
         const struct weft_kernels *kernels = count <= FEW ? weft_kernels_by_name("scalar") : weft_kernels();
         (sum->stream ? kernels->sum_tree_stream_f32 : kernels->sum_tree_f32)((float *const *)sum->outs, sum->out_count,
-                                                                             (const float *const *)sum->sources, sum->source_count, count);
+                                                                             (const float *const *)sum->sources, sum->source_count, factor_of(&sum->elements), count);
         return;
     }
     for (uint64_t done = 0; done < count; done += TILE) {

@@ -77,6 +77,7 @@ static inline struct sum sum_of(const struct weft_coll_args *args, uint32_t rank
     double total = args->op == WEFT_SCALED_SUM ? args->total : args->op == WEFT_AVG && ranks > 1 ? ranks : 0;
     return (struct sum){args->dtype, args->op, ranks, total};
 }
+static inline float sum_share(const struct sum *sum) { return 1.0f / (float)sum->total; } /* of floats but f64 */
 struct sum_in {
     const void *data;
     bool wide; /* partials, else elements */

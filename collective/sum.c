@@ -65,13 +65,11 @@ static void combine(enum weft_dtype dtype, enum weft_op op, void *out, const voi
         for (size_t i = 0; i < count; i++) ((type *)out)[i] = (type)((int64_t)((const type *)in)[i] / ranks); \
     } while (0)
 
-static float share(const struct sum *sum) { return 1.0f / (float)sum->total; }
-
 static void divide(const struct sum *sum, enum weft_dtype dtype, void *out, const void *in, size_t count)
 {
     const int64_t ranks = sum->ranks;
     switch (dtype) {
-    case WEFT_F32: weft_kernels()->scale_f32(out, in, share(sum), count); break;
+    case WEFT_F32: weft_kernels()->scale_f32(out, in, sum_share(sum), count); break;
     case WEFT_F64:
         for (size_t i = 0; i < count; i++) ((double *)out)[i] = ((const double *)in)[i] * (1.0 / sum->total);
         break;
@@ -105,7 +103,7 @@ void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, str
         if (!right.wide) sum_widen(sum->dtype, b, y, n), y = b;
         float *total = out.wide ? z : a;
         combine(WEFT_F32, sum->op, total, x, y, n);
-        if (out.last && sum->total != 0) weft_kernels()->scale_f32(total, total, share(sum), n);
+        if (out.last && sum->total != 0) weft_kernels()->scale_f32(total, total, sum_share(sum), n);
         if (!out.wide) narrow(sum->dtype, z, total, n);
     }
 }
@@ -125,7 +123,7 @@ void sum_copy(const struct sum *sum, struct sum_out out, struct sum_in in, size_
         size_t n = count - done < TILE ? count - done : TILE;
         if (in.wide) {
             const float *from = (const float *)in.data + done;
-            if (scales) weft_kernels()->scale_f32(tile, from, share(sum), n), from = tile;
+            if (scales) weft_kernels()->scale_f32(tile, from, sum_share(sum), n), from = tile;
             narrow(sum->dtype, (uint8_t *)out.data + done * element, from, n);
         } else {
             sum_widen(sum->dtype, tile, (const uint8_t *)in.data + done * element, n);

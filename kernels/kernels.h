@@ -40,12 +40,12 @@ struct weft_kernels {
     void (*sum_f32)(float *out, const float *a, const float *b, size_t count);
     void (*sum_i64)(int64_t *out, const int64_t *a, const int64_t *b, size_t count); /* wraps */
 
-    /* sum_tree: every outs[o][i] = T(0, source_count) over sources[s][i] (the tree of struct weft_fold, below), each source
-     * read once. 1 to 8 sources; any number of outs. An out may equal a source; otherwise all are disjoint. */
-    void (*sum_tree_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t count);
+    /* sum_tree: every outs[o][i] = factor * T(0, source_count) over sources[s][i] (the tree of struct weft_fold, below), each source
+     * read once; with a factor of 1 the bits of the sum. 1 to 8 sources; any number of outs. An out may equal a source; otherwise all are disjoint. */
+    void (*sum_tree_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t count);
     /* The same, and the outs go past the caches where they are alike aligned: for outs that are no sources, in vectors that do
      * not stay in the cache anyway. */
-    void (*sum_tree_stream_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t count);
+    void (*sum_tree_stream_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t count);
 
     /* combine: out[i] = a[i] (op) b[i], in this operand order; out may equal a or b. dtype: f32, f64 or an integer type (narrower
      * floats are widened before); op: sum (also for avg and scaled sum), prod, min, max; and, or, xor for integers.

@@ -10,9 +10,9 @@ extern const struct weft_kernels weft_kernels_avx2;
 void weft_avx2_sum_f32(float *out, const float *a, const float *b, size_t count);
 void weft_avx2_combine(enum weft_dtype dtype, enum weft_op op, void *out, const void *a, const void *b, size_t count);
 void weft_avx2_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                                 size_t count);
+                                 float factor, size_t count);
 void weft_avx2_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                            size_t count);
+                            float factor, size_t count);
 void weft_avx2_scale_f32(float *out, const float *in, float factor, size_t count);
 uint32_t weft_avx2_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
 size_t weft_avx2_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,

@@ -32,12 +32,12 @@ static inline __attribute__((always_inline)) __m256 tree8(const float *const *fr
 
 /* `n` sources: a constant where inlined, so the tree is straight-line code; returns how many elements were done. */
 static inline __attribute__((always_inline)) size_t sum_tree(float *const *outs, size_t out_count, const float *const *sources,
-                                                             size_t n, size_t i, size_t count, bool stream)
+                                                             size_t n, __m256 factor, size_t i, size_t count, bool stream)
 {
     for (; i + WIDTH <= count; i += WIDTH) {
         __m256 sum = tree8(sources, n < 4 ? n : 4, i);
         if (n > 4) sum = _mm256_add_ps(sum, tree8(sources + 4, n - 4, i));
-        sum = canonical8(sum);
+        sum = canonical8(_mm256_mul_ps(sum, factor));
         for (size_t o = 0; o < out_count; o++) {
             if (stream) _mm256_stream_ps(outs[o] + i, sum);
             else _mm256_storeu_ps(outs[o] + i, sum);
@@ -47,54 +47,55 @@ static inline __attribute__((always_inline)) size_t sum_tree(float *const *outs,
 }
 
 static inline __attribute__((always_inline)) size_t sum_any(float *const *outs, size_t out_count, const float *const *sources,
-                                                            size_t source_count, size_t first, size_t count, bool stream)
+                                                            size_t source_count, float by, size_t first, size_t count, bool stream)
 {
+    const __m256 factor = _mm256_set1_ps(by);
     switch (source_count) {
-    case 1: return sum_tree(outs, out_count, sources, 1, first, count, stream);
-    case 2: return sum_tree(outs, out_count, sources, 2, first, count, stream);
-    case 3: return sum_tree(outs, out_count, sources, 3, first, count, stream);
-    case 4: return sum_tree(outs, out_count, sources, 4, first, count, stream);
-    case 5: return sum_tree(outs, out_count, sources, 5, first, count, stream);
-    case 6: return sum_tree(outs, out_count, sources, 6, first, count, stream);
-    case 7: return sum_tree(outs, out_count, sources, 7, first, count, stream);
-    default: return sum_tree(outs, out_count, sources, 8, first, count, stream);
+    case 1: return sum_tree(outs, out_count, sources, 1, factor, first, count, stream);
+    case 2: return sum_tree(outs, out_count, sources, 2, factor, first, count, stream);
+    case 3: return sum_tree(outs, out_count, sources, 3, factor, first, count, stream);
+    case 4: return sum_tree(outs, out_count, sources, 4, factor, first, count, stream);
+    case 5: return sum_tree(outs, out_count, sources, 5, factor, first, count, stream);
+    case 6: return sum_tree(outs, out_count, sources, 6, factor, first, count, stream);
+    case 7: return sum_tree(outs, out_count, sources, 7, factor, first, count, stream);
+    default: return sum_tree(outs, out_count, sources, 8, factor, first, count, stream);
     }
 }
 
 /* Elements [first, last), fewer than a vector: the end, or what comes before a line begins. */
-static void sum_few(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t first, size_t last)
+static void sum_few(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t first, size_t last)
 {
     const float *rest[8];
     float tail[WIDTH], *const only[1] = {tail};
     if (first == last) return;
     for (size_t s = 0; s < source_count; s++)
         rest[s] = sources[s] + first;
-    weft_scalar_sum_tree_f32(only, 1, rest, source_count, last - first);
+    weft_scalar_sum_tree_f32(only, 1, rest, source_count, factor, last - first);
     for (size_t o = 0; o < out_count; o++)
         memcpy(outs[o] + first, tail, (last - first) * sizeof *tail);
 }
 
 void weft_avx2_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                            size_t count)
+                            float factor, size_t count)
 {
-    const size_t done = sum_any(outs, out_count, sources, source_count, 0, count, false);
-    sum_few(outs, out_count, sources, source_count, done, count);
+    const size_t done = sum_any(outs, out_count, sources, source_count, factor, 0, count, false);
+    sum_few(outs, out_count, sources, source_count, factor, done, count);
 }
 
 void weft_avx2_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                                   size_t count)
+                                   float factor, size_t count)
 {
     const size_t bytes = WIDTH * sizeof(float), past = (uintptr_t)outs[0] % bytes, head = past == 0 ? 0 : (bytes - past) / sizeof(float);
     bool alike = past % sizeof(float) == 0 && count > head;
     for (size_t o = 1; o < out_count; o++)
         alike = alike && (uintptr_t)outs[o] % bytes == past;
     if (!alike) {
-        weft_avx2_sum_tree_f32(outs, out_count, sources, source_count, count);
+        weft_avx2_sum_tree_f32(outs, out_count, sources, source_count, factor, count);
         return;
     }
-    sum_few(outs, out_count, sources, source_count, 0, head);
-    const size_t done = sum_any(outs, out_count, sources, source_count, head, count, true);
-    sum_few(outs, out_count, sources, source_count, done, count);
+    sum_few(outs, out_count, sources, source_count, factor, 0, head);
+    const size_t done = sum_any(outs, out_count, sources, source_count, factor, head, count, true);
+    sum_few(outs, out_count, sources, source_count, factor, done, count);
     _mm_sfence();
 }
 

@@ -13,9 +13,9 @@ extern const struct weft_kernels weft_kernels_avx512, weft_kernels_avx512bf16;
 void weft_avx512_sum_f32(float *out, const float *a, const float *b, size_t count);
 void weft_avx512_combine(enum weft_dtype dtype, enum weft_op op, void *out, const void *a, const void *b, size_t count);
 void weft_avx512_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                                   size_t count);
+                                   float factor, size_t count);
 void weft_avx512_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                              size_t count);
+                              float factor, size_t count);
 void weft_avx512_scale_f32(float *out, const float *in, float factor, size_t count);
 uint32_t weft_avx512_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
 size_t weft_avx512_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,

@@ -45,11 +45,11 @@ static inline __attribute__((always_inline)) __m512 upto4(const float *const *fr
 }
 
 static inline __attribute__((always_inline)) void sum_vector(float *const *outs, size_t out_count, const float *const *from,
-                                                             size_t n, size_t i, __mmask16 lanes, bool stream)
+                                                             size_t n, __m512 factor, size_t i, __mmask16 lanes, bool stream)
 {
     __m512 sum = upto4(from, n < 4 ? n : 4, i, lanes);
     if (n > 4) sum = _mm512_add_ps(sum, upto4(from + 4, n - 4, i, lanes));
-    sum = canonical16(sum);
+    sum = canonical16(_mm512_mul_ps(sum, factor));
     for (size_t o = 0; o < out_count; o++) {
         if (stream) _mm512_stream_ps(outs[o] + i, sum);
         else _mm512_mask_storeu_ps(outs[o] + i, lanes, sum);
@@ -58,50 +58,51 @@ static inline __attribute__((always_inline)) void sum_vector(float *const *outs,
 
 /* `head` elements first, so that the vectors after them may be streamed. */
 static inline __attribute__((always_inline)) void sum_n(float *const *outs, size_t out_count, const float *const *sources,
-                                                        size_t n, size_t count, size_t head, bool stream)
+                                                        size_t n, __m512 factor, size_t count, size_t head, bool stream)
 {
     size_t i = head;
-    if (head > 0) sum_vector(outs, out_count, sources, n, 0, first16(head), false);
+    if (head > 0) sum_vector(outs, out_count, sources, n, factor, 0, first16(head), false);
     for (; i + WIDTH <= count; i += WIDTH) {
         for (size_t s = 0; s < n && n > 2; s++)
             prefetch_ahead(sources[s] + i);
-        sum_vector(outs, out_count, sources, n, i, ALL16, stream);
+        sum_vector(outs, out_count, sources, n, factor, i, ALL16, stream);
     }
-    if (i < count) sum_vector(outs, out_count, sources, n, i, first16(count - i), false);
+    if (i < count) sum_vector(outs, out_count, sources, n, factor, i, first16(count - i), false);
 }
 
 static inline __attribute__((always_inline)) void sum_any(float *const *outs, size_t out_count, const float *const *sources,
-                                                          size_t source_count, size_t count, size_t head, bool stream)
+                                                          size_t source_count, float by, size_t count, size_t head, bool stream)
 {
+    const __m512 factor = _mm512_set1_ps(by);
     switch (source_count) {
-    case 1: sum_n(outs, out_count, sources, 1, count, head, stream); break;
-    case 2: sum_n(outs, out_count, sources, 2, count, head, stream); break;
-    case 3: sum_n(outs, out_count, sources, 3, count, head, stream); break;
-    case 4: sum_n(outs, out_count, sources, 4, count, head, stream); break;
-    case 5: sum_n(outs, out_count, sources, 5, count, head, stream); break;
-    case 6: sum_n(outs, out_count, sources, 6, count, head, stream); break;
-    case 7: sum_n(outs, out_count, sources, 7, count, head, stream); break;
-    default: sum_n(outs, out_count, sources, 8, count, head, stream); break;
+    case 1: sum_n(outs, out_count, sources, 1, factor, count, head, stream); break;
+    case 2: sum_n(outs, out_count, sources, 2, factor, count, head, stream); break;
+    case 3: sum_n(outs, out_count, sources, 3, factor, count, head, stream); break;
+    case 4: sum_n(outs, out_count, sources, 4, factor, count, head, stream); break;
+    case 5: sum_n(outs, out_count, sources, 5, factor, count, head, stream); break;
+    case 6: sum_n(outs, out_count, sources, 6, factor, count, head, stream); break;
+    case 7: sum_n(outs, out_count, sources, 7, factor, count, head, stream); break;
+    default: sum_n(outs, out_count, sources, 8, factor, count, head, stream); break;
     }
 }
 
 void weft_avx512_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                              size_t count)
+                              float factor, size_t count)
 {
-    sum_any(outs, out_count, sources, source_count, count, 0, false);
+    sum_any(outs, out_count, sources, source_count, factor, count, 0, false);
 }
 
 void weft_avx512_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                                     size_t count)
+                                     float factor, size_t count)
 {
     const size_t past = (uintptr_t)outs[0] % AVX512_LINE, head = past == 0 ? 0 : (AVX512_LINE - past) / sizeof(float);
     bool alike = past % sizeof(float) == 0 && count > head;
     for (size_t o = 1; o < out_count; o++)
         alike = alike && (uintptr_t)outs[o] % AVX512_LINE == past;
     if (!alike) {
-        sum_any(outs, out_count, sources, source_count, count, 0, false);
+        sum_any(outs, out_count, sources, source_count, factor, count, 0, false);
         return;
     }
-    sum_any(outs, out_count, sources, source_count, count, head, true);
+    sum_any(outs, out_count, sources, source_count, factor, count, head, true);
     _mm_sfence();
 }

@@ -40,7 +40,7 @@ enum weft_status weft_cuda_sum_i64(int64_t *out, const int64_t *a, const int64_t
                                    weft_cuda_stream stream);
 /* outs and sources are host arrays of device pointers, 1 to 8 each. */
 enum weft_status weft_cuda_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
-                                        size_t source_count, size_t count, weft_cuda_stream stream);
+                                        size_t source_count, float factor, size_t count, weft_cuda_stream stream);
 enum weft_status weft_cuda_scale_f32(float *out, const float *in, float factor, size_t count,
                                      weft_cuda_stream stream);
 /* out = a*factor + b; max_bits may be NULL. */

@@ -59,6 +59,7 @@ template <int SOURCES> struct tree_op {
     const float *sources[OPERANDS_MAX];
     float *outs[OPERANDS_MAX];
     size_t out_count;
+    float factor;
     template <int N> __device__ void run(size_t i) const
     {
         pack<float, N> from[SOURCES], sum;
@@ -66,14 +67,14 @@ template <int SOURCES> struct tree_op {
         for (int j = 0; j < N; j++) {
             float values[SOURCES];
             for (int s = 0; s < SOURCES; s++) values[s] = from[s].v[j];
-            sum.v[j] = canonical(tree<SOURCES>::of(values));
+            sum.v[j] = canonical(tree<SOURCES>::of(values) * factor);
         }
         for (size_t o = 0; o < out_count; o++) store<N>(outs[o] + i, sum);
     }
 };
 
 template <int SOURCES>
-enum weft_status sum_tree(float *const *outs, size_t out_count, const float *const *sources, size_t count,
+enum weft_status sum_tree(float *const *outs, size_t out_count, const float *const *sources, float factor, size_t count,
                           weft_cuda_stream stream)
 {
     tree_op<SOURCES> op = {};
@@ -87,6 +88,7 @@ enum weft_status sum_tree(float *const *outs, size_t out_count, const float *con
         wide = wide && aligned(outs[o]);
     }
     op.out_count = out_count;
+    op.factor = factor;
     return each<4>(stream, op, count, wide);
 }
 
@@ -155,18 +157,18 @@ enum weft_status weft_cuda_sum_i64(int64_t *out, const int64_t *a, const int64_t
 }
 
 enum weft_status weft_cuda_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
-                                        size_t source_count, size_t count, weft_cuda_stream stream)
+                                        size_t source_count, float factor, size_t count, weft_cuda_stream stream)
 {
     if (out_count < 1 || out_count > OPERANDS_MAX) return WEFT_ERR_INVALID;
     switch (source_count) {
-    case 1: return sum_tree<1>(outs, out_count, sources, count, stream);
-    case 2: return sum_tree<2>(outs, out_count, sources, count, stream);
-    case 3: return sum_tree<3>(outs, out_count, sources, count, stream);
-    case 4: return sum_tree<4>(outs, out_count, sources, count, stream);
-    case 5: return sum_tree<5>(outs, out_count, sources, count, stream);
-    case 6: return sum_tree<6>(outs, out_count, sources, count, stream);
-    case 7: return sum_tree<7>(outs, out_count, sources, count, stream);
-    case 8: return sum_tree<8>(outs, out_count, sources, count, stream);
+    case 1: return sum_tree<1>(outs, out_count, sources, factor, count, stream);
+    case 2: return sum_tree<2>(outs, out_count, sources, factor, count, stream);
+    case 3: return sum_tree<3>(outs, out_count, sources, factor, count, stream);
+    case 4: return sum_tree<4>(outs, out_count, sources, factor, count, stream);
+    case 5: return sum_tree<5>(outs, out_count, sources, factor, count, stream);
+    case 6: return sum_tree<6>(outs, out_count, sources, factor, count, stream);
+    case 7: return sum_tree<7>(outs, out_count, sources, factor, count, stream);
+    case 8: return sum_tree<8>(outs, out_count, sources, factor, count, stream);
     default: return WEFT_ERR_INVALID;
     }
 }

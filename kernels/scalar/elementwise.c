@@ -23,14 +23,14 @@ static float tree(const float *const *sources, size_t n, size_t i)
 }
 
 void weft_scalar_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                              size_t count)
+                              float factor, size_t count)
 {
-    if (source_count == 2 && out_count == 1) { /* two ranks and a few elements, mostly: the recursion takes longer than the sums */
+    if (source_count == 2 && out_count == 1 && factor == 1) { /* two ranks and a few elements, mostly: the recursion takes longer than the sums */
         weft_scalar_sum_f32(outs[0], sources[0], sources[1], count);
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        const float sum = canonical(tree(sources, source_count, i));
+        const float sum = canonical(tree(sources, source_count, i) * factor);
         for (size_t o = 0; o < out_count; o++)
             outs[o][i] = sum;
     }

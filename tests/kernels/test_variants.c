@@ -217,15 +217,22 @@ static void check_tree(const struct weft_kernels *fast, size_t count, size_t shi
         struct weft_fold fold;
         float *freed[32], *const fast_outs[2] = {arena.fast + at, other + at}, *const slow_outs[1] = {arena.slow + at};
         uint32_t freed_count;
-        fast->sum_tree_f32(fast_outs, 2, sources, n, count);
-        scalar->sum_tree_f32(slow_outs, 1, sources, n, count);
-        SAME("sum_tree_f32", arena.fast, arena.slow);
-        assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
-        memset(other, 0, sizeof other);
-        fast->sum_tree_stream_f32(fast_outs, 2, sources, n, count);
-        SAME("sum_tree_stream_f32", arena.fast, arena.slow);
-        assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
-        assert_true(other[at - 1] == 0 && other[at + count] == 0);
+        for (int f = 0; f < 3; f++) { /* the sum itself last: the fold is compared with it */
+            static const float factors[] = {1.0f / 3, -0.0f, 1};
+            fast->sum_tree_f32(fast_outs, 2, sources, n, factors[f], count);
+            scalar->sum_tree_f32(slow_outs, 1, sources, n, factors[f], count);
+            SAME("sum_tree_f32", arena.fast, arena.slow);
+            assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
+            memset(other, 0, sizeof other);
+            fast->sum_tree_stream_f32(fast_outs, 2, sources, n, factors[f], count);
+            SAME("sum_tree_stream_f32", arena.fast, arena.slow);
+            assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
+            assert_true(other[at - 1] == 0 && other[at + count] == 0);
+            if (f > 0) continue;
+            scalar->sum_tree_f32(slow_outs, 1, sources, n, 1, count); /* a factor is what scale does afterwards */
+            scalar->scale_f32(arena.slow + at, arena.slow + at, factors[f], count);
+            SAME("sum_tree_f32 with a factor", arena.fast, arena.slow);
+        }
         weft_fold_init(&fold, count);
         for (size_t r = 0; r < n; r++) {
             memcpy(partials[r], sources[r], count * sizeof **partials);
@@ -236,8 +243,8 @@ static void check_tree(const struct weft_kernels *fast, size_t count, size_t shi
     }
     /* every source is an out too, as in the one-host plan */
     float *const in_place[2] = {arena.fast_second + at, arena.slow_second + at}, *const expected[1] = {arena.slow + at};
-    scalar->sum_tree_f32(expected, 1, sources, 4, count);
-    fast->sum_tree_f32(in_place, 2, sources, 4, count);
+    scalar->sum_tree_f32(expected, 1, sources, 4, 0.5f, count);
+    fast->sum_tree_f32(in_place, 2, sources, 4, 0.5f, count);
     assert_memory_equal(in_place[0], expected[0], count * sizeof **in_place);
     assert_memory_equal(in_place[1], expected[0], count * sizeof **in_place);
     memcpy(arena.fast_second, arena.slow_second, sizeof arena.fast_second);

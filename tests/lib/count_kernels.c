@@ -21,15 +21,15 @@ int __real_weft_loop_step(struct weft_loop *loop);
 int __wrap_weft_loop_step(struct weft_loop *loop);
 
 static void count_sum(float *out, const float *a, const float *b, size_t n) { counted += n; real->sum_f32(out, a, b, n); }
-static void count_tree(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t n)
+static void count_tree(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t n)
 {
     counted += n * source_count;
-    real->sum_tree_f32(outs, out_count, sources, source_count, n);
+    real->sum_tree_f32(outs, out_count, sources, source_count, factor, n);
 }
-static void count_tree_stream(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, size_t n)
+static void count_tree_stream(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t n)
 {
     counted += n * source_count;
-    real->sum_tree_stream_f32(outs, out_count, sources, source_count, n);
+    real->sum_tree_stream_f32(outs, out_count, sources, source_count, factor, n);
 }
 static void count_scale(float *out, const float *in, float factor, size_t n) { counted += n; real->scale_f32(out, in, factor, n); }
 static void count_to_f16(uint16_t *out, const float *in, size_t n) { counted += n; real->cast_f32_f16(out, in, n); }

@@ -39,7 +39,7 @@ static void run_sum_apart(const struct weft_kernels *k, struct buffers *b)
 static void run_tree(const struct weft_kernels *k, struct buffers *b, size_t sources)
 {
     float *const outs[1] = {b->arrays[0]};
-    k->sum_tree_f32(outs, 1, (const float *const *)b->arrays, sources, b->count);
+    k->sum_tree_f32(outs, 1, (const float *const *)b->arrays, sources, 1, b->count);
 }
 
 static void run_tree4(const struct weft_kernels *k, struct buffers *b) { run_tree(k, b, 4); }

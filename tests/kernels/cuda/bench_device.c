@@ -41,7 +41,7 @@ static enum weft_status run_sum(struct buffers *b)
 
 static enum weft_status run_tree4(struct buffers *b)
 {
-    return weft_cuda_sum_tree_f32(&b->arrays[4], 1, (const float *const *)b->arrays, 4, b->count, NULL);
+    return weft_cuda_sum_tree_f32(&b->arrays[4], 1, (const float *const *)b->arrays, 4, 1, b->count, NULL);
 }
 
 static enum weft_status run_scale(struct buffers *b)
