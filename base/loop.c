@@ -51,6 +51,8 @@ struct weft_loop {
     bool stepping;
     enum weft_loop_where where;
     bool moved; /* it waits for others than before, elsewhere */
+    bool told;  /* in this step, and of all that it was told: */
+    enum weft_loop_where told_where;
     uint32_t shared;                 /* short yields to go until nobody else seems to want this processor; 0: nobody does */
     bool timers_fresh;               /* one was started since they were looked at: it may be due */
     bool timers_due;                 /* one was started that is due: no look at the clock is needed to see that */
@@ -188,11 +190,22 @@ void weft_loop_free(struct weft_loop *loop)
     weft_free_bytes(loop->env, loop);
 }
 
+static void set_where(struct weft_loop *loop, enum weft_loop_where where)
+{
+    loop->moved |= where == WEFT_LOOP_ELSEWHERE && loop->where != where;
+    loop->where = where;
+}
+
+/* Several may wait, each for others: one of them that needs this core needs it whatever the rest say, and who is elsewhere is polled first only where
+ * nobody says otherwise. By each in turn the loop would find in every step that it waits for others than before, and never yield or sleep. */
+static bool outweighs(enum weft_loop_where a, enum weft_loop_where b) { return a != b && (a == WEFT_LOOP_HERE || b == WEFT_LOOP_ELSEWHERE); }
+
 void weft_loop_waits(struct weft_loop *loop, enum weft_loop_where where)
 {
     assert_holder(loop);
-    loop->moved |= where == WEFT_LOOP_ELSEWHERE && loop->where != where;
-    loop->where = where;
+    if (!loop->stepping) set_where(loop, where);
+    else if (!loop->told || outweighs(where, loop->told_where)) loop->told_where = where;
+    loop->told = loop->stepping;
 }
 
 struct weft_env *weft_loop_env(struct weft_loop *loop)
@@ -367,16 +380,29 @@ void weft_loop_compute_cancel_all(struct weft_loop *loop)
 
 /* --- stepping and sleeping --- */
 
+static void step_begin(struct weft_loop *loop)
+{
+    WEFT_ASSERT(!loop->stepping);
+    loop->stepping = true;
+    loop->told = false;
+}
+
+static void step_end(struct weft_loop *loop)
+{
+    loop->stepping = false;
+    if (loop->told) set_where(loop, loop->told_where);
+}
+
 static int step(struct weft_loop *loop, bool look)
 {
     assert_holder(loop);
-    WEFT_ASSERT(!loop->stepping);
     weft_loop_guard(loop);
-    loop->stepping = loop->borrower.stepped = true;
+    loop->borrower.stepped = true;
+    step_begin(loop);
     int work = run_pollables(loop);
     if (look || loop->timers_fresh || loop->timers_due) work += run_timers(loop, look);
     work += mailbox_run(&loop->mail);
-    loop->stepping = false;
+    step_end(loop);
     return work;
 }
 
@@ -386,21 +412,20 @@ int weft_loop_step(struct weft_loop *loop) { return step(loop, true); }
  * whole step it must be. */
 static int step_quick(struct weft_loop *loop)
 {
-    loop->stepping = true;
+    step_begin(loop);
     int work = mailbox_run(&loop->mail);
     if (work == 0) work = run_quick_pollables(loop);
     else if (loop->timers_fresh || loop->timers_due) work += run_timers(loop, false);
-    loop->stepping = false;
+    step_end(loop);
     return work;
 }
 
 int weft_loop_read_mail(struct weft_loop *loop)
 {
     assert_holder(loop);
-    WEFT_ASSERT(!loop->stepping);
-    loop->stepping = true;
+    step_begin(loop);
     int count = mailbox_run(&loop->mail);
-    loop->stepping = false;
+    step_end(loop);
     return count;
 }
 

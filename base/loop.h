@@ -68,7 +68,8 @@ void weft_loop_free(struct weft_loop *loop); /* NULL is fine; timers and pollabl
 
 /* Holder: where are those that this loop waits for? WEFT_LOOP_HERE: they need its core (more ranks than cores share a host), so polls are separated by
  * sched_yield from the first on, instead of after spin_us. WEFT_LOOP_ELSEWHERE: on another core, and nobody whom they wait for needs this one: spin_us are
- * polled first even where others want the core. WEFT_LOOP_ANYWHERE, the default: as the last yields have shown. */
+ * polled first even where others want the core. WEFT_LOOP_ANYWHERE, the default: as the last yields have shown. Of what several say in one step HERE
+ * counts before ANYWHERE, and that before ELSEWHERE. */
 enum weft_loop_where { WEFT_LOOP_ANYWHERE, WEFT_LOOP_HERE, WEFT_LOOP_ELSEWHERE };
 void weft_loop_waits(struct weft_loop *loop, enum weft_loop_where where);
 

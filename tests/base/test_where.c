@@ -84,11 +84,54 @@ static void who_was_here_has_come_and_the_others_are_elsewhere(void **state)
     end();
 }
 
+/* Two that wait for others, one for some here, one for some elsewhere: the loop hears both in each step. */
+static struct {
+    struct weft_pollable pollable;
+    bool armed;
+} other;
+
+static int poll_other(struct weft_pollable *pollable, int budget)
+{
+    weft_loop_waits(seen.loop, WEFT_LOOP_ELSEWHERE);
+    return 0;
+}
+
+static int poll_here(struct weft_pollable *pollable, int budget)
+{
+    weft_loop_waits(seen.loop, WEFT_LOOP_HERE);
+    return 0;
+}
+
+static enum weft_status arm_other(struct weft_pollable *pollable)
+{
+    seen.done = other.armed = true;
+    return WEFT_ERR_AGAIN;
+}
+
+static void some_are_here_and_some_elsewhere(void **state)
+{
+    for (int first = 0; first < 2; first++) {
+        begin();
+        seen.pollable.progress = first ? poll_here : poll_other;
+        seen.yields = 0;
+        seen.done = other.armed = false;
+        other.pollable = (struct weft_pollable){.fd = WEFT_POLLABLE_WOKEN, .progress = first ? poll_other : poll_here, .arm = arm_other, .quick = true};
+        weft_list_init(&other.pollable.link);
+        assert_int_equal(weft_loop_add(seen.loop, &other.pollable), WEFT_OK);
+        (void)weft_loop_wait(seen.loop, &seen.done, weft_now_ns(weft_env_system()) + WEFT_SECONDS(2));
+        assert_true(other.armed); /* it would have slept */
+        assert_int_equal(seen.yields, YIELDS); /* and gave its core to others before */
+        weft_loop_remove(seen.loop, &other.pollable);
+        end();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_elsewhere_is_polled_first),
         cmocka_unit_test(who_was_here_has_come_and_the_others_are_elsewhere),
+        cmocka_unit_test(some_are_here_and_some_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
