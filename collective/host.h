@@ -373,6 +373,7 @@ void host_brief_late(struct weft_group *group, const struct weft_coll_args *args
 /* host_brief_mapped.c */
 bool host_brief_maps(const struct weft_group *group, const struct weft_coll_args *args); /* such a call may be over so, if its buffers are mapped */
 void host_brief_mapped_know(struct weft_group *group, struct host_shape *shape); /* after a change of the call or of its terms */
+/* As weft_coll_brief. NO_MEMORY: nothing happened either, and whether its buffers are mapped is not known. */
 enum weft_status host_brief_mapped(struct weft_group *group, struct host_shape *shape, const void *in, void *out, const struct host_after *after);
 
 /* host_run.c */

@@ -340,6 +340,7 @@ static enum weft_status call(struct weft_group *group, struct host_shape *shape,
 {
     if (!has_buffers(shape, in, out)) return WEFT_ERR_AGAIN; /* perhaps refused: the post knows */
     enum weft_status status = shape->maps ? host_brief_mapped(group, shape, in, out, after) : WEFT_ERR_AGAIN;
+    if (status == WEFT_ERR_NO_MEMORY) return WEFT_ERR_AGAIN; /* nor is it said: the others may lend theirs, as this rank will, too */
     return status == WEFT_ERR_AGAIN && may_say(group, shape) ? say(group, shape, in, out, after) : status;
 }
 

@@ -48,15 +48,15 @@ static bool is_mapped(const void *memory)
     return memory && weft_memory_locate(memory, 1, &offset);
 }
 
-/* Kept from the first call on whose buffers may be mapped: of very many groups most sum ordinary memory. */
-static bool has_outline(struct weft_group *group, struct host_shape *shape, const void *in, const void *out)
+/* Kept from the first call on whose buffers may be mapped: of very many groups most sum ordinary memory. AGAIN: they are not; NO_MEMORY: they may be. */
+static enum weft_status outline(struct weft_group *group, struct host_shape *shape, const void *in, const void *out)
 {
-    if (shape->mapped) return true;
-    if (!is_mapped(in) && !is_mapped(out)) return false;
+    if (shape->mapped) return WEFT_OK;
+    if (!is_mapped(in) && !is_mapped(out)) return WEFT_ERR_AGAIN;
     weft_loop_guard(group->loop);
-    if (!(shape->mapped = weft_alloc_zero(group->env, sizeof *shape->mapped))) return false;
+    if (!(shape->mapped = weft_alloc_zero(group->env, sizeof *shape->mapped))) return WEFT_ERR_NO_MEMORY;
     host_brief_mapped_know(group, shape);
-    return true;
+    return WEFT_OK;
 }
 
 /* ---- the operation ---- */
@@ -155,7 +155,8 @@ static bool all_through(struct host *host, const struct weft_coll *coll)
 enum weft_status host_brief_mapped(struct weft_group *group, struct host_shape *shape, const void *in, void *out, const struct host_after *after)
 {
     struct host *host = group->host;
-    if (!has_outline(group, shape, in, out) || !may_begin(host, shape, in, out)) return WEFT_ERR_AGAIN;
+    WEFT_TRY(outline(group, shape, in, out));
+    if (!may_begin(host, shape, in, out)) return WEFT_ERR_AGAIN;
     struct weft_coll *coll = shape->mapped;
     begin(host, coll);
     host_announce_buffers(host, coll, coll->host.number);

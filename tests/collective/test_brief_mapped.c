@@ -318,11 +318,43 @@ static void links_change(void **state)
     close_group();
 }
 
+/* Rank 0 has no memory to know such calls by: it does not say what the others expect it to lend. */
+static bool refuses;
+static void *alloc_but_outlines(struct weft_env *env, size_t bytes)
+{
+    (void)env;
+    return refuses && bytes == sizeof(struct weft_coll) ? NULL : weft_env_system()->alloc(weft_env_system(), bytes);
+}
+
+static void no_memory_for_what_is_lent(void **state)
+{
+    struct weft_env env = *weft_env_system();
+    env.alloc = alloc_but_outlines;
+    open_group(2, true, 0);
+    for (uint32_t r = 0; r < 2; r++) weft_group_free(hosted.groups[r]);
+    hosted.env = &env;
+    hosted_group(&hosted, 7, WEFT_SECONDS(2));
+    for (uint32_t i = 0; i < 4; i++) {
+        struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .count = i ? 4000 : 30000, .dtype = WEFT_F32, .op = WEFT_SUM};
+        if (i) assert_true(host_may_lend(hosted.groups[0], &args));
+        fill(&args, i);
+        for (uint32_t r = 0; r < 2; r++) {
+            refuses = r == 0;
+            (void)start(r, args);
+        }
+        refuses = false;
+        assert_true(run_all(RANKS_MAX));
+        all_right(&args, i);
+    }
+    close_group();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_last_is_over_within), cmocka_unit_test(stops_where_it_leaves), cmocka_unit_test(calls_that_differ),
                                        cmocka_unit_test(memory_of_both_kinds), cmocka_unit_test(cancelled_by_another), cmocka_unit_test(a_deadline_names_the_late_one),
-                                       cmocka_unit_test(outside_its_memory), cmocka_unit_test(who_is_ahead_posts), cmocka_unit_test(links_change)};
+                                       cmocka_unit_test(outside_its_memory), cmocka_unit_test(who_is_ahead_posts), cmocka_unit_test(links_change),
+                                       cmocka_unit_test(no_memory_for_what_is_lent)};
     if (HOSTED_PLAIN_ONLY) return 77; /* ranks of one process may not store into each other's memory there */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
