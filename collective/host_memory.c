@@ -149,11 +149,25 @@ static const struct {
 } sizes[HOST_ROOM_SIZES] = {[HOST_ROOM] = {HOST_ROOM_BYTES, ROOMS_MIN}, [HOST_HALL] = {HOST_HALL_BYTES, HALLS_MIN}};
 _Static_assert(sizeof((struct records *)0)->rooms / sizeof(struct lent_rooms) == HOST_ROOM_SIZES, "one each");
 
+/* Has `rank` still to read what this one has said? Who has announced an operation has read what was said in those before it; and of what is said to a
+ * root the others read nothing. They need not have said that they are over with it: who went ahead of the others says that with its next operation. */
+static bool may_read(const struct host *host, uint32_t rank)
+{
+    const struct host_peer *peer = &host->peers[rank];
+    if (!peer->segment || !peer->place || !host_looks_at_us(peer, host->next)) return false;
+    const uint64_t last = host->next - 1; /* it is not over with all, so there was one */
+    const struct host_post *post = host_post_of(host->segment, last);
+    bool to_root = (post->kind == WEFT_COLL_REDUCE || post->kind == WEFT_COLL_GATHER) && !(post->flags & HOST_UNEQUAL); /* else the root has said its cuts */
+    return !to_root || rank == post->root || !host_has_come(host, host->group->rank, last) || !host_has_come(host, rank, last);
+}
+
 static bool rests(const struct host *host)
 {
     const struct weft_group *group = host->group;
     if (group->active_count + group->prepared_count > 0) return false;
-    return !host_peers_look(host->peers, group->ranks, host->next);
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        if (may_read(host, rank)) return false;
+    return true;
 }
 
 /* The room of a group that has no use for it now; of the few that have had theirs for the longest. */

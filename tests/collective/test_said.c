@@ -303,6 +303,45 @@ static void cancelled_by_the_reader(void **state)
     }
 }
 
+/* ---- groups one after the other: who has read all lets the next group have the place ---- */
+static void halls_are_lent(void **state)
+{
+    enum { GROUPS = 8 };
+    static const enum weft_coll_kind last[] = {WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_ALL_REDUCE, WEFT_COLL_BROADCAST};
+    for (uint32_t k = 0; k < sizeof last / sizeof last[0]; k++) {
+        static struct weft_group *groups[GROUPS][RANKS_MAX];
+        open_group(RANKS_MAX, true);
+        memcpy(groups[0], hosted.groups, sizeof groups[0]);
+        memcpy(hosted.shares, groups[0], sizeof groups[0]);
+        for (uint32_t g = 0; g < GROUPS; g++) {
+            if (g > 0) hosted_group(&hosted, 50 + g, 0);
+            memcpy(groups[g], hosted.groups, sizeof groups[g]);
+            for (uint32_t r = 0; r < RANKS_MAX; r++) (void)post(r, &(struct weft_coll_args){.kind = WEFT_COLL_BARRIER}, NULL);
+            assert_true(run_all());
+            for (uint32_t i = 0; i < RANKS_MAX; i++) { /* the root last */
+                const uint32_t r = last[k] == WEFT_COLL_BROADCAST ? i : RANKS_MAX - 1 - i;
+                struct weft_coll_args args = never_lent(last[k], r);
+                fill(&args, r, g);
+                (void)call(r, &args, true);
+            }
+            assert_true(run_all());
+            for (uint32_t r = 0; r < RANKS_MAX; r++) {
+                struct weft_coll_args args = never_lent(last[k], r);
+                assert_int_equal(outcomes[r].status, WEFT_OK);
+                assert_int_equal(wrong_at(&args, r, g), -1);
+            }
+        }
+        for (uint32_t r = 0; r < RANKS_MAX; r++) {
+            const uint32_t halls = groups[0][r]->records->rooms[HOST_HALL].count, rooms_made = groups[0][r]->records->rooms[HOST_ROOM].count;
+            if (halls > 2 || rooms_made > 16) fail_msg("after %s in %u groups rank %u has %u halls and %u rooms", weft_coll_kind_name(last[k]), GROUPS, r, halls, rooms_made);
+        }
+        for (uint32_t g = 1; g < GROUPS; g++)
+            for (uint32_t r = 0; r < RANKS_MAX; r++) weft_group_free(groups[g][r]);
+        memcpy(hosted.groups, groups[0], sizeof groups[0]);
+        close_group();
+    }
+}
+
 /* ---- a slow reader ---- */
 
 struct worker {
@@ -355,6 +394,6 @@ static void slow_reader(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(mismatch), cmocka_unit_test(cancelled), cmocka_unit_test(cancelled_by_the_reader), cmocka_unit_test(slow_reader)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(mismatch), cmocka_unit_test(cancelled), cmocka_unit_test(cancelled_by_the_reader), cmocka_unit_test(halls_are_lent), cmocka_unit_test(slow_reader)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
