@@ -1,6 +1,6 @@
 /* host_memory.c - what a group keeps in the memory that peers map, small and for all groups of a process together.
  *
- *     pieces   segments and the words about calls: a few hundred bytes each, cut from chunks of this process; for the life of a group
+ *     pieces   segments, the words about calls, rings of sends: a few KiB each, cut from chunks of this process; for the life of a group
  *     places   where the memory of each other process is mapped
  *     rooms    for contributions of short operations that do not fit into an announcement: lent to the groups of a session that use them.
  *              One that is at rest loses its room to the next that needs one, once its peers have read what lies there.

@@ -1,7 +1,7 @@
 /* host_said.c - contributions that a rank says with its announcement, instead of where its buffers lie (how long: choose_said.c).
  *
  *     up to 16 bytes       in the line itself
- *     up to 4 KiB          in a room of the rank, with places for eight operations in turn
+ *     up to 4 KiB          in a room of the rank, with places for 32 operations in turn
  *     longer               in a hall, with four
  *
  * Which of them are said at all, choose_said.c knows. Who only gives needs not even the one round of words that is left: it goes ahead of the others

@@ -409,7 +409,7 @@ static void ahead(void **state)
     for (uint32_t k = 0; k < ROOTED; k++) {
         open_group(3, 0);
         for (uint32_t round = 0; round < 40; round++) {
-            bool in_room = round % 4 == 3, in_hall = round % 8 == 7; /* which have places for two and for four */
+            bool in_room = round % 4 == 3, in_hall = round % 8 == 7; /* which has places for four */
             uint64_t count = in_hall ? IN_HALL : in_room ? IN_ROOM : 1;
             uint32_t most = in_hall ? 3 : in_room ? 1 : 4;
             assert_int_equal(all_lead(rooted[k], count, most), most);
