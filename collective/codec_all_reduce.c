@@ -468,7 +468,7 @@ enum weft_status weft_coll_codec_all_reduce_many(struct weft_group *group, const
     WEFT_ASSERT(group && members && resolved && shape && done);
     if (!usable(members, count, resolved) || weft_shape_elems(shape) == 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "compressed all_reduce: a buffer is NULL, the shape is empty, or these do not go together");
-    WEFT_TRY(coll_group_open(group, error));
+    WEFT_TRY(coll_group_open(group, NULL, error));
     if (!group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     struct codec_op *op = op_create(group, resolved, shape, count);
     if (!op) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a compressed all_reduce of %llu elements",

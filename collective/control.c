@@ -219,6 +219,20 @@ bool control_all_stay(struct weft_group *group, uint64_t sequence)
     return true;
 }
 
+bool control_stays(struct weft_group *group, uint32_t rank, enum weft_coll_kind kind)
+{
+    if (group->lost) { /* which ends the group, whoever it is */
+        control_end_lost(group);
+        return false;
+    }
+    if (!roster_noted(group, rank).left) return true;
+    char name[128];
+    group_describe(group, rank, name, sizeof name);
+    group->leaver_missed = group->fail_status == WEFT_OK && !group->closing;
+    group_end(group, WEFT_ERR_PEER_LOST, true, "%s left the group before a %s", name, weft_coll_kind_name(kind));
+    return false;
+}
+
 bool weft_group_leaver_missed(const struct weft_group *group) { return group->leaver_missed; }
 
 static void left(struct weft_group *group, uint32_t rank, uint64_t after, uint64_t host_vote)

@@ -254,22 +254,27 @@ static size_t bytes_of(const struct weft_coll_args *args) { return args->count *
 /* ---- receiving ---- */
 static const struct pair_slot *slot_of(const struct host_pair *pair) { return &pair->in->slots[pair->got % SLOTS]; }
 
-/* How the next one comes. */
-static enum way way_of(const struct host *host, struct host_pair *pair)
+/* How the one behind the next `before` comes. */
+static enum way way_behind(const struct host *host, struct host_pair *pair, uint64_t before)
 {
     const struct host_peer *peer = &host->peers[pair->rank];
-    if (pair->owed > 0) return BY_MESSAGE;
+    if (before < pair->owed) return BY_MESSAGE;
     if (!pair->in) {
         const struct pair_entry *entry = entry_of(peer, host->group->ranks, host->group->rank);
         pair->in = entry ? found(peer, &entry->ring_at, sizeof *pair->in, _Alignof(struct pair_ring)) : NULL;
         if (!pair->in) return NOT_YET;
     }
-    if (atomic_load_explicit(&slot_of(pair)->turn, memory_order_acquire) == peer->salt + pair->got + 1) return slot_of(pair)->way == HERE ? HERE : BY_MESSAGE;
+    const uint64_t number = pair->got + (before - pair->owed);
+    const struct pair_slot *slot = &pair->in->slots[number % SLOTS];
+    if (atomic_load_explicit(&slot->turn, memory_order_acquire) == peer->salt + number + 1) return slot->way == HERE ? HERE : BY_MESSAGE;
     uint64_t to = atomic_load_explicit(&pair->in->to, memory_order_acquire) - peer->salt;
-    if (to <= pair->got || to >= UINT64_MAX / 2) return NOT_YET;
+    if (to <= number || to >= UINT64_MAX / 2) return NOT_YET;
     uint64_t from = atomic_load_explicit(&pair->in->from, memory_order_relaxed) - peer->salt;
-    return from <= pair->got ? BY_MESSAGE : NOT_YET;
+    return from <= number ? BY_MESSAGE : NOT_YET;
 }
+
+/* The next one. */
+static enum way way_of(const struct host *host, struct host_pair *pair) { return way_behind(host, pair, 0); }
 
 static void say_taken(const struct host *host, struct host_pair *pair)
 {
@@ -312,6 +317,15 @@ static struct weft_coll *first_running(const struct host_pair *pair)
         if (coll->phase == COLL_RUNNING) return coll;
     }
     return NULL;
+}
+
+/* One that is cancelled takes none. */
+static uint64_t count_running(const struct host_pair *pair)
+{
+    struct weft_list *node, *spare;
+    uint64_t count = 0;
+    weft_list_foreach(node, spare, &pair->recvs) count += weft_container_of(node, struct weft_coll, host.link)->phase == COLL_RUNNING;
+    return count;
 }
 
 static void finish(struct weft_coll *coll)
@@ -462,7 +476,7 @@ bool host_pair_has_come(const struct weft_group *group, const struct weft_coll_a
     bool may = args->kind == WEFT_COLL_RECV && host && host->state == HOST_ON && !group->closing && group->fail_status == WEFT_OK && !group->lost;
     if (!may || group->left_count == 0 || args->root >= group->ranks || args->root == group->rank || !host_pair_ready(host, args->root, false)) return false;
     struct host_pair *pair = host->pairs->of[args->root];
-    return weft_list_empty(&pair->recvs) && way_of(host, pair) != NOT_YET;
+    return way_behind(host, pair, count_running(pair)) != NOT_YET;
 }
 
 static bool may_be_brief(const struct weft_group *group, const struct weft_coll_args *args)

@@ -352,6 +352,7 @@ void control_give_up(struct weft_group *group); /* what the transport has not ta
 void control_end_lost(struct weft_group *group);
 /* Fail the group if an operation of number `sequence` cannot happen as a peer has left. */
 bool control_all_stay(struct weft_group *group, uint64_t sequence);
+bool control_stays(struct weft_group *group, uint32_t rank, enum weft_coll_kind kind); /* likewise for a send or recv, which needs that rank alone */
 
 /* news.c: join before anything is sent, catch up with what came before, leave when nothing more is wanted */
 enum weft_status news_join(struct weft_group *group);
@@ -417,7 +418,8 @@ static inline bool coll_of_pieces(enum weft_coll_kind kind)
 /* post.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives up. The
  * lengths of all_gather_bytes and exchange_bytes pieces, and where they lie, may still be set before the launch. */
 enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error);
-enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error);
+/* For a send or recv, `pair`, or else for an operation of all. */
+enum weft_status coll_group_open(struct weft_group *group, const struct weft_coll_args *pair, struct weft_error *error);
 /* What an operation is, without memory for it, its buffers and numbers left out; returned: bytes of scratch that one needs. */
 size_t coll_outline(struct weft_coll *coll, struct weft_group *group, const struct weft_coll_args *args);
 bool coll_has_record(const struct weft_group *group, size_t scratch_bytes); /* with which coll_prepare allocates nothing */

@@ -415,10 +415,11 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     if (args->kind == WEFT_COLL_ALL_REDUCE) coll->header.root = (uint32_t)(args->signature ^ args->signature >> 32);
 }
 
-enum weft_status coll_group_open(struct weft_group *group, struct weft_error *error)
+enum weft_status coll_group_open(struct weft_group *group, const struct weft_coll_args *pair, struct weft_error *error)
 {
     if (group->closing) return weft_error_set(error, WEFT_ERR_CLOSED, "the group is being freed");
-    if (group->fail_status == WEFT_OK) control_all_stay(group, group->sequence);
+    if (group->fail_status == WEFT_OK && !pair) control_all_stay(group, group->sequence);
+    else if (group->fail_status == WEFT_OK && pair->root < group->ranks) control_stays(group, pair->root, pair->kind);
     if (group->fail_status < 0) return weft_error_set(error, group->fail_status, "%s", group->fail_text);
     return WEFT_OK;
 }
@@ -561,7 +562,7 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     struct weft_coll_args call = *given, *args = &call;
     bool at_root = call.kind == WEFT_COLL_GATHER || call.kind == WEFT_COLL_SCATTER;
     if (at_root && call.unequal && call.root != group->rank) call.counts = NULL; /* the root's alone are heeded */
-    if (!host_pair_has_come(group, args)) WEFT_TRY(coll_group_open(group, error));
+    if (!host_pair_has_come(group, args)) WEFT_TRY(coll_group_open(group, is_pairwise(call.kind) ? args : NULL, error));
     WEFT_TRY(check_lengths(group, args, error));
     (void)host_open(group); /* else by messages: the others are told when they ask */
     bool on_host = host_takes(group, args), in_pair = is_pairwise(call.kind) && host_pairs_meet(group);

@@ -385,6 +385,77 @@ static void gone(void **state)
     }
 }
 
+/* It has sent some and left in order. All recvs of that are called before one of them is looked at; one more is one too many, but where one of them
+ * was cancelled. */
+static void gone_behind_several(void **state)
+{
+    enum { SENDS = 5 };
+    for (uint32_t cancels = 0; cancels < 2; cancels++) {
+        static struct end sends[SENDS], recvs[SENDS + 1];
+        open_groups(2);
+        struct transfer t = short_one(200);
+        for (uint32_t i = 0; i < SENDS; i++) {
+            prepare(&sends[i], &t, true);
+            assert_int_equal(start(&sends[i], true), WEFT_OK);
+        }
+        weft_group_free(groups[0][0]);
+        groups[0][0] = NULL;
+        step_all(100);
+        for (uint32_t i = 0; i < SENDS + cancels; i++) {
+            prepare(&recvs[i], &t, false);
+            assert_int_equal(start(&recvs[i], i % 2), WEFT_IN_PROGRESS);
+            if (cancels && i == 2) weft_coll_cancel(recvs[i].coll);
+        }
+        for (uint32_t i = 0; i < SENDS + cancels; i++) {
+            must_end(&recvs[i]);
+            assert_int_equal(recvs[i].outcome.status, cancels && i == 2 ? WEFT_ERR_CANCELLED : WEFT_OK);
+            assert_true(came_right(&recvs[i]) == !(cancels && i == 2));
+            free(recvs[i].memory);
+        }
+        prepare(&recvs[0], &t, false);
+        assert_int_equal(start(&recvs[0], false), WEFT_ERR_PEER_LOST);
+        free(recvs[0].memory);
+        for (uint32_t i = 0; i < SENDS; i++) free(sends[i].memory);
+        close_groups();
+    }
+}
+
+/* A third rank has left: the two others send each other what they like. Sends to it, and recvs from it, are refused. */
+static void others_go_on(void **state)
+{
+    static const uint64_t counts[] = {0, 3, 900, 20000};
+    for (uint32_t last = 0; last < 4; last++) {
+        open_groups(3);
+        weft_group_free(groups[0][2]);
+        groups[0][2] = NULL;
+        step_all(100);
+        for (uint32_t i = 0; i < 8; i++) {
+            struct transfer t = short_one(counts[i / 2]);
+            struct end ends[2];
+            for (uint32_t e = 0; e < 2; e++) {
+                prepare(&ends[e], &t, e == i % 2);
+                assert_true(start(&ends[e], last % 2) >= 0);
+            }
+            for (uint32_t e = 0; e < 2; e++) {
+                must_end(&ends[e]);
+                assert_int_equal(ends[e].outcome.status, WEFT_OK);
+                assert_true(came_right(&ends[e]));
+                free(ends[e].memory);
+            }
+        }
+        const bool sends = last / 2;
+        float word = 0;
+        struct weft_coll_args args = {.kind = sends ? WEFT_COLL_SEND : WEFT_COLL_RECV, .in = &word, .out = &word, .count = 1, .dtype = WEFT_F32, .root = 2};
+        struct outcome outcome = {0};
+        struct weft_error error = {0};
+        assert_int_equal(weft_coll_brief(groups[0][0], &args, outcome_done, &outcome, &(struct weft_coll *){NULL}), WEFT_ERR_AGAIN);
+        assert_int_equal(weft_coll_post(groups[0][0], &args, outcome_done, &outcome, NULL, &error), WEFT_ERR_PEER_LOST);
+        if (!strstr(error.text, sends ? "rank 2 left the group before a send" : "rank 2 left the group before a recv")) fail_msg("%s", error.text);
+        assert_true(weft_group_leaver_missed(groups[0][0]));
+        close_groups();
+    }
+}
+
 /* A recv that is cancelled takes nothing away: the next one gets what it would have got, whichever way that comes; also when the message was
  * announced to it already. */
 static void cancelled(void **state)
@@ -465,7 +536,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed), cmocka_unit_test(ahead), cmocka_unit_test(early), cmocka_unit_test(counted), cmocka_unit_test(mismatch), cmocka_unit_test(late),
-        cmocka_unit_test(late_behind_another), cmocka_unit_test(gone), cmocka_unit_test(cancelled), cmocka_unit_test(refused), cmocka_unit_test(meets_later),
+        cmocka_unit_test(late_behind_another), cmocka_unit_test(gone), cmocka_unit_test(gone_behind_several), cmocka_unit_test(others_go_on), cmocka_unit_test(cancelled), cmocka_unit_test(refused), cmocka_unit_test(meets_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
