@@ -68,6 +68,45 @@ static void test_any_order(void **state)
     }
 }
 
+/* One sends some and leaves the job; the others go on with each other, and find what it has sent, however many recvs they have open. */
+enum { EXCHANGES = 2000, LEFT_BEHIND = 3 };
+static void leaver(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request requests[LEFT_BEHIND];
+    int32_t words[LEFT_BEHIND] = {5, 6, 7}, room[1500] = {0}, came[1500] = {0};
+    memset(requests, 0, sizeof requests);
+    CROWD_OK(crowd, session, weft_barrier(session, &requests[0]));
+    CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
+    for (uint32_t i = 0; i < LEFT_BEHIND && rank == 2; i++) {
+        CROWD_OK(crowd, session, weft_send(session, &words[i], 1, WEFT_I32, 0, &requests[i]));
+        CROWD_OK(crowd, session, weft_wait(&requests[i], 0));
+    }
+    if (rank == 2) return;
+    for (int32_t i = 0; i < EXCHANGES; i++) {
+        const uint64_t count = i % 16 == 15 ? 1500 : 1;
+        room[count - 1] = i + (int32_t)rank;
+        CROWD_OK(crowd, session, weft_recv(session, came, count, WEFT_I32, !rank, &requests[0]));
+        CROWD_OK(crowd, session, weft_send(session, room, count, WEFT_I32, !rank, &requests[1]));
+        CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
+        CROWD_OK(crowd, session, weft_wait(&requests[1], 0));
+        if (!CROWD_CHECK(crowd, session, came[count - 1] == i + (int32_t)!rank)) return;
+        if (i == EXCHANGES / 2) usleep(20000); /* it has left, most likely */
+    }
+    memset(words, 0, sizeof words);
+    for (uint32_t i = 0; i < LEFT_BEHIND && rank == 0; i++) CROWD_OK(crowd, session, weft_recv(session, &words[i], 1, WEFT_I32, 2, &requests[i]));
+    for (uint32_t i = 0; i < LEFT_BEHIND && rank == 0; i++) {
+        CROWD_OK(crowd, session, weft_wait(&requests[i], 0));
+        CROWD_CHECK(crowd, session, words[i] == 5 + (int32_t)i);
+    }
+}
+
+static void test_leaver(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 3, leaver);
+    assert_int_equal(crowd.failures, 0);
+}
+
 /* The same request again and again, and what others the caller has. */
 static void persistent(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -288,7 +327,7 @@ static void test_left_open(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_order), cmocka_unit_test(test_persistent), cmocka_unit_test(test_full_of_others), cmocka_unit_test(test_own_deadline),
+        cmocka_unit_test(test_any_order), cmocka_unit_test(test_leaver), cmocka_unit_test(test_persistent), cmocka_unit_test(test_full_of_others), cmocka_unit_test(test_own_deadline),
         cmocka_unit_test(test_impatient), cmocka_unit_test(test_aborted), cmocka_unit_test(test_cancelled), cmocka_unit_test(test_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
