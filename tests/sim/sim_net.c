@@ -2,11 +2,14 @@
  *
  *     weft_net_send ──► event with its time, in the other end's list ──► timer of that end's loop ──► opened, frame, closed
  *
- * An end ends once: closed by its owner (the other end hears of it behind the last frame), or by what happened to the other. */
+ * An end ends once: closed by its owner, when the other end, which hears of it behind the last frame, has ended too (or in 5 s: nobody hears
+ * it), or by what happened to the other. */
 #include "tests/sim/sim_net.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define FLUSH_NS WEFT_SECONDS(5) /* as base/net_connection.c */
 
 enum event_kind { EVENT_OPENED, EVENT_FRAME, EVENT_CLOSED, EVENT_ACCEPT };
 
@@ -55,7 +58,8 @@ struct weft_net_connection {
     void *context;
     struct weft_net_listener *listener; /* to be accepted by */
     bool open, closing, closed;
-    struct weft_timer arrives;
+    struct weft_timer arrives, limit; /* limit: of a closing one */
+    uint64_t back_ns;                 /* how long the other's end takes on its way here */
     struct event *events;
     uint64_t last_ns;                 /* when the last of them comes */
     char name[32];
@@ -94,13 +98,16 @@ static void watch(struct weft_net_connection *end)
     world.wake(end->net->host);
 }
 
+static uint64_t draw_latency_ns(void) { return world.latency_ns / 2 + world.random(world.latency_ns / 2 + 1); }
+
 /* From `from` to the end's host. */
-static void add_event(struct weft_net_connection *end, uint32_t from, enum event_kind kind, enum weft_status reason, const void *data, size_t bytes)
+static void add_event_after(struct weft_net_connection *end, uint64_t latency_ns, uint32_t from, enum event_kind kind, enum weft_status reason,
+                            const void *data, size_t bytes)
 {
     struct event *event = weft_alloc_bytes(end->net->env, sizeof *event + bytes), **at = &end->events;
     if (!event) return;
     uint32_t to = end->net->host;
-    uint64_t time_ns = weft_now_ns(end->net->env) + world.latency_ns / 2 + world.random(world.latency_ns / 2 + 1);
+    uint64_t time_ns = weft_now_ns(end->net->env) + latency_ns;
     if (time_ns < world.stalled_ns[from]) time_ns = world.stalled_ns[from];
     if (time_ns < world.stalled_ns[to]) time_ns = world.stalled_ns[to];
     if (time_ns < end->last_ns) time_ns = end->last_ns;
@@ -112,11 +119,20 @@ static void add_event(struct weft_net_connection *end, uint32_t from, enum event
     watch(end);
 }
 
+static void add_event(struct weft_net_connection *end, uint32_t from, enum event_kind kind, enum weft_status reason, const void *data, size_t bytes)
+{
+    add_event_after(end, draw_latency_ns(), from, kind, reason, data, bytes);
+}
+
 static void end_closed(struct weft_net_connection *end, enum weft_status reason)
 {
     if (end->closed) return;
     end->closed = true;
     end->open = false;
+    weft_timer_stop(end->net->loop, &end->limit);
+    if (end->closing) reason = WEFT_ERR_CLOSED;
+    else if (end->other && end->other->closing && !end->other->closed)
+        add_event_after(end->other, end->other->back_ns, end->net->host, EVENT_CLOSED, WEFT_ERR_CLOSED, NULL, 0);
     struct weft_net_connection **at = &end->net->connections;
     while (*at && *at != end) at = &(*at)->next;
     if (*at) *at = end->next;
@@ -167,6 +183,11 @@ static void arrive(struct weft_timer *timer)
     happen(end, event);
     weft_free_bytes(end->net->env, event);
     watch(end);
+}
+
+static void limit_passed(struct weft_timer *timer)
+{
+    end_closed(weft_container_of(timer, struct weft_net_connection, limit), WEFT_ERR_CLOSED);
 }
 
 /* ---- nets ---- */
@@ -248,6 +269,7 @@ static struct weft_net_connection *new_end(struct weft_net *net, const struct we
     if (!end) return NULL;
     *end = (struct weft_net_connection){.next = net->connections, .net = net, .handler = *handler, .context = context};
     weft_timer_init(&end->arrives, arrive);
+    weft_timer_init(&end->limit, limit_passed);
     snprintf(end->name, sizeof end->name, "h%u:1", peer_host);
     net->connections = end;
     return end;
@@ -290,7 +312,10 @@ void weft_net_close(struct weft_net_connection *end)
     if (end->closed || end->closing) return;
     end->closing = true;
     if (end->other) add_event(end->other, end->net->host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);
-    add_event(end, end->net->host, EVENT_CLOSED, WEFT_ERR_CLOSED, NULL, 0);
+    end->back_ns = draw_latency_ns();
+    const bool met = end->other && !end->other->closed;
+    if (!met || weft_timer_start(end->net->loop, &end->limit, weft_now_ns(end->net->env) + FLUSH_NS) < 0)
+        add_event_after(end, end->back_ns, end->net->host, EVENT_CLOSED, WEFT_ERR_CLOSED, NULL, 0);
 }
 
 void weft_net_set_context(struct weft_net_connection *end, void *context) { end->context = context; }
