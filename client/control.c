@@ -497,8 +497,11 @@ void client_control_leave(struct weft_session *session, uint64_t until_ns)
     atomic_store(&control->leaving, true);
     if (phase == CLIENT_ENDED || phase == CLIENT_CONNECTING) return; /* nobody to say it to */
     /* A failed session has said why already (or was told): it only closes. */
-    if (post_letter(session, client_failed(session) < 0 ? NULL : &message, true) < 0) return;
-    client_wait_for(session, connection_ended, control, until_ns);
+    const bool says = client_failed(session) == WEFT_OK;
+    if (post_letter(session, says ? &message : NULL, true) < 0) return;
+    if (client_wait_for(session, connection_ended, control, until_ns) < 0 && says)
+        weft_log(session->env, WEFT_LOG_WARN, "client", "rank %u leaves, and the coordinator at %s:%u has not taken its farewell: the others may take it for lost%s",
+                 session->rank, session->settings.host, session->settings.port, session->elastic ? ", and run its last step again without it" : "");
 }
 
 void client_control_stop(struct weft_session *session)

@@ -58,6 +58,7 @@ static const uint64_t found[] = {
     603705, /* a step was known to be good by some only when members had changed, and their codecs had gone on by the next one */
     965995, /* a rank heard of a loss and of an abort at once: its step_end ended by the loss, after which it would say how the job goes on */
     54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same newcomer from its first step_begin */
+    4016990, /* a rank heard that its last step was good, was cut off for good, and left: the others, who had not heard from it, ran that step again */
 };
 
 static const uint64_t found_with_shards[] = { /* and --updates */
@@ -78,6 +79,7 @@ struct worker {
     uint64_t trains_ns;       /* since then */
     uint32_t slow;            /* computes so many microseconds at most between two calls */
     bool apart;               /* stopped, or cut off from the coordinator, for so long that it may be given up */
+    bool unheard;             /* it has left in order, cut off: the coordinator has never heard so, and given it up */
     uint32_t data[ROUNDS_MAX];/* steps until it is out of data, in each round */
     struct weft_session *session;
     struct weft_request requests[6]; /* not on the stack: who gives up waiting leaves them to weft_finalize */
@@ -1002,10 +1004,23 @@ static const char *what_is_wrong(const struct worker *worker)
     return "ended with a status that nothing here explains";
 }
 
-static bool is_gone(const struct worker *worker) { return worker->killed || (worker->apart && worker->ending != FINISHED); }
+static bool is_gone(const struct worker *worker) { return worker->killed || (worker->apart && (worker->ending != FINISHED || worker->unheard)); }
 
-/* Who was given up may have heard of the end of one step that the others, who had not, ran again. And what was known only to those who are
- * gone is known no more. */
+static void find_unheard(struct weft_coordinator_server *server)
+{
+    const char *status = NULL; /* in the arena */
+    char lost[48];
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
+        struct worker *worker = &run.all[i];
+        if (!worker->apart || worker->ending != FINISHED) continue;
+        if (!status) status = weft_coordinator_server_status_json(server);
+        snprintf(lost, sizeof lost, "\"state\":\"lost\",\"host\":\"h%u\"", worker->host);
+        worker->unheard = status && strstr(status, lost);
+    }
+}
+
+/* Who was given up may have heard of the end of one step that the others, who had not, ran again: if it had no later step, it may have left
+ * in order before it could know. And what was known only to those who are gone is known no more. */
 static bool may_differ(const struct worker *worker, uint64_t step)
 {
     if (!is_gone(worker)) return false;
@@ -1083,6 +1098,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
     if (run.shards) choose_late_shards(weft_sim_env(run.sim, HAND));
     weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
     check_ends();
+    find_unheard(server);
     check_agreement();
     forget_sessions();
     return !run.why[0]; /* everything lies in the arena */
