@@ -197,6 +197,31 @@ static void members_come_when_all_is_quiet(void **state)
     finish(fleet, r, 5);
 }
 
+/* First weights that are on their way in come in, but nobody of the new epoch is told so: who gave them may have another rank, or be gone. */
+static void what_came_in_meanwhile_is_answered_to_nobody(void **state)
+{
+    struct fleet *fleet = start();
+    struct fleet_request r[6];
+    say(fleet, 0, 0, FLEET_EPOCH, LONG, WEFT_WIRE_INIT, 0, 9, &r[0]);
+    struct shard_chunk *chunk = fleet_shard_chunk(fleet, LONG);
+    for (int i = 0; i < 100000 && chunk->phase != SHARD_PHASE_INSTALLING; i++) fleet_settle(fleet, 100);
+    assert_int_equal(chunk->phase, SHARD_PHASE_INSTALLING);
+    weft_shard_engine_part(engine_of(fleet), FLEET_EPOCH + 1);
+    follow(fleet, FLEET_EPOCH + 1);
+    assert_int_equal(engine_of(fleet)->epoch, FLEET_EPOCH);
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    assert_int_equal(engine_of(fleet)->epoch, FLEET_EPOCH + 1);
+    assert_int_equal(chunk->answers, 0);
+    assert_false(r[0].answered);
+    say(fleet, 0, 0, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PULL, 0, 0, &r[1]);
+    expect_all(fleet, &r[1], LONG, 9);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        say(fleet, 2 * rank, rank, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, (float)(2 + 2 * rank), &r[2 + rank]);
+    for (uint32_t rank = 0; rank < 2; rank++) expect_all(fleet, &r[2 + rank], LONG, 3);
+    assert_int_equal(fleet->worker[0].unexpected, 0);
+    finish(fleet, r, 4);
+}
+
 static void members_that_cannot_be_are_refused(void **state)
 {
     struct fleet *fleet = start();
@@ -217,6 +242,7 @@ int main(void)
         cmocka_unit_test(epochs_before_get_no_answer_and_epochs_behind_wait),
         cmocka_unit_test(pulls_and_answers_are_forgotten),
         cmocka_unit_test(members_come_when_all_is_quiet),
+        cmocka_unit_test(what_came_in_meanwhile_is_answered_to_nobody),
         cmocka_unit_test(members_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
