@@ -371,6 +371,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK:
         if (phase != CLIENT_GO || !session->elastic) break;
         if (!keep_grown(session, message)) return false;
+        client_part(session, message->shrunk->epoch, "new workers have come while this rank rests"); /* all others have agreed on it, and knew it before */
         pthread_mutex_lock(&control->lock);
         Weft__Control__Control *older = control->shrunk;
         control->shrunk = message;

@@ -29,6 +29,7 @@ static void part_on_engine(struct weft_mail *mail)
     pthread_mutex_unlock(&parting->lock);
     engine->parted = true;
     if (engine->group) {
+        weft_groups_follow(engine->transport, atomic_load(&parting->epoch)); /* who rests makes none of theirs, for as many epochs as they take */
         weft_group_record(engine->group);
         client_comms_record(session);
     }

@@ -309,6 +309,10 @@ void weft_group_fail(struct weft_group *group, enum weft_status status, const ch
 /* WEFT_OK, or why the group has ended, with the sentence (the group's), though operations may still wait until their buffers are free. */
 enum weft_status weft_group_ended(const struct weft_group *group, const char **text_out);
 
+/* Of groups whose ids rise: those of epochs before this one have ended, and those of it may come. For an endpoint that takes no part in the groups of
+ * others for many epochs: a message shows its epoch to who is within a hundred of it. Owner of the loop. */
+void weft_groups_follow(struct weft_transport *transport, uint32_t epoch);
+
 /* Bring the records of posted operations up to date (their phase, whom they wait for), before a dump. */
 void weft_group_record(struct weft_group *group);
 

@@ -342,7 +342,8 @@ void weft_group_free(struct weft_group *group)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active)
         coll_end(weft_container_of(node, struct weft_coll, link), WEFT_ERR_CLOSED, "the group was freed");
-    refuse(group, true);
+    /* One that has ended did so then; by now the same eight bits of an epoch may be those of a group that is there. */
+    if (!group->ids_rise || group->fail_status == WEFT_OK) refuse(group, true);
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         weft_coll_done_fn done = coll->done;

@@ -7,7 +7,8 @@
  *
  * Groups that have ended refuse their tags at the transport, so what comes here is for a live group or for one to come. Where groups are made
  * in the order of their ids (weft_group_options.ids_rise) which of both an unknown one is follows from its id: nothing is kept of those that
- * have gone, however many.
+ * have gone, however many. A tag has eight bits of the epoch, which say it as long as this rank is within a hundred of the others: one
+ * that takes no part in their groups is told which they are at (weft_groups_follow).
  * (A posted receive for each pair of ranks would do the same, with a kilobyte for each: 4,096 ranks in the simulator
  * would hold 15 GB, and a rank of a large job several megabytes for every group.) */
 #include "collective/internal.h"
@@ -26,12 +27,20 @@ struct news {
     uint32_t held_count;
 };
 
+/* By how much it is newer than the last one here. */
+static int8_t newer_by(const struct news *news, uint64_t tag) { return (int8_t)(uint8_t)((tag >> 24 & 0xff) - news->epoch); }
+
+static bool has_epoch(const struct news *news, const struct weft_group *group, uint64_t tag)
+{
+    return news->rises ? group->epoch == news->epoch + (uint32_t)newer_by(news, tag) : (uint8_t)group->epoch == (uint8_t)(tag >> 24);
+}
+
 static struct weft_group *group_of(const struct news *news, uint64_t tag)
 {
     const struct weft_list *bucket = &news->buckets[(tag >> 32 & GROUP_ID_MAX) % BUCKETS];
     for (const struct weft_list *node = bucket->next; node != bucket; node = node->next) {
         struct weft_group *group = weft_container_of(node, struct weft_group, news_link);
-        if (group->group_id == (tag >> 32 & GROUP_ID_MAX) && (uint8_t)group->epoch == (uint8_t)(tag >> 24)) return group;
+        if (group->group_id == (tag >> 32 & GROUP_ID_MAX) && has_epoch(news, group, tag)) return group;
     }
     return NULL;
 }
@@ -43,7 +52,7 @@ static bool has_ended(void *context, uint64_t tag)
     const struct weft_group *group = group_of(news, tag);
     if (group) return group->fail_status < 0;
     if (!news->rises) return false;
-    const int8_t newer = (int8_t)(uint8_t)((tag >> 24 & 0xff) - news->epoch); /* by few: ranks agree on each */
+    const int8_t newer = newer_by(news, tag);
     return newer < 0 || (newer == 0 && (tag >> 32 & GROUP_ID_MAX) <= news->risen);
 }
 
@@ -106,6 +115,18 @@ static struct news *news_make(struct weft_group *group)
     return news;
 }
 
+static void follow(struct news *news, uint32_t epoch)
+{
+    if (!news->rises || epoch > news->epoch) news->epoch = epoch, news->risen = 0;
+    news->rises = true;
+}
+
+void weft_groups_follow(struct weft_transport *transport, uint32_t epoch)
+{
+    struct news *news = weft_transport_handler_context(transport, WEFT_CHANNEL_NEWS);
+    if (news) follow(news, epoch);
+}
+
 enum weft_status news_join(struct weft_group *group)
 {
     struct news *news = weft_transport_handler_context(group->transport, WEFT_CHANNEL_NEWS);
@@ -114,9 +135,8 @@ enum weft_status news_join(struct weft_group *group)
     news->group_count++;
     weft_list_append(&news->buckets[group->group_id % BUCKETS], &group->news_link);
     if (!group->ids_rise) return WEFT_OK;
-    if (!news->rises || (int8_t)(uint8_t)(group->epoch - news->epoch) > 0) news->epoch = group->epoch, news->risen = 0;
+    follow(news, group->epoch);
     if (group->epoch == news->epoch && group->group_id > news->risen) news->risen = group->group_id;
-    news->rises = true;
     return WEFT_OK;
 }
 

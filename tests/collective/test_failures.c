@@ -522,6 +522,65 @@ static void told_before_it_is_made(void **state)
     close_groups(2);
 }
 
+static struct weft_group *make_in_epoch(uint32_t rank, uint32_t ranks, uint32_t epoch)
+{
+    const uint32_t ids[] = {100, 101, 102};
+    struct weft_group *group;
+    struct weft_group_options options;
+    weft_group_options_init(&options);
+    options.transport = world->transports[rank];
+    options.loop = world->loops[rank];
+    options.rank = rank;
+    options.ranks = ranks;
+    options.endpoint_ids = ids;
+    options.group_id = 10;
+    options.epoch = epoch;
+    options.describe = describe;
+    options.ids_rise = true;
+    assert_int_equal(weft_group_create(world->envs[rank], &options, &group, NULL), WEFT_OK);
+    return group;
+}
+
+/* The third takes no part in so many memberships of the first two. Then all are in one, and what these send it comes before it has made the group. */
+static void rest(uint32_t epochs)
+{
+    struct weft_group *here[3], *before;
+    open_groups(3);
+    for (uint32_t r = 0; r < 3; r++) here[r] = make_in_epoch(r, 3, 1);
+    for (uint32_t r = 0; r < 3; r++) weft_group_fail(here[r], WEFT_ERR_PEER_LOST, "the third rests");
+    for (uint32_t epoch = 2; epoch <= epochs; epoch++) {
+        for (uint32_t r = 0; r < 2; r++) {
+            weft_group_free(here[r]);
+            here[r] = make_in_epoch(r, epoch == epochs ? 3 : 2, epoch);
+        }
+        weft_groups_follow(world->transports[2], epoch);
+        run_for(WEFT_MS(1));
+    }
+    for (uint32_t r = 0; r < 3; r++) {
+        struct weft_coll_args args = base_args(r);
+        args.deadline_ns = WEFT_SECONDS(5);
+        outcomes[r] = (struct outcome){0};
+        if (r == 2) {
+            run_for(WEFT_MS(10));
+            before = here[r];
+            here[r] = make_in_epoch(r, 3, epochs);
+            weft_group_free(before);
+        }
+        assert_int_equal(weft_coll_post(here[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
+    }
+    run_for(WEFT_SECONDS(10));
+    for (uint32_t r = 0; r < 3; r++)
+        if (!outcomes[r].ended || outcomes[r].status != WEFT_OK) fail_msg("rank %u, after %u epochs: %s", r, epochs, outcomes[r].text);
+    for (uint32_t r = 0; r < 3; r++) weft_group_free(here[r]);
+    close_groups(3);
+}
+
+static void who_has_rested_hears_of_the_group_of_all(void **state)
+{
+    const uint32_t epochs[] = {3, 100, 129, 130, 200, 256, 257, 258, 600};
+    for (size_t i = 0; i < sizeof epochs / sizeof *epochs; i++) rest(epochs[i]);
+}
+
 /* A barrier of ranks first to last in the group of the first three, which the rest of these have not called: half of its time is over. */
 static void wait_in_another_group(uint32_t first, uint32_t last, struct weft_group **others, struct outcome *ends)
 {
@@ -787,7 +846,7 @@ int main(void)
         cmocka_unit_test(pairs_that_do_not_meet), cmocka_unit_test(pieces_that_differ), cmocka_unit_test(counts_that_differ), cmocka_unit_test(two_ways_round),
         cmocka_unit_test(every_field), cmocka_unit_test(every_plan), cmocka_unit_test(other_root), cmocka_unit_test(other_order), cmocka_unit_test(late_rank),
         cmocka_unit_test(stopped_rank), cmocka_unit_test(cut_off_rank), cmocka_unit_test(cut_between_others), cmocka_unit_test(killed_rank), cmocka_unit_test(killed_while_idle),
-        cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(told_before_it_is_made), cmocka_unit_test(pair_with_one_that_waits_elsewhere), cmocka_unit_test(two_that_wait_elsewhere), cmocka_unit_test(an_answer_that_cannot_be), cmocka_unit_test(failed_by_the_owner),
+        cmocka_unit_test(own_pause_does_not_count), cmocka_unit_test(told_before_it_is_made), cmocka_unit_test(who_has_rested_hears_of_the_group_of_all), cmocka_unit_test(pair_with_one_that_waits_elsewhere), cmocka_unit_test(two_that_wait_elsewhere), cmocka_unit_test(an_answer_that_cannot_be), cmocka_unit_test(failed_by_the_owner),
         cmocka_unit_test(freed_in_the_middle), cmocka_unit_test(leaving_is_no_loss), cmocka_unit_test(cancelled),
         cmocka_unit_test(wrong_arguments), cmocka_unit_test(warned_after_30_s), cmocka_unit_test(too_many),
         cmocka_unit_test(memory_runs_out),
