@@ -784,7 +784,7 @@ static void note_apart(const struct sim_fault *fault)
     uint64_t both = fault->left | fault->right, away = fault->stopped;
     run.silence = true;
     run.suspects |= fault->stopped | both;
-    if (both & bit(COORDINATOR)) away |= both & ~bit(COORDINATOR); /* never the one and the other of two workers */
+    if (fault->right & bit(COORDINATOR)) away |= fault->left; /* it is on the right, if anywhere; with it are those that it hears */
     if (fault->lasts_ns > DEADLINE_NS / 2 && fault->left & ~bit(COORDINATOR) && fault->right & ~bit(COORDINATOR)) run.cut_long = true;
     if (fault->lasts_ns < run.heartbeat_ns / 10 * 7) return;
     if (run.apart_ns == 0 || fault->at_ns < run.apart_ns) run.apart_ns = fault->at_ns;
