@@ -276,10 +276,22 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
     if (status < 0) client_fail(session, status, true, "no timer for heartbeats: %s", weft_status_text(status));
 }
 
+/* In the newest table: the engine may make another one meanwhile, and looks once at what has changed in the one before. */
+static const struct client_member *mark_lost(struct weft_session *session, uint32_t number)
+{
+    const struct client_member *table;
+    struct client_member *member;
+    do {
+        table = session->members;
+        member = client_member_of_number(session, number);
+        if (member) atomic_store(&member->lost, true);
+    } while (table != session->members);
+    return member;
+}
+
 static void take_member_lost(struct weft_session *session, const Weft__Control__MemberLost *lost)
 {
-    struct client_member *member = client_member_of_number(session, lost->member);
-    if (member) atomic_store(&member->lost, true);
+    const struct client_member *member = mark_lost(session, lost->member);
     if (lost->epoch > 0 && session->elastic) {
         client_part(session, lost->epoch, lost->text);
         return;
