@@ -189,13 +189,11 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
     WEFT_TRY(client_usable(session));
     if (!agreed(session, agreement.epoch)) return WEFT_ERR_AGAIN;
     enum weft_status status = client_rejoin(session, until_ns);
-    if (client_failed(session) < 0) return client_usable(session);
-    if (status == WEFT_ERR_PEER_LOST) { /* one of those that are left has gone already: the coordinator will say so */
-        client_wait_for(session, another_loss, &agreement, until_ns);
-    } else if (status < 0) {
-        client_fail(session, status, true, "rank %u cannot go on after a loss: %.380s", session->rank, session->parting.rejoin_error.text);
-        return client_usable(session);
-    }
+    WEFT_TRY(client_usable(session));
+    /* One of those that are left may have gone already: then the coordinator says so. */
+    const bool again = status == WEFT_ERR_PEER_LOST && client_wait_for(session, another_loss, &agreement, until_ns) == WEFT_OK;
+    if (status < 0 && !again) client_fail(session, status, true, "rank %u cannot go on after a loss: %.380s", session->rank, session->parting.rejoin_error.text);
+    WEFT_TRY(client_usable(session));
     if (committed_out) *committed_out = session->parting.taken->shrunk->committed;
     return client_parted(session) ? WEFT_ERR_AGAIN : WEFT_OK;
 }
