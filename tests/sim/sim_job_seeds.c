@@ -21,7 +21,7 @@
  * --found: the seeds that have found something, before the others. --updates: one tensor more, with an optimiser: its weights and arrays are those of an update
  * that the test makes itself, of these members' gradients, and after a discarded step those of before it; new ranks, and all at the beginning, share them.
  * --shards: the mean, and the tensor with an optimiser, are kept by shards (weftd_run), of which some hear late from the coordinator; no newcomers.
- * Each chunk of a step is the mean, or the update, of the members of one try of that step, to the bit, and never of two; all have the same.
+ * A shard may be stopped, or cut off, for a while. Each chunk of a step is the mean, or the update, of the members of one try of that step, to the bit, and never of two; all have the same.
  * What ranks take from the shards when they have rested is what such tries have made, step by step, of what they knew.
  * --judged: the codec is chosen (codec "auto"), anew by each membership: the ranks of a step have the same one, the same sums, and the same count.
  */
@@ -123,6 +123,7 @@ static struct run {
     uint64_t suspects;        /* hosts that were stopped or at the end of a cut, as bits */
     bool cut_long;            /* between workers, for about a deadline */
     uint64_t apart_ns;        /* the first fault that may have somebody given up, or an operation time out */
+    bool shard_apart;         /* as the coordinator: a shard that is lost ends the job, and one that nobody reaches is waited for */
     bool coordinator_apart;   /* stopped, for so long that members may be thought silent, or whoever asks it gives up */
     uint64_t heartbeat_ns;
     uint64_t gone_ns;         /* when somebody was killed, or left, or a link broke, the last time */
@@ -794,7 +795,7 @@ static void note_apart(const struct sim_fault *fault)
 
 static void choose_apart(uint64_t span_ns)
 {
-    const uint64_t everybody = (bit(FIRST_WORKER + run.workers + run.newcomers) - 1) & ~bit(HAND);
+    const uint64_t everybody = (bit(FIRST_WORKER + run.workers + run.newcomers + run.shards) - 1) & ~bit(HAND);
     struct sim_fault fault = {.at_ns = 1 + roll(2 * span_ns)};
     fault.lasts_ns = WEFT_MS(1) << roll(16);
     fault.lasts_ns += roll(WEFT_MS(1));
@@ -864,6 +865,25 @@ static void choose_late_shards(struct weft_env *env)
     }
 }
 
+/* A shard is stopped, or cannot reach the workers, the coordinator, or anybody. Its draws are its own: the others of a seed stay what they were. */
+static void choose_shard_fault(void)
+{
+    if (mix(run.seed + 11) % 4 > 0) return;
+    const uint64_t draws[] = {mix(run.seed + 1000), mix(run.seed + 2000), mix(run.seed + 3000), mix(run.seed + 4000)};
+    const uint64_t shard = bit(FIRST_WORKER + run.workers + (uint32_t)(draws[0] % run.shards)), workers = bit(FIRST_WORKER + run.workers) - bit(FIRST_WORKER);
+    struct sim_fault fault = {.at_ns = 1 + draws[1] % WEFT_MS(60), .lasts_ns = WEFT_MS(1) << draws[2] % 16};
+    switch (draws[3] % 4) {
+    case 0: fault.stopped = shard; break;
+    case 1: fault.left = shard, fault.right = workers | bit(COORDINATOR); break;
+    case 2: fault.left = shard, fault.right = bit(COORDINATOR); break;
+    case 3: fault.left = shard, fault.right = workers; break;
+    }
+    run.shard_apart = fault.lasts_ns >= run.heartbeat_ns / 10 * 7;
+    run.silence = true;
+    run.suspects |= shard;
+    sim_fault_add(run.sim, run.hand, &fault);
+}
+
 static void job_ended(void *context, enum weft_status status, const char *text) { run.job_ended = true; }
 
 static void choose_job(uint64_t seed)
@@ -922,7 +942,7 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
  * their numbers of that moment. */
 static bool names_a_culprit(const char *text)
 {
-    char name[16];
+    char name[24];
     if (run.cut_long && run.shards && strstr(text, "no push from rank")) return true; /* who waits at the cut pushes nothing; a shard has numbers alone */
     if (run.cut_long && strstr(text, "do not answer") && __builtin_popcountll(run.suspects) > 3) return true;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
@@ -930,6 +950,10 @@ static bool names_a_culprit(const char *text)
         bool gone = run.all[i].killed || (run.coordinator_killed && run.aborter == &run.all[i]); /* an abort that nobody could pass on */
         gone |= run.cut[0] == &run.all[i] || run.cut[1] == &run.all[i];
         if ((gone || run.suspects >> run.all[i].host & 1) && strstr(text, name)) return true;
+    }
+    for (uint32_t i = 0; i < run.shards; i++) {
+        snprintf(name, sizeof name, "shard %u ", i);
+        if (run.suspects >> (FIRST_WORKER + run.workers + i) & 1 && strstr(text, name)) return true;
     }
     return (run.coordinator_killed || run.suspects & bit(COORDINATOR)) && strstr(text, "coordinator");
 }
@@ -961,7 +985,7 @@ static bool could_go_on(void)
         const struct worker *worker = &run.all[i];
         left += worker->trains && !worker->killed && !worker->apart && worker->ending != FINISHED;
     }
-    return !run.killed_early && !run.coordinator_killed && !run.coordinator_apart && !run.cut_long && left >= run.workers_min;
+    return !run.killed_early && !run.coordinator_killed && !run.coordinator_apart && !run.shard_apart && !run.cut_long && left >= run.workers_min;
 }
 
 /* The job has ended since all that did not rest were lost: so it was. */
@@ -1000,7 +1024,8 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->status == WEFT_ERR_DEADLINE && waited) /* for one that died, or was away, before anybody knew of it */
         return names_a_culprit(worker->text) || strstr(worker->text, "not joined") ? NULL : "names nobody whom it waited for";
     if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize")) return names_a_culprit(worker->text) ? NULL : "names nobody who gave up";
-    if (late && run.cut_long) return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
+    if (late && run.shard_apart && strstr(worker->text, "has not called it")) return NULL; /* being at the shard; only the shard's own waiters say which */
+    if (late && (run.cut_long || run.shard_apart)) return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
     return "ended with a status that nothing here explains";
 }
 
@@ -1096,6 +1121,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
         if (sim_process_start(FIRST_WORKER + run.workers + i, roll(WEFT_MS(1)), shard_main, (void *)(uintptr_t)i) < 0) return false;
     choose_faults(weft_sim_env(run.sim, HAND));
     if (run.shards) choose_late_shards(weft_sim_env(run.sim, HAND));
+    if (run.shards) choose_shard_fault();
     weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
     check_ends();
     find_unheard(server);
