@@ -260,10 +260,10 @@ enum weft_status weft_test(struct weft_request *user_request)
 static bool over(void *context) { return look_at(context) != WEFT_IN_PROGRESS; }
 
 /* It and what it works on may lie in the caller's frame, which is about to go: the session ends, and it with that. */
-static void give_up(struct weft_session *session, struct weft_request *request, const char *what, const char *text)
+static void give_up(struct weft_session *session, struct weft_request *request, const char *what, enum weft_status status, const char *text)
 {
-    client_fail(session, WEFT_ERR_DEADLINE, true, "%s: %.300s", what, text);
-    if (client_wait_for(session, over, request, client_deadline(session, CLIENT_GRACE_NS)) < 0) client_engine_halt(session);
+    client_fail(session, status, true, "%s: %.300s", what, text);
+    while (client_wait_for(session, over, request, client_deadline(session, CLIENT_GRACE_NS)) < 0 && !client_engine_halt(session)) {}
 }
 
 enum weft_status client_request_finish(struct weft_session *session, struct weft_request *request, const char *what)
@@ -272,7 +272,7 @@ enum weft_status client_request_finish(struct weft_session *session, struct weft
     if (status < 0) {
         char text[480];
         snprintf(text, sizeof text, "%s", session->error.text);
-        if (status == WEFT_ERR_DEADLINE && !over(request)) give_up(session, request, what, text);
+        if (!over(request)) give_up(session, request, what, status, text); /* also where the wait could not halt the engine of a failed session */
         client_error(session, status, "%s: %.400s", what, text);
     }
     return status;
