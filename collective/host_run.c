@@ -26,7 +26,6 @@ static struct weft_coll *first_of(const struct host *host)
 bool host_takes(const struct weft_group *group, const struct weft_coll_args *args)
 {
     if (!group->host || group->host->state == HOST_OFF || args->plan != WEFT_PLAN_AUTO) return false;
-    if (coll_sums(args->kind) && args->op == WEFT_SCALED_SUM) return false; /* inputs that are scaled aside first */
     switch (args->kind) {
     case WEFT_COLL_ALL_REDUCE:
     case WEFT_COLL_BROADCAST:
@@ -98,23 +97,34 @@ static bool announces(struct host *host, struct weft_coll *coll)
     return true;
 }
 
+/* Looking for the others' words is quick; work on a vector is not. */
+static void polls_quickly(struct host *host)
+{
+    const struct weft_coll *coll = first_of(host);
+    host->pollable.quick = coll && coll->host.phase != HOST_WORKING && coll->host.phase != HOST_SCALING;
+}
+
+static bool scales(const struct weft_coll *coll) { return coll_sums(coll->args.kind) && coll->args.op == WEFT_SCALED_SUM; }
+
+/* Contributions with a factor of their own are multiplied before the others may see them. */
+static bool is_scaled(struct weft_coll *coll)
+{
+    size_t budget = HOST_STEP_BYTES / 2;
+    return !scales(coll) || coll_scale_input(coll, &budget);
+}
+
 static void begin_first(struct host *host)
 {
     struct weft_coll *coll = first_of(host);
     if (!coll || coll->host.phase != HOST_QUEUED || coll->phase != COLL_RUNNING) return;
-    coll->host.phase = HOST_AHEAD;
+    coll->host.phase = is_scaled(coll) ? HOST_AHEAD : HOST_SCALING;
+    polls_quickly(host);
+    if (coll->host.phase == HOST_SCALING) return;
     host->seen = 0;
     if (!coll->host.is_short) offer_ways(host, coll);
     coll->record.plan = coll->header.plan;
     coll_record_start(coll, coll->posted_ns); /* the clock is not read for it */
     (void)announces(host, coll);
-}
-
-/* Looking for the others' words is quick; work on a slice is not. */
-static void polls_quickly(struct host *host)
-{
-    const struct weft_coll *coll = first_of(host);
-    host->pollable.quick = coll && coll->host.phase != HOST_WORKING;
 }
 
 static int host_progress(struct weft_pollable *pollable, int budget);
@@ -135,6 +145,7 @@ static void join_queue(struct host *host, struct weft_coll *coll)
 static void enqueue(struct host *host, struct weft_coll *coll)
 {
     coll->host.phase = HOST_QUEUED;
+    if (scales(coll)) coll->args.in = coll->in; /* from now on: where its products lie */
     coll->host.is_short = host_is_short(coll->group, &coll->args);
     coll->host.may_lend = host_may_lend(coll->group, &coll->args);
     coll->host.mixed = false;
@@ -502,6 +513,11 @@ static int host_progress(struct weft_pollable *pollable, int budget)
     struct weft_coll *coll = first_of(host);
     if (!coll || coll->phase != COLL_RUNNING) return 0;
     switch (coll->host.phase) {
+    case HOST_SCALING:
+        if (!is_scaled(coll)) return 1;
+        coll->host.phase = HOST_QUEUED;
+        begin_first(host);
+        return 1;
     case HOST_AHEAD: return catch_up(host, coll);
     case HOST_COMING:
         if (!look(host, coll)) return 0;
@@ -533,7 +549,7 @@ static enum weft_status host_arm(struct weft_pollable *pollable)
     struct host *host = weft_container_of(pollable, struct host, pollable);
     struct weft_coll *coll = first_of(host);
     if (!coll || coll->phase != COLL_RUNNING) return WEFT_OK;
-    if (coll->host.phase == HOST_WORKING) return WEFT_ERR_AGAIN;
+    if (coll->host.phase == HOST_WORKING || coll->host.phase == HOST_SCALING) return WEFT_ERR_AGAIN;
     host_sleep(host);
     if (coll->host.phase == HOST_STAGING) return host_stage_may_act(host, coll) ? WEFT_ERR_AGAIN : WEFT_OK;
     uint32_t rank = host->seen;
@@ -557,6 +573,7 @@ bool host_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **p
         *phase_out = "leaving";
         if (rank < coll->group->ranks) rank = awaited(host, coll, rank);
         break;
+    case HOST_SCALING:
     case HOST_WORKING: *phase_out = "reducing"; return false;
     case HOST_STAGING: *phase_out = "reducing"; break;
     case HOST_PAIRED:

@@ -265,17 +265,18 @@ static enum weft_status broadcast(const struct job *job, size_t at, size_t bytes
     return WEFT_OK;
 }
 
-/* What of the operation's scratch is free for ordinary memory: not the cuts of unequal pieces, but the longer part before or behind them. */
+/* What of the operation's scratch is free for ordinary memory: not the cuts of unequal pieces, nor the products behind them, but the longer part before or behind. */
 struct far_room {
     uint8_t *at;
     size_t bytes;
 };
 static struct far_room far_room(const struct weft_coll *coll)
 {
-    const uint64_t *cuts = coll->cursor.args.cut_in;
-    struct far_room whole = {coll->scratch, coll->scratch_bytes};
-    if (!cuts) return whole;
-    size_t before = (size_t)((const uint8_t *)cuts - coll->scratch), used = (before + (coll->group->ranks + 1) * sizeof *cuts + LINE - 1) & ~(size_t)(LINE - 1);
+    const uint8_t *cuts = (const uint8_t *)coll->cursor.args.cut_in;
+    bool aside = coll->to_scale > 0 && coll->in != coll->args.out; /* the products */
+    if (!cuts && !aside) return (struct far_room){coll->scratch, coll->scratch_bytes};
+    const uint8_t *end = aside ? coll->in + coll->to_scale * coll->elem_bytes : cuts + (coll->group->ranks + 1) * sizeof(uint64_t);
+    size_t before = (size_t)((cuts ? cuts : coll->in) - coll->scratch), used = ((size_t)(end - coll->scratch) + LINE - 1) & ~(size_t)(LINE - 1);
     WEFT_ASSERT(used <= coll->scratch_bytes);
     if (coll->scratch_bytes - used < before) return (struct far_room){coll->scratch, before};
     return (struct far_room){coll->scratch + used, coll->scratch_bytes - used};

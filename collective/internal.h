@@ -115,7 +115,7 @@ struct fold_area {
 };
 
 /* host.h: where an operation is that may be done in the memory of one host. AWAY: by messages, as all others. */
-enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_PAIRED, HOST_QUEUED, HOST_AHEAD, HOST_COMING, HOST_WORKING, HOST_STAGING, HOST_LEAVING };
+enum host_phase { HOST_AWAY = 0, HOST_WAITING, HOST_PAIRED, HOST_QUEUED, HOST_SCALING, HOST_AHEAD, HOST_COMING, HOST_WORKING, HOST_STAGING, HOST_LEAVING };
 
 enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
 
@@ -128,7 +128,8 @@ struct weft_coll {
     const char *text;            /* static, or the group's */
     struct weft_coll_args args;
     struct coll_header header;   /* what every message of it says */
-    const uint8_t *in;           /* what the plan calls input; args.in, but where contributions are scaled first */
+    const uint8_t *in;           /* what the plan calls input; args.in, but where contributions are scaled first, from */
+    const uint8_t *unscaled;
     struct sum sum;              /* its arithmetic */
     size_t elem_bytes;
     size_t scratch_elem_bytes;   /* of a partial in a wide plan, else of an element */
@@ -369,6 +370,7 @@ void deadline_answer(const struct weft_group *group, uint64_t sequence, struct c
 
 /* step.c */
 void coll_advance(struct weft_coll *coll, size_t *budget);
+bool coll_scale_input(struct weft_coll *coll, size_t *budget); /* before the first step; true: it is done */
 bool coll_is_over(const struct weft_coll *coll);
 void coll_end(struct weft_coll *coll, enum weft_status status, const char *text);
 /* The rank that the oldest waiting step waits for; false: none. */

@@ -230,6 +230,12 @@ static uint32_t fold_ranks(const struct weft_plan_args *plan)
     return first[1] - first[0];
 }
 
+/* all_reduce multiplies into its output; the others' outputs are too short or not theirs. */
+static bool scales_aside(const struct weft_coll_args *args)
+{
+    return args->op == WEFT_SCALED_SUM && (args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_REDUCE);
+}
+
 static struct scratch scratch_of(const struct weft_group *group, const struct weft_plan_args *plan, const struct weft_coll_args *args)
 {
     struct scratch scratch = {.folds = weft_plan_folds(plan), .cuts = args->counts != NULL};
@@ -239,12 +245,24 @@ static struct scratch scratch_of(const struct weft_group *group, const struct we
     size_t elem_bytes = weft_plan_wide(plan->plan, plan->kind) ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     scratch.cuts_at = scratch.plan_at + round_up(weft_plan_scratch(plan) * elem_bytes);
     scratch.copy_at = scratch.cuts_at + (scratch.cuts ? round_up(2 * (plan->ranks + 1ull) * sizeof(uint64_t)) : 0);
-    /* all_reduce multiplies into its output; the others' outputs are too short or not theirs. */
-    bool copies = (args->op == WEFT_SCALED_SUM && (plan->kind == WEFT_COLL_REDUCE_SCATTER || plan->kind == WEFT_COLL_REDUCE)) ||
-                  (plan->kind == WEFT_COLL_ALL_TO_ALL && args->in == args->out);
-    if (copies) scratch.copy_elems = lengths_of(group, args).in;
+    if (scales_aside(args) || (plan->kind == WEFT_COLL_ALL_TO_ALL && args->in == args->out)) scratch.copy_elems = lengths_of(group, args).in;
     scratch.total_bytes = scratch.copy_at + round_up(scratch.copy_elems * weft_dtype_bytes(args->dtype));
     return scratch;
+}
+
+/* Of what is said in the announcement, and never goes by messages. */
+static struct scratch scratch_of_said(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    struct scratch scratch = {.copy_elems = scales_aside(args) ? lengths_of(group, args).in : 0};
+    scratch.total_bytes = round_up(scratch.copy_elems * weft_dtype_bytes(args->dtype));
+    return scratch;
+}
+
+/* What the one-host plan needs stands beside a copy of the input. */
+static void scratch_for_host(struct scratch *scratch, const struct weft_group *group, const struct weft_coll_args *args)
+{
+    size_t bytes = host_scratch_bytes(group, args) + (scales_aside(args) ? scratch->total_bytes : 0);
+    if (scratch->total_bytes < bytes) scratch->total_bytes = bytes;
 }
 
 static const uint64_t *cuts_fill(uint64_t *cuts, const uint64_t *counts, uint32_t ranks)
@@ -272,7 +290,7 @@ static void scratch_lay_out(struct weft_coll *coll, const struct scratch *scratc
 /* Where the plan's input is: the caller's, or a copy made before the first step. */
 static void input_init(struct weft_coll *coll, const struct scratch *scratch)
 {
-    coll->in = coll->args.in;
+    coll->in = coll->unscaled = coll->args.in;
     coll->scaled = coll->to_scale = 0;
     if (scratch->copy_elems > 0) {
         coll->in = coll->scratch + scratch->copy_at;
@@ -447,9 +465,9 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     enum weft_plan_id told = tune_key ? tune_told(group, tune_key, group->sequence, &version) : WEFT_PLAN_AUTO;
     struct weft_plan_args plan = plan_args_of(group, args, told, tune_in_order(group, tune_key));
     bool never_by_messages = on_host && group->host->state == HOST_ON && host_is_short(group, args) && !host_may_lend(group, args);
-    struct scratch scratch = never_by_messages ? (struct scratch){0} : scratch_of(group, &plan, args);
+    struct scratch scratch = never_by_messages ? scratch_of_said(group, args) : scratch_of(group, &plan, args);
     if (held) scratch.total_bytes = scratch_for_both(group, args, tune_key, scratch.total_bytes);
-    if (on_host && !never_by_messages && scratch.total_bytes < host_scratch_bytes(group, args)) scratch.total_bytes = host_scratch_bytes(group, args);
+    if (on_host && !never_by_messages) scratch_for_host(&scratch, group, args);
     struct weft_coll *coll = record_take(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch", weft_coll_kind_name(args->kind),

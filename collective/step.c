@@ -398,14 +398,14 @@ static void fill(struct weft_coll *coll)
 
 /* Before the first step: contributions with a factor of their own (SCALED_SUM) are multiplied into a copy, the input of an
  * exchange in place is copied aside. */
-static bool scale_input(struct weft_coll *coll, size_t *budget)
+bool coll_scale_input(struct weft_coll *coll, size_t *budget)
 {
     while (coll->scaled < coll->to_scale && *budget > 0) {
         uint64_t unit = COLL_UNIT_BYTES / coll->elem_bytes;
         if (unit > coll->to_scale - coll->scaled) unit = coll->to_scale - coll->scaled;
         size_t at = coll->scaled * coll->elem_bytes, bytes = unit * coll->elem_bytes;
         uint8_t *to = (uint8_t *)coll->in + at;
-        const uint8_t *from = (const uint8_t *)coll->args.in + at;
+        const uint8_t *from = coll->unscaled + at;
         if (coll->args.op == WEFT_SCALED_SUM) sum_scale(coll->sum.dtype, coll->args.factor, to, from, unit);
         else memcpy(to, from, bytes);
         coll->scaled += unit;
@@ -417,7 +417,7 @@ static bool scale_input(struct weft_coll *coll, size_t *budget)
 void coll_advance(struct weft_coll *coll, size_t *budget)
 {
     if (coll->host.phase != HOST_AWAY || coll->held) return; /* host_run.c runs it; it is not known yet how (tune.h) */
-    bool again = coll->phase == COLL_RUNNING && scale_input(coll, budget);
+    bool again = coll->phase == COLL_RUNNING && coll_scale_input(coll, budget);
     while (again && coll->phase == COLL_RUNNING) {
         fill(coll);
         again = false; /* steps wait for older ones only: one more round is needed when some are over and make room */

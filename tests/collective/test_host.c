@@ -199,6 +199,34 @@ static void ordinary_memory(void **state)
         }
 }
 
+/* Contributions with a factor of each rank's own: products into the output of an all_reduce, else into memory of the operation's own; said, mapped, through stages
+ * and by system calls, and one that is multiplied in several steps of the loop. */
+static void scaled(void **state)
+{
+    static const enum weft_coll_kind sums[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_REDUCE};
+    static const enum weft_dtype floats[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_F8_E4M3, WEFT_F16, WEFT_F8_E5M2};
+    static const uint64_t counts[] = {2, 513, 5003, 0, 17003};
+    static const char *const tunes[] = {NULL, "cma=off"};
+    uint64_t seed = 1;
+    for (uint32_t ranks = 2; ranks <= (thorough ? 9 : 3); ranks++)
+        for (size_t t = 0; t < 2; t++) {
+            hosted_open(&hosted, ranks, tunes[t], true, 0);
+            rooms_open(ranks);
+            run_barrier(WEFT_PLAN_DIRECT);
+            for (size_t k = 0; k < 3; k++)
+                for (size_t n = 0; n < 5; n++)
+                    for (uint32_t where = 0; where < 3; where++, seed++) {
+                        struct call call = {.kind = sums[k], .dtype = floats[seed % 6], .op = WEFT_SCALED_SUM, .ranks = ranks, .root = (uint32_t)(seed % ranks), .count = counts[n], .seed = seed};
+                        struct how how = {.in_place = seed / 2 % 2, .mixed_places = seed % 5 == 0, .unmapped = where == 0 ? HOSTED_MAX : where == 1 ? (uint32_t)(seed % ranks) : EVERYBODY};
+                        run_call(&call, &how, WEFT_PLAN_ONE_HOST);
+                    }
+            struct call call = {.kind = WEFT_COLL_ALL_REDUCE, .dtype = WEFT_F32, .op = WEFT_SCALED_SUM, .ranks = ranks, .count = 150001, .seed = seed++};
+            for (int i = 0; i < 2 && ranks == 2; i++) run_call(&call, &(struct how){.in_place = i, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
+            rooms_close(ranks);
+            hosted_close(&hosted);
+        }
+}
+
 /* Which of the two is taken, from what they took: each a few times, then the faster, and now and then a look at the other. */
 static void ways(void **state)
 {
@@ -694,10 +722,10 @@ static void cancelled_once(void)
 {
     failures_open(2);
     struct weft_coll *colls[2];
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         pending = 2;
         all_done = false;
-        for (uint32_t r = 0; r < 2; r++) colls[r] = post_one(r, i == 1 ? 5000 : 3, WEFT_SUM, 0);
+        for (uint32_t r = 0; r < 2; r++) colls[r] = post_one(r, i == 1 ? 5000 : i == 2 ? 150001 : 3, i == 2 ? WEFT_SCALED_SUM : WEFT_SUM, 0); /* multiplied in part */
         for (uint32_t r = 0; r < 2; r++) weft_coll_cancel(colls[r]);
         assert_true(hosted_run(&hosted, &all_done, HOSTED_MAX));
         for (uint32_t r = 0; r < 2; r++) assert_int_equal(outcomes[r].status, WEFT_ERR_CANCELLED);
@@ -1171,7 +1199,7 @@ int main(int argc, char **argv)
 {
     thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits), cmocka_unit_test(said), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(ordinary_memory), cmocka_unit_test(ways), cmocka_unit_test(both_ways), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces), cmocka_unit_test(known_pieces),
+        cmocka_unit_test(bits), cmocka_unit_test(said), cmocka_unit_test(many_ranks_and_long), cmocka_unit_test(scaled), cmocka_unit_test(ordinary_memory), cmocka_unit_test(ways), cmocka_unit_test(both_ways), cmocka_unit_test(rounds_of_long_ago), cmocka_unit_test(long_pieces), cmocka_unit_test(unequal_pieces), cmocka_unit_test(known_pieces),
         cmocka_unit_test(one_cannot_map),
         cmocka_unit_test(overlapping), cmocka_unit_test(mismatch), cmocka_unit_test(mismatch_of_pieces), cmocka_unit_test(mismatch_of_known_pieces), cmocka_unit_test(mismatch_of_ways), cmocka_unit_test(late_rank), cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled), cmocka_unit_test(left_early), cmocka_unit_test(left_before_they_met), cmocka_unit_test(many_groups), cmocka_unit_test(own_allocator),
