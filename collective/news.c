@@ -70,7 +70,7 @@ static void arrived(void *context, struct weft_arrival *arrival)
     }
 }
 
-/* A group that hears of it may end, and its owner free it and make another: start over after each. */
+/* A group that hears of it may end, but its operations are over, and its owner told, only with its own timer: none is freed here. */
 static void peer_lost(void *context, uint32_t peer_id, enum weft_status status)
 {
     struct news *news = context;

@@ -278,7 +278,8 @@ WEFT_API enum weft_status weft_all_to_all_v(struct weft_session *session, const 
                                             const uint64_t *counts_out, enum weft_dtype dtype, struct weft_request *request);
 
 /* Between two ranks; the n-th send to a rank meets its n-th recv from this one, of the same count and dtype. The order
- * against other operations is free. A send may complete before the other rank has received. */
+ * against other operations is free. A send may complete before the other rank has received: one that then leaves (weft_finalize) may take it along, and
+ * the recv ends with WEFT_ERR_PEER_LOST. Ranks that leave at different times have a barrier, or a word back, behind their last sends. */
 WEFT_API enum weft_status weft_send(struct weft_session *session, const void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t to,
                                     struct weft_request *request);
 WEFT_API enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t from,
