@@ -472,7 +472,7 @@ static void own_pause_does_not_count(void **state)
 
 /* ---- before a group is made here ---- */
 
-static struct weft_group *make_one(uint32_t rank, uint32_t ranks, uint32_t group_id)
+static struct weft_group *make_in_epoch(uint32_t rank, uint32_t ranks, uint32_t group_id, uint32_t epoch)
 {
     const uint32_t ids[] = {100, 101, 102};
     struct weft_group *group;
@@ -484,11 +484,14 @@ static struct weft_group *make_one(uint32_t rank, uint32_t ranks, uint32_t group
     options.ranks = ranks;
     options.endpoint_ids = ids;
     options.group_id = group_id;
+    options.epoch = epoch;
     options.describe = describe;
     options.ids_rise = true;
     assert_int_equal(weft_group_create(world->envs[rank], &options, &group, NULL), WEFT_OK);
     return group;
 }
+
+static struct weft_group *make_one(uint32_t rank, uint32_t ranks, uint32_t group_id) { return make_in_epoch(rank, ranks, group_id, 0); }
 
 static void run_for(uint64_t ns)
 {
@@ -522,36 +525,17 @@ static void told_before_it_is_made(void **state)
     close_groups(2);
 }
 
-static struct weft_group *make_in_epoch(uint32_t rank, uint32_t ranks, uint32_t epoch)
-{
-    const uint32_t ids[] = {100, 101, 102};
-    struct weft_group *group;
-    struct weft_group_options options;
-    weft_group_options_init(&options);
-    options.transport = world->transports[rank];
-    options.loop = world->loops[rank];
-    options.rank = rank;
-    options.ranks = ranks;
-    options.endpoint_ids = ids;
-    options.group_id = 10;
-    options.epoch = epoch;
-    options.describe = describe;
-    options.ids_rise = true;
-    assert_int_equal(weft_group_create(world->envs[rank], &options, &group, NULL), WEFT_OK);
-    return group;
-}
-
 /* The third takes no part in so many memberships of the first two. Then all are in one, and what these send it comes before it has made the group. */
 static void rest(uint32_t epochs)
 {
     struct weft_group *here[3], *before;
     open_groups(3);
-    for (uint32_t r = 0; r < 3; r++) here[r] = make_in_epoch(r, 3, 1);
+    for (uint32_t r = 0; r < 3; r++) here[r] = make_in_epoch(r, 3, 10, 1);
     for (uint32_t r = 0; r < 3; r++) weft_group_fail(here[r], WEFT_ERR_PEER_LOST, "the third rests");
     for (uint32_t epoch = 2; epoch <= epochs; epoch++) {
         for (uint32_t r = 0; r < 2; r++) {
             weft_group_free(here[r]);
-            here[r] = make_in_epoch(r, epoch == epochs ? 3 : 2, epoch);
+            here[r] = make_in_epoch(r, epoch == epochs ? 3 : 2, 10, epoch);
         }
         weft_groups_follow(world->transports[2], epoch);
         run_for(WEFT_MS(1));
@@ -563,7 +547,7 @@ static void rest(uint32_t epochs)
         if (r == 2) {
             run_for(WEFT_MS(10));
             before = here[r];
-            here[r] = make_in_epoch(r, 3, epochs);
+            here[r] = make_in_epoch(r, 3, 10, epochs);
             weft_group_free(before);
         }
         assert_int_equal(weft_coll_post(here[r], &args, outcome_done, &outcomes[r], NULL, NULL), WEFT_IN_PROGRESS);
