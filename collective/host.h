@@ -47,8 +47,8 @@ enum {
     HOST_FAR_BYTES = 256 << 10, /* unequal pieces of ordinary memory, all together, longer than that go by messages */
     HOST_ROOM_SLOTS = 32,
     HOST_ROOM_BYTES = HOST_ROOM_SLOTS * HOST_SHORT_BYTES,
-    HOST_HALL_SLOTS = 4,
-    HOST_SLOT_BYTES = PLAN_ONE_HOST_SAID, /* contributions that do not fit into a room lie in a slot of a hall */
+    HOST_HALL_SLOTS = 16,       /* contributions that do not fit into a room lie in a hall, */
+    HOST_SLOT_BYTES = 64 << 10, /* in as many slots in a row as they take */
     HOST_HALL_BYTES = HOST_HALL_SLOTS * HOST_SLOT_BYTES,
     HOST_PIECE_BYTES = 4096,    /* slices begin at multiples of it, where there is that much */
     HOST_STAGE_BYTES = (768 << 10) + 4096, /* memory between buffers that are not mapped */
@@ -203,6 +203,7 @@ struct host {
         uint64_t at;
         struct weft_list link;   /* records->rooms[].holders */
     } rooms[HOST_ROOM_SIZES];
+    uint64_t slots[HOST_HALL_SLOTS]; /* of the hall: all others have to have read what was said in operations below, before another has the slot */
     struct host_reach *reach;    /* (ranks,) of the first of the queue; NULL: it needs none, or there is no memory */
     uint32_t offer_count, vote_count;
     uint8_t vote;                /* own: enum host_vote */
@@ -257,12 +258,11 @@ void host_reach_give(struct records *records, struct host_reach *reach);
 /* Does this rank say so much that it needs its room for it? */
 static inline bool host_needs_room(size_t said_bytes) { return said_bytes > HOST_WORD_BYTES; }
 static inline enum host_room_size host_room_of(size_t said_bytes) { return said_bytes > HOST_SHORT_BYTES ? HOST_HALL : HOST_ROOM; }
-/* Places for as many operations, one after the other. */
-static inline uint64_t host_room_slots(enum host_room_size size) { return size == HOST_HALL ? HOST_HALL_SLOTS : HOST_ROOM_SLOTS; }
-static inline size_t host_room_place(enum host_room_size size, uint64_t number)
-{
-    return number % host_room_slots(size) * (size == HOST_HALL ? HOST_SLOT_BYTES : HOST_SHORT_BYTES);
-}
+/* In a room there are places for as many operations, one after the other. */
+static inline size_t host_room_place(uint64_t number) { return number % HOST_ROOM_SLOTS * HOST_SHORT_BYTES; }
+/* In a hall: the first of so many slots in a row that all others have read what lies there; HOST_HALL_SLOTS: there are none now. */
+uint32_t host_hall_slot(const struct host *host, size_t said_bytes);
+static inline uint32_t host_hall_slots(size_t said_bytes) { return (uint32_t)((said_bytes + HOST_SLOT_BYTES - 1) / HOST_SLOT_BYTES); }
 
 /* host_line.c */
 static inline struct host_post *host_post_of(struct host_segment *segment, uint64_t number) { return &segment->posts[number % HOST_LINES]; }
@@ -411,6 +411,7 @@ size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_ar
 size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* of this rank */
 uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args); /* from this rank to others, what they read */
 size_t host_room_bytes(const struct host *host, const struct weft_coll_args *args); /* that the call may need of a room or hall */
+bool host_says_pieces(enum weft_coll_kind kind); /* one for each rank */
 bool host_may_say(struct host *host, const struct weft_coll_args *args); /* takes it; false: no memory */
 /* A short one that is worked on in slices instead, where all ranks lend their buffers (HOST_LENDS). */
 bool host_may_lend(const struct weft_group *group, const struct weft_coll_args *args);

@@ -137,10 +137,22 @@ bool host_followed(struct host *host, uint64_t number)
 
 bool host_waits_for_word(const struct host *host) { return !announced(host, host->ahead.awaited); }
 
+uint32_t host_hall_slot(const struct host *host, size_t said_bytes)
+{
+    const uint32_t needed = host_hall_slots(said_bytes);
+    uint32_t free = 0;
+    for (uint32_t slot = 0; slot < HOST_HALL_SLOTS; slot++) {
+        free = host->slots[slot] <= host->ahead.passed ? free + 1 : 0;
+        if (free == needed) return slot + 1 - needed;
+    }
+    return HOST_HALL_SLOTS;
+}
+
 /* All others have read what lies at its place. */
 static bool room_is_free(const struct host *host, size_t bytes)
 {
-    return !host_needs_room(bytes) || host->next < host->ahead.passed + host_room_slots(host_room_of(bytes));
+    if (!host_needs_room(bytes)) return true;
+    return host_room_of(bytes) == HOST_HALL ? host_hall_slot(host, bytes) < HOST_HALL_SLOTS : host->next < host->ahead.passed + HOST_ROOM_SLOTS;
 }
 
 static bool may_announce(struct host *host, bool leads, size_t bytes)

@@ -72,15 +72,35 @@ void host_announced(struct host *host)
     wake_sleepers(host);
 }
 
+/* Of pieces the own one is left out: this rank takes it from where it was. */
+static void copy_for_others(const struct host *host, enum weft_coll_kind kind, uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    size_t before = bytes, after = bytes;
+    if (host_says_pieces(kind)) {
+        size_t piece = bytes / host->group->ranks;
+        before = host->group->rank * piece;
+        after = before + piece;
+    }
+    memcpy(to, from, before);
+    memcpy(to + after, from + after, bytes - after);
+}
+
+static size_t hall_place(struct host *host, size_t bytes, uint64_t number)
+{
+    const uint32_t first = host_hall_slot(host, bytes);
+    WEFT_ASSERT(first < HOST_HALL_SLOTS); /* looked for before (host_may_announce), or all have called what was before this one */
+    for (uint32_t i = 0; i < host_hall_slots(bytes); i++) host->slots[first + i] = number + 1;
+    return (size_t)first * HOST_SLOT_BYTES;
+}
+
 void host_announce_short(struct host *host, const struct host_call *call, const void *from, size_t bytes, uint64_t number, uint64_t sequence)
 {
     struct host_post *post = host_post_of(host->segment, number);
     if (host_needs_room(bytes)) {
-        enum host_room_size size = host_room_of(bytes);
-        const struct host_room *room = &host->rooms[size];
-        size_t at = host_room_place(size, number);
+        const struct host_room *room = &host->rooms[host_room_of(bytes)];
+        size_t at = room == &host->rooms[HOST_HALL] ? hall_place(host, bytes, number) : host_room_place(number);
         WEFT_ASSERT(room->memory);
-        memcpy(room->memory + at, from, bytes);
+        copy_for_others(host, call->kind, room->memory + at, from, bytes);
         post->in = room->at + at;
     }
     /* From here on stores to one line only, and no instruction that waits for them: the others poll this line, and what is stored

@@ -214,6 +214,7 @@ bool host_room_take(struct host *host, enum host_room_size size)
     if (!memory && (memory = room_make(sizes[size].bytes))) lent->count++;
     if (!memory || !weft_memory_locate(memory, sizes[size].bytes, &room->at)) return false; /* a child of fork finds none of its parent's */
     room->memory = memory;
+    if (size == HOST_HALL) memset(host->slots, 0, sizeof host->slots); /* nobody has anything to read in it */
     weft_list_append(&lent->holders, &room->link);
     return true;
 }

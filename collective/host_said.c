@@ -2,7 +2,7 @@
  *
  *     up to 16 bytes       in the line itself
  *     up to 4 KiB          in a room of the rank, with places for 32 operations in turn
- *     longer               in a hall, with four
+ *     longer               in a hall, with 16 slots of 64 KiB, in the first that are free: those that the caches hold
  *
  * Which of them are said at all, choose_said.c knows. Who only gives needs not even the one round of words that is left: it goes ahead of the others
  * by as many operations as there are places (host_ahead.c).
@@ -13,17 +13,17 @@
  * (host_brief.c). */
 #include "collective/host.h"
 
-_Static_assert(PLAN_ONE_HOST_SAID <= HOST_SLOT_BYTES && PLAN_ONE_HOST_SHORT <= HOST_SHORT_BYTES, "what is said has a place");
+_Static_assert(3 * PLAN_ONE_HOST_SAID <= HOST_HALL_BYTES, "what is said has a place, whatever is said in the operation before and wherever that lies");
+_Static_assert(PLAN_ONE_HOST_SHORT <= HOST_SHORT_BYTES, "likewise in a room");
 
-/* A piece for each rank in the input. */
-static bool says_pieces(enum weft_coll_kind kind)
+bool host_says_pieces(enum weft_coll_kind kind)
 {
     return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
 }
 
 static uint64_t contribution_bytes(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    return args->count * weft_dtype_bytes(args->dtype) * (says_pieces(args->kind) ? group->ranks : 1); /* fits: checked at the door */
+    return args->count * weft_dtype_bytes(args->dtype) * (host_says_pieces(args->kind) ? group->ranks : 1); /* fits: checked at the door */
 }
 
 static bool is_said(const struct weft_group *group, const struct weft_coll_args *args, bool crowded)
@@ -55,7 +55,7 @@ size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_ar
         break;
     default: break;
     }
-    return args->count * weft_dtype_bytes(args->dtype) * (says_pieces(args->kind) ? group->ranks : 1);
+    return args->count * weft_dtype_bytes(args->dtype) * (host_says_pieces(args->kind) ? group->ranks : 1);
 }
 
 size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args) { return host_said_bytes(group, args, group->rank); }
@@ -78,5 +78,5 @@ uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll
 {
     uint64_t said = host_short_bytes(group, args), others = group->ranks - 1;
     if (args->kind == WEFT_COLL_REDUCE || args->kind == WEFT_COLL_GATHER) return said; /* the root reads it */
-    return says_pieces(args->kind) && args->kind != WEFT_COLL_REDUCE_SCATTER ? said / group->ranks * others : said * others;
+    return host_says_pieces(args->kind) && args->kind != WEFT_COLL_REDUCE_SCATTER ? said / group->ranks * others : said * others;
 }

@@ -1,5 +1,6 @@
 /* test_brief.c - operations that are over within their call (collective/host_brief.c), mixed with ordinary ones: bits, the flight
  * recorder, and that nothing unusual is lost on the way from the one to the other. */
+#include "collective/host.h"
 #include "tests/collective/call.h"
 #include "tests/collective/hosted.h"
 
@@ -27,7 +28,7 @@ static uint64_t draw(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-static struct weft_coll_args sum_of(uint32_t rank, uint64_t count)
+static struct weft_coll_args sum_call(uint32_t rank, uint64_t count)
 {
     return (struct weft_coll_args){.kind = WEFT_COLL_ALL_REDUCE, .in = rooms[rank], .out = rooms[rank], .count = count, .dtype = WEFT_F32, .op = WEFT_SUM};
 }
@@ -86,7 +87,7 @@ static void open_group(uint32_t ranks, uint64_t deadline_ns)
     }
     hosted_group(&hosted, 6, deadline_ns);
     for (uint32_t r = 0; r < ranks; r++) {
-        struct weft_coll_args args = sum_of(r, 3);
+        struct weft_coll_args args = sum_call(r, 3);
         assert_int_equal(call_brief(r, &args), WEFT_ERR_AGAIN); /* the ranks have not agreed to meet yet */
         post_ordinary(r, &args);
     }
@@ -209,7 +210,7 @@ static void early_and_late(void **state)
     open_group(2, 0);
     for (uint32_t i = 0; i < 20; i++) {
         uint32_t first = i % 2;
-        struct weft_coll_args early = sum_of(first, 2), late = sum_of(!first, 2);
+        struct weft_coll_args early = sum_call(first, 2), late = sum_call(!first, 2);
         ((float *)early.out)[0] = 1.0f + (float)i;
         ((float *)late.out)[0] = 0.5f;
         assert_int_equal(start(first, &early), WEFT_IN_PROGRESS);
@@ -225,7 +226,7 @@ static void early_and_late(void **state)
 
 static struct weft_coll_args broadcast_of(uint32_t rank)
 {
-    struct weft_coll_args args = sum_of(rank, 2);
+    struct weft_coll_args args = sum_call(rank, 2);
     args.kind = WEFT_COLL_BROADCAST;
     return args;
 }
@@ -274,17 +275,17 @@ static void again(void **state)
 static void others_are_declined(void **state)
 {
     open_group(2, 0);
-    struct weft_coll_args args = sum_of(0, 100000);
+    struct weft_coll_args args = sum_call(0, 100000);
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
-    args = sum_of(0, 2);
+    args = sum_call(0, 2);
     args.plan = WEFT_PLAN_RING;
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
-    args = sum_of(0, 2);
+    args = sum_call(0, 2);
     args.kind = WEFT_COLL_GATHER; /* of unequal pieces, whose lengths nobody knows before */
     args.unequal = true;
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
     for (int kind = WEFT_COLL_REDUCE; kind <= WEFT_COLL_ALL_TO_ALL; kind++) {
-        args = sum_of(0, 2); /* rank 0 is the root */
+        args = sum_call(0, 2); /* rank 0 is the root */
         args.kind = (enum weft_coll_kind)kind;
         args.in = NULL;
         assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
@@ -292,10 +293,10 @@ static void others_are_declined(void **state)
         args.out = NULL;
         assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
     }
-    args = sum_of(0, 2);
+    args = sum_call(0, 2);
     args.in = NULL;
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
-    args = sum_of(0, 2);
+    args = sum_call(0, 2);
     args.op = WEFT_XOR; /* of floats */
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
     assert_int_equal(call_brief(0, &args), WEFT_ERR_AGAIN);
@@ -307,7 +308,7 @@ static void mismatch(void **state)
 {
     for (uint32_t i = 0; i < 8; i++) {
         open_group(2, 0);
-        struct weft_coll_args calls[2] = {sum_of(0, 2), sum_of(1, i % 2 ? 2 : 3)};
+        struct weft_coll_args calls[2] = {sum_call(0, 2), sum_call(1, i % 2 ? 2 : 3)};
         if (i % 2) calls[1].op = WEFT_MAX;
         for (uint32_t r = 0; r < 2; r++) {
             if (i / 2 >> r & 1) post_ordinary(r, &calls[r]);
@@ -409,7 +410,7 @@ static void ahead(void **state)
     for (uint32_t k = 0; k < ROOTED; k++) {
         open_group(3, 0);
         for (uint32_t round = 0; round < 40; round++) {
-            bool in_room = round % 4 == 3, in_hall = round % 8 == 7; /* which has places for four */
+            bool in_room = round % 4 == 3, in_hall = round % 8 == 7;
             uint64_t count = in_hall ? IN_HALL : in_room ? IN_ROOM : 1;
             uint32_t most = in_hall ? 3 : in_room ? 1 : 4;
             assert_int_equal(all_lead(rooted[k], count, most), most);
@@ -434,7 +435,7 @@ static void ahead_no_further(void **state)
     static const struct {
         uint64_t count;
         uint32_t most;
-    } sizes[] = {{1, MANY - 1}, {IN_ROOM, 32}, {IN_HALL, 4}};
+    } sizes[] = {{1, MANY - 1}, {IN_ROOM, 32}, {IN_HALL, HOST_HALL_SLOTS}};
     for (uint32_t i = 0; i < 3 * ROOTED; i++) {
         enum weft_coll_kind kind = rooted[i / 3];
         uint64_t count = sizes[i % 3].count;
@@ -519,7 +520,7 @@ static void ahead_and_cancelled(void **state)
         uint32_t count = all_lead(kind, 2, 3);
         for (uint32_t i = 0; i < 3; i++) {
             uint32_t r = waits % 2 ? i : 2 - i; /* the others' are announced, or not yet either */
-            struct weft_coll_args args = sum_of(r, 3);
+            struct weft_coll_args args = sum_call(r, 3);
             struct weft_coll *coll;
             for (uint32_t b = 0; b < count && !leads(kind, r, 0); b++) {
                 struct weft_coll_args others = of_root(kind, r, 0, 2);
@@ -533,7 +534,7 @@ static void ahead_and_cancelled(void **state)
         }
         for (uint64_t length = 2; length <= 2000; length *= 10)
             for (uint32_t r = 0; r < 3; r++) {
-                struct weft_coll_args args = sum_of(r, length);
+                struct weft_coll_args args = sum_call(r, length);
                 post_ordinary(r, &args);
                 if (r == 2) assert_true(run_all(RANKS_MAX));
             }
@@ -551,7 +552,7 @@ static void ahead_after_a_cancelled_one(void **state)
         assert_int_equal(lead_while_it_goes(rooted[k], leader, 2, 1), 1);
         for (uint32_t i = 0; i < 2; i++) {
             uint32_t r = order[i];
-            struct weft_coll_args follows = call_of(rooted[k], other, 0, 2), args = sum_of(r, 3);
+            struct weft_coll_args follows = call_of(rooted[k], other, 0, 2), args = sum_call(r, 3);
             struct weft_coll *coll;
             if (r == other) assert_int_equal(start(r, &follows), WEFT_OK);
             outcomes[r] = (struct outcome){0};
@@ -602,8 +603,8 @@ static void ahead_of_another_call(void **state)
         enum weft_coll_kind kind = rooted[i / 4];
         uint32_t root = leads(kind, 0, 0) ? 0 : 1; /* rank 0 leads */
         open_group(2, 0);
-        struct weft_coll_args first = of_root(kind, 0, root, 2), other = of_root(kind, 1, !root, 2), next[2] = {sum_of(0, 2), sum_of(1, 2)};
-        if (i % 2) other = sum_of(1, 2), other.plan = WEFT_PLAN_RING;
+        struct weft_coll_args first = of_root(kind, 0, root, 2), other = of_root(kind, 1, !root, 2), next[2] = {sum_call(0, 2), sum_call(1, 2)};
+        if (i % 2) other = sum_call(1, 2), other.plan = WEFT_PLAN_RING;
         if (i % 4 == 3) next[0].plan = WEFT_PLAN_RING;
         assert_int_equal(call_brief(0, &first), WEFT_OK);
         if (i % 2) post_ordinary(1, &other);
@@ -624,7 +625,7 @@ static void ahead_of_another_call(void **state)
 static void ahead_of_another_call_in_a_recv(void **state)
 {
     open_group(2, 0);
-    struct weft_coll_args first = of_root(WEFT_COLL_REDUCE, 0, 1, 2), other = sum_of(1, 2);
+    struct weft_coll_args first = of_root(WEFT_COLL_REDUCE, 0, 1, 2), other = sum_call(1, 2);
     struct weft_coll_args recv = {.kind = WEFT_COLL_RECV, .out = rooms[0], .count = 1, .dtype = WEFT_F32, .root = 1};
     other.plan = WEFT_PLAN_RING;
     assert_int_equal(call_brief(0, &first), WEFT_OK);
@@ -648,7 +649,7 @@ static void ahead_of_each_other(void **state)
             assert_int_equal(call_brief(r, &args), WEFT_OK);
         }
         outcomes[0].ended = outcomes[2].ended = true;
-        struct weft_coll_args next = sum_of(1, 2);
+        struct weft_coll_args next = sum_call(1, 2);
         next.deadline_ns = WEFT_SECONDS(20);
         post_ordinary(1, &next);
         struct weft_coll_args root = of_root(rooted[k], 0, 0, 2);
@@ -668,7 +669,7 @@ static void late_rank(void **state)
     for (int i = 0; i < 2; i++) {
         open_group(3, 0);
         for (uint32_t r = 0; r < 2; r++) {
-            struct weft_coll_args args = sum_of(r, i ? IN_HALL : 2);
+            struct weft_coll_args args = sum_call(r, i ? IN_HALL : 2);
             args.deadline_ns = WEFT_MS(50);
             assert_int_equal(start(r, &args), WEFT_IN_PROGRESS);
         }
@@ -685,7 +686,7 @@ static void late_rank(void **state)
 static void group_fails(void **state)
 {
     open_group(2, 0);
-    struct weft_coll_args args = sum_of(0, 2);
+    struct weft_coll_args args = sum_call(0, 2);
     assert_int_equal(start(0, &args), WEFT_IN_PROGRESS);
     weft_group_fail(hosted.groups[0], WEFT_ERR_ABORTED, "stopped by hand");
     outcomes[1].ended = true;
