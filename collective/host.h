@@ -411,6 +411,7 @@ size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_ar
 size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args); /* of this rank */
 uint64_t host_moved_short(const struct weft_group *group, const struct weft_coll_args *args); /* from this rank to others, what they read */
 size_t host_room_bytes(const struct host *host, const struct weft_coll_args *args); /* that the call may need of a room or hall */
+bool host_one_reads(const struct weft_group *group, enum weft_coll_kind kind); /* each byte of what a rank says or stages is for one other alone */
 bool host_says_pieces(enum weft_coll_kind kind); /* one for each rank */
 bool host_may_say(struct host *host, const struct weft_coll_args *args); /* takes it; false: no memory */
 /* A short one that is worked on in slices instead, where all ranks lend their buffers (HOST_LENDS). */

@@ -293,7 +293,8 @@ static bool take(const struct host *host, struct host_pair *pair, const struct w
     const struct pair_slot *slot = slot_of(pair);
     const uint8_t *from = slot->word;
     size_t bytes = bytes_of(args);
-    if (bytes > WORD_BYTES) {
+    const bool in_room = bytes > WORD_BYTES;
+    if (in_room) {
         uint32_t at = slot->at;
         if (!pair->in_room) pair->in_room = found(peer, &pair->in->room_at, ROOM_BYTES, 1);
         if (!pair->in_room || bytes > ROOM_BYTES || at > ROOM_BYTES - bytes) return false;
@@ -301,6 +302,7 @@ static bool take(const struct host *host, struct host_pair *pair, const struct w
     }
     if (bytes == sizeof(uint64_t)) memcpy(args->out, from, sizeof(uint64_t));
     else if (bytes > 0) memcpy(args->out, from, bytes);
+    if (in_room) weft_take_lines(from, bytes);
     host->pairs->moved.in_bytes += bytes;
     say_taken(host, pair);
     return true;

@@ -58,6 +58,11 @@ size_t host_said_bytes(const struct weft_group *group, const struct weft_coll_ar
     return args->count * weft_dtype_bytes(args->dtype) * (host_says_pieces(args->kind) ? group->ranks : 1);
 }
 
+bool host_one_reads(const struct weft_group *group, enum weft_coll_kind kind)
+{
+    return group->ranks == 2 || (kind != WEFT_COLL_BROADCAST && kind != WEFT_COLL_ALL_GATHER && kind != WEFT_COLL_ALL_REDUCE);
+}
+
 size_t host_short_bytes(const struct weft_group *group, const struct weft_coll_args *args) { return host_said_bytes(group, args, group->rank); }
 
 /* Before the vote nobody knows whether ranks will take turns: then for the longer of the two. */

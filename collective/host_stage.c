@@ -183,6 +183,8 @@ static void sum(struct host *host, struct weft_coll *coll, uint64_t round)
     if (!for_root) outs[out_count++] = (uint8_t *)args->out + part.first * coll->elem_bytes;
     if (for_root || args->kind == WEFT_COLL_ALL_REDUCE) outs[out_count++] = place_of(coll, coll->host.stage, round, own);
     host_sum(coll, sources, outs, out_count, part.count);
+    for (uint32_t r = 0; r < ranks; r++)
+        if (r != own) weft_take_lines(sources[r], part.count * coll->elem_bytes);
 }
 
 static void drain(struct host *host, struct weft_coll *coll, uint64_t round)
@@ -194,7 +196,9 @@ static void drain(struct host *host, struct weft_coll *coll, uint64_t round)
         if (r == coll->group->rank || !acts(coll, r, sums(coll) ? HOST_SUM : HOST_FILL)) continue;
         struct host_range part = part_of(coll, round, r);
         uint8_t *to = (uint8_t *)args->out + (r * piece + part.first) * coll->elem_bytes;
-        copy_out(coll, to, place_of(coll, host->reach[r].stage, round, sums(coll) ? r : coll->group->rank), part.count * coll->elem_bytes);
+        const uint8_t *from = place_of(coll, host->reach[r].stage, round, sums(coll) ? r : coll->group->rank);
+        copy_out(coll, to, from, part.count * coll->elem_bytes);
+        if (host_one_reads(coll->group, args->kind)) weft_take_lines(from, part.count * coll->elem_bytes);
     }
 }
 

@@ -172,6 +172,7 @@ static void from_root(const struct lines *lines, size_t bytes)
     if (!said || (root && !pieces)) return; /* else as in contribution: but here `in` may be nothing */
     if (pieces) said += group->rank * bytes;
     if (said != args->out) memcpy(args->out, said, bytes);
+    if (!root && host_one_reads(group, args->kind)) weft_take_lines(said, bytes);
 }
 
 /* A piece of every rank, one behind the other. */
@@ -179,12 +180,14 @@ static void from_all(const struct lines *lines, size_t bytes)
 {
     const struct weft_coll_args *args = lines->args;
     uint32_t ranks = lines->host->group->ranks, rank = lines->host->group->rank;
-    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL;
+    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL, one_reads = host_one_reads(lines->host->group, args->kind);
+    const uint8_t *own = exchanges ? (const uint8_t *)args->in + rank * bytes : args->in;
     if (args->kind == WEFT_COLL_GATHER && args->root != rank) return;
     for (uint32_t r = 0; r < ranks; r++) {
         uint8_t *to = (uint8_t *)args->out + r * bytes;
         const uint8_t *from = exchanges ? contribution(lines, r, ranks * bytes) + rank * bytes : contribution(lines, r, bytes);
         if (to != from) memcpy(to, from, bytes);
+        if (from != own && one_reads) weft_take_lines(from, bytes);
     }
 }
 
@@ -209,6 +212,8 @@ void host_work_short(struct host *host, const struct weft_coll_args *args, uint6
         for (uint32_t r = 0; r < ranks; r++)
             sum.sources[r] = contribution(&lines, r, piece ? ranks * bytes : bytes) + (piece ? rank * bytes : 0);
         sum_all(&sum, args->count);
+        for (uint32_t r = 0; r < ranks; r++)
+            if (sum.sources[r] != sum.sources[rank] && host_one_reads(host->group, args->kind)) weft_take_lines(sum.sources[r], bytes);
     }
 }
 

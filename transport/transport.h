@@ -353,6 +353,12 @@ enum weft_status weft_peer_copy(struct weft_peer *peer, bool outward, uint64_t a
 /* A memcpy for mapped memory whose destination nobody finds in a cache afterwards: it is not read before it is written. Over when it
  * returns, as a memcpy is: what is stored later is seen later. */
 void weft_copy_past_cache(void *to, const void *from, size_t bytes);
+/* For (bytes,) of mapped memory that the peer has written, this process alone has read, and the peer writes next: its lines are made this
+ * processor's own, by storing into each what it holds. A line that has been read only is shared by two caches, and then its writer waits
+ * until the other one has dropped it; one that was stored into just moves: 64 KiB written by one core and copied by another, in turn, take
+ * 3.7 us instead of 9.5 (AMD EPYC of family 25, model 17). The peer must not write there before it is told that this process is through.
+ * Nothing is done for less than pays. */
+void weft_take_lines(const void *memory, size_t bytes);
 /* After a store that the peer may be asleep for: he steps his loop soon. A system call only when he sleeps. */
 void weft_peer_wake(struct weft_peer *peer);
 /* The peer's process has ended, or has closed its endpoint: it loads and stores nothing any more. A peer that is given up

@@ -356,12 +356,27 @@ static void test_copy_past_cache(void **state)
         }
 }
 
+/* Nothing changes, in it or beside it. */
+static void test_take_lines(void **state)
+{
+    enum { MOST = 70000, SLACK = 256 };
+    static uint8_t memory[MOST + SLACK], before[MOST + SLACK];
+    static const size_t lengths[] = {0, 1, 64, 2047, 2048, 2049, 4096, 40000, MOST};
+    for (size_t i = 0; i < sizeof memory; i++) memory[i] = (uint8_t)(i * 7 + i / 251);
+    memcpy(before, memory, sizeof memory);
+    for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++)
+        for (size_t shift = 0; shift < 130; shift += 13) {
+            weft_take_lines(memory + shift, lengths[n]);
+            assert_memory_equal(memory, before, sizeof memory);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_keys), cmocka_unit_test(test_close_under_a_user),
         cmocka_unit_test(test_close_without_fence),
-        cmocka_unit_test(test_copies), cmocka_unit_test(test_copy_past_cache), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
+        cmocka_unit_test(test_copies), cmocka_unit_test(test_copy_past_cache), cmocka_unit_test(test_take_lines), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

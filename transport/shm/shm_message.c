@@ -389,6 +389,7 @@ enum weft_status shm_accept(struct weft_transport *transport, struct weft_arriva
     }
     if (face->payload_bytes > 0) {
         memcpy(buffer, arrival->payload, face->payload_bytes);
+        if (!arrival->kept) weft_take_lines(arrival->payload, face->payload_bytes);
         transport->stats.copied_bytes += face->payload_bytes;
     }
     credit_give(arrival);

@@ -353,6 +353,7 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
         return true;
     }
     memcpy(op->local + op->at, data, bytes);
+    weft_take_lines(data, bytes);
     if (!shm_still_valid(pair)) return true; /* the pair is about to end, and this operation with it */
     op->at += bytes;
     pair->endpoint->step_bytes += bytes;
