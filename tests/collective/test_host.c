@@ -1030,9 +1030,9 @@ static void said(void **state)
         uint32_t crowded, apart; /* bytes of `count`, by all ranks where `of_all`; apart: of two */
         bool of_all;
     } most[] = {
-        {WEFT_COLL_ALL_REDUCE, 128 * KIB, 32 * KIB, true}, {WEFT_COLL_REDUCE_SCATTER, 256 * KIB, 8 * KIB, true}, {WEFT_COLL_ALL_GATHER, 512 * KIB, 8 * KIB, true},
-        {WEFT_COLL_BROADCAST, 128 * KIB, 16 * KIB, false}, {WEFT_COLL_REDUCE, 512 * KIB, 32 * KIB, true}, {WEFT_COLL_GATHER, 1024 * KIB, 32 * KIB, true},
-        {WEFT_COLL_SCATTER, 256 * KIB, 16 * KIB, true}, {WEFT_COLL_ALL_TO_ALL, 128 * KIB, 4 * KIB, true},
+        {WEFT_COLL_ALL_REDUCE, 128 * KIB, 128 * KIB, true}, {WEFT_COLL_REDUCE_SCATTER, 256 * KIB, 128 * KIB, true}, {WEFT_COLL_ALL_GATHER, 512 * KIB, 128 * KIB, true},
+        {WEFT_COLL_BROADCAST, 128 * KIB, 128 * KIB, false}, {WEFT_COLL_REDUCE, 512 * KIB, 256 * KIB, true}, {WEFT_COLL_GATHER, 1024 * KIB, 64 * KIB, true},
+        {WEFT_COLL_SCATTER, 256 * KIB, 64 * KIB, true}, {WEFT_COLL_ALL_TO_ALL, 128 * KIB, 32 * KIB, true},
     };
     cpu_set_t whole, one;
     assert_int_equal(sched_getaffinity(0, sizeof whole, &whole), 0);

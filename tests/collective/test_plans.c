@@ -784,7 +784,8 @@ static void one_host_says(void **state)
                 question.bytes++;
                 assert_true(weft_plan_one_host_ns(&question, crowded ? 1 : ranks) > 999999999);
             }
-    assert_int_equal(plan_one_host_said(WEFT_COLL_ALL_REDUCE, 2, false), 16 << 10);
+    assert_int_equal(plan_one_host_said(WEFT_COLL_ALL_REDUCE, 2, false), 64 << 10);
+    assert_int_equal(plan_one_host_said(WEFT_COLL_ALL_REDUCE, 3, false), 8 << 10);
     assert_int_equal(plan_one_host_said(WEFT_COLL_ALL_REDUCE, 4, true), 32 << 10);
     assert_int_equal(plan_one_host_said_mapped(WEFT_COLL_ALL_REDUCE, 4, true), 4 << 10);
     assert_int_equal(plan_one_host_said(WEFT_COLL_GATHER, 2, true), PLAN_ONE_HOST_SAID);
