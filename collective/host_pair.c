@@ -5,22 +5,22 @@
  *                       or "it comes as a message"                 (`taken`, in its own table)
  *       numbers [from, to): as messages, all slots were full
  *
- * A send of up to HOST_SHORT_BYTES is over once its bytes lie in the ring, within the call (host_pair_brief). A longer one travels as
+ * A send of up to HERE_BYTES is over once its bytes lie in the ring, within the call (host_pair_brief). A longer one travels as
  * a message, as between hosts; its slot says so, and how it was called. So both ways keep one order, by one number, and a recv that differs
  * is seen from the slot, whatever the lengths. A sender that is ahead by all slots goes on by messages until everything has been taken.
  *
  * A recv looks at the slot of its number: within the call, and from then on whenever the loop is stepped. Several of a pair wait in
  * the order of their calls, and of different pairs for nothing of each other.
  *
- * Memory: a table of a few words as soon as a group sends or receives so at all; a ring of 1 KiB for each rank that it sends to, 8 KiB more for
- * that rank with the first contribution that does not fit into a slot. All of it goes with the group, once its peers have taken what lies there.
+ * Memory: a table of a few words as soon as a group sends or receives so at all; a ring of 1 KiB for each rank that it sends to, and with the first contribution
+ * that does not fit into a slot a room of 64 KiB for that rank, of which a quarter is touched where that one keeps up. All of it goes with the group, once its peers have taken what lies there.
  *
  * Each word has one writer. Numbers are stored with the writer's salt added, as in segments (host.h). */
 #include "collective/host.h"
 
 #include <string.h>
 
-enum { SLOTS = 16, WORD_BYTES = 40, ROOM_BYTES = 2 * HOST_SHORT_BYTES, LOOKS = 100 /* a few microseconds */ };
+enum { SLOTS = 16, WORD_BYTES = 40, HERE_BYTES = 16 << 10, ROOM_BYTES = 4 * HERE_BYTES, LOOKS = 100 /* a few microseconds */ };
 enum way { NOT_YET = 0, HERE, BY_MESSAGE };
 
 struct pair_slot {
@@ -139,7 +139,11 @@ static bool room_make(struct host *host, struct host_pair *pair)
     uint64_t at;
     if (pair->room) return true;
     weft_loop_guard(host->group->loop);
-    if (host_piece_take(ROOM_BYTES, &room, &at) < 0) return false;
+    if (weft_memory_alloc(weft_env_system(), ROOM_BYTES, &room, NULL) < 0) return false;
+    if (!weft_memory_locate(room, ROOM_BYTES, &at)) {
+        weft_memory_free(weft_env_system(), room);
+        return false;
+    }
     pair->room = room;
     atomic_store_explicit(&pair->ring->room_at, host->salt + at + 1, memory_order_release);
     return true;
@@ -185,11 +189,15 @@ static void see_taken(const struct host *host, struct host_pair *pair)
 
 /* ---- sending ---- */
 
+/* Where the peer keeps up, the room's beginning is enough: it stays in the caches. */
+static bool goes_past_beginning(const struct host_pair *pair, size_t bytes) { return pair->room_head % ROOM_BYTES + bytes > HERE_BYTES; }
+
 /* In one piece: what is left behind the head may be too short for it. */
 static uint64_t room_begin(const struct host_pair *pair, size_t bytes)
 {
-    uint64_t left = ROOM_BYTES - pair->room_head % ROOM_BYTES;
-    return bytes <= left ? pair->room_head : pair->room_head + left;
+    const uint64_t left = ROOM_BYTES - pair->room_head % ROOM_BYTES, again = pair->room_head + left;
+    const bool begins_again = goes_past_beginning(pair, bytes) && again + bytes - pair->room_tail <= ROOM_BYTES;
+    return bytes > left || begins_again ? again : pair->room_head;
 }
 
 static bool room_holds(const struct host_pair *pair, size_t bytes) { return room_begin(pair, bytes) + bytes - pair->room_tail <= ROOM_BYTES; }
@@ -207,8 +215,9 @@ static bool has_slot(const struct host *host, struct host_pair *pair, size_t roo
 
 static bool carries(struct host *host, struct host_pair *pair, size_t bytes)
 {
-    if (bytes > HOST_SHORT_BYTES) return false;
+    if (bytes > HERE_BYTES) return false;
     if (bytes <= WORD_BYTES) return has_slot(host, pair, 0);
+    if (goes_past_beginning(pair, bytes)) see_taken(host, pair);
     return room_make(host, pair) && has_slot(host, pair, bytes);
 }
 
@@ -485,7 +494,7 @@ static bool may_be_brief(const struct weft_group *group, const struct weft_coll_
 {
     const struct host *host = group->host;
     return host && host->state == HOST_ON && group->fail_status == WEFT_OK && !group->closing && !group->lost && group->left_count == 0 && !group->timing_only &&
-           args->root < group->ranks && args->root != group->rank && args->count <= HOST_SHORT_BYTES && (args->kind == WEFT_COLL_SEND ? args->in : args->out);
+           args->root < group->ranks && args->root != group->rank && args->count <= HERE_BYTES && (args->kind == WEFT_COLL_SEND ? args->in : args->out);
 }
 
 /* What the flight recorder and the events say of one that was over at once. Small fields are written only where the last one's differ: what is
@@ -511,7 +520,7 @@ static void record(struct host *host, struct host_pair *pair, const struct weft_
 static bool fits(struct weft_group *group, const struct weft_coll_args *args, struct host_pair **pair_out)
 {
     size_t elem_bytes = weft_dtype_bytes(args->dtype);
-    if (!may_be_brief(group, args) || elem_bytes == 0 || args->count * elem_bytes > HOST_SHORT_BYTES) return false;
+    if (!may_be_brief(group, args) || elem_bytes == 0 || args->count * elem_bytes > HERE_BYTES) return false;
     const struct host_pairs *pairs = group->host->pairs;
     bool sends = args->kind == WEFT_COLL_SEND, there = pairs && pairs->of[args->root] && (!sends || pairs->of[args->root]->ring);
     if (!there && !host_pair_ready(group->host, args->root, sends)) return false;
@@ -595,7 +604,7 @@ void host_pairs_free(struct host_pairs *pairs)
         struct host_pair *pair = pairs->of[rank];
         if (!pair) continue;
         host_piece_give(pair->ring);
-        host_piece_give(pair->room);
+        weft_memory_free(weft_env_system(), pair->room);
         weft_free_bytes(weft_env_system(), pair);
     }
     host_piece_give(pairs->table);
