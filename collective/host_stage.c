@@ -12,7 +12,7 @@
  * segment how many rounds it has filled, summed and drained; who wants to go on looks there. With more than two slots nobody waits for
  * what a peer does at this moment, but for what it did a round ago.
  *
- * A rank writes into its own memory only. What is loaded from a stage whose owner has ended the operation is never a result:
+ * A rank writes into its own memory only, but for the lines that it takes when it has read them (weft_take_lines). What is loaded from a stage whose owner has ended the operation is never a result:
  * host_enter refuses the next step.
  *
  * A round moves one *block* of the vector, half a slot where ranks have a processor each and a whole one where they take turns: fewer
