@@ -26,6 +26,10 @@ static inline void weft_list_append(struct weft_list *head, struct weft_list *no
 {
     weft_list_insert_before(head, node);
 }
+static inline void weft_list_prepend(struct weft_list *head, struct weft_list *node)
+{
+    weft_list_insert_before(head->next, node);
+}
 static inline void weft_list_remove(struct weft_list *node)
 {
     node->prev->next = node->next;

@@ -21,7 +21,7 @@
 #include <stdio.h>
 
 /* Where nothing was measured. */
-static const struct weft_link_memory assumed = {.words_ns = 400, .slices_ns = 400, .said_ps = 260, .cached_ps = 12, .passed_ps = 50, .core_kib = 1024, .last_kib = 24576, .past_ps = 40};
+static const struct weft_link_memory assumed = {.words_ns = 400, .slices_ns = 100, .said_ps = 100, .cached_ps = 12, .passed_ps = 50, .core_kib = 1024, .last_kib = 24576, .past_ps = 40};
 
 #define COPIED_BYTES 134217728.0 /* a pass over memory was measured with so many: a last cache that holds them gave it, too */
 

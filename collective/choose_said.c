@@ -46,7 +46,7 @@ uint64_t plan_one_host_said_mapped(enum weft_coll_kind kind, uint32_t ranks, boo
 {
     uint64_t said = plan_one_host_said(kind, ranks, crowded), worth = said;
     switch (kind) {
-    case WEFT_COLL_ALL_REDUCE:
+    case WEFT_COLL_ALL_REDUCE: worth = (crowded ? 1 : 2) * KIB; break; /* by each of all others it would be read */
     case WEFT_COLL_ALL_GATHER: worth = 4 * KIB; break;
     case WEFT_COLL_REDUCE_SCATTER: worth = (crowded ? 8 : 4) * KIB; break;
     case WEFT_COLL_BROADCAST:

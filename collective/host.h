@@ -203,6 +203,9 @@ struct host {
         uint64_t at;
         struct weft_list link;   /* records->rooms[].holders */
     } rooms[HOST_ROOM_SIZES];
+    struct {                     /* operations from `origin` on have the places of the room from the first on, one after the other; */
+        uint64_t origin, wall;   /* the one before has place `wall`. All before that one were read when this was so made */
+    } places;
     uint64_t slots[HOST_HALL_SLOTS]; /* of the hall: all others have to have read what was said in operations below, before another has the slot */
     struct host_reach *reach;    /* (ranks,) of the first of the queue; NULL: it needs none, or there is no memory */
     uint32_t offer_count, vote_count;
@@ -258,8 +261,8 @@ void host_reach_give(struct records *records, struct host_reach *reach);
 /* Does this rank say so much that it needs its room for it? */
 static inline bool host_needs_room(size_t said_bytes) { return said_bytes > HOST_WORD_BYTES; }
 static inline enum host_room_size host_room_of(size_t said_bytes) { return said_bytes > HOST_SHORT_BYTES ? HOST_HALL : HOST_ROOM; }
-/* In a room there are places for as many operations, one after the other. */
-static inline size_t host_room_place(uint64_t number) { return number % HOST_ROOM_SLOTS * HOST_SHORT_BYTES; }
+/* Where in its room an operation that is about to be announced has its place. */
+size_t host_room_place(struct host *host, uint64_t number);
 /* In a hall: the first of so many slots in a row that all others have read what lies there; HOST_HALL_SLOTS: there are none now. */
 uint32_t host_hall_slot(const struct host *host, size_t said_bytes);
 static inline uint32_t host_hall_slots(size_t said_bytes) { return (uint32_t)((said_bytes + HOST_SLOT_BYTES - 1) / HOST_SLOT_BYTES); }

@@ -315,7 +315,7 @@ static enum weft_status meet(struct host *host, struct host_shape *shape, uint64
 }
 
 /* Where others may lend their buffers instead, it may have to go by messages: who is over before it has seen all the others would not hear of it. */
-static bool may_say(const struct weft_group *group, const struct host_shape *shape)
+static bool may_say(struct weft_group *group, const struct host_shape *shape)
 {
     if (!shape->maps) return true;
     return shape->says && !shape->leads && !shape->follows && !(shape->mapped && shape->mapped->host.lends) && coll_has_record(group, shape->scratch_bytes);

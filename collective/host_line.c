@@ -98,7 +98,7 @@ void host_announce_short(struct host *host, const struct host_call *call, const 
     struct host_post *post = host_post_of(host->segment, number);
     if (host_needs_room(bytes)) {
         const struct host_room *room = &host->rooms[host_room_of(bytes)];
-        size_t at = room == &host->rooms[HOST_HALL] ? hall_place(host, bytes, number) : host_room_place(number);
+        size_t at = room == &host->rooms[HOST_HALL] ? hall_place(host, bytes, number) : host_room_place(host, number);
         WEFT_ASSERT(room->memory);
         copy_for_others(host, call->kind, room->memory + at, from, bytes);
         post->in = room->at + at;

@@ -68,7 +68,7 @@ uint64_t host_say_lengths(struct host *host, const struct weft_coll *coll, uint6
     if (!host_says_cuts(host->group, &coll->args)) return coll->args.count;
     const struct host_room *room = &host->rooms[HOST_ROOM];
     WEFT_ASSERT(room->memory);
-    size_t at = host_room_place(number);
+    size_t at = host_room_place(host, number);
     uint64_t *cuts = (uint64_t *)(room->memory + at);
     for (uint32_t r = 0; r <= ranks; r++) {
         cuts[r] = plan->cut_in ? plan->cut_in[r] : coll->args.count * r;

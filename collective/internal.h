@@ -424,7 +424,7 @@ enum weft_status coll_check(const struct weft_group *group, const struct weft_co
 enum weft_status coll_group_open(struct weft_group *group, const struct weft_coll_args *pair, struct weft_error *error);
 /* What an operation is, without memory for it, its buffers and numbers left out; returned: bytes of scratch that one needs. */
 size_t coll_outline(struct weft_coll *coll, struct weft_group *group, const struct weft_coll_args *args);
-bool coll_has_record(const struct weft_group *group, size_t scratch_bytes); /* with which coll_prepare allocates nothing */
+bool coll_has_record(struct weft_group *group, size_t scratch_bytes); /* with which coll_prepare allocates nothing */
 enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_host, uint32_t tune_key, weft_coll_done_fn done,
                               void *context, struct weft_coll **coll_out, struct weft_error *error);
 void coll_launch(struct weft_coll *coll, bool on_host, uint64_t now_ns); /* on_host: in memory, if the ranks agree (host.h) */

@@ -498,11 +498,16 @@ size_t coll_outline(struct weft_coll *coll, struct weft_group *group, const stru
     return scratch.total_bytes > on_host ? scratch.total_bytes : on_host;
 }
 
-bool coll_has_record(const struct weft_group *group, size_t scratch_bytes)
+/* Asked with each call that may be over at once: there may be hundreds, so the one that was found is the first from then on. */
+bool coll_has_record(struct weft_group *group, size_t scratch_bytes)
 {
-    struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->records->idle) {
-        if (weft_container_of(node, struct weft_coll, link)->scratch_bytes >= scratch_bytes) return true;
+    struct weft_list *node, *spare, *idle = &group->records->idle;
+    weft_list_foreach(node, spare, idle) {
+        if (weft_container_of(node, struct weft_coll, link)->scratch_bytes < scratch_bytes) continue;
+        if (node == idle->next) return true;
+        weft_list_remove(node);
+        weft_list_prepend(idle, node);
+        return true;
     }
     return false;
 }
@@ -532,7 +537,7 @@ void coll_unhold(struct weft_coll *coll)
 void coll_unprepare(struct weft_coll *coll)
 {
     coll->group->prepared_count--;
-    weft_list_append(&coll->group->records->idle, &coll->link);
+    weft_list_prepend(&coll->group->records->idle, &coll->link);
 }
 
 void coll_launch(struct weft_coll *coll, bool on_host, uint64_t now_ns)
@@ -633,7 +638,7 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
     if (coll->host.announced_message) host_pair_owed(coll);
     group->active_count--;
     if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
-    weft_list_append(&group->records->idle, &coll->link);
+    weft_list_prepend(&group->records->idle, &coll->link); /* the last one that was used is the next: the caches have it */
 }
 
 void weft_coll_cancel(struct weft_coll *coll)
