@@ -261,7 +261,8 @@ void host_reach_give(struct records *records, struct host_reach *reach);
 /* Does this rank say so much that it needs its room for it? */
 static inline bool host_needs_room(size_t said_bytes) { return said_bytes > HOST_WORD_BYTES; }
 static inline enum host_room_size host_room_of(size_t said_bytes) { return said_bytes > HOST_SHORT_BYTES ? HOST_HALL : HOST_ROOM; }
-/* Where in its room an operation that is about to be announced has its place. */
+/* All others have read what lies in its room where an operation has its place; and where that is, as it is announced. */
+bool host_room_has_place(const struct host *host, uint64_t number);
 size_t host_room_place(struct host *host, uint64_t number);
 /* In a hall: the first of so many slots in a row that all others have read what lies there; HOST_HALL_SLOTS: there are none now. */
 uint32_t host_hall_slot(const struct host *host, size_t said_bytes);

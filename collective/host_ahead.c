@@ -153,7 +153,7 @@ static uint64_t place_of(const struct host *host, uint64_t number) { return (num
 /* At most one contribution is still being read. */
 static bool is_followed_closely(const struct host *host, uint64_t number) { return host->ahead.passed + 1 >= number; }
 
-static bool place_is_free(const struct host *host, uint64_t number)
+bool host_room_has_place(const struct host *host, uint64_t number)
 {
     const bool meets_wall = host->ahead.passed < host->places.origin && number - host->places.origin >= host->places.wall;
     return is_followed_closely(host, number) || (number < host->ahead.passed + HOST_ROOM_SLOTS && !meets_wall);
@@ -162,7 +162,7 @@ static bool place_is_free(const struct host *host, uint64_t number)
 /* As long as the others keep up the first two places are enough: the caches hold them. */
 size_t host_room_place(struct host *host, uint64_t number)
 {
-    WEFT_ASSERT(place_is_free(host, number));
+    WEFT_ASSERT(host_room_has_place(host, number));
     const uint64_t last = number > 0 ? place_of(host, number - 1) : 0;
     const bool all_read = host->ahead.passed >= number;
     if (all_read || (is_followed_closely(host, number) && last > 0)) {
@@ -176,7 +176,7 @@ size_t host_room_place(struct host *host, uint64_t number)
 static bool room_is_free(const struct host *host, size_t bytes)
 {
     if (!host_needs_room(bytes)) return true;
-    return host_room_of(bytes) == HOST_HALL ? host_hall_slot(host, bytes) < HOST_HALL_SLOTS : place_is_free(host, host->next);
+    return host_room_of(bytes) == HOST_HALL ? host_hall_slot(host, bytes) < HOST_HALL_SLOTS : host_room_has_place(host, host->next);
 }
 
 static bool may_announce(struct host *host, bool leads, size_t bytes)

@@ -303,6 +303,42 @@ static void cancelled_by_the_reader(void **state)
     }
 }
 
+/* Whatever others have read meanwhile: no two contributions that somebody has still to read lie in one place, and once all have called the operation
+ * before there is a place. Who is followed closely uses few. */
+static void places_are_apart(void **state)
+{
+    enum { TIMES = 200000 };
+    static size_t room[TIMES], hall[TIMES], slots[TIMES];
+    struct host *host = calloc(1, sizeof *host);
+    uint64_t seed = 11, refused = 0, far = 0;
+    assert_non_null(host);
+    for (uint64_t number = 0; number < TIMES;) {
+        const bool closely = number / 5000 % 2;
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        if (closely && host->ahead.passed + 1 < number) host->ahead.passed = number - 1;
+        else if (host->ahead.passed < number && seed >> 60 < 6) host->ahead.passed += 1 + (seed >> 40) % (number - host->ahead.passed);
+        const size_t bytes = HOST_SHORT_BYTES + 1 + (seed >> 33) % (PLAN_ONE_HOST_SAID - HOST_SHORT_BYTES);
+        const uint32_t slot = host_hall_slot(host, bytes);
+        if (!host_room_has_place(host, number) || slot == HOST_HALL_SLOTS) {
+            assert_true(host->ahead.passed + 1 < number);
+            refused++;
+            continue;
+        }
+        room[number] = host_room_place(host, number), hall[number] = slot, slots[number] = host_hall_slots(bytes);
+        for (uint32_t i = 0; i < slots[number]; i++) host->slots[slot + i] = number + 1;
+        assert_true(room[number] % HOST_SHORT_BYTES == 0 && room[number] < HOST_ROOM_BYTES && slot + slots[number] <= HOST_HALL_SLOTS);
+        for (uint64_t before = host->ahead.passed; before < number; before++) {
+            if (room[before] == room[number]) fail_msg("operations %lu and %lu have one place", (unsigned long)before, (unsigned long)number);
+            if (hall[before] < hall[number] + slots[number] && hall[number] < hall[before] + slots[before]) fail_msg("operations %lu and %lu share slots", (unsigned long)before, (unsigned long)number);
+        }
+        if (closely && number % 5000 > 40) assert_true(room[number] <= HOST_SHORT_BYTES && slot < 8);
+        far += number - host->ahead.passed > 4;
+        number++;
+    }
+    assert_true(refused > 1000 && far > 1000);
+    free(host);
+}
+
 /* ---- groups one after the other: who has read all lets the next group have the place ---- */
 static void halls_are_lent(void **state)
 {
@@ -394,6 +430,6 @@ static void slow_reader(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(mismatch), cmocka_unit_test(cancelled), cmocka_unit_test(cancelled_by_the_reader), cmocka_unit_test(halls_are_lent), cmocka_unit_test(slow_reader)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(mismatch), cmocka_unit_test(cancelled), cmocka_unit_test(places_are_apart), cmocka_unit_test(cancelled_by_the_reader), cmocka_unit_test(halls_are_lent), cmocka_unit_test(slow_reader)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
