@@ -355,9 +355,8 @@ enum weft_status weft_peer_copy(struct weft_peer *peer, bool outward, uint64_t a
 void weft_copy_past_cache(void *to, const void *from, size_t bytes);
 /* For (bytes,) of mapped memory that the peer has written, this process alone has read, and the peer writes next: its lines are made this
  * processor's own, by storing into each what it holds. A line that has been read only is shared by two caches, and then its writer waits
- * until the other one has dropped it; one that was stored into just moves: 64 KiB written by one core and copied by another, in turn, take
- * 3.7 us instead of 9.5 (AMD EPYC of family 25, model 17). The peer must not write there before it is told that this process is through.
- * Nothing is done for less than pays. */
+ * until the other one has dropped it; one that was stored into just moves (docs/performance.md). As long as this process is not through the
+ * memory stays what it is: the peer neither writes there nor gives it back. Nothing is done for less than pays. */
 void weft_take_lines(const void *memory, size_t bytes);
 /* After a store that the peer may be asleep for: he steps his loop soon. A system call only when he sleeps. */
 void weft_peer_wake(struct weft_peer *peer);

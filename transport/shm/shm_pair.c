@@ -10,7 +10,8 @@
  *
  * The end has two halves. At once: the state in both rings says that we are gone, so that no copy under way at the peer
  * counts any more and none begins. Then operations complete, except those whose buffer the peer may be writing at this
- * very moment (it is inside): these, and the mapping of its ring, stay until it is outside, or its process is gone. */
+ * very moment (it is inside): these, the staging slots that were filled for it, and the mapping of its ring, stay until it is outside, or its
+ * process is gone. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -345,7 +346,6 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
         if (op->phase == SHM_OVER && (!op->user || op->delivered)) shm_op_recycle(endpoint->transport, &op->done);
     }
     ops_end(pair, status);
-    shm_slots_free(endpoint, pair);
     weft_list_remove(&pair->blocked);
     weft_list_append(&endpoint->ending, &pair->ending);
     shm_pairs_ending(endpoint);
@@ -361,6 +361,7 @@ int shm_pairs_ending(struct shm_endpoint *endpoint)
         ops_end(pair, pair->end_status);
         if (!weft_list_empty(&pair->ops) || is_inside(pair)) continue;
         weft_list_remove(&pair->ending);
+        shm_slots_free(endpoint, pair); /* it stores into those that it has read */
         pair_unmap(pair);
         if (!pair->watched) forget(pair);
         count++;

@@ -353,7 +353,10 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
         return true;
     }
     memcpy(op->local + op->at, data, bytes);
-    weft_take_lines(data, bytes);
+    if (shm_enter(pair, 0, 0)) { /* a slot is the peer's again when it has ended the pair */
+        weft_take_lines(data, bytes);
+        shm_leave(pair);
+    }
     if (!shm_still_valid(pair)) return true; /* the pair is about to end, and this operation with it */
     op->at += bytes;
     pair->endpoint->step_bytes += bytes;
