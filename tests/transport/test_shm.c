@@ -251,6 +251,43 @@ static void test_share(void **state)
     }
 }
 
+static uint32_t slots_of(const struct shm_pair *pair)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SHM_SLOTS; i++) count += pair->endpoint->slots[i].pair == pair;
+    return count;
+}
+
+/* A receiver that is stopped while it stores into the lines of a staged piece: the sender gives the slot to nobody else before it has left, though it has given it up. */
+static void test_slot_of_a_stopped_peer(void **state)
+{
+    enum { BYTES = 1 << 20 };
+    struct net net;
+    net_open(&net, &ways[2], 2);
+    meet(&net);
+    struct shm_pair *pair = net.peers[0][1]->backend;
+    unsigned char *out = net_alloc(&net, BYTES), *in = net_alloc(&net, BYTES);
+    struct op send, recv;
+    op_recv(&recv, net.transports[1], 100, TAG(1), in, BYTES);
+    op_send(&send, net.peers[0][1], TAG(1), NULL, out, BYTES);
+    for (int i = 0; i < 100 && slots_of(pair) == 0; i++) weft_transport_progress(net.transports[i % 2], 64);
+    const uint32_t filled_slots = slots_of(pair);
+    assert_true(filled_slots > 0);
+    struct shm_pair *of_receiver = net.peers[1][0]->backend;
+    assert_true(shm_enter(of_receiver, 0, 0));
+    core_peer_lost(net.transports[0], net.peers[0][1], WEFT_ERR_PEER_LOST, "it does not answer");
+    for (int i = 0; i < 50; i++) weft_transport_progress(net.transports[0], 64);
+    assert_int_equal(slots_of(pair), filled_slots);
+    shm_leave(of_receiver);
+    for (int i = 0; i < 1000 && slots_of(pair) > 0; i++) weft_transport_progress(net.transports[0], 64);
+    assert_int_equal(slots_of(pair), 0);
+    PUMP_UNTIL(&net, send.fired && recv.fired);
+    assert_int_equal(send.status, WEFT_ERR_PEER_LOST);
+    net_close(&net);
+    net_give(&net, out);
+    net_give(&net, in);
+}
+
 /* ---- a ring under a hostile hand ---- */
 
 static void scribble(struct net *net, uint64_t *seed)
@@ -376,7 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_keys), cmocka_unit_test(test_close_under_a_user),
         cmocka_unit_test(test_close_without_fence),
-        cmocka_unit_test(test_copies), cmocka_unit_test(test_copy_past_cache), cmocka_unit_test(test_take_lines), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
+        cmocka_unit_test(test_copies), cmocka_unit_test(test_copy_past_cache), cmocka_unit_test(test_take_lines), cmocka_unit_test(test_slot_of_a_stopped_peer), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
