@@ -23,6 +23,7 @@ static const char others[] =
     "  calibrate         what the choice of plans wants to know of links and processors, into a file\n"
     "  orders            what reproducible sums cost, and f32 partials of 16-bit types\n"
     "  kernels           speed of the kernels and codecs of one thread beside copy bandwidth\n"
+    "  lines             memory that two cores write and read in turn, and what it gives that the reader takes its lines\n"
     "  codec             ratio, error and time of each codec, and below which link speed it pays\n"
     "  p2p               messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
     "  compare           two commands in turn, or two files of rows: the median ratio and its noise\n"
@@ -129,6 +130,7 @@ int weft_bench_main(int argc, char **argv)
     if (strcmp(what, "orders") == 0) return weft_bench_orders_main(argc - 1, argv + 1);
     if (strcmp(what, "replay") == 0) return replay(argc - 1, argv + 1);
     if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
+    if (strcmp(what, "lines") == 0) return weft_bench_lines_main(argc - 1, argv + 1);
     if (strcmp(what, "codec") == 0) return weft_bench_codec_main(argc - 1, argv + 1);
     if (strcmp(what, "p2p") == 0) return weft_bench_p2p_main(argc - 1, argv + 1);
     if (strcmp(what, "plot") == 0) return weft_bench_plot_main(argc - 1, argv + 1);

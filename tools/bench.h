@@ -9,6 +9,7 @@
  *   bench_launch     starts the processes; bench_start `weft bench start`, bench_calibrate `weft bench calibrate`, bench_orders `weft bench orders`
  *   bench_replay     `weft bench replay`: records (inspect/) become calls (replay_calls), and are made again
  *   bench_kernels    `weft bench kernels`, over tools/kernelbench
+ *   bench_lines      `weft bench lines`: a cache line between two cores
  *   bench_codec      `weft bench codec`, over tools/codecbench
  *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them
  *   bench_chart      `weft bench plot`, bench_compare `weft bench compare`, over tools/benchlib */
@@ -30,6 +31,7 @@ int weft_bench_orders_main(int argc, char **argv);
 int weft_bench_p2p_main(int argc, char **argv); /* tools/p2p */
 int weft_bench_plot_main(int argc, char **argv);
 int weft_bench_kernels_main(int argc, char **argv);
+int weft_bench_lines_main(int argc, char **argv);
 int weft_bench_codec_main(int argc, char **argv);
 int weft_bench_compare_main(int argc, char **argv);
 

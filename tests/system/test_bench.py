@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import unittest
 
 import harness
 
@@ -340,6 +341,21 @@ class Bench(harness.JobTest):
             if fields[0] != "Z" and int(fields[3]) == session:
                 members.append(path)
         return members
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "two cores that share memory")
+    def test_lines(self):
+        rows = [json.loads(line) for line in self.bench("lines", "-b", "4K", "-e", "16K", "-r", "2", "--json").splitlines()]
+        self.assertEqual([(row["bytes"], row["plan"]) for row in rows], [(size, plan) for size in (4096, 16384) for plan in ("read", "taken", "past")])
+        for row in rows:
+            self.assertAlmostEqual(row["time_us"], row["bytes"] * 1e-3 * (1 / row["write_GBps"] + 1 / row["read_GBps"]), delta=1e-3 * row["time_us"])
+            self.assertGreater(row["faster"], 0)
+        self.assertRegex(self.bench("lines", "-e", "4K", "-r", "1"), r"(?m)^ *4096  taken +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$")
+
+    def test_lines_of_one_processor(self):
+        done = subprocess.run([harness.PROGRAMS.weft, "bench", "lines"], stderr=subprocess.PIPE, text=True, timeout=60,
+                              preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("needs two", done.stderr)
 
     def test_interrupt(self):
         """Ctrl-C ends every process of a benchmark, whoever started it, and the rows that were printed are whole."""
