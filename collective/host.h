@@ -203,13 +203,9 @@ struct host {
         uint64_t at;
         struct weft_list link;   /* records->rooms[].holders */
     } rooms[HOST_ROOM_SIZES];
-    struct {                     /* operations from `origin` on have the places of the room from the first on, one after the other; */
-        uint64_t origin, wall;   /* the one before has place `wall`. All before that one were read when this was so made */
-    } places;
-    uint64_t slots[HOST_HALL_SLOTS]; /* of the hall: all others have to have read what was said in operations below, before another has the slot */
+    uint64_t *slots;             /* (HOST_HALL_SLOTS,) of the hall, from the first one on: all others have to have read what was said in operations below, before another has the slot */
     struct host_reach *reach;    /* (ranks,) of the first of the queue; NULL: it needs none, or there is no memory */
     uint32_t offer_count, vote_count;
-    uint8_t vote;                /* own: enum host_vote */
     uint64_t offered, voted;     /* ranks, a bit each */
     struct host_offer offer;
     uint64_t next;               /* number of the next operation */
@@ -221,9 +217,12 @@ struct host {
         uint64_t passed;         /* all others have announced this one, or are over with what is below: they have read all below */
     } ahead;
     uint32_t seen;               /* ranks below it have done what the first of the queue waits for */
+    uint32_t origin;             /* low half: operations from this one on have the places of the room from the first on, one after the other; */
     struct weft_list queue;      /* struct weft_coll.host.link, by number */
     struct weft_pollable pollable;
     bool polled;
+    uint8_t vote;                /* own: enum host_vote */
+    uint8_t wall;                /* the operation before `origin` has this place. All before that one were read when this was so made */
     bool waited;                 /* the brief call under way, for another rank */
     uint64_t patient_ns;         /* and so long; 0: it has not looked at the clock yet */
     struct weft_stamp stamp;     /* of its records */

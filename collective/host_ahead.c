@@ -148,14 +148,17 @@ uint32_t host_hall_slot(const struct host *host, size_t said_bytes)
     return HOST_HALL_SLOTS;
 }
 
-static uint64_t place_of(const struct host *host, uint64_t number) { return (number - host->places.origin) % HOST_ROOM_SLOTS; }
+static uint32_t since_origin(const struct host *host, uint64_t number) { return (uint32_t)number - host->origin; }
+
+static uint32_t place_of(const struct host *host, uint64_t number) { return since_origin(host, number) % HOST_ROOM_SLOTS; }
 
 /* At most one contribution is still being read. */
 static bool is_followed_closely(const struct host *host, uint64_t number) { return host->ahead.passed + 1 >= number; }
 
+/* After thousands of millions of operations without any in a room, all is taken for before `origin`: until this rank is followed closely. */
 bool host_room_has_place(const struct host *host, uint64_t number)
 {
-    const bool meets_wall = host->ahead.passed < host->places.origin && number - host->places.origin >= host->places.wall;
+    const bool before_origin = (int32_t)since_origin(host, host->ahead.passed) < 0, meets_wall = before_origin && since_origin(host, number) >= host->wall;
     return is_followed_closely(host, number) || (number < host->ahead.passed + HOST_ROOM_SLOTS && !meets_wall);
 }
 
@@ -163,13 +166,13 @@ bool host_room_has_place(const struct host *host, uint64_t number)
 size_t host_room_place(struct host *host, uint64_t number)
 {
     WEFT_ASSERT(host_room_has_place(host, number));
-    const uint64_t last = number > 0 ? place_of(host, number - 1) : 0;
+    const uint32_t last = number > 0 ? place_of(host, number - 1) : 0;
     const bool all_read = host->ahead.passed >= number;
     if (all_read || (is_followed_closely(host, number) && last > 0)) {
-        host->places.origin = number;
-        host->places.wall = all_read ? HOST_ROOM_SLOTS : last;
+        host->origin = (uint32_t)number;
+        host->wall = (uint8_t)(all_read ? HOST_ROOM_SLOTS : last);
     }
-    return place_of(host, number) * HOST_SHORT_BYTES;
+    return (size_t)place_of(host, number) * HOST_SHORT_BYTES;
 }
 
 /* All others have read what lies at its place. */

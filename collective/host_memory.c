@@ -207,6 +207,7 @@ bool host_room_take(struct host *host, enum host_room_size size)
     struct host_room *room = &host->rooms[size];
     if (room->memory) return true;
     weft_loop_guard(host->group->loop);
+    if (size == HOST_HALL && !host->slots && !(host->slots = weft_alloc_array(host->group->env, HOST_HALL_SLOTS, sizeof *host->slots))) return false;
     struct idle_room *idle = lent->idle;
     uint8_t *memory = (uint8_t *)idle;
     if (idle) lent->idle = idle->next;
@@ -214,7 +215,7 @@ bool host_room_take(struct host *host, enum host_room_size size)
     if (!memory && (memory = room_make(sizes[size].bytes))) lent->count++;
     if (!memory || !weft_memory_locate(memory, sizes[size].bytes, &room->at)) return false; /* a child of fork finds none of its parent's */
     room->memory = memory;
-    if (size == HOST_HALL) memset(host->slots, 0, sizeof host->slots); /* nobody has anything to read in it */
+    if (size == HOST_HALL) memset(host->slots, 0, HOST_HALL_SLOTS * sizeof *host->slots); /* nobody has anything to read in it */
     weft_list_append(&lent->holders, &room->link);
     return true;
 }

@@ -311,6 +311,7 @@ void host_free(struct weft_group *group)
     host_reach_give(group->records, host->reach);
     release_all(host->peers, group->ranks);
     host_shapes_free(host);
+    weft_free_bytes(group->env, host->slots);
     weft_free_bytes(group->env, host);
     asides_sweep();
 }

@@ -310,8 +310,9 @@ static void places_are_apart(void **state)
     enum { TIMES = 200000 };
     static size_t room[TIMES], hall[TIMES], slots[TIMES];
     struct host *host = calloc(1, sizeof *host);
-    uint64_t seed = 11, refused = 0, far = 0;
+    uint64_t seed = 11, refused = 0, far = 0, free_until[HOST_HALL_SLOTS] = {0};
     assert_non_null(host);
+    host->slots = free_until;
     for (uint64_t number = 0; number < TIMES;) {
         const bool closely = number / 5000 % 2;
         seed = seed * 6364136223846793005u + 1442695040888963407u;
