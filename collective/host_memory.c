@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 16384, LINE = 64, PIECES_MAX = 64, ROOMS_MIN = 16, HALLS_MIN = 1, TRIED = 8 };
-_Static_assert(2 * sizeof(struct host_segment) <= CHUNK_BYTES && sizeof(struct host_calls) <= CHUNK_BYTES, "pieces of a chunk");
+_Static_assert(2 * sizeof(struct host_segment) <= CHUNK_BYTES && sizeof(struct host_calls) <= CHUNK_BYTES && 2 * HOST_SHORT_BYTES <= (int)CHUNK_BYTES, "pieces of a chunk");
 
 /* ---- pieces ---- */
 struct chunk {

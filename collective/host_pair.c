@@ -13,14 +13,14 @@
  * the order of their calls, and of different pairs for nothing of each other.
  *
  * Memory: a table of a few words as soon as a group sends or receives so at all; a ring of 1 KiB for each rank that it sends to, and with the first contribution
- * that does not fit into a slot a room of 64 KiB for that rank, of which a quarter is touched where that one keeps up. All of it goes with the group, once its peers have taken what lies there.
+ * that does not fit into a slot a room for that rank, of 8 KiB, or from the first one above 4 KiB on of 64. All of it goes with the group, once its peers have taken what lies there.
  *
  * Each word has one writer. Numbers are stored with the writer's salt added, as in segments (host.h). */
 #include "collective/host.h"
 
 #include <string.h>
 
-enum { SLOTS = 16, WORD_BYTES = 40, HERE_BYTES = 16 << 10, ROOM_BYTES = 4 * HERE_BYTES, LOOKS = 100 /* a few microseconds */ };
+enum { SLOTS = 16, WORD_BYTES = 40, HERE_BYTES = 16 << 10, LARGE_BYTES = 4 * HERE_BYTES, SMALL_BYTES = 2 * HOST_SHORT_BYTES, LOOKS = 100 /* a few microseconds */ };
 enum way { NOT_YET = 0, HERE, BY_MESSAGE };
 
 struct pair_slot {
@@ -34,7 +34,7 @@ _Static_assert(sizeof(struct pair_slot) == 64, "a slot is one line");
 
 struct pair_ring {
     _Alignas(64) _Atomic uint64_t from, to; /* salt + number, each: of those that have no slot. `to` is stored last */
-    _Atomic uint64_t room_at;               /* salt + offset + 1 */
+    _Atomic uint64_t room_at;               /* salt + offset + 1; another one once all that lay there was taken */
     struct pair_slot slots[SLOTS];
 };
 
@@ -51,6 +51,7 @@ struct host_pair {
     /* to that rank */
     struct pair_ring *ring;  /* own; NULL: none yet */
     uint8_t *room;           /* own; NULL: none yet */
+    size_t room_bytes;       /* SMALL_BYTES or LARGE_BYTES */
     uint64_t sent;           /* number of the next one */
     uint64_t seen;           /* taken, as seen last */
     uint64_t room_tail, room_head; /* bytes of the room ever given, and of those that are free again */
@@ -58,7 +59,6 @@ struct host_pair {
     bool spilling;           /* since all slots were full */
     /* from that rank */
     const struct pair_ring *in; /* in its mapping; NULL: not seen yet */
-    const uint8_t *in_room;
     uint64_t got;            /* number of the next one */
     struct weft_record records[2]; /* of the last recv and send that were over at once */
     uint64_t owed;           /* messages that were announced to recvs which were cancelled */
@@ -132,23 +132,6 @@ static bool ring_make(struct host *host, struct host_pair *pair)
     return true;
 }
 
-/* Without memory for it what does not fit into a slot goes by messages. */
-static bool room_make(struct host *host, struct host_pair *pair)
-{
-    void *room;
-    uint64_t at;
-    if (pair->room) return true;
-    weft_loop_guard(host->group->loop);
-    if (weft_memory_alloc(weft_env_system(), ROOM_BYTES, &room, NULL) < 0) return false;
-    if (!weft_memory_locate(room, ROOM_BYTES, &at)) {
-        weft_memory_free(weft_env_system(), room);
-        return false;
-    }
-    pair->room = room;
-    atomic_store_explicit(&pair->ring->room_at, host->salt + at + 1, memory_order_release);
-    return true;
-}
-
 bool host_pair_ready(struct host *host, uint32_t rank, bool sends)
 {
     struct host_pair *pair = pair_of(host, rank);
@@ -189,18 +172,53 @@ static void see_taken(const struct host *host, struct host_pair *pair)
 
 /* ---- sending ---- */
 
+static uint8_t *room_alloc(size_t bytes, uint64_t *at_out)
+{
+    void *room;
+    if (bytes == SMALL_BYTES) return host_piece_take(bytes, &room, at_out) < 0 ? NULL : room;
+    if (weft_memory_alloc(weft_env_system(), bytes, &room, NULL) < 0) return NULL;
+    if (weft_memory_locate(room, bytes, at_out)) return room;
+    weft_memory_free(weft_env_system(), room);
+    return NULL;
+}
+
+static void room_free(uint8_t *room, size_t bytes)
+{
+    if (bytes == SMALL_BYTES) host_piece_give(room);
+    else weft_memory_free(weft_env_system(), room);
+}
+
+/* A room where so many bytes fit twice. Without memory for it, or while something lies in a smaller one, they go by messages. */
+static bool room_make(struct host *host, struct host_pair *pair, size_t bytes)
+{
+    const size_t needed = bytes > HOST_SHORT_BYTES ? LARGE_BYTES : SMALL_BYTES;
+    uint64_t at;
+    if (pair->room && pair->room_bytes >= needed) return true;
+    see_taken(host, pair);
+    if (pair->room && pair->seen != pair->sent) return false;
+    weft_loop_guard(host->group->loop);
+    uint8_t *room = room_alloc(needed, &at);
+    if (!room) return false;
+    if (pair->room) room_free(pair->room, pair->room_bytes);
+    pair->room = room;
+    pair->room_bytes = needed;
+    pair->room_head = pair->room_tail = 0;
+    atomic_store_explicit(&pair->ring->room_at, host->salt + at + 1, memory_order_release);
+    return true;
+}
+
 /* Where the peer keeps up, the room's beginning is enough: it stays in the caches. */
-static bool goes_past_beginning(const struct host_pair *pair, size_t bytes) { return pair->room_head % ROOM_BYTES + bytes > HERE_BYTES; }
+static bool goes_past_beginning(const struct host_pair *pair, size_t bytes) { return pair->room_bytes > HERE_BYTES && pair->room_head % pair->room_bytes + bytes > HERE_BYTES; }
 
 /* In one piece: what is left behind the head may be too short for it. */
 static uint64_t room_begin(const struct host_pair *pair, size_t bytes)
 {
-    const uint64_t left = ROOM_BYTES - pair->room_head % ROOM_BYTES, again = pair->room_head + left;
-    const bool begins_again = goes_past_beginning(pair, bytes) && again + bytes - pair->room_tail <= ROOM_BYTES;
+    const uint64_t left = pair->room_bytes - pair->room_head % pair->room_bytes, again = pair->room_head + left;
+    const bool begins_again = goes_past_beginning(pair, bytes) && again + bytes - pair->room_tail <= pair->room_bytes;
     return bytes > left || begins_again ? again : pair->room_head;
 }
 
-static bool room_holds(const struct host_pair *pair, size_t bytes) { return room_begin(pair, bytes) + bytes - pair->room_tail <= ROOM_BYTES; }
+static bool room_holds(const struct host_pair *pair, size_t bytes) { return room_begin(pair, bytes) + bytes - pair->room_tail <= pair->room_bytes; }
 
 /* A slot for the next send, and in the room, where it needs that. */
 static bool has_slot(const struct host *host, struct host_pair *pair, size_t room_bytes)
@@ -217,8 +235,9 @@ static bool carries(struct host *host, struct host_pair *pair, size_t bytes)
 {
     if (bytes > HERE_BYTES) return false;
     if (bytes <= WORD_BYTES) return has_slot(host, pair, 0);
+    if (!room_make(host, pair, bytes)) return false;
     if (goes_past_beginning(pair, bytes)) see_taken(host, pair);
-    return room_make(host, pair) && has_slot(host, pair, bytes);
+    return has_slot(host, pair, bytes);
 }
 
 /* It has a slot. */
@@ -228,7 +247,7 @@ static void put(struct host *host, struct host_pair *pair, const struct weft_col
     struct pair_slot *slot = &pair->ring->slots[number % SLOTS];
     if (way == HERE && bytes > WORD_BYTES) {
         uint64_t begin = room_begin(pair, bytes);
-        slot->at = (uint32_t)(begin % ROOM_BYTES);
+        slot->at = (uint32_t)(begin % pair->room_bytes);
         memcpy(pair->room + slot->at, args->in, bytes);
         pair->room_head = begin + bytes;
     }
@@ -304,10 +323,9 @@ static bool take(const struct host *host, struct host_pair *pair, const struct w
     size_t bytes = bytes_of(args);
     const bool in_room = bytes > WORD_BYTES;
     if (in_room) {
-        uint32_t at = slot->at;
-        if (!pair->in_room) pair->in_room = found(peer, &pair->in->room_at, ROOM_BYTES, 1);
-        if (!pair->in_room || bytes > ROOM_BYTES || at > ROOM_BYTES - bytes) return false;
-        from = pair->in_room + at;
+        const uint64_t room_at = atomic_load_explicit(&pair->in->room_at, memory_order_relaxed) - peer->salt - 1, at = slot->at; /* before the slot's turn */
+        if (room_at > peer->place->mapping.bytes || !host_place_holds(peer->place, room_at + at, bytes)) return false;
+        from = peer->place->mapping.base + room_at + at;
     }
     if (bytes == sizeof(uint64_t)) memcpy(args->out, from, sizeof(uint64_t));
     else if (bytes > 0) memcpy(args->out, from, bytes);
@@ -604,7 +622,7 @@ void host_pairs_free(struct host_pairs *pairs)
         struct host_pair *pair = pairs->of[rank];
         if (!pair) continue;
         host_piece_give(pair->ring);
-        weft_memory_free(weft_env_system(), pair->room);
+        if (pair->room) room_free(pair->room, pair->room_bytes);
         weft_free_bytes(weft_env_system(), pair);
     }
     host_piece_give(pairs->table);
