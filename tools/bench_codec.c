@@ -67,16 +67,10 @@ struct settings {
     bool json;
 };
 
-static int wrong(const char *option, const char *value, const char *allowed)
-{
-    fprintf(stderr, "weft bench codec: %s '%s' is not %s\n", option, value, allowed);
-    return 2;
-}
-
 static int add_codec(struct settings *settings, const char *text)
 {
     struct weft_error error = {0};
-    if (settings->spec_count == CODECS_MAX) return wrong("--codec", text, "one of the first 32");
+    if (settings->spec_count == CODECS_MAX) return bench_wrong_value("codec", "--codec", text, "one of the first 32");
     if (weft_codec_parse(text, &settings->specs[settings->spec_count], &error) < 0) {
         fprintf(stderr, "weft bench codec: %s\n", error.text);
         return 2;
@@ -96,7 +90,7 @@ static int add_sizes(struct settings *settings, const char *text)
         snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), at);
         if (settings->size_count == SIZES_MAX || !bench_size_parse(one, &bytes) || bytes < 64 ||
             bytes > (uint64_t)4 << 30)
-            return wrong("--size", text, "a list of at most 32 sizes from 64 to 4G");
+            return bench_wrong_value("codec", "--size", text, "a list of at most 32 sizes from 64 to 4G");
         settings->sizes[settings->size_count++] = bytes;
         if (at[length] == '\0') return 0;
         at += length + 1;
@@ -109,7 +103,7 @@ static int parse_count(const char *option, uint32_t max, uint32_t *out)
     const unsigned long number = strtoul(optarg, &end, 10);
     snprintf(allowed, sizeof allowed, "a number from 1 to %u", max);
     if (*end || end == optarg || *optarg == '-' || number < 1 || number > max)
-        return wrong(option, optarg, allowed);
+        return bench_wrong_value("codec", option, optarg, allowed);
     *out = (uint32_t)number;
     return 0;
 }
@@ -152,7 +146,7 @@ static int parse(struct settings *settings, int argc, char **argv)
         }
     }
     if (answer != 0) return answer;
-    if (optind < argc) return wrong("argument", argv[optind], "an option");
+    if (optind < argc) return bench_wrong_value("codec", "argument", argv[optind], "an option");
     for (size_t i = 0; i < sizeof defaults / sizeof defaults[0] && settings->spec_count == i; i++)
         if ((answer = add_codec(settings, defaults[i])) != 0) return answer;
     return -1;

@@ -111,12 +111,6 @@ static int beside_torch(const struct kernelbench_options *options, struct output
     return bench_printed("kernels") && fine ? 0 : 1;
 }
 
-static int wrong_value(const char *option, const char *value, const char *allowed)
-{
-    fprintf(stderr, "weft bench kernels: %s '%s' is not %s\n", option, value, allowed);
-    return 2;
-}
-
 int weft_bench_kernels_main(int argc, char **argv)
 {
     static const struct option known[] = {
@@ -137,22 +131,22 @@ int weft_bench_kernels_main(int argc, char **argv)
         switch (c) {
         case 'c':
             if (!bench_size_parse(optarg, &number) || number < 1024 || number >= (uint64_t)1 << 32)
-                return wrong_value("--count", optarg, "a number from 1K to below 4G");
+                return bench_wrong_value("kernels", "--count", optarg, "a number from 1K to below 4G");
             options.count = number;
             break;
         case 'r':
             number = strtoull(optarg, &end, 10);
-            if (*end || number < 1 || number > 1000) return wrong_value("--rounds", optarg, "a number from 1 to 1000");
+            if (*end || number < 1 || number > 1000) return bench_wrong_value("kernels", "--rounds", optarg, "a number from 1 to 1000");
             options.rounds = (uint32_t)number;
             break;
         case 'k':
             options.kernels = weft_kernels_by_name(optarg);
-            if (!options.kernels) return wrong_value("--kernels", optarg, "a variant that this processor and build have");
+            if (!options.kernels) return bench_wrong_value("kernels", "--kernels", optarg, "a variant that this processor and build have");
             setenv("WEFT_KERNELS", optarg, 1); /* the codecs choose for themselves */
             break;
         case 'o': options.only = optarg; break;
         case 'b':
-            if (strcmp(optarg, "torch") != 0) return wrong_value("--beside", optarg, "'torch'");
+            if (strcmp(optarg, "torch") != 0) return bench_wrong_value("kernels", "--beside", optarg, "'torch'");
             beside = true;
             break;
         case 'j': out.json = true; break;
@@ -161,8 +155,8 @@ int weft_bench_kernels_main(int argc, char **argv)
         }
     }
     if (!options.kernels) options.kernels = weft_kernels();
-    if (optind < argc) return wrong_value("argument", argv[optind], "an option");
-    if (beside && options.only) return wrong_value("--only", options.only, "for --beside");
+    if (optind < argc) return bench_wrong_value("kernels", "argument", argv[optind], "an option");
+    if (beside && options.only) return bench_wrong_value("kernels", "--only", options.only, "for --beside");
     if (options.rounds == 0) options.rounds = beside ? 3 : 9;
     out.variant = options.kernels->name;
     if (beside) return beside_torch(&options, &out);

@@ -1,6 +1,5 @@
 /* bench_lines.c - `weft bench lines`: memory that one core writes and another reads, in turn, and what it gives that the reader takes the lines
  * (weft_take_lines; docs/decisions/0015-readers-take-lines.md). Two threads, each bound to a processor. */
-#include <errno.h>
 #include <getopt.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -79,16 +78,17 @@ static void *reader(void *context)
     return NULL;
 }
 
-/* false: no thread. */
-static bool measure(struct lines *lines)
+/* 0, or why there is no second thread. */
+static int measure(struct lines *lines)
 {
     pthread_t thread;
     atomic_store(&lines->turn, 0);
     lines->us[0] = lines->us[1] = 0;
-    if (pthread_create(&thread, NULL, reader, lines) != 0) return false;
+    int reason = pthread_create(&thread, NULL, reader, lines);
+    if (reason != 0) return reason;
     for (uint32_t n = 0; n < FIRST_TURNS + TURNS; n++) one_turn(lines, false, n);
     pthread_join(thread, NULL);
-    return true;
+    return 0;
 }
 
 /* ---- what is printed ---- */
@@ -115,19 +115,20 @@ static void print_row(struct bench_table *table, bool json, uint64_t bytes, enum
 
 static double median(double *values, uint32_t count) { return bench_summarise(values, count).p50; }
 
-static bool measure_size(struct lines *lines, uint32_t rounds, bool json, struct bench_table *table)
+static int measure_size(struct lines *lines, uint32_t rounds, bool json, struct bench_table *table)
 {
     static double us[WAYS][2][ROUNDS_MAX], faster[WAYS][ROUNDS_MAX];
     for (uint32_t round = 0; round < rounds; round++)
         for (int i = 0; i < WAYS; i++) {
             lines->way = (enum way)i;
-            if (!measure(lines)) return false;
+            int reason = measure(lines);
+            if (reason != 0) return reason;
             for (int reads = 0; reads < 2; reads++) us[i][reads][round] = lines->us[reads] / TURNS;
             faster[i][round] = (us[READ][0][round] + us[READ][1][round]) / (us[i][0][round] + us[i][1][round]);
         }
     for (int i = 0; i < WAYS; i++)
         print_row(table, json, lines->bytes, (enum way)i, median(us[i][0], rounds), median(us[i][1], rounds), median(faster[i], rounds));
-    return true;
+    return 0;
 }
 
 /* The first two processors that this thread may run on. */
@@ -145,36 +146,31 @@ static int run(uint64_t first, uint64_t last, uint32_t rounds, bool json)
 {
     struct lines lines = {.bytes = last};
     struct bench_table table;
-    bool fine = true;
+    int reason = 0;
     if (!find_processors(lines.processors)) {
         fprintf(stderr, "weft bench lines: one processor is all there is for this process: memory that two cores share needs two\n");
         return 1;
     }
-    uint8_t *memory = aligned_alloc(4096, 3 * (last / 4096 + 1) * 4096);
+    const size_t room = (last / 4096 + 1) * 4096;
+    uint8_t *memory = aligned_alloc(4096, 3 * room);
     if (!memory) {
         fprintf(stderr, "weft bench lines: no memory for three buffers of %llu bytes: say a smaller --maxbytes\n", (unsigned long long)last);
         return 1;
     }
-    memset(memory, 1, 3 * (last / 4096 + 1) * 4096);
-    lines.shared = memory, lines.from = memory + (last / 4096 + 1) * 4096, lines.to = lines.from + (last / 4096 + 1) * 4096;
+    memset(memory, 1, 3 * room);
+    lines.shared = memory, lines.from = memory + room, lines.to = lines.from + room;
     bench_table_init(&table, columns, sizeof columns / sizeof columns[0]);
     if (!json) printf("processors %d and %d, %u rounds\n", lines.processors[0], lines.processors[1], rounds);
     bind_to(lines.processors[0]);
-    for (uint64_t bytes = first; fine && bytes <= last; bytes *= 4) {
+    for (uint64_t bytes = first; reason == 0 && bytes <= last; bytes *= 4) {
         lines.bytes = bytes;
-        fine = measure_size(&lines, rounds, json, &table);
+        reason = measure_size(&lines, rounds, json, &table);
     }
-    if (!json && fine) bench_table_print(&table, stdout, "");
+    if (!json && reason == 0) bench_table_print(&table, stdout, "");
     bench_table_free(&table);
     free(memory);
-    if (!fine) fprintf(stderr, "weft bench lines: no second thread: %s\n", strerror(EAGAIN));
-    return bench_printed("lines") && fine ? 0 : 1;
-}
-
-static int wrong_value(const char *option, const char *value, const char *allowed)
-{
-    fprintf(stderr, "weft bench lines: %s '%s' is not %s\n", option, value, allowed);
-    return 2;
+    if (reason != 0) fprintf(stderr, "weft bench lines: no second thread: %s\n", strerror(reason));
+    return bench_printed("lines") && reason == 0 ? 0 : 1;
 }
 
 int weft_bench_lines_main(int argc, char **argv)
@@ -192,21 +188,21 @@ int weft_bench_lines_main(int argc, char **argv)
     while ((c = getopt_long(argc, argv, ":b:e:r:h", known, NULL)) != -1) {
         switch (c) {
         case 'b':
-            if (!bench_size_parse(optarg, &first) || first < 64 || first > BYTES_MAX) return wrong_value("--minbytes", optarg, "a size from 64 to 64M");
+            if (!bench_size_parse(optarg, &first) || first < 64 || first > BYTES_MAX) return bench_wrong_value("lines", "--minbytes", optarg, "a size from 64 to 64M");
             break;
         case 'e':
-            if (!bench_size_parse(optarg, &last) || last < 64 || last > BYTES_MAX) return wrong_value("--maxbytes", optarg, "a size from 64 to 64M");
+            if (!bench_size_parse(optarg, &last) || last < 64 || last > BYTES_MAX) return bench_wrong_value("lines", "--maxbytes", optarg, "a size from 64 to 64M");
             break;
         case 'r':
             rounds = strtoull(optarg, &end, 10);
-            if (*end || rounds < 1 || rounds > ROUNDS_MAX) return wrong_value("--rounds", optarg, "a number from 1 to 1000");
+            if (*end || rounds < 1 || rounds > ROUNDS_MAX) return bench_wrong_value("lines", "--rounds", optarg, "a number from 1 to 1000");
             break;
         case 'j': json = true; break;
         case 'h': fputs(help, stdout); return 0;
         default: return bench_option_error("lines", argv, c);
         }
     }
-    if (optind < argc) return wrong_value("argument", argv[optind], "an option");
+    if (optind < argc) return bench_wrong_value("lines", "argument", argv[optind], "an option");
     if (first > last) {
         fprintf(stderr, "weft bench lines: --minbytes is more than --maxbytes\n");
         return 2;

@@ -17,6 +17,12 @@ int bench_option_error(const char *what, char **argv, int found)
     return 2;
 }
 
+int bench_wrong_value(const char *what, const char *option, const char *value, const char *allowed)
+{
+    fprintf(stderr, "weft bench %s: %s '%s' is not %s\n", what, option, value, allowed);
+    return 2;
+}
+
 bool bench_printed(const char *what)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return true;

@@ -7,6 +7,8 @@
 /* What getopt_long (opterr 0, a leading ':') has answered '?' or ':' for. Answers 2, the exit status of wrong
  * usage. */
 int bench_option_error(const char *what, char **argv, int found);
+/* The sentence for a value that is none of `allowed`; answers 2. */
+int bench_wrong_value(const char *what, const char *option, const char *value, const char *allowed);
 /* Has everything printed so far left for its file? False: told, unless its reader has simply gone. */
 bool bench_printed(const char *what);
 
