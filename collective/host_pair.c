@@ -5,22 +5,27 @@
  *                       or "it comes as a message"                 (`taken`, in its own table)
  *       numbers [from, to): as messages, all slots were full
  *
- * A send of up to HERE_BYTES is over once its bytes lie in the ring, within the call (host_pair_brief). A longer one travels as
- * a message, as between hosts; its slot says so, and how it was called. So both ways keep one order, by one number, and a recv that differs
+ * A send of up to 16 KiB, and of memory that is not mapped of up to HERE_BYTES, is over once its bytes lie in the ring, within the call (host_pair_brief). A longer one
+ * travels as a message, as between hosts; its slot says so, and how it was called. So both ways keep one order, by one number, and a recv that differs
  * is seen from the slot, whatever the lengths. A sender that is ahead by all slots goes on by messages until everything has been taken.
  *
  * A recv looks at the slot of its number: within the call, and from then on whenever the loop is stepped. Several of a pair wait in
  * the order of their calls, and of different pairs for nothing of each other.
  *
  * Memory: a table of a few words as soon as a group sends or receives so at all; a ring of 1 KiB for each rank that it sends to, and with the first contribution
- * that does not fit into a slot a room for that rank, of 8 KiB, or from the first one above 4 KiB on of 64. All of it goes with the group, once its peers have taken what lies there.
+ * that does not fit into a slot a room for that rank, of 8 KiB, from the first one above 4 KiB on of 64, above 8 KiB of 512 for up to eight ranks. All of it
+ * goes with the group, once its peers have taken what lies there.
  *
  * Each word has one writer. Numbers are stored with the writer's salt added, as in segments (host.h). */
 #include "collective/host.h"
 
 #include <string.h>
 
-enum { SLOTS = 16, WORD_BYTES = 40, HERE_BYTES = 16 << 10, LARGE_BYTES = 4 * HERE_BYTES, SMALL_BYTES = 2 * HOST_SHORT_BYTES, LOOKS = 100 /* a few microseconds */ };
+enum { SLOTS = 16, WORD_BYTES = 40, LOOKS = 100 /* a few microseconds */ };
+enum { SMALL_BYTES = 2 * HOST_SHORT_BYTES, MIDDLE_BYTES = 64 << 10, LARGE_BYTES = 512 << 10, BEGINNING_BYTES = 64 << 10 }; /* of rooms */
+enum { LARGE_ROOMS = 8 }; /* of a group: 4 MiB */
+/* What is copied twice, though the receiver could read it where it lies: from mapped memory that is cheap, from other memory a system call. */
+enum { HERE_BYTES = LARGE_BYTES / 2, HERE_MAPPED_BYTES = 16 << 10, HERE_MAPPED_CROWDED_BYTES = 32 << 10 };
 enum way { NOT_YET = 0, HERE, BY_MESSAGE };
 
 struct pair_slot {
@@ -51,7 +56,7 @@ struct host_pair {
     /* to that rank */
     struct pair_ring *ring;  /* own; NULL: none yet */
     uint8_t *room;           /* own; NULL: none yet */
-    size_t room_bytes;       /* SMALL_BYTES or LARGE_BYTES */
+    size_t room_bytes;       /* SMALL_BYTES, MIDDLE_BYTES or LARGE_BYTES */
     uint64_t sent;           /* number of the next one */
     uint64_t seen;           /* taken, as seen last */
     uint64_t room_tail, room_head; /* bytes of the room ever given, and of those that are free again */
@@ -71,6 +76,7 @@ struct host_pairs {
     struct weft_pollable pollable;
     uint64_t salt;
     uint32_t ranks;
+    uint32_t large_rooms;
     struct weft_moved moved;
     struct host_pair *of[];     /* (ranks,) NULL: nothing yet */
 };
@@ -188,27 +194,35 @@ static void room_free(uint8_t *room, size_t bytes)
     else weft_memory_free(weft_env_system(), room);
 }
 
+/* For a send of so many bytes: where several fit, so that who sends need not wait for who receives. */
+static size_t room_wanted(const struct host_pairs *pairs, size_t bytes)
+{
+    if (bytes <= HOST_SHORT_BYTES) return SMALL_BYTES;
+    return bytes <= MIDDLE_BYTES / 8 || pairs->large_rooms == LARGE_ROOMS ? MIDDLE_BYTES : LARGE_BYTES;
+}
+
 /* A room where so many bytes fit twice. Without memory for it, or while something lies in a smaller one, they go by messages. */
 static bool room_make(struct host *host, struct host_pair *pair, size_t bytes)
 {
-    const size_t needed = bytes > HOST_SHORT_BYTES ? LARGE_BYTES : SMALL_BYTES;
+    const size_t wanted = room_wanted(host->pairs, bytes);
     uint64_t at;
-    if (pair->room && pair->room_bytes >= needed) return true;
+    if (pair->room_bytes >= wanted) return 2 * bytes <= pair->room_bytes;
     see_taken(host, pair);
-    if (pair->room && pair->seen != pair->sent) return false;
+    if (pair->room && pair->seen != pair->sent) return 2 * bytes <= pair->room_bytes;
     weft_loop_guard(host->group->loop);
-    uint8_t *room = room_alloc(needed, &at);
-    if (!room) return false;
+    uint8_t *room = room_alloc(wanted, &at);
+    if (!room) return 2 * bytes <= pair->room_bytes;
     if (pair->room) room_free(pair->room, pair->room_bytes);
+    if (wanted == LARGE_BYTES) host->pairs->large_rooms++;
     pair->room = room;
-    pair->room_bytes = needed;
+    pair->room_bytes = wanted;
     pair->room_head = pair->room_tail = 0;
     atomic_store_explicit(&pair->ring->room_at, host->salt + at + 1, memory_order_release);
-    return true;
+    return 2 * bytes <= wanted;
 }
 
 /* Where the peer keeps up, the room's beginning is enough: it stays in the caches. */
-static bool goes_past_beginning(const struct host_pair *pair, size_t bytes) { return pair->room_bytes > HERE_BYTES && pair->room_head % pair->room_bytes + bytes > HERE_BYTES; }
+static bool goes_past_beginning(const struct host_pair *pair, size_t bytes) { return pair->room_bytes > BEGINNING_BYTES && pair->room_head % pair->room_bytes + bytes > BEGINNING_BYTES; }
 
 /* In one piece: what is left behind the head may be too short for it. */
 static uint64_t room_begin(const struct host_pair *pair, size_t bytes)
@@ -231,11 +245,18 @@ static bool has_slot(const struct host *host, struct host_pair *pair, size_t roo
     return false;
 }
 
-static bool carries(struct host *host, struct host_pair *pair, size_t bytes)
+static bool worth_copying_twice(const struct host *host, const struct weft_coll_args *args, size_t bytes)
 {
-    if (bytes > HERE_BYTES) return false;
+    uint64_t at;
+    if (bytes <= HERE_MAPPED_BYTES) return true;
+    if (bytes <= HERE_MAPPED_CROWDED_BYTES && host->crowded) return true;
+    return bytes <= HERE_BYTES && !weft_memory_locate(args->in, bytes, &at);
+}
+
+static bool carries(struct host *host, struct host_pair *pair, const struct weft_coll_args *args, size_t bytes)
+{
     if (bytes <= WORD_BYTES) return has_slot(host, pair, 0);
-    if (!room_make(host, pair, bytes)) return false;
+    if (!worth_copying_twice(host, args, bytes) || !room_make(host, pair, bytes)) return false;
     if (goes_past_beginning(pair, bytes)) see_taken(host, pair);
     return has_slot(host, pair, bytes);
 }
@@ -247,6 +268,7 @@ static void put(struct host *host, struct host_pair *pair, const struct weft_col
     struct pair_slot *slot = &pair->ring->slots[number % SLOTS];
     if (way == HERE && bytes > WORD_BYTES) {
         uint64_t begin = room_begin(pair, bytes);
+        if (pair->seen == number) pair->room_tail = begin; /* the room is empty: all of it is free */
         slot->at = (uint32_t)(begin % pair->room_bytes);
         memcpy(pair->room + slot->at, args->in, bytes);
         pair->room_head = begin + bytes;
@@ -464,7 +486,7 @@ static void send(struct host *host, struct weft_coll *coll)
     struct host_pair *pair = host->pairs->of[coll->args.root];
     size_t bytes = bytes_of(&coll->args);
     coll->host.phase = HOST_AWAY;
-    if (carries(host, pair, bytes)) {
+    if (carries(host, pair, &coll->args, bytes)) {
         put(host, pair, &coll->args, HERE, bytes);
         coll->plan_ended = true; /* over, but a done runs from the loop */
     } else {
@@ -549,7 +571,7 @@ static bool fits(struct weft_group *group, const struct weft_coll_args *args, st
 static bool send_now(struct host *host, struct host_pair *pair, const struct weft_coll_args *args)
 {
     size_t bytes = bytes_of(args);
-    if (!carries(host, pair, bytes)) return false;
+    if (!carries(host, pair, args, bytes)) return false;
     put(host, pair, args, HERE, bytes);
     record(host, pair, args, bytes);
     wake(host, pair->rank);

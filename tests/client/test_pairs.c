@@ -7,7 +7,7 @@
 #include "crowd.h"
 #include "tests/lib/check.h"
 
-enum { ROUNDS = 300, OPEN = 6, COUNT_MAX = 20000 };
+enum { ROUNDS = 300, OPEN = 6, COUNT_MAX = 100000 };
 
 static uint64_t draw(uint64_t *state)
 {

@@ -11,7 +11,7 @@
 
 #include "tests/lib/check.h"
 
-enum { RANKS_MAX = 4, GROUPS = 2, TRANSFERS = 3000, WINDOW = 24, ELEMS_MAX = 30000, AHEAD = 100 };
+enum { RANKS_MAX = 10, MIXED_RANKS_MAX = 4, GROUPS = 2, TRANSFERS = 3000, WINDOW = 24, ELEMS_MAX = 50000, AHEAD = 100, MARGIN = 16, LONG = 100000 /* a message */ };
 
 static struct hosted hosted;
 static struct weft_group *groups[GROUPS][RANKS_MAX];
@@ -60,7 +60,7 @@ struct transfer {
 struct end {
     uint8_t *memory;
     struct transfer transfer;
-    bool sends;
+    bool sends, mapped;
     struct weft_coll *coll;
     struct outcome outcome;
 };
@@ -74,12 +74,25 @@ static struct weft_coll_args args_of(struct end *end)
                                    .root = end->sends ? t->to : t->from};
 }
 
-static void prepare(struct end *end, const struct transfer *transfer, bool sends)
+static size_t bytes_of(const struct transfer *transfer) { return transfer->count * weft_dtype_bytes(transfer->dtype); }
+
+static void prepare_in(struct end *end, const struct transfer *transfer, bool sends, bool mapped)
 {
-    size_t bytes = transfer->count * weft_dtype_bytes(transfer->dtype);
-    *end = (struct end){.transfer = *transfer, .sends = sends, .memory = malloc(bytes + 16)};
-    memset(end->memory, 0xa5, bytes + 16);
+    size_t bytes = bytes_of(transfer);
+    void *memory;
+    if (!mapped) memory = malloc(bytes + MARGIN);
+    else assert_int_equal(weft_memory_alloc(weft_env_system(), bytes + MARGIN, &memory, NULL), WEFT_OK);
+    *end = (struct end){.transfer = *transfer, .sends = sends, .mapped = mapped, .memory = memory};
+    memset(end->memory, 0xa5, bytes + MARGIN);
     for (size_t i = 0; sends && i < bytes; i++) end->memory[i] = byte_of(transfer, i);
+}
+
+static void prepare(struct end *end, const struct transfer *transfer, bool sends) { prepare_in(end, transfer, sends, false); }
+
+static void free_memory(const struct end *end)
+{
+    if (end->mapped) weft_memory_free(weft_env_system(), end->memory);
+    else free(end->memory);
 }
 
 /* Within the call where it can be and may be, else posted. */
@@ -98,10 +111,10 @@ static enum weft_status start(struct end *end, bool brief)
 
 static bool came_right(const struct end *end)
 {
-    size_t bytes = end->transfer.count * weft_dtype_bytes(end->transfer.dtype);
+    size_t bytes = bytes_of(&end->transfer);
     for (size_t i = 0; i < bytes; i++)
         if (end->memory[i] != byte_of(&end->transfer, i)) return false;
-    for (size_t i = bytes; i < bytes + 16; i++)
+    for (size_t i = bytes; i < bytes + MARGIN; i++)
         if (end->memory[i] != 0xa5) return false;
     return true;
 }
@@ -111,7 +124,7 @@ static const char *finish(struct end *end, struct weft_loop *loop)
 {
     if (!end->outcome.ended && weft_loop_wait(loop, &end->outcome.ended, weft_now_ns(weft_env_system()) + WEFT_SECONDS(20)) < 0) return "late";
     const char *trouble = end->outcome.status < 0 ? weft_status_name(end->outcome.status) : end->outcome.times != 1 ? "done ran not once" : came_right(end) ? NULL : "other bytes";
-    free(end->memory);
+    free_memory(end);
     return trouble;
 }
 
@@ -148,7 +161,7 @@ static void *work(void *context)
         if (draw(&own) % 64 == 0) most = 1 + (uint32_t)(draw(&own) % WINDOW);
         if (draw(&own) % 256 == 0) usleep(500); /* others come to be far ahead */
         struct end *end = &ends[begun++ % WINDOW];
-        prepare(end, &t, t.from == worker->rank);
+        prepare_in(end, &t, t.from == worker->rank, bytes_of(&t) > 10000 && draw(&own) % 2);
         enum weft_status status = start(end, draw(&own) % 4 != 0);
         worker->brief += status == WEFT_OK;
         if (status < 0) trouble = weft_status_name(status);
@@ -162,8 +175,8 @@ static void *work(void *context)
 
 static void mixed(void **state)
 {
-    for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks++) {
-        static struct worker workers[RANKS_MAX];
+    for (uint32_t ranks = 2; ranks <= MIXED_RANKS_MAX; ranks++) {
+        static struct worker workers[MIXED_RANKS_MAX];
         uint32_t brief = 0;
         open_groups(ranks);
         for (uint32_t r = 0; r < ranks; r++) {
@@ -225,6 +238,69 @@ static void ahead(void **state)
     }
 }
 
+/* Sends `bytes` from rank 0 to `to`: whether it was over within the call. */
+static bool sends_at_once(struct end *end, uint32_t to, size_t bytes, bool mapped)
+{
+    struct transfer t = short_one(bytes / 4);
+    t.to = to;
+    prepare_in(end, &t, true, mapped);
+    return start(end, true) == WEFT_OK;
+}
+
+static void must_come(struct end *send)
+{
+    struct end recv;
+    prepare(&recv, &send->transfer, false);
+    assert_true(start(&recv, true) >= 0);
+    must_end(&recv);
+    assert_true(recv.outcome.status == WEFT_OK && came_right(&recv));
+    must_end(send);
+    free_memory(&recv), free_memory(send);
+}
+
+/* Up to which length a send is over within the call: other memory than mapped is copied up to 256 KiB, by a sender to eight ranks, else up to 32. */
+static void at_once(void **state)
+{
+    static const struct {
+        size_t bytes;
+        bool mapped, at_once;
+    } cases[] = {{16384, true, true}, {32772, true, false}, {65536, true, false}, {16384, false, true}, {131072, false, true}, {262144, false, true}, {262148, false, false}};
+    struct end send;
+    open_groups(10);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (sends_at_once(&send, 1, cases[i].bytes, cases[i].mapped) != cases[i].at_once) fail_msg("%zu bytes", cases[i].bytes);
+        must_come(&send);
+    }
+    for (uint32_t to = 2; to < 10; to++) {
+        assert_int_equal(sends_at_once(&send, to, 65536, false), to < 9);
+        must_come(&send);
+        assert_true(sends_at_once(&send, to, 32768, false));
+        must_come(&send);
+    }
+    close_groups();
+}
+
+/* Once the receiver has taken all that lay in a room, all of it is free again, wherever the last one ended; while something lies in a smaller room, a larger
+ * one has to wait. */
+static void room_of_its_own(void **state)
+{
+    enum { BYTES = 48 << 10, FIT = 10 };
+    struct end first, sends[FIT + 1];
+    open_groups(2);
+    assert_true(sends_at_once(&first, 1, 8192, false));
+    assert_false(sends_at_once(&sends[0], 1, BYTES, false));
+    must_come(&first), must_come(&sends[0]);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i <= round; i++) {
+            assert_true(sends_at_once(&first, 1, BYTES, false));
+            must_come(&first);
+        }
+        for (int i = 0; i <= FIT; i++) assert_int_equal(sends_at_once(&sends[i], 1, BYTES, false), i < FIT);
+        for (int i = 0; i <= FIT; i++) must_come(&sends[i]);
+    }
+    close_groups();
+}
+
 /* Any number of recvs before their sends; those of another pair, and of the other group, wait for none of them. */
 static void early(void **state)
 {
@@ -232,7 +308,7 @@ static void early(void **state)
     struct end other;
     open_groups(3);
     for (uint32_t i = 0; i < AHEAD; i++) {
-        struct transfer t = short_one(1 + i * i);
+        struct transfer t = short_one(1 + i * i * 10);
         prepare(&recvs[i], &t, false);
         assert_int_equal(start(&recvs[i], true), WEFT_IN_PROGRESS);
     }
@@ -283,7 +359,7 @@ static void counted(void **state)
 /* Another length or type, short or long, whoever comes first: the receiver says so, and the sender at the latest with its next call. */
 static void mismatch(void **state)
 {
-    static const uint64_t counts[][2] = {{2, 3}, {2, 500}, {500, 2}, {2, 20000}, {20000, 2}, {20000, 20001}, {2, 2}, {20000, 20000}};
+    static const uint64_t counts[][2] = {{2, 3}, {2, 500}, {500, 2}, {2, LONG}, {LONG, 2}, {LONG, LONG + 1}, {2, 2}, {LONG, LONG}};
     for (uint32_t i = 0; i < 4 * 8; i++) {
         struct transfer sent = short_one(counts[i / 4][0]), received = short_one(counts[i / 4][1]);
         struct end send, recv, next;
@@ -423,7 +499,7 @@ static void gone_behind_several(void **state)
 /* A third rank has left: the two others send each other what they like. Sends to it, and recvs from it, are refused. */
 static void others_go_on(void **state)
 {
-    static const uint64_t counts[] = {0, 3, 900, 20000};
+    static const uint64_t counts[] = {0, 3, 900, LONG};
     for (uint32_t last = 0; last < 4; last++) {
         open_groups(3);
         weft_group_free(groups[0][2]);
@@ -463,7 +539,7 @@ static void cancelled(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         bool announced = i == 2;
         open_groups(2);
-        struct transfer first = short_one(i ? 20000 : 3), second = short_one(5);
+        struct transfer first = short_one(i ? LONG : 3), second = short_one(5);
         struct end cancelled, recvs[2], sends[2];
         for (uint32_t k = 0; k < 2; k++) prepare(&sends[k], k ? &second : &first, true), prepare(&recvs[k], k ? &second : &first, false);
         if (announced) assert_int_equal(start(&sends[0], true), WEFT_IN_PROGRESS); /* and not sent before its loop is stepped */
@@ -535,7 +611,7 @@ static void meets_later(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mixed), cmocka_unit_test(ahead), cmocka_unit_test(early), cmocka_unit_test(counted), cmocka_unit_test(mismatch), cmocka_unit_test(late),
+        cmocka_unit_test(mixed), cmocka_unit_test(ahead), cmocka_unit_test(at_once), cmocka_unit_test(room_of_its_own), cmocka_unit_test(early), cmocka_unit_test(counted), cmocka_unit_test(mismatch), cmocka_unit_test(late),
         cmocka_unit_test(late_behind_another), cmocka_unit_test(gone), cmocka_unit_test(gone_behind_several), cmocka_unit_test(others_go_on), cmocka_unit_test(cancelled), cmocka_unit_test(refused), cmocka_unit_test(meets_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
