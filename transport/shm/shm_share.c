@@ -137,6 +137,17 @@ static void go(struct shm_op *op)
     else weft_list_append(&endpoint->active, &op->link);
 }
 
+/* It has one of ours to read as well: then both processors are at work already. Only the last few operations are looked at. */
+static bool peer_reads(const struct shm_pair *pair)
+{
+    const struct weft_list *node = pair->ops.prev;
+    for (int looks = 0; looks < 8 && node != &pair->ops; looks++, node = node->prev) {
+        const struct shm_op *op = weft_container_of(node, struct shm_op, of_pair);
+        if (!op->is_arrival && (op->phase == SHM_ANNOUNCED || op->phase == SHM_WAITING) && op->bytes >= SHM_SHARE_MIN) return true;
+    }
+    return false;
+}
+
 bool shm_share_start(struct shm_arrival *arrival)
 {
     struct shm_op *op = &arrival->op;
@@ -144,7 +155,7 @@ bool shm_share_start(struct shm_arrival *arrival)
     uint32_t slot = 0;
     while (slot < RING_SHARES && (pair->shares >> slot & 1)) slot++;
     if (!pair->endpoint->allow_share || pair->state != SHM_MET || pair->self || arrival->window) return false;
-    if (op->bytes < SHM_SHARE_MIN || slot == RING_SHARES) return false;
+    if (op->bytes < SHM_SHARE_MIN || slot == RING_SHARES || peer_reads(pair)) return false;
     if (atomic_load_explicit(&pair->board->sleeping, memory_order_relaxed)) return false;
     struct ring_cell cell = {.kind = RING_SHARE, .a = arrival->sender_op};
     uint64_t chunk = chunk_for(op->bytes);
