@@ -251,6 +251,35 @@ static void test_share(void **state)
     }
 }
 
+/* Of an exchange each reads its own: nobody helps, and nobody waits for help. */
+static void test_exchange(void **state)
+{
+    enum { BYTES = (2 << 20) + 77 };
+    struct net net;
+    struct weft_transport_stats before[2], after[2];
+    struct op sends[2], recvs[2];
+    unsigned char *out[2], *in[2];
+    net_open(&net, &ways[1], 2);
+    meet(&net);
+    for (int i = 0; i < 2; i++) {
+        out[i] = malloc(BYTES), in[i] = malloc(BYTES);
+        fill(out[i], BYTES, (uint32_t)i);
+        weft_transport_stats(net.transports[i], &before[i]);
+        op_recv(&recvs[i], net.transports[i], (uint64_t)(101 - i), TAG(1), in[i], BYTES);
+    }
+    for (int i = 0; i < 2; i++) op_send(&sends[i], net.peers[i][1 - i], TAG(1), NULL, out[i], BYTES);
+    PUMP_UNTIL(&net, sends[0].fired && recvs[0].fired && sends[1].fired && recvs[1].fired);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sends[i].status | recvs[i].status, WEFT_OK);
+        assert_true(filled(in[i], BYTES, (uint32_t)(1 - i)));
+        weft_transport_stats(net.transports[i], &after[i]);
+        assert_int_equal(after[i].copied_bytes - before[i].copied_bytes, BYTES);
+        assert_int_equal(((struct shm_pair *)net.peers[i][1 - i]->backend)->share_epoch, 0);
+        free(out[i]), free(in[i]);
+    }
+    net_close(&net);
+}
+
 static uint32_t slots_of(const struct shm_pair *pair)
 {
     uint32_t count = 0;
@@ -413,7 +442,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_keys), cmocka_unit_test(test_close_under_a_user),
         cmocka_unit_test(test_close_without_fence),
-        cmocka_unit_test(test_copies), cmocka_unit_test(test_copy_past_cache), cmocka_unit_test(test_take_lines), cmocka_unit_test(test_slot_of_a_stopped_peer), cmocka_unit_test(test_share),     cmocka_unit_test(test_scribbled_ring),
+        cmocka_unit_test(test_copies), cmocka_unit_test(test_copy_past_cache), cmocka_unit_test(test_take_lines), cmocka_unit_test(test_slot_of_a_stopped_peer), cmocka_unit_test(test_share), cmocka_unit_test(test_exchange), cmocka_unit_test(test_scribbled_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
