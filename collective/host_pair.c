@@ -5,7 +5,7 @@
  *                       or "it comes as a message"                 (`taken`, in its own table)
  *       numbers [from, to): as messages, all slots were full
  *
- * A send of up to 16 KiB, and of memory that is not mapped of up to HERE_BYTES, is over once its bytes lie in the ring, within the call (host_pair_brief). A longer one
+ * A send of up to 16 KiB (32 where ranks take turns), and of memory that is not mapped of up to HERE_BYTES, is over once its bytes lie in the ring, within the call (host_pair_brief). A longer one
  * travels as a message, as between hosts; its slot says so, and how it was called. So both ways keep one order, by one number, and a recv that differs
  * is seen from the slot, whatever the lengths. A sender that is ahead by all slots goes on by messages until everything has been taken.
  *
@@ -201,24 +201,23 @@ static size_t room_wanted(const struct host_pairs *pairs, size_t bytes)
     return bytes <= MIDDLE_BYTES / 8 || pairs->large_rooms == LARGE_ROOMS ? MIDDLE_BYTES : LARGE_BYTES;
 }
 
-/* A room where so many bytes fit twice. Without memory for it, or while something lies in a smaller one, they go by messages. */
-static bool room_make(struct host *host, struct host_pair *pair, size_t bytes)
+/* As large as such a send wants it, if there is memory for that, and nothing lies in a smaller one. */
+static void room_make(struct host *host, struct host_pair *pair, size_t bytes)
 {
     const size_t wanted = room_wanted(host->pairs, bytes);
     uint64_t at;
-    if (pair->room_bytes >= wanted) return 2 * bytes <= pair->room_bytes;
+    if (pair->room_bytes >= wanted) return;
     see_taken(host, pair);
-    if (pair->room && pair->seen != pair->sent) return 2 * bytes <= pair->room_bytes;
+    if (pair->room && pair->seen != pair->sent) return;
     weft_loop_guard(host->group->loop);
     uint8_t *room = room_alloc(wanted, &at);
-    if (!room) return 2 * bytes <= pair->room_bytes;
+    if (!room) return;
     if (pair->room) room_free(pair->room, pair->room_bytes);
     if (wanted == LARGE_BYTES) host->pairs->large_rooms++;
     pair->room = room;
     pair->room_bytes = wanted;
     pair->room_head = pair->room_tail = 0;
     atomic_store_explicit(&pair->ring->room_at, host->salt + at + 1, memory_order_release);
-    return 2 * bytes <= wanted;
 }
 
 /* Where the peer keeps up, the room's beginning is enough: it stays in the caches. */
@@ -248,15 +247,16 @@ static bool has_slot(const struct host *host, struct host_pair *pair, size_t roo
 static bool worth_copying_twice(const struct host *host, const struct weft_coll_args *args, size_t bytes)
 {
     uint64_t at;
-    if (bytes <= HERE_MAPPED_BYTES) return true;
-    if (bytes <= HERE_MAPPED_CROWDED_BYTES && host->crowded) return true;
+    if (bytes <= (host->crowded ? HERE_MAPPED_CROWDED_BYTES : HERE_MAPPED_BYTES)) return true;
     return bytes <= HERE_BYTES && !weft_memory_locate(args->in, bytes, &at);
 }
 
 static bool carries(struct host *host, struct host_pair *pair, const struct weft_coll_args *args, size_t bytes)
 {
     if (bytes <= WORD_BYTES) return has_slot(host, pair, 0);
-    if (!worth_copying_twice(host, args, bytes) || !room_make(host, pair, bytes)) return false;
+    if (!worth_copying_twice(host, args, bytes)) return false;
+    room_make(host, pair, bytes);
+    if (2 * bytes > pair->room_bytes) return false; /* by a message: a room is for sends ahead of their receiver */
     if (goes_past_beginning(pair, bytes)) see_taken(host, pair);
     return has_slot(host, pair, bytes);
 }
