@@ -137,8 +137,14 @@ static void name_many(const struct weft_group *group, const struct weft_coll *co
     }
 }
 
+/* How far a rank is. */
+struct progress {
+    uint64_t operation, steps;
+};
+static bool is_behind(struct progress a, struct progress b) { return a.operation < b.operation || (a.operation == b.operation && a.steps < b.steps); }
+
 /* A rank waits for its neighbour, and he for his: whoever waits for nobody holds all up; where the
- * waits go round (a link that lost something) it is who has done the fewest steps of those that are in the round: others
+ * waits go round (a link that lost something) it is who has done the fewest steps, of the earliest operation, of those that are in the round: others
  * only wait for one of them. `before`: it is what they wait for that have not called this. */
 static void name_end_of_waits(const struct weft_group *group, const struct weft_coll *coll, uint32_t from, const char *before, char *out, size_t out_bytes)
 {
@@ -146,13 +152,14 @@ static void name_end_of_waits(const struct weft_group *group, const struct weft_
     uint32_t at = from, own_peer;
     if (!coll_waits(coll, &own_peer, &phase)) own_peer = GROUP_NOBODY;
     uint32_t next = at == group->rank ? own_peer : roster_noted(group, at).answer_peer, least = at;
-    uint64_t fewest = UINT64_MAX;
+    struct progress fewest = {UINT64_MAX, UINT64_MAX};
     char name[128], other[128];
     for (uint32_t hops = 0; hops <= 2 * group->ranks && next != GROUP_NOBODY; hops++) {
         at = next;
         next = at == group->rank ? own_peer : roster_noted(group, at).answered ? roster_noted(group, at).answer_peer : GROUP_NOBODY;
-        uint64_t steps = at == group->rank ? coll->tail : roster_noted(group, at).answer_steps;
-        if (hops >= group->ranks && steps < fewest) fewest = steps, least = at; /* by now it goes round */
+        const struct note note = roster_noted(group, at);
+        const struct progress done = at == group->rank ? (struct progress){coll->sequence, coll->tail} : (struct progress){note.answer_operation, note.answer_steps};
+        if (hops >= group->ranks && is_behind(done, fewest)) fewest = done, least = at; /* by now it goes round */
     }
     if (next == GROUP_NOBODY) {
         group_describe(group, at, name, sizeof name);
@@ -237,6 +244,7 @@ void deadline_answer(const struct weft_group *group, uint64_t sequence, struct c
     uint32_t awaited;
     if (found) header->root = coll_waits(found, &awaited, &phase) ? awaited : GROUP_NOBODY;
     else header->root = sequence >= group->sequence ? awaited_elsewhere(group) : GROUP_NOBODY;
+    header->chunk = found ? found->sequence : sequence;
     header->lanes = !found ? ANSWER_NOT_THERE : found->tail < UINT32_MAX ? (uint32_t)found->tail : UINT32_MAX - 1; /* not there: it is over */
 }
 
@@ -310,6 +318,7 @@ void deadline_answered(struct weft_group *group, uint32_t rank, const struct col
     note->answered = true;
     note->answer_posted = header->count;
     note->answer_peer = header->root < group->ranks ? header->root : GROUP_NOBODY;
+    note->answer_operation = header->chunk;
     note->answer_steps = header->lanes;
     for (uint32_t other = 0; other < group->ranks; other++)
         if (other != group->rank && !group->notes[other].answered) return;

@@ -40,7 +40,7 @@ enum coll_message_type {
     COLL_MESSAGE_DATA = 1,
     COLL_MESSAGE_FAIL = 2,  /* status + text: the group has ended at the sender; count 1: for want of a rank that had left in order */
     COLL_MESSAGE_ASK = 3,   /* "how far are you?": sequence in question */
-    COLL_MESSAGE_ANSWER = 4,/* sequence in question, count = operations posted so far, root = whom it waits for there, lanes = its steps */
+    COLL_MESSAGE_ANSWER = 4,/* sequence in question, count = operations posted so far, chunk = the one it waits in, root = whom it waits for there, lanes = its steps */
     COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations; count: how it had voted (enum host_vote) */
     COLL_MESSAGE_HOST = 6,  /* payload: where the sender's segment lies (host.h) */
     COLL_MESSAGE_HOST_VOTE = 7, /* status: WEFT_OK, or the ranks cannot meet in memory */
@@ -203,7 +203,8 @@ struct note {
     uint64_t asked_sequence;
     uint64_t left_after;         /* operations it took part in */
     uint64_t answer_posted;      /* from its last answer: operations it has posted, */
-    uint32_t answer_peer;        /* whom it waits for in the one in question (GROUP_NOBODY: nobody), */
+    uint64_t answer_operation;   /* the one in question, or an earlier one that it waits in, */
+    uint32_t answer_peer;        /* whom it waits for there (GROUP_NOBODY: nobody), */
     uint32_t answer_steps;       /* and how many of its steps are over (ANSWER_NOT_THERE: it is in none of this group's) */
 };
 
