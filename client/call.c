@@ -33,16 +33,6 @@ static enum weft_status check(struct weft_session *session, const struct weft_ca
         return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: preserve_input is for host memory; keep a copy on the device", name);
     if (call->preserve_input && call->kind != WEFT_CALL_ALL_REDUCE)
         return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: preserve_input is for all_reduce", name);
-    if (call->kind == WEFT_CALL_ALL_TO_ALL && !call->counts != !call->counts_out)
-        return client_error(session, WEFT_ERR_INVALID, "all_to_all: counts and counts_out go together");
-    bool takes_counts = call->kind == WEFT_CALL_REDUCE_SCATTER || call->kind == WEFT_CALL_ALL_GATHER || call->kind == WEFT_CALL_GATHER ||
-                        call->kind == WEFT_CALL_SCATTER || call->kind == WEFT_CALL_ALL_TO_ALL;
-    bool rooted = call->kind == WEFT_CALL_GATHER || call->kind == WEFT_CALL_SCATTER;
-    bool at_root = (call->comm ? call->comm->rank : session->rank) == call->root;
-    if (rooted && at_root && !call->counts != !call->unequal)
-        return client_error(session, WEFT_ERR_INVALID, "%s: the root gives counts where all ranks set `unequal`, and only there", name);
-    if ((call->counts && !takes_counts) || (call->counts_out && call->kind != WEFT_CALL_ALL_TO_ALL))
-        return client_error(session, WEFT_ERR_INVALID, "%s takes one count, not one for each rank", name);
     return WEFT_OK;
 }
 
@@ -58,7 +48,7 @@ static enum weft_status take(struct weft_session *session, const struct weft_cal
         .counts = rooted && rank != call->root ? NULL : call->counts, .counts_out = call->counts_out,
         .dtype = call->kind == WEFT_CALL_BARRIER ? WEFT_F32 : call->dtype, .op = call->op ? call->op : WEFT_SUM,
         .factor = call->weighted ? call->weight : call->op == WEFT_SCALED_SUM ? call->factor : 1, .weighted = call->weighted, .root = call->root,
-        .reproducible = call->reproducible, .unequal = rooted && call->unequal, .deadline_ns = WEFT_MS(call->deadline_ms), .completed = call->completed,
+        .reproducible = call->reproducible, .unequal = call->unequal, .deadline_ns = WEFT_MS(call->deadline_ms), .completed = call->completed,
         .context = call->context, .memory = call->memory, .stream = call->stream,
     };
     if (call->kind == WEFT_CALL_BROADCAST) taken.in = call->out;
@@ -94,6 +84,17 @@ enum weft_status weft_call_init(struct weft_session *session, const struct weft_
     return WEFT_OK;
 }
 
+/* What a persistent request was made from, as far as it is checked. */
+static struct client_call call_of(const struct client_request *request)
+{
+    return (struct client_call){
+        .kind = (enum weft_coll_kind)request->kind, .comm = request->op.comm, .in = request->in, .out = request->out, .count = request->count,
+        .counts = request->counts, .counts_out = request->counts_out, .dtype = (enum weft_dtype)request->dtype,
+        .op = (enum weft_op)request->reduction, .factor = request->factor, .weighted = request->weighted, .root = request->root,
+        .reproducible = request->reproducible, .unequal = request->unequal,
+    };
+}
+
 enum weft_status weft_start(struct weft_request *user_request)
 {
     if (!user_request) return WEFT_ERR_INVALID;
@@ -104,6 +105,10 @@ enum weft_status weft_start(struct weft_request *user_request)
     if (!request->persistent) return client_error(session, WEFT_ERR_STATE, "start: the request is not persistent; make it so by weft_call_init");
     WEFT_TRY(client_request_rests(session, request));
     WEFT_TRY(client_comm_valid(session, request->op.comm));
+    if (request->counts || request->counts_out) { /* the caller's tables, which may have changed */
+        const struct client_call call = call_of(request);
+        WEFT_TRY(client_call_check(session, &call));
+    }
     if (request->preserve && !session->step.open)
         return client_error(session, WEFT_ERR_STATE, "start: the request has preserve_input, which is for calls in a step");
     WEFT_TRY(preserve(session, request));

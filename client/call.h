@@ -46,6 +46,8 @@ static inline struct client_call client_call_of(const struct client_plain *plain
                                 .root = plain->root, .factor = 1};
 }
 
+/* Caller's thread: the rules of the group (weft_coll_check) and of weights, before anything is sent. */
+enum weft_status client_call_check(struct weft_session *session, const struct client_call *call);
 /* Caller's thread: check the call and write it into a request that is at rest. On an error the request is untouched. */
 enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
                                   struct client_request **request_out);

@@ -159,18 +159,6 @@ static bool extents_of(const struct client_call *call, uint32_t rank, uint32_t r
     return true;
 }
 
-/* What must not be NULL: the buffers in which this rank has at least one element. */
-static enum weft_status check_buffers(struct weft_session *session, const struct client_call *call, const char *name)
-{
-    struct client_extents extents;
-    if (call->in && call->out && !call->counts && !call->counts_out) return WEFT_OK; /* one count fits, as was looked at */
-    if (!extents_of(call, rank_in(session, call->comm), ranks_in(session, call->comm), &extents))
-        return client_error(session, WEFT_ERR_INVALID, "%s: the pieces do not fit into memory", name);
-    if ((extents.in > 0 && !call->in) || (extents.out > 0 && !call->out))
-        return client_error(session, WEFT_ERR_INVALID, "%s: a buffer is NULL", name);
-    return WEFT_OK;
-}
-
 static enum weft_status check_weight(struct weft_session *session, const struct client_call *call, const char *name)
 {
     if (!reduces(call->kind) || call->op != WEFT_AVG)
@@ -184,27 +172,6 @@ static enum weft_status check_weight(struct weft_session *session, const struct 
     return WEFT_OK;
 }
 
-static enum weft_status check(struct weft_session *session, const struct client_call *call)
-{
-    const char *name = weft_coll_kind_name(call->kind);
-    size_t elem_bytes = weft_dtype_bytes(call->dtype), bytes;
-    uint32_t rank = rank_in(session, call->comm), ranks = ranks_in(session, call->comm);
-    bool barrier = call->kind == WEFT_COLL_BARRIER, pair = call->kind == WEFT_COLL_SEND || call->kind == WEFT_COLL_RECV;
-    if (!barrier && elem_bytes == 0)
-        return client_error(session, WEFT_ERR_INVALID, "%s: dtype %d is none of WEFT_F32 ...", name, (int)call->dtype);
-    if (!barrier && __builtin_mul_overflow(call->count, elem_bytes * ranks, &bytes))
-        return client_error(session, WEFT_ERR_INVALID, "%s: %llu elements do not fit into memory", name, (unsigned long long)call->count);
-    WEFT_TRY(check_buffers(session, call, name));
-    if (reduces(call->kind) && weft_op_name(call->op)[0] == '?')
-        return client_error(session, WEFT_ERR_INVALID, "%s: op %d is none of WEFT_SUM ...", name, (int)call->op);
-    if (call->weighted) WEFT_TRY(check_weight(session, call, name));
-    if (call->root >= ranks)
-        return client_error(session, WEFT_ERR_INVALID, "%s: %s %u is beyond the %u ranks", name, pair ? "rank" : "root", call->root, ranks);
-    if (pair && call->root == rank)
-        return client_error(session, WEFT_ERR_INVALID, "%s: rank %u is this rank", name, call->root);
-    return WEFT_OK;
-}
-
 /* The plan that was set for this operation, else the automatic choice. The same on all ranks. */
 static enum weft_plan_id plan_for(const struct weft_session *session, const struct client_call *call)
 {
@@ -212,12 +179,28 @@ static enum weft_plan_id plan_for(const struct weft_session *session, const stru
     return (call->counts || call->unequal) && !weft_plan_cuts(plan, call->kind) ? WEFT_PLAN_AUTO : plan;
 }
 
+enum weft_status client_call_check(struct weft_session *session, const struct client_call *call)
+{
+    const struct client_hosts *hosts = call->comm ? call->comm->hosts : atomic_load(&session->engine.hosts);
+    const struct weft_coll_place place = {rank_in(session, call->comm), ranks_in(session, call->comm), hosts ? &hosts->plan : NULL};
+    const struct weft_coll_args args = {
+        .kind = call->kind, .in = call->in, .out = call->out, .count = call->count, .counts = call->counts, .counts_out = call->counts_out,
+        .unequal = call->unequal, .dtype = call->dtype, .op = call->op, .factor = call->factor, .root = call->root,
+        .reproducible = call->reproducible, .plan = call->reproducible ? WEFT_PLAN_AUTO : plan_for(session, call),
+    };
+    struct weft_error error;
+    error.status = WEFT_OK, error.text[0] = 0; /* the rest is written with them */
+    const enum weft_status status = weft_coll_check(&place, &args, &error);
+    if (status < 0) return client_error(session, status, "%s", error.text);
+    return call->weighted ? check_weight(session, call, weft_coll_kind_name(call->kind)) : WEFT_OK;
+}
+
 enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
                                   struct client_request **request_out)
 {
     WEFT_TRY(client_usable(session));
     WEFT_TRY(client_comm_valid(session, call->comm));
-    WEFT_TRY(check(session, call));
+    WEFT_TRY(client_call_check(session, call));
     WEFT_TRY(client_request_take(session, user_request, request_out));
     client_call_fill(*request_out, call);
     return WEFT_OK;

@@ -346,6 +346,15 @@ struct weft_coll_args {
     const uint64_t *piece_bytes_in; /* (ranks,) */
 };
 
+/* Where a call is made: this rank in its group. */
+struct weft_coll_place {
+    uint32_t rank, ranks;
+    const struct weft_plan_hosts *hosts; /* NULL: not known, and there is no plan hierarchy */
+};
+/* All that can be wrong with the arguments of a call, as one rank sees them: a post of the same call refuses it for no other. Any
+ * thread; no buffer is read. The sentence names the call and the argument. WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED. */
+enum weft_status weft_coll_check(const struct weft_coll_place *place, const struct weft_coll_args *args, struct weft_error *error);
+
 struct weft_coll; /* one posted operation; valid until its `done` has returned */
 #define WEFT_COLL_SEQUENCE_PAIR UINT64_MAX /* the number of a send or recv: they count in no order but their pair's */
 typedef void (*weft_coll_done_fn)(void *context, enum weft_status status, const char *text);

@@ -418,9 +418,24 @@ static inline bool coll_of_pieces(enum weft_coll_kind kind)
     return kind == WEFT_COLL_ALL_GATHER_BYTES || kind == WEFT_COLL_EXCHANGE_BYTES;
 }
 
+/* check.c */
+/* Elements of the two buffers of this rank. */
+struct coll_lengths {
+    uint64_t in, out;
+};
+struct coll_lengths coll_lengths_of(const struct weft_coll_place *place, const struct weft_coll_args *args);
+static inline struct weft_coll_place coll_place(const struct weft_group *group)
+{
+    return (struct weft_coll_place){.rank = group->rank, .ranks = group->ranks, .hosts = group->hosts};
+}
+static inline enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
+{
+    const struct weft_coll_place place = coll_place(group);
+    return weft_coll_check(&place, args, error);
+}
+
 /* post.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives up. The
  * lengths of all_gather_bytes and exchange_bytes pieces, and where they lie, may still be set before the launch. */
-enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error);
 /* For a send or recv, `pair`, or else for an operation of all. */
 enum weft_status coll_group_open(struct weft_group *group, const struct weft_coll_args *pair, struct weft_error *error);
 /* What an operation is, without memory for it, its buffers and numbers left out; returned: bytes of scratch that one needs. */

@@ -1,6 +1,6 @@
 /* post.c - the door: checks a call, chooses its plan, takes all its memory, queues it.
  *
- * Everything that can be refused is refused here: a posted operation only waits for its peers. A record
+ * Everything that can be refused is refused here (check.c has the rules for arguments): a posted operation only waits for its peers. A record
  * (window of steps, and scratch for sums) is kept by the group when its operation is over and serves the
  * next one, so a training loop stops allocating after its first step. */
 #include "collective/host.h"
@@ -12,115 +12,7 @@
 #define FOLD_CHUNK_BYTES_MIN 4096u
 #define SHORT_BYTES 4096u /* what is done with so much takes less than to look at the clock tells */
 
-/* ---- arguments ---- */
 static bool is_pairwise(enum weft_coll_kind kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
-static bool cuts_allowed(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER || kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER ||
-           kind == WEFT_COLL_ALL_TO_ALL;
-}
-
-/* Elements of the two buffers of this rank. */
-struct lengths {
-    uint64_t in, out;
-};
-
-static uint64_t total_of(const uint64_t *counts, uint64_t count, uint32_t ranks)
-{
-    if (!counts) return count * ranks;
-    uint64_t total = 0;
-    for (uint32_t r = 0; r < ranks; r++) total += counts[r];
-    return total;
-}
-
-static struct lengths lengths_of(const struct weft_group *group, const struct weft_coll_args *args)
-{
-    uint64_t count = args->count, whole = total_of(args->counts, count, group->ranks);
-    bool root = args->root == group->rank;
-    uint64_t piece = args->counts ? args->counts[group->rank] : count;
-    switch (args->kind) {
-    case WEFT_COLL_ALL_REDUCE: return (struct lengths){count, count};
-    case WEFT_COLL_REDUCE_SCATTER: return (struct lengths){whole, piece};
-    case WEFT_COLL_ALL_GATHER: return (struct lengths){piece, whole};
-    case WEFT_COLL_BROADCAST: return (struct lengths){0, count};
-    case WEFT_COLL_BARRIER: return (struct lengths){0, 0};
-    case WEFT_COLL_ALL_GATHER_BYTES: return (struct lengths){count, args->piece_bytes_max};
-    case WEFT_COLL_REDUCE: return (struct lengths){count, root ? count : 0};
-    case WEFT_COLL_GATHER: return (struct lengths){root ? piece : count, root ? whole : 0};
-    case WEFT_COLL_SCATTER: return (struct lengths){root ? whole : 0, root ? piece : count};
-    case WEFT_COLL_ALL_TO_ALL: return (struct lengths){whole, total_of(args->counts_out, count, group->ranks)};
-    case WEFT_COLL_SEND: return (struct lengths){count, 0};
-    case WEFT_COLL_RECV: return (struct lengths){0, count};
-    case WEFT_COLL_EXCHANGE_BYTES: return (struct lengths){args->piece_bytes_max, args->piece_bytes_max};
-    }
-    return (struct lengths){0, 0};
-}
-
-static enum weft_status check_counts(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
-{
-    const char *kind = weft_coll_kind_name(args->kind);
-    uint64_t limit = (UINT64_MAX >> 4) / group->ranks;
-    const uint64_t *tables[] = {args->counts, args->counts_out};
-    for (size_t t = 0; t < 2; t++)
-        for (uint32_t r = 0; tables[t] && r < group->ranks; r++)
-            if (tables[t][r] > limit)
-                return weft_error_set(error, WEFT_ERR_INVALID, "%s: count %llu of rank %u is too large", kind, (unsigned long long)tables[t][r], r);
-    if (args->count > limit || args->piece_bytes_max > limit)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: count %llu is too large", kind, (unsigned long long)args->count);
-    if (args->counts && !cuts_allowed(args->kind))
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s takes one count, not one for each rank", kind);
-    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL, at_root = args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER;
-    if (args->unequal && !at_root)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: `unequal` is for gather and scatter", kind);
-    if (at_root && args->counts && !args->unequal)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: counts without `unequal`, which all ranks set", kind);
-    if (exchanges ? !args->counts != !args->counts_out : args->counts_out != NULL)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: %s", kind, exchanges ? "counts and counts_out go together" : "counts_out is for all_to_all");
-    return WEFT_OK;
-}
-
-static enum weft_status check_buffers(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
-{
-    const char *kind = weft_coll_kind_name(args->kind);
-    struct lengths lengths = lengths_of(group, args);
-    bool bytes_only = coll_of_pieces(args->kind), exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
-    if ((lengths.out > 0 && !args->out) || (lengths.in > 0 && !args->in) || (bytes_only && !args->piece_bytes_out) ||
-        (exchanges && !args->piece_bytes_in))
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: a buffer is NULL", kind);
-    if (bytes_only && args->count > args->piece_bytes_max)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: this rank's piece has %llu bytes, at most %llu were agreed", kind,
-                              (unsigned long long)args->count, (unsigned long long)args->piece_bytes_max);
-    return WEFT_OK;
-}
-
-enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
-{
-    const char *kind = weft_coll_kind_name(args->kind);
-    if (kind[0] == '?') return weft_error_set(error, WEFT_ERR_INVALID, "collective kind %d does not exist", (int)args->kind);
-    if (args->plan != WEFT_PLAN_AUTO && !weft_plan_supports(args->plan, args->kind))
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "plan %s has no %s", weft_plan_name(args->plan), kind);
-    if (args->kind == WEFT_COLL_BARRIER) return WEFT_OK;
-    if (!coll_of_pieces(args->kind) && weft_dtype_bytes(args->dtype) == 0)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: element type %d does not exist", kind, (int)args->dtype);
-    if (coll_sums(args->kind) && weft_op_name(args->op)[0] == '?')
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: reduction %d does not exist", kind, (int)args->op);
-    if (coll_sums(args->kind) && !sum_allows(args->dtype, args->op))
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: there is no %s of %s", kind, weft_op_name(args->op), weft_dtype_name(args->dtype));
-    if (coll_rooted(args->kind) && args->root >= group->ranks)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: root %u of %u ranks", kind, args->root, group->ranks);
-    if (is_pairwise(args->kind) && (args->root >= group->ranks || args->root == group->rank))
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: the other rank is %u, this one is %u of %u ranks", kind, args->root, group->rank, group->ranks);
-    WEFT_TRY(check_counts(group, args, error));
-    WEFT_TRY(check_buffers(group, args, error));
-    if (args->plan == WEFT_PLAN_HIERARCHY && !group->hosts)
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: plan hierarchy needs to know which ranks share a host", kind);
-    if (args->plan != WEFT_PLAN_AUTO && args->reproducible && coll_sums(args->kind) && !weft_plan_reproducible(args->plan, group->hosts))
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: plan %s is not reproducible; leave the plan to weft or take direct", kind,
-                              weft_plan_name(args->plan));
-    if (args->plan != WEFT_PLAN_AUTO && (args->counts || args->unequal) && !weft_plan_cuts(args->plan, args->kind))
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: plan %s has no unequal pieces", kind, weft_plan_name(args->plan));
-    return WEFT_OK;
-}
 
 static uint64_t longest_of(const uint64_t *counts, uint32_t ranks)
 {
@@ -236,6 +128,12 @@ static bool scales_aside(const struct weft_coll_args *args)
     return args->op == WEFT_SCALED_SUM && (args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_REDUCE);
 }
 
+static uint64_t lengths_in(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    const struct weft_coll_place place = coll_place(group);
+    return coll_lengths_of(&place, args).in;
+}
+
 static struct scratch scratch_of(const struct weft_group *group, const struct weft_plan_args *plan, const struct weft_coll_args *args)
 {
     struct scratch scratch = {.folds = weft_plan_folds(plan), .cuts = args->counts != NULL};
@@ -245,7 +143,7 @@ static struct scratch scratch_of(const struct weft_group *group, const struct we
     size_t elem_bytes = weft_plan_wide(plan->plan, plan->kind) ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     scratch.cuts_at = scratch.plan_at + round_up(weft_plan_scratch(plan) * elem_bytes);
     scratch.copy_at = scratch.cuts_at + (scratch.cuts ? round_up(2 * (plan->ranks + 1ull) * sizeof(uint64_t)) : 0);
-    if (scales_aside(args) || (plan->kind == WEFT_COLL_ALL_TO_ALL && args->in == args->out)) scratch.copy_elems = lengths_of(group, args).in;
+    if (scales_aside(args) || (plan->kind == WEFT_COLL_ALL_TO_ALL && args->in == args->out)) scratch.copy_elems = lengths_in(group, args);
     scratch.total_bytes = scratch.copy_at + round_up(scratch.copy_elems * weft_dtype_bytes(args->dtype));
     return scratch;
 }
@@ -253,7 +151,7 @@ static struct scratch scratch_of(const struct weft_group *group, const struct we
 /* Of what is said in the announcement, and never goes by messages. */
 static struct scratch scratch_of_said(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    struct scratch scratch = {.copy_elems = scales_aside(args) ? lengths_of(group, args).in : 0};
+    struct scratch scratch = {.copy_elems = scales_aside(args) ? lengths_in(group, args) : 0};
     scratch.total_bytes = round_up(scratch.copy_elems * weft_dtype_bytes(args->dtype));
     return scratch;
 }
