@@ -32,11 +32,40 @@ char *weft_alloc_text(struct weft_env *env, const char *text)
     return copy;
 }
 
-/* A line is one line: whatever a peer or file put into the text, control characters become '?'. */
-static void make_printable(char *text)
+static bool is_control(unsigned char c) { return c < 0x20 || c == 0x7f; }
+
+/* One character as it is printed; returns its length. */
+static size_t printed(unsigned char c, char out[5])
 {
-    for (; *text; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
+    static const char digits[] = "0123456789abcdef";
+    const char letter = c == '\n' ? 'n' : c == '\r' ? 'r' : c == '\t' ? 't' : 0;
+    if (!is_control(c)) return out[0] = (char)c, 1;
+    out[0] = '\\';
+    if (letter) return out[1] = letter, 2;
+    out[1] = 'x', out[2] = digits[c >> 4], out[3] = digits[c & 15];
+    return 4;
+}
+
+bool weft_text_is_printable(const char *text)
+{
+    while (*text && !is_control((unsigned char)*text)) text++;
+    return !*text;
+}
+
+void weft_text_one_line(char *text, size_t bytes)
+{
+    char line[LOG_LINE_BYTES], one[5];
+    size_t used = 0;
+    if (weft_text_is_printable(text)) return;
+    if (bytes > sizeof line) bytes = sizeof line;
+    for (const char *at = text; *at; at++) {
+        const size_t length = printed((unsigned char)*at, one);
+        if (used + length >= bytes) break;
+        memcpy(line + used, one, length);
+        used += length;
+    }
+    memcpy(text, line, used);
+    text[used] = 0;
 }
 
 void weft_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *format, ...)
@@ -47,7 +76,7 @@ void weft_log(struct weft_env *env, enum weft_log_level level, const char *room,
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    make_printable(text);
+    weft_text_one_line(text, sizeof text);
     env->log(env, level, room, text);
 }
 
@@ -75,6 +104,6 @@ int weft_error_set(struct weft_error *error, int status, const char *format, ...
     va_start(arguments, format);
     vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
-    make_printable(error->text);
+    weft_text_one_line(error->text, sizeof error->text);
     return status;
 }

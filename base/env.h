@@ -61,6 +61,10 @@ void *weft_alloc_array(struct weft_env *env, size_t count, size_t bytes);
 char *weft_alloc_text(struct weft_env *env, const char *text); /* copy of a string */
 static inline void weft_free_bytes(struct weft_env *env, void *memory) { if (memory) env->free(env, memory); }
 
+/* weft_text_one_line() - a sentence is one line, whatever a caller, a peer or a file put into it: control characters become
+ * escapes (\n, \x1b). In place; what has no room in `bytes` (at most 1,000) is cut. */
+void weft_text_one_line(char *text, size_t bytes);
+bool weft_text_is_printable(const char *text); /* it holds no control characters */
 /* weft_log() - format and hand one line (at most 1,000 bytes, cut after) to the sink. */
 void weft_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -383,7 +383,7 @@ static void send_all(struct weft_session *session)
 
 enum weft_status weft_group_start(struct weft_session *session)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("group_start", "session");
     WEFT_TRY(client_usable(session));
     if (session->batch.depth++ == 0) session->batch.serial++;
     return WEFT_OK;
@@ -391,7 +391,7 @@ enum weft_status weft_group_start(struct weft_session *session)
 
 enum weft_status weft_group_end(struct weft_session *session)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("group_end", "session");
     if (session->batch.depth == 0) {
         WEFT_TRY(client_usable(session));
         return client_error(session, WEFT_ERR_STATE, "group_end without group_start");

@@ -67,7 +67,7 @@ static enum weft_status preserve(struct weft_session *session, const struct clie
 enum weft_status weft_call_start(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
 {
     struct client_request *request;
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("call_start", "session");
     if (call && call->size == sizeof *call && call->preserve_input && !session->step.open)
         return client_error(session, WEFT_ERR_STATE, "call: preserve_input is for calls in a step");
     WEFT_TRY(take(session, call, user_request, &request));
@@ -78,7 +78,7 @@ enum weft_status weft_call_start(struct weft_session *session, const struct weft
 enum weft_status weft_call_init(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
 {
     struct client_request *request;
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("call_init", "session");
     WEFT_TRY(take(session, call, user_request, &request));
     request->persistent = true;
     return WEFT_OK;
@@ -97,13 +97,13 @@ static struct client_call call_of(const struct client_request *request)
 
 enum weft_status weft_start(struct weft_request *user_request)
 {
-    if (!user_request) return WEFT_ERR_INVALID;
+    if (!user_request) return client_missing("start", "request");
     struct client_request *request = client_request_of(user_request);
-    if (request->magic != CLIENT_REQUEST_MAGIC) return WEFT_ERR_INVALID;
+    if (request->magic != CLIENT_REQUEST_MAGIC) return client_not_made("start");
     struct weft_session *session = request->session;
     WEFT_TRY(client_usable(session));
     if (!request->persistent) return client_error(session, WEFT_ERR_STATE, "start: the request is not persistent; make it so by weft_call_init");
-    WEFT_TRY(client_request_rests(session, request));
+    WEFT_TRY(client_request_rests(session, request, "start"));
     WEFT_TRY(client_comm_valid(session, request->op.comm));
     if (request->counts || request->counts_out) { /* the caller's tables, which may have changed */
         const struct client_call call = call_of(request);
@@ -124,9 +124,9 @@ enum weft_status weft_start(struct weft_request *user_request)
 enum weft_status weft_start_all(struct weft_request *requests, size_t count)
 {
     if (count == 0) return WEFT_OK;
-    if (!requests) return WEFT_ERR_INVALID;
+    if (!requests) return client_missing("start_all", "request");
     struct client_request *first = client_request_of(&requests[0]);
-    if (first->magic != CLIENT_REQUEST_MAGIC) return WEFT_ERR_INVALID;
+    if (first->magic != CLIENT_REQUEST_MAGIC) return client_not_made("start_all");
     enum weft_status status = weft_group_start(first->session);
     for (size_t i = 0; i < count && status >= 0; i++) status = weft_start(&requests[i]);
     enum weft_status ended = weft_group_end(first->session);
@@ -138,10 +138,10 @@ enum weft_status weft_request_free(struct weft_request *user_request)
     if (!user_request) return WEFT_OK;
     struct client_request *request = client_request_of(user_request);
     if (request->magic == 0) return WEFT_OK;
-    if (request->magic != CLIENT_REQUEST_MAGIC) return WEFT_ERR_INVALID;
+    if (request->magic != CLIENT_REQUEST_MAGIC) return client_not_made("request_free");
     uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
     bool busy = state == CLIENT_REQUEST_OPEN || state == CLIENT_REQUEST_GATHERED;
-    if (busy) return client_session_lives(request->session) ? client_request_rests(request->session, request) : WEFT_ERR_BUSY;
+    if (busy) return client_session_lives(request->session) ? client_request_rests(request->session, request, "request_free") : WEFT_ERR_BUSY;
     memset(user_request, 0, sizeof *user_request);
     return WEFT_OK;
 }

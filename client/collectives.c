@@ -201,7 +201,7 @@ enum weft_status client_call_take(struct weft_session *session, const struct cli
     WEFT_TRY(client_usable(session));
     WEFT_TRY(client_comm_valid(session, call->comm));
     WEFT_TRY(client_call_check(session, call));
-    WEFT_TRY(client_request_take(session, user_request, request_out));
+    WEFT_TRY(client_request_take(session, weft_coll_kind_name(call->kind), user_request, request_out));
     client_call_fill(*request_out, call);
     return WEFT_OK;
 }
@@ -256,7 +256,7 @@ enum weft_status client_call_submit(struct client_request *request)
 static enum weft_status run(struct weft_session *session, const struct client_call *call, struct weft_request *user_request)
 {
     struct client_request *request;
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing(weft_coll_kind_name(call->kind), "session");
     WEFT_TRY(client_call_take(session, call, user_request, &request));
     return client_call_submit(request);
 }
@@ -427,10 +427,11 @@ enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t 
 enum weft_status weft_set_plan(struct weft_session *session, const char *plan)
 {
     struct weft_error error = {0};
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("set_plan", "session");
     WEFT_TRY(client_usable(session));
-    enum weft_status status = weft_plans_parse(plan ? plan : "(NULL)", session->plans, &error);
-    return status < 0 ? client_error(session, status, "%.400s", error.text) : WEFT_OK;
+    if (!plan) return client_error(session, WEFT_ERR_INVALID, "set_plan: plan is NULL; give auto, or the name of a plan");
+    enum weft_status status = weft_plans_parse(plan, session->plans, &error);
+    return status < 0 ? client_error(session, status, "set_plan: %.400s", error.text) : WEFT_OK;
 }
 
 const char *weft_plan_taken(const struct weft_session *session)

@@ -38,7 +38,7 @@ static enum weft_status meeting_room(struct weft_session *session, size_t elems)
 {
     struct client_meeting *meeting = &session->meeting;
     struct client_request *request = client_request_of(&meeting->request);
-    if (request->magic == CLIENT_REQUEST_MAGIC) WEFT_TRY(client_request_rests(session, request));
+    if (request->magic == CLIENT_REQUEST_MAGIC) WEFT_TRY(client_request_rests(session, request, "split"));
     if (meeting->capacity >= elems) return WEFT_OK;
     weft_free_bytes(session->env, meeting->all);
     meeting->capacity = 0;

@@ -68,7 +68,7 @@ enum weft_status weft_dump_events(struct weft_session *session, const char *path
 {
     char inside[PATH_BYTES];
     struct stat there;
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("dump_events", "session");
     enum weft_status usable = client_usable(session);
     if (usable == WEFT_ERR_FORKED) return usable;
     if (!path || !path[0]) return client_error(session, WEFT_ERR_INVALID, "dump_events: path is empty");

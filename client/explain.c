@@ -5,6 +5,8 @@
 
 #include "client/session.h"
 
+#define COUNT_MAX (1ull << 48) /* elements: times their size and the ranks it is still a number */
+
 /* The group is the engine's: what its links cost is copied into the session's own memory. */
 static void answer(struct weft_mail *mail)
 {
@@ -21,13 +23,14 @@ static void answer(struct weft_mail *mail)
 enum weft_status weft_explain(struct weft_session *session, const char *operation, uint64_t count, enum weft_dtype dtype, char *out,
                               size_t out_bytes)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("explain", "session");
     WEFT_TRY(client_usable(session));
     const enum weft_coll_kind kind = operation ? weft_coll_kind_parse(operation, strlen(operation)) : 0;
     if (kind == 0)
         return client_error(session, WEFT_ERR_INVALID, "explain: there is no operation '%.40s'", operation ? operation : "(NULL)");
-    if (!out || out_bytes == 0 || weft_dtype_bytes(dtype) == 0)
-        return client_error(session, WEFT_ERR_INVALID, "explain: a buffer and an element type are needed");
+    if (!out || out_bytes == 0) return client_error(session, WEFT_ERR_INVALID, "explain: out is NULL or out_bytes is 0");
+    if (weft_dtype_bytes(dtype) == 0) return client_error(session, WEFT_ERR_INVALID, "explain: dtype %d is none of WEFT_F32 ...", (int)dtype);
+    if (count > COUNT_MAX) return client_error(session, WEFT_ERR_INVALID, "explain: count %llu does not fit into memory", (unsigned long long)count);
     struct client_engine *engine = &session->engine;
     engine->explain_kind = kind;
     engine->explain_question.mail.fn = answer;

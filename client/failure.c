@@ -22,6 +22,7 @@ void client_fail(struct weft_session *session, enum weft_status status, bool tel
         va_start(arguments, format);
         vsnprintf(failure->text, sizeof failure->text, format, arguments);
         va_end(arguments);
+        weft_text_one_line(failure->text, sizeof failure->text);
         atomic_store_explicit(&failure->status, status, memory_order_release);
     }
     pthread_mutex_unlock(&failure->lock);
@@ -61,6 +62,7 @@ enum weft_status client_error(struct weft_session *session, enum weft_status sta
     if (ours) pthread_mutex_lock(&session->error_lock);
     session->error.status = status;
     vsnprintf(session->error.text, sizeof session->error.text, format, arguments);
+    weft_text_one_line(session->error.text, sizeof session->error.text);
     if (ours) pthread_mutex_unlock(&session->error_lock);
     va_end(arguments);
     return status;

@@ -98,7 +98,7 @@ static enum weft_status go_on(struct weft_session *session, uint32_t *last_out)
 
 enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, uint32_t *last_out)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("join", "session");
     struct client_parting *parting = &session->parting;
     bool waits = parting->joined;
     parting->joined = false; /* for the question whether the session is usable */
@@ -110,7 +110,7 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
         WEFT_TRY(say_join(session));
         parting->joined = true;
     }
-    uint64_t wait_ns = timeout_ms ? WEFT_MS(timeout_ms) : session->settings.deadline_ns;
+    uint64_t wait_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : timeout_ms ? WEFT_MS(timeout_ms) : session->settings.deadline_ns;
     if (client_wait_for(session, everybody_or_failed, session, client_deadline(session, wait_ns)) < 0) {
         char whom[320] = "not all ranks have joined";
         if (!timeout_ms) client_control_whom(session, whom, sizeof whom); /* else the caller only looks in */

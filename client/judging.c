@@ -436,7 +436,7 @@ void client_judging_done(struct weft_tensor *tensor)
 
 enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("choice_get", "tensor");
     const struct client_choosing *choosing = &tensor->choosing;
     if (!choice_out || choice_out->size != sizeof *choice_out)
         return client_error(tensor->session, WEFT_ERR_INVALID,

@@ -46,9 +46,9 @@ static bool make_room(struct weft_session *session)
 
 enum weft_status weft_describe_links(struct weft_session *session, char *out, size_t out_bytes)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("describe_links", "session");
     WEFT_TRY(client_usable(session));
-    if (!out || out_bytes == 0) return client_error(session, WEFT_ERR_INVALID, "describe_links: a buffer is needed");
+    if (!out || out_bytes == 0) return client_error(session, WEFT_ERR_INVALID, "describe_links: out is NULL or out_bytes is 0");
     if (!make_room(session)) return client_error(session, WEFT_ERR_NO_MEMORY, "describe_links: no memory for a text");
     struct client_engine *engine = &session->engine;
     engine->links_question.mail.fn = answer;

@@ -52,6 +52,8 @@ static enum weft_status check_axis(struct weft_session *session, const struct we
     if (!name || !name[0] || strlen(name) >= NAME_BYTES || strchr(name, ','))
         return client_error(session, WEFT_ERR_INVALID, "mesh: axis %u has the name '%.40s'; names have 1 to %u bytes and no comma", index,
                             name ? name : "(NULL)", NAME_BYTES - 1);
+    if (!weft_text_is_printable(name))
+        return client_error(session, WEFT_ERR_INVALID, "mesh: axis %u has the name '%s'; an axis' name holds no control characters", index, name);
     for (uint32_t other = 0; other < index; other++)
         if (strcmp(axes[other].name, name) == 0) return client_error(session, WEFT_ERR_INVALID, "mesh: two axes are called '%s'", name);
     return WEFT_OK;
@@ -228,10 +230,11 @@ static struct plane *plane_of(const struct weft_mesh *mesh, uint32_t set)
 
 enum weft_status weft_mesh_create(struct weft_session *session, const struct weft_axis *axes, uint32_t axis_count, struct weft_mesh **mesh_out)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("mesh_create", "session");
     WEFT_TRY(client_comm_may_make(session, "mesh_create"));
-    if (!axes || !mesh_out || axis_count == 0 || axis_count > AXES_MAX)
-        return client_error(session, WEFT_ERR_INVALID, "mesh: %u axes; a mesh has 1 to %u, and a place for the answer", axis_count, AXES_MAX);
+    if (!axes || !mesh_out) return client_error(session, WEFT_ERR_INVALID, "mesh_create: %s is NULL", axes ? "mesh_out" : "axes");
+    if (axis_count == 0 || axis_count > AXES_MAX)
+        return client_error(session, WEFT_ERR_INVALID, "mesh_create: %u axes; a mesh has 1 to %u", axis_count, AXES_MAX);
     struct weft_mesh *mesh = weft_alloc_zero(session->env, sizeof *mesh);
     if (!mesh) return client_error(session, WEFT_ERR_NO_MEMORY, "mesh: no memory for it");
     mesh->session = session;
@@ -300,7 +303,7 @@ static enum weft_status parse_set(const struct weft_mesh *mesh, const char *name
 
 enum weft_status weft_mesh_comm(struct weft_mesh *mesh, const char *axes, struct weft_comm **comm_out)
 {
-    if (!mesh) return WEFT_ERR_INVALID;
+    if (!mesh) return client_missing("mesh_comm", "mesh");
     struct weft_session *session = mesh->session;
     uint32_t set = 0;
     WEFT_TRY(client_usable(session));

@@ -63,10 +63,10 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
 
 enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory, void *stream)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("tensor_memory", "tensor");
     WEFT_TRY(client_usable(tensor->session));
     if (memory < WEFT_MEMORY_HOST || memory > WEFT_MEMORY_CUDA)
-        return client_error(tensor->session, WEFT_ERR_INVALID, "memory %d of tensor '%s' is none of WEFT_MEMORY_HOST, _PINNED, _CUDA", (int)memory,
+        return client_error(tensor->session, WEFT_ERR_INVALID, "tensor_memory: memory %d of tensor '%s' is none of WEFT_MEMORY_HOST, _PINNED, _CUDA", (int)memory,
                             tensor->name);
     if (tensor->memory != memory) tensor->stays_home = false;
     tensor->memory = memory;
@@ -78,8 +78,9 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
 static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind kind, struct weft_request *user_request)
 {
     struct weft_session *session = tensor->session;
+    static const char *const calls[] = {"operation", "init", "push_pull", "push", "pull", "state_save", "state_load"};
     struct client_request *request;
-    WEFT_TRY(client_request_take(session, user_request, &request));
+    WEFT_TRY(client_request_take(session, calls[kind], user_request, &request));
     tensor->op.kind = kind;
     tensor->op.request = request;
     request->tensor = tensor;
@@ -122,7 +123,7 @@ enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t 
 
 enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("push_pull", "tensor");
     WEFT_TRY(check_call(tensor, grad && out ? grad : NULL, "push_pull"));
     WEFT_TRY(check_contribution(tensor, "push_pull"));
     tensor->op.in = grad;
@@ -147,7 +148,7 @@ static enum weft_status check_halves(struct weft_tensor *tensor, const char *cal
 
 enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct weft_request *request)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("push", "tensor");
     WEFT_TRY(check_call(tensor, grad, "push"));
     WEFT_TRY(check_halves(tensor, "push"));
     WEFT_TRY(check_contribution(tensor, "push"));
@@ -161,7 +162,7 @@ enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct 
 
 enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_request *request)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("pull", "tensor");
     WEFT_TRY(check_call(tensor, out, "pull"));
     WEFT_TRY(check_halves(tensor, "pull"));
     if (tensor->last_step == 0 && !tensor->initialised)

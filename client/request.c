@@ -17,23 +17,23 @@
 
 /* ---- starting: caller's thread ---- */
 
-enum weft_status client_request_rests(struct weft_session *session, const struct client_request *request)
+enum weft_status client_request_rests(struct weft_session *session, const struct client_request *request, const char *call)
 {
     uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
     if (state == CLIENT_REQUEST_OPEN)
-        return client_error(session, WEFT_ERR_BUSY, "the request is still in use; wait for it before you start another with it");
+        return client_error(session, WEFT_ERR_BUSY, "%s: the request is still in use; wait for it first", call);
     if (state == CLIENT_REQUEST_GATHERED)
-        return client_error(session, WEFT_ERR_BUSY, "the request is still in use: its call starts with weft_group_end");
+        return client_error(session, WEFT_ERR_BUSY, "%s: the request is still in use: its call starts with weft_group_end", call);
     return WEFT_OK;
 }
 
-enum weft_status client_request_take(struct weft_session *session, struct weft_request *user_request, struct client_request **out)
+enum weft_status client_request_take(struct weft_session *session, const char *call, struct weft_request *user_request, struct client_request **out)
 {
-    if (!user_request) return client_error(session, WEFT_ERR_INVALID, "request is NULL; pass a zeroed struct weft_request");
+    if (!user_request) return client_error(session, WEFT_ERR_INVALID, "%s: request is NULL; pass a zeroed struct weft_request", call);
     struct client_request *request = client_request_of(user_request);
     if (request->magic != 0 && request->magic != CLIENT_REQUEST_MAGIC)
-        return client_error(session, WEFT_ERR_INVALID, "the request was not zeroed before its first use");
-    if (request->magic == CLIENT_REQUEST_MAGIC) WEFT_TRY(client_request_rests(session, request));
+        return client_error(session, WEFT_ERR_INVALID, "%s: the request was not zeroed before its first use", call);
+    if (request->magic == CLIENT_REQUEST_MAGIC) WEFT_TRY(client_request_rests(session, request, call));
     client_request_clear(session, request);
     *out = request;
     return WEFT_OK;
@@ -214,12 +214,12 @@ static enum weft_status wait_request(struct client_request *request, uint64_t ti
 }
 
 /* Shared opening of weft_wait and weft_test: WEFT_IN_PROGRESS means that it is open and may be waited for. */
-static enum weft_status look_at(struct weft_request *user_request)
+static enum weft_status look_at(struct weft_request *user_request, const char *call)
 {
-    if (!user_request) return WEFT_ERR_INVALID;
+    if (!user_request) return client_missing(call, "request");
     struct client_request *request = client_request_of(user_request);
     if (request->magic == 0) return WEFT_OK; /* never started */
-    if (request->magic != CLIENT_REQUEST_MAGIC) return WEFT_ERR_INVALID;
+    if (request->magic != CLIENT_REQUEST_MAGIC) return client_not_made(call);
     uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
     if (state == CLIENT_REQUEST_IDLE) return WEFT_OK; /* its start was refused */
     if (state == CLIENT_REQUEST_DONE) return request_result(request);
@@ -233,7 +233,7 @@ static enum weft_status look_at(struct weft_request *user_request)
 
 static __attribute__((noinline)) enum weft_status wait_open(struct weft_request *user_request, uint64_t timeout_ms)
 {
-    enum weft_status status = look_at(user_request);
+    enum weft_status status = look_at(user_request, "wait");
     if (status != WEFT_IN_PROGRESS) return status;
     struct client_request *request = client_request_of(user_request);
     client_brief_waited(request);
@@ -246,7 +246,7 @@ static __attribute__((noinline)) enum weft_status wait_open(struct weft_request 
 enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_ms)
 {
     struct client_request *request = client_request_of(user_request);
-    if (!request) return WEFT_ERR_INVALID;
+    if (!request) return client_missing("wait", "request");
     bool ended = request->magic == CLIENT_REQUEST_MAGIC && atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_DONE &&
                  request->status == WEFT_OK;
     return ended || request->magic == 0 ? WEFT_OK : wait_open(user_request, timeout_ms);
@@ -254,10 +254,10 @@ enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_m
 
 enum weft_status weft_test(struct weft_request *user_request)
 {
-    return look_at(user_request);
+    return look_at(user_request, "test");
 }
 
-static bool over(void *context) { return look_at(context) != WEFT_IN_PROGRESS; }
+static bool over(void *context) { return look_at(context, "wait") != WEFT_IN_PROGRESS; }
 
 /* It and what it works on may lie in the caller's frame, which is about to go: the session ends, and it with that. */
 static void give_up(struct weft_session *session, struct weft_request *request, const char *what, enum weft_status status, const char *text)

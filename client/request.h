@@ -76,9 +76,9 @@ static inline struct client_request *client_request_of(struct weft_request *requ
 enum weft_status client_all_reduce_tensor(struct weft_session *session, float *buffer, uint64_t count,
                                           struct weft_request *request);
 /* Caller's thread: nothing of it is under way, or WEFT_ERR_BUSY. */
-enum weft_status client_request_rests(struct weft_session *session, const struct client_request *request);
+enum weft_status client_request_rests(struct weft_session *session, const struct client_request *request, const char *call);
 /* Caller's thread: checks that it is free and takes it. start(mail) will run on the engine after client_request_post. */
-enum weft_status client_request_take(struct weft_session *session, struct weft_request *user_request, struct client_request **out);
+enum weft_status client_request_take(struct weft_session *session, const char *call, struct weft_request *user_request, struct client_request **out);
 void client_request_clear(struct weft_session *session, struct client_request *request); /* at rest: taken, and nothing in it */
 void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail));
 /* The same in two halves: count it as open, before another thread may see it; and the letter. */

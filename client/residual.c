@@ -46,9 +46,15 @@ enum weft_status client_tensor_between_steps(struct weft_tensor *tensor, const v
     return WEFT_OK;
 }
 
+enum weft_status client_tensor_alone(struct weft_tensor *tensor, const char *call)
+{
+    if (!client_batch_open(tensor->session)) return WEFT_OK;
+    return client_error(tensor->session, WEFT_ERR_STATE, "%s of tensor '%s': a group of calls is open; call weft_group_end first", call, tensor->name);
+}
+
 enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint64_t bytes)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("residual_save", "tensor");
     WEFT_TRY(client_tensor_between_steps(tensor, out, "residual_save"));
     if (bytes != weft_residual_bytes(tensor))
         return client_error(tensor->session, WEFT_ERR_INVALID,
@@ -183,7 +189,7 @@ static enum weft_status restore(struct weft_tensor *tensor, const void *data, ui
 
 enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data, uint64_t bytes)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("residual_load", "tensor");
     struct weft_env *env = tensor->session->env;
     struct restored restored = {.codec = NULL};
     WEFT_TRY(client_tensor_between_steps(tensor, data, "residual_load"));

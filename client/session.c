@@ -19,7 +19,7 @@
 #define COORDINATOR_LOOKS_NS WEFT_MS(2500) /* it looks who is silent every second */
 #define FINALIZE_NS WEFT_MS(4500) /* weft.h promises 5 s; joining threads takes the rest */
 
-/* Why the last weft_init of this thread failed. */
+/* Why the last weft_init of this thread failed, or a call that was given no session. */
 static _Thread_local struct weft_error init_error;
 
 /* Every session of this process: a request may be looked at after its session has gone. */
@@ -47,6 +47,20 @@ bool client_session_lives(struct weft_session *session)
 const char *weft_version(void)
 {
     return weft_proto_release();
+}
+
+/* ---- calls that name no session: their sentence is this thread's ---- */
+
+enum weft_status client_missing(const char *call, const char *what)
+{
+    init_error = (struct weft_error){0};
+    return weft_error_set(&init_error, WEFT_ERR_INVALID, "%s: %s is NULL", call, what);
+}
+
+enum weft_status client_not_made(const char *call)
+{
+    init_error = (struct weft_error){0};
+    return weft_error_set(&init_error, WEFT_ERR_INVALID, "%s: the request was neither zeroed before its first use nor made by weft_call_init", call);
 }
 
 /* ---- joining ---- */
@@ -310,7 +324,7 @@ enum weft_status weft_finalize(struct weft_session *session)
 
 enum weft_status weft_abort(struct weft_session *session, const char *text)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("abort", "session");
     if (session->pid != weft_process_id()) return WEFT_ERR_FORKED;
     enum weft_status status = client_failed(session);
     if (status < 0) return status;

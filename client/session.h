@@ -176,6 +176,9 @@ void client_text_get(struct weft_session *session, uint32_t serial, enum weft_st
 /* Forget the last error, set this one; returns the status. Caller's thread. */
 enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Of a call without a session, or with a request of none: the sentence is the thread's, weft_error_text(NULL). WEFT_ERR_INVALID. */
+enum weft_status client_missing(const char *call, const char *what);
+enum weft_status client_not_made(const char *call);
 enum weft_status client_unusable(struct weft_session *session); /* the same, where it may not be */
 /* What every public call asks first: fork, then failure. Sets the error text. */
 static inline enum weft_status client_usable(struct weft_session *session)

@@ -18,7 +18,7 @@
 
 void weft_options_init(struct weft_options *options)
 {
-    *options = (struct weft_options){.size = sizeof *options, .rank = -1};
+    if (options) *options = (struct weft_options){.size = sizeof *options, .rank = -1};
 }
 
 static const char *environment(const char *name)
@@ -65,7 +65,7 @@ static enum weft_status settle_coordinator(struct weft_env *env, struct chosen c
                                     "no coordinator given; start the trainer under weft run, or set WEFT_COORDINATOR=host:port");
     const char *colon = strrchr(chosen.value, ':');
     long long port = 0;
-    if (!colon || colon == chosen.value || strlen(chosen.value) > WEFT_LIMIT_NAME_BYTES)
+    if (!colon || colon == chosen.value || strlen(chosen.value) > WEFT_LIMIT_NAME_BYTES || !weft_text_is_printable(chosen.value))
         return weft_error_set(error, WEFT_ERR_INVALID, "coordinator '%.60s' (from %s) is not host:port", chosen.value, chosen.where);
     WEFT_TRY(parse_number((struct chosen){colon + 1, chosen.where}, "the coordinator's port", 1, 65535, &port, error));
     settings->host = weft_alloc_text(env, chosen.value);
@@ -142,6 +142,8 @@ static enum weft_status settle_text(struct client_settings *settings, const char
                                     const char *option, const char **out, struct weft_error *error)
 {
     struct chosen chosen = choose(from_options, short_name, NULL);
+    if (chosen.value && !weft_text_is_printable(chosen.value))
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s '%s' (from %s) holds control characters", option, chosen.value, chosen.where);
     if (chosen.value) WEFT_TRY(weft_config_set(settings->config, option, chosen.value, chosen.where, error));
     *out = weft_config_text(settings->config, option);
     return WEFT_OK;
@@ -182,6 +184,8 @@ static enum weft_status settle_job(struct weft_env *env, const struct weft_optio
     WEFT_TRY(settle_text(settings, options->job, "WEFT_JOB", "job.name", &settings->job, error));
     if (strlen(settings->job) < 1 || strlen(settings->job) > WEFT_LIMIT_NAME_BYTES)
         return weft_error_set(error, WEFT_ERR_INVALID, "the job's name must have 1 to %u bytes", WEFT_LIMIT_NAME_BYTES);
+    if (!weft_text_is_printable(settings->job))
+        return weft_error_set(error, WEFT_ERR_INVALID, "job '%s': a job's name holds no control characters", settings->job);
     return settle_coordinator(env, coordinator, settings, error);
 }
 

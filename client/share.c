@@ -84,9 +84,10 @@ static enum weft_status from_shards(struct weft_tensor *tensor, void *weights, c
 
 enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("tensor_share", "tensor");
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_between_steps(tensor, weights, "tensor_share"));
+    WEFT_TRY(client_tensor_alone(tensor, "tensor_share"));
     const bool shards_keep = tensor->mode == WEFT_MODE_SERVER;
     if (shards_keep && !session->elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED, "tensor_share of tensor '%s': in server mode the shards have what all share", tensor->name);

@@ -76,7 +76,7 @@ static enum weft_status first_id(struct weft_session *session, const struct said
 
 enum weft_status weft_split(struct weft_session *session, struct weft_comm *parent, int colour, int key, struct weft_comm **comm_out)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("split", "session");
     WEFT_TRY(client_comm_may_make(session, "split"));
     if (!comm_out) return client_error(session, WEFT_ERR_INVALID, "split: comm_out is NULL");
     if (parent && parent->session != session) return client_error(session, WEFT_ERR_INVALID, "split: the group belongs to another session");

@@ -106,7 +106,7 @@ static enum weft_status save_parts(struct weft_tensor *tensor, uint8_t *at)
 
 enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t bytes)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("state_save", "tensor");
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_between_steps(tensor, out, "state_save"));
     if (bytes != weft_state_bytes(tensor))
@@ -271,6 +271,7 @@ static enum weft_status check_load(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_between_steps(tensor, tensor, "state_load"));
+    WEFT_TRY(client_tensor_alone(tensor, "state_load"));
     if (session->steps_ended > 0)
         return client_error(session, WEFT_ERR_STATE,
                             "state_load of tensor '%s' after step %llu; call it before the first step",
@@ -314,7 +315,7 @@ static enum weft_status load(struct weft_tensor *tensor, const void *data, uint6
 
 enum weft_status weft_state_load(struct weft_tensor *tensor, const void *data, uint64_t bytes)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("state_load", "tensor");
     WEFT_TRY(check_load(tensor));
     const bool had_scratch = tensor->scratch != NULL;
     enum weft_status status = client_tensor_need_scratch(tensor);

@@ -23,7 +23,7 @@ static void answer(struct weft_mail *mail)
 
 enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("stats_get", "session");
     enum weft_status usable = client_usable(session); /* a failed session still has numbers */
     if (usable == WEFT_ERR_FORKED) return usable;
     if (!stats_out || stats_out->size != sizeof *stats_out)

@@ -117,7 +117,7 @@ static enum weft_status exchange_records(struct weft_session *session)
         step->all_room = step->all ? session->ranks : 0;
     }
     if (!step->all) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the step records of %u ranks", session->ranks);
-    WEFT_TRY(client_request_take(session, &step->request, &request));
+    WEFT_TRY(client_request_take(session, "step_begin", &step->request, &request));
     request->kind = WEFT_COLL_ALL_GATHER;
     request->dtype = WEFT_I64;
     request->count = sizeof step->mine / 8;
@@ -145,7 +145,7 @@ static enum weft_status check_step(struct weft_session *session, const struct we
 
 enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *begun)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("step_begin", "session");
     WEFT_TRY(client_usable(session));
     WEFT_TRY(check_step(session, begun));
     if (client_parted(session) || session->parting.grew || session->parting.unsaid) return weft_shrink(session); /* between two steps */
@@ -263,7 +263,7 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
 
 enum weft_status weft_shrink(struct weft_session *session)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("shrink", "session");
     WEFT_TRY(client_usable(session));
     uint64_t committed;
     if (session->step.open) return client_error(session, WEFT_ERR_STATE, "shrink: step %llu is open; weft_step_end does that",
@@ -276,13 +276,13 @@ enum weft_status weft_shrink(struct weft_session *session)
 
 enum weft_status weft_step_end(struct weft_session *session)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("step_end", "session");
     struct client_step *step = &session->step;
     if (!step->open) {
         WEFT_TRY(client_usable(session));
         return client_error(session, WEFT_ERR_STATE, "step_end without step_begin");
     }
-    if (client_batch_holds(session, NULL))
+    if (client_batch_open(session))
         return client_error(session, WEFT_ERR_STATE, "step_end inside a group of calls; call weft_group_end first");
     enum weft_status status = client_usable(session);
     if (status != WEFT_ERR_FORKED) status = settle_requests(session);

@@ -15,7 +15,7 @@
 
 void weft_tensor_options_init(struct weft_tensor_options *options)
 {
-    *options = (struct weft_tensor_options){.size = sizeof *options, .dtype = WEFT_F32};
+    if (options) *options = (struct weft_tensor_options){.size = sizeof *options, .dtype = WEFT_F32};
 }
 
 /* Where the caller leaves it to us. A shard answers a chunk when all workers have sent it, so a worker receives while it sends only as far as a
@@ -37,13 +37,13 @@ static uint64_t cut_size(const struct weft_tensor_options *options, const struct
 static enum weft_status check_shape(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor *tensor)
 {
     if (options->dim_count < 1 || options->dim_count > WEFT_TENSOR_DIMS_MAX)
-        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': dim_count is %u; it must be 1 to %u", options->name,
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': dim_count is %u; it must be 1 to %u", options->name,
                             options->dim_count, WEFT_TENSOR_DIMS_MAX);
     tensor->shape.dim_count = options->dim_count;
     for (uint32_t i = 0; i < options->dim_count; i++) tensor->shape.dims[i] = options->dims[i];
     tensor->elems = weft_shape_elems(&tensor->shape);
     if (tensor->elems == 0 || tensor->elems > WEFT_LIMIT_TENSOR_ELEMS)
-        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': its dimensions must be positive and their product at most %llu",
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': its dimensions must be positive and their product at most %llu",
                             options->name, WEFT_LIMIT_TENSOR_ELEMS);
     return WEFT_OK;
 }
@@ -52,10 +52,10 @@ static enum weft_status check_mode(struct weft_session *session, const struct we
 {
     tensor->mode = options->mode ? options->mode : session->shards > 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
     if (tensor->mode != WEFT_MODE_SERVER && tensor->mode != WEFT_MODE_ALL_REDUCE)
-        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': mode %d is none of WEFT_MODE_*", options->name, (int)options->mode);
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': mode %d is none of WEFT_MODE_*", options->name, (int)options->mode);
     if (tensor->mode == WEFT_MODE_SERVER && session->shards == 0)
         return client_error(session, WEFT_ERR_INVALID,
-                            "tensor '%s' wants server mode, but this job has no shards; start some (weft run -s) or choose "
+                            "declare: tensor '%s' wants server mode, but this job has no shards; start some (weft run -s) or choose "
                             "WEFT_MODE_ALL_REDUCE",
                             options->name);
     return WEFT_OK;
@@ -79,38 +79,74 @@ static enum weft_status parse_codec(const char *text, struct weft_tensor *tensor
     return WEFT_OK;
 }
 
+static bool declared_before(const struct weft_session *session, const char *name)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors)
+        if (strcmp(weft_container_of(node, struct weft_tensor, session_link)->name, name) == 0) return true;
+    return false;
+}
+
+/* Of a codec or an optimiser: they travel to the coordinator as they are. */
+static enum weft_status check_text(const char *text, const char *what, struct weft_error *error)
+{
+    if (strlen(text) > WEFT_LIMIT_NAME_BYTES)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s has %zu bytes; it has at most %u", what, strlen(text), WEFT_LIMIT_NAME_BYTES);
+    if (!weft_text_is_printable(text)) return weft_error_set(error, WEFT_ERR_INVALID, "%s '%s' holds control characters", what, text);
+    return WEFT_OK;
+}
+
+/* As the coordinator will cut it. */
+static enum weft_status check_cut(struct weft_session *session, const struct weft_tensor_options *options, const struct weft_tensor *tensor)
+{
+    const struct weft_cut cut = {.elems = tensor->elems, .elem_bytes = weft_dtype_bytes(tensor->dtype), .chunk_bytes = cut_size(options, tensor),
+                                 .codec = &tensor->codec_spec, .optimizer = &tensor->optimizer, .candidates = &tensor->choosing.candidates};
+    if (tensor->mode != WEFT_MODE_SERVER || weft_cut_chunks(&cut, NULL) <= WEFT_LIMIT_CHUNKS) return WEFT_OK;
+    return client_error(session, WEFT_ERR_INVALID,
+                        "declare: tensor '%s' would be cut into %llu chunks with chunk_bytes %llu; at most %u are allowed: give a larger chunk_bytes",
+                        options->name, (unsigned long long)weft_cut_chunks(&cut, NULL), (unsigned long long)cut.chunk_bytes, WEFT_LIMIT_CHUNKS);
+}
+
 static enum weft_status check_options(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor *tensor)
 {
     struct weft_error error = {0};
     struct weft_codec_spec spec;
     if (!options || options->size != sizeof *options)
-        return client_error(session, WEFT_ERR_INVALID, "tensor options must come from weft_tensor_options_init of this release");
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor options must come from weft_tensor_options_init of this release");
     size_t name_bytes = options->name ? strlen(options->name) : 0;
     if (name_bytes < 1 || name_bytes > WEFT_LIMIT_NAME_BYTES)
-        return client_error(session, WEFT_ERR_INVALID, "a tensor needs a name of 1 to %u bytes", WEFT_LIMIT_NAME_BYTES);
+        return client_error(session, WEFT_ERR_INVALID, "declare: a tensor needs a name of 1 to %u bytes", WEFT_LIMIT_NAME_BYTES);
+    if (!weft_text_is_printable(options->name))
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': a tensor's name holds no control characters", options->name);
+    if (declared_before(session, options->name))
+        return client_error(session, WEFT_ERR_EXISTS, "declare: tensor '%s' is declared already; names are unique in a job", options->name);
     WEFT_TRY(check_shape(session, options, tensor));
     WEFT_TRY(check_mode(session, options, tensor));
     tensor->dtype = options->dtype ? options->dtype : WEFT_F32;
     if (tensor->dtype > WEFT_I64 || weft_dtype_bytes(tensor->dtype) == 0)
-        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': dtype %d is none of WEFT_F32, _F16, _BF16, _I64", options->name, (int)options->dtype);
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': dtype %d is none of WEFT_F32, _F16, _BF16, _I64", options->name, (int)options->dtype);
     tensor->bytes = tensor->elems * weft_dtype_bytes(tensor->dtype);
-    enum weft_status status = parse_codec(codec_text(options, tensor), tensor, &spec, &error);
-    if (status == WEFT_OK) status = weft_optimizer_parse(options->optimizer ? options->optimizer : "none", &tensor->optimizer, &error);
-    if (status < 0) return client_error(session, status, "tensor '%s': %.400s", options->name, error.text);
+    const char *codec = codec_text(options, tensor), *optimizer = options->optimizer ? options->optimizer : "none";
+    enum weft_status status = check_text(codec, "its codec", &error);
+    if (status == WEFT_OK) status = check_text(optimizer, "its optimizer", &error);
+    if (status == WEFT_OK) status = parse_codec(codec, tensor, &spec, &error);
+    if (status == WEFT_OK) status = weft_optimizer_parse(optimizer, &tensor->optimizer, &error);
+    if (status < 0) return client_error(session, status, "declare: tensor '%s': %.400s", options->name, error.text);
     tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
     if (session->elastic && tensor->mode == WEFT_MODE_SERVER && (spec.id != WEFT_CODEC_DENSE || tensor->choosing.candidates.count > 0))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "tensor '%s' has a codec and is in server mode, in a job that goes on without lost ranks (weft run --min-workers): "
+                            "declare: tensor '%s' has a codec and is in server mode, in a job that goes on without lost ranks (weft run --min-workers): "
                             "shards do that for dense tensors in this version; leave the codec out or choose WEFT_MODE_ALL_REDUCE",
                             options->name);
     bool plain = spec.id == WEFT_CODEC_DENSE && tensor->choosing.candidates.count == 0 && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
     if (tensor->dtype != WEFT_F32 && !plain)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version", options->name,
+                            "declare: tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version", options->name,
                             weft_dtype_name(tensor->dtype));
     if (options->chunk_bytes != 0 && (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES))
-        return client_error(session, WEFT_ERR_INVALID, "tensor '%s': chunk_bytes is %llu; it must be %u to %llu, or 0", options->name,
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': chunk_bytes is %llu; it must be %u to %llu, or 0", options->name,
                             (unsigned long long)options->chunk_bytes, WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
+    WEFT_TRY(check_cut(session, options, tensor));
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
     tensor->draws = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
     return WEFT_OK;
@@ -289,6 +325,12 @@ static bool take_homes(struct weft_tensor *tensor)
     return true;
 }
 
+static enum weft_status no_room(const struct weft_tensor *tensor, enum weft_status status)
+{
+    return client_error(tensor->session, status, "declare: no memory for the state of tensor '%s' (%zu bytes each)", tensor->name, tensor->bytes);
+}
+
+/* All but what follows from the places of its chunks: before anything is sent, so that a refusal changes nothing. */
 static enum weft_status take_memory(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
@@ -300,7 +342,7 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
     if (tensor->codec) weft_codec_set_ranks(tensor->codec, session->ranks);
     if (tensor->codec) weft_codec_set_stream(tensor->codec, tensor->draws, session->rank);
     if (tensor->codec) weft_codec_set_steps(tensor->codec, session->parting.codec_steps);
-    if (tensor->mode == WEFT_MODE_SERVER) failed |= !take_messages(tensor) || !take_homes(tensor);
+    if (tensor->mode == WEFT_MODE_SERVER) failed |= !take_messages(tensor);
     if (client_tensor_updates_here(tensor)) {
         tensor->scratch = weft_alloc_zero(env, tensor->bytes);
         failed |= !tensor->scratch;
@@ -310,15 +352,14 @@ static enum weft_status take_memory(struct weft_tensor *tensor)
         }
     }
     if (status < 0 || failed)
-        return client_error(session, failed ? WEFT_ERR_NO_MEMORY : status, "no memory for the state of tensor '%s' (%zu bytes each)",
-                            tensor->name, tensor->bytes);
+        return no_room(tensor, failed ? WEFT_ERR_NO_MEMORY : status);
     return WEFT_OK;
 }
 
 /* What may fail on this rank alone. */
 static enum weft_status take_place(struct weft_tensor *tensor)
 {
-    WEFT_TRY(take_memory(tensor));
+    if (tensor->mode == WEFT_MODE_SERVER && !take_homes(tensor)) return no_room(tensor, WEFT_ERR_NO_MEMORY);
     if (!client_tensor_judged(tensor)) return WEFT_OK;
     const enum weft_status status = client_judging_add(tensor->session, tensor);
     return status == WEFT_OK ? WEFT_OK : client_error(tensor->session, status, "no memory to choose a codec for tensor '%s'", tensor->name);
@@ -349,19 +390,20 @@ static struct weft_tensor *create(struct weft_session *session)
 
 enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor **tensor_out)
 {
-    if (!session) return WEFT_ERR_INVALID;
+    if (!session) return client_missing("declare", "session");
     WEFT_TRY(client_usable(session));
-    if (!tensor_out) return client_error(session, WEFT_ERR_INVALID, "tensor_out is NULL");
+    if (!tensor_out) return client_error(session, WEFT_ERR_INVALID, "declare: tensor_out is NULL");
     if (session->step.open)
         return client_error(session, WEFT_ERR_STATE, "weft_declare inside step %llu; declare before weft_step_begin",
                             (unsigned long long)session->step.number);
     if (session->tensor_count >= WEFT_LIMIT_TENSORS)
-        return client_error(session, WEFT_ERR_LIMIT, "a job has at most %u tensors", WEFT_LIMIT_TENSORS);
+        return client_error(session, WEFT_ERR_LIMIT, "declare: a job has at most %u tensors (WEFT_LIMIT_TENSORS); declare fewer, or join some", WEFT_LIMIT_TENSORS);
     struct weft_tensor *tensor = create(session);
     if (!tensor) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for a tensor");
 
     Weft__Control__Control *answer = NULL;
     enum weft_status status = check_options(session, options, tensor);
+    if (status == WEFT_OK) status = take_memory(tensor);
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
     if (status == WEFT_OK) status = take_chunks(tensor, answer->declared);

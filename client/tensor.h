@@ -159,6 +159,8 @@ enum weft_status client_share_keep(struct weft_tensor *tensor);
 enum weft_status client_tensor_take(struct weft_tensor *tensor, const char *call);
 /* Caller, for what is saved and restored: there is one state between steps. WEFT_ERR_STATE inside one, WEFT_ERR_INVALID for NULL. */
 enum weft_status client_tensor_between_steps(struct weft_tensor *tensor, const void *buffer, const char *call);
+/* Caller, for what posts operations of its own and waits for them: no group of calls is open, which would gather them. WEFT_ERR_STATE. */
+enum weft_status client_tensor_alone(struct weft_tensor *tensor, const char *call);
 /* Caller: rank 0's weights to the shards (push_pull.c). */
 enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights, struct weft_request *request);
 /* Caller: part `part` of what the shards remember into `out`, or rank 0's `in` to them (push_pull.c). */

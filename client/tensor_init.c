@@ -61,9 +61,10 @@ static enum weft_status init_elastic(struct weft_tensor *tensor, void *weights, 
 
 enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
 {
-    if (!tensor) return WEFT_ERR_INVALID;
+    if (!tensor) return client_missing("tensor_init", "tensor");
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_usable(session));
+    WEFT_TRY(client_tensor_alone(tensor, "init"));
     if (!weights) return client_error(session, WEFT_ERR_INVALID, "init of tensor '%s': weights is NULL", tensor->name);
     const bool shards_keep = tensor->mode == WEFT_MODE_SERVER && !client_tensor_judged(tensor);
     const bool again = session->elastic && shards_keep && session->step.number == 0;

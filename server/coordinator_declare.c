@@ -13,8 +13,6 @@
 #include "kernels/kernels.h"
 #include "server/coordinator.h"
 
-#define CHUNK_ALIGN_ELEMS 16u /* the width of the fixed summation order; keeps chunks vector-aligned */
-
 /* ---- comparing ---- */
 
 static void format_dims(size_t count, const uint64_t *dims, char *out, size_t out_bytes)
@@ -240,51 +238,40 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
     }
 }
 
-/* Which of a tensor's candidates can be cut; how many chunks all have but the dense ones, when those are `pieces`. */
-static uint64_t candidates_cut(const struct coordinator_tensor *tensor, uint64_t pieces, bool *cuts_out)
-{
-    struct weft_judge_candidates candidates = {0};
-    struct weft_shape shape = {.dim_count = (uint32_t)tensor->declare.n_dims};
-    uint64_t chunks = 0;
-    memcpy(shape.dims, tensor->declare.dims, tensor->declare.n_dims * sizeof shape.dims[0]);
-    if (tensor->candidates > 1) (void)weft_judge_parse(tensor->declare.codec, &candidates, NULL); /* check_declare read it */
-    if (tensor->candidates > 1) weft_judge_resolve(&candidates, &shape);
-    for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
-        cuts_out[candidate] = weft_codec_cuts(&candidates.specs[candidate]);
-        chunks += cuts_out[candidate] ? pieces : 1;
-    }
-    return chunks;
-}
+/* What check_declare read, once more. */
+struct read_again {
+    struct weft_optimizer optimizer;
+    struct weft_judge_candidates candidates;
+};
 
-/* Elements of a chunk. */
-static uint64_t cut_elems(const struct coordinator_tensor *tensor, bool choice)
+static struct weft_cut cut_of(const struct coordinator_tensor *tensor, struct read_again *read)
 {
-    const uint64_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
-    struct weft_optimizer optimizer = {0};
-    (void)weft_optimizer_parse(tensor->declare.optimizer, &optimizer, NULL); /* check_declare read it */
-    const bool dense = tensor->codec.id == WEFT_CODEC_DENSE;
-    if (!choice && weft_optimizer_is_whole(&optimizer)) return tensor->elems;
-    if (!dense && !weft_codec_cuts(&tensor->codec)) return tensor->elems;
-    const uint64_t unit = dense && !choice ? CHUNK_ALIGN_ELEMS : WEFT_CODEC_PIECE;
-    const uint64_t cut = tensor->declare.chunk_bytes / elem_bytes / unit * unit;
-    return cut < tensor->elems ? cut : tensor->elems;
+    struct weft_shape shape = {.dim_count = (uint32_t)tensor->declare.n_dims};
+    *read = (struct read_again){0};
+    memcpy(shape.dims, tensor->declare.dims, tensor->declare.n_dims * sizeof shape.dims[0]);
+    (void)weft_optimizer_parse(tensor->declare.optimizer, &read->optimizer, NULL);
+    if (tensor->candidates > 1) (void)weft_judge_parse(tensor->declare.codec, &read->candidates, NULL);
+    if (tensor->candidates > 1) weft_judge_resolve(&read->candidates, &shape);
+    return (struct weft_cut){.elems = tensor->elems, .elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype),
+                             .chunk_bytes = tensor->declare.chunk_bytes, .codec = &tensor->codec, .optimizer = &read->optimizer,
+                             .candidates = &read->candidates};
 }
 
 /* Cut and place; false when the memory is not there (aborted then). */
 static bool place(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
 {
     size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
-    const bool choice = tensor->candidates > 1; /* then the workers update, and the shards only sum */
-    const uint64_t piece = cut_elems(tensor, choice);
-    uint64_t count = (tensor->elems + piece - 1) / piece;
+    const bool choice = tensor->candidates > 1;
+    struct read_again read;
+    const struct weft_cut cut = cut_of(tensor, &read);
     bool cuts[WEFT_LIMIT_CANDIDATES] = {false};
-    const uint64_t coded = candidates_cut(tensor, count, cuts);
-    if (count + coded > WEFT_LIMIT_CHUNKS) {
+    const uint64_t piece = weft_cut_elems(&cut), count = (tensor->elems + piece - 1) / piece, all = weft_cut_chunks(&cut, cuts);
+    if (all > WEFT_LIMIT_CHUNKS) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_LIMIT, "tensor '%.150s' would be cut into %llu chunks of %llu bytes, at most %u are allowed: declare a larger chunk_bytes",
-                          tensor->declare.name, (unsigned long long)(count + coded), (unsigned long long)tensor->declare.chunk_bytes, WEFT_LIMIT_CHUNKS);
+                          tensor->declare.name, (unsigned long long)all, (unsigned long long)tensor->declare.chunk_bytes, WEFT_LIMIT_CHUNKS);
         return false;
     }
-    tensor->chunks = weft_alloc_array(coordinator->env, (size_t)(count + coded), sizeof *tensor->chunks);
+    tensor->chunks = weft_alloc_array(coordinator->env, (size_t)all, sizeof *tensor->chunks);
     if (!tensor->chunks) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for the chunks of tensor '%.150s'", tensor->declare.name);
         return false;

@@ -38,7 +38,7 @@ static void a_line_is_one_bounded_line(void **state)
     memset(much, 'x', sizeof much - 1);
     log_capture_init(&capture);
     weft_log(&capture.env, WEFT_LOG_WARN, "base", "peer said \"a\nb\x1b[31m\"");
-    assert_string_equal(capture.text, "warn base: peer said \"a?b?[31m\"\n");
+    assert_string_equal(capture.text, "warn base: peer said \"a\\nb\\x1b[31m\"\n");
     log_capture_clear(&capture);
     weft_log(&capture.env, WEFT_LOG_WARN, "base", "%s", much);
     assert_int_equal(capture.bytes, strlen("warn base: ") + 1000 + 1);

@@ -64,7 +64,7 @@ static void wrong_collectives(struct crowd *crowd, struct weft_session *session)
     CROWD_REFUSED(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &dirty), WEFT_ERR_INVALID, "zeroed");
     CROWD_REFUSED(crowd, session, weft_broadcast(session, x, 4, WEFT_F32, 99, &request), WEFT_ERR_INVALID, "root 99");
     CROWD_REFUSED(crowd, session, weft_set_plan(session, "warp"), WEFT_ERR_INVALID, "'warp'");
-    CROWD_REFUSED(crowd, session, weft_set_plan(session, NULL), WEFT_ERR_INVALID, "unknown");
+    CROWD_REFUSED(crowd, session, weft_set_plan(session, NULL), WEFT_ERR_INVALID, "plan is NULL");
     CROWD_CHECK(crowd, session, weft_wait(&request, 0) == WEFT_OK);
 }
 

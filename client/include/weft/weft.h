@@ -85,7 +85,7 @@ WEFT_API uint32_t weft_rank(const struct weft_session *session);   /* 0..ranks-1
 WEFT_API uint32_t weft_ranks(const struct weft_session *session);  /* workers in the job */
 WEFT_API uint32_t weft_shards(const struct weft_session *session); /* 0: no servers, all-reduce only */
 
-/* weft_error_text() - the sentence of the last error of this session (NULL: of weft_init on this thread);
+/* weft_error_text() - the sentence of the last error of this session (NULL: of weft_init, or of a call without a session, on this thread);
  * "" when there was none. Any thread; valid until that thread asks again. */
 WEFT_API const char *weft_error_text(const struct weft_session *session);
 
@@ -100,7 +100,7 @@ struct weft_tensor; /* opaque; owned by the session */
 
 struct weft_tensor_options {
     size_t size;             /* sizeof(struct weft_tensor_options) */
-    const char *name;        /* unique in the job, 1..255 bytes; required */
+    const char *name;        /* unique in the job, 1..255 bytes, no control characters; required */
     uint32_t dim_count;      /* 1..8 */
     uint64_t dims[8];        /* row-major shape */
     enum weft_dtype dtype;   /* default WEFT_F32, the only one with an optimiser or codec in this version */
@@ -116,7 +116,8 @@ struct weft_tensor_options {
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
 
 /* weft_declare() - make a tensor known; every worker declares the same tensors in the same order. Blocks until all
- * have (up to the deadline). WEFT_ERR_MISMATCH names the rank and the field that differs. */
+ * have (up to the deadline). WEFT_ERR_MISMATCH names the rank and the field that differs. What is wrong with the options is refused before
+ * anything is sent: WEFT_ERR_INVALID, _UNSUPPORTED, _EXISTS (the name), _NO_MEMORY, and the session goes on. */
 WEFT_API enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *options,
                                        struct weft_tensor **tensor_out);
 
@@ -231,7 +232,7 @@ WEFT_API enum weft_status weft_test(struct weft_request *request);
  * integers and, or, xor. Of one operation every rank gets the same bits, in every run (docs/collectives.md). */
 WEFT_API enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,
                                           enum weft_dtype dtype, enum weft_op op, struct weft_request *request);
-/* The sum of factor*in, each rank with a factor of its own; the products are rounded to dtype, a float. */
+/* The sum of factor*in, each rank with a factor of its own, which is finite; the products are rounded to dtype, a float. */
 WEFT_API enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void *in, void *out, uint64_t count,
                                                  enum weft_dtype dtype, double factor, struct weft_request *request);
 /* The average weighted by samples: sum(weight*in) / sum(weight), for floats; weight >= 0, and what a rank of weight 0 has in `in` does
@@ -287,7 +288,8 @@ WEFT_API enum weft_status weft_recv(struct weft_session *session, void *buffer, 
 
 /* Which plan the next operations take: "auto" (default), one of direct, ring, doubling, halving, double_tree, bruck, pat, chain,
  * binomial for all operations that have it, or for some of them, as "all_reduce=halving,broadcast=chain". Same on all ranks.
- * WEFT_PLAN_ALL_REDUCE=ring in the environment says the same of one operation, collective.plan of all. */
+ * WEFT_PLAN_ALL_REDUCE=ring in the environment says the same of one operation, collective.plan of all. Reproducible calls, and calls with counts
+ * that the plan cannot cut, take "auto". */
 WEFT_API enum weft_status weft_set_plan(struct weft_session *session, const char *plan);
 /* Which plan "all_reduce" ... of `count` elements (where there are pieces: of one) would take now and what the model of cost
  * says of each, one line without an end of line. Blocks for at most a second. */
@@ -371,8 +373,8 @@ WEFT_API enum weft_status weft_request_free(struct weft_request *request);
  * the same calls in the same order in the group; else WEFT_ERR_MISMATCH. A call that is refused says so at once and is not part of it.
  * Pairs may lie in each other: the outermost counts. Do not block; weft_wait inside the group: WEFT_ERR_STATE. push and
  * pull are not gathered, nor is push_pull, with one exception: tensors in all-reduce mode of equal shape and codec, where the
- * codec is powersgd, start at weft_group_end as one operation, up to 32 at a time, with the bits they have alone. weft_step_end
- * inside such a group: WEFT_ERR_STATE. */
+ * codec is powersgd, start at weft_group_end as one operation, up to 32 at a time, with the bits they have alone. Calls that talk to the
+ * other ranks themselves (weft_step_end, weft_tensor_init, _share, weft_state_load, weft_split, weft_mesh_create) inside a group: WEFT_ERR_STATE. */
 WEFT_API enum weft_status weft_group_start(struct weft_session *session);
 /* WEFT_IN_PROGRESS; WEFT_OK: there were no calls, or an outer group is open. */
 WEFT_API enum weft_status weft_group_end(struct weft_session *session);
@@ -400,7 +402,7 @@ WEFT_API enum weft_status weft_comm_free(struct weft_comm *comm);
  * dp 1, tp 2. The group of an axis holds the ranks that differ in this coordinate only. */
 struct weft_mesh;
 struct weft_axis {
-    const char *name; /* 1..15 bytes, no comma */
+    const char *name; /* 1..15 bytes, no comma, no control characters */
     uint32_t size;    /* 0, for one of them: what is left of the ranks */
 };
 /* Collective over the job, blocks. The groups of all axes are made. WEFT_ERR_MISMATCH names the rank that described it otherwise. */
