@@ -121,11 +121,20 @@ enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t 
     return start(tensor, in ? CLIENT_OP_STATE_INIT : CLIENT_OP_STATE_PULL, request);
 }
 
+static enum weft_status check_apart(struct weft_tensor *tensor, const void *grad, const void *out)
+{
+    const uintptr_t in = (uintptr_t)grad, to = (uintptr_t)out;
+    if (in == to || (in - to >= tensor->bytes && to - in >= tensor->bytes)) return WEFT_OK;
+    return client_error(tensor->session, WEFT_ERR_INVALID, "push_pull of tensor '%s': grad and out, %lld bytes behind it, overlap; let them lie apart, or be equal",
+                        tensor->name, (long long)(to - in));
+}
+
 enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request)
 {
     if (!tensor) return client_missing("push_pull", "tensor");
     WEFT_TRY(check_call(tensor, grad && out ? grad : NULL, "push_pull"));
     WEFT_TRY(check_contribution(tensor, "push_pull"));
+    WEFT_TRY(check_apart(tensor, grad, out));
     tensor->op.in = grad;
     tensor->op.out = out;
     WEFT_TRY(client_share_keep(tensor));

@@ -116,6 +116,34 @@ static enum weft_status check_buffers(const struct weft_coll_place *place, const
     return WEFT_OK;
 }
 
+static uint64_t before(const struct weft_coll_place *place, const struct weft_coll_args *args)
+{
+    return args->counts ? total_of(args->counts, 0, place->rank) : args->count * place->rank;
+}
+
+struct coll_places coll_places_of(const struct weft_coll_place *place, const struct weft_coll_args *args)
+{
+    const struct coll_lengths lengths = coll_lengths_of(place, args);
+    const uint64_t elem_bytes = weft_dtype_bytes(args->dtype);
+    struct coll_places places = {.in_bytes = lengths.in * elem_bytes, .out_bytes = lengths.out * elem_bytes};
+    if (places.in_bytes == 0 || places.out_bytes == 0 || coll_of_pieces(args->kind)) return (struct coll_places){0, 0, 0};
+    if (args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_GATHER) places.in_place = before(place, args) * elem_bytes;
+    if (args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_SCATTER) places.in_place = -(before(place, args) * elem_bytes);
+    return places;
+}
+
+static enum weft_status check_places(const struct weft_coll_place *place, const struct weft_coll_args *args, const char *kind, struct weft_error *error)
+{
+    const struct coll_places places = coll_places_of(place, args);
+    if (place->untouched || coll_places_fit(&places, args->in, args->out)) return WEFT_OK;
+    const bool gathers = args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_GATHER;
+    const bool scatters = args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_SCATTER;
+    const long long apart = (long long)((uint64_t)(uintptr_t)args->out - (uint64_t)(uintptr_t)args->in);
+    return weft_error_set(error, WEFT_ERR_INVALID, "%s: `in` of %llu bytes and `out` of %llu, %lld bytes behind it, overlap; let them lie apart, or in place: %s",
+                          kind, (unsigned long long)places.in_bytes, (unsigned long long)places.out_bytes, apart,
+                          gathers ? "`in` is this rank's piece of `out`" : scatters ? "`out` is this rank's piece of `in`" : "in == out");
+}
+
 /* A plan that was asked for. */
 static enum weft_status check_plan(const struct weft_coll_place *place, const struct weft_coll_args *args, const char *kind, struct weft_error *error)
 {
@@ -143,5 +171,6 @@ enum weft_status weft_coll_check(const struct weft_coll_place *place, const stru
     WEFT_TRY(check_root(place, args, kind, error));
     WEFT_TRY(check_tables(place, args, kind, error));
     WEFT_TRY(check_counts(place, args, kind, error));
-    return check_buffers(place, args, kind, error);
+    WEFT_TRY(check_buffers(place, args, kind, error));
+    return check_places(place, args, kind, error);
 }

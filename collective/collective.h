@@ -350,6 +350,7 @@ struct weft_coll_args {
 struct weft_coll_place {
     uint32_t rank, ranks;
     const struct weft_plan_hosts *hosts; /* NULL: not known, and there is no plan hierarchy */
+    bool untouched;                      /* timing_only: where buffers lie does not matter */
 };
 /* All that can be wrong with the arguments of a call, as one rank sees them: a post of the same call refuses it for no other. Any
  * thread; no buffer is read. The sentence names the call and the argument. WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED. */

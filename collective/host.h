@@ -166,6 +166,7 @@ struct host_shape {
     size_t bytes;                /* host_short_bytes */
     uint64_t event_bytes, moved_bytes;
     bool reads, writes;          /* in and out are not NULL */
+    struct coll_places places;   /* and lie so */
     bool leads;                  /* needs nothing of the others */
     bool follows;                /* needs something of the root alone */
     bool works;                  /* has something to copy or sum */

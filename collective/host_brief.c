@@ -45,7 +45,7 @@ static bool same_call(const struct weft_coll_args *a, const struct weft_coll_arg
 
 static bool has_buffers(const struct host_shape *shape, const void *in, const void *out)
 {
-    return (in || !shape->reads) && (out || !shape->writes);
+    return (in || !shape->reads) && (out || !shape->writes) && coll_places_fit(&shape->places, in, out);
 }
 
 /* Which buffers it has, and whom it needs: nobody else, in the first case, or nobody but the root. */
@@ -60,6 +60,8 @@ static void know_sides(const struct weft_group *group, struct host_shape *shape)
     shape->follows = from_root && !root;
     shape->works = kind != WEFT_COLL_BARRIER && shape->call.count > 0 && (!shape->leads || kind == WEFT_COLL_SCATTER);
     shape->sums = coll_sums(kind);
+    const struct weft_coll_place place = coll_place(group);
+    shape->places = coll_places_of(&place, &shape->args);
 }
 
 static void know_records(const struct weft_group *group, struct host_shape *shape)

@@ -424,9 +424,19 @@ struct coll_lengths {
     uint64_t in, out;
 };
 struct coll_lengths coll_lengths_of(const struct weft_coll_place *place, const struct weft_coll_args *args);
+/* How the two buffers of a call may lie: apart, or as the call in place has them. Bytes, 0 where there is one buffer only. */
+struct coll_places {
+    uint64_t in_bytes, out_bytes, in_place; /* in_place: from `out` to `in`, modulo 2^64 */
+};
+struct coll_places coll_places_of(const struct weft_coll_place *place, const struct weft_coll_args *args);
+static inline bool coll_places_fit(const struct coll_places *places, const void *in, const void *out)
+{
+    const uint64_t behind = (uint64_t)(uintptr_t)in - (uint64_t)(uintptr_t)out;
+    return behind == places->in_place || (behind >= places->out_bytes && -behind >= places->in_bytes);
+}
 static inline struct weft_coll_place coll_place(const struct weft_group *group)
 {
-    return (struct weft_coll_place){.rank = group->rank, .ranks = group->ranks, .hosts = group->hosts};
+    return (struct weft_coll_place){.rank = group->rank, .ranks = group->ranks, .hosts = group->hosts, .untouched = group->timing_only};
 }
 static inline enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args, struct weft_error *error)
 {

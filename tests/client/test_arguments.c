@@ -16,6 +16,7 @@
 
 #define RANKS 2u
 #define ELEMS 8u
+#define COUNT_FAR 64
 
 struct bench {
     struct crowd *crowd;
@@ -74,7 +75,7 @@ static void refused(struct bench *bench, struct weft_session *session, enum weft
 #define OK(call) CROWD_OK(bench->crowd, bench->session, call)
 #define HOLDS(condition) CROWD_CHECK(bench->crowd, bench->session, condition)
 
-static float a[4 * ELEMS], b[4 * ELEMS]; /* never read for their values */
+static _Thread_local float a[4 * ELEMS], b[4 * ELEMS]; /* never read for their values */
 
 /* ---- 1: sessions ---- */
 
@@ -240,6 +241,8 @@ static void inside_a_step(struct bench *bench, struct weft_tensor *plain, struct
     REFUSED(weft_shrink(session), WEFT_ERR_STATE, "shrink", "open");
     REFUSED(weft_push_pull(plain, NULL, b, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'", "NULL");
     REFUSED(weft_push_pull(plain, a, NULL, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'", "NULL");
+    REFUSED(weft_push_pull(plain, a, a + 1, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'", "overlap");
+    REFUSED(weft_push_pull(plain, a + ELEMS - 1, a, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'", "overlap");
     REFUSED(weft_push_pull(plain, a, b, NULL), WEFT_ERR_INVALID, "push_pull", "request");
     REFUSED(weft_push_pull(plain, a, b, &dirty), WEFT_ERR_INVALID, "push_pull", "zeroed");
     REFUSED(weft_push_pull(trained, a, b, &request), WEFT_ERR_STATE, "push_pull of tensor 'trained'", "weft_tensor_init");
@@ -353,6 +356,60 @@ static void every_collective(struct bench *bench)
     name = "barrier";
     BAD(weft_barrier(s, NULL), "request");
     BAD(weft_barrier(s, &dirty), "zeroed");
+#undef BAD
+}
+
+/* Buffers that overlap but are not in place, for every operation that has two. */
+static void overlaps(struct bench *bench)
+{
+    struct weft_session *s = bench->session;
+    struct weft_request r = {{0}};
+    float arena[8 * COUNT_FAR] = {0};
+    const uint64_t counts[RANKS] = {3, 5};
+    const uint32_t rank = bench->rank;
+    static const int aparts[] = {1, -1, 2, ELEMS - 1, 1 - (int)ELEMS};
+    float *in = arena + 2 * COUNT_FAR;
+#define BAD(call, name) REFUSED(call, WEFT_ERR_INVALID, name, "overlap")
+    for (size_t i = 0; i < sizeof aparts / sizeof aparts[0]; i++) {
+        float *out = in + aparts[i];
+        for (int again = 0; again < 2; again++) { /* also where the last call of the kind was right */
+            BAD(weft_all_reduce(s, in, out, ELEMS, WEFT_F32, WEFT_SUM, &r), "all_reduce");
+            OK(weft_all_reduce(s, in, in, ELEMS, WEFT_F32, WEFT_SUM, &r));
+            OK(weft_wait(&r, 0));
+        }
+        BAD(weft_all_reduce_scaled(s, in, out, ELEMS, WEFT_F32, 2, &r), "all_reduce");
+        BAD(weft_all_reduce_weighted(s, in, out, ELEMS, WEFT_F32, 2, &r), "all_reduce");
+        BAD(weft_all_to_all(s, in, out, ELEMS / RANKS, WEFT_F32, &r), "all_to_all");
+        BAD(weft_all_to_all_v(s, in, counts, out, counts, WEFT_F32, &r), "all_to_all");
+        if (rank == 0) REFUSED_ALONE(weft_reduce(s, in, out, ELEMS, WEFT_F32, WEFT_SUM, 0, &r), WEFT_ERR_INVALID, "reduce", "overlap");
+        BAD(weft_call_start(s, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = in, .out = out, .count = ELEMS, .dtype = WEFT_F32), &r), "all_reduce");
+        BAD(weft_call_init(s, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = in, .out = out, .count = ELEMS, .dtype = WEFT_F32), &r), "all_reduce");
+        OK(weft_group_start(s));
+        REFUSED_ALONE(weft_all_reduce(s, in, out, ELEMS, WEFT_F32, WEFT_SUM, &r), WEFT_ERR_INVALID, "all_reduce", "overlap");
+        OK(weft_group_end(s));
+    }
+    for (int off = -1; off <= 1; off += 2) { /* beside this rank's place */
+        BAD(weft_all_gather(s, in + ELEMS * rank + off, in, ELEMS, WEFT_F32, &r), "all_gather");
+        BAD(weft_all_gather_v(s, in + (rank ? 3 : 0) + off, in, counts, WEFT_F32, &r), "all_gather");
+        BAD(weft_reduce_scatter(s, in, in + ELEMS * rank + off, ELEMS, WEFT_F32, WEFT_SUM, &r), "reduce_scatter");
+        BAD(weft_reduce_scatter_v(s, in, in + (rank ? 3 : 0) + off, counts, WEFT_F32, WEFT_SUM, &r), "reduce_scatter");
+        if (rank == 0) REFUSED_ALONE(weft_gather(s, in + off, in, ELEMS, WEFT_F32, 0, &r), WEFT_ERR_INVALID, "gather", "overlap");
+        if (rank == 0) REFUSED_ALONE(weft_scatter(s, in, in + off, ELEMS, WEFT_F32, 0, &r), WEFT_ERR_INVALID, "scatter", "overlap");
+    }
+    OK(weft_all_gather(s, in + ELEMS * rank, in, ELEMS, WEFT_F32, &r)); /* in place, and side by side, all is well */
+    OK(weft_wait(&r, 0));
+    OK(weft_all_gather_v(s, in + (rank ? 3 : 0), in, counts, WEFT_F32, &r));
+    OK(weft_wait(&r, 0));
+    OK(weft_reduce_scatter(s, in, in + ELEMS * rank, ELEMS, WEFT_F32, WEFT_SUM, &r));
+    OK(weft_wait(&r, 0));
+    OK(weft_all_reduce(s, in, in + ELEMS, ELEMS, WEFT_F32, WEFT_SUM, &r));
+    OK(weft_wait(&r, 0));
+    OK(weft_all_reduce(s, in, in - ELEMS, ELEMS, WEFT_F32, WEFT_SUM, &r));
+    OK(weft_wait(&r, 0));
+    OK(weft_all_to_all(s, in, in, ELEMS, WEFT_F32, &r));
+    OK(weft_wait(&r, 0));
+    OK(weft_gather(s, in + 1, rank ? in : in + 1, ELEMS, WEFT_F32, 0, &r)); /* `out` is ignored but at the root */
+    OK(weft_wait(&r, 0));
 #undef BAD
 }
 
@@ -654,6 +711,7 @@ static void arguments(struct crowd *crowd, struct weft_session *session, uint32_
     wrong_steps(bench);
     inside_a_step(bench, plain, trained);
     every_collective(bench);
+    overlaps(bench);
     without_a_session(bench);
     plans(bench);
     structs(bench);

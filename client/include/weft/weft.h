@@ -199,7 +199,7 @@ struct weft_request {
 };
 
 /* weft_push_pull() - start one round: contribute grad (elems,), get the result in out (elems,).
- *   optimizer "none": out = weighted mean of the gradients (out may equal grad);
+ *   optimizer "none": out = weighted mean of the gradients (out may equal grad, and overlap it in no other way);
  *   with an optimiser:  out = the new weights; in codec or all-reduce modes out must still hold the weights of the
  *                       step before (the library updates them in place).
  * Does not block. WEFT_IN_PROGRESS; WEFT_ERR_STATE outside a step or when this tensor's last request is still open. */
@@ -228,7 +228,7 @@ WEFT_API enum weft_status weft_test(struct weft_request *request);
  * All ranks call the same operations in the same order with the same count, dtype, op (else WEFT_ERR_MISMATCH on both
  * sides). Non-blocking; one of up to 4 KiB between ranks of one host may look a few microseconds for the others first (some tens
  * where ranks outnumber cores) and be over when it returns. In place is in == out, and where one buffer holds the pieces of all ranks: all_gather and gather's root
- * in == out + rank*count, reduce_scatter and scatter's root out == in + rank*count. All dtypes; sum, avg, prod, min, max, for
+ * in == out + rank*count, reduce_scatter and scatter's root out == in + rank*count; any other overlap is WEFT_ERR_INVALID. All dtypes; sum, avg, prod, min, max, for
  * integers and, or, xor. Of one operation every rank gets the same bits, in every run (docs/collectives.md). */
 WEFT_API enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,
                                           enum weft_dtype dtype, enum weft_op op, struct weft_request *request);
