@@ -41,6 +41,16 @@ static enum weft_status start(struct tool_coordinator *coordinator, const char *
     return weft_net_start(coordinator->net);
 }
 
+/* What weftd takes from the configuration for its coordinator counts for this one too. */
+static enum weft_status configure(struct weft_coordinator_options *options, struct weft_error *error)
+{
+    struct weft_config *config;
+    WEFT_TRY(weft_config_load(weft_env_system(), &config, error));
+    options->heartbeat_ns = weft_config_u64(config, "server.heartbeat");
+    weft_config_free(config);
+    return WEFT_OK;
+}
+
 struct tool_coordinator *tool_coordinate(const char *command, const char *host, uint16_t port, const char *job, const char *secret,
                                          uint32_t workers, uint32_t workers_min, uint32_t workers_max, uint16_t *port_out)
 {
@@ -56,7 +66,8 @@ struct tool_coordinator *tool_coordinate(const char *command, const char *host, 
     options.shards = 0;
     options.ended = on_ended;
     options.context = coordinator;
-    enum weft_status status = coordinator ? start(coordinator, host, port, &options, port_out, &error) : WEFT_ERR_NO_MEMORY;
+    enum weft_status status = coordinator ? configure(&options, &error) : WEFT_ERR_NO_MEMORY;
+    if (status == WEFT_OK) status = start(coordinator, host, port, &options, port_out, &error);
     if (status == WEFT_OK) return coordinator;
     fprintf(stderr, "%s: cannot coordinate the job: %s\n", command, error.text[0] ? error.text : weft_status_text(status));
     tool_coordinate_end(coordinator, 0);

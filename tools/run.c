@@ -451,13 +451,20 @@ static bool restart_pending(const struct run *run)
     return pending && !run->first_failed && run->restarted < run->restarts;
 }
 
+/* Workers that the job has lost and goes on without, while their processes still run: stopped, or cut off. */
+static uint32_t count_given_up(const struct run *run)
+{
+    uint32_t survived = run_watch_survived(run->watch);
+    return survived > run->workers_lost ? survived - run->workers_lost : 0;
+}
+
 /* What the clock and the events ask for now. */
 static void decide(struct run *run)
 {
     uint64_t now_ns = weft_now_ns(run->env);
     doubt_losses(run, now_ns);
     restart(run, now_ns);
-    bool failed = run->first_failed != NULL, workers_done = count_running(run, true) == 0;
+    bool failed = run->first_failed != NULL, workers_done = count_running(run, true) <= count_given_up(run);
     if (run->term_at_ns == WEFT_NEVER && (failed || workers_done)) run->term_at_ns = now_ns + GRACE_NS;
     if (run->interrupted_by && run->kill_at_ns == WEFT_NEVER) run->term_at_ns = now_ns;
     if (workers_done && !failed && run->term_at_ns <= now_ns) run->shards_told = true;
