@@ -86,5 +86,8 @@ int weft_error_set(struct weft_error *error, int status, const char *format, ...
 #define WEFT_NEVER UINT64_MAX
 /* A time and a duration; never stays never. */
 static inline uint64_t weft_later_ns(uint64_t from_ns, uint64_t by_ns) { return by_ns < WEFT_NEVER - from_ns ? from_ns + by_ns : WEFT_NEVER; }
+/* The time from `from_ns` to `to_ns`, 0 where `from_ns` is the later one. The clock moves between two readings in one callback, so a time
+ * noted during a callback may be later than the "now" that its caller read: a plain subtraction wraps to 584 years. */
+static inline uint64_t weft_since_ns(uint64_t from_ns, uint64_t to_ns) { return to_ns > from_ns ? to_ns - from_ns : 0; }
 
 #endif

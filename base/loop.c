@@ -507,7 +507,7 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uin
     if (spin->yields == 0 && !yields_first) {
         if (now_ns == 0) return false;
         if (spin->since_ns == 0) spin->since_ns = now_ns;
-        if (now_ns - spin->since_ns < (uint64_t)loop->options.spin_us * 1000) return false;
+        if (weft_since_ns(spin->since_ns, now_ns) < (uint64_t)loop->options.spin_us * 1000) return false;
     }
     if (spin->yields >= loop->options.yields) return true;
     spin->yields++;

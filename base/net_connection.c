@@ -250,7 +250,8 @@ static bool is_name(const char *host)
 static void try_connect(struct weft_net_connection *connection)
 {
     struct weft_net *net = connection->net;
-    if (weft_now_ns(net->env) >= connection->deadline_ns) {
+    const uint64_t left_ns = weft_since_ns(weft_now_ns(net->env), connection->deadline_ns);
+    if (left_ns == 0) {
         drop_socket(connection);
         end(connection, WEFT_ERR_UNREACHABLE, "no connection to %s until the deadline: no answer", connection->name);
         return;
@@ -258,7 +259,7 @@ static void try_connect(struct weft_net_connection *connection)
     if (!net->dns && is_name(connection->host))
         net->dns = evdns_base_new(net->base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     /* The timer is the deadline of this try; a refusal re-arms it for the next one. */
-    struct timeval left = net_timeval(connection->deadline_ns - weft_now_ns(net->env) + 1000);
+    struct timeval left = net_timeval(left_ns + 1000);
     event_add(connection->timer, &left);
     if (new_socket(connection, -1) < 0)
         try_later(connection, "out of memory");

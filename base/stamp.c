@@ -36,6 +36,6 @@ uint64_t weft_stamp_look(struct weft_stamp *stamp, struct weft_env *env)
     stamp->ticks = before;
     stamp->ns = now_ns;
     if (stamp->first_ns == 0) begin(stamp);
-    else if (now_ns - stamp->first_ns >= PACE_NS) learn_pace(stamp);
+    else if (weft_since_ns(stamp->first_ns, now_ns) >= PACE_NS) learn_pace(stamp);
     return now_ns;
 }

@@ -389,7 +389,7 @@ static void watch_deadlines(struct weft_timer *timer)
     uint64_t next_ns = client_deadline(session, limit_ns); /* no younger request can be due before */
     if (!weft_list_empty(&engine->open_requests)) {
         struct client_request *oldest = weft_list_first(&engine->open_requests, struct client_request, link);
-        uint64_t age_ns = now_ns > oldest->started_ns ? now_ns - oldest->started_ns : 0;
+        uint64_t age_ns = weft_since_ns(oldest->started_ns, now_ns);
         if (age_ns < limit_ns) next_ns = now_ns + (limit_ns - age_ns);
         else if (!engine->failed) request_overdue(session, oldest);
     }

@@ -546,7 +546,7 @@ static void look(struct weft_timer *timer)
     const bool came = take_landed(session) || posted != posted_before;
     staging->quiet_since_ns = came ? now_ns : quiet_since_ns; /* those who still wait have asked for a look, as if they had just begun */
     if (!waiting && weft_list_empty(&staging->landing)) return;
-    weft_timer_start(session->engine.loop, timer, now_ns + weft_memory_look_ns(now_ns - staging->quiet_since_ns));
+    weft_timer_start(session->engine.loop, timer, now_ns + weft_memory_look_ns(weft_since_ns(staging->quiet_since_ns, now_ns)));
 }
 
 void client_stage_opened(struct client_request *request)

@@ -336,7 +336,7 @@ static enum weft_status look_later(struct codec_op *op, bool first)
     struct weft_group *group = op->group;
     const uint64_t now_ns = weft_now_ns(group->env);
     if (first) op->quiet_since_ns = now_ns;
-    WEFT_TRY(weft_timer_start(group->loop, &op->timer, now_ns + weft_memory_look_ns(now_ns - op->quiet_since_ns)));
+    WEFT_TRY(weft_timer_start(group->loop, &op->timer, now_ns + weft_memory_look_ns(weft_since_ns(op->quiet_since_ns, now_ns))));
     weft_list_append(&group->computing, &op->link);
     return WEFT_OK;
 }

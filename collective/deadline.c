@@ -257,7 +257,7 @@ static void verdict(struct weft_group *group, const struct weft_coll *coll)
     coll_waits(coll, &awaited, &phase);
     name_late_ranks(group, coll, late, sizeof late);
     coll_header_describe(&coll->header, call, sizeof call);
-    uint64_t waited_ms = (weft_now_ns(group->env) - coll->posted_ns) / 1000000;
+    uint64_t waited_ms = weft_since_ns(coll->posted_ns, weft_now_ns(group->env)) / 1000000;
     group_end(group, WEFT_ERR_DEADLINE, true, "operation %" PRIu64 " (%s) waited %" PRIu64 ".%03" PRIu64 " s, phase %s: %s",
               coll->sequence, call, waited_ms / 1000, waited_ms % 1000, phase, late);
 }
@@ -285,7 +285,7 @@ static void pair_verdict(struct weft_group *group, const struct weft_coll *coll)
     else if (end == other) snprintf(why, sizeof why, "has not met it");
     else if (note.answer_steps == ANSWER_NOT_THERE || note.answer_posted == 0) snprintf(why, sizeof why, "has not met it, and waits for %.100s in an operation of another group", last);
     else snprintf(why, sizeof why, "has not met it, being at operation %" PRIu64 " or before it, where it waits for %.100s", note.answer_posted - 1, last);
-    uint64_t waited_ms = (weft_now_ns(group->env) - coll->posted_ns) / 1000000;
+    uint64_t waited_ms = weft_since_ns(coll->posted_ns, weft_now_ns(group->env)) / 1000000;
     group_end(group, WEFT_ERR_DEADLINE, true, "a %s (%s) waited %" PRIu64 ".%03" PRIu64 " s for %.100s, which %s",
               weft_coll_kind_name(coll->args.kind), call, waited_ms / 1000, waited_ms % 1000, name, why);
 }

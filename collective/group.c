@@ -81,14 +81,14 @@ void group_ready(struct weft_coll *coll)
 /* Time in which we ourselves were not polled (a debugger, a paused machine) is nobody's delay. */
 static void forgive_gap(struct weft_group *group, uint64_t now_ns)
 {
-    uint64_t gap_ns = now_ns - group->seen_ns;
+    uint64_t gap_ns = weft_since_ns(group->seen_ns, now_ns);
     group->seen_ns = now_ns;
     if (gap_ns <= GROUP_GAP_NS) return;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         coll->deadline_ns = weft_later_ns(coll->deadline_ns, gap_ns);
-        coll->posted_ns += gap_ns;
+        coll->posted_ns = weft_since_ns(coll->posted_ns, now_ns) > gap_ns ? coll->posted_ns + gap_ns : now_ns; /* it may be younger than the gap */
     }
     if (group->verdict != VERDICT_NONE) group->verdict_until_ns += gap_ns;
     if (group->fail_status < 0) group->grace_ns += gap_ns;

@@ -30,7 +30,7 @@ bool host_apart_choose(const cpu_set_t *allowed, const uint32_t *processors, uin
 /* The wait after a move at `now_ns`. */
 static uint64_t next_wait_ns(const struct host *host, uint64_t now_ns)
 {
-    if (host->apart.wait_ns == 0 || now_ns - host->apart.moved_ns > SOON * host->apart.wait_ns) return WAIT_NS_MIN;
+    if (host->apart.wait_ns == 0 || weft_since_ns(host->apart.moved_ns, now_ns) > SOON * host->apart.wait_ns) return WAIT_NS_MIN;
     return host->apart.wait_ns < WAIT_NS_MAX / 2 ? 2 * host->apart.wait_ns : WAIT_NS_MAX;
 }
 
@@ -61,7 +61,7 @@ void host_apart(struct host *host)
     if (host->crowded || host->group->stay || ++host->apart.looks < LOOKS) return;
     host->apart.looks = 0;
     uint64_t now_ns = weft_now_ns(host->group->env);
-    if (host->apart.wait_ns > 0 && now_ns - host->apart.moved_ns < host->apart.wait_ns) return;
+    if (host->apart.wait_ns > 0 && weft_since_ns(host->apart.moved_ns, now_ns) < host->apart.wait_ns) return;
     host->apart.wait_ns = next_wait_ns(host, now_ns);
     host->apart.moved_ns = now_ns;
     move(host);

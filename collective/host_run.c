@@ -493,7 +493,7 @@ static void note_way(const struct weft_coll *coll)
 {
     bool staged = !(coll->host.flags_of_all & HOST_MAPPED) && coll->host.flags_of_all & HOST_STAGED;
     if (!staged && coll->host.flags & HOST_STAGED) return;
-    host_way_took(coll->host.way, !staged, weft_now_ns(coll->group->env) - coll->host.began_ns, loaded_bytes(coll));
+    host_way_took(coll->host.way, !staged, weft_since_ns(coll->host.began_ns, weft_now_ns(coll->group->env)), loaded_bytes(coll));
 }
 
 static void finish(struct weft_coll *coll)

@@ -759,7 +759,7 @@ void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t id,
 
 static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
-    if (coordinator->state >= COORDINATOR_RUNNING || now_ns - coordinator->created_ns <= coordinator->options.join_ns) return;
+    if (coordinator->state >= COORDINATOR_RUNNING || weft_since_ns(coordinator->created_ns, now_ns) <= coordinator->options.join_ns) return;
     char missing[400];
     coordinator_missing(coordinator, missing, sizeof missing);
     coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not begin within %llu s: %s", coordinator->job,
@@ -768,7 +768,7 @@ static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
 
 static void move_on(uint64_t *time_ns, uint64_t by_ns, uint64_t now_ns)
 {
-    *time_ns = now_ns - *time_ns > by_ns ? *time_ns + by_ns : now_ns; /* something may have been heard since */
+    *time_ns = weft_since_ns(*time_ns, now_ns) > by_ns ? *time_ns + by_ns : now_ns; /* something may have been heard since */
 }
 
 void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t pause_ns)
@@ -802,10 +802,10 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
     snprintf(silent, sizeof silent, "silent for %llu s", (unsigned long long)(silence_ns / WEFT_SECONDS(1)));
     for (size_t i = 0; i < coordinator->connection_count; i++) {
         struct coordinator_connection *connection = coordinator->connections[i];
-        if (connection->state == CONNECTION_NEW && now_ns - connection->opened_ns > HELLO_NS)
+        if (connection->state == CONNECTION_NEW && weft_since_ns(connection->opened_ns, now_ns) > HELLO_NS)
             refuse(coordinator, connection, WEFT_ERR_DEADLINE, "no Hello within %llu s", (unsigned long long)(HELLO_NS / WEFT_SECONDS(1)));
         bool joined = connection->state == CONNECTION_MEMBER || connection->state == CONNECTION_OBSERVER;
-        if (!joined || now_ns - connection->heard_ns <= silence_ns) continue;
+        if (!joined || weft_since_ns(connection->heard_ns, now_ns) <= silence_ns) continue;
         give_up(coordinator, connection, silent);
     }
     tick_joining(coordinator, now_ns);

@@ -42,7 +42,7 @@ static void put_member(struct list *list, const struct coordinator_member *membe
         put(list, "%s %u", worker ? "rank" : "shard", index);
         return;
     }
-    const uint64_t silent_ns = weft_now_ns(list->coordinator->env) - member->heard_ns, beat_ns = list->coordinator->options.heartbeat_ns / 4;
+    const uint64_t silent_ns = weft_since_ns(member->heard_ns, weft_now_ns(list->coordinator->env)), beat_ns = list->coordinator->options.heartbeat_ns / 4;
     put(list, "%.72s", member->who);
     if (silent_ns > 3 * (beat_ns < BEAT_NS ? beat_ns : BEAT_NS)) put(list, " [silent for %.1f s]", (double)silent_ns / 1e9);
 }

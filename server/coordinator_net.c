@@ -146,7 +146,7 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
 static void on_tick(void *context)
 {
     struct weft_coordinator_server *server = context;
-    uint64_t now_ns = weft_now_ns(server->env), gap_ns = now_ns - server->ticked_ns;
+    uint64_t now_ns = weft_now_ns(server->env), gap_ns = weft_since_ns(server->ticked_ns, now_ns);
     server->ticked_ns = now_ns;
     if (gap_ns > 2 * TICK_NS) weft_coordinator_paused(server->coordinator, gap_ns - TICK_NS);
     weft_coordinator_tick(server->coordinator);

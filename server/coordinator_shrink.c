@@ -269,7 +269,7 @@ void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator
 void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     bool waits = coordinator->state == COORDINATOR_RUNNING && coordinator->epoch != coordinator->epoch_in_force;
-    if (!waits || coordinator->shrink_began_ns == 0 || now_ns - coordinator->shrink_began_ns <= coordinator->options.join_ns) return;
+    if (!waits || coordinator->shrink_began_ns == 0 || weft_since_ns(coordinator->shrink_began_ns, now_ns) <= coordinator->options.join_ns) return;
     char late[400];
     coordinator_undecided(coordinator, "not agreed", late, sizeof late);
     if (late[0])

@@ -194,7 +194,7 @@ static void on_tick(void *context)
     if (member->opened && member->state < MEMBER_JOINED && now_ns > member->join_deadline_ns)
         give_up(member, WEFT_ERR_DEADLINE, "the coordinator at %s did not let this process in within %llu s", member->where,
                 (unsigned long long)(member->options.join_ns / WEFT_SECONDS(1)));
-    if (member->state != MEMBER_JOINED || now_ns - member->sent_ns < member->heartbeat_ns / 4) return;
+    if (member->state != MEMBER_JOINED || weft_since_ns(member->sent_ns, now_ns) < member->heartbeat_ns / 4) return;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     heartbeat.time_ns = now_ns;

@@ -9,7 +9,8 @@
  *     elastic join STEPS EPOCHS [KILL_RANK KILL_STEP]
  *
  * The state is a vector; each step adds the mean of what the ranks make of it, reproducibly. A rank (of the first
- * membership) kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them, before step_end. `from`
+ * membership) kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them, before step_end; where it is
+ * "stopped", in the middle of them, it stops itself. `from`
  * begins with a saved state at that step; `save` writes the state that step begins with. Every rank prints, at the end,
  * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after.
  * `coded`: a tensor under top-k; a rank is killed in the third step, and what the others owe becomes worth its share of their mean.
@@ -69,7 +70,8 @@ static uint64_t hash_state(void)
 static void obey(const struct kill_order *orders, int count, unsigned rank, uint64_t step, const char *where)
 {
     for (int i = 0; i < count; i++)
-        if (orders[i].rank == rank && orders[i].step == step && strcmp(orders[i].where, where) == 0) kill(getpid(), SIGKILL);
+        if (orders[i].rank == rank && orders[i].step == step && strcmp(orders[i].where, where) == 0)
+            kill(getpid(), strcmp(where, "stopped") == 0 ? SIGSTOP : SIGKILL);
 }
 
 /* One try. */
@@ -81,7 +83,7 @@ static enum weft_status run_step(struct weft_session *session, uint64_t step, co
     obey(orders, order_count, born, step, "before");
     memset(requests, 0, sizeof requests);
     for (int t = 0; t < TENSORS; t++) {
-        if (t == TENSORS / 2) obey(orders, order_count, born, step, "middle");
+        if (t == TENSORS / 2) obey(orders, order_count, born, step, "middle"), obey(orders, order_count, born, step, "stopped");
         status = weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = grad[t], .out = grad[t], .count = COUNT, .dtype = WEFT_F32,
                                                     .op = WEFT_AVG, .reproducible = true, .preserve_input = true), &requests[t]);
         if (status < 0) die(session, "all_reduce");

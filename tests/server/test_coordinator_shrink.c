@@ -218,6 +218,34 @@ static void left_and_silent(void **state)
     harness_free(h);
 }
 
+/* Seconds in which nobody is lost, as all say that they live. */
+static void pass(struct harness *h, const uint64_t *connections, size_t count, uint32_t seconds)
+{
+    for (uint32_t past = 0; past < seconds && h->ended_count == 0; past += 5) {
+        h->now_ns += WEFT_SECONDS(5);
+        for (size_t i = 0; i < count; i++) say_heartbeat(h, connections[i], 0, 0);
+        weft_coordinator_tick(h->coordinator);
+    }
+}
+
+/* The clock is later at each reading: the loss of a silent worker begins after the "now" of the tick that finds it. */
+static void silent_worker(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = job(3, 2, c);
+    static const uint32_t members[] = {0, 2};
+    const uint64_t others[] = {c[0], c[2]};
+    pass(h, others, 2, 35);
+    assert_int_equal(h->ended_count, 0);
+    expect_lost(h, c[0], 1, 2);
+    expect_lost(h, c[2], 1, 2);
+    say_shrink(h, c[0], 2, 4);
+    say_shrink(h, c[2], 2, 4);
+    expect_shrunk(h, c[0], 2, 4, members, 2);
+    expect_shrunk(h, c[2], 2, 4, members, 2);
+    harness_free(h);
+}
+
 static void not_due(void **state)
 {
     uint64_t c[4];
@@ -460,16 +488,6 @@ static void newcomers_that_wait(void **state)
     assert_int_equal(h->end_status, WEFT_OK);
     assert_int_equal(harness_expect(h, fourth, BODY(ABORT))->abort->status, WEFT_ERR_CLOSED);
     harness_free(h);
-}
-
-/* Seconds in which nobody is lost, as all say that they live. */
-static void pass(struct harness *h, const uint64_t *connections, size_t count, uint32_t seconds)
-{
-    for (uint32_t past = 0; past < seconds && h->ended_count == 0; past += 5) {
-        h->now_ns += WEFT_SECONDS(5);
-        for (size_t i = 0; i < count; i++) say_heartbeat(h, connections[i], 0, 0);
-        weft_coordinator_tick(h->coordinator);
-    }
 }
 
 /* A step may last as long as it likes while a newcomer waits. From the first that has ended it on, the others are waited for as after a
@@ -718,6 +736,7 @@ int main(void)
         cmocka_unit_test(good_for_ever),
         cmocka_unit_test(lost_while_they_agree),
         cmocka_unit_test(left_and_silent),
+        cmocka_unit_test(silent_worker),
         cmocka_unit_test(not_due),
         cmocka_unit_test(all_join),
         cmocka_unit_test(shards_are_beyond_who_rests),

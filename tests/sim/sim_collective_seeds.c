@@ -273,11 +273,13 @@ static void make_rank(struct group_script *g, uint32_t rank, struct weft_group *
 }
 
 static bool with_topology; /* --topology */
+static bool still;         /* --still: the clock of a host stands still while a callback runs */
 static uint64_t retried;   /* bursts, of all seeds */
 static struct weft_topology *topology;
 
 static void tweak(struct weft_sim_options *options)
 {
+    options->still_clock = still;
     options->topology = topology;
     options->latency_ns = 1000 + roll(20000);
     options->jitter_ns = roll(10000);
@@ -498,9 +500,10 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) ranks = (uint32_t)atoi(argv[++i]);
         else if (strcmp(argv[i], "--topology") == 0) with_topology = true;
+        else if (strcmp(argv[i], "--still") == 0) still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--ranks 2..%d] [--topology] [--verbose]\n", argv[0], WORLD_HOSTS_MAX);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--ranks 2..%d] [--topology] [--still] [--verbose]\n", argv[0], WORLD_HOSTS_MAX);
             return 2;
         }
     }
@@ -512,8 +515,8 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         if (!run_seed(&env, seed, ranks)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --ranks %u%s\n", (unsigned long long)seed, run.why, argv[0],
-                   (unsigned long long)seed, ranks, with_topology ? " --topology" : "");
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --ranks %u%s%s\n", (unsigned long long)seed, run.why, argv[0],
+                   (unsigned long long)seed, ranks, with_topology ? " --topology" : "", still ? " --still" : "");
             return 1;
         }
         bool any = run.groups[0].hurt; /* it has all hosts */

@@ -324,6 +324,8 @@ static void choose_calls(void)
 }
 
 /* A rank may have its right result of these, and be gone, before another one's call is seen to differ. */
+static bool still; /* --still */
+
 static bool one_way(enum weft_call_kind kind)
 {
     return kind == WEFT_CALL_BROADCAST || kind == WEFT_CALL_SCATTER || kind == WEFT_CALL_REDUCE || kind == WEFT_CALL_GATHER;
@@ -522,6 +524,7 @@ static bool start_all(struct weft_env *env)
     weft_sim_options_init(&options);
     options.seed = run.seed;
     options.host_count = hosts;
+    options.still_clock = still;
     options.latency_ns = 1000 + roll(20000);
     options.jitter_ns = roll(10000);
     options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
@@ -560,9 +563,10 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--still") == 0) still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--still] [--verbose]\n", argv[0]);
             return 2;
         }
     }
@@ -576,7 +580,7 @@ int main(int argc, char **argv)
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         if (!run_seed(&env, config, seed)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed);
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, still ? " --still" : "");
             return 1;
         }
         goods += run.goods, mismatches += run.mismatches, served += run.shards > 0, troubled += run.suspects != 0;

@@ -16,9 +16,10 @@
  *     wakes up again ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
- *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--verbose]
+ *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--still] [--verbose]
  *
- * --found: the seeds that have found something, before the others. --updates: one tensor more, with an optimiser: its weights and arrays are those of an update
+ * --still: a host's clock stands still while a callback runs; the schedules of the seeds in --found were found so.
+ * --found: the seeds that have found something, under the still clock, before the others. --updates: one tensor more, with an optimiser: its weights and arrays are those of an update
  * that the test makes itself, of these members' gradients, and after a discarded step those of before it; new ranks, and all at the beginning, share them.
  * --shards: the mean, and the tensor with an optimiser, are kept by shards (weftd_run), of which some hear late from the coordinator; no newcomers.
  * A shard may be stopped, or cut off, for a while. Each chunk of a step is the mean, or the update, of the members of one try of that step, to the bit, and never of two; all have the same.
@@ -67,6 +68,8 @@ static const uint64_t found_with_shards[] = { /* and --updates */
     1267355, /* two tries of a step made the same weights, to the bit, of different gradients: here the test took the wrong one for what the shards had done */
     204942, /* the deadline of weft_tensor_init left an operation in its own frame behind, which the engine ended later */
 };
+
+static bool still; /* the clock of this seed's hosts */
 
 /* ---- one seed ---- */
 /* How a program ended. */
@@ -1107,6 +1110,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
     weft_sim_options_init(&options);
     options.seed = seed;
     options.host_count = FIRST_WORKER + run.workers + run.newcomers + run.shards;
+    options.still_clock = still;
     options.latency_ns = 1000 + roll(20000);
     options.jitter_ns = roll(10000);
     options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
@@ -1133,7 +1137,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
 int main(int argc, char **argv)
 {
     uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0, closed_before = 0;
-    bool updates = false, judged = false, shards = false, with_found = false;
+    bool updates = false, judged = false, shards = false, with_found = false, all_still = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
@@ -1141,9 +1145,10 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--judged") == 0) judged = true;
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--found") == 0) with_found = true;
+        else if (strcmp(argv[i], "--still") == 0) all_still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--still] [--verbose]\n", argv[0]);
             return 2;
         }
     }
@@ -1161,9 +1166,10 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (uint64_t i = 0; i < found_count + seeds; i++) {
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
+        still = all_still || i < found_count;
         if (!run_seed(&env, seed, updates, judged, config)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, updates ? " --updates" : "", judged ? " --judged" : "",
-                   shards ? " --shards" : "");
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, updates ? " --updates" : "", judged ? " --judged" : "",
+                   shards ? " --shards" : "", still ? " --still" : "");
             return 1;
         }
         chosen += run.chosen;

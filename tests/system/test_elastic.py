@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from unittest import mock
 
 import harness
 
@@ -79,6 +80,14 @@ class Elastic(harness.JobTest):
         code, text, output = self.run_job_words(2, 1, ["sh", "-c", f'[ $WEFT_RANK = 1 ] && kill -9 $$; exec {ELASTIC} 3'])
         self.assertEqual(code, 1, text + output)
         self.assertIn("rank 1", output)
+
+    def test_stopped_in_a_step(self):
+        """A rank falls silent and its connections stay open: the heartbeat finds it, and the job shrinks as after a death."""
+        with mock.patch.dict(os.environ, {"WEFT_SERVER_HEARTBEAT": "3s"}):
+            code, text, output = self.run_elastic(4, 3, [9, 2, 5, "stopped"])
+        self.assertEqual(code, 0, text + output)
+        self.results(text, 3, 1)
+        self.assertIn("silent for 3 s", text + output)
 
     def test_too_few_are_left(self):
         code, text, output = self.run_elastic(3, 3, [10, 1, 4, "middle"])

@@ -296,6 +296,24 @@ static void test_windows(void **state)
     world_close(&world);
 }
 
+/* Each reading of a host's clock is later than the one before, and the simulation's own time stays; unless the clock is to stand still. */
+static void test_clock(void **state)
+{
+    for (int still = 0; still < 2; still++) {
+        struct weft_sim_options options;
+        struct weft_sim *sim;
+        weft_sim_options_init(&options);
+        options.host_count = 2;
+        options.still_clock = still;
+        assert_true(weft_sim_create(weft_env_system(), &options, &sim) == WEFT_OK);
+        const uint64_t first = weft_now_ns(weft_sim_env(sim, 0)), second = weft_now_ns(weft_sim_env(sim, 0));
+        assert_int_equal(second - first, still ? 0 : 1);
+        assert_int_equal(weft_sim_now_ns(sim), 0);
+        assert_true(weft_now_ns(weft_sim_env(sim, 1)) <= first);
+        weft_sim_free(sim);
+    }
+}
+
 static void test_partition(void **state)
 {
     struct world world;
@@ -417,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_to_all), cmocka_unit_test(test_deaths),      cmocka_unit_test(test_partition), cmocka_unit_test(test_order_after_heal), cmocka_unit_test(test_close_behind_cut),
         cmocka_unit_test(test_bandwidth),  cmocka_unit_test(test_run_answers), cmocka_unit_test(test_slabs),
+        cmocka_unit_test(test_clock),
         cmocka_unit_test(test_timing_only), cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

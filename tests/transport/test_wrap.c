@@ -245,8 +245,8 @@ static void test_trace(void **state)
         const char *file, *words[8];
     } expected[] = {
         {"test_wrap_trace-100.json",
-         {"{\"name\":\"put\",\"cat\":\"put\",\"ph\":\"b\"", "\"peer\":101,\"tag\":\"0xf00000000000004\",\"bytes\":200000,\"status\":\"WEFT_OK\",\"queue_us\":0.000",
-          "{\"name\":\"get\",\"cat\":\"get\",\"ph\":\"e\"", "\"bytes\":30000,\"status\":\"WEFT_OK\",\"queue_us\":0.000", "\"name\":\"peer le", "connect", "endpoint 100 sim"}},
+         {"{\"name\":\"put\",\"cat\":\"put\",\"ph\":\"b\"", "\"peer\":101,\"tag\":\"0xf00000000000004\",\"bytes\":200000,\"status\":\"WEFT_OK\",\"queue_us\":0.00",
+          "{\"name\":\"get\",\"cat\":\"get\",\"ph\":\"e\"", "\"bytes\":30000,\"status\":\"WEFT_OK\",\"queue_us\":0.00", "\"name\":\"peer le", "connect", "endpoint 100 sim"}},
         {"test_wrap_trace-101.json",
          {"{\"name\":\"recv\",\"cat\":\"recv\",\"ph\":\"b\"", "\"peer\":100,\"tag\":\"0xf00000000000005\",\"bytes\":1,\"status\":\"WEFT_OK\"",
           "\"tag\":\"0xf00000000000006\",\"bytes\":0,\"status\":\"WEFT_ERR_CANCELLED\"", "\"name\":\"close\"", "weft_clock"}},

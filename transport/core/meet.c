@@ -67,7 +67,7 @@ void meet_count_refusal(struct meet *meet, enum meet_reason reason, const char *
     meet->stats.refused_count++;
     meet->unlogged++;
     uint64_t now_ns = weft_now_ns(meet->env);
-    if (meet->logged_ns != 0 && now_ns - meet->logged_ns < LOG_PERIOD_NS) return;
+    if (meet->logged_ns != 0 && weft_since_ns(meet->logged_ns, now_ns) < LOG_PERIOD_NS) return;
     weft_log(meet->env, WEFT_LOG_WARN, "transport",
              "endpoint %u refused a connection with %s: %s (%llu since the last such line)", meet->options.id,
              who, meet_reason_text(reason), (unsigned long long)meet->unlogged);

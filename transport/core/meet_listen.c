@@ -80,7 +80,7 @@ static bool make_room(struct meet *meet, uint64_t now_ns)
 {
     if (meet->stats.half_open < meet->options.half_open_max) return true;
     struct connection *oldest = weft_list_first(&meet->strangers, struct connection, link);
-    if (now_ns - oldest->since_ns < STRANGER_GRACE_NS) {
+    if (weft_since_ns(oldest->since_ns, now_ns) < STRANGER_GRACE_NS) {
         meet_listen_rest(meet, true, oldest->since_ns + STRANGER_GRACE_NS);
         return false;
     }

@@ -265,7 +265,7 @@ static void note_bulk(struct weft_probe *probe)
         probe->mark_done = probe->bulk_done;
     }
     /* A slow link: enough is enough. */
-    if (probe->phase == PUSHING && probe->last_ns - probe->phase_ns > probe->options.pair_ns / 4) probe->bulk_end = probe->bulk_sent;
+    if (probe->phase == PUSHING && weft_since_ns(probe->phase_ns, probe->last_ns) > probe->options.pair_ns / 4) probe->bulk_end = probe->bulk_sent;
 }
 
 static uint64_t bulk_rate(const struct weft_probe *probe)
@@ -343,7 +343,7 @@ static void serve_waiting(struct weft_probe *probe)
 
 static void stream(struct weft_probe *probe)
 {
-    bool slow = weft_now_ns(probe->env) - probe->stream_ns > probe->options.pair_ns / 4;
+    bool slow = weft_since_ns(probe->stream_ns, weft_now_ns(probe->env)) > probe->options.pair_ns / 4;
     if (probe->serving == probe->count || probe->stream_end == 0) return;
     if (slow && probe->stream_sent > 0 && probe->stream_sent < probe->stream_end) {
         probe->stream_end = probe->stream_sent;

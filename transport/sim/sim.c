@@ -39,7 +39,14 @@ uint64_t sim_random(uint64_t *state)
 /* ---- the env of a host ---- */
 
 static struct sim_host *host_of(struct weft_env *env) { return env->context; }
-static uint64_t host_now_ns(struct weft_env *env) { return host_of(env)->sim->now_ns; }
+/* A real clock is later at each reading, and code that mixes two readings of one callback goes wrong only then. */
+static uint64_t host_now_ns(struct weft_env *env)
+{
+    struct sim_host *host = host_of(env);
+    if (host->sim->options.still_clock) return host->sim->now_ns;
+    host->clock_ns = host->clock_ns < host->sim->now_ns ? host->sim->now_ns : host->clock_ns + 1;
+    return host->clock_ns;
+}
 static uint64_t host_random_u64(struct weft_env *env) { return sim_random(&host_of(env)->random); }
 static void *host_alloc(struct weft_env *env, size_t bytes) { return weft_alloc_bytes(host_of(env)->sim->env, bytes); }
 static void host_free(struct weft_env *env, void *memory) { weft_free_bytes(host_of(env)->sim->env, memory); }

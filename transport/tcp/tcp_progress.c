@@ -74,9 +74,9 @@ static void look_for_silence(struct tcp_endpoint *endpoint, uint64_t now_ns)
         if (!owes(known, &silent_ns)) {
             known->silent_ns = 0;
             known->sent_lately = !weft_list_empty(&known->out);
-        } else if (known->silent_ns == 0 || silent_ns < now_ns - known->silent_ns) {
+        } else if (known->silent_ns == 0 || silent_ns < weft_since_ns(known->silent_ns, now_ns)) {
             known->silent_ns = now_ns;
-        } else if (now_ns - known->silent_ns >= endpoint->tuning.lost_ns) {
+        } else if (weft_since_ns(known->silent_ns, now_ns) >= endpoint->tuning.lost_ns) {
             tcp_peer_gone(known, ETIMEDOUT);
         }
     }

@@ -208,7 +208,7 @@ void trace_span(struct trace *trace, const struct trace_span *span)
 
 void trace_state(struct trace *trace, const char *name, uint64_t begin_ns, uint64_t end_ns)
 {
-    uint64_t took_ns = end_ns - begin_ns;
+    uint64_t took_ns = weft_since_ns(begin_ns, end_ns);
     line(trace,
          "{\"name\":\"%s\",\"cat\":\"engine\",\"ph\":\"X\",\"ts\":" TIME_FORMAT ",\"dur\":" TIME_FORMAT
          ",\"pid\":%u,\"tid\":0},\n",

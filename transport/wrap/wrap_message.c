@@ -55,7 +55,7 @@ static void write_down(struct wrap *wrap, const struct wrap_op *op)
                    .bytes = op->bytes,
                    .status = op->done.status,
                    .queue_ns = (op->taken_ns != WEFT_NEVER ? op->taken_ns : now_ns) - op->begin_ns,
-                   .completion_ns = now_ns - over_ns,
+                   .completion_ns = weft_since_ns(over_ns, now_ns),
                });
 }
 
@@ -316,6 +316,6 @@ void wrap_observe(struct weft_transport *transport, enum core_moment moment, str
                                 .tag = receive->tag,
                                 .bytes = receive->payload_bytes,
                                 .status = (enum weft_status)receive->state,
-                                .queue_ns = now_ns - receive->posted_ns,
+                                .queue_ns = weft_since_ns(receive->posted_ns, now_ns),
                             });
 }
