@@ -232,6 +232,7 @@ static void free_session(struct weft_session *session)
     client_kept_free(session);
     weft_free_bytes(env, session->engine.links_text);
     weft_free_bytes(env, session->step.all);
+    weft_free_bytes(env, session->leaving);
     weft_free_bytes(env, session->ring);
     client_settings_done(env, &session->settings);
     pthread_mutex_destroy(&session->failure.lock);
@@ -300,26 +301,40 @@ static void leave(struct weft_session *session)
     client_batch_drop(session, WEFT_ERR_CLOSED, "weft_finalize came before weft_group_end");
     if (open > 0) /* others may be waiting for the rest of these operations: they must hear of it */
         client_fail(session, WEFT_ERR_CLOSED, true, "rank %u called weft_finalize with %u operations still running", session->rank, open);
+    else
+        client_leaving_compare(session);
     client_control_leave(session, client_deadline(session, FINALIZE_NS / 2));
     if (open == 0) atomic_store(&session->engine.leaving, true);
     client_fail(session, WEFT_ERR_CLOSED, false, "the session is closed");
     stop_threads(session, until_ns);
 }
 
+/* What was found as the session ended, where no call has told of it: the sentence stays with the thread. */
+static enum weft_status found_at_the_end(struct weft_session *session)
+{
+    if (client_failed(session) != WEFT_ERR_MISMATCH) return WEFT_OK;
+    init_error = (struct weft_error){0};
+    weft_log(session->env, WEFT_LOG_ERROR, "client", "weft_finalize: %s", session->failure.text);
+    return weft_error_set(&init_error, WEFT_ERR_MISMATCH, "weft_finalize: %s", session->failure.text);
+}
+
 enum weft_status weft_finalize(struct weft_session *session)
 {
+    enum weft_status found = WEFT_OK;
     if (!session) return WEFT_OK;
     pthread_mutex_lock(&live_lock);
     weft_list_remove(&session->live);
     pthread_mutex_unlock(&live_lock);
     /* In a forked child the threads are not here and the sockets and the transport are the parent's. */
     if (session->pid == weft_process_id()) {
+        const bool well = client_failed(session) == WEFT_OK;
         client_judging_report(session);
         if (client_usable(session) == WEFT_OK) client_flight_keep_calls(session);
         leave(session);
+        if (well) found = found_at_the_end(session);
     }
     free_session(session);
-    return WEFT_OK;
+    return found;
 }
 
 enum weft_status weft_abort(struct weft_session *session, const char *text)

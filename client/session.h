@@ -143,6 +143,7 @@ struct weft_session {
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;
     struct weft_list memory;          /* weft_alloc's blocks */
+    struct client_leaving *leaving;   /* owned; leaving.c, at the end */
     struct client_batch batch;        /* weft_group_start ... weft_group_end */
     struct client_staging staging;    /* calls on memory of devices */
     struct weft_list weighings;       /* struct client_weighing.link (weigh.c): idle ones; the engine's */
@@ -238,6 +239,10 @@ void client_codecs_follow(struct weft_session *session);
 enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes);
 void client_kept_close(struct weft_session *session, bool restore); /* the step is over */
 void client_kept_free(struct weft_session *session);
+
+/* leaving.c: caller's thread, nothing open: tell the others that this rank leaves, and compare what all have called. Blocks for 2 s at most. A
+ * mismatch fails the session. */
+void client_leaving_compare(struct weft_session *session);
 
 void client_weighings_free(struct weft_session *session); /* weigh.c; memory only */
 void client_meshes_free(struct weft_session *session); /* mesh.c; memory only */

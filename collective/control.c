@@ -27,6 +27,7 @@ static struct coll_header header_of(const struct broadcast *broadcast)
                                  .sequence = broadcast->sequence};
     if (broadcast->type == COLL_MESSAGE_FAIL) header.count = group->leaver_missed;
     if (broadcast->type == COLL_MESSAGE_LEAVE && group->host) header.count = group->host->vote;
+    if (broadcast->type == COLL_MESSAGE_LEAVE) trail_tell(group, &header);
     return header;
 }
 
@@ -235,8 +236,9 @@ bool control_stays(struct weft_group *group, uint32_t rank, enum weft_coll_kind 
 
 bool weft_group_leaver_missed(const struct weft_group *group) { return group->leaver_missed; }
 
-static void left(struct weft_group *group, uint32_t rank, uint64_t after, uint64_t host_vote)
+static void left(struct weft_group *group, const struct coll_header *header)
 {
+    const uint32_t rank = header->rank;
     struct note *note = roster_note(group, rank);
     if (!note) {
         char name[128];
@@ -246,9 +248,10 @@ static void left(struct weft_group *group, uint32_t rank, uint64_t after, uint64
     }
     if (!note->left) group->left_count++;
     note->left = true;
-    note->left_after = after;
+    note->left_after = header->sequence;
+    trail_heard(note, header);
     tune_left(group, rank);
-    host_left(group, rank, host_vote);
+    host_left(group, rank, header->count);
     if (group->active_count > 0 && group->sequence > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */
 }
 
@@ -324,7 +327,7 @@ void control_news(struct weft_group *group, struct weft_arrival *arrival)
     switch (header.type) {
     case COLL_MESSAGE_ASK: asked(group, header.rank, header.sequence); break;
     case COLL_MESSAGE_ANSWER: deadline_answered(group, header.rank, &header); break;
-    case COLL_MESSAGE_LEAVE: left(group, header.rank, header.sequence, header.count); break;
+    case COLL_MESSAGE_LEAVE: left(group, &header); break;
     case COLL_MESSAGE_HOST: host_offered(group, header.rank, tail, tail_bytes); break;
     case COLL_MESSAGE_TUNE_REPORT:
     case COLL_MESSAGE_TUNE_TABLE:

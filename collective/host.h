@@ -170,7 +170,7 @@ struct host_shape {
     bool leads;                  /* needs nothing of the others */
     bool follows;                /* needs something of the root alone */
     bool works;                  /* has something to copy or sum */
-    bool sums;
+    bool sums, rooted;
     bool in_lines;               /* all that is said lies in the announcements */
     bool small;                  /* a few lines: over within the time of a look at the clock where all are there */
     struct weft_record open, done; /* how it is recorded */

@@ -60,6 +60,7 @@ static void know_sides(const struct weft_group *group, struct host_shape *shape)
     shape->follows = from_root && !root;
     shape->works = kind != WEFT_COLL_BARRIER && shape->call.count > 0 && (!shape->leads || kind == WEFT_COLL_SCATTER);
     shape->sums = coll_sums(kind);
+    shape->rooted = coll_rooted(kind);
     const struct weft_coll_place place = coll_place(group);
     shape->places = coll_places_of(&place, &shape->args);
 }
@@ -323,6 +324,13 @@ static bool may_say(struct weft_group *group, const struct host_shape *shape)
     return shape->says && !shape->leads && !shape->follows && !(shape->mapped && shape->mapped->host.lends) && coll_has_record(group, shape->scratch_bytes);
 }
 
+static void trail_call(struct weft_group *group, const struct host_call *call, uint64_t sequence)
+{
+    const struct coll_header called = {.kind = (uint8_t)call->kind, .dtype = call->dtype, .op = call->op, .root = call->root, .count = call->count,
+                                       .sequence = sequence};
+    trail_add(group, &called);
+}
+
 /* Said with the announcement. */
 static enum weft_status say(struct weft_group *group, struct host_shape *shape, const void *in, void *out, const struct host_after *after)
 {
@@ -332,6 +340,7 @@ static enum weft_status say(struct weft_group *group, struct host_shape *shape, 
     shape->args.in = in;
     shape->args.out = out;
     uint64_t number = host->next++, sequence = group->sequence++;
+    if (shape->rooted) trail_call(group, &shape->call, sequence);
     host_announce_short(host, &shape->call, shape->call.kind == WEFT_COLL_BROADCAST ? out : in, shape->bytes, number, sequence);
     bool waits = !shape->leads && !(all_here(host, shape, number) && all_come(host, shape, number, sequence));
     enum weft_status status = waits ? meet(host, shape, number, sequence, after) : over_at_once(host, shape, number, sequence);

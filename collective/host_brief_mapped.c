@@ -80,6 +80,7 @@ static void begin(struct host *host, struct weft_coll *coll)
 {
     coll->host.number = host->next++;
     coll->sequence = coll->header.sequence = host->group->sequence++;
+    if (coll_rooted(coll->args.kind)) trail_add(host->group, &coll->header);
     coll->host.flags = coll->host.flags_of_all = HOST_MAPPED | (coll->host.lends ? HOST_LENDS : 0);
     coll->host.reached = true;
     coll->host.mixed = coll->host.turns = false;

@@ -379,6 +379,7 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     weft_plan_begin(&coll->cursor, &plan);
     coll->done = done;
     coll->context = context;
+    if (coll_rooted(args->kind)) trail_add(group, &coll->header);
     if (!coll->pairwise) group->sequence++;
     group->prepared_count++;
     *coll_out = coll;

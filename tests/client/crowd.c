@@ -49,7 +49,7 @@ static void *work(void *context)
     if (!CROWD_OK(crowd, NULL, weft_init(&options, &session))) return NULL;
     crowd->sessions[place->rank] = session;
     place->fn(crowd, session, place->rank);
-    weft_finalize(session);
+    weft_finalize(crowd->sessions[place->rank]);
     return NULL;
 }
 

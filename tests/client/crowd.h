@@ -21,10 +21,11 @@ struct crowd {
     struct weft_session *sessions[CROWD_MAX];
     pthread_barrier_t meet;        /* for workers that want to meet outside weft */
     _Atomic uint32_t failures;     /* CROWD_CHECK that did not hold */
+    _Atomic uint32_t found;        /* the test's */
     void *user;
 };
 
-/* Join as `rank`, run, finalize; a failed join counts as a failure. `fn` returns nothing: it uses CROWD_CHECK. */
+/* Join as `rank`, run, finalize (unless it has: sessions[rank] NULL); a failed join counts as a failure. `fn` returns nothing: it uses CROWD_CHECK. */
 typedef void (*crowd_fn)(struct crowd *crowd, struct weft_session *session, uint32_t rank);
 void crowd_run(struct crowd *crowd, uint32_t workers, crowd_fn fn);
 

@@ -279,6 +279,41 @@ static void test_different_counts(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* ---- the last operation of all: nothing behind it would find that ranks called it differently ---- */
+
+static void last_broadcast(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct weft_request request = {{0}};
+    float x[4] = {0};
+    const int *const what = crowd->user;
+    enum weft_status status = WEFT_OK;
+    for (int i = 0; i < 20; i++) { /* from the first few on, ranks of one host meet in memory */
+        CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0));
+    }
+    if (*what == 0) status = weft_broadcast(session, x, 4, WEFT_F32, rank, &request);
+    else if (*what == 1) status = weft_broadcast(session, x, rank == 0 ? 4 : 3, WEFT_F32, rank, &request);
+    else if (*what == 2 && rank == 0) status = weft_broadcast(session, x, 4, WEFT_F32, 0, &request);
+    else if (*what == 3) status = weft_broadcast(session, x, 4, WEFT_F32, 0, &request);
+    if (status >= 0) status = weft_wait(&request, 0);
+    bool found = status < 0;
+    status = weft_finalize(session);
+    if (status == WEFT_ERR_MISMATCH) found = strstr(weft_error_text(NULL), "broadcast of 4 f32 from rank 0") != NULL;
+    crowd->sessions[rank] = NULL;
+    if (found) atomic_fetch_add(&crowd->found, 1);
+}
+
+static void test_last_operation(void **state)
+{
+    static const uint32_t least[] = {2, 1, 1, 0}, most[] = {2, 2, 2, 0};
+    for (int what = 0; what < 4; what++) {
+        struct crowd crowd = {.user = &what};
+        crowd_run(&crowd, 2, last_broadcast);
+        assert_int_equal(crowd.failures, 0);
+        assert_in_range(crowd.found, least[what], most[what]);
+    }
+}
+
 /* ---- waits that end ---- */
 
 static void timeouts(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -456,7 +491,7 @@ int main(int argc, char **argv) /* [a pattern of test names] */
         cmocka_unit_test(test_elastic_refuses),  cmocka_unit_test(test_not_elastic),
         cmocka_unit_test(test_elastic_leaver),
         cmocka_unit_test(test_different_shapes), cmocka_unit_test(test_different_counts),
-        cmocka_unit_test(test_wait_timeout),     cmocka_unit_test(test_deadline_names_the_late),
+        cmocka_unit_test(test_wait_timeout),     cmocka_unit_test(test_last_operation),     cmocka_unit_test(test_deadline_names_the_late),
         cmocka_unit_test(test_abort),            cmocka_unit_test(test_finalize_with_open_requests),
         cmocka_unit_test(test_halt),             cmocka_unit_test(test_fork),
     };

@@ -1,0 +1,91 @@
+/* trail.c - operations with a root, which some ranks are over with before the others have called them.
+ *
+ *     root of a broadcast: sends, is over ──► no operation behind it ──► leaves
+ *     another rank: thinks that it is the root: sends, is over       ──► leaves     both had WEFT_OK
+ *
+ * So each rank keeps one number made of all its operations with a root, and what the last of them was. Both travel with its
+ * LEAVE, and whoever leaves later compares. Operations without a root end on no rank before all have called them. */
+#include "collective/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void trail_add(struct weft_group *group, const struct coll_header *called)
+{
+    struct trail *trail = &group->trail;
+    if (called->sequence < trail->next) return; /* begun by one way, and ended by another */
+    uint64_t digest = trail->next > 0 ? trail->last.digest : WEFT_FNV_BASIS;
+    digest = weft_fnv(digest, called->sequence);
+    digest = weft_fnv(digest, called->kind | (uint64_t)called->dtype << 8 | (uint64_t)called->op << 16 | (uint64_t)called->root << 32);
+    trail->last = (struct trail_end){.digest = weft_fnv(digest, called->count) | 1, .count = called->count, .sequence = called->sequence,
+                                     .root = called->root, .kind = called->kind, .dtype = called->dtype, .op = called->op};
+    trail->next = called->sequence + 1;
+}
+
+void trail_tell(const struct weft_group *group, struct coll_header *header)
+{
+    const struct trail_end *last = &group->trail.last;
+    header->kind = last->kind;
+    header->dtype = last->dtype;
+    header->op = last->op;
+    header->root = last->root;
+    header->chunk = last->sequence;
+    header->piece_bytes = last->count;
+    header->cuts = last->digest;
+    header->lanes = TRAIL_VERSION;
+}
+
+void trail_heard(struct note *note, const struct coll_header *header)
+{
+    note->trail_known = header->lanes == TRAIL_VERSION;
+    note->trail = (struct trail_end){.digest = header->cuts, .count = header->piece_bytes, .sequence = header->chunk, .root = header->root,
+                                     .kind = header->kind, .dtype = header->dtype, .op = header->op};
+}
+
+static void describe(const struct trail_end *end, uint64_t posted, char *out, size_t out_bytes)
+{
+    const struct coll_header header = {.kind = end->kind, .dtype = end->dtype, .op = end->op, .root = end->root, .count = end->count,
+                                       .plan = WEFT_PLAN_AUTO, .sequence = end->sequence};
+    char call[160];
+    if (end->digest == 0) {
+        snprintf(out, out_bytes, "%llu operations, none with a root", (unsigned long long)posted);
+        return;
+    }
+    coll_header_describe(&header, call, sizeof call);
+    snprintf(out, out_bytes, "%llu operations, with operation %llu a %s", (unsigned long long)posted, (unsigned long long)end->sequence, call);
+}
+
+static bool agrees(const struct weft_group *group, const struct note *note)
+{
+    return !note->trail_known || (note->left_after == group->sequence && note->trail.digest == group->trail.last.digest);
+}
+
+static enum weft_status differ(const struct weft_group *group, uint32_t rank, const struct note *note, struct weft_error *error)
+{
+    char theirs[128], mine[128], their_call[220], my_call[220];
+    group_describe(group, rank, theirs, sizeof theirs);
+    group_describe(group, group->rank, mine, sizeof mine);
+    describe(&note->trail, note->left_after, their_call, sizeof their_call);
+    describe(&group->trail.last, group->sequence, my_call, sizeof my_call);
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_MISMATCH,
+                                            "operations differ, as ranks leave: %.60s called %.150s; %.60s called %.150s%s", theirs, their_call, mine, my_call,
+                                            strcmp(their_call, my_call) == 0 ? "; an earlier one differs in its root or count" : "");
+}
+
+bool weft_group_trails(const struct weft_group *group)
+{
+    return group->ranks > 1 && group->sequence > 0 && group->trail.next == group->sequence;
+}
+
+enum weft_status weft_group_compare_left(const struct weft_group *group, struct weft_error *error)
+{
+    bool all = true;
+    if (group->fail_status < 0) return (enum weft_status)weft_error_set(error, group->fail_status, "%s", group->fail_text);
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        const struct note note = roster_noted(group, rank);
+        if (rank == group->rank) continue;
+        if (note.left && !agrees(group, &note)) return differ(group, rank, &note, error);
+        all &= note.left;
+    }
+    return all || group->lost ? WEFT_OK : WEFT_IN_PROGRESS;
+}
