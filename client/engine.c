@@ -182,8 +182,7 @@ void client_engine_all_live(struct weft_session *session)
     weft_loop_post(engine->loop, &engine->all_live_mail);
 }
 
-static void miss_leaver(struct weft_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void miss_leaver(struct weft_session *session, const char *format, ...)
+void client_engine_told_lost(struct weft_session *session, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -194,7 +193,7 @@ static void miss_leaver(struct weft_session *session, const char *format, ...)
 /* A group has ended by this. */
 static void miss_rank(struct weft_session *session, const struct weft_group *group, const char *text)
 {
-    if (group && weft_group_leaver_missed(group)) miss_leaver(session, "rank %u: %s", session->rank, text);
+    if (group && weft_group_leaver_missed(group)) client_engine_told_lost(session, "rank %u: %s", session->rank, text);
     else client_engine_suspect(session, WEFT_ERR_PEER_LOST, "rank %u: %s", session->rank, text);
 }
 

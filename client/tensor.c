@@ -506,6 +506,19 @@ void client_tensor_fail_later(struct weft_tensor *tensor, enum weft_status statu
     va_end(arguments);
 }
 
+void client_tensor_told_lost(struct weft_tensor *tensor, const char *format, ...)
+{
+    va_list arguments;
+    char name[192], text[280];
+    if (tensor->op.status == WEFT_OK) tensor->op.status = WEFT_ERR_PEER_LOST;
+    if (tensor->session->engine.failed) return; /* a consequence */
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    client_tensor_op_name(tensor, name, sizeof name);
+    client_engine_told_lost(tensor->session, "%s %s", name, text);
+}
+
 void client_tensor_failed(struct weft_tensor *tensor)
 {
     if (tensor->mode == WEFT_MODE_SERVER)

@@ -174,6 +174,8 @@ void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, con
 /* The same, but the coordinator is given a moment to say it better, as of a loss. */
 void client_tensor_fail_later(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* A shard has refused the operation because a rank is lost or has left. */
+void client_tensor_told_lost(struct weft_tensor *tensor, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Engine: the session has failed: drop what waits, end the operation when its buffers are free. */
 void client_tensor_failed(struct weft_tensor *tensor);
 void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t out_bytes);

@@ -208,6 +208,7 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_JOIN: return true;
     case WEFT__CONTROL__CONTROL__BODY_GROW: return message->grow->epoch > 0 && text_ok(message->grow->text);
     case WEFT__CONTROL__CONTROL__BODY_JOINED: return message->joined->epoch > 0 && text_ok(message->joined->text);
+    case WEFT__CONTROL__CONTROL__BODY_LEFT: return text_ok(message->left->text) && message->left->index < WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -232,6 +233,7 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_JOINED: clean_text(message->joined->text); break;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: clean_text(message->heartbeat->text); break;
     case WEFT__CONTROL__CONTROL__BODY_GROW: clean_text(message->grow->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_LEFT: clean_text(message->left->text); break;
     default: break;
     }
 }

@@ -630,6 +630,21 @@ static bool all_shards_left(const struct weft_coordinator *coordinator)
     return true;
 }
 
+/* Shards wait for a worker's contribution: not for that of one that has left. */
+static void tell_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker)
+{
+    char text[COORDINATOR_WHO_BYTES + 16];
+    Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    snprintf(text, sizeof text, "%s has left", worker->who);
+    left.member = worker->member;
+    left.index = worker->index;
+    left.text = text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_LEFT;
+    message.left = &left;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++) coordinator_send(coordinator, coordinator->shards[i], &message);
+}
+
 static void leave_from(struct weft_coordinator *coordinator, struct coordinator_member *member, const Weft__Control__Leave *leave)
 {
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
@@ -656,6 +671,7 @@ static void leave_from(struct weft_coordinator *coordinator, struct coordinator_
         coordinator_broadcast(coordinator, &message, NULL);
         workers_done = true;
     }
+    else if (worker) tell_left(coordinator, member);
     coordinator_check_left(coordinator);
     coordinator_shrink_check(coordinator);
     coordinator_roll_check(coordinator);

@@ -151,6 +151,10 @@ void shard_engine_moved(struct weft_shard_engine *engine)
         engine->accept_again = false;
         weft_list_foreach(node, spare, &engine->rounds) shard_receive_fill(weft_container_of(node, struct shard_chunk, round_link));
     }
+    if (engine->left_look) {
+        engine->left_look = false;
+        shard_left_check_all(engine);
+    }
     shard_reply_pump(engine);
     unwatch_when_idle(engine);
 }

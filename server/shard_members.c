@@ -104,6 +104,8 @@ void shard_members_follow(struct weft_shard_engine *engine)
     engine->workers = engine->next_workers;
     engine->epoch = engine->next_epoch;
     memcpy(engine->worker, engine->next_worker, engine->workers * sizeof *engine->worker);
+    engine->left_count = 0;
+    for (uint32_t i = 0; i < engine->workers; i++) engine->left_count += engine->worker[i].left;
     weft_log(engine->env, WEFT_LOG_INFO, "server", "endpoint %u serves %u workers, epoch %u", engine->endpoint, engine->workers, engine->epoch);
     look_again(engine);
 }

@@ -47,6 +47,7 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
     part->pull_since_ns = weft_now_ns(engine->env);
     weft_list_append(&engine->pulls, &arrival->link);
     shard_engine_watch_deadlines(engine);
+    shard_left_check(chunk);
 }
 
 void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header *header, struct weft_arrival *arrival)

@@ -128,4 +128,5 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     if (!agrees) shard_round_drop(chunk, WEFT_ERR_MISMATCH, text);
     else if (chunk->phase == SHARD_PHASE_WAITING) shard_receive_open_waiting(engine);
     else if (chunk->phase == SHARD_PHASE_COLLECTING && (!chunk->starved || header->worker == chunk->next)) shard_receive_one(chunk, header->worker);
+    shard_left_check(chunk);
 }

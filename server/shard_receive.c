@@ -74,6 +74,7 @@ static void received(struct weft_completion *completion, enum weft_status status
         chunk->arrived--;
         shard_slots_give(&chunk->slots, slot);
         shard_receive_fill(chunk);
+        shard_left_check(chunk);
         return;
     }
     engine->stats.received_bytes += slot->payload_bytes;
@@ -114,6 +115,7 @@ bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
     part->arrival = NULL;
     part->state = SHARD_PART_NONE;
     chunk->arrived--;
+    engine->left_look = engine->left_count > 0;
     if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
     return true;
 }

@@ -71,6 +71,7 @@ void shard_round_resume(struct shard_chunk *chunk)
 {
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
     if (chunk->arrived > 0) shard_round_enter(chunk, SHARD_PHASE_WAITING);
+    shard_left_check(chunk);
 }
 
 /* ---- folding and closing ---- */
@@ -260,6 +261,7 @@ static void round_closed(struct shard_chunk *chunk)
     parts_reset(chunk, true);
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
     if (last) shard_pull_answer_waiting(chunk);
+    else shard_left_check(chunk);
     shard_engine_moved(engine);
 }
 

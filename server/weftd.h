@@ -113,6 +113,7 @@ void weftd_letters_free(struct weftd *weftd); /* main thread, once the net threa
 
 /* weftd_members.c; net thread */
 bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost); /* false: the job does not go on */
+void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left);
 void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined);
 void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shrunk);
 

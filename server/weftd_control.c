@@ -5,6 +5,7 @@
  *     Declared   -> letters to the engines that own a chunk        -> DeclaredOk, when all have memory
  *     WeightHash -> letter to the engine whose chunks it is of     (a difference aborts the job)
  *     MemberLost with an epoch, Shrunk -> letters to the engines: fewer workers (weftd_members.c)
+ *     Left -> letters to the engines: nothing waits for that worker any more (weftd_members.c)
  *     MemberLost, Abort, a lost coordinator -> every engine tells its workers -> the process ends, status 1
  *     Finished   -> Leave                                          -> the process ends, status 0 */
 #include <stdarg.h>
@@ -319,6 +320,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: on_declared(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: on_weight_hash(weftd, message->weight_hash); break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
+    case WEFT__CONTROL__CONTROL__BODY_LEFT: weftd_members_left(weftd, message->left); break;
     case WEFT__CONTROL__CONTROL__BODY_JOINED: weftd_members_joined(weftd, message->joined); break;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK: weftd_members_shrunk(weftd, message->shrunk); break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT: weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text); break;

@@ -2,6 +2,7 @@
  * what a letter does on its engine's (weftd_letter.c).
  *
  *     MemberLost(epoch) -> every engine gives the lost worker up and parts   (shard_members.c)
+ *     Left              -> every engine ends the rounds that the worker is not in (shard_left.c)
  *     Joined(epoch)     -> every engine parts; the worker that rests stays connected, and may be one of a later epoch's members
  *     Shrunk(epoch)     -> every engine gets the members, by their new ranks
  */
@@ -12,7 +13,7 @@
 
 struct members_letter {
     struct weftd_letter letter; /* first */
-    uint32_t epoch, lost_endpoint, workers;
+    uint32_t epoch, lost_endpoint, left_endpoint, workers;
     bool lost;
     char text[400];
     uint64_t *incarnations; /* (workers,) behind the letter; endpoints behind them */
@@ -55,6 +56,14 @@ static void on_follow(struct weft_mail *mail)
     weftd_letter_answer(&letter->letter);
 }
 
+static void on_left(struct weft_mail *mail)
+{
+    struct members_letter *letter = weft_container_of(mail, struct members_letter, letter.mail);
+    struct weft_shard_engine *shard = letter->letter.engine->shard;
+    if (shard) weft_shard_engine_left(shard, letter->left_endpoint);
+    weftd_letter_answer(&letter->letter);
+}
+
 /* ---- what the coordinator says ---- */
 
 static const Weft__Control__Member *worker_of(const struct weftd *weftd, uint32_t number)
@@ -81,6 +90,21 @@ bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lo
         weftd_letter_post(&letter->letter, &weftd->engines[i], on_part);
     }
     return true;
+}
+
+void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left)
+{
+    const Weft__Control__Member *member = worker_of(weftd, left->member);
+    if (!weftd->running || !member) {
+        weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator says that member %u has left, which no shard knows as a worker", left->member);
+        return;
+    }
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        struct members_letter *letter = letter_create(weftd, 0, 0);
+        if (!letter) return;
+        letter->left_endpoint = member->endpoint_first;
+        weftd_letter_post(&letter->letter, &weftd->engines[i], on_left);
+    }
 }
 
 void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined)

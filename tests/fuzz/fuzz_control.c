@@ -86,6 +86,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     Weft__Control__Join join = WEFT__CONTROL__JOIN__INIT;
     Weft__Control__Joined joined = WEFT__CONTROL__JOINED__INIT;
     Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
+    Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     member.role = WEFT__CONTROL__ROLE__ROLE_WORKER, member.name = member.host = TEXT, member.incarnation = NUMBER, member.device = true;
     member.n_addresses = 2, member.addresses = addresses;
@@ -101,6 +102,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     case 5: join.committed = NUMBER, join.codec_steps = 12; return PACK(JOIN, &join);
     case 6: joined.member = 2, joined.text = TEXT, joined.epoch = 4; return PACK(JOINED, &joined);
     case 7: grow.epoch = 4, grow.text = TEXT; return PACK(GROW, &grow);
+    case 10: left.member = 2, left.index = 1, left.text = TEXT; return PACK(LEFT, &left);
     case 11: heartbeat.time_ns = NUMBER, heartbeat.ask = (uint32_t)number, heartbeat.answer = 300; return PACK(HEARTBEAT, &heartbeat);
     default: return seed_of_start(number, out, room);
     }

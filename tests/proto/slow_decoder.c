@@ -128,12 +128,13 @@ static const struct field shrunk[] = {{1, "epoch", U32}, {2, "committed", U64}, 
 static const struct field join[] = {{1, "committed", U64}, {2, "codec_steps", U64}, {0}};
 static const struct field joined[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "epoch", U32}, {0}};
 static const struct field grow[] = {{1, "epoch", U32}, {2, "text", TEXT}, {0}};
+static const struct field left[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "index", U32}, {0}};
 static const struct field bodies[] = {{1, "challenge", PART, challenge}, {2, "hello", PART, hello}, {3, "welcome", PART, welcome},
     {4, "endpoints", PART, endpoints}, {5, "roster", PART, roster}, {6, "ready", PART, ready}, {7, "go", PART, go},
     {8, "declare", PART, declare}, {9, "declared", PART, declared}, {10, "declared_ok", PART, tensor_only}, {11, "heartbeat", PART, heartbeat},
     {12, "member_lost", PART, member_lost}, {13, "abort", PART, abort_}, {14, "leave", PART, leave}, {15, "finished", PART, text_only},
     {16, "weight_hash", PART, weight_hash}, {17, "status_request", PART, nothing}, {18, "status_reply", PART, status_reply},
-    {19, "shrink", PART, shrink}, {20, "shrunk", PART, shrunk}, {21, "join", PART, join}, {22, "joined", PART, joined}, {23, "grow", PART, grow}, {0}};
+    {19, "shrink", PART, shrink}, {20, "shrunk", PART, shrunk}, {21, "join", PART, join}, {22, "joined", PART, joined}, {23, "grow", PART, grow}, {24, "left", PART, left}, {0}};
 
 struct writer {
     char *out;

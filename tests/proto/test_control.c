@@ -40,6 +40,7 @@ struct samples {
     Weft__Control__Join join;
     Weft__Control__Joined joined;
     Weft__Control__Grow grow;
+    Weft__Control__Left left;
     uint32_t ranks[2];
     ProtobufCBinaryData addresses[2];
     uint64_t dims[2];
@@ -47,7 +48,7 @@ struct samples {
 
 #define NUMBERS_16 "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd" /* a quarter of LinkCost.runs */
 #define READ_16 "61626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364"
-#define BODIES 23
+#define BODIES 24
 static const char *const readings[BODIES + 1] = {"",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  auth_required 1\n",
     "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, pid 41)\"\n  wanted_index -1\n"
@@ -70,7 +71,8 @@ static const char *const readings[BODIES + 1] = {"",
     "shrink\n  epoch 4\n  committed 41\n  codec_steps 12\n",
     "shrunk\n  epoch 4\n  committed 41\n  members 0\n  members 300\n  last 3\n  codec_steps 12\n  newcomers\n    member 1\n    role 1\n    index 1\n"
     "    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n",
-    "join\n  committed 41\n  codec_steps 12\n", "joined\n  member 2\n  text \"rank 2 rests\"\n  epoch 4\n", "grow\n  epoch 4\n  text \"rank 3 waits\"\n"};
+    "join\n  committed 41\n  codec_steps 12\n", "joined\n  member 2\n  text \"rank 2 rests\"\n  epoch 4\n", "grow\n  epoch 4\n  text \"rank 3 waits\"\n",
+    "left\n  member 2\n  text \"rank 2 left\"\n  index 1\n"};
 
 static void fill(struct samples *s)
 {
@@ -138,13 +140,14 @@ static void fill(struct samples *s)
     weft__control__join__init(&s->join), s->join.committed = 41, s->join.codec_steps = 12;
     weft__control__joined__init(&s->joined), s->joined.member = 2, s->joined.text = (char *)"rank 2 rests", s->joined.epoch = 4;
     weft__control__grow__init(&s->grow), s->grow.epoch = 4, s->grow.text = (char *)"rank 3 waits";
+    weft__control__left__init(&s->left), s->left.member = 2, s->left.text = (char *)"rank 2 left", s->left.index = 1;
 }
 
 static Control wrap(struct samples *s, int body)
 {
     void *const bodies[BODIES + 1] = {NULL, &s->challenge, &s->hello, &s->welcome, &s->endpoints, &s->roster, &s->ready, &s->go, &s->declare,
         &s->declared, &s->declared_ok, &s->heartbeat, &s->member_lost, &s->abort, &s->leave, &s->finished, &s->weight_hash,
-        &s->status_request, &s->status_reply, &s->shrink, &s->shrunk, &s->join, &s->joined, &s->grow};
+        &s->status_request, &s->status_reply, &s->shrink, &s->shrunk, &s->join, &s->joined, &s->grow, &s->left};
     Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = (Weft__Control__Control__BodyCase)body;
     message.challenge = bodies[body]; /* the union's pointers share their place */
@@ -286,6 +289,8 @@ static void limits(void **state)
     REFUSED(22, s.joined.text = text_1001);
     REFUSED(23, s.grow.epoch = 0);
     REFUSED(23, s.grow.text = text_1001);
+    REFUSED(24, s.left.index = WEFT_LIMIT_WORKERS);
+    REFUSED(24, s.left.text = text_1001);
 }
 
 static void other_versions_can_be_refused_in_words(void **state)
@@ -309,7 +314,7 @@ static void texts_are_cleaned(void **state)
     const struct {
         int body;
         char **text;
-    } texts[] = {{12, &s.member_lost.text}, {13, &s.abort.text}, {14, &s.leave.text}, {15, &s.finished.text}, {22, &s.joined.text}, {23, &s.grow.text}};
+    } texts[] = {{12, &s.member_lost.text}, {13, &s.abort.text}, {14, &s.leave.text}, {15, &s.finished.text}, {22, &s.joined.text}, {23, &s.grow.text}, {24, &s.left.text}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         uint8_t data[2048];
         Control *unpacked;

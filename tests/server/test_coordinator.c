@@ -67,6 +67,12 @@ static void whole_life(void **state)
 
     harness_leave(h, c[1], "");
     harness_close(h, c[1], "");
+    for (int i = 0; i < 4; i += 3) { /* shards wait for what workers push */
+        const Weft__Control__Left *left = harness_expect(h, c[i], BODY(LEFT))->left;
+        assert_int_equal(left->member, 1);
+        assert_int_equal(left->index, 0);
+        assert_non_null(strstr(left->text, "rank 0 ("));
+    }
     for (int i = 0; i < 4; i++) harness_expect_nothing(h, c[i]);
     harness_leave(h, c[2], "");
     harness_expect(h, c[0], BODY(FINISHED));
