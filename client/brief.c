@@ -171,7 +171,7 @@ static enum weft_status tried(struct client_request *request, enum weft_status s
 
 static void remember(const struct client_request *request, const struct weft_group *group)
 {
-    bool plain = !request->op.comm && !request->reproducible && !request->deadline_ns && request->memory == WEFT_MEMORY_HOST && request->factor == 1;
+    bool plain = !request->op.comm && !request->label && !request->reproducible && !request->deadline_ns && request->memory == WEFT_MEMORY_HOST && request->factor == 1;
     if (!plain) return;
     uint64_t shape = is_pair(request->kind) ? PAIR_SHAPE : weft_coll_shape(group, (enum weft_coll_kind)request->kind);
     request->session->brief.again[request->kind] = (struct client_again){.shape = shape, .count = request->count,

@@ -21,6 +21,7 @@ struct client_call {
     double factor;          /* of a weighted avg: the weight */
     bool weighted;
     uint32_t root;
+    enum weft_coll_label label;
     bool reproducible;
     bool unequal;           /* gather, scatter: the root gives counts */
     enum weft_memory_kind memory;
@@ -52,6 +53,8 @@ enum weft_status client_call_check(struct weft_session *session, const struct cl
 enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
                                   struct client_request **request_out);
 void client_call_fill(struct client_request *request, const struct client_call *call); /* a request that was taken: the second half */
+/* Caller's thread: an operation without a reduction as a part of another public call, which is named where ranks differ. WEFT_IN_PROGRESS. */
+enum weft_status client_call_within(struct weft_session *session, enum weft_coll_label label, const struct client_plain *plain, struct weft_request *request);
 /* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
 enum weft_status client_call_submit(struct client_request *request);
 #define CLIENT_BRIEF_ELEMS (256u << 10) /* more of anything is not said with an announcement */

@@ -53,6 +53,7 @@ void client_call_args(const struct client_request *request, struct weft_coll_arg
         .unequal = request->unequal,
         .dtype = (enum weft_dtype)request->dtype,
         .op = (enum weft_op)request->reduction,
+        .label = (enum weft_coll_label)request->label,
         .factor = request->factor,
         .root = request->root,
         .plan = (enum weft_plan_id)request->plan,
@@ -220,6 +221,7 @@ void client_call_fill(struct client_request *request, const struct client_call *
     request->kind = (uint8_t)call->kind;
     request->dtype = (uint8_t)call->dtype;
     request->reduction = (uint8_t)call->op;
+    request->label = (uint8_t)call->label;
     request->root = call->root;
     request->plan = call->reproducible ? WEFT_PLAN_AUTO : (uint8_t)plan_for(request->session, call);
     request->reproducible = call->reproducible;
@@ -259,6 +261,13 @@ static enum weft_status run(struct weft_session *session, const struct client_ca
     if (!session) return client_missing(weft_coll_kind_name(call->kind), "session");
     WEFT_TRY(client_call_take(session, call, user_request, &request));
     return client_call_submit(request);
+}
+
+enum weft_status client_call_within(struct weft_session *session, enum weft_coll_label label, const struct client_plain *plain, struct weft_request *user_request)
+{
+    struct client_call call = client_call_of(plain);
+    call.label = label;
+    return run(session, &call, user_request);
 }
 
 static __attribute__((noinline)) enum weft_status run_first(struct weft_session *session, const struct client_plain *plain, struct weft_request *user_request)

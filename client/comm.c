@@ -48,7 +48,7 @@ static enum weft_status meeting_room(struct weft_session *session, size_t elems)
     return WEFT_OK;
 }
 
-enum weft_status client_meet(struct weft_session *session, struct weft_comm *comm, const int64_t *mine, uint32_t words,
+enum weft_status client_meet(struct weft_session *session, struct weft_comm *comm, enum weft_coll_label label, const int64_t *mine, uint32_t words,
                              const int64_t **all_out)
 {
     struct client_meeting *meeting = &session->meeting;
@@ -57,7 +57,7 @@ enum weft_status client_meet(struct weft_session *session, struct weft_comm *com
     WEFT_TRY(meeting_room(session, (size_t)words * (comm ? comm->ranks : session->ranks)));
     memcpy(meeting->mine, mine, words * sizeof *mine);
     struct client_call call = {.kind = WEFT_COLL_ALL_GATHER, .comm = comm, .in = meeting->mine, .out = meeting->all, .count = words,
-                               .dtype = WEFT_I64, .op = WEFT_SUM};
+                               .dtype = WEFT_I64, .op = WEFT_SUM, .label = label};
     WEFT_TRY(client_call_take(session, &call, &meeting->request, &request));
     request->plan = WEFT_PLAN_AUTO;
     client_request_post(request, client_call_start);
@@ -66,12 +66,13 @@ enum weft_status client_meet(struct weft_session *session, struct weft_comm *com
     return WEFT_OK;
 }
 
-enum weft_status client_meet_all_well(struct weft_session *session, struct weft_comm *comm, enum weft_status mine, const char *what)
+enum weft_status client_meet_all_well(struct weft_session *session, struct weft_comm *comm, enum weft_coll_label label, enum weft_status mine)
 {
+    const char *what = label == WEFT_COLL_LABEL_SPLIT ? "split" : "mesh";
     const int64_t word = mine, *all;
     char reason[480];
     snprintf(reason, sizeof reason, "%s", session->error.text);
-    WEFT_TRY(client_meet(session, comm, &word, 1, &all));
+    WEFT_TRY(client_meet(session, comm, label, &word, 1, &all));
     if (mine < 0) return client_error(session, mine, "%s", reason);
     for (uint32_t rank = 0; rank < (comm ? comm->ranks : session->ranks); rank++) {
         if (all[rank] >= 0) continue;

@@ -36,10 +36,10 @@ enum weft_status client_comm_create(struct weft_session *session, uint32_t *memb
 /* What ranks tell each other when they make groups: (words,) of each of comm's ranks, in the order of its ranks. Collective,
  * caller's thread, blocks. The answer, (ranks * words,), lies in the session until the next meeting. */
 #define CLIENT_MEETING_WORDS 28u
-enum weft_status client_meet(struct weft_session *session, struct weft_comm *comm, const int64_t *mine, uint32_t words,
+enum weft_status client_meet(struct weft_session *session, struct weft_comm *comm, enum weft_coll_label label, const int64_t *mine, uint32_t words,
                              const int64_t **all_out);
 /* The second half of making groups: did all ranks of `comm` get so far? Else the status of the first that did not. */
-enum weft_status client_meet_all_well(struct weft_session *session, struct weft_comm *comm, enum weft_status mine, const char *what);
+enum weft_status client_meet_all_well(struct weft_session *session, struct weft_comm *comm, enum weft_coll_label label, enum weft_status mine);
 /* A group of a membership that has shrunk since is of no use: WEFT_ERR_STATE. NULL is valid. */
 enum weft_status client_comm_valid(struct weft_session *session, const struct weft_comm *comm);
 /* May this session make groups now? */

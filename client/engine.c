@@ -190,11 +190,19 @@ void client_engine_told_lost(struct weft_session *session, const char *format, .
     va_end(arguments);
 }
 
-/* A group has ended by this. */
-static void miss_rank(struct weft_session *session, const struct weft_group *group, const char *text)
+/* The rank of the job whose sentence ended the group: it may have come by message, and then "this rank" in it is another. */
+static uint32_t found_by_rank(const struct weft_session *session, const struct weft_comm *comm, const struct weft_group *group)
 {
-    if (group && weft_group_leaver_missed(group)) client_engine_told_lost(session, "rank %u: %s", session->rank, text);
-    else client_engine_suspect(session, WEFT_ERR_PEER_LOST, "rank %u: %s", session->rank, text);
+    if (!group) return session->rank;
+    const uint32_t rank = weft_group_ended_by(group);
+    return comm ? comm->members[rank] : rank;
+}
+
+/* A group has ended by this. */
+static void miss_rank(struct weft_session *session, const struct weft_group *group, uint32_t found_by, const char *text)
+{
+    if (group && weft_group_leaver_missed(group)) client_engine_told_lost(session, "rank %u: %s", found_by, text);
+    else client_engine_suspect(session, WEFT_ERR_PEER_LOST, "rank %u: %s", found_by, text);
 }
 
 void client_engine_group_op_failed(struct client_group_op *op, enum weft_status status, const char *text)
@@ -203,8 +211,9 @@ void client_engine_group_op_failed(struct client_group_op *op, enum weft_status 
     if (!text) text = weft_status_text(status);
     weft_list_append(&session->engine.ended_ops, &op->link);
     const struct weft_group *group = op->comm ? op->comm->group : session->engine.group;
-    if (status == WEFT_ERR_PEER_LOST) miss_rank(session, group, text);
-    else client_fail(session, status, true, "rank %u: %s", session->rank, text);
+    const uint32_t found_by = found_by_rank(session, op->comm, group);
+    if (status == WEFT_ERR_PEER_LOST) miss_rank(session, group, found_by, text);
+    else client_fail(session, status, true, "rank %u: %s", found_by, text);
 }
 
 /* ---- ending ---- */
@@ -368,7 +377,7 @@ static void request_overdue(struct weft_session *session, const struct client_re
     char text[400];
     const char *verdict;
     const enum weft_status ended = engine->group && !engine->parted ? weft_group_ended(engine->group, &verdict) : WEFT_OK;
-    if (ended == WEFT_ERR_PEER_LOST) miss_rank(session, engine->group, verdict);
+    if (ended == WEFT_ERR_PEER_LOST) miss_rank(session, engine->group, found_by_rank(session, NULL, engine->group), verdict);
     if (engine->suspicion.status < 0) {
         hurry_verdict(session);
     } else if (ended < 0) {

@@ -1,5 +1,6 @@
 /* judging.c - see judging.h: when the judge looks, how its word travels, and what it takes to change a
  * tensor's codec. */
+#include "client/call.h"
 #include "client/judging.h"
 
 #include <math.h>
@@ -286,8 +287,9 @@ static enum weft_status apply(struct weft_session *session, uint64_t step, bool 
 static enum weft_status publish(struct weft_session *session)
 {
     struct client_judging *judging = &session->judging;
-    return weft_broadcast(session, judging->verdict, CLIENT_VERDICT_CHOICES + (uint64_t)judging->count,
-                          WEFT_I64, ROOT, &judging->publish);
+    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = judging->verdict, .out = judging->verdict,
+                                      .count = CLIENT_VERDICT_CHOICES + (uint64_t)judging->count, .dtype = WEFT_I64, .op = WEFT_SUM, .root = ROOT};
+    return client_call_within(session, WEFT_COLL_LABEL_CODEC_CHOICE, &call, &judging->publish);
 }
 
 static enum weft_status first(struct weft_session *session, uint64_t step)
@@ -351,8 +353,9 @@ enum weft_status client_judging_begin(struct weft_session *session, uint64_t ste
         if (step % CLIENT_LOOK_STEPS != 0) return WEFT_OK;
         fill_mine(judging);
         judging->phase = CLIENT_JUDGING_GATHERS;
-        enum weft_status status =
-            weft_all_gather(session, judging->mine, judging->all, judging->words, WEFT_I64, &judging->gather);
+        const struct client_plain call = {.kind = WEFT_COLL_ALL_GATHER, .in = judging->mine, .out = judging->all, .count = judging->words,
+                                          .dtype = WEFT_I64, .op = WEFT_SUM};
+        enum weft_status status = client_call_within(session, WEFT_COLL_LABEL_CODEC_CHOICE, &call, &judging->gather);
         return status < 0 ? status : WEFT_OK;
     case CLIENT_JUDGING_GATHERS:
         take_rate(session);

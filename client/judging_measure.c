@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/call.h"
 #include "client/judging.h"
 #include "client/session.h"
 #include "client/tensor.h"
@@ -262,7 +263,8 @@ static enum weft_status finish(struct weft_session *session, enum weft_status st
 static enum weft_status gather(struct weft_session *session, const double *mine, double *all, uint64_t count)
 {
     struct weft_request request = {0};
-    return finish(session, weft_all_gather(session, mine, all, count, WEFT_I64, &request), &request,
+    const struct client_plain call = {.kind = WEFT_COLL_ALL_GATHER, .in = mine, .out = all, .count = count, .dtype = WEFT_I64, .op = WEFT_SUM};
+    return finish(session, client_call_within(session, WEFT_COLL_LABEL_CODEC_CHOICE, &call, &request), &request,
                   "measuring codecs and links");
 }
 

@@ -122,7 +122,7 @@ static enum weft_status agree(struct weft_mesh *mesh, uint32_t wanted, uint32_t 
         mine.axes[i].size = mesh->axes[i].size;
     }
     memcpy(words, &mine, sizeof mine);
-    WEFT_TRY(client_meet(session, NULL, words, SAID_WORDS, &answer));
+    WEFT_TRY(client_meet(session, NULL, WEFT_COLL_LABEL_MESH, words, SAID_WORDS, &answer));
     const struct said *all = (const struct said *)answer;
     WEFT_TRY(compare(session, all, &mine));
     int64_t first = 0;
@@ -213,7 +213,7 @@ static enum weft_status make_planes(struct weft_mesh *mesh, uint32_t wanted)
     }
     if (wanted != 0) status = make_plane(mesh, wanted, &id);
     session->next_group_id = id;
-    return client_meet_all_well(session, NULL, status, "mesh");
+    return client_meet_all_well(session, NULL, WEFT_COLL_LABEL_MESH, status);
 }
 
 static struct plane *plane_of(const struct weft_mesh *mesh, uint32_t set)

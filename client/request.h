@@ -48,6 +48,7 @@ struct client_request {
     uint64_t count;
     uint8_t kind, dtype, reduction, plan; /* enum weft_coll_kind, weft_dtype, weft_op, weft_plan_id */
     uint32_t root;              /* send, recv: the other rank */
+    uint8_t label;              /* enum weft_coll_label */
     bool reproducible;          /* by a plan that evaluates T */
     bool unequal;               /* gather, scatter: the root gives counts */
     bool preserve;              /* its input lies in `out` and is kept until the step is good (kept.c) */

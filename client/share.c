@@ -10,6 +10,7 @@
  * that is then run again is put back like preserve_input (kept.c). */
 #include <stdio.h>
 
+#include "client/call.h"
 #include "client/session.h"
 #include "client/tensor.h"
 
@@ -61,7 +62,8 @@ enum weft_status client_share_keep(struct weft_tensor *tensor)
 static enum weft_status from(uint32_t root, struct weft_tensor *tensor, void *buffer, const char *what)
 {
     struct weft_request request = {{0}};
-    WEFT_TRY(weft_broadcast(tensor->session, buffer, tensor->elems, tensor->dtype, root, &request));
+    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = tensor->elems, .dtype = tensor->dtype, .op = WEFT_SUM, .root = root};
+    WEFT_TRY(client_call_within(tensor->session, WEFT_COLL_LABEL_TENSOR_SHARE, &call, &request));
     return client_request_finish(tensor->session, &request, what);
 }
 

@@ -83,7 +83,7 @@ enum weft_status weft_split(struct weft_session *session, struct weft_comm *pare
     const struct said mine = {colour < 0 ? -1 : colour, key, session->next_group_id};
     const int64_t *words;
     uint32_t ranks = parent ? parent->ranks : session->ranks, colours, below, first = 0, count = 0;
-    WEFT_TRY(client_meet(session, parent, &mine.colour, SAID_WORDS, &words));
+    WEFT_TRY(client_meet(session, parent, WEFT_COLL_LABEL_SPLIT, &mine.colour, SAID_WORDS, &words));
     const struct said *all = (const struct said *)words;
     count_colours(all, ranks, mine.colour, &colours, &below);
     WEFT_TRY(first_id(session, all, ranks, colours, &first));
@@ -98,7 +98,7 @@ enum weft_status weft_split(struct weft_session *session, struct weft_comm *pare
         if (!members) status = client_error(session, WEFT_ERR_NO_MEMORY, "split: no memory for a group of %u ranks", ranks);
         else status = client_comm_create(session, members, count, first + below, name, &comm);
     }
-    status = client_meet_all_well(session, parent, status, "split");
+    status = client_meet_all_well(session, parent, WEFT_COLL_LABEL_SPLIT, status);
     if (status < 0) {
         weft_comm_free(comm);
         return status;

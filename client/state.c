@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/call.h"
 #include "client/session.h"
 #include "client/tensor.h"
 
@@ -247,7 +248,8 @@ static enum weft_status from_root(struct weft_tensor *tensor, void *buffer, uint
                                   enum weft_dtype dtype)
 {
     struct weft_request request = {{0}};
-    WEFT_TRY(weft_broadcast(tensor->session, buffer, count, dtype, 0, &request));
+    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = 0};
+    WEFT_TRY(client_call_within(tensor->session, WEFT_COLL_LABEL_STATE_LOAD, &call, &request));
     return client_request_finish(tensor->session, &request, "state_load");
 }
 

@@ -92,6 +92,7 @@ static enum weft_status post_record(struct client_group_op *op, struct weft_erro
         .count = sizeof step->mine / 8,
         .dtype = WEFT_I64,
         .op = WEFT_SUM,
+        .label = WEFT_COLL_LABEL_STEP_BEGIN,
         .plan = WEFT_PLAN_DIRECT,
     };
     return weft_coll_post(request->session->engine.group, &args, client_engine_group_op_done, op, &op->coll, error);

@@ -2,6 +2,7 @@
  * A rank that has the broadcast knows by it that the shards have the weights too. */
 #include <stdio.h>
 
+#include "client/call.h"
 #include "client/session.h"
 #include "client/tensor.h"
 
@@ -26,7 +27,8 @@ static enum weft_status all_have(struct weft_tensor *tensor, const char *what, b
 static enum weft_status from_root(struct weft_tensor *tensor, void *weights, const char *what)
 {
     struct weft_request request = {{0}};
-    WEFT_TRY(weft_broadcast(tensor->session, weights, tensor->elems, tensor->dtype, 0, &request));
+    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = weights, .out = weights, .count = tensor->elems, .dtype = tensor->dtype, .op = WEFT_SUM, .root = 0};
+    WEFT_TRY(client_call_within(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, &request));
     return client_request_finish(tensor->session, &request, what);
 }
 
@@ -34,7 +36,8 @@ static enum weft_status from_root(struct weft_tensor *tensor, void *weights, con
 static enum weft_status all_know(struct weft_tensor *tensor, const char *what)
 {
     struct weft_request request = {{0}};
-    WEFT_TRY(weft_barrier(tensor->session, &request));
+    const struct client_plain call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
+    WEFT_TRY(client_call_within(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, &request));
     return client_request_finish(tensor->session, &request, what);
 }
 

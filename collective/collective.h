@@ -60,6 +60,19 @@ enum weft_coll_kind {
 const char *weft_coll_kind_name(enum weft_coll_kind kind); /* "all_reduce"; "?" for none; static text */
 enum weft_coll_kind weft_coll_kind_parse(const char *name, size_t bytes); /* by its name, `bytes` long; 0: there is none */
 
+/* Of operations that a public call makes of its own: which. In the place of the reduction, so of kinds that have none; compared, and named in sentences. */
+enum weft_coll_label {
+    WEFT_COLL_LABEL_NONE = 0, /* the operation is the call */
+    WEFT_COLL_LABEL_SPLIT = 1,
+    WEFT_COLL_LABEL_MESH = 2,
+    WEFT_COLL_LABEL_TENSOR_INIT = 3,
+    WEFT_COLL_LABEL_TENSOR_SHARE = 4,
+    WEFT_COLL_LABEL_STATE_LOAD = 5,
+    WEFT_COLL_LABEL_STEP_BEGIN = 6,
+    WEFT_COLL_LABEL_CODEC_CHOICE = 7,
+};
+#define WEFT_COLL_LABEL_COUNT 8
+
 /* One step. `offset_in` counts elements of the input vector, `offset` of the output vector, `scratch` of the operation's
  * scratch. Scratch of a *wide* plan holds partials: f32 for narrower floats, else the element type. */
 enum weft_action_kind {
@@ -313,6 +326,8 @@ void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *
 void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text);
 /* WEFT_OK, or why the group has ended, with the sentence (the group's), though operations may still wait until their buffers are free. */
 enum weft_status weft_group_ended(const struct weft_group *group, const char **text_out);
+/* The rank whose sentence that is: this one, or another that has told of the end. */
+uint32_t weft_group_ended_by(const struct weft_group *group);
 
 /* Of groups whose ids rise: those of epochs before this one have ended, and those of it may come. For an endpoint that takes no part in the groups of
  * others for many epochs: a message shows its epoch to who is within a hundred of it. Owner of the loop. */
@@ -331,6 +346,7 @@ struct weft_coll_args {
     uint64_t count;        /* elements; ALL_GATHER_BYTES: bytes of this rank's piece */
     enum weft_dtype dtype;
     enum weft_op op;
+    enum weft_coll_label label;
     double factor;         /* SCALED_SUM: of this rank's contribution; the products are rounded to elements; 0: zeros, whatever is in `in` */
     double total;          /* SCALED_SUM: the finished sum is multiplied by 1/total, as AVG is by 1/ranks. The same on all ranks. 0: it is not */
     uint32_t root;         /* send, recv: the other rank */

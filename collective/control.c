@@ -261,6 +261,7 @@ static void end_as_told(struct weft_group *group, enum weft_status status, bool 
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ') *c = ' ';
     bool known = status < 0 && status > -100;
+    group->fail_came = group->fail_status == WEFT_OK;
     if (group->fail_status == WEFT_OK) group->leaver_missed = leaver && status == WEFT_ERR_PEER_LOST;
     group_end(group, known ? status : WEFT_ERR_ABORTED, false, "%s", text[0] ? text : "another rank ended the group");
 }
@@ -296,6 +297,7 @@ static void told_of_end(struct weft_group *group, struct weft_arrival *arrival, 
         weft_transport_discard(group->transport, arrival);
         return;
     }
+    group->fail_rank = header->rank;
     const enum weft_status status = header->status < 0 ? (enum weft_status)header->status : WEFT_ERR_ABORTED;
     const bool leaver = header->count == 1;
     if (told_of_more(group, arrival, status, leaver)) return;

@@ -219,6 +219,8 @@ enum weft_status weft_group_ended(const struct weft_group *group, const char **t
     return group->fail_status;
 }
 
+uint32_t weft_group_ended_by(const struct weft_group *group) { return group->fail_came ? group->fail_rank : group->rank; }
+
 /* ---- create, free ---- */
 static enum weft_status check_options(const struct weft_group_options *o, struct weft_error *error)
 {

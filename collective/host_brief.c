@@ -38,7 +38,7 @@ static bool at_rest(const struct weft_group *group)
 
 static bool same_call(const struct weft_coll_args *a, const struct weft_coll_args *b)
 {
-    return a->kind == b->kind && a->count == b->count && a->dtype == b->dtype && a->op == b->op && a->root == b->root && a->plan == b->plan &&
+    return a->kind == b->kind && a->count == b->count && a->dtype == b->dtype && a->op == b->op && a->label == b->label && a->root == b->root && a->plan == b->plan &&
            a->counts == b->counts && a->counts_out == b->counts_out && a->unequal == b->unequal && a->signature == b->signature &&
            a->reproducible == b->reproducible;
 }
@@ -69,7 +69,7 @@ static void know_records(const struct weft_group *group, struct host_shape *shap
 {
     struct weft_record *open = &shape->open;
     *open = coll_record_of(group, 0, 0, true);
-    open->kind = (uint8_t)shape->call.kind, open->count = shape->call.count, open->dtype = shape->call.dtype, open->op = shape->call.op;
+    open->kind = (uint8_t)shape->call.kind, open->count = shape->call.count, open->dtype = shape->call.dtype, open->op = coll_sums(shape->call.kind) ? shape->call.op : 0;
     open->root = shape->call.root, open->plan = WEFT_PLAN_ONE_HOST;
     shape->done = *open;
     shape->done.phase = "done", shape->done.status = WEFT_OK;
@@ -80,7 +80,7 @@ static void know(const struct weft_group *group, struct host_shape *shape)
     const struct weft_coll_args *args = &shape->args;
     const bool barrier = args->kind == WEFT_COLL_BARRIER;
     shape->call = (struct host_call){.kind = args->kind, .count = barrier ? 0 : args->count, .dtype = (uint8_t)(barrier ? 0 : args->dtype),
-                                     .op = (uint8_t)(coll_sums(args->kind) ? args->op : 0), .root = coll_rooted(args->kind) ? args->root : 0};
+                                     .op = (uint8_t)(coll_sums(args->kind) ? (unsigned)args->op : (unsigned)args->label), .root = coll_rooted(args->kind) ? args->root : 0};
     shape->name = weft_coll_kind_name(args->kind);
     shape->bytes = host_short_bytes(group, args);
     shape->event_bytes = shape->call.count * (barrier ? 1 : weft_dtype_bytes(args->dtype));

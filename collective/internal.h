@@ -315,6 +315,8 @@ struct weft_group {
     uint64_t recorded_ns;        /* the flight recorder learned last who waits for whom */
 
     enum weft_status fail_status;
+    bool fail_came;              /* with a FAIL of fail_rank, whose sentence fail_text is */
+    uint32_t fail_rank;
     const char *fail_text;       /* owned where it is not a word of weft_status_text */
     uint64_t grace_ns, patience_ns;
     uint32_t left_count;         /* ranks that have left in good order */

@@ -323,7 +323,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->outstanding = 0;
     coll->header = (struct coll_header){
         .type = COLL_MESSAGE_DATA, .kind = (uint8_t)(coll->pairwise ? WEFT_COLL_SEND : args->kind), .plan = (uint8_t)plan->plan,
-        .dtype = (uint8_t)(untyped(args->kind) ? 0 : args->dtype), .op = (uint8_t)(coll_sums(args->kind) ? args->op : 0),
+        .dtype = (uint8_t)(untyped(args->kind) ? 0 : args->dtype), .op = (uint8_t)(coll_sums(args->kind) ? (unsigned)args->op : (unsigned)args->label),
         .group = group->group_id, .epoch = group->epoch, .rank = group->rank, .root = coll->pairwise ? 0 : plan->root,
         .lanes = plan->lanes, .sequence = coll->sequence, .count = plan->count, .chunk = plan->chunk_elems, .cuts = cuts_number(group, args, plan->plan),
     };

@@ -24,7 +24,7 @@ void coll_record_post(struct weft_coll *coll, bool starts)
     bool pair = coll->args.kind == WEFT_COLL_SEND || coll->args.kind == WEFT_COLL_RECV; /* their header is the same on both sides */
     struct weft_record *record = &coll->record;
     *record = coll_record_of(group, coll->sequence, coll->posted_ns, starts);
-    record->kind = coll->args.kind, record->count = header->count, record->dtype = header->dtype, record->op = header->op, record->plan = header->plan;
+    record->kind = coll->args.kind, record->count = header->count, record->dtype = header->dtype, record->op = coll_sums(header->kind) ? header->op : 0, record->plan = header->plan;
     record->root = pair ? coll->args.root : header->kind == WEFT_COLL_ALL_REDUCE ? 0 : header->root;
     if (coll->host.announced) weft_recorder_update(group->recorder, coll->record_number, &coll->record);
     else coll->record_number = weft_recorder_add(group->recorder, &coll->record);

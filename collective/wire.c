@@ -5,6 +5,8 @@
  *     40  sequence         48  count    56  chunk elements  64  piece bytes (pieces whose lengths only their sender or their pair knows)
  *     72  cuts: 0, or a number made of the lengths of unequal pieces and of the measured links that the plan follows
  *
+ * op: the reduction, or of kinds without one the public call that the operation belongs to (enum weft_coll_label).
+ *
  * A data message says how its sender called the operation. The receiver compares: that is how calls that
  * do not match are found and named, instead of being summed or waited for. */
 #include "collective/internal.h"
@@ -59,6 +61,7 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
 {
     if (a->kind != b->kind) return "the operation";
     if (a->dtype != b->dtype) return "the element type";
+    if (a->op != b->op && !coll_sums(a->kind)) return "the call that it belongs to";
     if (a->count != b->count) return "the count";
     if (a->cuts != b->cuts) return "the counts of the pieces, or what was measured of the links";
     if (a->op != b->op) return "the reduction";
@@ -70,15 +73,26 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     return NULL;
 }
 
-void coll_header_describe(const struct coll_header *header, char *out, size_t out_bytes)
+/* "split": which public call made an operation of this kind of its own; NULL: none did. */
+static const char *label_of(const struct coll_header *header)
+{
+    static const char *const labels[WEFT_COLL_LABEL_COUNT] = {NULL, "split", "mesh_create or mesh_comm", "tensor_init", "tensor_share", "state_load", "step_begin",
+                                                              "step_begin (to choose codecs)"};
+    if (coll_sums(header->kind) || header->kind == WEFT_COLL_SEND || header->op >= WEFT_COLL_LABEL_COUNT) return NULL;
+    return labels[header->op];
+}
+
+static void describe_operation(const struct coll_header *header, char *out, size_t out_bytes)
 {
     const char *kind = weft_coll_kind_name(header->kind), *plan = weft_plan_name(header->plan);
     unsigned long long count = header->count;
     switch (header->kind) {
     case WEFT_COLL_ALL_REDUCE:
     case WEFT_COLL_REDUCE_SCATTER:
-    case WEFT_COLL_REDUCE:
         snprintf(out, out_bytes, "%s of %llu %s, %s, plan %s", kind, count, weft_dtype_name(header->dtype), weft_op_name(header->op), plan);
+        break;
+    case WEFT_COLL_REDUCE:
+        snprintf(out, out_bytes, "%s of %llu %s, %s, root %u, plan %s", kind, count, weft_dtype_name(header->dtype), weft_op_name(header->op), header->root, plan);
         break;
     case WEFT_COLL_BROADCAST:
         snprintf(out, out_bytes, "%s of %llu %s from rank %u", kind, count, weft_dtype_name(header->dtype), header->root);
@@ -93,7 +107,8 @@ void coll_header_describe(const struct coll_header *header, char *out, size_t ou
         break;
     case WEFT_COLL_GATHER:
     case WEFT_COLL_SCATTER:
-        snprintf(out, out_bytes, "%s of %s, root %u", kind, weft_dtype_name(header->dtype), header->root);
+        if (header->cuts != 0) snprintf(out, out_bytes, "%s of %s with counts, root %u", kind, weft_dtype_name(header->dtype), header->root);
+        else snprintf(out, out_bytes, "%s of %llu %s, root %u", kind, count, weft_dtype_name(header->dtype), header->root);
         break;
     case WEFT_COLL_SEND:
         snprintf(out, out_bytes, "message of %llu %s", count, weft_dtype_name(header->dtype));
@@ -101,4 +116,13 @@ void coll_header_describe(const struct coll_header *header, char *out, size_t ou
     default:
         snprintf(out, out_bytes, "%s", kind);
     }
+}
+
+void coll_header_describe(const struct coll_header *header, char *out, size_t out_bytes)
+{
+    char operation[160];
+    const char *label = label_of(header);
+    describe_operation(header, operation, sizeof operation);
+    if (label) snprintf(out, out_bytes, "%s (%s)", label, operation);
+    else snprintf(out, out_bytes, "%s", operation);
 }

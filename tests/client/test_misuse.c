@@ -314,6 +314,123 @@ static void test_last_operation(void **state)
     }
 }
 
+/* ---- what a sentence about calls that differ has in it ---- */
+
+struct differing {
+    enum weft_status (*call)(struct weft_session *session, uint32_t rank, struct weft_request *request);
+    const char *words[2];
+};
+
+static _Thread_local float field[64];
+
+static enum weft_status split_by_one(struct weft_session *session, uint32_t rank, struct weft_request *request)
+{
+    struct weft_comm *comm;
+    return rank == 0 ? weft_split(session, NULL, 0, 0, &comm) : weft_all_reduce(session, field, field, 4, WEFT_F32, WEFT_SUM, request);
+}
+
+static enum weft_status mesh_by_one(struct weft_session *session, uint32_t rank, struct weft_request *request)
+{
+    struct weft_mesh *mesh;
+    const struct weft_axis axis = {"dp", 0};
+    return rank == 0 ? weft_mesh_create(session, &axis, 1, &mesh) : weft_barrier(session, request);
+}
+
+/* As long as the tensor, from the same root: only what it is a part of differs. */
+static enum weft_status init_by_one(struct weft_session *session, uint32_t rank, struct weft_request *request)
+{
+    struct weft_tensor *tensor;
+    struct weft_tensor_options options;
+    options_of(&options, "t", 4);
+    enum weft_status status = weft_declare(session, &options, &tensor);
+    if (status < 0) return status;
+    if (rank == 0) return weft_tensor_init(tensor, field);
+    status = weft_broadcast(session, field + 8, 4, WEFT_F32, 0, request);
+    if (status >= 0) status = weft_wait(request, 0);
+    return status < 0 ? status : weft_barrier(session, request);
+}
+
+static enum weft_status share_by_one(struct weft_session *session, uint32_t rank, struct weft_request *request)
+{
+    struct weft_tensor *tensor;
+    struct weft_tensor_options options;
+    options_of(&options, "t", 4);
+    enum weft_status status = weft_declare(session, &options, &tensor);
+    if (status < 0) return status;
+    return rank == 0 ? weft_tensor_share(tensor, field, 1) : weft_barrier(session, request);
+}
+
+static enum weft_status two_roots(struct weft_session *session, uint32_t rank, struct weft_request *request)
+{
+    return weft_reduce(session, field, field + 8 * (rank + 1), 4, WEFT_F32, WEFT_SUM, rank, request);
+}
+
+static enum weft_status two_roots_of_scatter(struct weft_session *session, uint32_t rank, struct weft_request *request)
+{
+    return weft_scatter(session, field, field + 16 * (rank + 1), 4, WEFT_F32, 1 - rank, request);
+}
+
+static enum weft_status two_counts(struct weft_session *session, uint32_t rank, struct weft_request *request)
+{
+    return weft_gather(session, field, field + 16, 4 + rank, WEFT_F32, 0, request);
+}
+
+static void differ(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    const struct differing *differing = crowd->user;
+    struct weft_request request = {{0}};
+    enum weft_status status = differing->call(session, rank, &request);
+    if (status >= 0) status = weft_wait(&request, 0);
+    if (status >= 0) status = weft_barrier(session, &request); /* whoever needed nothing of the other finds it here */
+    if (status == WEFT_IN_PROGRESS) status = weft_wait(&request, 0);
+    const char *text = weft_error_text(session);
+    CROWD_CHECK(crowd, session, status == WEFT_ERR_MISMATCH && strstr(text, differing->words[0]) && strstr(text, differing->words[1]));
+    pthread_barrier_wait(&crowd->meet);
+}
+
+static void test_differing_calls(void **state)
+{
+    static const struct differing all[] = {
+        {split_by_one, {"called split (all_gather", "called all_reduce of 4 f32"}}, {mesh_by_one, {"called mesh_create", "called barrier"}},
+        {init_by_one, {"called tensor_init (broadcast of 4 f32 from rank 0)", "called broadcast of 4 f32 from rank 0"}},
+        {share_by_one, {"called tensor_share (broadcast", "called barrier"}}, {two_roots, {"root 0", "root 1"}},
+        {two_roots_of_scatter, {"root 0", "root 1"}}, {two_counts, {"gather of 4 f32", "gather of 5 f32"}},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct differing differing = all[i];
+        struct crowd crowd = {.user = &differing};
+        crowd_run(&crowd, 2, differ);
+        assert_int_equal(crowd.failures, 0);
+    }
+}
+
+/* Both send and neither receives: one of them finds it, and the other has the sentence by message. */
+static void both_send(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float long_ones[2][600000];
+    struct weft_request request = {{0}};
+    char itself[2][40];
+    enum weft_status status = weft_send(session, long_ones[rank], 600000, WEFT_F32, 1 - rank, &request);
+    if (status >= 0) status = weft_wait(&request, 0);
+    CROWD_CHECK(crowd, session, status < 0);
+    const char *text = weft_error_text(session);
+    for (unsigned r = 0; r < 2; r++) {
+        snprintf(itself[0], sizeof itself[0], "rank %u: a send", r);
+        snprintf(itself[1], sizeof itself[1], "s for rank %u ", r);
+        CROWD_CHECK(crowd, session, !(strstr(text, itself[0]) && strstr(text, itself[1])));
+    }
+    pthread_barrier_wait(&crowd->meet);
+}
+
+static void test_waits_for_the_other(void **state)
+{
+    for (int i = 0; i < 3; i++) { /* either may be first */
+        struct crowd crowd = {.deadline_ms = 300};
+        crowd_run(&crowd, 2, both_send);
+        assert_int_equal(crowd.failures, 0);
+    }
+}
+
 /* ---- waits that end ---- */
 
 static void timeouts(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -491,7 +608,7 @@ int main(int argc, char **argv) /* [a pattern of test names] */
         cmocka_unit_test(test_elastic_refuses),  cmocka_unit_test(test_not_elastic),
         cmocka_unit_test(test_elastic_leaver),
         cmocka_unit_test(test_different_shapes), cmocka_unit_test(test_different_counts),
-        cmocka_unit_test(test_wait_timeout),     cmocka_unit_test(test_last_operation),     cmocka_unit_test(test_deadline_names_the_late),
+        cmocka_unit_test(test_wait_timeout),     cmocka_unit_test(test_last_operation), cmocka_unit_test(test_differing_calls), cmocka_unit_test(test_waits_for_the_other),     cmocka_unit_test(test_deadline_names_the_late),
         cmocka_unit_test(test_abort),            cmocka_unit_test(test_finalize_with_open_requests),
         cmocka_unit_test(test_halt),             cmocka_unit_test(test_fork),
     };

@@ -598,7 +598,7 @@ static void ahead_of_a_late_rank(void **state)
  * operation for which they wait, by either way. */
 static void ahead_of_another_call(void **state)
 {
-    static const char *const names[] = {"broadcast of 2 f32 from rank 0", "scatter of f32, root 0", "reduce of 2 f32", "gather of f32, root "};
+    static const char *const names[] = {"broadcast of 2 f32 from rank 0", "scatter of 2 f32, root 0", "reduce of 2 f32", "gather of 2 f32, root "};
     for (uint32_t i = 0; i < 4 * ROOTED; i++) {
         enum weft_coll_kind kind = rooted[i / 4];
         uint32_t root = leads(kind, 0, 0) ? 0 : 1; /* rank 0 leads */
