@@ -13,6 +13,7 @@
  *
  * Waiting costs little: a few microseconds of polling, then polling between calls of sched_yield (a rank that
  * computes on the same core goes on at once), then sleep. */
+#include "base/limit.h"
 #include "base/loop.h"
 
 #include <errno.h>
@@ -120,7 +121,7 @@ err:;
     int reason = errno;
     weft_log(loop->env, WEFT_LOG_ERROR, "base", "cannot make the descriptors of a loop: %s; raise ulimit -n",
              strerror(reason));
-    return reason == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT;
+    return weft_limit_of("the loop of a thread", reason);
 }
 
 static bool has_mail(struct baton *baton)

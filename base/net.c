@@ -10,9 +10,11 @@
  * process, which belongs to the trainer we live in) is not needed: other threads only push a letter
  * and write an eventfd. For the same reason no signal handler is set: the net's thread runs with
  * signals blocked (thread.h), and a SIGPIPE of a write on a closed socket ends there unseen. */
+#include "base/limit.h"
 #include "base/net.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -21,6 +23,8 @@
 
 #include "base/net_internal.h"
 #include "base/thread.h"
+
+#define BASE_DESCRIPTORS 8 /* more than an event base takes */
 
 /* How long weft_net_free waits for its peers to take the last frames. */
 #define GOODBYE_MS 300
@@ -78,17 +82,29 @@ static void on_step_over(evutil_socket_t fd, short what, void *argument)
 {
 }
 
+/* libevent ends the process where it finds no descriptors for itself: so they must be there. */
+static bool descriptors_left(int fd)
+{
+    int copies[BASE_DESCRIPTORS], count = 0, reason = 0;
+    while (count < BASE_DESCRIPTORS && (copies[count] = fcntl(fd, F_DUPFD_CLOEXEC, 0)) >= 0) count++;
+    if (count < BASE_DESCRIPTORS) reason = errno;
+    for (int i = 0; i < count; i++) close(copies[i]);
+    errno = reason;
+    return count == BASE_DESCRIPTORS;
+}
+
 static enum weft_status open_base(struct weft_net *net)
 {
     net->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (net->event_fd < 0) return errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT;
+    if (net->event_fd < 0) return weft_limit_of("the control connections", errno);
+    if (!descriptors_left(net->event_fd)) return weft_limit_of("the control connections", errno);
     struct event_config *config = event_config_new();
     if (!config) return WEFT_ERR_NO_MEMORY;
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK);
     event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER);
     net->base = event_base_new_with_config(config);
     event_config_free(config);
-    if (!net->base) return errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_NO_MEMORY;
+    if (!net->base) return errno == EMFILE || errno == ENFILE ? weft_limit_of("the control connections", errno) : WEFT_ERR_NO_MEMORY;
     net->mail_event = event_new(net->base, net->event_fd, EV_READ | EV_PERSIST, on_mail, net);
     net->step_event = event_new(net->base, -1, 0, on_step_over, net);
     if (!net->mail_event || !net->step_event || event_add(net->mail_event, NULL) != 0) return WEFT_ERR_NO_MEMORY;
@@ -107,7 +123,7 @@ enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out
     enum weft_status status = open_base(net);
     if (status < 0) {
         weft_log(env, WEFT_LOG_ERROR, "base", "cannot start control networking: %s",
-                 status == WEFT_ERR_LIMIT ? "too many open files; raise ulimit -n" : "out of memory");
+                 weft_reason_text(status));
         weft_net_free(net);
         return status;
     }
@@ -130,7 +146,7 @@ enum weft_status weft_net_start(struct weft_net *net)
     int rc = weft_thread_start(&net->thread, "weft net", net_thread, net);
     if (rc == 0) return WEFT_OK;
     net->started = false;
-    return rc == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT;
+    return weft_limit_of("the control connections", rc);
 }
 
 /* Writing on a broken socket from a thread that is not ours: block SIGPIPE for the time and take one

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/limit.h"
 #include "base/net_internal.h"
 
 enum weft_status net_address_of(const char *host, uint16_t port, struct net_address *address_out,
@@ -49,8 +50,11 @@ static enum weft_status bind_failed(const char *host, uint16_t port, int reason,
     if (reason == EADDRNOTAVAIL)
         return weft_error_set(error, WEFT_ERR_NOT_FOUND, "%.200s is not an address of this host; choose one that is",
                               host);
-    return weft_error_set(error, reason == EMFILE || reason == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_IO,
-                          "cannot listen on port %u of %.200s: %s", port, host, strerror(reason));
+    if (reason == EMFILE || reason == ENFILE) {
+        const enum weft_status status = weft_limit_of("a listening socket", reason);
+        return weft_error_set(error, status, "cannot listen on port %u of %.200s: %s", port, host, weft_reason_text(status));
+    }
+    return weft_error_set(error, WEFT_ERR_IO, "cannot listen on port %u of %.200s: %s", port, host, strerror(reason));
 }
 
 enum weft_status net_bind(const char *host, uint16_t port, int *fd_out, uint16_t *port_out, struct weft_error *error)

@@ -18,7 +18,7 @@ static enum weft_status move_to(struct weft_tensor *tensor, struct weft_codec *c
     if (status < 0) {
         const char *trouble = weft_codec_trouble(tensor->codec)[0] ? weft_codec_trouble(tensor->codec) : weft_codec_trouble(codec);
         weft_error_set(error, status, "what its codec remembers cannot be moved between host and device: %.150s",
-                       trouble[0] ? trouble : weft_status_text(status));
+                       trouble[0] ? trouble : weft_reason_text(status));
         weft_codec_free(codec);
         return status;
     }

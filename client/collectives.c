@@ -15,7 +15,7 @@ void client_call_failed(struct client_group_op *op, enum weft_status status, con
 {
     char sentence[480];
     if (op->comm) {
-        snprintf(sentence, sizeof sentence, "group %u (%s): %.380s", op->comm->id, op->comm->name, text ? text : weft_status_text(status));
+        snprintf(sentence, sizeof sentence, "group %u (%s): %.380s", op->comm->id, op->comm->name, text ? text : weft_reason_text(status));
         text = sentence;
     }
     client_engine_group_op_failed(op, status, text); /* the ranks are out of step: this session is over */

@@ -109,7 +109,7 @@ static void send_now(struct weft_session *session, const Weft__Control__Control 
     }
     if (status < 0)
         client_fail(session, status, false, "cannot send to the coordinator at %s:%u: %s", session->settings.host,
-                    session->settings.port, weft_status_text(status));
+                    session->settings.port, weft_reason_text(status));
 }
 
 static Weft__Control__Control heartbeat_of(struct weft_session *session, Weft__Control__Heartbeat *body)
@@ -234,7 +234,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
         enum weft_status status = weft_proof_make(settings->secret, WEFT_PROOF_JOIN, challenge->nonce.data, settings->job,
                                                   control->name, proof);
         if (status < 0) {
-            client_fail(session, status, false, "cannot make the proof of the job's secret: %s", weft_status_text(status));
+            client_fail(session, status, false, "cannot make the proof of the job's secret: %s", weft_reason_text(status));
             return;
         }
         hello.proof.data = proof;
@@ -273,7 +273,7 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
     if (period_ns < WEFT_MS(50)) period_ns = WEFT_MS(50);
     if (period_ns > WEFT_SECONDS(10)) period_ns = WEFT_SECONDS(10);
     enum weft_status status = weft_net_every(session->control.net, period_ns, send_heartbeat, session);
-    if (status < 0) client_fail(session, status, true, "no timer for heartbeats: %s", weft_status_text(status));
+    if (status < 0) client_fail(session, status, true, "no timer for heartbeats: %s", weft_reason_text(status));
 }
 
 /* In the newest table: the engine may make another one meanwhile, and looks once at what has changed in the one before. */
@@ -432,7 +432,7 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
     enum weft_status status = weft_control_unpack(session->env, data, bytes, &message);
     if (status < 0) {
         client_fail(session, status, false, "the process at %s:%u does not speak weft's control protocol: %s",
-                    session->settings.host, session->settings.port, weft_status_text(status));
+                    session->settings.host, session->settings.port, weft_reason_text(status));
         return;
     }
     if (!dispatch(session, message)) weft_control_free(session->env, message);
@@ -480,14 +480,14 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
         memcpy(control->nonce + i, &random, 8);
     }
     enum weft_status status = weft_net_create(session->env, &control->net);
-    if (status < 0) return weft_error_set(error, status, "cannot set up the control connection: %s", weft_status_text(status));
+    if (status < 0) return weft_error_set(error, status, "cannot set up the control connection: %s", weft_reason_text(status));
     status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
                               client_deadline(session, session->settings.deadline_ns), &connection);
     if (status == WEFT_OK) WEFT_TRY(client_flight_signal_start(session, error));
     if (status == WEFT_OK) status = weft_net_start(control->net);
     if (status < 0)
         return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", session->settings.host,
-                              session->settings.port, weft_status_text(status));
+                              session->settings.port, weft_reason_text(status));
     return WEFT_OK;
 }
 

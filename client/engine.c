@@ -10,6 +10,7 @@
  * it still holds; a request completes when the last buffer of it is free. */
 #include "client/engine.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,7 +85,7 @@ static void pump(struct weft_list *queue)
         enum weft_status status = op->post(op, &error);
         if (status == WEFT_ERR_AGAIN) return; /* the end of a posted one pumps again */
         weft_list_remove(&op->link);
-        if (status < 0) op->done(op, status, error.text[0] ? error.text : weft_status_text(status));
+        if (status < 0) op->done(op, status, error.text[0] ? error.text : weft_reason_text(status));
     }
 }
 
@@ -208,7 +209,7 @@ static void miss_rank(struct weft_session *session, const struct weft_group *gro
 void client_engine_group_op_failed(struct client_group_op *op, enum weft_status status, const char *text)
 {
     struct weft_session *session = op->session;
-    if (!text) text = weft_status_text(status);
+    if (!text) text = weft_reason_text(status);
     weft_list_append(&session->engine.ended_ops, &op->link);
     const struct weft_group *group = op->comm ? op->comm->group : session->engine.group;
     const uint32_t found_by = found_by_rank(session, op->comm, group);
@@ -351,7 +352,7 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
     weft_event_ring_add(session->engine.events, "peer_lost", WEFT_EVENT_MARK, 0, peer_id, 0, status);
     if (!member || session->engine.failed) return;
     if (member->is_shard) {
-        client_engine_suspect(session, WEFT_ERR_PEER_LOST, "lost %s: %s", member->name, text ? text : weft_status_text(status));
+        client_engine_suspect(session, WEFT_ERR_PEER_LOST, "lost %s: %s", member->name, text ? text : weft_reason_text(status));
     } else {
         /* It may have left in order. If anything still needs it, that operation fails and says so. */
         weft_log(session->env, WEFT_LOG_DEBUG, "client", "connection with %s is gone: %s", member->name, text ? text : "");
@@ -481,7 +482,7 @@ enum weft_status client_engine_create(struct weft_session *session, struct weft_
                                         &engine->events);
     uint64_t operations = weft_config_u64(session->settings.config, "recorder.operations");
     if (status == WEFT_OK) status = weft_recorder_create(session->env, (uint32_t)operations, &engine->recorder);
-    if (status < 0) return weft_error_set(error, status, "cannot make the engine: %s", weft_status_text(status));
+    if (status < 0) return weft_error_set(error, status, "cannot make the engine: %s", weft_reason_text(status));
     return WEFT_OK;
 }
 
@@ -509,7 +510,7 @@ enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce
     enum weft_status status = weft_transport_open(session->env, &options, &engine->transport, error);
     if (status < 0)
         return weft_error_set(error, status, "cannot open transport '%s' (lanes %s, devices %s): %s", options.backend,
-                              options.lanes, options.devices, weft_status_text(status));
+                              options.lanes, options.devices, weft_reason_text(status));
     client_server_path_listen(session);
     return WEFT_OK;
 }
@@ -530,7 +531,7 @@ enum weft_status client_engine_connect(struct weft_session *session, const Weft_
         enum weft_status status = weft_transport_connect(session->engine.transport, endpoint, member->addresses[e].data,
                                                          member->addresses[e].len, &peer);
         if (status < 0)
-            return weft_error_set(error, status, "cannot connect to %.100s: %s%s", member->name, weft_status_text(status), weft_transport_connect_hint(status));
+            return weft_error_set(error, status, "cannot connect to %.100s: %s%s", member->name, weft_reason_text(status), weft_transport_connect_hint(status));
         if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD) note_eager(&session->engine, peer);
     }
     return WEFT_OK;
@@ -586,7 +587,7 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     options.describe_context = session;
     enum weft_status status = weft_group_create(session->env, &options, &session->engine.group, error);
     weft_free_bytes(session->env, ids);
-    if (status < 0) return weft_error_set(error, status, "cannot make the group of all workers: %s", weft_status_text(status));
+    if (status < 0) return weft_error_set(error, status, "cannot make the group of all workers: %s", weft_reason_text(status));
     client_plans_load(session);
     return WEFT_OK;
 }
@@ -628,9 +629,9 @@ enum weft_status client_engine_start(struct weft_session *session, const Weft__C
     enum weft_status status = weft_transport_attach(engine->transport, engine->loop);
     if (status == WEFT_OK) status = weft_timer_start(engine->loop, &engine->deadline_timer,
                                                      client_deadline(session, session->settings.deadline_ns));
-    if (status < 0) return weft_error_set(error, status, "cannot set up the engine's loop: %s", weft_status_text(status));
+    if (status < 0) return weft_error_set(error, status, "cannot set up the engine's loop: %s", weft_reason_text(status));
     if (start_thread(engine) != 0)
-        return weft_error_set(error, WEFT_ERR_LIMIT, "cannot start the engine's thread; raise the limit of processes (ulimit -u)");
+        return weft_error_set(error, weft_limit_of("the engine", EAGAIN), "cannot start: %s", weft_reason_text(WEFT_ERR_LIMIT));
     engine->thread_started = true;
     return WEFT_OK;
 }

@@ -50,7 +50,7 @@ void client_text_get(struct weft_session *session, uint32_t serial, enum weft_st
     struct client_texts *texts = &session->texts;
     pthread_mutex_lock(&texts->lock);
     bool kept = serial != 0 && texts->serial - serial < CLIENT_TEXTS;
-    snprintf(out, out_bytes, "%s", kept ? texts->text[serial % CLIENT_TEXTS] : weft_status_text(status));
+    snprintf(out, out_bytes, "%s", kept ? texts->text[serial % CLIENT_TEXTS] : weft_reason_text(status));
     pthread_mutex_unlock(&texts->lock);
 }
 

@@ -72,7 +72,7 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
         char name[192];
         char sentence[480];
         client_tensor_op_name(tensor, name, sizeof name);
-        snprintf(sentence, sizeof sentence, "%s: %.280s", name, text ? text : weft_status_text(status));
+        snprintf(sentence, sizeof sentence, "%s: %.280s", name, text ? text : weft_reason_text(status));
         client_engine_group_op_failed(group_op, status, sentence);
         return;
     }

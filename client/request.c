@@ -92,7 +92,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     WEFT_ASSERT(atomic_load_explicit(&request->state, memory_order_relaxed) == CLIENT_REQUEST_OPEN);
     weft_list_remove(&request->link);
     request->status = status;
-    request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_status_text(status)) : 0;
+    request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_reason_text(status)) : 0;
     if (request->tensor) client_tensor_release(request->tensor);
     if (request->stage) client_stage_done(request);
     session->engine.requests_done++;

@@ -113,7 +113,7 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
     if (status == WEFT_ERR_AGAIN) return status;
     if (status < 0) {
         client_tensor_fail(tensor, status, "cannot be sent to %s: %s", client_endpoint_name(session, chunk->endpoint),
-                           weft_status_text(status));
+                           weft_reason_text(status));
         return status;
     }
     weft_event_ring_add(session->engine.events, "push", WEFT_EVENT_BEGIN, (uint64_t)tensor->id << 32 | chunk->index,
@@ -129,7 +129,7 @@ static void on_sent(struct weft_completion *completion, enum weft_status status)
     tensor->op.in_transport--;
     if (status < 0)
         client_tensor_fail(tensor, status, "was not taken by %s: %s", client_endpoint_name(tensor->session, chunk->endpoint),
-                           weft_status_text(status));
+                           weft_reason_text(status));
     client_server_path_resend(tensor->session);
     advance(tensor);
 }
@@ -235,7 +235,7 @@ static void compute_failed(struct weft_tensor *tensor)
     else if (op->computed == WEFT_ERR_INVALID)
         client_tensor_fail(tensor, op->computed, "has a gradient that is not finite (NaN or Inf) on rank %u; nothing was sent",
                            tensor->session->rank);
-    else client_tensor_fail(tensor, op->computed, "could not be encoded or decoded: %s", weft_status_text(op->computed));
+    else client_tensor_fail(tensor, op->computed, "could not be encoded or decoded: %s", weft_reason_text(op->computed));
 }
 
 static void complete(struct weft_tensor *tensor) { client_request_complete(tensor->op.request, WEFT_OK, NULL); }
@@ -357,7 +357,7 @@ static void on_received(struct weft_completion *completion, enum weft_status sta
     tensor->op.in_transport--;
     if (status < 0) {
         client_tensor_fail(tensor, status, "got no whole result from %s: %s",
-                           client_endpoint_name(tensor->session, chunk->endpoint), weft_status_text(status));
+                           client_endpoint_name(tensor->session, chunk->endpoint), weft_reason_text(status));
         advance(tensor);
         return;
     }
@@ -410,7 +410,7 @@ static void take_result(struct client_chunk *chunk, struct weft_arrival *arrival
     enum weft_status status = weft_transport_accept(transport, arrival, place, bytes, &chunk->received);
     if (status < 0) {
         client_tensor_fail(tensor, status, "cannot take the result of %s: %s", client_endpoint_name(session, chunk->endpoint),
-                           weft_status_text(status));
+                           weft_reason_text(status));
         weft_transport_discard(transport, arrival);
         return;
     }
@@ -425,7 +425,7 @@ static void on_result(void *context, struct weft_arrival *arrival)
     if (status < 0 || header.kind != WEFT_WIRE_RESULT || header.payload_bytes != arrival->payload_bytes) {
         client_fail(session, status < 0 ? status : WEFT_ERR_MALFORMED, true, "rank %u: a message from %s is no valid result: %s",
                     session->rank, client_endpoint_name(session, arrival->peer_id),
-                    weft_status_text(status < 0 ? status : WEFT_ERR_MALFORMED));
+                    weft_reason_text(status < 0 ? status : WEFT_ERR_MALFORMED));
         weft_transport_discard(session->engine.transport, arrival);
         return;
     }

@@ -271,7 +271,7 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
         status = join(session);
         if (status < 0) {
             /* A failure that is only ours still ends the job: the others wait for this rank. */
-            const char *text = session->error.text[0] ? session->error.text : weft_status_text(status);
+            const char *text = session->error.text[0] ? session->error.text : weft_reason_text(status);
             if (session->engine.loop && session->control.net) {
                 client_fail(session, status, true, "%s", text);
                 client_control_leave(session, client_deadline(session, WEFT_SECONDS(1)));
@@ -281,7 +281,7 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
     }
     if (status < 0) {
         init_error.status = WEFT_OK; /* in virtual time others on this thread may have failed meanwhile */
-        weft_error_set(&init_error, status, "weft_init: %.440s", session->error.text[0] ? session->error.text : weft_status_text(status));
+        weft_error_set(&init_error, status, "weft_init: %.440s", session->error.text[0] ? session->error.text : weft_reason_text(status));
         free_session(session);
         return status;
     }

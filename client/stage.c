@@ -635,7 +635,7 @@ static void stop(struct client_stage *stage, enum weft_status status, const char
 {
     if (stage->status < 0) return;
     stage->status = status;
-    snprintf(stage->text, sizeof stage->text, "%.299s", text ? text : weft_status_text(status));
+    snprintf(stage->text, sizeof stage->text, "%.299s", text ? text : weft_reason_text(status));
     if (stage->posted < stage->pieces && !stage->ended) {
         stage->ended = true;
         weft_list_remove(&stage->request->op.link); /* no more pieces of it: it leaves the queue */

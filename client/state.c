@@ -236,7 +236,7 @@ static enum weft_status install(struct weft_tensor *tensor, const uint8_t *at, c
     const enum weft_status status = install_parts(tensor, at, head);
     if (status < 0)
         client_fail(session, status, true, "state_load of tensor '%s': rank %u has installed only a part of the state: %.300s", tensor->name,
-                    session->rank, session->error.text[0] ? session->error.text : weft_status_text(status));
+                    session->rank, session->error.text[0] ? session->error.text : weft_reason_text(status));
     return status < 0 ? client_usable(session) : WEFT_OK;
 }
 

@@ -170,7 +170,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
-    if (status < 0) return client_error(session, status, "tensor '%s' cannot be declared: %s", tensor->name, weft_status_text(status));
+    if (status < 0) return client_error(session, status, "tensor '%s' cannot be declared: %s", tensor->name, weft_reason_text(status));
     return WEFT_OK;
 }
 

@@ -326,7 +326,7 @@ static void say_why(struct codec_op *op)
         snprintf(op->text, sizeof op->text, "the gradient of %s is not finite (NaN or infinity): no rank has a result; skip the step or lower "
                  "the loss scale", name);
     else if (op->at_rank != UINT32_MAX)
-        snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name, weft_status_text(op->computed));
+        snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name, weft_reason_text(op->computed));
     else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", trouble(op));
 }
 

@@ -366,11 +366,11 @@ void control_end_lost(struct weft_group *group)
     group_describe(group, group->lost_rank, name, sizeof name);
     struct weft_coll *oldest = group->active_count > 0 ? weft_list_first(&group->active, struct weft_coll, link) : NULL;
     if (oldest && oldest->pairwise) {
-        group_end(group, group->lost_status, true, "lost %s during a %s: %s", name, weft_coll_kind_name(oldest->args.kind), weft_status_text(group->lost_status));
+        group_end(group, group->lost_status, true, "lost %s during a %s: %s", name, weft_coll_kind_name(oldest->args.kind), weft_reason_text(group->lost_status));
         return;
     }
     group_end(group, group->lost_status, true, "lost %s %s operation %llu: %s", name, oldest ? "during" : "before",
-              (unsigned long long)(oldest ? oldest->sequence : group->sequence), weft_status_text(group->lost_status));
+              (unsigned long long)(oldest ? oldest->sequence : group->sequence), weft_reason_text(group->lost_status));
 }
 
 enum weft_status control_start(struct weft_group *group, bool gone_later, struct weft_error *error)

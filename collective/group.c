@@ -53,7 +53,7 @@ static void refuse(struct weft_group *group, bool on)
     enum weft_status status = refuse_tags(group, on);
     if (status < 0)
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u: messages of the ended group could not be refused: %s",
-                 group->group_id, weft_status_text(status));
+                 group->group_id, weft_reason_text(status));
     if (on && group->ids_rise) (void)refuse_tags(group, false);
 }
 
@@ -210,7 +210,7 @@ void group_end(struct weft_group *group, enum weft_status status, bool tell, con
 void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text)
 {
     WEFT_ASSERT(status < 0);
-    group_end(group, status, true, "%s", text && text[0] ? text : weft_status_text(status));
+    group_end(group, status, true, "%s", text && text[0] ? text : weft_reason_text(status));
 }
 
 enum weft_status weft_group_ended(const struct weft_group *group, const char **text_out)

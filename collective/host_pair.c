@@ -428,7 +428,7 @@ static void miss(struct host *host, struct host_pair *pair)
         group_end(group, WEFT_ERR_PEER_LOST, true, "%s left the group before a recv", name);
         return;
     }
-    group_end(group, group->lost_status, true, "lost %s during a recv: %s", name, weft_status_text(group->lost_status));
+    group_end(group, group->lost_status, true, "lost %s during a recv: %s", name, weft_reason_text(group->lost_status));
 }
 
 /* true: something has happened, and the group may be gone. */

@@ -349,7 +349,7 @@ static void unreachable(struct weft_coll *coll, uint32_t rank, enum weft_status 
     char name[128];
     group_describe(coll->group, rank, name, sizeof name);
     group_end(coll->group, status, true, "lost %s during operation %llu (%s): its buffers cannot be reached: %s", name,
-              (unsigned long long)coll->sequence, weft_coll_kind_name(coll->args.kind), weft_status_text(status));
+              (unsigned long long)coll->sequence, weft_coll_kind_name(coll->args.kind), weft_reason_text(status));
 }
 
 static void work_step(struct host *host, struct weft_coll *coll)

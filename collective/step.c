@@ -173,7 +173,7 @@ static void transfer_failed(struct slot *slot, enum weft_status status)
     char name[128], title[48];
     group_describe(coll->group, slot->action.peer, name, sizeof name);
     group_end(coll->group, status, status != WEFT_ERR_CLOSED, "lost %s during %s (%s): %s", name,
-              coll_title(coll, coll->sequence, title), weft_coll_kind_name(coll->args.kind), weft_status_text(status));
+              coll_title(coll, coll->sequence, title), weft_coll_kind_name(coll->args.kind), weft_reason_text(status));
 }
 
 static void slot_completed(struct weft_completion *completion, enum weft_status status)

@@ -240,9 +240,9 @@ static void clean_texts(Control *message)
 
 enum weft_status weft_control_pack(struct weft_env *env, const Control *message, uint8_t **data_out, size_t *bytes_out)
 {
-    if (!control_ok(message)) return WEFT_ERR_LIMIT;
+    if (!control_ok(message)) return weft_limit_note("a message between a process and the coordinator has a name longer than %u bytes, with control characters, or another field out of range", WEFT_LIMIT_NAME_BYTES);
     size_t bytes = weft__control__control__get_packed_size(message);
-    if (bytes > WEFT_LIMIT_FRAME_BYTES) return WEFT_ERR_LIMIT;
+    if (bytes > WEFT_LIMIT_FRAME_BYTES) return weft_limit_note("a message to the coordinator has %zu bytes, at most %u are allowed", bytes, WEFT_LIMIT_FRAME_BYTES);
     uint8_t *data = weft_alloc_bytes(env, bytes ? bytes : 1);
     if (!data) return WEFT_ERR_NO_MEMORY;
     *bytes_out = weft__control__control__pack(message, data);

@@ -81,7 +81,7 @@ static void on_send(void *context, uint64_t id, const Weft__Control__Control *me
     if (status == WEFT_OK || status == WEFT_ERR_CLOSED) return;
     /* It would wait for this message in vain. */
     weft_log(server->env, WEFT_LOG_ERROR, "coordinator", "message %d to %s could not be sent: %s", (int)message->body_case,
-             weft_net_peer_name(connection->net), weft_status_text(status));
+             weft_net_peer_name(connection->net), weft_reason_text(status));
     weft_net_close(connection->net);
 }
 
@@ -179,7 +179,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     enum weft_status status = weft_coordinator_create(env, &inner, &server->coordinator);
     if (status != WEFT_OK) {
         weft_error_set(error, status, "cannot coordinate job %.100s with %u workers and %u shards: %s (1 to %u workers, up to %u shards)",
-                       options->job ? options->job : "(no name)", options->workers, options->shards, weft_status_text(status),
+                       options->job ? options->job : "(no name)", options->workers, options->shards, weft_reason_text(status),
                        WEFT_LIMIT_WORKERS, WEFT_LIMIT_SHARDS);
         goto err_free_server;
     }

@@ -116,7 +116,7 @@ static void say_hello(struct weft_member *member, const Weft__Control__Challenge
     if (member->secret) {
         enum weft_status status = weft_proof_make(member->secret, WEFT_PROOF_JOIN, challenge->nonce.data, member->job, member->name, proof);
         if (status != WEFT_OK) {
-            give_up(member, status, "cannot prove the job secret: %s", weft_status_text(status));
+            give_up(member, status, "cannot prove the job secret: %s", weft_reason_text(status));
             return;
         }
         hello.proof = (ProtobufCBinaryData){sizeof proof, proof};
@@ -124,7 +124,7 @@ static void say_hello(struct weft_member *member, const Weft__Control__Challenge
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HELLO;
     message.hello = &hello;
     enum weft_status status = weft_member_send(member, &message);
-    if (status != WEFT_OK) give_up(member, status, "cannot say hello to the coordinator at %s: %s", member->where, weft_status_text(status));
+    if (status != WEFT_OK) give_up(member, status, "cannot say hello to the coordinator at %s: %s", member->where, weft_reason_text(status));
     member->state = MEMBER_SAID_HELLO;
 }
 
@@ -249,7 +249,7 @@ enum weft_status weft_member_start(struct weft_env *env, struct weft_net *net, c
     enum weft_status status = weft_net_connect(net, options->host, options->port, &handler, member, member->join_deadline_ns, &member->connection);
     if (status != WEFT_OK) {
         weft_member_free(member);
-        return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", options->host, options->port, weft_status_text(status));
+        return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", options->host, options->port, weft_reason_text(status));
     }
     *out = member; /* the net knows it from here on */
     member->tick_ns = options->join_ns / 4 < TICK_NS ? options->join_ns / 4 : TICK_NS;

@@ -119,7 +119,7 @@ static void installed(struct weft_completion *completion, enum weft_status statu
         answer_refused(chunk, WEFT_ERR_INVALID, "a state with a value that is not finite, or too large; nothing was changed");
     } else {
         weft_log(engine->env, WEFT_LOG_WARN, "server", "first %s of tensor '%s' chunk %u did not arrive: %s",
-                 chunk->installing == chunk->values ? "weights" : "state", chunk->tensor->name, chunk->index, weft_status_text(status));
+                 chunk->installing == chunk->values ? "weights" : "state", chunk->tensor->name, chunk->index, weft_reason_text(status));
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
     }
     shard_round_resume(chunk);

@@ -59,7 +59,7 @@ static void received(struct weft_completion *completion, enum weft_status status
 
     if (status < 0) {
         weft_log(engine->env, WEFT_LOG_WARN, "server", "rank %u's push of tensor '%s' chunk %u did not arrive: %s", worker,
-                 chunk->tensor->name, chunk->index, weft_status_text(status));
+                 chunk->tensor->name, chunk->index, weft_reason_text(status));
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
     }
     if (chunk->phase == SHARD_PHASE_DRAINING) {

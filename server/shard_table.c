@@ -138,7 +138,7 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
                               (unsigned long long)chunk->count, tensor->name);
     if (shard_chunk_is_dense(chunk)) return WEFT_OK;
     enum weft_status status = weft_combiner_create(engine->env, &chunk->codec, &chunk->shape, engine->workers, &chunk->combiner);
-    if (status < 0) return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name, weft_status_text(status));
+    if (status < 0) return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name, weft_reason_text(status));
     return WEFT_OK;
 }
 

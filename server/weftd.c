@@ -120,7 +120,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
     WEFT_TRY(weftd_control_start(weftd, host, port, error));
     if (weftd->options.port_file) WEFT_TRY(write_port_file(weftd->options.port_file, ports, error));
     enum weft_status status = weft_net_start(weftd->net);
-    if (status != WEFT_OK) return weft_error_set(error, status, "cannot start the control thread: %s", weft_status_text(status));
+    if (status != WEFT_OK) return weft_error_set(error, status, "cannot start the control thread: %s", weft_reason_text(status));
     return WEFT_OK;
 }
 
@@ -217,9 +217,9 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
     struct interrupt_letter letter = {.weftd = NULL};
     WEFT_TRY(complete_options(weftd, options, error));
     weftd->wake_fd = weftd->env->virtual_time ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (weftd->wake_fd < 0 && !weftd->env->virtual_time) return weft_error_set(error, WEFT_ERR_LIMIT, "cannot make an eventfd: %s", strerror(errno));
+    if (weftd->wake_fd < 0 && !weftd->env->virtual_time) return weft_error_set(error, weft_limit_of("the main loop", errno), "cannot start: %s", weft_reason_text(WEFT_ERR_LIMIT));
     enum weft_status status = weft_net_create(weftd->env, &weftd->net);
-    if (status != WEFT_OK) return weft_error_set(error, status, "cannot start networking: %s", weft_status_text(status));
+    if (status != WEFT_OK) return weft_error_set(error, status, "cannot start networking: %s", weft_reason_text(status));
     WEFT_TRY(start(weftd, error));
     wait_for_end(weftd, signal_fd, &letter);
     if (weftd->exit_status != 0) weftd_pause(weftd->env, GRACE_NS);
@@ -239,7 +239,7 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
     struct weftd weftd = {.env = env, .wake_fd = -1, .started_ns = weft_now_ns(env), .who = "shard", .lost_endpoint = UINT32_MAX};
     weft_list_init(&weftd.letters);
     struct weft_error error = {0};
-    if (signal_fd < 0 && !env->virtual_time) weft_error_set(&error, WEFT_ERR_LIMIT, "cannot make a signal descriptor: %s", strerror(errno));
+    if (signal_fd < 0 && !env->virtual_time) weft_error_set(&error, weft_limit_of("signals", errno), "cannot start: %s", weft_reason_text(WEFT_ERR_LIMIT));
     else (void)run(&weftd, options, signal_fd, &error);
     release(&weftd);
 

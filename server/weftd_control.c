@@ -219,7 +219,7 @@ static void on_declaration(struct weft_mail *mail)
     struct weft_error *error = &declaration->answers[letter->engine->index].error;
     enum weft_status status = weft_shard_engine_declare(letter->engine->shard, declaration->message->declared, error);
     if (status != WEFT_OK)
-        weft_error_set(error, status, "tensor '%.100s': %s", declaration->message->declared->declare->name, weft_status_text(status));
+        weft_error_set(error, status, "tensor '%.100s': %s", declaration->message->declared->declare->name, weft_reason_text(status));
     letter->mail.fn = on_declaration_answered;
     weft_net_post(declaration->weftd->net, &letter->mail);
 }
@@ -282,7 +282,7 @@ static void on_hash(struct weft_mail *mail)
     struct hash_letter *letter = weft_container_of(mail, struct hash_letter, letter.mail);
     struct weft_error *error = &letter->letter.error;
     enum weft_status status = weft_shard_engine_check_hash(letter->letter.engine->shard, &letter->hash, error);
-    if (status != WEFT_OK) weft_error_set(error, status, "weights of tensor %u: %s", letter->hash.tensor, weft_status_text(status));
+    if (status != WEFT_OK) weft_error_set(error, status, "weights of tensor %u: %s", letter->hash.tensor, weft_reason_text(status));
     weftd_letter_answer(&letter->letter);
 }
 

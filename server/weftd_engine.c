@@ -21,7 +21,7 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
 {
     struct weftd_engine *engine = context;
     /* Also the ordinary end of a worker that has left: the coordinator decides who is lost. */
-    weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is gone: %s", engine->index, peer_id, text ? text : weft_status_text(status));
+    weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is gone: %s", engine->index, peer_id, text ? text : weft_reason_text(status));
 }
 
 static enum weft_status open_transport(struct weftd_engine *engine)
@@ -48,9 +48,10 @@ static enum weft_status open_transport(struct weftd_engine *engine)
     const void *blob;
     size_t bytes;
     enum weft_status status = weft_transport_address(engine->transport, &blob, &bytes);
-    if (status == WEFT_OK && bytes > sizeof engine->address) status = WEFT_ERR_LIMIT;
+    if (status == WEFT_OK && bytes > sizeof engine->address)
+        status = weft_limit_note("an address has %zu bytes, at most %zu fit; name fewer devices (transport.devices)", bytes, sizeof engine->address);
     if (status == WEFT_OK) status = weft_transport_attach(engine->transport, engine->loop);
-    if (status != WEFT_OK) return weft_error_set(&engine->error, status, "the transport has no usable address: %s", weft_status_text(status));
+    if (status != WEFT_OK) return weft_error_set(&engine->error, status, "the transport has no usable address: %s", weft_reason_text(status));
     memcpy(engine->address, blob, bytes);
     engine->address_bytes = bytes;
     return WEFT_OK;
@@ -66,7 +67,7 @@ static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *e
         if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
         enum weft_status status = weft_transport_connect(engine->transport, member->endpoint_first, member->addresses[0].data,
                                                          member->addresses[0].len, &peer);
-        if (status != WEFT_OK) return weft_error_set(&engine->error, status, "cannot connect to %s: %s%s", member->name, weft_status_text(status),
+        if (status != WEFT_OK) return weft_error_set(&engine->error, status, "cannot connect to %s: %s%s", member->name, weft_reason_text(status),
                                                            weft_transport_connect_hint(status));
         endpoints[member->index] = member->endpoint_first;
         incarnations[member->index] = member->incarnation;
@@ -109,7 +110,7 @@ static enum weft_status make_shard(struct weftd_engine *engine)
 
 static void answer(struct weftd_engine *engine, enum weft_status status)
 {
-    if (status != WEFT_OK) weft_error_set(&engine->error, status, "%s", weft_status_text(status)); /* unless it has a sentence */
+    if (status != WEFT_OK) weft_error_set(&engine->error, status, "%s", weft_reason_text(status)); /* unless it has a sentence */
     engine->reply.fn = weftd_engine_answered;
     weft_net_post(engine->weftd->net, &engine->reply);
 }
@@ -230,7 +231,7 @@ enum weft_status weftd_engines_start(struct weftd *weftd, struct weft_error *err
     enum weft_status status = weftd->engines ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     weftd->engines_waited_for = weftd->options.engines;
     for (uint32_t i = 0; status == WEFT_OK && i < weftd->options.engines; i++) status = engine_start(weftd, &weftd->engines[i], i);
-    if (status != WEFT_OK) return weft_error_set(error, status, "cannot start %u engines: %s", weftd->options.engines, weft_status_text(status));
+    if (status != WEFT_OK) return weft_error_set(error, status, "cannot start %u engines: %s", weftd->options.engines, weft_reason_text(status));
     return WEFT_OK;
 }
 

@@ -69,7 +69,7 @@ struct tool_coordinator *tool_coordinate(const char *command, const char *host, 
     enum weft_status status = coordinator ? configure(&options, &error) : WEFT_ERR_NO_MEMORY;
     if (status == WEFT_OK) status = start(coordinator, host, port, &options, port_out, &error);
     if (status == WEFT_OK) return coordinator;
-    fprintf(stderr, "%s: cannot coordinate the job: %s\n", command, error.text[0] ? error.text : weft_status_text(status));
+    fprintf(stderr, "%s: cannot coordinate the job: %s\n", command, error.text[0] ? error.text : weft_reason_text(status));
     tool_coordinate_end(coordinator, 0);
     return NULL;
 }

@@ -78,7 +78,7 @@ static void ask(struct weft_env *env, const struct weft_member_options *given, s
     options.context = question;
     enum weft_status status = weft_net_create(env, &net);
     if (status != WEFT_OK) {
-        weft_error_set(&question->error, status, "cannot start networking: %s", weft_status_text(status));
+        weft_error_set(&question->error, status, "cannot start networking: %s", weft_reason_text(status));
         return;
     }
     uint64_t deadline_ns = weft_now_ns(env) + options.join_ns + WEFT_SECONDS(2);

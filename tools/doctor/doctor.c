@@ -149,7 +149,7 @@ static bool open_table(struct doctor *doctor)
     if (gethostname(name, sizeof name - 1) != 0 || !name[0]) snprintf(name, sizeof name, "localhost");
     if (status >= 0)
         status = weft_link_table_host(doctor->table, name, weft_host_fingerprint("/"), &doctor->self);
-    if (status < 0) fprintf(stderr, "weft doctor: no link table: %s\n", weft_status_text(status));
+    if (status < 0) fprintf(stderr, "weft doctor: no link table: %s\n", weft_reason_text(status));
     return status >= 0;
 }
 

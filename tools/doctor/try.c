@@ -151,7 +151,7 @@ static enum weft_status connect_and_probe(struct attempt *attempt, const struct 
                                         theirs->address_bytes, &peer);
     }
     if (status < 0)
-        return weft_error_set(&attempt->error, status, "cannot connect: %s", weft_status_text(status));
+        return weft_error_set(&attempt->error, status, "cannot connect: %s", weft_reason_text(status));
     weft_probe_options_init(&options);
     options.ids = ids;
     options.count = 2;

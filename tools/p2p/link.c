@@ -48,7 +48,7 @@ bool p2p_link_gone(struct p2p_link *link)
 
 static void peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
-    p2p_link_fail(context, "peer %u is lost: %s (%s)", peer_id, text, weft_status_text(status));
+    p2p_link_fail(context, "peer %u is lost: %s (%s)", peer_id, text, weft_reason_text(status));
 }
 
 /* ---- waiting ---- */
@@ -242,7 +242,7 @@ static bool connect_peer(struct p2p_link *link, uint32_t rank, const struct reco
     enum weft_status status = weft_transport_connect(link->transport, rank + 1, record->address,
                                                      record->address_bytes, &link->peers[rank]);
     if (status < 0)
-        return p2p_link_fail(link, "cannot connect to rank %u: %s%s", rank, weft_status_text(status),
+        return p2p_link_fail(link, "cannot connect to rank %u: %s%s", rank, weft_reason_text(status),
                              weft_transport_connect_hint(status));
     if (!record->in_key_bytes) return true;
     status = weft_transport_import(link->peers[rank], record->in_key, record->in_key_bytes,
@@ -251,7 +251,7 @@ static bool connect_peer(struct p2p_link *link, uint32_t rank, const struct reco
         status = weft_transport_import(link->peers[rank], record->out_key, record->out_key_bytes,
                                        &link->out_remotes[rank]);
     return status >= 0 ||
-           p2p_link_fail(link, "cannot import the windows of rank %u: %s", rank, weft_status_text(status));
+           p2p_link_fail(link, "cannot import the windows of rank %u: %s", rank, weft_reason_text(status));
 }
 
 static bool connect_all(struct p2p_link *link)

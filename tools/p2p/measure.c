@@ -121,7 +121,7 @@ static void data_over(struct slot *slot, enum weft_status status)
     if (status < 0) {
         run->wrong++;
         p2p_link_fail(run->link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank,
-                      weft_status_text(status));
+                      weft_reason_text(status));
     } else if (received && slot->receive.payload_bytes != run->bytes) {
         run->wrong++;
     }
@@ -140,7 +140,7 @@ static void go_done(struct weft_completion *completion, enum weft_status status)
     struct slot *slot = weft_container_of(completion, struct slot, completion);
     if (status < 0)
         p2p_link_fail(slot->flow->run->link, "start with rank %u: %s", slot->flow->rank,
-                      weft_status_text(status));
+                      weft_reason_text(status));
     p2p_link_count(slot->flow->run->link, &slot->flow->go_count);
 }
 
@@ -149,7 +149,7 @@ static void end_done(struct weft_completion *completion, enum weft_status status
     struct slot *slot = weft_container_of(completion, struct slot, completion);
     if (status < 0)
         p2p_link_fail(slot->flow->run->link, "end with rank %u: %s", slot->flow->rank,
-                      weft_status_text(status));
+                      weft_reason_text(status));
     p2p_link_count(slot->flow->run->link, &slot->flow->end_count);
 }
 
@@ -190,7 +190,7 @@ static bool post(struct flow *flow, bool *again_out)
         if (status == WEFT_ERR_AGAIN) return *again_out = true;
         if (status < 0)
             return p2p_link_fail(run->link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank,
-                                 weft_status_text(status));
+                                 weft_reason_text(status));
         flow->posted++;
         if (status == WEFT_IN_PROGRESS) flow->free_count--;
         else counted(flow);
@@ -217,7 +217,7 @@ static bool control(struct flow *flow, struct slot *slot, struct p2p_counter *co
         if (status == WEFT_ERR_AGAIN) p2p_link_nudge(run->link, NULL);
     }
     return status >= 0 ||
-           p2p_link_fail(run->link, "control message with rank %u: %s", flow->rank, weft_status_text(status));
+           p2p_link_fail(run->link, "control message with rank %u: %s", flow->rank, weft_reason_text(status));
 }
 
 /* ---- who talks to whom ---- */
@@ -397,7 +397,7 @@ static bool ping(struct flow *flow, struct slot *slot)
     } while (status == WEFT_ERR_AGAIN && !link->failed && ++tries < 1u << 26);
     if (status == WEFT_OK) data_over(slot, WEFT_OK);
     return status >= 0 || p2p_link_fail(link, "%s with rank %u: %s", p2p_op_name(run->op), flow->rank,
-                                        weft_status_text(status));
+                                        weft_reason_text(status));
 }
 
 /* Round trips between the flows out and in of one pair. times: (iters,) ns per round trip, or NULL. */

@@ -73,7 +73,7 @@ const struct weft_topology *sim_job_topology(const struct sim_job *job) { return
 
 static bool failed(const char *what, enum weft_status status)
 {
-    fprintf(stderr, "weft sim: %s: %s\n", what, weft_status_text(status));
+    fprintf(stderr, "weft sim: %s: %s\n", what, weft_reason_text(status));
     return false;
 }
 
@@ -329,7 +329,7 @@ bool sim_job_run(struct sim_job *job, struct sim_result *result)
     if (!post_all(job, &result->plan)) return false;
     enum weft_status status = weft_sim_run(job->sim, &job->done, began_ns + LIMIT_NS);
     if (status != WEFT_OK || job->why[0]) {
-        fprintf(stderr, "weft sim: the operation did not end well: %s\n", job->why[0] ? job->why : weft_status_text(status));
+        fprintf(stderr, "weft sim: the operation did not end well: %s\n", job->why[0] ? job->why : weft_reason_text(status));
         return false;
     }
     result->run_s = cpu_seconds() - began_s;

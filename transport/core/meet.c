@@ -81,17 +81,17 @@ enum weft_status meet_watch(struct meet *meet, int fd, struct source *source, ui
 {
     struct epoll_event interest = {.events = events, .data.ptr = source};
     if (epoll_ctl(meet->epoll_fd, EPOLL_CTL_ADD, fd, &interest) == 0) return WEFT_OK;
-    return errno == ENOSPC || errno == EMFILE ? WEFT_ERR_LIMIT : WEFT_ERR_NO_MEMORY;
+    return errno == ENOSPC || errno == EMFILE ? weft_limit_of("a connection of an endpoint", errno) : WEFT_ERR_NO_MEMORY;
 }
 
 static enum weft_status open_descriptors(struct meet *meet, struct weft_error *error)
 {
     meet->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     meet->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (meet->epoll_fd < 0 || meet->timer_fd < 0)
-        return weft_error_set(error, errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT,
-                              "cannot make the descriptors of an endpoint: %s; raise ulimit -n",
-                              strerror(errno));
+    if (meet->epoll_fd < 0 || meet->timer_fd < 0) {
+        const enum weft_status status = weft_limit_of("an endpoint", errno);
+        return weft_error_set(error, status, "cannot make the descriptors of an endpoint: %s", weft_reason_text(status));
+    }
     WEFT_TRY(meet_watch(meet, meet->timer_fd, &meet->timer, EPOLLIN));
     return meet_listen(meet, error);
 }

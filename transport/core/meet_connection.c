@@ -434,7 +434,7 @@ enum weft_status connection_send(struct connection *connection, const void *data
     *letter = (struct letter){.bytes = frame_bytes, .descriptor_count = count};
     enum weft_status status = WEFT_OK;
     if (!duplicate(descriptors, count, letter->descriptors)) {
-        status = errno == EBADF ? WEFT_ERR_INVALID : WEFT_ERR_LIMIT;
+        status = errno == EBADF ? WEFT_ERR_INVALID : weft_limit_of("what a peer is sent", errno);
         goto err_free;
     }
     status = handshake_seal(&connection->handshake, data, bytes, count, letter->data);

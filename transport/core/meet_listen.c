@@ -18,8 +18,9 @@ static enum weft_status cannot_listen(const struct meet_where *where, int reason
 {
     char name[80];
     meet_where_name(where, name, sizeof name);
-    enum weft_status status = reason == EMFILE || reason == ENFILE    ? WEFT_ERR_LIMIT
-                              : reason == ENOMEM || reason == ENOBUFS ? WEFT_ERR_NO_MEMORY
+    if (reason == EMFILE || reason == ENFILE)
+        return weft_error_set(error, weft_limit_of("a listening socket", reason), "cannot listen for peers on %s: %s", name, weft_reason_text(WEFT_ERR_LIMIT));
+    enum weft_status status = reason == ENOMEM || reason == ENOBUFS ? WEFT_ERR_NO_MEMORY
                               : reason == EADDRNOTAVAIL               ? WEFT_ERR_NOT_FOUND
                               : reason == EADDRINUSE                  ? WEFT_ERR_EXISTS
                                                                       : WEFT_ERR_IO;

@@ -105,7 +105,7 @@ static enum weft_status keep_parameters(struct meet_peer *peer, const void *para
     peer->parameter_bytes = (uint32_t)bytes;
     for (uint32_t i = 0; i < count; i++) {
         int copy = fcntl(descriptors[i], F_DUPFD_CLOEXEC, 3);
-        if (copy < 0) return errno == EBADF ? WEFT_ERR_INVALID : WEFT_ERR_LIMIT;
+        if (copy < 0) return errno == EBADF ? WEFT_ERR_INVALID : weft_limit_of("what a peer has sent", errno);
         peer->descriptors[peer->descriptor_count++] = copy;
     }
     return WEFT_OK;

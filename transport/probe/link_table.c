@@ -47,7 +47,7 @@ struct weft_env *weft_link_table_env(const struct weft_link_table *table) { retu
 static enum weft_status grow(struct weft_env *env, void **items, uint32_t count, uint32_t *room, uint32_t max, size_t bytes)
 {
     if (count < *room) return WEFT_OK;
-    if (count >= max) return WEFT_ERR_LIMIT;
+    if (count >= max) return weft_limit_note("a link table has at most %" PRIu32 " hosts or links; probe fewer", max);
     uint32_t wanted = *room ? 2 * *room : 16;
     void *more = weft_alloc_array(env, wanted, bytes);
     if (!more) return WEFT_ERR_NO_MEMORY;
@@ -447,7 +447,7 @@ static enum weft_status read_line(struct reader *reader, const char *line, struc
         if (reader->ended) status = WEFT_OK;
     }
     if (status == WEFT_ERR_MALFORMED) weft_error_set(error, status, "line %" PRIu32 " of the link table cannot be read: probe again", reader->line);
-    else if (status < 0) weft_error_set(error, status, "line %" PRIu32 " of the link table: %s", reader->line, weft_status_text(status));
+    else if (status < 0) weft_error_set(error, status, "line %" PRIu32 " of the link table: %s", reader->line, weft_reason_text(status));
     return status;
 }
 

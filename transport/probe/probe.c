@@ -143,7 +143,7 @@ static void send_done(struct weft_completion *completion, enum weft_status statu
     struct weft_probe *probe = send->probe;
     send->busy = false;
     if (probe->closed) return;
-    if (status < 0 && probe->phase != IDLE && send->peer == probe->partner) fail_pair(probe, status, weft_status_text(status));
+    if (status < 0 && probe->phase != IDLE && send->peer == probe->partner) fail_pair(probe, status, weft_reason_text(status));
     if (status < 0 && send->peer == probe->serving) probe->serving = probe->count;
     proceed(probe);
 }
@@ -531,7 +531,7 @@ static void next_round(struct weft_probe *probe)
         struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[partner]);
         enum weft_status status = peer ? weft_peer_status(peer) : WEFT_ERR_NOT_FOUND;
         if (status < 0) {
-            store(probe, partner, status, weft_status_text(status));
+            store(probe, partner, status, weft_reason_text(status));
             continue;
         }
         probe->partner = partner;
@@ -562,11 +562,11 @@ static void look_at_partner(struct weft_probe *probe, uint64_t now_ns)
     if (status >= 0 && (!late || serving_it)) return;
     if (status >= 0) status = WEFT_ERR_DEADLINE;
     if (probe->phase != IDLE) {
-        fail_pair(probe, status, late ? "it has not answered in time" : weft_status_text(status));
+        fail_pair(probe, status, late ? "it has not answered in time" : weft_reason_text(status));
         return;
     }
     char text[160];
-    snprintf(text, sizeof text, "endpoint %" PRIu32 " has not measured this link in time: %s", probe->ids[probe->partner], weft_status_text(status));
+    snprintf(text, sizeof text, "endpoint %" PRIu32 " has not measured this link in time: %s", probe->ids[probe->partner], weft_reason_text(status));
     store(probe, probe->partner, status, text);
     next_round(probe);
 }

@@ -40,7 +40,8 @@ static enum weft_status add_piece(struct weft_window *window, int kind, const st
     const void *key;
     size_t bytes;
     weft_window_key(inner, &key, &bytes);
-    if (window->key_bytes + PIECE_BYTES + bytes > sizeof window->key) return WEFT_ERR_LIMIT;
+    if (window->key_bytes + PIECE_BYTES + bytes > sizeof window->key)
+        return weft_limit_note("the keys of a window are longer than %zu bytes together; name fewer transports (transport.tune use=...)", sizeof window->key);
     window->key[window->key_bytes] = (uint8_t)kind;
     window->key[window->key_bytes + 1] = (uint8_t)bytes;
     memcpy(window->key + window->key_bytes + PIECE_BYTES, key, bytes);

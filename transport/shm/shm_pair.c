@@ -14,6 +14,7 @@
  * process is gone. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -56,7 +57,8 @@ enum weft_status shm_address_make(struct shm_endpoint *endpoint)
     const void *meeting = meet_address(endpoint->meet, &bytes);
     struct weft_transport *transport = endpoint->transport;
     struct address head = {.magic = ADDRESS_MAGIC, .version = ADDRESS_VERSION, .nonce_hash = core_nonce_hash(transport->nonce), .id = transport->id};
-    if (bytes > sizeof endpoint->address - sizeof head) return WEFT_ERR_LIMIT;
+    if (bytes > sizeof endpoint->address - sizeof head)
+        return weft_limit_note("the address of an endpoint has %zu bytes, at most %zu fit; use a shorter TMPDIR", bytes, sizeof endpoint->address - sizeof head);
     head.host = host_hash();
     head.bytes = (uint32_t)(sizeof head + bytes);
     head.check = address_check(&head, meeting, bytes);
@@ -153,7 +155,7 @@ static enum weft_status meet_other(struct shm_pair *pair, const uint8_t *address
 static enum weft_status inbox_make(struct shm_pair *pair, int *fd_out)
 {
     pair->in.shared = memory_file_make("weft-ring", sizeof *pair->in.shared, true, fd_out);
-    if (!pair->in.shared) return WEFT_ERR_LIMIT;
+    if (!pair->in.shared) return weft_limit_of("the ring of a peer in shared memory", errno);
     memset(pair->in.shared, 0, RING_HEAD_BYTES + RING_CELLS * RING_CELL_BYTES);
     return WEFT_OK;
 }
