@@ -23,6 +23,7 @@
 #include <event2/bufferevent.h>
 #include <event2/dns.h>
 
+#include "base/fork_close.h"
 #include "base/net_internal.h"
 
 #define HEADER_BYTES 4
@@ -63,7 +64,10 @@ struct weft_net_connection {
 
 static void drop_socket(struct weft_net_connection *connection)
 {
-    if (connection->socket) bufferevent_free(connection->socket);
+    if (connection->socket) {
+        fork_close_remove(bufferevent_getfd(connection->socket));
+        bufferevent_free(connection->socket);
+    }
     connection->socket = NULL;
 }
 
@@ -181,9 +185,11 @@ static void on_written(struct bufferevent *socket, void *argument)
 
 static void open_up(struct weft_net_connection *connection)
 {
-    int on = 1;
+    int on = 1, fd = bufferevent_getfd(connection->socket);
+    evutil_make_socket_closeonexec(fd); /* libevent does not, of a socket that it connects */
+    fork_close_add(fd);
     /* Control messages are small and wanted at once. */
-    setsockopt(bufferevent_getfd(connection->socket), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     connection->state = OPEN;
     event_del(connection->timer);
     bufferevent_enable(connection->socket, EV_READ | EV_WRITE);
@@ -266,6 +272,8 @@ static void try_connect(struct weft_net_connection *connection)
     else if (bufferevent_socket_connect_hostname(connection->socket, net->dns, AF_UNSPEC, connection->host,
                                                  connection->port) != 0)
         try_later(connection, strerror(errno));
+    else if (bufferevent_getfd(connection->socket) >= 0) /* a name that is looked up has no socket yet */
+        evutil_make_socket_closeonexec(bufferevent_getfd(connection->socket));
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *argument)

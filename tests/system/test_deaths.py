@@ -4,6 +4,7 @@ The processes are started one by one, so that no launcher ends them in the libra
 through `weft run`."""
 
 import os
+import re
 import subprocess
 import time
 
@@ -11,6 +12,8 @@ import harness
 import jobs
 
 LIMIT = 2.0  # seconds from the death to the last end
+OUTLIVED = os.path.join(harness.BUILD, "tests", "client", "outlived")
+ENDED = re.compile(r"^ended (\w+) after (\d+) ms: (.*)$", re.MULTILINE)
 
 
 class Deaths(harness.JobTest):
@@ -69,6 +72,48 @@ class Deaths(harness.JobTest):
         self.assertNotEqual(run.returncode, 0)
         print(f"weft run ended after {time.monotonic() - started:.2f} s", end=" ")
         self.assert_nothing_left(self.directory)
+
+    def heard(self, log):
+        """When the rank that goes on has heard of the death, which its sentence names."""
+        ends = ENDED.findall(log)
+        self.assertEqual(len(ends), 1, log)
+        status, took_ms, text = ends[0]
+        self.assertEqual(status, "WEFT_ERR_PEER_LOST", log)
+        self.assertIn("rank 1 (", text)
+        self.assertLessEqual(int(took_ms), 300 + 1000 * LIMIT, log) # it kills itself after 300 ms
+
+    def test_a_child_outlives_its_trainer(self):
+        """It holds copies of all that the trainer had open. The job is by hand, then through weft run."""
+        for backend in ("auto", "tcp"):
+            for kind in ("exec", "fork"):
+                with self.subTest(backend=backend, kind=kind):
+                    group = self.group(f"child-{kind}-{backend}")
+                    ports = group.log_directory + "/ports"
+                    group.start("weftd", [harness.PROGRAMS.weftd, "--job", "outlived", "--workers", "2", "--port-file", ports],
+                                {"WEFT_TRANSPORT_BACKEND": backend})
+                    coordinator = jobs.wait_for_port_file(ports, group)
+                    common = {"WEFT_JOB": "outlived", "WEFT_COORDINATOR": coordinator, "WEFT_TRANSPORT_BACKEND": backend}
+                    for rank in range(2):
+                        group.start(f"worker{rank}", [OUTLIVED, kind], {**common, "WEFT_RANK": str(rank)})
+                    self.assertIsNotNone(harness.ends([group.processes[1]], 25)["worker0"])
+                    self.heard(self.log(group, "worker0"))
+
+                    name = f"run-{kind}-{backend}"
+                    for shards in (0, 1): # in weft run, or in the weftd that it starts
+                        self.run_job(shards, 2, [OUTLIVED, kind], f"{name}-{shards}", environment={"WEFT_TRANSPORT_BACKEND": backend})
+                        with open(self.path(f"{name}-{shards}", "rank0.log")) as file:
+                            self.heard(file.read())
+
+    def test_executed_children_inherit_nothing(self):
+        for backend in ("auto", "tcp"): # connections that UCX makes are its own
+            for shards in (0, 1):
+                with self.subTest(backend=backend, shards=shards):
+                    name = f"inherit-{backend}-{shards}"
+                    done = self.run_job(shards, 2, [OUTLIVED, "descriptors"], name, environment={"WEFT_TRANSPORT_BACKEND": backend})
+                    counts = re.findall(r"descriptors (\d+) (\d+)", done.stdout)
+                    self.assertGreaterEqual(len(counts), 2, done.stdout)
+                    for before, after in counts:
+                        self.assertEqual(before, after, done.stdout)
 
 
 if __name__ == "__main__":

@@ -296,6 +296,15 @@ enum weft_status ucx_status(const struct ucx_peer *known, ucs_status_t status);
 /* NULL: the token is wrong, or there are too many peers, or no memory. */
 struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id, uint64_t token);
 
+/* ucx_descriptors.c: around what opens UCX. */
+enum { UCX_DESCRIPTORS_MAX = 16384 }; /* those above count as new */
+struct ucx_descriptors {
+    uint64_t open[UCX_DESCRIPTORS_MAX / 64];
+    bool unknown; /* there is no /proc */
+};
+void ucx_descriptors_note(struct ucx_descriptors *before);
+void ucx_descriptors_seal(struct ucx_descriptors *before);
+
 /* ucx_sleep.c */
 enum weft_status ucx_sleep_open(struct ucx_endpoint *endpoint, struct weft_error *error);
 bool ucx_sleep_arm(struct ucx_endpoint *endpoint); /* false: there is something to do */

@@ -146,6 +146,8 @@ static enum weft_status ucx_open(struct weft_transport *transport,
     if (status < 0) goto err_free;
     ucx_process_self(&endpoint->self);
     pools_init(endpoint);
+    struct ucx_descriptors before;
+    ucx_descriptors_note(&before);
     status = ucx_context_open(endpoint, error);
     if (status < 0) goto err_free;
     status = open_worker(endpoint, error);
@@ -154,6 +156,7 @@ static enum weft_status ucx_open(struct weft_transport *transport,
     if (status < 0) goto err_destroy;
     status = open_address(endpoint, error);
     if (status < 0) goto err_close;
+    ucx_descriptors_seal(&before);
     transport->backend = endpoint;
     return WEFT_OK;
 
