@@ -20,12 +20,20 @@ KERNEL_INLINE float sgd_element(float w, float *velocity, float g, const struct 
     return canonical(w - sgd->lr * g);
 }
 
-KERNEL_INLINE float adam_element(float w, float *first, float *second, float g, const struct weft_adam *adam)
+/* Where weight decay enters. The loops pass it as a constant: gcc makes no vectors of a loop that tests it. */
+enum adam_decay { ADAM_DECAY_NONE, ADAM_DECAY_COUPLED, ADAM_DECAY_DECOUPLED };
+
+KERNEL_INLINE enum adam_decay adam_decay_of(const struct weft_adam *adam)
 {
-    const float coupled = adam->decoupled ? 0.0f : adam->weight_decay;
-    const float shrink = adam->decoupled ? adam->lr * adam->weight_decay : 0.0f;
-    g = coupled != 0.0f ? g + coupled * w : g;
-    w = shrink != 0.0f ? w - shrink * w : w;
+    if (adam->decoupled) return adam->lr * adam->weight_decay != 0.0f ? ADAM_DECAY_DECOUPLED : ADAM_DECAY_NONE;
+    return adam->weight_decay != 0.0f ? ADAM_DECAY_COUPLED : ADAM_DECAY_NONE;
+}
+
+KERNEL_INLINE float adam_element(float w, float *first, float *second, float g, const struct weft_adam *adam, enum adam_decay decay)
+{
+    const float shrink = adam->lr * adam->weight_decay;
+    if (decay == ADAM_DECAY_COUPLED) g = g + adam->weight_decay * w;
+    if (decay == ADAM_DECAY_DECOUPLED) w = w - shrink * w;
     const float m = canonical(adam->beta1 * *first + (1.0f - adam->beta1) * g);
     const float v = canonical(adam->beta2 * *second + (1.0f - adam->beta2) * (g * g));
     *first = m;
@@ -33,9 +41,9 @@ KERNEL_INLINE float adam_element(float w, float *first, float *second, float g, 
     return canonical(w - adam->step_size * (m / (sqrtf(v) * adam->root_scale + adam->eps)));
 }
 
-KERNEL_INLINE float adagrad_element(float w, float *sum, float g, float lr, float eps, float weight_decay)
+KERNEL_INLINE float adagrad_element(float w, float *sum, float g, float lr, float eps, float weight_decay, bool decays)
 {
-    g = weight_decay != 0.0f ? g + weight_decay * w : g;
+    if (decays) g = g + weight_decay * w;
     const float s = canonical(*sum + g * g);
     *sum = s;
     return canonical(w - lr * (g / (sqrtf(s) + eps)));
@@ -58,10 +66,10 @@ KERNEL_INLINE void lamb_moments_element(float *first, float *second, float g, co
     *second = canonical(lamb->beta2 * *second + (1.0f - lamb->beta2) * (g * g));
 }
 
-KERNEL_INLINE float lamb_direction(float w, float first, float second, const struct weft_lamb *lamb)
+KERNEL_INLINE float lamb_direction(float w, float first, float second, const struct weft_lamb *lamb, bool decays)
 {
     const float d = (first * lamb->first_scale) / (sqrtf(second) * lamb->root_scale + lamb->eps);
-    return canonical(lamb->weight_decay != 0.0f ? d + lamb->weight_decay * w : d);
+    return canonical(decays ? d + lamb->weight_decay * w : d);
 }
 
 /* lr times the trust ratio |w| / |d|, which is 1 where one of them is 0. */

@@ -4,26 +4,44 @@
 #include "kernels/kernels.h"
 #include "kernels/optimizer_element.h"
 
+#define LOOP static inline __attribute__((always_inline)) void
+
+LOOP adam_loop(float *restrict weights, float *restrict first, float *restrict second, const float *restrict grad, float grad_scale,
+               struct weft_adam rule, enum adam_decay decay, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        float m = first[i], v = second[i];
+        weights[i] = adam_element(weights[i], &m, &v, grad[i] * grad_scale, &rule, decay);
+        first[i] = m;
+        second[i] = v;
+    }
+}
+
 void OPTIMIZER(adam_f32)(float *restrict weights, float *restrict first, float *restrict second, const float *restrict grad,
                          float grad_scale, const struct weft_adam *adam, size_t count)
 {
-    const struct weft_adam rule = *adam;
+    switch (adam_decay_of(adam)) {
+    case ADAM_DECAY_NONE: adam_loop(weights, first, second, grad, grad_scale, *adam, ADAM_DECAY_NONE, count); break;
+    case ADAM_DECAY_COUPLED: adam_loop(weights, first, second, grad, grad_scale, *adam, ADAM_DECAY_COUPLED, count); break;
+    case ADAM_DECAY_DECOUPLED: adam_loop(weights, first, second, grad, grad_scale, *adam, ADAM_DECAY_DECOUPLED, count); break;
+    }
+}
+
+LOOP adagrad_loop(float *restrict weights, float *restrict sums, const float *restrict grad, float grad_scale, float lr, float eps,
+                  float weight_decay, bool decays, size_t count)
+{
     for (size_t i = 0; i < count; i++) {
-        float m = first[i], v = second[i];
-        weights[i] = adam_element(weights[i], &m, &v, grad[i] * grad_scale, &rule);
-        first[i] = m;
-        second[i] = v;
+        float sum = sums[i];
+        weights[i] = adagrad_element(weights[i], &sum, grad[i] * grad_scale, lr, eps, weight_decay, decays);
+        sums[i] = sum;
     }
 }
 
 void OPTIMIZER(adagrad_f32)(float *restrict weights, float *restrict sums, const float *restrict grad, float grad_scale, float lr,
                             float eps, float weight_decay, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        float sum = sums[i];
-        weights[i] = adagrad_element(weights[i], &sum, grad[i] * grad_scale, lr, eps, weight_decay);
-        sums[i] = sum;
-    }
+    if (weight_decay != 0.0f) adagrad_loop(weights, sums, grad, grad_scale, lr, eps, weight_decay, true, count);
+    else adagrad_loop(weights, sums, grad, grad_scale, lr, eps, 0.0f, false, count);
 }
 
 void OPTIMIZER(ftrl_f32)(float *restrict weights, float *restrict z, float *restrict n, const float *restrict grad, float grad_scale,
@@ -39,10 +57,9 @@ void OPTIMIZER(ftrl_f32)(float *restrict weights, float *restrict z, float *rest
 }
 
 /* Up to sixteen elements (a constant where inlined), one for each lane of the sums: as in dot_f32. */
-static inline __attribute__((always_inline)) void lamb_lanes(float *restrict first, float *restrict second,
-                                                             const float *restrict weights, const float *restrict grad,
-                                                             float grad_scale, struct weft_lamb rule, size_t width,
-                                                             double *restrict of_weights, double *restrict of_directions)
+LOOP lamb_lanes(float *restrict first, float *restrict second, const float *restrict weights, const float *restrict grad,
+                float grad_scale, struct weft_lamb rule, bool decays, size_t width, double *restrict of_weights,
+                double *restrict of_directions)
 {
     float directions[16];
     for (size_t j = 0; j < width; j++) {
@@ -50,7 +67,7 @@ static inline __attribute__((always_inline)) void lamb_lanes(float *restrict fir
         lamb_moments_element(&m, &v, grad[j] * grad_scale, &rule);
         first[j] = m;
         second[j] = v;
-        directions[j] = lamb_direction(weights[j], m, v, &rule);
+        directions[j] = lamb_direction(weights[j], m, v, &rule, decays);
     }
     for (size_t j = 0; j < width; j++) {
         of_weights[j] += (double)weights[j] * (double)weights[j];
@@ -66,23 +83,40 @@ static inline double lamb_fold(double *lanes)
     return lanes[0] == lanes[0] ? lanes[0] : (double)float_from_bits(FLOAT_NAN);
 }
 
-void OPTIMIZER(lamb_moments_f32)(float *restrict first, float *restrict second, const float *restrict weights,
-                                 const float *restrict grad, float grad_scale, const struct weft_lamb *lamb, size_t count,
-                                 double squares_out[2])
+LOOP lamb_moments_loop(float *restrict first, float *restrict second, const float *restrict weights, const float *restrict grad,
+                       float grad_scale, struct weft_lamb rule, bool decays, size_t count, double squares_out[2])
 {
     double of_weights[16] = {0}, of_directions[16] = {0};
     size_t at = 0;
     for (; at + 16 <= count; at += 16)
-        lamb_lanes(first + at, second + at, weights + at, grad + at, grad_scale, *lamb, 16, of_weights, of_directions);
-    lamb_lanes(first + at, second + at, weights + at, grad + at, grad_scale, *lamb, count - at, of_weights, of_directions);
+        lamb_lanes(first + at, second + at, weights + at, grad + at, grad_scale, rule, decays, 16, of_weights, of_directions);
+    lamb_lanes(first + at, second + at, weights + at, grad + at, grad_scale, rule, decays, count - at, of_weights, of_directions);
     squares_out[0] = lamb_fold(of_weights);
     squares_out[1] = lamb_fold(of_directions);
+}
+
+void OPTIMIZER(lamb_moments_f32)(float *restrict first, float *restrict second, const float *restrict weights,
+                                 const float *restrict grad, float grad_scale, const struct weft_lamb *lamb, size_t count,
+                                 double squares_out[2])
+{
+    if (lamb->weight_decay != 0.0f)
+        lamb_moments_loop(first, second, weights, grad, grad_scale, *lamb, true, count, squares_out);
+    else
+        lamb_moments_loop(first, second, weights, grad, grad_scale, *lamb, false, count, squares_out);
+}
+
+LOOP lamb_apply_loop(float *restrict weights, const float *restrict first, const float *restrict second, struct weft_lamb rule,
+                     bool decays, float rate, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        weights[i] = canonical(weights[i] - rate * lamb_direction(weights[i], first[i], second[i], &rule, decays));
 }
 
 void OPTIMIZER(lamb_apply_f32)(float *restrict weights, const float *restrict first, const float *restrict second,
                                const struct weft_lamb *lamb, float rate, size_t count)
 {
-    const struct weft_lamb rule = *lamb;
-    for (size_t i = 0; i < count; i++)
-        weights[i] = canonical(weights[i] - rate * lamb_direction(weights[i], first[i], second[i], &rule));
+    if (lamb->weight_decay != 0.0f) lamb_apply_loop(weights, first, second, *lamb, true, rate, count);
+    else lamb_apply_loop(weights, first, second, *lamb, false, rate, count);
 }
+
+#undef LOOP

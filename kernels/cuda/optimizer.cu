@@ -36,7 +36,7 @@ struct adam_op {
         pack<float, N> w = load<N>(weights + i), m = load<N>(first + i), v = load<N>(second + i);
         const pack<float, N> g = load<N>(grad + i);
         for (int j = 0; j < N; j++)
-            w.v[j] = adam_element(w.v[j], &m.v[j], &v.v[j], g.v[j] * grad_scale, &rule);
+            w.v[j] = adam_element(w.v[j], &m.v[j], &v.v[j], g.v[j] * grad_scale, &rule, adam_decay_of(&rule));
         store<N>(weights + i, w);
         store<N>(first + i, m);
         store<N>(second + i, v);
@@ -52,7 +52,7 @@ struct adagrad_op {
         pack<float, N> w = load<N>(weights + i), s = load<N>(sums + i);
         const pack<float, N> g = load<N>(grad + i);
         for (int j = 0; j < N; j++)
-            w.v[j] = adagrad_element(w.v[j], &s.v[j], g.v[j] * grad_scale, lr, eps, weight_decay);
+            w.v[j] = adagrad_element(w.v[j], &s.v[j], g.v[j] * grad_scale, lr, eps, weight_decay, weight_decay != 0.0f);
         store<N>(weights + i, w);
         store<N>(sums + i, s);
     }
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(THREADS)
         lamb_moments_element(&m, &v, grad[i] * grad_scale, &rule);
         first[i] = m;
         second[i] = v;
-        const float d = lamb_direction(w, m, v, &rule);
+        const float d = lamb_direction(w, m, v, &rule, rule.weight_decay != 0.0f);
         of_weights += (double)w * (double)w;
         of_directions += (double)d * (double)d;
     }
@@ -134,7 +134,7 @@ struct lamb_apply_op {
         const pack<float, N> m = load<N>(first + i), v = load<N>(second + i);
         const float r = *rate;
         for (int j = 0; j < N; j++)
-            w.v[j] = canonical(w.v[j] - r * lamb_direction(w.v[j], m.v[j], v.v[j], &rule));
+            w.v[j] = canonical(w.v[j] - r * lamb_direction(w.v[j], m.v[j], v.v[j], &rule, rule.weight_decay != 0.0f));
         store<N>(weights + i, w);
     }
 };

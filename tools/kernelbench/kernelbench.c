@@ -70,10 +70,62 @@ static void run_from_bf16(const struct weft_kernels *k, struct buffers *b)
     k->cast_bf16_f32(b->arrays[8], (const uint16_t *)b->arrays[0], b->count);
 }
 
-static void run_sgd(const struct weft_kernels *k, struct buffers *b)
+static void run_sgd_rule(const struct weft_kernels *k, struct buffers *b, struct weft_sgd sgd)
 {
-    const struct weft_sgd sgd = {.lr = 1e-6f, .momentum = 0.9f};
-    k->sgd_f32(b->arrays[0], b->arrays[1], b->arrays[2], 1.0f, &sgd, b->count);
+    sgd.lr = 1e-6f;
+    k->sgd_f32(b->arrays[0], sgd.momentum != 0.0f ? b->arrays[1] : NULL, b->arrays[2], 1.0f, &sgd, b->count);
+}
+
+static void run_sgd(const struct weft_kernels *k, struct buffers *b) { run_sgd_rule(k, b, (struct weft_sgd){0}); }
+
+static void run_sgd_momentum(const struct weft_kernels *k, struct buffers *b)
+{
+    run_sgd_rule(k, b, (struct weft_sgd){.momentum = 0.9f});
+}
+
+static void run_sgd_nesterov(const struct weft_kernels *k, struct buffers *b)
+{
+    run_sgd_rule(k, b, (struct weft_sgd){.momentum = 0.9f, .weight_decay = 1e-4f, .nesterov = true});
+}
+
+/* Second moments are squares: the roots of negative ones would be slow or fast for no good reason. */
+static float *squares(struct buffers *b)
+{
+    if (b->step++ == 0)
+        for (size_t i = 0; i < b->count; i++) b->arrays[3][i] = b->arrays[3][i] * b->arrays[3][i] + 1.0f;
+    return b->arrays[3];
+}
+
+static void run_adam_rule(const struct weft_kernels *k, struct buffers *b, float weight_decay, bool decoupled)
+{
+    const struct weft_adam adam = {.lr = 1e-6f, .step_size = 1e-6f, .root_scale = 1, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
+                                   .weight_decay = weight_decay, .decoupled = decoupled};
+    k->adam_f32(b->arrays[0], b->arrays[1], squares(b), b->arrays[2], 1.0f, &adam, b->count);
+}
+
+static void run_adam(const struct weft_kernels *k, struct buffers *b) { run_adam_rule(k, b, 0, false); }
+static void run_adam_decay(const struct weft_kernels *k, struct buffers *b) { run_adam_rule(k, b, 0.01f, false); }
+static void run_adamw(const struct weft_kernels *k, struct buffers *b) { run_adam_rule(k, b, 0.01f, true); }
+
+static void run_adagrad(const struct weft_kernels *k, struct buffers *b)
+{
+    k->adagrad_f32(b->arrays[0], squares(b), b->arrays[2], 1.0f, 1e-6f, 1e-10f, 0, b->count);
+}
+
+static void run_ftrl(const struct weft_kernels *k, struct buffers *b)
+{
+    const struct weft_ftrl ftrl = {.alpha = 0.1f, .beta = 1, .l1 = 0.1f, .l2 = 0.1f};
+    k->ftrl_f32(b->arrays[0], b->arrays[1], squares(b), b->arrays[2], 1.0f, &ftrl, b->count);
+}
+
+/* Both passes; the norms between them are a few numbers for each block. */
+static void run_lamb(const struct weft_kernels *k, struct buffers *b)
+{
+    const struct weft_lamb lamb = {.first_scale = 1, .root_scale = 1, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-6f, .weight_decay = 0.01f};
+    float *second = squares(b);
+    double sums[2];
+    k->lamb_moments_f32(b->arrays[1], second, b->arrays[0], b->arrays[2], 1.0f, &lamb, b->count, sums);
+    k->lamb_apply_f32(b->arrays[0], b->arrays[1], second, &lamb, 1e-6f, b->count);
 }
 
 static void run_max_abs(const struct weft_kernels *k, struct buffers *b)
@@ -146,7 +198,15 @@ static const struct bench_case cases[] = {
     {"cast f16 to f32", 6, run_from_f16, NULL, false},
     {"cast f32 to bf16", 6, run_to_bf16, NULL, false},
     {"cast bf16 to f32", 6, run_from_bf16, NULL, false},
-    {"sgd momentum", 20, run_sgd, NULL, false},
+    {"sgd", 12, run_sgd, NULL, false},
+    {"sgd momentum", 20, run_sgd_momentum, NULL, false},
+    {"sgd nesterov, decay", 20, run_sgd_nesterov, NULL, false},
+    {"adam", 28, run_adam, NULL, false},
+    {"adam, decay", 28, run_adam_decay, NULL, false},
+    {"adamw", 28, run_adamw, NULL, false},
+    {"adagrad", 20, run_adagrad, NULL, false},
+    {"ftrl", 28, run_ftrl, NULL, false},
+    {"lamb", 40, run_lamb, NULL, false},
     {"largest magnitude", 4, run_max_abs, NULL, false},
     {"add residual", 12, run_scale_add, NULL, false},
     {"block exponents", 12, run_block_exponents, NULL, false},
