@@ -291,7 +291,7 @@ void weft_group_free(struct weft_group *group);
 void weft_group_leave(struct weft_group *group);
 bool weft_group_left(const struct weft_group *group);
 /* Operations with a root may end on a rank before the others have called them, and so may the last one of all be another one there. For who leaves
- * (weft_group_leave): weft_group_trails, was the last one such? weft_group_compare_left: WEFT_ERR_MISMATCH, a rank that has left called otherwise, and a
+ * (weft_group_leave): weft_group_trails, was the last one such, or is a send not received yet? weft_group_compare_left: WEFT_ERR_MISMATCH, a rank that has left called otherwise, and a
  * sentence; WEFT_OK, all others have left and called the same, or one is lost; WEFT_IN_PROGRESS, some have not left. Of a group that has ended, why. */
 bool weft_group_trails(const struct weft_group *group);
 enum weft_status weft_group_compare_left(const struct weft_group *group, struct weft_error *error);

@@ -27,7 +27,6 @@ static struct coll_header header_of(const struct broadcast *broadcast)
                                  .sequence = broadcast->sequence};
     if (broadcast->type == COLL_MESSAGE_FAIL) header.count = group->leaver_missed;
     if (broadcast->type == COLL_MESSAGE_LEAVE && group->host) header.count = group->host->vote;
-    if (broadcast->type == COLL_MESSAGE_LEAVE) trail_tell(group, &header);
     return header;
 }
 
@@ -46,7 +45,7 @@ static void broadcast_go_on(struct broadcast *broadcast)
 {
     struct weft_group *group = broadcast->group;
     uint8_t bytes[COLL_HEADER_BYTES + GROUP_TAIL_BYTES];
-    const struct coll_header header = header_of(broadcast);
+    struct coll_header header = header_of(broadcast);
     const void *payload = NULL;
     const size_t payload_bytes = payload_of(broadcast, &payload);
     coll_header_write(bytes, &header);
@@ -61,6 +60,10 @@ static void broadcast_go_on(struct broadcast *broadcast)
     while (broadcast->next_rank < group->ranks) {
         uint32_t rank = broadcast->next_rank;
         if (rank != group->rank) {
+            if (broadcast->type == COLL_MESSAGE_LEAVE && !broadcast->header) {
+                trail_tell(group, rank, &header);
+                coll_header_write(bytes, &header);
+            }
             enum weft_status status = weft_transport_send(group->roster->peers[rank], &message, &broadcast->completion);
             if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {
                 group->retry = true;
@@ -227,6 +230,7 @@ bool control_stays(struct weft_group *group, uint32_t rank, enum weft_coll_kind 
         return false;
     }
     if (!roster_noted(group, rank).left) return true;
+    if (kind == WEFT_COLL_RECV && trail_sent_more(group, rank)) return true; /* what it sent before it left */
     char name[128];
     group_describe(group, rank, name, sizeof name);
     group->leaver_missed = group->fail_status == WEFT_OK && !group->closing;

@@ -338,6 +338,8 @@ bool host_pair_has_come(const struct weft_group *group, const struct weft_coll_a
 bool host_pair_ready(struct host *host, uint32_t rank, bool sends); /* takes the memory for it; false: there is none */
 void host_pair_launch(struct weft_coll *coll); /* ready */
 void host_pair_owed(const struct weft_coll *coll); /* a recv ends without the message that it was to take */
+struct coll_pair_counts host_pair_counts(const struct host_pairs *pairs, uint32_t rank); /* with that rank, this way */
+bool host_pairs_untaken(const struct host *host); /* some rank has not received yet what was sent to it */
 void host_pairs_add_moved(const struct host_pairs *pairs, struct weft_moved *moved);
 enum weft_status host_pair_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out); /* as weft_coll_brief */

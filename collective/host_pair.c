@@ -621,6 +621,23 @@ bool host_pairs_look(const struct host_pairs *pairs, const struct host_peer *pee
     return false;
 }
 
+struct coll_pair_counts host_pair_counts(const struct host_pairs *pairs, uint32_t rank)
+{
+    const struct host_pair *pair = pairs ? pairs->of[rank] : NULL;
+    return pair ? (struct coll_pair_counts){pair->sent, pair->got} : (struct coll_pair_counts){0, 0};
+}
+
+bool host_pairs_untaken(const struct host *host)
+{
+    const struct host_pairs *pairs = host->pairs;
+    for (uint32_t rank = 0; pairs && rank < pairs->ranks; rank++) {
+        const struct host_pair *pair = pairs->of[rank];
+        const struct host_peer *peer = &host->peers[rank];
+        if (pair && pair->ring && peer->segment && taken_by(pair, peer, pairs->ranks, host->group->rank) < pair->sent) return true;
+    }
+    return false;
+}
+
 void host_pairs_add_moved(const struct host_pairs *pairs, struct weft_moved *moved)
 {
     if (!pairs) return;

@@ -197,6 +197,11 @@ struct roster {
 };
 
 /* What a group notes of each other rank, from the first note on. */
+/* Sends to a rank, and recvs from it. */
+struct coll_pair_counts {
+    uint64_t sent, received;
+};
+
 /* What a rank says of its operations with a root as it leaves. digest 0: there were none. */
 struct trail_end {
     uint64_t digest, count, sequence; /* count, sequence and what follows: of the last one */
@@ -207,15 +212,17 @@ struct trail {
     uint64_t next; /* one more than the sequence of the last; 0: none */
     struct trail_end last;
 };
-enum { TRAIL_VERSION = 1 }; /* in the place of `lanes`: 0, of older releases, tells nothing */
+enum { TRAIL_VERSION = 1, TRAIL_NO_PAIRS = 2 }; /* in the place of `lanes`: 0, of older releases, tells nothing */
 
 struct note {
     bool left, answered, asked;  /* has left; has answered our question; waits for our answer */
     uint32_t asked_next;         /* rank that waits for our answer behind it */
     uint64_t asked_sequence;
-    bool trail_known;            /* it has left, and said: */
+    bool trail_known, pairs_known; /* it has left, and said: */
     uint64_t left_after;         /* operations it took part in */
     struct trail_end trail;
+    struct coll_pair_counts with_us;  /* modulo 2^32 */
+    struct coll_pair_counts by_message; /* our own with it, that did not go by memory (host_pair.c) */
     uint64_t answer_posted;      /* from its last answer: operations it has posted, */
     uint64_t answer_operation;   /* the one in question, or an earlier one that it waits in, */
     uint32_t answer_peer;        /* whom it waits for there (GROUP_NOBODY: nobody), */
@@ -305,6 +312,8 @@ struct weft_group {
     uint32_t prepared_count;     /* later rounds of active codec operations */
     uint64_t sequence;           /* operations posted so far = number of the next */
     struct trail trail;          /* trail.c */
+    bool pairs_unknown;          /* there was no memory to count sends and recvs */
+    bool sends_last;             /* no operation of all ranks has come behind the last send by messages */
     uint32_t outstanding;        /* transport operations that point into the group's memory */
     uint64_t launches;           /* operations that have been launched */
     struct tune *tune;           /* owned; NULL: plans are not re-tuned */
@@ -437,7 +446,9 @@ static inline bool coll_of_pieces(enum weft_coll_kind kind)
 
 /* trail.c: each operation with a root, once; into a LEAVE; and of another rank's */
 void trail_add(struct weft_group *group, const struct coll_header *called);
-void trail_tell(const struct weft_group *group, struct coll_header *header);
+void trail_pair(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank); /* a send or recv that goes by messages */
+void trail_tell(const struct weft_group *group, uint32_t rank, struct coll_header *header); /* to that rank */
+bool trail_sent_more(const struct weft_group *group, uint32_t rank); /* a rank that has left: than this one has received */
 void trail_heard(struct note *note, const struct coll_header *header);
 
 /* check.c */

@@ -380,7 +380,7 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     coll->done = done;
     coll->context = context;
     if (coll_rooted(args->kind)) trail_add(group, &coll->header);
-    if (!coll->pairwise) group->sequence++;
+    if (!coll->pairwise) group->sequence++, group->sends_last = false;
     group->prepared_count++;
     *coll_out = coll;
     return WEFT_OK;
@@ -462,6 +462,7 @@ void coll_launch(struct weft_coll *coll, bool on_host, uint64_t now_ns)
     if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll_record_post(coll, starts || in_pair);
     if (!on_host && !coll->pairwise && host_open(group) == WEFT_OK && group->host) host_tell(group->host, coll);
+    if (coll->pairwise && !in_pair) trail_pair(group, args->kind, args->root);
     if (on_host) host_launch(coll);
     else if (in_pair) host_pair_launch(coll);
     else if (!coll->held) group_ready(coll);

@@ -4,8 +4,8 @@
  *     another rank: thinks that it is the root: sends, is over       ──► leaves     both had WEFT_OK
  *
  * So each rank keeps one number made of all its operations with a root, and what the last of them was. Both travel with its
- * LEAVE, and whoever leaves later compares. Operations without a root end on no rank before all have called them. */
-#include "collective/internal.h"
+ * LEAVE, with how many sends and recvs there were with the rank that it goes to, and whoever leaves later compares. Operations without a root end on no rank before all have called them. */
+#include "collective/host.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,8 +22,32 @@ void trail_add(struct weft_group *group, const struct coll_header *called)
     trail->next = called->sequence + 1;
 }
 
-void trail_tell(const struct weft_group *group, struct coll_header *header)
+void trail_pair(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank)
 {
+    struct note *note = roster_note(group, rank);
+    if (kind == WEFT_COLL_SEND) group->sends_last = true;
+    if (!note) group->pairs_unknown = true;
+    else if (kind == WEFT_COLL_SEND) note->by_message.sent++;
+    else note->by_message.received++;
+}
+
+/* All sends to that rank, and all recvs from it: whichever way they went. */
+static struct coll_pair_counts pair_counts(const struct weft_group *group, uint32_t rank)
+{
+    struct coll_pair_counts counts = group->host ? host_pair_counts(group->host->pairs, rank) : (struct coll_pair_counts){0, 0};
+    const struct note note = roster_noted(group, rank);
+    return (struct coll_pair_counts){counts.sent + note.by_message.sent, counts.received + note.by_message.received};
+}
+
+bool trail_sent_more(const struct weft_group *group, uint32_t rank)
+{
+    const struct note note = roster_noted(group, rank);
+    return note.pairs_known && !group->pairs_unknown && (uint32_t)pair_counts(group, rank).received != (uint32_t)note.with_us.sent;
+}
+
+void trail_tell(const struct weft_group *group, uint32_t rank, struct coll_header *header)
+{
+    const struct coll_pair_counts counts = pair_counts(group, rank);
     const struct trail_end *last = &group->trail.last;
     header->kind = last->kind;
     header->dtype = last->dtype;
@@ -32,12 +56,16 @@ void trail_tell(const struct weft_group *group, struct coll_header *header)
     header->chunk = last->sequence;
     header->piece_bytes = last->count;
     header->cuts = last->digest;
-    header->lanes = TRAIL_VERSION;
+    header->message = (uint32_t)counts.sent;
+    header->status = (int32_t)(uint32_t)counts.received;
+    header->lanes = group->pairs_unknown ? TRAIL_NO_PAIRS : TRAIL_VERSION;
 }
 
 void trail_heard(struct note *note, const struct coll_header *header)
 {
-    note->trail_known = header->lanes == TRAIL_VERSION;
+    note->trail_known = header->lanes == TRAIL_VERSION || header->lanes == TRAIL_NO_PAIRS;
+    note->pairs_known = header->lanes == TRAIL_VERSION;
+    note->with_us = (struct coll_pair_counts){header->message, (uint32_t)header->status};
     note->trail = (struct trail_end){.digest = header->cuts, .count = header->piece_bytes, .sequence = header->chunk, .root = header->root,
                                      .kind = header->kind, .dtype = header->dtype, .op = header->op};
 }
@@ -74,7 +102,22 @@ static enum weft_status differ(const struct weft_group *group, uint32_t rank, co
 
 bool weft_group_trails(const struct weft_group *group)
 {
+    if (group->sends_last || (group->host && host_pairs_untaken(group->host))) return true;
     return group->ranks > 1 && group->sequence > 0 && group->trail.next == group->sequence;
+}
+
+/* A send that is over once it is copied, and never received. */
+static enum weft_status compare_pairs(const struct weft_group *group, uint32_t rank, const struct note *note, struct weft_error *error)
+{
+    const struct coll_pair_counts own = pair_counts(group, rank);
+    const uint32_t lost_here = (uint32_t)note->with_us.sent - (uint32_t)own.received, lost_there = (uint32_t)own.sent - (uint32_t)note->with_us.received;
+    char theirs[128], mine[128];
+    if (!note->pairs_known || group->pairs_unknown || (lost_here == 0 && lost_there == 0)) return WEFT_OK;
+    group_describe(group, rank, theirs, sizeof theirs);
+    group_describe(group, group->rank, mine, sizeof mine);
+    return (enum weft_status)weft_error_set(error, WEFT_ERR_MISMATCH, "sends and recvs differ, as ranks leave: %.100s called %u sends to %.100s, which called %u recvs from it",
+                                            lost_there ? mine : theirs, (unsigned)(lost_there ? (uint32_t)own.sent : (uint32_t)note->with_us.sent),
+                                            lost_there ? theirs : mine, (unsigned)(lost_there ? (uint32_t)note->with_us.received : (uint32_t)own.received));
 }
 
 enum weft_status weft_group_compare_left(const struct weft_group *group, struct weft_error *error)
@@ -85,6 +128,7 @@ enum weft_status weft_group_compare_left(const struct weft_group *group, struct 
         const struct note note = roster_noted(group, rank);
         if (rank == group->rank) continue;
         if (note.left && !agrees(group, &note)) return differ(group, rank, &note, error);
+        if (note.left) WEFT_TRY(compare_pairs(group, rank, &note, error));
         all &= note.left;
     }
     return all || group->lost ? WEFT_OK : WEFT_IN_PROGRESS;

@@ -295,18 +295,20 @@ static void last_broadcast(struct crowd *crowd, struct weft_session *session, ui
     else if (*what == 1) status = weft_broadcast(session, x, rank == 0 ? 4 : 3, WEFT_F32, rank, &request);
     else if (*what == 2 && rank == 0) status = weft_broadcast(session, x, 4, WEFT_F32, 0, &request);
     else if (*what == 3) status = weft_broadcast(session, x, 4, WEFT_F32, 0, &request);
+    else if (*what == 4 && rank == 0) status = weft_send(session, x, 4, WEFT_F32, 1, &request);
+    else if (*what == 5) status = rank == 0 ? weft_send(session, x, 4, WEFT_F32, 1, &request) : weft_recv(session, x, 4, WEFT_F32, 0, &request);
     if (status >= 0) status = weft_wait(&request, 0);
     bool found = status < 0;
     status = weft_finalize(session);
-    if (status == WEFT_ERR_MISMATCH) found = strstr(weft_error_text(NULL), "broadcast of 4 f32 from rank 0") != NULL;
+    if (status == WEFT_ERR_MISMATCH) found = strstr(weft_error_text(NULL), *what == 4 ? "called 1 sends to rank 1" : "broadcast of 4 f32 from rank 0") != NULL;
     crowd->sessions[rank] = NULL;
     if (found) atomic_fetch_add(&crowd->found, 1);
 }
 
 static void test_last_operation(void **state)
 {
-    static const uint32_t least[] = {2, 1, 1, 0}, most[] = {2, 2, 2, 0};
-    for (int what = 0; what < 4; what++) {
+    static const uint32_t least[] = {2, 1, 1, 0, 1, 0}, most[] = {2, 2, 2, 0, 2, 0};
+    for (int what = 0; what < 6; what++) {
         struct crowd crowd = {.user = &what};
         crowd_run(&crowd, 2, last_broadcast);
         assert_int_equal(crowd.failures, 0);

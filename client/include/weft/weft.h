@@ -79,8 +79,8 @@ WEFT_API enum weft_status weft_init(const struct weft_options *options, struct w
 
 /* weft_finalize() - leave the job in order and free the session, its tensors and buffers. Open requests complete
  * with WEFT_ERR_CLOSED. Blocks for at most 5 s. NULL is fine. WEFT_ERR_BUSY never: it always frees.
- * Ranks that leave compare their operations with a root, which may have ended before the others called them; where the last operation is such
- * a one this waits up to 2 s for ranks that have not left. WEFT_ERR_MISMATCH: ranks called differently; the sentence is logged, and weft_error_text(NULL) has it. */
+ * Ranks that leave compare their operations with a root and their sends and recvs, which may have ended before the others called them; where the last operation is such
+ * a one, or a send has not been received, this waits up to 2 s for ranks that have not left. WEFT_ERR_MISMATCH: ranks called differently; the sentence is logged, and weft_error_text(NULL) has it. */
 WEFT_API enum weft_status weft_finalize(struct weft_session *session);
 
 WEFT_API uint32_t weft_rank(const struct weft_session *session);   /* 0..ranks-1; any thread */
