@@ -154,6 +154,7 @@ void coordinator_lose(struct weft_coordinator *coordinator, struct coordinator_m
     lost.text = text;
     lost.role = member->role;
     lost.index = member->index;
+    lost.pid = member->pid;
     lost.epoch = goes_on ? coordinator->epoch : 0;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
     message.member_lost = &lost;

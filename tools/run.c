@@ -451,17 +451,46 @@ static bool restart_pending(const struct run *run)
     return pending && !run->first_failed && run->restarted < run->restarts;
 }
 
-/* Workers that the job has lost and goes on without, while their processes still run: stopped, or cut off. */
+static bool is_lost(const struct run *run, const struct run_process *process)
+{
+    return process >= &run->processes[run->shards] && process->pid > 0 &&
+           run_watch_worker_lost(run->watch, (uint64_t)process->pid, run->launched ? process->name : NULL);
+}
+
+/* Workers that the job has lost while their processes still run: stopped, or cut off. Where it goes on without them, nothing waits for them. */
 static uint32_t count_given_up(const struct run *run)
 {
-    uint32_t survived = run_watch_survived(run->watch);
-    return survived > run->workers_lost ? survived - run->workers_lost : 0;
+    uint32_t count = 0;
+    if (run_watch_survived(run->watch) == 0) return 0;
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++)
+        count += !run->processes[i].ended && is_lost(run, &run->processes[i]);
+    return count;
+}
+
+/* The first worker that the job has lost and that ended well: it has not called weft_finalize. NULL: none. */
+static struct run_process *find_unfinished(const struct run *run)
+{
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
+        struct run_process *process = &run->processes[i];
+        if (process->ended && !run_process_failed(process) && is_lost(run, process)) return process;
+    }
+    return NULL;
+}
+
+/* A shard fails when a worker is lost. Where that worker ended well the others decide how the job ended, as they do without shards. */
+static void forgive_shard(struct run *run)
+{
+    bool shard = run->first_failed && run->first_failed < &run->processes[run->shards];
+    if (!shard || !find_unfinished(run)) return;
+    run->first_failed = NULL;
+    if (run->kill_at_ns == WEFT_NEVER) run->term_at_ns = WEFT_NEVER;
 }
 
 /* What the clock and the events ask for now. */
 static void decide(struct run *run)
 {
     uint64_t now_ns = weft_now_ns(run->env);
+    forgive_shard(run);
     doubt_losses(run, now_ns);
     restart(run, now_ns);
     bool failed = run->first_failed != NULL, workers_done = count_running(run, true) <= count_given_up(run);
@@ -537,7 +566,12 @@ static int conclude(struct run *run, bool started)
                                                  : "SIGHUP");
         return 1;
     }
+    forgive_shard(run);
     correct_first_failed(run);
+    const struct run_process *unfinished = find_unfinished(run);
+    if (unfinished)
+        fprintf(stderr, "weft run: %s (pid %d) ended without weft_finalize: the job lost it; call weft_finalize before the process ends (%s)\n",
+                unfinished->name, (int)unfinished->pid, unfinished->log_path);
     if (run->first_failed) report_failure(run);
     if (!started || run->first_failed) return 1;
     for (uint32_t i = 0; i < run->process_count; i++) {
@@ -547,7 +581,7 @@ static int conclude(struct run *run, bool started)
                 strerror(error));
         return 1;
     }
-    if (run->shards_told && run->shards > 0)
+    if (run->shards_told && run->shards > 0 && !unfinished)
         fprintf(stderr,
                 "weft run: the workers ended without leaving the job; the shards were told to end (does %s "
                 "call weft_init and weft_finalize?)\n",

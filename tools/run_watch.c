@@ -8,13 +8,28 @@
 #include "server/server.h"
 #include "tools/run.h"
 
+enum { WORKERS_MAX = 256 };
+
 struct run_watch {
     struct weft_net *net;
     struct weft_member *member;
     pthread_mutex_t lock;
     char lost[24]; /* under the lock */
     uint32_t survived; /* losses with which the job goes on; under the lock */
+    uint32_t workers_lost; /* under the lock, as the next one */
+    struct lost_worker {
+        uint64_t pid;
+        char name[24];
+    } workers[WORKERS_MAX]; /* the first of them */
 };
+
+static void note_worker(struct run_watch *watch, const Weft__Control__MemberLost *lost)
+{
+    if (lost->role != WEFT__CONTROL__ROLE__ROLE_WORKER || watch->workers_lost == WORKERS_MAX) return;
+    struct lost_worker *worker = &watch->workers[watch->workers_lost++];
+    worker->pid = lost->pid;
+    snprintf(worker->name, sizeof worker->name, "rank %u", lost->index);
+}
 
 static void on_message(void *context, const Weft__Control__Control *message)
 {
@@ -22,6 +37,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
     if (message->body_case != WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST) return;
     pthread_mutex_lock(&watch->lock);
     watch->survived += message->member_lost->epoch > 0;
+    note_worker(watch, message->member_lost);
     if (!watch->lost[0] && message->member_lost->epoch == 0)
         snprintf(watch->lost, sizeof watch->lost, "%s %u",
                  message->member_lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "rank" : "shard",
@@ -72,6 +88,17 @@ uint32_t run_watch_survived(struct run_watch *watch)
     uint32_t survived = watch->survived;
     pthread_mutex_unlock(&watch->lock);
     return survived;
+}
+
+bool run_watch_worker_lost(struct run_watch *watch, uint64_t pid, const char *name)
+{
+    bool lost = false;
+    if (!watch) return false;
+    pthread_mutex_lock(&watch->lock);
+    for (uint32_t i = 0; i < watch->workers_lost && !lost; i++)
+        lost = watch->workers[i].pid == pid && (!name || strcmp(watch->workers[i].name, name) == 0);
+    pthread_mutex_unlock(&watch->lock);
+    return lost;
 }
 
 void run_watch_free(struct run_watch *watch)

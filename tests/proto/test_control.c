@@ -65,7 +65,7 @@ static const char *const readings[BODIES + 1] = {"",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
-    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  whom 1\n  text \"rank 2\"\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n",
+    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  whom 1\n  text \"rank 2\"\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
     "abort\n  status -62\n  text \"shapes differ\"\n", "leave\n  text \"done\"\n  committed 41\n", "finished\n",
     "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n  home 3\n", "status_request\n", "status_reply\n  json 7b7d\n",
     "shrink\n  epoch 4\n  committed 41\n  codec_steps 12\n",
@@ -123,7 +123,7 @@ static void fill(struct samples *s)
     weft__control__declared_ok__init(&s->declared_ok), s->declared_ok.tensor = 3;
     weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012, s->heartbeat.ask = 1, s->heartbeat.answer = 300, s->heartbeat.whom = true, s->heartbeat.text = (char *)"rank 2";
     weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2, s->member_lost.text = (char *)"rank 2 lost";
-    s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2, s->member_lost.epoch = 4;
+    s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2, s->member_lost.epoch = 4, s->member_lost.pid = 7;
     weft__control__abort__init(&s->abort), s->abort.status = WEFT_ERR_MISMATCH, s->abort.text = (char *)"shapes differ";
     weft__control__leave__init(&s->leave), s->leave.text = (char *)"done", s->leave.committed = 41;
     weft__control__finished__init(&s->finished);
