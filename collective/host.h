@@ -59,8 +59,8 @@ enum {
 
 /* How the peers reach what they need of the caller's buffers; none of the first three: not at all, by messages. STAGED: through a stage, if
  * all say so. UNEQUAL: pieces of many lengths. KEEPS: this rank has a piece of its own to copy. LENDS: MAPPED, and so is all that others need to work
- * on this rank's slice. */
-enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2, HOST_STAGED = 4, HOST_UNEQUAL = 8, HOST_KEEPS = 16, HOST_LENDS = 32 };
+ * on this rank's slice. APART: this rank may not copy all others' ordinary memory, or they may not copy its own (host_reads.c). */
+enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2, HOST_STAGED = 4, HOST_UNEQUAL = 8, HOST_KEEPS = 16, HOST_LENDS = 32, HOST_APART = 64 };
 
 /* host_stage.c: what a rank does in each round. */
 _Static_assert(sizeof(struct host_stage_word) <= HOST_WORD_BYTES, "it lies in the announcement");
@@ -178,6 +178,12 @@ struct host_shape {
 
 #define HOST_NO_PROCESSOR UINT32_MAX
 
+/* host_reads.c: what of this process the system looks at before others may copy its memory. */
+struct host_rights {
+    uint32_t user, group;
+    int dumpable;
+};
+
 enum host_state { HOST_ASKING = 1, HOST_ON, HOST_OFF };
 enum host_vote { HOST_VOTE_YES = 1, HOST_VOTE_COPIES = 2 }; /* none of both: not, or not yet */
 enum host_room_size { HOST_ROOM, HOST_HALL, HOST_ROOM_SIZES };
@@ -186,7 +192,8 @@ struct host {
     struct weft_group *group;
     enum host_state state;
     bool maps_all;               /* no offer so far that could not be mapped */
-    bool copies_all;             /* all ranks may copy each other's ordinary memory */
+    bool copies_all;             /* all ranks may copy each other's ordinary memory, as far as is known here */
+    struct host_rights rights;   /* of this process, when the ranks agreed on that */
     bool crowded;                /* more ranks than processors whose time they may have: all ranks know the same */
     uint64_t last_bytes, own_bytes; /* host_past.c: what the last cache holds, and the own ones of all processors that work */
     bool sleeping;
@@ -242,6 +249,11 @@ void host_free(struct weft_group *group); /* nothing of the group is in a buffer
 
 uint32_t host_processors(const struct host_peer *peers, uint32_t ranks); /* whose time these ranks may have */
 bool host_peers_look(const struct host_peer *peers, uint32_t count, uint64_t operations); /* some are not over with all below */
+
+/* host_reads.c */
+struct host_rights host_rights_now(void);
+bool host_still_copies(struct host *host); /* asks the system, and warns once when ranks may not copy each other's ordinary memory any more */
+void host_copies_no_more(struct host *host);
 
 /* host_memory.c */
 enum weft_status host_place_take(struct weft_peer *peer, const struct host_place **place_out);

@@ -83,7 +83,7 @@ static void begin(struct host *host, struct weft_coll *coll)
     if (coll_rooted(coll->args.kind)) trail_add(host->group, &coll->header);
     coll->host.flags = coll->host.flags_of_all = HOST_MAPPED | (coll->host.lends ? HOST_LENDS : 0);
     coll->host.reached = true;
-    coll->host.mixed = coll->host.turns = false;
+    coll->host.mixed = coll->host.turns = coll->host.apart = false;
     coll->host.slice_of = host->group->rank;
     coll->host.phase = HOST_COMING;
     host->seen = 0;

@@ -73,16 +73,19 @@ static void offer_ways(struct host *host, struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
     bool unequal = host_is_unequal(coll), in_a_copy = unequal && coll->args.kind == WEFT_COLL_ALL_TO_ALL && coll->args.in == coll->args.out;
+    if (coll->host.copied && host->copies_all && !host_still_copies(host)) host_copies_no_more(host);
     coll->host.flags = in_a_copy || long_by_messages(coll) ? 0 : !coll->host.copied ? HOST_MAPPED : host->copies_all ? HOST_COPIED : 0;
     host->reach = host_reach_take(group);
     if (!host->reach) coll->host.flags = 0;
     else if (!unequal && wants_stage(host, coll)) coll->host.stage = host_stage_take(group);
     if (unequal) coll->host.flags |= HOST_UNEQUAL;
+    if (!host->copies_all) coll->host.flags |= HOST_APART;
     if (coll->host.lends) coll->host.flags |= HOST_LENDS; /* says so even where it cannot reach the others: that it does not say its contribution */
     if (host_of_pieces(coll->args.kind) && host_keeps_piece(coll)) coll->host.flags |= HOST_KEEPS;
     if (coll->host.stage && weft_memory_locate(coll->host.stage, HOST_STAGE_BYTES, &coll->host.stage_word.offset)) coll->host.flags |= HOST_STAGED;
     coll->host.stage_word.block = host_stage_block(host->crowded);
     coll->host.flags_of_all = coll->host.flags;
+    coll->host.apart = coll->host.flags & HOST_APART;
     coll->host.reached = coll->host.flags & (HOST_MAPPED | HOST_COPIED);
 }
 
@@ -291,6 +294,10 @@ static bool greet(struct host *host, struct weft_coll *coll, uint32_t rank)
     if (coll->host.is_short) return take_contribution(host, coll, rank);
     if (!(post->flags & (HOST_MAPPED | HOST_COPIED))) coll->host.reached = false;
     coll->host.flags_of_all &= post->flags;
+    if (post->flags & HOST_APART) {
+        coll->host.apart = true;
+        if (host->copies_all) host_copies_no_more(host);
+    }
     return take_buffers(host, coll, rank, post);
 }
 
@@ -322,6 +329,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
         return true;
     }
     bool staged = !(coll->host.flags_of_all & HOST_MAPPED) && coll->host.flags_of_all & HOST_STAGED;
+    if (coll->host.apart && !(coll->host.flags_of_all & HOST_MAPPED)) coll->host.reached = false; /* some may not copy what is not mapped */
     if (!coll->host.reached && !staged) {
         by_messages(coll);
         return false;

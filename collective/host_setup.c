@@ -180,6 +180,7 @@ enum weft_status host_open(struct weft_group *group)
     }
     host->state = HOST_ASKING;
     host->maps_all = host->copies_all = true;
+    host->rights = host_rights_now();
     weft_stamp_look(&host->stamp, group->env); /* the first one: the pace is known with the second */
     group->host = host;
     control_send_all(&group->offer, group, COLL_MESSAGE_HOST, 0, WEFT_OK);

@@ -149,6 +149,7 @@ struct weft_coll {
     struct {
         enum host_phase phase;
         bool copied, reached;    /* own buffers: by address; those of all ranks known so far can be reached */
+        bool apart;              /* some ranks may not copy by address */
         bool lends;              /* host.h: HOST_LENDS */
         bool may_lend, mixed;    /* host_may_lend; and some lend, while others say */
         uint8_t flags, flags_of_all; /* host.h: this rank's; what all ranks known so far say */

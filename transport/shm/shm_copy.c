@@ -77,9 +77,23 @@ enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes
             continue;
         }
         if (moved < 0 && errno == EINTR) continue;
-        if (moved < 0 && errno == ESRCH) return WEFT_ERR_PEER_LOST;
-        if (moved < 0 && (errno == EPERM || errno == ENOSYS)) return WEFT_ERR_UNSUPPORTED;
-        return moved < 0 && errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_INVALID;
+        if (moved == 0 || errno == EFAULT || errno == EINVAL) return WEFT_ERR_INVALID;
+        if (errno == ESRCH) return WEFT_ERR_PEER_LOST;
+        return errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_UNSUPPORTED; /* a system call filter may answer any number */
     }
     return WEFT_OK;
+}
+
+enum weft_status shm_pair_cma(struct shm_pair *pair, void *local, uint64_t remote, size_t bytes, bool write)
+{
+    const enum weft_status status = shm_cma(pair->pid, local, remote, bytes, write);
+    const int reason = errno;
+    if (status != WEFT_ERR_UNSUPPORTED || !pair->read_by_cma) return status;
+    const struct weft_transport *transport = pair->endpoint->transport;
+    pair->read_by_cma = false;
+    weft_log(transport->env, WEFT_LOG_WARN, "transport",
+             "endpoint %u peer %u (process %d): %s was allowed at start and is refused now (%s): payloads from ordinary memory "
+             "are staged through shared memory from here on",
+             transport->id, pair->peer->id, (int)pair->pid, write ? "process_vm_writev" : "process_vm_readv", strerror(reason));
+    return status;
 }

@@ -119,6 +119,7 @@ static void meet_self(struct shm_pair *pair)
     pair->peer_bell = pair->bell;
     if (endpoint->allow_maps && memory_arena(&arena)) pair->view = memory_view_take(arena.fd, arena.id, arena.bytes);
     pair->pid = getpid();
+    pair->probe_address = (uintptr_t)&endpoint->probe;
     uint64_t seen = 0;
     pair->read_by_cma = endpoint->allow_cma && shm_cma(pair->pid, &seen, (uintptr_t)&endpoint->probe, sizeof seen, false) == WEFT_OK;
     pair->abilities = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0);
@@ -230,6 +231,7 @@ static void probe_cma(struct shm_pair *pair, const struct parameters *theirs)
 {
     uint64_t seen = 0;
     pair->pid = meet_peer_pid(pair->meet);
+    pair->probe_address = theirs->probe_address;
     if (!pair->endpoint->allow_cma || !(theirs->flags & SHM_CMA) || pair->pid <= 0) return;
     pair->read_by_cma = shm_cma(pair->pid, &seen, theirs->probe_address, sizeof seen, false) == WEFT_OK && seen == theirs->probe;
 }
@@ -404,12 +406,13 @@ enum weft_status shm_map_peer(struct weft_transport *transport, struct weft_peer
 enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
                                size_t bytes)
 {
-    const struct shm_pair *pair = peer->backend;
+    struct shm_pair *pair = peer->backend;
+    uint64_t probed;
     if (!pair || pair->state != SHM_MET || !pair->read_by_cma) return WEFT_ERR_UNSUPPORTED;
-    if (bytes == 0) return WEFT_OK;
-    transport->stats.copied_bytes += bytes;
     transport->stats.system_call_count++;
-    return shm_cma(pair->pid, local, address, bytes, outward);
+    if (bytes == 0) return shm_pair_cma(pair, &probed, pair->probe_address, sizeof probed, false); /* what was allowed may not be any more */
+    transport->stats.copied_bytes += bytes;
+    return shm_pair_cma(pair, local, address, bytes, outward);
 }
 
 bool shm_harmless(struct weft_transport *transport, const struct weft_peer *peer)

@@ -92,7 +92,6 @@ static void taken_all(struct shm_op *op)
         return;
     }
     op->phase = SHM_WAITING;
-    if (op->share_status == WEFT_ERR_UNSUPPORTED) op->pair->read_by_cma = false;
     if (op->taken == 0) return;
     op->cell.body.done.status = op->share_status;
     shm_answer(op, RING_DONE, op->peer_op);

@@ -118,7 +118,7 @@ enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes)
     if (pair->state != SHM_MET) return WEFT_ERR_PEER_LOST;
     if (guarded && !shm_enter(pair, op->window, op->window_generation)) return op->window ? WEFT_ERR_CANCELLED : WEFT_ERR_PEER_LOST;
     if (op->way == SHM_WAY_CMA) {
-        status = shm_cma(pair->pid, local, op->there + op->at, bytes, op->outward);
+        status = shm_pair_cma(pair, local, op->there + op->at, bytes, op->outward);
         stats->system_call_count++;
     } else {
         uint8_t *there = pair->view->base + op->there + op->at;
@@ -135,9 +135,7 @@ enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes)
 /* CMA that was allowed when the two met is not any more, or not for this memory: another way. */
 static bool copy_otherwise(struct shm_op *op, enum weft_status status)
 {
-    struct shm_pair *pair = op->pair;
     if (op->way != SHM_WAY_CMA || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_CANCELLED) return false;
-    if (status == WEFT_ERR_UNSUPPORTED) pair->read_by_cma = false;
     weft_list_remove(&op->link);
     if (op->is_arrival) stage_ask(weft_container_of(op, struct shm_arrival, op));
     else return shm_ask_owner(op);
