@@ -14,15 +14,16 @@ struct tool_coordinator {
     struct weft_net *net;
     struct weft_coordinator_server *server;
     bool ended;       /* net thread */
+    atomic_bool well; /* ended in order */
     atomic_bool over; /* ended, and nobody is left to hear of it */
 };
 
 static void on_ended(void *context, enum weft_status status, const char *text)
 {
-    (void)status;
     (void)text; /* every process says by itself why */
     struct tool_coordinator *coordinator = context;
     coordinator->ended = true;
+    atomic_store(&coordinator->well, status == WEFT_OK);
 }
 
 static void look(void *context)
@@ -73,6 +74,8 @@ struct tool_coordinator *tool_coordinate(const char *command, const char *host, 
     tool_coordinate_end(coordinator, 0);
     return NULL;
 }
+
+bool tool_coordinate_ended_well(const struct tool_coordinator *coordinator) { return coordinator && atomic_load(&coordinator->well); }
 
 void tool_coordinate_end(struct tool_coordinator *coordinator, uint64_t wait_ms)
 {

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include "tools/run.h"
 
 #define PORT_NS WEFT_SECONDS(20)    /* for shard 0 to open its ports */
+#define HEAR_NS WEFT_MS(300)        /* for the coordinator's news of a loss, once all have ended */
 #define GRACE_NS WEFT_SECONDS(2)    /* after a failure, or after the last worker: to end by oneself */
 #define TERMINATE_NS WEFT_SECONDS(2) /* between SIGTERM and SIGKILL */
 #define TAIL_LINES 8
@@ -556,6 +558,15 @@ static void report_failure(struct run *run)
     }
 }
 
+/* Processes may all have ended before the news of a loss is here. A job that ended in order has none. */
+static void hear_of_losses(struct run *run)
+{
+    const uint64_t until_ns = weft_now_ns(run->env) + HEAR_NS;
+    if (!run->first_failed && !run->hosted) return;
+    while (!run_watch_heard(run->watch) && !tool_coordinate_ended_well(run->hosted) && weft_now_ns(run->env) < until_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
 /* Workers that end well without shards ever ending: they never took part. */
 static int conclude(struct run *run, bool started)
 {
@@ -566,6 +577,7 @@ static int conclude(struct run *run, bool started)
                                                  : "SIGHUP");
         return 1;
     }
+    hear_of_losses(run);
     forgive_shard(run);
     correct_first_failed(run);
     const struct run_process *unfinished = find_unfinished(run);

@@ -69,6 +69,7 @@ struct run_watch *run_watch_start(const char *coordinator, const char *job, cons
 /* "rank 1", "shard 0" as process names are, or "" while nobody was lost. */
 void run_watch_lost(struct run_watch *watch, char out[24]);
 uint32_t run_watch_survived(struct run_watch *watch); /* losses with which the job goes on */
+bool run_watch_heard(struct run_watch *watch); /* of any loss, or nothing more will be heard */
 /* The job has lost that worker. `name` as for run_watch_lost, where the process may be of another host; NULL: it is a child of this process. */
 bool run_watch_worker_lost(struct run_watch *watch, uint64_t pid, const char *name);
 void run_watch_free(struct run_watch *watch);

@@ -16,7 +16,8 @@ struct run_watch {
     pthread_mutex_t lock;
     char lost[24]; /* under the lock */
     uint32_t survived; /* losses with which the job goes on; under the lock */
-    uint32_t workers_lost; /* under the lock, as the next one */
+    bool closed; /* under the lock, as what follows */
+    uint32_t workers_lost;
     struct lost_worker {
         uint64_t pid;
         char name[24];
@@ -45,7 +46,13 @@ static void on_message(void *context, const Weft__Control__Control *message)
     pthread_mutex_unlock(&watch->lock);
 }
 
-static void on_closed(void *context, enum weft_status status, const char *text) {}
+static void on_closed(void *context, enum weft_status status, const char *text)
+{
+    struct run_watch *watch = context;
+    pthread_mutex_lock(&watch->lock);
+    watch->closed = true;
+    pthread_mutex_unlock(&watch->lock);
+}
 
 struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret)
 {
@@ -88,6 +95,15 @@ uint32_t run_watch_survived(struct run_watch *watch)
     uint32_t survived = watch->survived;
     pthread_mutex_unlock(&watch->lock);
     return survived;
+}
+
+bool run_watch_heard(struct run_watch *watch)
+{
+    if (!watch) return true;
+    pthread_mutex_lock(&watch->lock);
+    const bool heard = watch->lost[0] || watch->survived > 0 || watch->closed;
+    pthread_mutex_unlock(&watch->lock);
+    return heard;
 }
 
 bool run_watch_worker_lost(struct run_watch *watch, uint64_t pid, const char *name)
