@@ -257,7 +257,7 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
     WEFT_TRY(copy_together(bucket, error));
     args.in = args.out = bucket->memory;
     args.count = bucket->count;
-    args.signature = bucket->signature;
+    args.subject = weft_subject_together(bucket->signature);
     return weft_coll_post(client_call_group(bucket->first), &args, client_engine_group_op_done, op, &op->coll, error);
 }
 

@@ -548,6 +548,15 @@ static void describe_rank(void *context, uint32_t rank, char *out, size_t out_by
     client_rank_name(context, rank, out, out_bytes);
 }
 
+static void describe_subject(void *context, uint32_t subject, char *out, size_t out_bytes)
+{
+    struct weft_session *session = context;
+    if (subject & WEFT_SUBJECT_TOGETHER) return;
+    const struct weft_tensor *tensor = client_engine_tensor(&session->engine, subject - 1);
+    if (tensor) snprintf(out, out_bytes, "tensor '%.90s'", tensor->name);
+    else snprintf(out, out_bytes, "a tensor that this rank has not declared");
+}
+
 void client_engine_group_options(struct weft_session *session, struct weft_group_options *options)
 {
     weft_group_options_init(options);
@@ -585,6 +594,7 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     options.share = session->engine.group; /* NULL, or that of the epoch before */
     options.describe = describe_rank;
     options.describe_context = session;
+    options.describe_subject = describe_subject;
     enum weft_status status = weft_group_create(session->env, &options, &session->engine.group, error);
     weft_free_bytes(session->env, ids);
     if (status < 0) return weft_error_set(error, status, "cannot make the group of all workers: %s", weft_reason_text(status));

@@ -71,6 +71,10 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
     if (status < 0 && !failed) {
         char name[192];
         char sentence[480];
+        if (status == WEFT_ERR_MISMATCH && text) { /* it names the tensors of all ranks */
+            client_engine_group_op_failed(group_op, status, text);
+            return;
+        }
         client_tensor_op_name(tensor, name, sizeof name);
         snprintf(sentence, sizeof sentence, "%s: %.280s", name, text ? text : weft_reason_text(status));
         client_engine_group_op_failed(group_op, status, sentence);
@@ -91,7 +95,7 @@ static enum weft_status post_coded(struct weft_tensor *tensor, struct weft_error
     uint32_t count = 0;
     for (const struct weft_tensor *each = tensor; each; each = each->op.follower) {
         WEFT_ASSERT(count < WEFT_CODEC_TOGETHER_MAX);
-        members[count++] = (struct weft_coll_coded){.codec = each->codec, .grad = gradient_of(&each->op),
+        members[count++] = (struct weft_coll_coded){.codec = each->codec, .subject = client_tensor_subject(each), .grad = gradient_of(&each->op),
                                                     .grad_scale = each->op.scaled ? 1.0f : each->op.weight, .out = sum_place(each)};
     }
     return weft_coll_codec_all_reduce_many(tensor->session->engine.group, members, count, &tensor->codec_spec, &tensor->shape,
@@ -113,6 +117,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
             .count = tensor->elems,
             .dtype = tensor->dtype,
             .op = tensor->dtype == WEFT_F32 ? WEFT_SUM : WEFT_AVG,
+            .subject = client_tensor_subject(tensor),
             .reproducible = true,
         };
         status = weft_coll_post(tensor->session->engine.group, &args, client_engine_group_op_done, group_op, &group_op->coll, error);

@@ -145,6 +145,8 @@ static inline bool client_tensor_updates_here(const struct weft_tensor *tensor)
 {
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec || client_tensor_judged(tensor));
 }
+/* What names it in operations of the ranks (weft_coll_args.subject): all ranks declare the same tensors in the same order. */
+static inline uint32_t client_tensor_subject(const struct weft_tensor *tensor) { return tensor->id + 1; }
 void client_tensor_free(struct weft_tensor *tensor);
 /* Caller: memory for weight * gradient where `out` cannot serve. */
 enum weft_status client_tensor_need_scratch(struct weft_tensor *tensor);

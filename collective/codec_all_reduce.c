@@ -164,11 +164,21 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
 }
 
 /* ---- rounds ---- */
+static uint32_t subject_of(const struct codec_op *op)
+{
+    if (op->count == 1) return op->members[0].subject;
+    uint64_t hash = WEFT_FNV_BASIS;
+    for (uint32_t i = 0; i < op->count; i++) hash = weft_fnv(hash, op->members[i].subject) + 1;
+    return weft_subject_together(hash);
+}
+
 static enum weft_status prepare_round(struct codec_op *op, uint32_t round, uint64_t deadline_ns, struct weft_error *error)
 {
+    const uint32_t subject = subject_of(op);
+    op->shared.subject = subject;
     if (op->shares) return codec_shared_prepare(&op->shared, op->group, round, deadline_ns, round_done, op, &op->colls[round], error);
     size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
-    struct weft_coll_args args = {.in = op->contribution, .deadline_ns = deadline_ns};
+    struct weft_coll_args args = {.in = op->contribution, .subject = subject, .deadline_ns = deadline_ns};
     if (sums(op, round)) {
         args.kind = WEFT_COLL_ALL_REDUCE;
         args.out = op->contribution;

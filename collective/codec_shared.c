@@ -99,6 +99,7 @@ enum weft_status codec_shared_prepare(struct codec_shared *shared, struct weft_g
         .piece_bytes_max = exchange == 0 ? shared->piece_stride : shared->sum_stride,
         .piece_bytes_in = shared->piece_lengths,
         .piece_bytes_out = shared->lengths,
+        .subject = shared->subject,
         .deadline_ns = deadline_ns,
     };
     return coll_prepare(group, &args, false, 0, done, context, coll_out, error);

@@ -262,6 +262,8 @@ struct weft_group_options {
     /* Names a rank in error texts: "rank 3 (host b, pid 41)"; may be NULL. */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
+    /* Names the subject of a call in error texts: "tensor 'fc1'"; with describe_context; may be NULL. */
+    void (*describe_subject)(void *context, uint32_t subject, char *out, size_t out_bytes);
     /* The worst link among the ranks, by which AUTO chooses: the same bytes on every rank, or they choose differently
      * and the call is refused as mismatched. Copied; NULL: not known. */
     const struct weft_link_cost *cost;
@@ -337,6 +339,9 @@ void weft_groups_follow(struct weft_transport *transport, uint32_t epoch);
 void weft_group_record(struct weft_group *group);
 
 /* ---- operations ---- */
+#define WEFT_SUBJECT_TOGETHER 0x80000000u /* with this bit a subject is a hash of what was put together in one operation */
+static inline uint32_t weft_subject_together(uint64_t hash) { return (uint32_t)(hash ^ hash >> 32) | WEFT_SUBJECT_TOGETHER; }
+
 struct weft_coll_args {
     enum weft_coll_kind kind;
     const void *in;        /* (count,); reduce_scatter, all_to_all, scatter's root (ranks*count,); broadcast, recv: ignored */
@@ -355,7 +360,7 @@ struct weft_coll_args {
      * counts to each rank, counts_out from each. */
     const uint64_t *counts, *counts_out;
     bool unequal;          /* gather, scatter with `counts` at the root: all ranks say so */
-    uint64_t signature;    /* all_reduce: of what the caller has put together in it; must be equal on all ranks. 0: nothing to say */
+    uint32_t subject;      /* kinds without a root: what it is of, as the caller counts; must be equal on all ranks. 0: nothing to say */
     bool reproducible;     /* take only plans that evaluate T */
     enum weft_plan_id plan;/* WEFT_PLAN_AUTO: chosen by ranks and size */
     uint64_t deadline_ns;  /* relative to the post; 0: the group's */
@@ -421,6 +426,7 @@ enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct wef
 #define WEFT_CODEC_TOGETHER_MAX 32u
 struct weft_coll_coded {
     struct weft_codec *codec;
+    uint32_t subject; /* as of weft_coll_args; of several the operation has a hash of all */
     const float *grad;
     float grad_scale;
     float *out;

@@ -251,12 +251,12 @@ void deadline_answer(const struct weft_group *group, uint64_t sequence, struct c
 /* ---- the verdict ---- */
 static void verdict(struct weft_group *group, const struct weft_coll *coll)
 {
-    char late[360], call[128];
+    char late[360], call[COLL_CALL_BYTES];
     const char *phase;
     uint32_t awaited;
     coll_waits(coll, &awaited, &phase);
     name_late_ranks(group, coll, late, sizeof late);
-    coll_header_describe(&coll->header, call, sizeof call);
+    group_describe_call(group, &coll->header, call, sizeof call);
     uint64_t waited_ms = weft_since_ns(coll->posted_ns, weft_now_ns(group->env)) / 1000000;
     group_end(group, WEFT_ERR_DEADLINE, true, "operation %" PRIu64 " (%s) waited %" PRIu64 ".%03" PRIu64 " s, phase %s: %s",
               coll->sequence, call, waited_ms / 1000, waited_ms % 1000, phase, late);
@@ -277,10 +277,10 @@ static void pair_verdict(struct weft_group *group, const struct weft_coll *coll)
 {
     const uint32_t other = coll->args.root, end = end_of_waits_before(group, other);
     const struct note note = roster_noted(group, other);
-    char name[128], last[128], call[128], why[240];
+    char name[128], last[128], call[COLL_CALL_BYTES], why[240];
     group_describe(group, other, name, sizeof name);
     group_describe(group, end, last, sizeof last);
-    coll_header_describe(&coll->header, call, sizeof call);
+    group_describe_call(group, &coll->header, call, sizeof call);
     if (!note.answered) snprintf(why, sizeof why, "does not answer");
     else if (end == other) snprintf(why, sizeof why, "has not met it");
     else if (note.answer_steps == ANSWER_NOT_THERE || note.answer_posted == 0) snprintf(why, sizeof why, "has not met it, and waits for %.100s in an operation of another group", last);
@@ -330,9 +330,9 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
 {
     const char *phase;
     uint32_t awaited;
-    char name[128] = "nobody", call[128], title[48];
+    char name[128] = "nobody", call[COLL_CALL_BYTES], title[48];
     if (coll_waits(coll, &awaited, &phase)) group_describe(group, awaited, name, sizeof name);
-    coll_header_describe(&coll->header, call, sizeof call);
+    group_describe_call(group, &coll->header, call, sizeof call);
     coll->warned = true;
     weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: %s (%s) waits for %s since %" PRIu64 " s, phase %s",
              group->group_id, group->rank, coll_title(coll, coll->sequence, title), call, name, (uint64_t)(GROUP_WARN_NS / WEFT_SECONDS(1)), phase);

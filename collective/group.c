@@ -275,6 +275,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->alike = options->timing_only ? options->alike : 0;
     group->describe = options->describe;
     group->describe_context = options->describe_context;
+    group->describe_subject = options->describe_subject;
     if (options->cost) group->cost = *options->cost;
     if (options->local_cost) group->local_cost = *options->local_cost;
     group->hosts = options->hosts;
@@ -373,4 +374,14 @@ void group_describe(const struct weft_group *group, uint32_t rank, char *out, si
     out[0] = 0;
     if (group->describe) group->describe(group->describe_context, rank, out, out_bytes);
     if (!out[0]) snprintf(out, out_bytes, "rank %u", rank);
+}
+
+void group_describe_call(const struct weft_group *group, const struct coll_header *header, char *out, size_t out_bytes)
+{
+    char subject[128] = "";
+    coll_header_describe(header, out, out_bytes);
+    if (header->root == 0 || coll_rooted(header->kind) || !group->describe_subject) return;
+    group->describe_subject(group->describe_context, header->root, subject, sizeof subject);
+    const size_t length = strlen(out);
+    if (subject[0]) snprintf(out + length, out_bytes - length, ", of %s", subject);
 }

@@ -39,7 +39,7 @@ static bool at_rest(const struct weft_group *group)
 static bool same_call(const struct weft_coll_args *a, const struct weft_coll_args *b)
 {
     return a->kind == b->kind && a->count == b->count && a->dtype == b->dtype && a->op == b->op && a->label == b->label && a->root == b->root && a->plan == b->plan &&
-           a->counts == b->counts && a->counts_out == b->counts_out && a->unequal == b->unequal && a->signature == b->signature &&
+           a->counts == b->counts && a->counts_out == b->counts_out && a->unequal == b->unequal && a->subject == b->subject &&
            a->reproducible == b->reproducible;
 }
 
@@ -103,7 +103,7 @@ static bool may_be_over(struct weft_group *group, struct host_shape *shape)
     const struct weft_coll_args *args = &shape->args;
     struct weft_error error;
     bool scales = coll_sums(args->kind) && args->op == WEFT_SCALED_SUM; /* by a factor that is another in each call, mostly */
-    if (scales || !host_takes(group, args) || args->signature || coll_check(group, args, &error) != WEFT_OK) return false;
+    if (scales || !host_takes(group, args) || args->subject || coll_check(group, args, &error) != WEFT_OK) return false;
     shape->maps = host_brief_maps(group, args);
     shape->says = host_is_short(group, args);
     return shape->maps || (shape->says && !host_may_lend(group, args));

@@ -53,7 +53,7 @@ enum coll_message_type {
 struct coll_header {
     uint8_t type, kind, dtype, op, plan;
     uint16_t table; /* version by which the plan was chosen (tune.h); 0: by the model */
-    uint32_t group, epoch, rank, root, lanes, message;
+    uint32_t group, epoch, rank, root, lanes, message; /* root: of a kind without one, the subject */
     int32_t status;
     uint64_t sequence, count, chunk, piece_bytes, cuts;
 };
@@ -62,7 +62,8 @@ void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header 
 bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out);
 /* In what two calls differ ("count"), or NULL. */
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b);
-/* "all_reduce of 100 f32, sum, plan ring" */
+#define COLL_CALL_BYTES 256u /* for group_describe_call */
+/* "all_reduce of 100 f32, sum, plan ring"; group_describe_call adds what it is of */
 void coll_header_describe(const struct coll_header *header, char *out, size_t out_bytes);
 
 /* ---- the arithmetic of one operation (sum.c) ---- */
@@ -300,6 +301,7 @@ struct weft_group {
     uint32_t alike;             /* 0: every rank is itself */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
+    void (*describe_subject)(void *context, uint32_t subject, char *out, size_t out_bytes);
     struct weft_link_cost cost, local_cost; /* of its worst link, and of the worst inside a host; the same on all ranks */
     const struct weft_plan_hosts *hosts; /* borrowed, may be NULL */
     struct plan_choice *choices; /* (GROUP_CHOICES,) by kind; what follows from `cost` and the call. NULL: none yet */
@@ -355,6 +357,8 @@ uint64_t group_tag(const struct weft_group *group, uint64_t sequence);
 uint64_t group_news_tag(const struct weft_group *group);
 uint64_t group_pair_tag(const struct weft_group *group); /* sends and recvs of a pair match in the order posted */
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes);
+/* "all_reduce of 100 f32, sum, plan ring, of tensor 'fc1'" */
+void group_describe_call(const struct weft_group *group, const struct coll_header *header, char *out, size_t out_bytes);
 bool group_watch(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns); /* as kick, but only for deadlines */
 bool group_kick(struct weft_group *group); /* false: the loop has no memory for a timer */
 void group_ready(struct weft_coll *coll);

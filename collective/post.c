@@ -328,7 +328,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
         .lanes = plan->lanes, .sequence = coll->sequence, .count = plan->count, .chunk = plan->chunk_elems, .cuts = cuts_number(group, args, plan->plan),
     };
     if (own_lengths(args)) coll->header.count = 0;
-    if (args->kind == WEFT_COLL_ALL_REDUCE) coll->header.root = (uint32_t)(args->signature ^ args->signature >> 32);
+    if (!coll->pairwise && !coll_rooted(args->kind)) coll->header.root = args->subject;
 }
 
 enum weft_status coll_group_open(struct weft_group *group, const struct weft_coll_args *pair, struct weft_error *error)

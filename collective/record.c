@@ -25,7 +25,7 @@ void coll_record_post(struct weft_coll *coll, bool starts)
     struct weft_record *record = &coll->record;
     *record = coll_record_of(group, coll->sequence, coll->posted_ns, starts);
     record->kind = coll->args.kind, record->count = header->count, record->dtype = header->dtype, record->op = coll_sums(header->kind) ? header->op : 0, record->plan = header->plan;
-    record->root = pair ? coll->args.root : header->kind == WEFT_COLL_ALL_REDUCE ? 0 : header->root;
+    record->root = pair ? coll->args.root : coll_rooted(header->kind) ? header->root : 0;
     if (coll->host.announced) weft_recorder_update(group->recorder, coll->record_number, &coll->record);
     else coll->record_number = weft_recorder_add(group->recorder, &coll->record);
     keep_lengths(coll);

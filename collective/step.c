@@ -97,12 +97,12 @@ const char *coll_title(const struct weft_coll *coll, uint64_t sequence, char out
 
 void coll_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32_t peer, const struct coll_header *theirs, const char *what)
 {
-    char name[128], own_name[128], call[128], own_call[128];
+    char name[128], own_name[128], call[COLL_CALL_BYTES], own_call[COLL_CALL_BYTES];
     struct weft_group *group = coll->group;
     group_describe(group, peer, name, sizeof name);
     group_describe(group, group->rank, own_name, sizeof own_name);
-    coll_header_describe(theirs, call, sizeof call);
-    coll_header_describe(own, own_call, sizeof own_call);
+    group_describe_call(group, theirs, call, sizeof call);
+    group_describe_call(group, own, own_call, sizeof own_call);
     char title[48];
     group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s", coll_title(coll, own->sequence, title), what, name, call, own_name, own_call);
 }

@@ -3,6 +3,7 @@
  *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  table
  *     12  group            16  epoch    20  rank (sender)   24  root   28  lanes  32  message  36  status
  *     40  sequence         48  count    56  chunk elements  64  piece bytes (pieces whose lengths only their sender or their pair knows)
+ *     24  of a kind without a root: the subject, what the call is of
  *     72  cuts: 0, or a number made of the lengths of unequal pieces and of the measured links that the plan follows
  *
  * op: the reduction, or of kinds without one the public call that the operation belongs to (enum weft_coll_label).
@@ -60,12 +61,14 @@ bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *hea
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b)
 {
     if (a->kind != b->kind) return "the operation";
+    if (a->root != b->root && !coll_rooted(a->kind))
+        return (a->root | b->root) & WEFT_SUBJECT_TOGETHER ? "the calls that were put together in it" : "the tensor";
     if (a->dtype != b->dtype) return "the element type";
     if (a->op != b->op && !coll_sums(a->kind)) return "the call that it belongs to";
     if (a->count != b->count) return "the count";
     if (a->cuts != b->cuts) return "the counts of the pieces, or what was measured of the links";
     if (a->op != b->op) return "the reduction";
-    if (a->root != b->root) return a->kind == WEFT_COLL_ALL_REDUCE ? "the calls that were put together in it" : "the root";
+    if (a->root != b->root) return "the root";
     if (a->table != b->table) return "the version of the table of plans";
     if (a->plan != b->plan) return "the plan";
     if (a->chunk != b->chunk || a->lanes != b->lanes) return "the chunk size or messages in flight of the group";
