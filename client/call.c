@@ -6,6 +6,7 @@
 #include "client/call.h"
 #include "client/comm.h"
 #include "client/session.h"
+#include "client/sized.h"
 
 #define SAME(name) _Static_assert((int)WEFT_CALL_##name == (int)WEFT_COLL_##name, "one numbering")
 SAME(ALL_REDUCE); SAME(REDUCE_SCATTER); SAME(ALL_GATHER); SAME(BROADCAST); SAME(BARRIER); SAME(REDUCE); SAME(GATHER); SAME(SCATTER);
@@ -16,10 +17,19 @@ static bool is_public(enum weft_call_kind kind)
     return kind >= WEFT_CALL_ALL_REDUCE && kind <= WEFT_CALL_RECV && (int)kind != WEFT_COLL_ALL_GATHER_BYTES;
 }
 
+/* The caller's struct, or `copy` with what it has where it comes from another release; NULL: it is refused. */
+static const struct weft_call *whole(struct weft_session *session, const struct weft_call *call, struct weft_call *copy)
+{
+    if (call && call->size == sizeof *call) return call;
+    struct weft_error error = {0};
+    *copy = (struct weft_call){0};
+    enum weft_status status = client_sized_take(copy, sizeof *copy, call, client_sized_end(struct weft_call, kind), "call", &error);
+    if (status < 0) client_error(session, status, "%s; WEFT_CALL(...) sets size", error.text);
+    return status < 0 ? NULL : copy;
+}
+
 static enum weft_status check(struct weft_session *session, const struct weft_call *call)
 {
-    if (!call || call->size != sizeof *call)
-        return client_error(session, WEFT_ERR_INVALID, "call: set size = sizeof(struct weft_call), or use WEFT_CALL(...)");
     if (!is_public(call->kind)) return client_error(session, WEFT_ERR_INVALID, "call: kind %d is none of WEFT_CALL_ALL_REDUCE ...", (int)call->kind);
     const char *name = weft_coll_kind_name((enum weft_coll_kind)call->kind);
     if (call->comm && call->comm->session != session)
@@ -39,7 +49,6 @@ static enum weft_status check(struct weft_session *session, const struct weft_ca
 static enum weft_status take(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request,
                              struct client_request **request_out)
 {
-    WEFT_TRY(client_usable(session));
     WEFT_TRY(check(session, call));
     uint32_t rank = call->comm ? call->comm->rank : session->rank;
     bool rooted = call->kind == WEFT_CALL_GATHER || call->kind == WEFT_CALL_SCATTER;
@@ -67,8 +76,11 @@ static enum weft_status preserve(struct weft_session *session, const struct clie
 enum weft_status weft_call_start(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
 {
     struct client_request *request;
+    struct weft_call copy;
     if (!session) return client_missing("call_start", "session");
-    if (call && call->size == sizeof *call && call->preserve_input && !session->step.open)
+    WEFT_TRY(client_usable(session));
+    if (!(call = whole(session, call, &copy))) return session->error.status;
+    if (call->preserve_input && !session->step.open)
         return client_error(session, WEFT_ERR_STATE, "call: preserve_input is for calls in a step");
     WEFT_TRY(take(session, call, user_request, &request));
     WEFT_TRY(preserve(session, request));
@@ -78,7 +90,10 @@ enum weft_status weft_call_start(struct weft_session *session, const struct weft
 enum weft_status weft_call_init(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
 {
     struct client_request *request;
+    struct weft_call copy;
     if (!session) return client_missing("call_init", "session");
+    WEFT_TRY(client_usable(session));
+    if (!(call = whole(session, call, &copy))) return session->error.status;
     WEFT_TRY(take(session, call, user_request, &request));
     request->persistent = true;
     return WEFT_OK;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "client/session.h"
+#include "client/sized.h"
 #include "client/tensor.h"
 
 #define TELLING_BYTES 1048576.0 /* of a step, from which on its traffic says something about the link */
@@ -441,11 +442,11 @@ enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice 
 {
     if (!tensor) return client_missing("choice_get", "tensor");
     const struct client_choosing *choosing = &tensor->choosing;
-    if (!choice_out || choice_out->size != sizeof *choice_out)
-        return client_error(tensor->session, WEFT_ERR_INVALID,
-                            "choice_get: set choice.size = sizeof choice before the call");
-    *choice_out = (struct weft_choice){
-        .size = sizeof *choice_out,
+    struct weft_error error = {0};
+    if (client_sized_check(choice_out, sizeof *choice_out, "choice_get: choice", &error) < 0)
+        return client_error(tensor->session, WEFT_ERR_INVALID, "%s", error.text);
+    struct weft_choice choice = {
+        .size = sizeof choice,
         .candidates = choosing->candidates.count,
         .changes = choosing->changes,
         .since_step = choosing->since_step,
@@ -453,7 +454,8 @@ enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice 
         .saved_bytes = (int64_t)choosing->saved_bytes,
         .saved_ns = (int64_t)choosing->saved_ns,
     };
-    weft_codec_format(&tensor->codec_spec, choice_out->codec, sizeof choice_out->codec);
+    weft_codec_format(&tensor->codec_spec, choice.codec, sizeof choice.codec);
+    client_sized_give(&choice, sizeof choice, choice_out);
     return WEFT_OK;
 }
 

@@ -5,6 +5,7 @@
  * WEFT_SECRET, WEFT_SECRET_FILE, and WEFT_PLAN_ALL_REDUCE ... for the plan of one operation. Caller's options win over all.
  * What none of them says of coordinator, job and rank, a launcher may have said (base/launcher.h: torchrun, mpirun, srun). */
 #include "client/settings.h"
+#include "client/sized.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,9 +17,17 @@
 
 #define SECRET_BYTES_MAX 1024u
 
-void weft_options_init(struct weft_options *options)
+static const struct weft_options DEFAULTS = {.size = sizeof DEFAULTS, .rank = -1};
+
+void weft_options_init_sized(struct weft_options *options, size_t size)
 {
-    if (options) *options = (struct weft_options){.size = sizeof *options, .rank = -1};
+    client_sized_fill(&DEFAULTS, sizeof DEFAULTS, options, size);
+}
+
+/* What programs of release 0.1 call, whose struct ends here; later ones come by the macro of the same name. */
+void (weft_options_init)(struct weft_options *options)
+{
+    weft_options_init_sized(options, client_sized_end(struct weft_options, devices));
 }
 
 static const char *environment(const char *name)
@@ -205,13 +214,13 @@ static enum weft_status settle(struct weft_env *env, const struct weft_options *
 enum weft_status client_settings_settle(struct weft_env *env, const struct weft_options *options,
                                         struct client_settings *settings_out, struct weft_error *error)
 {
-    struct weft_options defaults;
+    struct weft_options own = DEFAULTS;
     struct client_settings settings = {0};
-    weft_options_init(&defaults);
-    if (!options) options = &defaults;
-    if (options->size != sizeof *options)
-        return weft_error_set(error, WEFT_ERR_INVALID, "the options must come from weft_options_init of this release");
-    enum weft_status status = settle(env, options, &settings, error);
+    struct weft_error wrong = {0};
+    enum weft_status status = WEFT_OK;
+    if (options) status = client_sized_take(&own, sizeof own, options, client_sized_end(struct weft_options, coordinator), "options", &wrong);
+    if (status < 0) return weft_error_set(error, status, "%s; begin with weft_options_init", wrong.text);
+    status = settle(env, &own, &settings, error);
     if (status < 0) {
         client_settings_done(env, &settings);
         return status;

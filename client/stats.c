@@ -1,6 +1,7 @@
 /* stats.c - numbers for the caller. Those of the transport and of the engine are the engine's: it is asked. */
 #include "client/comm.h"
 #include "client/session.h"
+#include "client/sized.h"
 
 static void answer(struct weft_mail *mail)
 {
@@ -26,14 +27,15 @@ enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats 
     if (!session) return client_missing("stats_get", "session");
     enum weft_status usable = client_usable(session); /* a failed session still has numbers */
     if (usable == WEFT_ERR_FORKED) return usable;
-    if (!stats_out || stats_out->size != sizeof *stats_out)
-        return client_error(session, WEFT_ERR_INVALID, "stats_get: set stats.size = sizeof stats before the call");
+    struct weft_error error = {0};
+    if (client_sized_check(stats_out, sizeof *stats_out, "stats_get: stats", &error) < 0)
+        return client_error(session, WEFT_ERR_INVALID, "%s", error.text);
     struct client_engine *engine = &session->engine;
     engine->stats_question.mail.fn = answer;
     if (client_engine_ask(session, &engine->stats_question) < 0)
         return client_error(session, WEFT_ERR_BUSY, "stats_get: the engine is deep in a computation; ask again");
-    *stats_out = (struct weft_stats){
-        .size = sizeof *stats_out,
+    const struct weft_stats stats = {
+        .size = sizeof stats,
         .sent_bytes = engine->stats[0],
         .received_bytes = engine->stats[1],
         .steps = session->steps_ended,
@@ -42,5 +44,6 @@ enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats 
         .encode_ns = engine->stats[2],
         .requests = engine->stats[3],
     };
+    client_sized_give(&stats, sizeof stats, stats_out);
     return WEFT_OK;
 }

@@ -13,6 +13,7 @@
 
 #include "client/reduce_path.h"
 #include "client/session.h"
+#include "client/sized.h"
 #include "client/tensor.h"
 
 /* ---- the record: engine ---- */
@@ -165,6 +166,17 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     step->began_ns = weft_now_ns(session->env);
     step->exposed_ns = 0;
     return WEFT_OK;
+}
+
+enum weft_status weft_step_begin_with(struct weft_session *session, const struct weft_step_options *options)
+{
+    if (!session) return client_missing("step_begin_with", "session");
+    WEFT_TRY(client_usable(session));
+    struct weft_step_options own = {0};
+    struct weft_error error = {0};
+    enum weft_status status = client_sized_take(&own, sizeof own, options, client_sized_end(struct weft_step_options, weight), "step_begin_with: options", &error);
+    if (status < 0) return client_error(session, status, "%s", error.text);
+    return weft_step_begin(session, &(struct weft_step){.step = own.step, .lr = own.lr, .weight = own.weight});
 }
 
 static bool nothing_open(void *context)

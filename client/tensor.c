@@ -11,11 +11,20 @@
 #include "client/reduce_path.h"
 #include "client/server_path.h"
 #include "client/session.h"
+#include "client/sized.h"
 #include "client/tensor.h"
 
-void weft_tensor_options_init(struct weft_tensor_options *options)
+static const struct weft_tensor_options DEFAULTS = {.size = sizeof DEFAULTS, .dtype = WEFT_F32};
+
+void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t size)
 {
-    if (options) *options = (struct weft_tensor_options){.size = sizeof *options, .dtype = WEFT_F32};
+    client_sized_fill(&DEFAULTS, sizeof DEFAULTS, options, size);
+}
+
+/* What programs of release 0.1 call, whose struct ends here; later ones come by the macro of the same name. */
+void (weft_tensor_options_init)(struct weft_tensor_options *options)
+{
+    weft_tensor_options_init_sized(options, client_sized_end(struct weft_tensor_options, chunk_bytes));
 }
 
 /* Where the caller leaves it to us. A shard answers a chunk when all workers have sent it, so a worker receives while it sends only as far as a
@@ -111,8 +120,6 @@ static enum weft_status check_options(struct weft_session *session, const struct
 {
     struct weft_error error = {0};
     struct weft_codec_spec spec;
-    if (!options || options->size != sizeof *options)
-        return client_error(session, WEFT_ERR_INVALID, "declare: tensor options must come from weft_tensor_options_init of this release");
     size_t name_bytes = options->name ? strlen(options->name) : 0;
     if (name_bytes < 1 || name_bytes > WEFT_LIMIT_NAME_BYTES)
         return client_error(session, WEFT_ERR_INVALID, "declare: a tensor needs a name of 1 to %u bytes", WEFT_LIMIT_NAME_BYTES);
@@ -388,8 +395,11 @@ static struct weft_tensor *create(struct weft_session *session)
     return tensor;
 }
 
-enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *options, struct weft_tensor **tensor_out)
+enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *asked, struct weft_tensor **tensor_out)
 {
+    struct weft_tensor_options own = DEFAULTS;
+    const struct weft_tensor_options *options = &own;
+    struct weft_error error = {0};
     if (!session) return client_missing("declare", "session");
     WEFT_TRY(client_usable(session));
     if (!tensor_out) return client_error(session, WEFT_ERR_INVALID, "declare: tensor_out is NULL");
@@ -398,11 +408,13 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
                             (unsigned long long)session->step.number);
     if (session->tensor_count >= WEFT_LIMIT_TENSORS)
         return client_error(session, WEFT_ERR_LIMIT, "declare: a job has at most %u tensors (WEFT_LIMIT_TENSORS); declare fewer, or join some", WEFT_LIMIT_TENSORS);
+    enum weft_status status = client_sized_take(&own, sizeof own, asked, client_sized_end(struct weft_tensor_options, dims), "declare: options", &error);
+    if (status < 0) return client_error(session, status, "%s; begin with weft_tensor_options_init", error.text);
     struct weft_tensor *tensor = create(session);
     if (!tensor) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for a tensor");
 
     Weft__Control__Control *answer = NULL;
-    enum weft_status status = check_options(session, options, tensor);
+    status = check_options(session, options, tensor);
     if (status == WEFT_OK) status = take_memory(tensor);
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);

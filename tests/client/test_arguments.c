@@ -83,7 +83,8 @@ static void sessions(struct bench *bench)
 {
     struct weft_options options;
     struct weft_session *session = NULL;
-    weft_options_init(NULL);
+    (weft_options_init)(NULL);
+    weft_options_init_sized(NULL, 100);
 #define JOIN(change, argument)                                                             \
     do {                                                                                   \
         weft_options_init(&options);                                                       \
@@ -113,7 +114,8 @@ static void declarations(struct bench *bench)
     static char long_text[600];
     struct weft_tensor *tensor = NULL;
     struct weft_tensor_options options;
-    weft_tensor_options_init(NULL);
+    (weft_tensor_options_init)(NULL);
+    weft_tensor_options_init_sized(NULL, 100);
     memset(long_text, 'x', sizeof long_text - 1);
 #define DECLARE(change, status, argument)                                              \
     do {                                                                               \
@@ -191,6 +193,10 @@ static void wrong_steps(struct bench *bench)
 #undef BEGIN
     REFUSED(weft_step_begin(session, NULL), WEFT_ERR_INVALID, "step_begin", "step is NULL");
     REFUSED_HERE(weft_step_begin(NULL, NULL), WEFT_ERR_INVALID, "step_begin", "session");
+    REFUSED(weft_step_begin_with(session, NULL), WEFT_ERR_INVALID, "step_begin_with", "options is NULL");
+    REFUSED(weft_step_begin_with(session, &(struct weft_step_options){.step = 1}), WEFT_ERR_INVALID, "step_begin_with", "options.size is 0");
+    REFUSED(weft_step_begin_with(session, WEFT_STEP(.step = 77, .weight = 1)), WEFT_ERR_INVALID, "step_begin", "step is 77");
+    REFUSED_HERE(weft_step_begin_with(NULL, NULL), WEFT_ERR_INVALID, "step_begin_with", "session");
     REFUSED(weft_step_end(session), WEFT_ERR_STATE, "step_end", "step_begin");
     REFUSED_HERE(weft_step_end(NULL), WEFT_ERR_INVALID, "step_end", "session");
     HOLDS(weft_step_next(NULL) == 0 && !weft_newcomer(NULL));

@@ -34,7 +34,10 @@
  *     call it moves the session's messages itself; of the caller's own only `completed` functions (section 4) run meanwhile,
  *     and signals stay his own.
  *   - After fork() the child may only call weft_finalize (frees, tells nobody); all else answers WEFT_ERR_FORKED.
- *   - Several sessions per process are fine. */
+ *   - Several sessions per process are fine.
+ *   - Structs begin with `size`, and later releases append fields. A program built against an older header, whose struct is smaller, gets the
+ *     defaults for what it does not know, and nothing is written beyond its size. A larger struct, of a newer header, is accepted where the
+ *     fields that this library does not know are 0 (else WEFT_ERR_UNSUPPORTED); a struct that is filled then tells by its size how much was. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
@@ -71,7 +74,9 @@ struct weft_options {
     const char *lanes;        /* WEFT_TRANSPORT_LANES; "tcp" or "shm"; default "tcp" */
     const char *devices;      /* WEFT_TRANSPORT_DEVICES; default "lo" */
 };
-WEFT_API void weft_options_init(struct weft_options *options);
+WEFT_API void weft_options_init(struct weft_options *options); /* as release 0.1 has it; the macro below gives the whole struct */
+WEFT_API void weft_options_init_sized(struct weft_options *options, size_t size);
+#define weft_options_init(options) weft_options_init_sized((options), sizeof(struct weft_options))
 
 /* weft_init() - join the job; returns when all workers and shards are there (blocks, up to the deadline).
  * options may be NULL. On failure *session_out is untouched and weft_error_text(NULL) has the reason (of this thread). */
@@ -115,7 +120,9 @@ struct weft_tensor_options {
     uint64_t chunk_bytes;    /* cut size over the shards of tensors that are dense or of a codec that works in blocks (then too in bytes
                               * of f32); default 0: 256 KiB, more for tensors of 4 GiB and longer */
 };
-WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
+WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options); /* as release 0.1 has it; the macro below gives the whole struct */
+WEFT_API void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t size);
+#define weft_tensor_options_init(options) weft_tensor_options_init_sized((options), sizeof(struct weft_tensor_options))
 
 /* weft_declare() - make a tensor known; every worker declares the same tensors in the same order. Blocks until all
  * have (up to the deadline). WEFT_ERR_MISMATCH names the rank and the field that differs. What is wrong with the options is refused before
@@ -135,6 +142,16 @@ struct weft_step {
 };
 /* weft_step_begin() - open a step. Does not wait for the others. */
 WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *step);
+/* The same in a struct that can grow: weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = lr, .weight = 1)). What is 0 is the default;
+ * step and weight have none. */
+struct weft_step_options {
+    size_t size;    /* sizeof(struct weft_step_options) */
+    uint64_t step;  /* these three as in struct weft_step */
+    float lr;
+    float weight;
+};
+#define WEFT_STEP(...) (&(struct weft_step_options){.size = sizeof(struct weft_step_options), __VA_ARGS__})
+WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session, const struct weft_step_options *options);
 /* weft_step_end() - wait for every request of the step, commit codec state, check that all ranks took the same step.
  * On an error the step's codec state is given back (abandoned) and the session tells what happened. */
 WEFT_API enum weft_status weft_step_end(struct weft_session *session);
