@@ -324,6 +324,35 @@ static bool host_coordinator(struct run *run)
     return run->hosted != NULL;
 }
 
+/* As a shell takes it. */
+static void print_word(const char *word)
+{
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,@%+-";
+    if (word[0] && word[strspn(word, plain)] == 0) {
+        fprintf(stderr, " %s", word);
+        return;
+    }
+    fputs(" '", stderr);
+    for (; *word; word++) fputs(*word == '\'' ? "'\\''" : (char[]){*word, 0}, stderr);
+    fputc('\'', stderr);
+}
+
+/* --max-workers: the line by which a worker joins by hand. */
+static void print_how_to_join(const struct run *run)
+{
+    if (run->workers_max <= run->workers || (run->launched && run->launcher.rank != 0)) return;
+    char word[RUN_PATH_BYTES + 64];
+    fprintf(stderr, "weft run: up to %u workers may run; each further one joins by this command%s, without WEFT_RANK:\n ", (unsigned)run->workers_max,
+            run->launched ? ", on any host that has the job's secret in WEFT_SECRET_FILE" : " on this host");
+    snprintf(word, sizeof word, "WEFT_COORDINATOR=%s", run->coordinator), print_word(word);
+    snprintf(word, sizeof word, "WEFT_JOB=%s", run->job), print_word(word);
+    if (!run->launched) snprintf(word, sizeof word, "WEFT_SECRET_FILE=%s", run->scratch.secret_path), print_word(word);
+    if (run->lanes) snprintf(word, sizeof word, "WEFT_TRANSPORT_LANES=%s", run->lanes), print_word(word);
+    if (run->devices) snprintf(word, sizeof word, "WEFT_TRANSPORT_DEVICES=%s", run->devices), print_word(word);
+    for (char *const *argument = run->trainer; *argument; argument++) print_word(*argument);
+    fputc('\n', stderr);
+}
+
 /* Of all the `weft run` that the launcher has started, that of rank 0 has the coordinator. */
 static bool start_launched(struct run *run)
 {
@@ -340,6 +369,7 @@ static bool start_launched(struct run *run)
     }
     run->watch = run_watch_start(run->coordinator, run->job, run->secret);
     choose_recorder(run);
+    print_how_to_join(run);
     return start_worker(run, run->launcher.rank);
 }
 
@@ -357,6 +387,7 @@ static bool start_all(struct run *run)
     for (uint32_t i = 1; i < run->shards; i++)
         if (!start_shard(run, weftd, i)) return false;
     choose_recorder(run);
+    print_how_to_join(run);
     for (uint32_t rank = 0; rank < run->workers; rank++)
         if (!start_worker(run, rank)) return false;
     return true;

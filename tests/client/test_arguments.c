@@ -558,6 +558,13 @@ static void structs(struct bench *bench)
     REFUSED(weft_start(&r), WEFT_ERR_STATE, "start", "weft_call_init");
     REFUSED_HERE(weft_wait(NULL, 0), WEFT_ERR_INVALID, "wait", "request");
     REFUSED_HERE(weft_wait(&dirty, 0), WEFT_ERR_INVALID, "wait", "zeroed");
+    struct weft_request *several[] = {NULL, &dirty};
+    size_t index = 7;
+    REFUSED_HERE(weft_wait_all(NULL, 1, 0), WEFT_ERR_INVALID, "wait_all", "requests");
+    REFUSED_HERE(weft_wait_all(several, 2, 0), WEFT_ERR_INVALID, "wait", "zeroed");
+    REFUSED_HERE(weft_wait_any(NULL, 1, 0, &index), WEFT_ERR_INVALID, "wait_any", "requests");
+    REFUSED_HERE(weft_wait_any(several, 2, 0, &index), WEFT_ERR_INVALID, "wait_any", "zeroed");
+    REFUSED_HERE(weft_wait_any(several, 2, 0, NULL), WEFT_ERR_INVALID, "wait_any", "index_out");
     REFUSED_HERE(weft_test(NULL), WEFT_ERR_INVALID, "test", "request");
     REFUSED_HERE(weft_test(&dirty), WEFT_ERR_INVALID, "test", "zeroed");
     REFUSED(weft_group_end(s), WEFT_ERR_STATE, "group_end", "group_start");

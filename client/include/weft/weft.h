@@ -242,6 +242,14 @@ WEFT_API enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struc
 WEFT_API enum weft_status weft_wait(struct weft_request *request, uint64_t timeout_ms);
 /* weft_test() - WEFT_IN_PROGRESS, or the final status. Never blocks. Any thread. */
 WEFT_API enum weft_status weft_test(struct weft_request *request);
+/* Several requests, one deadline (timeout_ms as in weft_wait). requests (count,); an entry that is NULL or was never started is passed over.
+ *   weft_wait_all  until all are done: WEFT_OK, or the error of the first in the array that failed, with its sentence. WEFT_ERR_DEADLINE: some
+ *                  go on, and one of them is named
+ *   weft_wait_any  until one is done: *index_out is the first such, and the status is its own. Set its entry to NULL before the next call. With
+ *                  nothing to wait for: WEFT_OK and SIZE_MAX. WEFT_ERR_DEADLINE and SIZE_MAX: all go on. All belong to one session.
+ * Block. Any thread, as weft_wait. */
+WEFT_API enum weft_status weft_wait_all(struct weft_request *const *requests, size_t count, uint64_t timeout_ms);
+WEFT_API enum weft_status weft_wait_any(struct weft_request *const *requests, size_t count, uint64_t timeout_ms, size_t *index_out);
 
 /* ---- 3. Collectives on plain buffers --------------------------------------------------------------
  * All ranks call the same operations in the same order with the same count, dtype, op (else WEFT_ERR_MISMATCH on both
