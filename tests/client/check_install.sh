@@ -27,3 +27,14 @@ case " $(pkg-config --libs weft) " in *event*|*ucp*|*protobuf*|*crypto*) echo "p
 ${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$root/program" "$root/program.c" $(pkg-config --cflags --libs weft)
 libdir=$(dirname "$(find "$root" -name 'libweft.so.0' | head -1)")
 LD_LIBRARY_PATH="$libdir" "$root/program"
+
+# the archive: no libweft.so is there at run time
+${CC:-cc} -std=c11 -o "$root/static" "$root/program.c" $(pkg-config --static --cflags --libs weft | sed 's/-lweft /-l:libweft.a /')
+if readelf -d "$root/static" | grep -q libweft; then echo "the program linked with libweft.a needs libweft.so"; exit 1; fi
+"$root/static"
+
+# the build tree, nothing installed
+unset PKG_CONFIG_SYSROOT_DIR
+export PKG_CONFIG_PATH="$1/meson-uninstalled"
+${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$root/beside" "$root/program.c" $(pkg-config --cflags --libs weft)
+LD_LIBRARY_PATH="$(pkg-config --variable=prefix weft)/client" "$root/beside"
