@@ -5,15 +5,22 @@
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_ID, SLURM_STEP_NODELIST
  *   PMIx       PMIX_RANK; it does not say how many there are
  *
- * The first of these counts. Variables that are there but are not what the launcher writes count as not there. */
+ * The first that is complete and leads to a coordinator counts. A value that no launcher writes is an error, and so are
+ * variables of which some are missing while no other launcher's are complete: a process that ignored them would train alone. */
 #ifndef WEFT_BASE_LAUNCHER_H
 #define WEFT_BASE_LAUNCHER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/env.h"
+#include "weft/status.h"
+
+#define WEFT_LAUNCHER_RANKS_MAX 4096u
+
 struct weft_launcher {
     const char *name;      /* "torchrun", "mpirun", "srun", "PMIx"; static */
+    const char *needs;     /* the names of its variables, for messages; static */
     uint32_t rank;
     uint32_t ranks;        /* 0: not known */
     /* Where this job's coordinator is to be found, "host:port", the same in all its processes; "": this cannot be told.
@@ -23,7 +30,9 @@ struct weft_launcher {
     char job[80];          /* a name that only this job has: another one at the same port is refused */
 };
 
-/* False: no launcher started this process, and *out is untouched. Any thread. */
-bool weft_launcher_find(struct weft_launcher *out);
+/* NOT_FOUND: no launcher started this process, and *error is as it was. INVALID: variables of a launcher are there and do not fit;
+ * the text names one, its value and what to do. `coordinator_known`: the caller needs the rank alone, so MASTER_ADDR and
+ * MASTER_PORT are not read and `coordinator` may be "". *out is written with OK alone. Any thread. */
+enum weft_status weft_launcher_find(bool coordinator_known, struct weft_launcher *out, struct weft_error *error);
 
 #endif

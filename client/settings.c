@@ -17,6 +17,8 @@
 
 #define SECRET_BYTES_MAX 1024u
 
+_Static_assert(WEFT_LAUNCHER_RANKS_MAX == WEFT_LIMIT_WORKERS, "base knows no limits of the wire");
+
 static const struct weft_options DEFAULTS = {.size = sizeof DEFAULTS, .rank = -1};
 
 void weft_options_init_sized(struct weft_options *options, size_t size)
@@ -178,14 +180,24 @@ static enum weft_status settle_plans(struct client_settings *settings, struct we
     return WEFT_OK;
 }
 
+/* A launcher's variables are not read where the coordinator and the rank are known without them. */
+static enum weft_status find_launcher(const struct weft_options *options, struct client_settings *settings, bool coordinator_known,
+                                      struct weft_error *error)
+{
+    bool rank_known = options->rank >= 0 || environment("WEFT_RANK") || strcmp(weft_config_where(settings->config, "client.rank"), "default") != 0;
+    if (coordinator_known && rank_known) return WEFT_OK;
+    enum weft_status status = weft_launcher_find(coordinator_known, &settings->launcher, error);
+    return status == WEFT_ERR_NOT_FOUND ? WEFT_OK : status;
+}
+
 /* From a launcher only where nobody else has said where the coordinator is: then the job is the launcher's, too. */
 static enum weft_status settle_job(struct weft_env *env, const struct weft_options *options, struct client_settings *settings,
                                    struct weft_error *error)
 {
-    const char *from_launcher = weft_launcher_find(&settings->launcher) ? settings->launcher.coordinator : "";
     struct chosen coordinator = choose(options->coordinator, "WEFT_COORDINATOR", weft_config_text(settings->config, "client.coordinator"));
-    if (!coordinator.value[0] && from_launcher[0]) {
-        coordinator = (struct chosen){from_launcher, settings->launcher.name};
+    WEFT_TRY(find_launcher(options, settings, coordinator.value[0], error));
+    if (!coordinator.value[0] && settings->launcher.coordinator[0]) {
+        coordinator = (struct chosen){settings->launcher.coordinator, settings->launcher.name};
         settings->workers = settings->launcher.ranks;
         if (strcmp(weft_config_where(settings->config, "job.name"), "default") == 0)
             WEFT_TRY(weft_config_set(settings->config, "job.name", settings->launcher.job, settings->launcher.name, error));

@@ -80,10 +80,13 @@ static int take_part_launched(const struct bench *bench, const struct weft_launc
 static int start_or_join(const struct bench *bench, int argc, char **argv)
 {
     struct weft_launcher launcher;
+    struct weft_error error = {0};
     if (bench->processes > 0) return bench_launch(bench->shards, bench->processes, bench->bind, bench->name, argc, argv);
     const char *coordinator = getenv("WEFT_COORDINATOR");
     if (coordinator && *coordinator) return bench->take_part(bench->options);
-    if (weft_launcher_find(&launcher)) return take_part_launched(bench, &launcher);
+    enum weft_status status = weft_launcher_find(false, &launcher, &error);
+    if (status == WEFT_OK) return take_part_launched(bench, &launcher);
+    if (status != WEFT_ERR_NOT_FOUND) return tool_usage_error("weft bench", "%s; with -n a job of its own is started here", error.text);
     fprintf(stderr, "weft bench: there is no job to take part in; say -n 2 to start one on this host\n");
     return 2;
 }
@@ -112,8 +115,10 @@ static int replay(int argc, char **argv)
     struct weft_launcher launcher;
     int answer = bench_replay_parse(&options, argc, argv);
     if (answer != 0) return answer - 1;
-    if (!options.told && !getenv("WEFT_COORDINATOR") && !weft_launcher_find(&launcher)) options.processes = bench_replay_ranks(options.path);
-    if (!options.told && options.processes == 0 && !getenv("WEFT_COORDINATOR") && !weft_launcher_find(&launcher)) return 1;
+    if (!options.told && !getenv("WEFT_COORDINATOR") && weft_launcher_find(false, &launcher, NULL) == WEFT_ERR_NOT_FOUND) {
+        options.processes = bench_replay_ranks(options.path);
+        if (options.processes == 0) return 1;
+    }
     const struct bench bench = {"replay", 0, options.processes, "auto", replay_one, &options};
     return start_or_join(&bench, argc, argv);
 }

@@ -38,7 +38,8 @@ static const char help_text[] =
     "\n"
     "  -n, --workers N     workers: processes running TRAINER (default 1; under mpirun, torchrun or srun: one in each of\n"
     "                      their processes, all in one job)\n"
-    "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0)\n"
+    "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0); under mpirun,\n"
+    "                      torchrun or srun shards are started by hand\n"
     "      --min-workers N go on without workers that are lost while N are left (default: a lost worker ends the\n"
     "                      job; with shards: dense tensors only)\n"
     "      --restarts N    start a lost worker again, N times in all; it comes in at the end of a step (with\n"
@@ -158,9 +159,9 @@ static int parse(struct run *run, int argc, char **argv)
         }
     }
     if (!ok) return TOOL_USAGE;
-    const char *coordinator = getenv("WEFT_COORDINATOR");
-    run->launched = run->workers == 0 && run->shards == 0 && !(coordinator && *coordinator) && weft_launcher_find(&run->launcher) &&
-                    run->launcher.ranks > 0 && run->launcher.coordinator[0];
+    int refused = run_find_launcher(run->workers, run->shards, &run->launcher);
+    if (refused >= 0) return refused;
+    run->launched = run->launcher.name;
     if (run->workers == 0) run->workers = 1;
     if (run->launched && !job) job = getenv("WEFT_JOB");
     if (run->launched && !(job && *job)) job = run->launcher.job;

@@ -1,6 +1,7 @@
 /* run.h - inside `weft run`: the processes of one job on this host.
  *
  *   run.c          the command line and the order of things
+ *   run_launcher.c whether mpirun, torchrun or srun started this command
  *   run_bind.c     which processors each worker may run on (run_bind.h)
  *   run_process.c  one child: started with its log file, killed with its process group, described
  *   run_watch.c    listens to the coordinator: who was lost first
@@ -12,6 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/launcher.h"
 #include "tools/run_bind.h"
 
 #define RUN_PATH_BYTES 4096
@@ -47,6 +49,10 @@ bool run_process_failed(const struct run_process *process);
 void run_process_describe(const struct run_process *process, char *out, size_t out_bytes);
 /* The last lines of its log on stderr, indented. */
 void run_process_print_tail(const struct run_process *process, int lines);
+
+/* -1: go on, as one process of *launcher, or for a job of its own where launcher->name is NULL. Otherwise the exit status: a
+ * sentence is on stderr. `workers` 0: not given. */
+int run_find_launcher(uint64_t workers, uint64_t shards, struct weft_launcher *launcher);
 
 struct run_scratch {
     char directory[RUN_PATH_BYTES]; /* 0700; removed at the end */

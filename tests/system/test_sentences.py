@@ -46,6 +46,37 @@ class Sentences(harness.JobTest):
         self.check(self.call(harness.PROGRAMS.trainer), "weft run")
         self.check(self.call(harness.PROGRAMS.weft, "bench", "all_reduce"), "-n 2")
 
+    def launched(self, variables, *words):
+        """A command as a launcher with these variables starts it; refused at once, and no log directory is left."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+        return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, cwd=self.directory,
+                              env={**environment, **variables})
+
+    def test_launcher_variables_that_do_not_fit(self):
+        torchrun = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29555"}
+        commands = ([harness.PROGRAMS.weft, "run", "--", "true"], [harness.PROGRAMS.weft, "bench", "all_reduce"], [harness.PROGRAMS.trainer])
+        for change, part in (({"RANK": "2"}, "RANK=2"), ({"RANK": "zero"}, "RANK=zero"), ({"MASTER_PORT": "abc"}, "MASTER_PORT=abc"),
+                             ({"MASTER_PORT": ""}, "MASTER_PORT is empty")):
+            for command in commands:
+                with self.subTest(change=change, command=command):
+                    self.check(self.launched({**torchrun, **change}, *command), part, "unset")
+        self.assertFalse(os.path.exists(self.path("weft-logs")))
+
+    def test_processes_of_one_launcher_do_not_start_a_job_each(self):
+        srun = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}
+        mpirun = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_NAMESPACE": "x"}
+        run = [harness.PROGRAMS.weft, "run"]
+        self.check(self.launched(srun, *run, "-s", "2", "--", "true"), "srun", "4 processes", "-s")
+        self.check(self.launched(mpirun, *run, "-s", "1", "--", "true"), "mpirun", "4 processes", "-s")
+        two_hosts = {**mpirun, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+        self.check(self.launched(two_hosts, *run, "--", "true"), "rank 0 of 4", "MASTER_ADDR")
+        self.check(self.launched({"PMIX_RANK": "1", "PMIX_NAMESPACE": "x"}, *run, "--", "true"), "PMIx", "number of processes", "WORLD_SIZE")
+        self.check(self.launched({"WEFT_RANK": "1"}, *run, "--", "true"), "WEFT_RANK=1", "unset")
+        self.check(self.launched({"WEFT_COORDINATOR": "a:1"}, *run, "--", "true"), "WEFT_COORDINATOR=a:1", "unset")
+        self.assertFalse(os.path.exists(self.path("weft-logs")))
+        alone = self.launched({**srun, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, *run, "-s", "1", "--", "true")
+        self.assertEqual(alone.returncode, 0, alone.stdout)
+
     def test_missing_data_set(self):
         self.check(self.run_job(1, 2, [harness.PROGRAMS.trainer, "--data", self.path("nothing")], seconds=30), "data set not found",
                    "dataset-fashion-mnist")
