@@ -6,9 +6,12 @@
  * all ranks; the call is held back until the weights are there. All ranks divide by the same number: the f64 sum of the weights
  * by T, exact for numbers of samples.
  *
- * Factors and total are divided by the power of two at or above the mean weight, which no bit of the result sees unless it
- * under- or overflows: so f16 products of batches of 512 do not overflow, and equal weights that are a power of two give the bits of
- * the plain average. */
+ * Factors and total are divided by the power of two at or above the largest weight, which no bit of the result sees unless it
+ * under- or overflows. No factor is above 1, so no product of a finite number overflows, and equal weights that are a power of two
+ * give the bits of the plain average.
+ *
+ * The exponent of the largest weight travels in the same sum, as a second number. With 2^k above the ranks, each rank adds 2^(k e) for
+ * a weight of exponent e: the sum lies in [2^(k E), 2^(k (E + 1))), E the largest. */
 #include <math.h>
 #include <stdio.h>
 
@@ -20,7 +23,7 @@ struct client_weighing {
     struct weft_list link; /* session->weighings */
     struct client_request *request;
     struct client_group_op op;
-    double weight, total;
+    double weight[2], total[2]; /* the weight, and the power that carries its exponent */
 };
 
 static uint32_t ranks_of(const struct client_request *request)
@@ -28,12 +31,40 @@ static uint32_t ranks_of(const struct client_request *request)
     return request->op.comm ? request->op.comm->ranks : request->session->ranks;
 }
 
+/* The least e with 2^e at or above x > 0. */
+static int exponent_above(double x)
+{
+    int exponent;
+    return frexp(x, &exponent) == 0.5 ? exponent - 1 : exponent;
+}
+
+/* k: 2^k is above twice the ranks, so that rounding does not reach the next power either. */
+static int exponent_unit(uint32_t ranks) { return 34 - __builtin_clz(ranks); }
+
+/* Exponents beyond the range of an f64 stand at its ends. */
+static double exponent_power(double weight, uint32_t ranks)
+{
+    const int unit = exponent_unit(ranks), most = 960 / unit;
+    if (!(weight > 0)) return 0;
+    int exponent = exponent_above(weight);
+    if (exponent > most) exponent = most;
+    if (exponent < -most) exponent = -most;
+    return ldexp(1, unit * exponent);
+}
+
+/* Of the largest weight; at the ends of the range of the sum of weights, which is no smaller. */
+static int exponent_largest(double total, double powers, uint32_t ranks)
+{
+    const int unit = exponent_unit(ranks), most = 960 / unit;
+    const int largest = (int)floor((double)ilogb(powers) / unit);
+    return largest > -most && largest < most ? largest : exponent_above(total);
+}
+
 void client_weigh_args(const struct client_request *request, struct weft_coll_args *args)
 {
     uint32_t ranks = ranks_of(request);
     if (ranks == 1 && request->total > 0) return; /* the mean of one is itself */
-    int exponent;
-    if (frexp(request->total / ranks, &exponent) == 0.5) exponent--;
+    const int exponent = request->exponent;
     args->op = WEFT_SCALED_SUM;
     args->factor = ldexp(request->factor, -exponent);
     args->total = ldexp(request->total, -exponent);
@@ -57,7 +88,9 @@ static void on_weighed(struct client_group_op *op, enum weft_status status, cons
         client_call_failed(op, status, text); /* runs this again */
         return;
     }
-    request->total = weighing->total;
+    request->total = weighing->total[0];
+    if (request->total > 0 && isfinite(request->total))
+        request->exponent = exponent_largest(request->total, weighing->total[1], ranks_of(request));
     give_back(weighing);
     if (request->total > 0 && isfinite(request->total)) {
         request->op.ready = true; /* whoever called this looks at the queue again */
@@ -75,7 +108,7 @@ static enum weft_status post_weight(struct client_group_op *op, struct weft_erro
     struct client_weighing *weighing = weft_container_of(op, struct client_weighing, op);
     const struct client_request *request = weighing->request;
     struct weft_coll_args args = {
-        .kind = WEFT_COLL_ALL_REDUCE, .in = &weighing->weight, .out = &weighing->total, .count = 1, .dtype = WEFT_F64, .op = WEFT_SUM,
+        .kind = WEFT_COLL_ALL_REDUCE, .in = weighing->weight, .out = weighing->total, .count = 2, .dtype = WEFT_F64, .op = WEFT_SUM,
         .reproducible = true, .deadline_ns = request->deadline_ns, .posted_ns = request->at_once ? request->started_ns : 0,
     };
     return weft_coll_post(client_call_group(request), &args, client_engine_group_op_done, op, &op->coll, error);
@@ -102,7 +135,8 @@ void client_weigh_start(struct client_request *request)
     }
     weft_list_init(&weighing->link);
     weighing->request = request;
-    weighing->weight = request->factor;
+    weighing->weight[0] = request->factor;
+    weighing->weight[1] = exponent_power(request->factor, ranks_of(request));
     weighing->op = (struct client_group_op){.ready = true, .post = post_weight, .done = on_weighed, .session = session, .comm = request->op.comm};
     weft_list_init(&weighing->op.link);
     request->op.ready = false;

@@ -155,6 +155,7 @@ struct weft_plan_args {
     /* direct and ring, all_reduce: slices of unequal length. (ranks + 2,): slice i is [shares[i], shares[i + 1]) of shares[ranks]
      * parts of the vector, shares[ranks + 1] the longest of these. NULL: equal slices. Bits of a plan of T do not depend on it. */
     const uint32_t *shares;
+    bool wide; /* ring: the mean of narrower floats, whose sums may not fit into an element: partials in scratch and on the wire */
 };
 
 /* A plan is a function from a step's number to the step; the cursor only counts. Steps of one rank may
@@ -174,7 +175,7 @@ bool weft_plan_greets(const struct weft_plan_args *args);
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
 bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind); /* with unequal pieces */
 bool weft_plan_reproducible(enum weft_plan_id plan, const struct weft_plan_hosts *hosts); /* evaluates T; hosts: NULL where not known */
-bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind); /* its scratch holds partials */
+bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind); /* its scratch holds partials, also where args.wide is not set */
 uint32_t weft_plan_folds(const struct weft_plan_args *args);   /* steps name folds 0 .. this - 1, */
 uint64_t weft_plan_fold_elems(const struct weft_plan_args *args); /* each of so many elements at most, */
 bool weft_plan_folds_host(enum weft_plan_id plan);             /* of the ranks of a host; else of all */
@@ -192,6 +193,7 @@ struct weft_plan_question {
     uint64_t bytes;               /* all_reduce, reduce, broadcast, send, recv: of the vector; the others: of the longest piece */
     size_t elem_bytes, wide_bytes;/* of an element, and of a partial */
     bool reproducible, unequal;   /* only plans that evaluate T; that have unequal pieces */
+    bool averages;                /* the sum is divided: the ring sends partials then */
     enum weft_plan_id told;       /* AUTO, or taken where it fits, whatever it costs */
     bool in_order;                /* told only where it adds in the order of what is taken without it */
     uint64_t chunk_bytes, message_bytes; /* message_bytes: what the transport moves best; 0: not known */

@@ -66,7 +66,7 @@ static void widen_and_merge(const struct weft_coll *coll, struct fold_area *area
     float tile[TILE];
     for (uint64_t at = 0; at < count; at += TILE) {
         const uint64_t n = count - at < TILE ? count - at : TILE;
-        sum_widen(coll->sum.dtype, tile, in + at * coll->elem_bytes, n);
+        sum_contribution(&coll->sum, tile, in + at * coll->elem_bytes, n);
         weft_fold_merge(&area->fold, tile, area->done + at, n);
     }
 }
@@ -80,7 +80,7 @@ static void add_unit(struct weft_coll *coll, struct fold_area *area, uint64_t co
     const uint8_t *in = mine ? (const uint8_t *)coll->in + area->offset_in * coll->elem_bytes + at : raw;
     if (sum_is_narrow(coll->sum.dtype)) {
         if (merges) widen_and_merge(coll, area, in, count);
-        else sum_widen(coll->sum.dtype, area->partial + area->done, in, count);
+        else sum_contribution(&coll->sum, area->partial + area->done, in, count);
     } else {
         if (merges) weft_fold_merge(&area->fold, in, area->done, count);
         else if (mine) memcpy(raw, in, count * coll->elem_bytes);

@@ -60,39 +60,63 @@ static void store_all(const struct host_sum *sum, size_t at, const void *from, s
     for (uint32_t o = 0; o < sum->out_count; o++) memcpy(sum->outs[o] + at, from, bytes);
 }
 
-/* T over sources [first, first + count) of the tile into `total`; count up to eight. */
-static void sum_group(const struct host_sum *sum, uint32_t first, uint32_t count, float factor, size_t from, size_t elems, float *total)
+struct group_of_sources {
+    uint32_t first, count; /* up to eight */
+    float lift, factor;    /* of each contribution; of the sum */
+};
+
+/* T over these sources of the tile into `total`. */
+static void sum_group(const struct host_sum *sum, struct group_of_sources group, size_t from, size_t elems, float *total)
 {
+    const uint32_t count = group.count;
     float wide[AT_ONCE][TILE];
     const float *sources[AT_ONCE];
     for (uint32_t s = 0; s < count; s++) {
-        const uint8_t *source = sum->sources[first + s];
+        const uint8_t *source = sum->sources[group.first + s];
         sources[s] = half_float(sum->elements.dtype) ? wide[s] : (const float *)source + from;
         if (sum->elements.dtype == WEFT_F16) weft_kernels()->cast_f16_f32(wide[s], (const uint16_t *)source + from, elems);
         else if (sum->elements.dtype == WEFT_BF16) weft_kernels()->cast_bf16_f32(wide[s], (const uint16_t *)source + from, elems);
+        if (group.lift != 1) weft_kernels()->scale_f32(wide[s], sources[s], group.lift, elems), sources[s] = wide[s];
     }
-    weft_kernels()->sum_tree_f32(&total, 1, sources, count, factor, elems);
+    weft_kernels()->sum_tree_f32(&total, 1, sources, count, group.factor, elems);
 }
 
-static void sum_tile_float(const struct host_sum *sum, size_t from, size_t elems)
+static bool all_finite_bf16(const uint16_t *values, size_t count)
+{
+    unsigned found = 0;
+    for (size_t i = 0; i < count; i++) found |= (unsigned)((values[i] & 0x7f80) == 0x7f80);
+    return found == 0;
+}
+
+/* lift: of the contributions, as sum.c does it. False: means of bf16 that may be finite with the lift of sum.c; nothing is stored. */
+static bool sum_tile_lifted(const struct host_sum *sum, size_t from, size_t elems, float lift)
 {
     float partials[GROUPS_MAX][TILE], *total = partials[0];
     uint16_t narrowed[TILE];
-    const float *sources[GROUPS_MAX], factor = factor_of(&sum->elements);
+    const float *sources[GROUPS_MAX], factor = factor_of(&sum->elements) * (sum->elements.lift / lift);
     uint32_t groups = 0;
     for (uint32_t s = 0; s < sum->source_count; s += AT_ONCE, groups++) {
         uint32_t count = sum->source_count - s < AT_ONCE ? sum->source_count - s : AT_ONCE;
-        sum_group(sum, s, count, sum->source_count <= AT_ONCE ? factor : 1, from, elems, partials[groups]);
+        const struct group_of_sources group = {s, count, lift, sum->source_count <= AT_ONCE ? factor : 1};
+        sum_group(sum, group, from, elems, partials[groups]);
         sources[groups] = partials[groups];
     }
     if (groups > 1) weft_kernels()->sum_tree_f32(&total, 1, sources, groups, factor, elems);
     if (sum->elements.dtype == WEFT_F32) {
         store_all(sum, from * sizeof(float), total, elems * sizeof(float));
-        return;
+        return true;
     }
     if (sum->elements.dtype == WEFT_F16) weft_kernels()->cast_f32_f16(narrowed, total, elems);
     else weft_kernels()->cast_f32_bf16(narrowed, total, elems);
+    if (lift != sum->elements.lift && !all_finite_bf16(narrowed, elems)) return false;
     store_all(sum, from * sizeof(uint16_t), narrowed, elems * sizeof(uint16_t));
+    return true;
+}
+
+/* Sums are rarely too large for f32: lifted only where they are. The bits are the same. */
+static void sum_tile_float(const struct host_sum *sum, size_t from, size_t elems)
+{
+    if (!sum_tile_lifted(sum, from, elems, 1)) sum_tile_lifted(sum, from, elems, sum->elements.lift);
 }
 
 /* Other types and reductions: T from its definition, a tile of partials for each level. `room` has one for each below. */

@@ -72,13 +72,21 @@ struct sum {
     enum weft_op op;
     uint32_t ranks;
     double total; /* the finished sum is divided by it: AVG by the ranks, SCALED_SUM by what its caller says; 0: it is not */
+    float lift;   /* each contribution is multiplied by it as it is widened; a power of two, 1 for all but means of bf16 */
 };
+/* The sum of bf16 may be too large for f32 where their mean is not. As a power of two at or below 1/ranks, it changes no bit of a mean
+ * whose sum is finite: for 65,536 ranks at most, products are exact, those of the least bf16 too. */
+static inline float sum_lift(const struct weft_coll_args *args, uint32_t ranks, double total)
+{
+    if (args->dtype != WEFT_BF16 || total == 0 || ranks < 2 || ranks > 65536) return 1;
+    return 1.0f / (float)(1u << (32 - __builtin_clz(ranks - 1)));
+}
 static inline struct sum sum_of(const struct weft_coll_args *args, uint32_t ranks)
 {
     double total = args->op == WEFT_SCALED_SUM ? args->total : args->op == WEFT_AVG && ranks > 1 ? ranks : 0;
-    return (struct sum){args->dtype, args->op, ranks, total};
+    return (struct sum){args->dtype, args->op, ranks, total, sum_lift(args, ranks, total)};
 }
-static inline float sum_share(const struct sum *sum) { return 1.0f / (float)sum->total; } /* of floats but f64 */
+static inline float sum_share(const struct sum *sum) { return 1.0f / (float)sum->total / sum->lift; } /* of floats but f64 */
 struct sum_in {
     const void *data;
     bool wide; /* partials, else elements */
@@ -265,7 +273,7 @@ struct plan_choice {
     uint8_t plan; /* enum weft_plan_id; AUTO: none yet */
     uint8_t told; /* by the table */
     uint8_t dtype;
-    bool reproducible, unequal, in_order;
+    bool reproducible, unequal, averages, in_order;
 };
 enum { GROUP_CHOICES = 16 };    /* kinds below it are remembered */
 
@@ -517,6 +525,7 @@ void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, str
 /* out = in, widened or narrowed, and scaled if `last` asks. */
 void sum_copy(const struct sum *sum, struct sum_out out, struct sum_in in, size_t count);
 void sum_widen(enum weft_dtype dtype, float *out, const void *in, size_t count);
+void sum_contribution(const struct sum *sum, float *out, const void *in, size_t count); /* widened and lifted; a narrow float */
 void sum_scale(enum weft_dtype dtype, double factor, void *out, const void *in, size_t count); /* floats; elements */
 
 /* fold_area.c */

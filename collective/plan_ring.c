@@ -7,7 +7,8 @@
  * Order of sums (declared, the same in every run): slice k is
  *     ((x[k+1] + x[k+2]) + ... + x[k+ranks-1]) + x[k]          ranks taken modulo `ranks`
  * so an element's bits depend on which slice it falls into, hence on count and ranks: deterministic, not
- * reproducible. 16-bit types round at every hop (partials travel in the element type, half the bytes).
+ * reproducible. Sums of narrower floats round at every hop: partials travel in the element type. Their means (args.wide) do not:
+ * the sum of numbers whose mean fits into an element need not fit into one, so their partials travel as f32.
  *
  * `lanes` chunks of a slice travel as a group: for each s all lanes of the group move, so a rank has
  * always `lanes` messages under way while the sum of one is computed. A lane has two scratch chunks that
@@ -83,12 +84,14 @@ static void reduce_step(const struct weft_plan_args *args, const struct layout *
         action->kind = WEFT_ACTION_SEND;
         action->peer = ahead(args, 1);
         action->place = s == 0 ? WEFT_PLACE_INPUT : WEFT_PLACE_AREA;
+        action->wide = args->wide && s > 0;
         action->scratch = (2 * lane + ((s - 1) & 1)) * plan_part_max(args);
         return;
     }
     action->kind = WEFT_ACTION_RECV_SUM;
     action->peer = behind(args, 1);
     action->place = WEFT_PLACE_INPUT;
+    action->wide = args->wide && s > 0;
     action->scratch = (2 * lane + (s & 1)) * plan_part_max(args);
     action->last = s + 1 == layout->hops;
     if (action->last) action->offset = plan_slice_out(args, args->rank) + part.first;

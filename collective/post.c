@@ -29,12 +29,18 @@ static bool own_lengths(const struct weft_coll_args *args)
     return at_root ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
 }
 
+/* The finished sum is divided. */
+static bool averages(const struct weft_coll_args *args)
+{
+    return coll_sums(args->kind) && (args->op == WEFT_AVG || (args->op == WEFT_SCALED_SUM && args->total != 0));
+}
+
 static struct weft_plan_question question_of(const struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes, size_t elem_bytes)
 {
     return (struct weft_plan_question){
         .kind = args->kind, .ranks = group->ranks, .bytes = bytes, .elem_bytes = elem_bytes,
         .wide_bytes = coll_sums(args->kind) ? sum_partial_bytes(args->dtype) : elem_bytes, .reproducible = args->reproducible && coll_sums(args->kind),
-        .unequal = args->counts || args->unequal, .chunk_bytes = group->chunk_bytes, .message_bytes = weft_transport_message_bytes(group->transport), .window = group->window, .cost = &group->cost,
+        .unequal = args->counts || args->unequal, .averages = averages(args), .chunk_bytes = group->chunk_bytes, .message_bytes = weft_transport_message_bytes(group->transport), .window = group->window, .cost = &group->cost,
         .hosts = group->hosts, .local_cost = &group->local_cost};
 }
 
@@ -45,13 +51,14 @@ static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll
     struct plan_choice *last = group->choices && (size_t)args->kind < GROUP_CHOICES ? &group->choices[args->kind] : NULL;
     struct weft_plan_question question = question_of(group, args, bytes, elem_bytes);
     if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype && last->reproducible == question.reproducible &&
-        last->unequal == question.unequal && last->told == told && last->in_order == in_order)
+        last->unequal == question.unequal && last->averages == question.averages && last->told == told && last->in_order == in_order)
         return (enum weft_plan_id)last->plan;
     question.told = told;
     question.in_order = in_order;
     enum weft_plan_id plan = weft_plan_choose(&question, NULL);
     if (last)
-        *last = (struct plan_choice){.plan = (uint8_t)plan, .told = (uint8_t)told, .dtype = (uint8_t)args->dtype, .bytes = bytes, .reproducible = question.reproducible, .unequal = question.unequal, .in_order = in_order};
+        *last = (struct plan_choice){.plan = (uint8_t)plan, .told = (uint8_t)told, .dtype = (uint8_t)args->dtype, .bytes = bytes, .reproducible = question.reproducible, .unequal = question.unequal,
+                                     .averages = question.averages, .in_order = in_order};
     return plan;
 }
 
@@ -100,6 +107,7 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     }
     share_out(group, args, &plan, &chunk_bytes);
     plan.own_lengths = own_lengths(args);
+    plan.wide = plan.plan == WEFT_PLAN_RING && averages(args) && sum_is_narrow(args->dtype);
     plan.chunk_elems = chunk_bytes / elem_bytes;
     plan.lanes = lanes_of(group, args);
     return plan;
@@ -107,6 +115,8 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
 
 /* ---- memory: one block, laid out as folds | their contributions | the plan's scratch | cuts | a copy of the input ---- */
 static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
+static bool is_wide(const struct weft_plan_args *plan) { return plan->wide || weft_plan_wide(plan->plan, plan->kind); }
 
 struct scratch {
     uint32_t folds;
@@ -140,7 +150,7 @@ static struct scratch scratch_of(const struct weft_group *group, const struct we
     if (scratch.folds) scratch.fold_part = weft_plan_fold_elems(plan);
     if (scratch.folds) scratch.fold_bytes = fold_area_bytes(fold_ranks(plan), args->dtype, scratch.fold_part);
     scratch.plan_at = round_up(scratch.folds * sizeof(struct fold_area)) + scratch.folds * scratch.fold_bytes;
-    size_t elem_bytes = weft_plan_wide(plan->plan, plan->kind) ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
+    size_t elem_bytes = is_wide(plan) ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     scratch.cuts_at = scratch.plan_at + round_up(weft_plan_scratch(plan) * elem_bytes);
     scratch.copy_at = scratch.cuts_at + (scratch.cuts ? round_up(2 * (plan->ranks + 1ull) * sizeof(uint64_t)) : 0);
     if (scales_aside(args) || (plan->kind == WEFT_COLL_ALL_TO_ALL && args->in == args->out)) scratch.copy_elems = lengths_in(group, args);
@@ -310,7 +320,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->text = "";
     coll->args = *args;
     coll->sum = sum_of(args, group->ranks);
-    coll->wide = weft_plan_wide(plan->plan, plan->kind);
+    coll->wide = is_wide(plan);
     coll->pairwise = is_pairwise(args->kind);
     coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     coll->elem_bytes = untyped(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
@@ -421,7 +431,7 @@ void coll_unhold(struct weft_coll *coll)
     WEFT_ASSERT(scratch.total_bytes <= coll->scratch_bytes);
     coll->held = false;
     if (coll->phase != COLL_RUNNING) return;
-    coll->wide = weft_plan_wide(plan.plan, plan.kind);
+    coll->wide = is_wide(&plan);
     coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(coll->args.dtype) : weft_dtype_bytes(coll->args.dtype);
     coll->header.table = version;
     coll->header.plan = coll->record.plan = (uint8_t)plan.plan;

@@ -41,6 +41,12 @@ void sum_widen(enum weft_dtype dtype, float *out, const void *in, size_t count)
     else weft_cast_fp8_f32(dtype, out, in, count);
 }
 
+void sum_contribution(const struct sum *sum, float *out, const void *in, size_t count)
+{
+    sum_widen(sum->dtype, out, in, count);
+    if (sum->lift != 1) weft_kernels()->scale_f32(out, out, sum->lift, count);
+}
+
 static void narrow(enum weft_dtype dtype, void *out, const float *in, size_t count)
 {
     if (dtype == WEFT_F16) weft_kernels()->cast_f32_f16(out, in, count);
@@ -99,8 +105,8 @@ void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, str
         const void *x = (const uint8_t *)left.data + done * (left.wide ? partial : element);
         const void *y = (const uint8_t *)right.data + done * (right.wide ? partial : element);
         void *z = (uint8_t *)out.data + done * (out.wide ? partial : element);
-        if (!left.wide) sum_widen(sum->dtype, a, x, n), x = a;
-        if (!right.wide) sum_widen(sum->dtype, b, y, n), y = b;
+        if (!left.wide) sum_contribution(sum, a, x, n), x = a;
+        if (!right.wide) sum_contribution(sum, b, y, n), y = b;
         float *total = out.wide ? z : a;
         combine(WEFT_F32, sum->op, total, x, y, n);
         if (out.last && sum->total != 0) weft_kernels()->scale_f32(total, total, sum_share(sum), n);
@@ -126,7 +132,7 @@ void sum_copy(const struct sum *sum, struct sum_out out, struct sum_in in, size_
             if (scales) weft_kernels()->scale_f32(tile, from, sum_share(sum), n), from = tile;
             narrow(sum->dtype, (uint8_t *)out.data + done * element, from, n);
         } else {
-            sum_widen(sum->dtype, tile, (const uint8_t *)in.data + done * element, n);
+            sum_contribution(sum, tile, (const uint8_t *)in.data + done * element, n);
             memcpy((float *)out.data + done, tile, n * sizeof *tile);
         }
     }

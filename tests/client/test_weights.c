@@ -3,6 +3,7 @@
 #include "tests/lib/check.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "crowd.h"
@@ -11,7 +12,7 @@
 #define COUNT 1501u
 #define RANKS 3u
 
-static const double samples[RANKS] = {48, 7, 33}; /* mean 29.3: factors are divided by 32 */
+static const double samples[RANKS] = {48, 7, 33}; /* the largest is 48: factors are divided by 64 */
 
 static float value(uint32_t rank, uint32_t i) { return sinf((float)(rank * 7919 + i)) * expf((float)(i % 23) - 11); }
 
@@ -96,6 +97,42 @@ static void test_equal_weights(void **state)
     struct crowd crowd = {0};
     crowd_run(&crowd, RANKS, equal_weights);
     crowd_run(&crowd, 1, equal_weights);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* Numbers whose sum, and whose product with a weight over the mean weight, are too large for their type: the mean is not. */
+static void large_numbers(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static const struct {
+        enum weft_dtype dtype;
+        uint16_t code;         /* three quarters of the largest, about */
+        uint16_t step;         /* how far the codes of weighted means may lie from it: products are rounded */
+    } types[] = {{WEFT_F16, 0x7a00, 1}, {WEFT_BF16, 0x7f40, 1}, {WEFT_F8_E4M3, 0x7b, 1}, {WEFT_F8_E5M2, 0x7a, 1}};
+    static const double weights[][RANKS] = {{48, 7, 1}, {0x1p-300, 0x1p-310, 0}, {0x1p300, 0x1p299, 1}, {1, 1, 1}, {5, 5, 0}};
+    static const char *const plans[] = {"auto", "direct", "all_reduce=ring", "all_reduce=double_tree"};
+    struct weft_request request = {{0}};
+    for (size_t n = 0; n < sizeof plans / sizeof *plans * 4; n++) {
+        enum weft_dtype dtype = types[n % 4].dtype;
+        uint16_t in[64], plain[64], weighted[64], code = types[n % 4].code;
+        bool bytes = weft_dtype_bytes(dtype) == 1;
+        uint64_t count = bytes ? 128 : 64;
+        if (bytes) code |= (uint16_t)(code << 8);
+        for (uint32_t i = 0; i < 64; i++) in[i] = code;
+        CROWD_OK(crowd, session, weft_set_plan(session, plans[n / 4]));
+        CROWD_OK(crowd, session, finish(weft_all_reduce(session, in, plain, count, dtype, WEFT_AVG, &request), &request));
+        for (uint32_t i = 0; i < 64; i++) CROWD_CHECK(crowd, session, plain[i] == code);
+        for (size_t w = 0; w < sizeof weights / sizeof *weights; w++) {
+            CROWD_OK(crowd, session, finish(weft_all_reduce_weighted(session, in, weighted, count, dtype, weights[w][rank], &request), &request));
+            uint16_t mask = bytes ? 0xff : 0xffff;
+            for (uint32_t i = 0; i < 64; i++) CROWD_CHECK(crowd, session, abs((weighted[i] & mask) - (code & mask)) <= types[n % 4].step);
+        }
+    }
+}
+
+static void test_large_numbers(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, RANKS, large_numbers);
     assert_int_equal(crowd.failures, 0);
 }
 
@@ -211,7 +248,8 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_equal_weights), cmocka_unit_test(test_nothing_from_one),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_equal_weights), cmocka_unit_test(test_large_numbers),
+                                       cmocka_unit_test(test_nothing_from_one),
                                        cmocka_unit_test(test_steps), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -233,7 +233,7 @@ static bool in_bounds(struct model *m, uint32_t rank, const struct weft_action *
     bool talks = a->kind == WEFT_ACTION_SEND || is_receive(a->kind);
     if (talks && (a->peer >= m->c->ranks || a->peer == rank)) return fault(m, "rank %u talks to rank %u", rank, a->peer);
     bool partials = a->kind == WEFT_ACTION_SEND && a->place != WEFT_PLACE_AREA && a->wide;
-    if (partials || (a->wide && !weft_plan_wide(m->c->plan, m->c->kind))) return fault(m, "rank %u sends partials where there are none", rank);
+    if (partials || (a->wide && !m->args.wide && !weft_plan_wide(m->c->plan, m->c->kind))) return fault(m, "rank %u sends partials where there are none", rank);
     return true;
 }
 
@@ -663,7 +663,8 @@ static void open_model(struct model *m, const struct plan_case *c, char *why, si
 {
     *m = (struct model){.c = c, .why = why, .why_bytes = why_bytes, .random = c->seed};
     m->args = (struct weft_plan_args){.plan = c->plan, .kind = c->kind, .ranks = c->ranks, .root = c->root, .count = c->count,
-                                      .chunk_elems = c->chunk_elems, .lanes = c->lanes, .hosts = c->hosts, .shares = c->shares};
+                                      .chunk_elems = c->chunk_elems, .lanes = c->lanes, .hosts = c->hosts, .shares = c->shares,
+                                      .wide = c->plan == WEFT_PLAN_RING && c->kind != WEFT_COLL_ALL_GATHER && c->count % 2};
     if (c->cuts && c->kind != WEFT_COLL_ALL_TO_ALL) {
         m->args.cut_in = m->args.cut_out = c->cuts;
         m->args.count = longest_piece(c);

@@ -207,8 +207,8 @@ static bool reduced_whole(const struct call *c, uint64_t element, void *out)
     }
 }
 
-/* The declared order of a ring or chain: from the one behind `last` round to it. The ring keeps the element type on every hop
- * but the last. */
+/* The declared order of a ring or chain: from the one behind `last` round to it. The sums of a ring keep the element type on every hop
+ * but the last; its averages are added in partials. */
 static double around(const struct call *c, const double *values, uint32_t last)
 {
     double total = values[(last + 1) % c->ranks];
@@ -216,7 +216,7 @@ static double around(const struct call *c, const double *values, uint32_t last)
         total = pair(c, total, values[(last + n) % c->ranks]);
         uint8_t hop[8];
         store(c->dtype, hop, total);
-        if (n < c->ranks && c->plan == WEFT_PLAN_RING) total = load(c->dtype, hop);
+        if (n < c->ranks && c->plan == WEFT_PLAN_RING && c->op != WEFT_AVG) total = load(c->dtype, hop);
     }
     return total;
 }

@@ -1,6 +1,7 @@
 /* test_ops.c - every operation x type x reduction x plan x number of ranks, in the simulator, in bits. */
 #include "tests/collective/call.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,6 +186,93 @@ static void batch_run(struct batch *batch)
         if (batch->outcomes[i].ended && batch->outcomes[i].status != WEFT_OK) fail_msg("%s", batch->outcomes[i].text);
     assert_int_equal(status, WEFT_OK);
     *batch = (struct batch){0};
+}
+
+/* ---- means of narrow floats over their whole range ---- */
+struct narrow_type {
+    enum weft_dtype dtype;
+    int mantissa_bits, exponent_min;
+    uint16_t sign, largest; /* codes */
+};
+static const struct narrow_type narrow_types[] = {{WEFT_F16, 10, -14, 0x8000, 0x7bff}, {WEFT_BF16, 7, -126, 0x8000, 0x7f7f},
+                                                  {WEFT_F8_E4M3, 3, -6, 0x80, 0x7e}, {WEFT_F8_E5M2, 2, -14, 0x80, 0x7b}};
+
+static double narrow_value(const struct narrow_type *type, uint16_t code)
+{
+    int exponent = (code & (type->sign - 1)) >> type->mantissa_bits, mantissa = code & ((1 << type->mantissa_bits) - 1);
+    double value = exponent == 0 ? ldexp(mantissa, type->exponent_min - type->mantissa_bits)
+                                 : ldexp(mantissa + (1 << type->mantissa_bits), exponent - 1 + type->exponent_min - type->mantissa_bits);
+    return code & type->sign ? -value : value;
+}
+
+/* The largest everywhere, the largest with either sign, the least, and numbers of all sizes. */
+static uint16_t narrow_code(const struct narrow_type *type, uint32_t rank, uint64_t i)
+{
+    uint32_t random = (uint32_t)((rank * 7919u + i * 104729u + 17) * 2654435761u) >> 7;
+    uint16_t sign = random & 1 ? type->sign : 0;
+    switch (i % 5) {
+    case 0: return type->largest;
+    case 1: return type->largest | sign;
+    case 2: return (uint16_t)((random >> 1) % 7) | sign;
+    default: return (uint16_t)((random >> 1) % (type->largest + 1u)) | sign;
+    }
+}
+
+/* What docs/collectives.md states: half a step of the result, and what f32 loses in the sum. */
+static double mean_tolerance(const struct narrow_type *type, double mean, double mean_size, uint32_t ranks)
+{
+    int exponent = mean == 0 ? type->exponent_min : ilogb(mean);
+    if (exponent < type->exponent_min) exponent = type->exponent_min;
+    return ldexp(0.5, exponent - type->mantissa_bits) + (ranks + 1) * ldexp(mean_size, -24);
+}
+
+#define MEAN_ELEMS 151u
+static void check_mean(const struct narrow_type *type, uint32_t ranks, uint64_t element, uint16_t got, const char *name)
+{
+    double sum = 0, size = 0, value = narrow_value(type, got);
+    for (uint32_t r = 0; r < ranks; r++) {
+        double x = narrow_value(type, narrow_code(type, r, element));
+        sum += x, size += fabs(x);
+    }
+    bool finite = (got & (type->sign - 1)) <= type->largest;
+    if (!finite || fabs(value - sum / ranks) > mean_tolerance(type, sum / ranks, size / ranks, ranks))
+        fail_msg("%s, %s, %u ranks: element %llu is %g (code %x), the mean %g", name, weft_dtype_name(type->dtype), ranks,
+                 (unsigned long long)element, value, got, sum / ranks);
+}
+
+static void mean_of(const struct narrow_type *type, enum weft_coll_kind kind, enum weft_plan_id plan, uint32_t ranks)
+{
+    static uint16_t in[9][9 * MEAN_ELEMS], out[9][9 * MEAN_ELEMS];
+    static struct batch batch;
+    bool pieces = kind == WEFT_COLL_REDUCE_SCATTER, bytes = weft_dtype_bytes(type->dtype) == 1;
+    uint64_t in_count = pieces ? ranks * MEAN_ELEMS : MEAN_ELEMS;
+    for (uint32_t r = 0; r < ranks; r++) {
+        for (uint64_t i = 0; i < in_count; i++) {
+            uint16_t code = narrow_code(type, r, i);
+            if (bytes) ((uint8_t *)in[r])[i] = (uint8_t)code;
+            else in[r][i] = code;
+        }
+        batch_post(&batch, r, &(struct weft_coll_args){.kind = kind, .plan = plan, .dtype = type->dtype, .op = WEFT_AVG, .in = in[r], .out = out[r],
+                                                       .count = MEAN_ELEMS, .root = ranks / 2});
+    }
+    batch_run(&batch);
+    for (uint32_t r = 0; r < ranks; r++)
+        for (uint64_t i = 0; i < MEAN_ELEMS && (kind != WEFT_COLL_REDUCE || r == ranks / 2); i++)
+            check_mean(type, ranks, pieces ? r * MEAN_ELEMS + i : i, bytes ? ((uint8_t *)out[r])[i] : out[r][i], weft_plan_name(plan));
+}
+
+/* The mean of finite numbers is finite and near on every plan, also where their sum does not fit into an element or into f32. */
+static void means_of_narrow_floats(void **state)
+{
+    static const enum weft_coll_kind sums[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE, WEFT_COLL_REDUCE_SCATTER};
+    for (uint32_t ranks = 1; ranks <= 9; ranks++) {
+        open_groups(ranks, 64, 8);
+        for (int plan = WEFT_PLAN_DIRECT; plan < WEFT_PLAN_COUNT; plan++)
+            for (size_t k = 0; k < 3; k++)
+                for (size_t t = 0; t < 4; t++)
+                    if (weft_plan_supports(plan, sums[k])) mean_of(&narrow_types[t], sums[k], plan, ranks);
+        close_groups(ranks);
+    }
 }
 
 #define UNEQUAL 5u
@@ -395,7 +483,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_ranks), cmocka_unit_test(many_ranks), cmocka_unit_test(long_vectors), cmocka_unit_test(gather_bytes), cmocka_unit_test(exchange_bytes), cmocka_unit_test(recorded),
-        cmocka_unit_test(types_and_reductions), cmocka_unit_test(unequal_pieces), cmocka_unit_test(pairs), cmocka_unit_test(exchange_in_place),
+        cmocka_unit_test(types_and_reductions), cmocka_unit_test(means_of_narrow_floats),
+        cmocka_unit_test(unequal_pieces), cmocka_unit_test(pairs), cmocka_unit_test(exchange_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
