@@ -1,19 +1,25 @@
 /* residual.c - what the codec of a tensor remembers on this rank, as bytes for the trainer's checkpoint: what it has not sent
  * yet, momentum, warm start, counters; and what codecs before it still owe (codec "auto").
  *
- *     struct residual_head, then the carry (elems f32, if there is one), then the codec's state (compress/codec_state.c)
+ *     struct residual_head, then the carry (elems f32, if there is one), then the codec's state (compress/codec_state.c),
+ *     then xxh3 of all that. Version 1 ended before the hash; its bytes are still read.
  *
  * The bytes come back from a file and are trusted in nothing: everything is checked, and a new codec made of them, before the
  * tensor changes. The debt is worth its share of the mean over the workers of the job that saved it: in a job of another
  * size it is scaled, so that the mean of what is owed stays (weft_codec_set_ranks). */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "client/session.h"
 #include "client/tensor.h"
 
 static const char magic[8] = {'w', 'e', 'f', 't', '-', 'r', 'e', 's'};
-enum { VERSION = 1 };
+enum {
+    VERSION = 2,
+    VERSION_UNHASHED = 1, /* releases before 0.2 */
+    DIGEST_BYTES = 8,
+};
 
 struct residual_head {
     char magic[8];
@@ -28,7 +34,7 @@ uint64_t weft_residual_bytes(const struct weft_tensor *tensor)
 {
     if (!tensor) return 0;
     return sizeof(struct residual_head) + (tensor->carry ? tensor->bytes : 0) +
-           (tensor->codec ? weft_codec_state_bytes(tensor->codec) : 0);
+           (tensor->codec ? weft_codec_state_bytes(tensor->codec) : 0) + DIGEST_BYTES;
 }
 
 enum weft_status client_tensor_between_steps(struct weft_tensor *tensor, const void *buffer, const char *call)
@@ -75,7 +81,10 @@ enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint6
         memcpy(at, tensor->carry, tensor->bytes);
         at += tensor->bytes;
     }
-    return tensor->codec ? weft_codec_save(tensor->codec, at) : WEFT_OK;
+    if (tensor->codec) WEFT_TRY(weft_codec_save(tensor->codec, at));
+    const uint64_t digest = weft_weight_hash(out, bytes - DIGEST_BYTES);
+    memcpy((uint8_t *)out + bytes - DIGEST_BYTES, &digest, sizeof digest);
+    return WEFT_OK;
 }
 
 /* ---- back ---- */
@@ -97,9 +106,6 @@ static enum weft_status check_head(struct weft_tensor *tensor, const struct resi
                                    struct weft_codec_spec *spec_out)
 {
     char again[WEFT_CODEC_TEXT_BYTES] = "";
-    if (memcmp(head->magic, magic, sizeof magic) != 0)
-        return damaged(tensor, "these are not bytes of weft_residual_save");
-    if (head->version != VERSION) return damaged(tensor, "the bytes are of another version of weft");
     if (head->elems != tensor->elems)
         return damaged(tensor, "the bytes are of a tensor with another number of elements");
     if (head->ranks == 0 || head->carries > 1 || head->zero != 0 ||
@@ -111,6 +117,22 @@ static enum weft_status check_head(struct weft_tensor *tensor, const struct resi
         weft_codec_resolve(spec_out, &tensor->shape).id != spec_out->id)
         return damaged(tensor, "the bytes are of a codec that this shape cannot have");
     return WEFT_OK;
+}
+
+/* Which format these are, and whether they are as they were saved. *bytes is then without the hash. */
+static enum weft_status check_whole(struct weft_tensor *tensor, const uint8_t *data, uint64_t *bytes)
+{
+    uint64_t digest;
+    uint32_t version;
+    if (*bytes < sizeof(struct residual_head)) return damaged(tensor, "fewer bytes than its head");
+    if (memcmp(data, magic, sizeof magic) != 0) return damaged(tensor, "these are not bytes of weft_residual_save");
+    memcpy(&version, data + offsetof(struct residual_head, version), sizeof version);
+    if (version == VERSION_UNHASHED) return WEFT_OK;
+    if (version != VERSION) return damaged(tensor, "the bytes are of another version of weft");
+    if (*bytes < sizeof(struct residual_head) + DIGEST_BYTES) return damaged(tensor, "it is cut short");
+    *bytes -= DIGEST_BYTES;
+    memcpy(&digest, data + *bytes, sizeof digest);
+    return digest == weft_weight_hash(data, *bytes) ? WEFT_OK : damaged(tensor, "the bytes are damaged: their hash does not match");
 }
 
 static enum weft_status read_carry(struct weft_tensor *tensor, const uint8_t *from, uint32_t ranks,
@@ -170,7 +192,7 @@ static enum weft_status restore(struct weft_tensor *tensor, const void *data, ui
 {
     struct residual_head head;
     const uint8_t *at = data;
-    if (bytes < sizeof head) return damaged(tensor, "fewer bytes than its head");
+    WEFT_TRY(check_whole(tensor, data, &bytes));
     memcpy(&head, at, sizeof head);
     WEFT_TRY(check_head(tensor, &head, &restored->spec));
     at += sizeof head;

@@ -182,8 +182,8 @@ static void third_job(struct crowd *crowd, struct weft_session *session, uint32_
         float before;
         for (uint32_t i = 0; i < ELEMS; i++) most = fmax(most, fabs(mine[i] - theirs[i]));
         CROWD_CHECK(crowd, session, most == 0);
-        /* int8 keeps nothing but its residual: the last elements of the saved bytes */
-        memcpy(&before, saved[rank][t].data + saved[rank][t].bytes - 4, 4);
+        /* int8 keeps nothing but its residual: the last elements of the saved bytes before the hash */
+        memcpy(&before, saved[rank][t].data + saved[rank][t].bytes - 8 - 4, 4);
         if (t == 3) CROWD_CHECK(crowd, session, before != 0 && mine[ELEMS - 1] == (double)(before * 1.5f));
         free(mine);
         free(theirs);
@@ -211,6 +211,29 @@ static void test_other_ranks_and_codecs(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* Every single bit and every length: the hash covers all of it. */
+static void every_damage(struct crowd *crowd, struct weft_session *session, struct weft_tensor *tensor, uint8_t *bytes, size_t count)
+{
+    for (size_t bit = 0; bit < 8 * count; bit++) {
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        CROWD_REFUSED(crowd, session, weft_residual_load(tensor, bytes, count), WEFT_ERR_MALFORMED, "nothing was changed");
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    for (size_t shorter = 0; shorter < count; shorter++)
+        CROWD_REFUSED(crowd, session, weft_residual_load(tensor, bytes, shorter), WEFT_ERR_MALFORMED, "nothing was changed");
+}
+
+/* Version 1 had no hash. Its bytes are read, and their values are still checked. */
+static void unhashed(struct crowd *crowd, struct weft_session *session, struct weft_tensor *tensor, uint8_t *bytes, size_t count)
+{
+    bytes[8] = 1;
+    CROWD_OK(crowd, session, weft_residual_load(tensor, bytes, count));
+    CROWD_REFUSED(crowd, session, weft_residual_load(tensor, bytes, count + 8), WEFT_ERR_MALFORMED, "nothing was changed");
+    if (!tensor->codec) return;
+    memset(bytes + count - 4, 0xff, 4); /* not a number */
+    CROWD_REFUSED(crowd, session, weft_residual_load(tensor, bytes, count), WEFT_ERR_MALFORMED, "damaged");
+}
+
 static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_tensor *tensors[TENSORS];
@@ -228,19 +251,8 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
                       WEFT_ERR_MALFORMED, "nothing was changed");
         CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes + 4),
                       WEFT_ERR_MALFORMED, "nothing was changed");
-        for (size_t byte = 0; byte < 40;
-             byte++) { /* magic, version, elements, codec; not the number of ranks, any is good */
-            if (byte / 4 == 3) continue;
-            bad[byte] ^= 0x41;
-            CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes),
-                          WEFT_ERR_MALFORMED, "nothing was changed");
-            bad[byte] ^= 0x41;
-        }
-        if (t > 0) {
-            memset(bad + good->bytes - 4, 0xff, 4); /* not a number */
-            CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, good->bytes),
-                          WEFT_ERR_MALFORMED, "damaged");
-        }
+        every_damage(crowd, session, tensors[t], bad, good->bytes);
+        unhashed(crowd, session, tensors[t], bad, good->bytes - 8);
         double *after = owed_of(tensors[t]);
         CROWD_CHECK(crowd, session, memcmp(before, after, ELEMS * sizeof *before) == 0);
         free(before);
