@@ -8,6 +8,7 @@
 #include "base/cpu_quota.h"
 #include "base/env.h"
 #include "base/event_ring.h"
+#include "base/float_env.h"
 #include "base/fnv.h"
 #include "base/hmac.h"
 #include "base/json_text.h"

@@ -1,6 +1,6 @@
 /* float_env.h - the default floating-point environment for a while, and then the caller's own again, with its flags. Where the
  * modes are the default ones already, as nearly always, nothing is stored or loaded but the control words: fegetenv and
- * fesetenv take a hundred cycles each. Internal to base. */
+ * fesetenv take a hundred cycles each. */
 #ifndef WEFT_BASE_FLOAT_ENV_H
 #define WEFT_BASE_FLOAT_ENV_H
 
@@ -47,5 +47,11 @@ static inline void float_env_end(const struct float_env *env)
     if (__builtin_ia32_stmxcsr() != env->status) __builtin_ia32_ldmxcsr(env->status); /* flags that the engine has raised */
 #endif
 }
+
+/* To the end of the block: the default environment. Calls of the public interface that read text, derive constants or add begin with
+ * it, so that a caller's rounding mode or flushing of denormals changes no bit of a replica. */
+#define WEFT_DEFAULT_FLOATS                                                   \
+    __attribute__((cleanup(float_env_end))) struct float_env default_floats;  \
+    float_env_begin(&default_floats)
 
 #endif

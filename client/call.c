@@ -75,6 +75,7 @@ static enum weft_status preserve(struct weft_session *session, const struct clie
 
 enum weft_status weft_call_start(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
 {
+    WEFT_DEFAULT_FLOATS;
     struct client_request *request;
     struct weft_call copy;
     if (!session) return client_missing("call_start", "session");
@@ -89,6 +90,7 @@ enum weft_status weft_call_start(struct weft_session *session, const struct weft
 
 enum weft_status weft_call_init(struct weft_session *session, const struct weft_call *call, struct weft_request *user_request)
 {
+    WEFT_DEFAULT_FLOATS;
     struct client_request *request;
     struct weft_call copy;
     if (!session) return client_missing("call_init", "session");

@@ -300,6 +300,7 @@ enum weft_status client_all_reduce_tensor(struct weft_session *session, float *b
 enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                         double factor, struct weft_request *request)
 {
+    WEFT_DEFAULT_FLOATS;
     struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SCALED_SUM,
                         .factor = factor};
     return run(session, &call, request);
@@ -308,6 +309,7 @@ enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void
 enum weft_status weft_all_reduce_weighted(struct weft_session *session, const void *in, void *out, uint64_t count, enum weft_dtype dtype,
                                           double weight, struct weft_request *request)
 {
+    WEFT_DEFAULT_FLOATS;
     struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_AVG,
                         .factor = weight, .weighted = true};
     return run(session, &call, request);
@@ -435,6 +437,7 @@ enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t 
 /* ---- plans ---- */
 enum weft_status weft_set_plan(struct weft_session *session, const char *plan)
 {
+    WEFT_DEFAULT_FLOATS;
     struct weft_error error = {0};
     if (!session) return client_missing("set_plan", "session");
     WEFT_TRY(client_usable(session));

@@ -98,6 +98,7 @@ static enum weft_status go_on(struct weft_session *session, uint32_t *last_out)
 
 enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, uint32_t *last_out)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!session) return client_missing("join", "session");
     struct client_parting *parting = &session->parting;
     bool waits = parting->joined;

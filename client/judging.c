@@ -440,6 +440,7 @@ void client_judging_done(struct weft_tensor *tensor)
 
 enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("choice_get", "tensor");
     const struct client_choosing *choosing = &tensor->choosing;
     struct weft_error error = {0};

@@ -230,6 +230,7 @@ static struct plane *plane_of(const struct weft_mesh *mesh, uint32_t set)
 
 enum weft_status weft_mesh_create(struct weft_session *session, const struct weft_axis *axes, uint32_t axis_count, struct weft_mesh **mesh_out)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!session) return client_missing("mesh_create", "session");
     WEFT_TRY(client_comm_may_make(session, "mesh_create"));
     if (!axes || !mesh_out) return client_error(session, WEFT_ERR_INVALID, "mesh_create: %s is NULL", axes ? "mesh_out" : "axes");

@@ -131,6 +131,7 @@ static enum weft_status check_apart(struct weft_tensor *tensor, const void *grad
 
 enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("push_pull", "tensor");
     WEFT_TRY(check_call(tensor, grad && out ? grad : NULL, "push_pull"));
     WEFT_TRY(check_contribution(tensor, "push_pull"));
@@ -157,6 +158,7 @@ static enum weft_status check_halves(struct weft_tensor *tensor, const char *cal
 
 enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct weft_request *request)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("push", "tensor");
     WEFT_TRY(check_call(tensor, grad, "push"));
     WEFT_TRY(check_halves(tensor, "push"));
@@ -171,6 +173,7 @@ enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct 
 
 enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_request *request)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("pull", "tensor");
     WEFT_TRY(check_call(tensor, out, "pull"));
     WEFT_TRY(check_halves(tensor, "pull"));

@@ -60,6 +60,7 @@ enum weft_status client_tensor_alone(struct weft_tensor *tensor, const char *cal
 
 enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint64_t bytes)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("residual_save", "tensor");
     WEFT_TRY(client_tensor_between_steps(tensor, out, "residual_save"));
     if (bytes != weft_residual_bytes(tensor))
@@ -211,6 +212,7 @@ static enum weft_status restore(struct weft_tensor *tensor, const void *data, ui
 
 enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data, uint64_t bytes)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("residual_load", "tensor");
     struct weft_env *env = tensor->session->env;
     struct restored restored = {.codec = NULL};

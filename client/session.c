@@ -255,6 +255,7 @@ static void stop_threads(struct weft_session *session, uint64_t until_ns)
 
 enum weft_status weft_init(const struct weft_options *options, struct weft_session **session_out)
 {
+    WEFT_DEFAULT_FLOATS;
     return client_init(weft_env_system(), options, session_out);
 }
 
@@ -320,6 +321,7 @@ static enum weft_status found_at_the_end(struct weft_session *session)
 
 enum weft_status weft_finalize(struct weft_session *session)
 {
+    WEFT_DEFAULT_FLOATS;
     enum weft_status found = WEFT_OK;
     if (!session) return WEFT_OK;
     pthread_mutex_lock(&live_lock);

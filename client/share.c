@@ -86,6 +86,7 @@ static enum weft_status from_shards(struct weft_tensor *tensor, void *weights, c
 
 enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("tensor_share", "tensor");
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_between_steps(tensor, weights, "tensor_share"));

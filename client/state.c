@@ -107,6 +107,7 @@ static enum weft_status save_parts(struct weft_tensor *tensor, uint8_t *at)
 
 enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t bytes)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("state_save", "tensor");
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_between_steps(tensor, out, "state_save"));
@@ -317,6 +318,7 @@ static enum weft_status load(struct weft_tensor *tensor, const void *data, uint6
 
 enum weft_status weft_state_load(struct weft_tensor *tensor, const void *data, uint64_t bytes)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("state_load", "tensor");
     WEFT_TRY(check_load(tensor));
     const bool had_scratch = tensor->scratch != NULL;

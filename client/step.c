@@ -147,6 +147,7 @@ static enum weft_status check_step(struct weft_session *session, const struct we
 
 enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *begun)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!session) return client_missing("step_begin", "session");
     WEFT_TRY(client_usable(session));
     WEFT_TRY(check_step(session, begun));
@@ -276,6 +277,7 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
 
 enum weft_status weft_shrink(struct weft_session *session)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!session) return client_missing("shrink", "session");
     WEFT_TRY(client_usable(session));
     uint64_t committed;
@@ -289,6 +291,7 @@ enum weft_status weft_shrink(struct weft_session *session)
 
 enum weft_status weft_step_end(struct weft_session *session)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!session) return client_missing("step_end", "session");
     struct client_step *step = &session->step;
     if (!step->open) {

@@ -397,6 +397,7 @@ static struct weft_tensor *create(struct weft_session *session)
 
 enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *asked, struct weft_tensor **tensor_out)
 {
+    WEFT_DEFAULT_FLOATS;
     struct weft_tensor_options own = DEFAULTS;
     const struct weft_tensor_options *options = &own;
     struct weft_error error = {0};

@@ -64,6 +64,7 @@ static enum weft_status init_elastic(struct weft_tensor *tensor, void *weights, 
 
 enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_missing("tensor_init", "tensor");
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_usable(session));
