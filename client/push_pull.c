@@ -1,5 +1,6 @@
-/* push_pull.c - weft_push_pull, weft_push, weft_pull: the checks at the door, then a letter to the engine. */
+/* push_pull.c - weft_push_pull, weft_push_none, weft_push, weft_pull: the checks at the door, then a letter to the engine. */
 #include <stdio.h>
+#include <string.h>
 
 #include "client/coding.h"
 #include "client/reduce_path.h"
@@ -129,6 +130,19 @@ static enum weft_status check_apart(struct weft_tensor *tensor, const void *grad
                         tensor->name, (long long)(to - in));
 }
 
+/* op.in and op.out are set. */
+static enum weft_status contribute(struct weft_tensor *tensor, struct weft_request *request)
+{
+    struct client_tensor_op *op = &tensor->op;
+    WEFT_TRY(client_share_keep(tensor));
+    if (tensor->choosing.candidates.count > 0) client_judging_ready(tensor);
+    if ((tensor->session->step.weight != 1.0f && !tensor->codec) || tensor->carry) {
+        /* `out` is free to use until the result comes, unless it still holds the weights this rank will update. */
+        op->scaled = client_tensor_updates_here(tensor) ? tensor->scratch : op->out;
+    }
+    return start(tensor, CLIENT_OP_PUSH_PULL, request);
+}
+
 enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request)
 {
     WEFT_DEFAULT_FLOATS;
@@ -138,13 +152,34 @@ enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, vo
     WEFT_TRY(check_apart(tensor, grad, out));
     tensor->op.in = grad;
     tensor->op.out = out;
-    WEFT_TRY(client_share_keep(tensor));
-    if (tensor->choosing.candidates.count > 0) client_judging_ready(tensor);
-    if ((tensor->session->step.weight != 1.0f && !tensor->codec) || tensor->carry) {
-        /* `out` is free to use until the result comes, unless it still holds the weights this rank will update. */
-        tensor->op.scaled = client_tensor_updates_here(tensor) ? tensor->scratch : out;
-    }
-    return start(tensor, CLIENT_OP_PUSH_PULL, request);
+    const enum weft_status status = contribute(tensor, request);
+    if (status >= 0) tensor->weights = out;
+    return status;
+}
+
+/* A contribution of zeros. With an optimiser its result belongs into the weights of this rank. */
+enum weft_status weft_push_none(struct weft_tensor *tensor)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!tensor) return client_missing("push_none", "tensor");
+    struct weft_session *session = tensor->session;
+    const bool updates = tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    const enum weft_memory_kind memory = tensor->memory;
+    WEFT_TRY(check_call(tensor, tensor, "push_none"));
+    WEFT_TRY(check_contribution(tensor, "push_none"));
+    if (updates && memory == WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "push_none of tensor '%s', which has an optimiser and lies on a device; "
+                            "push_pull a gradient of zeros", tensor->name);
+    if (!tensor->none) tensor->none = weft_alloc_zero(session->env, tensor->bytes);
+    if (!tensor->none)
+        return client_error(session, WEFT_ERR_NO_MEMORY, "push_none of tensor '%s': no memory for %zu bytes of zeros", tensor->name, tensor->bytes);
+    if (!updates) memset(tensor->none, 0, tensor->bytes); /* the last result was put there */
+    tensor->op.in = tensor->none;
+    tensor->op.out = updates ? tensor->weights : tensor->none;
+    tensor->memory = WEFT_MEMORY_HOST;
+    const enum weft_status status = contribute(tensor, &tensor->none_request);
+    tensor->memory = memory;
+    return status == WEFT_IN_PROGRESS ? WEFT_OK : status;
 }
 
 /* push and pull move whole dense chunks: a codec's rounds, and all-reduce, have no halves, and of a tensor whose codec

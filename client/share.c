@@ -103,6 +103,7 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     const enum weft_status status = shards_keep ? from_shards(tensor, weights, what) : share(tensor, weights, root, what);
     client_kept_close(session, status < 0); /* where the root is lost this rank's may be the ones to share: none of them half another's */
     if (status < 0) return status;
+    tensor->weights = weights;
     tensor->initialised = true;
     tensor->shared_epoch = session->epoch;
     return WEFT_OK;

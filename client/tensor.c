@@ -448,6 +448,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     weft_free_bytes(env, tensor->homes);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
     weft_free_bytes(env, tensor->scratch);
+    weft_free_bytes(env, tensor->none);
     weft_free_bytes(env, tensor->carry);
     weft_free_bytes(env, tensor->aggregate);
     for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) weft_free_bytes(env, tensor->contribution[round]);

@@ -117,6 +117,9 @@ struct weft_tensor {
     uint32_t shared_epoch;             /* the membership in which they did last */
     uint64_t last_step;                /* of the last push or push_pull; 0: none */
     uint64_t step_before;              /* the one before that */
+    void *weights;                     /* the buffer that weft_tensor_init, weft_tensor_share or push_pull was given last */
+    void *none;                        /* (bytes,) owned: zeros of weft_push_none, and its result where there is no optimiser */
+    struct weft_request none_request;  /* of weft_push_none; weft_step_end waits for it */
     _Atomic bool busy;
     struct weft_list batch_link;       /* batch->leaders */
     uint64_t batch_serial;             /* the group of calls in which it was pushed last, if it goes with others */

@@ -77,6 +77,7 @@ enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
                             tensor->initialised ? "for the second time" : "inside a step");
     char what[300];
     snprintf(what, sizeof what, "init of tensor '%s'", tensor->name);
+    tensor->weights = weights;
     if (session->elastic && shards_keep) return init_elastic(tensor, weights, what);
     if (shards_keep && session->rank == 0) WEFT_TRY(install(tensor, weights, what));
     WEFT_TRY(from_root(tensor, weights, what));

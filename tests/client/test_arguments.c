@@ -212,6 +212,8 @@ static void outside_a_step(struct bench *bench, struct weft_tensor *plain, struc
     REFUSED(weft_pull(plain, NULL, &request), WEFT_ERR_INVALID, "pull of tensor 'plain'", "NULL");
     REFUSED_HERE(weft_push_pull(NULL, a, b, &request), WEFT_ERR_INVALID, "push_pull", "tensor");
     REFUSED_HERE(weft_push(NULL, a, &request), WEFT_ERR_INVALID, "push", "tensor");
+    REFUSED_HERE(weft_push_none(NULL), WEFT_ERR_INVALID, "push_none", "tensor");
+    REFUSED(weft_push_none(plain), WEFT_ERR_STATE, "push_none of tensor 'plain'", "outside a step");
     REFUSED_HERE(weft_pull(NULL, b, &request), WEFT_ERR_INVALID, "pull", "tensor");
     REFUSED(weft_tensor_memory(plain, (enum weft_memory_kind)9, NULL), WEFT_ERR_INVALID, "tensor_memory", "memory 9");
     REFUSED_HERE(weft_tensor_memory(NULL, WEFT_MEMORY_HOST, NULL), WEFT_ERR_INVALID, "tensor_memory", "tensor");

@@ -224,6 +224,13 @@ struct weft_request {
  * Does not block. WEFT_IN_PROGRESS; WEFT_ERR_STATE outside a step or when this tensor's last request is still open. */
 WEFT_API enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request);
 
+/* weft_push_none() - this rank has no gradient of the tensor in this step, as of a parameter that the step did not use. It counts as a
+ * gradient of zeros with the step's weight: the mean is that of all ranks, and the optimiser makes its step. In every mode and with
+ * every codec. With an optimiser the new weights go into the buffer that weft_tensor_init, weft_tensor_share or weft_push_pull was
+ * given last for this tensor, which must still be valid, in host memory; without one the result is dropped. Does not block;
+ * weft_step_end waits for it. WEFT_OK; errors as weft_push_pull; WEFT_ERR_UNSUPPORTED with an optimiser on a device. */
+WEFT_API enum weft_status weft_push_none(struct weft_tensor *tensor);
+
 /* weft_tensor_memory() - where the buffers of this tensor's next push_pull, push and pull lie; host memory until this is called.
  * WEFT_MEMORY_CUDA: device memory, ordered by `stream` as struct weft_call.memory says. Does not block. In all-reduce mode without an
  * optimiser most codecs work on the device; the others, and optimisers, on the host's copy (docs/gpu.md). weft_tensor_init takes host
