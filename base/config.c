@@ -13,6 +13,7 @@
 
 #include <ini.h>
 
+#include "base/config_names.h"
 #include "base/config_value.h"
 #include "base/weft_assert.h"
 
@@ -187,49 +188,15 @@ enum weft_status weft_config_read_file(struct weft_config *config, const char *p
 
 /* --- the environment --- */
 
-/* transport.lanes -> WEFT_TRANSPORT_LANES */
-static void variable_name(const char *option, char *text, size_t bytes)
-{
-    snprintf(text, bytes, "WEFT_%s", option);
-    for (char *at = text + 5; *at; at++) *at = *at == '.' ? '_' : (char)toupper((unsigned char)*at);
-}
-
 static enum weft_status read_environment(struct weft_config *config, struct weft_error *error)
 {
     for (size_t i = 0; i < config->count; i++) {
         char name[NAME_BYTES_MAX + 8];
-        variable_name(weft_option_table[i].name, name, sizeof name);
+        config_variable_name(weft_option_table[i].name, name, sizeof name);
         const char *value = getenv(name);
         if (value) WEFT_TRY(weft_config_set(config, weft_option_table[i].name, value, name, error));
     }
     return WEFT_OK;
-}
-
-/* A slip in a variable's name would go unnoticed, since anything may stand in the environment. */
-static void warn_of_near_misses(struct weft_config *config)
-{
-    for (char **entry = environ; entry && *entry; entry++) {
-        size_t bytes = strcspn(*entry, "=");
-        char name[NAME_BYTES_MAX + 8];
-        if (strncmp(*entry, "WEFT_", 5) != 0 || bytes >= sizeof name) continue;
-        memcpy(name, *entry, bytes);
-        name[bytes] = '\0';
-        bool exact = false;
-        const char *near = NULL;
-        size_t least = 3; /* further away is no likely slip */
-        char wanted[NAME_BYTES_MAX + 8], near_name[NAME_BYTES_MAX + 8];
-        for (size_t i = 0; i < config->count && !exact; i++) {
-            variable_name(weft_option_table[i].name, wanted, sizeof wanted);
-            size_t away = distance(name, wanted);
-            exact = away == 0;
-            if (away >= least) continue;
-            least = away;
-            near = near_name;
-            memcpy(near_name, wanted, sizeof wanted);
-        }
-        if (near && !exact)
-            weft_log(config->env, WEFT_LOG_WARN, "base", "the variable %s is no option; did you mean %s?", name, near);
-    }
 }
 
 /* --- life and values --- */
@@ -252,7 +219,7 @@ enum weft_status weft_config_load(struct weft_env *env, struct weft_config **con
         weft_config_free(config);
         return status;
     }
-    warn_of_near_misses(config);
+    config_report_unknown_names(env);
     *config_out = config;
     return WEFT_OK;
 }
@@ -305,7 +272,7 @@ void weft_config_print(const struct weft_config *config, FILE *out)
         const struct value *value = &config->values[i];
         char allowed[200], variable[NAME_BYTES_MAX + 8];
         config_value_describe(option, allowed, sizeof allowed);
-        variable_name(option->name, variable, sizeof variable);
+        config_variable_name(option->name, variable, sizeof variable);
         fprintf(out, "%s = %s\n    %s\n    Takes %s; default \"%s\"; variable %s; now from: %s.\n", option->name,
                 value->text, option->help, allowed, option->default_text, variable,
                 value->where ? value->where : "default");

@@ -31,7 +31,7 @@ extern const struct weft_option weft_option_table[];
 
 struct weft_config;
 /* Defaults, then WEFT_CONFIG's file, then the environment. The reason of a failure in *error. A
- * log.level given anywhere, also later, becomes env->log_level. A variable that looks like an option and is none
+ * log.level given anywhere, also later, becomes env->log_level. A variable that begins with WEFT_ and is not one of weft's
  * (WEFT_TRANSPORT_LANE) gets a warning in the log. */
 enum weft_status weft_config_load(struct weft_env *env, struct weft_config **config_out, struct weft_error *error);
 void weft_config_free(struct weft_config *config);

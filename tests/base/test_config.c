@@ -182,7 +182,21 @@ static void slips_in_variables_are_warned_of(void **state)
     weft_config_free(load());
     unsetenv("WEFT_TRANSPORT_LANE");
     assert_non_null(strstr(last_line, "WEFT_TRANSPORT_LANE is no option; did you mean WEFT_TRANSPORT_LANES?"));
-    last_line[0] = '\0';
+    static const char *const slips[][2] = {
+        {"WEFT_DEADLINE", "WEFT_DEADLINE_MS?"}, {"WEFT_PLAN_ALLREDUCE", "WEFT_PLAN_ALL_REDUCE?"}, {"WEFT_LOG", "WEFT_LOG_LEVEL?"},
+        {"WEFT_BACKEND", "WEFT_TRANSPORT_BACKEND?"}, {"WEFT_SECRETFILE", "WEFT_SECRET_FILE?"}, {"WEFT_FROBNICATE", "has no effect"},
+        {"WEFT_MIN_WORKERS", "has no effect"},
+    };
+    for (size_t i = 0; i < sizeof slips / sizeof slips[0]; i++) {
+        setenv(slips[i][0], "5", 1);
+        weft_config_free(load());
+        if (!strstr(last_line, slips[i][0]) || !strstr(last_line, slips[i][1])) fail_msg("%s: \"%s\"", slips[i][0], last_line);
+        last_line[0] = '\0';
+        weft_config_free(load());
+        assert_string_equal(last_line, ""); /* once */
+        unsetenv(slips[i][0]);
+    }
+    setenv("WEFT_TEST_ANYTHING", "x", 1);
     setenv("WEFT_TRANSPORT_LANES", "tcp", 1);
     weft_config_free(load());
     assert_string_equal(last_line, "");

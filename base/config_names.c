@@ -1,0 +1,130 @@
+/* config_names.c - variables that begin with WEFT_ and are not weft's. A slip in a name would go unnoticed, since
+ * anything may stand in the environment. Each such variable is reported once in a process, with the nearest name. */
+#include "base/config_names.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/config.h"
+#include "base/fnv.h"
+
+enum { NAME_BYTES = 64, NAMES_MAX = 256, REPORTED_MAX = 64, LIKELY_DISTANCE = 2 };
+
+/* Variables that are no options of the table. */
+static const char *const other_names[] = {
+    "WEFT_COORDINATOR", "WEFT_JOB", "WEFT_RANK", "WEFT_SECRET", "WEFT_SECRET_FILE", "WEFT_DEADLINE_MS", "WEFT_CONFIG",
+    "WEFT_KERNELS", "WEFT_CUDA_KERNELS", "WEFT_CUDA_RUNTIME", "WEFT_BENCH_BEGAN_US",
+    "WEFT_PLAN_ALL_REDUCE", "WEFT_PLAN_REDUCE_SCATTER", "WEFT_PLAN_ALL_GATHER", "WEFT_PLAN_BROADCAST", "WEFT_PLAN_BARRIER",
+    "WEFT_PLAN_REDUCE", "WEFT_PLAN_GATHER", "WEFT_PLAN_SCATTER", "WEFT_PLAN_ALL_TO_ALL", "WEFT_PLAN_ALL_GATHER_BYTES",
+    "WEFT_PLAN_EXCHANGE_BYTES", "WEFT_PLAN_SEND", "WEFT_PLAN_RECV",
+    /* of the project's tests, as are all that begin with WEFT_TEST_ */
+    "WEFT_BUILD", "WEFT_DIE_AT", "WEFT_SOURCE_ROOT",
+};
+enum { OTHERS = sizeof other_names / sizeof other_names[0] };
+
+void config_variable_name(const char *option, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "WEFT_%s", option);
+    for (char *at = text + 5; *at; at++) *at = *at == '.' ? '_' : (char)toupper((unsigned char)*at);
+}
+
+/* Levenshtein's edit distance. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[NAME_BYTES + 1], width = strlen(b);
+    for (size_t j = 0; j <= width; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= width; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[width];
+}
+
+/* Does `other` have all words of `name`? WEFT_ is none. */
+static bool has_words(const char *name, const char *other)
+{
+    char padded[NAME_BYTES + 8], word[NAME_BYTES + 8];
+    snprintf(padded, sizeof padded, "_%s_", other + 5);
+    for (const char *at = name + 5; *at;) {
+        size_t bytes = strcspn(at, "_");
+        snprintf(word, sizeof word, "_%.*s_", (int)bytes, at);
+        if (!strstr(padded, word)) return false;
+        at += bytes + (at[bytes] == '_');
+    }
+    return true;
+}
+
+/* How far a likely slip leads: one letter, then all words of one name in the other, then two letters. NOT_LIKELY: further. */
+enum { NOT_LIKELY = 1000 };
+static size_t slip(const char *name, const char *known)
+{
+    const size_t away = distance(name, known);
+    if (away <= 1) return away;
+    if (has_words(name, known) || has_words(known, name)) return 1 + away;
+    return away <= LIKELY_DISTANCE ? NAME_BYTES + away : NOT_LIKELY;
+}
+
+static const char *nearest(const char *name, const char (*known)[NAME_BYTES], size_t count)
+{
+    const char *best = NULL;
+    size_t least = NOT_LIKELY;
+    for (size_t i = 0; i < count; i++) {
+        const size_t away = slip(name, known[i]);
+        if (away >= least) continue;
+        least = away;
+        best = known[i];
+    }
+    return best;
+}
+
+static size_t collect(char (*known)[NAME_BYTES])
+{
+    size_t count = 0;
+    for (; weft_option_table[count].name && count < NAMES_MAX - OTHERS; count++)
+        config_variable_name(weft_option_table[count].name, known[count], NAME_BYTES);
+    for (size_t i = 0; i < OTHERS; i++) snprintf(known[count++], NAME_BYTES, "%s", other_names[i]);
+    return count;
+}
+
+/* Several sessions and tools of one process load a configuration each. Two threads at once may both report a name. */
+static bool is_first_report(const char *name)
+{
+    static uint64_t reported[REPORTED_MAX];
+    const uint64_t hash = weft_fnv_bytes(WEFT_FNV_BASIS, name, strlen(name)) | 1;
+    for (size_t i = 0; i < REPORTED_MAX; i++) {
+        const uint64_t seen = __atomic_load_n(&reported[i], __ATOMIC_RELAXED);
+        if (seen == hash) return false;
+        if (seen != 0) continue;
+        __atomic_store_n(&reported[i], hash, __ATOMIC_RELAXED);
+        return true;
+    }
+    return false;
+}
+
+void config_report_unknown_names(struct weft_env *env)
+{
+    char known[NAMES_MAX][NAME_BYTES], name[NAME_BYTES];
+    const size_t count = collect(known);
+    for (char **entry = environ; entry && *entry; entry++) {
+        const size_t bytes = strcspn(*entry, "=");
+        bool exists = strncmp(*entry, "WEFT_TEST_", 10) == 0;
+        if (strncmp(*entry, "WEFT_", 5) != 0 || bytes >= sizeof name) continue;
+        snprintf(name, sizeof name, "%.*s", (int)bytes, *entry);
+        for (size_t i = 0; i < count && !exists; i++) exists = strcmp(name, known[i]) == 0;
+        if (exists || !is_first_report(name)) continue;
+        const char *near = nearest(name, known, count);
+        if (near) weft_log(env, WEFT_LOG_WARN, "base", "the variable %s is no option; did you mean %s?", name, near);
+        else
+            weft_log(env, WEFT_LOG_WARN, "base", "the variable %s is no option of weft and has no effect; weftd "
+                     "--help-options lists them", name);
+    }
+}
