@@ -34,6 +34,8 @@ const struct weft_option weft_option_table[] = {
           "Where a rank has a CUDA device, longer all_reduces, reduces, broadcasts, sends and recvs are cut into pieces of this size; equal on all ranks."),
     TEXT("client.codec", "dense", "Codec of tensors whose options name none, where it is possible: dense, powersgd:rank=4, auto and so on."),
 
+    SWITCH("client.skip_nonfinite", "no", "A step with a dense gradient that is NaN or infinite is skipped (WEFT_ERR_SKIPPED); in all-reduce mode."),
+
     CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|tcp|sim", "Which transport moves the data; auto: for each peer the best that works."),
     TEXT("transport.lanes", "tcp", "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),
     TEXT("transport.devices", "lo", "Network devices to use, as UCX_NET_DEVICES has them."),

@@ -31,6 +31,7 @@ const char *weft_status_name(enum weft_status status)
     case WEFT_ERR_STALE: return "WEFT_ERR_STALE";
     case WEFT_ERR_SHRUNK: return "WEFT_ERR_SHRUNK";
     case WEFT_ERR_GREW: return "WEFT_ERR_GREW";
+    case WEFT_ERR_SKIPPED: return "WEFT_ERR_SKIPPED";
     case WEFT_ERR_CLOSED: return "WEFT_ERR_CLOSED";
     case WEFT_ERR_ABORTED: return "WEFT_ERR_ABORTED";
     case WEFT_ERR_INTERNAL: return "WEFT_ERR_INTERNAL";
@@ -67,6 +68,7 @@ const char *weft_status_text(enum weft_status status)
     case WEFT_ERR_DIVERGED: return "replicas that must be equal are not; restore a snapshot";
     case WEFT_ERR_STALE: return "of an older epoch, incarnation or step; ignored";
     case WEFT_ERR_GREW: return "ranks are new: all ranks take the parameters from rank 0, then begin the step";
+    case WEFT_ERR_SKIPPED: return "a gradient is NaN or infinite and no rank has taken the step; go on with the next batch or lower the loss scale";
     case WEFT_ERR_SHRUNK: return "ranks were lost and the job goes on without them; run the step again";
     case WEFT_ERR_CLOSED: return "the object is closed or closing; open another";
     case WEFT_ERR_ABORTED: return "the job was aborted; the error text says by whom and why";

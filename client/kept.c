@@ -8,6 +8,7 @@ struct kept {
     struct weft_list link;
     void *buffer;        /* the caller's */
     size_t bytes, capacity;
+    bool update;         /* an optimiser overwrites it: also put back when the step is skipped */
     uint8_t *copy;       /* (capacity,) owned */
 };
 
@@ -31,7 +32,7 @@ static struct kept *take_idle(struct weft_session *session, size_t bytes)
     return best;
 }
 
-enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes)
+static enum weft_status keep(struct weft_session *session, void *buffer, size_t bytes, bool update)
 {
     if (bytes == 0) return WEFT_OK;
     struct kept *kept = take_idle(session, bytes);
@@ -47,20 +48,29 @@ enum weft_status client_kept_copy(struct weft_session *session, void *buffer, si
     }
     kept->buffer = buffer;
     kept->bytes = bytes;
+    kept->update = update;
     memcpy(kept->copy, buffer, bytes);
     weft_list_append(&session->kept, &kept->link);
     return WEFT_OK;
 }
 
-void client_kept_close(struct weft_session *session, bool restore)
+enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes) { return keep(session, buffer, bytes, false); }
+
+enum weft_status client_kept_update(struct weft_session *session, void *buffer, size_t bytes) { return keep(session, buffer, bytes, true); }
+
+static void close_all(struct weft_session *session, bool updates, bool inputs)
 {
     while (!weft_list_empty(&session->kept)) { /* the last one first: of a buffer used twice the oldest copy stays */
         struct kept *kept = weft_container_of(session->kept.prev, struct kept, link);
-        if (restore) memcpy(kept->buffer, kept->copy, kept->bytes);
+        if (kept->update ? updates : inputs) memcpy(kept->buffer, kept->copy, kept->bytes);
         weft_list_remove(&kept->link);
         weft_list_append(&session->kept_idle, &kept->link);
     }
 }
+
+void client_kept_close(struct weft_session *session, bool restore) { close_all(session, restore, restore); }
+
+void client_kept_undo(struct weft_session *session) { close_all(session, true, false); }
 
 void client_kept_free(struct weft_session *session)
 {

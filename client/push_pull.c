@@ -92,6 +92,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     }
     if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_batch_leader(tensor); /* nothing can fail from here on */
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
+        tensor->skipped_step = 0;
         tensor->step_before = tensor->last_step;
         tensor->op.step = tensor->last_step = session->step.number;
         tensor->op.lr = session->step.lr;

@@ -1,7 +1,7 @@
 /* reduce_path.c - a tensor in all-reduce mode: the gradients are summed over all workers, every worker then makes
  * the same update with the same kernel, so the weights stay equal without ever being sent.
  *
- *     dense   (scale by the weight) -> all_reduce, reproducible tree T -> wait for the step's record -> update
+ *     dense   (scale by the weight) -> all_reduce, reproducible tree T -> wait for the step's record -> (check) -> update
  *     codec   wait for the step's record -> weft_coll_codec_all_reduce -> update
  *
  * Tensors that go together (batch.h) are one operation, that of their leader: ready when all are and when the group of calls is
@@ -23,6 +23,28 @@ static void *sum_place(const struct weft_tensor *tensor)
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : tensor->op.out;
 }
 
+static const float *gradient_of(const struct client_tensor_op *op) { return op->scaled ? op->scaled : op->in; }
+
+/* This rank's gradient, where it can still be read: is it the cause? Codecs refuse magnitudes from 2^120, too. */
+static bool poisons(const struct weft_tensor *tensor)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    const void *gradient = gradient_of(op);
+    if (tensor->memory == WEFT_MEMORY_CUDA) return false;
+    if (tensor->codec) return weft_kernels()->max_abs_bits_f32(gradient, tensor->elems) >= WEFT_DEBT_TOO_LARGE_BITS;
+    return op->poisoned || (gradient != sum_place(tensor) && !client_skip_finite(tensor, gradient, 0, tensor->elems));
+}
+
+/* All ranks see the same sum, so all skip the step. */
+static void skip(struct weft_tensor *tensor)
+{
+    char name[192], text[400];
+    client_tensor_op_name(tensor, name, sizeof name);
+    snprintf(text, sizeof text, "%s: the mean gradient is not finite (NaN or infinity); weft_step_end skips the step on all ranks", name);
+    client_skip_mark(tensor, poisons(tensor));
+    client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
+}
+
 static bool run_update(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
@@ -33,8 +55,7 @@ static bool run_update(struct client_work *work)
     return true;
 }
 
-/* The sum is here, and the record: update, or be done. */
-static void finish(struct weft_tensor *tensor)
+static void update(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     bool nothing_left = tensor->dtype != WEFT_F32 || (tensor->codec && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE);
@@ -44,6 +65,31 @@ static void finish(struct weft_tensor *tensor)
     }
     op->work_at = 0;
     tensor->work.run = run_update;
+    client_engine_queue_work(tensor->session, &tensor->work);
+}
+
+static bool run_check(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    const uint64_t left = tensor->elems - op->work_at, count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
+    const bool finite = client_skip_finite(tensor, sum_place(tensor), op->work_at, count);
+    op->work_at += count;
+    if (finite && op->work_at < tensor->elems) return false;
+    if (finite) update(tensor);
+    else skip(tensor);
+    return true;
+}
+
+/* The sum is here, and the record. A codec has checked its sum. */
+static void finish(struct weft_tensor *tensor)
+{
+    if (tensor->codec || !client_tensor_skips(tensor)) {
+        update(tensor);
+        return;
+    }
+    tensor->op.work_at = 0;
+    tensor->work.run = run_check;
     client_engine_queue_work(tensor->session, &tensor->work);
 }
 
@@ -68,6 +114,14 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
     struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
     const bool failed = tensor->session->engine.failed;
     for (struct weft_tensor *each = tensor; each && !failed; each = each->op.follower) client_judging_done(each);
+    if (status == WEFT_ERR_INVALID && tensor->codec && !failed) { /* some gradient is not finite, and all ranks have learnt it */
+        for (struct weft_tensor *each = tensor, *next; each; each = next) {
+            next = each->op.follower;
+            each->op.in_transport--;
+            skip(each);
+        }
+        return;
+    }
     if (status < 0 && !failed) {
         char name[192];
         char sentence[480];
@@ -85,8 +139,6 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
         reduced(each);
     }
 }
-
-static const float *gradient_of(const struct client_tensor_op *op) { return op->scaled ? op->scaled : op->in; }
 
 /* One operation for the leader and all who follow it. */
 static enum weft_status post_coded(struct weft_tensor *tensor, struct weft_error *error)
@@ -110,6 +162,9 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
     if (tensor->codec) {
         status = post_coded(tensor, error);
     } else {
+        /* The sum overwrites it: afterwards the cause could not be named. */
+        op->poisoned = tensor->skip_nonfinite && gradient_of(op) == sum_place(tensor) && tensor->memory != WEFT_MEMORY_CUDA &&
+                       !client_skip_finite(tensor, gradient_of(op), 0, tensor->elems);
         struct weft_coll_args args = {
             .kind = WEFT_COLL_ALL_REDUCE,
             .in = gradient_of(op),

@@ -85,6 +85,16 @@ struct client_texts {
     char text[CLIENT_TEXTS][480];
 };
 
+/* A mean of the open step is not finite (skip.c). */
+struct client_skip {
+    uint32_t tensors;                     /* the caller's: whose mean is checked */
+    _Atomic bool found;                   /* the engine's until the step ends: some mean is not finite, which all ranks see alike */
+    _Atomic uint64_t first, poisoned;     /* lowest id + 1: of such a tensor; of one for which this rank's gradient is the cause. 0: none */
+    uint64_t mine, *all;                  /* `poisoned` of this rank, and of all ranks: (all_room,) owned */
+    uint32_t all_room;
+    struct weft_request request;
+};
+
 struct weft_session {
     struct weft_env *env;    /* borrowed */
     pid_t pid;               /* of the process that made it: a forked child is told so */
@@ -150,6 +160,7 @@ struct weft_session {
     struct weft_list comms;           /* struct weft_comm.session_link */
     struct weft_error comm_error;     /* of the group that the engine was told to make last */
     struct weft_list meshes;          /* struct weft_mesh.link */
+    struct client_skip skip;
     struct weft_list kept, kept_idle; /* struct kept.link (kept.c): of the open step, and spare memory */
     uint32_t next_group_id, splits;   /* ids below have been used by groups that this rank knows of */
     struct client_meeting {           /* of ranks that make a group */
@@ -235,9 +246,19 @@ uint64_t client_codecs_steps(struct weft_session *session);
 /* Between steps: the codecs' debts follow the number of ranks, and their counts parting.codec_steps. */
 void client_codecs_follow(struct weft_session *session);
 
+/* ---- skipped steps (skip.c); the caller's thread ---- */
+static inline bool client_skip_found(const struct weft_session *session) { return atomic_load(&session->skip.found); }
+void client_skip_begin(struct weft_session *session);
+/* All requests of the step are over and a mean is not finite: compare with the other ranks whose gradient it was. Blocks up to the deadline. */
+enum weft_status client_skip_compare(struct weft_session *session);
+/* WEFT_ERR_SKIPPED with its sentence; or the session fails, where an update cannot be undone. */
+enum weft_status client_skip_verdict(struct weft_session *session);
+
 /* ---- inputs kept for a step that is run again (kept.c); the caller's thread ---- */
 enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes);
+enum weft_status client_kept_update(struct weft_session *session, void *buffer, size_t bytes); /* the same of what an optimiser overwrites */
 void client_kept_close(struct weft_session *session, bool restore); /* the step is over */
+void client_kept_undo(struct weft_session *session); /* the step is over and skipped: only updates are put back */
 void client_kept_free(struct weft_session *session);
 
 /* leaving.c: caller's thread, nothing open: tell the others that this rank leaves, and compare what all have called. Blocks for 2 s at most. A

@@ -6,6 +6,8 @@
  * In server mode the shards have it, newer than any rank where the ranks that had the newest are lost: each rank takes the weights from there.
  * No chunk moves on meanwhile, as that needs this rank's contribution.
  *
+ * The same copies undo a skipped step (skip.c).
+ *
  * A rank that forgets it would go on from another state than the others, unnoticed: push_pull refuses. What an update of a step overwrites
  * that is then run again is put back like preserve_input (kept.c). */
 #include <stdio.h>
@@ -42,21 +44,25 @@ void client_share_step_good(struct weft_session *session)
 static enum weft_status keep(struct weft_tensor *tensor, void *weights)
 {
     struct weft_session *session = tensor->session;
-    WEFT_TRY(client_kept_copy(session, weights, tensor->bytes));
-    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) WEFT_TRY(client_kept_copy(session, tensor->states[s], tensor->bytes));
+    WEFT_TRY(client_kept_update(session, weights, tensor->bytes));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) WEFT_TRY(client_kept_update(session, tensor->states[s], tensor->bytes));
     return WEFT_OK;
 }
 
 enum weft_status client_share_keep(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    if (!session->elastic || !has_optimizer(tensor)) return WEFT_OK;
+    tensor->kept_step = 0;
+    if (!has_optimizer(tensor) || (!session->elastic && !client_skip_may_undo(tensor))) return WEFT_OK;
+    if (tensor->memory == WEFT_MEMORY_CUDA && !session->elastic) return WEFT_OK; /* a skipped step cannot be undone there (skip.c) */
     if (tensor->memory == WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' has an optimiser and lies on a device; in a job that goes on without lost ranks (weft run --min-workers) "
                             "its weights must lie in host memory",
                             tensor->name);
-    return keep(tensor, tensor->op.out);
+    WEFT_TRY(keep(tensor, tensor->op.out));
+    tensor->kept_step = session->step.number;
+    return WEFT_OK;
 }
 
 static enum weft_status from(uint32_t root, struct weft_tensor *tensor, void *buffer, const char *what)

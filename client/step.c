@@ -4,7 +4,8 @@
  * weight): an all_gather that is posted by step_begin, waits for nobody, and is needed only when the first reduced
  * tensor is there. In server mode the same numbers travel in every push and the shard compares them.
  *
- * step_end waits for everything of the step, then commits the codecs' state; on an error it abandons it. */
+ * step_end waits for everything of the step, then commits the codecs' state; on an error it abandons it. A step with a mean that is not
+ * finite is skipped: what it has updated is put back, and the next step has its number (skip.c). */
 #include "client/step.h"
 
 #include <math.h>
@@ -162,6 +163,7 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight,
                                               .revision = session->judging.revision};
     if (step->recorded) WEFT_TRY(exchange_records(session));
+    client_skip_begin(session);
     step->number = begun->step;
     step->open = true;
     step->began_ns = weft_now_ns(session->env);
@@ -304,14 +306,22 @@ enum weft_status weft_step_end(struct weft_session *session)
     if (status != WEFT_ERR_FORKED) status = settle_requests(session);
     if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);
     if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
+    const bool skips = status == WEFT_OK && client_skip_found(session);
+    if (skips) status = client_skip_compare(session);
     if (session->elastic) status = vote(session, status);
+    if (status == WEFT_OK && skips) status = client_skip_verdict(session);
+    const bool skipped = status == WEFT_ERR_SKIPPED;
     if (status == WEFT_OK && !session->parting.grew) client_share_step_good(session);
     close_codecs(session, status == WEFT_OK);
     bool again = status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW;
+    if (skipped) {
+        forget_step(session);
+        client_kept_undo(session);
+    }
     client_kept_close(session, again);
     if (session->elastic && client_failed(session) >= 0) client_codecs_follow(session);
     step->open = false;
-    if (again) step->number--;
+    if (again || skipped) step->number--;
     if (status == WEFT_OK) {
         const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;
         session->steps_ended++;

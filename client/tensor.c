@@ -154,6 +154,13 @@ static enum weft_status check_options(struct weft_session *session, const struct
         return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': chunk_bytes is %llu; it must be %u to %llu, or 0", options->name,
                             (unsigned long long)options->chunk_bytes, WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
     WEFT_TRY(check_cut(session, options, tensor));
+    if (options->skip_nonfinite && tensor->mode == WEFT_MODE_SERVER)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "declare: tensor '%s' has skip_nonfinite and is in server mode: shards cannot take back an update in this version; leave the "
+                            "option out or choose WEFT_MODE_ALL_REDUCE",
+                            options->name);
+    tensor->skip_nonfinite = tensor->mode == WEFT_MODE_ALL_REDUCE &&
+                             (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
     tensor->draws = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
     return WEFT_OK;
@@ -174,6 +181,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
     declare.mode = tensor->mode;
     declare.chunk_bytes = cut_size(options, tensor);
+    declare.skip_nonfinite = tensor->skip_nonfinite;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
@@ -431,6 +439,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     weft_list_append(&session->tensors, &tensor->session_link);
     session->tensor_count++;
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->reduce_tensor_count++;
+    if (client_tensor_skips(tensor)) session->skip.tensors++;
     weft_loop_post(session->engine.loop, &tensor->attach_mail);
     *tensor_out = tensor;
     return WEFT_OK;

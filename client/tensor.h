@@ -54,6 +54,7 @@ struct client_tensor_op {
     struct weft_tensor *leader;    /* all-reduce mode: whose operation carries it (batch.h); NULL: its own alone */
     float *scaled;                 /* where weight * gradient + carry goes; NULL: the gradient goes as it is */
     bool scaled_ready;             /* engine's */
+    bool poisoned;                 /* engine's: this rank's gradient, overwritten by the sum, was not finite */
     bool arrived;                  /* engine's: the input is in host memory, or its codec can read it on the device */
     /* engine's */
     uint32_t epoch;                /* server mode: of the membership that it was begun in */
@@ -120,6 +121,9 @@ struct weft_tensor {
     void *weights;                     /* the buffer that weft_tensor_init, weft_tensor_share or push_pull was given last */
     void *none;                        /* (bytes,) owned: zeros of weft_push_none, and its result where there is no optimiser */
     struct weft_request none_request;  /* of weft_push_none; weft_step_end waits for it */
+    uint64_t kept_step;                /* in which its weights and arrays were copied before the update; 0: not */
+    uint64_t skipped_step;             /* in which its mean was not finite, so that there was no update; the engine's until the step ends; 0: none */
+    bool skip_nonfinite;               /* the option */
     _Atomic bool busy;
     struct weft_list batch_link;       /* batch->leaders */
     uint64_t batch_serial;             /* the group of calls in which it was pushed last, if it goes with others */
@@ -158,8 +162,21 @@ enum weft_status client_share_check(struct weft_tensor *tensor, const char *call
 /* Ranks have come, or come back. And: a step was good, and no rank has come with the news of that. */
 void client_share_all_due(struct weft_session *session);
 void client_share_step_good(struct weft_session *session);
-/* What the update of this operation will overwrite, for a step that may be run again. */
+/* What the update of this operation will overwrite, for a step that may be run again, or skipped. */
 enum weft_status client_share_keep(struct weft_tensor *tensor);
+/* ---- skipped steps (skip.c) ---- */
+/* Is the mean of this tensor checked, so that one that is not finite skips the step? */
+static inline bool client_tensor_skips(const struct weft_tensor *tensor)
+{
+    return tensor->mode == WEFT_MODE_ALL_REDUCE && (tensor->codec || client_tensor_judged(tensor) || tensor->skip_nonfinite);
+}
+/* Caller: may a tensor other than this one skip a step that this one has updated? */
+bool client_skip_may_undo(const struct weft_tensor *tensor);
+/* One slice of the sum (or the mean) `values`, of the tensor's dtype: all finite? Engine. */
+bool client_skip_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count);
+/* Engine: the mean is not finite; the operation ends with WEFT_ERR_SKIPPED and the session goes on. `poisoned`: this rank's gradient is the cause. */
+void client_skip_mark(struct weft_tensor *tensor, bool poisoned);
+
 /* Caller: the tensor's one operation starts. WEFT_ERR_STATE when the last one is still open. */
 enum weft_status client_tensor_take(struct weft_tensor *tensor, const char *call);
 /* Caller, for what is saved and restored: there is one state between steps. WEFT_ERR_STATE inside one, WEFT_ERR_INVALID for NULL. */

@@ -55,7 +55,8 @@ static bool declares_differ(const Weft__Control__Declare *mine, const Weft__Cont
     if (texts_differ(difference, "mode", mode_name(mine->mode), mode_name(theirs->mode))) return true;
     snprintf(a, sizeof a, "%llu", (unsigned long long)mine->chunk_bytes);
     snprintf(b, sizeof b, "%llu", (unsigned long long)theirs->chunk_bytes);
-    return texts_differ(difference, "chunk_bytes", a, b);
+    if (texts_differ(difference, "chunk_bytes", a, b)) return true;
+    return texts_differ(difference, "skip_nonfinite", mine->skip_nonfinite ? "true" : "false", theirs->skip_nonfinite ? "true" : "false");
 }
 
 /* The higher rank speaks first, so the sentence does not depend on who was faster. */
@@ -150,6 +151,7 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
     tensor->declare.dtype = declare->dtype;
     tensor->declare.mode = declare->mode;
     tensor->declare.chunk_bytes = declare->chunk_bytes;
+    tensor->declare.skip_nonfinite = declare->skip_nonfinite;
     tensor->declare.n_dims = declare->n_dims;
     tensor->declare.dims = weft_alloc_array(env, declare->n_dims, sizeof *declare->dims);
     tensor->declare.name = weft_alloc_text(env, declare->name);

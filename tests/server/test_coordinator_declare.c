@@ -31,6 +31,7 @@ static void change_dtype(struct harness_declare *d) { d->declare.dtype = WEFT_BF
 static void change_codec(struct harness_declare *d) { d->declare.codec = (char *)"topk:ratio=0.02"; }
 static void change_optimizer(struct harness_declare *d) { d->declare.optimizer = (char *)"sgd"; }
 static void change_mode(struct harness_declare *d) { d->declare.mode = WEFT_WIRE_MODE_ALL_REDUCE; }
+static void change_skip(struct harness_declare *d) { d->declare.skip_nonfinite = true; }
 static void change_chunk(struct harness_declare *d) { d->declare.chunk_bytes = 4096; }
 static void change_name(struct harness_declare *d) { d->declare.name = (char *)"fc2"; }
 
@@ -41,6 +42,7 @@ static void differences(void **state)
     differ(change_dtype, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with dtype bf16, rank 0 with f32");
     differ(change_optimizer, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with optimizer sgd, rank 0 with sgd:momentum=0.9");
     differ(change_mode, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with mode all_reduce, rank 0 with server");
+    differ(change_skip, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with skip_nonfinite true, rank 0 with false");
     differ(change_chunk, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc1' with chunk_bytes 4096, rank 0 with 1048576");
     differ(change_name, WEFT_ERR_MISMATCH, "rank 1 declares tensor 'fc2' as its number 0, rank 0 declares 'fc1': "
                                            "declare the same tensors in the same order");

@@ -119,6 +119,8 @@ struct weft_tensor_options {
                               * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01" (one chunk, whatever chunk_bytes) */
     uint64_t chunk_bytes;    /* cut size over the shards of tensors that are dense or of a codec that works in blocks (then too in bytes
                               * of f32); default 0: 256 KiB, more for tensors of 4 GiB and longer */
+    bool skip_nonfinite;     /* all-reduce mode, dense: a mean that is NaN or infinite skips the step (weft_step_end); codecs always do.
+                              * Default: the job's client.skip_nonfinite, "no". Equal on all ranks */
 };
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options); /* as release 0.1 has it; the macro below gives the whole struct */
 WEFT_API void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t size);
@@ -153,7 +155,14 @@ struct weft_step_options {
 #define WEFT_STEP(...) (&(struct weft_step_options){.size = sizeof(struct weft_step_options), __VA_ARGS__})
 WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session, const struct weft_step_options *options);
 /* weft_step_end() - wait for every request of the step, commit codec state, check that all ranks took the same step.
- * On an error the step's codec state is given back (abandoned) and the session tells what happened. */
+ * On an error the step's codec state is given back (abandoned) and the session tells what happened.
+ *   WEFT_ERR_SKIPPED  in all-reduce mode, on all ranks: a gradient or mean of a tensor with a codec or skip_nonfinite is NaN or infinite (PowerSGD,
+ *                     top-k: or from 2^120 on). The text names tensor and rank. weft_wait of that tensor answers
+ *                     WEFT_ERR_SKIPPED, too, and weft_wait of the step's other tensors WEFT_OK. Weights, the arrays of optimisers and
+ *                     residuals are, bit for bit, as before the step; other output buffers are undefined. The step's number is
+ *                     taken back: begin the step that weft_step_next returns. The session goes on.
+ * Where a tensor can skip the step, each push_pull of another tensor with an optimiser copies its weights and arrays for that; `out` stays
+ * valid until weft_step_end. Where an update cannot be taken back (at shards, weights on a device) the session ends with WEFT_ERR_INVALID instead. */
 WEFT_API enum weft_status weft_step_end(struct weft_session *session);
 
 /* Elastic jobs (weft run --min-workers N) go on when workers are lost, while N are left. From the loss on every

@@ -1,0 +1,133 @@
+/* skip.c - a step with a gradient that is NaN or infinite is skipped on all ranks.
+ *
+ * In all-reduce mode every rank has the same sum, bit for bit, and a sum with a contribution that is not finite is not finite. So each
+ * rank comes to the same verdict by itself, and a step without such a gradient exchanges nothing for it. Only a skipped step
+ * compares ranks, to name the one whose gradient it was.
+ *
+ * The tensor itself is not updated. Others of the step may have been: their weights and arrays are copied before the update (share.c),
+ * where some other tensor can skip the step, and put back by weft_step_end. Residuals and counts of codecs change by a commit only.
+ * The step's number is taken back, so the optimisers count on as if it had not been. */
+#include <stdio.h>
+
+#include "client/session.h"
+#include "client/tensor.h"
+
+bool client_skip_may_undo(const struct weft_tensor *tensor)
+{
+    return tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->session->skip.tensors > (client_tensor_skips(tensor) ? 1u : 0u);
+}
+
+/* Of a 16-bit float: an exponent of ones. */
+static bool halves_finite(const uint16_t *values, uint64_t count, uint16_t exponent)
+{
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) bad |= (values[i] & exponent) == exponent;
+    return bad == 0;
+}
+
+bool client_skip_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count)
+{
+    switch (tensor->dtype) {
+    case WEFT_F32: return weft_kernels()->finite_f32((const float *)values + at, count);
+    case WEFT_F16: return halves_finite((const uint16_t *)values + at, count, 0x7c00);
+    case WEFT_BF16: return halves_finite((const uint16_t *)values + at, count, 0x7f80);
+    default: return true; /* integers */
+    }
+}
+
+static void take_lower(_Atomic uint64_t *place, uint64_t value)
+{
+    const uint64_t before = atomic_load(place);
+    if (before == 0 || value < before) atomic_store(place, value);
+}
+
+void client_skip_mark(struct weft_tensor *tensor, bool poisoned)
+{
+    struct client_skip *skip = &tensor->session->skip;
+    tensor->skipped_step = tensor->op.step;
+    take_lower(&skip->first, (uint64_t)tensor->id + 1);
+    if (poisoned) take_lower(&skip->poisoned, (uint64_t)tensor->id + 1);
+    atomic_store(&skip->found, true);
+}
+
+void client_skip_begin(struct weft_session *session)
+{
+    struct client_skip *skip = &session->skip;
+    atomic_store(&skip->found, false);
+    atomic_store(&skip->first, 0);
+    atomic_store(&skip->poisoned, 0);
+}
+
+enum weft_status client_skip_compare(struct weft_session *session)
+{
+    struct client_skip *skip = &session->skip;
+    const uint32_t ranks = session->ranks;
+    if (skip->all_room < ranks) {
+        weft_free_bytes(session->env, skip->all);
+        skip->all = weft_alloc_array(session->env, ranks, sizeof *skip->all);
+        skip->all_room = skip->all ? ranks : 0;
+    }
+    if (!skip->all) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the verdict of %u ranks", ranks);
+    skip->mine = atomic_load(&skip->poisoned);
+    enum weft_status status = weft_all_gather(session, &skip->mine, skip->all, 1, WEFT_I64, &skip->request);
+    if (status == WEFT_IN_PROGRESS) status = weft_wait(&skip->request, 0);
+    return status;
+}
+
+static const struct weft_tensor *tensor_of(const struct weft_session *session, uint64_t id)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->id == id) return tensor;
+    }
+    return NULL;
+}
+
+/* One that this step has updated, and no copy from before. */
+static const struct weft_tensor *lasting(const struct weft_session *session)
+{
+    const uint64_t step = session->step.number;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->last_step != step) continue;
+        if (tensor->mode == WEFT_MODE_SERVER) return tensor;
+        if (client_tensor_updates_here(tensor) && tensor->skipped_step != step && tensor->kept_step != step) return tensor;
+    }
+    return NULL;
+}
+
+/* "the gradient of tensor 'w' is not finite (NaN or infinity) on rank 0 (hosta, pid 40) and 2 more ranks" */
+static void describe(struct weft_session *session, char *out, size_t out_bytes)
+{
+    struct client_skip *skip = &session->skip;
+    char name[128];
+    uint32_t at = 0, more = 0;
+    while (at < session->ranks && skip->all[at] == 0) at++;
+    const struct weft_tensor *tensor = tensor_of(session, (at < session->ranks ? skip->all[at] : atomic_load(&skip->first)) - 1);
+    const char *tensor_name = tensor ? tensor->name : "?";
+    if (at == session->ranks) {
+        snprintf(out, out_bytes, "the mean gradient of tensor '%.100s' is not finite (NaN or infinity)", tensor_name);
+        return;
+    }
+    for (uint32_t rank = at + 1; rank < session->ranks; rank++) more += skip->all[rank] != 0;
+    client_rank_name(session, at, name, sizeof name);
+    const int used = snprintf(out, out_bytes, "the gradient of tensor '%.100s' is not finite (NaN or infinity) on %s", tensor_name, name);
+    if (more > 0 && used > 0 && (size_t)used < out_bytes)
+        snprintf(out + used, out_bytes - (size_t)used, " and %u more rank%s", more, more > 1 ? "s" : "");
+}
+
+enum weft_status client_skip_verdict(struct weft_session *session)
+{
+    const unsigned long long step = session->step.number;
+    const struct weft_tensor *left = lasting(session);
+    char why[320];
+    describe(session, why, sizeof why);
+    if (left) {
+        client_fail(session, WEFT_ERR_INVALID, true, "rank %u: step %llu: %s, and the step cannot be skipped: tensor '%.60s' was updated %s",
+                    session->rank, step, why, left->name, left->mode == WEFT_MODE_SERVER ? "at the shards" : "on a device");
+        return client_usable(session);
+    }
+    return client_error(session, WEFT_ERR_SKIPPED, "step %llu is skipped on all ranks: %s; weights, residuals and optimisers are as before it", step, why);
+}
