@@ -138,7 +138,7 @@ static void residual_of(struct weft_session *session, struct weft_tensor *tensor
     uint64_t bytes = weft_residual_bytes(tensor);
     unsigned char *saved = malloc(bytes);
     if (!saved || bytes < COUNT * sizeof *owed || weft_residual_save(tensor, saved, bytes) < 0) die(session, "residual_save");
-    memcpy(owed, saved + bytes - COUNT * sizeof *owed, COUNT * sizeof *owed);
+    memcpy(owed, saved + bytes - 8 - COUNT * sizeof *owed, COUNT * sizeof *owed); /* the hash is behind it */
     free(saved);
 }
 

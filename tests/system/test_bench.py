@@ -86,7 +86,7 @@ class Bench(harness.JobTest):
         done = subprocess.run([harness.PROGRAMS.weft, "bench", "reduce", "-n", "2", "-o", "xor", "-e", "8"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, timeout=60)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("there is no xor of f32", done.stderr)
+        self.assertIn("op xor has no dtype f32", done.stderr)
 
     def test_columns_and_plots(self):
         words = ["-n", "2", "-b", "64", "-e", "4K", "-f", "8", "--iters", "4", "--memory", "plain"]
