@@ -25,12 +25,14 @@
 
 #include "base/fork_close.h"
 #include "base/net_internal.h"
+#include "base/net_reason.h"
 
 #define HEADER_BYTES 4
 #define FRAME_BYTES_MAX ((size_t)4 << 20)
 #define SEND_BYTES_MAX ((size_t)16 << 20)
 #define RETRY_FIRST_NS WEFT_MS(10)
 #define RETRY_LAST_NS WEFT_MS(500)
+#define REPORT_NS WEFT_MS(1500) /* with the wait before the next try it is in the log within 2 s */
 #define FLUSH_NS WEFT_SECONDS(5)
 
 enum connection_state {
@@ -57,7 +59,11 @@ struct weft_net_connection {
     char host[NET_NAME_BYTES];
 
     enum weft_status reason;
-    char text[NET_NAME_BYTES + 120];
+    char text[NET_NAME_BYTES + NET_REASON_BYTES + 60];
+
+    /* of an outgoing connection that is not there yet */
+    uint64_t report_ns;                /* when the log is to have the reason; 0: it has */
+    char last_failure[NET_REASON_BYTES];
 };
 
 /* --- the end --- */
@@ -196,16 +202,36 @@ static void open_up(struct weft_net_connection *connection)
     if (connection->handler.opened) connection->handler.opened(connection->context, connection);
 }
 
+static const char *last_failure(const struct weft_net_connection *connection)
+{
+    return connection->last_failure[0] ? connection->last_failure : "no answer: that host is off, or a firewall drops what is sent";
+}
+
+static void give_up(struct weft_net_connection *connection)
+{
+    end(connection, WEFT_ERR_UNREACHABLE, "no connection to %s until the deadline: %s", connection->name, last_failure(connection));
+}
+
+/* Once: a person who started it is still there to see it. */
+static void report_wait(struct weft_net_connection *connection, uint64_t now_ns)
+{
+    if (connection->report_ns == 0 || now_ns < connection->report_ns) return;
+    connection->report_ns = 0;
+    weft_log(connection->net->env, WEFT_LOG_WARN, "base", "no connection to %s yet, trying for %.0f s more: %s", connection->name,
+             (double)weft_since_ns(now_ns, connection->deadline_ns) / 1e9, last_failure(connection));
+}
+
 /* Whatever stood in the way may be gone in a moment (a server that is just starting): try again
  * until the deadline. */
-static void try_later(struct weft_net_connection *connection, const char *reason)
+static void try_later(struct weft_net_connection *connection)
 {
     uint64_t now_ns = weft_now_ns(connection->net->env);
     drop_socket(connection);
     if (now_ns >= connection->deadline_ns) {
-        end(connection, WEFT_ERR_UNREACHABLE, "no connection to %s until the deadline: %s", connection->name, reason);
+        give_up(connection);
         return;
     }
+    report_wait(connection, now_ns);
     uint64_t wait_ns = connection->retry_ns, left_ns = connection->deadline_ns - now_ns;
     if (wait_ns > left_ns) wait_ns = left_ns;
     connection->retry_ns = connection->retry_ns * 2 < RETRY_LAST_NS ? connection->retry_ns * 2 : RETRY_LAST_NS;
@@ -224,7 +250,10 @@ static void on_event(struct bufferevent *socket, short what, void *argument)
             return;
         }
         int dns_error = bufferevent_socket_get_dns_error(socket);
-        try_later(connection, dns_error ? evutil_gai_strerror(dns_error) : strerror(socket_error));
+        if (dns_error)
+            net_name_reason(connection->host, evutil_gai_strerror(dns_error), connection->last_failure, NET_REASON_BYTES);
+        else net_connect_reason(connection->host, socket_error, connection->last_failure, NET_REASON_BYTES);
+        try_later(connection);
     } else if (connection->state == FLUSHING) {
         end(connection, WEFT_ERR_CLOSED, "the connection with %s was closed on this side", connection->name);
     } else if (what & BEV_EVENT_EOF) {
@@ -256,24 +285,31 @@ static bool is_name(const char *host)
 static void try_connect(struct weft_net_connection *connection)
 {
     struct weft_net *net = connection->net;
-    const uint64_t left_ns = weft_since_ns(weft_now_ns(net->env), connection->deadline_ns);
+    const uint64_t now_ns = weft_now_ns(net->env);
+    uint64_t left_ns = weft_since_ns(now_ns, connection->deadline_ns);
     if (left_ns == 0) {
         drop_socket(connection);
-        end(connection, WEFT_ERR_UNREACHABLE, "no connection to %s until the deadline: no answer", connection->name);
+        give_up(connection);
         return;
     }
+    report_wait(connection, now_ns);
+    const uint64_t report_ns = weft_since_ns(now_ns, connection->report_ns); /* of a try that gets no answer */
+    if (connection->report_ns && report_ns < left_ns) left_ns = report_ns;
     if (!net->dns && is_name(connection->host))
         net->dns = evdns_base_new(net->base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     /* The timer is the deadline of this try; a refusal re-arms it for the next one. */
     struct timeval left = net_timeval(left_ns + 1000);
     event_add(connection->timer, &left);
-    if (new_socket(connection, -1) < 0)
-        try_later(connection, "out of memory");
-    else if (bufferevent_socket_connect_hostname(connection->socket, net->dns, AF_UNSPEC, connection->host,
-                                                 connection->port) != 0)
-        try_later(connection, strerror(errno));
-    else if (bufferevent_getfd(connection->socket) >= 0) /* a name that is looked up has no socket yet */
+    if (new_socket(connection, -1) < 0) {
+        snprintf(connection->last_failure, NET_REASON_BYTES, "out of memory");
+        try_later(connection);
+    } else if (bufferevent_socket_connect_hostname(connection->socket, net->dns, AF_UNSPEC, connection->host,
+                                                 connection->port) != 0) {
+        net_connect_reason(connection->host, errno, connection->last_failure, NET_REASON_BYTES);
+        try_later(connection);
+    } else if (bufferevent_getfd(connection->socket) >= 0) { /* a name that is looked up has no socket yet */
         evutil_make_socket_closeonexec(bufferevent_getfd(connection->socket));
+    }
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *argument)
@@ -348,6 +384,7 @@ enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16
     connection->port = port;
     connection->deadline_ns = deadline_ns;
     connection->retry_ns = RETRY_FIRST_NS;
+    connection->report_ns = weft_now_ns(net->env) + REPORT_NS;
     event_active(connection->timer, EV_TIMEOUT, 0); /* the first try, outside this call */
     if (connection_out) *connection_out = connection;
     return WEFT_OK;

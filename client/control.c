@@ -447,8 +447,7 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
         /* what we asked for */
     } else if (client_control_phase(&session->control) == CLIENT_CONNECTING) {
         client_fail(session, WEFT_ERR_UNREACHABLE, false,
-                    "cannot reach the coordinator at %s:%u: %s; is weftd (or weft run) running there?", settings->host,
-                    settings->port, text);
+                    "cannot reach the coordinator at %s:%u: %s", settings->host, settings->port, text);
     } else if (session->control.roster) { /* it names the process that coordinates: shard 0, where it lives there */
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
                     session->control.roster->roster->coordinator, settings->host, settings->port);
@@ -482,7 +481,7 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
     enum weft_status status = weft_net_create(session->env, &control->net);
     if (status < 0) return weft_error_set(error, status, "cannot set up the control connection: %s", weft_reason_text(status));
     status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
-                              client_deadline(session, session->settings.deadline_ns), &connection);
+                              client_deadline(session, session->settings.deadline_ns - session->settings.deadline_ns / 16), &connection);
     if (status == WEFT_OK) WEFT_TRY(client_flight_signal_start(session, error));
     if (status == WEFT_OK) status = weft_net_start(control->net);
     if (status < 0)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/net_reason.h"
 #include "tests/lib/check.h"
 
 /* What one side of a connection saw. */
@@ -215,6 +216,30 @@ static void the_last_frame_arrives(void **state)
     weft_net_free(net);
 }
 
+/* Reasons of different kinds are different sentences. */
+static void reasons_differ(void **state)
+{
+    static const struct {
+        int reason;
+        const char *host, *words;
+    } cases[] = {
+        {ECONNREFUSED, "192.0.2.1", "no process listens"},
+        {ENETUNREACH, "192.0.2.1", "no interface of this host leads"},
+        {EHOSTUNREACH, "192.0.2.1", "that host is off"},
+        {EAFNOSUPPORT, "::1", "one of IPv4"},
+        {EAFNOSUPPORT, "127.0.0.1", "one of IPv6"},
+    };
+    char text[NET_REASON_BYTES];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        net_connect_reason(cases[i].host, cases[i].reason, text, sizeof text);
+        assert_non_null(strstr(text, cases[i].words));
+        assert_non_null(strstr(text, strerror(cases[i].reason)));
+    }
+    net_name_reason("no-such-host", "unknown", text, sizeof text);
+    assert_non_null(strstr(text, "no-such-host cannot be resolved (unknown)"));
+}
+
 static void connect_retries_until_its_deadline(void **state)
 {
     struct weft_net *net = new_net(), *late = new_net();
@@ -226,6 +251,7 @@ static void connect_retries_until_its_deadline(void **state)
     STEP_UNTIL(net, hopeless.closed);
     assert_int_equal(hopeless.reason, WEFT_ERR_UNREACHABLE);
     assert_non_null(strstr(hopeless.text, "no connection to 127.0.0.1:"));
+    assert_non_null(strstr(hopeless.text, "Connection refused: no process listens on that port"));
     assert_int_equal(client.closed + client.opened, 0);
     struct weft_error error = {0};
     assert_int_equal(weft_net_listen(net, "127.0.0.1", port, &plain, &server, NULL, NULL, &error), WEFT_OK);
@@ -425,6 +451,7 @@ int main(void)
         cmocka_unit_test(a_long_frame_closes),
         cmocka_unit_test(a_slow_reader_is_closed),
         cmocka_unit_test(the_last_frame_arrives),
+        cmocka_unit_test(reasons_differ),
         cmocka_unit_test(connect_retries_until_its_deadline),
         cmocka_unit_test(a_port_in_use_is_named),
         cmocka_unit_test(the_number_of_connections_is_bounded),
