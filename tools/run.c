@@ -520,6 +520,19 @@ static void forgive_shard(struct run *run)
     if (run->kill_at_ns == WEFT_NEVER) run->term_at_ns = WEFT_NEVER;
 }
 
+/* All workers ended with status 0, also those that saw the job end with an error: they decide, as they do without shards. */
+static void trust_workers(struct run *run)
+{
+    struct run_process *shard = run->first_failed;
+    char state[80];
+    if (!shard || shard >= &run->processes[run->shards] || !WIFEXITED(shard->wait_status)) return;
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++)
+        if (!run->processes[i].ended || run_process_failed(&run->processes[i])) return;
+    run_process_describe(shard, state, sizeof state);
+    fprintf(stderr, "weft run: %s %s, and all workers ended with status 0 (%s)\n", shard->name, state, shard->log_path);
+    run->first_failed = NULL;
+}
+
 /* What the clock and the events ask for now. */
 static void decide(struct run *run)
 {
@@ -612,6 +625,7 @@ static int conclude(struct run *run, bool started)
     hear_of_losses(run);
     forgive_shard(run);
     correct_first_failed(run);
+    trust_workers(run);
     const struct run_process *unfinished = find_unfinished(run);
     if (unfinished)
         fprintf(stderr, "weft run: %s (pid %d) ended without weft_finalize: the job lost it; call weft_finalize before the process ends (%s)\n",
