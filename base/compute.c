@@ -2,7 +2,6 @@
  * engine's signals and floating-point rules hold for it too. */
 #include "base/compute.h"
 
-#include <fenv.h>
 
 #include "base/thread.h"
 #include "base/weft_assert.h"
@@ -39,7 +38,6 @@ static void finish(struct compute *compute, struct weft_task *task)
 static void *compute_main(void *argument)
 {
     struct compute *compute = argument;
-    fesetenv(FE_DFL_ENV);
     in_compute = true;
     pthread_mutex_lock(&compute->mutex);
     while (!compute->end) {

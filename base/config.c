@@ -6,7 +6,6 @@
  * option, value, what is allowed. libinih reads the file and is known to this file alone. */
 #include "base/config.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,32 +50,12 @@ static size_t find_option(const char *name)
 
 #define NAME_BYTES_MAX 40
 
-/* Edit distance (Levenshtein) of two names; long ones count as far away. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[NAME_BYTES_MAX + 1], a_bytes = strlen(a), b_bytes = strlen(b);
-    if (a_bytes > NAME_BYTES_MAX || b_bytes > NAME_BYTES_MAX) return SIZE_MAX;
-    for (size_t j = 0; j <= b_bytes; j++) row[j] = j;
-    for (size_t i = 1; i <= a_bytes; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b_bytes; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[b_bytes];
-}
-
 static const char *nearest_option(const char *name)
 {
     const char *nearest = NULL;
     size_t least = 4; /* further away is no likely slip */
     for (const struct weft_option *option = weft_option_table; option->name; option++) {
-        size_t away = distance(name, option->name);
+        size_t away = config_name_distance(name, option->name);
         if (away >= least) continue;
         least = away;
         nearest = option->name;

@@ -1,5 +1,5 @@
-/* config_names.c - variables that begin with WEFT_ and are not weft's. A slip in a name would go unnoticed, since
- * anything may stand in the environment. Each such variable is reported once in a process, with the nearest name. */
+/* config_names.c - warns of environment variables that begin with WEFT_ and that weft does not read. Each one is reported once
+ * in a process, with the nearest existing name. */
 #include "base/config_names.h"
 
 #include <ctype.h>
@@ -12,14 +12,14 @@
 
 enum { NAME_BYTES = 64, NAMES_MAX = 256, REPORTED_MAX = 64, LIKELY_DISTANCE = 2 };
 
-/* Variables that are no options of the table. */
+/* Variables that weft reads and that are not in the table of options. */
 static const char *const other_names[] = {
     "WEFT_COORDINATOR", "WEFT_JOB", "WEFT_RANK", "WEFT_SECRET", "WEFT_SECRET_FILE", "WEFT_DEADLINE_MS", "WEFT_CONFIG",
     "WEFT_KERNELS", "WEFT_CUDA_KERNELS", "WEFT_CUDA_RUNTIME", "WEFT_BENCH_BEGAN_US",
     "WEFT_PLAN_ALL_REDUCE", "WEFT_PLAN_REDUCE_SCATTER", "WEFT_PLAN_ALL_GATHER", "WEFT_PLAN_BROADCAST", "WEFT_PLAN_BARRIER",
     "WEFT_PLAN_REDUCE", "WEFT_PLAN_GATHER", "WEFT_PLAN_SCATTER", "WEFT_PLAN_ALL_TO_ALL", "WEFT_PLAN_ALL_GATHER_BYTES",
     "WEFT_PLAN_EXCHANGE_BYTES", "WEFT_PLAN_SEND", "WEFT_PLAN_RECV",
-    /* of the project's tests, as are all that begin with WEFT_TEST_ */
+    /* read by the project's tests, as is every name that begins with WEFT_TEST_ */
     "WEFT_BUILD", "WEFT_DIE_AT", "WEFT_SOURCE_ROOT",
 };
 enum { OTHERS = sizeof other_names / sizeof other_names[0] };
@@ -30,10 +30,10 @@ void config_variable_name(const char *option, char *text, size_t bytes)
     for (char *at = text + 5; *at; at++) *at = *at == '.' ? '_' : (char)toupper((unsigned char)*at);
 }
 
-/* Levenshtein's edit distance. */
-static size_t distance(const char *a, const char *b)
+size_t config_name_distance(const char *a, const char *b)
 {
     size_t row[NAME_BYTES + 1], width = strlen(b);
+    if (width > NAME_BYTES || strlen(a) > NAME_BYTES) return SIZE_MAX;
     for (size_t j = 0; j <= width; j++) row[j] = j;
     for (size_t i = 1; a[i - 1]; i++) {
         size_t diagonal = row[0];
@@ -49,7 +49,7 @@ static size_t distance(const char *a, const char *b)
     return row[width];
 }
 
-/* Does `other` have all words of `name`? WEFT_ is none. */
+/* Returns whether `other` contains all words of `name`; WEFT_ does not count as one. */
 static bool has_words(const char *name, const char *other)
 {
     char padded[NAME_BYTES + 8], word[NAME_BYTES + 8];
@@ -63,11 +63,12 @@ static bool has_words(const char *name, const char *other)
     return true;
 }
 
-/* How far a likely slip leads: one letter, then all words of one name in the other, then two letters. NOT_LIKELY: further. */
+/* Rank of a likely misspelling, best first: one letter differs; one name has all words of the other; two letters differ.
+ * NOT_LIKELY: none of these. */
 enum { NOT_LIKELY = 1000 };
-static size_t slip(const char *name, const char *known)
+static size_t misspelling_rank(const char *name, const char *known)
 {
-    const size_t away = distance(name, known);
+    const size_t away = config_name_distance(name, known);
     if (away <= 1) return away;
     if (has_words(name, known) || has_words(known, name)) return 1 + away;
     return away <= LIKELY_DISTANCE ? NAME_BYTES + away : NOT_LIKELY;
@@ -78,7 +79,7 @@ static const char *nearest(const char *name, const char (*known)[NAME_BYTES], si
     const char *best = NULL;
     size_t least = NOT_LIKELY;
     for (size_t i = 0; i < count; i++) {
-        const size_t away = slip(name, known[i]);
+        const size_t away = misspelling_rank(name, known[i]);
         if (away >= least) continue;
         least = away;
         best = known[i];
@@ -95,7 +96,7 @@ static size_t collect(char (*known)[NAME_BYTES])
     return count;
 }
 
-/* Several sessions and tools of one process load a configuration each. Two threads at once may both report a name. */
+/* Every session of a process loads a configuration of its own. Two threads that load at the same time may both report a name. */
 static bool is_first_report(const char *name)
 {
     static uint64_t reported[REPORTED_MAX];
