@@ -1,12 +1,12 @@
-/* skip.c - a step with a gradient that is NaN or infinite is skipped on all ranks.
+/* skip.c - skips a step on all ranks if a gradient is NaN or infinite.
  *
- * In all-reduce mode every rank has the same sum, bit for bit, and a sum with a contribution that is not finite is not finite. So each
- * rank comes to the same verdict by itself, and a step without such a gradient exchanges nothing for it. Only a skipped step
- * compares ranks, to name the one whose gradient it was.
+ * In all-reduce mode every rank has the same sum, bit for bit. A sum with a contribution that is not finite is not finite.
+ * Each rank therefore decides alone, and a good step exchanges nothing for the decision. A skipped step gathers one word per
+ * rank, to name the rank with the gradient.
  *
- * The tensor itself is not updated. Others of the step may have been: their weights and arrays are copied before the update (share.c),
- * where some other tensor can skip the step, and put back by weft_step_end. Residuals and counts of codecs change by a commit only.
- * The step's number is taken back, so the optimisers count on as if it had not been. */
+ * The affected tensor is not updated. Another tensor of the step may be updated before the decision. If another tensor can skip
+ * the step, its weights and arrays are copied before the update (share.c), and weft_step_end restores them. Codecs change their
+ * residuals only at a commit. weft_step_end takes the step's number back, so optimisers do not count the step. */
 #include <stdio.h>
 
 #include "client/session.h"
@@ -17,20 +17,12 @@ bool client_skip_may_undo(const struct weft_tensor *tensor)
     return tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->session->skip.tensors > (client_tensor_skips(tensor) ? 1u : 0u);
 }
 
-/* Of a 16-bit float: an exponent of ones. */
-static bool halves_finite(const uint16_t *values, uint64_t count, uint16_t exponent)
-{
-    uint32_t bad = 0;
-    for (uint64_t i = 0; i < count; i++) bad |= (values[i] & exponent) == exponent;
-    return bad == 0;
-}
-
 bool client_skip_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count)
 {
     switch (tensor->dtype) {
     case WEFT_F32: return weft_kernels()->finite_f32((const float *)values + at, count);
-    case WEFT_F16: return halves_finite((const uint16_t *)values + at, count, 0x7c00);
-    case WEFT_BF16: return halves_finite((const uint16_t *)values + at, count, 0x7f80);
+    case WEFT_F16: return weft_halves_finite((const uint16_t *)values + at, count, WEFT_F16_EXPONENT);
+    case WEFT_BF16: return weft_halves_finite((const uint16_t *)values + at, count, WEFT_BF16_EXPONENT);
     default: return true; /* integers */
     }
 }
@@ -84,8 +76,8 @@ static const struct weft_tensor *tensor_of(const struct weft_session *session, u
     return NULL;
 }
 
-/* One that this step has updated, and no copy from before. */
-static const struct weft_tensor *lasting(const struct weft_session *session)
+/* Finds a tensor that this step updated and that has no copy from before. */
+static const struct weft_tensor *find_permanent_update(const struct weft_session *session)
 {
     const uint64_t step = session->step.number;
     struct weft_list *node, *spare;
@@ -121,7 +113,7 @@ static void describe(struct weft_session *session, char *out, size_t out_bytes)
 enum weft_status client_skip_verdict(struct weft_session *session)
 {
     const unsigned long long step = session->step.number;
-    const struct weft_tensor *left = lasting(session);
+    const struct weft_tensor *left = find_permanent_update(session);
     char why[320];
     describe(session, why, sizeof why);
     if (left) {

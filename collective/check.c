@@ -1,16 +1,15 @@
-/* check.c - what is wrong with a call by itself, as one rank sees it: its arguments.
+/* check.c - validates the arguments of a call, as far as one rank can.
  *
- * One set of rules for the client, which refuses a call on its caller's thread before anything is sent, and for the group,
- * which refuses at the post what it would otherwise meet in the middle of an operation. No buffer is read. */
+ * The client applies the rules on the caller's thread, before anything is sent. The group applies the same rules when an
+ * operation is posted. No buffer is read. */
 #include "collective/internal.h"
 
 #include <math.h>
 
-#define BUFFER_BYTES_MAX (1ull << 56) /* no process has addresses for more */
+#define BUFFER_BYTES_MAX (1ull << 56) /* above the address space of a process */
 
-static bool is_pairwise(enum weft_coll_kind kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
 static bool is_at_root(enum weft_coll_kind kind) { return kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER; }
-static bool one_buffer(enum weft_coll_kind kind) { return is_pairwise(kind) || kind == WEFT_COLL_BROADCAST; }
+static bool one_buffer(enum weft_coll_kind kind) { return coll_pairwise(kind) || kind == WEFT_COLL_BROADCAST; }
 static bool cuts_allowed(enum weft_coll_kind kind)
 {
     return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER || is_at_root(kind) || kind == WEFT_COLL_ALL_TO_ALL;
@@ -64,7 +63,7 @@ static enum weft_status check_types(const struct weft_coll_args *args, const cha
 
 static enum weft_status check_root(const struct weft_coll_place *place, const struct weft_coll_args *args, const char *kind, struct weft_error *error)
 {
-    bool pair = is_pairwise(args->kind);
+    bool pair = coll_pairwise(args->kind);
     if ((pair || coll_rooted(args->kind)) && args->root >= place->ranks)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: %s %u is beyond the %u ranks", kind, pair ? "rank" : "root", args->root, place->ranks);
     if (pair && args->root == place->rank)
@@ -88,7 +87,7 @@ static enum weft_status check_tables(const struct weft_coll_place *place, const 
     return WEFT_OK;
 }
 
-/* With these, lengths and their sums in bytes are numbers. */
+/* Bounds the counts, so that lengths and their sums in bytes fit into 64 bits. */
 static enum weft_status check_counts(const struct weft_coll_place *place, const struct weft_coll_args *args, const char *kind, struct weft_error *error)
 {
     uint64_t elem_bytes = coll_of_pieces(args->kind) ? 1 : weft_dtype_bytes(args->dtype), limit = BUFFER_BYTES_MAX / elem_bytes / place->ranks;
@@ -144,7 +143,7 @@ static enum weft_status check_places(const struct weft_coll_place *place, const 
                           gathers ? "`in` is this rank's piece of `out`" : scatters ? "`out` is this rank's piece of `in`" : "in == out");
 }
 
-/* A plan that was asked for. */
+/* The forced plan, if there is one. */
 static enum weft_status check_plan(const struct weft_coll_place *place, const struct weft_coll_args *args, const char *kind, struct weft_error *error)
 {
     if (args->plan == WEFT_PLAN_AUTO) return WEFT_OK;

@@ -62,7 +62,7 @@ static void store_all(const struct host_sum *sum, size_t at, const void *from, s
 
 struct group_of_sources {
     uint32_t first, count; /* up to eight */
-    float lift, factor;    /* of each contribution; of the sum */
+    float lift, factor;    /* factor of each contribution; of the sum */
 };
 
 /* T over these sources of the tile into `total`. */
@@ -81,14 +81,8 @@ static void sum_group(const struct host_sum *sum, struct group_of_sources group,
     weft_kernels()->sum_tree_f32(&total, 1, sources, count, group.factor, elems);
 }
 
-static bool all_finite_bf16(const uint16_t *values, size_t count)
-{
-    unsigned found = 0;
-    for (size_t i = 0; i < count; i++) found |= (unsigned)((values[i] & 0x7f80) == 0x7f80);
-    return found == 0;
-}
-
-/* lift: of the contributions, as sum.c does it. False: means of bf16 that may be finite with the lift of sum.c; nothing is stored. */
+/* Multiplies the contributions by `lift`. Returns false and stores nothing if a mean of bf16 is not finite and the lift of the
+ * operation could make it finite. */
 static bool sum_tile_lifted(const struct host_sum *sum, size_t from, size_t elems, float lift)
 {
     float partials[GROUPS_MAX][TILE], *total = partials[0];
@@ -108,12 +102,12 @@ static bool sum_tile_lifted(const struct host_sum *sum, size_t from, size_t elem
     }
     if (sum->elements.dtype == WEFT_F16) weft_kernels()->cast_f32_f16(narrowed, total, elems);
     else weft_kernels()->cast_f32_bf16(narrowed, total, elems);
-    if (lift != sum->elements.lift && !all_finite_bf16(narrowed, elems)) return false;
+    if (lift != sum->elements.lift && !weft_halves_finite(narrowed, elems, WEFT_BF16_EXPONENT)) return false;
     store_all(sum, from * sizeof(uint16_t), narrowed, elems * sizeof(uint16_t));
     return true;
 }
 
-/* Sums are rarely too large for f32: lifted only where they are. The bits are the same. */
+/* The tile is computed again with the lift only if its result is not finite. The bits are the same either way. */
 static void sum_tile_float(const struct host_sum *sum, size_t from, size_t elems)
 {
     if (!sum_tile_lifted(sum, from, elems, 1)) sum_tile_lifted(sum, from, elems, sum->elements.lift);

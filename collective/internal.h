@@ -53,7 +53,7 @@ enum coll_message_type {
 struct coll_header {
     uint8_t type, kind, dtype, op, plan;
     uint16_t table; /* version by which the plan was chosen (tune.h); 0: by the model */
-    uint32_t group, epoch, rank, root, lanes, message; /* root: of a kind without one, the subject */
+    uint32_t group, epoch, rank, root, lanes, message; /* root: kinds without a root carry the subject here */
     int32_t status;
     uint64_t sequence, count, chunk, piece_bytes, cuts;
 };
@@ -63,7 +63,7 @@ bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *hea
 /* In what two calls differ ("count"), or NULL. */
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b);
 #define COLL_CALL_BYTES 256u /* for group_describe_call */
-/* "all_reduce of 100 f32, sum, plan ring"; group_describe_call adds what it is of */
+/* "all_reduce of 100 f32, sum, plan ring"; group_describe_call adds the subject */
 void coll_header_describe(const struct coll_header *header, char *out, size_t out_bytes);
 
 /* ---- the arithmetic of one operation (sum.c) ---- */
@@ -72,10 +72,10 @@ struct sum {
     enum weft_op op;
     uint32_t ranks;
     double total; /* the finished sum is divided by it: AVG by the ranks, SCALED_SUM by what its caller says; 0: it is not */
-    float lift;   /* each contribution is multiplied by it as it is widened; a power of two, 1 for all but means of bf16 */
+    float lift;   /* factor of each contribution when it is widened; a power of two, 1 except for means of bf16 */
 };
-/* The sum of bf16 may be too large for f32 where their mean is not. As a power of two at or below 1/ranks, it changes no bit of a mean
- * whose sum is finite: for 65,536 ranks at most, products are exact, those of the least bf16 too. */
+/* The sum of bf16 numbers can exceed f32 although their mean does not. The factor is a power of two at or below 1/ranks. Up to
+ * 65,536 ranks all products are exact, also of the smallest bf16, so no bit of a mean with a finite sum changes. */
 static inline float sum_lift(const struct weft_coll_args *args, uint32_t ranks, double total)
 {
     if (args->dtype != WEFT_BF16 || total == 0 || ranks < 2 || ranks > 65536) return 1;
@@ -158,7 +158,7 @@ struct weft_coll {
     struct {
         enum host_phase phase;
         bool copied, reached;    /* own buffers: by address; those of all ranks known so far can be reached */
-        bool apart;              /* some ranks may not copy by address */
+        bool apart;              /* a rank is refused copies by address */
         bool lends;              /* host.h: HOST_LENDS */
         bool may_lend, mixed;    /* host_may_lend; and some lend, while others say */
         uint8_t flags, flags_of_all; /* host.h: this rank's; what all ranks known so far say */
@@ -206,15 +206,14 @@ struct roster {
     struct weft_peer *peers[];   /* (ranks,) NULL: this rank */
 };
 
-/* What a group notes of each other rank, from the first note on. */
 /* Sends to a rank, and recvs from it. */
 struct coll_pair_counts {
     uint64_t sent, received;
 };
 
-/* What a rank says of its operations with a root as it leaves. digest 0: there were none. */
+/* The operations with a root of one rank, as its LEAVE carries them. digest 0: none. */
 struct trail_end {
-    uint64_t digest, count, sequence; /* count, sequence and what follows: of the last one */
+    uint64_t digest, count, sequence; /* count, sequence and the next fields describe the last one */
     uint32_t root;
     uint8_t kind, dtype, op;
 };
@@ -222,13 +221,15 @@ struct trail {
     uint64_t next; /* one more than the sequence of the last; 0: none */
     struct trail_end last;
 };
-enum { TRAIL_VERSION = 1, TRAIL_NO_PAIRS = 2 }; /* in the place of `lanes`: 0, of older releases, tells nothing */
+/* Values of `lanes` in a LEAVE. 0, of older releases: no trail. NO_PAIRS: the counts of sends and recvs are not valid. */
+enum { TRAIL_VERSION = 1, TRAIL_NO_PAIRS = 2 };
 
+/* State that a group keeps of another rank, from the first event about it on. */
 struct note {
     bool left, answered, asked;  /* has left; has answered our question; waits for our answer */
     uint32_t asked_next;         /* rank that waits for our answer behind it */
     uint64_t asked_sequence;
-    bool trail_known, pairs_known; /* it has left, and said: */
+    bool trail_known, pairs_known; /* its LEAVE carried `trail`; carried `with_us` */
     uint64_t left_after;         /* operations it took part in */
     struct trail_end trail;
     struct coll_pair_counts with_us;  /* modulo 2^32 */
@@ -323,8 +324,8 @@ struct weft_group {
     uint32_t prepared_count;     /* later rounds of active codec operations */
     uint64_t sequence;           /* operations posted so far = number of the next */
     struct trail trail;          /* trail.c */
-    bool pairs_unknown;          /* there was no memory to count sends and recvs */
-    bool sends_last;             /* no operation of all ranks has come behind the last send by messages */
+    bool pairs_unknown;          /* sends and recvs are not counted: out of memory */
+    bool sends_last;             /* no collective operation was posted after the last send by messages */
     uint32_t outstanding;        /* transport operations that point into the group's memory */
     uint64_t launches;           /* operations that have been launched */
     struct tune *tune;           /* owned; NULL: plans are not re-tuned */
@@ -335,8 +336,8 @@ struct weft_group {
     uint64_t recorded_ns;        /* the flight recorder learned last who waits for whom */
 
     enum weft_status fail_status;
-    bool fail_came;              /* with a FAIL of fail_rank, whose sentence fail_text is */
-    uint32_t fail_rank;
+    bool fail_came;              /* a FAIL message ended the group; fail_text is its sender's sentence */
+    uint32_t fail_rank;          /* sender of that FAIL */
     const char *fail_text;       /* owned where it is not a word of weft_status_text */
     uint64_t grace_ns, patience_ns;
     uint32_t left_count;         /* ranks that have left in good order */
@@ -452,17 +453,18 @@ static inline bool coll_rooted(enum weft_coll_kind kind)
 }
 
 /* A piece for or of each rank, its length said by its sender. */
+static inline bool coll_pairwise(enum weft_coll_kind kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
 static inline bool coll_of_pieces(enum weft_coll_kind kind)
 {
     return kind == WEFT_COLL_ALL_GATHER_BYTES || kind == WEFT_COLL_EXCHANGE_BYTES;
 }
 
-/* trail.c: each operation with a root, once; into a LEAVE; and of another rank's */
-void trail_add(struct weft_group *group, const struct coll_header *called);
-void trail_pair(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank); /* a send or recv that goes by messages */
-void trail_tell(const struct weft_group *group, uint32_t rank, struct coll_header *header); /* to that rank */
-bool trail_sent_more(const struct weft_group *group, uint32_t rank); /* a rank that has left: than this one has received */
-void trail_heard(struct note *note, const struct coll_header *header);
+/* trail.c */
+void trail_add(struct weft_group *group, const struct coll_header *called); /* counts an operation with a root, once */
+void trail_pair(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank); /* counts a send or recv by messages */
+void trail_write(const struct weft_group *group, uint32_t rank, struct coll_header *header); /* into the LEAVE to `rank` */
+void trail_read(struct note *note, const struct coll_header *header); /* from the LEAVE of another rank */
+bool trail_sent_more(const struct weft_group *group, uint32_t rank); /* the left `rank` sent more than this rank received */
 
 /* check.c */
 /* Elements of the two buffers of this rank. */
@@ -470,9 +472,9 @@ struct coll_lengths {
     uint64_t in, out;
 };
 struct coll_lengths coll_lengths_of(const struct weft_coll_place *place, const struct weft_coll_args *args);
-/* How the two buffers of a call may lie: apart, or as the call in place has them. Bytes, 0 where there is one buffer only. */
+/* Permitted layouts of the two buffers of a call: disjoint, or in place. Bytes; all 0 if the call has one buffer. */
 struct coll_places {
-    uint64_t in_bytes, out_bytes, in_place; /* in_place: from `out` to `in`, modulo 2^64 */
+    uint64_t in_bytes, out_bytes, in_place; /* in_place: offset of `in` from `out`, modulo 2^64 */
 };
 struct coll_places coll_places_of(const struct weft_coll_place *place, const struct weft_coll_args *args);
 static inline bool coll_places_fit(const struct coll_places *places, const void *in, const void *out)
@@ -525,7 +527,7 @@ void sum_pair(const struct sum *sum, struct sum_out out, struct sum_in left, str
 /* out = in, widened or narrowed, and scaled if `last` asks. */
 void sum_copy(const struct sum *sum, struct sum_out out, struct sum_in in, size_t count);
 void sum_widen(enum weft_dtype dtype, float *out, const void *in, size_t count);
-void sum_contribution(const struct sum *sum, float *out, const void *in, size_t count); /* widened and lifted; a narrow float */
+void sum_contribution(const struct sum *sum, float *out, const void *in, size_t count); /* widens a narrow float and multiplies it by sum->lift */
 void sum_scale(enum weft_dtype dtype, double factor, void *out, const void *in, size_t count); /* floats; elements */
 
 /* fold_area.c */

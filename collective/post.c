@@ -12,8 +12,6 @@
 #define FOLD_CHUNK_BYTES_MIN 4096u
 #define SHORT_BYTES 4096u /* what is done with so much takes less than to look at the clock tells */
 
-static bool is_pairwise(enum weft_coll_kind kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
-
 static uint64_t longest_of(const uint64_t *counts, uint32_t ranks)
 {
     uint64_t longest = 0;
@@ -29,7 +27,7 @@ static bool own_lengths(const struct weft_coll_args *args)
     return at_root ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
 }
 
-/* The finished sum is divided. */
+/* Returns whether the finished sum is divided. */
 static bool averages(const struct weft_coll_args *args)
 {
     return coll_sums(args->kind) && (args->op == WEFT_AVG || (args->op == WEFT_SCALED_SUM && args->total != 0));
@@ -91,7 +89,7 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     if (args->kind == WEFT_COLL_BARRIER) plan.count = 0, elem_bytes = 1;
     if (args->counts) plan.count = longest_of(args->counts, group->ranks);
     if (args->counts_out && longest_of(args->counts_out, group->ranks) > plan.count) plan.count = longest_of(args->counts_out, group->ranks);
-    if (coll_rooted(args->kind) || is_pairwise(args->kind)) plan.root = args->root;
+    if (coll_rooted(args->kind) || coll_pairwise(args->kind)) plan.root = args->root;
     plan.plan = args->plan;
     if (plan.plan == WEFT_PLAN_AUTO) plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, told, in_order);
     /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host: shorter chunks keep that bounded. */
@@ -321,7 +319,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->args = *args;
     coll->sum = sum_of(args, group->ranks);
     coll->wide = is_wide(plan);
-    coll->pairwise = is_pairwise(args->kind);
+    coll->pairwise = coll_pairwise(args->kind);
     coll->scratch_elem_bytes = coll->wide ? sum_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
     coll->elem_bytes = untyped(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
     coll->sequence = coll->pairwise ? WEFT_COLL_SEQUENCE_PAIR : group->sequence;
@@ -495,10 +493,10 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     struct weft_coll_args call = *given, *args = &call;
     bool at_root = call.kind == WEFT_COLL_GATHER || call.kind == WEFT_COLL_SCATTER;
     if (at_root && call.unequal && call.root != group->rank) call.counts = NULL; /* the root's alone are heeded */
-    if (!host_pair_has_come(group, args)) WEFT_TRY(coll_group_open(group, is_pairwise(call.kind) ? args : NULL, error));
+    if (!host_pair_has_come(group, args)) WEFT_TRY(coll_group_open(group, coll_pairwise(call.kind) ? args : NULL, error));
     WEFT_TRY(check_lengths(group, args, error));
     (void)host_open(group); /* else by messages: the others are told when they ask */
-    bool on_host = host_takes(group, args), in_pair = is_pairwise(call.kind) && host_pairs_meet(group);
+    bool on_host = host_takes(group, args), in_pair = coll_pairwise(call.kind) && host_pairs_meet(group);
     size_t elem_bytes = weft_dtype_bytes(call.dtype);
     uint32_t key = on_host ? 0 : tune_key(group, args, call.count * elem_bytes);
     if (!on_host && !in_pair && !group_kick(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");

@@ -21,7 +21,7 @@ void coll_record_post(struct weft_coll *coll, bool starts)
 {
     struct weft_group *group = coll->group;
     const struct coll_header *header = &coll->header;
-    bool pair = coll->args.kind == WEFT_COLL_SEND || coll->args.kind == WEFT_COLL_RECV; /* their header is the same on both sides */
+    bool pair = coll_pairwise(coll->args.kind); /* their header is the same on both sides */
     struct weft_record *record = &coll->record;
     *record = coll_record_of(group, coll->sequence, coll->posted_ns, starts);
     record->kind = coll->args.kind, record->count = header->count, record->dtype = header->dtype, record->op = coll_sums(header->kind) ? header->op : 0, record->plan = header->plan;

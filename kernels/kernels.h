@@ -258,4 +258,15 @@ uint32_t weft_fold_slots(uint32_t ranks);
 
 #include "kernels/device_table.h" /* those of a device */
 
+/* Masks of the exponent bits of 16-bit floats: all 1 in a number that is not finite. */
+#define WEFT_F16_EXPONENT 0x7c00u
+#define WEFT_BF16_EXPONENT 0x7f80u
+/* Returns whether all values (count,) of a 16-bit float type are finite. */
+static inline bool weft_halves_finite(const uint16_t *values, size_t count, uint32_t exponent)
+{
+    uint32_t found = 0;
+    for (size_t i = 0; i < count; i++) found |= (values[i] & exponent) == exponent;
+    return found == 0;
+}
+
 #endif
