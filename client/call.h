@@ -47,14 +47,22 @@ static inline struct client_call client_call_of(const struct client_plain *plain
                                 .root = plain->root, .factor = 1};
 }
 
-/* Caller's thread: the rules of the group (weft_coll_check) and of weights, before anything is sent. */
+/* Caller's thread: validate a call by the rules of the group (weft_coll_check) and of weights. Nothing is sent. */
 enum weft_status client_call_check(struct weft_session *session, const struct client_call *call);
 /* Caller's thread: check the call and write it into a request that is at rest. On an error the request is untouched. */
 enum weft_status client_call_take(struct weft_session *session, const struct client_call *call, struct weft_request *user_request,
                                   struct client_request **request_out);
 void client_call_fill(struct client_request *request, const struct client_call *call); /* a request that was taken: the second half */
-/* Caller's thread: an operation without a reduction as a part of another public call, which is named where ranks differ. WEFT_IN_PROGRESS. */
-enum weft_status client_call_within(struct weft_session *session, enum weft_coll_label label, const struct client_plain *plain, struct weft_request *request);
+static inline struct client_plain client_plain_broadcast(void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t root)
+{
+    return (struct client_plain){.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = root};
+}
+/* Caller's thread: post an operation without a reduction as a part of another public call. Mismatch sentences name that call.
+ * WEFT_IN_PROGRESS. */
+enum weft_status client_call_within(struct weft_session *session, enum weft_coll_label label, const struct client_plain *plain,
+                                    struct weft_request *request);
+/* The same, and wait for it. `what` names it in the sentence of a failure. Blocks. */
+enum weft_status client_call_finish_within(struct weft_session *session, enum weft_coll_label label, const struct client_plain *plain, const char *what);
 /* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
 enum weft_status client_call_submit(struct client_request *request);
 #define CLIENT_BRIEF_ELEMS (256u << 10) /* more of anything is not said with an announcement */

@@ -270,6 +270,13 @@ enum weft_status client_call_within(struct weft_session *session, enum weft_coll
     return run(session, &call, user_request);
 }
 
+enum weft_status client_call_finish_within(struct weft_session *session, enum weft_coll_label label, const struct client_plain *plain, const char *what)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(client_call_within(session, label, plain, &request));
+    return client_request_finish(session, &request, what);
+}
+
 static __attribute__((noinline)) enum weft_status run_first(struct weft_session *session, const struct client_plain *plain, struct weft_request *user_request)
 {
     const struct client_call call = client_call_of(plain);
@@ -332,8 +339,7 @@ enum weft_status weft_all_gather(struct weft_session *session, const void *in, v
 enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype, uint32_t root,
                                 struct weft_request *request)
 {
-    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM,
-                        .root = root};
+    const struct client_plain call = client_plain_broadcast(buffer, count, dtype, root);
     return run_plain(session, &call, request);
 }
 

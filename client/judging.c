@@ -288,8 +288,7 @@ static enum weft_status apply(struct weft_session *session, uint64_t step, bool 
 static enum weft_status publish(struct weft_session *session)
 {
     struct client_judging *judging = &session->judging;
-    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = judging->verdict, .out = judging->verdict,
-                                      .count = CLIENT_VERDICT_CHOICES + (uint64_t)judging->count, .dtype = WEFT_I64, .op = WEFT_SUM, .root = ROOT};
+    const struct client_plain call = client_plain_broadcast(judging->verdict, CLIENT_VERDICT_CHOICES + (uint64_t)judging->count, WEFT_I64, ROOT);
     return client_call_within(session, WEFT_COLL_LABEL_CODEC_CHOICE, &call, &judging->publish);
 }
 

@@ -67,10 +67,8 @@ enum weft_status client_share_keep(struct weft_tensor *tensor)
 
 static enum weft_status from(uint32_t root, struct weft_tensor *tensor, void *buffer, const char *what)
 {
-    struct weft_request request = {{0}};
-    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = tensor->elems, .dtype = tensor->dtype, .op = WEFT_SUM, .root = root};
-    WEFT_TRY(client_call_within(tensor->session, WEFT_COLL_LABEL_TENSOR_SHARE, &call, &request));
-    return client_request_finish(tensor->session, &request, what);
+    const struct client_plain call = client_plain_broadcast(buffer, tensor->elems, tensor->dtype, root);
+    return client_call_finish_within(tensor->session, WEFT_COLL_LABEL_TENSOR_SHARE, &call, what);
 }
 
 static enum weft_status share(struct weft_tensor *tensor, void *weights, uint32_t root, const char *what)

@@ -248,10 +248,8 @@ enum { VERDICT_STATUS, VERDICT_STEP, VERDICT_OWES, VERDICT_WORDS };
 static enum weft_status from_root(struct weft_tensor *tensor, void *buffer, uint64_t count,
                                   enum weft_dtype dtype)
 {
-    struct weft_request request = {{0}};
-    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = buffer, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = 0};
-    WEFT_TRY(client_call_within(tensor->session, WEFT_COLL_LABEL_STATE_LOAD, &call, &request));
-    return client_request_finish(tensor->session, &request, "state_load");
+    const struct client_plain call = client_plain_broadcast(buffer, count, dtype, 0);
+    return client_call_finish_within(tensor->session, WEFT_COLL_LABEL_STATE_LOAD, &call, "state_load");
 }
 
 /* The debt, in rank 0's scratch, has no place at a shard. */

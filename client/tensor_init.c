@@ -26,19 +26,15 @@ static enum weft_status all_have(struct weft_tensor *tensor, const char *what, b
 
 static enum weft_status from_root(struct weft_tensor *tensor, void *weights, const char *what)
 {
-    struct weft_request request = {{0}};
-    const struct client_plain call = {.kind = WEFT_COLL_BROADCAST, .in = weights, .out = weights, .count = tensor->elems, .dtype = tensor->dtype, .op = WEFT_SUM, .root = 0};
-    WEFT_TRY(client_call_within(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, &request));
-    return client_request_finish(tensor->session, &request, what);
+    const struct client_plain call = client_plain_broadcast(weights, tensor->elems, tensor->dtype, 0);
+    return client_call_finish_within(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, what);
 }
 
 /* All others, too, know that these are not the first weights: from here on they may become others. */
 static enum weft_status all_know(struct weft_tensor *tensor, const char *what)
 {
-    struct weft_request request = {{0}};
     const struct client_plain call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
-    WEFT_TRY(client_call_within(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, &request));
-    return client_request_finish(tensor->session, &request, what);
+    return client_call_finish_within(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, what);
 }
 
 /* In a job that goes on without lost ranks it is called again after a loss: on all ranks, also where it had gone well. Whose weights are not
