@@ -31,8 +31,8 @@ extern const struct weft_option weft_option_table[];
 
 struct weft_config;
 /* Defaults, then WEFT_CONFIG's file, then the environment. The reason of a failure in *error. A
- * log.level given anywhere, also later, becomes env->log_level. A variable that begins with WEFT_ and is not one of weft's
- * (WEFT_TRANSPORT_LANE) gets a warning in the log. */
+ * log.level given anywhere, also later, becomes env->log_level. A variable that begins with WEFT_ and that weft
+ * does not read (WEFT_TRANSPORT_LANE) is reported in the log. */
 enum weft_status weft_config_load(struct weft_env *env, struct weft_config **config_out, struct weft_error *error);
 void weft_config_free(struct weft_config *config);
 /* [room] sections with `name = value` lines. After a failure some of the file may be in force: give up

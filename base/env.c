@@ -34,7 +34,7 @@ char *weft_alloc_text(struct weft_env *env, const char *text)
 
 static bool is_control(unsigned char c) { return c < 0x20 || c == 0x7f; }
 
-/* One character as it is printed; returns its length. */
+/* Formats one character, a control character as an escape; returns the length. */
 static size_t printed(unsigned char c, char out[5])
 {
     static const char digits[] = "0123456789abcdef";

@@ -61,10 +61,10 @@ void *weft_alloc_array(struct weft_env *env, size_t count, size_t bytes);
 char *weft_alloc_text(struct weft_env *env, const char *text); /* copy of a string */
 static inline void weft_free_bytes(struct weft_env *env, void *memory) { if (memory) env->free(env, memory); }
 
-/* weft_text_one_line() - a sentence is one line, whatever a caller, a peer or a file put into it: control characters become
- * escapes (\n, \x1b). In place; what has no room in `bytes` (at most 1,000) is cut. */
+/* weft_text_one_line() - replaces control characters by escapes (\n, \x1b), in place. Text from a caller, a peer or a file
+ * then stays on one line. Cuts the text to `bytes`, at most 1,000. */
 void weft_text_one_line(char *text, size_t bytes);
-bool weft_text_is_printable(const char *text); /* it holds no control characters */
+bool weft_text_is_printable(const char *text); /* without control characters */
 /* weft_log() - format and hand one line (at most 1,000 bytes, cut after) to the sink. */
 void weft_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -86,8 +86,8 @@ int weft_error_set(struct weft_error *error, int status, const char *format, ...
 #define WEFT_NEVER UINT64_MAX
 /* A time and a duration; never stays never. */
 static inline uint64_t weft_later_ns(uint64_t from_ns, uint64_t by_ns) { return by_ns < WEFT_NEVER - from_ns ? from_ns + by_ns : WEFT_NEVER; }
-/* The time from `from_ns` to `to_ns`, 0 where `from_ns` is the later one. The clock moves between two readings in one callback, so a time
- * noted during a callback may be later than the "now" that its caller read: a plain subtraction wraps to 584 years. */
+/* The time from `from_ns` to `to_ns`; 0 if `from_ns` is later. A callback can store a time that is later than the "now" that its
+ * caller read before. A plain subtraction would wrap. */
 static inline uint64_t weft_since_ns(uint64_t from_ns, uint64_t to_ns) { return to_ns > from_ns ? to_ns - from_ns : 0; }
 
 #endif

@@ -82,7 +82,7 @@ static pthread_once_t system_env_once = PTHREAD_ONCE_INIT;
 static void system_env_setup(void)
 {
     const char *level = getenv("WEFT_LOG_LEVEL");
-    if (level) weft_log_level_parse(level, &system_env.log_level); /* a wrong one is refused when the configuration is loaded */
+    if (level) weft_log_level_parse(level, &system_env.log_level); /* weft_config_load refuses a wrong level */
 }
 
 struct weft_env *weft_env_system(void)

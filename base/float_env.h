@@ -48,8 +48,8 @@ static inline void float_env_end(const struct float_env *env)
 #endif
 }
 
-/* To the end of the block: the default environment. Calls of the public interface that read text, derive constants or add begin with
- * it, so that a caller's rounding mode or flushing of denormals changes no bit of a replica. */
+/* Sets the default environment until the end of the block. Public calls that parse text, derive constants or add use it, so that
+ * the caller's rounding mode or flushing of denormals changes no bit of a replica. */
 #define WEFT_DEFAULT_FLOATS                                                   \
     __attribute__((cleanup(float_env_end))) struct float_env default_floats;  \
     float_env_begin(&default_floats)

@@ -1,4 +1,5 @@
-/* fork_close.c - see fork_close.h. The child of a process with threads may only do what a signal handler may: it reads a table and closes. */
+/* fork_close.c - see fork_close.h. The child of a process with threads may call only async-signal-safe functions: the handler
+ * reads a table and closes. */
 #include "base/fork_close.h"
 
 #include <pthread.h>

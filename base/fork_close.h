@@ -1,14 +1,14 @@
-/* fork_close.h - descriptors that a forked child does not keep.
+/* fork_close.h - closes descriptors in the child of fork().
  *
- * A connection ends for its peer when the last process that holds its socket is gone. A trainer forks helpers (a data loader, an uploader) that
- * outlive it: with a copy of the control connection in them the coordinator would not learn of its death. exec is no matter of this file: all
- * descriptors are close-on-exec. Of a process that clones itself without fork() nothing is known here. */
+ * A peer sees the end of a connection only when the last process that holds the socket exits. A trainer may fork helpers that
+ * outlive it, such as a data loader. With a copy of the control connection in a helper, the coordinator would not detect the
+ * trainer's death. All descriptors are close-on-exec, so exec needs no code here. Children of a raw clone() are not covered. */
 #ifndef WEFT_BASE_FORK_CLOSE_H
 #define WEFT_BASE_FORK_CLOSE_H
 
-/* From now on a child of fork() closes its copy. Descriptors beyond a fixed number of them are kept by children. Any thread. */
+/* Children of fork() close their copy of `fd` from now on. The table is fixed; when it is full, children keep `fd`. Any thread. */
 void fork_close_add(int fd);
-/* Before the descriptor is closed: another one may have its number afterwards. One that was not added: nothing happens. */
+/* Call before `fd` is closed, since its number may be used again. Ignores a descriptor that was not added. */
 void fork_close_remove(int fd);
 
 #endif

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is wrong with one launcher's variables: the first that is missing, and the first whose value cannot be. */
+/* Errors in one launcher's variables: the first missing variable, and the first invalid value. */
 struct reading {
     struct weft_error missing, wrong;
-    bool coordinator_known; /* MASTER_ADDR and MASTER_PORT are not needed, and not read */
+    bool coordinator_known; /* MASTER_ADDR and MASTER_PORT are not read */
 };
 
 static const char *variable(const char *name)
@@ -65,7 +65,7 @@ static void name_job(struct weft_launcher *out, const char *kind, const char *id
     }
 }
 
-/* From MASTER_ADDR and MASTER_PORT, which any launcher's user may set. */
+/* Takes the coordinator from MASTER_ADDR and MASTER_PORT. Users of any launcher may set them. */
 static bool at_master(struct reading *reading, struct weft_launcher *out)
 {
     if (reading->coordinator_known) return false;
@@ -80,7 +80,7 @@ static bool at_master(struct reading *reading, struct weft_launcher *out)
     return true;
 }
 
-/* Where both are left out, the launcher's own variables may do. */
+/* If neither is set, the launcher's own variables may name the coordinator. */
 static bool at_master_if_given(struct reading *reading, struct weft_launcher *out)
 {
     return (variable("MASTER_ADDR") || variable("MASTER_PORT")) && at_master(reading, out);
@@ -173,7 +173,7 @@ static void read_pmix(struct weft_launcher *out, struct reading *reading)
 
 static const struct kind {
     const char *name, *needs;
-    const char *marks[5]; /* one of them is set: the launcher started this process */
+    const char *marks[5]; /* if one of them is set, the launcher started this process */
     void (*read)(struct weft_launcher *out, struct reading *reading);
 } kinds[] = {
     {"torchrun", "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}, read_torchrun},
@@ -183,7 +183,7 @@ static const struct kind {
     {"PMIx", "PMIX_RANK and PMIX_NAMESPACE", {"PMIX_RANK", "PMIX_NAMESPACE"}, read_pmix},
 };
 
-/* The variable by which a launcher is known to have started this process; NULL: it has not. */
+/* The variable that shows that the launcher started this process; NULL: there is none. */
 static const char *mark_of(const struct kind *kind, bool coordinator_known)
 {
     if (kind->read == read_srun && !in_slurm_step()) return NULL;

@@ -5,8 +5,8 @@
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_ID, SLURM_STEP_NODELIST
  *   PMIx       PMIX_RANK; it does not say how many there are
  *
- * The first that is complete and leads to a coordinator counts. A value that no launcher writes is an error, and so are
- * variables of which some are missing while no other launcher's are complete: a process that ignored them would train alone. */
+ * The first launcher with complete variables and a coordinator is used. Invalid values are an error. Incomplete variables are
+ * an error unless another launcher's are complete: a process that ignored them would train alone. */
 #ifndef WEFT_BASE_LAUNCHER_H
 #define WEFT_BASE_LAUNCHER_H
 
@@ -30,9 +30,9 @@ struct weft_launcher {
     char job[80];          /* a name that only this job has: another one at the same port is refused */
 };
 
-/* NOT_FOUND: no launcher started this process, and *error is as it was. INVALID: variables of a launcher are there and do not fit;
- * the text names one, its value and what to do. `coordinator_known`: the caller needs the rank alone, so MASTER_ADDR and
- * MASTER_PORT are not read and `coordinator` may be "". *out is written with OK alone. Any thread. */
+/* NOT_FOUND: no launcher started this process; *error is unchanged. INVALID: a launcher's variables are incomplete or invalid; the
+ * text names the variable, its value and what to do. `coordinator_known`: the caller needs only the rank, so MASTER_ADDR and
+ * MASTER_PORT are not read and `coordinator` may be "". Writes *out only with OK. Any thread. */
 enum weft_status weft_launcher_find(bool coordinator_known, struct weft_launcher *out, struct weft_error *error);
 
 #endif

@@ -24,7 +24,7 @@
 #include "base/net_internal.h"
 #include "base/thread.h"
 
-#define BASE_DESCRIPTORS 8 /* more than an event base takes */
+#define BASE_DESCRIPTORS 8 /* above the number that an event base opens */
 
 /* How long weft_net_free waits for its peers to take the last frames. */
 #define GOODBYE_MS 300
@@ -82,7 +82,7 @@ static void on_step_over(evutil_socket_t fd, short what, void *argument)
 {
 }
 
-/* libevent ends the process where it finds no descriptors for itself: so they must be there. */
+/* libevent exits the process if it cannot open a descriptor. Returns whether enough are free. */
 static bool descriptors_left(int fd)
 {
     int copies[BASE_DESCRIPTORS], count = 0, reason = 0;

@@ -32,7 +32,7 @@
 #define SEND_BYTES_MAX ((size_t)16 << 20)
 #define RETRY_FIRST_NS WEFT_MS(10)
 #define RETRY_LAST_NS WEFT_MS(500)
-#define REPORT_NS WEFT_MS(1500) /* with the wait before the next try it is in the log within 2 s */
+#define REPORT_NS WEFT_MS(1500) /* plus RETRY_LAST_NS: logged within 2 s */
 #define FLUSH_NS WEFT_SECONDS(5)
 
 enum connection_state {
@@ -61,8 +61,8 @@ struct weft_net_connection {
     enum weft_status reason;
     char text[NET_NAME_BYTES + NET_REASON_BYTES + 60];
 
-    /* of an outgoing connection that is not there yet */
-    uint64_t report_ns;                /* when the log is to have the reason; 0: it has */
+    /* of an outgoing connection that is not established */
+    uint64_t report_ns;                /* time at which the reason is logged; 0: logged already */
     char last_failure[NET_REASON_BYTES];
 };
 
@@ -192,7 +192,7 @@ static void on_written(struct bufferevent *socket, void *argument)
 static void open_up(struct weft_net_connection *connection)
 {
     int on = 1, fd = bufferevent_getfd(connection->socket);
-    evutil_make_socket_closeonexec(fd); /* libevent does not, of a socket that it connects */
+    evutil_make_socket_closeonexec(fd); /* libevent leaves connecting sockets without it */
     fork_close_add(fd);
     /* Control messages are small and wanted at once. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -212,7 +212,7 @@ static void give_up(struct weft_net_connection *connection)
     end(connection, WEFT_ERR_UNREACHABLE, "no connection to %s until the deadline: %s", connection->name, last_failure(connection));
 }
 
-/* Once: a person who started it is still there to see it. */
+/* Logs the reason once per connection, while an interactive user still watches the start. */
 static void report_wait(struct weft_net_connection *connection, uint64_t now_ns)
 {
     if (connection->report_ns == 0 || now_ns < connection->report_ns) return;
@@ -293,7 +293,7 @@ static void try_connect(struct weft_net_connection *connection)
         return;
     }
     report_wait(connection, now_ns);
-    const uint64_t report_ns = weft_since_ns(now_ns, connection->report_ns); /* of a try that gets no answer */
+    const uint64_t report_ns = weft_since_ns(now_ns, connection->report_ns); /* wakes a try that gets no answer */
     if (connection->report_ns && report_ns < left_ns) left_ns = report_ns;
     if (!net->dns && is_name(connection->host))
         net->dns = evdns_base_new(net->base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);

@@ -1,4 +1,4 @@
-/* net_reason.c - why a connection could not be made, as a sentence with what to do about it. */
+/* net_reason.c - formats why a connection failed, and what to do. */
 #include "base/net_reason.h"
 
 #include <errno.h>

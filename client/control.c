@@ -480,8 +480,10 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
     }
     enum weft_status status = weft_net_create(session->env, &control->net);
     if (status < 0) return weft_error_set(error, status, "cannot set up the control connection: %s", weft_reason_text(status));
+    /* Before the deadline of weft_init, whose sentence would not have the reason of the last failed connection. */
+    const uint64_t connect_ns = session->settings.deadline_ns - session->settings.deadline_ns / 16;
     status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
-                              client_deadline(session, session->settings.deadline_ns - session->settings.deadline_ns / 16), &connection);
+                              client_deadline(session, connect_ns), &connection);
     if (status == WEFT_OK) WEFT_TRY(client_flight_signal_start(session, error));
     if (status == WEFT_OK) status = weft_net_start(control->net);
     if (status < 0)

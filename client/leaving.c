@@ -1,16 +1,16 @@
-/* leaving.c - the last word on what ranks called, as a session ends in order.
+/* leaving.c - weft_finalize compares what the ranks called, before this rank leaves.
  *
- *     weft_finalize ──► engine: LEAVE to the ranks of every group ──► look ──► other ranks' LEAVEs compared ──► leave
- *                                                                      └─ a moment, where the last operation had a root
+ *     weft_finalize ──► engine: send LEAVE to all ranks of every group ──► poll the other ranks' LEAVEs ──► leave
+ *                                                                           └─ up to WAIT_NS, if the last operation had a root
  *
- * An operation with a root may be over on a rank before the others have called it, so nothing has compared the last one yet
- * (collective/trail.c). A rank that is lost, or leaves much later, is not waited for, and nothing is said against it. */
+ * An operation with a root can complete on one rank before another rank calls it, so its calls may never have been
+ * compared (collective/trail.c). The comparison skips a rank that is lost or that leaves after WAIT_NS. */
 #include "client/comm.h"
 #include "client/session.h"
 
 #define LOOK_NS WEFT_MS(1)
 #define SLACK_NS WEFT_MS(100)
-#define WAIT_NS WEFT_SECONDS(2) /* of the 5 s that weft_finalize may take */
+#define WAIT_NS WEFT_SECONDS(2) /* weft_finalize has a limit of 5 s */
 
 struct client_leaving {
     struct weft_mail mail;
@@ -27,10 +27,10 @@ static bool look_at(struct client_leaving *leaving, const struct weft_group *gro
     const enum weft_status status = group ? weft_group_compare_left(group, &error) : WEFT_OK;
     if (status == WEFT_ERR_MISMATCH && comm) weft_error_set(&leaving->error, status, "group %u (%s): %s", comm->id, comm->name, error.text);
     else if (status == WEFT_ERR_MISMATCH) weft_error_set(&leaving->error, status, "%s", error.text);
-    return status == WEFT_IN_PROGRESS && weft_group_trails(group);
+    return status == WEFT_IN_PROGRESS && weft_group_has_unverified_calls(group);
 }
 
-/* Is there something to wait for? */
+/* Returns whether a LEAVE that could show a mismatch is still missing. */
 static bool look_at_all(struct client_leaving *leaving)
 {
     struct client_engine *engine = &leaving->session->engine;
@@ -55,7 +55,7 @@ static void look(struct weft_timer *timer)
     weft_loop_notify(session->engine.loop);
 }
 
-static void say_and_look(struct weft_mail *mail)
+static void send_leaves(struct weft_mail *mail)
 {
     struct client_leaving *leaving = weft_container_of(mail, struct client_leaving, mail);
     struct client_engine *engine = &leaving->session->engine;
@@ -75,11 +75,11 @@ void client_leaving_compare(struct weft_session *session)
     if (session->elastic || session->ranks == 1 || session->engine.halted || client_failed(session) < 0) return;
     struct client_leaving *leaving = session->leaving = weft_alloc_zero(session->env, sizeof *leaving);
     if (!leaving) return;
-    leaving->mail.fn = say_and_look;
+    leaving->mail.fn = send_leaves;
     leaving->session = session;
     leaving->until_ns = client_deadline(session, WAIT_NS);
     weft_timer_init(&leaving->timer, look);
     weft_loop_post(session->engine.loop, &leaving->mail);
-    if (client_wait_for(session, is_over, leaving, leaving->until_ns + SLACK_NS) < 0) return; /* the engine is at something else */
+    if (client_wait_for(session, is_over, leaving, leaving->until_ns + SLACK_NS) < 0) return; /* the engine is busy; leave without the comparison */
     if (leaving->error.status < 0) client_fail(session, WEFT_ERR_MISMATCH, true, "rank %u: %s", session->rank, leaving->error.text);
 }

@@ -25,7 +25,7 @@ static void *sum_place(const struct weft_tensor *tensor)
 
 static const float *gradient_of(const struct client_tensor_op *op) { return op->scaled ? op->scaled : op->in; }
 
-/* This rank's gradient, where it can still be read: is it the cause? Codecs refuse magnitudes from 2^120, too. */
+/* Returns whether this rank's gradient makes the mean not finite, if it is still readable. Codecs also refuse magnitudes from 2^120. */
 static bool poisons(const struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
@@ -35,7 +35,7 @@ static bool poisons(const struct weft_tensor *tensor)
     return op->poisoned || (gradient != sum_place(tensor) && !client_skip_finite(tensor, gradient, 0, tensor->elems));
 }
 
-/* All ranks see the same sum, so all skip the step. */
+/* All ranks have the same sum, so all ranks skip the step. */
 static void skip(struct weft_tensor *tensor)
 {
     char name[192], text[400];
@@ -81,7 +81,7 @@ static bool run_check(struct client_work *work)
     return true;
 }
 
-/* The sum is here, and the record. A codec has checked its sum. */
+/* Call when the sum and the record have arrived. Codecs check their sum themselves. */
 static void finish(struct weft_tensor *tensor)
 {
     if (tensor->codec || !client_tensor_skips(tensor)) {
@@ -114,7 +114,7 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
     struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
     const bool failed = tensor->session->engine.failed;
     for (struct weft_tensor *each = tensor; each && !failed; each = each->op.follower) client_judging_done(each);
-    if (status == WEFT_ERR_INVALID && tensor->codec && !failed) { /* some gradient is not finite, and all ranks have learnt it */
+    if (status == WEFT_ERR_INVALID && tensor->codec && !failed) { /* a gradient is not finite; all ranks get this status */
         for (struct weft_tensor *each = tensor, *next; each; each = next) {
             next = each->op.follower;
             each->op.in_transport--;
@@ -125,7 +125,7 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
     if (status < 0 && !failed) {
         char name[192];
         char sentence[480];
-        if (status == WEFT_ERR_MISMATCH && text) { /* it names the tensors of all ranks */
+        if (status == WEFT_ERR_MISMATCH && text) { /* the sentence already names the tensors */
             client_engine_group_op_failed(group_op, status, text);
             return;
         }
@@ -162,7 +162,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
     if (tensor->codec) {
         status = post_coded(tensor, error);
     } else {
-        /* The sum overwrites it: afterwards the cause could not be named. */
+        /* The sum overwrites the gradient, so check it now to name the cause later. */
         op->poisoned = tensor->skip_nonfinite && gradient_of(op) == sum_place(tensor) && tensor->memory != WEFT_MEMORY_CUDA &&
                        !client_skip_finite(tensor, gradient_of(op), 0, tensor->elems);
         struct weft_coll_args args = {

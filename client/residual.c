@@ -2,7 +2,7 @@
  * yet, momentum, warm start, counters; and what codecs before it still owe (codec "auto").
  *
  *     struct residual_head, then the carry (elems f32, if there is one), then the codec's state (compress/codec_state.c),
- *     then xxh3 of all that. Version 1 ended before the hash; its bytes are still read.
+ *     then the xxh3 of all bytes before it. Version 1 has no hash and is still accepted.
  *
  * The bytes come back from a file and are trusted in nothing: everything is checked, and a new codec made of them, before the
  * tensor changes. The debt is worth its share of the mean over the workers of the job that saved it: in a job of another
@@ -120,7 +120,7 @@ static enum weft_status check_head(struct weft_tensor *tensor, const struct resi
     return WEFT_OK;
 }
 
-/* Which format these are, and whether they are as they were saved. *bytes is then without the hash. */
+/* Validates magic, version and hash. Subtracts the hash from *bytes. */
 static enum weft_status check_whole(struct weft_tensor *tensor, const uint8_t *data, uint64_t *bytes)
 {
     uint64_t digest;

@@ -19,7 +19,7 @@
 #define COORDINATOR_LOOKS_NS WEFT_MS(2500) /* it looks who is silent every second */
 #define FINALIZE_NS WEFT_MS(4500) /* weft.h promises 5 s; joining threads takes the rest */
 
-/* Why the last weft_init of this thread failed, or a call that was given no session. */
+/* The last error of weft_init, or of a call without a session, on this thread. */
 static _Thread_local struct weft_error init_error;
 
 /* Every session of this process: a request may be looked at after its session has gone. */
@@ -49,7 +49,7 @@ const char *weft_version(void)
     return weft_proto_release();
 }
 
-/* ---- calls that name no session: their sentence is this thread's ---- */
+/* ---- calls without a session: the sentence is stored per thread ---- */
 
 enum weft_status client_missing(const char *call, const char *what)
 {
@@ -311,8 +311,8 @@ static void leave(struct weft_session *session)
     stop_threads(session, until_ns);
 }
 
-/* What was found as the session ended, where no call has told of it: the sentence stays with the thread. */
-static enum weft_status found_at_the_end(struct weft_session *session)
+/* Reports a mismatch that only the comparison at the end found. The sentence outlives the session: it is stored per thread. */
+static enum weft_status report_leave_mismatch(struct weft_session *session)
 {
     if (client_failed(session) != WEFT_ERR_MISMATCH) return WEFT_OK;
     init_error = (struct weft_error){0};
@@ -334,7 +334,7 @@ enum weft_status weft_finalize(struct weft_session *session)
         client_judging_report(session);
         if (client_usable(session) == WEFT_OK) client_flight_keep_calls(session);
         leave(session);
-        if (well) found = found_at_the_end(session);
+        if (well) found = report_leave_mismatch(session);
     }
     free_session(session);
     return found;

@@ -85,12 +85,12 @@ struct client_texts {
     char text[CLIENT_TEXTS][480];
 };
 
-/* A mean of the open step is not finite (skip.c). */
+/* State of the finiteness check of the open step (skip.c). */
 struct client_skip {
-    uint32_t tensors;                     /* the caller's: whose mean is checked */
-    _Atomic bool found;                   /* the engine's until the step ends: some mean is not finite, which all ranks see alike */
-    _Atomic uint64_t first, poisoned;     /* lowest id + 1: of such a tensor; of one for which this rank's gradient is the cause. 0: none */
-    uint64_t mine, *all;                  /* `poisoned` of this rank, and of all ranks: (all_room,) owned */
+    uint32_t tensors;                     /* number of tensors whose mean is checked; written by the caller's thread */
+    _Atomic bool found;                   /* a mean is not finite; equal on all ranks. Written by the engine until the step ends */
+    _Atomic uint64_t first, poisoned;     /* lowest tensor id + 1 whose mean, or whose gradient on this rank, is not finite; 0: none */
+    uint64_t mine, *all;                  /* `poisoned` of this rank; of all ranks, (all_room,) owned */
     uint32_t all_room;
     struct weft_request request;
 };
@@ -153,7 +153,7 @@ struct weft_session {
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;
     struct weft_list memory;          /* weft_alloc's blocks */
-    struct client_leaving *leaving;   /* owned; leaving.c, at the end */
+    struct client_leaving *leaving;   /* owned; made by weft_finalize (leaving.c) */
     struct client_batch batch;        /* weft_group_start ... weft_group_end */
     struct client_staging staging;    /* calls on memory of devices */
     struct weft_list weighings;       /* struct client_weighing.link (weigh.c): idle ones; the engine's */
@@ -188,7 +188,7 @@ void client_text_get(struct weft_session *session, uint32_t serial, enum weft_st
 /* Forget the last error, set this one; returns the status. Caller's thread. */
 enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Of a call without a session, or with a request of none: the sentence is the thread's, weft_error_text(NULL). WEFT_ERR_INVALID. */
+/* Refuse a call that has no session. The sentence is stored for weft_error_text(NULL) of this thread. WEFT_ERR_INVALID. */
 enum weft_status client_missing(const char *call, const char *what);
 enum weft_status client_not_made(const char *call);
 enum weft_status client_unusable(struct weft_session *session); /* the same, where it may not be */
@@ -249,20 +249,21 @@ void client_codecs_follow(struct weft_session *session);
 /* ---- skipped steps (skip.c); the caller's thread ---- */
 static inline bool client_skip_found(const struct weft_session *session) { return atomic_load(&session->skip.found); }
 void client_skip_begin(struct weft_session *session);
-/* All requests of the step are over and a mean is not finite: compare with the other ranks whose gradient it was. Blocks up to the deadline. */
+/* Call when all requests of the step have completed and a mean is not finite. Gathers which ranks have the gradient that is not finite.
+ * Blocks up to the deadline. */
 enum weft_status client_skip_compare(struct weft_session *session);
-/* WEFT_ERR_SKIPPED with its sentence; or the session fails, where an update cannot be undone. */
+/* WEFT_ERR_SKIPPED with its sentence. If an update cannot be undone, the session fails instead. */
 enum weft_status client_skip_verdict(struct weft_session *session);
 
 /* ---- inputs kept for a step that is run again (kept.c); the caller's thread ---- */
 enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes);
-enum weft_status client_kept_update(struct weft_session *session, void *buffer, size_t bytes); /* the same of what an optimiser overwrites */
+enum weft_status client_kept_update(struct weft_session *session, void *buffer, size_t bytes); /* the same for memory that an optimiser overwrites */
 void client_kept_close(struct weft_session *session, bool restore); /* the step is over */
-void client_kept_undo(struct weft_session *session); /* the step is over and skipped: only updates are put back */
+void client_kept_undo(struct weft_session *session); /* the step is skipped: restores only what updates overwrote */
 void client_kept_free(struct weft_session *session);
 
-/* leaving.c: caller's thread, nothing open: tell the others that this rank leaves, and compare what all have called. Blocks for 2 s at most. A
- * mismatch fails the session. */
+/* leaving.c: send LEAVE to the other ranks and compare what all ranks called. Caller's thread, no request open. Blocks for at
+ * most 2 s. A mismatch fails the session. */
 void client_leaving_compare(struct weft_session *session);
 
 void client_weighings_free(struct weft_session *session); /* weigh.c; memory only */

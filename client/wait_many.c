@@ -1,9 +1,9 @@
-/* wait_many.c - weft_wait_any and weft_wait_all: several requests of one session, one deadline. */
+/* wait_many.c - weft_wait_any and weft_wait_all: several requests, one deadline. */
 #include "client/call.h"
 #include "client/request.h"
 #include "client/session.h"
 
-/* Requests to wait for: no entry of NULL, none that was never started. */
+/* The caller's array. Entries that are NULL or not started are passed over. */
 struct many {
     struct weft_request *const *requests;
     size_t count;
@@ -22,7 +22,7 @@ static bool is_started(const struct weft_request *user_request)
                                                   : atomic_load_explicit(&request->state, memory_order_acquire) != CLIENT_REQUEST_IDLE;
 }
 
-/* The first that does not run any more; many->count: all do, or none is started. */
+/* Index of the first started request that has completed; many->count: there is none. */
 static size_t first_ended(const struct many *many)
 {
     size_t i = 0;
@@ -30,7 +30,7 @@ static size_t first_ended(const struct many *many)
     return i;
 }
 
-/* The session of those that run; NULL: none runs. */
+/* The one session of all started requests; NULL: none is started. */
 static enum weft_status find_session(const struct many *many, struct weft_session **session_out)
 {
     *session_out = NULL;
@@ -49,7 +49,7 @@ struct any_fact {
     struct weft_session *session;
 };
 
-static bool any_fact(void *context)
+static bool any_completed(void *context)
 {
     const struct any_fact *fact = context;
     return first_ended(fact->many) < fact->many->count || client_failed(fact->session) < 0;
@@ -61,7 +61,7 @@ static uint64_t timeout_of(const struct weft_session *session, uint64_t timeout_
     return timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
 }
 
-/* Of a failed session, or after the timeout: which one to ask. */
+/* Index of the first started request; count: there is none. */
 static size_t first_started(const struct many *many)
 {
     size_t i = 0;
@@ -88,10 +88,10 @@ enum weft_status weft_wait_any(struct weft_request *const *requests, size_t coun
         for (size_t i = 0; i < count; i++)
             if (is_started(requests[i])) client_brief_waited(client_request_of(requests[i]));
         struct any_fact fact = {.many = &many, .session = session};
-        client_wait_within(session, any_fact, &fact, timeout_of(session, timeout_ms));
+        client_wait_within(session, any_completed, &fact, timeout_of(session, timeout_ms));
         ended = first_ended(&many);
     }
-    if (ended == count) return weft_wait(requests[first], 1); /* the sentence of one that is late, or of the session's failure */
+    if (ended == count) return weft_wait(requests[first], 1); /* for the sentence: a request that is late, or the failure of the session */
     *index_out = ended;
     return weft_wait(requests[ended], timeout_ms);
 }
@@ -113,8 +113,8 @@ enum weft_status weft_wait_all(struct weft_request *const *requests, size_t coun
             rest_ms = now_ns >= until_ns ? 1 : (until_ns - now_ns) / WEFT_MS(1) + 1;
         }
         enum weft_status status = weft_wait(requests[i], rest_ms);
-        if (status == WEFT_ERR_DEADLINE && is_open(request)) return status; /* it goes on: the others may, too */
+        if (status == WEFT_ERR_DEADLINE && is_open(request)) return status; /* it is still running, and others may be */
         if (status < 0 && first_error == WEFT_OK) first_error = status, failed = requests[i];
     }
-    return failed ? weft_wait(failed, timeout_ms) : WEFT_OK; /* again, for its sentence */
+    return failed ? weft_wait(failed, timeout_ms) : WEFT_OK; /* once more, for its sentence */
 }

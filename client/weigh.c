@@ -6,9 +6,9 @@
  * all ranks; the call is held back until the weights are there. All ranks divide by the same number: the f64 sum of the weights
  * by T, exact for numbers of samples.
  *
- * Factors and total are divided by the power of two at or above the largest weight, which no bit of the result sees unless it
- * under- or overflows. No factor is above 1, so no product of a finite number overflows, and equal weights that are a power of two
- * give the bits of the plain average.
+ * Factors and total are divided by the power of two at or above the largest weight. This changes no bit of the result unless
+ * it under- or overflows. No factor exceeds 1, so no product overflows. Equal weights that are a power of two give the bits of
+ * the plain average.
  *
  * The exponent of the largest weight travels in the same sum, as a second number. With 2^k above the ranks, each rank adds 2^(k e) for
  * a weight of exponent e: the sum lies in [2^(k E), 2^(k (E + 1))), E the largest. */
@@ -38,10 +38,10 @@ static int exponent_above(double x)
     return frexp(x, &exponent) == 0.5 ? exponent - 1 : exponent;
 }
 
-/* k: 2^k is above twice the ranks, so that rounding does not reach the next power either. */
+/* k with 2^k above twice the ranks, so that rounding does not reach the next power. */
 static int exponent_unit(uint32_t ranks) { return 34 - __builtin_clz(ranks); }
 
-/* Exponents beyond the range of an f64 stand at its ends. */
+/* Exponents beyond the range of an f64 are clamped. */
 static double exponent_power(double weight, uint32_t ranks)
 {
     const int unit = exponent_unit(ranks), most = 960 / unit;
@@ -52,7 +52,7 @@ static double exponent_power(double weight, uint32_t ranks)
     return ldexp(1, unit * exponent);
 }
 
-/* Of the largest weight; at the ends of the range of the sum of weights, which is no smaller. */
+/* Exponent of the largest weight. If it was clamped, that of the sum of weights, which is at least as large. */
 static int exponent_largest(double total, double powers, uint32_t ranks)
 {
     const int unit = exponent_unit(ranks), most = 960 / unit;

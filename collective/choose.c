@@ -165,7 +165,7 @@ static double time_ring(const struct weft_plan_question *q, const struct model *
 {
     double hops = m->p - 1, all = q->kind == WEFT_COLL_ALL_REDUCE, slice = all ? m->n / m->p : m->n, phases = all ? 2 : 1;
     double sums = q->kind == WEFT_COLL_ALL_GATHER ? 0 : hops * slice * m->g, trips = phases * hops * trip(m, shorter(slice, m->chunk));
-    double wide = q->averages ? m->wide - 1 : 0; /* of the hops that sum */
+    double wide = q->averages ? m->wide - 1 : 0; /* extra bytes of the hops that add */
     /* All slices go over a line one behind the other. What is announced first and added up waits for scratch before it is granted, which is there
      * when the one before has come; results go into their places, a window of them at a time (as weft sim has it). */
     if (shorter(slice, m->chunk) > m->eager)

@@ -7,7 +7,7 @@
 
 struct codec_shared {
     struct weft_regions *regions;      /* owned; NULL: not open */
-    uint32_t ranks, subject;           /* subject: of its exchanges; the caller sets it once it is open */
+    uint32_t ranks, subject;           /* subject: carried by its exchanges; set by the caller after open */
     size_t piece_stride, sum_stride;
     uint8_t *pieces, *came;            /* borrowed from the operation's memory */
     uint64_t *piece_lengths, *lengths; /* (ranks,) likewise */

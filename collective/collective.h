@@ -60,9 +60,10 @@ enum weft_coll_kind {
 const char *weft_coll_kind_name(enum weft_coll_kind kind); /* "all_reduce"; "?" for none; static text */
 enum weft_coll_kind weft_coll_kind_parse(const char *name, size_t bytes); /* by its name, `bytes` long; 0: there is none */
 
-/* Of operations that a public call makes of its own: which. In the place of the reduction, so of kinds that have none; compared, and named in sentences. */
+/* The public call that posted an operation as a part of its work. Kinds without a reduction carry it in the field of the reduction.
+ * Ranks compare it, and mismatch sentences name it. */
 enum weft_coll_label {
-    WEFT_COLL_LABEL_NONE = 0, /* the operation is the call */
+    WEFT_COLL_LABEL_NONE = 0, /* the user called the operation itself */
     WEFT_COLL_LABEL_SPLIT = 1,
     WEFT_COLL_LABEL_MESH = 2,
     WEFT_COLL_LABEL_TENSOR_INIT = 3,
@@ -155,7 +156,7 @@ struct weft_plan_args {
     /* direct and ring, all_reduce: slices of unequal length. (ranks + 2,): slice i is [shares[i], shares[i + 1]) of shares[ranks]
      * parts of the vector, shares[ranks + 1] the longest of these. NULL: equal slices. Bits of a plan of T do not depend on it. */
     const uint32_t *shares;
-    bool wide; /* ring: the mean of narrower floats, whose sums may not fit into an element: partials in scratch and on the wire */
+    bool wide; /* ring: partials are f32 in scratch and on the wire, since the sum of a mean may not fit into an element */
 };
 
 /* A plan is a function from a step's number to the step; the cursor only counts. Steps of one rank may
@@ -175,7 +176,7 @@ bool weft_plan_greets(const struct weft_plan_args *args);
 bool weft_plan_supports(enum weft_plan_id plan, enum weft_coll_kind kind);
 bool weft_plan_cuts(enum weft_plan_id plan, enum weft_coll_kind kind); /* with unequal pieces */
 bool weft_plan_reproducible(enum weft_plan_id plan, const struct weft_plan_hosts *hosts); /* evaluates T; hosts: NULL where not known */
-bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind); /* its scratch holds partials, also where args.wide is not set */
+bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind); /* its scratch holds partials even if args.wide is not set */
 uint32_t weft_plan_folds(const struct weft_plan_args *args);   /* steps name folds 0 .. this - 1, */
 uint64_t weft_plan_fold_elems(const struct weft_plan_args *args); /* each of so many elements at most, */
 bool weft_plan_folds_host(enum weft_plan_id plan);             /* of the ranks of a host; else of all */
@@ -193,7 +194,7 @@ struct weft_plan_question {
     uint64_t bytes;               /* all_reduce, reduce, broadcast, send, recv: of the vector; the others: of the longest piece */
     size_t elem_bytes, wide_bytes;/* of an element, and of a partial */
     bool reproducible, unequal;   /* only plans that evaluate T; that have unequal pieces */
-    bool averages;                /* the sum is divided: the ring sends partials then */
+    bool averages;                /* the sum is divided, so the ring sends f32 partials */
     enum weft_plan_id told;       /* AUTO, or taken where it fits, whatever it costs */
     bool in_order;                /* told only where it adds in the order of what is taken without it */
     uint64_t chunk_bytes, message_bytes; /* message_bytes: what the transport moves best; 0: not known */
@@ -264,7 +265,7 @@ struct weft_group_options {
     /* Names a rank in error texts: "rank 3 (host b, pid 41)"; may be NULL. */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
-    /* Names the subject of a call in error texts: "tensor 'fc1'"; with describe_context; may be NULL. */
+    /* Formats the subject of a call for error texts: "tensor 'fc1'". Called with describe_context; may be NULL. */
     void (*describe_subject)(void *context, uint32_t subject, char *out, size_t out_bytes);
     /* The worst link among the ranks, by which AUTO chooses: the same bytes on every rank, or they choose differently
      * and the call is refused as mismatched. Copied; NULL: not known. */
@@ -294,10 +295,13 @@ void weft_group_free(struct weft_group *group);
  * may be posted any more. weft_group_left: all have been told, or are gone, or need not be. */
 void weft_group_leave(struct weft_group *group);
 bool weft_group_left(const struct weft_group *group);
-/* Operations with a root may end on a rank before the others have called them, and so may the last one of all be another one there. For who leaves
- * (weft_group_leave): weft_group_trails, was the last one such, or is a send not received yet? weft_group_compare_left: WEFT_ERR_MISMATCH, a rank that has left called otherwise, and a
- * sentence; WEFT_OK, all others have left and called the same, or one is lost; WEFT_IN_PROGRESS, some have not left. Of a group that has ended, why. */
-bool weft_group_trails(const struct weft_group *group);
+/* An operation with a root can complete on one rank before another rank calls it. After weft_group_leave these find calls that
+ * differ and that no message has compared.
+ * weft_group_has_unverified_calls(): the last operation had a root, or a peer has not received a send.
+ * weft_group_compare_left(): WEFT_ERR_MISMATCH and a sentence if a rank that has left called other operations. WEFT_OK if all
+ * other ranks have left and called the same, or a rank is lost. WEFT_IN_PROGRESS if a rank has not left. If the group has
+ * ended, its status. */
+bool weft_group_has_unverified_calls(const struct weft_group *group);
 enum weft_status weft_group_compare_left(const struct weft_group *group, struct weft_error *error);
 uint32_t weft_group_rank(const struct weft_group *group);
 uint32_t weft_group_ranks(const struct weft_group *group);
@@ -330,7 +334,7 @@ void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *
 void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text);
 /* WEFT_OK, or why the group has ended, with the sentence (the group's), though operations may still wait until their buffers are free. */
 enum weft_status weft_group_ended(const struct weft_group *group, const char **text_out);
-/* The rank whose sentence that is: this one, or another that has told of the end. */
+/* The rank that wrote the sentence of weft_group_ended: this rank, or the peer whose FAIL ended the group. */
 uint32_t weft_group_ended_by(const struct weft_group *group);
 
 /* Of groups whose ids rise: those of epochs before this one have ended, and those of it may come. For an endpoint that takes no part in the groups of
@@ -341,7 +345,7 @@ void weft_groups_follow(struct weft_transport *transport, uint32_t epoch);
 void weft_group_record(struct weft_group *group);
 
 /* ---- operations ---- */
-#define WEFT_SUBJECT_TOGETHER 0x80000000u /* with this bit a subject is a hash of what was put together in one operation */
+#define WEFT_SUBJECT_TOGETHER 0x80000000u /* if set, the subject is a hash of the calls that were fused into the operation */
 static inline uint32_t weft_subject_together(uint64_t hash) { return (uint32_t)(hash ^ hash >> 32) | WEFT_SUBJECT_TOGETHER; }
 
 struct weft_coll_args {
@@ -362,7 +366,7 @@ struct weft_coll_args {
      * counts to each rank, counts_out from each. */
     const uint64_t *counts, *counts_out;
     bool unequal;          /* gather, scatter with `counts` at the root: all ranks say so */
-    uint32_t subject;      /* kinds without a root: what it is of, as the caller counts; must be equal on all ranks. 0: nothing to say */
+    uint32_t subject;      /* kinds without a root: number of the object that the caller operates on, a tensor; equal on all ranks. 0: none */
     bool reproducible;     /* take only plans that evaluate T */
     enum weft_plan_id plan;/* WEFT_PLAN_AUTO: chosen by ranks and size */
     uint64_t deadline_ns;  /* relative to the post; 0: the group's */
@@ -374,14 +378,14 @@ struct weft_coll_args {
     const uint64_t *piece_bytes_in; /* (ranks,) */
 };
 
-/* Where a call is made: this rank in its group. */
+/* The rank that makes a call, and its group. */
 struct weft_coll_place {
     uint32_t rank, ranks;
     const struct weft_plan_hosts *hosts; /* NULL: not known, and there is no plan hierarchy */
-    bool untouched;                      /* timing_only: where buffers lie does not matter */
+    bool untouched;                      /* timing_only: addresses of buffers are not checked */
 };
-/* All that can be wrong with the arguments of a call, as one rank sees them: a post of the same call refuses it for no other. Any
- * thread; no buffer is read. The sentence names the call and the argument. WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED. */
+/* Validates all arguments of a call that one rank can check. A post of a call that passes does not fail for its arguments.
+ * Reads no buffer. Any thread. WEFT_ERR_INVALID or WEFT_ERR_UNSUPPORTED; the sentence names the call and the argument. */
 enum weft_status weft_coll_check(const struct weft_coll_place *place, const struct weft_coll_args *args, struct weft_error *error);
 
 struct weft_coll; /* one posted operation; valid until its `done` has returned */
@@ -428,7 +432,7 @@ enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct wef
 #define WEFT_CODEC_TOGETHER_MAX 32u
 struct weft_coll_coded {
     struct weft_codec *codec;
-    uint32_t subject; /* as of weft_coll_args; of several the operation has a hash of all */
+    uint32_t subject; /* as in weft_coll_args; an operation of several tensors carries a hash of all subjects */
     const float *grad;
     float grad_scale;
     float *out;

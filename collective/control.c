@@ -61,7 +61,7 @@ static void broadcast_go_on(struct broadcast *broadcast)
         uint32_t rank = broadcast->next_rank;
         if (rank != group->rank) {
             if (broadcast->type == COLL_MESSAGE_LEAVE && !broadcast->header) {
-                trail_tell(group, rank, &header);
+                trail_write(group, rank, &header);
                 coll_header_write(bytes, &header);
             }
             enum weft_status status = weft_transport_send(group->roster->peers[rank], &message, &broadcast->completion);
@@ -230,7 +230,7 @@ bool control_stays(struct weft_group *group, uint32_t rank, enum weft_coll_kind 
         return false;
     }
     if (!roster_noted(group, rank).left) return true;
-    if (kind == WEFT_COLL_RECV && trail_sent_more(group, rank)) return true; /* what it sent before it left */
+    if (kind == WEFT_COLL_RECV && trail_sent_more(group, rank)) return true; /* its earlier send can still be received */
     char name[128];
     group_describe(group, rank, name, sizeof name);
     group->leaver_missed = group->fail_status == WEFT_OK && !group->closing;
@@ -253,7 +253,7 @@ static void left(struct weft_group *group, const struct coll_header *header)
     if (!note->left) group->left_count++;
     note->left = true;
     note->left_after = header->sequence;
-    trail_heard(note, header);
+    trail_read(note, header);
     tune_left(group, rank);
     host_left(group, rank, header->count);
     if (group->active_count > 0 && group->sequence > 0) control_all_stay(group, group->sequence - 1); /* every posted number needs it */

@@ -88,7 +88,7 @@ static void forgive_gap(struct weft_group *group, uint64_t now_ns)
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         coll->deadline_ns = weft_later_ns(coll->deadline_ns, gap_ns);
-        coll->posted_ns = weft_since_ns(coll->posted_ns, now_ns) > gap_ns ? coll->posted_ns + gap_ns : now_ns; /* it may be younger than the gap */
+        coll->posted_ns = weft_since_ns(coll->posted_ns, now_ns) > gap_ns ? coll->posted_ns + gap_ns : now_ns; /* an operation posted inside the gap */
     }
     if (group->verdict != VERDICT_NONE) group->verdict_until_ns += gap_ns;
     if (group->fail_status < 0) group->grace_ns += gap_ns;

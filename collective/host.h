@@ -59,7 +59,8 @@ enum {
 
 /* How the peers reach what they need of the caller's buffers; none of the first three: not at all, by messages. STAGED: through a stage, if
  * all say so. UNEQUAL: pieces of many lengths. KEEPS: this rank has a piece of its own to copy. LENDS: MAPPED, and so is all that others need to work
- * on this rank's slice. APART: this rank may not copy all others' ordinary memory, or they may not copy its own (host_reads.c). */
+ * on this rank's slice. APART: the kernel refuses copies of ordinary memory by this rank or by
+ * its peers (host_reads.c). */
 enum host_flags { HOST_MAPPED = 1, HOST_COPIED = 2, HOST_STAGED = 4, HOST_UNEQUAL = 8, HOST_KEEPS = 16, HOST_LENDS = 32, HOST_APART = 64 };
 
 /* host_stage.c: what a rank does in each round. */
@@ -166,7 +167,7 @@ struct host_shape {
     size_t bytes;                /* host_short_bytes */
     uint64_t event_bytes, moved_bytes;
     bool reads, writes;          /* in and out are not NULL */
-    struct coll_places places;   /* and lie so */
+    struct coll_places places;   /* permitted layout of in and out */
     bool leads;                  /* needs nothing of the others */
     bool follows;                /* needs something of the root alone */
     bool works;                  /* has something to copy or sum */
@@ -178,7 +179,7 @@ struct host_shape {
 
 #define HOST_NO_PROCESSOR UINT32_MAX
 
-/* host_reads.c: what of this process the system looks at before others may copy its memory. */
+/* host_reads.c: credentials by which the kernel permits peers to copy this process's memory. */
 struct host_rights {
     uint32_t user, group;
     int dumpable;
@@ -192,8 +193,8 @@ struct host {
     struct weft_group *group;
     enum host_state state;
     bool maps_all;               /* no offer so far that could not be mapped */
-    bool copies_all;             /* all ranks may copy each other's ordinary memory, as far as is known here */
-    struct host_rights rights;   /* of this process, when the ranks agreed on that */
+    bool copies_all;             /* no rank has reported that copies of ordinary memory are refused */
+    struct host_rights rights;   /* of this process at setup */
     bool crowded;                /* more ranks than processors whose time they may have: all ranks know the same */
     uint64_t last_bytes, own_bytes; /* host_past.c: what the last cache holds, and the own ones of all processors that work */
     bool sleeping;
@@ -252,7 +253,7 @@ bool host_peers_look(const struct host_peer *peers, uint32_t count, uint64_t ope
 
 /* host_reads.c */
 struct host_rights host_rights_now(void);
-bool host_still_copies(struct host *host); /* asks the system, and warns once when ranks may not copy each other's ordinary memory any more */
+bool host_still_copies(struct host *host); /* checks with the kernel; logs a warning at the first refusal */
 void host_copies_no_more(struct host *host);
 
 /* host_memory.c */
@@ -350,8 +351,8 @@ bool host_pair_has_come(const struct weft_group *group, const struct weft_coll_a
 bool host_pair_ready(struct host *host, uint32_t rank, bool sends); /* takes the memory for it; false: there is none */
 void host_pair_launch(struct weft_coll *coll); /* ready */
 void host_pair_owed(const struct weft_coll *coll); /* a recv ends without the message that it was to take */
-struct coll_pair_counts host_pair_counts(const struct host_pairs *pairs, uint32_t rank); /* with that rank, this way */
-bool host_pairs_untaken(const struct host *host); /* some rank has not received yet what was sent to it */
+struct coll_pair_counts host_pair_counts(const struct host_pairs *pairs, uint32_t rank); /* by memory, with that rank */
+bool host_pairs_untaken(const struct host *host); /* a peer has not received a send */
 void host_pairs_add_moved(const struct host_pairs *pairs, struct weft_moved *moved);
 enum weft_status host_pair_brief(struct weft_group *group, const struct weft_coll_args *args, weft_coll_done_fn done, void *context,
                                  struct weft_coll **coll_out); /* as weft_coll_brief */

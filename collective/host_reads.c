@@ -1,13 +1,14 @@
-/* host_reads.c - may the ranks of a host still copy each other's ordinary memory?
+/* host_reads.c - checks whether the ranks of a host may still copy each other's ordinary memory.
  *
- * They agreed on it when they met (host_setup.c). Since then a program may have given up privileges, made itself undumpable, or installed a filter
- * of system calls. The system then refuses process_vm_readv to this rank, or to the others of this one. A copy that is refused in the middle of an operation
- * cannot be made up for, since sums in place are half done. So each rank looks before it announces an operation on ordinary memory:
+ * The ranks agree on it at setup (host_setup.c). Later a program can drop privileges, become undumpable, or install a filter
+ * of system calls. The kernel then refuses process_vm_readv to this rank, or to its peers. An operation cannot recover from a
+ * refusal in its middle, since sums in place are half done. Each rank therefore checks before it posts the descriptor of an
+ * operation on ordinary memory:
  *
- *     it reads a word of each peer             what it has lost itself
- *     its user, group and dumpable flag        what the peers have lost of it: they may have looked before it changed
+ *     read a word of each peer                      detects a right that this rank lost
+ *     compare own user, group and dumpable flag     detects a right that the peers lost, also after their own check
  *
- * It announces what it found (HOST_APART). All ranks take the operation, and all that follow, through stages or messages. */
+ * The descriptor carries the result (HOST_APART). If it is set, all ranks fall back to staging or messages from then on. */
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ bool host_still_copies(struct host *host)
     bool refused = false;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
         if (rank != group->rank && weft_peer_copy(group->roster->peers[rank], false, 0, NULL, 0) == WEFT_ERR_UNSUPPORTED) refused = true;
-    if (refused) return false; /* the transport has warned */
+    if (refused) return false; /* the transport logs the warning */
     if (!has_changed(&host->rights)) return true;
     weft_log(group->env, WEFT_LOG_WARN, "collective",
              "group %u rank %u: the user, group or dumpable flag of this process has changed since start, so its peers may be refused "
@@ -42,5 +43,5 @@ bool host_still_copies(struct host *host)
 void host_copies_no_more(struct host *host)
 {
     host->copies_all = false;
-    host_shapes_forget(host); /* calls that rely on it */
+    host_shapes_forget(host); /* prepared calls that rely on it */
 }

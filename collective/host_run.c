@@ -329,7 +329,7 @@ static bool all_here(struct host *host, struct weft_coll *coll)
         return true;
     }
     bool staged = !(coll->host.flags_of_all & HOST_MAPPED) && coll->host.flags_of_all & HOST_STAGED;
-    if (coll->host.apart && !(coll->host.flags_of_all & HOST_MAPPED)) coll->host.reached = false; /* some may not copy what is not mapped */
+    if (coll->host.apart && !(coll->host.flags_of_all & HOST_MAPPED)) coll->host.reached = false; /* memory that is not mapped cannot be copied */
     if (!coll->host.reached && !staged) {
         by_messages(coll);
         return false;

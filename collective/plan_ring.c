@@ -7,8 +7,8 @@
  * Order of sums (declared, the same in every run): slice k is
  *     ((x[k+1] + x[k+2]) + ... + x[k+ranks-1]) + x[k]          ranks taken modulo `ranks`
  * so an element's bits depend on which slice it falls into, hence on count and ranks: deterministic, not
- * reproducible. Sums of narrower floats round at every hop: partials travel in the element type. Their means (args.wide) do not:
- * the sum of numbers whose mean fits into an element need not fit into one, so their partials travel as f32.
+ * reproducible. Sums of narrower floats round at every hop, since partials travel in the element type. Means
+ * (args.wide) send partials as f32: the sum of numbers whose mean fits into an element may not fit into one.
  *
  * `lanes` chunks of a slice travel as a group: for each s all lanes of the group move, so a rank has
  * always `lanes` messages under way while the sum of one is computed. A lane has two scratch chunks that

@@ -1,10 +1,11 @@
-/* trail.c - operations with a root, which some ranks are over with before the others have called them.
+/* trail.c - compares operations that can complete on one rank before another rank calls them.
  *
- *     root of a broadcast: sends, is over ──► no operation behind it ──► leaves
- *     another rank: thinks that it is the root: sends, is over       ──► leaves     both had WEFT_OK
+ *     rank 0: broadcast from root 0, sends, completes ──► no further operation ──► leaves
+ *     rank 1: broadcast from root 1, sends, completes ──► no further operation ──► leaves     both got WEFT_OK
  *
- * So each rank keeps one number made of all its operations with a root, and what the last of them was. Both travel with its
- * LEAVE, with how many sends and recvs there were with the rank that it goes to, and whoever leaves later compares. Operations without a root end on no rank before all have called them. */
+ * Each rank keeps a digest of its operations with a root and a description of the last one. A LEAVE message carries both, and
+ * the number of sends and recvs between its sender and its receiver. The rank that leaves later compares them with its own.
+ * Operations without a root need no digest: they complete on no rank before all ranks have called them. */
 #include "collective/host.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@
 void trail_add(struct weft_group *group, const struct coll_header *called)
 {
     struct trail *trail = &group->trail;
-    if (called->sequence < trail->next) return; /* begun by one way, and ended by another */
+    if (called->sequence < trail->next) return; /* counted on the fast path, which then fell back */
     uint64_t digest = trail->next > 0 ? trail->last.digest : WEFT_FNV_BASIS;
     digest = weft_fnv(digest, called->sequence);
     digest = weft_fnv(digest, called->kind | (uint64_t)called->dtype << 8 | (uint64_t)called->op << 16 | (uint64_t)called->root << 32);
@@ -31,7 +32,7 @@ void trail_pair(struct weft_group *group, enum weft_coll_kind kind, uint32_t ran
     else note->by_message.received++;
 }
 
-/* All sends to that rank, and all recvs from it: whichever way they went. */
+/* Sends to that rank and recvs from it, by memory and by messages. */
 static struct coll_pair_counts pair_counts(const struct weft_group *group, uint32_t rank)
 {
     struct coll_pair_counts counts = group->host ? host_pair_counts(group->host->pairs, rank) : (struct coll_pair_counts){0, 0};
@@ -45,7 +46,7 @@ bool trail_sent_more(const struct weft_group *group, uint32_t rank)
     return note.pairs_known && !group->pairs_unknown && (uint32_t)pair_counts(group, rank).received != (uint32_t)note.with_us.sent;
 }
 
-void trail_tell(const struct weft_group *group, uint32_t rank, struct coll_header *header)
+void trail_write(const struct weft_group *group, uint32_t rank, struct coll_header *header)
 {
     const struct coll_pair_counts counts = pair_counts(group, rank);
     const struct trail_end *last = &group->trail.last;
@@ -61,7 +62,7 @@ void trail_tell(const struct weft_group *group, uint32_t rank, struct coll_heade
     header->lanes = group->pairs_unknown ? TRAIL_NO_PAIRS : TRAIL_VERSION;
 }
 
-void trail_heard(struct note *note, const struct coll_header *header)
+void trail_read(struct note *note, const struct coll_header *header)
 {
     note->trail_known = header->lanes == TRAIL_VERSION || header->lanes == TRAIL_NO_PAIRS;
     note->pairs_known = header->lanes == TRAIL_VERSION;
@@ -100,13 +101,13 @@ static enum weft_status differ(const struct weft_group *group, uint32_t rank, co
                                             strcmp(their_call, my_call) == 0 ? "; an earlier one differs in its root or count" : "");
 }
 
-bool weft_group_trails(const struct weft_group *group)
+bool weft_group_has_unverified_calls(const struct weft_group *group)
 {
     if (group->sends_last || (group->host && host_pairs_untaken(group->host))) return true;
     return group->ranks > 1 && group->sequence > 0 && group->trail.next == group->sequence;
 }
 
-/* A send that is over once it is copied, and never received. */
+/* Finds a send that completed when it was copied and that the peer never received. */
 static enum weft_status compare_pairs(const struct weft_group *group, uint32_t rank, const struct note *note, struct weft_error *error)
 {
     const struct coll_pair_counts own = pair_counts(group, rank);

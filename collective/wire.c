@@ -3,10 +3,10 @@
  *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  table
  *     12  group            16  epoch    20  rank (sender)   24  root   28  lanes  32  message  36  status
  *     40  sequence         48  count    56  chunk elements  64  piece bytes (pieces whose lengths only their sender or their pair knows)
- *     24  of a kind without a root: the subject, what the call is of
+ *     24  kinds without a root: the subject of the call, a tensor (weft_coll_args.subject)
  *     72  cuts: 0, or a number made of the lengths of unequal pieces and of the measured links that the plan follows
  *
- * op: the reduction, or of kinds without one the public call that the operation belongs to (enum weft_coll_label).
+ * op: the reduction; kinds without a reduction carry the public call that posted the operation (enum weft_coll_label).
  *
  * A data message says how its sender called the operation. The receiver compares: that is how calls that
  * do not match are found and named, instead of being summed or waited for. */
@@ -76,7 +76,7 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     return NULL;
 }
 
-/* "split": which public call made an operation of this kind of its own; NULL: none did. */
+/* Name of the public call that posted the operation as a part of its work; NULL: the user called the operation itself. */
 static const char *label_of(const struct coll_header *header)
 {
     static const char *const labels[WEFT_COLL_LABEL_COUNT] = {NULL, "split", "mesh_create or mesh_comm", "tensor_init", "tensor_share", "state_load", "step_begin",

@@ -296,6 +296,6 @@ enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t e
                                    uint64_t index_count_max, uint64_t *index_count_out, size_t *consumed_out);
 
 #include "compress/judge.h" /* which codec pays */
-#include "compress/cut.h"   /* how a tensor at shards is cut */
+#include "compress/cut.h"   /* chunks of a tensor at shards */
 
 #endif

@@ -7,7 +7,7 @@ static bool has_choice(const struct weft_cut *cut) { return cut->candidates && c
 
 uint64_t weft_cut_elems(const struct weft_cut *cut)
 {
-    const bool dense = cut->codec->id == WEFT_CODEC_DENSE, choice = has_choice(cut); /* of a choice the workers update, and the shards only sum */
+    const bool dense = cut->codec->id == WEFT_CODEC_DENSE, choice = has_choice(cut); /* with candidates the workers update and the shards only add */
     if (!choice && weft_optimizer_is_whole(cut->optimizer)) return cut->elems;
     if (!dense && !weft_codec_cuts(cut->codec)) return cut->elems;
     const uint64_t unit = dense && !choice ? ALIGN_ELEMS : WEFT_CODEC_PIECE;

@@ -1,4 +1,4 @@
-/* cut.h - how a tensor in server mode is cut into chunks. The coordinator cuts; a worker asks before it declares. */
+/* cut.h - cuts a tensor in server mode into chunks. The coordinator places the chunks; a worker checks their number first. */
 #ifndef WEFT_CUT_H
 #define WEFT_CUT_H
 
@@ -9,16 +9,16 @@
 #include "kernels/kernels.h"
 
 struct weft_cut {
-    uint64_t elems, elem_bytes, chunk_bytes;        /* chunk_bytes: the longest chunk's, declared */
-    const struct weft_codec_spec *codec;            /* resolved; of a choice its first, dense */
+    uint64_t elems, elem_bytes, chunk_bytes;        /* chunk_bytes: declared upper bound of a chunk */
+    const struct weft_codec_spec *codec;            /* resolved; with candidates the first one, dense */
     const struct weft_optimizer *optimizer;
-    const struct weft_judge_candidates *candidates; /* resolved; fewer than two: there is no choice */
+    const struct weft_judge_candidates *candidates; /* resolved; fewer than two: the codec is fixed */
 };
 
-/* Elements of a chunk, the last one apart: a multiple of what the codec works in, or all. */
+/* Elements of each chunk but the last: a multiple of the codec's block, or all elements. */
 uint64_t weft_cut_elems(const struct weft_cut *cut);
-/* Which of the candidates but dense are cut as that one is; the others are one chunk each. cuts_out (WEFT_JUDGE_CANDIDATES_MAX,), may be NULL.
- * Returns the chunks of the tensor with all its candidates. */
+/* Number of chunks of the tensor with all its candidates. cuts_out (WEFT_JUDGE_CANDIDATES_MAX,), may be NULL: whether a candidate is
+ * cut like the dense one, else it is one chunk. */
 uint64_t weft_cut_chunks(const struct weft_cut *cut, bool *cuts_out);
 
 #endif

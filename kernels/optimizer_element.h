@@ -20,7 +20,7 @@ KERNEL_INLINE float sgd_element(float w, float *velocity, float g, const struct 
     return canonical(w - sgd->lr * g);
 }
 
-/* Where weight decay enters. The loops pass it as a constant: gcc makes no vectors of a loop that tests it. */
+/* The term that weight decay changes. Loops pass it as a constant, since gcc does not vectorise a loop that tests it. */
 enum adam_decay { ADAM_DECAY_NONE, ADAM_DECAY_COUPLED, ADAM_DECAY_DECOUPLED };
 
 KERNEL_INLINE enum adam_decay adam_decay_of(const struct weft_adam *adam)

@@ -11,8 +11,8 @@ struct tool_coordinator;
  * *port_out. NULL: "command: sentence" is on stderr. */
 struct tool_coordinator *tool_coordinate(const char *command, const char *host, uint16_t port, const char *job, const char *secret,
                                          uint32_t workers, uint32_t workers_min, uint32_t workers_max, uint16_t *port_out);
+bool tool_coordinate_ended_well(const struct tool_coordinator *coordinator); /* the job ended in order; false for NULL */
 /* Waits until the job has ended and all its processes have left, for at most `wait_ms`, then closes and frees. NULL is fine. */
-bool tool_coordinate_ended_well(const struct tool_coordinator *coordinator); /* the job has ended in order; false for NULL */
 void tool_coordinate_end(struct tool_coordinator *coordinator, uint64_t wait_ms);
 
 #endif
