@@ -17,7 +17,7 @@ static bool is_public(enum weft_call_kind kind)
     return kind >= WEFT_CALL_ALL_REDUCE && kind <= WEFT_CALL_RECV && (int)kind != WEFT_COLL_ALL_GATHER_BYTES;
 }
 
-/* The caller's struct, or `copy` with what it has where it comes from another release; NULL: it is refused. */
+/* Returns the caller's struct, or `copy` filled from it if its size is of another release; NULL: refused. */
 static const struct weft_call *whole(struct weft_session *session, const struct weft_call *call, struct weft_call *copy)
 {
     if (call && call->size == sizeof *call) return call;
@@ -101,7 +101,7 @@ enum weft_status weft_call_init(struct weft_session *session, const struct weft_
     return WEFT_OK;
 }
 
-/* What a persistent request was made from, as far as it is checked. */
+/* The arguments of a persistent request, for client_call_check. */
 static struct client_call call_of(const struct client_request *request)
 {
     return (struct client_call){
@@ -122,7 +122,7 @@ enum weft_status weft_start(struct weft_request *user_request)
     if (!request->persistent) return client_error(session, WEFT_ERR_STATE, "start: the request is not persistent; make it so by weft_call_init");
     WEFT_TRY(client_request_rests(session, request, "start"));
     WEFT_TRY(client_comm_valid(session, request->op.comm));
-    if (request->counts || request->counts_out) { /* the caller's tables, which may have changed */
+    if (request->counts || request->counts_out) { /* the caller may have changed its tables */
         const struct client_call call = call_of(request);
         WEFT_TRY(client_call_check(session, &call));
     }

@@ -191,7 +191,7 @@ void client_engine_told_lost(struct weft_session *session, const char *format, .
     va_end(arguments);
 }
 
-/* The rank of the job whose sentence ended the group: it may have come by message, and then "this rank" in it is another. */
+/* Rank of the job that wrote the sentence of the group's failure: this rank, or the sender of a FAIL message. */
 static uint32_t found_by_rank(const struct weft_session *session, const struct weft_comm *comm, const struct weft_group *group)
 {
     if (!group) return session->rank;

@@ -144,7 +144,8 @@ void client_engine_group_op_failed(struct client_group_op *op, enum weft_status 
  * half a second before this rank's own view becomes the session's failure. In an elastic job it is asked whether all live, and given
  * the time in which it finds a silent machine, unless they do. */
 void client_engine_suspect(struct weft_session *session, enum weft_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* A rank has left in order, or a shard has answered that a rank is lost: no link is in doubt, the coordinator is given the same half second. */
+/* Suspects a loss that is certain: a rank has left in order, or a shard reported a loss. No link is checked. The coordinator has half a
+ * second to report it first. */
 void client_engine_told_lost(struct weft_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Net thread: the coordinator has heard from all ranks since this one asked (client_control_ask_all). */
 void client_engine_all_live(struct weft_session *session);

@@ -5,7 +5,7 @@
 
 #include "client/session.h"
 
-#define COUNT_MAX (1ull << 48) /* elements: times their size and the ranks it is still a number */
+#define COUNT_MAX (1ull << 48) /* elements; times their size and the ranks it fits into 64 bits */
 
 /* The group is the engine's: what its links cost is copied into the session's own memory. */
 static void answer(struct weft_mail *mail)

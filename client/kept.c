@@ -8,7 +8,7 @@ struct kept {
     struct weft_list link;
     void *buffer;        /* the caller's */
     size_t bytes, capacity;
-    bool update;         /* an optimiser overwrites it: also put back when the step is skipped */
+    bool update;         /* an optimiser overwrites it: restored also if the step is skipped */
     uint8_t *copy;       /* (capacity,) owned */
 };
 

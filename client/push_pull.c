@@ -1,4 +1,4 @@
-/* push_pull.c - weft_push_pull, weft_push_none, weft_push, weft_pull: the checks at the door, then a letter to the engine. */
+/* push_pull.c - weft_push_pull, weft_push_none, weft_push, weft_pull: validate arguments, then queue the request on the engine thread. */
 #include <stdio.h>
 #include <string.h>
 
@@ -131,7 +131,7 @@ static enum weft_status check_apart(struct weft_tensor *tensor, const void *grad
                         tensor->name, (long long)(to - in));
 }
 
-/* op.in and op.out are set. */
+/* Starts the push_pull whose buffers are in op.in and op.out. */
 static enum weft_status contribute(struct weft_tensor *tensor, struct weft_request *request)
 {
     struct client_tensor_op *op = &tensor->op;
@@ -158,7 +158,7 @@ enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, vo
     return status;
 }
 
-/* A contribution of zeros. With an optimiser its result belongs into the weights of this rank. */
+/* Contributes zeros. With an optimiser the result goes into the last weights buffer. */
 enum weft_status weft_push_none(struct weft_tensor *tensor)
 {
     WEFT_DEFAULT_FLOATS;
@@ -174,7 +174,7 @@ enum weft_status weft_push_none(struct weft_tensor *tensor)
     if (!tensor->none) tensor->none = weft_alloc_zero(session->env, tensor->bytes);
     if (!tensor->none)
         return client_error(session, WEFT_ERR_NO_MEMORY, "push_none of tensor '%s': no memory for %zu bytes of zeros", tensor->name, tensor->bytes);
-    if (!updates) memset(tensor->none, 0, tensor->bytes); /* the last result was put there */
+    if (!updates) memset(tensor->none, 0, tensor->bytes); /* it holds the last result */
     tensor->op.in = tensor->none;
     tensor->op.out = updates ? tensor->weights : tensor->none;
     tensor->memory = WEFT_MEMORY_HOST;

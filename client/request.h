@@ -61,7 +61,7 @@ struct client_request {
     bool at_once;               /* posted to the group as soon as the engine hears of it: its time is started_ns */
     const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */
     double factor, total;       /* total: of all ranks' factors, when weighted and known */
-    int exponent;               /* when weighted: 2^exponent is at or above the largest factor */
+    int exponent;               /* weighted: 2^exponent is at or above the largest factor */
     uint64_t deadline_ns;       /* of the operation; 0: the session's */
     void (*completed)(void *context, enum weft_status status); /* the caller's, may be NULL; before `done` is stored */
     void *context;

@@ -439,7 +439,7 @@ static void on_result(void *context, struct weft_arrival *arrival)
         weft_wire_text(arrival->header, &header, text);
         /* A sentence that fills its room is cut, perhaps before the name of who is to blame; if it is the end of the job the coordinator has all of it. */
         const bool cut = header.text_bytes == WEFT_LIMIT_RESULT_TEXT_BYTES;
-        if (header.status == WEFT_ERR_PEER_LOST) /* what the shard has of the coordinator: no link is in doubt */
+        if (header.status == WEFT_ERR_PEER_LOST) /* the shard has it from the coordinator: no link is suspected */
             client_tensor_told_lost(chunk->tensor, "was refused by %s: %s", client_endpoint_name(session, arrival->peer_id), text[0] ? text : "a rank is lost");
         else (cut ? client_tensor_fail_later : client_tensor_fail)(chunk->tensor, (enum weft_status)header.status, "was refused by %s: %s",
                                                                    client_endpoint_name(session, arrival->peer_id),

@@ -17,7 +17,7 @@
 
 #define SECRET_BYTES_MAX 1024u
 
-_Static_assert(WEFT_LAUNCHER_RANKS_MAX == WEFT_LIMIT_WORKERS, "base knows no limits of the wire");
+_Static_assert(WEFT_LAUNCHER_RANKS_MAX == WEFT_LIMIT_WORKERS, "base cannot include proto/limits.h");
 
 static const struct weft_options DEFAULTS = {.size = sizeof DEFAULTS, .rank = -1};
 
@@ -26,7 +26,7 @@ void weft_options_init_sized(struct weft_options *options, size_t size)
     client_sized_fill(&DEFAULTS, sizeof DEFAULTS, options, size);
 }
 
-/* What programs of release 0.1 call, whose struct ends here; later ones come by the macro of the same name. */
+/* Called by programs of release 0.1, whose struct ends at this field. Later programs use the macro of the same name. */
 void (weft_options_init)(struct weft_options *options)
 {
     weft_options_init_sized(options, client_sized_end(struct weft_options, devices));
@@ -180,7 +180,7 @@ static enum weft_status settle_plans(struct client_settings *settings, struct we
     return WEFT_OK;
 }
 
-/* A launcher's variables are not read where the coordinator and the rank are known without them. */
+/* Reads a launcher's variables unless the coordinator and the rank are known already. */
 static enum weft_status find_launcher(const struct weft_options *options, struct client_settings *settings, bool coordinator_known,
                                       struct weft_error *error)
 {

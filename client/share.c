@@ -6,7 +6,7 @@
  * In server mode the shards have it, newer than any rank where the ranks that had the newest are lost: each rank takes the weights from there.
  * No chunk moves on meanwhile, as that needs this rank's contribution.
  *
- * The same copies undo a skipped step (skip.c).
+ * The same copies restore the state before a skipped step (skip.c).
  *
  * A rank that forgets it would go on from another state than the others, unnoticed: push_pull refuses. What an update of a step overwrites
  * that is then run again is put back like preserve_input (kept.c). */
@@ -54,7 +54,7 @@ enum weft_status client_share_keep(struct weft_tensor *tensor)
     struct weft_session *session = tensor->session;
     tensor->kept_step = 0;
     if (!has_optimizer(tensor) || (!session->elastic && !client_skip_may_undo(tensor))) return WEFT_OK;
-    if (tensor->memory == WEFT_MEMORY_CUDA && !session->elastic) return WEFT_OK; /* a skipped step cannot be undone there (skip.c) */
+    if (tensor->memory == WEFT_MEMORY_CUDA && !session->elastic) return WEFT_OK; /* an update on a device cannot be undone (skip.c) */
     if (tensor->memory == WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' has an optimiser and lies on a device; in a job that goes on without lost ranks (weft run --min-workers) "

@@ -4,8 +4,8 @@
  * weight): an all_gather that is posted by step_begin, waits for nobody, and is needed only when the first reduced
  * tensor is there. In server mode the same numbers travel in every push and the shard compares them.
  *
- * step_end waits for everything of the step, then commits the codecs' state; on an error it abandons it. A step with a mean that is not
- * finite is skipped: what it has updated is put back, and the next step has its number (skip.c). */
+ * step_end waits for everything of the step, then commits the codecs' state; on an error it abandons it. If a mean is not finite,
+ * step_end skips the step: it restores what the step updated, and the next step has the same number (skip.c). */
 #include "client/step.h"
 
 #include <math.h>

@@ -21,7 +21,7 @@ void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t 
     client_sized_fill(&DEFAULTS, sizeof DEFAULTS, options, size);
 }
 
-/* What programs of release 0.1 call, whose struct ends here; later ones come by the macro of the same name. */
+/* Called by programs of release 0.1, whose struct ends at this field. Later programs use the macro of the same name. */
 void (weft_tensor_options_init)(struct weft_tensor_options *options)
 {
     weft_tensor_options_init_sized(options, client_sized_end(struct weft_tensor_options, chunk_bytes));
@@ -96,7 +96,7 @@ static bool declared_before(const struct weft_session *session, const char *name
     return false;
 }
 
-/* Of a codec or an optimiser: they travel to the coordinator as they are. */
+/* Validates the text of a codec or an optimiser, which is sent to the coordinator unchanged. */
 static enum weft_status check_text(const char *text, const char *what, struct weft_error *error)
 {
     if (strlen(text) > WEFT_LIMIT_NAME_BYTES)
@@ -105,7 +105,7 @@ static enum weft_status check_text(const char *text, const char *what, struct we
     return WEFT_OK;
 }
 
-/* As the coordinator will cut it. */
+/* Checks the number of chunks that the coordinator will make. */
 static enum weft_status check_cut(struct weft_session *session, const struct weft_tensor_options *options, const struct weft_tensor *tensor)
 {
     const struct weft_cut cut = {.elems = tensor->elems, .elem_bytes = weft_dtype_bytes(tensor->dtype), .chunk_bytes = cut_size(options, tensor),
@@ -345,7 +345,7 @@ static enum weft_status no_room(const struct weft_tensor *tensor, enum weft_stat
     return client_error(tensor->session, status, "declare: no memory for the state of tensor '%s' (%zu bytes each)", tensor->name, tensor->bytes);
 }
 
-/* All but what follows from the places of its chunks: before anything is sent, so that a refusal changes nothing. */
+/* Takes all memory that does not depend on the placement of chunks, before anything is sent: a refusal changes nothing. */
 static enum weft_status take_memory(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;

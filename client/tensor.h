@@ -54,7 +54,7 @@ struct client_tensor_op {
     struct weft_tensor *leader;    /* all-reduce mode: whose operation carries it (batch.h); NULL: its own alone */
     float *scaled;                 /* where weight * gradient + carry goes; NULL: the gradient goes as it is */
     bool scaled_ready;             /* engine's */
-    bool poisoned;                 /* engine's: this rank's gradient, overwritten by the sum, was not finite */
+    bool poisoned;                 /* the gradient, which the sum has overwritten, was not finite; written by the engine */
     bool arrived;                  /* engine's: the input is in host memory, or its codec can read it on the device */
     /* engine's */
     uint32_t epoch;                /* server mode: of the membership that it was begun in */
@@ -118,11 +118,11 @@ struct weft_tensor {
     uint32_t shared_epoch;             /* the membership in which they did last */
     uint64_t last_step;                /* of the last push or push_pull; 0: none */
     uint64_t step_before;              /* the one before that */
-    void *weights;                     /* the buffer that weft_tensor_init, weft_tensor_share or push_pull was given last */
-    void *none;                        /* (bytes,) owned: zeros of weft_push_none, and its result where there is no optimiser */
+    void *weights;                     /* buffer of the last weft_tensor_init, weft_tensor_share or push_pull */
+    void *none;                        /* (bytes,) owned: zeros of weft_push_none, and its dropped result; NULL until the first one */
     struct weft_request none_request;  /* of weft_push_none; weft_step_end waits for it */
-    uint64_t kept_step;                /* in which its weights and arrays were copied before the update; 0: not */
-    uint64_t skipped_step;             /* in which its mean was not finite, so that there was no update; the engine's until the step ends; 0: none */
+    uint64_t kept_step;                /* step in which its weights and arrays were copied before the update; 0: none */
+    uint64_t skipped_step;             /* step in which its mean was not finite; 0: none. Written by the engine until the step ends */
     bool skip_nonfinite;               /* the option */
     _Atomic bool busy;
     struct weft_list batch_link;       /* batch->leaders */
@@ -152,7 +152,7 @@ static inline bool client_tensor_updates_here(const struct weft_tensor *tensor)
 {
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec || client_tensor_judged(tensor));
 }
-/* What names it in operations of the ranks (weft_coll_args.subject): all ranks declare the same tensors in the same order. */
+/* The subject of its operations (weft_coll_args.subject). Equal on all ranks, since they declare in the same order. */
 static inline uint32_t client_tensor_subject(const struct weft_tensor *tensor) { return tensor->id + 1; }
 void client_tensor_free(struct weft_tensor *tensor);
 /* Caller: memory for weight * gradient where `out` cannot serve. */
@@ -162,26 +162,26 @@ enum weft_status client_share_check(struct weft_tensor *tensor, const char *call
 /* Ranks have come, or come back. And: a step was good, and no rank has come with the news of that. */
 void client_share_all_due(struct weft_session *session);
 void client_share_step_good(struct weft_session *session);
-/* What the update of this operation will overwrite, for a step that may be run again, or skipped. */
+/* Copies what the update of this operation overwrites, if the step may be run again or skipped. */
 enum weft_status client_share_keep(struct weft_tensor *tensor);
 /* ---- skipped steps (skip.c) ---- */
-/* Is the mean of this tensor checked, so that one that is not finite skips the step? */
+/* Returns whether a mean of this tensor that is not finite skips the step. */
 static inline bool client_tensor_skips(const struct weft_tensor *tensor)
 {
     return tensor->mode == WEFT_MODE_ALL_REDUCE && (tensor->codec || client_tensor_judged(tensor) || tensor->skip_nonfinite);
 }
-/* Caller: may a tensor other than this one skip a step that this one has updated? */
+/* Returns whether another tensor may skip a step after this one was updated. Caller's thread. */
 bool client_skip_may_undo(const struct weft_tensor *tensor);
-/* One slice of the sum (or the mean) `values`, of the tensor's dtype: all finite? Engine. */
+/* Returns whether the slice [at, at + count) of `values`, of the tensor's dtype, is finite. Engine. */
 bool client_skip_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count);
-/* Engine: the mean is not finite; the operation ends with WEFT_ERR_SKIPPED and the session goes on. `poisoned`: this rank's gradient is the cause. */
+/* Records that the mean is not finite. `poisoned`: the gradient of this rank is not. Engine. */
 void client_skip_mark(struct weft_tensor *tensor, bool poisoned);
 
 /* Caller: the tensor's one operation starts. WEFT_ERR_STATE when the last one is still open. */
 enum weft_status client_tensor_take(struct weft_tensor *tensor, const char *call);
 /* Caller, for what is saved and restored: there is one state between steps. WEFT_ERR_STATE inside one, WEFT_ERR_INVALID for NULL. */
 enum weft_status client_tensor_between_steps(struct weft_tensor *tensor, const void *buffer, const char *call);
-/* Caller, for what posts operations of its own and waits for them: no group of calls is open, which would gather them. WEFT_ERR_STATE. */
+/* WEFT_ERR_STATE if a group of calls is open: it would gather the operations that `call` posts and waits for. Caller's thread. */
 enum weft_status client_tensor_alone(struct weft_tensor *tensor, const char *call);
 /* Caller: rank 0's weights to the shards (push_pull.c). */
 enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights, struct weft_request *request);

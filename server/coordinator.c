@@ -631,8 +631,8 @@ static bool all_shards_left(const struct weft_coordinator *coordinator)
     return true;
 }
 
-/* Shards wait for a worker's contribution: not for that of one that has left. */
-static void tell_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker)
+/* Tells the shards that no contribution of this worker will follow. */
+static void announce_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker)
 {
     char text[COORDINATOR_WHO_BYTES + 16];
     Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
@@ -672,7 +672,7 @@ static void leave_from(struct weft_coordinator *coordinator, struct coordinator_
         coordinator_broadcast(coordinator, &message, NULL);
         workers_done = true;
     }
-    else if (worker) tell_left(coordinator, member);
+    else if (worker) announce_left(coordinator, member);
     coordinator_check_left(coordinator);
     coordinator_shrink_check(coordinator);
     coordinator_roll_check(coordinator);

@@ -240,16 +240,16 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
     }
 }
 
-/* What check_declare read, once more. */
-struct read_again {
+/* The parsed texts of a declaration that check_declare has accepted. */
+struct parsed_texts {
     struct weft_optimizer optimizer;
     struct weft_judge_candidates candidates;
 };
 
-static struct weft_cut cut_of(const struct coordinator_tensor *tensor, struct read_again *read)
+static struct weft_cut cut_of(const struct coordinator_tensor *tensor, struct parsed_texts *read)
 {
     struct weft_shape shape = {.dim_count = (uint32_t)tensor->declare.n_dims};
-    *read = (struct read_again){0};
+    *read = (struct parsed_texts){0};
     memcpy(shape.dims, tensor->declare.dims, tensor->declare.n_dims * sizeof shape.dims[0]);
     (void)weft_optimizer_parse(tensor->declare.optimizer, &read->optimizer, NULL);
     if (tensor->candidates > 1) (void)weft_judge_parse(tensor->declare.codec, &read->candidates, NULL);
@@ -264,8 +264,8 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
 {
     size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
     const bool choice = tensor->candidates > 1;
-    struct read_again read;
-    const struct weft_cut cut = cut_of(tensor, &read);
+    struct parsed_texts texts;
+    const struct weft_cut cut = cut_of(tensor, &texts);
     bool cuts[WEFT_LIMIT_CANDIDATES] = {false};
     const uint64_t piece = weft_cut_elems(&cut), count = (tensor->elems + piece - 1) / piece, all = weft_cut_chunks(&cut, cuts);
     if (all > WEFT_LIMIT_CHUNKS) {

@@ -126,7 +126,7 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
 /* A worker is lost and the others go on in that epoch: open rounds are forgotten, who waits gets no answer, and requests of older
  * epochs none from now on; those of newer ones wait. Loop's thread, as what follows. */
 void weft_shard_engine_part(struct weft_shard_engine *engine, uint32_t epoch);
-/* The worker of that endpoint has left the job in order: rounds that it is not in, and pulls that wait for them, end with WEFT_ERR_PEER_LOST. */
+/* The worker of that endpoint left in order. Rounds without its contribution, and pulls that wait for them, end with WEFT_ERR_PEER_LOST. */
 void weft_shard_engine_left(struct weft_shard_engine *engine, uint32_t endpoint);
 /* The workers of the epoch, by rank; at most as many as at create. What has been closed before is told whoever pushes it again. */
 enum weft_status weft_shard_engine_follow(struct weft_shard_engine *engine, uint32_t epoch, uint32_t workers, const uint32_t *endpoints,

@@ -208,7 +208,7 @@ struct shard_worker {
     uint32_t endpoint;
     uint64_t incarnation;
     bool lost; /* logged once */
-    bool left; /* in order (shard_left.c) */
+    bool left; /* has left in order (shard_left.c) */
 };
 
 enum { SHARD_SCRATCHES = 64 }; /* each twice as long as the one before */
@@ -224,7 +224,7 @@ struct weft_shard_engine {
     struct shard_worker *worker; /* (workers_at_create,) owned */
     uint32_t workers_at_create;
     uint32_t left_count;         /* of worker[] */
-    bool left_look;              /* a contribution has got lost: one that has left may be missing now */
+    bool left_look;              /* a contribution was dropped: rounds must be checked for workers that have left */
     bool elastic;                /* lost workers need not end it (shard_members.c) */
     uint32_t epoch_asked;        /* the newest one heard of; above epoch: rounds of the old one are over */
     bool follows;                /* next_... are to be in force as soon as nothing of the epoch before is under way */
@@ -331,7 +331,7 @@ void shard_reply_pump(struct weft_shard_engine *engine);
 void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival);
 
 /* shard_left.c */
-/* A contribution of a worker that has left may be missing: then who waits for it hears so. May drop the round. */
+/* Refuses the requests that wait for a worker that has left. May drop the round. */
 void shard_left_check(struct shard_chunk *chunk);
 void shard_left_check_all(struct weft_shard_engine *engine);
 

@@ -1,19 +1,20 @@
-/* shard_left.c - a worker has left the job in order: what the others do without it must not wait for it.
+/* shard_left.c - ends rounds and pulls that wait for a worker that has left the job in order.
  *
- *     Left(member) --> its endpoint is noted, and every chunk is looked at
- *     a push, a receive that failed, the end of a drain, the close of a codec's round --> that chunk is looked at
+ *     Left(member)                                                                   --> mark its endpoint, check every chunk
+ *     a push, a failed receive, the end of a drain, the close of a codec's round     --> check that chunk
  *
- * A round that holds the leaver's contribution goes on. One that does not can never close: its contributors get WEFT_ERR_PEER_LOST at once,
- * with the rank, the tensor and the step. So do pulls that wait for such a round, and for first weights that rank 0 did not give.
+ * A round that holds the leaver's contribution continues. A round without it cannot close: its contributors get
+ * WEFT_ERR_PEER_LOST at once, with the rank, the tensor and the step. The same status ends pulls that wait for such a round, and
+ * pulls of first weights if rank 0 has left.
  *
- * The news comes by the control connection and may be earlier than what the leaver sent before it left. Nothing that it waited for is lost by
- * that: a worker leaves after the answers to its requests, or gives them up. */
+ * Left arrives on the control connection, possibly before data that the leaver sent earlier. No answered request is lost: a
+ * worker leaves after the answers to its requests, or abandons them. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "server/shard_engine.h"
 
-/* The lowest rank that has left and is not in the chunk's round; UINT32_MAX: none. */
+/* The lowest rank that has left and has no contribution in the chunk's round; UINT32_MAX: none. */
 static uint32_t leaver_missing(const struct shard_chunk *chunk)
 {
     const struct weft_shard_engine *engine = chunk->tensor->engine;
@@ -29,7 +30,7 @@ static void refuse_pulls(struct shard_chunk *chunk, uint32_t leaver)
         struct weft_arrival *arrival = chunk->parts[worker].pull;
         struct weft_wire_header header;
         if (!arrival || weft_wire_decode(arrival->header, arrival->header_bytes, &header) != WEFT_OK) continue;
-        if (header.step <= chunk->closed_step && leaver != 0) continue; /* it waits for what rank 0 gives */
+        if (header.step <= chunk->closed_step && leaver != 0) continue; /* it waits for first weights of rank 0 */
         shard_engine_pull_taken(engine, arrival);
         shard_reply_refuse(engine, arrival, &header, WEFT_ERR_PEER_LOST, "pull of step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it %s",
                            header.step, chunk->tensor->name, chunk->index, leaver, header.step > chunk->closed_step ? "pushed" : "gave first weights");
@@ -43,7 +44,7 @@ void shard_left_check(struct shard_chunk *chunk)
     const bool settled = chunk->phase == SHARD_PHASE_IDLE || chunk->phase == SHARD_PHASE_WAITING || chunk->phase == SHARD_PHASE_COLLECTING;
     if (leaver == UINT32_MAX || !settled || engine->failed < 0 || engine->closed || engine->epoch_asked > engine->epoch) return;
     refuse_pulls(chunk, leaver);
-    if (chunk->phase == SHARD_PHASE_IDLE || chunk->arrived == 0) return; /* the next contribution is the one to be told */
+    if (chunk->phase == SHARD_PHASE_IDLE || chunk->arrived == 0) return; /* the next contribution is refused */
     char text[SHARD_TEXT_BYTES];
     snprintf(text, sizeof text, "step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it pushed", chunk->open_step, chunk->tensor->name,
              chunk->index, leaver);

@@ -5,7 +5,7 @@
  *     Declared   -> letters to the engines that own a chunk        -> DeclaredOk, when all have memory
  *     WeightHash -> letter to the engine whose chunks it is of     (a difference aborts the job)
  *     MemberLost with an epoch, Shrunk -> letters to the engines: fewer workers (weftd_members.c)
- *     Left -> letters to the engines: nothing waits for that worker any more (weftd_members.c)
+ *     Left -> letters to the engines: end what waits for that worker (weftd_members.c)
  *     MemberLost, Abort, a lost coordinator -> every engine tells its workers -> the process ends, status 1
  *     Finished   -> Leave                                          -> the process ends, status 0 */
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * what a letter does on its engine's (weftd_letter.c).
  *
  *     MemberLost(epoch) -> every engine gives the lost worker up and parts   (shard_members.c)
- *     Left              -> every engine ends the rounds that the worker is not in (shard_left.c)
+ *     Left              -> every engine ends the rounds without that worker's contribution (shard_left.c)
  *     Joined(epoch)     -> every engine parts; the worker that rests stays connected, and may be one of a later epoch's members
  *     Shrunk(epoch)     -> every engine gets the members, by their new ranks
  */

@@ -14,7 +14,7 @@ struct tool_coordinator {
     struct weft_net *net;
     struct weft_coordinator_server *server;
     bool ended;       /* net thread */
-    atomic_bool well; /* ended in order */
+    atomic_bool well; /* the job ended in order */
     atomic_bool over; /* ended, and nobody is left to hear of it */
 };
 
@@ -42,7 +42,7 @@ static enum weft_status start(struct tool_coordinator *coordinator, const char *
     return weft_net_start(coordinator->net);
 }
 
-/* What weftd takes from the configuration for its coordinator counts for this one too. */
+/* Takes the options that weftd takes for its coordinator. */
 static enum weft_status configure(struct weft_coordinator_options *options, struct weft_error *error)
 {
     struct weft_config *config;

@@ -26,7 +26,7 @@
 #include "tools/run.h"
 
 #define PORT_NS WEFT_SECONDS(20)    /* for shard 0 to open its ports */
-#define HEAR_NS WEFT_MS(300)        /* for the coordinator's news of a loss, once all have ended */
+#define HEAR_NS WEFT_MS(300)        /* limit for a MemberLost of the coordinator after all processes have ended */
 #define GRACE_NS WEFT_SECONDS(2)    /* after a failure, or after the last worker: to end by oneself */
 #define TERMINATE_NS WEFT_SECONDS(2) /* between SIGTERM and SIGKILL */
 #define TAIL_LINES 8
@@ -325,7 +325,7 @@ static bool host_coordinator(struct run *run)
     return run->hosted != NULL;
 }
 
-/* As a shell takes it. */
+/* Prints a word as a shell reads it. */
 static void print_word(const char *word)
 {
     const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,@%+-";
@@ -338,7 +338,7 @@ static void print_word(const char *word)
     fputc('\'', stderr);
 }
 
-/* --max-workers: the line by which a worker joins by hand. */
+/* --max-workers: prints the command by which a worker joins. */
 static void print_how_to_join(const struct run *run)
 {
     if (run->workers_max <= run->workers || (run->launched && run->launcher.rank != 0)) return;
@@ -491,7 +491,7 @@ static bool is_lost(const struct run *run, const struct run_process *process)
            run_watch_worker_lost(run->watch, (uint64_t)process->pid, run->launched ? process->name : NULL);
 }
 
-/* Workers that the job has lost while their processes still run: stopped, or cut off. Where it goes on without them, nothing waits for them. */
+/* Number of workers that the job has lost while their processes run: stopped or cut off. A job that continues does not wait for them. */
 static uint32_t count_given_up(const struct run *run)
 {
     uint32_t count = 0;
@@ -501,7 +501,7 @@ static uint32_t count_given_up(const struct run *run)
     return count;
 }
 
-/* The first worker that the job has lost and that ended well: it has not called weft_finalize. NULL: none. */
+/* Finds a worker that exited with 0 without weft_finalize: the job has lost it. NULL: none. */
 static struct run_process *find_unfinished(const struct run *run)
 {
     for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
@@ -511,7 +511,7 @@ static struct run_process *find_unfinished(const struct run *run)
     return NULL;
 }
 
-/* A shard fails when a worker is lost. Where that worker ended well the others decide how the job ended, as they do without shards. */
+/* A shard exits with an error when a worker is lost. If that worker exited with 0, the other workers decide the status of the job. */
 static void forgive_shard(struct run *run)
 {
     bool shard = run->first_failed && run->first_failed < &run->processes[run->shards];
@@ -520,7 +520,7 @@ static void forgive_shard(struct run *run)
     if (run->kill_at_ns == WEFT_NEVER) run->term_at_ns = WEFT_NEVER;
 }
 
-/* All workers ended with status 0, also those that saw the job end with an error: they decide, as they do without shards. */
+/* If all workers exited with 0, the status is 0 although a shard exited with an error, as in a job without shards. */
 static void trust_workers(struct run *run)
 {
     struct run_process *shard = run->first_failed;
@@ -603,12 +603,12 @@ static void report_failure(struct run *run)
     }
 }
 
-/* Processes may all have ended before the news of a loss is here. A job that ended in order has none. */
-static void hear_of_losses(struct run *run)
+/* Waits up to HEAR_NS for a report of a loss: all processes may exit before it arrives. */
+static void await_loss_report(struct run *run)
 {
     const uint64_t until_ns = weft_now_ns(run->env) + HEAR_NS;
     if (!run->first_failed && !run->hosted) return;
-    while (!run_watch_heard(run->watch) && !tool_coordinate_ended_well(run->hosted) && weft_now_ns(run->env) < until_ns)
+    while (!run_watch_settled(run->watch) && !tool_coordinate_ended_well(run->hosted) && weft_now_ns(run->env) < until_ns)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
@@ -622,7 +622,7 @@ static int conclude(struct run *run, bool started)
                                                  : "SIGHUP");
         return 1;
     }
-    hear_of_losses(run);
+    await_loss_report(run);
     forgive_shard(run);
     correct_first_failed(run);
     trust_workers(run);

@@ -50,8 +50,8 @@ void run_process_describe(const struct run_process *process, char *out, size_t o
 /* The last lines of its log on stderr, indented. */
 void run_process_print_tail(const struct run_process *process, int lines);
 
-/* -1: go on, as one process of *launcher, or for a job of its own where launcher->name is NULL. Otherwise the exit status: a
- * sentence is on stderr. `workers` 0: not given. */
+/* -1: continue, as one process of *launcher, or with a job of its own if launcher->name is NULL. Else the exit status; the reason
+ * is on stderr. `workers` 0: not given. */
 int run_find_launcher(uint64_t workers, uint64_t shards, struct weft_launcher *launcher);
 
 struct run_scratch {
@@ -75,8 +75,8 @@ struct run_watch *run_watch_start(const char *coordinator, const char *job, cons
 /* "rank 1", "shard 0" as process names are, or "" while nobody was lost. */
 void run_watch_lost(struct run_watch *watch, char out[24]);
 uint32_t run_watch_survived(struct run_watch *watch); /* losses with which the job goes on */
-bool run_watch_heard(struct run_watch *watch); /* of any loss, or nothing more will be heard */
-/* The job has lost that worker. `name` as for run_watch_lost, where the process may be of another host; NULL: it is a child of this process. */
+bool run_watch_settled(struct run_watch *watch); /* a loss was reported, or the connection has ended */
+/* Returns whether the job has lost the worker with that pid. `name`, as in run_watch_lost, is needed for processes of other hosts; may be NULL. */
 bool run_watch_worker_lost(struct run_watch *watch, uint64_t pid, const char *name);
 void run_watch_free(struct run_watch *watch);
 

@@ -1,18 +1,18 @@
-/* run_launcher.c - how this `weft run` was started: by itself, or as one of several processes of a launcher.
+/* run_launcher.c - finds out whether a launcher started this `weft run` as one of several processes.
  *
  *     WEFT_COORDINATOR, WEFT_RANK of another job      refused: this would start a job beside it
  *     a launcher's variables, incomplete or wrong     refused: every process would train alone
  *     a launcher's variables                          one worker here (with shards: refused, each process would start a job)
  *     none of these                                   a job of its own
  *
- * With -n the user has decided: a job of its own. */
+ * With -n, weft run always starts a job of its own. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "tools/common.h"
 #include "tools/run.h"
 
-/* `weft run` without -n among the processes of a job that exists. */
+/* Refuses `weft run` without -n inside an existing job. */
 static bool in_another_job(void)
 {
     const char *const names[] = {"WEFT_COORDINATOR", "WEFT_RANK"};
@@ -26,7 +26,7 @@ static bool in_another_job(void)
     return false;
 }
 
-/* Several processes of one launcher that each start a job of their own: rarely meant. */
+/* Warns if several processes of one launcher each start a job of their own. */
 static void warn_of_many_jobs(uint64_t workers)
 {
     struct weft_launcher launcher;

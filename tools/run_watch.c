@@ -16,12 +16,12 @@ struct run_watch {
     pthread_mutex_t lock;
     char lost[24]; /* under the lock */
     uint32_t survived; /* losses with which the job goes on; under the lock */
-    bool closed; /* under the lock, as what follows */
+    bool closed; /* the connection has ended; this and the next fields are under the lock */
     uint32_t workers_lost;
     struct lost_worker {
         uint64_t pid;
         char name[24];
-    } workers[WORKERS_MAX]; /* the first of them */
+    } workers[WORKERS_MAX]; /* the first WORKERS_MAX lost workers */
 };
 
 static void note_worker(struct run_watch *watch, const Weft__Control__MemberLost *lost)
@@ -97,13 +97,13 @@ uint32_t run_watch_survived(struct run_watch *watch)
     return survived;
 }
 
-bool run_watch_heard(struct run_watch *watch)
+bool run_watch_settled(struct run_watch *watch)
 {
     if (!watch) return true;
     pthread_mutex_lock(&watch->lock);
-    const bool heard = watch->lost[0] || watch->survived > 0 || watch->closed;
+    const bool settled = watch->lost[0] || watch->survived > 0 || watch->closed;
     pthread_mutex_unlock(&watch->lock);
-    return heard;
+    return settled;
 }
 
 bool run_watch_worker_lost(struct run_watch *watch, uint64_t pid, const char *name)

@@ -409,7 +409,7 @@ struct weft_sim_options {
     uint64_t jitter_ns;           /* uniform 0..jitter added, default 1,000 */
     uint64_t bytes_per_second;    /* of one host's link, each direction; default 12,500,000,000; 0: unlimited */
     uint64_t detect_ns;           /* from a death to peer_failed at the others, default 100 ms */
-    bool still_clock;             /* a host's clock stands still until the simulation moves; default: each reading is 1 ns later */
+    bool still_clock;             /* a host's clock advances only with the simulation; default: also 1 ns at each reading */
     bool timing_only;             /* payloads take time but are never read, written or copied: any address will do for them */
     size_t slab_bytes;            /* memory of what is in flight is taken so many at a time, default 256 KiB; 0: one by one */
 };

@@ -2,8 +2,9 @@
  *
  *     leaver push_pull | push | part  CODEC
  *
- * All ranks make two steps on two tensors, the last one then leaves: in "part" with one of the two tensors of the third step pushed. The others
- * make the third step, by the call that is named (in "part" one may hear of the end while it ends the second), and print "ended STATUS after MS ms: SENTENCE". */
+ * All ranks make two steps on two tensors. Then the highest rank leaves; in "part" it pushes one tensor of the third step first.
+ * The other ranks make the third step with the named call and print "ended STATUS after MS ms: SENTENCE". In "part" a rank may
+ * get the failure while it ends the second step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

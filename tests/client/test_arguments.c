@@ -704,7 +704,7 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     REFUSED_HERE(weft_state_load(NULL, bytes, 3), WEFT_ERR_INVALID, "state_load", "tensor");
 }
 
-/* Rank 0's bytes count, and all ranks hear of them. */
+/* The bytes of rank 0 decide the status on all ranks. */
 static void loads(struct bench *bench, struct weft_tensor *plain)
 {
     uint8_t bytes[512] = {0};

@@ -29,14 +29,14 @@ static void test_notes(void **state)
     assert_string_equal(weft_reason_text(WEFT_ERR_LIMIT), "7 hosts\\nat most");
 }
 
-/* In a process of its own. 0: it is told; 1: it had descriptors enough to get further; 2: the sentence does not say. */
+/* Runs in a process of its own. 0: the sentence names the limit; 1: enough descriptors; 2: the sentence does not name it. */
 static int join_with(unsigned descriptors)
 {
     struct weft_options options;
     struct weft_session *session = NULL;
     const struct rlimit limit = {descriptors, descriptors};
     weft_options_init(&options);
-    options.coordinator = "127.0.0.1:9"; /* nobody listens there */
+    options.coordinator = "127.0.0.1:9"; /* no process listens there */
     options.deadline_ms = 100;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
     const enum weft_status status = weft_init(&options, &session);

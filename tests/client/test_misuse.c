@@ -339,13 +339,18 @@ static enum weft_status mesh_by_one(struct weft_session *session, uint32_t rank,
     return rank == 0 ? weft_mesh_create(session, &axis, 1, &mesh) : weft_barrier(session, request);
 }
 
-/* As long as the tensor, from the same root: only what it is a part of differs. */
+static enum weft_status declare_four(struct weft_session *session, struct weft_tensor **tensor_out)
+{
+    struct weft_tensor_options options;
+    options_of(&options, "t", 4);
+    return weft_declare(session, &options, tensor_out);
+}
+
+/* The broadcast has the length and root of the tensor's. Only the public call that it belongs to differs. */
 static enum weft_status init_by_one(struct weft_session *session, uint32_t rank, struct weft_request *request)
 {
     struct weft_tensor *tensor;
-    struct weft_tensor_options options;
-    options_of(&options, "t", 4);
-    enum weft_status status = weft_declare(session, &options, &tensor);
+    enum weft_status status = declare_four(session, &tensor);
     if (status < 0) return status;
     if (rank == 0) return weft_tensor_init(tensor, field);
     status = weft_broadcast(session, field + 8, 4, WEFT_F32, 0, request);
@@ -356,9 +361,7 @@ static enum weft_status init_by_one(struct weft_session *session, uint32_t rank,
 static enum weft_status share_by_one(struct weft_session *session, uint32_t rank, struct weft_request *request)
 {
     struct weft_tensor *tensor;
-    struct weft_tensor_options options;
-    options_of(&options, "t", 4);
-    enum weft_status status = weft_declare(session, &options, &tensor);
+    enum weft_status status = declare_four(session, &tensor);
     if (status < 0) return status;
     return rank == 0 ? weft_tensor_share(tensor, field, 1) : weft_barrier(session, request);
 }
@@ -384,7 +387,7 @@ static void differ(struct crowd *crowd, struct weft_session *session, uint32_t r
     struct weft_request request = {{0}};
     enum weft_status status = differing->call(session, rank, &request);
     if (status >= 0) status = weft_wait(&request, 0);
-    if (status >= 0) status = weft_barrier(session, &request); /* whoever needed nothing of the other finds it here */
+    if (status >= 0) status = weft_barrier(session, &request); /* a rank that needed no message of the other finds it here */
     if (status == WEFT_IN_PROGRESS) status = weft_wait(&request, 0);
     const char *text = weft_error_text(session);
     CROWD_CHECK(crowd, session, status == WEFT_ERR_MISMATCH && strstr(text, differing->words[0]) && strstr(text, differing->words[1]));

@@ -67,7 +67,7 @@ static void test_a_struct_is_filled_up_to_its_size(void **state)
     assert_int_equal(theirs.second, 2);
     assert_int_equal(theirs.third, 0x5555555555555555);
     assert_int_equal(theirs.size, client_sized_end(struct own, second));
-    theirs.size = sizeof theirs + 100; /* of a newer header: it tells by its size what it has */
+    theirs.size = sizeof theirs + 100; /* a newer header; `size` then holds the bytes that were filled */
     client_sized_give(&DEFAULTS, sizeof DEFAULTS, &theirs);
     assert_int_equal(theirs.size, sizeof theirs);
     assert_int_equal(theirs.third, 3);

@@ -218,7 +218,7 @@ static void left_and_silent(void **state)
     harness_free(h);
 }
 
-/* Seconds in which nobody is lost, as all say that they live. */
+/* Advances by seconds with heartbeats of all members, so that no member is lost. */
 static void pass(struct harness *h, const uint64_t *connections, size_t count, uint32_t seconds)
 {
     for (uint32_t past = 0; past < seconds && h->ended_count == 0; past += 5) {

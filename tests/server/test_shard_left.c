@@ -61,7 +61,7 @@ static void step_of_all(struct fleet *fleet, uint64_t step, struct fleet_request
     }
 }
 
-/* Whoever waits already, and whoever comes later, with each kind of request. */
+/* Requests that wait already, and requests that arrive later, of each kind. */
 static void rounds_that_cannot_close_end(void **state)
 {
     struct fleet *fleet = start();
@@ -78,7 +78,7 @@ static void rounds_that_cannot_close_end(void **state)
     expect_left(fleet, &r[5], "step 3 of 'mean' chunk 0: rank 1 left before it pushed");
     say(fleet, 0, MEAN, WEFT_WIRE_PULL, 2, &r[6]);
     expect_left(fleet, &r[6], "pull of step 2 of 'mean' chunk 0: rank 1 left before it pushed");
-    say(fleet, 0, MEAN, WEFT_WIRE_PULL, 1, &r[7]); /* what is closed is there */
+    say(fleet, 0, MEAN, WEFT_WIRE_PULL, 1, &r[7]); /* the closed step is still served */
     assert_true(fleet_await(fleet, &r[7]));
     assert_int_equal(r[7].status, WEFT_OK);
     finish(fleet, r, 8);

@@ -74,7 +74,7 @@ class Deaths(harness.JobTest):
         self.assert_nothing_left(self.directory)
 
     def heard(self, log):
-        """When the rank that goes on has heard of the death, which its sentence names."""
+        """Seconds until the remaining rank reports the death; its sentence names the dead rank."""
         ends = ENDED.findall(log)
         self.assertEqual(len(ends), 1, log)
         status, took_ms, text = ends[0]

@@ -41,7 +41,7 @@ class Leaving(harness.JobTest):
                 self.assertIn(status, ("WEFT_ERR_CLOSED", "WEFT_ERR_PEER_LOST"), text)
 
     def run_unfinished(self, who, how, shards, workers_min):
-        """Exit status of weft run and what it says, without the logs of its processes."""
+        """Exit status and output of weft run, without the logs of its processes."""
         command = [harness.PROGRAMS.weft, "run", "-s", str(shards), "-n", "3", "--log-dir", self.path(f"{who}-{how}-{shards}-{workers_min}")]
         command += ["--min-workers", str(workers_min)] if workers_min else []
         done = subprocess.run(command + ["--", UNFINISHED, who, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,

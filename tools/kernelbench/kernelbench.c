@@ -88,7 +88,7 @@ static void run_sgd_nesterov(const struct weft_kernels *k, struct buffers *b)
     run_sgd_rule(k, b, (struct weft_sgd){.momentum = 0.9f, .weight_decay = 1e-4f, .nesterov = true});
 }
 
-/* Second moments are squares: the roots of negative ones would be slow or fast for no good reason. */
+/* Makes array 3 positive: second moments are squares, and the root of a negative number has another cost. */
 static float *squares(struct buffers *b)
 {
     if (b->step++ == 0)
@@ -118,7 +118,7 @@ static void run_ftrl(const struct weft_kernels *k, struct buffers *b)
     k->ftrl_f32(b->arrays[0], b->arrays[1], squares(b), b->arrays[2], 1.0f, &ftrl, b->count);
 }
 
-/* Both passes; the norms between them are a few numbers for each block. */
+/* Both passes. The norms between them cost a few operations for each block. */
 static void run_lamb(const struct weft_kernels *k, struct buffers *b)
 {
     const struct weft_lamb lamb = {.first_scale = 1, .root_scale = 1, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-6f, .weight_decay = 0.01f};

@@ -19,8 +19,8 @@ itself (`meson introspect --tests`), so a new test needs no line in this file:
 
 A test that stands in several of meson's suites runs once, in the first of ORDER.
 
-A test that fails runs again, alone. Passes it then, it is counted as passed and reported as unstable. More than
-UNSTABLE_LIMIT such tests fail the run.
+A failed test runs again, alone. If it passes, it counts as passed and is reported as unstable. More than UNSTABLE_LIMIT
+unstable tests fail the run.
 """
 
 import glob
@@ -54,7 +54,7 @@ class Suite:
     def __init__(self, name, build, minutes, picks, *, must=True, later=False, slower=1, wrapper=None, thorough=False):
         self.name, self.build, self.minutes, self.picks = name, build, minutes, picks
         self.must = must          # --ci fails when nothing of it ran
-        self.later = later        # may have no test yet: then there is no line about it
+        self.later = later        # may have no test yet; then its line is left out
         self.slower = slower      # factor on the tests' own time limits
         self.wrapper = wrapper
         self.thorough = thorough  # must be complete in --ci as well
@@ -122,7 +122,7 @@ def introspect(build, what):
 
 
 def reason_line(output, outcome):
-    """The line of a failed test's output that comes nearest to its reason."""
+    """The line of a failed test's output that most likely has the reason."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if outcome == "TIMEOUT":
         return "it was not done in its time" + (f"; last line: {lines[-1]}" if lines else "")
@@ -142,8 +142,8 @@ class Run:
         self.unready = {}   # build directory: why it cannot be used
         self.must_missing = []
         self.ready = set()
-        self.spare = 0.0    # seconds that finished suites have left of their shares, and suites without tests
-        self.empty_known = False  # the latter are counted
+        self.spare = 0.0    # unused seconds of finished suites and of suites without tests
+        self.empty_known = False  # suites without tests are included in spare
         self.rerun_seconds = RERUN_SECONDS
         self.unstable = {}  # test: (suite, reason)
 
@@ -195,11 +195,11 @@ class Run:
     # --- running ---
 
     def is_empty(self, suite):
-        """Meson knows of no test of this suite (asked once its build is there)."""
+        """Whether meson lists no test of this suite. Valid once its build is configured."""
         return suite.build in self.ready and not any(first_suite(test) in suite.picks for test in introspect(suite.build, "tests"))
 
     def run(self, suite):
-        """Run it. In --ci it has its share of the time, and what the suites before it have left of theirs."""
+        """Run the suite. In --ci its limit is its share plus the unused time of the suites before it."""
         started, rerun_seconds = time.monotonic(), self.rerun_seconds
         share = suite.minutes * 60 + self.spare
         self.run_within(suite, started, share)

@@ -169,7 +169,7 @@ struct shm_pair {
     bool light;       /* each fences for the other when it takes memory back */
     uint32_t abilities; /* of its hello: what it can do with our memory */
     int32_t pid;
-    uint64_t probe_address; /* a word of its memory that may be read by CMA */
+    uint64_t probe_address; /* address of a word in its memory, readable by CMA */
     uint64_t arena_id, arena_bytes; /* of its parameters; 0: it has none */
     struct ring_writer out;
     struct ring_reader in;
@@ -360,7 +360,7 @@ bool shm_fence_unsure(const struct shm_pair *pair); /* the peer may be inside wi
 void shm_copy(void *to, const void *from, size_t bytes, bool stream);
 /* Whole or an error: WEFT_ERR_PEER_LOST, WEFT_ERR_UNSUPPORTED (not allowed), WEFT_ERR_INVALID (no such memory there). */
 enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes, bool write);
-/* The same with a peer. The first refusal of what was allowed is a warning; from then on pair->read_by_cma is false. */
+/* The same with a peer. The first refusal after setup logs a warning and clears pair->read_by_cma. */
 enum weft_status shm_pair_cma(struct shm_pair *pair, void *local, uint64_t remote, size_t bytes, bool write);
 
 #endif

@@ -410,7 +410,7 @@ enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_pee
     uint64_t probed;
     if (!pair || pair->state != SHM_MET || !pair->read_by_cma) return WEFT_ERR_UNSUPPORTED;
     transport->stats.system_call_count++;
-    if (bytes == 0) return shm_pair_cma(pair, &probed, pair->probe_address, sizeof probed, false); /* what was allowed may not be any more */
+    if (bytes == 0) return shm_pair_cma(pair, &probed, pair->probe_address, sizeof probed, false); /* checks whether the kernel still permits it */
     transport->stats.copied_bytes += bytes;
     return shm_pair_cma(pair, local, address, bytes, outward);
 }

@@ -39,7 +39,7 @@ uint64_t sim_random(uint64_t *state)
 /* ---- the env of a host ---- */
 
 static struct sim_host *host_of(struct weft_env *env) { return env->context; }
-/* A real clock is later at each reading, and code that mixes two readings of one callback goes wrong only then. */
+/* Each reading is later, as with a real clock. Code that mixes two readings of one callback fails only then. */
 static uint64_t host_now_ns(struct weft_env *env)
 {
     struct sim_host *host = host_of(env);

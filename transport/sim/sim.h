@@ -82,7 +82,7 @@ struct sim_host {
     struct weft_sim *sim;
     uint32_t index;
     uint64_t random;
-    uint64_t clock_ns; /* what its clock showed last; each reading shows a later time */
+    uint64_t clock_ns; /* last reading of its clock */
     uint32_t slow;
     uint64_t egress_free_ns, ingress_free_ns; /* ideal network: when its link has room again */
     uint64_t egress_bytes;

@@ -296,11 +296,11 @@ enum weft_status ucx_status(const struct ucx_peer *known, ucs_status_t status);
 /* NULL: the token is wrong, or there are too many peers, or no memory. */
 struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id, uint64_t token);
 
-/* ucx_descriptors.c: around what opens UCX. */
-enum { UCX_DESCRIPTORS_MAX = 16384 }; /* those above count as new */
+/* ucx_descriptors.c: called before and after UCX is opened. */
+enum { UCX_DESCRIPTORS_MAX = 16384 }; /* descriptors above it count as new */
 struct ucx_descriptors {
     uint64_t open[UCX_DESCRIPTORS_MAX / 64];
-    bool unknown; /* there is no /proc */
+    bool unknown; /* /proc is not readable */
 };
 void ucx_descriptors_note(struct ucx_descriptors *before);
 void ucx_descriptors_seal(struct ucx_descriptors *before);

@@ -1,8 +1,8 @@
-/* ucx_descriptors.c - what UCX opens is close-on-exec, as all else of ours is.
+/* ucx_descriptors.c - sets FD_CLOEXEC on the descriptors that UCX opens.
  *
- * UCX sets no FD_CLOEXEC, and does not say which descriptors are its own: what is new after its opening, is of a kind that it opens (pipe, socket,
- * epoll, event, timer) and is not close-on-exec gets it. A descriptor that another thread of the program opens in the same moment, to
- * pass it by its number to a program that it executes, would get it, too. Connections that UCX makes later are not covered. */
+ * UCX does not set it and does not list its descriptors. After UCX is opened, every new descriptor of a kind that UCX opens (pipe,
+ * socket, epoll, event, timer) gets FD_CLOEXEC. This includes a descriptor that another thread of the program opens at the
+ * same time. Connections that UCX makes later are not covered. */
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -35,13 +35,13 @@ static void seal(const struct ucx_descriptors *before, int fd)
     if (flags >= 0 && !(flags & FD_CLOEXEC)) fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
 }
 
-/* `before` to write, or to compare with. */
+/* notes: records all open descriptors in `before`; else seals those that are not in it. */
 static void each_descriptor(struct ucx_descriptors *before, bool notes)
 {
     DIR *folder = opendir("/proc/self/fd");
     for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
         const int fd = isdigit((unsigned char)entry->d_name[0]) ? atoi(entry->d_name) : -1;
-        if (fd < 0 || fd == dirfd(folder)) continue; /* that number is free again afterwards */
+        if (fd < 0 || fd == dirfd(folder)) continue; /* closed below */
         if (!notes) seal(before, fd);
         else if (fd < UCX_DESCRIPTORS_MAX) before->open[fd / 64] |= UINT64_C(1) << fd % 64;
     }

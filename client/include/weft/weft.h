@@ -35,9 +35,9 @@
  *     and signals stay his own.
  *   - After fork() the child may only call weft_finalize (frees, tells nobody); all else answers WEFT_ERR_FORKED.
  *   - Several sessions per process are fine.
- *   - Structs begin with `size`, and later releases append fields. A program built against an older header, whose struct is smaller, gets the
- *     defaults for what it does not know, and nothing is written beyond its size. A larger struct, of a newer header, is accepted where the
- *     fields that this library does not know are 0 (else WEFT_ERR_UNSUPPORTED); a struct that is filled then tells by its size how much was. */
+ *   - Structs begin with `size`. Later releases append fields. A smaller struct, from an older header, takes the defaults for missing
+ *     fields, and the library writes nothing beyond its size. A larger struct, from a newer header, is accepted if all unknown fields
+ *     are 0, else WEFT_ERR_UNSUPPORTED. The library sets `size` of a struct that it fills to the number of bytes that it filled. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
@@ -74,7 +74,7 @@ struct weft_options {
     const char *lanes;        /* WEFT_TRANSPORT_LANES; "tcp" or "shm"; default "tcp" */
     const char *devices;      /* WEFT_TRANSPORT_DEVICES; default "lo" */
 };
-WEFT_API void weft_options_init(struct weft_options *options); /* as release 0.1 has it; the macro below gives the whole struct */
+WEFT_API void weft_options_init(struct weft_options *options); /* the struct of release 0.1; the macro below initialises the whole struct */
 WEFT_API void weft_options_init_sized(struct weft_options *options, size_t size);
 #define weft_options_init(options) weft_options_init_sized((options), sizeof(struct weft_options))
 
@@ -84,8 +84,9 @@ WEFT_API enum weft_status weft_init(const struct weft_options *options, struct w
 
 /* weft_finalize() - leave the job in order and free the session, its tensors and buffers. Open requests complete
  * with WEFT_ERR_CLOSED. Blocks for at most 5 s. NULL is fine. WEFT_ERR_BUSY never: it always frees.
- * Ranks that leave compare their operations with a root and their sends and recvs, which may have ended before the others called them; where the last operation is such
- * a one, or a send has not been received, this waits up to 2 s for ranks that have not left. WEFT_ERR_MISMATCH: ranks called differently; the sentence is logged, and weft_error_text(NULL) has it. */
+ * Compares the operations with a root, the sends and the recvs of all ranks that leave, since these can complete on one rank before
+ * another rank calls them. If the last operation has a root, or a peer has not received a send, it waits up to 2 s for the other
+ * ranks. WEFT_ERR_MISMATCH: the ranks made different calls. The sentence is logged and kept for weft_error_text(NULL). */
 WEFT_API enum weft_status weft_finalize(struct weft_session *session);
 
 WEFT_API uint32_t weft_rank(const struct weft_session *session);   /* 0..ranks-1; any thread */
@@ -119,16 +120,16 @@ struct weft_tensor_options {
                               * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01" (one chunk, whatever chunk_bytes) */
     uint64_t chunk_bytes;    /* cut size over the shards of tensors that are dense or of a codec that works in blocks (then too in bytes
                               * of f32); default 0: 256 KiB, more for tensors of 4 GiB and longer */
-    bool skip_nonfinite;     /* all-reduce mode, dense: a mean that is NaN or infinite skips the step (weft_step_end); codecs always do.
+    bool skip_nonfinite;     /* all-reduce mode, dense: a NaN or infinite mean skips the step (weft_step_end). Always on for codecs.
                               * Default: the job's client.skip_nonfinite, "no". Equal on all ranks */
 };
-WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options); /* as release 0.1 has it; the macro below gives the whole struct */
+WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options); /* the struct of release 0.1; the macro below initialises the whole struct */
 WEFT_API void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t size);
 #define weft_tensor_options_init(options) weft_tensor_options_init_sized((options), sizeof(struct weft_tensor_options))
 
 /* weft_declare() - make a tensor known; every worker declares the same tensors in the same order. Blocks until all
- * have (up to the deadline). WEFT_ERR_MISMATCH names the rank and the field that differs. What is wrong with the options is refused before
- * anything is sent: WEFT_ERR_INVALID, _UNSUPPORTED, _EXISTS (the name), _NO_MEMORY, and the session goes on. */
+ * have (up to the deadline). WEFT_ERR_MISMATCH names the rank and the field that differs. The options are validated
+ * before anything is sent: WEFT_ERR_INVALID, _UNSUPPORTED, _EXISTS (the name) and _NO_MEMORY leave the session usable. */
 WEFT_API enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *options,
                                        struct weft_tensor **tensor_out);
 
@@ -144,8 +145,8 @@ struct weft_step {
 };
 /* weft_step_begin() - open a step. Does not wait for the others. */
 WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *step);
-/* The same in a struct that can grow: weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = lr, .weight = 1)). What is 0 is the default;
- * step and weight have none. */
+/* The same in a struct that can grow: weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = lr, .weight = 1)). A field
+ * of 0 takes its default; step and weight have none. */
 struct weft_step_options {
     size_t size;    /* sizeof(struct weft_step_options) */
     uint64_t step;  /* these three as in struct weft_step */
@@ -155,14 +156,14 @@ struct weft_step_options {
 #define WEFT_STEP(...) (&(struct weft_step_options){.size = sizeof(struct weft_step_options), __VA_ARGS__})
 WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session, const struct weft_step_options *options);
 /* weft_step_end() - wait for every request of the step, commit codec state, check that all ranks took the same step.
- * On an error the step's codec state is given back (abandoned) and the session tells what happened.
- *   WEFT_ERR_SKIPPED  in all-reduce mode, on all ranks: a gradient or mean of a tensor with a codec or skip_nonfinite is NaN or infinite (PowerSGD,
- *                     top-k: or from 2^120 on). The text names tensor and rank. weft_wait of that tensor answers
- *                     WEFT_ERR_SKIPPED, too, and weft_wait of the step's other tensors WEFT_OK. Weights, the arrays of optimisers and
- *                     residuals are, bit for bit, as before the step; other output buffers are undefined. The step's number is
- *                     taken back: begin the step that weft_step_next returns. The session goes on.
- * Where a tensor can skip the step, each push_pull of another tensor with an optimiser copies its weights and arrays for that; `out` stays
- * valid until weft_step_end. Where an update cannot be taken back (at shards, weights on a device) the session ends with WEFT_ERR_INVALID instead. */
+ * On an error the codecs abandon the step, and weft_error_text has the reason.
+ *   WEFT_ERR_SKIPPED  all-reduce mode, on all ranks: the gradient or mean of a tensor with a codec or skip_nonfinite is NaN or infinite
+ *                     (PowerSGD, top-k: or 2^120 and above). The text names tensor and rank. weft_wait of that tensor returns
+ *                     WEFT_ERR_SKIPPED, of the step's other tensors WEFT_OK. Weights, arrays of optimisers and residuals have
+ *                     the bits from before the step; other output buffers are undefined. The session stays usable. Next, begin
+ *                     the step that weft_step_next returns.
+ * If a tensor can skip the step, push_pull of every other tensor with an optimiser copies its weights and arrays. `out` must stay valid
+ * until weft_step_end. If an update cannot be undone (at shards, weights on a device), the session fails with WEFT_ERR_INVALID. */
 WEFT_API enum weft_status weft_step_end(struct weft_session *session);
 
 /* Elastic jobs (weft run --min-workers N) go on when workers are lost, while N are left. From the loss on every
@@ -233,11 +234,11 @@ struct weft_request {
  * Does not block. WEFT_IN_PROGRESS; WEFT_ERR_STATE outside a step or when this tensor's last request is still open. */
 WEFT_API enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out, struct weft_request *request);
 
-/* weft_push_none() - this rank has no gradient of the tensor in this step, as of a parameter that the step did not use. It counts as a
- * gradient of zeros with the step's weight: the mean is that of all ranks, and the optimiser makes its step. In every mode and with
- * every codec. With an optimiser the new weights go into the buffer that weft_tensor_init, weft_tensor_share or weft_push_pull was
- * given last for this tensor, which must still be valid, in host memory; without one the result is dropped. Does not block;
- * weft_step_end waits for it. WEFT_OK; errors as weft_push_pull; WEFT_ERR_UNSUPPORTED with an optimiser on a device. */
+/* weft_push_none() - contribute a gradient of zeros, for a parameter that this rank did not use in the step. The step's weight counts
+ * in the mean, and the optimiser makes its step. Every mode and codec. With an optimiser the new weights are written to the buffer of
+ * the last weft_tensor_init, weft_tensor_share or weft_push_pull of this tensor, which must still be valid host memory. Without an
+ * optimiser the result is dropped. Does not block; weft_step_end waits for it. WEFT_OK; errors as weft_push_pull;
+ * WEFT_ERR_UNSUPPORTED with an optimiser on a device. */
 WEFT_API enum weft_status weft_push_none(struct weft_tensor *tensor);
 
 /* weft_tensor_memory() - where the buffers of this tensor's next push_pull, push and pull lie; host memory until this is called.
@@ -258,12 +259,13 @@ WEFT_API enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struc
 WEFT_API enum weft_status weft_wait(struct weft_request *request, uint64_t timeout_ms);
 /* weft_test() - WEFT_IN_PROGRESS, or the final status. Never blocks. Any thread. */
 WEFT_API enum weft_status weft_test(struct weft_request *request);
-/* Several requests, one deadline (timeout_ms as in weft_wait). requests (count,); an entry that is NULL or was never started is passed over.
- *   weft_wait_all  until all are done: WEFT_OK, or the error of the first in the array that failed, with its sentence. WEFT_ERR_DEADLINE: some
- *                  go on, and one of them is named
- *   weft_wait_any  until one is done: *index_out is the first such, and the status is its own. Set its entry to NULL before the next call. With
- *                  nothing to wait for: WEFT_OK and SIZE_MAX. WEFT_ERR_DEADLINE and SIZE_MAX: all go on. All belong to one session.
- * Block. Any thread, as weft_wait. */
+/* Wait for several requests, with one deadline (timeout_ms as in weft_wait). requests (count,); entries that are NULL or not started
+ * are ignored. Block. Any thread, as weft_wait.
+ *   weft_wait_all  until all have completed. WEFT_OK, or the error of the first failed entry with its sentence. WEFT_ERR_DEADLINE:
+ *                  some are still running; the sentence names one.
+ *   weft_wait_any  until one has completed. *index_out is its index, and the status is its own. Set the entry to NULL before the next
+ *                  call. If nothing is started: WEFT_OK and SIZE_MAX. WEFT_ERR_DEADLINE and SIZE_MAX: all are still running. All
+ *                  requests belong to one session. */
 WEFT_API enum weft_status weft_wait_all(struct weft_request *const *requests, size_t count, uint64_t timeout_ms);
 WEFT_API enum weft_status weft_wait_any(struct weft_request *const *requests, size_t count, uint64_t timeout_ms, size_t *index_out);
 
@@ -416,8 +418,9 @@ WEFT_API enum weft_status weft_request_free(struct weft_request *request);
  * the same calls in the same order in the group; else WEFT_ERR_MISMATCH. A call that is refused says so at once and is not part of it.
  * Pairs may lie in each other: the outermost counts. Do not block; weft_wait inside the group: WEFT_ERR_STATE. push and
  * pull are not gathered, nor is push_pull, with one exception: tensors in all-reduce mode of equal shape and codec, where the
- * codec is powersgd, start at weft_group_end as one operation, up to 32 at a time, with the bits they have alone. Calls that talk to the
- * other ranks themselves (weft_step_end, weft_tensor_init, _share, weft_state_load, weft_split, weft_mesh_create) inside a group: WEFT_ERR_STATE. */
+ * codec is powersgd, start at weft_group_end as one operation, up to 32 at a time, with the bits they have alone. Collective
+ * calls that block (weft_step_end, weft_tensor_init, _share, weft_state_load, weft_split, weft_mesh_create) inside a group:
+ * WEFT_ERR_STATE. */
 WEFT_API enum weft_status weft_group_start(struct weft_session *session);
 /* WEFT_IN_PROGRESS; WEFT_OK: there were no calls, or an outer group is open. */
 WEFT_API enum weft_status weft_group_end(struct weft_session *session);
