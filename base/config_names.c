@@ -1,5 +1,5 @@
-/* config_names.c - warns of environment variables that begin with WEFT_ and that weft does not read. Each one is reported once
- * in a process, with the nearest existing name. */
+/* config_names.c - warns of environment variables that begin with WEFT_ and that weft does not read. Each
+ * one is reported once in a process, with the nearest existing name. */
 #include "base/config_names.h"
 
 #include <ctype.h>
@@ -14,13 +14,34 @@ enum { NAME_BYTES = 64, NAMES_MAX = 256, REPORTED_MAX = 64, LIKELY_DISTANCE = 2 
 
 /* Variables that weft reads and that are not in the table of options. */
 static const char *const other_names[] = {
-    "WEFT_COORDINATOR", "WEFT_JOB", "WEFT_RANK", "WEFT_SECRET", "WEFT_SECRET_FILE", "WEFT_DEADLINE_MS", "WEFT_CONFIG",
-    "WEFT_KERNELS", "WEFT_CUDA_KERNELS", "WEFT_CUDA_RUNTIME", "WEFT_BENCH_BEGAN_US",
-    "WEFT_PLAN_ALL_REDUCE", "WEFT_PLAN_REDUCE_SCATTER", "WEFT_PLAN_ALL_GATHER", "WEFT_PLAN_BROADCAST", "WEFT_PLAN_BARRIER",
-    "WEFT_PLAN_REDUCE", "WEFT_PLAN_GATHER", "WEFT_PLAN_SCATTER", "WEFT_PLAN_ALL_TO_ALL", "WEFT_PLAN_ALL_GATHER_BYTES",
-    "WEFT_PLAN_EXCHANGE_BYTES", "WEFT_PLAN_SEND", "WEFT_PLAN_RECV",
+    "WEFT_COORDINATOR",
+    "WEFT_JOB",
+    "WEFT_RANK",
+    "WEFT_SECRET",
+    "WEFT_SECRET_FILE",
+    "WEFT_DEADLINE_MS",
+    "WEFT_CONFIG",
+    "WEFT_KERNELS",
+    "WEFT_CUDA_KERNELS",
+    "WEFT_CUDA_RUNTIME",
+    "WEFT_BENCH_BEGAN_US",
+    "WEFT_PLAN_ALL_REDUCE",
+    "WEFT_PLAN_REDUCE_SCATTER",
+    "WEFT_PLAN_ALL_GATHER",
+    "WEFT_PLAN_BROADCAST",
+    "WEFT_PLAN_BARRIER",
+    "WEFT_PLAN_REDUCE",
+    "WEFT_PLAN_GATHER",
+    "WEFT_PLAN_SCATTER",
+    "WEFT_PLAN_ALL_TO_ALL",
+    "WEFT_PLAN_ALL_GATHER_BYTES",
+    "WEFT_PLAN_EXCHANGE_BYTES",
+    "WEFT_PLAN_SEND",
+    "WEFT_PLAN_RECV",
     /* read by the project's tests, as is every name that begins with WEFT_TEST_ */
-    "WEFT_BUILD", "WEFT_DIE_AT", "WEFT_SOURCE_ROOT",
+    "WEFT_BUILD",
+    "WEFT_DIE_AT",
+    "WEFT_SOURCE_ROOT",
 };
 enum { OTHERS = sizeof other_names / sizeof other_names[0] };
 
@@ -63,8 +84,8 @@ static bool has_words(const char *name, const char *other)
     return true;
 }
 
-/* Rank of a likely misspelling, best first: one letter differs; one name has all words of the other; two letters differ.
- * NOT_LIKELY: none of these. */
+/* Rank of a likely misspelling, best first: one letter differs; one name has all words of the other; two
+ * letters differ. NOT_LIKELY: none of these. */
 enum { NOT_LIKELY = 1000 };
 static size_t misspelling_rank(const char *name, const char *known)
 {
@@ -96,7 +117,8 @@ static size_t collect(char (*known)[NAME_BYTES])
     return count;
 }
 
-/* Every session of a process loads a configuration of its own. Two threads that load at the same time may both report a name. */
+/* Every session of a process loads a configuration of its own. Two threads that load at the same time may
+ * both report a name. */
 static bool is_first_report(const char *name)
 {
     static uint64_t reported[REPORTED_MAX];
@@ -123,9 +145,13 @@ void config_report_unknown_names(struct weft_env *env)
         for (size_t i = 0; i < count && !exists; i++) exists = strcmp(name, known[i]) == 0;
         if (exists || !is_first_report(name)) continue;
         const char *near = nearest(name, known, count);
-        if (near) weft_log(env, WEFT_LOG_WARN, "base", "the variable %s is no option; did you mean %s?", name, near);
+        if (near)
+            weft_log(env, WEFT_LOG_WARN, "base", "the variable %s is no option; did you mean %s?", name,
+                     near);
         else
-            weft_log(env, WEFT_LOG_WARN, "base", "the variable %s is no option of weft and has no effect; weftd "
-                     "--help-options lists them", name);
+            weft_log(env, WEFT_LOG_WARN, "base",
+                     "the variable %s is no option of weft and has no effect; weftd "
+                     "--help-options lists them",
+                     name);
     }
 }

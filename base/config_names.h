@@ -8,7 +8,8 @@
 size_t config_name_distance(const char *a, const char *b);
 /* transport.lanes -> WEFT_TRANSPORT_LANES */
 void config_variable_name(const char *option, char *text, size_t bytes);
-/* Logs a warning for each variable that begins with WEFT_ and that weft does not read, once in a process. Any thread. */
+/* Logs a warning for each variable that begins with WEFT_ and that weft does not read, once in a process.
+ * Any thread. */
 void config_report_unknown_names(struct weft_env *env);
 
 #endif

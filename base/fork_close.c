@@ -1,5 +1,5 @@
-/* fork_close.c - see fork_close.h. The child of a process with threads may call only async-signal-safe functions: the handler
- * reads a table and closes. */
+/* fork_close.c - see fork_close.h. The child of a process with threads may call only async-signal-safe
+ * functions: the handler reads a table and closes. */
 #include "base/fork_close.h"
 
 #include <pthread.h>
@@ -19,7 +19,10 @@ static void in_child(void)
     }
 }
 
-static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, in_child); }
+static void watch_forks(void)
+{
+    (void)pthread_atfork(NULL, NULL, in_child);
+}
 
 void fork_close_add(int fd)
 {

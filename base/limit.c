@@ -38,12 +38,26 @@ enum weft_status weft_limit_of(const char *what, int reason)
     switch (reason) {
     case ENOMEM:
     case ENOBUFS: return WEFT_ERR_NO_MEMORY;
-    case EMFILE: return weft_limit_note("no descriptor for %s: all %llu open files of the process are in use; raise ulimit -n", what, limit_of(RLIMIT_NOFILE));
-    case ENFILE: return weft_limit_note("no descriptor for %s: the open files of the host are used up; raise the sysctl fs.file-max", what);
-    case EAGAIN: return weft_limit_note("no thread for %s: %llu processes and threads are allowed; raise ulimit -u or the container's pids limit", what, limit_of(RLIMIT_NPROC));
-    case ENOSPC: return weft_limit_note("no room for %s: the shared memory or the epoll watches of the host are used up; raise the size of /dev/shm, the "
-                                        "memory limit of the container, or the sysctl fs.epoll.max_user_watches", what);
-    case EFBIG: return weft_limit_note("%s is longer than a file may be, %llu bytes; raise ulimit -f", what, limit_of(RLIMIT_FSIZE));
+    case EMFILE:
+        return weft_limit_note(
+            "no descriptor for %s: all %llu open files of the process are in use; raise ulimit -n", what,
+            limit_of(RLIMIT_NOFILE));
+    case ENFILE:
+        return weft_limit_note(
+            "no descriptor for %s: the open files of the host are used up; raise the sysctl fs.file-max",
+            what);
+    case EAGAIN:
+        return weft_limit_note("no thread for %s: %llu processes and threads are allowed; raise ulimit -u or "
+                               "the container's pids limit",
+                               what, limit_of(RLIMIT_NPROC));
+    case ENOSPC:
+        return weft_limit_note("no room for %s: the shared memory or the epoll watches of the host are used "
+                               "up; raise the size of /dev/shm, the "
+                               "memory limit of the container, or the sysctl fs.epoll.max_user_watches",
+                               what);
+    case EFBIG:
+        return weft_limit_note("%s is longer than a file may be, %llu bytes; raise ulimit -f", what,
+                               limit_of(RLIMIT_FSIZE));
     default: return weft_limit_note("%s cannot be made: %s", what, strerror(reason));
     }
 }

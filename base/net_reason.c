@@ -28,7 +28,9 @@ void net_connect_reason(const char *host, int reason, char *text, size_t bytes)
     const char *system = strerror(reason);
     switch (reason) {
     case ECONNREFUSED:
-        snprintf(text, bytes, "%s: no process listens on that port; start weftd or weft run there, or correct the port", system);
+        snprintf(text, bytes,
+                 "%s: no process listens on that port; start weftd or weft run there, or correct the port",
+                 system);
         break;
     case ENETUNREACH:
     case EADDRNOTAVAIL:
@@ -37,12 +39,17 @@ void net_connect_reason(const char *host, int reason, char *text, size_t bytes)
             snprintf(text, bytes, "%s: the loopback interface is down; run \"ip link set lo up\"", system);
             break;
         }
-        snprintf(text, bytes, "%s: no interface of this host leads to that address; see \"ip route\" and \"ip link\"", system);
+        snprintf(text, bytes,
+                 "%s: no interface of this host leads to that address; see \"ip route\" and \"ip link\"",
+                 system);
         break;
-    case EHOSTUNREACH: snprintf(text, bytes, "%s: that host is off, or a firewall refuses; try \"ping\" from here", system); break;
+    case EHOSTUNREACH:
+        snprintf(text, bytes, "%s: that host is off, or a firewall refuses; try \"ping\" from here", system);
+        break;
     case EAFNOSUPPORT:
-        snprintf(text, bytes, "%s: this host does not have addresses of that family; name the coordinator by one of %s", system,
-                 strchr(host, ':') ? "IPv4" : "IPv6");
+        snprintf(text, bytes,
+                 "%s: this host does not have addresses of that family; name the coordinator by one of %s",
+                 system, strchr(host, ':') ? "IPv4" : "IPv6");
         break;
     default: snprintf(text, bytes, "%s", system);
     }
@@ -50,5 +57,6 @@ void net_connect_reason(const char *host, int reason, char *text, size_t bytes)
 
 void net_name_reason(const char *host, const char *resolver, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "the name %.200s cannot be resolved (%s); correct it, or give the address", host, resolver);
+    snprintf(text, bytes, "the name %.200s cannot be resolved (%s); correct it, or give the address", host,
+             resolver);
 }

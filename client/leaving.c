@@ -1,10 +1,11 @@
 /* leaving.c - weft_finalize compares what the ranks called, before this rank leaves.
  *
- *     weft_finalize ──► engine: send LEAVE to all ranks of every group ──► poll the other ranks' LEAVEs ──► leave
- *                                                                           └─ up to WAIT_NS, if the last operation had a root
+ *     weft_finalize ──► engine: send LEAVE to all ranks of every group ──► poll for the LEAVEs of the others
+ *                       (up to WAIT_NS, if the last operation had a root) ──► leave
  *
- * An operation with a root can complete on one rank before another rank calls it, so its calls may never have been
- * compared (collective/trail.c). The comparison skips a rank that is lost or that leaves after WAIT_NS. */
+ * An operation with a root can complete on one rank before another rank calls it, so its calls may never
+ * have been compared (collective/trail.c). The comparison skips a rank that is lost or that leaves after
+ * WAIT_NS. */
 #include "client/comm.h"
 #include "client/session.h"
 
@@ -21,11 +22,13 @@ struct client_leaving {
     _Atomic bool over;
 };
 
-static bool look_at(struct client_leaving *leaving, const struct weft_group *group, const struct weft_comm *comm)
+static bool look_at(struct client_leaving *leaving, const struct weft_group *group,
+                    const struct weft_comm *comm)
 {
     struct weft_error error = {0};
     const enum weft_status status = group ? weft_group_compare_left(group, &error) : WEFT_OK;
-    if (status == WEFT_ERR_MISMATCH && comm) weft_error_set(&leaving->error, status, "group %u (%s): %s", comm->id, comm->name, error.text);
+    if (status == WEFT_ERR_MISMATCH && comm)
+        weft_error_set(&leaving->error, status, "group %u (%s): %s", comm->id, comm->name, error.text);
     else if (status == WEFT_ERR_MISMATCH) weft_error_set(&leaving->error, status, "%s", error.text);
     return status == WEFT_IN_PROGRESS && weft_group_has_unverified_calls(group);
 }
@@ -72,7 +75,8 @@ static bool is_over(void *context)
 
 void client_leaving_compare(struct weft_session *session)
 {
-    if (session->elastic || session->ranks == 1 || session->engine.halted || client_failed(session) < 0) return;
+    if (session->elastic || session->ranks == 1 || session->engine.halted || client_failed(session) < 0)
+        return;
     struct client_leaving *leaving = session->leaving = weft_alloc_zero(session->env, sizeof *leaving);
     if (!leaving) return;
     leaving->mail.fn = send_leaves;
@@ -80,6 +84,8 @@ void client_leaving_compare(struct weft_session *session)
     leaving->until_ns = client_deadline(session, WAIT_NS);
     weft_timer_init(&leaving->timer, look);
     weft_loop_post(session->engine.loop, &leaving->mail);
-    if (client_wait_for(session, is_over, leaving, leaving->until_ns + SLACK_NS) < 0) return; /* the engine is busy; leave without the comparison */
-    if (leaving->error.status < 0) client_fail(session, WEFT_ERR_MISMATCH, true, "rank %u: %s", session->rank, leaving->error.text);
+    if (client_wait_for(session, is_over, leaving, leaving->until_ns + SLACK_NS) < 0)
+        return; /* the engine is busy; leave without the comparison */
+    if (leaving->error.status < 0)
+        client_fail(session, WEFT_ERR_MISMATCH, true, "rank %u: %s", session->rank, leaving->error.text);
 }

@@ -17,16 +17,20 @@
 /* Bytes up to the end of a field. */
 #define client_sized_end(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 
-/* Copies the caller's struct `theirs`, which begins with its size, over the defaults in `own` (own_bytes,). `least`: required
- * bytes. own->size becomes own_bytes. WEFT_ERR_INVALID with a sentence that begins with `what`. */
-enum weft_status client_sized_take(void *own, size_t own_bytes, const void *theirs, size_t least, const char *what, struct weft_error *error);
+/* Copies the caller's struct `theirs`, which begins with its size, over the defaults in `own`
+ * (own_bytes,). `least`: required bytes. own->size becomes own_bytes. WEFT_ERR_INVALID with a sentence
+ * that begins with `what`. */
+enum weft_status client_sized_take(void *own, size_t own_bytes, const void *theirs, size_t least,
+                                   const char *what, struct weft_error *error);
 
 /* Validates a struct of the caller that will be filled. Changes nothing. */
-enum weft_status client_sized_check(const void *theirs, size_t own_bytes, const char *what, struct weft_error *error);
+enum weft_status client_sized_check(const void *theirs, size_t own_bytes, const char *what,
+                                    struct weft_error *error);
 /* Fills it from `own`, up to the smaller of the two sizes, which becomes its size. */
 void client_sized_give(const void *own, size_t own_bytes, void *theirs);
 
-/* Initialises the caller's struct of `size` bytes with the defaults, and unknown fields with 0. NULL is fine. */
+/* Initialises the caller's struct of `size` bytes with the defaults, and unknown fields with 0. NULL is
+ * fine. */
 void client_sized_fill(const void *defaults, size_t own_bytes, void *theirs, size_t size);
 
 #endif

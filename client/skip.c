@@ -1,12 +1,13 @@
 /* skip.c - skips a step on all ranks if a gradient is NaN or infinite.
  *
- * In all-reduce mode every rank has the same sum, bit for bit. A sum with a contribution that is not finite is not finite.
- * Each rank therefore decides alone, and a good step exchanges nothing for the decision. A skipped step gathers one word per
- * rank, to name the rank with the gradient.
+ * In all-reduce mode every rank has the same sum, bit for bit. A sum with a contribution that is not
+ * finite is not finite. Each rank therefore decides alone, and a good step exchanges nothing for the
+ * decision. A skipped step gathers one word per rank, to name the rank with the gradient.
  *
- * The affected tensor is not updated. Another tensor of the step may be updated before the decision. If another tensor can skip
- * the step, its weights and arrays are copied before the update (share.c), and weft_step_end restores them. Codecs change their
- * residuals only at a commit. weft_step_end takes the step's number back, so optimisers do not count the step. */
+ * The affected tensor is not updated. Another tensor of the step may be updated before the decision. If
+ * another tensor can skip the step, its weights and arrays are copied before the update (share.c), and
+ * weft_step_end restores them. Codecs change their residuals only at a commit. weft_step_end takes the
+ * step's number back, so optimisers do not count the step. */
 #include <stdio.h>
 
 #include "client/session.h"
@@ -14,7 +15,8 @@
 
 bool client_skip_may_undo(const struct weft_tensor *tensor)
 {
-    return tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->session->skip.tensors > (client_tensor_skips(tensor) ? 1u : 0u);
+    return tensor->mode == WEFT_MODE_ALL_REDUCE &&
+           tensor->session->skip.tensors > (client_tensor_skips(tensor) ? 1u : 0u);
 }
 
 bool client_skip_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count)
@@ -59,7 +61,8 @@ enum weft_status client_skip_compare(struct weft_session *session)
         skip->all = weft_alloc_array(session->env, ranks, sizeof *skip->all);
         skip->all_room = skip->all ? ranks : 0;
     }
-    if (!skip->all) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the verdict of %u ranks", ranks);
+    if (!skip->all)
+        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the verdict of %u ranks", ranks);
     skip->mine = atomic_load(&skip->poisoned);
     enum weft_status status = weft_all_gather(session, &skip->mine, skip->all, 1, WEFT_I64, &skip->request);
     if (status == WEFT_IN_PROGRESS) status = weft_wait(&skip->request, 0);
@@ -85,7 +88,8 @@ static const struct weft_tensor *find_permanent_update(const struct weft_session
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step != step) continue;
         if (tensor->mode == WEFT_MODE_SERVER) return tensor;
-        if (client_tensor_updates_here(tensor) && tensor->skipped_step != step && tensor->kept_step != step) return tensor;
+        if (client_tensor_updates_here(tensor) && tensor->skipped_step != step && tensor->kept_step != step)
+            return tensor;
     }
     return NULL;
 }
@@ -97,15 +101,19 @@ static void describe(struct weft_session *session, char *out, size_t out_bytes)
     char name[128];
     uint32_t at = 0, more = 0;
     while (at < session->ranks && skip->all[at] == 0) at++;
-    const struct weft_tensor *tensor = tensor_of(session, (at < session->ranks ? skip->all[at] : atomic_load(&skip->first)) - 1);
+    const struct weft_tensor *tensor =
+        tensor_of(session, (at < session->ranks ? skip->all[at] : atomic_load(&skip->first)) - 1);
     const char *tensor_name = tensor ? tensor->name : "?";
     if (at == session->ranks) {
-        snprintf(out, out_bytes, "the mean gradient of tensor '%.100s' is not finite (NaN or infinity)", tensor_name);
+        snprintf(out, out_bytes, "the mean gradient of tensor '%.100s' is not finite (NaN or infinity)",
+                 tensor_name);
         return;
     }
     for (uint32_t rank = at + 1; rank < session->ranks; rank++) more += skip->all[rank] != 0;
     client_rank_name(session, at, name, sizeof name);
-    const int used = snprintf(out, out_bytes, "the gradient of tensor '%.100s' is not finite (NaN or infinity) on %s", tensor_name, name);
+    const int used =
+        snprintf(out, out_bytes, "the gradient of tensor '%.100s' is not finite (NaN or infinity) on %s",
+                 tensor_name, name);
     if (more > 0 && used > 0 && (size_t)used < out_bytes)
         snprintf(out + used, out_bytes - (size_t)used, " and %u more rank%s", more, more > 1 ? "s" : "");
 }
@@ -117,9 +125,14 @@ enum weft_status client_skip_verdict(struct weft_session *session)
     char why[320];
     describe(session, why, sizeof why);
     if (left) {
-        client_fail(session, WEFT_ERR_INVALID, true, "rank %u: step %llu: %s, and the step cannot be skipped: tensor '%.60s' was updated %s",
-                    session->rank, step, why, left->name, left->mode == WEFT_MODE_SERVER ? "at the shards" : "on a device");
+        client_fail(session, WEFT_ERR_INVALID, true,
+                    "rank %u: step %llu: %s, and the step cannot be skipped: tensor '%.60s' was updated %s",
+                    session->rank, step, why, left->name,
+                    left->mode == WEFT_MODE_SERVER ? "at the shards" : "on a device");
         return client_usable(session);
     }
-    return client_error(session, WEFT_ERR_SKIPPED, "step %llu is skipped on all ranks: %s; weights, residuals and optimisers are as before it", step, why);
+    return client_error(
+        session, WEFT_ERR_SKIPPED,
+        "step %llu is skipped on all ranks: %s; weights, residuals and optimisers are as before it", step,
+        why);
 }

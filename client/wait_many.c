@@ -11,22 +11,26 @@ struct many {
 
 static bool is_open(const struct client_request *request)
 {
-    return request->magic == CLIENT_REQUEST_MAGIC && atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_OPEN;
+    return request->magic == CLIENT_REQUEST_MAGIC &&
+           atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_OPEN;
 }
 
 static bool is_started(const struct weft_request *user_request)
 {
     if (!user_request) return false;
     const struct client_request *request = (const struct client_request *)(const void *)user_request;
-    return request->magic != CLIENT_REQUEST_MAGIC ? request->magic != 0
-                                                  : atomic_load_explicit(&request->state, memory_order_acquire) != CLIENT_REQUEST_IDLE;
+    return request->magic != CLIENT_REQUEST_MAGIC
+               ? request->magic != 0
+               : atomic_load_explicit(&request->state, memory_order_acquire) != CLIENT_REQUEST_IDLE;
 }
 
 /* Index of the first started request that has completed; many->count: there is none. */
 static size_t first_ended(const struct many *many)
 {
     size_t i = 0;
-    while (i < many->count && (!is_started(many->requests[i]) || is_open(client_request_of(many->requests[i])))) i++;
+    while (i < many->count &&
+           (!is_started(many->requests[i]) || is_open(client_request_of(many->requests[i]))))
+        i++;
     return i;
 }
 
@@ -38,7 +42,8 @@ static enum weft_status find_session(const struct many *many, struct weft_sessio
         if (!is_started(many->requests[i])) continue;
         struct weft_session *session = client_request_of(many->requests[i])->session;
         if (*session_out && *session_out != session)
-            return client_error(session, WEFT_ERR_INVALID, "wait_any: the requests belong to several sessions; wait for those of one");
+            return client_error(session, WEFT_ERR_INVALID,
+                                "wait_any: the requests belong to several sessions; wait for those of one");
         *session_out = session;
     }
     return WEFT_OK;
@@ -69,7 +74,8 @@ static size_t first_started(const struct many *many)
     return i;
 }
 
-enum weft_status weft_wait_any(struct weft_request *const *requests, size_t count, uint64_t timeout_ms, size_t *index_out)
+enum weft_status weft_wait_any(struct weft_request *const *requests, size_t count, uint64_t timeout_ms,
+                               size_t *index_out)
 {
     const struct many many = {.requests = requests, .count = count};
     struct weft_session *session;
@@ -80,7 +86,8 @@ enum weft_status weft_wait_any(struct weft_request *const *requests, size_t coun
     size_t first = first_started(&many);
     if (first == count) return WEFT_OK;
     for (size_t i = first; i < count; i++)
-        if (is_started(requests[i]) && client_request_of(requests[i])->magic != CLIENT_REQUEST_MAGIC) return client_not_made("wait_any");
+        if (is_started(requests[i]) && client_request_of(requests[i])->magic != CLIENT_REQUEST_MAGIC)
+            return client_not_made("wait_any");
     size_t ended = first_ended(&many);
     if (ended == count) {
         WEFT_TRY(find_session(&many, &session));
@@ -91,7 +98,9 @@ enum weft_status weft_wait_any(struct weft_request *const *requests, size_t coun
         client_wait_within(session, any_completed, &fact, timeout_of(session, timeout_ms));
         ended = first_ended(&many);
     }
-    if (ended == count) return weft_wait(requests[first], 1); /* for the sentence: a request that is late, or the failure of the session */
+    if (ended == count)
+        return weft_wait(requests[first],
+                         1); /* for the sentence: a request that is late, or the failure of the session */
     *index_out = ended;
     return weft_wait(requests[ended], timeout_ms);
 }
@@ -113,7 +122,8 @@ enum weft_status weft_wait_all(struct weft_request *const *requests, size_t coun
             rest_ms = now_ns >= until_ns ? 1 : (until_ns - now_ns) / WEFT_MS(1) + 1;
         }
         enum weft_status status = weft_wait(requests[i], rest_ms);
-        if (status == WEFT_ERR_DEADLINE && is_open(request)) return status; /* it is still running, and others may be */
+        if (status == WEFT_ERR_DEADLINE && is_open(request))
+            return status; /* it is still running, and others may be */
         if (status < 0 && first_error == WEFT_OK) first_error = status, failed = requests[i];
     }
     return failed ? weft_wait(failed, timeout_ms) : WEFT_OK; /* once more, for its sentence */

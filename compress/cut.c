@@ -3,11 +3,15 @@
 
 #define ALIGN_ELEMS 16u /* the width of the fixed summation order; keeps chunks vector-aligned */
 
-static bool has_choice(const struct weft_cut *cut) { return cut->candidates && cut->candidates->count > 1; }
+static bool has_choice(const struct weft_cut *cut)
+{
+    return cut->candidates && cut->candidates->count > 1;
+}
 
 uint64_t weft_cut_elems(const struct weft_cut *cut)
 {
-    const bool dense = cut->codec->id == WEFT_CODEC_DENSE, choice = has_choice(cut); /* with candidates the workers update and the shards only add */
+    const bool dense = cut->codec->id == WEFT_CODEC_DENSE,
+               choice = has_choice(cut); /* with candidates the workers update and the shards only add */
     if (!choice && weft_optimizer_is_whole(cut->optimizer)) return cut->elems;
     if (!dense && !weft_codec_cuts(cut->codec)) return cut->elems;
     const uint64_t unit = dense && !choice ? ALIGN_ELEMS : WEFT_CODEC_PIECE;

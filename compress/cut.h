@@ -1,4 +1,5 @@
-/* cut.h - cuts a tensor in server mode into chunks. The coordinator places the chunks; a worker checks their number first. */
+/* cut.h - cuts a tensor in server mode into chunks. The coordinator places the chunks; a worker checks
+ * their number first. */
 #ifndef WEFT_CUT_H
 #define WEFT_CUT_H
 
@@ -9,16 +10,16 @@
 #include "kernels/kernels.h"
 
 struct weft_cut {
-    uint64_t elems, elem_bytes, chunk_bytes;        /* chunk_bytes: declared upper bound of a chunk */
-    const struct weft_codec_spec *codec;            /* resolved; with candidates the first one, dense */
+    uint64_t elems, elem_bytes, chunk_bytes; /* chunk_bytes: declared upper bound of a chunk */
+    const struct weft_codec_spec *codec;     /* resolved; with candidates the first one, dense */
     const struct weft_optimizer *optimizer;
     const struct weft_judge_candidates *candidates; /* resolved; fewer than two: the codec is fixed */
 };
 
 /* Elements of each chunk but the last: a multiple of the codec's block, or all elements. */
 uint64_t weft_cut_elems(const struct weft_cut *cut);
-/* Number of chunks of the tensor with all its candidates. cuts_out (WEFT_JUDGE_CANDIDATES_MAX,), may be NULL: whether a candidate is
- * cut like the dense one, else it is one chunk. */
+/* Number of chunks of the tensor with all its candidates. cuts_out (WEFT_JUDGE_CANDIDATES_MAX,), may be
+ * NULL: whether a candidate is cut like the dense one, else it is one chunk. */
 uint64_t weft_cut_chunks(const struct weft_cut *cut, bool *cuts_out);
 
 #endif

@@ -1,14 +1,15 @@
 /* shard_left.c - ends rounds and pulls that wait for a worker that has left the job in order.
  *
- *     Left(member)                                                                   --> mark its endpoint, check every chunk
- *     a push, a failed receive, the end of a drain, the close of a codec's round     --> check that chunk
+ *     Left(member)                                          --> mark its endpoint, check every chunk
+ *     a push, a failed receive, the end of a drain,
+ *     the close of a codec's round                          --> check that chunk
  *
- * A round that holds the leaver's contribution continues. A round without it cannot close: its contributors get
- * WEFT_ERR_PEER_LOST at once, with the rank, the tensor and the step. The same status ends pulls that wait for such a round, and
- * pulls of first weights if rank 0 has left.
+ * A round that holds the leaver's contribution continues. A round without it cannot close: its
+ * contributors get WEFT_ERR_PEER_LOST at once, with the rank, the tensor and the step. The same status
+ * ends pulls that wait for such a round, and pulls of first weights if rank 0 has left.
  *
- * Left arrives on the control connection, possibly before data that the leaver sent earlier. No answered request is lost: a
- * worker leaves after the answers to its requests, or abandons them. */
+ * Left arrives on the control connection, possibly before data that the leaver sent earlier. No answered
+ * request is lost: a worker leaves after the answers to its requests, or abandons them. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -29,11 +30,15 @@ static void refuse_pulls(struct shard_chunk *chunk, uint32_t leaver)
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
         struct weft_arrival *arrival = chunk->parts[worker].pull;
         struct weft_wire_header header;
-        if (!arrival || weft_wire_decode(arrival->header, arrival->header_bytes, &header) != WEFT_OK) continue;
-        if (header.step <= chunk->closed_step && leaver != 0) continue; /* it waits for first weights of rank 0 */
+        if (!arrival || weft_wire_decode(arrival->header, arrival->header_bytes, &header) != WEFT_OK)
+            continue;
+        if (header.step <= chunk->closed_step && leaver != 0)
+            continue; /* it waits for first weights of rank 0 */
         shard_engine_pull_taken(engine, arrival);
-        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_PEER_LOST, "pull of step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it %s",
-                           header.step, chunk->tensor->name, chunk->index, leaver, header.step > chunk->closed_step ? "pushed" : "gave first weights");
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_PEER_LOST,
+                           "pull of step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it %s",
+                           header.step, chunk->tensor->name, chunk->index, leaver,
+                           header.step > chunk->closed_step ? "pushed" : "gave first weights");
     }
 }
 
@@ -41,13 +46,17 @@ void shard_left_check(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     const uint32_t leaver = leaver_missing(chunk);
-    const bool settled = chunk->phase == SHARD_PHASE_IDLE || chunk->phase == SHARD_PHASE_WAITING || chunk->phase == SHARD_PHASE_COLLECTING;
-    if (leaver == UINT32_MAX || !settled || engine->failed < 0 || engine->closed || engine->epoch_asked > engine->epoch) return;
+    const bool settled = chunk->phase == SHARD_PHASE_IDLE || chunk->phase == SHARD_PHASE_WAITING ||
+                         chunk->phase == SHARD_PHASE_COLLECTING;
+    if (leaver == UINT32_MAX || !settled || engine->failed < 0 || engine->closed ||
+        engine->epoch_asked > engine->epoch)
+        return;
     refuse_pulls(chunk, leaver);
-    if (chunk->phase == SHARD_PHASE_IDLE || chunk->arrived == 0) return; /* the next contribution is refused */
+    if (chunk->phase == SHARD_PHASE_IDLE || chunk->arrived == 0)
+        return; /* the next contribution is refused */
     char text[SHARD_TEXT_BYTES];
-    snprintf(text, sizeof text, "step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it pushed", chunk->open_step, chunk->tensor->name,
-             chunk->index, leaver);
+    snprintf(text, sizeof text, "step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it pushed",
+             chunk->open_step, chunk->tensor->name, chunk->index, leaver);
     weft_log(engine->env, WEFT_LOG_WARN, "server", "%s", text);
     shard_round_drop(chunk, WEFT_ERR_PEER_LOST, text);
 }

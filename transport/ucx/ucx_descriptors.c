@@ -1,8 +1,8 @@
 /* ucx_descriptors.c - sets FD_CLOEXEC on the descriptors that UCX opens.
  *
- * UCX does not set it and does not list its descriptors. After UCX is opened, every new descriptor of a kind that UCX opens (pipe,
- * socket, epoll, event, timer) gets FD_CLOEXEC. This includes a descriptor that another thread of the program opens at the
- * same time. Connections that UCX makes later are not covered. */
+ * UCX does not set it and does not list its descriptors. After UCX is opened, every new descriptor of a
+ * kind that UCX opens (pipe, socket, epoll, event, timer) gets FD_CLOEXEC. This includes a descriptor that
+ * another thread of the program opens at the same time. Connections that UCX makes later are not covered. */
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
