@@ -30,7 +30,7 @@ static const struct weft_call *whole(struct weft_session *session, const struct 
 
 static enum weft_status check(struct weft_session *session, const struct weft_call *call)
 {
-    if (!is_public(call->kind)) return client_error(session, WEFT_ERR_INVALID, "call: kind %d is none of WEFT_CALL_ALL_REDUCE ...", (int)call->kind);
+    if (!is_public(call->kind)) return client_error(session, WEFT_ERR_INVALID, "call: kind %d is not a valid weft_call_kind (WEFT_CALL_ALL_REDUCE .. WEFT_CALL_RECV)", (int)call->kind);
     const char *name = weft_coll_kind_name((enum weft_coll_kind)call->kind);
     if (call->comm && call->comm->session != session)
         return client_error(session, WEFT_ERR_INVALID, "%s: the group belongs to another session", name);
@@ -38,7 +38,7 @@ static enum weft_status check(struct weft_session *session, const struct weft_ca
         return client_error(session, WEFT_ERR_INVALID, "%s: deadline_ms %llu is longer than the session's, %llu", name,
                             (unsigned long long)call->deadline_ms, (unsigned long long)(session->settings.deadline_ns / WEFT_MS(1)));
     if (call->memory < WEFT_MEMORY_HOST || call->memory > WEFT_MEMORY_CUDA)
-        return client_error(session, WEFT_ERR_INVALID, "%s: memory %d is none of WEFT_MEMORY_HOST, _PINNED, _CUDA", name, (int)call->memory);
+        return client_error(session, WEFT_ERR_INVALID, "%s: memory %d is not a valid weft_memory_kind (WEFT_MEMORY_HOST, _PINNED, _CUDA)", name, (int)call->memory);
     if (call->preserve_input && call->memory == WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: preserve_input is for host memory; keep a copy on the device", name);
     if (call->preserve_input && call->kind != WEFT_CALL_ALL_REDUCE)

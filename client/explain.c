@@ -29,7 +29,7 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
     if (kind == 0)
         return client_error(session, WEFT_ERR_INVALID, "explain: there is no operation '%.40s'", operation ? operation : "(NULL)");
     if (!out || out_bytes == 0) return client_error(session, WEFT_ERR_INVALID, "explain: out is NULL or out_bytes is 0");
-    if (weft_dtype_bytes(dtype) == 0) return client_error(session, WEFT_ERR_INVALID, "explain: dtype %d is none of WEFT_F32 ...", (int)dtype);
+    if (weft_dtype_bytes(dtype) == 0) return client_error(session, WEFT_ERR_INVALID, "explain: dtype %d is not a valid weft_dtype (WEFT_F32 .. WEFT_F8_E5M2)", (int)dtype);
     if (count > COUNT_MAX) return client_error(session, WEFT_ERR_INVALID, "explain: count %llu does not fit into memory", (unsigned long long)count);
     struct client_engine *engine = &session->engine;
     engine->explain_kind = kind;

@@ -67,7 +67,7 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
     if (!tensor) return client_missing("tensor_memory", "tensor");
     WEFT_TRY(client_usable(tensor->session));
     if (memory < WEFT_MEMORY_HOST || memory > WEFT_MEMORY_CUDA)
-        return client_error(tensor->session, WEFT_ERR_INVALID, "tensor_memory: memory %d of tensor '%s' is none of WEFT_MEMORY_HOST, _PINNED, _CUDA", (int)memory,
+        return client_error(tensor->session, WEFT_ERR_INVALID, "tensor_memory: memory %d of tensor '%s' is not a valid weft_memory_kind (WEFT_MEMORY_HOST, _PINNED, _CUDA)", (int)memory,
                             tensor->name);
     if (tensor->memory != memory) tensor->stays_home = false;
     tensor->memory = memory;

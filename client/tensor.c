@@ -61,7 +61,7 @@ static enum weft_status check_mode(struct weft_session *session, const struct we
 {
     tensor->mode = options->mode ? options->mode : session->shards > 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
     if (tensor->mode != WEFT_MODE_SERVER && tensor->mode != WEFT_MODE_ALL_REDUCE)
-        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': mode %d is none of WEFT_MODE_*", options->name, (int)options->mode);
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': mode %d is not a valid weft_mode (WEFT_MODE_SERVER, WEFT_MODE_ALL_REDUCE)", options->name, (int)options->mode);
     if (tensor->mode == WEFT_MODE_SERVER && session->shards == 0)
         return client_error(session, WEFT_ERR_INVALID,
                             "declare: tensor '%s' wants server mode, but this job has no shards; start some (weft run -s) or choose "
@@ -131,7 +131,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
     WEFT_TRY(check_mode(session, options, tensor));
     tensor->dtype = options->dtype ? options->dtype : WEFT_F32;
     if (tensor->dtype > WEFT_I64 || weft_dtype_bytes(tensor->dtype) == 0)
-        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': dtype %d is none of WEFT_F32, _F16, _BF16, _I64", options->name, (int)options->dtype);
+        return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': dtype %d is not a dtype of tensors (WEFT_F32, _F16, _BF16, _I64)", options->name, (int)options->dtype);
     tensor->bytes = tensor->elems * weft_dtype_bytes(tensor->dtype);
     const char *codec = codec_text(options, tensor), *optimizer = options->optimizer ? options->optimizer : "none";
     enum weft_status status = check_text(codec, "its codec", &error);

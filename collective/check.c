@@ -58,11 +58,13 @@ static enum weft_status check_types(const struct weft_coll_args *args, const cha
                                     struct weft_error *error)
 {
     if (!coll_of_pieces(args->kind) && weft_dtype_bytes(args->dtype) == 0)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: dtype %d is none of WEFT_F32 ...", kind,
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "%s: dtype %d is not a valid weft_dtype (WEFT_F32 .. WEFT_F8_E5M2)", kind,
                               (int)args->dtype);
     if (!coll_sums(args->kind)) return WEFT_OK;
     if (weft_op_name(args->op)[0] == '?')
-        return weft_error_set(error, WEFT_ERR_INVALID, "%s: op %d is none of WEFT_SUM ...", kind,
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "%s: op %d is not a valid weft_op (WEFT_SUM .. WEFT_SCALED_SUM)", kind,
                               (int)args->op);
     if (!sum_allows(args->dtype, args->op))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "%s: op %s has no dtype %s; %s", kind,
