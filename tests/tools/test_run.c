@@ -65,9 +65,11 @@ static void usage(void **state)
     expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--restarts", "1", "--", "true"), 2, "--restarts are for jobs that go on without workers", NULL);
     expect(WORDS(weft, "run", "-n", "2", "--max-workers", "4", "--", "true"), 2, "give --min-workers", NULL);
     expect(WORDS(weft, "run", "-n", "2", "--min-workers", "1", "--max-workers", "1", "--", "true"), 2, "--max-workers is at least", NULL);
-    expect(WORDS(weft, "run", "-n", "1", "--min-workers", "1", "--max-workers", "3", "--job", "open", "--", "true", "a b", "it's"), 0,
+    char *directory = temp_dir_make(); /* the working directory may not be writable */
+    expect(WORDS(weft, "run", "-n", "1", "--min-workers", "1", "--max-workers", "3", "--job", "open", "-l", directory, "--", "true", "a b", "it's"), 0,
            "up to 3 workers may run; each further one joins by this command on this host, without WEFT_RANK:\n  WEFT_COORDINATOR=127.0.0.1:",
            "/secret true 'a b' 'it'\\''s'\n");
+    temp_dir_remove(directory);
     expect(WORDS(weft, "run", "--bind", "socket", "--", "true"), 2, "--bind is none, core or auto, not 'socket'", NULL);
     expect(WORDS(weft, "run", "-j", "a/b", "--", "true"), 2, "no slash", NULL);
     expect(WORDS(weft, "run", "--log-dir", "", "--", "true"), 2, "--log-dir is empty", NULL);
