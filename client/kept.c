@@ -1,5 +1,11 @@
-/* kept.c - preserve_input: what in-place calls of the open step overwrite (and updates by an optimiser, share.c) is copied aside, and put back when
- * the step is to be run again. One copy per call; its memory is kept and serves the next step. */
+/* kept.c - copies of memory that the open step overwrites, to restore it if the step is run again or skipped.
+ *
+ *     in-place calls with preserve_input, results of shards     copied by the call, as a whole
+ *     updates by an optimiser in this process                   reserved by the call; copied slice by slice before the
+ *                                                               update of the slice, while the slice is in the cache
+ *
+ * The memory of a copy is kept for the next step. The caller's thread owns the lists. The engine fills a reserved copy until the
+ * request of its update has completed. */
 #include <string.h>
 
 #include "client/session.h"
@@ -7,7 +13,8 @@
 struct kept {
     struct weft_list link;
     void *buffer;        /* the caller's */
-    size_t bytes, capacity;
+    size_t capacity;
+    size_t filled;       /* bytes of `copy` that hold the old content; only these are restored */
     bool update;         /* an optimiser overwrites it: restored also if the step is skipped */
     uint8_t *copy;       /* (capacity,) owned */
 };
@@ -32,9 +39,8 @@ static struct kept *take_idle(struct weft_session *session, size_t bytes)
     return best;
 }
 
-static enum weft_status keep(struct weft_session *session, void *buffer, size_t bytes, bool update)
+static enum weft_status reserve(struct weft_session *session, void *buffer, size_t bytes, bool update, struct kept **kept_out)
 {
-    if (bytes == 0) return WEFT_OK;
     struct kept *kept = take_idle(session, bytes);
     if (!kept) {
         kept = weft_alloc_zero(session->env, sizeof *kept);
@@ -47,22 +53,43 @@ static enum weft_status keep(struct weft_session *session, void *buffer, size_t 
         kept->capacity = bytes;
     }
     kept->buffer = buffer;
-    kept->bytes = bytes;
     kept->update = update;
-    memcpy(kept->copy, buffer, bytes);
+    kept->filled = 0;
     weft_list_append(&session->kept, &kept->link);
+    *kept_out = kept;
     return WEFT_OK;
 }
 
-enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes) { return keep(session, buffer, bytes, false); }
+/* Past the cache: a copy is read only if the step fails. */
+void client_kept_fill(struct kept *kept, size_t to)
+{
+    weft_copy_past_cache(kept->copy + kept->filled, (const uint8_t *)kept->buffer + kept->filled, to - kept->filled);
+    kept->filled = to;
+}
 
-enum weft_status client_kept_update(struct weft_session *session, void *buffer, size_t bytes) { return keep(session, buffer, bytes, true); }
+static enum weft_status copy(struct weft_session *session, void *buffer, size_t bytes, bool update)
+{
+    struct kept *kept;
+    if (bytes == 0) return WEFT_OK;
+    WEFT_TRY(reserve(session, buffer, bytes, update, &kept));
+    client_kept_fill(kept, bytes);
+    return WEFT_OK;
+}
+
+enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes) { return copy(session, buffer, bytes, false); }
+
+enum weft_status client_kept_copy_update(struct weft_session *session, void *buffer, size_t bytes) { return copy(session, buffer, bytes, true); }
+
+enum weft_status client_kept_reserve_update(struct weft_session *session, void *buffer, size_t bytes, struct kept **kept_out)
+{
+    return reserve(session, buffer, bytes, true, kept_out);
+}
 
 static void close_all(struct weft_session *session, bool updates, bool inputs)
 {
     while (!weft_list_empty(&session->kept)) { /* the last one first: of a buffer used twice the oldest copy stays */
         struct kept *kept = weft_container_of(session->kept.prev, struct kept, link);
-        if (kept->update ? updates : inputs) memcpy(kept->buffer, kept->copy, kept->bytes);
+        if (kept->update ? updates : inputs) memcpy(kept->buffer, kept->copy, kept->filled);
         weft_list_remove(&kept->link);
         weft_list_append(&session->kept_idle, &kept->link);
     }

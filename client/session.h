@@ -255,9 +255,13 @@ enum weft_status client_skip_compare(struct weft_session *session);
 /* WEFT_ERR_SKIPPED with its sentence. If an update cannot be undone, the session fails instead. */
 enum weft_status client_skip_verdict(struct weft_session *session);
 
-/* ---- inputs kept for a step that is run again (kept.c); the caller's thread ---- */
+/* ---- copies for a step that is run again or skipped (kept.c); the caller's thread ---- */
+struct kept;
 enum weft_status client_kept_copy(struct weft_session *session, void *buffer, size_t bytes);
-enum weft_status client_kept_update(struct weft_session *session, void *buffer, size_t bytes); /* the same for memory that an optimiser overwrites */
+enum weft_status client_kept_copy_update(struct weft_session *session, void *buffer, size_t bytes); /* the same for memory that updates overwrite */
+/* The same without the copy: client_kept_fill makes it. */
+enum weft_status client_kept_reserve_update(struct weft_session *session, void *buffer, size_t bytes, struct kept **kept_out);
+void client_kept_fill(struct kept *kept, size_t to); /* copies up to byte `to`, before it is overwritten. Engine */
 void client_kept_close(struct weft_session *session, bool restore); /* the step is over */
 void client_kept_undo(struct weft_session *session); /* the step is skipped: restores only what updates overwrote */
 void client_kept_free(struct weft_session *session);

@@ -11,6 +11,7 @@
  * A rank that forgets it would go on from another state than the others, unnoticed: push_pull refuses. What an update of a step overwrites
  * that is then run again is put back like preserve_input (kept.c). */
 #include <stdio.h>
+#include <string.h>
 
 #include "client/call.h"
 #include "client/session.h"
@@ -44,8 +45,19 @@ void client_share_step_good(struct weft_session *session)
 static enum weft_status keep(struct weft_tensor *tensor, void *weights)
 {
     struct weft_session *session = tensor->session;
-    WEFT_TRY(client_kept_update(session, weights, tensor->bytes));
-    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) WEFT_TRY(client_kept_update(session, tensor->states[s], tensor->bytes));
+    WEFT_TRY(client_kept_copy_update(session, weights, tensor->bytes));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
+        WEFT_TRY(client_kept_copy_update(session, tensor->states[s], tensor->bytes));
+    return WEFT_OK;
+}
+
+/* The update fills the copies, slice by slice. */
+static enum weft_status reserve(struct weft_tensor *tensor, void *weights)
+{
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_kept_reserve_update(session, weights, tensor->bytes, &tensor->undo[0]));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
+        WEFT_TRY(client_kept_reserve_update(session, tensor->states[s], tensor->bytes, &tensor->undo[1 + s]));
     return WEFT_OK;
 }
 
@@ -53,6 +65,7 @@ enum weft_status client_share_keep(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     tensor->kept_step = 0;
+    memset(tensor->undo, 0, sizeof tensor->undo);
     if (!has_optimizer(tensor) || (!session->elastic && !client_skip_may_undo(tensor))) return WEFT_OK;
     if (tensor->memory == WEFT_MEMORY_CUDA && !session->elastic) return WEFT_OK; /* an update on a device cannot be undone (skip.c) */
     if (tensor->memory == WEFT_MEMORY_CUDA)
@@ -60,7 +73,7 @@ enum weft_status client_share_keep(struct weft_tensor *tensor)
                             "tensor '%s' has an optimiser and lies on a device; in a job that goes on without lost ranks (weft run --min-workers) "
                             "its weights must lie in host memory",
                             tensor->name);
-    WEFT_TRY(keep(tensor, tensor->op.out));
+    WEFT_TRY(client_tensor_updates_here(tensor) ? reserve(tensor, tensor->op.out) : keep(tensor, tensor->op.out));
     tensor->kept_step = session->step.number;
     return WEFT_OK;
 }

@@ -121,6 +121,7 @@ struct weft_tensor {
     void *weights;                     /* buffer of the last weft_tensor_init, weft_tensor_share or push_pull */
     void *none;                        /* (bytes,) owned: zeros of weft_push_none, and its dropped result; NULL until the first one */
     struct weft_request none_request;  /* of weft_push_none; weft_step_end waits for it */
+    struct kept *undo[1 + WEFT_OPTIMIZER_STATES_MAX]; /* copies of weights and arrays that the update fills; NULL: none */
     uint64_t kept_step;                /* step in which its weights and arrays were copied before the update; 0: none */
     uint64_t skipped_step;             /* step in which its mean was not finite; 0: none. Written by the engine until the step ends */
     bool skip_nonfinite;               /* the option */

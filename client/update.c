@@ -39,6 +39,8 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
         float *states[WEFT_OPTIMIZER_STATES_MAX];
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
             states[s] = tensor->states[s] ? tensor->states[s] + at : NULL;
+        for (int i = 0; i < 1 + WEFT_OPTIMIZER_STATES_MAX; i++)
+            if (tensor->undo[i]) client_kept_fill(tensor->undo[i], stop * sizeof(float));
         weft_optimizer_step(&tensor->optimizer, op->lr, op->step, out + at, states, grad + at, scale, stop - at);
     } else {
         weft_kernels()->scale_f32(out + at, grad + at, scale, stop - at);
