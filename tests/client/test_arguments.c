@@ -111,7 +111,7 @@ static void sessions(struct bench *bench)
 
 static void declarations(struct bench *bench)
 {
-    static char long_text[600];
+    char long_text[600] = {0};
     struct weft_tensor *tensor = NULL;
     struct weft_tensor_options options;
     (weft_tensor_options_init)(NULL);
