@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/request.h"
 #include "client/session.h"
 
 void client_fail(struct weft_session *session, enum weft_status status, bool tell, const char *format, ...)
@@ -76,6 +77,7 @@ enum weft_status client_unusable(struct weft_session *session)
                             "session of your own",
                             (long)session->pid);
     enum weft_status status = client_failed(session);
+    if (status < 0) client_requests_settle(session);
     if (status < 0) return client_error(session, status, "%s", session->failure.text);
     if (session->parting.joined)
         return client_error(session, WEFT_ERR_STATE, "rank %u has joined and takes no part until all ranks have: wait for that in weft_join", session->rank);

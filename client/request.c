@@ -242,6 +242,28 @@ static __attribute__((noinline)) enum weft_status wait_open(struct weft_request 
     return wait_request(request, timeout_ns);
 }
 
+static bool none_open(void *context)
+{
+    struct weft_session *session = context;
+    return atomic_load(&session->open_requests) == 0;
+}
+
+void client_requests_settle(struct weft_session *session)
+{
+    if (none_open(session)) return;
+    if (client_wait_for(session, none_open, session, client_deadline(session, CLIENT_GRACE_NS)) < 0) client_engine_halt(session);
+}
+
+/* A program that gets an error returns from the frame in which its other requests lie, too. */
+static enum weft_status wait_failed(struct client_request *request, enum weft_status status)
+{
+    struct weft_session *session = request->session;
+    if (!client_session_lives(session) || session->pid != weft_process_id()) return status;
+    if (client_failed(session) < 0) client_requests_settle(session);
+    else if (client_parted(session)) client_wait_for(session, none_open, session, client_deadline(session, CLIENT_GRACE_NS)); /* they end, too */
+    return status;
+}
+
 /* Most have ended within their call. */
 enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_ms)
 {
@@ -249,7 +271,10 @@ enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_m
     if (!request) return client_missing("wait", "request");
     bool ended = request->magic == CLIENT_REQUEST_MAGIC && atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_DONE &&
                  request->status == WEFT_OK;
-    return ended || request->magic == 0 ? WEFT_OK : wait_open(user_request, timeout_ms);
+    if (ended || request->magic == 0) return WEFT_OK;
+    if (request->magic != CLIENT_REQUEST_MAGIC) return client_not_made("wait");
+    enum weft_status status = wait_open(user_request, timeout_ms);
+    return status < 0 ? wait_failed(request, status) : status;
 }
 
 enum weft_status weft_test(struct weft_request *user_request)

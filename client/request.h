@@ -92,6 +92,9 @@ bool client_request_opened(struct client_request *request);
 void client_request_complete(struct client_request *request, enum weft_status status, const char *text);
 /* Engine: what it waits for, one sentence. */
 void client_request_describe(const struct client_request *request, char *out, size_t out_bytes);
+/* Caller's thread, the session has failed: wait until no request of it is open, so that the caller may drop their memory, whichever of
+ * them it has asked for. At most CLIENT_GRACE_NS; then the engine is halted, which ends them all. */
+void client_requests_settle(struct weft_session *session);
 /* Caller: wait for an own, internal request; its error becomes the session's error. */
 enum weft_status client_request_finish(struct weft_session *session, struct weft_request *request, const char *what);
 

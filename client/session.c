@@ -332,7 +332,7 @@ enum weft_status weft_finalize(struct weft_session *session)
     if (session->pid == weft_process_id()) {
         const bool well = client_failed(session) == WEFT_OK;
         client_judging_report(session);
-        if (client_usable(session) == WEFT_OK) client_flight_keep_calls(session);
+        if (well) client_flight_keep_calls(session);
         leave(session);
         if (well) found = report_leave_mismatch(session);
     }

@@ -202,8 +202,7 @@ static enum weft_status settle_requests(struct weft_session *session)
         return client_error(session, WEFT_ERR_DEADLINE, "step_end of step %llu: %u operations are still running after %.1f s",
                             (unsigned long long)session->step.number, atomic_load(&session->open_requests),
                             (double)session->settings.deadline_ns / 1e9);
-    if (client_wait_for(session, nothing_open, session, client_deadline(session, CLIENT_GRACE_NS)) < 0) client_engine_halt(session);
-    return client_usable(session);
+    return client_usable(session); /* of a failed session: once nothing is open */
 }
 
 static void close_codecs(struct weft_session *session, bool commit)

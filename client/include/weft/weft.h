@@ -255,6 +255,8 @@ WEFT_API enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struc
 
 /* weft_wait() - until the request is done; timeout_ms 0: the session's deadline. A timeout leaves the operation running
  * (WEFT_ERR_DEADLINE, the text names whom it waits for; wait again or finalize). A request never started: WEFT_OK.
+ * Once this or any other call but weft_test returns the failure of the session, no request of the session is open any more: the memory
+ * of all is the caller's. That takes up to 1.3 s.
  * Any thread: several may wait at once, each for a request of its own, also while another thread makes other calls. */
 WEFT_API enum weft_status weft_wait(struct weft_request *request, uint64_t timeout_ms);
 /* weft_test() - WEFT_IN_PROGRESS, or the final status. Never blocks. Any thread. */
