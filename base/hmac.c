@@ -45,6 +45,13 @@ enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struc
     return ok ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
+/* By a first use: OpenSSL starts what a call needs when it is made, its handler of atexit() included. */
+void weft_hmac_prepare(void)
+{
+    uint8_t mac[WEFT_HMAC_BYTES];
+    (void)weft_hmac_sha256(NULL, 0, NULL, 0, mac);
+}
+
 bool weft_bytes_equal_secretly(const void *a, const void *b, size_t bytes)
 {
     return CRYPTO_memcmp(a, b, bytes) == 0;

@@ -21,6 +21,8 @@ struct weft_bytes_view {
  * inputs. WEFT_OK; WEFT_ERR_NO_MEMORY when OpenSSL has none (or refuses). */
 enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts,
                                   size_t part_count, uint8_t mac_out[WEFT_HMAC_BYTES]);
+/* Start OpenSSL now: handlers of atexit() that are registered afterwards run before OpenSSL ends. */
+void weft_hmac_prepare(void);
 /* Equal? In a time that depends on `bytes` only. */
 bool weft_bytes_equal_secretly(const void *a, const void *b, size_t bytes);
 /* From the env's random numbers (the system's are fit for keys, the simulator's are seeded). */

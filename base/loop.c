@@ -86,7 +86,7 @@ static const void *thread_mark(void)
     return &mark;
 }
 
-static bool holds(struct weft_loop *loop)
+bool weft_loop_holds(const struct weft_loop *loop)
 {
     return atomic_load_explicit(&loop->baton.holder, memory_order_relaxed) == thread_mark();
 }
@@ -94,7 +94,7 @@ static bool holds(struct weft_loop *loop)
 /* Before the runner has come and after it has gone a free loop may be used like a plain object. */
 static void assert_holder(struct weft_loop *loop)
 {
-    WEFT_ASSERT(holds(loop) || (atomic_load_explicit(&loop->baton.holder, memory_order_relaxed) == NULL &&
+    WEFT_ASSERT(weft_loop_holds(loop) || (atomic_load_explicit(&loop->baton.holder, memory_order_relaxed) == NULL &&
                                 atomic_load_explicit(&loop->baton.running, memory_order_relaxed) == 0));
 }
 
@@ -578,7 +578,7 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
 {
     struct baton_turn turn = {.mark = thread_mark()};
     WEFT_ASSERT(!loop->options.virtual_time);
-    bool lent = !holds(loop); /* a free loop: held meanwhile, so that posts find this thread when it sleeps */
+    bool lent = !weft_loop_holds(loop); /* a free loop: held meanwhile, so that posts find this thread when it sleeps */
     if (lent) WEFT_ASSERT(baton_take(&loop->baton, &turn, true));
     struct limit limit = {.until_ns = until_ns ? until_ns : 1};
     if (!*done) drive(loop, is_true, (void *)done, &limit, false);
@@ -638,7 +638,7 @@ static enum weft_status wait_until(struct weft_loop *loop, bool (*fact)(void *co
 {
     struct baton_turn turn = {.mark = thread_mark()};
     if (loop->env->virtual_time) return loop->env->virtual_time->wait(loop->env, fact, context, limit_of(limit, weft_now_ns(loop->env)));
-    WEFT_ASSERT(!loop->options.virtual_time && !holds(loop));
+    WEFT_ASSERT(!loop->options.virtual_time && !weft_loop_holds(loop));
     while (!fact(context)) {
         if (limit->until_ns != 0 && limit->until_ns != WEFT_NEVER && weft_now_ns(loop->env) >= limit->until_ns) return WEFT_ERR_DEADLINE;
         if (baton_take(&loop->baton, &turn, false)) {
@@ -720,7 +720,7 @@ static bool run_until_free(struct weft_loop *loop, struct baton_turn *turn)
 void weft_loop_run(struct weft_loop *loop)
 {
     struct baton_turn turn = {.mark = thread_mark()};
-    WEFT_ASSERT(!loop->options.virtual_time && !holds(loop));
+    WEFT_ASSERT(!loop->options.virtual_time && !weft_loop_holds(loop));
     fesetenv(FE_DFL_ENV); /* as drivers: the thread that made this one may have set its own */
     atomic_store_explicit(&loop->runner, thread_mark(), memory_order_relaxed);
     atomic_store(&loop->baton.running, 1);
@@ -753,7 +753,7 @@ bool weft_loop_stopped(struct weft_loop *loop) { return atomic_load(&loop->baton
 enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns)
 {
     struct baton_turn turn = {.mark = thread_mark()};
-    WEFT_ASSERT(!holds(loop));
+    WEFT_ASSERT(!weft_loop_holds(loop));
     baton_claim(&loop->baton, &turn);
     bool taken;
     while (!(taken = baton_take(&loop->baton, &turn, true))) {
@@ -769,7 +769,7 @@ enum weft_status weft_loop_take(struct weft_loop *loop, uint64_t until_ns)
 
 void weft_loop_give(struct weft_loop *loop)
 {
-    WEFT_ASSERT(holds(loop) && !loop->stepping);
+    WEFT_ASSERT(weft_loop_holds(loop) && !loop->stepping);
     baton_give(&loop->baton, &(struct baton_turn){0}, leaves_urgent(loop), leaves_open(loop));
 }
 
@@ -803,7 +803,7 @@ void weft_loop_guard(struct weft_loop *loop)
 
 void weft_loop_give_back(struct weft_loop *loop, enum weft_loop_left left)
 {
-    WEFT_ASSERT(holds(loop) && !loop->stepping);
+    WEFT_ASSERT(weft_loop_holds(loop) && !loop->stepping);
     bool urgent = (left != WEFT_LOOP_AS_FOUND || loop->borrower.stepped) && leaves_urgent(loop), guarded = loop->borrower.guarded;
     int cancellable = loop->borrower.cancellable;
     if (guarded) float_env_end(&loop->borrower.floats);

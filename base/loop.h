@@ -123,6 +123,8 @@ void weft_loop_notify(struct weft_loop *loop);
 void weft_loop_run(struct weft_loop *loop);
 void weft_loop_stop(struct weft_loop *loop);
 bool weft_loop_stopped(struct weft_loop *loop); /* any thread */
+/* Does the calling thread hold the loop? Any thread. */
+bool weft_loop_holds(const struct weft_loop *loop);
 /* Is the calling thread the runner? Any thread. */
 bool weft_loop_is_runner(const struct weft_loop *loop);
 

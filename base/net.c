@@ -21,6 +21,7 @@
 
 #include <event2/dns.h>
 
+#include "base/futex.h"
 #include "base/net_internal.h"
 #include "base/thread.h"
 
@@ -129,6 +130,33 @@ enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out
     }
     *net_out = net;
     return WEFT_OK;
+}
+
+enum { NET_RUNS, NET_ASKED, NET_HELD };
+
+static void on_hold(struct weft_mail *mail)
+{
+    struct weft_net *net = weft_container_of(mail, struct weft_net, hold);
+    unsigned state = NET_ASKED;
+    if (!atomic_compare_exchange_strong(&net->held, &state, NET_HELD)) return; /* released meanwhile */
+    futex_wake_all(&net->held);
+    while (atomic_load(&net->held) == NET_HELD) futex_wait(&net->held, NET_HELD, UINT64_MAX);
+}
+
+void weft_net_hold(struct weft_net *net, uint64_t timeout_ns)
+{
+    unsigned state = NET_RUNS;
+    if (!net->started || pthread_equal(pthread_self(), atomic_load(&net->owner))) return;
+    if (!atomic_compare_exchange_strong(&net->held, &state, NET_ASKED)) return;
+    net->hold.fn = on_hold;
+    weft_net_post(net, &net->hold);
+    const uint64_t until_ns = weft_later_ns(weft_now_ns(net->env), timeout_ns);
+    while (atomic_load(&net->held) == NET_ASKED && weft_now_ns(net->env) < until_ns) futex_wait(&net->held, NET_ASKED, timeout_ns);
+}
+
+void weft_net_release(struct weft_net *net)
+{
+    if (atomic_exchange(&net->held, NET_RUNS) == NET_HELD) futex_wake_all(&net->held);
 }
 
 static void *net_thread(void *argument)

@@ -54,6 +54,10 @@ void weft_net_free(struct weft_net *net);
 /* Tests without a thread: run callbacks for at most timeout_ms. */
 void weft_net_step(struct weft_net *net, int timeout_ms);
 
+/* Any thread: stop the net's thread where it is between two events, until weft_net_release; for a process that exits. Waits for at most
+ * timeout_ns; a thread that comes later to it is held then. No effect on the net's own thread. release: fine when it is not held. */
+void weft_net_hold(struct weft_net *net, uint64_t timeout_ns);
+void weft_net_release(struct weft_net *net);
 /* Any thread: run mail->fn on the net's thread, once, in the order posted by one thread. */
 void weft_net_post(struct weft_net *net, struct weft_mail *mail);
 

@@ -38,6 +38,8 @@ struct weft_net {
     bool started;
 
     struct mailbox mail;
+    struct weft_mail hold;
+    atomic_uint held; /* weft_net_hold */
     atomic_bool woken; /* the eventfd is readable or about to be */
     bool stopping;     /* set by a letter, on the net thread */
     bool freeing;      /* no connection is begun any more */

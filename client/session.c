@@ -22,28 +22,6 @@
 /* The last error of weft_init, or of a call without a session, on this thread. */
 static _Thread_local struct weft_error init_error;
 
-/* Every session of this process: a request may be looked at after its session has gone. */
-static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct weft_list live_sessions = {&live_sessions, &live_sessions};
-
-/* A fork may come while another thread holds the lock, and nobody would ever give it back in the child: the forking
- * thread holds it itself. */
-static pthread_once_t fork_handlers_once = PTHREAD_ONCE_INIT;
-
-static void lock_live(void) { pthread_mutex_lock(&live_lock); }
-static void unlock_live(void) { pthread_mutex_unlock(&live_lock); }
-static void install_fork_handlers(void) { pthread_atfork(lock_live, unlock_live, unlock_live); }
-
-bool client_session_lives(struct weft_session *session)
-{
-    struct weft_list *node, *spare;
-    bool lives = false;
-    pthread_mutex_lock(&live_lock);
-    weft_list_foreach(node, spare, &live_sessions) lives |= node == &session->live;
-    pthread_mutex_unlock(&live_lock);
-    return lives;
-}
-
 const char *weft_version(void)
 {
     return weft_proto_release();
@@ -260,36 +238,40 @@ enum weft_status weft_init(const struct weft_options *options, struct weft_sessi
     return client_init(weft_env_system(), options, session_out);
 }
 
+/* A failure that is only ours still ends the job: the others wait for this rank. */
+static void give_up_join(struct weft_session *session, enum weft_status status)
+{
+    const char *text = session->error.text[0] ? session->error.text : weft_reason_text(status);
+    if (session->engine.loop && session->control.net) {
+        client_fail(session, status, true, "%s", text);
+        client_control_leave(session, client_deadline(session, WEFT_SECONDS(1)));
+    }
+    stop_threads(session, client_deadline(session, WEFT_SECONDS(1)));
+}
+
 enum weft_status client_init(struct weft_env *env, const struct weft_options *options, struct weft_session **session_out)
 {
     init_error = (struct weft_error){0};
-    pthread_once(&fork_handlers_once, install_fork_handlers);
     if (!session_out) return weft_error_set(&init_error, WEFT_ERR_INVALID, "weft_init: session_out is NULL");
     struct weft_session *session = create(env);
     if (!session) return weft_error_set(&init_error, WEFT_ERR_NO_MEMORY, "weft_init: no memory for a session");
 
+    client_live_add(session);
+    bool begun = false;
     enum weft_status status = client_settings_settle(env, options, &session->settings, &session->error);
     if (status == WEFT_OK) {
+        begun = true;
         status = join(session);
-        if (status < 0) {
-            /* A failure that is only ours still ends the job: the others wait for this rank. */
-            const char *text = session->error.text[0] ? session->error.text : weft_reason_text(status);
-            if (session->engine.loop && session->control.net) {
-                client_fail(session, status, true, "%s", text);
-                client_control_leave(session, client_deadline(session, WEFT_SECONDS(1)));
-            }
-            stop_threads(session, client_deadline(session, WEFT_SECONDS(1)));
-        }
     }
     if (status < 0) {
+        client_live_remove(session);
+        if (begun) give_up_join(session, status);
         init_error.status = WEFT_OK; /* in virtual time others on this thread may have failed meanwhile */
         weft_error_set(&init_error, status, "weft_init: %.440s", session->error.text[0] ? session->error.text : weft_reason_text(status));
         free_session(session);
         return status;
     }
-    pthread_mutex_lock(&live_lock);
-    weft_list_append(&live_sessions, &session->live);
-    pthread_mutex_unlock(&live_lock);
+    client_live_joined(session);
     *session_out = session;
     return WEFT_OK;
 }
@@ -303,7 +285,7 @@ static void leave(struct weft_session *session)
     client_batch_drop(session, WEFT_ERR_CLOSED, "weft_finalize came before weft_group_end");
     if (open > 0) /* others may be waiting for the rest of these operations: they must hear of it */
         client_fail(session, WEFT_ERR_CLOSED, true, "rank %u called weft_finalize with %u operations still running", session->rank, open);
-    else
+    else if (!session->engine.halted)
         client_leaving_compare(session);
     client_control_leave(session, client_deadline(session, FINALIZE_NS / 2));
     if (open == 0) atomic_store(&session->engine.leaving, true);
@@ -325,9 +307,7 @@ enum weft_status weft_finalize(struct weft_session *session)
     WEFT_DEFAULT_FLOATS;
     enum weft_status found = WEFT_OK;
     if (!session) return WEFT_OK;
-    pthread_mutex_lock(&live_lock);
-    weft_list_remove(&session->live);
-    pthread_mutex_unlock(&live_lock);
+    client_live_remove(session);
     /* In a forked child the threads are not here and the sockets and the transport are the parent's. */
     if (session->pid == weft_process_id()) {
         const bool well = client_failed(session) == WEFT_OK;

@@ -98,7 +98,9 @@ struct client_skip {
 struct weft_session {
     struct weft_env *env;    /* borrowed */
     pid_t pid;               /* of the process that made it: a forked child is told so */
-    struct weft_list live;   /* in the list of all sessions of this process (session.c) */
+    struct weft_list live;   /* in the list of all sessions of this process (live.c) */
+    bool live_joined;        /* weft_init has returned it */
+    bool held_at_exit;       /* the exiting thread holds the engine's loop */
     struct client_settings settings;
 
     /* membership: written during weft_init, and where a job has shrunk (shrink.c) */
@@ -293,8 +295,11 @@ enum weft_status client_hosts_find(struct weft_session *session, const Weft__Con
 /* session.c: weft_init in another env than the process's own, which may be of virtual time. */
 enum weft_status client_init(struct weft_env *env, const struct weft_options *options, struct weft_session **session_out);
 
-/* Is this session still there? (session.c keeps the list of all.) Any thread. */
-bool client_session_lives(struct weft_session *session);
+/* ---- the sessions of this process (live.c). Any thread. ---- */
+void client_live_add(struct weft_session *session);    /* before it has threads */
+void client_live_joined(struct weft_session *session); /* weft_init returns it */
+void client_live_remove(struct weft_session *session); /* before its threads end */
+bool client_session_lives(struct weft_session *session); /* weft_init has returned it, and weft_finalize was not called */
 
 /* ---- waiting (waiting.c) ---- */
 typedef bool (*client_fact_fn)(void *context);

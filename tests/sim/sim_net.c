@@ -226,6 +226,10 @@ void weft_net_free(struct weft_net *net)
     weft_loop_free(net->loop);
 }
 
+/* No thread: nothing to hold. */
+void weft_net_hold(struct weft_net *net, uint64_t timeout_ns) {}
+void weft_net_release(struct weft_net *net) {}
+
 void weft_net_post(struct weft_net *net, struct weft_mail *mail)
 {
     weft_loop_post(net->loop, mail);

@@ -51,7 +51,7 @@ class Leaving(harness.JobTest):
     def test_without_weft_finalize(self):
         """The same status and one warning, with and without shards: the workers' own statuses decide."""
         for who, status in (("one", 0), ("all", 0), ("waited", 1)):
-            for how in ("return", "exit", "_exit"):
+            for how in ("return", "exit", "_exit", "slow"):
                 for shards in (0, 2):
                     for workers_min in (0, 1):
                         if who == "waited" and workers_min:
@@ -61,6 +61,12 @@ class Leaving(harness.JobTest):
                             self.assertEqual(code, status, output)
                             self.assertEqual(len(re.findall(r"weft run: rank \d \(pid \d+\) ended without weft_finalize", output)), 1, output)
                             self.assertNotIn("weft run: shard 0 (pid", output)
+
+    def test_finalized_by_a_handler_of_exit(self):
+        for shards in (0, 2):
+            code, output = self.run_unfinished("all", "late", shards, 0)
+            self.assertEqual(code, 0, output)
+            self.assertNotIn("ended without weft_finalize", output)
 
 
 if __name__ == "__main__":
