@@ -75,6 +75,19 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
     return WEFT_OK;
 }
 
+/* A tensor that does not skip the step takes the value into the weights of all ranks. The gradient is in the caller's cache now. */
+static void warn_if_not_finite(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    if (tensor->warned || client_tensor_skips(tensor) || tensor->memory == WEFT_MEMORY_CUDA || tensor->op.in == tensor->none) return;
+    if (client_skip_finite(tensor, tensor->op.in, 0, tensor->elems)) return;
+    tensor->warned = true;
+    weft_log(session->env, WEFT_LOG_WARN, "client",
+             "rank %u: step %llu: the gradient of tensor '%s' is not finite (NaN or infinity) and goes into the mean of all ranks; "
+             "skip_nonfinite of struct weft_tensor_options skips such steps",
+             session->rank, (unsigned long long)session->step.number, tensor->name);
+}
+
 /* Take the request, fill in the step, and off to the engine. tensor->op holds in, out and scaled already. */
 static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind kind, struct weft_request *user_request)
 {
@@ -92,11 +105,14 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     }
     if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_batch_leader(tensor); /* nothing can fail from here on */
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
+        warn_if_not_finite(tensor);
         tensor->skipped_step = 0;
         tensor->step_before = tensor->last_step;
         tensor->op.step = tensor->last_step = session->step.number;
         tensor->op.lr = session->step.lr;
         tensor->op.weight = session->step.weight;
+        if (client_skip_may_undo(tensor)) tensor->op.wire_flags |= WEFT_WIRE_MAY_SKIP;
+        if (!tensor->codec && client_tensor_skips(tensor)) tensor->op.wire_flags |= WEFT_WIRE_CHECKED;
     } else {
         tensor->op.step = kind == CLIENT_OP_PULL || kind == CLIENT_OP_STATE_PULL ? tensor->last_step : 0;
         tensor->op.weight = 1.0f;

@@ -25,26 +25,6 @@ static void *sum_place(const struct weft_tensor *tensor)
 
 static const float *gradient_of(const struct client_tensor_op *op) { return op->scaled ? op->scaled : op->in; }
 
-/* Returns whether this rank's gradient makes the mean not finite, if it is still readable. Codecs also refuse magnitudes from 2^120. */
-static bool poisons(const struct weft_tensor *tensor)
-{
-    const struct client_tensor_op *op = &tensor->op;
-    const void *gradient = gradient_of(op);
-    if (tensor->memory == WEFT_MEMORY_CUDA) return false;
-    if (tensor->codec) return weft_kernels()->max_abs_bits_f32(gradient, tensor->elems) >= WEFT_DEBT_TOO_LARGE_BITS;
-    return op->poisoned || (gradient != sum_place(tensor) && !client_skip_finite(tensor, gradient, 0, tensor->elems));
-}
-
-/* All ranks have the same sum, so all ranks skip the step. */
-static void skip(struct weft_tensor *tensor)
-{
-    char name[192], text[400];
-    client_tensor_op_name(tensor, name, sizeof name);
-    snprintf(text, sizeof text, "%s: the mean gradient is not finite (NaN or infinity); weft_step_end skips the step on all ranks", name);
-    client_skip_mark(tensor, poisons(tensor));
-    client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
-}
-
 static bool run_update(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
@@ -77,7 +57,7 @@ static bool run_check(struct client_work *work)
     op->work_at += count;
     if (finite && op->work_at < tensor->elems) return false;
     if (finite) update(tensor);
-    else skip(tensor);
+    else client_skip_tensor(tensor);
     return true;
 }
 
@@ -118,7 +98,7 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
         for (struct weft_tensor *each = tensor, *next; each; each = next) {
             next = each->op.follower;
             each->op.in_transport--;
-            skip(each);
+            client_skip_tensor(each);
         }
         return;
     }

@@ -65,7 +65,7 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
 {
     const struct weft_tensor *tensor = chunk->tensor;
     const struct client_tensor_op *op = &tensor->op;
-    if (op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL) {
+    if (op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL || op->poisoned) {
         *payload_out = NULL;
         *bytes_out = 0;
     } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
@@ -77,6 +77,15 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
         *payload_out = source + chunk->offset;
         *bytes_out = chunk->count * sizeof(float);
     }
+}
+
+static void header_skips(const struct weft_tensor *tensor, struct weft_wire_header *header)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    const bool contributes = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH;
+    if (contributes) header->flags = op->wire_flags | (op->poisoned ? WEFT_WIRE_NOT_FINITE : 0);
+    header->skips = tensor->session->skip.count;
+    if (header->skips) header->good = (uint32_t)(contributes ? tensor->step_before : tensor->last_step);
 }
 
 /* WEFT_ERR_AGAIN: nothing was queued. Other errors have failed the session. */
@@ -103,6 +112,7 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
         .lr = op->lr,
         .weight = op->weight,
     };
+    header_skips(tensor, &header);
     uint8_t bytes[WEFT_WIRE_HEADER_BYTES];
     weft_wire_encode(&header, bytes);
     message.header = bytes;
@@ -197,6 +207,7 @@ static void encode_round(struct weft_tensor *tensor, uint32_t round)
     const float *in = op->scaled ? op->scaled : op->in;
     op->computed = weft_codec_encode(tensor->codec, round, round == 0 ? in : NULL, op->scaled ? 1.0f : op->weight,
                                      tensor->contribution[round], &tensor->contribution_bytes[round]);
+    op->poisoned = op->computed == WEFT_ERR_INVALID;
 }
 
 static void run_encode(struct weft_task *task) { encode_round(weft_container_of(task, struct weft_tensor, task), 0); }
@@ -232,10 +243,13 @@ static void compute_failed(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     if (op->damaged) aggregate_damaged(tensor);
-    else if (op->computed == WEFT_ERR_INVALID)
-        client_tensor_fail(tensor, op->computed, "has a gradient that is not finite (NaN or Inf) on rank %u; nothing was sent",
-                           tensor->session->rank);
     else client_tensor_fail(tensor, op->computed, "could not be encoded or decoded: %s", weft_reason_text(op->computed));
+}
+
+static void skip(struct weft_tensor *tensor)
+{
+    client_judging_done(tensor);
+    client_skip_tensor(tensor);
 }
 
 static void complete(struct weft_tensor *tensor) { client_request_complete(tensor->op.request, WEFT_OK, NULL); }
@@ -276,8 +290,8 @@ static void taken(struct weft_tensor *tensor)
 
 static void computed(struct weft_tensor *tensor)
 {
-    if (tensor->op.computed < 0) compute_failed(tensor);
-    else tensor->op.next(tensor);
+    if (tensor->op.computed < 0 && !tensor->op.poisoned) compute_failed(tensor);
+    else tensor->op.next(tensor); /* without a contribution if the gradient is not finite: the shard answers all ranks so */
 }
 
 static void task_done(struct weft_task *task)
@@ -434,6 +448,12 @@ static void on_result(void *context, struct weft_arrival *arrival)
         weft_transport_discard(session->engine.transport, arrival);
         return;
     }
+    if (header.status == WEFT_ERR_SKIPPED && chunk->tensor->op.kind != CLIENT_OP_PULL) {
+        chunk->tensor->op.skipped = true;
+        weft_transport_discard(session->engine.transport, arrival);
+        settle(chunk);
+        return;
+    }
     if (header.status < 0) {
         char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
         weft_wire_text(arrival->header, &header, text);
@@ -473,7 +493,8 @@ static void advance(struct weft_tensor *tensor)
         return;
     }
     if (op->status < 0 || op->results_left > 0) return; /* a failed one ends with the session's fail letter */
-    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, taken);
+    if (op->skipped) skip(tensor);
+    else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, taken);
     else if (client_tensor_judged(tensor)) decoded(tensor);
     else complete(tensor);
 }

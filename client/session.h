@@ -90,6 +90,7 @@ struct client_skip {
     uint32_t tensors;                     /* number of tensors whose mean is checked; written by the caller's thread */
     _Atomic bool found;                   /* a mean is not finite; equal on all ranks. Written by the engine until the step ends */
     _Atomic uint64_t first, poisoned;     /* lowest tensor id + 1 whose mean, or whose gradient on this rank, is not finite; 0: none */
+    uint16_t count;                       /* skipped steps, modulo WEFT_WIRE_SKIPS; every request to a shard carries it */
     uint64_t mine, *all;                  /* `poisoned` of this rank; of all ranks, (all_room,) owned */
     uint32_t all_room;
     struct weft_request request;

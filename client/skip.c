@@ -2,11 +2,13 @@
  *
  * In all-reduce mode every rank has the same sum, bit for bit. A sum with a contribution that is not
  * finite is not finite. Each rank therefore decides alone, and a good step exchanges nothing for the
- * decision. A skipped step gathers one word per rank, to name the rank with the gradient.
+ * decision. In server mode the shard answers every rank that the tensor skips the step. A skipped step
+ * gathers one word per rank, to name the rank with the gradient.
  *
  * The affected tensor is not updated. Another tensor of the step may be updated before the decision. If
  * another tensor can skip the step, its weights and arrays are copied before the update (share.c), and
- * weft_step_end restores them. Codecs change their residuals only at a commit. weft_step_end takes the
+ * weft_step_end restores them. A shard does the same when the next request tells it of the skip
+ * (server/shard_skip.c). Codecs change their residuals only at a commit. weft_step_end takes the
  * step's number back, so optimisers do not count the step. */
 #include <stdio.h>
 
@@ -15,8 +17,9 @@
 
 bool client_skip_may_undo(const struct weft_tensor *tensor)
 {
-    return tensor->mode == WEFT_MODE_ALL_REDUCE &&
-           tensor->session->skip.tensors > (client_tensor_skips(tensor) ? 1u : 0u);
+    const bool skips = client_tensor_skips(tensor);
+    if (tensor->session->skip.tensors > skips) return true;
+    return skips && tensor->mode == WEFT_MODE_SERVER && tensor->chunk_count > 1; /* another chunk of the tensor */
 }
 
 bool client_skip_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count)
@@ -42,6 +45,28 @@ void client_skip_mark(struct weft_tensor *tensor, bool poisoned)
     take_lower(&skip->first, (uint64_t)tensor->id + 1);
     if (poisoned) take_lower(&skip->poisoned, (uint64_t)tensor->id + 1);
     atomic_store(&skip->found, true);
+}
+
+/* Returns whether this rank's gradient makes the mean not finite, if it is still readable. Codecs also refuse magnitudes from 2^120. */
+static bool poisons(const struct weft_tensor *tensor)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    const float *gradient = op->scaled ? op->scaled : op->in;
+    if (op->poisoned) return true;
+    if (tensor->memory == WEFT_MEMORY_CUDA) return false;
+    if (tensor->codec) return weft_kernels()->max_abs_bits_f32(gradient, tensor->elems) >= WEFT_DEBT_TOO_LARGE_BITS;
+    if (tensor->mode == WEFT_MODE_SERVER) gradient = op->in; /* `scaled` may lie where the results go */
+    const bool overwritten = gradient == op->out && (tensor->mode == WEFT_MODE_SERVER || !client_tensor_updates_here(tensor));
+    return !overwritten && !client_skip_finite(tensor, gradient, 0, tensor->elems);
+}
+
+void client_skip_tensor(struct weft_tensor *tensor)
+{
+    char name[192], text[400];
+    client_tensor_op_name(tensor, name, sizeof name);
+    snprintf(text, sizeof text, "%s: the mean gradient is not finite (NaN or infinity); weft_step_end skips the step on all ranks", name);
+    client_skip_mark(tensor, poisons(tensor));
+    client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
 }
 
 void client_skip_begin(struct weft_session *session)
@@ -87,7 +112,7 @@ static const struct weft_tensor *find_permanent_update(const struct weft_session
     weft_list_foreach(node, spare, &session->tensors) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step != step) continue;
-        if (tensor->mode == WEFT_MODE_SERVER) return tensor;
+        if (tensor->mode == WEFT_MODE_SERVER && session->elastic) return tensor;
         if (client_tensor_updates_here(tensor) && tensor->skipped_step != step && tensor->kept_step != step)
             return tensor;
     }
@@ -118,6 +143,12 @@ static void describe(struct weft_session *session, char *out, size_t out_bytes)
         snprintf(out + used, out_bytes - (size_t)used, " and %u more rank%s", more, more > 1 ? "s" : "");
 }
 
+/* Shards learn of the skip by it. In an elastic job they keep no copies, and no tensor of theirs was updated. */
+static void skip_count_next(struct weft_session *session)
+{
+    if (!session->elastic) session->skip.count = (uint16_t)((session->skip.count + 1u) % WEFT_WIRE_SKIPS);
+}
+
 enum weft_status client_skip_verdict(struct weft_session *session)
 {
     const unsigned long long step = session->step.number;
@@ -131,6 +162,7 @@ enum weft_status client_skip_verdict(struct weft_session *session)
                     left->mode == WEFT_MODE_SERVER ? "at the shards" : "on a device");
         return client_usable(session);
     }
+    skip_count_next(session);
     return client_error(
         session, WEFT_ERR_SKIPPED,
         "step %llu is skipped on all ranks: %s; weights, residuals and optimisers are as before it", step,

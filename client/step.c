@@ -213,6 +213,7 @@ static void close_codecs(struct weft_session *session, bool commit)
         bool touched = (tensor->codec || tensor->carry) && tensor->last_step == session->step.number;
         /* A codec the engine may still be at (failed session) is nobody's to change. */
         if (!touched || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
+        client_hash_step_ended(tensor, commit);
         if (commit) {
             if (tensor->codec) weft_codec_commit(tensor->codec);
             weft_free_bytes(session->env, tensor->carry); /* it went into this step's contribution */

@@ -154,13 +154,13 @@ static enum weft_status check_options(struct weft_session *session, const struct
         return client_error(session, WEFT_ERR_INVALID, "declare: tensor '%s': chunk_bytes is %llu; it must be %u to %llu, or 0", options->name,
                             (unsigned long long)options->chunk_bytes, WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
     WEFT_TRY(check_cut(session, options, tensor));
-    if (options->skip_nonfinite && tensor->mode == WEFT_MODE_SERVER)
+    const bool no_copies = tensor->mode == WEFT_MODE_SERVER && session->elastic;
+    if (options->skip_nonfinite && no_copies)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "declare: tensor '%s' has skip_nonfinite and is in server mode: shards cannot take back an update in this version; leave the "
-                            "option out or choose WEFT_MODE_ALL_REDUCE",
+                            "declare: tensor '%s' has skip_nonfinite and is in server mode, in a job that goes on without lost ranks (weft run "
+                            "--min-workers): shards take no update back there; leave the option out or choose WEFT_MODE_ALL_REDUCE",
                             options->name);
-    tensor->skip_nonfinite = tensor->mode == WEFT_MODE_ALL_REDUCE &&
-                             (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
+    tensor->skip_nonfinite = !no_copies && (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
     tensor->draws = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
     return WEFT_OK;

@@ -55,6 +55,8 @@ struct client_tensor_op {
     float *scaled;                 /* where weight * gradient + carry goes; NULL: the gradient goes as it is */
     bool scaled_ready;             /* engine's */
     bool poisoned;                 /* the gradient, which the sum has overwritten, was not finite; written by the engine */
+    bool skipped;                  /* a shard answered that the tensor skips the step */
+    uint8_t wire_flags;            /* of its contributions to shards: WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED */
     bool arrived;                  /* engine's: the input is in host memory, or its codec can read it on the device */
     /* engine's */
     uint32_t epoch;                /* server mode: of the membership that it was begun in */
@@ -125,6 +127,7 @@ struct weft_tensor {
     uint64_t kept_step;                /* step in which its weights and arrays were copied before the update; 0: none */
     uint64_t skipped_step;             /* step in which its mean was not finite; 0: none. Written by the engine until the step ends */
     bool skip_nonfinite;               /* the option */
+    bool warned;                       /* of a gradient that is not finite, and goes into the mean */
     _Atomic bool busy;
     struct weft_list batch_link;       /* batch->leaders */
     uint64_t batch_serial;             /* the group of calls in which it was pushed last, if it goes with others */
@@ -139,7 +142,8 @@ struct weft_tensor {
     struct client_group_op group_op;
     struct weft_list record_link;
     struct weft_mail hash_mail;        /* to the net thread, every hash_every steps */
-    _Atomic bool hash_posted;
+    _Atomic bool hash_posted;          /* from the making of a hash until the net thread has sent it */
+    bool hash_made;                    /* in the open step; the engine's until the operation has completed */
     struct client_home *homes;         /* (home_count,) owned; codec and optimiser in server mode, else none */
     uint32_t home_count;
     uint64_t hash_step;
@@ -169,7 +173,7 @@ enum weft_status client_share_keep(struct weft_tensor *tensor);
 /* Returns whether a mean of this tensor that is not finite skips the step. */
 static inline bool client_tensor_skips(const struct weft_tensor *tensor)
 {
-    return tensor->mode == WEFT_MODE_ALL_REDUCE && (tensor->codec || client_tensor_judged(tensor) || tensor->skip_nonfinite);
+    return tensor->codec || client_tensor_judged(tensor) || tensor->skip_nonfinite;
 }
 /* Returns whether another tensor may skip a step after this one was updated. Caller's thread. */
 bool client_skip_may_undo(const struct weft_tensor *tensor);
@@ -177,6 +181,8 @@ bool client_skip_may_undo(const struct weft_tensor *tensor);
 bool client_skip_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count);
 /* Records that the mean is not finite. `poisoned`: the gradient of this rank is not. Engine. */
 void client_skip_mark(struct weft_tensor *tensor, bool poisoned);
+/* Marks it and completes the request with WEFT_ERR_SKIPPED: all ranks do, as they have the same mean or the shard's answer. Engine. */
+void client_skip_tensor(struct weft_tensor *tensor);
 
 /* Caller: the tensor's one operation starts. WEFT_ERR_STATE when the last one is still open. */
 enum weft_status client_tensor_take(struct weft_tensor *tensor, const char *call);
@@ -214,6 +220,8 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
  * may run on the compute thread. */
 bool client_hash_due(const struct weft_tensor *tensor);
 void client_hash_weights(struct weft_tensor *tensor);
+/* The hash is sent after a good step only: a skipped step has other weights under the same number. Caller's thread. */
+void client_hash_step_ended(struct weft_tensor *tensor, bool good);
 static inline float client_grad_scale(float weight_sum) { return (float)(1.0 / (double)weight_sum); }
 
 #endif

@@ -65,7 +65,6 @@ bool client_hash_due(const struct weft_tensor *tensor)
 
 void client_hash_weights(struct weft_tensor *tensor)
 {
-    struct weft_session *session = tensor->session;
     const struct client_tensor_op *op = &tensor->op;
     if (atomic_exchange(&tensor->hash_posted, true)) return; /* the control plane is that slow: the next one will do */
     for (uint32_t i = 0; i < tensor->home_count; i++) tensor->homes[i].hash = 0;
@@ -74,6 +73,14 @@ void client_hash_weights(struct weft_tensor *tensor)
         tensor->homes[chunk->home].hash += weft_chunk_hash(i, (const float *)op->out + chunk->offset, chunk->count * sizeof(float));
     }
     tensor->hash_step = op->step;
+    tensor->hash_made = true;
+}
+
+void client_hash_step_ended(struct weft_tensor *tensor, bool good)
+{
+    if (!tensor->hash_made) return;
+    tensor->hash_made = false;
     tensor->hash_mail.fn = send_hash;
-    weft_net_post(session->control.net, &tensor->hash_mail);
+    if (good) weft_net_post(tensor->session->control.net, &tensor->hash_mail);
+    else atomic_store(&tensor->hash_posted, false);
 }

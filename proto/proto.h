@@ -52,7 +52,14 @@ struct weft_wire_header {
     float weight;          /* sample weight of this worker in this step, >= 0 */
     float weight_sum;      /* RESULT: sum over workers (compressed modes scale by 1/weight_sum) */
     uint32_t text_bytes;   /* RESULT with an error: bytes of a sentence that follow the header, <= 128 */
+    uint8_t flags;         /* of a contribution: WEFT_WIRE_MAY_SKIP ... */
+    uint16_t skips;        /* of a request: steps that this worker has skipped, modulo WEFT_WIRE_SKIPS */
+    uint32_t good;         /* of a request, if skips is not 0: the tensor's last step that was not skipped, low 32 bits */
 };
+#define WEFT_WIRE_SKIPS 4096u
+#define WEFT_WIRE_MAY_SKIP 1u   /* the step may be skipped after the shard has closed it: it must be able to take it back */
+#define WEFT_WIRE_CHECKED 2u    /* a sum that is not finite skips the step */
+#define WEFT_WIRE_NOT_FINITE 4u /* the gradient is not finite: no payload, and the step is skipped */
 #define WEFT_WIRE_HEADER_BYTES 88
 /* Header and sentence travel together in the transport's header of one message. */
 #define WEFT_WIRE_HEADER_BYTES_MAX (WEFT_WIRE_HEADER_BYTES + WEFT_LIMIT_RESULT_TEXT_BYTES)

@@ -1,8 +1,8 @@
 /* wire.c - the fixed header of every data message between worker and shard.
  *
- *     0 magic  4 version  6 kind codec dtype round  10 zero  12 status  16 job  24 incarnation
+ *     0 magic  4 version  6 kind codec dtype round  10 flags, skips  12 status  16 job  24 incarnation
  *    32 worker  36 epoch  40 tensor  44 chunk  48 step  56 payload_bytes
- *    64 lr  68 weight  72 weight_sum  76 text_bytes  80 zero  84 checksum            (88 bytes)
+ *    64 lr  68 weight  72 weight_sum  76 text_bytes  80 good  84 checksum            (88 bytes)
  *
  * Fields are written one by one, little endian, so neither padding nor the host's byte order reaches the
  * wire; docs/wire.md is the specification. The checksum is xxh32 (seed 0) of the 84 bytes before it. It
@@ -24,7 +24,7 @@ enum {
     AT_CODEC = 7,
     AT_DTYPE = 8,
     AT_ROUND = 9,
-    AT_ZERO16 = 10,
+    AT_FLAGS_SKIPS = 10,
     AT_STATUS = 12,
     AT_JOB = 16,
     AT_INCARNATION = 24,
@@ -38,7 +38,7 @@ enum {
     AT_WEIGHT = 68,
     AT_WEIGHT_SUM = 72,
     AT_TEXT_BYTES = 76,
-    AT_ZERO32 = 80,
+    AT_GOOD = 80,
     AT_CHECKSUM = 84,
     AT_END = 88,
 };
@@ -76,6 +76,12 @@ static bool header_in_limits(const struct weft_wire_header *header)
     if (asks && header->payload_bytes != 0) return false;
     if (header->status < 0 && header->payload_bytes != 0) return false;
     if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES) return false;
+    if (header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED | WEFT_WIRE_NOT_FINITE)) return false;
+    const bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
+    if (header->flags && !contributes) return false;
+    if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0) return false;
+    if (header->kind == WEFT_WIRE_RESULT && header->skips) return false;
+    if (header->skips >= WEFT_WIRE_SKIPS || (header->good && !header->skips)) return false;
     return header->text_bytes == 0 || header->status < 0;
 }
 
@@ -95,7 +101,7 @@ void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WI
     out[AT_CODEC] = header->codec;
     out[AT_DTYPE] = header->dtype;
     out[AT_ROUND] = header->round;
-    put_le16(out + AT_ZERO16, 0);
+    put_le16(out + AT_FLAGS_SKIPS, (uint16_t)(header->flags | header->skips << 4));
     put_le32(out + AT_STATUS, (uint32_t)header->status);
     put_le64(out + AT_JOB, header->job);
     put_le64(out + AT_INCARNATION, header->incarnation);
@@ -109,7 +115,7 @@ void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WI
     put_float(out + AT_WEIGHT, header->weight);
     put_float(out + AT_WEIGHT_SUM, header->weight_sum);
     put_le32(out + AT_TEXT_BYTES, header->text_bytes);
-    put_le32(out + AT_ZERO32, 0);
+    put_le32(out + AT_GOOD, header->good);
     put_le32(out + AT_CHECKSUM, wire_checksum(out, AT_CHECKSUM));
 }
 
@@ -120,7 +126,6 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
     /* Before the checksum: another version may keep it elsewhere. */
     if (get_le16(data + AT_VERSION) != WEFT_WIRE_VERSION) return WEFT_ERR_VERSION;
     if (get_le32(data + AT_CHECKSUM) != wire_checksum(data, AT_CHECKSUM)) return WEFT_ERR_MALFORMED;
-    if (get_le16(data + AT_ZERO16) != 0 || get_le32(data + AT_ZERO32) != 0) return WEFT_ERR_MALFORMED;
 
     struct weft_wire_header header = {
         .kind = data[AT_KIND],
@@ -140,6 +145,9 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
         .weight = get_float(data + AT_WEIGHT),
         .weight_sum = get_float(data + AT_WEIGHT_SUM),
         .text_bytes = get_le32(data + AT_TEXT_BYTES),
+        .flags = get_le16(data + AT_FLAGS_SKIPS) & 15,
+        .skips = get_le16(data + AT_FLAGS_SKIPS) >> 4,
+        .good = get_le32(data + AT_GOOD),
     };
     if (!header_in_limits(&header) || !floats_usable(&header)) return WEFT_ERR_MALFORMED;
     if (bytes != WEFT_WIRE_HEADER_BYTES + (size_t)header.text_bytes) return WEFT_ERR_MALFORMED;

@@ -113,6 +113,13 @@ enum shard_phase {
     SHARD_PHASE_DRAINING = 5,   /* dropped; receives in flight must end before the memory is free */
 };
 
+/* What the last close overwrote, if its step may be skipped (shard_skip.c). */
+struct shard_kept {
+    float *values, *states[WEFT_OPTIMIZER_STATES_MAX], *debt; /* (count,) each, owned; NULL: not needed so far */
+    uint64_t step;                                            /* closed_step before the close */
+    bool valid;
+};
+
 struct shard_chunk {
     struct shard_tensor *tensor;
     uint32_t index;
@@ -127,6 +134,8 @@ struct shard_chunk {
     float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (count,) each, owned: the optimiser's; NULL where it needs none */
     bool initialised; /* values hold first weights or something later */
     uint64_t closed_step;
+    struct shard_kept kept;
+    uint16_t skips;   /* of the workers, as the last request told */
 
     /* The result of the round closed last, and who still reads it. */
     uint64_t result_step;
@@ -143,6 +152,7 @@ struct shard_chunk {
     uint64_t open_step; /* above closed_step; 0: nobody has come to a next step yet, the first one names it */
     uint8_t phase; /* enum shard_phase; written by shard_round_enter alone */
     uint8_t round;
+    uint8_t flags; /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED of its contributions */
     float lr;
     uint32_t lr_worker;
     uint32_t arrived, receiving; /* parts not NONE; parts RECEIVING */
@@ -336,6 +346,14 @@ void shard_left_check(struct shard_chunk *chunk);
 void shard_left_check_all(struct weft_shard_engine *engine);
 
 /* shard_hash.c */
+/* shard_skip.c. reserve: room for the copies of a close; WEFT_ERR_NO_MEMORY. keep: makes them; any thread. follow: before a request
+ * is handled: takes back what its worker has skipped. WEFT_ERR_AGAIN: later, the chunk is not idle yet; WEFT_ERR_STATE: there is no
+ * copy of the step. */
+enum weft_status shard_skip_reserve(struct shard_chunk *chunk);
+void shard_skip_keep(struct shard_chunk *chunk);
+enum weft_status shard_skip_follow(struct shard_chunk *chunk, const struct weft_wire_header *header);
+void shard_skip_free(struct shard_chunk *chunk);
+void shard_hash_forget(struct shard_tensor *tensor, uint64_t step); /* it was taken back */
 void shard_hash_step(struct shard_chunk *chunk);
 
 /* shard_members.c */

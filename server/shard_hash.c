@@ -27,6 +27,13 @@ void shard_hash_step(struct shard_chunk *chunk)
     tensor->hash[1] = tensor->hashing;
 }
 
+void shard_hash_forget(struct shard_tensor *tensor, uint64_t step)
+{
+    for (int i = 0; i < 2; i++)
+        if (tensor->hash_step[i] == step) tensor->hash_step[i] = 0;
+    if (tensor->hashing_step == step) tensor->hashing_step = 0;
+}
+
 enum weft_status weft_shard_engine_check_hash(struct weft_shard_engine *engine, const Weft__Control__WeightHash *hash,
                                               struct weft_error *error)
 {

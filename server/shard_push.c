@@ -116,7 +116,9 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
         chunk->lr = header->lr;
         chunk->lr_worker = header->worker;
         chunk->open_step = header->step;
+        chunk->flags = 0;
     }
+    chunk->flags |= header->flags;
     part->arrival = arrival;
     part->state = SHARD_PART_WAITING;
     part->want = header->kind == WEFT_WIRE_PUSH ? SHARD_ANSWER_ACK : SHARD_ANSWER_DATA;
@@ -126,6 +128,7 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     if (chunk->phase == SHARD_PHASE_IDLE) shard_round_enter(chunk, SHARD_PHASE_WAITING);
 
     if (!agrees) shard_round_drop(chunk, WEFT_ERR_MISMATCH, text);
+    else if (header->flags & WEFT_WIRE_NOT_FINITE) shard_round_drop(chunk, WEFT_ERR_SKIPPED, "a gradient is not finite");
     else if (chunk->phase == SHARD_PHASE_WAITING) shard_receive_open_waiting(engine);
     else if (chunk->phase == SHARD_PHASE_COLLECTING && (!chunk->starved || header->worker == chunk->next)) shard_receive_one(chunk, header->worker);
     shard_left_check(chunk);

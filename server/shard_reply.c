@@ -164,6 +164,9 @@ void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *a
     header.kind = WEFT_WIRE_RESULT;
     header.payload_bytes = 0;
     header.weight_sum = 0;
+    header.flags = 0;
+    header.skips = 0;
+    header.good = 0;
     header_text(&header, status, text);
     if (!ended(engine, arrival, send_result(engine, arrival->peer_id, &header, text, NULL, NULL))) return;
     engine->stats.refused++;

@@ -120,7 +120,12 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
                            header.payload_bytes, arrival->payload_bytes);
         return;
     }
-    dispatch(chunk, &header, arrival);
+    const enum weft_status followed = shard_skip_follow(chunk, &header);
+    if (followed == WEFT_ERR_AGAIN) shard_reply_defer(engine, arrival);
+    else if (followed < 0)
+        shard_reply_refuse(engine, arrival, &header, followed, "the skipped step %" PRIu64 " of tensor '%.30s' cannot be taken back: the shard has no copy",
+                           chunk->closed_step, tensor->name);
+    else dispatch(chunk, &header, arrival);
 }
 
 void shard_request_arrived(void *context, struct weft_arrival *arrival)

@@ -172,14 +172,17 @@ static void optimise(struct shard_chunk *chunk, const float *grad, float grad_sc
     weft_optimizer_step(&tensor->optimizer, chunk->lr, chunk->open_step, chunk->values, chunk->states, grad, grad_scale, chunk->count);
 }
 
-static void close_dense(struct shard_chunk *chunk)
+static enum weft_status close_dense(struct shard_chunk *chunk)
 {
     float *sum = weft_fold_finish(&chunk->fold, chunk->freed, &chunk->freed_count);
     WEFT_ASSERT(sum != NULL);
+    if (chunk->flags & WEFT_WIRE_CHECKED && !chunk->tensor->engine->kernels->finite_f32(sum, chunk->count)) return WEFT_ERR_SKIPPED;
+    if (chunk->flags & WEFT_WIRE_MAY_SKIP) shard_skip_keep(chunk);
     if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->grad_scale);
     else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->grad_scale, chunk->count);
     chunk->result_data = chunk->values;
     chunk->result_bytes = chunk->count * sizeof(float);
+    return WEFT_OK;
 }
 
 static bool is_last_round(const struct shard_chunk *chunk) { return chunk->round + 1u == chunk->rounds; }
@@ -189,6 +192,7 @@ static enum weft_status close_codec(struct shard_chunk *chunk)
     struct shard_tensor *tensor = chunk->tensor;
     const void *aggregate;
     size_t bytes;
+    if (is_last_round(chunk) && chunk->flags & WEFT_WIRE_MAY_SKIP) shard_skip_keep(chunk);
     WEFT_TRY(weft_combiner_close(chunk->combiner, &aggregate, &bytes));
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
         WEFT_TRY(weft_combiner_finish(chunk->combiner, chunk->grad_scale, chunk->scratch));
@@ -202,9 +206,7 @@ static enum weft_status close_codec(struct shard_chunk *chunk)
 static void close_values(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computed = WEFT_OK;
-    if (shard_chunk_is_dense(chunk)) close_dense(chunk);
-    else chunk->computed = close_codec(chunk);
+    chunk->computed = shard_chunk_is_dense(chunk) ? close_dense(chunk) : close_codec(chunk);
 }
 
 /* How long a close is. The engine has one scratch: tensors that need it are all computed in the same place. */
@@ -239,7 +241,7 @@ static void round_closed(struct shard_chunk *chunk)
     struct weft_shard_engine *engine = tensor->engine;
     bool last = is_last_round(chunk);
     if (chunk->computed < 0) {
-        shard_round_drop(chunk, chunk->computed, "the shard could not combine the contributions");
+        shard_round_drop(chunk, chunk->computed, chunk->computed == WEFT_ERR_SKIPPED ? "the mean gradient is not finite" : "the shard could not combine the contributions");
         return;
     }
     shard_slots_close(&chunk->slots, &engine->arena);
@@ -281,6 +283,10 @@ static void close_round(struct shard_chunk *chunk)
     if (!isfinite(chunk->result_weight_sum) || !isfinite(chunk->grad_scale)) {
         chunk->result_weight_sum = 0;
         shard_round_drop(chunk, WEFT_ERR_INVALID, "the workers' sample weights are too large or too small to sum");
+        return;
+    }
+    if (is_last_round(chunk) && chunk->flags & WEFT_WIRE_MAY_SKIP && shard_skip_reserve(chunk) < 0) {
+        shard_round_drop(chunk, WEFT_ERR_NO_MEMORY, "no memory for a copy of what the step overwrites, which it needs where a step may be skipped");
         return;
     }
     chunk->scratch = chunk->tensor->engine->scratch;

@@ -216,6 +216,7 @@ static void tensor_free(struct shard_tensor *tensor)
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         weft_free_bytes(env, tensor->chunks[i].values);
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
+        shard_skip_free(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].install_room);
         weft_free_bytes(env, tensor->chunks[i].parts);
         weft_combiner_free(tensor->chunks[i].combiner);

@@ -46,7 +46,6 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     if (memcmp(data, "WTF1", 4) != 0) return -1;
     if (little_endian(data, 4, 2) != 1) return -2;
     if (little_endian(data, 84, 4) != slow_xxh32(data, 84)) return -1;
-    if (little_endian(data, 10, 2) || little_endian(data, 80, 4)) return -1;
     struct slow_header h;
     h.kind = data[6];
     h.codec = data[7];
@@ -66,6 +65,9 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     h.weight_bits = (uint32_t)little_endian(data, 68, 4);
     h.weight_sum_bits = (uint32_t)little_endian(data, 72, 4);
     h.text_bytes = little_endian(data, 76, 4);
+    h.flags = little_endian(data, 10, 2) % 16;
+    h.skips = little_endian(data, 10, 2) / 16;
+    h.good = little_endian(data, 80, 4);
 
     if (h.kind < 1 || h.kind > 7 || h.codec > 15 || h.dtype > 4 || h.round > 15) return -1;
     if (h.status > 0 || h.status < -99) return -1;
@@ -75,6 +77,8 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     if (h.kind != 5 && h.status != 0) return -1;
     if (h.payload_bytes && (h.kind == 3 || h.kind == 6 || h.status < 0)) return -1;
     if (h.text_bytes > 128 || (h.text_bytes && h.status >= 0)) return -1;
+    if (h.flags > 7 || (h.flags && h.kind > 2) || (h.flags >= 4 && h.payload_bytes)) return -1;
+    if ((h.skips && h.kind == 5) || (h.good && !h.skips)) return -1;
     if (bytes != 88 + h.text_bytes) return -1;
     *out = h;
     return 0;

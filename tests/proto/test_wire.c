@@ -34,6 +34,12 @@ static struct weft_wire_header sample(void)
         header.payload_bytes = 0;
     }
     if (header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL) header.payload_bytes = 0;
+    if (header.kind != WEFT_WIRE_RESULT && below(2)) {
+        header.skips = (uint16_t)(1 + below(WEFT_WIRE_SKIPS - 1));
+        header.good = (uint32_t)next_random();
+    }
+    if (header.kind == WEFT_WIRE_PUSH_PULL || header.kind == WEFT_WIRE_PUSH) header.flags = (uint8_t)below(8);
+    if (header.flags & WEFT_WIRE_NOT_FINITE) header.payload_bytes = 0;
     return header;
 }
 
@@ -61,6 +67,9 @@ static void check_same(const struct weft_wire_header *header, const struct slow_
     assert_int_equal(bits_of(header->weight), slow->weight_bits);
     assert_int_equal(bits_of(header->weight_sum), slow->weight_sum_bits);
     assert_int_equal(header->text_bytes, slow->text_bytes);
+    assert_int_equal(header->flags, slow->flags);
+    assert_int_equal(header->skips, slow->skips);
+    assert_int_equal(header->good, slow->good);
 }
 
 static void round_trip(void **state)
@@ -117,7 +126,7 @@ static void refusals(void **state)
     assert_int_equal(decode_poked(4, 2, 0, WEFT_WIRE_PUSH), WEFT_ERR_VERSION);
     static const struct { unsigned at, bytes; uint64_t value; enum weft_wire_kind kind; } bad[] = {
         {6, 1, 0, WEFT_WIRE_PUSH}, {6, 1, 8, WEFT_WIRE_PUSH}, {7, 1, 16, WEFT_WIRE_PUSH}, {8, 1, 5, WEFT_WIRE_PUSH},
-        {9, 1, 16, WEFT_WIRE_PUSH}, {10, 1, 1, WEFT_WIRE_PUSH}, {11, 1, 1, WEFT_WIRE_PUSH}, {12, 4, 0xffffffff, WEFT_WIRE_PUSH},
+        {9, 1, 16, WEFT_WIRE_PUSH}, {10, 1, 8, WEFT_WIRE_PUSH}, {10, 1, 1, WEFT_WIRE_PULL}, {10, 1, 16, WEFT_WIRE_RESULT}, {12, 4, 0xffffffff, WEFT_WIRE_PUSH},
         {12, 4, 1, WEFT_WIRE_RESULT}, {12, 4, (uint32_t)-100, WEFT_WIRE_RESULT}, {32, 4, WEFT_LIMIT_WORKERS, WEFT_WIRE_PUSH},
         {40, 4, WEFT_LIMIT_TENSORS, WEFT_WIRE_PUSH}, {44, 4, WEFT_LIMIT_CHUNKS, WEFT_WIRE_PUSH},
         {56, 8, WEFT_LIMIT_PAYLOAD_BYTES + 1, WEFT_WIRE_PUSH}, {56, 8, 1, WEFT_WIRE_PULL}, {56, 8, 1, WEFT_WIRE_STATE_PULL},

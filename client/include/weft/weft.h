@@ -120,8 +120,8 @@ struct weft_tensor_options {
                               * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01" (one chunk, whatever chunk_bytes) */
     uint64_t chunk_bytes;    /* cut size over the shards of tensors that are dense or of a codec that works in blocks (then too in bytes
                               * of f32); default 0: 256 KiB, more for tensors of 4 GiB and longer */
-    bool skip_nonfinite;     /* all-reduce mode, dense: a NaN or infinite mean skips the step (weft_step_end). Always on for codecs.
-                              * Default: the job's client.skip_nonfinite, "no". Equal on all ranks */
+    bool skip_nonfinite;     /* dense: a NaN or infinite mean skips the step (weft_step_end). Always on for codecs. In server mode not
+                              * in an elastic job. Default: the job's client.skip_nonfinite, "no". Equal on all ranks */
 };
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options); /* the struct of release 0.1; the macro below initialises the whole struct */
 WEFT_API void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t size);
@@ -157,13 +157,15 @@ struct weft_step_options {
 WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session, const struct weft_step_options *options);
 /* weft_step_end() - wait for every request of the step, commit codec state, check that all ranks took the same step.
  * On an error the codecs abandon the step, and weft_error_text has the reason.
- *   WEFT_ERR_SKIPPED  all-reduce mode, on all ranks: the gradient or mean of a tensor with a codec or skip_nonfinite is NaN or infinite
+ *   WEFT_ERR_SKIPPED  on all ranks: the gradient or mean of a tensor with a codec or skip_nonfinite is NaN or infinite
  *                     (PowerSGD, top-k: or 2^120 and above). The text names tensor and rank. weft_wait of that tensor returns
  *                     WEFT_ERR_SKIPPED, of the step's other tensors WEFT_OK. Weights, arrays of optimisers and residuals have
  *                     the bits from before the step; other output buffers are undefined. The session stays usable. Next, begin
  *                     the step that weft_step_next returns.
  * If a tensor can skip the step, push_pull of every other tensor with an optimiser copies its weights and arrays. `out` must stay valid
- * until weft_step_end. If an update cannot be undone (at shards, weights on a device), the session fails with WEFT_ERR_INVALID. */
+ * until weft_step_end; so do the shards. A gradient of a tensor that does not skip the step is checked by push_pull and push; one that is
+ * not finite costs one warning in the log, with rank, step and tensor. If an update cannot be undone (weights on a device; in an elastic job at shards), the session
+ * fails with WEFT_ERR_INVALID. */
 WEFT_API enum weft_status weft_step_end(struct weft_session *session);
 
 /* Elastic jobs (weft run --min-workers N) go on when workers are lost, while N are left. From the loss on every
