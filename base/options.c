@@ -34,7 +34,9 @@ const struct weft_option weft_option_table[] = {
           "Where a rank has a CUDA device, longer all_reduces, reduces, broadcasts, sends and recvs are cut into pieces of this size; equal on all ranks."),
     TEXT("client.codec", "dense", "Codec of tensors whose options name none, where it is possible: dense, powersgd:rank=4, auto and so on."),
 
-    SWITCH("client.skip_nonfinite", "no", "A step with a dense gradient that is NaN or infinite is skipped (WEFT_ERR_SKIPPED); in all-reduce mode."),
+    SWITCH("client.skip_nonfinite", "no", "A step with a dense gradient that is NaN or infinite is skipped (WEFT_ERR_SKIPPED)."),
+    COUNT("client.hash_every", "50", 0, 1000000,
+          "Steps between two comparisons of the weights of all ranks (WEFT_ERR_DIVERGED); 0: never; the same on all ranks."),
 
     CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|tcp|sim", "Which transport moves the data; auto: for each peer the best that works."),
     TEXT("transport.lanes", "tcp", "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),

@@ -79,7 +79,8 @@ static void pump(struct weft_list *queue)
 {
     while (!weft_list_empty(queue)) {
         struct client_group_op *op = weft_list_first(queue, struct client_group_op, link);
-        if (!op->ready) return;
+        /* The operation after one that could not be posted would take its number. The session's failure ends the queue. */
+        if (!op->ready || client_failed(op->session) < 0) return;
         struct weft_error error;
         error.status = WEFT_OK, error.text[0] = 0; /* the rest is written with them */
         enum weft_status status = op->post(op, &error);

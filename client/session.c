@@ -211,6 +211,7 @@ static void free_session(struct weft_session *session)
     weft_free_bytes(env, session->engine.links_text);
     weft_free_bytes(env, session->step.all);
     weft_free_bytes(env, session->skip.all);
+    weft_free_bytes(env, session->compare.mine);
     weft_free_bytes(env, session->leaving);
     weft_free_bytes(env, session->ring);
     client_settings_done(env, &session->settings);

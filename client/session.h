@@ -30,6 +30,7 @@
 #include "client/settings.h"
 #include "client/stage.h"
 #include "client/step.h"
+#include "client/step_compare.h"
 #include "proto/proto.h"
 #include "weft/weft.h"
 
@@ -164,6 +165,7 @@ struct weft_session {
     struct weft_error comm_error;     /* of the group that the engine was told to make last */
     struct weft_list meshes;          /* struct weft_mesh.link */
     struct client_skip skip;
+    struct client_compare compare;
     struct weft_list kept, kept_idle; /* struct kept.link (kept.c): of the open step, and spare memory */
     uint32_t next_group_id, splits;   /* ids below have been used by groups that this rank knows of */
     struct client_meeting {           /* of ranks that make a group */

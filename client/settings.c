@@ -144,6 +144,7 @@ static enum weft_status settle_numbers(const struct weft_options *options, struc
                               &deadline_ms, error));
         settings->deadline_ns = WEFT_MS(deadline_ms);
     }
+    settings->client_hash_every = (uint32_t)weft_config_u64(settings->config, "client.hash_every");
     settings->hash_every = (uint32_t)weft_config_u64(settings->config, "server.hash_every");
     return WEFT_OK;
 }

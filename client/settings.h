@@ -20,6 +20,7 @@ struct client_settings {
     uint32_t workers;           /* that the launcher has started for the coordinator of its environment; 0: not known */
     uint64_t deadline_ns;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
+    uint32_t client_hash_every; /* steps between two comparisons of the ranks' weights; 0: never */
     uint32_t hash_every;        /* compressed server modes: steps between two weight hashes; 0: never */
 };
 

@@ -157,7 +157,7 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     const enum weft_status judged = client_judging_begin(session, begun->step);
     if (judged < 0) return session->elastic && client_failed(session) >= 0 && client_parted(session) ? weft_shrink(session) : judged;
     step->recorded = session->reduce_tensor_count > 0 || session->judging.count > 0;
-    step->known = false;
+    step->known = step->compared = false;
     step->lr = begun->lr;
     step->weight = begun->weight;
     step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight,
@@ -303,13 +303,20 @@ enum weft_status weft_step_end(struct weft_session *session)
     if (client_batch_open(session))
         return client_error(session, WEFT_ERR_STATE, "step_end inside a group of calls; call weft_group_end first");
     enum weft_status status = client_usable(session);
+    if (status == WEFT_OK && !step->compared) {
+        status = client_compare_pushed(session);
+        if (status == WEFT_ERR_NO_MEMORY) return status;
+        step->compared = status == WEFT_OK;
+    }
     if (status != WEFT_ERR_FORKED) status = settle_requests(session);
     if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);
+    if (status == WEFT_OK) status = client_compare_pushed_result(session);
     if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
     const bool skips = status == WEFT_OK && client_skip_found(session);
     if (skips) status = client_skip_compare(session);
     if (session->elastic) status = vote(session, status);
     if (status == WEFT_OK && skips) status = client_skip_verdict(session);
+    else if (status == WEFT_OK && !session->parting.grew) status = client_compare_weights(session);
     const bool skipped = status == WEFT_ERR_SKIPPED;
     if (status == WEFT_OK && !session->parting.grew) client_share_step_good(session);
     close_codecs(session, status == WEFT_OK);

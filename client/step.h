@@ -24,6 +24,7 @@ struct client_step {
     uint64_t began_ns;
     _Atomic uint64_t exposed_ns;         /* summed over threads that waited */
     bool recorded;                       /* this step exchanges records */
+    bool compared;                       /* step_end has started the comparison of pushed tensors, and may be called again */
     struct weft_request request;         /* of the record's all_gather */
     struct weft_request vote;            /* elastic jobs: at the end, and whether somebody new waits */
     uint32_t grow_epoch;                 /* what it says of that, and hears */

@@ -157,6 +157,10 @@ struct weft_step_options {
 WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session, const struct weft_step_options *options);
 /* weft_step_end() - wait for every request of the step, commit codec state, check that all ranks took the same step.
  * On an error the codecs abandon the step, and weft_error_text has the reason.
+ *   WEFT_ERR_MISMATCH a rank pushed a tensor that another rank left out: the text names both. weft_push_none stands for a gradient
+ *                     that a rank does not have. Ends the session.
+ *   WEFT_ERR_DIVERGED the weights of a tensor with an optimiser differ between ranks: the text names rank and tensor. Compared every
+ *                     client.hash_every steps (default 50), in host memory; the buffer of the last push_pull must still be valid.
  *   WEFT_ERR_SKIPPED  on all ranks: the gradient or mean of a tensor with a codec or skip_nonfinite is NaN or infinite
  *                     (PowerSGD, top-k: or 2^120 and above). The text names tensor and rank. weft_wait of that tensor returns
  *                     WEFT_ERR_SKIPPED, of the step's other tensors WEFT_OK. Weights, arrays of optimisers and residuals have
